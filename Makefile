@@ -1,0 +1,44 @@
+# make run: the service. make test: everything that must hold. The rest measures.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := run
+.PHONY: run test check conformance bench lock clean
+
+# Two environments in one folder: what serving needs, then what testing adds.
+$(VENV)/.installed: requirements.txt pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed requirements-test.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements-test.txt
+	touch $@
+
+run: $(VENV)/.installed
+	$(BIN)/stowplan serve
+
+check: $(VENV)/.installed-test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check
+	$(BIN)/pytest
+
+conformance: $(VENV)/.installed-test
+	$(BIN)/python -m tests.conformance
+
+bench: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.latency
+
+# Run after a change of dependencies; needs uv.
+lock:
+	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --quiet --output-file requirements.txt
+	uv pip compile pyproject.toml --extra test --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --quiet --output-file requirements-test.txt --constraint requirements.txt
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

@@ -1,0 +1,1 @@
+"""Stowplan: a graph-optimization service."""

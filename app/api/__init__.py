@@ -1,0 +1,1 @@
+"""HTTP: validate, hand over, translate errors."""

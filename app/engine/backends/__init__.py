@@ -1,0 +1,1 @@
+"""Accelerators: tables BACKENDS and IMPLEMENTATIONS."""

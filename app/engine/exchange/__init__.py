@@ -1,0 +1,1 @@
+"""What leaves the engine: graphs and reports."""

@@ -1,0 +1,75 @@
+"""Facts about onnx-ir values and nodes, with the shapes and dtypes that inference left on them."""
+
+import math
+from typing import Any, TypeVar
+
+import numpy as np
+import onnx_ir as ir
+
+T = TypeVar("T")
+
+
+def shape(value: ir.Value) -> tuple[int, ...] | None:
+    """The static shape of a value; None when its rank or a dimension is unknown."""
+    if value.shape is None or not value.shape.is_static():
+        return None
+    return tuple(int(d) for d in value.shape)  # type: ignore[arg-type]  # static: all are ints
+
+
+def static_shape(value: ir.Value) -> tuple[int, ...]:
+    """The shape of a value that is known to be static."""
+    found = shape(value)
+    assert found is not None, f"value {value.name!r} is dynamic"
+    return found
+
+
+def elements(value: ir.Value) -> int:
+    """Elements of a static value; one for rank 0."""
+    return math.prod(static_shape(value))
+
+
+def dtype(value: ir.Value) -> np.dtype[Any] | None:
+    """The NumPy dtype of a value, 4-bit types unpacked to a byte; None when unknown or a string."""
+    if value.dtype is None or value.dtype in (ir.DataType.UNDEFINED, ir.DataType.STRING):
+        return None
+    return value.dtype.numpy()
+
+
+def nbytes(value: ir.Value) -> int:
+    """Bytes of a static value in row-major order."""
+    kind = dtype(value)
+    assert kind is not None, f"value {value.name!r} has no dtype"
+    return elements(value) * kind.itemsize
+
+
+def is_tensor(value: ir.Value) -> bool:
+    """Whether the value is a tensor (not a sequence, optional or map) of fixed-size elements."""
+    return not isinstance(value.type, ir.SequenceType | ir.OptionalType) and dtype(value) is not None
+
+
+def is_dynamic(value: ir.Value) -> bool:
+    """Whether the value must live outside the arena: unknown shape, strings, sequences."""
+    return not is_tensor(value) or shape(value) is None
+
+
+def constant(value: ir.Value | None) -> np.ndarray[Any, Any] | None:
+    """The array behind a value that does not change between runs; None for others."""
+    if value is None or value.const_value is None or value.is_graph_input():
+        return None
+    return value.const_value.numpy()
+
+
+def is_constant(value: ir.Value) -> bool:
+    """Whether the value is an initializer that is not also a graph input."""
+    return value.const_value is not None and not value.is_graph_input()
+
+
+def attribute(node: ir.Node, name: str, default: T) -> T:
+    """The value of an attribute, or the default where the node leaves it out."""
+    found = node.attributes.get(name)
+    return default if found is None else found.value
+
+
+def input_at(node: ir.Node, index: int) -> ir.Value | None:
+    """An input by position; None where it is omitted."""
+    return node.inputs[index] if index < len(node.inputs) else None

@@ -1,0 +1,1 @@
+"""Dynamic storage allocation, apart from any graph."""

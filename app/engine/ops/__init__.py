@@ -1,0 +1,1 @@
+"""What operators mean: one file per family, each with a table OPERATORS."""

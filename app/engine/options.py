@@ -1,0 +1,56 @@
+"""What a caller may ask of an optimization."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Prefer = Literal["latency", "memory"]
+Timings = Literal["auto", "measured", "predicted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of one job.
+
+    Attributes:
+        prefer: what to give up last, latency or memory.
+        timings: `measured` runs the program on this machine, `predicted` never does; `auto`
+            measures when the target is this machine.
+        memory_budget: bytes that the arena may take; None takes the target's.
+        fuse: whether neighbouring operators may share a kernel.
+        verify: whether to compare with the original model.
+        tolerance: largest difference allowed, as a fraction of the output's maximum.
+        seed: of the random inputs used where none are given.
+        threads: of the executor.
+        benchmark_seconds: upper limit for the samples of one measurement.
+        disabled_passes: optional passes to leave out, by name.
+    """
+
+    prefer: Prefer = "latency"
+    timings: Timings = "auto"
+    memory_budget: int | None = None
+    fuse: bool = True
+    verify: bool = True
+    tolerance: float = 1e-4
+    seed: int = 0
+    threads: int = 1
+    benchmark_seconds: float = 2.0
+    disabled_passes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Bindings:
+    """What is known of the inputs before planning.
+
+    Attributes:
+        shapes: dimensions by input name.
+        values: scalars by input name; such an input becomes a constant of the plan and stays
+            in the exported signature.
+        tensors: paths of `.npy` files by input name, given to run, verify and return outputs.
+        ranges: half-open (low, high) by integer input name, from which random values are drawn.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    values: Mapping[str, float | int | bool] = field(default_factory=dict)
+    tensors: Mapping[str, str] = field(default_factory=dict)
+    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)

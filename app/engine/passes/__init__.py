@@ -1,0 +1,1 @@
+"""One file per pass, each a frozen dataclass from Compilation to Compilation."""

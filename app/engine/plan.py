@@ -1,0 +1,261 @@
+"""The plan: every decision about a graph, as immutable columns beside it.
+
+The graph (onnx-ir) always speaks logical ONNX; a pass reads columns and returns a new
+compilation with more of them. Columns are keyed by `ir.Value`, `ir.Node` or `Group`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import onnx_ir as ir
+
+from app.engine.layout import Layout
+from app.engine.options import Bindings, Options
+from app.engine.storage import DispatchMode, StorageType
+from app.engine.target import Target
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from app.engine.memory.problem import Solution
+    from app.engine.registry import Implementation, Registry
+
+ELEMENTWISE = "Elementwise"  # the operator of a group made of elementwise nodes only
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Nodes that one implementation computes in one go: the unit of dispatch and of execution.
+
+    Attributes:
+        nodes: in execution order; a convex connected part of the graph.
+        anchor: the node whose arithmetic dominates; its operator names the group.
+        inputs: values read from outside, in order of first use, each once; initializers included.
+        outputs: values that something outside reads, or graph outputs.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    anchor: ir.Node
+    inputs: tuple[ir.Value, ...]
+    outputs: tuple[ir.Value, ...]
+    op: str  # operator of the anchor, or ELEMENTWISE
+
+    @property
+    def name(self) -> str:
+        """The anchor's name, which is unique in the graph."""
+        return self.anchor.name or ""
+
+    @property
+    def epilogue(self) -> tuple[ir.Node, ...]:
+        """The nodes that follow the anchor."""
+        return tuple(n for n in self.nodes if n is not self.anchor)
+
+
+@dataclass(frozen=True, slots=True)
+class Subgraph:
+    """A convex part of the graph that one backend runs."""
+
+    index: int
+    backend: str
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """An argument: scratch memory of a step, undefined before and after it.
+
+    `nbytes` is what one thread needs when `per_thread`, else what the step needs.
+    """
+
+    nbytes: int
+    per_thread: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant:
+    """An argument: an array made at compile time, packed weights for instance."""
+
+    array: "np.ndarray[Any, Any]"
+    name: str = ""  # of the initializer that it was made from
+
+
+Argument: TypeAlias = ir.Value | Workspace | Constant | int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelCall:
+    """One call of a compiled kernel: a row of the program.
+
+    Attributes:
+        kernel: `module:function`; a plain function, or with `static` a generator of source text.
+        types: one per argument: `float32*` for an address, `int64` for a number.
+        arguments: what is passed; the driver adds the half-open range of units, then the thread.
+        units: extent of the work that threads share.
+        static: arguments of the generator; None when `kernel` is a plain function.
+    """
+
+    kernel: str
+    types: tuple[str, ...]
+    arguments: tuple[Argument, ...]
+    units: int
+    static: tuple[object, ...] | None = None
+    takes_thread: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.types) != len(self.arguments):
+            raise ValueError(f"{self.kernel}: {len(self.types)} types for {len(self.arguments)} arguments")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostCall:
+    """One call from Python, outside the compiled driver: the reference evaluator or a library.
+
+    `function` names (`module:function`) what runs; it is called with the node and its inputs.
+    """
+
+    function: str
+    node: ir.Node
+    inputs: tuple[ir.Value | None, ...]
+    outputs: tuple[ir.Value, ...]
+
+
+Call: TypeAlias = KernelCall | HostCall
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The implementation chosen for a group, and what it will need."""
+
+    implementation: "Implementation"
+    calls: tuple[Call, ...]
+    inplace: tuple[tuple[ir.Value, ir.Value], ...] = ()  # (input, output) that may share memory
+    seconds: float = 0.0  # predicted
+    views: tuple[tuple[ir.Value, ir.Value], ...] = ()  # (input, output) that are the same bytes
+
+
+Space = Literal["arena", "input", "output", "weights", "host"]
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a value's bytes are: an offset in one of the program's memories.
+
+    In space `arena` the offset counts from the arena's start. Graph inputs, graph outputs and
+    weights have memory of their own (offset 0 unless they are a view into it); what is dynamic
+    lives on the `host` as a Python object and has no address. `root` is the value that owns the
+    memory: the graph input, graph output or initializer.
+    """
+
+    space: Space
+    offset: int
+    nbytes: int
+    root: ir.Value | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedBuffer:
+    """A row of memory.json: one rectangle of the memory map.
+
+    Lifespan is half-open in steps: [first, last + 1) of the order.
+    """
+
+    name: str
+    kind: str  # activation | workspace | output | conversion
+    offset: int  # byte
+    nbytes: int
+    first: int  # step that writes it
+    last: int  # last step that reads it
+    values: tuple[str, ...]  # every value that lives in it
+    reason: str  # why it exists, and why it is shared
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where every byte lives.
+
+    Attributes:
+        values: a location for every value that is not dynamic.
+        workspaces: arena offset of each Workspace argument of a group's calls, in order.
+        solution: offsets with peak, lower bound and gap, as proved by `validate`.
+        naive: bytes if no memory were ever used twice.
+        unplanned: names of dynamic values, which live outside the arena.
+    """
+
+    values: Mapping[ir.Value, Location]
+    workspaces: Mapping[Group, tuple[int, ...]]
+    buffers: tuple[PlacedBuffer, ...]
+    solution: "Solution"
+    naive: int
+    unplanned: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Why a group runs as it does; a row of decisions.json."""
+
+    subject: str
+    op: str
+    chosen: str
+    reason: str
+    alternatives: tuple[Mapping[str, object], ...] = ()  # {name, seconds, bytes, reason}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a pass did."""
+
+    name: str
+    seconds: float
+    nodes: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Columns. None means that no pass has written the column yet; a written one is total."""
+
+    partition: Mapping[ir.Node, Subgraph] | None = None
+    fusion: Mapping[ir.Node, Group] | None = None
+    storage: Mapping[ir.Value, StorageType] | None = None
+    dispatch: Mapping[ir.Node, DispatchMode] | None = None
+    layout: Mapping[ir.Value, Layout] | None = None
+    implementation: Mapping[Group, Choice] | None = None
+    order: tuple[Group, ...] | None = None
+    placement: Placement | None = None
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """All groups, in order of their first node in the graph."""
+        assert self.fusion is not None
+        return tuple(dict.fromkeys(self.fusion.values()))
+
+
+COLUMNS = tuple(Plan.__dataclass_fields__)
+
+Column = Literal[
+    "partition", "fusion", "storage", "dispatch", "layout", "implementation", "order", "placement"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """A graph on its way through the passes."""
+
+    model: ir.Model
+    target: Target
+    registry: "Registry"
+    options: Options = field(default_factory=Options)
+    bindings: Bindings = field(default_factory=Bindings)
+    plan: Plan = field(default_factory=Plan)
+    records: tuple[Record, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def graph(self) -> ir.Graph:
+        """The main graph."""
+        return self.model.graph
+
+    def with_plan(self, **columns: object) -> "Compilation":
+        """The same compilation with these columns replaced."""
+        return replace(self, plan=replace(self.plan, **columns))  # type: ignore[arg-type]  # names are checked by replace

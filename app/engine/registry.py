@@ -1,0 +1,167 @@
+"""Knowledge as rows: what operators mean, which implementations there are.
+
+The registry is the union of the tables in `app.engine.ops` and `app.engine.backends`, built
+once by `load()`. Adding an operator or an accelerator is adding a file with rows.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import onnx_ir as ir
+
+from app.engine.plan import Call, Group
+from app.engine.target import Target
+
+OpId: TypeAlias = tuple[str, str]  # (domain, operator)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a predicate may see besides the group itself; values carry their shapes and dtypes."""
+
+    target: Target
+    threads: int = 1
+
+
+Unless: TypeAlias = Callable[[Group, Known], str | None]
+Lower: TypeAlias = Callable[[Group, Known], tuple[Call, ...]]
+Cost: TypeAlias = Callable[[Group, Known], float]
+Inplace: TypeAlias = Callable[[Group, Known], tuple[tuple[ir.Value, ir.Value], ...]]
+
+StorageRule = Literal["densifies", "keeps_zero", "follows", "contracts", "none"]
+LayoutRule = Literal["elementwise", "channels", "axis", "permutes", "barrier", "any"]
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """What an operator means to the planner.
+
+    Attributes:
+        op: operator type.
+        family: for reports: `conv`, `elementwise`, `reduce` ...
+        level: of the core operator set (0 values ... 6 vision); None where it is canonicalized away.
+        views: the first output has the bytes of the first input (Reshape and its kin).
+        elementwise: each output element depends on one element of every input, broadcast.
+    """
+
+    op: str
+    family: str
+    level: int | None = None
+    storage_rule: StorageRule = "densifies"
+    layout_rule: LayoutRule = "barrier"
+    views: bool = False
+    elementwise: bool = False
+    domain: str = ""
+
+
+def no_pairs(_group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+    """No output may share memory with an input."""
+    return ()
+
+
+def unknown_cost(_group: Group, _known: Known) -> float:
+    """No prediction."""
+    return 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """One way to compute a group on a backend.
+
+    Attributes:
+        name: unique: `conv.implicit_gemm`.
+        op: operator type of the group's anchor, `Elementwise`, or `*` for any.
+        backend: which backend offers it.
+        unless: the reason why it does not apply to this group, or None; sees shapes, dtypes,
+            attributes and the target (FInferStorageTypeEx of apache/mxnet issue 13598).
+        lower: the calls that compute the group, workspace among their arguments.
+        cost: predicted seconds.
+        inplace: (input, output) values that may share memory if the input dies here; read after
+            the implementation is chosen.
+        views: (input, output) values that are the same bytes; such a group may have no calls.
+        rank: of two that apply and cost the same, the lower wins.
+    """
+
+    name: str
+    op: str
+    backend: str
+    unless: Unless
+    lower: Lower
+    cost: Cost = unknown_cost
+    inplace: Inplace = no_pairs
+    views: Inplace = no_pairs
+    rank: int = 0
+    domain: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A code path that implementations belong to.
+
+    `devices` are those it can run on; `runs_here` is False for a model-only backend.
+    """
+
+    name: str
+    devices: tuple[str, ...]
+    runs_here: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """The union of all tables."""
+
+    operators: Mapping[OpId, Operator]
+    implementations: Mapping[str, tuple[Implementation, ...]]  # by operator; `*` applies to all
+    backends: Mapping[str, Backend] = field(default_factory=dict)
+
+    def operator(self, node: ir.Node) -> Operator | None:
+        """The row of a node's operator, if there is one."""
+        return self.operators.get((_domain(node.domain), node.op_type))
+
+    def candidates(self, op: str, backends: tuple[str, ...]) -> tuple[Implementation, ...]:
+        """Implementations of an operator on these backends, in the order of the backends."""
+        rows = (*self.implementations.get(op, ()), *self.implementations.get("*", ()))
+        return tuple(
+            row
+            for backend in backends
+            for row in sorted((r for r in rows if r.backend == backend), key=lambda r: r.rank)
+        )
+
+
+def _domain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
+
+
+def _modules(package: str) -> list[str]:
+    root = importlib.import_module(package)
+    return sorted(m.name for m in pkgutil.walk_packages(root.__path__, f"{package}."))
+
+
+def load() -> Registry:
+    """Read every table of `app.engine.ops` (OPERATORS) and `app.engine.backends` (BACKENDS, IMPLEMENTATIONS).
+
+    Raises:
+        ValueError: two rows claim the same operator or implementation name.
+    """
+    operators: dict[OpId, Operator] = {}
+    implementations: dict[str, list[Implementation]] = {}
+    backends: dict[str, Backend] = {}
+    names: set[str] = set()
+    for name in _modules("app.engine.ops"):
+        for row in getattr(importlib.import_module(name), "OPERATORS", ()):
+            if (row.domain, row.op) in operators:
+                raise ValueError(f"operator {row.op!r} has two rows, the second in {name}")
+            operators[row.domain, row.op] = row
+    for name in _modules("app.engine.backends"):
+        module = importlib.import_module(name)
+        for backend in getattr(module, "BACKENDS", ()):
+            backends[backend.name] = backend
+        for row in getattr(module, "IMPLEMENTATIONS", ()):
+            if row.name in names:
+                raise ValueError(f"implementation {row.name!r} has two rows, the second in {name}")
+            names.add(row.name)
+            implementations.setdefault(row.op, []).append(row)
+    return Registry(operators, {op: tuple(rows) for op, rows in implementations.items()}, backends)

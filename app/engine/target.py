@@ -1,0 +1,203 @@
+"""Descriptions of the machines that a graph is planned for.
+
+A target is data: nothing here runs on it. `host()` probes this machine; every other preset is
+a row. A target that this machine is not can be planned for and predicted, never benchmarked.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from app.engine.errors import TargetError, UnknownTargetError
+
+Device = Literal["cpu", "cuda", "model"]
+Precision = Literal["f32", "tf32", "bf16", "fp16", "int8"]
+
+DEVICES: tuple[Device, ...] = ("cpu", "cuda", "model")
+PRECISIONS: tuple[Precision, ...] = ("f32", "tf32", "bf16", "fp16", "int8")
+# Flags of /proc/cpuinfo that decide which kernels may run.
+ISA_FEATURES = (
+    "avx2",
+    "fma",
+    "avx512f",
+    "avx512bw",
+    "avx512vl",
+    "avx512_vnni",
+    "avx512_bf16",
+    "amx_tile",
+    "amx_bf16",
+    "amx_int8",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """One address space of a target."""
+
+    name: str
+    size: int  # byte
+    alignment: int = 64  # byte
+    bandwidth: float = 20e9  # byte/s
+
+    def __post_init__(self) -> None:
+        if self.size <= 0:
+            raise TargetError(f"memory {self.name!r}: size must be positive, found {self.size} byte")
+        if self.alignment <= 0 or self.alignment & (self.alignment - 1):
+            raise TargetError(
+                f"memory {self.name!r}: alignment must be a power of two, found {self.alignment} byte"
+            )
+        if self.bandwidth <= 0:
+            raise TargetError(
+                f"memory {self.name!r}: bandwidth must be positive, found {self.bandwidth} byte/s"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A machine: what the planner may use and how fast it is.
+
+    `memories[0]` is the main memory, where activations live. `memory_budget` bounds the arena
+    (byte); None means the size of the main memory. `flops` is the peak of one core in
+    single precision, for predictions.
+    """
+
+    name: str
+    device: Device = "cpu"
+    isa: tuple[str, ...] = ()
+    vector_lanes: int = 8  # float32 elements in a register
+    cores: int = 1
+    caches: tuple[int, ...] = (32 * 1024, 1024 * 1024, 32 * 1024 * 1024)  # byte; first level first
+    memories: tuple[Memory, ...] = (Memory("dram", 8 * 2**30),)
+    backends: tuple[str, ...] = ("numba-cpu", "reference")
+    precisions: tuple[Precision, ...] = ("f32",)
+    memory_budget: int | None = None  # byte
+    flops: float = 50e9  # floating-point operations per second and core
+    launch: float = 1e-7  # seconds to start one kernel
+    cpu_model: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        if self.device not in DEVICES:
+            raise TargetError(
+                f"target {self.name!r}: device must be one of {', '.join(DEVICES)}, found {self.device!r}"
+            )
+        if not self.memories:
+            raise TargetError(f"target {self.name!r}: at least one memory is needed")
+        if not self.backends:
+            raise TargetError(f"target {self.name!r}: at least one backend is needed")
+        if self.cores < 1:
+            raise TargetError(f"target {self.name!r}: cores must be at least 1, found {self.cores}")
+        unknown = [p for p in self.precisions if p not in PRECISIONS]
+        if unknown:
+            raise TargetError(
+                f"target {self.name!r}: unknown precision {unknown[0]!r}; known are {', '.join(PRECISIONS)}"
+            )
+        if self.memory_budget is not None and self.memory_budget <= 0:
+            raise TargetError(
+                f"target {self.name!r}: memory_budget must be positive, found {self.memory_budget} byte"
+            )
+
+    @property
+    def budget(self) -> int:
+        """Bytes that the arena may take."""
+        return self.memories[0].size if self.memory_budget is None else self.memory_budget
+
+
+def cpu_flags(cpuinfo: str) -> frozenset[str]:
+    """The feature flags in the text of /proc/cpuinfo; empty where it lists none."""
+    match = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
+    return frozenset(match.group(1).split()) if match else frozenset()
+
+
+def _cache_sizes(root: Path) -> tuple[int, ...]:
+    sizes: dict[int, int] = {}
+    for index in sorted(root.glob("index*")):
+        if (index / "type").read_text().strip() == "Instruction":
+            continue
+        text = (index / "size").read_text().strip()
+        unit = {"K": 1024, "M": 1024 * 1024}.get(text[-1], 1)
+        sizes[int((index / "level").read_text())] = int(text.rstrip("KM")) * unit
+    return tuple(sizes[level] for level in sorted(sizes))
+
+
+def host() -> Target:
+    """This machine: CPU flags, cores and caches as the operating system tells them."""
+    path = Path("/proc/cpuinfo")
+    cpuinfo = path.read_text() if path.exists() else ""
+    flags = cpu_flags(cpuinfo)
+    isa = tuple(f for f in ISA_FEATURES if f in flags)
+    lanes = 16 if "avx512f" in isa else 8 if "avx2" in isa else 4
+    model = re.search(r"^model name\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    caches = _cache_sizes(Path("/sys/devices/system/cpu/cpu0/cache"))
+    return Target(
+        name="host",
+        isa=isa,
+        vector_lanes=lanes,
+        cores=cores,
+        caches=caches or (32 * 1024, 1024 * 1024),
+        memories=(Memory("dram", total),),
+        flops=lanes * 2 * 2 * 3e9,
+        cpu_model=model.group(1).strip() if model else "unknown",
+    )
+
+
+PRESETS: tuple[Target, ...] = (
+    Target("cpu-avx2", isa=("avx2", "fma"), vector_lanes=8, cores=4, flops=96e9),
+    Target(
+        "cpu-avx512",
+        isa=("avx2", "fma", "avx512f", "avx512bw", "avx512vl"),
+        vector_lanes=16,
+        cores=4,
+        flops=117e9,
+    ),
+    Target(
+        "cuda-sm90",
+        device="cuda",
+        vector_lanes=32,
+        cores=132,
+        caches=(256 * 1024, 50 * 1024 * 1024),
+        memories=(Memory("hbm", 80 * 2**30, alignment=256, bandwidth=3.35e12),),
+        precisions=("f32", "tf32", "bf16", "fp16"),
+        flops=0.5e12,
+        launch=3e-6,
+    ),
+    Target(
+        "edge-npu",
+        device="model",
+        vector_lanes=16,
+        cores=1,
+        caches=(64 * 1024,),
+        memories=(Memory("sram", 8 * 2**20, alignment=16, bandwidth=8e9),),
+        precisions=("f32", "int8"),
+        flops=64e9,
+        launch=2e-6,
+    ),
+)
+
+
+def presets() -> Mapping[str, Target]:
+    """All built-in targets by name, this machine among them."""
+    return {t.name: t for t in (host(), *PRESETS)}
+
+
+def find(name: str) -> Target:
+    """The built-in target of that name.
+
+    Raises:
+        UnknownTargetError: there is none; the message lists those there are.
+    """
+    known = presets()
+    if name not in known:
+        raise UnknownTargetError(
+            f"unknown target {name!r}; built in are {', '.join(known)}", pointer="/target"
+        )
+    return known[name]
+
+
+def is_host(target: Target, machine: Target) -> bool:
+    """Whether `machine` can run what is compiled for `target`, so that its timings are real."""
+    return target.name == "host" or target == machine

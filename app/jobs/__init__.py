@@ -1,0 +1,1 @@
+"""Durability and processes; knows no HTTP and no pass."""

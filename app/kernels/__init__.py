@@ -1,0 +1,1 @@
+"""Kernels, by device. Nothing here imports the rest of the application."""

@@ -1,0 +1,156 @@
+"""From the name of a kernel to a machine address, through a disk cache.
+
+numba's cache is keyed by one file's time stamp, so a change in a function that a kernel calls
+would go unseen: the cache folder is therefore named after a hash of all kernel sources.
+A closure that holds an intrinsic never hits that cache; a generated kernel is therefore
+written as a small module of its own (design note cpu-kernels, section 6).
+"""
+
+import ctypes
+import functools
+import hashlib
+import importlib
+import importlib.util
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import llvmlite
+import numba
+from numba import types
+
+_SCALARS = {
+    "int8": types.int8,
+    "int16": types.int16,
+    "int32": types.int32,
+    "int64": types.int64,
+    "uint8": types.uint8,
+    "uint16": types.uint16,
+    "uint32": types.uint32,
+    "uint64": types.uint64,
+    "float32": types.float32,
+    "float64": types.float64,
+    "bool": types.uint8,  # a byte that holds 0 or 1
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledKernel:
+    """Machine code. `keep` holds the numba object that owns it."""
+
+    name: str
+    address: int
+    arity: int  # of the arguments before begin and end
+    takes_thread: bool
+    keep: Any
+
+
+def source_hash() -> str:
+    """A hash of every kernel source, of numba and of LLVM."""
+    digest = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__}".encode())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.name.encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+class Compiler:
+    """Compiles kernels, each once per process and once per machine.
+
+    Args:
+        cache: folder for machine code and generated modules; anybody who can write to it can
+            run code here, so it must be the service's own.
+    """
+
+    def __init__(self, cache: Path) -> None:
+        self._folder = cache / source_hash()
+        self._generated = self._folder / "generated"
+        self._generated.mkdir(parents=True, exist_ok=True)
+        numba.config.CACHE_DIR = str(self._folder)
+        self._kernels: dict[tuple[object, ...], CompiledKernel] = {}
+
+    def compile(
+        self,
+        kernel: str,
+        argument_types: tuple[str, ...],
+        static: tuple[object, ...] | None = None,
+        *,
+        takes_thread: bool = False,
+    ) -> CompiledKernel:
+        """Machine code for a kernel.
+
+        Args:
+            kernel: `module:function`; with `static`, a generator that returns the source text of
+                a module defining `kernel`.
+            argument_types: `float32*` and the like for addresses, `int64` for numbers.
+            static: arguments of the generator.
+            takes_thread: whether the last parameter is the number of the calling thread.
+        """
+        key = (kernel, argument_types, static, takes_thread)
+        if key not in self._kernels:
+            function = self._function(kernel, static)
+            tail = 3 if takes_thread else 2
+            signature = types.void(*(_type(t) for t in argument_types), *[types.int64] * tail)
+            compiled = numba.cfunc(signature, cache=True, error_model="numpy", boundscheck=False)(function)
+            self._kernels[key] = CompiledKernel(
+                kernel, compiled.address, len(argument_types), takes_thread, compiled
+            )
+        return self._kernels[key]
+
+    def _function(self, kernel: str, static: tuple[object, ...] | None) -> Callable[..., None]:
+        function = resolve(kernel)
+        if static is None:
+            return function
+        source = function(*static)
+        return self._generate(source).kernel  # type: ignore[no-any-return]  # a generated module
+
+    def _generate(self, source: str) -> ModuleType:
+        name = f"kernel_{hashlib.sha256(source.encode()).hexdigest()[:24]}"
+        if name in sys.modules:
+            return sys.modules[name]
+        path = self._generated / f"{name}.py"
+        if not path.exists():
+            # Written aside and renamed, so that no other process reads half a file. The time
+            # stamp is part of numba's key: the first writer wins.
+            with tempfile.NamedTemporaryFile("w", dir=self._generated, suffix=".tmp", delete=False) as file:
+                file.write(source)
+            try:
+                os.link(file.name, path)
+            except FileExistsError:
+                pass
+            finally:
+                Path(file.name).unlink()
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+        return module
+
+
+def resolve(kernel: str) -> Callable[..., Any]:
+    """The function behind `module:function`."""
+    module, _, function = kernel.partition(":")
+    return getattr(importlib.import_module(module), function)  # type: ignore[no-any-return]
+
+
+def _type(name: str) -> types.Type:
+    if name.endswith("*"):
+        return types.CPointer(_SCALARS[name[:-1]])
+    return _SCALARS[name]
+
+
+@functools.cache
+def _prototype(arity: int) -> Any:
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * arity)
+
+
+def call(kernel: CompiledKernel, *arguments: int) -> None:
+    """Call machine code from Python, for tests: addresses, numbers, begin, end[, thread]."""
+    _prototype(len(arguments))(kernel.address)(*arguments)

@@ -1,0 +1,1 @@
+"""Pages and static assets; nothing here asks another host."""

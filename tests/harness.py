@@ -1,0 +1,142 @@
+"""Run one implementation on one group, alone, in poisoned memory: the test bench of kernel rows."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from app.engine import graph
+from app.engine.plan import ELEMENTWISE, Constant, Group, KernelCall, Workspace
+from app.engine.registry import Implementation, Known, Registry, load
+from app.engine.target import host
+from app.kernels.cpu.compiler import Compiler
+from app.kernels.cpu.driver import Stretch, Team, compile_walk
+
+Array = np.ndarray[Any, Any]
+POISON = 0xFF  # every float type reads NaN
+
+
+def model_of(text: str, constants: dict[str, Array] | None = None) -> ir.Model:
+    """A model from ONNX text (`<ir_version: 10, opset_import: ["": 21]> agraph (...) => (...) {...}`).
+
+    `constants` turn graph inputs into initializers. Shapes are inferred.
+    """
+    proto = onnx.parser.parse_model(text)
+    names = constants or {}
+    kept = [v for v in proto.graph.input if v.name not in names]
+    del proto.graph.input[:]
+    proto.graph.input.extend(kept)
+    for name, array in names.items():
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return ir.from_proto(onnx.shape_inference.infer_shapes(proto, data_prop=True))
+
+
+def group_of(model: ir.Model, registry: Registry) -> Group:
+    """The whole graph as one group; the anchor is the first node that is not elementwise."""
+    nodes = tuple(model.graph)
+    rows = [registry.operator(n) for n in nodes]
+    heavy = [n for n, row in zip(nodes, rows) if row is None or not row.elementwise]
+    made = {v for n in nodes for v in n.outputs}
+    read = dict.fromkeys(v for n in nodes for v in n.inputs if v is not None and v not in made)
+    return Group(
+        nodes,
+        heavy[0] if heavy else nodes[0],
+        tuple(read),
+        tuple(model.graph.outputs),
+        heavy[0].op_type if heavy else ELEMENTWISE,
+    )
+
+
+def known(threads: int = 1) -> Known:
+    return Known(host(), threads)
+
+
+def run_group(
+    implementation: Implementation,
+    group: Group,
+    inputs: dict[str, Array],
+    compiler: Compiler,
+    *,
+    threads: int = 1,
+    alias: Sequence[tuple[ir.Value, ir.Value]] = (),
+) -> list[Array]:
+    """Outputs of a group, computed by the implementation's own calls.
+
+    Outputs and workspace start as NaN (0xFF bytes). `alias` lists (input, output) pairs that
+    share memory, as `implementation.inplace` allows.
+    """
+    facts = known(threads)
+    reason = implementation.unless(group, facts)
+    assert reason is None, reason
+    memory: dict[ir.Value, Array] = {}
+    for value in group.inputs:
+        fixed = graph.constant(value)
+        array = inputs[value.name or ""] if fixed is None else fixed
+        memory[value] = np.ascontiguousarray(array).reshape(np.shape(array)).copy()
+    shared = {output: source for source, output in alias}
+    for value in group.outputs:
+        dtype = graph.dtype(value)
+        assert dtype is not None
+        if value in shared:
+            memory[value] = memory[shared[value]].reshape(graph.static_shape(value))
+        else:
+            memory[value] = _poisoned(graph.nbytes(value)).view(dtype).reshape(graph.static_shape(value))
+    keep: list[Array] = []
+
+    def address(argument: object) -> int:
+        if isinstance(argument, int):
+            return argument
+        if isinstance(argument, Constant):
+            keep.append(np.ascontiguousarray(argument.array))
+        elif isinstance(argument, Workspace):
+            keep.append(_poisoned(argument.nbytes * (threads if argument.per_thread else 1)))
+        else:
+            assert isinstance(argument, ir.Value)
+            return memory[argument].ctypes.data
+        return keep[-1].ctypes.data
+
+    workspaces: dict[int, int] = {}  # the same Workspace object is the same memory in every call
+    rows = []
+    for call in implementation.lower(group, facts):
+        assert isinstance(call, KernelCall)
+        kernel = compiler.compile(call.kernel, call.types, call.static, takes_thread=call.takes_thread)
+        numbers = []
+        for argument in call.arguments:
+            if isinstance(argument, Workspace):
+                if id(argument) not in workspaces:
+                    workspaces[id(argument)] = address(argument)
+                numbers.append(workspaces[id(argument)])
+            else:
+                numbers.append(address(argument))
+        rows.append((kernel.address, kernel.takes_thread, call.units, tuple(numbers)))
+    team = Team(threads)
+    Stretch(compile_walk(), rows, team).run()
+    team.close()
+    return [memory[v] for v in group.outputs]
+
+
+def _poisoned(nbytes: int) -> Array:
+    raw = np.full(nbytes + 64, POISON, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + nbytes]
+
+
+def implementation(name: str, registry: Registry | None = None) -> Implementation:
+    """A row of the registry by name."""
+    rows = {r.name: r for group in (registry or load()).implementations.values() for r in group}
+    return rows[name]
+
+
+Check = Callable[[Array, Array], None]
+
+
+def assert_close(found: Array, expected: Array, tolerance: float = 1e-5) -> None:
+    """Within `tolerance` of the expected maximum; exact for integers."""
+    assert found.shape == expected.shape, (found.shape, expected.shape)
+    if np.issubdtype(expected.dtype, np.floating):
+        scale = float(np.max(np.abs(expected[np.isfinite(expected)]), initial=1e-30))
+        np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * scale, equal_nan=True)
+    else:
+        np.testing.assert_array_equal(found, expected)

@@ -96,7 +96,7 @@ class Executor:
 
     def feed(self, inputs: Mapping[str, object]) -> None:
         """Copy inputs to where the program reads them."""
-        planned = {v.name: v for v in self._model.inputs}
+        planned = {v.name or "": v for v in self._model.inputs}
         for name in inputs:
             if name not in planned:
                 raise InputError(

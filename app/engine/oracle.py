@@ -54,8 +54,8 @@ def evaluate(model: ir.Model, inputs: Mapping[str, object]) -> dict[str, object]
     for node in model.graph:
         captured = graph.captures(node)
         operands = [None if v is None else values[v] for v in (*node.inputs, *captured)]
-        found = reference.prepare(node)(operands)
-        values.update(zip(node.outputs, found, strict=False))
+        named = [v for v in node.outputs if v.name]
+        values.update(zip(named, reference.prepare(node)(operands), strict=True))
     return {v.name or "": values[v] for v in model.graph.outputs}
 
 

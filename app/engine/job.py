@@ -129,7 +129,7 @@ def optimize(
         fused = session.planned(compilation, options, _part("plan", progress))
         plain = session.planned(compilation, dataclasses.replace(options, fuse=False))
         exported = folder / "optimized.onnx"
-        export(compilation.model, exported, order=fused.order)
+        export(compilation.model, exported)
         inputs = tensors(compilation, bindings, options.seed)
         run = _Run(fused, plain, converted, exported, inputs, Compiler(kernels), progress)
         verification = run.verify(runs_here) if options.verify else None
@@ -282,7 +282,7 @@ def _timings(fused: Program, plain: Program, measured: _Measured | None, target:
         "optimized": measured.optimized.to_json() if measured else _prediction(fused),
         "unfused": measured.unfused.to_json() if measured else _prediction(plain),
         "onnxruntime": _peer(measured),
-        "operators": sorted(operators, key=lambda o: -o["seconds"]),  # type: ignore[operator]  # a float
+        "operators": sorted(operators, key=lambda o: -float(str(o["seconds"]))),
     }
 
 

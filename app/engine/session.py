@@ -1,8 +1,12 @@
 """From a model to something that runs, in this process."""
 
 import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
 
 from app.engine import pipeline, program
+from app.engine.execute import Executor
+from app.engine.load import Loaded, load
 from app.engine.options import Bindings, Options
 from app.engine.passes.canonicalize import Canonicalize
 from app.engine.passes.fuse import Fuse
@@ -17,7 +21,9 @@ from app.engine.pipeline import Pass, Progress, silent
 from app.engine.plan import Compilation
 from app.engine.program import Program
 from app.engine.registry import Registry
-from app.engine.target import Target
+from app.engine.registry import load as load_registry
+from app.engine.target import Target, host
+from app.kernels.cpu.compiler import Compiler
 
 FRONT: tuple[Pass, ...] = (InferTypes(), Canonicalize())
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from app.engine import graph
 from app.engine.options import Options
 from app.engine.plan import ELEMENTWISE, Call, Choice, Compilation, Group, Plan, Workspace
 from app.engine.plan import KernelCall as Kernel
@@ -29,14 +30,19 @@ class Row:
 
 
 def values_of(model: ir.Model) -> dict[str, ir.Value]:
-    graph = model.graph
-    found = [*graph.inputs, *graph.initializers.values(), *(v for n in graph for v in n.outputs)]
-    return {v.name or "": v for v in found}
+    return {v.name or "": v for v in graph.values(model.graph)}
 
 
 def groups_of(model: ir.Model, fused: Sequence[Sequence[int]] = ()) -> tuple[Group, ...]:
     """One group a node; `fused` lists positions of nodes that form one, its anchor first."""
     nodes = list(model.graph)
+    readers = graph.readers(model.graph)
+
+    def escapes(value: ir.Value, members: tuple[ir.Node, ...]) -> bool:
+        if len(members) == 1:  # what nobody reads is still written
+            return True
+        return value.is_graph_output() or any(r not in members for r in readers.get(value, ()))
+
     lead = {i: tuple(part) for part in fused for i in part}
     groups = []
     for i in range(len(nodes)):
@@ -44,17 +50,9 @@ def groups_of(model: ir.Model, fused: Sequence[Sequence[int]] = ()) -> tuple[Gro
         if i != max(part):  # a group stands where its last node does
             continue
         members = tuple(nodes[j] for j in sorted(part))
-        made = {v for n in members for v in n.outputs}
-        read = dict.fromkeys(v for n in members for v in n.inputs if v is not None and v not in made)
-        outputs = tuple(
-            v
-            for n in members
-            for v in n.outputs
-            if v.is_graph_output() or any(u.node not in members for u in v.uses())
-        )
         anchor = nodes[part[0]]
         op = ELEMENTWISE if all(n.op_type in UNARY_AND_BINARY for n in members) else anchor.op_type
-        groups.append(Group(members, anchor, tuple(read), outputs, op))
+        groups.append(graph.group(members, anchor, op, lambda v, part=members: escapes(v, part)))
     return tuple(groups)
 
 

@@ -5,8 +5,9 @@ class dies in the step. What the graph takes, returns or holds as weights has me
 dynamic values live on the host.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import onnx_ir as ir
 
@@ -14,7 +15,6 @@ from app.engine import graph
 from app.engine.memory.alias import AliasClasses, in_order
 from app.engine.memory.problem import Buffer, Problem
 from app.engine.plan import Choice, Compilation, Group, KernelCall, Space, Workspace
-from app.engine.registry import Known, no_pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ class StorageGraph:
     """All memory that a plan touches.
 
     Attributes:
-        workspaces: ids of scratch by group, one per Workspace argument of its calls, in order;
-            an object that is passed twice is named twice.
+        workspaces: ids of scratch by group, one per distinct Workspace argument of its calls, by
+            first use. Equal objects are distinct; an object that is passed twice is one.
         problem: what lies in the arena, as buffers.
         naive: bytes if no memory of the arena were ever used twice.
         unplanned: dynamic values, by first use.
@@ -71,8 +71,8 @@ class StorageGraph:
     unplanned: tuple[ir.Value, ...]
 
 
-Lives = Mapping[ir.Value, tuple[int, int]]
-Steps = tuple[tuple[Group, Choice], ...]
+Lives: TypeAlias = Mapping[ir.Value, tuple[int, int]]
+Steps: TypeAlias = tuple[tuple[Group, Choice], ...]
 
 
 def build(compilation: Compilation) -> StorageGraph:
@@ -86,10 +86,10 @@ def build(compilation: Compilation) -> StorageGraph:
     assert plan.order is not None
     assert plan.implementation is not None
     steps = tuple((group, plan.implementation[group]) for group in plan.order)
-    owners = _owners(compilation)
+    owners = owned(compilation)
     lives = _lives(steps, owners)
     classes = AliasClasses(owners, lambda v: value_bytes(v, compilation), lives)
-    notes = {**_share_views(steps, classes), **_share_inplace(steps, classes)}
+    notes = {**share_views(steps, classes), **_share_inplace(steps, classes)}
 
     taken: set[str] = set()
     planned = tuple(v for v in lives if not graph.is_dynamic(v))
@@ -125,64 +125,34 @@ def touched(group: Group, choice: Choice) -> tuple[ir.Value, ...]:
             named += [a for a in call.arguments if isinstance(a, ir.Value)]
         else:
             named += [*call.inputs, *call.outputs]
-    for node in group.nodes:
-        named += _captured(node)
     # An omitted optional output is a value without a name.
     return tuple(dict.fromkeys(v for v in named if v is not None and v.name))
 
 
-def legal_views(compilation: Compilation) -> frozenset[tuple[ir.Value, ir.Value]]:
-    """The (input, view) pairs that may all be chosen together, or any part of them.
+def view_classes(compilation: Compilation) -> AliasClasses:
+    """Alias classes to choose views with: ask `view_refusal`, then merge what is chosen."""
+    return AliasClasses(owned(compilation), lambda v: value_bytes(v, compilation), {})
 
-    Every view that some implementation offers is tried in graph order. It is refused when a
-    value is dynamic, when sizes differ, or when its bytes would have two owners among graph
-    inputs, weights and graph outputs: two outputs that would be one array, an output that is a
-    view of an input. Fewer views only split classes, so every subset is legal as well.
+
+def view_refusal(source: ir.Value, view: ir.Value, classes: AliasClasses) -> str | None:
+    """Why `view` may not be the bytes of `source`, given what is merged so far; else None.
+
+    It may not when one is dynamic, when sizes differ, or when the bytes would have two owners
+    among graph inputs, weights and graph outputs: two outputs that would be one array, an output
+    that is a view of an input.
     """
-    known = Known(compilation.target, compilation.options.threads)
-    classes = AliasClasses(_owners(compilation), lambda v: value_bytes(v, compilation), {})
-    legal = set()
-    for group in compilation.plan.groups:
-        for row in compilation.registry.candidates(group.op, compilation.target.backends):
-            if row.views is no_pairs or row.unless(group, known) is not None:
-                continue
-            for source, view in row.views(group, known):
-                if _view_refusal(source, view, classes) is None:
-                    classes.merge(source, view)
-                    legal.add((source, view))
-    return frozenset(legal)
-
-
-def view_is_legal(value_in: ir.Value, value_out: ir.Value, compilation: Compilation) -> bool:
-    """Whether this view may be chosen; for many, ask `legal_views` once."""
-    return (value_in, value_out) in legal_views(compilation)
-
-
-def _view_refusal(source: ir.Value, view: ir.Value, classes: AliasClasses) -> str | None:
     for value in (source, view):
         if graph.is_dynamic(value):
             return f"{value.name!r} is dynamic and has no address"
     return classes.view_refusal(source, view)
 
 
-def _owners(compilation: Compilation) -> Mapping[ir.Value, Space]:
+def owned(compilation: Compilation) -> Mapping[ir.Value, Space]:
     """Values with memory of their own, and where it is; an output that is an input lives there."""
     owners: dict[ir.Value, Space] = dict.fromkeys(compilation.graph.outputs, "output")
     owners.update(dict.fromkeys(compilation.graph.initializers.values(), "weights"))
     owners.update(dict.fromkeys(compilation.graph.inputs, "input"))
     return owners
-
-
-def _captured(node: ir.Node) -> Iterator[ir.Value]:
-    """Outer values that the bodies of a control flow node read."""
-    for attribute in node.attributes.values():
-        held = attribute.value
-        for body in held if isinstance(held, tuple | list) else (held,):
-            if not isinstance(body, ir.Graph):
-                continue
-            inner = {*body.inputs, *body.initializers.values(), *(v for n in body for v in n.outputs)}
-            read = (v for n in body for v in (*n.inputs, *_captured(n)) if v is not None)
-            yield from (v for v in (*read, *body.outputs) if v not in inner)
 
 
 def _lives(steps: Steps, owners: Mapping[ir.Value, Space]) -> Lives:
@@ -204,11 +174,16 @@ def _lives(steps: Steps, owners: Mapping[ir.Value, Space]) -> Lives:
     return lives
 
 
-def _share_views(steps: Steps, classes: AliasClasses) -> dict[ir.Value, str]:
+def share_views(steps: Steps, classes: AliasClasses) -> dict[ir.Value, str]:
+    """Merge every value with what it is a view of; a note for each view.
+
+    Raises:
+        ValueError: a view is not legal.
+    """
     notes = {}
     for group, choice in steps:
         for source, view in choice.views:
-            refusal = _view_refusal(source, view, classes)
+            refusal = view_refusal(source, view, classes)
             if refusal is not None:
                 raise ValueError(
                     f"{group.name!r}: {choice.implementation.name} takes {view.name!r} for a view of "
@@ -276,21 +251,18 @@ def _scratch(
     by_group: dict[Group, tuple[str, ...]] = {}
     for step, (group, choice) in enumerate(steps):
         ids: dict[int, str] = {}  # equal workspaces are two; the same object is one
-        named = []
         for call in choice.calls:
             for argument in call.arguments if isinstance(call, KernelCall) else ():
-                if not isinstance(argument, Workspace):
+                if not isinstance(argument, Workspace) or id(argument) in ids:
                     continue
-                if id(argument) not in ids:
-                    ids[id(argument)] = _unique(f"{group.name}.workspace", taken)
-                    copies = threads if argument.per_thread else 1
-                    reason = f"workspace of step {step} {group.name!r} ({choice.implementation.name})"
-                    if argument.per_thread:
-                        reason += f", {argument.nbytes} byte for each of {threads} threads"
-                    rows.append(Scratch(ids[id(argument)], step, argument.nbytes * copies, reason))
-                named.append(ids[id(argument)])
-        if named:
-            by_group[group] = tuple(named)
+                ids[id(argument)] = _unique(f"{group.name}.workspace", taken)
+                copies = threads if argument.per_thread else 1
+                reason = f"workspace of step {step} {group.name!r} ({choice.implementation.name})"
+                if argument.per_thread:
+                    reason += f", {argument.nbytes} byte for each of {threads} threads"
+                rows.append(Scratch(ids[id(argument)], step, argument.nbytes * copies, reason))
+        if ids:
+            by_group[group] = tuple(ids.values())
     return tuple(rows), by_group
 
 

@@ -56,8 +56,8 @@ class StorageGraph:
     """All memory that a plan touches.
 
     Attributes:
-        workspaces: ids of scratch by group, one per distinct Workspace argument of its calls, by
-            first use. Equal objects are distinct; an object that is passed twice is one.
+        workspaces: ids of scratch by group, one per Workspace argument of its calls, in order;
+            an object that is passed twice is named twice.
         problem: what lies in the arena, as buffers.
         naive: bytes if no memory of the arena were ever used twice.
         unplanned: dynamic values, by first use.
@@ -251,18 +251,21 @@ def _scratch(
     by_group: dict[Group, tuple[str, ...]] = {}
     for step, (group, choice) in enumerate(steps):
         ids: dict[int, str] = {}  # equal workspaces are two; the same object is one
+        named = []
         for call in choice.calls:
             for argument in call.arguments if isinstance(call, KernelCall) else ():
-                if not isinstance(argument, Workspace) or id(argument) in ids:
+                if not isinstance(argument, Workspace):
                     continue
-                ids[id(argument)] = _unique(f"{group.name}.workspace", taken)
-                copies = threads if argument.per_thread else 1
-                reason = f"workspace of step {step} {group.name!r} ({choice.implementation.name})"
-                if argument.per_thread:
-                    reason += f", {argument.nbytes} byte for each of {threads} threads"
-                rows.append(Scratch(ids[id(argument)], step, argument.nbytes * copies, reason))
-        if ids:
-            by_group[group] = tuple(ids.values())
+                if id(argument) not in ids:
+                    ids[id(argument)] = _unique(f"{group.name}.workspace", taken)
+                    copies = threads if argument.per_thread else 1
+                    reason = f"workspace of step {step} {group.name!r} ({choice.implementation.name})"
+                    if argument.per_thread:
+                        reason += f", {argument.nbytes} byte for each of {threads} threads"
+                    rows.append(Scratch(ids[id(argument)], step, argument.nbytes * copies, reason))
+                named.append(ids[id(argument)])
+        if named:
+            by_group[group] = tuple(named)
     return tuple(rows), by_group
 
 

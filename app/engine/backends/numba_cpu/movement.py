@@ -8,18 +8,12 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine import graph
-from app.engine.backends.numba_cpu.operands import fixed_inputs, itemsize, moved_seconds, unsuited
+from app.engine.backends.numba_cpu.operands import data, fixed_inputs, itemsize, moved_seconds, unsuited
 from app.engine.backends.numba_cpu.strided import StridedCopy, calls, strides_of
 from app.engine.plan import Call, Group
 from app.engine.registry import Implementation, Known
 
 Copies: TypeAlias = tuple[tuple[StridedCopy, ir.Value, ir.Value], ...]  # (copy, from, to)
-
-
-def _data(node: ir.Node) -> ir.Value:
-    value = node.inputs[0]
-    assert value is not None
-    return value
 
 
 def _axis(node: ir.Node, rank: int, default: int) -> int:
@@ -28,12 +22,12 @@ def _axis(node: ir.Node, rank: int, default: int) -> int:
 
 def permutation(node: ir.Node) -> tuple[int, ...]:
     """The axes of a Transpose; reversed where the attribute is left out."""
-    rank = len(graph.static_shape(_data(node)))
+    rank = len(graph.static_shape(data(node)))
     return tuple(graph.attribute(node, "perm", tuple(reversed(range(rank)))))
 
 
 def _transpose(node: ir.Node) -> Copies:
-    x, y = _data(node), node.outputs[0]
+    x, y = data(node), node.outputs[0]
     sx = strides_of(graph.static_shape(x))
     shape = graph.static_shape(y)
     return ((StridedCopy(shape, tuple(sx[a] for a in permutation(node)), strides_of(shape)), x, y),)
@@ -50,7 +44,7 @@ def taken_range(start: int, end: int, step: int, size: int) -> range:
 
 
 def _slice(node: ir.Node) -> Copies:
-    x, y = _data(node), node.outputs[0]
+    x, y = data(node), node.outputs[0]
     sizes = graph.static_shape(x)
     starts, ends, axes, steps = (graph.constant(graph.input_at(node, i)) for i in (1, 2, 3, 4))
     assert starts is not None
@@ -87,7 +81,7 @@ def _concat(node: ir.Node) -> Copies:
 
 
 def _split(node: ir.Node) -> Copies:
-    x = _data(node)
+    x = data(node)
     shape = graph.static_shape(x)
     axis = _axis(node, len(shape), 0)
     sx = strides_of(shape)
@@ -101,7 +95,7 @@ def _split(node: ir.Node) -> Copies:
 
 
 def _expand(node: ir.Node) -> Copies:
-    x, y = _data(node), node.outputs[0]
+    x, y = data(node), node.outputs[0]
     shape = graph.static_shape(y)
     sizes = graph.static_shape(x)
     sizes = (1,) * (len(shape) - len(sizes)) + sizes
@@ -110,7 +104,7 @@ def _expand(node: ir.Node) -> Copies:
 
 
 def _tile(node: ir.Node) -> Copies:
-    x, y = _data(node), node.outputs[0]
+    x, y = data(node), node.outputs[0]
     inner, shape = graph.static_shape(x), graph.static_shape(y)
     sizes, sx, sy = [], [], []
     for n, m, stride_x, stride_y in zip(inner, shape, strides_of(inner), strides_of(shape)):
@@ -121,7 +115,7 @@ def _tile(node: ir.Node) -> Copies:
 
 
 def _depth_to_space(node: ir.Node) -> Copies:
-    x, y = _data(node), node.outputs[0]
+    x, y = data(node), node.outputs[0]
     n, c, height, width = graph.static_shape(x)
     block = graph.attribute(node, "blocksize", 1)
     deep = c // (block * block)
@@ -134,7 +128,7 @@ def _depth_to_space(node: ir.Node) -> Copies:
 
 
 def _space_to_depth(node: ir.Node) -> Copies:
-    x, y = _data(node), node.outputs[0]
+    x, y = data(node), node.outputs[0]
     n, c, height, width = graph.static_shape(x)
     block = graph.attribute(node, "blocksize", 1)
     s_n, s_c, s_h, s_bh, s_w, s_bw = strides_of((n, c, height // block, block, width // block, block))
@@ -143,8 +137,8 @@ def _space_to_depth(node: ir.Node) -> Copies:
 
 
 def _whole(node: ir.Node) -> Copies:
-    size = graph.elements(_data(node))
-    return ((StridedCopy((size,), (1,), (1,)), _data(node), node.outputs[0]),)
+    size = graph.elements(data(node))
+    return ((StridedCopy((size,), (1,), (1,)), data(node), node.outputs[0]),)
 
 
 # (name, operator, inputs that must be constant, its copies)
@@ -172,7 +166,7 @@ def _row(
         return unsuited(group) or fixed_inputs(group.anchor, constants)
 
     def lower(group: Group, _known: Known) -> tuple[Call, ...]:
-        size = itemsize(_data(group.anchor))
+        size = itemsize(data(group.anchor))
         return tuple(
             call
             for copy, x, y in copies(group.anchor)
@@ -185,7 +179,7 @@ def _row(
 
 def _is_view(node: ir.Node) -> bool:
     """Whether a Transpose leaves the order of the axes that are longer than one."""
-    shape = graph.static_shape(_data(node))
+    shape = graph.static_shape(data(node))
     long = [a for a in permutation(node) if shape[a] != 1]
     return long == sorted(long) or math.prod(shape) == 0
 
@@ -194,7 +188,7 @@ def _view_unless(group: Group, _known: Known) -> str | None:
     reason = unsuited(group)
     if reason is None and group.op == "Transpose" and not _is_view(group.anchor):
         axes = permutation(group.anchor)
-        return f"Transpose {axes} of {list(graph.static_shape(_data(group.anchor)))} moves elements"
+        return f"Transpose {axes} of {list(graph.static_shape(data(group.anchor)))} moves elements"
     return reason
 
 
@@ -203,7 +197,7 @@ def _view_lower(_group: Group, _known: Known) -> tuple[Call, ...]:
 
 
 def _view_pairs(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
-    return ((_data(group.anchor), group.anchor.outputs[0]),)
+    return ((data(group.anchor), group.anchor.outputs[0]),)
 
 
 VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Transpose")

@@ -33,6 +33,13 @@ def fixed_inputs(node: ir.Node, positions: tuple[int, ...]) -> str | None:
     return None
 
 
+def data(node: ir.Node) -> ir.Value:
+    """The first input, which is never omitted."""
+    value = node.inputs[0]
+    assert value is not None
+    return value
+
+
 def itemsize(value: ir.Value) -> int:
     """Bytes of an element."""
     kind = graph.dtype(value)

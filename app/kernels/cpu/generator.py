@@ -106,7 +106,9 @@ class _Vectors:
         undefined = ll.Constant(kind, ll.Undefined)
         first = self.b.insert_element(undefined, bound, ll.Constant(_I32, 0))
         spread = self.b.shuffle_vector(first, undefined, ll.Constant(ll.VectorType(_I32, lanes), [0] * lanes))
-        return self.b.icmp_signed("<", ll.Constant(kind, [i // divide + offset for i in range(lanes)]), spread)
+        return self.b.icmp_signed(
+            "<", ll.Constant(kind, [i // divide + offset for i in range(lanes)]), spread
+        )
 
     def masked_load(self, pointer: Any, mask: Any, lanes: int = 0) -> Any:
         """Zero where the mask is off; nothing is read there."""
@@ -276,7 +278,9 @@ def tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4) -> An
 
         buffer = cgutils.alloca_once(builder, ll.ArrayType(v.type, rows * columns))
         buffer.align = lanes * v.nbytes
-        index, pointer, sums = loop(builder.sdiv(k, _int(unroll)), _int(0), b, [v.zero] * (rows * columns), unroll)
+        index, pointer, sums = loop(
+            builder.sdiv(k, _int(unroll)), _int(0), b, [v.zero] * (rows * columns), unroll
+        )
         _, _, sums = loop(builder.srem(k, _int(unroll)), index, pointer, sums, 1)
 
         full = builder.and_(

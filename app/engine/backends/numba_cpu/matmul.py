@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine import graph
-from app.engine.backends.numba_cpu import epilogues
+from app.engine.backends.numba_cpu import blocking, epilogues
 from app.engine.cost import flops, roofline
 from app.engine.plan import Argument, Constant, Group, KernelCall, Workspace
 from app.engine.registry import Implementation, Known
@@ -17,8 +17,7 @@ from app.kernels.cpu import tiles
 Array = np.ndarray[Any, Any]
 
 DTYPES = ("float32", "float64", "int32", "uint32", "int64", "uint64")
-BLOCK_ROWS = 192  # x BLOCK_DEPTH float32 of A stay in the second cache
-BLOCK_DEPTH = 384  # x a panel of B (16 columns) stay in the first
+BLOCK_ROWS = 192  # x blocking.DEPTH float32 of A stay in the second cache
 BLOCK_PANELS = 4
 # Flags of a tile, as in app.kernels.cpu.generator, which planning does not import.
 SCALE, ROW_BIAS, COLUMN_BIAS, RESIDUAL, CLAMP = 2, 4, 8, 16, 32
@@ -173,18 +172,12 @@ class Blocks:
     k: int
 
 
-def balanced(size: int, largest: int, multiple: int) -> int:
-    """Size of equal parts of `size`, none above `largest`, rounded up to a multiple."""
-    parts = max(-(-size // largest), 1)
-    return max(-(-size // (parts * multiple)), 1) * multiple
-
-
 def _blocks(product: Product, dtype: str, known: Known) -> Blocks:
     lanes = known.target.vector_lanes
     width = tiles.columns_of(dtype, lanes)
-    depth = balanced(product.k, BLOCK_DEPTH * 4 // np.dtype(dtype).itemsize, 1)
-    m = balanced(product.m, BLOCK_ROWS, tiles.SHAPES[lanes][0])
-    n = balanced(product.n, BLOCK_PANELS * width, width)
+    depth = blocking.depth(product.k, np.dtype(dtype).itemsize)
+    m = blocking.balanced(product.m, BLOCK_ROWS, tiles.SHAPES[lanes][0])
+    n = blocking.balanced(product.n, BLOCK_PANELS * width, width)
     while n > width and len(product.offsets) * -(-product.m // m) * -(-product.n // n) < 4 * known.threads:
         n -= width
     return Blocks(m, n, depth)
@@ -246,7 +239,7 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
 
     vector = tiles.lanes_of(dtype, lanes)
     sums = blocks.m * blocks.n if product.k > blocks.k else 0
-    panel_row = blocks.n + (vector if blocks.n // vector % 2 == 0 else 0)
+    panel_row = blocking.panel_row(blocks.n, vector)
     own = sums + (0 if packed else blocks.k * panel_row + vector)
     units = len(offsets) * -(-product.m // blocks.m) * -(-product.n // blocks.n)
     pointer = f"{dtype}*"

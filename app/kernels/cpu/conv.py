@@ -5,7 +5,6 @@ only a block is ever written: a chunk of the reduction times a block of output p
 """
 
 from app.kernels.cpu.gemm import product_source
-from app.kernels.cpu.tiles import lanes_of
 
 TAP = 5  # numbers a tap: offsets in depth, height, width; first and last valid output column
 

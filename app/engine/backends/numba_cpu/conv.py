@@ -1,6 +1,5 @@
 """Rows of convolutions."""
 
-import math
 from typing import Any
 
 import numpy as np

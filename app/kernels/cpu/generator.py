@@ -276,7 +276,7 @@ def tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4) -> An
             builder.position_at_end(end)
             return i, p, new
 
-        buffer = cgutils.alloca_once(builder, ll.ArrayType(v.type, rows * columns))
+        buffer = cgutils.alloca_once(builder, ll.ArrayType(v.type, rows * columns), zfill=False)
         buffer.align = lanes * v.nbytes
         index, pointer, sums = loop(
             builder.sdiv(k, _int(unroll)), _int(0), b, [v.zero] * (rows * columns), unroll

@@ -59,15 +59,15 @@ def _implicit_lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
     window = window.flat() if window.is_pointwise else window
     deep = window.channels * window.taps
     chunk = blocking.depth(deep, item)
-    width, vector = tiles.columns_of(dtype, lanes), tiles.lanes_of(dtype, lanes)
+    width = tiles.columns_of(dtype, lanes)
     images = window.batch * window.groups
     block_n = blocking.balanced(window.pixels, max(blocking.PACKED // (chunk * item), 7 * width), width)
     parts = _parts(window, block_n, images, deep, known.threads)
     block_m = blocking.rows_block(-(-window.outputs // parts), chunk, item, lanes)
     part_m = blocking.balanced(window.outputs, -(-window.outputs // parts) + block_m - 1, block_m)
-    panel_row = blocking.panel_row(block_n, vector)
+    panel_row = blocking.panel_row(block_n, item)
     sums = part_m * block_n if deep > chunk else 0
-    own = sums + chunk * panel_row + vector
+    own = sums + (chunk + 1) * panel_row
     units = images * -(-window.pixels // block_n) * -(-window.outputs // part_m)
 
     array = graph.constant(weights)

@@ -10,7 +10,7 @@ from app.kernels.cpu.tiles import SHAPES, lanes_of
 # `packed`, one [k][rows] panel for each group of rows; k0 is where this chunk of the reduction begins.
 _PRODUCT = """\
 from numba import njit
-from app.kernels.cpu.generator import at, copier, tile
+from app.kernels.cpu.generator import at, copier, selector, tile
 
 VECTOR, ROWS, SMALL, COLUMNS = {vector}, {rows}, {small}, {columns}
 _wide = tile("{dtype}", VECTOR, ROWS, COLUMNS // VECTOR, {unroll})

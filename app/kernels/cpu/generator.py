@@ -100,15 +100,13 @@ class _Vectors:
         return self.b.select(self.b.fcmp_ordered(">", x, high), high, x)
 
     def below(self, bound: Any, offset: int = 0, lanes: int = 0, divide: int = 1) -> Any:
-        """Mask of the lanes whose number (divided, plus offset) is below `bound`."""
+        """Mask of the lanes whose number (divided, plus offset) is below `bound`, which fits 31 bits."""
         lanes = lanes or self.lanes
-        kind = ll.VectorType(_I64, lanes)
+        kind = ll.VectorType(_I32, lanes)
         undefined = ll.Constant(kind, ll.Undefined)
-        first = self.b.insert_element(undefined, bound, ll.Constant(_I32, 0))
-        spread = self.b.shuffle_vector(first, undefined, ll.Constant(ll.VectorType(_I32, lanes), [0] * lanes))
-        return self.b.icmp_signed(
-            "<", ll.Constant(kind, [i // divide + offset for i in range(lanes)]), spread
-        )
+        first = self.b.insert_element(undefined, self.b.trunc(bound, _I32), ll.Constant(_I32, 0))
+        spread = self.b.shuffle_vector(first, undefined, ll.Constant(kind, [0] * lanes))
+        return self.b.icmp_signed("<", ll.Constant(kind, [i // divide + offset for i in range(lanes)]), spread)
 
     def masked_load(self, pointer: Any, mask: Any, lanes: int = 0) -> Any:
         """Zero where the mask is off; nothing is read there."""
@@ -337,35 +335,68 @@ def copier(dtype: str, lanes: int, stride: int) -> Any:
         y, x, low, high, n = values
         v = _Vectors(builder, dtype, lanes)
         every = ll.Constant(ll.VectorType(_I32, lanes), [i * stride for i in range(lanes)])
+        wide = lanes * stride
+        ours = ll.Constant(ll.VectorType(_I1, wide), [int(i % stride == 0) for i in range(wide)])
 
-        def pick(wide: Any) -> Any:
-            return builder.shuffle_vector(wide, ll.Constant(wide.type, ll.Undefined), every)
+        def pick(vector: Any) -> Any:
+            return builder.shuffle_vector(vector, ll.Constant(vector.type, ll.Undefined), every)
 
-        count = builder.sdiv(builder.add(n, _int(lanes - 1)), _int(lanes))
-        with cgutils.for_range(builder, count) as loop:
-            start = builder.mul(loop.index, _int(lanes))
-            source, target = v.at(x, builder.mul(start, _int(stride))), v.at(y, start)
-            before, after = builder.sub(low, start), builder.sub(high, start)
-            # A strided vector ends with elements that belong to no lane, so one more must be valid.
-            inside = builder.and_(
-                builder.icmp_signed("<=", before, _int(0)),
-                builder.icmp_signed(">=", after, _int(lanes + (stride > 1))),
-            )
-            with builder.if_else(inside) as (whole, part):
-                with whole:
-                    v.store(pick(v.load(source, lanes * stride)), target)
-                with part:
-                    kind = ll.VectorType(_I1, lanes * stride)
-                    ours = ll.Constant(kind, [int(i % stride == 0) for i in range(lanes * stride)])
-                    mask = builder.and_(
-                        v.below(after, lanes=lanes * stride, divide=stride),
-                        builder.not_(v.below(before, lanes=lanes * stride, divide=stride)),
-                    )
-                    mask = builder.and_(mask, ours)
-                    v.store(pick(v.masked_load(source, mask, lanes * stride)), target)
+        def masked(begin: Any, end: Any) -> None:
+            with cgutils.for_range_slice(builder, begin, end, _int(lanes)) as (start, _):
+                mask = builder.and_(
+                    v.below(builder.sub(high, start), lanes=wide, divide=stride),
+                    builder.not_(v.below(builder.sub(low, start), lanes=wide, divide=stride)),
+                )
+                mask = builder.and_(mask, ours) if stride > 1 else mask
+                source = v.at(x, builder.mul(start, _int(stride)))
+                v.store(pick(v.masked_load(source, mask, wide)), v.at(y, start))
+
+        def limited(value: Any, least: Any, most: Any) -> Any:
+            value = builder.select(builder.icmp_signed("<", value, least), least, value)
+            return builder.select(builder.icmp_signed(">", value, most), most, value)
+
+        # Whole vectors lie in [inner, outer). A strided one ends with elements that belong to no
+        # lane, so one more must be valid.
+        up = builder.and_(builder.add(low, _int(lanes - 1)), _int(-lanes))
+        down = builder.and_(builder.sub(high, _int(int(stride > 1))), _int(-lanes))
+        inner = limited(up, _int(0), n)
+        outer = limited(builder.select(builder.icmp_signed("<", n, down), n, down), inner, n)
+        outer = builder.add(inner, builder.and_(builder.sub(outer, inner), _int(-lanes)))
+        masked(_int(0), inner)
+        with cgutils.for_range_slice(builder, inner, outer, _int(lanes)) as (start, _):
+            source = v.at(x, builder.mul(start, _int(stride)))
+            v.store(pick(v.load(source, wide)), v.at(y, start))
+        masked(outer, n)
         return context.get_dummy_value()
 
     def body(_context, y, x, low, high, n):
+        return signature, generate
+
+    return intrinsic(body)
+
+
+def selector(dtype: str, lanes: int) -> Any:
+    """An intrinsic that copies where a mask says so.
+
+    select(y, x, mask, n): y[i] = x[i] where mask[i] is 255, 0 where it is 0, i < n. Up to
+    lanes - 1 elements after y[n] are overwritten and bytes after mask[n] read; x is read where
+    the mask is set.
+    """
+    scalar = ELEMENTS[dtype][0]
+    address, number = types.CPointer(scalar), types.int64
+    signature = types.void(address, address, types.CPointer(types.uint8), number)
+
+    def generate(context, builder, _signature, values):
+        y, x, mask, n = values
+        v = _Vectors(builder, dtype, lanes)
+        kind = ll.VectorType(ll.IntType(8), lanes)
+        with cgutils.for_range_slice(builder, _int(0), n, _int(lanes)) as (start, _):
+            bytes_ = builder.load(builder.bitcast(v.at(mask, start), kind.as_pointer()), align=1)
+            chosen = builder.icmp_signed("<", bytes_, ll.Constant(kind, [0] * lanes))
+            v.store(v.masked_load(v.at(x, start), chosen), v.at(y, start))
+        return context.get_dummy_value()
+
+    def body(_context, y, x, mask, n):
         return signature, generate
 
     return intrinsic(body)

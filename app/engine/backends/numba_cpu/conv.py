@@ -77,9 +77,12 @@ def _implicit_lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
         panels = [tiles.pack_rows(matrix, block_m, lanes) for matrix in matrices]
         packed = Constant(np.concatenate(panels), weights.name or "")
     bias, residual, scalars, flags = _epilogue_arguments(group, window, kind)
+    valid = np.zeros((1, 1), np.uint8)
+    if window.is_same:
+        valid = window.valid_pixels(window.pixels + 64)  # whole vectors are read
     pointer = f"{dtype}*"
     numbers = (
-        array is not None, window.channels, *window.size, *window.out[1:], *window.stride, window.taps,
+        array is not None, window.is_same, valid.shape[1], window.channels, *window.size, *window.out[1:], *window.stride, window.taps,
         window.groups, window.outputs, window.pixels, block_m, part_m, block_n, chunk, panel_row,
         sums, own, flags,
     )  # fmt: skip
@@ -91,6 +94,7 @@ def _implicit_lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
         (pointer, residual),
         (pointer, scalars),
         ("int64*", Constant(window.tap_table())),
+        ("uint8*", Constant(valid)),
         (pointer, Workspace(own * item, per_thread=True)),
         *(("int64", int(n)) for n in numbers),
     )

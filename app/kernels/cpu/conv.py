@@ -37,7 +37,7 @@ def pack_same(x, taps, valid, valid_row, tap_count, first, count, size, w, start
     channel, tap = first // tap_count, first % tap_count
     for k in range(count):
         place = channel * size + taps[tap * 5 + 1] * w + taps[tap * 5 + 2] + start
-        select(at(out, k * out_row), at(x, place), at(valid, tap * valid_row + start), n)
+        select(at(out, k * out_row), at(x, place), at(valid, tap * valid_row + start), n, 4 * size)
         tap += 1
         if tap == tap_count:
             tap = 0

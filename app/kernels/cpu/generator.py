@@ -29,6 +29,8 @@ ACCUMULATE, SCALE, ROW_BIAS, COLUMN_BIAS, RESIDUAL, CLAMP = 1, 2, 4, 8, 16, 32
 ALPHA, BETA, LOW, HIGH = 0, 1, 2, 3  # places in the scalars of a tile
 SCALARS = 4
 
+PREFETCH = 4  # steps of the reduction ahead: rows of B lie apart, which no hardware prefetcher sees
+
 _I1, _I32, _I64 = ll.IntType(1), ll.IntType(32), ll.IntType(64)
 
 
@@ -78,6 +80,12 @@ class _Vectors:
         return self.b.shuffle_vector(
             first, undefined, ll.Constant(ll.VectorType(_I32, self.lanes), [0] * self.lanes)
         )
+
+    def prefetch(self, pointer: Any, *, write: bool = False) -> None:
+        """Ask for the cache line of an address, which need not be valid."""
+        flat = self.b.bitcast(pointer, ll.IntType(8).as_pointer())
+        function = self._function("llvm.prefetch.p0", ll.VoidType(), [flat.type, _I32, _I32, _I32])
+        self.b.call(function, [flat, *(ll.Constant(_I32, i) for i in (int(write), 3, 1))])
 
     def broadcast(self, pointer: Any) -> Any:
         return self.splat(self.b.load(pointer, align=self.nbytes))
@@ -244,6 +252,7 @@ def tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4) -> An
 
         def step(index: Any, pointer: Any, sums: list[Any]) -> list[Any]:
             vectors = [v.load(v.at(pointer, j * lanes)) for j in range(columns)]
+            v.prefetch(builder.gep(pointer, [ahead]))
             new = list(sums)
             for r in range(rows):
                 x = v.broadcast(v.at(starts[r], index))
@@ -274,6 +283,9 @@ def tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4) -> An
             builder.position_at_end(end)
             return i, p, new
 
+        ahead = builder.mul(b_k, _int(PREFETCH))
+        for r in range(rows):
+            v.prefetch(builder.gep(c, [builder.mul(_int(r), c_row)]), write=True)
         buffer = cgutils.alloca_once(builder, ll.ArrayType(v.type, rows * columns), zfill=False)
         buffer.align = lanes * v.nbytes
         index, pointer, sums = loop(
@@ -378,25 +390,26 @@ def copier(dtype: str, lanes: int, stride: int) -> Any:
 def selector(dtype: str, lanes: int) -> Any:
     """An intrinsic that copies where a mask says so.
 
-    select(y, x, mask, n): y[i] = x[i] where mask[i] is 255, 0 where it is 0, i < n. Up to
-    lanes - 1 elements after y[n] are overwritten and bytes after mask[n] read; x is read where
-    the mask is set.
+    select(y, x, mask, n, ahead): y[i] = x[i] where mask[i] is 255, 0 where it is 0, i < n.
+    Up to lanes - 1 elements after y[n] are overwritten and bytes after mask[n] read; x is read
+    where the mask is set. x[i + ahead] is prefetched.
     """
     scalar = ELEMENTS[dtype][0]
     address, number = types.CPointer(scalar), types.int64
-    signature = types.void(address, address, types.CPointer(types.uint8), number)
+    signature = types.void(address, address, types.CPointer(types.uint8), number, number)
 
     def generate(context, builder, _signature, values):
-        y, x, mask, n = values
+        y, x, mask, n, ahead = values
         v = _Vectors(builder, dtype, lanes)
         kind = ll.VectorType(ll.IntType(8), lanes)
         with cgutils.for_range_slice(builder, _int(0), n, _int(lanes)) as (start, _):
+            v.prefetch(builder.gep(x, [builder.add(start, ahead)]))
             bytes_ = builder.load(builder.bitcast(v.at(mask, start), kind.as_pointer()), align=1)
             chosen = builder.icmp_signed("<", bytes_, ll.Constant(kind, [0] * lanes))
             v.store(v.masked_load(v.at(x, start), chosen), v.at(y, start))
         return context.get_dummy_value()
 
-    def body(_context, y, x, mask, n):
+    def body(_context, y, x, mask, n, ahead):
         return signature, generate
 
     return intrinsic(body)

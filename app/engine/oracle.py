@@ -9,6 +9,7 @@ import onnxruntime
 
 from app.engine import graph
 from app.engine.backends import reference
+from app.engine.load import load
 
 Run = Callable[[Mapping[str, object]], dict[str, object]]
 
@@ -54,19 +55,17 @@ def evaluate(model: ir.Model, inputs: Mapping[str, object]) -> dict[str, object]
     for node in model.graph:
         captured = graph.captures(node)
         operands = [None if v is None else values[v] for v in (*node.inputs, *captured)]
-        found = reference.prepare(node)(operands)
-        values.update(zip(node.outputs, found, strict=False))
+        named = [v for v in node.outputs if v.name]
+        values.update(zip(named, reference.prepare(node)(operands), strict=True))
     return {v.name or "": values[v] for v in model.graph.outputs}
 
 
-def original(path: Path, model: ir.Model, inputs: Mapping[str, object]) -> tuple[dict[str, object], Oracle]:
-    """The original's outputs on these inputs, and who computed them.
-
-    `path` is the opset-converted model as a file, `model` the same in memory.
-    """
+def original(path: Path, inputs: Mapping[str, object]) -> tuple[dict[str, object], Oracle]:
+    """The outputs of the opset-converted model on these inputs, and who computed them."""
     try:
         run = runtime(path, threads=1, optimized=False)
         return run(inputs), Oracle("onnxruntime", run)
     except Exception as cause:  # onnxruntime raises many types, and any of them means the same
         reason = str(cause).strip().splitlines()[0][:300]
+    model = load(path).model
     return evaluate(model, inputs), Oracle("reference", lambda given: evaluate(model, given), reason)

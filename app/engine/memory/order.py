@@ -11,7 +11,7 @@ cut to a beam.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-EVALUATIONS = 200_000  # of a step in a state: bounds the search by work, never by the clock
+EVALUATIONS = 1_000_000  # of a step in a small state: bounds the search by work, never by the clock
 WIDTH = 64  # states kept at a depth
 FAN = 32  # ready steps looked at in a state
 
@@ -108,17 +108,19 @@ def schedule(steps: Sequence[Step], sizes: Sequence[int], limit: int) -> tuple[i
     search = _Search(steps, sizes)
     start = tuple(sorted((i for i in range(len(steps)) if not search.needs[i]), key=search.rank.__getitem__))
     beam = [_State(0, least_peak(steps, sizes), 0, start, -1, None)]
-    per_depth = max(8, EVALUATIONS // max(1, len(steps)))
+    # A state is a set of len(steps) bits, so in large graphs an evaluation costs more.
+    per_depth = EVALUATIONS // (max(1, len(steps)) * (1 + len(steps) // 2048))
     for _ in steps:
         reached: dict[int, tuple[int, int, int, int, _State]] = {}
         left = per_depth
         for place, state in enumerate(beam):
-            for i, peak, live in _moves(search, state):
+            moves = _moves(search, state)
+            left -= len(moves)
+            for i, peak, live in moves:
                 key = state.done | search.bit[i]
                 entry = (peak, live, place, i, state)
                 if peak < limit and (key not in reached or entry[:3] < reached[key][:3]):
                     reached[key] = entry
-            left -= min(len(state.ready), FAN)
             if left <= 0:
                 break
         best = sorted(reached.values(), key=lambda e: (e[0], e[1], e[2], search.rank[e[3]]))[:WIDTH]
@@ -132,7 +134,7 @@ def _moves(search: _Search, state: _State) -> list[tuple[int, int, int]]:
     for i in state.ready[:FAN]:
         during, live = search.effect(i, state.done, state.live)
         if during <= state.peak and live <= state.live:
-            return [(i, state.peak, live)]
+            return [(i, state.peak, live)]  # no need to look at the others
         moves.append((i, max(state.peak, during), live))
     return moves
 

@@ -27,8 +27,8 @@ def graphs(draw: st.DrawFn, most: int = 6) -> Drawn:
 def peak_of(steps: list[Step], sizes: list[int], order: tuple[int, ...]) -> int:
     """Bytes alive at the worst step, straight from the definition."""
     at = {i: t for t, i in enumerate(order)}
-    first = {s: min(at[i] for i, x in enumerate(steps) if s in x.touches) for s in range(len(sizes))}
-    last = {s: max(at[i] for i, x in enumerate(steps) if s in x.touches) for s in range(len(sizes))}
+    touched = [[at[i] for i, x in enumerate(steps) if s in x.touches] for s in range(len(sizes))]
+    first, last = [min(t) for t in touched], [max(t) for t in touched]
     worst = 0
     for t, i in enumerate(order):
         alive = sum(n for s, n in enumerate(sizes) if first[s] <= t <= last[s])
@@ -96,10 +96,10 @@ def test_the_order_does_not_depend_on_the_order_in_the_file(drawn: Drawn, random
     assert [moved[i].name for i in schedule(moved, sizes, EVERYTHING) or ()] == names
 
 
-def test_two_thousand_steps_in_two_hundred_branches_are_ordered() -> None:
+def test_two_hundred_branches_are_walked_one_after_the_other() -> None:
     # Each branch makes something large and shrinks it; in file order all that is large comes first.
     steps, sizes = [], []
-    for stage in range(10):
+    for stage in range(4):
         for branch in range(200):
             before = () if stage == 0 else ((stage - 1) * 200 + branch,)
             sizes.append(10 - stage)

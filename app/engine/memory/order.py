@@ -65,7 +65,8 @@ class _Search:
         """Bytes alive while step i runs after the steps in `done`, and once it has run."""
         step = self.steps[i]
         new = dead = saved = 0
-        dying = set()
+        dying: set[int] = set()
+        placed: set[int] = set()
         for storage in step.touches:
             if not self.touchers[storage] & done:
                 new += self.sizes[storage]
@@ -73,13 +74,11 @@ class _Search:
                 dead += self.sizes[storage]
                 dying.add(storage)
         for read, written in step.inplace:
-            if (
-                read in dying
-                and not self.touchers[written] & done
-                and self.sizes[read] >= self.sizes[written]
-            ):
+            fits = self.sizes[read] >= self.sizes[written] and not self.touchers[written] & done
+            if fits and read in dying and written not in placed:
                 saved += self.sizes[written]
                 dying.discard(read)
+                placed.add(written)
         return live + new - saved + step.scratch, live + new - dead
 
     def after(self, state: _State, i: int, peak: int, live: int) -> _State:

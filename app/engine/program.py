@@ -66,19 +66,10 @@ class Program:
 
 
 def scratch(calls: tuple[Call, ...]) -> tuple[Workspace, ...]:
-    """The distinct Workspace arguments of a step, in order of first use."""
-    found = {
-        id(a): a for c in calls if isinstance(c, KernelCall) for a in c.arguments if isinstance(a, Workspace)
-    }
-    return tuple(found.values())
-
-
-def constants(calls: tuple[Call, ...]) -> tuple[Constant, ...]:
-    """The packed arrays that a step reads."""
-    found = {
-        id(a): a for c in calls if isinstance(c, KernelCall) for a in c.arguments if isinstance(a, Constant)
-    }
-    return tuple(found.values())
+    """The Workspace arguments of a step in order; one that is passed twice is there twice."""
+    return tuple(
+        a for c in calls if isinstance(c, KernelCall) for a in c.arguments if isinstance(a, Workspace)
+    )
 
 
 def build(compilation: Compilation) -> Program:

@@ -215,6 +215,14 @@ def test_max_pool_tells_where_its_maxima_are(order: int) -> None:
 
 
 @pytest.mark.parametrize(("rank", "case"), window_cases(24))
+def test_convolution_agrees_for_any_window_and_groups(rank: int, case: dict[str, Any]) -> None:
+    x = floats(2, 4, 9, 8, 7)[(..., *[0] * (3 - rank))]
+    for group in (1, 2, 4):
+        w = floats(8, 4 // group, *case["kernel_shape"], seed=1)
+        assert_agrees("Conv", [x, w, floats(8, seed=2)], tolerance=1e-4, group=group, **case)
+
+
+@pytest.mark.parametrize(("rank", "case"), window_cases(24))
 def test_transposed_convolution_agrees_for_any_window_and_groups(rank: int, case: dict[str, Any]) -> None:
     x = floats(2, 4, 5, 6, 4)[(..., *[0] * (3 - rank))]
     for group, extra in itertools.product((1, 2), (0, 1)):

@@ -1,9 +1,10 @@
-"""Pools and transposed convolutions of any rank, over strided views of the padded input.
+"""Pools and convolutions of any rank, over strided views of the padded input.
 
 The pools of onnx 1.23.2 differ from the specification where ceil_mode meets dilations or
-auto_pad, its ConvTranspose where there are groups; both take seconds where this takes milliseconds.
+auto_pad, its ConvTranspose where there are groups; its pools and Conv loop over elements in Python.
 
-Source: ONNX operator specifications of AveragePool-22, MaxPool-22, LpPool-22, ConvTranspose-22.
+Source: ONNX operator specifications of AveragePool-22, MaxPool-22, LpPool-22, Conv-22,
+ConvTranspose-22.
 """
 
 import math
@@ -86,15 +87,20 @@ def _axes(
 
 
 def _windows(x: Array, axes: Sequence[_Axis], fill: float) -> Array:
-    """A view [n, c, *outputs, kernel elements] of x, with `fill` around it."""
+    """The elements [n, c, *outputs, kernel elements] of all windows of x, with `fill` around it."""
+    view = _taps(x, axes, fill)
+    return view.reshape(*view.shape[: 2 + len(axes)], -1)
+
+
+def _taps(x: Array, axes: Sequence[_Axis], fill: float) -> Array:
+    """A view [n, c, *outputs, *kernel] of x, with `fill` around it."""
     around = [(0, 0), (0, 0), *((a.begin, max(a.overhang, 0)) for a in axes)]
     padded = np.pad(x, around, constant_values=fill)
     spatial = tuple(range(2, 2 + len(axes)))
     view = sliding_window_view(padded, [a.extent for a in axes], axis=spatial)
     starts = [slice(0, (a.outputs - 1) * a.stride + 1, a.stride) for a in axes]
     taps = [slice(None, None, a.dilation) for a in axes]
-    view = view[(slice(None), slice(None), *starts, *taps)]
-    return view.reshape(*view.shape[: 2 + len(axes)], -1)
+    return view[(slice(None), slice(None), *starts, *taps)]
 
 
 def max_pool(
@@ -163,6 +169,35 @@ def lp_pool(
     axes = _axes(x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
     total = (np.abs(_windows(x, axes, 0)) ** p).sum(-1)
     return [(total ** (1 / p)).astype(x.dtype)]
+
+
+def conv(
+    x: Array,
+    w: Array,
+    b: Array | None = None,
+    *,
+    kernel_shape: Ints | None = None,  # noqa: ARG001  # the weight has it
+    strides: Ints | None = None,
+    dilations: Ints | None = None,
+    pads: Ints | None = None,
+    auto_pad: str = "NOTSET",
+    group: int = 1,
+) -> list[Array]:
+    """A sum over the kernel's elements of one matrix product each, in double precision.
+
+    w: [k, c / group, *kernel].
+    """
+    axes = _axes(x, w.shape[2:], strides, dilations, pads, auto_pad, 0)
+    taps = _taps(x.astype(np.float64), axes, 0)
+    outputs = [a.outputs for a in axes]
+    weights = w.reshape(group, w.shape[0] // group, *w.shape[1:]).astype(np.float64)
+    y = np.zeros((len(x), group, weights.shape[1], math.prod(outputs)))
+    for tap in np.ndindex(*w.shape[2:]):
+        columns = taps[_last_axes(tap)].reshape(len(x), group, w.shape[1], -1)
+        y += weights[_last_axes(tap)] @ columns
+    if b is not None:
+        y += b.reshape(group, -1, 1)
+    return [y.reshape(len(x), -1, *outputs).astype(x.dtype)]
 
 
 def conv_transpose(
@@ -237,5 +272,6 @@ CORRECTIONS = (
     Correction("MaxPool", max_pool, _POOL),
     Correction("AveragePool", average_pool, _POOL),
     Correction("LpPool", lp_pool, _POOL, since=2),
+    Correction("Conv", conv, "takes seconds for what takes milliseconds"),
     Correction("ConvTranspose", conv_transpose, "mixes up groups of several channels"),
 )

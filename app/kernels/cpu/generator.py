@@ -114,7 +114,9 @@ class _Vectors:
         undefined = ll.Constant(kind, ll.Undefined)
         first = self.b.insert_element(undefined, self.b.trunc(bound, _I32), ll.Constant(_I32, 0))
         spread = self.b.shuffle_vector(first, undefined, ll.Constant(kind, [0] * lanes))
-        return self.b.icmp_signed("<", ll.Constant(kind, [i // divide + offset for i in range(lanes)]), spread)
+        return self.b.icmp_signed(
+            "<", ll.Constant(kind, [i // divide + offset for i in range(lanes)]), spread
+        )
 
     def masked_load(self, pointer: Any, mask: Any, lanes: int = 0) -> Any:
         """Zero where the mask is off; nothing is read there."""

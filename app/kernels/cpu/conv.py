@@ -122,6 +122,25 @@ def pack(x, taps, tap_count, first, count, d, h, w, rows, columns, stride_d, str
 
 _STORE = """
 @njit(error_model="numpy", boundscheck=False)
+def regroup(x, x_row, k, n, out):
+    # [k][x_row] to one [k][rows] panel for each group of pixels, as `product` walks them.
+    i = 0
+    while i < n:
+        left = n - i
+        size = SMALL if ROWS < left <= 2 * SMALL else min(left, ROWS)
+        to = at(out, i * k)
+        if size == ROWS:
+            for p in range(k):
+                for r in range(ROWS):
+                    to[p * ROWS + r] = x[p * x_row + i + r]
+        else:
+            for p in range(k):
+                for r in range(size):
+                    to[p * size + r] = x[p * x_row + i + r]
+        i += size
+
+
+@njit(error_model="numpy", boundscheck=False)
 def store_run(v, v_step, y, y_step, n, bias, residual, low, high, flags):
     if flags & RESIDUAL:
         for j in range(n):
@@ -146,6 +165,7 @@ def kernel(x, weights, y, bias, residual, scalars, taps, valid, sizes, work, beg
     sums = at(work, thread * work_step)
     spare = at(sums, sums_size)
     panels = at(spare, ROWS * COLUMNS)
+    pixel_panels = at(panels, (block_k + 1) * panel_row)
     v_channel, v_pixel = (1, sums_row) if turned else (sums_row, 1)
     before = -1
     for unit in range(begin, end):
@@ -167,6 +187,8 @@ def kernel(x, weights, y, bias, residual, scalars, taps, valid, sizes, work, beg
                 else:
                     pack(source, taps, tap_count, k0, k, d, h, w, rows, columns,
                          stride_d, stride_h, stride_w, start, n, panels, panel_row)
+                if turned:
+                    regroup(panels, panel_row, k, n, pixel_panels)
                 before = unit // parts
             last = chunk == chunks - 1
             again = ACCUMULATE if chunk > 0 else 0
@@ -176,7 +198,7 @@ def kernel(x, weights, y, bias, residual, scalars, taps, valid, sizes, work, beg
                 mine = at(sums, (i - m0) * v_channel)
                 if turned:
                     panel = at(weights, ((group * panel_count + i // COLUMNS) * depth + k0) * COLUMNS)
-                    product(panels, False, 1, panel_row, 0, panel, COLUMNS, depth * COLUMNS, k,
+                    product(pixel_panels, True, k, 1, 0, panel, COLUMNS, depth * COLUMNS, k,
                             mine, sums_row, n, m, spare, mine, sums_row, bias, 0, bias,
                             residual, 0, scalars, again)
                 else:
@@ -230,7 +252,7 @@ def emit_implicit(dtype: str, lanes: int) -> tuple[str, ...]:
     head = (
         "from numba import njit\n"
         "from app.kernels.cpu.generator import ACCUMULATE, HIGH, LOW, RESIDUAL, ROW_BIAS, at\n"
-        "from LIBRARY0 import COLUMNS, ROWS, product\n"
+        "from LIBRARY0 import COLUMNS, ROWS, SMALL, product\n"
         "from LIBRARY1 import pack, pack_same\n"
     )
     return product_library(dtype, lanes), packing_library(dtype, lanes), head + _STORE + kernel

@@ -28,7 +28,7 @@ ELEMENTS = {
 ACCUMULATE, SCALE, ROW_BIAS, COLUMN_BIAS, RESIDUAL, CLAMP = 1, 2, 4, 8, 16, 32
 ALPHA, BETA, LOW, HIGH = 0, 1, 2, 3  # places in the scalars of a tile
 
-PREFETCH = 4  # steps of the reduction ahead: rows of B lie apart, which no hardware prefetcher sees
+PREFETCH = 16  # steps of the reduction ahead: rows of B lie apart, which no hardware prefetcher sees
 
 _I1, _I32, _I64 = ll.IntType(1), ll.IntType(32), ll.IntType(64)
 

@@ -119,7 +119,7 @@ def _blocks(part: Part, dtype: str, known: Known) -> Blocks:
     turned = not isinstance(part.weights, ir.Value) and _turned_cost(window, dtype, lanes) < _plain_cost(
         window, dtype, lanes
     )
-    k = blocking.depth(window.depth, item)
+    k = blocking.depth(window.depth, item, blocking.TURNED_DEPTH if turned else blocking.DEPTH)
     row = tiles.SHAPES[lanes][0]
     n = blocking.balanced(
         window.pixels, max(blocking.PACKED // (k * item), 7 * width), row if turned else width
@@ -143,7 +143,7 @@ def _turned_cost(window: Window, dtype: str, lanes: int) -> float:
     width = tiles.columns_of(dtype, lanes)
     columns = -(-window.outputs // width) * width
     wasted = columns * _tile_rows(window.pixels, lanes) / max(window.outputs * window.pixels, 1)
-    return wasted * (1.0 + 48.0 / max(window.depth, 1))
+    return wasted * (1.05 + 48.0 / max(window.depth, 1))
 
 
 def _tile_rows(rows: int, lanes: int) -> int:
@@ -194,7 +194,7 @@ def _call(group: Group, part: Part, known: Known) -> KernelCall:
     sums = 0
     if staged or window.depth > blocks.k:
         sums = sums_row * (blocks.n if blocks.turned else blocks.part)
-    work = sums + tiles.spare(dtype, lanes) + (blocks.k + 1) * panel_row
+    work = sums + tiles.spare(dtype, lanes) + (blocks.k + 1) * panel_row + blocks.turned * blocks.k * blocks.n
     valid = np.zeros((1, 1), np.uint8)
     if window.is_same:
         valid = window.valid_pixels(window.pixels + 64)  # whole vectors are read

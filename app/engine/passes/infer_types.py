@@ -97,14 +97,12 @@ def _bound(name: str, value: ir.Value, given: tuple[int, ...], symbols: dict[str
             pointer=pointer,
         )
     for axis, (dim, bound) in enumerate(zip(declared, given, strict=True)):
-        expected = (
-            symbols.setdefault(dim, bound) if isinstance(dim, str) and not dim.startswith("unk__") else dim
-        )
-        if isinstance(expected, int) and expected >= 0 and expected != bound:
+        if isinstance(dim, int) and dim != bound:
             raise InputError(
-                f"input {name!r}: dimension {axis} is {expected} in the model, {bound} was given",
-                pointer=pointer,
+                f"input {name!r}: dimension {axis} is {dim} in the model, {bound} was given", pointer=pointer
             )
+        if isinstance(dim, str):  # exporters give one name to different sizes: it is only a default
+            symbols.setdefault(dim, bound)
     return ir.Shape(given)
 
 

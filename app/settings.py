@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
+DEFAULT_PORT = 8000
 PREFIX = "STOWPLAN_"
 # Set by code only: which module does the work is no matter of deployment.
 NOT_FROM_ENVIRONMENT = ("engine",)
@@ -48,7 +49,7 @@ class Settings:
 
     data: Path = Path("data")
     host: str = "127.0.0.1"
-    port: int = 8000
+    port: int = DEFAULT_PORT
     database_url: str = ""
     workers: int = 2
     max_model_bytes: int = 8 * 2**30

@@ -2,9 +2,23 @@
 
 Everything behind it works on paths and values: no HTTP, no database, no clock but the
 benchmark's. An uploaded model must only be given to these functions inside a limited process.
+They are loaded on first use, so that whoever only needs a Target loads no compiler.
 """
 
-from app.engine.options import Options
+from typing import TYPE_CHECKING, Any
+
+from app.engine.options import Bindings, Options
 from app.engine.target import Memory, Target
 
-__all__ = ["Memory", "Options", "Target"]
+if TYPE_CHECKING:
+    from app.engine.job import ARTIFACTS, inspect, optimize, validate
+
+__all__ = ["ARTIFACTS", "Bindings", "Memory", "Options", "Target", "inspect", "optimize", "validate"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'app.engine' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module("app.engine.job"), name)

@@ -3,6 +3,13 @@
 Source: Williams, Waterman and Patterson, 2009, "Roofline: an insightful visual performance model".
 """
 
+import math
+from collections.abc import Callable, Mapping
+
+import onnx_ir as ir
+
+from app.engine import graph
+from app.engine.plan import Group
 from app.engine.target import Target
 
 
@@ -19,3 +26,46 @@ def roofline(
     if target.caches and nbytes <= target.caches[-1]:
         bandwidth *= 4.0
     return target.launch + max(flops / (target.flops * cores * efficiency), nbytes / bandwidth)
+
+
+def predicted(group: Group, target: Target, *, threads: int = 1) -> float:
+    """Roofline of a group whose implementation is not known: its arithmetic and its operands."""
+    moved = sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs) if not graph.is_dynamic(v))
+    return roofline(target, flops=flops(group), nbytes=moved, threads=threads)
+
+
+def flops(group: Group) -> float:
+    """Floating-point operations of a group; 0 for what is dynamic."""
+    return sum(_FLOPS.get(node.op_type, _one_each)(node) for node in group.nodes)
+
+
+def _one_each(node: ir.Node) -> float:
+    return float(sum(graph.elements(v) for v in node.outputs if graph.shape(v) is not None))
+
+
+def _conv(node: ir.Node) -> float:
+    weight = graph.shape(node.inputs[1]) if node.inputs[1] is not None else None
+    return 2.0 * _one_each(node) * math.prod(weight[1:]) if weight else 0.0
+
+
+def _conv_transpose(node: ir.Node) -> float:
+    x, weight = (graph.shape(v) if v is not None else None for v in node.inputs[:2])
+    return 2.0 * math.prod(x) * math.prod(weight[1:]) if x and weight else 0.0
+
+
+def _matmul(node: ir.Node) -> float:
+    a = graph.shape(node.inputs[0]) if node.inputs[0] is not None else None
+    if not a:
+        return 0.0
+    inner = a[-2] if graph.attribute(node, "transA", 0) and len(a) > 1 else a[-1]
+    return 2.0 * _one_each(node) * inner
+
+
+_FLOPS: Mapping[str, Callable[[ir.Node], float]] = {
+    "Conv": _conv,
+    "ConvInteger": _conv,
+    "ConvTranspose": _conv_transpose,
+    "MatMul": _matmul,
+    "MatMulInteger": _matmul,
+    "Gemm": _matmul,
+}

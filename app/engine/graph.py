@@ -1,10 +1,13 @@
 """Facts about onnx-ir values and nodes, with the shapes and dtypes that inference left on them."""
 
 import math
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
 import onnx_ir as ir
+
+from app.engine.plan import Group
 
 T = TypeVar("T")
 
@@ -73,3 +76,66 @@ def attribute(node: ir.Node, name: str, default: T) -> T:
 def input_at(node: ir.Node, index: int) -> ir.Value | None:
     """An input by position; None where it is omitted."""
     return node.inputs[index] if index < len(node.inputs) else None
+
+
+def values(graph: ir.Graph) -> tuple[ir.Value, ...]:
+    """Every value of the main graph: inputs, initializers, then node outputs in order."""
+    found = dict.fromkeys(graph.inputs)
+    found.update(dict.fromkeys(graph.initializers.values()))
+    for node in graph:
+        found.update(dict.fromkeys(node.outputs))
+    return tuple(found)
+
+
+def captures(node: ir.Node) -> tuple[ir.Value, ...]:
+    """Values of enclosing graphs that the bodies of a control-flow node read, each once."""
+    found: dict[ir.Value, None] = {}
+    inner: set[ir.Value] = set()
+
+    def visit(body: ir.Graph) -> None:
+        inner.update(body.inputs)
+        inner.update(body.initializers.values())
+        for member in body:
+            found.update(dict.fromkeys(v for v in member.inputs if v is not None and v not in inner))
+            for nested in bodies(member):
+                visit(nested)
+            inner.update(member.outputs)
+        found.update(dict.fromkeys(v for v in body.outputs if v is not None and v not in inner))
+
+    for body in bodies(node):
+        visit(body)
+    return tuple(v for v in found if v not in inner)
+
+
+def bodies(node: ir.Node) -> tuple[ir.Graph, ...]:
+    """The graphs in a node's attributes."""
+    found: list[ir.Graph] = []
+    for attribute_ in node.attributes.values():
+        if attribute_.type == ir.AttributeType.GRAPH:
+            found.append(attribute_.value)
+        elif attribute_.type == ir.AttributeType.GRAPHS:
+            found.extend(attribute_.value)
+    return tuple(found)
+
+
+def reads(node: ir.Node) -> tuple[ir.Value, ...]:
+    """Every value a node depends on, captured ones included, each once."""
+    return tuple(dict.fromkeys((*(v for v in node.inputs if v is not None), *captures(node))))
+
+
+def readers(graph: ir.Graph) -> dict[ir.Value, tuple[ir.Node, ...]]:
+    """The nodes of the main graph that depend on each value, uses in nested graphs included."""
+    found: dict[ir.Value, dict[ir.Node, None]] = {}
+    for node in graph:
+        for value in reads(node):
+            found.setdefault(value, {})[node] = None
+    return {value: tuple(nodes) for value, nodes in found.items()}
+
+
+def group(
+    nodes: tuple[ir.Node, ...], anchor: ir.Node, op: str, escaping: Callable[[ir.Value], bool]
+) -> Group:
+    """Nodes as a group. `escaping` tells whether anything outside the nodes needs a value."""
+    made = {v for n in nodes for v in n.outputs}
+    read = dict.fromkeys(v for n in nodes for v in reads(n) if v not in made)
+    return Group(nodes, anchor, tuple(read), tuple(v for n in nodes for v in n.outputs if escaping(v)), op)

@@ -110,7 +110,9 @@ class KernelCall:
 class HostCall:
     """One call from Python, outside the compiled driver: the reference evaluator or a library.
 
-    `function` names (`module:function`) what runs; it is called with the node and its inputs.
+    `function` names (`module:function`) what prepares it: called once with the node, it returns what
+    is called with the list of inputs for every inference and returns the list of outputs. An input
+    is None where the node omits it; values that bodies capture follow the node's own inputs.
     """
 
     function: str

@@ -3,6 +3,7 @@
 Vocabulary of the literature: Pisarchyk and Lee, 2020, arXiv:2001.03288; MiniMalloc, ASPLOS 2023.
 """
 
+from bisect import bisect_left, insort
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -22,6 +23,16 @@ class Buffer:
             raise ValueError(f"buffer {self.id!r}: lifespan [{self.lower}, {self.upper}) is empty")
         if self.size < 0:
             raise ValueError(f"buffer {self.id!r}: size must not be negative, found {self.size} byte")
+        if self.alignment < 1:
+            raise ValueError(f"buffer {self.id!r}: alignment must be positive, found {self.alignment} byte")
+
+    @property
+    def extent(self) -> int:
+        """Bytes taken in the arena: the size rounded up to the alignment.
+
+        Peak, lower bound and overlap all speak of extents, so that they can be compared.
+        """
+        return -(-self.size // self.alignment) * self.alignment
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +41,13 @@ class Problem:
 
     buffers: tuple[Buffer, ...]
     capacity: int | None = None
+
+    def __post_init__(self) -> None:
+        seen: set[str] = set()
+        for buffer in self.buffers:
+            if buffer.id in seen:
+                raise ValueError(f"two buffers are called {buffer.id!r}; an id names one buffer")
+            seen.add(buffer.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +68,89 @@ class Solution:
     def gap(self) -> float:
         """Relative distance of the peak from the lower bound."""
         return self.peak / self.lower_bound - 1.0 if self.lower_bound else 0.0
+
+
+def live_bytes(problem: Problem) -> tuple[tuple[int, int], ...]:
+    """Live bytes over time as (step, bytes) pairs: from that step on, until the next pair."""
+    change: dict[int, int] = {}
+    for buffer in problem.buffers:
+        change[buffer.lower] = change.get(buffer.lower, 0) + buffer.extent
+        change[buffer.upper] = change.get(buffer.upper, 0) - buffer.extent
+    live = 0
+    profile = []
+    for step in sorted(change):
+        live += change[step]
+        profile.append((step, live))
+    return tuple(profile)
+
+
+def lower_bound(problem: Problem) -> int:
+    """The largest number of bytes alive at one step: no placement has a smaller peak."""
+    return max((live for _, live in live_bytes(problem)), default=0)
+
+
+def validate(problem: Problem, solution: Solution) -> None:
+    """Check a placement by a sweep over time that shares nothing with the solvers.
+
+    Raises:
+        ValueError: a buffer has no offset, lies outside the arena or off its alignment, overlaps
+            another while both live, or the figures of the solution are not those of its offsets.
+    """
+    unknown = sorted(solution.offsets.keys() - {b.id for b in problem.buffers})
+    if unknown:
+        raise ValueError(f"offset for {unknown[0]!r}, which is no buffer of the problem")
+    peak = 0
+    for buffer in problem.buffers:
+        offset = solution.offsets.get(buffer.id)
+        if offset is None:
+            raise ValueError(f"buffer {buffer.id!r} has no offset")
+        if offset < 0:
+            raise ValueError(f"buffer {buffer.id!r}: offset must not be negative, found {offset} byte")
+        if offset % buffer.alignment:
+            raise ValueError(
+                f"buffer {buffer.id!r}: offset {offset} byte is no multiple of its alignment, "
+                f"{buffer.alignment} byte"
+            )
+        peak = max(peak, offset + buffer.extent)
+        if problem.capacity is not None and offset + buffer.extent > problem.capacity:
+            raise ValueError(
+                f"buffer {buffer.id!r} ends at byte {offset + buffer.extent}, "
+                f"beyond the capacity of {problem.capacity} byte"
+            )
+    _check_overlaps(problem, solution.offsets)
+    if peak != solution.peak:
+        raise ValueError(f"the solution claims a peak of {solution.peak} byte, its offsets give {peak} byte")
+    bound = lower_bound(problem)
+    if solution.lower_bound < bound or solution.lower_bound > peak:
+        raise ValueError(
+            f"the solution claims a lower bound of {solution.lower_bound} byte; "
+            f"live bytes give {bound}, the peak is {peak}"
+        )
+
+
+def _check_overlaps(problem: Problem, offsets: Mapping[str, int]) -> None:
+    """Two neighbours by offset must not touch; the live set, ordered by offset, stays disjoint."""
+    rows = [b for b in problem.buffers if b.extent]
+    # At one step ends come before starts: lifespans are half-open.
+    events = sorted(
+        [(b.lower, 1, i) for i, b in enumerate(rows)] + [(b.upper, 0, i) for i, b in enumerate(rows)]
+    )
+    live: list[tuple[int, int]] = []  # (offset, row), ordered
+    for step, starts, row in events:
+        buffer = rows[row]
+        entry = (offsets[buffer.id], row)
+        if not starts:
+            del live[bisect_left(live, entry)]
+            continue
+        insort(live, entry)
+        at = bisect_left(live, entry)
+        for low, high in ((at - 1, at), (at, at + 1)):
+            if low < 0 or high >= len(live):
+                continue
+            under, over = rows[live[low][1]], rows[live[high][1]]
+            if live[low][0] + under.extent > live[high][0]:
+                raise ValueError(
+                    f"at step {step} buffers {under.id!r} and {over.id!r} overlap: bytes "
+                    f"[{live[low][0]}, {live[low][0] + under.extent}) and "
+                    f"[{live[high][0]}, {live[high][0] + over.extent})"
+                )

@@ -134,6 +134,8 @@ _SIGNATURE = types.void(
 
 
 def _walk(rows, arguments, first, last, thread, threads, barrier, ticks):
+    if thread == 0:
+        ticks[first] = _ticks()
     for row in range(first, last):
         base = row * ROW
         units = rows[base + 3]
@@ -144,7 +146,7 @@ def _walk(rows, arguments, first, last, thread, threads, barrier, ticks):
         if threads > 1:
             _barrier(barrier, threads)
         if thread == 0:
-            ticks[row] = _ticks()
+            ticks[row + 1] = _ticks()
 
 
 def compile_walk() -> Any:
@@ -210,7 +212,7 @@ class Stretch:
     """Consecutive kernel rows that run without returning to Python.
 
     Attributes:
-        ticks: time stamp counter after each row of the last run.
+        ticks: time stamp counter of the last run: [i] before row i, [i + 1] after it.
     """
 
     def __init__(self, walk: Any, rows: Sequence[tuple[int, bool, int, tuple[int, ...]]], team: Team) -> None:
@@ -228,7 +230,7 @@ class Stretch:
         self._rows = table
         self._arguments = np.array(arguments or [0], np.int64)
         self._barrier = np.zeros(16, np.int64)
-        self.ticks = np.zeros(max(len(rows), 1), np.int64)
+        self.ticks = np.zeros(len(rows) + 1, np.int64)
         self._addresses = (
             self._rows.ctypes.data,
             self._arguments.ctypes.data,

@@ -1,0 +1,34 @@
+"""How contractions are cut: blocks that fit the caches, units that threads share evenly."""
+
+from app.kernels.cpu import tiles
+
+DEPTH = 384  # float32 steps of the reduction whose panel of 16 columns stays in the first cache
+PACKED = 160 * 1024  # byte of packed columns that stay in the second cache
+WEIGHTS = 192 * 1024  # byte of packed rows that stay there too
+
+
+def balanced(size: int, largest: int, multiple: int) -> int:
+    """Size of equal parts of `size`, none above `largest`, rounded up to a multiple."""
+    parts = max(-(-size // max(largest, multiple)), 1)
+    return max(-(-size // (parts * multiple)), 1) * multiple
+
+
+def depth(size: int, itemsize: int) -> int:
+    """Chunk of the reduction."""
+    return balanced(size, DEPTH * 4 // itemsize, 1)
+
+
+def panel_row(columns: int, vector: int) -> int:
+    """Distance of packed rows: an odd number of vectors, so that they spread over the cache's sets."""
+    return columns + (vector if columns // vector % 2 == 0 else 0)
+
+
+def longest_share(units: int, threads: int) -> float:
+    """Work of the busiest thread over an even share, for equal units."""
+    return -(-units // threads) * threads / units if units else 1.0
+
+
+def rows_block(rows: int, deep: int, itemsize: int, lanes: int) -> int:
+    """Rows of a block of weights: whole tiles, within the second cache."""
+    tile = tiles.SHAPES[lanes][0]
+    return balanced(rows, max(WEIGHTS // (deep * itemsize), tile), tile)

@@ -1,0 +1,308 @@
+"""Rows of matrix products."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine import graph
+from app.engine.backends.numba_cpu import blocking, epilogues
+from app.engine.cost import flops, roofline
+from app.engine.plan import Argument, Constant, Group, KernelCall, Workspace
+from app.engine.registry import Implementation, Known
+from app.kernels.cpu import tiles
+
+Array = np.ndarray[Any, Any]
+
+DTYPES = ("float32", "float64", "int32", "uint32", "int64", "uint64")
+BLOCK_ROWS = 192  # x blocking.DEPTH float32 of A stay in the second cache
+BLOCK_PANELS = 4
+# Flags of a tile, as in app.kernels.cpu.generator, which planning does not import.
+SCALE, ROW_BIAS, COLUMN_BIAS, RESIDUAL, CLAMP = 2, 4, 8, 16, 32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Product:
+    """y[batch, m, n] = sum over k of a[.., m, k] b[.., k, n], as the kernel sees it.
+
+    Strides are in elements. `offsets`: (a, b) of every batch.
+    """
+
+    a: ir.Value
+    b: ir.Value
+    m: int
+    n: int
+    k: int
+    offsets: tuple[tuple[int, int], ...]
+    a_strides: tuple[int, int]  # of m, k
+    b_strides: tuple[int, int]  # of k, n
+    b_shape: tuple[int, ...] = ()  # of b as it lies in memory, batches first
+
+
+def _batch_offsets(batch: tuple[int, ...], own: tuple[int, ...], size: int) -> list[int]:
+    """Where each matrix of a broadcast batch begins."""
+    count = math.prod(own)
+    index = np.arange(count, dtype=np.int64).reshape(own) * size
+    return [int(i) for i in np.broadcast_to(index, batch).ravel()]
+
+
+def _matmul_product(node: ir.Node) -> Product:
+    a, b = node.inputs
+    assert a is not None
+    assert b is not None
+    a_shape, b_shape = graph.static_shape(a), graph.static_shape(b)
+    a_shape = (1, *a_shape) if len(a_shape) == 1 else a_shape
+    b_shape = (*b_shape, 1) if len(b_shape) == 1 else b_shape
+    (*a_batch, m, k), n = a_shape, b_shape[-1]
+    b_batch = b_shape[:-2]
+    if math.prod(b_batch) == 1:  # one matrix for all: its batches are rows
+        m *= math.prod(a_batch)
+        return Product(a, b, m, n, k, ((0, 0),), (k, 1), (n, 1), (k, n))
+    batch = np.broadcast_shapes(tuple(a_batch), b_batch)
+    pairs = zip(_batch_offsets(batch, tuple(a_batch), m * k), _batch_offsets(batch, b_batch, k * n))
+    return Product(a, b, m, n, k, tuple(pairs), (k, 1), (n, 1), (*b_batch, k, n))
+
+
+def _gemm_product(node: ir.Node) -> Product:
+    a, b = node.inputs[:2]
+    assert a is not None
+    assert b is not None
+    m, k = graph.static_shape(a)
+    n = graph.static_shape(b)[1]
+    a_strides, b_strides = (k, 1), (n, 1)
+    if graph.attribute(node, "transA", 0):
+        m, k, a_strides = k, m, (1, m)
+    b_shape = graph.static_shape(b)
+    if graph.attribute(node, "transB", 0):
+        n = b_shape[0]
+        b_strides = (1, k)
+    return Product(a, b, m, n, k, ((0, 0),), a_strides, b_strides, b_shape)
+
+
+_PRODUCTS = {"MatMul": _matmul_product, "Gemm": _gemm_product}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Addends:
+    """What is added to a product, each at most once; and its scales."""
+
+    rows: Argument | None = None
+    rows_step: int = 0
+    columns: Argument | None = None
+    residual: Argument | None = None
+    residual_row: int = 0
+    alpha: float = 1.0
+    beta: float = 1.0
+
+
+def _gemm_addends(node: ir.Node, product: Product) -> Addends | str:
+    """Where the third operand of a Gemm goes, or why it cannot."""
+    found = Addends(alpha=graph.attribute(node, "alpha", 1.0))
+    beta = graph.attribute(node, "beta", 1.0)
+    c = graph.input_at(node, 2)
+    if c is None or beta == 0.0:
+        return found
+    shape = graph.static_shape(c)
+    m, n = (1,) * (2 - len(shape)) + shape
+    if (m, n) == (1, product.n) and (beta == 1.0 or graph.is_constant(c)):
+        return replace(found, columns=_scaled(c, beta))
+    if n == product.n:
+        return replace(found, residual=c, residual_row=n if m > 1 else 0, beta=beta)
+    if beta != 1.0 and not graph.is_constant(c):
+        return f"beta {beta} scales a C of shape {shape} that changes between runs"
+    return replace(found, rows=_scaled(c, beta), rows_step=int(m > 1))
+
+
+def _scaled(c: ir.Value, beta: float) -> Argument:
+    array = graph.constant(c)
+    if array is None:
+        return c
+    return Constant(np.ascontiguousarray(array * array.dtype.type(beta)), c.name or "")
+
+
+def _addends(group: Group, product: Product, epilogue: epilogues.Epilogue) -> Addends | str:
+    """The operands of Gemm and of the epilogue together."""
+    found: Addends | str = Addends()
+    if group.anchor.op_type == "Gemm":
+        found = _gemm_addends(group.anchor, product)
+    if isinstance(found, str):
+        return found
+    if epilogue.biases and isinstance(found.columns, ir.Value):
+        return f"two biases, of which {found.columns.name!r} changes between runs"
+    if epilogue.residual is not None:
+        if found.residual is not None:
+            return "C takes the place of the residual"
+        found = replace(found, residual=epilogue.residual, residual_row=product.n)
+    return found
+
+
+def _refusal(group: Group, known: Known) -> str | None:
+    """Why the blocked product does not apply."""
+    for value in (*group.inputs, *group.outputs):
+        if graph.is_dynamic(value):
+            return f"value {value.name!r} has no static shape"
+    node = group.anchor
+    kind = graph.dtype(node.outputs[0])
+    assert kind is not None
+    if kind.name not in DTYPES:
+        return f"elements are {kind}; this one computes {', '.join(DTYPES)}"
+    if any(graph.dtype(v) != kind for v in group.inputs):
+        return "operands differ in type"
+    if node.op_type == "Gemm" and kind.kind != "f":
+        factors = [graph.attribute(node, name, 1.0) for name in ("alpha", "beta")]
+        if factors != [1.0, 1.0]:
+            return f"alpha and beta of integers must be 1, found {factors}"
+    epilogue = epilogues.read(group, -1)
+    if isinstance(epilogue, str):
+        return epilogue
+    if epilogue.clamps and kind.kind != "f":
+        return "limits apply to floating point only"
+    found = _addends(group, _PRODUCTS[node.op_type](node), epilogue)
+    return found if isinstance(found, str) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Sizes of blocks, in elements."""
+
+    m: int
+    n: int
+    k: int
+
+
+def _blocks(product: Product, dtype: str, known: Known) -> Blocks:
+    lanes = known.target.vector_lanes
+    width = tiles.columns_of(dtype, lanes)
+    depth = blocking.depth(product.k, np.dtype(dtype).itemsize)
+    m = blocking.balanced(product.m, BLOCK_ROWS, tiles.SHAPES[lanes][0])
+    n = blocking.balanced(product.n, BLOCK_PANELS * width, width)
+    while n > width and len(product.offsets) * -(-product.m // m) * -(-product.n // n) < 4 * known.threads:
+        n -= width
+    return Blocks(m, n, depth)
+
+
+def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
+    product = _PRODUCTS[group.anchor.op_type](group.anchor)
+    (y,) = group.outputs
+    if graph.elements(y) == 0:
+        return ()
+    kind = graph.dtype(y)
+    assert kind is not None
+    dtype, lanes = kind.name, known.target.vector_lanes
+    epilogue = epilogues.read(group, -1)
+    assert not isinstance(epilogue, str)
+    added = _addends(group, product, epilogue)
+    assert not isinstance(added, str)
+    blocks = _blocks(product, dtype, known)
+    width = tiles.columns_of(dtype, lanes)
+
+    columns = added.columns
+    extra = epilogue.bias(product.n, kind)
+    if extra is not None:
+        own = columns.array.reshape(-1) if isinstance(columns, Constant) else kind.type(0)
+        columns = Constant(extra + own, epilogue.biases[0][0].name or "")
+    nothing = Constant(np.zeros(1, kind))
+    scalars = np.array(
+        [
+            added.alpha,
+            added.beta,
+            -np.inf if epilogue.low is None else epilogue.low,
+            np.inf if epilogue.high is None else epilogue.high,
+        ]
+        if kind.kind == "f"
+        else [1, 1, 0, 0],
+        kind,
+    )
+    flags = (
+        SCALE * (added.alpha != 1.0)
+        | ROW_BIAS * (added.rows is not None)
+        | COLUMN_BIAS * (columns is not None)
+        | RESIDUAL * (added.residual is not None)
+        | CLAMP * epilogue.clamps
+    )
+    packed = graph.is_constant(product.b)
+    b: Argument = product.b
+    offsets = [(a, b) for a, b in product.offsets]
+    if packed:
+        array = graph.constant(product.b)
+        assert array is not None
+        if product.b_strides[0] == 1 and product.n > 1:
+            array = array.T
+        matrices = array.reshape(*product.b_shape[:-2], product.k, product.n)
+        b = Constant(tiles.pack_columns(matrices, width), product.b.name or "")
+        size = -(-product.n // width) * width * product.k
+        offsets = [(a, b // max(product.k * product.n, 1) * size) for a, b in product.offsets]
+    step = product.m * product.n if isinstance(added.residual, ir.Value) and added.residual_row else 0
+    table = np.array([(a, b, i * step) for i, (a, b) in enumerate(offsets)], np.int64)
+
+    vector = tiles.lanes_of(dtype, lanes)
+    sums = blocks.m * blocks.n if product.k > blocks.k else 0
+    panel_row = blocking.panel_row(blocks.n, vector)
+    own = sums + (0 if packed else blocks.k * panel_row + vector)
+    units = len(offsets) * -(-product.m // blocks.m) * -(-product.n // blocks.n)
+    pointer = f"{dtype}*"
+    arguments: tuple[tuple[str, Argument], ...] = (
+        (pointer, product.a),
+        (pointer, b),
+        (pointer, y),
+        (pointer, added.rows or nothing),
+        (pointer, columns or nothing),
+        (pointer, added.residual or nothing),
+        (pointer, Constant(scalars)),
+        ("int64*", Constant(table)),
+        (pointer, Workspace(max(own, 1) * kind.itemsize, per_thread=True)),
+        *(
+            ("int64", int(number))
+            for number in (
+                len(offsets), product.m, product.n, product.k, *product.a_strides, packed,
+                *product.b_strides, added.rows_step, added.residual_row, blocks.m, blocks.n, blocks.k,
+                sums, max(own, 1), flags,
+            )
+        ),
+    )  # fmt: skip
+    return (
+        KernelCall(
+            "app.kernels.cpu.gemm:emit",
+            tuple(t for t, _ in arguments),
+            tuple(a for _, a in arguments),
+            units,
+            static=(dtype, lanes),
+            takes_thread=True,
+        ),
+    )
+
+
+def _cost(group: Group, known: Known) -> float:
+    product = _PRODUCTS[group.anchor.op_type](group.anchor)
+    kind = graph.dtype(group.outputs[0])
+    assert kind is not None
+    lanes = known.target.vector_lanes
+    # What is computed: whole tiles; and wider elements take longer.
+    width = tiles.columns_of(kind.name, lanes)
+    rows = sum(max(size, 4) for _, size in tiles.row_groups(product.m, max(product.m, 1), lanes))
+    wasted = rows * -(-product.n // width) * width / max(product.m * product.n, 1)
+    return roofline(
+        known.target,
+        flops=flops(group) * wasted * kind.itemsize / 4,
+        nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
+        efficiency=0.9,
+        threads=known.threads,
+    )
+
+
+def _inplace(group: Group, known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+    """The residual, unless the product reads it too; a tile reads it before it stores there."""
+    epilogue = epilogues.read(group, -1)
+    assert not isinstance(epilogue, str)
+    residual = epilogue.residual
+    if residual is None or graph.is_constant(residual) or residual in group.anchor.inputs:
+        return ()
+    return ((residual, group.outputs[0]),)
+
+
+IMPLEMENTATIONS = tuple(
+    Implementation(f"{op.lower()}.blocked", op, "numba-cpu", _refusal, _lower, cost=_cost, inplace=_inplace)
+    for op in ("MatMul", "Gemm")
+)

@@ -1,0 +1,211 @@
+"""Rows of data movement that is one strided copy per operand: Transpose, Slice, Concat and kin."""
+
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine import graph
+from app.engine.backends.numba_cpu.operands import data, fixed_inputs, itemsize, moved_seconds, unsuited
+from app.engine.backends.numba_cpu.strided import StridedCopy, calls, strides_of
+from app.engine.plan import Call, Group
+from app.engine.registry import Implementation, Known
+
+Copies: TypeAlias = tuple[tuple[StridedCopy, ir.Value, ir.Value], ...]  # (copy, from, to)
+
+
+def _axis(node: ir.Node, rank: int, default: int) -> int:
+    return graph.attribute(node, "axis", default) % max(rank, 1)
+
+
+def permutation(node: ir.Node) -> tuple[int, ...]:
+    """The axes of a Transpose; reversed where the attribute is left out."""
+    rank = len(graph.static_shape(data(node)))
+    return tuple(graph.attribute(node, "perm", tuple(reversed(range(rank)))))
+
+
+def _transpose(node: ir.Node) -> Copies:
+    x, y = data(node), node.outputs[0]
+    sx = strides_of(graph.static_shape(x))
+    shape = graph.static_shape(y)
+    return ((StridedCopy(shape, tuple(sx[a] for a in permutation(node)), strides_of(shape)), x, y),)
+
+
+def taken_range(start: int, end: int, step: int, size: int) -> range:
+    """The indices that Slice takes of an axis.
+
+    As in Python, but a start before the first element is the first element for negative steps too.
+    """
+    if step < 0 and start < -size:
+        start = 0
+    return range(*slice(start, end, step).indices(size))
+
+
+def _slice(node: ir.Node) -> Copies:
+    x, y = data(node), node.outputs[0]
+    sizes = graph.static_shape(x)
+    starts, ends, axes, steps = (graph.constant(graph.input_at(node, i)) for i in (1, 2, 3, 4))
+    assert starts is not None
+    assert ends is not None
+    of = range(len(starts)) if axes is None else [int(a) % len(sizes) for a in axes]
+    by = np.ones(len(starts), np.int64) if steps is None else steps
+    taken = [range(n) for n in sizes]
+    for axis, start, end, step in zip(of, starts, ends, by):
+        taken[axis] = taken_range(int(start), int(end), int(step), sizes[axis])
+    strides = strides_of(sizes)
+    shape = graph.static_shape(y)
+    copy = StridedCopy(
+        shape,
+        tuple(s * r.step for s, r in zip(strides, taken)),
+        strides_of(shape),
+        x0=sum(s * r.start for s, r in zip(strides, taken)),
+    )
+    return ((copy, x, y),)
+
+
+def _concat(node: ir.Node) -> Copies:
+    y = node.outputs[0]
+    shape = graph.static_shape(y)
+    axis = _axis(node, len(shape), 0)
+    sy = strides_of(shape)
+    copies = []
+    start = 0
+    for x in node.inputs:
+        assert x is not None
+        sizes = graph.static_shape(x)
+        copies.append((StridedCopy(sizes, strides_of(sizes), sy, y0=start * sy[axis]), x, y))
+        start += sizes[axis]
+    return tuple(copies)
+
+
+def _split(node: ir.Node) -> Copies:
+    x = data(node)
+    shape = graph.static_shape(x)
+    axis = _axis(node, len(shape), 0)
+    sx = strides_of(shape)
+    copies = []
+    start = 0
+    for y in node.outputs:
+        sizes = graph.static_shape(y)
+        copies.append((StridedCopy(sizes, sx, strides_of(sizes), x0=start * sx[axis]), x, y))
+        start += sizes[axis]
+    return tuple(copies)
+
+
+def _expand(node: ir.Node) -> Copies:
+    x, y = data(node), node.outputs[0]
+    shape = graph.static_shape(y)
+    sizes = graph.static_shape(x)
+    sizes = (1,) * (len(shape) - len(sizes)) + sizes
+    sx = tuple(0 if n == 1 else s for n, s in zip(sizes, strides_of(sizes)))
+    return ((StridedCopy(shape, sx, strides_of(shape)), x, y),)
+
+
+def _tile(node: ir.Node) -> Copies:
+    x, y = data(node), node.outputs[0]
+    inner, shape = graph.static_shape(x), graph.static_shape(y)
+    sizes, sx, sy = [], [], []
+    for n, m, stride_x, stride_y in zip(inner, shape, strides_of(inner), strides_of(shape)):
+        sizes += [m // max(n, 1), n]
+        sx += [0, stride_x]
+        sy += [n * stride_y, stride_y]
+    return ((StridedCopy(tuple(sizes), tuple(sx), tuple(sy)), x, y),)
+
+
+def _depth_to_space(node: ir.Node) -> Copies:
+    x, y = data(node), node.outputs[0]
+    n, c, height, width = graph.static_shape(x)
+    block = graph.attribute(node, "blocksize", 1)
+    deep = c // (block * block)
+    if graph.attribute(node, "mode", "DCR") == "DCR":
+        s_n, s_bh, s_bw, s_c, s_h, s_w = strides_of((n, block, block, deep, height, width))
+    else:
+        s_n, s_c, s_bh, s_bw, s_h, s_w = strides_of((n, deep, block, block, height, width))
+    sizes = (n, deep, height, block, width, block)
+    return ((StridedCopy(sizes, (s_n, s_c, s_h, s_bh, s_w, s_bw), strides_of(sizes)), x, y),)
+
+
+def _space_to_depth(node: ir.Node) -> Copies:
+    x, y = data(node), node.outputs[0]
+    n, c, height, width = graph.static_shape(x)
+    block = graph.attribute(node, "blocksize", 1)
+    s_n, s_c, s_h, s_bh, s_w, s_bw = strides_of((n, c, height // block, block, width // block, block))
+    sizes = (n, block, block, c, height // block, width // block)
+    return ((StridedCopy(sizes, (s_n, s_bh, s_bw, s_c, s_h, s_w), strides_of(sizes)), x, y),)
+
+
+def _whole(node: ir.Node) -> Copies:
+    size = graph.elements(data(node))
+    return ((StridedCopy((size,), (1,), (1,)), data(node), node.outputs[0]),)
+
+
+# (name, operator, inputs that must be constant, its copies)
+_TABLE: tuple[tuple[str, str, tuple[int, ...], Callable[[ir.Node], Copies]], ...] = (
+    ("transpose.strided", "Transpose", (), _transpose),
+    ("slice.strided", "Slice", (1, 2, 3, 4), _slice),
+    ("concat.blocks", "Concat", (), _concat),
+    ("split.blocks", "Split", (), _split),
+    ("expand.strided", "Expand", (), _expand),
+    ("tile.strided", "Tile", (), _tile),
+    ("depth_to_space.strided", "DepthToSpace", (), _depth_to_space),
+    ("space_to_depth.strided", "SpaceToDepth", (), _space_to_depth),
+    ("reshape.copy", "Reshape", (), _whole),
+    ("flatten.copy", "Flatten", (), _whole),
+    ("squeeze.copy", "Squeeze", (), _whole),
+    ("unsqueeze.copy", "Unsqueeze", (), _whole),
+    ("identity.copy", "Identity", (), _whole),
+)
+
+
+def _row(
+    name: str, op: str, constants: tuple[int, ...], copies: Callable[[ir.Node], Copies]
+) -> Implementation:
+    def unless(group: Group, _known: Known) -> str | None:
+        return unsuited(group) or fixed_inputs(group.anchor, constants)
+
+    def lower(group: Group, _known: Known) -> tuple[Call, ...]:
+        size = itemsize(data(group.anchor))
+        return tuple(
+            call
+            for copy, x, y in copies(group.anchor)
+            if y in group.outputs
+            for call in calls(copy, size, x, y)
+        )
+
+    return Implementation(name, op, "numba-cpu", unless, lower, cost=moved_seconds, rank=1)
+
+
+def _is_view(node: ir.Node) -> bool:
+    """Whether a Transpose leaves the order of the axes that are longer than one."""
+    shape = graph.static_shape(data(node))
+    long = [a for a in permutation(node) if shape[a] != 1]
+    return long == sorted(long) or math.prod(shape) == 0
+
+
+def _view_unless(group: Group, _known: Known) -> str | None:
+    reason = unsuited(group)
+    if reason is None and group.op == "Transpose" and not _is_view(group.anchor):
+        axes = permutation(group.anchor)
+        return f"Transpose {axes} of {list(graph.static_shape(data(group.anchor)))} moves elements"
+    return reason
+
+
+def _view_lower(_group: Group, _known: Known) -> tuple[Call, ...]:
+    return ()
+
+
+def _view_pairs(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+    return ((data(group.anchor), group.anchor.outputs[0]),)
+
+
+VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Transpose")
+
+IMPLEMENTATIONS = (
+    *(
+        Implementation(f"{op.lower()}.view", op, "numba-cpu", _view_unless, _view_lower, views=_view_pairs)
+        for op in VIEWS
+    ),
+    *(_row(*entry) for entry in _TABLE),
+)

@@ -1,0 +1,194 @@
+"""Pooling on one to three spatial axes of row-major tensors."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from app.engine import graph
+from app.engine.backends.numba_cpu.single import (
+    FLOATS,
+    first_input,
+    first_output,
+    output_at,
+    pointer,
+    refusal,
+    total_bytes,
+    type_name,
+)
+from app.engine.cost import roofline
+from app.engine.plan import Call, Constant, Group, KernelCall, Workspace
+from app.engine.registry import Implementation, Known
+
+BACKEND = "numba-cpu"
+LINE = 64  # bytes; scratch rows of threads do not share cache lines
+UNROLLED = (2, 3)  # kernel widths with an unrolled loop; others take a pass per tap
+
+_OPERATIONS = {"MaxPool": "max", "AveragePool": "average"}
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Geometry of a pooling node, as (depth, height, width); absent axes have extent 1."""
+
+    planes: int
+    size: tuple[int, int, int]
+    out: tuple[int, int, int]
+    kernel: tuple[int, int, int]
+    strides: tuple[int, int, int]
+    before: tuple[int, int, int]  # padding
+    after: tuple[int, int, int]
+    dilations: tuple[int, int, int]
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Kernel arguments."""
+        return (*self.size, *self.out, *self.kernel, *self.strides, *self.before, *self.dilations)
+
+    def counted(self, axis: int, include_pad: bool) -> npt.NDArray[np.int64]:
+        """Elements along an axis that the average of each window counts.
+
+        Padding counts with `include_pad`; what ceil_mode adds beyond it never does.
+        """
+        low = -self.before[axis] if include_pad else 0
+        high = self.size[axis] + (self.after[axis] if include_pad else 0)
+        starts = np.arange(self.out[axis]) * self.strides[axis] - self.before[axis]
+        taps = starts[:, None] + np.arange(self.kernel[axis]) * self.dilations[axis]
+        counts: npt.NDArray[np.int64] = np.count_nonzero((taps >= low) & (taps < high), axis=1)
+        return counts
+
+
+def _three(numbers: tuple[int, ...], fill: int) -> tuple[int, int, int]:
+    padded = (fill,) * (3 - len(numbers)) + tuple(int(n) for n in numbers)
+    return padded[0], padded[1], padded[2]
+
+
+def windows(node: ir.Node) -> Windows:
+    """The geometry of a pooling node; output extents are those of shape inference."""
+    source = node.inputs[0]
+    assert source is not None
+    shape, out = graph.static_shape(source), graph.static_shape(node.outputs[0])
+    size, out = shape[2:], out[2:]
+    rank = len(size)
+    kernel: tuple[int, ...] = tuple(graph.attribute(node, "kernel_shape", ()))
+    strides: tuple[int, ...] = tuple(graph.attribute(node, "strides", ())) or (1,) * rank
+    dilations: tuple[int, ...] = tuple(graph.attribute(node, "dilations", ())) or (1,) * rank
+    pads: tuple[int, ...] = tuple(graph.attribute(node, "pads", ())) or (0,) * (2 * rank)
+    automatic = graph.attribute(node, "auto_pad", "NOTSET")
+    if automatic == "VALID":
+        pads = (0,) * (2 * rank)
+    elif automatic != "NOTSET":
+        total = [
+            max(0, (o - 1) * s + (k - 1) * d + 1 - n)
+            for n, o, k, s, d in zip(size, out, kernel, strides, dilations)
+        ]
+        small, large = tuple(p // 2 for p in total), tuple(p - p // 2 for p in total)
+        pads = small + large if automatic == "SAME_UPPER" else large + small
+    return Windows(
+        math.prod(shape[:2]),
+        _three(size, 1),
+        _three(out, 1),
+        _three(kernel, 1),
+        _three(strides, 1),
+        _three(pads[:rank], 0),
+        _three(pads[rank:], 0),
+        _three(dilations, 1),
+    )
+
+
+def _unless(dtypes: tuple[str, ...], group: Group) -> str | None:
+    reason = refusal(group, dtypes)
+    if reason is not None:
+        return reason
+    rank = len(graph.static_shape(first_input(group)))
+    if not 3 <= rank <= 5:
+        return f"pools 1 to 3 spatial axes, the input has rank {rank}"
+    if min(graph.attribute(group.anchor, "pads", (0,)), default=0) < 0:
+        return "padding must not be negative"
+    return None
+
+
+def _max_unless(group: Group, _known: Known) -> str | None:
+    reason = _unless((*FLOATS, "int8", "uint8"), group)
+    return reason or ("the indices are read" if output_at(group, 1) is not None else None)
+
+
+def _indices_unless(group: Group, _known: Known) -> str | None:
+    reason = _unless((*FLOATS, "int8", "uint8"), group)
+    return reason or (None if output_at(group, 1) is not None else "nothing reads the indices")
+
+
+def _float_unless(group: Group, _known: Known) -> str | None:
+    return _unless(FLOATS, group)
+
+
+def _lower(group: Group, _known: Known) -> tuple[Call, ...]:
+    node, x, y = group.anchor, first_input(group), first_output(group)
+    op = _OPERATIONS.get(node.op_type) or f"lp{graph.attribute(node, 'p', 2)}"
+    g = windows(node)
+    dtype = np.dtype(type_name(x))
+    include_pad = bool(graph.attribute(node, "count_include_pad", 0))
+    counts = [Constant(g.counted(axis, include_pad).astype(dtype)) for axis in range(3)]
+    reach = max(
+        g.before[2] + g.size[2], (g.out[2] - 1) * g.strides[2] + (g.kernel[2] - 1) * g.dilations[2] + 1
+    )
+    span = -(-reach * dtype.itemsize // LINE) * LINE // dtype.itemsize
+    taps = g.kernel[2] if g.dilations[2] == 1 and g.kernel[2] in UNROLLED else 0
+    stride = g.strides[2] if g.strides[2] <= 2 else 0
+    return (
+        KernelCall(
+            "app.kernels.cpu.pool:window",
+            (pointer(x),) * 6 + ("int64",) * 19,
+            (x, y, Workspace(span * dtype.itemsize, per_thread=True), *counts, *g.numbers, span),
+            units=g.planes * g.out[0] * g.out[1],
+            static=(op, dtype.name, taps, stride),
+            takes_thread=True,
+        ),
+    )
+
+
+def _lower_indices(group: Group, _known: Known) -> tuple[Call, ...]:
+    node, x, y = group.anchor, first_input(group), first_output(group)
+    g = windows(node)
+    return (
+        KernelCall(
+            "app.kernels.cpu.pool:max_with_indices",
+            (pointer(x), pointer(x), "int64*") + ("int64",) * 19,
+            (x, y, node.outputs[1], *g.numbers, graph.attribute(node, "storage_order", 0)),
+            units=g.planes * g.out[0] * g.out[1],
+        ),
+    )
+
+
+def _cost(group: Group, known: Known) -> float:
+    g = windows(group.anchor)
+    # Rows over depth and height in unit stride, then along the width: both count once a tap.
+    along = math.prod(g.out) * g.kernel[2]
+    across = math.prod(g.out[:2]) * g.size[2] * g.kernel[0] * g.kernel[1]
+    return roofline(
+        known.target,
+        flops=g.planes * (along + across),
+        nbytes=total_bytes(group),
+        efficiency=0.15,
+        threads=known.threads,
+    )
+
+
+def _indices_cost(group: Group, known: Known) -> float:
+    g = windows(group.anchor)
+    flops = g.planes * math.prod(g.out) * math.prod(g.kernel)
+    return roofline(
+        known.target, flops=flops, nbytes=total_bytes(group), efficiency=0.02, threads=known.threads
+    )
+
+
+IMPLEMENTATIONS = (
+    Implementation("pool.max", "MaxPool", BACKEND, _max_unless, _lower, _cost),
+    Implementation(
+        "pool.max_with_indices", "MaxPool", BACKEND, _indices_unless, _lower_indices, _indices_cost
+    ),
+    Implementation("pool.average", "AveragePool", BACKEND, _float_unless, _lower, _cost),
+    Implementation("pool.lp", "LpPool", BACKEND, _float_unless, _lower, _cost),
+)

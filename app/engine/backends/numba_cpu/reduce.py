@@ -1,0 +1,217 @@
+"""Reductions over any set of axes, global pooling among them."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.engine import graph
+from app.engine.backends.numba_cpu.single import (
+    FLOATS,
+    first_input,
+    first_output,
+    pointer,
+    refusal,
+    total_bytes,
+    type_name,
+)
+from app.engine.cost import roofline
+from app.engine.plan import Call, Group, KernelCall, Workspace
+from app.engine.registry import Implementation, Known
+
+BACKEND = "numba-cpu"
+COLUMNS = 512  # outputs side by side: with their float64 totals a fifth of a 32 KiB cache
+NUMBERS = (*FLOATS, "int32", "int64")
+ORDERED = (*NUMBERS, "int8", "uint8", "bool")
+
+# Operator: operation of the kernels, element types.
+_REDUCTIONS = {
+    "ReduceSum": ("sum", NUMBERS),
+    "ReduceMean": ("mean", NUMBERS),
+    "ReduceMax": ("max", ORDERED),
+    "ReduceMin": ("min", ORDERED),
+    "ReduceProd": ("prod", NUMBERS),
+    "ReduceL1": ("l1", NUMBERS),
+    "ReduceL2": ("l2", NUMBERS),
+    "ReduceLogSum": ("log_sum", FLOATS),
+    "ReduceSumSquare": ("sum_square", NUMBERS),
+    "ReduceLogSumExp": ("log_sum_exp", FLOATS),
+    "GlobalAveragePool": ("mean", FLOATS),
+    "GlobalMaxPool": ("max", FLOATS),
+    "GlobalLpPool": ("lp", FLOATS),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Collapsed:
+    """A row-major shape whose neighbouring axes of one kind are merged; axes of extent 1 are gone.
+
+    `kept` and `reduced` are (extent, stride in elements), outermost first.
+    """
+
+    kept: tuple[tuple[int, int], ...]
+    reduced: tuple[tuple[int, int], ...]
+    inner_reduced: bool
+
+    @property
+    def outputs(self) -> int:
+        """Elements of the result."""
+        return math.prod(n for n, _ in self.kept)
+
+    @property
+    def count(self) -> int:
+        """Elements that an output is made of."""
+        return math.prod(n for n, _ in self.reduced)
+
+
+def collapse(shape: tuple[int, ...], axes: tuple[int, ...]) -> Collapsed:
+    """Merge neighbouring axes that are all reduced, or all kept."""
+    merged: list[tuple[int, bool]] = []
+    for axis, extent in enumerate(shape):
+        if extent == 1:
+            continue
+        is_reduced = axis in axes
+        if merged and merged[-1][1] == is_reduced:
+            merged[-1] = (merged[-1][0] * extent, is_reduced)
+        else:
+            merged.append((extent, is_reduced))
+    strided = [
+        (extent, math.prod(n for n, _ in merged[i + 1 :]), is_reduced)
+        for i, (extent, is_reduced) in enumerate(merged)
+    ]
+    return Collapsed(
+        tuple((n, stride) for n, stride, is_reduced in strided if not is_reduced),
+        tuple((n, stride) for n, stride, is_reduced in strided if is_reduced),
+        bool(merged) and merged[-1][1],
+    )
+
+
+def reduced_axes(group: Group) -> tuple[int, ...] | None:
+    """The axes that the anchor reduces, counted from the front; None when a run decides them."""
+    node = group.anchor
+    rank = len(graph.static_shape(first_input(group)))
+    if node.op_type.startswith("Global"):
+        return tuple(range(2, rank))
+    given: tuple[int, ...] = tuple(graph.attribute(node, "axes", ()))
+    value = graph.input_at(node, 1)
+    if value is not None:
+        constant = graph.constant(value)
+        if constant is None:
+            return None
+        given = tuple(int(a) for a in constant.reshape(-1))
+    if not given:
+        return () if graph.attribute(node, "noop_with_empty_axes", 0) else tuple(range(rank))
+    return tuple(sorted(a % rank for a in given)) if rank else ()
+
+
+def _collapsed(group: Group) -> Collapsed:
+    axes = reduced_axes(group)
+    assert axes is not None
+    return collapse(graph.static_shape(first_input(group)), axes)
+
+
+def _unless(group: Group, _known: Known) -> str | None:
+    op, dtypes = _REDUCTIONS[group.op]
+    reason = refusal(group, dtypes)
+    if reason is not None:
+        return reason
+    if reduced_axes(group) is None:
+        return "the axes are computed at run time"
+    found = _collapsed(group)
+    if len(found.kept) > (3 if found.inner_reduced else 4) or len(found.reduced) > 3:
+        return (
+            f"walks 3 groups of neighbouring axes of a kind, found {len(found.kept)} kept, "
+            f"{len(found.reduced)} reduced"
+        )
+    power = graph.attribute(group.anchor, "p", 2)
+    if op == "lp" and power not in (1, 2):
+        return f"computes norms of order 1 and 2, the node asks for {power}"
+    return None
+
+
+def _padded(axes: tuple[tuple[int, int], ...], rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Extents and strides of `rank` loops, the outer ones of extent 1 where there are fewer."""
+    full = ((1, 0),) * (rank - len(axes)) + axes
+    return tuple(n for n, _ in full), tuple(s for _, s in full)
+
+
+def accumulators(op: str, dtype: str) -> tuple[str, str]:
+    """Element types of the totals and of the partial results of an operation on `dtype`.
+
+    float32 sums collect short runs in float32 and the runs in float64; integers are exact in 64
+    bits up to the wrap-around of the output.
+    """
+    if op in ("max", "min"):
+        kind = "uint8" if dtype == "bool" else dtype
+        return kind, kind
+    return ("float64", dtype) if dtype in FLOATS else ("int64", "int64")
+
+
+def _lower(group: Group, _known: Known) -> tuple[Call, ...]:
+    x, y = first_input(group), first_output(group)
+    op, _ = _REDUCTIONS[group.op]
+    if op == "lp":
+        op = f"l{graph.attribute(group.anchor, 'p', 2)}"
+    found = _collapsed(group)
+    dtype = type_name(x)
+    wide, narrow = accumulators(op, dtype)
+    static: tuple[object, ...] | None = (op, dtype, wide, narrow)
+    rows, columns = "app.kernels.cpu.reduce:rows", "app.kernels.cpu.reduce:columns"
+    if op == "log_sum_exp":
+        static = None
+        rows = "app.kernels.cpu.softmax:log_sum_exp_rows"
+        columns = "app.kernels.cpu.softmax:log_sum_exp_columns"
+    if found.inner_reduced:
+        kept, kept_strides = _padded(found.kept, 3)
+        runs, run_strides = _padded(found.reduced[:-1], 2)
+        return (
+            KernelCall(
+                rows,
+                (pointer(x), pointer(y), *("int64",) * 10),
+                (x, y, found.reduced[-1][0], *kept[1:], *kept_strides, *runs, *run_strides),
+                units=found.outputs,
+                static=static,
+            ),
+        )
+    width = found.kept[-1][0] if found.kept else 1
+    kept, kept_strides = _padded(found.kept[:-1], 3)
+    lines, line_strides = _padded(found.reduced, 3)
+    blocks = -(-width // COLUMNS)
+    return (
+        KernelCall(
+            columns,
+            (pointer(x), pointer(y), f"{wide}*", f"{narrow}*", *("int64",) * 14),
+            (
+                x,
+                y,
+                Workspace(COLUMNS * np.dtype(wide).itemsize, per_thread=True),
+                Workspace(COLUMNS * np.dtype(narrow).itemsize, per_thread=True),
+                COLUMNS,
+                width,
+                blocks,
+                *kept[1:],
+                *kept_strides,
+                *lines,
+                *line_strides,
+            ),
+            units=math.prod(kept) * blocks,
+            static=static,
+            takes_thread=True,
+        ),
+    )
+
+
+def _cost(group: Group, known: Known) -> float:
+    found = _collapsed(group)
+    return roofline(
+        known.target,
+        flops=2 * found.outputs * found.count,
+        nbytes=total_bytes(group),
+        efficiency=0.2,
+        threads=known.threads,
+    )
+
+
+IMPLEMENTATIONS = tuple(
+    Implementation(f"reduce.{op}", op, BACKEND, _unless, _lower, _cost) for op in _REDUCTIONS
+)

@@ -1,0 +1,74 @@
+"""Builds the evaluator of one node: onnx.reference with our corrections in front of its classes."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import RuntimeContextError
+
+from app.engine import graph
+from app.engine.backends.reference import control, corrections
+from app.engine.backends.reference.correction import Correction, operator_class
+
+NEWEST_OPSET = onnx.defs.onnx_opset_version()
+
+CORRECTIONS: tuple[Correction, ...] = (*control.CORRECTIONS, *corrections.CORRECTIONS)
+_CLASSES = tuple((row, operator_class(row)) for row in CORRECTIONS)
+
+
+@cache
+def corrected(domain: str, op: str, version: int) -> type[Any] | None:
+    """Our class for an operator of this opset version; None where the reference's own is right."""
+    return next(
+        (c for r, c in _CLASSES if (r.domain, r.op) == (domain, op) and r.since <= version < r.until), None
+    )
+
+
+class Evaluator(ReferenceEvaluator):  # type: ignore[misc]  # onnx.reference is not typed
+    """The reference evaluator, corrected; nested bodies and function bodies use it too."""
+
+    def _load_impl(self, node: onnx.NodeProto, input_types: Any = None) -> Any:
+        own = corrected(node.domain, node.op_type, self.opsets.get(node.domain, 1))
+        return super()._load_impl(node, input_types) if own is None else own
+
+
+Compute = Callable[[Sequence[object | None]], Sequence[object]]
+
+
+def build(node: ir.Node, opsets: dict[str, int]) -> Compute:
+    """A function from a node's inputs, then its captured values, to all its outputs.
+
+    Values are matched by name, which must be unique in the model.
+    """
+    captured = graph.captures(node)
+    proto = ir.to_proto(node)
+    body = onnx.GraphProto(name=node.name or "node", node=[proto], output=[])
+    named = dict.fromkeys((*(v for v in node.inputs if v is not None), *captured))
+    body.input.extend(ir.to_proto(v) for v in named)
+    (operator,) = Evaluator(body, opsets=opsets).rt_nodes_
+    names = tuple(v.name for v in captured)
+    explicit = len(node.inputs)
+    if not operator.need_context():
+        return lambda values: operator.run(*values)
+    return lambda values: operator.run(*values[:explicit], context=dict(zip(names, values[explicit:])))
+
+
+@cache
+def missing(domain: str, op: str, version: int) -> str | None:
+    """Why an operator cannot be evaluated, or None."""
+    if corrected(domain, op, version) is not None:
+        return None
+    bare = onnx.GraphProto(name="none")
+    try:
+        Evaluator(bare, opsets={"": NEWEST_OPSET, domain: version})._load_impl(
+            onnx.NodeProto(op_type=op, domain=domain)
+        )
+    except RuntimeContextError:  # a function whose body depends on the types of its inputs
+        return None
+    except (RuntimeError, ValueError, KeyError):  # NotImplementedError is a RuntimeError
+        title = f"{domain}::{op}" if domain else op
+        return f"the reference evaluator has no {title} of opset {version}"
+    return None

@@ -1,0 +1,97 @@
+"""Measured time of something that can be called again and again."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+WARMUP = 3  # calls before the first sample
+FEWEST = 10  # samples, unless the time is up
+MOST = 1000
+STABLE = 0.01  # relative difference of the medians of the two halves
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """All samples of one measurement, in seconds, in the order they were taken."""
+
+    seconds: tuple[float, ...]
+    warmup: int
+
+    def quantile(self, q: float) -> float:
+        """A quantile in [0, 1], interpolated."""
+        return float(np.quantile(self.seconds, q))
+
+    @property
+    def p50(self) -> float:
+        """The median."""
+        return self.quantile(0.5)
+
+    def to_json(self) -> dict[str, object]:
+        """For timings.json."""
+        return {
+            "p10": self.quantile(0.1),
+            "p50": self.p50,
+            "p90": self.quantile(0.9),
+            "samples": list(self.seconds),
+            "warmup": self.warmup,
+        }
+
+
+def measure(work: Callable[[], object], seconds: float) -> Samples:
+    """Call `work` until its median is stable, or for about `seconds`; every sample is kept.
+
+    Stable means that after at least FEWEST samples the medians of the first and the second half
+    differ by less than STABLE. One sample is taken however long it lasts.
+    """
+    deadline = time.perf_counter() + seconds
+    warmup = 0
+    while warmup < WARMUP and (warmup == 0 or time.perf_counter() < deadline):
+        work()
+        warmup += 1
+    taken: list[float] = []
+    while len(taken) < MOST:
+        started = time.perf_counter()
+        work()
+        now = time.perf_counter()
+        taken.append(now - started)
+        if now >= deadline or (len(taken) >= 4 * FEWEST and len(taken) % FEWEST == 0 and _is_stable(taken)):
+            break
+    return Samples(tuple(taken), warmup)
+
+
+def measure_in_turn(works: Sequence[Callable[[], object]], seconds: float, rounds: int = 5) -> list[Samples]:
+    """Samples of several things, interleaved round by round so that drift meets all alike."""
+    parts: list[list[Samples]] = [[] for _ in works]
+    for _ in range(rounds):
+        for part, work in zip(parts, works, strict=True):
+            part.append(measure(work, seconds / rounds))
+    return [Samples(tuple(s for p in part for s in p.seconds), sum(p.warmup for p in part)) for part in parts]
+
+
+@contextmanager
+def pinned(cores: int) -> Iterator[tuple[int, ...]]:
+    """Keep the calling thread on the first allowed core; yields `cores` core numbers for a team.
+
+    Where the system cannot pin, yields no cores and changes nothing.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        yield ()
+        return
+    before = os.sched_getaffinity(0)
+    # The highest cores: the lowest serve interrupts on many systems.
+    chosen = tuple(sorted(before, reverse=True)[:cores])
+    os.sched_setaffinity(0, {chosen[0]})
+    try:
+        yield chosen
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _is_stable(taken: Sequence[float]) -> bool:
+    half = len(taken) // 2
+    first, second = float(np.median(taken[:half])), float(np.median(taken[half:]))
+    return abs(first - second) <= STABLE * first

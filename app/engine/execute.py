@@ -1,0 +1,300 @@
+"""Binds a program to memory and runs it: compiled stretches, host calls between them."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine import graph
+from app.engine.errors import InputError, KernelError
+from app.engine.plan import Constant, HostCall, KernelCall, Workspace
+from app.engine.program import Program, Step
+from app.kernels.cpu.compiler import Compiler, resolve
+from app.kernels.cpu.driver import Stretch, Team, compile_walk
+
+Array = np.ndarray[Any, Any]
+ALIGNMENT = 64  # byte: a cache line
+POISON = 0xFF  # every floating-point type reads NaN, every index is far out of range
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Steps first..last (half-open) that run together: one stretch of kernel rows, or one host call."""
+
+    first: int
+    last: int
+    stretch: Stretch | None
+    rows: tuple[tuple[int, int], ...]  # of each step, half-open rows of the stretch
+    host: Callable[[], None] | None = None
+
+
+def aligned(nbytes: int) -> Array:
+    """Zeroed bytes that start on a cache line."""
+    raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + nbytes]
+
+
+class Executor:
+    """A program in memory of its own: one arena, the weights, and staging for inputs and outputs.
+
+    Args:
+        program: what to run.
+        compiler: where machine code comes from.
+        poison: fill with NaN every byte of the arena that no live buffer owns, before and after
+            each step, so that a wrong plan shows in the outputs. Slow; for tests.
+        cores: cores to pin the team to; empty leaves threads where they are.
+        progress: called with (done, total) while kernels compile.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        compiler: Compiler,
+        *,
+        poison: bool = False,
+        cores: Sequence[int] = (),
+        progress: Callable[[int, int], None] = lambda _done, _total: None,
+    ) -> None:
+        self.program = program
+        self._model = program.compilation.graph
+        self._poison = poison
+        self._arena = aligned(program.arena_bytes)
+        self._roots: dict[ir.Value, Array] = {}  # memory of inputs, outputs and weights
+        self._packed: dict[int, Array] = {}  # Constant arguments, by identity
+        self._host: dict[ir.Value, object] = {}  # dynamic values of the current run
+        self._team = Team(program.compilation.options.threads, cores)
+        kernels = {}
+        for done, key in enumerate(program.kernels):
+            progress(done, len(program.kernels))
+            name, types, static, takes_thread = key
+            try:
+                kernels[key] = compiler.compile(name, types, static, takes_thread=takes_thread)
+            except Exception as cause:  # any failure of the compiler is the kernel's
+                raise KernelError(f"kernel {name!r} for {types} does not compile: {cause}") from cause
+        self._kernels = kernels
+        self._walk = compile_walk()
+        self._segments = self._bind()
+        self._held = self._holdings() if poison else {}
+
+    def close(self) -> None:
+        """End the team's threads."""
+        self._team.close()
+
+    def run(self, inputs: Mapping[str, object]) -> dict[str, object]:
+        """Outputs by name, copied out of the program's memory.
+
+        Raises:
+            InputError: an input is missing, unknown, or of another shape or dtype than planned.
+        """
+        self.feed(inputs)
+        self.step()
+        return self.fetch()
+
+    def feed(self, inputs: Mapping[str, object]) -> None:
+        """Copy inputs to where the program reads them."""
+        planned = {v.name or "": v for v in self._model.inputs}
+        for name in inputs:
+            if name not in planned:
+                raise InputError(
+                    f"input {name!r} is unknown; the model has {list(planned)}", pointer=f"/inputs/{name}"
+                )
+        self._host.clear()
+        for name, value in planned.items():
+            if name not in inputs:
+                raise InputError(f"input {name!r} is missing", pointer=f"/inputs/{name}")
+            if graph.is_dynamic(value):
+                self._host[value] = inputs[name]
+                continue
+            given = np.asarray(inputs[name])
+            expected, kind = graph.static_shape(value), graph.dtype(value)
+            if given.shape != expected or given.dtype != kind:
+                raise InputError(
+                    f"input {name!r}: expected {kind}{list(expected)}, "
+                    f"found {given.dtype}{list(given.shape)}",
+                    pointer=f"/inputs/{name}",
+                )
+            np.copyto(self.array(value), given)
+
+    def step(self) -> None:
+        """Run all steps on the inputs that were fed."""
+        if self._poison:
+            self._run_poisoned()
+            return
+        for segment in self._segments:
+            if segment.stretch is not None:
+                segment.stretch.run()
+            else:
+                assert segment.host is not None
+                segment.host()
+
+    def fetch(self) -> dict[str, object]:
+        """Copies of the outputs."""
+        found: dict[str, object] = {}
+        for value in self._model.outputs:
+            if value in self._host:
+                found[value.name or ""] = self._host[value]
+            else:
+                found[value.name or ""] = self.array(value).copy()
+        return found
+
+    def array(self, value: ir.Value) -> Array:
+        """A value's memory as an array of its shape and dtype."""
+        kind = graph.dtype(value)
+        assert kind is not None
+        nbytes = graph.nbytes(value)
+        base, offset = self._memory(value)
+        return base[offset : offset + nbytes].view(kind).reshape(graph.static_shape(value))
+
+    def step_seconds(self) -> list[float]:
+        """Seconds of every step in one run, from the time stamp counter after each row."""
+        seconds = [0.0] * len(self.program.steps)
+        for segment in self._segments:
+            started = time.perf_counter()
+            if segment.stretch is None:
+                assert segment.host is not None
+                segment.host()
+                seconds[segment.first] = time.perf_counter() - started
+                continue
+            segment.stretch.run()
+            elapsed = time.perf_counter() - started
+            shares = _shares(segment, segment.stretch)
+            for index, share in zip(range(segment.first, segment.last), shares, strict=True):
+                seconds[index] = share * elapsed
+        return seconds
+
+    def _memory(self, value: ir.Value) -> tuple[Array, int]:
+        location = self.program.placement.values[value]
+        if location.space == "arena":
+            return self._arena, location.offset
+        root = location.root if location.root is not None else value
+        if root not in self._roots:
+            fixed = graph.constant(root)
+            if fixed is None:
+                self._roots[root] = aligned(graph.nbytes(root))
+            else:
+                self._roots[root] = aligned(fixed.nbytes)
+                self._roots[root][:] = np.ascontiguousarray(fixed).reshape(-1).view(np.uint8)
+        return self._roots[root], location.offset
+
+    def _address(self, argument: object, step: Step) -> int:
+        if isinstance(argument, int):
+            return argument
+        if isinstance(argument, Workspace):
+            return int(self._arena.ctypes.data) + step.workspaces[id(argument)]
+        if isinstance(argument, Constant):
+            if id(argument) not in self._packed:
+                packed = aligned(argument.array.nbytes)
+                packed[:] = np.ascontiguousarray(argument.array).reshape(-1).view(np.uint8)
+                self._packed[id(argument)] = packed
+            return int(self._packed[id(argument)].ctypes.data)
+        assert isinstance(argument, ir.Value)
+        base, offset = self._memory(argument)
+        return int(base.ctypes.data) + offset
+
+    def _bind(self) -> tuple[Segment, ...]:
+        segments: list[Segment] = []
+        rows: list[tuple[int, bool, int, tuple[int, ...]]] = []
+        ranges: list[tuple[int, int]] = []
+
+        def close(last: int) -> None:
+            if ranges:
+                stretch = Stretch(self._walk, rows, self._team)
+                segments.append(Segment(last - len(ranges), last, stretch, tuple(ranges)))
+            rows.clear()
+            ranges.clear()
+
+        for step in self.program.steps:
+            if step.is_host:
+                close(step.index)
+                host = self._host_step(step)
+                segments.append(Segment(step.index, step.index + 1, None, ((0, 0),), host))
+                continue
+            first = len(rows)
+            for call in step.calls:
+                assert isinstance(call, KernelCall)
+                kernel = self._kernels[call.kernel, call.types, call.static, call.takes_thread]
+                numbers = tuple(self._address(a, step) for a in call.arguments)
+                rows.append((kernel.address, kernel.takes_thread, call.units, numbers))
+            ranges.append((first, len(rows)))
+        close(len(self.program.steps))
+        return tuple(segments)
+
+    def _host_step(self, step: Step) -> Callable[[], None]:
+        calls = []
+        for call in step.calls:
+            assert isinstance(call, HostCall)
+            calls.append((call, resolve(call.function)(call.node)))
+
+        def run() -> None:
+            for call, function in calls:
+                found = function([None if v is None else self._value(v) for v in call.inputs])
+                for value, result in zip(call.outputs, found, strict=True):
+                    self._store(value, result, call)
+
+        return run
+
+    def _value(self, value: ir.Value) -> object:
+        if value in self._host:
+            return self._host[value]
+        if value in self.program.placement.values:
+            return self.array(value)
+        return graph.constant(value)
+
+    def _store(self, value: ir.Value, result: object, call: HostCall) -> None:
+        if value not in self.program.placement.values:
+            self._host[value] = _owned(result)
+            return
+        array = np.asarray(result)
+        expected, kind = graph.static_shape(value), graph.dtype(value)
+        if array.shape != expected or array.dtype != kind:
+            raise KernelError(
+                f"{call.node.op_type} {call.node.name!r}: output {value.name!r} "
+                f"was planned as {kind}{list(expected)}, "
+                f"computed as {array.dtype}{list(array.shape)}",
+                pointer=f"node:{call.node.name}",
+            )
+        np.copyto(self.array(value), array)
+
+    def _holdings(self) -> dict[int, list[tuple[int, slice]]]:
+        """By step: number and arena bytes of the buffers that live in it."""
+        held: dict[int, list[tuple[int, slice]]] = {i: [] for i in range(len(self.program.steps))}
+        for number, buffer in enumerate(self.program.placement.buffers, start=1):
+            for index in range(buffer.first, buffer.last + 1):
+                held[index].append((number, slice(buffer.offset, buffer.offset + buffer.nbytes)))
+        return held
+
+    def _run_poisoned(self) -> None:
+        before = np.zeros(self._arena.size, np.int32)
+        for segment in self._segments:
+            for index, (first, last) in zip(range(segment.first, segment.last), segment.rows, strict=True):
+                owner = np.zeros(self._arena.size, np.int32)
+                for number, held in self._held[index]:
+                    owner[held] = number
+                # A byte that changed hands is dead or new: its old contents mean nothing.
+                self._arena[(owner != before) | (owner == 0)] = POISON
+                before = owner
+                if segment.stretch is not None:
+                    segment.stretch.run(first, last)
+                else:
+                    assert segment.host is not None
+                    segment.host()
+
+
+def _shares(segment: Segment, stretch: Stretch) -> list[float]:
+    """Fraction of a stretch's time that each of its steps took."""
+    ticks = stretch.ticks
+    total = max(float(ticks[segment.rows[-1][1]] - ticks[0]), 1.0)
+    return [float(ticks[last] - ticks[first]) / total for first, last in segment.rows]
+
+
+def _owned(result: object) -> object:
+    """A host value that shares no memory with the arena."""
+    if isinstance(result, np.ndarray):
+        return result.copy()
+    if isinstance(result, list):
+        return [_owned(r) for r in result]
+    return result

@@ -1,0 +1,363 @@
+"""One job: from an uploaded file to its artifacts."""
+
+import dataclasses
+import json
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.engine import session
+from app.engine.benchmark import Samples, measure_in_turn, pinned
+from app.engine.errors import EngineError, TargetError
+from app.engine.exchange import report
+from app.engine.exchange.onnx import export
+from app.engine.execute import Executor
+from app.engine.inputs import tensors
+from app.engine.load import Loaded, load
+from app.engine.load import inspect as inspect_file
+from app.engine.options import Bindings, Options
+from app.engine.oracle import Oracle, original, runtime
+from app.engine.pipeline import Progress, silent
+from app.engine.plan import Compilation
+from app.engine.program import Program
+from app.engine.registry import load as load_registry
+from app.engine.target import Target, host, is_host
+from app.engine.verify import Difference, check, compare
+from app.kernels.cpu.compiler import Compiler
+
+ARTIFACTS = (
+    "optimized.onnx",
+    "plan.json",
+    "memory.json",
+    "timings.json",
+    "decisions.json",
+    "report.html",
+    "outputs.npz",  # only when inputs were given
+)
+PHASES = ("load", "canonicalize", "plan", "compile", "verify", "benchmark", "report")
+NO_FILES: Mapping[str, Path] = {}
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What one run of the whole benchmark found; seconds by step for the optimized program."""
+
+    optimized: Samples
+    unfused: Samples
+    peer: Samples | str  # a string tells why onnxruntime has no samples
+    steps: tuple[float, ...]
+
+
+def inspect(path: Path, external: Mapping[str, Path] = NO_FILES) -> Json:
+    """What is in a model file, without planning anything.
+
+    Raises:
+        GraphError: the file cannot be used.
+    """
+    return dataclasses.asdict(inspect_file(path, external=external))
+
+
+def validate(
+    path: Path,
+    target: Target,
+    options: Options,
+    bindings: Bindings,
+    external: Mapping[str, Path] = NO_FILES,
+) -> list[Json]:
+    """What would stop an optimization: `{code, detail, pointer}` each; empty when nothing would.
+
+    Plans, but compiles and runs nothing.
+    """
+    try:
+        loaded = load(path, external=external)
+        compilation = session.canonical(loaded, target, options, bindings, load_registry())
+        session.planned(compilation, options)
+        tensors(compilation, bindings, options.seed)
+    except EngineError as error:
+        return [{"code": error.code, "detail": error.message, "pointer": error.pointer}]
+    return []
+
+
+def optimize(
+    path: Path,
+    target: Target,
+    options: Options,
+    bindings: Bindings,
+    folder: Path,
+    *,
+    kernels: Path,
+    external: Mapping[str, Path] = NO_FILES,
+    progress: Progress = silent,
+) -> Json:
+    """Optimize a model for a target; write the artifacts into `folder`; return the summary.
+
+    Args:
+        path: the ONNX file.
+        target: what to plan for. The program runs only if this machine is that target.
+        options: see Options.
+        bindings: what is known of the inputs.
+        folder: where the artifacts go.
+        kernels: folder of compiled kernels, this machine's own.
+        external: files of external data by the name the model gives them.
+        progress: called with (phase, done, total).
+
+    Raises:
+        EngineError: the model, the request or the result is refused; `code` says why.
+    """
+    runs_here = is_host(target, host())
+    if options.timings == "measured" and not runs_here:
+        raise TargetError(
+            f"timings 'measured' need a machine that is {target.name!r}; this one is not: "
+            "ask for 'predicted' or 'auto'",
+            pointer="/options/timings",
+        )
+    measures = runs_here and options.timings != "predicted"
+    progress("load", 0, 1)
+    loaded = load(path, external=external)
+    with tempfile.TemporaryDirectory() as scratch:
+        converted = Path(scratch) / "converted.onnx"
+        export(loaded.model, converted)
+        compilation = session.canonical(
+            loaded, target, options, bindings, load_registry(), _part("canonicalize", progress)
+        )
+        fused = session.planned(compilation, options, _part("plan", progress))
+        plain = session.planned(compilation, dataclasses.replace(options, fuse=False))
+        exported = folder / "optimized.onnx"
+        export(compilation.model, exported)
+        inputs = tensors(compilation, bindings, options.seed)
+        run = _Run(fused, plain, converted, exported, inputs, Compiler(kernels), progress)
+        verification = run.verify(runs_here) if options.verify else None
+        measured = run.benchmark(options.benchmark_seconds) if measures else None
+        if bindings.tensors and runs_here:
+            _write_outputs(folder / "outputs.npz", run.outputs())
+        run.close()
+    progress("report", 0, 1)
+    timings = _timings(fused, plain, measured, target)
+    summary = _summary(path, loaded, fused, plain, timings, verification)
+    _write_reports(folder, fused, summary, timings)
+    progress("report", 1, 1)
+    return summary
+
+
+class _Run:
+    """The programs of one job in memory, with what they are compared to."""
+
+    def __init__(
+        self,
+        fused: Program,
+        plain: Program,
+        converted: Path,
+        exported: Path,
+        inputs: Mapping[str, object],
+        compiler: Compiler,
+        progress: Progress,
+    ) -> None:
+        self._fused = fused
+        self._plain = plain
+        self._converted = converted
+        self._exported = exported
+        self._inputs = inputs
+        self._compiler = compiler
+        self._progress = progress
+        self._executors: dict[int, Executor] = {}
+
+    def executor(self, program: Program) -> Executor:
+        """The program's executor, its kernels compiled on first use."""
+        if id(program) not in self._executors:
+            self._executors[id(program)] = Executor(
+                program, self._compiler, progress=lambda done, total: self._progress("compile", done, total)
+            )
+        return self._executors[id(program)]
+
+    def outputs(self) -> dict[str, object]:
+        """What the optimized program computes."""
+        return self.executor(self._fused).run(self._fed(self._fused))
+
+    def close(self) -> None:
+        """Give the threads back."""
+        for executor in self._executors.values():
+            executor.close()
+
+    def verify(self, runs_here: bool) -> Json:
+        """Compare the program, where it can run, and the exported graph with the original.
+
+        Raises:
+            NumericsError: an output is beyond the tolerance.
+        """
+        options = self._fused.compilation.options
+        if runs_here:
+            self.executor(self._fused)
+        self._progress("verify", 0, 2)
+        expected, oracle = original(self._converted, self._inputs)
+        program: tuple[Difference, ...] = ()
+        if runs_here:
+            program = compare(expected, self.outputs(), options.tolerance)
+        self._progress("verify", 1, 2)
+        graph: tuple[Difference, ...] = ()
+        if oracle.name == "onnxruntime":
+            graph = compare(
+                expected, runtime(self._exported, threads=1, optimized=True)(self._inputs), options.tolerance
+            )
+        check((*program, *graph))
+        self._progress("verify", 2, 2)
+        return _verification(oracle, program, graph)
+
+    def benchmark(self, seconds: float) -> _Measured:
+        """Samples of the program, of the same program unfused, and of onnxruntime, in turn."""
+        threads = self._fused.compilation.options.threads
+        fused, plain = self.executor(self._fused), self.executor(self._plain)
+        self._progress("benchmark", 0, 1)
+        with pinned(threads):
+            works: list[Callable[[], object]] = [
+                self._inference(fused),
+                self._inference(plain),
+            ]
+            try:
+                peer = runtime(self._converted, threads=threads, optimized=True)
+                peer(self._inputs)
+                works.append(lambda: peer(self._inputs))
+                refused = ""
+            except Exception as cause:  # any refusal of the peer is told in the report
+                refused = str(cause).strip().splitlines()[0][:300]
+            samples = measure_in_turn(works, seconds)
+            fused.feed(self._fed(self._fused))
+            runs = [fused.step_seconds() for _ in range(max(3, min(20, len(samples[0].seconds))))]
+        self._progress("benchmark", 1, 1)
+        steps = tuple(float(s) for s in np.median(np.array(runs), axis=0)) if runs[0] else ()
+        return _Measured(samples[0], samples[1], refused or samples[2], steps)
+
+    def _inference(self, executor: Executor) -> Callable[[], object]:
+        inputs = self._fed(executor.program)
+        return lambda: executor.run(inputs)
+
+    def _fed(self, program: Program) -> dict[str, object]:
+        """The inputs that the program still has; a bound value is none of them."""
+        names = {v.name for v in program.compilation.graph.inputs}
+        return {k: v for k, v in self._inputs.items() if k in names}
+
+
+def _part(phase: str, progress: Progress) -> Progress:
+    return lambda _name, done, total: progress(phase, done, total)
+
+
+def _verification(oracle: Oracle, program: Iterable[Difference], graph: Iterable[Difference]) -> Json:
+    return {
+        "oracle": oracle.name,
+        "reason": oracle.reason,
+        "outputs": [d.to_json() for d in program],
+        "exported": [d.to_json() for d in graph],
+    }
+
+
+def _timings(fused: Program, plain: Program, measured: _Measured | None, target: Target) -> Json:
+    steps = measured.steps if measured else tuple(s.choice.seconds for s in fused.steps)
+    total = sum(steps) or 1.0
+    operators = [
+        {
+            "name": step.group.name,
+            "op": "+".join(n.op_type for n in step.group.nodes),
+            "implementation": step.choice.implementation.name,
+            "backend": step.choice.implementation.backend,
+            "seconds": seconds,
+            "share": seconds / total,
+        }
+        for step, seconds in zip(fused.steps, steps, strict=True)
+    ]
+    options = fused.compilation.options
+    return {
+        "schema": "stowplan.timings/1",
+        "kind": "measured" if measured else "predicted",
+        "machine": {
+            "cpu_model": target.cpu_model,
+            "flags": list(target.isa),
+            "cores": target.cores,
+            "threads": options.threads,
+        },
+        "optimized": measured.optimized.to_json() if measured else _prediction(fused),
+        "unfused": measured.unfused.to_json() if measured else _prediction(plain),
+        "onnxruntime": _peer(measured),
+        "operators": sorted(operators, key=lambda o: -float(str(o["seconds"]))),
+    }
+
+
+def _peer(measured: _Measured | None) -> Json:
+    if measured is None:
+        return {"unavailable": "this machine is not the target"}
+    if isinstance(measured.peer, str):
+        return {"unavailable": measured.peer}
+    return measured.peer.to_json()
+
+
+def _prediction(program: Program) -> Json:
+    seconds = sum(s.choice.seconds for s in program.steps)
+    return {"p10": seconds, "p50": seconds, "p90": seconds, "samples": [], "warmup": 0}
+
+
+def _summary(
+    path: Path, loaded: Loaded, fused: Program, plain: Program, timings: Json, verification: Json | None
+) -> Json:
+    compilation: Compilation = fused.compilation
+    solution = fused.placement.solution
+    fallback = [s for s in fused.steps if s.is_host]
+    return {
+        "schema": "stowplan.summary/1",
+        "model": compilation.graph.name or path.stem,
+        "target": compilation.target.name,
+        "nodes": {
+            "original": loaded.original_nodes,
+            "canonical": len(compilation.graph),
+            "before": len(plain.steps),
+            "after": len(fused.steps),
+        },
+        "peak_bytes": {"before": plain.placement.solution.peak, "after": solution.peak},
+        "lower_bound": solution.lower_bound,
+        "gap": solution.gap,
+        "naive_bytes": fused.placement.naive,
+        "latency": {
+            "before": timings["unfused"]["p50"],
+            "after": timings["optimized"]["p50"],
+            "onnxruntime": timings["onnxruntime"].get("p50"),
+        },
+        "timings": timings["kind"],
+        "verification": verification,
+        "steps": {
+            "compiled": sum(bool(s.calls) and not s.is_host for s in fused.steps),
+            "views": sum(not s.calls for s in fused.steps),
+            "fallback": len(fallback),
+        },
+        "operators": timings["operators"][:25],
+        "passes": [{"name": r.name, "seconds": r.seconds, "nodes": r.nodes} for r in compilation.records],
+        "notes": [*loaded.notes, *compilation.notes],
+    }
+
+
+def _write_reports(folder: Path, fused: Program, summary: Json, timings: Json) -> None:
+    compilation = fused.compilation
+    memory = report.memory_json(compilation)
+    decisions = report.decisions_json(compilation)
+    _write(folder / "plan.json", report.plan_json(compilation))
+    _write(folder / "memory.json", memory)
+    _write(folder / "decisions.json", decisions)
+    _write(folder / "timings.json", timings)
+    (folder / "report.html").write_text(report.report_html(summary, memory, timings, decisions))
+
+
+def _write(path: Path, content: Json) -> None:
+    path.write_text(json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n")
+
+
+def _write_outputs(path: Path, outputs: Mapping[str, object]) -> None:
+    """Outputs as arrays in an .npz; a sequence becomes one array per element, `name.0` and on."""
+    arrays: dict[str, Any] = {}
+    for name, value in outputs.items():
+        if isinstance(value, list):
+            arrays.update({f"{name}.{i}": np.asarray(v) for i, v in enumerate(value)})
+        else:
+            arrays[name] = np.asarray(value)
+    np.savez_compressed(path, **arrays)

@@ -1,0 +1,278 @@
+"""From a plan to buffers: which values share bytes, how many, and for how long.
+
+Views (`Choice.views`) must share; in-place pairs (`Choice.inplace`) share where the input's whole
+class dies in the step. What the graph takes, returns or holds as weights has memory of its own;
+dynamic values live on the host.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import onnx_ir as ir
+
+from app.engine import graph
+from app.engine.memory.alias import AliasClasses, in_order
+from app.engine.memory.problem import Buffer, Problem
+from app.engine.plan import Choice, Compilation, Group, KernelCall, Space, Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The bytes of one alias class.
+
+    Attributes:
+        id: unique among storages and scratch.
+        values: by first use.
+        nbytes: of the largest value.
+        root: what owns the memory outside the arena; None in the arena.
+        first: the step that writes first; -1 for inputs and weights.
+        last: the last step that reads or writes.
+        reason: why it exists, and why it is shared.
+    """
+
+    id: str
+    values: tuple[ir.Value, ...]
+    space: Space
+    nbytes: int
+    root: ir.Value | None
+    first: int
+    last: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """One workspace of one step."""
+
+    id: str
+    step: int
+    nbytes: int  # of all threads together
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StorageGraph:
+    """All memory that a plan touches.
+
+    Attributes:
+        workspaces: ids of scratch by group, one per Workspace argument of its calls, in order;
+            an object that is passed twice is named twice.
+        problem: what lies in the arena, as buffers.
+        naive: bytes if no memory of the arena were ever used twice.
+        unplanned: dynamic values, by first use.
+    """
+
+    storages: tuple[Storage, ...]
+    scratch: tuple[Scratch, ...]
+    workspaces: Mapping[Group, tuple[str, ...]]
+    problem: Problem
+    naive: int
+    unplanned: tuple[ir.Value, ...]
+
+
+Lives: TypeAlias = Mapping[ir.Value, tuple[int, int]]
+Steps: TypeAlias = tuple[tuple[Group, Choice], ...]
+
+
+def build(compilation: Compilation) -> StorageGraph:
+    """The storage graph of a plan with implementations and an order.
+
+    Raises:
+        ValueError: a chosen view is not legal, a step reads what no earlier step writes, or no
+            step writes a graph output.
+    """
+    plan = compilation.plan
+    assert plan.order is not None
+    assert plan.implementation is not None
+    steps = tuple((group, plan.implementation[group]) for group in plan.order)
+    owners = owned(compilation)
+    lives = _lives(steps, owners)
+    classes = AliasClasses(owners, lambda v: value_bytes(v, compilation), lives)
+    notes = {**share_views(steps, classes), **_share_inplace(steps, classes)}
+
+    taken: set[str] = set()
+    planned = tuple(v for v in lives if not graph.is_dynamic(v))
+    storages = _storages(planned, steps, classes, lives, notes, taken)
+    scratch, workspaces = _scratch(steps, compilation.options.threads, taken)
+    alignment = compilation.target.memories[0].alignment
+    buffers = (
+        *(Buffer(s.id, s.first, s.last + 1, s.nbytes, alignment) for s in storages if s.space == "arena"),
+        *(Buffer(s.id, s.step, s.step + 1, s.nbytes, alignment) for s in scratch),
+    )
+    alone = [value_bytes(v, compilation) for v in planned if v not in owners] + [s.nbytes for s in scratch]
+    naive = sum(-(-n // alignment) * alignment for n in alone)
+    unplanned = tuple(v for v in lives if graph.is_dynamic(v))
+    return StorageGraph(storages, scratch, workspaces, Problem(buffers), naive, unplanned)
+
+
+def value_bytes(value: ir.Value, compilation: Compilation) -> int:
+    """Bytes of a static value in its layout, padding included."""
+    layout = (compilation.plan.layout or {}).get(value)
+    if layout is None:
+        return graph.nbytes(value)
+    kind = graph.dtype(value)
+    assert kind is not None
+    return layout.elements(graph.static_shape(value)) * kind.itemsize
+
+
+def touched(group: Group, choice: Choice) -> tuple[ir.Value, ...]:
+    """Every value that a step reads or writes, those inside the group that its calls name included."""
+    named: list[ir.Value | None] = [*group.inputs, *group.outputs]
+    named += [v for pair in choice.views for v in pair]
+    for call in choice.calls:
+        if isinstance(call, KernelCall):
+            named += [a for a in call.arguments if isinstance(a, ir.Value)]
+        else:
+            named += [*call.inputs, *call.outputs]
+    # An omitted optional output is a value without a name.
+    return tuple(dict.fromkeys(v for v in named if v is not None and v.name))
+
+
+def view_classes(compilation: Compilation) -> AliasClasses:
+    """Alias classes to choose views with: ask `view_refusal`, then merge what is chosen."""
+    return AliasClasses(owned(compilation), lambda v: value_bytes(v, compilation), {})
+
+
+def view_refusal(source: ir.Value, view: ir.Value, classes: AliasClasses) -> str | None:
+    """Why `view` may not be the bytes of `source`, given what is merged so far; else None.
+
+    It may not when one is dynamic, when sizes differ, or when the bytes would have two owners
+    among graph inputs, weights and graph outputs: two outputs that would be one array, an output
+    that is a view of an input.
+    """
+    for value in (source, view):
+        if graph.is_dynamic(value):
+            return f"{value.name!r} is dynamic and has no address"
+    return classes.view_refusal(source, view)
+
+
+def owned(compilation: Compilation) -> Mapping[ir.Value, Space]:
+    """Values with memory of their own, and where it is; an output that is an input lives there."""
+    owners: dict[ir.Value, Space] = dict.fromkeys(compilation.graph.outputs, "output")
+    owners.update(dict.fromkeys(compilation.graph.initializers.values(), "weights"))
+    owners.update(dict.fromkeys(compilation.graph.inputs, "input"))
+    return owners
+
+
+def _lives(steps: Steps, owners: Mapping[ir.Value, Space]) -> Lives:
+    """First and last step of every value that a step touches; -1 is before the first."""
+    lives = {v: (-1, -1) for v, space in owners.items() if space != "output"}
+    made = {v for group, _ in steps for node in group.nodes for v in node.outputs}
+    for step, (group, choice) in enumerate(steps):
+        inside = {v for node in group.nodes for v in node.outputs}
+        for value in touched(group, choice):
+            if value in lives:
+                lives[value] = (lives[value][0], step)
+            elif value in inside:
+                lives[value] = (step, step)
+            elif value in made or value.const_value is None:
+                raise ValueError(f"step {step} {group.name!r} reads {value.name!r} before a step writes it")
+    missing = [v.name for v, space in owners.items() if space == "output" and v not in lives]
+    if missing:
+        raise ValueError(f"graph output {missing[0]!r} is written by no step")
+    return lives
+
+
+def share_views(steps: Steps, classes: AliasClasses) -> dict[ir.Value, str]:
+    """Merge every value with what it is a view of; a note for each view.
+
+    Raises:
+        ValueError: a view is not legal.
+    """
+    notes = {}
+    for group, choice in steps:
+        for source, view in choice.views:
+            refusal = view_refusal(source, view, classes)
+            if refusal is not None:
+                raise ValueError(
+                    f"{group.name!r}: {choice.implementation.name} takes {view.name!r} for a view of "
+                    f"{source.name!r}, which is not legal ({refusal}); one that copies is needed"
+                )
+            classes.merge(source, view)
+            notes[view] = f"{view.name!r} is a view of {source.name!r} ({choice.implementation.name})"
+    return notes
+
+
+def _share_inplace(steps: Steps, classes: AliasClasses) -> dict[ir.Value, str]:
+    """Merge what may be computed in place; views are merged already, so classes tell all readers."""
+    notes: dict[ir.Value, str] = {}
+    for step, (group, choice) in enumerate(steps):
+        everything = touched(group, choice) if choice.inplace else ()
+        static = {v for v in everything if not graph.is_dynamic(v)}
+        for source, output in choice.inplace:
+            if source not in static or output not in static or output in notes:
+                continue
+            if classes.inplace_refusal(step, group, everything, source, output) is None:
+                classes.merge(source, output)
+                allows = f"because {choice.implementation.name} allows it"
+                notes[output] = f"{output.name!r} in place of {source.name!r} {allows}"
+    return notes
+
+
+def _storages(
+    planned: tuple[ir.Value, ...],
+    steps: Steps,
+    classes: AliasClasses,
+    lives: Lives,
+    notes: Mapping[ir.Value, str],
+    taken: set[str],
+) -> tuple[Storage, ...]:
+    rows = []
+    for alias in {id(c): c for c in map(classes.of, planned)}.values():
+        values = in_order(alias.values, lives)
+        space = classes.space(alias)
+        owner = alias.owner or values[0]
+        if alias.first < 0:
+            reason = {"input": "graph input", "weights": "weights"}[space]
+        else:
+            group, choice = steps[alias.first]
+            reason = f"activation of {group.name!r} ({choice.implementation.name})"
+        shared = [notes[v] for v in values if v in notes]
+        rows.append(
+            Storage(
+                _unique(owner.name or "", taken),
+                values,
+                space,
+                alias.nbytes,
+                alias.owner,
+                alias.first,
+                alias.last,
+                "; ".join([reason, *shared]),
+            )
+        )
+    return tuple(rows)
+
+
+def _scratch(
+    steps: Steps, threads: int, taken: set[str]
+) -> tuple[tuple[Scratch, ...], dict[Group, tuple[str, ...]]]:
+    rows: list[Scratch] = []
+    by_group: dict[Group, tuple[str, ...]] = {}
+    for step, (group, choice) in enumerate(steps):
+        ids: dict[int, str] = {}  # equal workspaces are two; the same object is one
+        named = []
+        for call in choice.calls:
+            for argument in call.arguments if isinstance(call, KernelCall) else ():
+                if not isinstance(argument, Workspace):
+                    continue
+                if id(argument) not in ids:
+                    ids[id(argument)] = _unique(f"{group.name}.workspace", taken)
+                    copies = threads if argument.per_thread else 1
+                    reason = f"workspace of step {step} {group.name!r} ({choice.implementation.name})"
+                    if argument.per_thread:
+                        reason += f", {argument.nbytes} byte for each of {threads} threads"
+                    rows.append(Scratch(ids[id(argument)], step, argument.nbytes * copies, reason))
+                named.append(ids[id(argument)])
+        if named:
+            by_group[group] = tuple(named)
+    return tuple(rows), by_group
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    found, n = name, 1
+    while found in taken:
+        n += 1
+        found = f"{name}.{n}"
+    taken.add(found)
+    return found

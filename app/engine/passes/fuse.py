@@ -1,0 +1,163 @@
+"""Put neighbouring nodes into groups that one kernel computes.
+
+Every group has one value that leaves it through its last node, the root. A path that leaves
+the group can therefore only start at the root, so groups are convex and, taken together, form
+no cycle. What a group may hold is not decided here: an implementation accepts it or not.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from app.engine import graph
+from app.engine.plan import ELEMENTWISE, Compilation, Group
+from app.engine.registry import Known
+
+LONGEST_EPILOGUE = 16  # nodes after an anchor that are looked at
+LARGEST_TREE = 32  # elementwise nodes in one kernel: keeps registers and compile time in bounds
+
+
+@dataclass(frozen=True)
+class Fuse:
+    """Epilogues first, from the last anchor to the first; then trees of elementwise nodes.
+
+    A residual Add thus goes to the later of its two producers, where the other operand is ready.
+    """
+
+    enabled: bool = True
+
+    name: ClassVar[str] = "fuse"
+    reads: ClassVar[tuple[str, ...]] = ("partition",)
+    writes: ClassVar[tuple[str, ...]] = ("fusion",)
+    keeps: ClassVar[tuple[str, ...]] = ("partition",)
+
+    def __call__(self, compilation: Compilation) -> Compilation:
+        """Write the column `fusion`."""
+        work = _Work.of(compilation)
+        if self.enabled:
+            for node in reversed(work.nodes):
+                if not work.is_elementwise(node):
+                    work.take_first(_epilogues(node, work))
+            for node in reversed(work.nodes):
+                if work.is_elementwise(node) and node not in work.fusion:
+                    work.take_first(_trees(node, work))
+        for node in work.nodes:
+            if node not in work.fusion:
+                work.take(work.group((node,), node))
+        return compilation.with_plan(fusion={n: work.fusion[n] for n in work.nodes})
+
+
+@dataclass
+class _Work:
+    compilation: Compilation
+    nodes: tuple[ir.Node, ...]
+    index: dict[ir.Node, int]
+    readers: dict[ir.Value, tuple[ir.Node, ...]]
+    outputs: frozenset[ir.Value]
+    known: Known
+    fusion: dict[ir.Node, Group] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, compilation: Compilation) -> "_Work":
+        nodes = tuple(compilation.graph)
+        return cls(
+            compilation,
+            nodes,
+            {n: i for i, n in enumerate(nodes)},
+            graph.readers(compilation.graph),
+            frozenset(compilation.graph.outputs),
+            Known(compilation.target, compilation.options.threads),
+        )
+
+    def is_elementwise(self, node: ir.Node) -> bool:
+        row = self.compilation.registry.operator(node)
+        return row is not None and row.elementwise and len(node.outputs) == 1
+
+    def escapes(self, value: ir.Value, members: set[ir.Node]) -> bool:
+        return value in self.outputs or any(r not in members for r in self.readers.get(value, ()))
+
+    def same_part(self, a: ir.Node, b: ir.Node) -> bool:
+        partition = self.compilation.plan.partition
+        assert partition is not None
+        return partition[a].backend == partition[b].backend
+
+    def group(self, nodes: tuple[ir.Node, ...], anchor: ir.Node) -> Group:
+        op = ELEMENTWISE if all(self.is_elementwise(n) for n in nodes) else anchor.op_type
+        members = set(nodes)
+        if len(nodes) == 1:  # an output that nobody reads still needs memory to be written to
+            return graph.group(nodes, anchor, op, lambda value: bool(value.name))
+        return graph.group(nodes, anchor, op, lambda value: self.escapes(value, members))
+
+    def accepted(self, group: Group) -> bool:
+        partition = self.compilation.plan.partition
+        assert partition is not None
+        rows = self.compilation.registry.candidates(group.op, (partition[group.anchor].backend,))
+        return any(row.unless(group, self.known) is None for row in rows)
+
+    def take_first(self, proposals: Iterator[Group]) -> None:
+        for group in proposals:
+            if self.accepted(group):
+                self.take(group)
+                return
+
+    def take(self, group: Group) -> None:
+        for node in group.nodes:
+            self.fusion[node] = group
+
+
+def _epilogues(anchor: ir.Node, work: _Work) -> Iterator[Group]:
+    """Groups of an anchor and the elementwise nodes that follow from it, largest first."""
+    if anchor in work.fusion or not anchor.outputs:
+        return
+    if graph.shape(anchor.outputs[0]) is None:
+        return
+    closed: list[tuple[ir.Node, ...]] = []
+    members: list[ir.Node] = [anchor]
+    frontier = {r for v in anchor.outputs for r in work.readers.get(v, ())}
+    while frontier and len(members) <= LONGEST_EPILOGUE:
+        node = min(frontier, key=lambda n: work.index[n])
+        frontier.discard(node)
+        if node in work.fusion or not work.is_elementwise(node) or not work.same_part(anchor, node):
+            break
+        if graph.shape(node.outputs[0]) != graph.shape(anchor.outputs[0]):
+            break
+        members.append(node)
+        frontier.update(work.readers.get(node.outputs[0], ()))
+        inside = set(members)
+        if not any(work.escapes(v, inside) for n in members[:-1] for v in n.outputs):
+            closed.append(tuple(members))
+    for nodes in reversed(closed):
+        yield work.group(nodes, anchor)
+
+
+def _trees(root: ir.Node, work: _Work) -> Iterator[Group]:
+    """The largest tree of elementwise nodes that only the root leaves, then smaller ones."""
+    size = LARGEST_TREE
+    while size > 1:
+        nodes = _tree(root, work, size)
+        if len(nodes) < 2:
+            return
+        yield work.group(nodes, root)
+        size = len(nodes) // 2
+
+
+def _tree(root: ir.Node, work: _Work, limit: int) -> tuple[ir.Node, ...]:
+    members = {root}
+    above = {v.producer() for v in root.inputs if v is not None}
+    shape = graph.shape(root.outputs[0])
+    if shape is None:
+        return (root,)
+    while above and len(members) < limit:
+        node = max((n for n in above if n is not None), key=lambda n: work.index[n], default=None)
+        above.discard(node)
+        if node is None:
+            break
+        if node in work.fusion or not work.is_elementwise(node) or not work.same_part(root, node):
+            continue
+        if graph.shape(node.outputs[0]) != shape or work.escapes(node.outputs[0], members):
+            continue
+        members.add(node)
+        above.update(v.producer() for v in node.inputs if v is not None)
+    return tuple(sorted(members, key=lambda n: work.index[n]))

@@ -1,0 +1,141 @@
+"""Decide the order of execution: as in the graph, unless another needs less memory."""
+
+import heapq
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from app.engine import graph
+from app.engine.memory.alias import AliasClass, AliasClasses
+from app.engine.memory.greedy import solve
+from app.engine.memory.order import Step, least_peak, schedule
+from app.engine.memory.problem import lower_bound
+from app.engine.memory.storage_graph import build, share_views, touched, view_classes
+from app.engine.plan import COLUMNS, Compilation, Group, KernelCall, Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Write the order: a stable topological one, or one found by search whose planned peak is lower."""
+
+    name: ClassVar[str] = "order"
+    reads: ClassVar[tuple[str, ...]] = ("fusion", "implementation")
+    writes: ClassVar[tuple[str, ...]] = ("order",)
+    keeps: ClassVar[tuple[str, ...]] = tuple(c for c in COLUMNS if c not in ("order", "placement"))
+
+    def __call__(self, compilation: Compilation) -> Compilation:
+        """The compilation with an order.
+
+        Raises:
+            ValueError: the groups depend on each other in a cycle.
+        """
+        needs = dependencies(compilation)
+        given = compilation.with_plan(order=_stable(needs))
+        peak = _peak(given)
+        steps, sizes = memory_steps(given, needs)
+        if peak <= least_peak(steps, sizes):
+            return given
+        found = schedule(steps, sizes, peak)
+        if found is None:
+            return given
+        assert given.plan.order is not None
+        better = given.with_plan(order=tuple(given.plan.order[i] for i in found))
+        # The search knows no offsets and estimates what is shared in place; the plan decides.
+        if lower_bound(build(better).problem) >= peak or _peak(better) >= peak:
+            return given
+        note = f"order: peak {peak} byte in graph order, {_peak(better)} byte in the order found"
+        return replace(better, notes=(*better.notes, note))
+
+
+def dependencies(compilation: Compilation) -> dict[Group, frozenset[Group]]:
+    """By group, in graph order, the groups that must run before it."""
+    chosen = compilation.plan.implementation
+    assert chosen is not None
+    groups = compilation.plan.groups
+    maker = {v: group for group in groups for node in group.nodes for v in node.outputs}
+    return {
+        group: frozenset(maker[v] for v in touched(group, chosen[group]) if v in maker) - {group}
+        for group in groups
+    }
+
+
+def memory_steps(
+    compilation: Compilation, needs: dict[Group, frozenset[Group]]
+) -> tuple[list[Step], list[int]]:
+    """The steps of a plan as the search sees them, and bytes by storage; indices are those of the order."""
+    plan = compilation.plan
+    assert plan.order is not None
+    assert plan.implementation is not None
+    alignment = compilation.target.memories[0].alignment
+    classes = view_classes(compilation)
+    share_views(tuple((group, plan.implementation[group]) for group in plan.order), classes)
+    storages: dict[int, int] = {}  # number by identity of the class
+    sizes: list[int] = []
+
+    def storage(alias: AliasClass) -> int:
+        if id(alias) not in storages:
+            storages[id(alias)] = len(sizes)
+            sizes.append(0 if alias.owner is not None else -(-alias.nbytes // alignment) * alignment)
+        return storages[id(alias)]
+
+    position = {group: i for i, group in enumerate(plan.order)}
+    steps = []
+    for group in plan.order:
+        choice = plan.implementation[group]
+        static = [v for v in touched(group, choice) if not graph.is_dynamic(v) and not _fixed(v, classes)]
+        workspaces = {
+            id(a): -(-a.nbytes * (compilation.options.threads if a.per_thread else 1) // alignment)
+            * alignment
+            for call in choice.calls
+            if isinstance(call, KernelCall)
+            for a in call.arguments
+            if isinstance(a, Workspace)
+        }
+        steps.append(
+            Step(
+                tuple(sorted(position[g] for g in needs[group])),
+                tuple(dict.fromkeys(storage(classes.of(v)) for v in static)),
+                tuple(
+                    (storage(classes.of(a)), storage(classes.of(b)))
+                    for a, b in choice.inplace
+                    if a in static and b in static and classes.of(a) is not classes.of(b)
+                ),
+                sum(workspaces.values()),
+                group.name,
+            )
+        )
+    return steps, sizes
+
+
+def _fixed(value: ir.Value, classes: AliasClasses) -> bool:
+    """Whether the value's memory is there whatever the order: inputs, weights and outputs."""
+    return classes.of(value).owner is not None
+
+
+def _stable(needs: dict[Group, frozenset[Group]]) -> tuple[Group, ...]:
+    """Of the groups that may run, always the first in graph order."""
+    groups = list(needs)
+    position = {group: i for i, group in enumerate(groups)}
+    users: dict[Group, list[Group]] = {group: [] for group in groups}
+    for group, before in needs.items():
+        for other in before:
+            users[other].append(group)
+    waiting = {group: len(before) for group, before in needs.items()}
+    ready = [position[group] for group in groups if not waiting[group]]
+    order = []
+    while ready:
+        group = groups[heapq.heappop(ready)]
+        order.append(group)
+        for user in users[group]:
+            waiting[user] -= 1
+            if not waiting[user]:
+                heapq.heappush(ready, position[user])
+    if len(order) != len(groups):
+        stuck = next(g.name for g in groups if waiting[g])
+        raise ValueError(f"group {stuck!r} depends on its own output through other groups")
+    return tuple(order)
+
+
+def _peak(compilation: Compilation) -> int:
+    return solve(build(compilation).problem).peak

@@ -1,0 +1,81 @@
+"""Give every byte of a plan its place: storage graph, greedy placement, validation, budget."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from app.engine.errors import CapacityError
+from app.engine.memory.greedy import solve
+from app.engine.memory.problem import Problem, Solution, live_bytes, validate
+from app.engine.memory.storage_graph import StorageGraph, build, value_bytes
+from app.engine.plan import COLUMNS, Compilation, Location, PlacedBuffer, Placement
+
+LISTED = 5  # live values that a message names
+
+
+@dataclass(frozen=True, slots=True)
+class PlanMemory:
+    """Write the placement; the order and the implementations are given."""
+
+    name: ClassVar[str] = "plan_memory"
+    reads: ClassVar[tuple[str, ...]] = ("implementation", "order")
+    writes: ClassVar[tuple[str, ...]] = ("placement",)
+    keeps: ClassVar[tuple[str, ...]] = tuple(c for c in COLUMNS if c != "placement")
+
+    def __call__(self, compilation: Compilation) -> Compilation:
+        """The compilation with a validated placement.
+
+        Raises:
+            CapacityError: the plan needs more than `options.memory_budget`, or than the target has.
+        """
+        storage = build(compilation)
+        asked = compilation.options.memory_budget
+        budget = compilation.target.budget if asked is None else asked
+        solution = solve(storage.problem)
+        if solution.peak > budget:
+            raise CapacityError(
+                _shortage(compilation, storage, solution, budget), needed=solution.peak, available=budget
+            )
+        validate(Problem(storage.problem.buffers, budget), solution)
+        return compilation.with_plan(placement=_placement(compilation, storage, solution))
+
+
+def _placement(compilation: Compilation, storage: StorageGraph, solution: Solution) -> Placement:
+    values: dict[ir.Value, Location] = {}
+    buffers = []
+    for row in storage.storages:
+        offset = solution.offsets[row.id] if row.space == "arena" else 0
+        for value in row.values:
+            values[value] = Location(row.space, offset, value_bytes(value, compilation), row.root)
+        if row.space == "arena":
+            names = tuple(v.name or "" for v in row.values)
+            buffers.append(
+                PlacedBuffer(row.id, "activation", offset, row.nbytes, row.first, row.last, names, row.reason)
+            )
+    buffers += [
+        PlacedBuffer(s.id, "workspace", solution.offsets[s.id], s.nbytes, s.step, s.step, (), s.reason)
+        for s in storage.scratch
+    ]
+    workspaces = {group: tuple(solution.offsets[i] for i in ids) for group, ids in storage.workspaces.items()}
+    unplanned = tuple(v.name or "" for v in storage.unplanned)
+    ordered = tuple(sorted(buffers, key=lambda b: (b.first, b.offset, b.name)))
+    return Placement(values, workspaces, ordered, solution, storage.naive, unplanned)
+
+
+def _shortage(compilation: Compilation, storage: StorageGraph, solution: Solution, budget: int) -> str:
+    """What does not fit, where it is largest, and what to do about it."""
+    assert compilation.plan.order is not None
+    step, needed = max(live_bytes(storage.problem), key=lambda at: at[1])
+    live = sorted(
+        (b for b in storage.problem.buffers if b.lower <= step < b.upper and b.size),
+        key=lambda b: (-b.extent, b.id),
+    )
+    listed = ", ".join(f"{b.id!r} {b.extent} byte" for b in live[:LISTED])
+    more = f" and {len(live) - LISTED} more" if len(live) > LISTED else ""
+    memory = compilation.target.memories[0].name
+    return (
+        f"memory {memory!r}: the budget is {budget} byte, the plan needs {solution.peak} byte; "
+        f"its largest step {step} {compilation.plan.order[step].name!r} alone needs {needed} byte "
+        f"({len(live)} live: {listed}{more}); raise memory_budget, or set prefer to 'memory'"
+    )

@@ -1,0 +1,128 @@
+"""Choose an implementation for every group: what may run, by predicates; what should, by cost."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from app.engine.errors import KernelError
+from app.engine.plan import Call, Choice, Compilation, Decision, Group, KernelCall, Workspace
+from app.engine.registry import Implementation, Known
+
+
+@dataclass(frozen=True)
+class SelectImplementations:
+    """The cheapest row whose predicate refuses nothing, within the backend of the partition.
+
+    What may share memory is read from the chosen row, so the memory plan follows the choice
+    (apache/mxnet issue 13598).
+    """
+
+    name: ClassVar[str] = "select_implementations"
+    reads: ClassVar[tuple[str, ...]] = ("partition", "fusion", "storage", "layout")
+    writes: ClassVar[tuple[str, ...]] = ("implementation",)
+    keeps: ClassVar[tuple[str, ...]] = ("partition", "fusion", "storage", "dispatch", "layout")
+
+    def __call__(self, compilation: Compilation) -> Compilation:
+        """Write the column `implementation`, and a decision per group."""
+        known = Known(compilation.target, compilation.options.threads)
+        views = ViewClasses(frozenset(compilation.graph.outputs))
+        chosen: dict[Group, Choice] = {}
+        decisions: list[Decision] = []
+        for group in compilation.plan.groups:
+            chosen[group], decision = choose(group, compilation, known, views)
+            decisions.append(decision)
+        return replace(compilation.with_plan(implementation=chosen), decisions=tuple(decisions))
+
+
+@dataclass
+class ViewClasses:
+    """Which values are the same bytes by the views chosen so far, and which memory owns them."""
+
+    outputs: frozenset[ir.Value]
+    _root: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    _output: dict[ir.Value, ir.Value] = field(default_factory=dict)
+
+    def refusal(self, source: ir.Value, view: ir.Value) -> str | None:
+        """Why `view` cannot be the bytes of `source`: memory has one owner."""
+        if view not in self.outputs:
+            return None
+        root = self._root.get(source, source)
+        if root.is_graph_input() or root.const_value is not None:
+            return f"the graph output {view.name!r} would be the memory of {root.name!r}"
+        other = self._output.get(root, root if root in self.outputs else None)
+        return (
+            None
+            if other is None
+            else f"the graph outputs {other.name!r} and {view.name!r} would share memory"
+        )
+
+    def join(self, source: ir.Value, view: ir.Value) -> None:
+        """Record that `view` is the bytes of `source`."""
+        root = self._root.get(source, source)
+        self._root[view] = root
+        if view in self.outputs:
+            self._output[root] = view
+
+
+def choose(
+    group: Group, compilation: Compilation, known: Known, views: ViewClasses
+) -> tuple[Choice, Decision]:
+    """The choice for one group and why.
+
+    Raises:
+        KernelError: no implementation applies, which the partition should have excluded.
+    """
+    partition = compilation.plan.partition
+    assert partition is not None
+    backend = partition[group.anchor].backend
+    alternatives: list[Mapping[str, object]] = []
+    accepted: list[tuple[float, int, Implementation]] = []
+    for row in compilation.registry.candidates(group.op, compilation.target.backends):
+        reason = row.unless(group, known)
+        if reason is None:
+            reason = next((r for pair in row.views(group, known) if (r := views.refusal(*pair))), None)
+        seconds = None
+        if reason is None:
+            seconds = row.cost(group, known)
+            if row.backend == backend:
+                accepted.append((seconds, row.rank, row))
+        alternatives.append({"name": row.name, "backend": row.backend, "seconds": seconds, "reason": reason})
+    if not accepted:
+        told = "; ".join(f"{a['name']}: {a['reason']}" for a in alternatives)
+        raise KernelError(
+            f"{group.op} {group.name!r}: no implementation on backend {backend!r} ({told})",
+            pointer=f"node:{group.name}",
+        )
+    seconds, _, row = min(accepted, key=lambda a: a[:2])
+    pairs = row.views(group, known)
+    for pair in pairs:
+        views.join(*pair)
+    calls = row.lower(group, known)
+    choice = Choice(row, calls, row.inplace(group, known), seconds, pairs)
+    others = tuple(a for a in alternatives if a["name"] != row.name)
+    decision = Decision(group.name, group.op, row.name, _reason(row, seconds, accepted, others), others)
+    return choice, decision
+
+
+def workspace_bytes(calls: tuple[Call, ...], threads: int) -> int:
+    """Scratch memory of a step; a Workspace that several calls share counts once."""
+    scratch = {
+        id(a): a for c in calls if isinstance(c, KernelCall) for a in c.arguments if isinstance(a, Workspace)
+    }
+    return sum(w.nbytes * (threads if w.per_thread else 1) for w in scratch.values())
+
+
+def _reason(
+    row: Implementation,
+    seconds: float,
+    accepted: list[tuple[float, int, Implementation]],
+    others: tuple[Mapping[str, object], ...],
+) -> str:
+    if row.op == "*":
+        refused = [f"{o['name']}: {o['reason']}" for o in others if o["reason"]]
+        return "; ".join(refused) or "no other backend has a row for this operator"
+    if len(accepted) == 1:
+        return "the only implementation that applies"
+    return f"predicted {seconds * 1e6:.3g} us, the least of {len(accepted)}"

@@ -1,0 +1,87 @@
+"""A program: the plan as a sequence of steps over one arena, ready to be bound to memory."""
+
+from dataclasses import dataclass
+
+from app.engine.plan import (
+    Call,
+    Choice,
+    Compilation,
+    Constant,
+    Group,
+    HostCall,
+    KernelCall,
+    Placement,
+    Workspace,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One group in its turn.
+
+    `workspaces` are the arena offsets of the scratch memory of its calls, by identity of the
+    Workspace argument.
+    """
+
+    index: int
+    group: Group
+    choice: Choice
+    workspaces: dict[int, int]
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """What runs; empty for a view."""
+        return self.choice.calls
+
+    @property
+    def is_host(self) -> bool:
+        """Whether Python runs it, outside the compiled driver."""
+        return any(isinstance(c, HostCall) for c in self.calls)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Steps in order, and where their values live."""
+
+    compilation: Compilation
+    steps: tuple[Step, ...]
+    placement: Placement
+
+    @property
+    def arena_bytes(self) -> int:
+        """Size of the arena."""
+        return self.placement.solution.peak
+
+    @property
+    def kernels(self) -> tuple[tuple[str, tuple[str, ...], tuple[object, ...] | None, bool], ...]:
+        """Every distinct kernel to compile: name, types, static arguments, takes_thread."""
+        return tuple(
+            dict.fromkeys(
+                (c.kernel, c.types, c.static, c.takes_thread)
+                for s in self.steps
+                for c in s.calls
+                if isinstance(c, KernelCall)
+            )
+        )
+
+
+def scratch(calls: tuple[Call, ...]) -> tuple[Workspace, ...]:
+    """The Workspace arguments of a step in order; one that is passed twice is there twice."""
+    return tuple(
+        a for c in calls if isinstance(c, KernelCall) for a in c.arguments if isinstance(a, Workspace)
+    )
+
+
+def build(compilation: Compilation) -> Program:
+    """The program of a compilation whose plan is complete."""
+    plan = compilation.plan
+    assert plan.order is not None
+    assert plan.implementation is not None
+    assert plan.placement is not None
+    steps = []
+    for index, group in enumerate(plan.order):
+        choice = plan.implementation[group]
+        offsets = plan.placement.workspaces.get(group, ())
+        workspaces = {id(w): offset for w, offset in zip(scratch(choice.calls), offsets, strict=True)}
+        steps.append(Step(index, group, choice, workspaces))
+    return Program(compilation, tuple(steps), plan.placement)

@@ -1,0 +1,95 @@
+"""From a model to something that runs, in this process."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+from app.engine import pipeline, program
+from app.engine.execute import Executor
+from app.engine.load import Loaded, load
+from app.engine.options import Bindings, Options
+from app.engine.passes.canonicalize import Canonicalize
+from app.engine.passes.fuse import Fuse
+from app.engine.passes.infer_layouts import InferLayouts
+from app.engine.passes.infer_storage import InferStorage
+from app.engine.passes.infer_types import InferTypes
+from app.engine.passes.order import Order
+from app.engine.passes.partition import Partition
+from app.engine.passes.plan_memory import PlanMemory
+from app.engine.passes.select_implementations import SelectImplementations
+from app.engine.pipeline import Pass, Progress, silent
+from app.engine.plan import Compilation
+from app.engine.program import Program
+from app.engine.registry import Registry
+from app.engine.registry import load as load_registry
+from app.engine.target import Target, host
+from app.kernels.cpu.compiler import Compiler
+
+FRONT: tuple[Pass, ...] = (InferTypes(), Canonicalize())
+
+
+def back(options: Options) -> tuple[Pass, ...]:
+    """The passes from a canonical graph to a complete plan."""
+    return (
+        Partition(),
+        Fuse(enabled=options.fuse),
+        InferStorage(),
+        InferLayouts(),
+        SelectImplementations(),
+        Order(),
+        PlanMemory(),
+    )
+
+
+def canonical(
+    loaded: Loaded,
+    target: Target,
+    options: Options,
+    bindings: Bindings,
+    registry: Registry,
+    progress: Progress = silent,
+) -> Compilation:
+    """The canonical graph of a loaded model, its types inferred; the model is used up."""
+    compilation = Compilation(loaded.model, target, registry, options, bindings)
+    return pipeline.run(compilation, FRONT, progress)
+
+
+def planned(compilation: Compilation, options: Options, progress: Progress = silent) -> Program:
+    """The program of a canonical graph under these options; the graph is left as it is."""
+    started = dataclasses.replace(compilation, options=options)
+    return program.build(pipeline.run(started, back(options), progress))
+
+
+class Session:
+    """A model planned for this machine and ready to run, in this process.
+
+    For models that are trusted, or inside the limited child: parsing happens here.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        kernels: Compiler,
+        *,
+        options: Options = Options(),  # noqa: B008  # frozen
+        bindings: Bindings = Bindings(),  # noqa: B008  # frozen
+        target: Target | None = None,
+        poison: bool = False,
+    ) -> None:
+        loaded = load(path)
+        self.compilation = canonical(loaded, target or host(), options, bindings, load_registry())
+        self.program = planned(self.compilation, options)
+        self._executor = Executor(self.program, kernels, poison=poison)
+
+    def run(self, inputs: Mapping[str, object]) -> dict[str, object]:
+        """Outputs by name; inputs that were bound to a value may be left out or given."""
+        names = {v.name for v in self.compilation.graph.inputs}
+        return self._executor.run({k: v for k, v in inputs.items() if k in names or k not in self._bound})
+
+    @property
+    def _bound(self) -> Mapping[str, object]:
+        return self.compilation.bindings.values
+
+    def close(self) -> None:
+        """End the executor's threads."""
+        self._executor.close()

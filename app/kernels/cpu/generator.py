@@ -1,0 +1,371 @@
+"""Register-tiled micro-kernels as explicit vector IR, built through numba intrinsics.
+
+Plain loops never keep a tile of accumulators in registers; vector IR does, and LLVM splits or
+widens it for the machine at hand. A generated module makes an intrinsic a global of its own and
+calls it, so that numba's disk cache finds it again (see `compiler`).
+
+Elements are float32, float64 or integers; `lanes` is the number of elements in a vector.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import llvmlite.ir as ll
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+ELEMENTS = {
+    "float32": (types.float32, ll.FloatType(), 4),
+    "float64": (types.float64, ll.DoubleType(), 8),
+    "int32": (types.int32, ll.IntType(32), 4),
+    "uint32": (types.uint32, ll.IntType(32), 4),
+    "int64": (types.int64, ll.IntType(64), 8),
+    "uint64": (types.uint64, ll.IntType(64), 8),
+}
+# What a tile does with its sums before it stores them, in this order.
+ACCUMULATE, SCALE, ROW_BIAS, COLUMN_BIAS, RESIDUAL, CLAMP = 1, 2, 4, 8, 16, 32
+ALPHA, BETA, LOW, HIGH = 0, 1, 2, 3  # places in the scalars of a tile
+SCALARS = 4
+
+_I1, _I32, _I64 = ll.IntType(1), ll.IntType(32), ll.IntType(64)
+
+
+def _int(n: int) -> ll.Constant:
+    return ll.Constant(_I64, n)
+
+
+@intrinsic
+def at(_context, pointer, index):
+    """The address of pointer[index]."""
+
+    def generate(_context, builder, _signature, values):
+        return builder.gep(values[0], [values[1]])
+
+    return pointer(pointer, types.int64), generate
+
+
+class _Vectors:
+    """Vector instructions on `lanes` elements, written by a builder."""
+
+    def __init__(self, builder: Any, dtype: str, lanes: int) -> None:
+        self.b = builder
+        self.scalar, self.element, self.nbytes = ELEMENTS[dtype]
+        self.lanes = lanes
+        self.floating = dtype.startswith("float")
+        self.type = ll.VectorType(self.element, lanes)
+        self.zero = ll.Constant(self.type, [0.0 if self.floating else 0] * lanes)
+        self.suffix = f"v{lanes}{'f' if self.floating else 'i'}{self.nbytes * 8}"
+
+    def _function(self, name: str, result: Any, arguments: list[Any]) -> Any:
+        return cgutils.get_or_insert_function(self.b.module, ll.FunctionType(result, arguments), name)
+
+    def at(self, pointer: Any, index: Any) -> Any:
+        index = _int(index) if isinstance(index, int) else index
+        return self.b.gep(pointer, [index], inbounds=True)
+
+    def load(self, pointer: Any, lanes: int = 0) -> Any:
+        kind = ll.VectorType(self.element, lanes) if lanes else self.type
+        return self.b.load(self.b.bitcast(pointer, kind.as_pointer()), align=self.nbytes)
+
+    def store(self, value: Any, pointer: Any) -> None:
+        self.b.store(value, self.b.bitcast(pointer, value.type.as_pointer()), align=self.nbytes)
+
+    def splat(self, value: Any) -> Any:
+        undefined = ll.Constant(self.type, ll.Undefined)
+        first = self.b.insert_element(undefined, value, ll.Constant(_I32, 0))
+        return self.b.shuffle_vector(
+            first, undefined, ll.Constant(ll.VectorType(_I32, self.lanes), [0] * self.lanes)
+        )
+
+    def broadcast(self, pointer: Any) -> Any:
+        return self.splat(self.b.load(pointer, align=self.nbytes))
+
+    def add(self, x: Any, y: Any) -> Any:
+        return self.b.fadd(x, y) if self.floating else self.b.add(x, y)
+
+    def multiply(self, x: Any, y: Any) -> Any:
+        return self.b.fmul(x, y) if self.floating else self.b.mul(x, y)
+
+    def fma(self, x: Any, y: Any, z: Any) -> Any:
+        if not self.floating:
+            return self.b.add(self.b.mul(x, y), z)
+        function = self._function(f"llvm.fma.{self.suffix}", self.type, [self.type] * 3)
+        return self.b.call(function, [x, y, z])
+
+    def clamp(self, x: Any, low: Any, high: Any) -> Any:
+        """NaN stays NaN."""
+        x = self.b.select(self.b.fcmp_ordered("<", x, low), low, x)
+        return self.b.select(self.b.fcmp_ordered(">", x, high), high, x)
+
+    def below(self, bound: Any, offset: int = 0, lanes: int = 0, divide: int = 1) -> Any:
+        """Mask of the lanes whose number (divided, plus offset) is below `bound`."""
+        lanes = lanes or self.lanes
+        kind = ll.VectorType(_I64, lanes)
+        undefined = ll.Constant(kind, ll.Undefined)
+        first = self.b.insert_element(undefined, bound, ll.Constant(_I32, 0))
+        spread = self.b.shuffle_vector(first, undefined, ll.Constant(ll.VectorType(_I32, lanes), [0] * lanes))
+        return self.b.icmp_signed(
+            "<", ll.Constant(kind, [i // divide + offset for i in range(lanes)]), spread
+        )
+
+    def masked_load(self, pointer: Any, mask: Any, lanes: int = 0) -> Any:
+        """Zero where the mask is off; nothing is read there."""
+        lanes = lanes or self.lanes
+        kind = ll.VectorType(self.element, lanes)
+        address = self.b.bitcast(pointer, kind.as_pointer())
+        suffix = self.suffix.replace(f"v{self.lanes}", f"v{lanes}", 1)
+        function = self._function(
+            f"llvm.masked.load.{suffix}.p0",
+            kind,
+            [kind.as_pointer(), _I32, ll.VectorType(_I1, lanes), kind],
+        )
+        zero = ll.Constant(kind, [0.0 if self.floating else 0] * lanes)
+        return self.b.call(function, [address, ll.Constant(_I32, self.nbytes), mask, zero])
+
+    def masked_store(self, value: Any, pointer: Any, mask: Any) -> None:
+        address = self.b.bitcast(pointer, self.type.as_pointer())
+        function = self._function(
+            f"llvm.masked.store.{self.suffix}.p0",
+            ll.VoidType(),
+            [self.type, self.type.as_pointer(), _I32, ll.VectorType(_I1, self.lanes)],
+        )
+        self.b.call(function, [value, address, ll.Constant(_I32, self.nbytes), mask])
+
+
+def _choose(builder: Any, condition: Any, values: list[Any], changed: Any) -> list[Any]:
+    """`changed(i, value)` for all values where the condition holds, else the values."""
+    before = builder.block
+    do = builder.append_basic_block("do")
+    after = builder.append_basic_block("after")
+    builder.cbranch(condition, do, after)
+    builder.position_at_end(do)
+    new = [changed(i, v) for i, v in enumerate(values)]
+    done = builder.block
+    builder.branch(after)
+    builder.position_at_end(after)
+    result = []
+    for old, fresh in zip(values, new):
+        phi = builder.phi(old.type)
+        phi.add_incoming(old, before)
+        phi.add_incoming(fresh, done)
+        result.append(phi)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """Addresses of a tile's epilogue operands; see `tile`."""
+
+    sums: Any
+    sums_step: Any
+    rows: Any
+    rows_step: Any
+    columns: Any
+    residual: Any
+    residual_step: Any
+    scalars: Any
+    flags: Any
+
+    def apply(self, v: _Vectors, values: list[Any], places: list[tuple[Any, int]], mask: Any) -> list[Any]:
+        """The epilogue on vectors at (row, first column)."""
+        b = v.b
+        read = v.load if mask is None else lambda p: v.masked_load(p, mask)
+
+        def has(flag: int) -> Any:
+            return b.icmp_unsigned("!=", b.and_(self.flags, _int(flag)), _int(0))
+
+        def cell(base: Any, step: Any, place: tuple[Any, int]) -> Any:
+            return v.at(v.at(base, b.mul(place[0], step)), place[1])
+
+        values = _choose(
+            b, has(ACCUMULATE), values,
+            lambda i, x: v.add(x, read(cell(self.sums, self.sums_step, places[i]))),
+        )  # fmt: skip
+        values = _choose(
+            b, has(SCALE), values, lambda _i, x: v.multiply(x, v.broadcast(v.at(self.scalars, ALPHA)))
+        )
+        values = _choose(
+            b, has(ROW_BIAS), values,
+            lambda i, x: v.add(x, v.broadcast(v.at(self.rows, b.mul(places[i][0], self.rows_step)))),
+        )  # fmt: skip
+        values = _choose(
+            b, has(COLUMN_BIAS), values, lambda i, x: v.add(x, read(v.at(self.columns, places[i][1])))
+        )
+        values = _choose(
+            b, has(RESIDUAL), values,
+            lambda i, x: v.fma(
+                v.broadcast(v.at(self.scalars, BETA)),
+                read(cell(self.residual, self.residual_step, places[i])),
+                x,
+            ),
+        )  # fmt: skip
+        if v.floating:
+            values = _choose(
+                b, has(CLAMP), values,
+                lambda _i, x: v.clamp(
+                    x, v.broadcast(v.at(self.scalars, LOW)), v.broadcast(v.at(self.scalars, HIGH))
+                ),
+            )  # fmt: skip
+        return values
+
+
+def tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4) -> Any:
+    """An intrinsic that computes up to `rows` x `columns * lanes` elements of a matrix product.
+
+    It is called as
+        tile(a, a_row, a_k, b, b_k, k, c, c_row, m, n,
+             sums, sums_row, row_bias, row_bias_step, column_bias, residual, residual_row, scalars, flags)
+    and computes c[i * c_row + j] for i < m <= rows and j < n <= columns * lanes as the sum over
+    p < k of a[i * a_row + p * a_k] * b[p * b_k + j], plus what `flags` ask for:
+    ACCUMULATE adds sums[i * sums_row + j], SCALE multiplies by alpha, ROW_BIAS adds
+    row_bias[i * row_bias_step], COLUMN_BIAS adds column_bias[j], RESIDUAL adds
+    beta * residual[i * residual_row + j], CLAMP limits to [low, high] (floats only).
+    Each operand is read before c is written at that place, so c may be the residual or the sums.
+
+    b must be readable for all `columns * lanes` columns; a is read for m rows only, and c, sums,
+    column_bias and residual at valid columns only.
+    """
+    scalar = ELEMENTS[dtype][0]
+    address, number = types.CPointer(scalar), types.int64
+    signature = types.void(
+        address, number, number, address, number, number, address, number, number, number,
+        address, number, address, number, address, address, number, address, number,
+    )  # fmt: skip
+
+    def generate(context, builder, _signature, values):
+        (a, a_row, a_k, b, b_k, k, c, c_row, m, n, *rest) = values
+        v = _Vectors(builder, dtype, lanes)
+        epilogue = Epilogue(*rest)
+        last = builder.sub(m, _int(1))
+        starts = []
+        for r in range(rows):
+            row = builder.select(builder.icmp_signed("<", _int(r), m), _int(r), last)
+            starts.append(v.at(a, builder.mul(row, a_row)) if r else a)
+
+        def step(index: Any, pointer: Any, sums: list[Any]) -> list[Any]:
+            vectors = [v.load(v.at(pointer, j * lanes)) for j in range(columns)]
+            new = list(sums)
+            for r in range(rows):
+                x = v.broadcast(v.at(starts[r], index))
+                for j in range(columns):
+                    new[r * columns + j] = v.fma(x, vectors[j], new[r * columns + j])
+            return new
+
+        def loop(count: Any, index: Any, pointer: Any, sums: list[Any], times: int) -> Any:
+            """`times` steps, `count` times; the test is at the top, so a count of zero is fine."""
+            before = builder.block
+            head, body, end = (builder.append_basic_block(s) for s in ("head", "body", "end"))
+            builder.branch(head)
+            builder.position_at_end(head)
+            phis = [builder.phi(x.type) for x in (count, index, pointer, *sums)]
+            for phi, x in zip(phis, (count, index, pointer, *sums)):
+                phi.add_incoming(x, before)
+            left, i, p, *new = phis
+            builder.cbranch(builder.icmp_signed(">", left, _int(0)), body, end)
+            builder.position_at_end(body)
+            current, j, q = list(new), i, p
+            for _ in range(times):
+                current = step(j, q, current)
+                j, q = builder.add(j, a_k), v.at(q, b_k)
+            done = builder.block
+            for phi, x in zip(phis, (builder.sub(left, _int(1)), j, q, *current)):
+                phi.add_incoming(x, done)
+            builder.branch(head)
+            builder.position_at_end(end)
+            return i, p, new
+
+        buffer = cgutils.alloca_once(builder, ll.ArrayType(v.type, rows * columns))
+        buffer.align = lanes * v.nbytes
+        index, pointer, sums = loop(
+            builder.sdiv(k, _int(unroll)), _int(0), b, [v.zero] * (rows * columns), unroll
+        )
+        _, _, sums = loop(builder.srem(k, _int(unroll)), index, pointer, sums, 1)
+
+        full = builder.and_(
+            builder.icmp_signed(">=", m, _int(rows)), builder.icmp_signed(">=", n, _int(columns * lanes))
+        )
+        whole, part, end = (builder.append_basic_block(s) for s in ("whole", "part", "done"))
+        builder.cbranch(full, whole, part)
+        builder.position_at_end(whole)
+        places = [(_int(r), j * lanes) for r in range(rows) for j in range(columns)]
+        for x, (r, j) in zip(epilogue.apply(v, sums, places, None), places):
+            v.store(x, v.at(v.at(c, builder.mul(r, c_row)), j))
+        builder.branch(end)
+        # A ragged tile goes row by row through a buffer, under a mask: rare, so small code.
+        builder.position_at_end(part)
+        cells = builder.bitcast(buffer, v.element.as_pointer())
+        for i, x in enumerate(sums):
+            v.store(x, v.at(cells, i * lanes))
+        masks = [v.below(n, j * lanes) for j in range(columns)]
+        with cgutils.for_range(builder, m) as row:
+            for j in range(columns):
+                start = builder.mul(row.index, _int(columns * lanes))
+                x = v.load(v.at(cells, builder.add(start, _int(j * lanes))))
+                place = (row.index, j * lanes)
+                (x,) = epilogue.apply(v, [x], [place], masks[j])
+                v.masked_store(x, v.at(v.at(c, builder.mul(row.index, c_row)), j * lanes), masks[j])
+        builder.branch(end)
+        builder.position_at_end(end)
+        return context.get_dummy_value()
+
+    def body(_context, a, a_row, a_k, b, b_k, k, c, c_row, m, n, sums, sums_row, row_bias, row_bias_step,
+             column_bias, residual, residual_row, scalars, flags):  # fmt: skip
+        return signature, generate
+
+    return intrinsic(body)
+
+
+def spills(assembly: str) -> int:
+    """Vector registers that machine code moves to or from the stack in this text."""
+    move = r"vmov\w+\s+(?:%[xyz]mm\d+, -?\d*\(%rsp\)|-?\d*\(%rsp\), %[xyz]mm\d+)"
+    return len(re.findall(move, assembly))
+
+
+def copier(dtype: str, lanes: int, stride: int) -> Any:
+    """An intrinsic that copies a row with zeros around its valid part.
+
+    copy(y, x, low, high, n): y[i] = x[i * stride] for low <= i < high, 0 for the other i < n.
+    Up to lanes - 1 elements after y[n] are overwritten. x is read at valid places only.
+    """
+    scalar = ELEMENTS[dtype][0]
+    address, number = types.CPointer(scalar), types.int64
+    signature = types.void(address, address, number, number, number)
+
+    def generate(context, builder, _signature, values):
+        y, x, low, high, n = values
+        v = _Vectors(builder, dtype, lanes)
+        every = ll.Constant(ll.VectorType(_I32, lanes), [i * stride for i in range(lanes)])
+
+        def pick(wide: Any) -> Any:
+            return builder.shuffle_vector(wide, ll.Constant(wide.type, ll.Undefined), every)
+
+        count = builder.sdiv(builder.add(n, _int(lanes - 1)), _int(lanes))
+        with cgutils.for_range(builder, count) as loop:
+            start = builder.mul(loop.index, _int(lanes))
+            source, target = v.at(x, builder.mul(start, _int(stride))), v.at(y, start)
+            before, after = builder.sub(low, start), builder.sub(high, start)
+            # A strided vector ends with elements that belong to no lane, so one more must be valid.
+            inside = builder.and_(
+                builder.icmp_signed("<=", before, _int(0)),
+                builder.icmp_signed(">=", after, _int(lanes + (stride > 1))),
+            )
+            with builder.if_else(inside) as (whole, part):
+                with whole:
+                    v.store(pick(v.load(source, lanes * stride)), target)
+                with part:
+                    kind = ll.VectorType(_I1, lanes * stride)
+                    ours = ll.Constant(kind, [int(i % stride == 0) for i in range(lanes * stride)])
+                    mask = builder.and_(
+                        v.below(after, lanes=lanes * stride, divide=stride),
+                        builder.not_(v.below(before, lanes=lanes * stride, divide=stride)),
+                    )
+                    mask = builder.and_(mask, ours)
+                    v.store(pick(v.masked_load(source, mask, lanes * stride)), target)
+        return context.get_dummy_value()
+
+    def body(_context, y, x, low, high, n):
+        return signature, generate
+
+    return intrinsic(body)

@@ -1,0 +1,44 @@
+"""Copies whose source index is looked up axis by axis: Pad, nearest Resize, crops.
+
+y[i_0 … i_r] = x[t_0[i_0] + … + t_r[i_r]], or the fill value where any t is negative. The tables
+t hold offsets in elements of x, strides included. `table: int64[…]` starts with rank pairs (size,
+place of the axis's table) for the outer axes; the offsets follow.
+"""
+
+
+def lookup(x, y, fill, table, rank, row, n0, left, right, begin, end):
+    """The innermost axis has n0 entries at table[row:], those in [left, right) consecutive.
+
+    fill: T[1]. Units are rows of y.
+    """
+    value = fill[0]
+    previous = -1  # offset of the row just written: nearest Resize repeats rows
+    for unit in range(begin, end):
+        rest = unit
+        base = 0
+        inside = True
+        for axis in range(rank - 1, -1, -1):
+            n = table[2 * axis]
+            offset = table[table[2 * axis + 1] + rest % n]
+            rest = rest // n
+            inside = inside and offset >= 0
+            base += offset
+        target = unit * n0
+        if not inside:
+            for j in range(n0):
+                y[target + j] = value
+        elif base == previous:
+            for j in range(n0):
+                y[target + j] = y[target - n0 + j]
+        else:
+            for j in range(left):
+                offset = table[row + j]
+                y[target + j] = x[base + offset] if offset >= 0 else value
+            if left < right:
+                source = base + table[row + left]
+                for j in range(right - left):
+                    y[target + left + j] = x[source + j]
+            for j in range(right, n0):
+                offset = table[row + j]
+                y[target + j] = x[base + offset] if offset >= 0 else value
+        previous = base if inside else -1

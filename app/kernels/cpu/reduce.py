@@ -1,0 +1,177 @@
+"""Reductions over any set of axes, generated per operation and element type.
+
+Axes are collapsed to alternating kept and reduced groups first, so two loop orders are enough:
+`rows` when the innermost group is reduced (each output reads contiguous runs) and `columns` when
+it is kept (contiguous outputs accumulate side by side). float32 sums are collected in short
+float32 runs on many accumulators, and the runs in float64.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+RUN = 4096  # elements that one float32 partial sum spans: 128 for each of 32 accumulators
+DEPTH = 128  # rows that a float32 column accumulates before it is added to its total
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """One operation as Python expressions.
+
+    `element` is what an input `v` contributes, `step` joins two partial results `a` and `b`,
+    `finish` makes the output of the result `t` of `count` elements. `start` is the identity.
+    """
+
+    start: str
+    element: str
+    step: str
+    finish: str = "t"
+    adds: bool = True
+
+
+REDUCTIONS = {
+    "sum": Reduction("0", "v", "a + b"),
+    "mean": Reduction("0", "v", "a + b", "t / count"),
+    "l1": Reduction("0", "abs(v)", "a + b"),
+    "l2": Reduction("0", "v * v", "a + b", "math.sqrt(t)"),
+    "sum_square": Reduction("0", "v * v", "a + b"),
+    "log_sum": Reduction("0", "v", "a + b", "math.log(t)"),
+    "prod": Reduction("1", "v", "a * b"),
+    "max": Reduction("lowest", "v", "maximum(a, b)", adds=False),
+    "min": Reduction("highest", "v", "minimum(a, b)", adds=False),
+}
+
+_HEADER = """\
+import math
+
+from numba import bool_, float32, float64, int8, int32, int64, njit, uint8
+
+from app.kernels.cpu.extrema import maximum, minimum
+
+"""
+
+_ROWS = """\
+@njit({flags})
+def run(x, start, stop):
+    a = {narrow}({start})
+    for i in range(start, stop):
+        v = {load}
+        b = {element}
+        a = {step}
+    return a
+
+
+def kernel(x, y, n, k1, k2, a0, a1, a2, r0, r1, b0, b1, begin, end):
+    i2 = begin % k2
+    i1 = begin // k2 % k1
+    i0 = begin // k2 // k1
+    count = n * r0 * r1
+    for unit in range(begin, end):
+        first = i0 * a0 + i1 * a1 + i2 * a2
+        a = {wide}({start})
+        for j0 in range(r0):
+            for j1 in range(r1):
+                at = first + j0 * b0 + j1 * b1
+                for c in range(at, at + n, {RUN}):
+                    b = {wide}(run(x, c, min(c + {RUN}, at + n)))
+                    a = {step}
+        t = a
+        y[unit] = {dtype}({finish})
+        i2 += 1
+        if i2 == k2:
+            i2 = 0
+            i1 += 1
+            if i1 == k1:
+                i1 = 0
+                i0 += 1
+"""
+
+_COLUMNS = """\
+def kernel(
+    x, y, total, partial, columns, m, blocks, k1, k2, a0, a1, a2, r0, r1, r2, b0, b1, b2, begin, end, thread
+):
+    s = thread * columns
+    count = r0 * r1 * r2
+    for unit in range(begin, end):
+        low = unit % blocks * columns
+        width = min(columns, m - low)
+        kept = unit // blocks
+        first = kept // k2 // k1 * a0 + kept // k2 % k1 * a1 + kept % k2 * a2 + low
+        for j in range(s, s + width):
+            total[j] = {start}
+            partial[j] = {start}
+        pending = 0
+        for j0 in range(r0):
+            for j1 in range(r1):
+                for j2 in range(r2):
+                    at = first + j0 * b0 + j1 * b1 + j2 * b2
+                    for j in range(width):
+                        v = {load_column}
+                        b = {element}
+                        a = partial[s + j]
+                        partial[s + j] = {step}
+                    pending += 1
+                    if pending == {DEPTH}:
+                        pending = 0
+                        for j in range(s, s + width):
+                            a = total[j]
+                            b = {wide}(partial[j])
+                            total[j] = {step}
+                            partial[j] = {start}
+        out = kept * m + low
+        for j in range(width):
+            a = total[s + j]
+            b = {wide}(partial[s + j])
+            t = {step}
+            y[out + j] = {dtype}({finish})
+"""
+
+
+def _names(op: str, dtype: str, wide: str, narrow: str) -> dict[str, object]:
+    row = REDUCTIONS[op]
+    kind = np.dtype(dtype)
+    finish = row.finish
+    if kind.kind == "f":
+        low, high = "-math.inf", "math.inf"
+        load = "x[{}]"
+    else:
+        info = np.iinfo(kind) if kind.kind in "iu" else None
+        low, high = (str(info.min), str(info.max)) if info else ("0", "1")
+        load = f"{narrow}(x[{{}}])"
+        if op == "mean":  # truncates towards zero, as ONNX Runtime and C do
+            finish = "(t // count if t >= 0 else -(-t // count))"
+    start = {"lowest": low, "highest": high}.get(row.start, row.start)
+    return {
+        "flags": "fastmath={'reassoc', 'nsz'}" if row.adds else "",
+        "wide": wide,
+        "narrow": narrow,
+        "dtype": "uint8" if dtype == "bool" else dtype,
+        "start": f"{wide}({start})" if row.adds else f"{narrow}({start})",
+        "load": load.format("i"),
+        "load_column": load.format("at + j"),
+        "element": row.element,
+        "step": row.step,
+        "finish": finish,
+        "RUN": RUN,
+        "DEPTH": DEPTH,
+    }
+
+
+def rows(op: str, dtype: str, wide: str, narrow: str) -> str:
+    """Source of a kernel that reduces contiguous runs, each in type `narrow`, all of them in `wide`.
+
+    x: T, y: T[outputs]; an output with kept index (i0, i1, i2), whose last two extents are
+    k1, k2, reads r0 x r1 runs of n contiguous elements at i0 a0 + i1 a1 + i2 a2 + j0 b0 + j1 b1
+    (strides in elements). Units are outputs.
+    """
+    return _HEADER + _ROWS.format(**_names(op, dtype, wide, narrow))
+
+
+def columns(op: str, dtype: str, wide: str, narrow: str) -> str:
+    """Source of a kernel that reduces whole rows into a row, up to `columns` outputs at a time.
+
+    x: T, y: T[outer, m]; as in `rows`, but each kept index reads r0 x r1 x r2 rows of m elements.
+    total: wide[threads, columns]; partial: narrow[threads, columns]. Units are outer * blocks,
+    where a block is up to `columns` outputs of one row.
+    """
+    return _HEADER + _COLUMNS.format(**_names(op, dtype, wide, narrow))

@@ -1,0 +1,171 @@
+"""Softmax, its logarithm and log-sum-exp along one axis of row-major tensors.
+
+Exponentials are of differences to the largest element of a row, so they never overflow. `rows`
+kernels work on the innermost axis; `columns` kernels on another, with the innermost one in
+blocks of `columns` elements side by side.
+"""
+
+import math
+
+from numba import float64, njit
+
+from app.kernels.cpu.extrema import like, maximum
+from app.kernels.cpu.sums import total
+
+
+@njit
+def exp(v):
+    return like(v, math.exp(v))
+
+
+@njit
+def _largest(x, start, stop):
+    m = like(x[0], -math.inf)
+    for i in range(start, stop):
+        m = maximum(m, x[i])
+    return m
+
+
+@njit
+def _largest_of_columns(x, m, at, stride, n, s, width):
+    """m[s + j] = maximum over i of x[at + i * stride + j]."""
+    for j in range(s, s + width):
+        m[j] = -math.inf
+    for i in range(n):
+        line = at + i * stride
+        for j in range(width):
+            m[s + j] = maximum(m[s + j], x[line + j])
+
+
+def softmax_rows(x, y, n, begin, end):
+    """Rows of y = exp(x - max) / sum. x, y: T[rows, n], y may be x; units are rows."""
+    for row in range(begin, end):
+        start = row * n
+        stop = start + n
+        m = _largest(x, start, stop)
+        for i in range(start, stop):
+            y[i] = exp(x[i] - m)
+        scale = like(m, 1.0 / total(y, start, stop))
+        for i in range(start, stop):
+            y[i] *= scale
+
+
+def log_softmax_rows(x, y, scratch, n, span, begin, end, thread):
+    """Rows of y = x - max - log(sum(exp(x - max))).
+
+    x, y: T[rows, n], y may be x; scratch: T[threads, span], span >= n. Units are rows.
+    """
+    s = thread * span
+    for row in range(begin, end):
+        start = row * n
+        m = _largest(x, start, start + n)
+        for i in range(n):
+            scratch[s + i] = exp(x[start + i] - m)
+        shift = like(m, math.log(total(scratch, s, s + n)))
+        for i in range(start, start + n):
+            y[i] = (x[i] - m) - shift
+
+
+def softmax_columns(x, y, sums, m, columns, n, inner, blocks, begin, end, thread):
+    """Softmax along the middle axis. x, y: T[outer, n, inner], y may be x.
+
+    sums: float64[threads, columns]; m: T[threads, columns]. Units are outer * blocks.
+    """
+    s = thread * columns
+    for unit in range(begin, end):
+        low = unit % blocks * columns
+        width = min(columns, inner - low)
+        at = unit // blocks * n * inner + low
+        _largest_of_columns(x, m, at, inner, n, s, width)
+        for j in range(s, s + width):
+            sums[j] = 0.0
+        for i in range(n):
+            line = at + i * inner
+            for j in range(width):
+                e = exp(x[line + j] - m[s + j])
+                y[line + j] = e
+                sums[s + j] += e
+        for j in range(s, s + width):
+            m[j] = 1.0 / sums[j]
+        for i in range(n):
+            line = at + i * inner
+            for j in range(width):
+                y[line + j] *= m[s + j]
+
+
+def log_softmax_columns(x, y, sums, m, columns, n, inner, blocks, begin, end, thread):
+    """Logarithm of the softmax along the middle axis; arguments as `softmax_columns`."""
+    s = thread * columns
+    for unit in range(begin, end):
+        low = unit % blocks * columns
+        width = min(columns, inner - low)
+        at = unit // blocks * n * inner + low
+        _largest_of_columns(x, m, at, inner, n, s, width)
+        for j in range(s, s + width):
+            sums[j] = 0.0
+        for i in range(n):
+            line = at + i * inner
+            for j in range(width):
+                sums[s + j] += exp(x[line + j] - m[s + j])
+        for j in range(s, s + width):
+            sums[j] = math.log(sums[j])
+        for i in range(n):
+            line = at + i * inner
+            for j in range(width):
+                y[line + j] = (x[line + j] - m[s + j]) - like(x[0], sums[s + j])
+
+
+@njit
+def _log_sum_exp(largest, sum_of_exponentials):
+    # An infinite maximum is the result itself; its differences would be NaN.
+    if math.isinf(largest):
+        return float64(largest)
+    return math.log(sum_of_exponentials) + largest
+
+
+def log_sum_exp_rows(x, y, n, k1, k2, a0, a1, a2, r0, r1, b0, b1, begin, end):
+    """log(sum(exp(x))) of contiguous runs; arguments as `app.kernels.cpu.reduce:rows`."""
+    for unit in range(begin, end):
+        first = unit // k2 // k1 * a0 + unit // k2 % k1 * a1 + unit % k2 * a2
+        m = like(x[0], -math.inf)
+        for j0 in range(r0):
+            for j1 in range(r1):
+                at = first + j0 * b0 + j1 * b1
+                m = maximum(m, _largest(x, at, at + n))
+        t = 0.0
+        if not math.isinf(m):
+            for j0 in range(r0):
+                for j1 in range(r1):
+                    at = first + j0 * b0 + j1 * b1
+                    for i in range(at, at + n):
+                        t += exp(x[i] - m)
+        y[unit] = _log_sum_exp(m, t)
+
+
+def log_sum_exp_columns(
+    x, y, sums, m, columns, inner, blocks, k1, k2, a0, a1, a2, r0, r1, r2, b0, b1, b2, begin, end, thread
+):
+    """log(sum(exp(x))) of whole rows; arguments as `app.kernels.cpu.reduce:columns`."""
+    s = thread * columns
+    for unit in range(begin, end):
+        low = unit % blocks * columns
+        width = min(columns, inner - low)
+        kept = unit // blocks
+        first = kept // k2 // k1 * a0 + kept // k2 % k1 * a1 + kept % k2 * a2 + low
+        for j in range(s, s + width):
+            m[j] = -math.inf
+            sums[j] = 0.0
+        for j0 in range(r0):
+            for j1 in range(r1):
+                for j2 in range(r2):
+                    at = first + j0 * b0 + j1 * b1 + j2 * b2
+                    for j in range(width):
+                        m[s + j] = maximum(m[s + j], x[at + j])
+        for j0 in range(r0):
+            for j1 in range(r1):
+                for j2 in range(r2):
+                    at = first + j0 * b0 + j1 * b1 + j2 * b2
+                    for j in range(width):
+                        sums[s + j] += exp(x[at + j] - m[s + j])
+        for j in range(width):
+            y[kept * inner + low + j] = _log_sum_exp(m[s + j], sums[s + j])

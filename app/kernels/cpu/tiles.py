@@ -1,0 +1,51 @@
+"""Shapes of register tiles, and the packing of constant operands for them; NumPy only."""
+
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+# float32 lanes of a register: rows of a tile, rows of the small tile for what is left over,
+# vectors of columns, unroll. 6 x 2 accumulators are what 16 registers hold; unrolling further
+# lets LLVM hoist broadcasts and spill (87 moves to the stack at 4, none in the loop at 2).
+SHAPES = {4: (6, 4, 2, 2), 8: (6, 4, 2, 2), 16: (8, 4, 3, 4)}
+
+
+def lanes_of(dtype: str, lanes: int) -> int:
+    """Elements of a type in a register that holds `lanes` float32."""
+    return max(lanes * 4 // np.dtype(dtype).itemsize, 1)
+
+
+def row_groups(rows: int, block: int, lanes: int) -> list[tuple[int, int]]:
+    """(first row, rows) of every tile, for blocks of `block` rows. `product` walks the same way."""
+    large, small = SHAPES[lanes][:2]
+    groups = []
+    for first in range(0, rows, block):
+        row, end = first, min(first + block, rows)
+        while row < end:
+            left = end - row
+            size = small if large < left <= 2 * small else min(left, large)
+            groups.append((row, size))
+            row += size
+    return groups
+
+
+def pack_rows(a: Array, block: int, lanes: int) -> Array:
+    """[m, k] to one [k][rows] panel for every group of rows, one after the other; the size stays."""
+    panels = [a[r : r + size].T.ravel() for r, size in row_groups(a.shape[0], block, lanes)]
+    return np.concatenate(panels) if panels else np.zeros(0, a.dtype)
+
+
+def columns_of(dtype: str, lanes: int) -> int:
+    """Columns of a tile."""
+    return SHAPES[lanes][2] * lanes_of(dtype, lanes)
+
+
+def pack_columns(b: Array, width: int) -> Array:
+    """[..., k, n] to [..., ceil(n / width), k, width], filled up with zeros."""
+    *batch, k, n = b.shape
+    panels = -(-n // width)
+    wide = np.zeros((*batch, k, panels * width), b.dtype)
+    wide[..., :n] = b
+    return np.ascontiguousarray(np.moveaxis(wide.reshape(*batch, k, panels, width), -2, -3))

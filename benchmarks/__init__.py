@@ -1,0 +1,1 @@
+"""Side-by-side runs against peers. No test depends on a time."""

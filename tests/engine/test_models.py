@@ -1,0 +1,86 @@
+"""The development models, end to end in this process: loaded, planned, run in poisoned memory, verified."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.engine.options import Bindings, Options
+from app.engine.session import Session
+from app.kernels.cpu.compiler import Compiler
+
+# Outputs are compared with the recorded ones, as a fraction of each output's maximum.
+TOLERANCE = 1e-4
+MODELS = (
+    "aecmos_gru",
+    "attacut_sc",
+    "basic_pitch",
+    "chars2vec_en300_loop",
+    "darts_v2",
+    "deepcut_thai",
+    "dlrm",
+    "dnsmos_sig_bak_ovr",
+    "gcn",
+    "magika_v3_3",
+    "mnist_8",
+    "mtcnn_pnet",
+    "mtcnn_rnet",
+    "ppocr_cls_v2",
+    "ppocrv4_det",
+    "ppocrv4_rec",
+    "randwire",
+    "silero_vad_16k_sequence",
+    "silero_vad_v6",
+    "super_resolution_10",
+    "tashkeel_rawi_v3_int8",
+    "ultraface_rfb320",
+)
+
+
+def recorded(folder: Path, name: str) -> list[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
+    """(inputs, outputs) of every recorded case."""
+    found: dict[str, tuple[dict[str, np.ndarray], dict[str, np.ndarray]]] = {}
+    with np.load(folder / f"{name}.io.npz") as arrays:
+        for key in arrays.files:
+            *case, side, value = (
+                key.split("__", 2) if key.startswith("case") else ("case0", *key.split("__", 1))
+            )
+            inputs, outputs = found.setdefault(case[0], ({}, {}))
+            (inputs if side == "in" else outputs)[value] = arrays[key]
+    return list(found.values())
+
+
+def bindings_of(inputs: dict[str, np.ndarray]) -> Bindings:
+    """Shapes of a case; integer scalars are bound to their values, as a caller would."""
+    scalars = {k: v.item() for k, v in inputs.items() if v.ndim == 0 and v.dtype.kind in "iub"}
+    return Bindings(shapes={k: v.shape for k, v in inputs.items()}, values=scalars)
+
+
+@pytest.mark.parametrize("fuse", [True, False], ids=["fused", "unfused"])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_computes_what_was_recorded(name: str, fuse: bool, shared: Path, compiler: Compiler) -> None:
+    folder = shared / "models"
+    cases = recorded(folder, name)
+    for inputs, outputs in cases if fuse else cases[:1]:
+        session = Session(
+            folder / f"{name}.onnx",
+            compiler,
+            options=Options(fuse=fuse),
+            bindings=bindings_of(inputs),
+            poison=True,
+        )
+        for _ in range(2):  # the second run meets what the first one left behind
+            found = session.run(inputs)
+        session.close()
+        for key, expected in outputs.items():
+            assert found[key].shape == expected.shape
+            scale = max(float(np.max(np.abs(expected), initial=0)), 1e-30)
+            np.testing.assert_allclose(found[key], expected, rtol=0, atol=TOLERANCE * scale, err_msg=key)
+
+
+def test_every_development_model_is_listed(shared: Path) -> None:
+    manifest = json.loads((shared / "models" / "manifest.json").read_text())
+    assert len(MODELS) == len(set(MODELS)) == 22
+    assert {p.name.removesuffix(".onnx") for p in (shared / "models").glob("*.onnx")} == set(MODELS)
+    assert manifest

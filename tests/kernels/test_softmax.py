@@ -1,0 +1,68 @@
+"""Softmax rows against NumPy in float64."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.kernels.cpu.compiler import Compiler
+from tests.harness import assert_close
+from tests.kernels.single import node_group, run_node
+
+Array = np.ndarray[Any, Any]
+
+
+def softmax(x: Array, axis: int) -> Array:
+    e = np.exp(x.astype(np.float64) - x.max(axis, keepdims=True, initial=-1e30))
+    return e / e.sum(axis, keepdims=True)
+
+
+def log_softmax(x: Array, axis: int) -> Array:
+    d = x.astype(np.float64) - x.max(axis, keepdims=True, initial=-1e30)
+    return d - np.log(np.exp(d).sum(axis, keepdims=True))
+
+
+ROWS = [("softmax.softmax", "Softmax", softmax), ("softmax.log_softmax", "LogSoftmax", log_softmax)]
+
+
+@pytest.mark.parametrize(("row", "op", "oracle"), ROWS)
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((3, 4, 65), -1), ((3, 5, 65), 1), ((7, 600), 0), ((5,), 0), ((2, 1), 1), ((0, 3), 1), ((3, 0), 0)],
+)
+def test_any_axis_and_in_place(
+    compiler: Compiler, row: str, op: str, oracle: Any, shape: tuple[int, ...], axis: int, inplace: bool
+) -> None:
+    x = (10 * np.random.default_rng(0).standard_normal(shape)).astype(np.float32)
+    group = node_group(op, {"X": x}, {"Y": x.dtype}, axis=axis)
+    (y,) = run_node(compiler, row, group, {"X": x}, threads=2, inplace=inplace)
+    assert_close(y, oracle(x, axis).astype(np.float32), 1e-6)
+
+
+@pytest.mark.parametrize(("row", "op", "oracle"), ROWS)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_double_precision(compiler: Compiler, row: str, op: str, oracle: Any, axis: int) -> None:
+    x = 10 * np.random.default_rng(1).standard_normal((9, 21))
+    group = node_group(op, {"X": x}, {"Y": x.dtype}, axis=axis)
+    (y,) = run_node(compiler, row, group, {"X": x})
+    assert_close(y, oracle(x, axis), 1e-14)
+
+
+@pytest.mark.parametrize(("row", "op", "oracle"), ROWS)
+def test_large_and_masked_elements_do_not_overflow(
+    compiler: Compiler, row: str, op: str, oracle: Any
+) -> None:
+    x = np.array([[1e4, 1e4 - 1, -1e4], [-np.inf, 0, -np.inf], [-3e38, 3e38, 0]], np.float32)
+    group = node_group(op, {"X": x}, {"Y": x.dtype})
+    (y,) = run_node(compiler, row, group, {"X": x})
+    with np.errstate(over="ignore"):
+        want = oracle(x, -1).astype(np.float32)
+    np.testing.assert_allclose(y, want, rtol=1e-6, atol=1e-30)
+
+
+def test_a_long_row_sums_to_one(compiler: Compiler) -> None:
+    x = np.random.default_rng(2).standard_normal((1, 100_000)).astype(np.float32)
+    (y,) = run_node(compiler, "softmax.softmax", node_group("Softmax", {"X": x}, {"Y": x.dtype}), {"X": x})
+    assert abs(y.astype(np.float64).sum() - 1) < 1e-6
+    np.testing.assert_allclose(y, softmax(x, -1), rtol=1e-6)

@@ -12,7 +12,6 @@ from app.api.errors import NotReadyError, RouteNotFoundError
 from app.api.schemas import Health, ProblemKindAnswer, Readiness
 from app.api.service import ServiceOf
 from app.jobs.database import workers
-from app.jobs.reaper import DEAD_SECONDS
 
 router = APIRouter(tags=["system"])
 
@@ -37,7 +36,7 @@ def get_readiness(service: ServiceOf) -> Readiness:
             alive = connection.scalar(
                 sa.select(sa.func.count())
                 .select_from(workers)
-                .where(workers.c.seen > time.time() - DEAD_SECONDS)
+                .where(workers.c.seen > time.time() - service.settings.dead_seconds)
             )
     except sa.exc.SQLAlchemyError as error:
         raise NotReadyError(f"the database does not answer: {type(error).__name__}") from error

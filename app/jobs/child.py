@@ -14,15 +14,16 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
 PR_SET_PDEATHSIG = 1
-# What an optimization needs and takes long to import.
-SLOW_IMPORTS = ("numpy", "onnx", "onnx_ir", "numba")
 
 
-def serve_one(worker: int, engine: str, orders: Connection, events: Connection) -> None:
+def serve_one(
+    worker: int, engine: str, imports: Sequence[str], orders: Connection, events: Connection
+) -> None:
     """Take one order from `orders` and answer on `events`, each message one JSON text.
 
     Messages: `{"pid"}` and `{"ready"}` first, then `{"progress": [phase, done, total]}`, at last
@@ -31,7 +32,7 @@ def serve_one(worker: int, engine: str, orders: Connection, events: Connection) 
     _die_with(worker)
     os.setsid()
     _send(events, {"pid": os.getpid()})
-    for name in SLOW_IMPORTS:
+    for name in imports:
         importlib.import_module(name)
     _send(events, {"ready": True})
     try:

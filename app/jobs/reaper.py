@@ -17,7 +17,6 @@ from app.jobs.dispatch import Dispatcher
 from app.settings import Settings
 
 BEAT_SECONDS = 2.0
-DEAD_SECONDS = 15.0  # of silence
 _LOST_SECONDS = 5.0  # after which a job that its sender did not put in the queue is put there
 _SWEEP_SECONDS = 60.0
 _IDEMPOTENCY_SECONDS = 24 * 3600.0
@@ -54,13 +53,15 @@ class Reaper:
             ).rowcount:
                 connection.execute(workers.insert().values(id=self._worker, **seen))
             dead = connection.scalars(
-                sa.select(workers.c.id).where(workers.c.seen < now - DEAD_SECONDS)
+                sa.select(workers.c.id).where(workers.c.seen < now - self._settings.dead_seconds)
             ).all()
         if dead:
             recover(dead)
             with self._database.write() as connection:
                 connection.execute(
-                    workers.delete().where(workers.c.id.in_(dead), workers.c.seen < now - DEAD_SECONDS)
+                    workers.delete().where(
+                        workers.c.id.in_(dead), workers.c.seen < now - self._settings.dead_seconds
+                    )
                 )
         self._send_lost(now)
         if now > self._swept + _SWEEP_SECONDS:

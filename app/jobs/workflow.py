@@ -40,7 +40,7 @@ class Runner:
         self._folder = folder
         self._stopping = stopping
         self._blobs = BlobStore(settings.data / "blobs", database)
-        self._nursery = Nursery(settings.engine, settings.warm_children)
+        self._nursery = Nursery(settings.engine, settings.child_imports, settings.warm_children)
         self._nursery.replenish()
 
     def run(self, job_id: str) -> None:

@@ -1,7 +1,6 @@
 """An engine that does what the model's text says: the service around it is what is tested.
 
-A model is a line of words: `ok`, `steps N`, `sleep SECONDS`, `spin`, `hog BYTES`, `segfault`, `exit N`,
-`fail CODE-CLASS`, `link`, `ignore-signals`, `grandchild`.
+A model is a line of words, done one after the other; `_act` has them.
 """
 
 import ctypes
@@ -14,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from app.engine.errors import InputError, NotOnnxError
+from app.engine.errors import InputError, NotOnnxError, PassError
 from app.engine.options import Bindings, Options
 from app.engine.target import Target
 
@@ -49,8 +48,7 @@ def optimize(
     progress: Callable[[str, int, int], None],
 ) -> dict[str, Any]:
     words = path.read_text().split()
-    progress("begin", 0, 1)
-    (folder / "pid").write_text(str(os.getpid()))
+    progress(f"begin {os.getpid()}", 0, 1)
     for word, value in zip(words, [*words[1:], ""]):
         _act(word, value, folder, progress)
     (folder / "plan.json").write_text('{"schema": 1}')
@@ -77,9 +75,8 @@ def _act(word: str, value: str, folder: Path, progress: Callable[[str, int, int]
     elif word == "ignore-signals":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     elif word == "grandchild":
-        progress(
-            f"grandchild {subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).pid}", 0, 1
-        )
+        sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        progress(f"grandchild {sleeper.pid}", 0, 1)
     elif word == "hog":
         held = bytearray(int(value))
         held[::4096] = b"1" * len(held[::4096])
@@ -97,7 +94,12 @@ def _act(word: str, value: str, folder: Path, progress: Callable[[str, int, int]
         os._exit(int(value))
     elif word == "fail":
         raise InputError("input 'x' does not fit", pointer="/input_shapes/x")
+    elif word == "bad-alloc":
+        raise PassError("plan_memory", RuntimeError("std::bad_alloc"))
     elif word == "defect":
         raise KeyError("a defect")
+    elif word == "kill-worker":
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(600)
     elif word == "link":
         (folder / "memory.json").symlink_to("/etc/hostname")

@@ -37,7 +37,15 @@ def main(settings_json: str) -> None:
 def serve(data: Path, **given: Any) -> Iterator["Served"]:
     """A running service; it is stopped as Ctrl-C would, and must leave no process behind."""
     settings = replace(
-        Settings(data=data, port=free_port(), engine=ENGINE, workers=2, job_memory_bytes=4 << 30), **given
+        Settings(
+            data=data,
+            port=free_port(),
+            engine=ENGINE,
+            child_imports=(),
+            workers=2,
+            job_memory_bytes=4 << 30,
+        ),
+        **given,
     )
     with (data / "log.txt").open("ab") as log:
         process = subprocess.Popen(

@@ -5,8 +5,6 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rich.console import Console
-
 from app.settings import DEFAULT_PORT, Settings, SettingsError
 
 
@@ -25,6 +23,8 @@ def _no_arguments(_parser: argparse.ArgumentParser) -> None:
 
 
 def _serve(_arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
     from app.api.main import run as run_api
     from app.jobs.supervisor import parts, supervise
 

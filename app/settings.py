@@ -1,7 +1,7 @@
 """What the service may be told from outside: folders, addresses, limits. The only reader of the environment.
 
-Each field of `Settings` but those of `NOT_FROM_ENVIRONMENT` is read from `STOWPLAN_<NAME>`. Processes
-of one service hand the settings on as JSON, so that all of them see what the first one read.
+Each field of `Settings` but `engine` is read from `STOWPLAN_<NAME>`. Processes of one service hand
+the settings on as JSON, so that all of them see what the first one read.
 """
 
 import json
@@ -13,8 +13,8 @@ from typing import Any, Self
 
 DEFAULT_PORT = 8000
 PREFIX = "STOWPLAN_"
-# Set by code only: which modules do the work is no matter of deployment.
-NOT_FROM_ENVIRONMENT = ("engine", "child_imports")
+# Set by code only: which module does the work is no matter of deployment.
+NOT_FROM_ENVIRONMENT = ("engine",)
 
 
 class SettingsError(ValueError):
@@ -45,7 +45,6 @@ class Settings:
         claim_seconds: how long an uploaded blob is kept that nothing refers to.
         dead_seconds: silence after which a worker counts as dead, and its jobs go to others.
         warm_children: processes that each worker keeps ready for its next job.
-        child_imports: what a process imports before it takes an order, because it is slow.
         engine: module with `inspect`, `validate` and `optimize`.
     """
 
@@ -64,7 +63,6 @@ class Settings:
     claim_seconds: float = 3600.0
     dead_seconds: float = 15.0
     warm_children: int = 1
-    child_imports: tuple[str, ...] = ("numpy", "onnx", "onnx_ir", "numba")
     engine: str = "app.engine"
 
     def __post_init__(self) -> None:
@@ -123,5 +121,4 @@ class Settings:
     def from_json(cls, text: str) -> Self:
         """The settings that `to_json` wrote."""
         given = json.loads(text)
-        given["child_imports"] = tuple(given["child_imports"])
         return cls(**given | {"data": Path(given["data"])})

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from app.jobs.database import Database, blobs, job_files, model_files
 from app.jobs.errors import BlobNotFoundError, HashMismatchError, TooLargeError
 
-SHA256 = re.compile(r"^[0-9a-f]{64}$")
+SHA256 = re.compile(r"[0-9a-f]{64}")
 _LOCK = 1  # key of the lock held while rows and files of blobs change together
 _CHUNK = 1 << 20  # byte
 
@@ -92,7 +92,7 @@ class BlobStore:
 
     def path(self, sha256: str) -> Path:
         """Where the blob is, or would be."""
-        if not SHA256.match(sha256):
+        if not SHA256.fullmatch(sha256):
             raise BlobNotFoundError(f"{sha256!r} is no SHA-256: expected 64 lower-case hexadecimal digits")
         return self._root / "sha256" / sha256[:2] / sha256
 

@@ -18,7 +18,7 @@ from app.jobs.dispatch import INSPECT_QUEUE
 from app.jobs.errors import BlobNotFoundError, ModelInUseError, ModelNotFoundError, TargetExistsError
 from app.jobs.orders import target_of
 
-_SEGMENT = re.compile(r"^[A-Za-z0-9_-][A-Za-z0-9_.@+ -]*$")
+_SEGMENT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.@+ -]*")
 
 
 def check_name(name: str) -> None:
@@ -27,7 +27,7 @@ def check_name(name: str) -> None:
     Raises:
         ExternalDataError: it is absolute, has `..`, or characters that are no part of a plain name.
     """
-    if len(name) > 255 or not all(_SEGMENT.match(part) for part in name.split("/")):
+    if len(name) > 255 or not all(_SEGMENT.fullmatch(part) for part in name.split("/")):
         raise ExternalDataError(
             f"external data {name!r}: expected a relative path of plain names "
             "(letters, digits, '_', '-', '.', '@', '+', blanks), none beginning with '.'",

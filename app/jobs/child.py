@@ -14,16 +14,14 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Sequence
+import tempfile
 from multiprocessing.connection import Connection
 from typing import Any
 
 PR_SET_PDEATHSIG = 1
 
 
-def serve_one(
-    worker: int, engine: str, imports: Sequence[str], orders: Connection, events: Connection
-) -> None:
+def serve_one(worker: int, engine: str, orders: Connection, events: Connection) -> None:
     """Take one order from `orders` and answer on `events`, each message one JSON text.
 
     Messages: `{"pid"}` and `{"ready"}` first, then `{"progress": [phase, done, total]}`, at last
@@ -32,8 +30,8 @@ def serve_one(
     _die_with(worker)
     os.setsid()
     _send(events, {"pid": os.getpid()})
-    for name in imports:
-        importlib.import_module(name)
+    # The engine may put off what is slow to import until one of its functions is named.
+    _ = importlib.import_module(engine).optimize
     _send(events, {"ready": True})
     try:
         order = orders.recv_bytes()
@@ -60,6 +58,7 @@ def _carry_out(engine: str, text: bytes, events: Connection) -> dict[str, Any]:
 
     order = Order.from_json(text)
     _limit(order.limits.memory_bytes, order.limits.file_bytes)
+    tempfile.tempdir = order.folder  # so that nothing is left when the process is killed
     _log_to(os.path.join(order.folder, "log.txt"))  # noqa: PTH118  pathlib would come before the limits
     try:
         return {"result": _call(engine, order, events)}
@@ -103,6 +102,7 @@ def _call(name: str, order: Any, events: Connection) -> Any:
         options,
         bindings,
         Path(order.folder),
+        kernels=Path(order.kernels),
         external=order.external_paths,
         progress=progress,
     )

@@ -35,7 +35,11 @@ class Engine(Protocol):
         bindings: Bindings,
         folder: Path,
         *,
+        kernels: Path,
         external: Mapping[str, Path],
         progress: Callable[[str, int, int], None],
     ) -> dict[str, Any]:
-        """Write artifacts into `folder` and return a summary; `progress` takes phase, done and total."""
+        """Write artifacts into `folder` and return a summary.
+
+        `kernels` is a folder where compiled kernels are kept; `progress` takes phase, done and total.
+        """

@@ -12,7 +12,6 @@ import queue
 import signal
 import threading
 from collections import deque
-from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from multiprocessing.connection import Connection
@@ -115,9 +114,8 @@ class Child:
 class Nursery:
     """Starts children, and keeps `warm` of them ready."""
 
-    def __init__(self, engine: str, imports: Sequence[str], warm: int) -> None:
+    def __init__(self, engine: str, warm: int) -> None:
         self._engine = engine
-        self._imports = tuple(imports)
         self._warm = warm
         self._ready: deque[Child] = deque()
         self._requests: queue.SimpleQueue[Future[Child] | bool] = queue.SimpleQueue()
@@ -163,7 +161,7 @@ class Nursery:
         order_reader, order_writer = _SPAWN.Pipe(duplex=False)
         event_reader, event_writer = _SPAWN.Pipe(duplex=False)
         start = concurrent.process(daemon=True, context=_SPAWN)(child_process.serve_one)
-        future = start(os.getpid(), self._engine, self._imports, order_reader, event_writer)
+        future = start(os.getpid(), self._engine, order_reader, event_writer)
         order_reader.close()
         event_writer.close()
         return Child(order_writer, event_reader, future)

@@ -41,6 +41,7 @@ class Order:
         model: path of the graph.
         external: paths of the graph's external data by the names that it uses.
         folder: where artifacts go.
+        kernels: folder of compiled kernels, kept from job to job.
         limits: what the child may use.
         target: description of the machine; None for this one and for an inspection.
         options: fields of `Options` that are not the default.
@@ -51,6 +52,7 @@ class Order:
     model: str
     external: Mapping[str, str]
     folder: str
+    kernels: str
     limits: Limits
     target: Mapping[str, Any] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)

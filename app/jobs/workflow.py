@@ -40,7 +40,7 @@ class Runner:
         self._folder = folder
         self._stopping = stopping
         self._blobs = BlobStore(settings.data / "blobs", database)
-        self._nursery = Nursery(settings.engine, settings.child_imports, settings.warm_children)
+        self._nursery = Nursery(settings.engine, settings.warm_children)
         self._nursery.replenish()
 
     def run(self, job_id: str) -> None:
@@ -123,6 +123,7 @@ class Runner:
             model=str(self._blobs.path(files.pop(""))),
             external={name: str(self._blobs.path(sha256)) for name, sha256 in files.items()},
             folder=str(folder.absolute()),
+            kernels=str((self._settings.data / "kernels").absolute()),
             limits=Limits(**request["limits"]),
             target=request.get("target"),
             options=request.get("options", {}),

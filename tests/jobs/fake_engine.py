@@ -44,6 +44,7 @@ def optimize(
     bindings: Bindings,
     folder: Path,
     *,
+    kernels: Path,
     external: Mapping[str, Path],
     progress: Callable[[str, int, int], None],
 ) -> dict[str, Any]:

@@ -24,15 +24,6 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
-def main(settings_json: str) -> None:
-    """What `stowplan serve` does, with settings that the environment cannot give."""
-    from app.api.main import run as run_api
-    from app.jobs.supervisor import parts, supervise
-
-    settings = Settings.from_json(settings_json)
-    supervise(settings, parts(settings, run_api))
-
-
 @contextlib.contextmanager
 def serve(data: Path, **given: Any) -> Iterator["Served"]:
     """A running service; it is stopped as Ctrl-C would, and must leave no process behind."""
@@ -41,7 +32,6 @@ def serve(data: Path, **given: Any) -> Iterator["Served"]:
             data=data,
             port=free_port(),
             engine=ENGINE,
-            child_imports=(),
             workers=2,
             job_memory_bytes=4 << 30,
         ),
@@ -49,7 +39,7 @@ def serve(data: Path, **given: Any) -> Iterator["Served"]:
     )
     with (data / "log.txt").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.jobs.service", settings.to_json()],
+            [sys.executable, "-m", "tests.jobs.start", settings.to_json()],
             cwd=ROOT,
             stdout=log,
             stderr=log,
@@ -123,7 +113,3 @@ class Served:
                 return job
             time.sleep(0.02)
         raise AssertionError(f"job {job_id} did not reach phase {phase}: {job}")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

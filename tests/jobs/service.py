@@ -34,6 +34,8 @@ def serve(data: Path, **given: Any) -> Iterator["Served"]:
             engine=ENGINE,
             workers=2,
             job_memory_bytes=4 << 30,
+            max_model_bytes=8 << 20,
+            max_json_bytes=1 << 20,
         ),
         **given,
     )

@@ -1,5 +1,6 @@
 """The client against a running service."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ pytestmark = pytest.mark.xdist_group("service")
 
 
 @pytest.fixture
-def client(service: Served) -> Client:
-    return Client(str(service.http.base_url))
+def client(service: Served) -> Iterator[Client]:
+    with Client(str(service.http.base_url)) as client:
+        yield client
 
 
 def file(folder: Path, name: str, text: str) -> Path:

@@ -83,6 +83,7 @@ STATUS: tuple[tuple[type[Exception], int], ...] = (
 
 # Failures that the framework raises, by status.
 _FROM_HTTP: dict[int, type[jobs.ServiceError]] = {
+    400: jobs.RequestError,  # a body that cannot be decoded
     404: RouteNotFoundError,
     405: MethodNotAllowedError,
     413: jobs.TooLargeError,

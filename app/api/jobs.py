@@ -25,6 +25,7 @@ from app.jobs.errors import (
     JobNotFoundError,
     ModelNotFoundError,
     RequestError,
+    TooLargeError,
 )
 from app.jobs.orders import ARTIFACTS
 
@@ -82,6 +83,7 @@ def _find(service: Service, job_id: str) -> JobAnswer:
         InvalidModelError,
         UnknownTargetError,
         IdempotencyKeyReusedError,
+        TooLargeError,
     ),
 )
 def create_job(

@@ -13,6 +13,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api import artifacts, errors, jobs, models, pages, system, targets
+from app.api.limits import BodyLimit
 from app.api.service import Service
 from app.jobs.database import migrate
 from app.settings import Settings
@@ -62,9 +63,9 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
-        max_body_size=settings.max_json_bytes,
         redirect_slashes=False,
     )
+    app.add_middleware(BodyLimit, nbytes=settings.max_json_bytes)
     app.add_middleware(_RequestId)
     errors.install(app)
     for module in (models, targets, jobs, artifacts, system):

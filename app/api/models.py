@@ -55,7 +55,6 @@ _WAIT_MARGIN = 30.0  # seconds for a validation to find a free worker
         also={200: {"model": BlobAnswer, "description": "The bytes were there already."}},
     ),
     openapi_extra={"requestBody": {"required": True, "content": {"application/octet-stream": _OCTETS}}},
-    max_body_size=uploads.NO_LIMIT,
 )
 async def put_blob(sha256: Sha256, request: Request, response: Response, service: ServiceOf) -> BlobAnswer:
     """Store bytes. They are kept for a while, and then as long as a model or a job needs them."""
@@ -105,7 +104,6 @@ def head_blob(sha256: Sha256, service: ServiceOf) -> Response:
             "content": {"application/octet-stream": _OCTETS, "application/json": _MANIFEST},
         }
     },
-    max_body_size=uploads.NO_LIMIT,
 )
 async def create_model(
     request: Request,
@@ -199,7 +197,12 @@ def delete_model(model_id: ModelId, service: ServiceOf) -> None:
     summary="Ask what would stop an optimization",
     response_model=ValidateAnswer,
     responses=errors.responses(
-        ModelNotFoundError, BlobNotFoundError, InvalidModelError, NoAnswerError, GraphError
+        ModelNotFoundError,
+        BlobNotFoundError,
+        InvalidModelError,
+        NoAnswerError,
+        GraphError,
+        TooLargeError,
     ),
 )
 async def validate_model(

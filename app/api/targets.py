@@ -11,7 +11,7 @@ from app.api.service import ServiceOf
 from app.engine.errors import TargetError
 from app.engine.target import Target, presets
 from app.jobs import catalog
-from app.jobs.errors import TargetExistsError, TargetNotFoundError
+from app.jobs.errors import TargetExistsError, TargetNotFoundError, TooLargeError
 
 router = APIRouter(prefix="/v1/targets", tags=["targets"])
 
@@ -57,6 +57,7 @@ def get_target(
     responses=errors.responses(
         TargetExistsError,
         TargetError,
+        TooLargeError,
         also={200: {"model": TargetAnswer, "description": "The same description was there already."}},
     ),
 )

@@ -104,6 +104,8 @@ class IdempotencyKeyReusedError(ServiceError):
 class InvalidModelError(ServiceError):
     """The model was found invalid when it was inspected; `code` tells how."""
 
+    code = "model-invalid"
+
     def __init__(self, message: str, *, code: str, pointer: str = "") -> None:
         super().__init__(message, pointer=pointer)
         self.code = code  # type: ignore[misc]  # the code of the inspection, not of the class

@@ -149,9 +149,7 @@ def _turned_cost(window: Window, dtype: str, lanes: int) -> float:
 def _tile_rows(rows: int, lanes: int) -> int:
     """Rows that tiles compute."""
     large, small = tiles.SHAPES[lanes][:2]
-    return sum(
-        large if size > small else small for _, size in tiles.row_groups(rows, max(rows, 1), lanes)
-    )
+    return sum(large if size > small else small for _, size in tiles.row_groups(rows, max(rows, 1), lanes))
 
 
 def _splits(window: Window, block_n: int, threads: int) -> int:

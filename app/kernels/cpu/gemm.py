@@ -89,6 +89,7 @@ def product(a, packed, a_row, a_k, k0, b, b_k, b_panel, k, c, c_row, m, n, spare
             i += size
 """
 
+
 def product_library(dtype: str, lanes: int) -> str:
     """Defines `product` for `lanes` float32 in a register, and ROWS, COLUMNS of its tiles."""
     rows, small, vectors, unroll = SHAPES[lanes]

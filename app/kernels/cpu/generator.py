@@ -113,7 +113,9 @@ class _Vectors:
         undefined = ll.Constant(kind, ll.Undefined)
         first = self.b.insert_element(undefined, self.b.trunc(bound, _I32), ll.Constant(_I32, 0))
         spread = self.b.shuffle_vector(first, undefined, ll.Constant(kind, [0] * lanes))
-        return self.b.icmp_signed("<", ll.Constant(kind, [i // divide + offset for i in range(lanes)]), spread)
+        return self.b.icmp_signed(
+            "<", ll.Constant(kind, [i // divide + offset for i in range(lanes)]), spread
+        )
 
     def masked_load(self, pointer: Any, mask: Any, lanes: int = 0) -> Any:
         """Zero where the mask is off; nothing is read there."""
@@ -273,19 +275,9 @@ def tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4) -> An
             v.store(x, v.at(v.at(c, builder.mul(_int(r), c_row)), j))
         builder.ret_void()
 
-    def generate(context, builder, _signature, values):
-        # A function of its own, so that registers are allotted to the tile alone.
-        kind = ll.FunctionType(ll.VoidType(), [x.type for x in values])
-        function = ll.Function(builder.module, kind, f"tile_{dtype}_{rows}x{columns}x{lanes}")
-        function.linkage = "internal"
-        function.attributes.add("noinline")
-        write(ll.IRBuilder(function.append_basic_block("entry")), function.args)
-        builder.call(function, values)
-        return context.get_dummy_value()
-
     def body(_context, a, a_row, a_k, m, b, b_k, k, c, c_row, sums, sums_row, row_bias, row_bias_step,
              column_bias, residual, residual_row, scalars, flags):  # fmt: skip
-        return signature, generate
+        return signature, _outlined(f"tile_{dtype}_{rows}x{columns}x{lanes}", write)
 
     return intrinsic(body)
 
@@ -376,3 +368,98 @@ def selector(dtype: str, lanes: int) -> Any:
         return signature, generate
 
     return intrinsic(body)
+
+
+def taps_tile(dtype: str, lanes: int, rows: int, columns: int) -> Any:
+    """An intrinsic that computes `rows` x `columns * lanes` pixels of one channel's convolution.
+
+    It is called as
+        tile(x, x_row, offsets, weights, taps, m, y, y_row, last_y, residual, residual_row, last_residual,
+             bias, scalars, flags)
+    and computes, for rows i < m, y[i * y_row + j] as the sum over taps t of
+    weights[t] * x[i * x_row + offsets[t] + j], plus, as `flags` ask, bias[0] (ROW_BIAS) and
+    residual[i * residual_row + j] (RESIDUAL), limited (CLAMP). Row m - 1 goes to `last_y` and takes
+    `last_residual` instead. x must be readable for all rows.
+    """
+    scalar = ELEMENTS[dtype][0]
+    address, number = types.CPointer(scalar), types.int64
+    signature = types.void(
+        address, number, types.CPointer(types.int64), address, number, number, address, number, address,
+        address, number, address, address, address, number,
+    )  # fmt: skip
+
+    def write(builder, values):
+        (x, x_row, offsets, weights, taps, m, y, y_row, last_y, residual, residual_row, last_residual,
+         bias, scalars, flags) = values  # fmt: skip
+        v = _Vectors(builder, dtype, lanes)
+        starts = [v.at(x, builder.mul(_int(r), x_row)) for r in range(rows)]
+        before = builder.block
+        head, body, end = (builder.append_basic_block(s) for s in ("head", "body", "end"))
+        builder.branch(head)
+        builder.position_at_end(head)
+        t = builder.phi(_I64)
+        t.add_incoming(_int(0), before)
+        sums = [builder.phi(v.type) for _ in range(rows * columns)]
+        for phi in sums:
+            phi.add_incoming(v.zero, before)
+        builder.cbranch(builder.icmp_signed("<", t, taps), body, end)
+        builder.position_at_end(body)
+        offset = builder.load(v.at(offsets, t))
+        w = v.broadcast(v.at(weights, t))
+        for i, phi in enumerate(sums):
+            place = v.at(v.at(starts[i // columns], offset), i % columns * lanes)
+            phi.add_incoming(v.fma(v.load(place), w, phi), body)
+        t.add_incoming(builder.add(t, _int(1)), body)
+        builder.branch(head)
+        builder.position_at_end(end)
+
+        def has(flag: int) -> Any:
+            return builder.icmp_unsigned("!=", builder.and_(flags, _int(flag)), _int(0))
+
+        ended = builder.append_basic_block("ended")
+        for r in range(rows):
+            go = builder.append_basic_block("row")
+            builder.cbranch(builder.icmp_signed("<", _int(r), m), go, ended)
+            builder.position_at_end(go)
+            is_last = builder.icmp_signed("==", _int(r + 1), m)
+            to = builder.select(is_last, last_y, v.at(y, builder.mul(_int(r), y_row)))
+            add = builder.select(is_last, last_residual, v.at(residual, builder.mul(_int(r), residual_row)))
+            row = list(sums[r * columns : (r + 1) * columns])
+            row = _choose(builder, has(ROW_BIAS), row, lambda _j, u: v.add(u, v.broadcast(bias)))
+            row = _choose(
+                builder, has(RESIDUAL), row,
+                lambda j, u, add=add: v.add(u, v.load(v.at(add, j * lanes))),
+            )  # fmt: skip
+            if v.floating:
+                row = _choose(
+                    builder, has(CLAMP), row,
+                    lambda _j, u: v.clamp(
+                        u, v.broadcast(v.at(scalars, LOW)), v.broadcast(v.at(scalars, HIGH))
+                    ),
+                )  # fmt: skip
+            for j, u in enumerate(row):
+                v.store(u, v.at(to, j * lanes))
+        builder.branch(ended)
+        builder.position_at_end(ended)
+        builder.ret_void()
+
+    def body(_context, x, x_row, offsets, weights, taps, m, y, y_row, last_y, residual, residual_row,
+             last_residual, bias, scalars, flags):  # fmt: skip
+        return signature, _outlined(f"taps_{dtype}_{rows}x{columns}x{lanes}", write)
+
+    return intrinsic(body)
+
+
+def _outlined(name: str, write: Any) -> Any:
+    """Code for a call of a function of its own, so that registers are allotted to it alone."""
+
+    def generate(context, builder, _signature, values):
+        kind = ll.FunctionType(ll.VoidType(), [x.type for x in values])
+        function = ll.Function(builder.module, kind, builder.module.get_unique_name(name))
+        function.linkage = "internal"
+        function.attributes.add("noinline")
+        write(ll.IRBuilder(function.append_basic_block("entry")), function.args)
+        builder.call(function, values)
+        return context.get_dummy_value()
+
+    return generate

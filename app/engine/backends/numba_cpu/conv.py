@@ -24,7 +24,7 @@ DTYPES = ("float32", "float64", "int32", "uint32", "int64", "uint64")
 ROW_BIAS, RESIDUAL, CLAMP = 4, 16, 32
 
 
-def _refusal(group: Group, _known: Known) -> str | None:
+def refusal(group: Group, _known: Known) -> str | None:
     """What no convolution of this backend computes."""
     for value in (*group.inputs, *group.outputs):
         if graph.is_dynamic(value):
@@ -54,7 +54,7 @@ def _transpose_refusal(group: Group, known: Known) -> str | None:
     assert weights is not None
     if not graph.is_constant(weights):
         return f"weights {weights.name!r} change between runs; this one sorts them by residue offline"
-    return _refusal(group, known)
+    return refusal(group, known)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,9 +149,7 @@ def _turned_cost(window: Window, dtype: str, lanes: int) -> float:
 def _tile_rows(rows: int, lanes: int) -> int:
     """Rows that tiles compute."""
     large, small = tiles.SHAPES[lanes][:2]
-    return sum(
-        large if size > small else small for _, size in tiles.row_groups(rows, max(rows, 1), lanes)
-    )
+    return sum(large if size > small else small for _, size in tiles.row_groups(rows, max(rows, 1), lanes))
 
 
 def _splits(window: Window, block_n: int, threads: int) -> int:
@@ -187,7 +185,7 @@ def _call(group: Group, part: Part, known: Known) -> KernelCall:
     assert kind is not None
     dtype, lanes = kind.name, known.target.vector_lanes
     window, blocks = part.window, _blocks(part, dtype, known)
-    bias, residual, scalars, flags = _epilogue_arguments(group, kind)
+    bias, residual, scalars, flags = epilogue_arguments(group, kind)
     staged = blocks.turned or part.steps is not None
     panel_row = blocking.panel_row(blocks.n, kind.itemsize)
     sums_row = blocking.panel_row(blocks.part if blocks.turned else blocks.n, kind.itemsize)
@@ -264,7 +262,7 @@ def _packed(part: Part, blocks: Blocks, name: str, lanes: int) -> Argument:
     return Constant(np.concatenate(panels), name)
 
 
-def _epilogue_arguments(group: Group, kind: np.dtype[Any]) -> tuple[Argument, Argument, Argument, int]:
+def epilogue_arguments(group: Group, kind: np.dtype[Any]) -> tuple[Argument, Argument, Argument, int]:
     """Bias, residual, scalars and flags of the tiles."""
     epilogue = epilogues.read(group, 1)
     assert not isinstance(epilogue, str)
@@ -322,7 +320,7 @@ IMPLEMENTATIONS = (
         "conv.implicit_gemm",
         "Conv",
         "numba-cpu",
-        _refusal,
+        refusal,
         _lower(_conv_parts),
         cost=_cost(_conv_parts),
         inplace=_inplace,

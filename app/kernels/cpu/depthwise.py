@@ -30,38 +30,39 @@ ROWS = 4  # of the tile for wide images, which has two vectors a row
 
 _SOURCE = """\
 from numba import njit
-from app.kernels.cpu.generator import RESIDUAL, at, copier, taps_tile
+from app.kernels.cpu.generator import RESIDUAL, at, rows_copier, taps_tile
 
 VECTOR, ROWS = {vector}, {rows}
 wide = taps_tile("{dtype}", VECTOR, ROWS, 2)
 narrow = taps_tile("{dtype}", VECTOR, 2 * ROWS, 1)
-copy1 = copier("{dtype}", VECTOR, 1)
-copy2 = copier("{dtype}", VECTOR, 2)
+copy1 = rows_copier("{dtype}", VECTOR, 1)
+copy2 = rows_copier("{dtype}", VECTOR, 2)
 
 
 @njit(error_model="numpy", boundscheck=False)
 def fill(x, h, w, top, left, first, count, stride_w, line, out):
     # Buffer rows first..first+count of a channel; what is not written is zero from before.
-    for r in range(count):
-        i = first + r - top
-        to = at(out, r * stride_w * line)
-        if i < 0 or i >= h:
-            for j in range(stride_w * line):
-                to[j] = 0
-            continue
-        for residue in range(stride_w):
-            # Column j of this residue is input column j * stride_w + residue - left.
-            skip = max((left - residue + stride_w - 1) // stride_w, 0)
-            column = skip * stride_w + residue - left
-            n = (w - column + stride_w - 1) // stride_w
-            target, source = at(to, residue * line + skip), at(x, i * w + column)
-            if stride_w == 1:
-                copy1(target, source, 0, n, n)
-            elif stride_w == 2:
-                copy2(target, source, 0, n, n)
-            else:
+    row = stride_w * line
+    inside = min(max(top - first, 0), count)
+    after = max(min(count, h + top - first), inside)
+    for i in range(inside * row):
+        out[i] = 0
+    for i in range(after * row, count * row):
+        out[i] = 0
+    for residue in range(stride_w):
+        # Column j of this residue is input column j * stride_w + residue - left.
+        skip = max((left - residue + stride_w - 1) // stride_w, 0)
+        column = skip * stride_w + residue - left
+        n = max((w - column + stride_w - 1) // stride_w, 0)
+        target, source = at(out, inside * row + residue * line + skip), at(x, (first + inside - top) * w + column)
+        if stride_w == 1:
+            copy1(target, row, source, w, after - inside, n)
+        elif stride_w == 2:
+            copy2(target, row, source, w, after - inside, n)
+        else:
+            for r in range(after - inside):
                 for j in range(n):
-                    target[j] = source[j * stride_w]
+                    target[r * row + j] = source[r * w + j * stride_w]
 
 
 def kernel(x, weights, y, bias, residual, scalars, offsets, sizes, work, begin, end, thread):

@@ -342,6 +342,48 @@ def copier(dtype: str, lanes: int, stride: int) -> Any:
     return intrinsic(body)
 
 
+def rows_copier(dtype: str, lanes: int, stride: int) -> Any:
+    """An intrinsic that copies rows.
+
+    copy(y, y_row, x, x_row, rows, n): y[r * y_row + i] = x[r * x_row + i * stride] for r < rows,
+    i < n. Up to lanes - 1 zeros follow each row. x is read at valid places only.
+    """
+    scalar = ELEMENTS[dtype][0]
+    address, number = types.CPointer(scalar), types.int64
+    signature = types.void(address, number, address, number, number, number)
+
+    def generate(context, builder, _signature, values):
+        y, y_row, x, x_row, rows, n = values
+        v = _Vectors(builder, dtype, lanes)
+        wide = lanes * stride
+        every = ll.Constant(ll.VectorType(_I32, lanes), [i * stride for i in range(lanes)])
+        ours = ll.Constant(ll.VectorType(_I1, wide), [int(i % stride == 0) for i in range(wide)])
+
+        def pick(vector: Any) -> Any:
+            return builder.shuffle_vector(vector, ll.Constant(vector.type, ll.Undefined), every)
+
+        # A strided vector ends with elements that belong to no lane, so one more must be valid.
+        whole = builder.and_(builder.sub(n, _int(int(stride > 1))), _int(-lanes))
+        rest = builder.sub(n, whole)
+        mask = builder.and_(v.below(rest, lanes=wide, divide=stride), ours)
+        ragged = builder.icmp_signed(">", rest, _int(0))
+        with cgutils.for_range(builder, rows) as row:
+            source = v.at(x, builder.mul(row.index, x_row))
+            target = v.at(y, builder.mul(row.index, y_row))
+            with cgutils.for_range_slice(builder, _int(0), whole, _int(lanes)) as (start, _):
+                part = v.load(v.at(source, builder.mul(start, _int(stride))), wide)
+                v.store(pick(part), v.at(target, start))
+            with builder.if_then(ragged):
+                part = v.masked_load(v.at(source, builder.mul(whole, _int(stride))), mask, wide)
+                v.store(pick(part), v.at(target, whole))
+        return context.get_dummy_value()
+
+    def body(_context, y, y_row, x, x_row, rows, n):
+        return signature, generate
+
+    return intrinsic(body)
+
+
 def selector(dtype: str, lanes: int) -> Any:
     """An intrinsic that copies where a mask says so.
 

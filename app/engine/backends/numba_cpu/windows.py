@@ -68,8 +68,8 @@ class Window:
         table = np.zeros((self.taps, row), np.uint8)
         y, x = np.indices(self.out[1:])
         for i, (_, across, along, _, _) in enumerate(self.tap_table()):
-            inside = (0 <= y + across) & (y + across < self.size[1])
-            inside &= (0 <= x + along) & (x + along < self.size[2])
+            inside = (y + across >= 0) & (y + across < self.size[1])
+            inside &= (x + along >= 0) & (x + along < self.size[2])
             table[i, : self.pixels] = inside.ravel() * 255
         return table
 

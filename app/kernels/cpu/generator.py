@@ -16,6 +16,19 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from app.kernels.cpu.tiles import (
+    ACCUMULATE,
+    ALPHA,
+    BETA,
+    CLAMP,
+    COLUMN_BIAS,
+    HIGH,
+    LOW,
+    RESIDUAL,
+    ROW_BIAS,
+    SCALE,
+)
+
 ELEMENTS = {
     "float32": (types.float32, ll.FloatType(), 4),
     "float64": (types.float64, ll.DoubleType(), 8),
@@ -24,9 +37,6 @@ ELEMENTS = {
     "int64": (types.int64, ll.IntType(64), 8),
     "uint64": (types.uint64, ll.IntType(64), 8),
 }
-# What a tile does with its sums before it stores them, in this order.
-ACCUMULATE, SCALE, ROW_BIAS, COLUMN_BIAS, RESIDUAL, CLAMP = 1, 2, 4, 8, 16, 32
-ALPHA, BETA, LOW, HIGH = 0, 1, 2, 3  # places in the scalars of a tile
 
 PREFETCH = 16  # steps of the reduction ahead: rows of B lie apart, which no hardware prefetcher sees
 

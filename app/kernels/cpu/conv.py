@@ -5,7 +5,6 @@ only a block is ever written: a chunk of the reduction times a block of output p
 """
 
 from app.kernels.cpu.gemm import product_source
-from app.kernels.cpu.tiles import lanes_of
 
 TAP = 5  # numbers a tap: offsets in depth, height, width; first and last valid output column
 
@@ -13,31 +12,41 @@ _HEAD = """\
 from app.kernels.cpu.generator import ACCUMULATE
 """
 
-_PACK = '''
+_PACK = """
 copy1 = copier("{dtype}", VECTOR, 1)
 copy2 = copier("{dtype}", VECTOR, 2)
+select = selector("{dtype}", VECTOR)
 
 
 @njit(error_model="numpy", boundscheck=False)
-def pack_row(y, x, stride, low, high, n):
-    if stride == 1:
-        copy1(y, x, low, high, n)
-    elif stride == 2:
-        copy2(y, x, low, high, n)
-    else:
-        low, high = min(max(low, 0), n), min(high, n)
-        for i in range(low):
-            y[i] = 0
-        for i in range(low, high):
-            y[i] = x[i * stride]
-        for i in range(max(low, high), n):
-            y[i] = 0
+def strided_row(y, x, stride, low, high, n):
+    low = min(max(low, 0), n)
+    high = max(min(high, n), low)
+    for i in range(low):
+        y[i] = 0
+    for i in range(low, high):
+        y[i] = x[i * stride]
+    for i in range(high, n):
+        y[i] = 0
+
+
+@njit(error_model="numpy", boundscheck=False)
+def pack_same(x, taps, valid, valid_row, tap_count, first, count, size, w, start, n, out, out_row):
+    # `pack` where a tap is a fixed distance in the input, and `valid` tells what is padding.
+    channel, tap = first // tap_count, first % tap_count
+    for k in range(count):
+        place = channel * size + taps[tap * 5 + 1] * w + taps[tap * 5 + 2] + start
+        select(at(out, k * out_row), at(x, place), at(valid, tap * valid_row + start), n, 4 * size)
+        tap += 1
+        if tap == tap_count:
+            tap = 0
+            channel += 1
 
 
 @njit(error_model="numpy", boundscheck=False)
 def pack(x, taps, tap_count, first, count, d, h, w, rows, columns, stride_d, stride_h, stride_w,
          start, n, out, out_row):
-    """Rows first..first+count of the image-to-column matrix, for n output pixels from `start`."""
+    # Rows first..first+count of the image-to-column matrix, for n output pixels from `start`.
     channel, tap = first // tap_count, first % tap_count
     row0, column0 = start // columns, start % columns
     z0, y0 = row0 // rows, row0 % rows
@@ -49,12 +58,18 @@ def pack(x, taps, tap_count, first, count, d, h, w, rows, columns, stride_d, str
         while done < n:
             run = min(columns - column, n - done)
             iz, iy = z * stride_d + down, y * stride_h + across
+            to = at(target, done)
             if 0 <= iz < d and 0 <= iy < h:
-                place = ((channel * d + iz) * h + iy) * w + column * stride_w + along
-                pack_row(at(target, done), at(x, place), stride_w, low - column, high - column, run)
+                source = at(x, ((channel * d + iz) * h + iy) * w + column * stride_w + along)
+                if stride_w == 1:
+                    copy1(to, source, low - column, high - column, run)
+                elif stride_w == 2:
+                    copy2(to, source, low - column, high - column, run)
+                else:
+                    strided_row(to, source, stride_w, low - column, high - column, run)
             else:
                 for i in range(run):
-                    target[done + i] = 0
+                    to[i] = 0
             done += run
             column = 0
             y += 1
@@ -65,11 +80,11 @@ def pack(x, taps, tap_count, first, count, d, h, w, rows, columns, stride_d, str
         if tap == tap_count:
             tap = 0
             channel += 1
-'''
+"""
 
 _IMPLICIT = """
-def kernel(x, weights, y, bias, residual, scalars, taps, work,
-           packed, channels, d, h, w, rows, columns, stride_d, stride_h, stride_w, tap_count,
+def kernel(x, weights, y, bias, residual, scalars, taps, valid, work,
+           packed, same, valid_row, channels, d, h, w, rows, columns, stride_d, stride_h, stride_w, tap_count,
            groups, outputs, pixels, block_m, part_m, block_n, block_k, panel_row, sums_size, work_step,
            flags, begin, end, thread):
     depth = channels * tap_count
@@ -91,8 +106,12 @@ def kernel(x, weights, y, bias, residual, scalars, taps, work,
             k0 = chunk * block_k
             k = min(block_k, depth - k0)
             if chunks > 1 or unit // parts != before:
-                pack(source, taps, tap_count, k0, k, d, h, w, rows, columns,
-                     stride_d, stride_h, stride_w, start, n, panels, panel_row)
+                if same:
+                    pack_same(source, taps, valid, valid_row, tap_count, k0, k, h * w, w, start, n,
+                              panels, panel_row)
+                else:
+                    pack(source, taps, tap_count, k0, k, d, h, w, rows, columns,
+                         stride_d, stride_h, stride_w, start, n, panels, panel_row)
                 before = unit // parts
             last = chunk == chunks - 1
             f = (flags if last else 0) | (ACCUMULATE if chunk > 0 else 0)

@@ -10,7 +10,7 @@ from app.kernels.cpu.tiles import SHAPES, lanes_of
 # `packed`, one [k][rows] panel for each group of rows; k0 is where this chunk of the reduction begins.
 _PRODUCT = """\
 from numba import njit
-from app.kernels.cpu.generator import at, copier, tile
+from app.kernels.cpu.generator import at, copier, selector, tile
 
 VECTOR, ROWS, SMALL, COLUMNS = {vector}, {rows}, {small}, {columns}
 _wide = tile("{dtype}", VECTOR, ROWS, COLUMNS // VECTOR, {unroll})
@@ -90,10 +90,9 @@ def pack(b, b_row, b_column, k, n, out, out_row):
 
 def kernel(a, b, y, row_bias, column_bias, residual, scalars, offsets, work,
            batches, m, n, k, a_row, a_k, b_packed, b_row, b_column, rows_step, residual_row,
-           block_m, block_n, block_k, sums_size, work_step, flags, begin, end, thread):
+           block_m, block_n, block_k, packed_row, sums_size, work_step, flags, begin, end, thread):
     blocks_m, blocks_n = (m + block_m - 1) // block_m, (n + block_n - 1) // block_n
     chunks = max((k + block_k - 1) // block_k, 1)
-    packed_row = block_n + (VECTOR if block_n // VECTOR % 2 == 0 else 0)
     mine = at(work, thread * work_step)
     panels = at(mine, sums_size)
     for unit in range(begin, end):

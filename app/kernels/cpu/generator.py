@@ -29,6 +29,8 @@ ACCUMULATE, SCALE, ROW_BIAS, COLUMN_BIAS, RESIDUAL, CLAMP = 1, 2, 4, 8, 16, 32
 ALPHA, BETA, LOW, HIGH = 0, 1, 2, 3  # places in the scalars of a tile
 SCALARS = 4
 
+PREFETCH = 4  # steps of the reduction ahead: rows of B lie apart, which no hardware prefetcher sees
+
 _I1, _I32, _I64 = ll.IntType(1), ll.IntType(32), ll.IntType(64)
 
 
@@ -79,6 +81,12 @@ class _Vectors:
             first, undefined, ll.Constant(ll.VectorType(_I32, self.lanes), [0] * self.lanes)
         )
 
+    def prefetch(self, pointer: Any, *, write: bool = False) -> None:
+        """Ask for the cache line of an address, which need not be valid."""
+        flat = self.b.bitcast(pointer, ll.IntType(8).as_pointer())
+        function = self._function("llvm.prefetch.p0", ll.VoidType(), [flat.type, _I32, _I32, _I32])
+        self.b.call(function, [flat, *(ll.Constant(_I32, i) for i in (int(write), 3, 1))])
+
     def broadcast(self, pointer: Any) -> Any:
         return self.splat(self.b.load(pointer, align=self.nbytes))
 
@@ -100,12 +108,12 @@ class _Vectors:
         return self.b.select(self.b.fcmp_ordered(">", x, high), high, x)
 
     def below(self, bound: Any, offset: int = 0, lanes: int = 0, divide: int = 1) -> Any:
-        """Mask of the lanes whose number (divided, plus offset) is below `bound`."""
+        """Mask of the lanes whose number (divided, plus offset) is below `bound`, which fits 31 bits."""
         lanes = lanes or self.lanes
-        kind = ll.VectorType(_I64, lanes)
+        kind = ll.VectorType(_I32, lanes)
         undefined = ll.Constant(kind, ll.Undefined)
-        first = self.b.insert_element(undefined, bound, ll.Constant(_I32, 0))
-        spread = self.b.shuffle_vector(first, undefined, ll.Constant(ll.VectorType(_I32, lanes), [0] * lanes))
+        first = self.b.insert_element(undefined, self.b.trunc(bound, _I32), ll.Constant(_I32, 0))
+        spread = self.b.shuffle_vector(first, undefined, ll.Constant(kind, [0] * lanes))
         return self.b.icmp_signed(
             "<", ll.Constant(kind, [i // divide + offset for i in range(lanes)]), spread
         )
@@ -246,6 +254,7 @@ def tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4) -> An
 
         def step(index: Any, pointer: Any, sums: list[Any]) -> list[Any]:
             vectors = [v.load(v.at(pointer, j * lanes)) for j in range(columns)]
+            v.prefetch(builder.gep(pointer, [ahead]))
             new = list(sums)
             for r in range(rows):
                 x = v.broadcast(v.at(starts[r], index))
@@ -276,7 +285,10 @@ def tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4) -> An
             builder.position_at_end(end)
             return i, p, new
 
-        buffer = cgutils.alloca_once(builder, ll.ArrayType(v.type, rows * columns))
+        ahead = builder.mul(b_k, _int(PREFETCH))
+        for r in range(rows):
+            v.prefetch(builder.gep(c, [builder.mul(_int(r), c_row)]), write=True)
+        buffer = cgutils.alloca_once(builder, ll.ArrayType(v.type, rows * columns), zfill=False)
         buffer.align = lanes * v.nbytes
         index, pointer, sums = loop(
             builder.sdiv(k, _int(unroll)), _int(0), b, [v.zero] * (rows * columns), unroll
@@ -337,35 +349,69 @@ def copier(dtype: str, lanes: int, stride: int) -> Any:
         y, x, low, high, n = values
         v = _Vectors(builder, dtype, lanes)
         every = ll.Constant(ll.VectorType(_I32, lanes), [i * stride for i in range(lanes)])
+        wide = lanes * stride
+        ours = ll.Constant(ll.VectorType(_I1, wide), [int(i % stride == 0) for i in range(wide)])
 
-        def pick(wide: Any) -> Any:
-            return builder.shuffle_vector(wide, ll.Constant(wide.type, ll.Undefined), every)
+        def pick(vector: Any) -> Any:
+            return builder.shuffle_vector(vector, ll.Constant(vector.type, ll.Undefined), every)
 
-        count = builder.sdiv(builder.add(n, _int(lanes - 1)), _int(lanes))
-        with cgutils.for_range(builder, count) as loop:
-            start = builder.mul(loop.index, _int(lanes))
-            source, target = v.at(x, builder.mul(start, _int(stride))), v.at(y, start)
-            before, after = builder.sub(low, start), builder.sub(high, start)
-            # A strided vector ends with elements that belong to no lane, so one more must be valid.
-            inside = builder.and_(
-                builder.icmp_signed("<=", before, _int(0)),
-                builder.icmp_signed(">=", after, _int(lanes + (stride > 1))),
-            )
-            with builder.if_else(inside) as (whole, part):
-                with whole:
-                    v.store(pick(v.load(source, lanes * stride)), target)
-                with part:
-                    kind = ll.VectorType(_I1, lanes * stride)
-                    ours = ll.Constant(kind, [int(i % stride == 0) for i in range(lanes * stride)])
-                    mask = builder.and_(
-                        v.below(after, lanes=lanes * stride, divide=stride),
-                        builder.not_(v.below(before, lanes=lanes * stride, divide=stride)),
-                    )
-                    mask = builder.and_(mask, ours)
-                    v.store(pick(v.masked_load(source, mask, lanes * stride)), target)
+        def masked(begin: Any, end: Any) -> None:
+            with cgutils.for_range_slice(builder, begin, end, _int(lanes)) as (start, _):
+                mask = builder.and_(
+                    v.below(builder.sub(high, start), lanes=wide, divide=stride),
+                    builder.not_(v.below(builder.sub(low, start), lanes=wide, divide=stride)),
+                )
+                mask = builder.and_(mask, ours) if stride > 1 else mask
+                source = v.at(x, builder.mul(start, _int(stride)))
+                v.store(pick(v.masked_load(source, mask, wide)), v.at(y, start))
+
+        def limited(value: Any, least: Any, most: Any) -> Any:
+            value = builder.select(builder.icmp_signed("<", value, least), least, value)
+            return builder.select(builder.icmp_signed(">", value, most), most, value)
+
+        # Whole vectors lie in [inner, outer). A strided one ends with elements that belong to no
+        # lane, so one more must be valid.
+        up = builder.and_(builder.add(low, _int(lanes - 1)), _int(-lanes))
+        down = builder.and_(builder.sub(high, _int(int(stride > 1))), _int(-lanes))
+        inner = limited(up, _int(0), n)
+        outer = limited(builder.select(builder.icmp_signed("<", n, down), n, down), inner, n)
+        outer = builder.add(inner, builder.and_(builder.sub(outer, inner), _int(-lanes)))
+        masked(_int(0), inner)
+        with cgutils.for_range_slice(builder, inner, outer, _int(lanes)) as (start, _):
+            source = v.at(x, builder.mul(start, _int(stride)))
+            v.store(pick(v.load(source, wide)), v.at(y, start))
+        masked(outer, n)
         return context.get_dummy_value()
 
     def body(_context, y, x, low, high, n):
+        return signature, generate
+
+    return intrinsic(body)
+
+
+def selector(dtype: str, lanes: int) -> Any:
+    """An intrinsic that copies where a mask says so.
+
+    select(y, x, mask, n, ahead): y[i] = x[i] where mask[i] is 255, 0 where it is 0, i < n.
+    Up to lanes - 1 elements after y[n] are overwritten and bytes after mask[n] read; x is read
+    where the mask is set. x[i + ahead] is prefetched.
+    """
+    scalar = ELEMENTS[dtype][0]
+    address, number = types.CPointer(scalar), types.int64
+    signature = types.void(address, address, types.CPointer(types.uint8), number, number)
+
+    def generate(context, builder, _signature, values):
+        y, x, mask, n, ahead = values
+        v = _Vectors(builder, dtype, lanes)
+        kind = ll.VectorType(ll.IntType(8), lanes)
+        with cgutils.for_range_slice(builder, _int(0), n, _int(lanes)) as (start, _):
+            v.prefetch(builder.gep(x, [builder.add(start, ahead)]))
+            bytes_ = builder.load(builder.bitcast(v.at(mask, start), kind.as_pointer()), align=1)
+            chosen = builder.icmp_signed("<", bytes_, ll.Constant(kind, [0] * lanes))
+            v.store(v.masked_load(v.at(x, start), chosen), v.at(y, start))
+        return context.get_dummy_value()
+
+    def body(_context, y, x, mask, n, ahead):
         return signature, generate
 
     return intrinsic(body)

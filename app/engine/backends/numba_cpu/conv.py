@@ -1,6 +1,5 @@
 """Rows of convolutions."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -59,15 +58,15 @@ def _implicit_lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
     window = window.flat() if window.is_pointwise else window
     deep = window.channels * window.taps
     chunk = blocking.depth(deep, item)
-    width, vector = tiles.columns_of(dtype, lanes), tiles.lanes_of(dtype, lanes)
+    width = tiles.columns_of(dtype, lanes)
     images = window.batch * window.groups
     block_n = blocking.balanced(window.pixels, max(blocking.PACKED // (chunk * item), 7 * width), width)
     parts = _parts(window, block_n, images, deep, known.threads)
     block_m = blocking.rows_block(-(-window.outputs // parts), chunk, item, lanes)
     part_m = blocking.balanced(window.outputs, -(-window.outputs // parts) + block_m - 1, block_m)
-    panel_row = blocking.panel_row(block_n, vector)
+    panel_row = blocking.panel_row(block_n, item)
     sums = part_m * block_n if deep > chunk else 0
-    own = sums + chunk * panel_row + vector
+    own = sums + (chunk + 1) * panel_row
     units = images * -(-window.pixels // block_n) * -(-window.outputs // part_m)
 
     array = graph.constant(weights)
@@ -77,9 +76,12 @@ def _implicit_lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
         panels = [tiles.pack_rows(matrix, block_m, lanes) for matrix in matrices]
         packed = Constant(np.concatenate(panels), weights.name or "")
     bias, residual, scalars, flags = _epilogue_arguments(group, window, kind)
+    valid = np.zeros((1, 1), np.uint8)
+    if window.is_same:
+        valid = window.valid_pixels(window.pixels + 64)  # whole vectors are read
     pointer = f"{dtype}*"
     numbers = (
-        array is not None, window.channels, *window.size, *window.out[1:], *window.stride, window.taps,
+        array is not None, window.is_same, valid.shape[1], window.channels, *window.size, *window.out[1:], *window.stride, window.taps,
         window.groups, window.outputs, window.pixels, block_m, part_m, block_n, chunk, panel_row,
         sums, own, flags,
     )  # fmt: skip
@@ -91,6 +93,7 @@ def _implicit_lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
         (pointer, residual),
         (pointer, scalars),
         ("int64*", Constant(window.tap_table())),
+        ("uint8*", Constant(valid)),
         (pointer, Workspace(own * item, per_thread=True)),
         *(("int64", int(n)) for n in numbers),
     )

@@ -237,10 +237,9 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
     step = product.m * product.n if isinstance(added.residual, ir.Value) and added.residual_row else 0
     table = np.array([(a, b, i * step) for i, (a, b) in enumerate(offsets)], np.int64)
 
-    vector = tiles.lanes_of(dtype, lanes)
     sums = blocks.m * blocks.n if product.k > blocks.k else 0
-    panel_row = blocking.panel_row(blocks.n, vector)
-    own = sums + (0 if packed else blocks.k * panel_row + vector)
+    panel_row = blocking.panel_row(blocks.n, kind.itemsize)
+    own = sums + (0 if packed else (blocks.k + 1) * panel_row)
     units = len(offsets) * -(-product.m // blocks.m) * -(-product.n // blocks.n)
     pointer = f"{dtype}*"
     arguments: tuple[tuple[str, Argument], ...] = (
@@ -258,7 +257,7 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
             for number in (
                 len(offsets), product.m, product.n, product.k, *product.a_strides, packed,
                 *product.b_strides, added.rows_step, added.residual_row, blocks.m, blocks.n, blocks.k,
-                sums, max(own, 1), flags,
+                panel_row, sums, max(own, 1), flags,
             )
         ),
     )  # fmt: skip

@@ -69,6 +69,21 @@ class Window:
         rows = [(*offsets, *self._valid(offsets[2])) for offsets in itertools.product(*steps)]
         return np.array(rows, np.int64).reshape(-1, 5)
 
+    @property
+    def is_same(self) -> bool:
+        """Whether a tap is a fixed distance in the flattened input; depth is left out."""
+        return self.stride == (1, 1, 1) and self.size == self.out and self.kernel[0] == self.size[0] == 1
+
+    def valid_pixels(self, row: int) -> Array:
+        """uint8[taps, row]: 255 where a tap reads the input, 0 where padding or beyond the pixels."""
+        table = np.zeros((self.taps, row), np.uint8)
+        y, x = np.indices(self.out[1:])
+        for i, (_, across, along, _, _) in enumerate(self.tap_table()):
+            inside = (y + across >= 0) & (y + across < self.size[1])
+            inside &= (x + along >= 0) & (x + along < self.size[2])
+            table[i, : self.pixels] = inside.ravel() * 255
+        return table
+
     def _valid(self, offset: int) -> tuple[int, int]:
         stride, width, columns = self.stride[2], self.size[2], self.out[2]
         low = min(max(-(offset // stride), 0), columns)

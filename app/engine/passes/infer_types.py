@@ -1,0 +1,201 @@
+"""Binds what is known of the inputs, then infers the type of every value."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine import graph, inference
+from app.engine.errors import InputError
+from app.engine.plan import Compilation
+
+BOUND = "stowplan.bound_inputs"  # key in model.meta of the inputs that became constants
+
+
+@dataclass(frozen=True, slots=True)
+class BoundInput:
+    """An input that was bound to a value: no longer an input of the plan, still one of the export.
+
+    `position` counts among all inputs of the file. `value` belongs to no graph any more.
+    """
+
+    position: int
+    value: ir.Value
+    array: np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class InferTypes:
+    """Every input gets a static shape; bound values become constants; types follow from these."""
+
+    name: ClassVar[str] = "infer_types"
+    reads: ClassVar[tuple[str, ...]] = ()
+    writes: ClassVar[tuple[str, ...]] = ()
+    keeps: ClassVar[tuple[str, ...]] = ()
+
+    def __call__(self, compilation: Compilation) -> Compilation:
+        """The same graph, bound and typed, in place.
+
+        Raises:
+            InputError: a binding fits no input, or a dimension is left free.
+            GraphError: operands do not fit an operator.
+        """
+        bindings = compilation.bindings
+        model = compilation.model
+        for pointer, names in (("input_shapes", bindings.shapes), ("input_values", bindings.values)):
+            _check_names(model.graph, names, pointer)
+        bind_shapes(model.graph, bindings.shapes)
+        bind_values(model, bindings.values)
+        for value in model.graph.inputs:
+            _check_static(value)
+        inference.forget(model)
+        inference.forget_bodies(model)
+        inference.infer(model)
+        return compilation
+
+
+def bound_inputs(model: ir.Model) -> tuple[BoundInput, ...]:
+    """The inputs that were bound to values, in order of position."""
+    found: tuple[BoundInput, ...] = model.meta.get(BOUND, ())
+    return found
+
+
+def _check_names(main: ir.Graph, names: Mapping[str, object], option: str) -> None:
+    known = [v.name or "" for v in main.inputs]
+    for name in names:
+        if name not in known:
+            raise InputError(
+                f"no input is called {name!r}; the model has {', '.join(map(repr, known)) or 'none'}",
+                pointer=f"/{option}/{name}",
+            )
+
+
+def free_dimension(dimension: int | ir.SymbolicDim) -> str | None:
+    """The name of a free dimension, empty where it has none; None for a fixed one.
+
+    Exporters write negative numbers or question marks where they know nothing.
+    """
+    if isinstance(dimension, int):
+        return "" if dimension < 0 else None
+    name = dimension.value or ""
+    return name if any(c.isalnum() for c in name) else ""
+
+
+def bind_shapes(main: ir.Graph, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Set the shapes of inputs; a name bound by one input is bound for all.
+
+    Raises:
+        InputError: a shape has another rank or contradicts the model, itself or another one.
+    """
+    sizes: dict[str, tuple[int, str]] = {}  # by name of a dimension: size, and the input that said so
+    for value in main.inputs:
+        shape = shapes.get(value.name or "")
+        if shape is not None:
+            _bind_shape(value, shape, sizes)
+    for value in main.inputs:
+        if value.shape is not None:
+            dims = [
+                sizes[name][0] if (name := free_dimension(d)) and name in sizes else d for d in value.shape
+            ]
+            value.shape = ir.Shape(dims)
+
+
+def _bind_shape(value: ir.Value, shape: tuple[int, ...], sizes: dict[str, tuple[int, str]]) -> None:
+    name = value.name or ""
+    pointer = f"/input_shapes/{name}"
+    if any(d < 0 for d in shape):
+        raise InputError(f"input {name!r}: shape {list(shape)} has a negative dimension", pointer=pointer)
+    if isinstance(value.type, ir.SequenceType | ir.OptionalType):
+        raise InputError(f"input {name!r} is no tensor and has no shape to bind", pointer=pointer)
+    if value.shape is not None:
+        if len(value.shape) != len(shape):
+            raise InputError(
+                f"input {name!r}: the model expects {len(value.shape)} dimensions, "
+                f"found {len(shape)} in {list(shape)}",
+                pointer=pointer,
+            )
+        for axis, (declared, given) in enumerate(zip(value.shape, shape)):
+            free = free_dimension(declared)
+            if free is None and declared != given:
+                raise InputError(
+                    f"input {name!r}: dimension {axis} is {declared} in the model, found {given}",
+                    pointer=pointer,
+                )
+            if free and sizes.setdefault(free, (given, name))[0] != given:
+                size, other = sizes[free]
+                raise InputError(
+                    f"input {name!r}: dimension {axis} ({free!r}) is {size} in {other!r}, found {given}",
+                    pointer=pointer,
+                )
+    value.shape = ir.Shape(shape)
+
+
+def bind_values(model: ir.Model, values: Mapping[str, float | int | bool]) -> None:
+    """Make constants of inputs. A free dimension of such an input is taken to be 1.
+
+    Raises:
+        InputError: the input is no tensor of numbers, or its type cannot hold the value.
+    """
+    bound = []
+    for position, value in enumerate(tuple(model.graph.inputs)):
+        name = value.name or ""
+        if name not in values:
+            continue
+        if value.shape is not None:
+            dims = [d if free_dimension(d) is None else 1 for d in value.shape]
+            value.shape = ir.Shape(dims)
+        array = _filled(value, values[name])
+        title = f"{name}.bound"
+        fixed = ir.Value(
+            name=title,
+            type=value.type,
+            shape=ir.Shape(array.shape),
+            const_value=ir.tensor(array, dtype=value.dtype, name=title),
+        )
+        model.graph.register_initializer(fixed)
+        value.replace_all_uses_with(fixed, replace_graph_outputs=True)
+        model.graph.inputs.remove(value)
+        bound.append(BoundInput(position, value, array))
+    if bound:
+        model.meta[BOUND] = (*bound_inputs(model), *bound)
+
+
+def _filled(value: ir.Value, given: float | int | bool) -> np.ndarray[Any, Any]:
+    """The value in the input's type and shape."""
+    pointer = f"/input_values/{value.name}"
+    kind = graph.dtype(value) if graph.is_tensor(value) else None
+    if kind is None or value.shape is None:
+        raise InputError(
+            f"input {value.name!r} cannot be bound to a value: it is no tensor of numbers of known rank",
+            pointer=pointer,
+        )
+    shape = graph.static_shape(value)
+    try:
+        with np.errstate(all="ignore"):
+            array = np.full(shape, np.asarray(given).astype(kind), kind)
+    except (OverflowError, ValueError, TypeError):
+        raise InputError(f"input {value.name!r} is {kind}, which cannot hold {given!r}", pointer=pointer) from None
+    if kind.kind in "iub" and not np.all(array == given):
+        raise InputError(f"input {value.name!r} is {kind}, which cannot hold {given!r}", pointer=pointer)
+    return array
+
+
+def _check_static(value: ir.Value) -> None:
+    """Refuse a tensor with a free dimension, and tell how to bind it."""
+    if isinstance(value.type, ir.SequenceType | ir.OptionalType):
+        return
+    name = value.name or ""
+    pointer = f"/input_shapes/{name}"
+    if value.shape is None:
+        raise InputError(f"input {name!r}: its rank is unknown; bind its shape", pointer=pointer)
+    free = [(axis, free_dimension(d)) for axis, d in enumerate(value.shape)]
+    for axis, label in free:
+        if label is not None:
+            shape = ["?" if free_dimension(d) is not None else d for d in value.shape]
+            raise InputError(
+                f"input {name!r}: dimension {axis}{f' ({label!r})' if label else ''} is free; "
+                f"bind its shape, [{', '.join(map(str, shape))}]",
+                pointer=pointer,
+            )

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from app.engine import folding, graph, inference, naming, simplification
+from app.engine import folding, graph, inference, merging, naming, simplification
 from app.engine.errors import GraphError
 from app.engine.plan import Compilation
 from app.engine.rewrite import rewrite
@@ -39,7 +39,7 @@ class Canonicalize:
         applied: Counter[str] = Counter()
         while True:
             round_ = rewrite(model.graph, rows)
-            round_ += simplification.merge(model.graph)
+            round_ += merging.merge(model.graph)
             if not round_:
                 break
             applied += round_

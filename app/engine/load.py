@@ -190,6 +190,7 @@ def _converted(proto: onnx.ModelProto, limits: Limits, notes: list[str]) -> onnx
             candidate = onnx.version_converter.convert_version(proto, FLOOR)
             _attach(candidate, kept)
             wellformed.check(candidate, limits, shape_rules.has_rule)
+            _check_signature(proto, candidate)
         except Exception as cause:  # as above; any failure means the same
             notes.append(f"opset stays {version}: the conversion to {FLOOR} failed: {_first_line(cause)}")
         else:
@@ -218,12 +219,28 @@ def _attach(proto: onnx.ModelProto, kept: Mapping[str, bytes]) -> None:
             tensor.raw_data = kept[tensor.name]
 
 
+def _signatures(original: onnx.ModelProto, converted: onnx.ModelProto) -> tuple[tuple[Any, Any], ...]:
+    return (
+        (original.graph.input, converted.graph.input),
+        (original.graph.output, converted.graph.output),
+    )
+
+
+def _check_signature(original: onnx.ModelProto, converted: onnx.ModelProto) -> None:
+    """Refuse a conversion that changes what the model takes or gives; that of Scan-8 drops the batch."""
+    for ours, theirs in _signatures(original, converted):
+        if [v.name for v in ours] != [v.name for v in theirs]:
+            raise GraphError("the converter changes the inputs or outputs")
+        for a, b in zip(ours, theirs):
+            if len(a.type.tensor_type.shape.dim) != len(b.type.tensor_type.shape.dim):
+                raise GraphError(f"the converter changes the rank of {a.name!r}")
+
+
 def _restore_signature(original: onnx.ModelProto, converted: onnx.ModelProto) -> None:
     """Declare inputs and outputs as the file does."""
-    for field in ("input", "output"):
-        declared = getattr(converted.graph, field)
-        del declared[:]
-        declared.extend(getattr(original.graph, field))
+    for ours, theirs in _signatures(original, converted):
+        del theirs[:]
+        theirs.extend(ours)
     for graph in _graphs(converted.graph):
         del graph.value_info[:]
 

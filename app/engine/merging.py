@@ -66,7 +66,7 @@ def _key(node: ir.Node) -> Key | None:
     attributes: list[Hashable] = []
     for name, attribute in sorted(node.attributes.items()):
         value = attribute.value
-        if attribute.type == ir.AttributeType.TENSOR:
+        if attribute.type == ir.AttributeType.TENSOR and value.dtype != ir.DataType.STRING:
             value = (value.dtype, tuple(value.shape), value.tobytes())
         elif isinstance(value, list | tuple):
             value = tuple(value)

@@ -156,18 +156,15 @@ def resolve_auto_pad(node: ir.Node) -> Replacement | None:
         size, out, stride = shape[axis + 2], result[axis + 2], strides[axis]
         if node.op_type == "ConvTranspose":
             total = stride * (size - 1) + extra[axis] + window - out
-            # The specification gives the odd element of a transposed convolution to the other side.
-            upper = mode != "SAME_UPPER"
             fits = total >= 0
         else:
             total = 0 if mode == "VALID" else max((out - 1) * stride + window - size, 0)
-            upper = mode == "SAME_UPPER"
             fits = (size + total - window) // stride + 1 == out
         if not fits or (mode == "VALID" and total != 0):
             return None
         small, large = total // 2, total - total // 2
-        begins.append(small if upper else large)
-        ends.append(large if upper else small)
+        begins.append(small if mode == "SAME_UPPER" else large)
+        ends.append(large if mode == "SAME_UPPER" else small)
     kept = [a for name, a in node.attributes.items() if name not in ("auto_pad", "pads", "ceil_mode")]
     new = ir.Node("", node.op_type, node.inputs, [*kept, ir.AttrInt64s("pads", [*begins, *ends])],
                   num_outputs=len(node.outputs))

@@ -30,7 +30,7 @@ class Canonicalize:
         """The canonical graph, in place; what stays dynamic is named in the notes.
 
         Raises:
-            GraphError: the type of a value cannot be told.
+            GraphError: operands do not fit an operator, or the type of a value cannot be told.
         """
         model = compilation.model
         declared = {v.name or "": v.dtype for v in model.graph.outputs}
@@ -40,10 +40,14 @@ class Canonicalize:
         while True:
             round_ = rewrite(model.graph, rows)
             round_ += merging.merge(model.graph)
-            if not round_:
-                break
             applied += round_
-            inference.infer(model)
+            if not round_ and _is_typed(model):
+                break
+            try:
+                inference.infer(model)
+            except GraphError:
+                if not round_:
+                    raise
         drop_unused(model.graph)
         naming.make_unique(model)
         _check_types(model, declared)
@@ -84,6 +88,10 @@ def drop_unused(main: ir.Graph) -> None:
     for name, value in tuple(main.initializers.items()):
         if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
             del main.initializers[name]
+
+
+def _is_typed(model: ir.Model) -> bool:
+    return all(v.type is not None for node in model.graph for v in node.outputs if v.name)
 
 
 def _check_types(model: ir.Model, declared: dict[str, ir.DataType | None]) -> None:

@@ -8,8 +8,8 @@ wrong claims.
 from collections.abc import Iterator
 
 import onnx_ir as ir
-from onnx_shape_inference import infer_symbolic_shapes, registry
 from onnx_shape_inference import SYM_DATA_KEY as SYMBOLIC
+from onnx_shape_inference import infer_symbolic_shapes, registry
 
 from app.engine import graph, shape_rules
 from app.engine.errors import GraphError

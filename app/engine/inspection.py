@@ -105,7 +105,7 @@ def _nbytes(tensor: onnx.TensorProto) -> int:
     kind = ir.DataType(tensor.data_type)
     if kind == ir.DataType.STRING:
         return sum(len(s) for s in tensor.string_data)
-    return -(-math.prod(tensor.dims) * kind.bitwidth // 8)
+    return -(-math.prod(int(d) for d in tensor.dims) * kind.bitwidth // 8)
 
 
 def _title(node: onnx.NodeProto) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
-from app.engine.wellformed import domain_of
+from app.engine.usage import domain_of
 
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "Integer", "QLinear", "DynamicQuantize", "MatMulNBits")

@@ -21,7 +21,9 @@ from onnx_ir.passes.common import RemoveInitializersFromInputsPass
 from app.engine import external_data, inspection, shape_rules, wellformed
 from app.engine.errors import GraphError, ModelTooLargeError, NotOnnxError, OpsetError
 from app.engine.inspection import Inspection
-from app.engine.wellformed import Limits
+from app.engine.limits import Limits
+from app.engine.tensordata import check_tensor
+from app.engine.usage import domain_of
 
 FLOOR = 21  # opset that every graph is raised to
 IR_VERSION = 10  # of files with opset FLOOR; weights need not be inputs since 4
@@ -116,11 +118,11 @@ def _normalize_domains(proto: onnx.ModelProto) -> None:
     """One spelling of the default domain, the empty string."""
     imports = [proto.opset_import, *(f.opset_import for f in proto.functions)]
     for entry in (e for entries in imports for e in entries):
-        entry.domain = wellformed.domain_of(entry.domain)
+        entry.domain = domain_of(entry.domain)
     graphs = [*_graphs(proto.graph), *(g for f in proto.functions for n in f.node for g in _nested(n))]
     nodes = [n for g in graphs for n in g.node] + [n for f in proto.functions for n in f.node]
     for node in nodes:
-        node.domain = wellformed.domain_of(node.domain)
+        node.domain = domain_of(node.domain)
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
@@ -151,7 +153,7 @@ def _densify(graph: onnx.GraphProto, limits: Limits) -> None:
                 pointer=f"value:{name}",
             )
         for tensor in (sparse.values, sparse.indices):
-            wellformed.check_tensor(tensor, limits, f"sparse initializer {name!r}")
+            check_tensor(tensor, limits, f"sparse initializer {name!r}")
         values: np.ndarray[Any, Any] = onnx.numpy_helper.to_array(sparse.values)
         indices = onnx.numpy_helper.to_array(sparse.indices)
         flat = indices if indices.ndim == 1 else indices @ _strides(dims)

@@ -116,15 +116,13 @@ def _range(
         raise ExternalDataError(f"{title}: offset and length must be numbers", pointer=pointer) from None
     if length != expected:
         raise ExternalDataError(
-            f"{title}: {kind.name}{list(tensor.dims)} needs {expected} byte, "
-            f"the model says {length}",
+            f"{title}: {kind.name}{list(tensor.dims)} needs {expected} byte, the model says {length}",
             pointer=pointer,
         )
     size = path.stat().st_size
     if offset < 0 or offset + length > size:
         raise ExternalDataError(
-            f"{title}: needs byte {offset} to {offset + length} of {entries['location']!r}, "
-            f"which has {size}",
+            f"{title}: needs byte {offset} to {offset + length} of {entries['location']!r}, which has {size}",
             pointer=pointer,
         )
     return offset, length

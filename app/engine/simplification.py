@@ -169,8 +169,13 @@ def resolve_auto_pad(node: ir.Node) -> Replacement | None:
         begins.append(small if upper else large)
         ends.append(large if upper else small)
     kept = [a for name, a in node.attributes.items() if name not in ("auto_pad", "pads", "ceil_mode")]
-    new = ir.Node("", node.op_type, node.inputs, [*kept, ir.AttrInt64s("pads", [*begins, *ends])],
-                  num_outputs=len(node.outputs))
+    new = ir.Node(
+        "",
+        node.op_type,
+        node.inputs,
+        [*kept, ir.AttrInt64s("pads", [*begins, *ends])],
+        num_outputs=len(node.outputs),
+    )
     return Replacement(new.outputs, [new])
 
 
@@ -263,7 +268,9 @@ def _into_convolution(value: ir.Value, s: Array, t: Array) -> Replacement | None
         return None
     stem = f"{weight.name}.folded"
     inputs = [convolution.inputs[0], constant(scaled, stem), constant(shifted, f"{stem}.bias")]
-    new = ir.Node("", convolution.op_type, inputs, list(convolution.attributes.values()), name=convolution.name)
+    new = ir.Node(
+        "", convolution.op_type, inputs, list(convolution.attributes.values()), name=convolution.name
+    )
     return Replacement(new.outputs, [new])
 
 

@@ -82,7 +82,9 @@ def check(model: onnx.ModelProto, limits: Limits, known: Known) -> int:
         GraphError: or the child that names the defect.
     """
     if model.ir_version > onnx.IR_VERSION:
-        raise OpsetError(f"the model has IR version {model.ir_version}; the newest known is {onnx.IR_VERSION}")
+        raise OpsetError(
+            f"the model has IR version {model.ir_version}; the newest known is {onnx.IR_VERSION}"
+        )
     functions = frozenset((domain_of(f.domain), f.name) for f in model.functions)
     opsets = _opsets(model.opset_import, "the model")
     checker = _Checker(limits, known, opsets, functions)
@@ -329,7 +331,9 @@ def _check_arity(title: str, node: onnx.NodeProto, schema: OpSchema) -> None:
     ):
         if not least <= found <= most:
             allowed = f"{least}" if least == most else f"{least} to {most}"
-            raise GraphError(f"{title}: expected {allowed} {side}, found {found}", pointer=f"node:{node.name}")
+            raise GraphError(
+                f"{title}: expected {allowed} {side}, found {found}", pointer=f"node:{node.name}"
+            )
     for index, formal in enumerate(schema.inputs):
         if index < len(node.input) and not node.input[index] and formal.option == _SINGLE:
             raise GraphError(
@@ -407,9 +411,7 @@ def check_tensor(tensor: onnx.TensorProto, limits: Limits, title: str) -> None:
         raise GraphError(f"{title}: negative dimension in {list(tensor.dims)}", pointer=pointer)
     count = math.prod(tensor.dims)
     if count > limits.elements:
-        raise ModelTooLargeError(
-            f"{title}: {count} elements, allowed are {limits.elements}", pointer=pointer
-        )
+        raise ModelTooLargeError(f"{title}: {count} elements, allowed are {limits.elements}", pointer=pointer)
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         return
     if tensor.HasField("segment"):

@@ -176,7 +176,9 @@ def _filled(value: ir.Value, given: float | int | bool) -> np.ndarray[Any, Any]:
         with np.errstate(all="ignore"):
             array = np.full(shape, np.asarray(given).astype(kind), kind)
     except (OverflowError, ValueError, TypeError):
-        raise InputError(f"input {value.name!r} is {kind}, which cannot hold {given!r}", pointer=pointer) from None
+        raise InputError(
+            f"input {value.name!r} is {kind}, which cannot hold {given!r}", pointer=pointer
+        ) from None
     if kind.kind in "iub" and not np.all(array == given):
         raise InputError(f"input {value.name!r} is {kind}, which cannot hold {given!r}", pointer=pointer)
     return array

@@ -3,13 +3,14 @@
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.engine.registry import Registry, load
 from app.kernels.cpu.compiler import Compiler
-from tests.harness import Array, assert_close, implementation, known
+from tests.harness import Array, assert_close, implementation, known, run_group
 from tests.kernels.single_node import node_group, run_node
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -200,3 +201,93 @@ def test_other_activations_are_refused_by_name(registry: Registry) -> None:
     body = body_of("GRU", operands, ', activations = ["HardSigmoid", "Tanh"]')
     reason = implementation("gru.loop", registry).unless(node_group(registry, body, operands), known())
     assert "hardsigmoid" in (reason or "")
+
+
+def rounded(v: Array) -> Array:
+    """What is left of v after quantization to uint8 over its own range."""
+    v = v.astype(np.float32)
+    low, high = min(v.min(), np.float32(0)), max(v.max(), np.float32(0))
+    step = (high - low) / np.float32(255) or np.float32(1)
+    zero = np.clip(np.rint(-low / step), 0, 255)
+    return (np.clip(np.rint(v / step) + zero, 0, 255) - zero).astype(np.float64) * step
+
+
+@pytest.mark.parametrize(("kind", "per_column"), [("int8", False), ("uint8", True)])
+def test_quantized_lstm_rounds_its_activations(
+    registry: Registry, compiler: Compiler, kind: str, per_column: bool
+) -> None:
+    steps, batch, inputs, n = 5, 2, 6, 7
+    a = operands_of("LSTM", steps, batch, inputs, n, 2, "x w r b h0 c0")
+    rng = np.random.default_rng(5)
+    limits = np.iinfo(kind)
+    shapes = {"w": (2, inputs, 4 * n), "r": (2, n, 4 * n)}
+    for name, shape in shapes.items():
+        a[name] = rng.integers(limits.min, limits.max, shape, endpoint=True).astype(kind)
+        columns = (2, 4 * n) if per_column else (2,)
+        a[f"{name}_scale"] = rng.uniform(0.001, 0.01, columns).astype(np.float32)
+        a[f"{name}_zero"] = rng.integers(100, 120, columns).astype(kind)
+    names = ["x", "w", "r", "b", "", "h0", "c0", "", "w_scale", "w_zero", "r_scale", "r_zero"]
+    body = (
+        f'com.microsoft.DynamicQuantizeLSTM <hidden_size = {n}, direction = "bidirectional"> '
+        f"({', '.join(names)})"
+    )
+    fixed = {k: v for k, v in a.items() if k not in ("x", "h0", "c0")}
+    inputs_of = {k: a[k] for k in ("x", "h0", "c0")}
+    group = node_group(registry, body, inputs_of, fixed, OUTPUTS["LSTM"], domain="com.microsoft")
+    for value, size in zip(group.outputs, [(steps, 2, batch, n), (2, batch, n), (2, batch, n)]):
+        value.shape, value.dtype = ir.Shape(size), ir.DataType.FLOAT
+    found = run_group(implementation("dynamic_quantize_lstm.loop", registry), group, inputs_of, compiler)
+
+    real = {
+        name: (a[name].astype(np.float64) - a[f"{name}_zero"].reshape(2, 1, -1).astype(np.float64))
+        * a[f"{name}_scale"].reshape(2, 1, -1)
+        for name in shapes
+    }
+    x = rounded(a["x"])
+    for d in range(2):
+        h, c = a["h0"][d].astype(np.float64), a["c0"][d].astype(np.float64)
+        bias = a["b"][d].astype(np.float64)
+        for t in reversed(range(steps)) if d else range(steps):
+            g = x[t] @ real["w"][d] + rounded(h) @ real["r"][d] + bias[: 4 * n] + bias[4 * n :]
+            i, o, f, new = np.split(g, 4, axis=1)
+            c = sigmoid(f) * c + sigmoid(i) * np.tanh(new)
+            h = sigmoid(o) * np.tanh(c)
+            assert_close(found[0][t, d], h, 1e-5)
+        assert_close(found[1][d], h, 1e-5)
+        assert_close(found[2][d], c, 1e-5)
+
+
+@pytest.mark.parametrize(("size", "offset"), [(1, 0.0), (9000, 3.0), (10000, -0.5), (5, -90.0)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_dynamic_quantization_covers_the_range_and_zero(
+    registry: Registry, compiler: Compiler, size: int, offset: float, threads: int
+) -> None:
+    x = (np.random.default_rng(size).standard_normal((1, size)) + offset).astype(np.float32)
+    y, scale, zero = run_node(
+        registry,
+        compiler,
+        "dynamic_quantize_linear.chunks",
+        "DynamicQuantizeLinear (x)",
+        {"x": x},
+        None,
+        ("y", "scale", "zero"),
+        threads=threads,
+    )
+    assert y.dtype == zero.dtype == np.uint8
+    np.testing.assert_allclose(scale, (max(x.max(), 0) - min(x.min(), 0)) / np.float32(255), rtol=1e-6)
+    assert np.abs((y.astype(np.float64) - zero) * scale - x).max() <= 0.501 * scale
+    np.testing.assert_allclose(rounded(x), (y.astype(np.float64) - zero) * scale, rtol=1e-6)
+
+
+def test_zeros_are_quantized_with_scale_one(registry: Registry, compiler: Compiler) -> None:
+    y, scale, zero = run_node(
+        registry,
+        compiler,
+        "dynamic_quantize_linear.chunks",
+        "DynamicQuantizeLinear (x)",
+        {"x": np.zeros(3, np.float32)},
+        None,
+        ("y", "scale", "zero"),
+    )
+    np.testing.assert_array_equal(y, 0)
+    assert (scale, zero) == (1, 0)

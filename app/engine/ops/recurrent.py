@@ -1,4 +1,4 @@
-"""Recurrent layers."""
+"""Recurrent layers, and the quantization that goes with one of them."""
 
 from app.engine.registry import Operator
 
@@ -6,4 +6,6 @@ OPERATORS = (
     Operator("LSTM", "recurrent", 5),
     Operator("GRU", "recurrent", 5),
     Operator("RNN", "recurrent"),
+    Operator("DynamicQuantizeLSTM", "recurrent", domain="com.microsoft"),
+    Operator("DynamicQuantizeLinear", "quantize", 5),
 )

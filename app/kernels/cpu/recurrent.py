@@ -1,23 +1,25 @@
 """LSTM, GRU and RNN: projected inputs, then the time loop inside one call.
 
-All are float32. `gates: [directions, rows, G·H]` holds the input projections, a row for each
-(step, batch) in the order of x, and is overwritten. Weights are transposed, [directions, K, G·H],
-so that the innermost loop runs over hidden units with unit stride. Units of the time loops are
-(direction, batch) pairs; a thread advances its pairs together and reads the weights once for two.
+All are float32; the weights of `add_product` may be any type that converts to it exactly.
+`gates: [directions, rows, G·H]` holds the input projections, a row for each (step, batch) in the
+order of x, and is overwritten. Weights are transposed, [directions, K, G·H], so that the innermost
+loop runs over hidden units with unit stride. Units of the time loops are (direction, batch) pairs;
+a thread advances its pairs together and reads the weights once for two.
 """
 
 import numpy as np
 from numba import njit
 
-from app.kernels.cpu.gemm import product_source
+from app.kernels.cpu.gemm import product_library
 from app.kernels.cpu.generator import at
 from app.kernels.cpu.vectormath import sigmoid32, tanh32
 
 _compiled = njit(error_model="numpy", boundscheck=False)
 # A product and a sum may become one instruction, which rounds once; nothing is reordered.
 _fused = njit(error_model="numpy", boundscheck=False, fastmath={"contract"})
-ZERO = np.float32(0.0)
-ONE = np.float32(1.0)
+f32 = np.float32
+ZERO = f32(0.0)
+ONE = f32(1.0)
 TANH, RELU, SIGMOID = 0, 1, 2  # activations of RNN
 
 
@@ -40,14 +42,14 @@ def add_product(a, w, w_row, y, k, n):
         w1, w2, w3 = at(w0, w_row), at(w0, 2 * w_row), at(w0, 3 * w_row)
         w4, w5, w6, w7 = at(w0, 4 * w_row), at(w0, 5 * w_row), at(w0, 6 * w_row), at(w0, 7 * w_row)
         for j in range(n):
-            low = a0 * w0[j] + a1 * w1[j] + a2 * w2[j] + a3 * w3[j]
-            y[j] += low + (a4 * w4[j] + a5 * w5[j] + a6 * w6[j] + a7 * w7[j])
+            low = a0 * f32(w0[j]) + a1 * f32(w1[j]) + a2 * f32(w2[j]) + a3 * f32(w3[j])
+            y[j] += low + (a4 * f32(w4[j]) + a5 * f32(w5[j]) + a6 * f32(w6[j]) + a7 * f32(w7[j]))
         p += 8
     while p < k:
         a0 = a[p]
         w0 = at(w, p * w_row)
         for j in range(n):
-            y[j] += a0 * w0[j]
+            y[j] += a0 * f32(w0[j])
         p += 1
 
 
@@ -118,17 +120,17 @@ def kernel(x, w, bias, scalars, gates, rows, k, n, block, begin, end):
         row = (unit - d * blocks) * block
         y = at(gates, (d * rows + row) * n)
         product(at(x, row * k), False, k, 1, 0, at(w, d * panels * k * COLUMNS), COLUMNS, k * COLUMNS, k,
-                y, n, min(block, rows - row), n, y, 0, bias, 0, at(bias, d * n), y, 0, scalars, COLUMN_BIAS)
+                y, n, min(block, rows - row), n, y, y, 0, bias, 0, at(bias, d * n), y, 0, scalars, COLUMN_BIAS)
 """
 
 
-def emit_projection(lanes: int) -> str:
+def emit_projection(lanes: int) -> tuple[str, ...]:
     """The module of `project` for constant weights in panels (`tiles.pack_columns`), on register tiles.
 
     bias: float32[d, n]; scalars: as a tile wants them. Units are blocks of rows: d · ceil(rows / block).
     """
-    head = "from app.kernels.cpu.generator import COLUMN_BIAS\n"
-    return head + product_source("float32", lanes) + _PROJECTION
+    head = "from app.kernels.cpu.generator import COLUMN_BIAS, at\nfrom LIBRARY0 import COLUMNS, product\n"
+    return product_library("float32", lanes), head + _PROJECTION
 
 
 @_compiled
@@ -151,19 +153,19 @@ def _tanh(g, a, b, limit, n):
 
 
 @_compiled
-def _copy(y, x, n):
+def copy(y, x, n):
     for j in range(n):
         y[j] = x[j]
 
 
 @_compiled
-def _fill(y, value, n):
+def fill(y, value, n):
     for j in range(n):
         y[j] = value
 
 
 @_compiled
-def _lstm_cell(g, p, c, h, limit, n):
+def lstm_cell(g, p, c, h, limit, n):
     """One step. g: gates i, o, f, c of the step; p: peepholes i, o, f; c, h: state, overwritten."""
     i, o, f, new = g, at(g, n), at(g, 2 * n), at(g, 3 * n)
     _sigmoid(i, p, c, limit, n)
@@ -198,8 +200,8 @@ def lstm(gates, r, peepholes, initial_h, initial_c, lengths, limits, h, c, y, y_
         backwards = d == 1 or reverse
         for b in range(b0, b1):
             start = d * state_d + b * state_b
-            _copy(at(h, (d * batch + b) * hidden), at(initial_h, start), hidden)
-            _copy(at(c, (d * batch + b) * hidden), at(initial_c, start), hidden)
+            copy(at(h, (d * batch + b) * hidden), at(initial_h, start), hidden)
+            copy(at(c, (d * batch + b) * hidden), at(initial_c, start), hidden)
         for step in range(steps):
             b = b0
             while b < b1:
@@ -207,7 +209,7 @@ def lstm(gates, r, peepholes, initial_h, initial_c, lengths, limits, h, c, y, y_
                 own = at(h, (d * batch + b) * hidden)
                 if step >= lengths[b]:
                     if wants & 1:
-                        _fill(at(y, step * y_t + d * y_d + b * y_b), ZERO, hidden)
+                        fill(at(y, step * y_t + d * y_d + b * y_b), ZERO, hidden)
                     b += 1
                     continue
                 t = lengths[b] - 1 - step if backwards else step
@@ -222,16 +224,16 @@ def lstm(gates, r, peepholes, initial_h, initial_c, lengths, limits, h, c, y, y_
                     t = lengths[q] - 1 - step if backwards else step
                     g = at(gates, (d * rows + t * gates_t + q * gates_b) * 4 * hidden)
                     own = at(h, (d * batch + q) * hidden)
-                    _lstm_cell(g, p, at(c, (d * batch + q) * hidden), own, limit, hidden)
+                    lstm_cell(g, p, at(c, (d * batch + q) * hidden), own, limit, hidden)
                     if wants & 1:
-                        _copy(at(y, t * y_t + d * y_d + q * y_b), own, hidden)
+                        copy(at(y, t * y_t + d * y_d + q * y_b), own, hidden)
                 b += pair
         for b in range(b0, b1):
             start = d * state_d + b * state_b
             if wants & 2:
-                _copy(at(y_h, start), at(h, (d * batch + b) * hidden), hidden)
+                copy(at(y_h, start), at(h, (d * batch + b) * hidden), hidden)
             if wants & 4:
-                _copy(at(y_c, start), at(c, (d * batch + b) * hidden), hidden)
+                copy(at(y_c, start), at(c, (d * batch + b) * hidden), hidden)
         unit += b1 - b0
 
 
@@ -281,20 +283,20 @@ def gru(gates, r, bias, initial_h, lengths, limits, h, sums, y, y_h,
         recurrent_bias = at(bias, d * 2 * n + n)
         backwards = d == 1 or reverse
         for b in range(b0, b1):
-            _copy(at(h, (d * batch + b) * hidden), at(initial_h, d * state_d + b * state_b), hidden)
+            copy(at(h, (d * batch + b) * hidden), at(initial_h, d * state_d + b * state_b), hidden)
         for step in range(steps):
             b = b0
             while b < b1:
                 pair = 2 if b + 1 < b1 and step < lengths[b] and step < lengths[b + 1] else 1
                 if step >= lengths[b]:
                     if wants & 1:
-                        _fill(at(y, step * y_t + d * y_d + b * y_b), ZERO, hidden)
+                        fill(at(y, step * y_t + d * y_d + b * y_b), ZERO, hidden)
                     b += 1
                     continue
                 own = at(h, (d * batch + b) * hidden)
                 s = at(sums, (d * batch + b) * n)
                 for q in range(pair):
-                    _copy(at(s, q * n), recurrent_bias, n)
+                    copy(at(s, q * n), recurrent_bias, n)
                 if pair == 2:
                     add_products(own, at(own, hidden), weights, n, s, at(s, n), hidden, columns)
                 else:
@@ -307,11 +309,11 @@ def gru(gates, r, bias, initial_h, lengths, limits, h, sums, y, y_h,
                         g, at(sums, (d * batch + q) * n), weights, own, limit, hidden, linear_before_reset
                     )
                     if wants & 1:
-                        _copy(at(y, t * y_t + d * y_d + q * y_b), own, hidden)
+                        copy(at(y, t * y_t + d * y_d + q * y_b), own, hidden)
                 b += pair
         if wants & 2:
             for b in range(b0, b1):
-                _copy(at(y_h, d * state_d + b * state_b), at(h, (d * batch + b) * hidden), hidden)
+                copy(at(y_h, d * state_d + b * state_b), at(h, (d * batch + b) * hidden), hidden)
         unit += b1 - b0
 
 
@@ -343,17 +345,17 @@ def rnn(gates, r, activations, initial_h, lengths, limits, h, y, y_h,
         weights = at(r, d * hidden * hidden)
         own = at(h, unit * hidden)
         backwards = d == 1 or reverse
-        _copy(own, at(initial_h, d * state_d + b * state_b), hidden)
+        copy(own, at(initial_h, d * state_d + b * state_b), hidden)
         for step in range(steps):
             if step >= lengths[b]:
                 if wants & 1:
-                    _fill(at(y, step * y_t + d * y_d + b * y_b), ZERO, hidden)
+                    fill(at(y, step * y_t + d * y_d + b * y_b), ZERO, hidden)
                 continue
             t = lengths[b] - 1 - step if backwards else step
             g = at(gates, (d * rows + t * gates_t + b * gates_b) * hidden)
             add_product(own, weights, hidden, g, hidden, hidden)
             _activated(own, g, limit, hidden, activations[d])
             if wants & 1:
-                _copy(at(y, t * y_t + d * y_d + b * y_b), own, hidden)
+                copy(at(y, t * y_t + d * y_d + b * y_b), own, hidden)
         if wants & 2:
-            _copy(at(y_h, d * state_d + b * state_b), own, hidden)
+            copy(at(y_h, d * state_d + b * state_b), own, hidden)

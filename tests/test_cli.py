@@ -49,7 +49,6 @@ def test_a_port_that_is_taken_is_told_in_one_line(
     assert f"127.0.0.1:{port}" in capsys.readouterr().err
 
 
-@pytest.mark.xdist_group("service")
 def test_serve_prints_its_address_and_stops_at_ctrl_c(tmp_path: Path) -> None:
     port = free_port()
     # The environment is how a user configures it, so the test does too.

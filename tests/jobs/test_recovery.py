@@ -12,8 +12,6 @@ import pytest
 from tests.jobs.service import Served, serve
 from tests.jobs.test_limits import is_gone, pids
 
-pytestmark = pytest.mark.xdist_group("recovery")
-
 
 @pytest.fixture(scope="module")
 def lone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:

@@ -1,6 +1,5 @@
 """Matrix products against NumPy in double precision."""
 
-
 import numpy as np
 import pytest
 

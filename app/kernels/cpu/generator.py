@@ -16,6 +16,19 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from app.kernels.cpu.tiles import (
+    ACCUMULATE,
+    ALPHA,
+    BETA,
+    CLAMP,
+    COLUMN_BIAS,
+    HIGH,
+    LOW,
+    RESIDUAL,
+    ROW_BIAS,
+    SCALE,
+)
+
 ELEMENTS = {
     "float32": (types.float32, ll.FloatType(), 4),
     "float64": (types.float64, ll.DoubleType(), 8),
@@ -24,12 +37,8 @@ ELEMENTS = {
     "int64": (types.int64, ll.IntType(64), 8),
     "uint64": (types.uint64, ll.IntType(64), 8),
 }
-# What a tile does with its sums before it stores them, in this order.
-ACCUMULATE, SCALE, ROW_BIAS, COLUMN_BIAS, RESIDUAL, CLAMP = 1, 2, 4, 8, 16, 32
-ALPHA, BETA, LOW, HIGH = 0, 1, 2, 3  # places in the scalars of a tile
-SCALARS = 4
 
-PREFETCH = 4  # steps of the reduction ahead: rows of B lie apart, which no hardware prefetcher sees
+PREFETCH = 16  # steps of the reduction ahead: rows of B lie apart, which no hardware prefetcher sees
 
 _I1, _I32, _I64 = ll.IntType(1), ll.IntType(32), ll.IntType(64)
 
@@ -132,15 +141,6 @@ class _Vectors:
         zero = ll.Constant(kind, [0.0 if self.floating else 0] * lanes)
         return self.b.call(function, [address, ll.Constant(_I32, self.nbytes), mask, zero])
 
-    def masked_store(self, value: Any, pointer: Any, mask: Any) -> None:
-        address = self.b.bitcast(pointer, self.type.as_pointer())
-        function = self._function(
-            f"llvm.masked.store.{self.suffix}.p0",
-            ll.VoidType(),
-            [self.type, self.type.as_pointer(), _I32, ll.VectorType(_I1, self.lanes)],
-        )
-        self.b.call(function, [value, address, ll.Constant(_I32, self.nbytes), mask])
-
 
 def _choose(builder: Any, condition: Any, values: list[Any], changed: Any) -> list[Any]:
     """`changed(i, value)` for all values where the condition holds, else the values."""
@@ -176,74 +176,61 @@ class Epilogue:
     scalars: Any
     flags: Any
 
-    def apply(self, v: _Vectors, values: list[Any], places: list[tuple[Any, int]], mask: Any) -> list[Any]:
+    def apply(self, v: _Vectors, values: list[Any], places: list[tuple[int, int]]) -> list[Any]:
         """The epilogue on vectors at (row, first column)."""
         b = v.b
-        read = v.load if mask is None else lambda p: v.masked_load(p, mask)
 
         def has(flag: int) -> Any:
             return b.icmp_unsigned("!=", b.and_(self.flags, _int(flag)), _int(0))
 
-        def cell(base: Any, step: Any, place: tuple[Any, int]) -> Any:
-            return v.at(v.at(base, b.mul(place[0], step)), place[1])
+        def cell(base: Any, step: Any, place: tuple[int, int]) -> Any:
+            return v.load(v.at(v.at(base, b.mul(_int(place[0]), step)), place[1]))
 
-        values = _choose(
-            b, has(ACCUMULATE), values,
-            lambda i, x: v.add(x, read(cell(self.sums, self.sums_step, places[i]))),
-        )  # fmt: skip
-        values = _choose(
-            b, has(SCALE), values, lambda _i, x: v.multiply(x, v.broadcast(v.at(self.scalars, ALPHA)))
+        def scalar(index: int) -> Any:
+            return v.broadcast(v.at(self.scalars, index))
+
+        def row(place: tuple[int, int]) -> Any:
+            return v.broadcast(v.at(self.rows, b.mul(_int(place[0]), self.rows_step)))
+
+        def residual(place: tuple[int, int]) -> Any:
+            return cell(self.residual, self.residual_step, place)
+
+        stages = (
+            (ACCUMULATE, lambda i, x: v.add(x, cell(self.sums, self.sums_step, places[i]))),
+            (SCALE, lambda _i, x: v.multiply(x, scalar(ALPHA))),
+            (ROW_BIAS, lambda i, x: v.add(x, row(places[i]))),
+            (COLUMN_BIAS, lambda i, x: v.add(x, v.load(v.at(self.columns, places[i][1])))),
+            (RESIDUAL, lambda i, x: v.fma(scalar(BETA), residual(places[i]), x)),
+            (CLAMP, lambda _i, x: v.clamp(x, scalar(LOW), scalar(HIGH))),
         )
-        values = _choose(
-            b, has(ROW_BIAS), values,
-            lambda i, x: v.add(x, v.broadcast(v.at(self.rows, b.mul(places[i][0], self.rows_step)))),
-        )  # fmt: skip
-        values = _choose(
-            b, has(COLUMN_BIAS), values, lambda i, x: v.add(x, read(v.at(self.columns, places[i][1])))
-        )
-        values = _choose(
-            b, has(RESIDUAL), values,
-            lambda i, x: v.fma(
-                v.broadcast(v.at(self.scalars, BETA)),
-                read(cell(self.residual, self.residual_step, places[i])),
-                x,
-            ),
-        )  # fmt: skip
-        if v.floating:
-            values = _choose(
-                b, has(CLAMP), values,
-                lambda _i, x: v.clamp(
-                    x, v.broadcast(v.at(self.scalars, LOW)), v.broadcast(v.at(self.scalars, HIGH))
-                ),
-            )  # fmt: skip
+        for flag, stage in stages:
+            if flag != CLAMP or v.floating:
+                values = _choose(b, has(flag), values, stage)
         return values
 
 
 def tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4) -> Any:
-    """An intrinsic that computes up to `rows` x `columns * lanes` elements of a matrix product.
+    """An intrinsic that computes `rows` x `columns * lanes` elements of a matrix product.
 
     It is called as
-        tile(a, a_row, a_k, b, b_k, k, c, c_row, m, n,
+        tile(a, a_row, a_k, m, b, b_k, k, c, c_row,
              sums, sums_row, row_bias, row_bias_step, column_bias, residual, residual_row, scalars, flags)
-    and computes c[i * c_row + j] for i < m <= rows and j < n <= columns * lanes as the sum over
-    p < k of a[i * a_row + p * a_k] * b[p * b_k + j], plus what `flags` ask for:
+    and computes c[i * c_row + j] for i < rows and j < columns * lanes as the sum over p < k of
+    a[min(i, m - 1) * a_row + p * a_k] * b[p * b_k + j], plus what `flags` ask for:
     ACCUMULATE adds sums[i * sums_row + j], SCALE multiplies by alpha, ROW_BIAS adds
     row_bias[i * row_bias_step], COLUMN_BIAS adds column_bias[j], RESIDUAL adds
     beta * residual[i * residual_row + j], CLAMP limits to [low, high] (floats only).
     Each operand is read before c is written at that place, so c may be the residual or the sums.
-
-    b must be readable for all `columns * lanes` columns; a is read for m rows only, and c, sums,
-    column_bias and residual at valid columns only.
     """
     scalar = ELEMENTS[dtype][0]
     address, number = types.CPointer(scalar), types.int64
     signature = types.void(
-        address, number, number, address, number, number, address, number, number, number,
+        address, number, number, number, address, number, number, address, number,
         address, number, address, number, address, address, number, address, number,
     )  # fmt: skip
 
-    def generate(context, builder, _signature, values):
-        (a, a_row, a_k, b, b_k, k, c, c_row, m, n, *rest) = values
+    def write(builder, values):
+        a, a_row, a_k, m, b, b_k, k, c, c_row, *rest = values
         v = _Vectors(builder, dtype, lanes)
         epilogue = Epilogue(*rest)
         last = builder.sub(m, _int(1))
@@ -288,43 +275,19 @@ def tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4) -> An
         ahead = builder.mul(b_k, _int(PREFETCH))
         for r in range(rows):
             v.prefetch(builder.gep(c, [builder.mul(_int(r), c_row)]), write=True)
-        buffer = cgutils.alloca_once(builder, ll.ArrayType(v.type, rows * columns), zfill=False)
-        buffer.align = lanes * v.nbytes
         index, pointer, sums = loop(
             builder.sdiv(k, _int(unroll)), _int(0), b, [v.zero] * (rows * columns), unroll
         )
         _, _, sums = loop(builder.srem(k, _int(unroll)), index, pointer, sums, 1)
 
-        full = builder.and_(
-            builder.icmp_signed(">=", m, _int(rows)), builder.icmp_signed(">=", n, _int(columns * lanes))
-        )
-        whole, part, end = (builder.append_basic_block(s) for s in ("whole", "part", "done"))
-        builder.cbranch(full, whole, part)
-        builder.position_at_end(whole)
-        places = [(_int(r), j * lanes) for r in range(rows) for j in range(columns)]
-        for x, (r, j) in zip(epilogue.apply(v, sums, places, None), places):
-            v.store(x, v.at(v.at(c, builder.mul(r, c_row)), j))
-        builder.branch(end)
-        # A ragged tile goes row by row through a buffer, under a mask: rare, so small code.
-        builder.position_at_end(part)
-        cells = builder.bitcast(buffer, v.element.as_pointer())
-        for i, x in enumerate(sums):
-            v.store(x, v.at(cells, i * lanes))
-        masks = [v.below(n, j * lanes) for j in range(columns)]
-        with cgutils.for_range(builder, m) as row:
-            for j in range(columns):
-                start = builder.mul(row.index, _int(columns * lanes))
-                x = v.load(v.at(cells, builder.add(start, _int(j * lanes))))
-                place = (row.index, j * lanes)
-                (x,) = epilogue.apply(v, [x], [place], masks[j])
-                v.masked_store(x, v.at(v.at(c, builder.mul(row.index, c_row)), j * lanes), masks[j])
-        builder.branch(end)
-        builder.position_at_end(end)
-        return context.get_dummy_value()
+        places = [(r, j * lanes) for r in range(rows) for j in range(columns)]
+        for x, (r, j) in zip(epilogue.apply(v, sums, places), places):
+            v.store(x, v.at(v.at(c, builder.mul(_int(r), c_row)), j))
+        builder.ret_void()
 
-    def body(_context, a, a_row, a_k, b, b_k, k, c, c_row, m, n, sums, sums_row, row_bias, row_bias_step,
+    def body(_context, a, a_row, a_k, m, b, b_k, k, c, c_row, sums, sums_row, row_bias, row_bias_step,
              column_bias, residual, residual_row, scalars, flags):  # fmt: skip
-        return signature, generate
+        return signature, _outlined(f"tile_{dtype}_{rows}x{columns}x{lanes}", write)
 
     return intrinsic(body)
 
@@ -389,6 +352,48 @@ def copier(dtype: str, lanes: int, stride: int) -> Any:
     return intrinsic(body)
 
 
+def rows_copier(dtype: str, lanes: int, stride: int) -> Any:
+    """An intrinsic that copies rows.
+
+    copy(y, y_row, x, x_row, rows, n): y[r * y_row + i] = x[r * x_row + i * stride] for r < rows,
+    i < n. Up to lanes - 1 zeros follow each row. x is read at valid places only.
+    """
+    scalar = ELEMENTS[dtype][0]
+    address, number = types.CPointer(scalar), types.int64
+    signature = types.void(address, number, address, number, number, number)
+
+    def generate(context, builder, _signature, values):
+        y, y_row, x, x_row, rows, n = values
+        v = _Vectors(builder, dtype, lanes)
+        wide = lanes * stride
+        every = ll.Constant(ll.VectorType(_I32, lanes), [i * stride for i in range(lanes)])
+        ours = ll.Constant(ll.VectorType(_I1, wide), [int(i % stride == 0) for i in range(wide)])
+
+        def pick(vector: Any) -> Any:
+            return builder.shuffle_vector(vector, ll.Constant(vector.type, ll.Undefined), every)
+
+        # A strided vector ends with elements that belong to no lane, so one more must be valid.
+        whole = builder.and_(builder.sub(n, _int(int(stride > 1))), _int(-lanes))
+        rest = builder.sub(n, whole)
+        mask = builder.and_(v.below(rest, lanes=wide, divide=stride), ours)
+        ragged = builder.icmp_signed(">", rest, _int(0))
+        with cgutils.for_range(builder, rows) as row:
+            source = v.at(x, builder.mul(row.index, x_row))
+            target = v.at(y, builder.mul(row.index, y_row))
+            with cgutils.for_range_slice(builder, _int(0), whole, _int(lanes)) as (start, _):
+                part = v.load(v.at(source, builder.mul(start, _int(stride))), wide)
+                v.store(pick(part), v.at(target, start))
+            with builder.if_then(ragged):
+                part = v.masked_load(v.at(source, builder.mul(whole, _int(stride))), mask, wide)
+                v.store(pick(part), v.at(target, whole))
+        return context.get_dummy_value()
+
+    def body(_context, y, y_row, x, x_row, rows, n):
+        return signature, generate
+
+    return intrinsic(body)
+
+
 def selector(dtype: str, lanes: int) -> Any:
     """An intrinsic that copies where a mask says so.
 
@@ -415,3 +420,98 @@ def selector(dtype: str, lanes: int) -> Any:
         return signature, generate
 
     return intrinsic(body)
+
+
+def taps_tile(dtype: str, lanes: int, rows: int, columns: int) -> Any:
+    """An intrinsic that computes `rows` x `columns * lanes` pixels of one channel's convolution.
+
+    It is called as
+        tile(x, x_row, offsets, weights, taps, m, y, y_row, last_y, residual, residual_row, last_residual,
+             bias, scalars, flags)
+    and computes, for rows i < m, y[i * y_row + j] as the sum over taps t of
+    weights[t] * x[i * x_row + offsets[t] + j], plus, as `flags` ask, bias[0] (ROW_BIAS) and
+    residual[i * residual_row + j] (RESIDUAL), limited (CLAMP). Row m - 1 goes to `last_y` and takes
+    `last_residual` instead. x must be readable for all rows.
+    """
+    scalar = ELEMENTS[dtype][0]
+    address, number = types.CPointer(scalar), types.int64
+    signature = types.void(
+        address, number, types.CPointer(types.int64), address, number, number, address, number, address,
+        address, number, address, address, address, number,
+    )  # fmt: skip
+
+    def write(builder, values):
+        (x, x_row, offsets, weights, taps, m, y, y_row, last_y, residual, residual_row, last_residual,
+         bias, scalars, flags) = values  # fmt: skip
+        v = _Vectors(builder, dtype, lanes)
+        starts = [v.at(x, builder.mul(_int(r), x_row)) for r in range(rows)]
+        before = builder.block
+        head, body, end = (builder.append_basic_block(s) for s in ("head", "body", "end"))
+        builder.branch(head)
+        builder.position_at_end(head)
+        t = builder.phi(_I64)
+        t.add_incoming(_int(0), before)
+        sums = [builder.phi(v.type) for _ in range(rows * columns)]
+        for phi in sums:
+            phi.add_incoming(v.zero, before)
+        builder.cbranch(builder.icmp_signed("<", t, taps), body, end)
+        builder.position_at_end(body)
+        offset = builder.load(v.at(offsets, t))
+        w = v.broadcast(v.at(weights, t))
+        for i, phi in enumerate(sums):
+            place = v.at(v.at(starts[i // columns], offset), i % columns * lanes)
+            phi.add_incoming(v.fma(v.load(place), w, phi), body)
+        t.add_incoming(builder.add(t, _int(1)), body)
+        builder.branch(head)
+        builder.position_at_end(end)
+
+        def has(flag: int) -> Any:
+            return builder.icmp_unsigned("!=", builder.and_(flags, _int(flag)), _int(0))
+
+        ended = builder.append_basic_block("ended")
+        for r in range(rows):
+            go = builder.append_basic_block("row")
+            builder.cbranch(builder.icmp_signed("<", _int(r), m), go, ended)
+            builder.position_at_end(go)
+            is_last = builder.icmp_signed("==", _int(r + 1), m)
+            to = builder.select(is_last, last_y, v.at(y, builder.mul(_int(r), y_row)))
+            add = builder.select(is_last, last_residual, v.at(residual, builder.mul(_int(r), residual_row)))
+            row = list(sums[r * columns : (r + 1) * columns])
+            row = _choose(builder, has(ROW_BIAS), row, lambda _j, u: v.add(u, v.broadcast(bias)))
+            row = _choose(
+                builder, has(RESIDUAL), row,
+                lambda j, u, add=add: v.add(u, v.load(v.at(add, j * lanes))),
+            )  # fmt: skip
+            if v.floating:
+                row = _choose(
+                    builder, has(CLAMP), row,
+                    lambda _j, u: v.clamp(
+                        u, v.broadcast(v.at(scalars, LOW)), v.broadcast(v.at(scalars, HIGH))
+                    ),
+                )  # fmt: skip
+            for j, u in enumerate(row):
+                v.store(u, v.at(to, j * lanes))
+        builder.branch(ended)
+        builder.position_at_end(ended)
+        builder.ret_void()
+
+    def body(_context, x, x_row, offsets, weights, taps, m, y, y_row, last_y, residual, residual_row,
+             last_residual, bias, scalars, flags):  # fmt: skip
+        return signature, _outlined(f"taps_{dtype}_{rows}x{columns}x{lanes}", write)
+
+    return intrinsic(body)
+
+
+def _outlined(name: str, write: Any) -> Any:
+    """Code for a call of a function of its own, so that registers are allotted to it alone."""
+
+    def generate(context, builder, _signature, values):
+        kind = ll.FunctionType(ll.VoidType(), [x.type for x in values])
+        function = ll.Function(builder.module, kind, builder.module.get_unique_name(name))
+        function.linkage = "internal"
+        function.attributes.add("noinline")
+        write(ll.IRBuilder(function.append_basic_block("entry")), function.args)
+        builder.call(function, values)
+        return context.get_dummy_value()
+
+    return generate

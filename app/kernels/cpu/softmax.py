@@ -34,7 +34,7 @@ def _largest_of_columns(x, m, at, stride, n, s, width):
     for i in range(n):
         line = at + i * stride
         for j in range(width):
-            m[s + j] = maximum(m[s + j], x[line + j])
+            m[s + j] = maximum(x[line + j], m[s + j])
 
 
 def softmax_rows(x, y, n, begin, end):
@@ -160,7 +160,7 @@ def log_sum_exp_columns(
                 for j2 in range(r2):
                     at = first + j0 * b0 + j1 * b1 + j2 * b2
                     for j in range(width):
-                        m[s + j] = maximum(m[s + j], x[at + j])
+                        m[s + j] = maximum(x[at + j], m[s + j])
         for j0 in range(r0):
             for j1 in range(r1):
                 for j2 in range(r2):

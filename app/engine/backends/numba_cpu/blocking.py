@@ -3,6 +3,7 @@
 from app.kernels.cpu import tiles
 
 DEPTH = 384  # float32 steps of the reduction whose panel of 16 columns stays in the first cache
+TURNED_DEPTH = 256  # the same where panels of pixels go through that cache beside
 PACKED = 160 * 1024  # byte of packed columns that stay in the second cache
 LINE = 64  # byte of a cache line
 WEIGHTS = 192 * 1024  # byte of packed rows that stay there too
@@ -14,9 +15,9 @@ def balanced(size: int, largest: int, multiple: int) -> int:
     return max(-(-size // (parts * multiple)), 1) * multiple
 
 
-def depth(size: int, itemsize: int) -> int:
-    """Chunk of the reduction."""
-    return balanced(size, DEPTH * 4 // itemsize, 1)
+def depth(size: int, itemsize: int, largest: int = DEPTH) -> int:
+    """Chunk of the reduction; `largest` counts float32."""
+    return balanced(size, largest * 4 // itemsize, 1)
 
 
 def panel_row(columns: int, itemsize: int) -> int:

@@ -173,7 +173,7 @@ def kernel(x, weights, y, bias, residual, scalars, taps, valid, sizes, work{oper
             k = min(block_k, depth - k0)
             if k > 0 and (chunks > 1 or unit // parts != before):
                 if same:
-                    pack_same(source, taps, valid, valid_row, tap_count, k0, k, h * w, w, start, n,
+                    pack_same(source, taps, valid, valid_row, tap_count, k0, k, d * h * w, w, start, n,
                               panels, panel_row)
                 else:
                     pack(source, taps, tap_count, k0, k, d, h, w, rows, columns,

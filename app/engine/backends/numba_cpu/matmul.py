@@ -157,8 +157,6 @@ def _refusal(group: Group, _known: Known) -> str | None:
     epilogue = epilogues.read(group, -1)
     if isinstance(epilogue, str):
         return epilogue
-    if epilogue.recipe:
-        return "the product applies biases, a residual and limits, no further expression"
     if epilogue.clamps and kind.kind != "f":
         return "limits apply to floating point only"
     second = node.inputs[1]

@@ -124,10 +124,10 @@ def place(shape: tuple[int, ...], output: tuple[int, ...], axis: int) -> str | N
     """How an operand of this shape is read along the output; None if in no way that is known."""
     if len(shape) > len(output):
         return None
-    axis %= len(output)
     wide = (1,) * (len(output) - len(shape)) + shape
     if wide == output:
         return "same"
+    axis %= len(output)
     if math.prod(wide) == 1:
         return "scalar"
     if per_channel(shape, output, axis):
@@ -193,7 +193,8 @@ def inplace(group: Group, axis: int) -> tuple[tuple[ir.Value, ir.Value], ...]:
 
 
 def _limit(found: Epilogue, node: ir.Node) -> Epilogue | str:
-    low, high = 0.0, None
+    low: float | None = 0.0
+    high: float | None = None
     if node.op_type == "Clip":
         limits = []
         for index in (1, 2):

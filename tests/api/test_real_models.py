@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from app.client import Client
-from tests.jobs.service import Served, serve
+from tests.jobs.service import ROOT, Served, serve
 
 TOLERANCE = 1e-4  # of the output's maximum
 MODELS = ("mnist_8", "silero_vad_v6", "super_resolution_10")
@@ -17,8 +17,12 @@ MODELS = ("mnist_8", "silero_vad_v6", "super_resolution_10")
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A service with the engine that users get."""
-    with serve(tmp_path_factory.mktemp("real"), engine="app.engine", workers=1) as served:
+    """A service with the engine that users get, and with the kernels that other tests compiled."""
+    data = tmp_path_factory.mktemp("real")
+    compiled = ROOT / "build" / "kernels"
+    compiled.mkdir(parents=True, exist_ok=True)
+    (data / "kernels").symlink_to(compiled)
+    with serve(data, engine="app.engine", workers=1) as served:
         yield served
 
 
@@ -42,13 +46,20 @@ def test_a_recorded_model_runs_over_http_with_its_recorded_outputs(
         model = client.model(client.upload(shared / "models" / f"{name}.onnx").id, wait=60)
         assert model.state == "ready", model
         for inputs, outputs in cases(shared, name):
+            # A scalar, such as a sampling rate, decides which branches there are.
+            scalars = {key: array.item() for key, array in inputs.items() if array.ndim == 0}
+            tensors = {key: array for key, array in inputs.items() if key not in scalars}
             blobs = {}
-            for key, array in inputs.items():
+            for key, array in tensors.items():
                 np.save(tmp_path / "given.npy", array)
                 blobs[key] = client.put_blob(tmp_path / "given.npy")
-            shapes = {key: list(array.shape) for key, array in inputs.items()}
-            options = {"benchmark_seconds": 0.05}
-            job = client.submit(model.id, inputs=blobs, input_shapes=shapes, options=options)
+            job = client.submit(
+                model.id,
+                inputs=blobs,
+                input_values=scalars,
+                input_shapes={key: list(array.shape) for key, array in tensors.items()},
+                options={"benchmark_seconds": 0.05},
+            )
             job = client.wait(job.id, timeout=300)
             assert job.state == "succeeded", (job.code, job.detail)
             with np.load(io.BytesIO(client.artifact(job.id, "outputs.npz"))) as found:

@@ -152,7 +152,7 @@ EXPRESSIONS: dict[str, Expression] = {
         "select({0} < {t}(0), {0} * {1}, {0})", "select({0} < {t}(0), {t}({0} * {1}), {0})", flops=2
     ),
     # three operands
-    "Where": Expression(*["select({0}, {1}, {2})"] * 3),
+    "Where": Expression(*("select({0}, {1}, {2})",) * 3),
     # x, scale, zero point, all real; parameters lowest, highest, dtype
     "Quantize": Expression("quantized({0}, {1}, {2}, {p}, {q})", result="parameter", flops=10),
 }

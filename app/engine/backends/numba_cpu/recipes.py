@@ -1,0 +1,225 @@
+"""From elementwise nodes to the recipe that generated code computes.
+
+Attributes become parameters, optional inputs disappear, and operators with many forms become
+several instructions. What cannot be translated is named with the reason.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from app.engine import graph
+from app.kernels.cpu.expressions import DTYPES, FLOATS, HALVES, Parameter, Recipe, result_dtypes, template
+
+_LIMITS = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor that a recipe reads, and its shape as it aligns with the last axes of the results."""
+
+    value: ir.Value
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """A recipe and what it reads and leaves.
+
+    Attributes:
+        recipe: instructions on numbered values, operands first.
+        operands: what the first values are read from.
+        dtypes: of the operands, as they are in memory.
+        results: number of the value and dtype in memory of each output that was asked for.
+    """
+
+    recipe: Recipe
+    operands: tuple[Operand, ...]
+    dtypes: tuple[str, ...]
+    results: tuple[tuple[int, str], ...]
+
+
+class _RefusedError(Exception):
+    """Why nodes have no recipe."""
+
+
+def recipe_of(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value]) -> Formula | str:
+    """The recipe of elementwise nodes in execution order, or the reason why they have none.
+
+    What the nodes read and none of them makes becomes an operand: in order of first use, one for
+    each shape that a tensor is aligned with. `outputs` are values that the nodes make.
+    """
+    work = _Work()
+    try:
+        for node in nodes:
+            work.made[node.outputs[0]] = _translate(work, node)
+        results = [(work.made[value], _dtype(value)) for value in outputs]
+    except _RefusedError as refused:
+        return str(refused)
+    count = len(work.operands)
+
+    def number(temporary: int) -> int:
+        return ~temporary if temporary < 0 else count + temporary
+
+    recipe = tuple((op, tuple(map(number, refs)), parameters) for op, refs, parameters in work.instructions)
+    dtypes = tuple(_dtype(operand.value) for operand in work.operands)
+    return Formula(recipe, tuple(work.operands), dtypes, tuple((number(i), dtype) for i, dtype in results))
+
+
+@dataclass
+class _Work:
+    """A recipe in the making: operand i has number ~i, the result of instruction k has number k."""
+
+    operands: dict[Operand, int] = field(default_factory=dict)
+    instructions: list[tuple[str, tuple[int, ...], tuple[Parameter, ...]]] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)  # dtypes of the results
+    made: dict[ir.Value, int] = field(default_factory=dict)
+
+    def read(self, value: ir.Value | None, shape: tuple[int, ...] | None = None) -> int:
+        assert value is not None
+        if value in self.made:
+            return self.made[value]
+        _dtype(value)
+        operand = Operand(value, graph.static_shape(value) if shape is None else shape)
+        return ~self.operands.setdefault(operand, len(self.operands))
+
+    def kind(self, number: int) -> str:
+        return self.kinds[number] if number >= 0 else _dtype(list(self.operands)[~number].value)
+
+    def emit(self, op: str, refs: Iterable[int], *parameters: Parameter) -> int:
+        refs = tuple(refs)
+        kinds = [self.kind(r) for r in refs]
+        if template(op, kinds[-1]) is None:
+            raise _RefusedError(f"{op} is not generated for {kinds[-1]}")
+        instruction = (op, refs, parameters)
+        local = ((op, tuple(range(len(refs))), parameters),)
+        self.instructions.append(instruction)
+        self.kinds.append(result_dtypes(local, kinds)[-1])
+        return len(self.instructions) - 1
+
+    def cast(self, number: int, dtype: str) -> int:
+        return number if self.kind(number) == dtype else self.emit("Cast", (number,), dtype)
+
+
+def _dtype(value: ir.Value) -> str:
+    if graph.is_dynamic(value):
+        raise _RefusedError(f"value {value.name!r} has no static shape and element type")
+    kind = graph.dtype(value)
+    assert kind is not None
+    if kind.name not in DTYPES:
+        raise _RefusedError(f"value {value.name!r} is {kind.name}, for which no code is generated")
+    return str(kind.name)
+
+
+def _translate(work: _Work, node: ir.Node) -> int:
+    if len([v for v in node.outputs if v.name]) != 1:
+        raise _RefusedError(f"{node.op_type} {node.name!r} has {len(node.outputs)} outputs")
+    if node.domain not in ("", "ai.onnx"):
+        raise _RefusedError(f"{node.op_type} {node.name!r} is of domain {node.domain!r}")
+    _dtype(node.outputs[0])
+    if node.op_type in _PLAIN:
+        refs = [work.read(v) for v in node.inputs]
+        parameters = (graph.attribute(node, name, default) for name, default in _PLAIN[node.op_type])
+        return work.emit(node.op_type, refs, *parameters)
+    if node.op_type not in _TRANSLATIONS:
+        raise _RefusedError(f"{node.op_type} is not generated")
+    return _TRANSLATIONS[node.op_type](work, node)
+
+
+# Operators that are one instruction on all their inputs, with the attributes that are its parameters.
+_PLAIN: dict[str, tuple[tuple[str, float], ...]] = {
+    **dict.fromkeys(
+        ("Abs", "Neg", "Sign", "Floor", "Ceil", "Round", "Sqrt", "Reciprocal", "Exp", "Log", "Sin", "Cos")
+        + ("Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Tanh", "Sigmoid", "Erf")
+        + ("Softplus", "Softsign", "Mish", "HardSwish", "Relu", "Not", "BitwiseNot", "IsNaN", "Add", "Sub")
+        + ("Mul", "Div", "And", "Or", "Xor", "Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual")
+        + ("BitwiseAnd", "BitwiseOr", "BitwiseXor", "PRelu", "Where"),
+        (),
+    ),
+    "LeakyRelu": (("alpha", 0.01),),
+    "Elu": (("alpha", 1.0),),
+    "Selu": (("alpha", 1.67326319217681884765625), ("gamma", 1.05070102214813232421875)),
+    "Celu": (("alpha", 1.0),),
+    "ThresholdedRelu": (("alpha", 1.0),),
+    "HardSigmoid": (("alpha", 0.2), ("beta", 0.5)),
+    "Swish": (("alpha", 1.0),),
+    "Shrink": (("bias", 0.0), ("lambd", 0.5)),
+}
+
+
+def _chain(op: str) -> Callable[[_Work, ir.Node], int]:
+    def translate(work: _Work, node: ir.Node) -> int:
+        first, *rest = [work.read(v) for v in node.inputs]
+        total = first if rest else work.emit("Identity", (first,))
+        for ref in rest:
+            total = work.emit(op, (total, ref))
+        return total
+
+    return translate
+
+
+def _mean(work: _Work, node: ir.Node) -> int:
+    return work.emit("DividedBy", (_chain("Add")(work, node),), len(node.inputs))
+
+
+def _clip(work: _Work, node: ir.Node) -> int:
+    result = work.emit("Identity", (work.read(node.inputs[0]),)) if len(node.inputs) == 1 else None
+    result = work.read(node.inputs[0]) if result is None else result
+    for index, op in ((1, "AtLeast"), (2, "AtMost")):
+        bound = graph.input_at(node, index)
+        if bound is not None:
+            result = work.emit(op, (result, work.read(bound)))
+    return result if result >= 0 else work.emit("Identity", (result,))
+
+
+def _cast(work: _Work, node: ir.Node) -> int:
+    return work.emit("Cast", (work.read(node.inputs[0]),), _dtype(node.outputs[0]))
+
+
+def _mod(work: _Work, node: ir.Node) -> int:
+    op = "Fmod" if graph.attribute(node, "fmod", 0) else "Mod"
+    return work.emit(op, [work.read(v) for v in node.inputs])
+
+
+def _shift(work: _Work, node: ir.Node) -> int:
+    direction = graph.attribute(node, "direction", "")
+    return work.emit("ShiftLeft" if direction == "LEFT" else "ShiftRight", [work.read(v) for v in node.inputs])
+
+
+def _is_infinite(work: _Work, node: ir.Node) -> int:
+    above = math.inf if graph.attribute(node, "detect_positive", 1) else math.nan
+    below = -math.inf if graph.attribute(node, "detect_negative", 1) else math.nan
+    return work.emit("IsInf", (work.read(node.inputs[0]),), above, below)
+
+
+def _gelu(work: _Work, node: ir.Node) -> int:
+    op = "GeluTanh" if graph.attribute(node, "approximate", "none") == "tanh" else "Gelu"
+    return work.emit(op, (work.read(node.inputs[0]),))
+
+
+def _dropout(work: _Work, node: ir.Node) -> int:
+    training = graph.input_at(node, 2)
+    fixed = graph.constant(training)
+    if training is not None and (fixed is None or fixed.any()):
+        raise _RefusedError(f"Dropout {node.name!r} may be in training mode")
+    return work.emit("Identity", (work.read(node.inputs[0]),))
+
+
+def _power(work: _Work, node: ir.Node) -> int:
+    base, exponent = (work.read(v) for v in node.inputs)
+    kind, other = work.kind(base), work.kind(exponent)
+    if kind in FLOATS or kind in HALVES:
+        fixed = graph.constant(node.inputs[1])
+        if fixed is not None and fixed.size == 1 and node.inputs[1] not in work.made:
+            shape_kept = graph.shape(node.outputs[0]) == graph.shape(node.inputs[0])  # type: ignore[arg-type]
+            special = _POWERS.get(float(fixed.reshape(())))
+            if special and shape_kept:
+                work.forget(exponent)
+                return special(work, base)
+        return work.emit("Pow", (base, work.cast(exponent, kind)))
+    if other in FLOATS or other in HALVES:
+        result = work.emit("Pow", (work.cast(base, "float64"), work.cast(exponent, "float64")))
+        return work.cast(result, kind)
+    return work.emit("Pow", (base, work.cast(exponent, "int64")))

@@ -1,11 +1,16 @@
 """Where the shared data is, and one compiler for the whole run."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from app.kernels.cpu.compiler import Compiler
+
+if TYPE_CHECKING:
+    from tests.jobs.service import Served
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -20,6 +25,15 @@ def shared() -> Path:
             pytest.fail(reason)
         pytest.skip(reason)
     return folder / "data"
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Served"]:
+    """A running service with an engine for tests; those that use it belong to one xdist group."""
+    from tests.jobs.service import serve
+
+    with serve(tmp_path_factory.mktemp("service")) as served:
+        yield served
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ from app.engine.plan import (
     Call,
     Choice,
     Compilation,
-    Constant,
     Group,
     HostCall,
     KernelCall,

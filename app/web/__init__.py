@@ -1,1 +1,5 @@
-"""Pages and static assets; nothing here asks another host."""
+"""Pages and their assets; nothing here loads anything from outside."""
+
+from pathlib import Path
+
+STATIC = Path(__file__).parent / "static"

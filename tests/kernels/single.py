@@ -25,6 +25,7 @@ def node_group(
     outputs: dict[str, Any],
     *,
     constants: tuple[str, ...] = (),
+    repeat: tuple[str, ...] = (),
     opset: int = 23,
     **attributes: object,
 ) -> Group:
@@ -33,8 +34,9 @@ def node_group(
     Args:
         op: operator type.
         inputs: arrays by name, in order; None is an omitted one.
-        outputs: dtypes by name, in order.
+        outputs: dtypes by name, in order; an array, where shape inference has no rule, gives the shape too.
         constants: names of inputs that are initializers.
+        repeat: names of inputs that the node reads once more, after the others.
         opset: of the model.
         attributes: of the node: numbers, strings, lists of integers.
     """
@@ -50,8 +52,14 @@ def node_group(
         n: f"[{','.join(map(str, a.shape))}]" if a.ndim else "" for n, a in inputs.items() if a is not None
     }
     given = ", ".join(f"{kind_of(a.dtype)}{extents[n]} {n}" for n, a in inputs.items() if a is not None)
-    made = ", ".join(f"{kind_of(dtype)}[] {name}" for name, dtype in outputs.items() if name)
+    made = ", ".join(
+        f"{kind_of(like.dtype)}[{','.join(map(str, like.shape))}] {name}"
+        if isinstance(like, np.ndarray)
+        else f"{kind_of(like)}[] {name}"
+        for name, like in outputs.items()
+    )
     passed = ", ".join(n if a is not None else '""' for n, a in inputs.items())
+    passed = ", ".join((passed, *repeat))
     text = (
         f'<ir_version: 10, opset_import: ["": {opset}]> g ({given}) => ({made}) '
         f"{{ {', '.join(outputs)} = {op} {written} ({passed}) }}"

@@ -1,7 +1,5 @@
 """Matrix products against NumPy in double precision."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 

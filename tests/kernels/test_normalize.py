@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from app.kernels.cpu.compiler import Compiler
-from tests.harness import assert_close
-from tests.kernels.single import node_group, refusal_of, run_node
+from tests.harness import assert_close, implementation, known
+from tests.kernels.single import REGISTRY, node_group, refusal_of, run_node
 
 Array = np.ndarray[Any, Any]
 
@@ -62,3 +62,112 @@ def test_operands_that_do_not_repeat_along_rows_are_refused() -> None:
         "LayerNormalization", {"X": x, "S": np.ones((3, 1), np.float32)}, {"Y": x.dtype}, axis=1
     )
     assert "does not repeat" in str(refusal_of("normalize.layer_norm", group))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("operand", [(65,), (7, 65), ()])
+def test_rms_normalization(compiler: Compiler, operand: tuple[int, ...], dtype: Any) -> None:
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((5, 7, 65)).astype(dtype)
+    inputs = {"X": x, "S": rng.standard_normal(operand).astype(dtype)}
+    group = node_group("RMSNormalization", inputs, {"Y": dtype}, axis=1)
+    (y,) = run_node(compiler, "normalize.rms_norm", group, inputs, threads=2, inplace=True)
+    wide = x.astype(np.float64)
+    want = wide / np.sqrt((wide * wide).mean((1, 2), keepdims=True) + 1e-5) * inputs["S"]
+    assert_close(y, want.astype(dtype), 1e-6 if dtype == np.float32 else 1e-14)
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize(("op", "groups"), [("GroupNormalization", 3), ("InstanceNormalization", 6)])
+@pytest.mark.parametrize("shape", [(2, 6, 5, 7), (3, 6, 11)])
+def test_groups_of_channels(
+    compiler: Compiler, shape: tuple[int, ...], op: str, groups: int, inplace: bool
+) -> None:
+    rng = np.random.default_rng(3)
+    x = (rng.standard_normal(shape) + 5).astype(np.float32)
+    inputs = {
+        "X": x,
+        "S": rng.standard_normal(6).astype(np.float32),
+        "B": rng.standard_normal(6).astype(np.float32),
+    }
+    attributes = {"num_groups": groups} if op == "GroupNormalization" else {}
+    group = node_group(op, inputs, {"Y": x}, epsilon=1e-2, **attributes)
+    row = {"GroupNormalization": "group_norm", "InstanceNormalization": "instance_norm"}[op]
+    (y,) = run_node(compiler, f"normalize.{row}", group, inputs, threads=2, inplace=inplace)
+    z = standardized(x.reshape(shape[0], groups, -1), 2, 1e-2)[0].reshape(shape[0], 6, -1)
+    want = (z * inputs["S"][:, None] + inputs["B"][:, None]).reshape(shape)
+    assert_close(y, want.astype(np.float32), 2e-6)
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("shape", [(2, 5, 4, 9), (7, 33), (2, 3, 1)])
+@pytest.mark.parametrize("statistics", [np.float32, np.float64])
+def test_batch_normalization(
+    compiler: Compiler, shape: tuple[int, ...], statistics: Any, inplace: bool
+) -> None:
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal(shape).astype(np.float32)
+    c = shape[1]
+    inputs = {
+        "X": x,
+        "S": rng.standard_normal(c).astype(np.float32),
+        "B": rng.standard_normal(c).astype(np.float32),
+        "M": rng.standard_normal(c).astype(statistics),
+        "V": rng.uniform(0.1, 2, c).astype(statistics),
+    }
+    group = node_group("BatchNormalization", inputs, {"Y": x.dtype}, epsilon=1e-3)
+    (y,) = run_node(compiler, "normalize.batch_norm", group, inputs, threads=2, inplace=inplace)
+    s, b, m, v = (inputs[k].astype(np.float64).reshape(c, *(1,) * (x.ndim - 2)) for k in "SBMV")
+    assert_close(y, ((x - m) / np.sqrt(v + 1e-3) * s + b).astype(np.float32), 1e-6)
+
+
+def test_statistics_that_the_batch_gives_are_refused() -> None:
+    inputs = {"X": np.zeros((2, 3, 4), np.float32), **{k: np.ones(3, np.float32) for k in "SBMV"}}
+    group = node_group("BatchNormalization", inputs, {"Y": inputs["X"]}, training_mode=1)
+    assert "training mode" in str(refusal_of("normalize.batch_norm", group))
+
+
+@pytest.mark.parametrize(("size", "beta"), [(5, 0.75), (4, 0.75), (3, 0.6)])
+@pytest.mark.parametrize("shape", [(2, 7, 3, 5), (1, 4, 700)])
+def test_local_response_normalization(
+    compiler: Compiler, shape: tuple[int, ...], size: int, beta: float
+) -> None:
+    x = np.random.default_rng(5).standard_normal(shape).astype(np.float32)
+    attributes = {"size": size, "alpha": 0.5, "beta": beta, "bias": 2.0}
+    group = node_group("LRN", {"X": x}, {"Y": x.dtype}, **attributes)
+    (y,) = run_node(compiler, "normalize.local_response", group, {"X": x}, threads=2)
+    squares = x.astype(np.float64) ** 2
+    total = np.zeros_like(squares)
+    for c in range(shape[1]):
+        total[:, c] = squares[:, max(0, c - (size - 1) // 2) : c + size // 2 + 1].sum(1)
+    assert_close(y, (x / (2 + 0.5 / size * total) ** beta).astype(np.float32), 1e-6)
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize(("shape", "axis"), [((4, 5, 33), -1), ((4, 5, 33), 1), ((6,), 0)])
+def test_lp_normalization_leaves_zeros(
+    compiler: Compiler, shape: tuple[int, ...], axis: int, p: int, inplace: bool
+) -> None:
+    x = np.random.default_rng(6).standard_normal(shape).astype(np.float32)
+    if x.ndim > 1:
+        np.moveaxis(x, axis, 0)[:, 1] = 0
+    group = node_group("LpNormalization", {"X": x}, {"Y": x.dtype}, axis=axis, p=p)
+    (y,) = run_node(compiler, "normalize.lp_norm", group, {"X": x}, threads=2, inplace=inplace)
+    norm = np.linalg.norm(x.astype(np.float64), p, axis, keepdims=True)
+    assert_close(y, (x / np.where(norm == 0, 1, norm)).astype(np.float32), 1e-6)
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("axes", [(0, 2, 3), (1, 2, 3), (3,), (0, 1, 2), (0, 2)])
+def test_mean_variance_normalization(compiler: Compiler, axes: tuple[int, ...], inplace: bool) -> None:
+    x = (np.random.default_rng(7).standard_normal((3, 4, 5, 6)) * 2 + 3).astype(np.float32)
+    group = node_group("MeanVarianceNormalization", {"X": x}, {"Y": x.dtype}, axes=list(axes))
+    (y,) = run_node(compiler, "normalize.mean_variance", group, {"X": x}, threads=2, inplace=inplace)
+    assert_close(y, standardized(x, axes, 0)[0].astype(np.float32), 2e-6)
+
+
+def test_an_input_that_is_also_the_scale_is_not_overwritten() -> None:
+    x = np.ones((1, 4), np.float32)
+    group = node_group("RMSNormalization", {"X": x}, {"Y": x.dtype}, repeat=("X",))
+    assert implementation("normalize.rms_norm", REGISTRY).inplace(group, known()) == ()

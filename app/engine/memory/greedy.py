@@ -1,7 +1,8 @@
 """Greedy placement: buffers in a fixed order, each into the smallest gap that holds it.
 
 Source: Pisarchyk and Lee, 2020, arXiv:2001.03288 (greedy by size, offset calculation); the other
-orders are those that planners of compilers try besides (area, duration, conflicts).
+orders are those that planners of compilers try besides (area, duration, conflicts), the order of
+execution, and what lives at the peak before what does not.
 """
 
 from collections.abc import Callable
@@ -32,14 +33,27 @@ def _conflicts(c: Columns) -> Array:
     return begun - ended
 
 
-Rank: TypeAlias = Callable[[Columns], Array]
+def _pressure(c: Columns) -> Array:
+    """The most bytes alive at a step of each buffer's lifespan."""
+    steps, change = np.concatenate((c.lower, c.upper)), np.concatenate((c.extent, -c.extent))
+    times, at = np.unique(steps, return_inverse=True)
+    live = np.zeros(len(times), np.int64)
+    np.add.at(live, at, change)
+    spans = np.searchsorted(times, np.stack((c.lower, c.upper), axis=1))
+    return np.maximum.reduceat(np.cumsum(live), spans.ravel())[::2]
 
-# Largest first. Ties go to the larger buffer, then to the earlier, then to the order of the problem.
+
+Rank: TypeAlias = Callable[[Columns], tuple[Array, ...]]
+
+# Largest first, later numbers break ties of earlier ones. Then the larger buffer, the earlier one,
+# and the order of the problem.
 ORDERS: tuple[tuple[str, Rank], ...] = (
-    ("size", lambda c: c.extent),
-    ("area", lambda c: c.extent * (c.upper - c.lower)),
-    ("duration", lambda c: c.upper - c.lower),
-    ("conflicts", _conflicts),
+    ("size", lambda c: (c.extent,)),
+    ("duration", lambda c: (c.upper - c.lower,)),
+    ("conflicts", lambda c: (_conflicts(c),)),
+    ("pressure", lambda c: (_pressure(c), c.upper - c.lower)),
+    ("start", lambda c: (-c.lower,)),
+    ("area", lambda c: (c.extent * (c.upper - c.lower),)),
 )
 
 
@@ -49,18 +63,20 @@ def solve(problem: Problem) -> Solution:
     `proved` holds exactly when the peak meets the lower bound. A peak above the optimum is no
     error, nor is one above the capacity. O(n^2) a variant, in NumPy: 30,000 buffers take seconds.
     """
+    if not problem.buffers:
+        return Solution({}, 0, 0, True, "nothing to place")
     bound = lower_bound(problem)
     columns = _columns(problem)
     best: Array | None = None
     peak = method = None
     for name, rank in ORDERS:
-        key = rank(columns)
-        order = np.lexsort((columns.lower, -columns.extent, -key))
+        keys = [-key for key in reversed(rank(columns))]
+        order = np.lexsort((columns.lower, -columns.extent, *keys))
         offsets = place(columns, order, peak)
         if offsets is None:
             continue
         best = offsets
-        peak = int(np.max(offsets + columns.extent, initial=0))
+        peak = int(np.max(offsets + columns.extent))
         method = f"greedy by {name}"
         if peak == bound:
             break

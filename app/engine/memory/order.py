@@ -11,7 +11,7 @@ cut to a beam.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-EVALUATIONS = 200_000  # of a step in a state: bounds the search by work, never by the clock
+EVALUATIONS = 1_000_000  # of a step in a small state: bounds the search by work, never by the clock
 WIDTH = 64  # states kept at a depth
 FAN = 32  # ready steps looked at in a state
 
@@ -65,7 +65,8 @@ class _Search:
         """Bytes alive while step i runs after the steps in `done`, and once it has run."""
         step = self.steps[i]
         new = dead = saved = 0
-        dying = set()
+        dying: set[int] = set()
+        placed: set[int] = set()
         for storage in step.touches:
             if not self.touchers[storage] & done:
                 new += self.sizes[storage]
@@ -73,13 +74,11 @@ class _Search:
                 dead += self.sizes[storage]
                 dying.add(storage)
         for read, written in step.inplace:
-            if (
-                read in dying
-                and not self.touchers[written] & done
-                and self.sizes[read] >= self.sizes[written]
-            ):
+            fits = self.sizes[read] >= self.sizes[written] and not self.touchers[written] & done
+            if fits and read in dying and written not in placed:
                 saved += self.sizes[written]
                 dying.discard(read)
+                placed.add(written)
         return live + new - saved + step.scratch, live + new - dead
 
     def after(self, state: _State, i: int, peak: int, live: int) -> _State:
@@ -108,17 +107,19 @@ def schedule(steps: Sequence[Step], sizes: Sequence[int], limit: int) -> tuple[i
     search = _Search(steps, sizes)
     start = tuple(sorted((i for i in range(len(steps)) if not search.needs[i]), key=search.rank.__getitem__))
     beam = [_State(0, least_peak(steps, sizes), 0, start, -1, None)]
-    per_depth = max(8, EVALUATIONS // max(1, len(steps)))
+    # A state is a set of len(steps) bits, so in large graphs an evaluation costs more.
+    per_depth = EVALUATIONS // (max(1, len(steps)) * (1 + len(steps) // 2048))
     for _ in steps:
         reached: dict[int, tuple[int, int, int, int, _State]] = {}
         left = per_depth
         for place, state in enumerate(beam):
-            for i, peak, live in _moves(search, state):
+            moves = _moves(search, state)
+            left -= len(moves)
+            for i, peak, live in moves:
                 key = state.done | search.bit[i]
                 entry = (peak, live, place, i, state)
                 if peak < limit and (key not in reached or entry[:3] < reached[key][:3]):
                     reached[key] = entry
-            left -= min(len(state.ready), FAN)
             if left <= 0:
                 break
         best = sorted(reached.values(), key=lambda e: (e[0], e[1], e[2], search.rank[e[3]]))[:WIDTH]
@@ -132,7 +133,7 @@ def _moves(search: _Search, state: _State) -> list[tuple[int, int, int]]:
     for i in state.ready[:FAN]:
         during, live = search.effect(i, state.done, state.live)
         if during <= state.peak and live <= state.live:
-            return [(i, state.peak, live)]
+            return [(i, state.peak, live)]  # no need to look at the others
         moves.append((i, max(state.peak, during), live))
     return moves
 

@@ -1,12 +1,12 @@
 """Choose an implementation for every group: what may run, by predicates; what should, by cost."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import onnx_ir as ir
-
 from app.engine.errors import KernelError
+from app.engine.memory.alias import AliasClasses
+from app.engine.memory.storage_graph import view_classes, view_refusal
 from app.engine.plan import Call, Choice, Compilation, Decision, Group, KernelCall, Workspace
 from app.engine.registry import Implementation, Known
 
@@ -27,7 +27,7 @@ class SelectImplementations:
     def __call__(self, compilation: Compilation) -> Compilation:
         """Write the column `implementation`, and a decision per group."""
         known = Known(compilation.target, compilation.options.threads)
-        views = ViewClasses(frozenset(compilation.graph.outputs))
+        views = view_classes(compilation)
         chosen: dict[Group, Choice] = {}
         decisions: list[Decision] = []
         for group in compilation.plan.groups:
@@ -36,38 +36,8 @@ class SelectImplementations:
         return replace(compilation.with_plan(implementation=chosen), decisions=tuple(decisions))
 
 
-@dataclass
-class ViewClasses:
-    """Which values are the same bytes by the views chosen so far, and which memory owns them."""
-
-    outputs: frozenset[ir.Value]
-    _root: dict[ir.Value, ir.Value] = field(default_factory=dict)
-    _output: dict[ir.Value, ir.Value] = field(default_factory=dict)
-
-    def refusal(self, source: ir.Value, view: ir.Value) -> str | None:
-        """Why `view` cannot be the bytes of `source`: memory has one owner."""
-        if view not in self.outputs:
-            return None
-        root = self._root.get(source, source)
-        if root.is_graph_input() or root.const_value is not None:
-            return f"the graph output {view.name!r} would be the memory of {root.name!r}"
-        other = self._output.get(root, root if root in self.outputs else None)
-        return (
-            None
-            if other is None
-            else f"the graph outputs {other.name!r} and {view.name!r} would share memory"
-        )
-
-    def join(self, source: ir.Value, view: ir.Value) -> None:
-        """Record that `view` is the bytes of `source`."""
-        root = self._root.get(source, source)
-        self._root[view] = root
-        if view in self.outputs:
-            self._output[root] = view
-
-
 def choose(
-    group: Group, compilation: Compilation, known: Known, views: ViewClasses
+    group: Group, compilation: Compilation, known: Known, views: AliasClasses
 ) -> tuple[Choice, Decision]:
     """The choice for one group and why.
 
@@ -82,7 +52,7 @@ def choose(
     for row in compilation.registry.candidates(group.op, compilation.target.backends):
         reason = row.unless(group, known)
         if reason is None:
-            reason = next((r for pair in row.views(group, known) if (r := views.refusal(*pair))), None)
+            reason = next((r for pair in row.views(group, known) if (r := view_refusal(*pair, views))), None)
         seconds = None
         if reason is None:
             seconds = row.cost(group, known)
@@ -98,7 +68,7 @@ def choose(
     seconds, _, row = min(accepted, key=lambda a: a[:2])
     pairs = row.views(group, known)
     for pair in pairs:
-        views.join(*pair)
+        views.merge(*pair)
     calls = row.lower(group, known)
     choice = Choice(row, calls, row.inplace(group, known), seconds, pairs)
     others = tuple(a for a in alternatives if a["name"] != row.name)

@@ -88,7 +88,8 @@ class Compiler:
             kernel: `module:function`; with `static`, a generator that returns the source text of
                 a module defining `kernel`.
             argument_types: `float32*` and the like for addresses, `int64` for numbers.
-            static: arguments of the generator.
+            static: arguments of the generator. One that returns several texts gives libraries
+                first, which are modules that several kernels share (`from LIBRARY0 import ...`).
             takes_thread: whether the last parameter is the number of the calling thread.
         """
         key = (kernel, argument_types, static, takes_thread)
@@ -107,6 +108,9 @@ class Compiler:
         if static is None:
             return function
         source = function(*static)
+        *libraries, source = (source,) if isinstance(source, str) else source
+        for i, text in enumerate(libraries):
+            source = source.replace(f"LIBRARY{i}", self._generate(text).__name__)
         return self._generate(source).kernel  # type: ignore[no-any-return]  # a generated module
 
     def _generate(self, source: str) -> ModuleType:

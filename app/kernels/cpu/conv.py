@@ -1,43 +1,90 @@
-"""Convolutions over row-major activations: implicit matrix products and direct depthwise loops.
+"""Convolutions over row-major activations as implicit matrix products.
 
 The product is weights [channels, taps] times the image-to-column matrix [taps, pixels], of which
 only a block is ever written: a chunk of the reduction times a block of output pixels, per thread.
+Small images are better off `turned`: pixels are the rows of a tile, channels its columns.
 """
 
-from app.kernels.cpu.gemm import product_source
+from app.kernels.cpu.gemm import product_library
 from app.kernels.cpu.tiles import lanes_of
 
-TAP = 5  # numbers a tap: offsets in depth, height, width; first and last valid output column
+# What the kernel reads from its table of sizes, in this order.
+SIZES = (
+    "packed",  # weights are panels of rows (`tiles.pack_rows`), or of columns when turned
+    "turned",
+    "staged",  # sums are stored by `store`, not by the tiles
+    "same",  # a tap is a fixed distance in the input, `valid` tells where
+    "scatter",  # output pixels lie apart
+    "valid_row",
+    "channels",  # of the input, per group
+    "d",
+    "h",
+    "w",
+    "rows",  # of the output
+    "columns",
+    "stride_d",
+    "stride_h",
+    "stride_w",
+    "tap_count",
+    "groups",
+    "outputs",  # channels of the output, per group
+    "pixels",  # output positions of one channel
+    "block_m",  # channels
+    "part_m",  # channels of a unit
+    "block_n",  # pixels
+    "block_k",  # of the reduction
+    "panel_row",
+    "sums_row",
+    "sums_size",
+    "work_step",  # elements of workspace per thread
+    "y_channel",  # distances in the output
+    "y_base",
+    "y_d",
+    "y_h",
+    "y_w",
+    "flags",
+)
 
-_HEAD = """\
-from app.kernels.cpu.generator import ACCUMULATE
-"""
+_PACKING = """\
+from numba import njit, types
+from app.kernels.cpu.generator import at, copier, selector
 
-_PACK = '''
-copy1 = copier("{dtype}", VECTOR, 1)
-copy2 = copier("{dtype}", VECTOR, 2)
+T, N, I, V = types.CPointer(types.{dtype}), types.int64, types.CPointer(types.int64), types.CPointer(types.uint8)
+copy1 = copier("{dtype}", {vector}, 1)
+copy2 = copier("{dtype}", {vector}, 2)
+select = selector("{dtype}", {vector})
 
 
 @njit(error_model="numpy", boundscheck=False)
-def pack_row(y, x, stride, low, high, n):
-    if stride == 1:
-        copy1(y, x, low, high, n)
-    elif stride == 2:
-        copy2(y, x, low, high, n)
-    else:
-        low, high = min(max(low, 0), n), min(high, n)
-        for i in range(low):
-            y[i] = 0
-        for i in range(low, high):
-            y[i] = x[i * stride]
-        for i in range(max(low, high), n):
-            y[i] = 0
+def strided_row(y, x, stride, low, high, n):
+    low = min(max(low, 0), n)
+    high = max(min(high, n), low)
+    for i in range(low):
+        y[i] = 0
+    for i in range(low, high):
+        y[i] = x[i * stride]
+    for i in range(high, n):
+        y[i] = 0
 
 
-@njit(error_model="numpy", boundscheck=False)
+@njit(types.void(T, I, V, N, N, N, N, N, N, N, N, T, N), cache=True, error_model="numpy", boundscheck=False)
+def pack_same(x, taps, valid, valid_row, tap_count, first, count, size, w, start, n, out, out_row):
+    # `pack` where a tap is a fixed distance in the input, and `valid` tells what is padding.
+    channel, tap = first // tap_count, first % tap_count
+    for k in range(count):
+        place = channel * size + taps[tap * 5 + 1] * w + taps[tap * 5 + 2] + start
+        select(at(out, k * out_row), at(x, place), at(valid, tap * valid_row + start), n, 4 * size)
+        tap += 1
+        if tap == tap_count:
+            tap = 0
+            channel += 1
+
+
+@njit(types.void(T, I, N, N, N, N, N, N, N, N, N, N, N, N, N, T, N), cache=True, error_model="numpy",
+      boundscheck=False)
 def pack(x, taps, tap_count, first, count, d, h, w, rows, columns, stride_d, stride_h, stride_w,
          start, n, out, out_row):
-    """Rows first..first+count of the image-to-column matrix, for n output pixels from `start`."""
+    # Rows first..first+count of the image-to-column matrix, for n output pixels from `start`.
     channel, tap = first // tap_count, first % tap_count
     row0, column0 = start // columns, start % columns
     z0, y0 = row0 // rows, row0 % rows
@@ -49,12 +96,18 @@ def pack(x, taps, tap_count, first, count, d, h, w, rows, columns, stride_d, str
         while done < n:
             run = min(columns - column, n - done)
             iz, iy = z * stride_d + down, y * stride_h + across
+            to = at(target, done)
             if 0 <= iz < d and 0 <= iy < h:
-                place = ((channel * d + iz) * h + iy) * w + column * stride_w + along
-                pack_row(at(target, done), at(x, place), stride_w, low - column, high - column, run)
+                source = at(x, ((channel * d + iz) * h + iy) * w + column * stride_w + along)
+                if stride_w == 1:
+                    copy1(to, source, low - column, high - column, run)
+                elif stride_w == 2:
+                    copy2(to, source, low - column, high - column, run)
+                else:
+                    strided_row(to, source, stride_w, low - column, high - column, run)
             else:
                 for i in range(run):
-                    target[done + i] = 0
+                    to[i] = 0
             done += run
             column = 0
             y += 1
@@ -65,55 +118,141 @@ def pack(x, taps, tap_count, first, count, d, h, w, rows, columns, stride_d, str
         if tap == tap_count:
             tap = 0
             channel += 1
-'''
+"""
+
+_STORE = """
+@njit(error_model="numpy", boundscheck=False)
+def regroup(x, x_row, k, n, out):
+    # [k][x_row] to one [k][rows] panel for each group of pixels, as `product` walks them.
+    i = 0
+    while i < n:
+        left = n - i
+        size = SMALL if ROWS < left <= 2 * SMALL else min(left, ROWS)
+        to = at(out, i * k)
+        if size == ROWS:
+            for p in range(k):
+                for r in range(ROWS):
+                    to[p * ROWS + r] = x[p * x_row + i + r]
+        else:
+            for p in range(k):
+                for r in range(size):
+                    to[p * size + r] = x[p * x_row + i + r]
+        i += size
+
+
+@njit(error_model="numpy", boundscheck=False)
+def store_run(v, v_step, y, y_step, n, bias, residual, low, high, flags):
+    if flags & RESIDUAL:
+        for j in range(n):
+            u = v[j * v_step] + bias + residual[j * y_step]
+            u = low if u < low else u
+            y[j * y_step] = high if u > high else u
+    else:
+        for j in range(n):
+            u = v[j * v_step] + bias
+            u = low if u < low else u
+            y[j * y_step] = high if u > high else u
+"""
 
 _IMPLICIT = """
-def kernel(x, weights, y, bias, residual, scalars, taps, work,
-           packed, channels, d, h, w, rows, columns, stride_d, stride_h, stride_w, tap_count,
-           groups, outputs, pixels, block_m, part_m, block_n, block_k, panel_row, sums_size, work_step,
-           flags, begin, end, thread):
+def kernel(x, weights, y, bias, residual, scalars, taps, valid, sizes, work, begin, end, thread):
+    {unpack} = {sizes}
     depth = channels * tap_count
     parts = (outputs + part_m - 1) // part_m
     blocks = (pixels + block_n - 1) // block_n
     chunks = max((depth + block_k - 1) // block_k, 1)
+    panel_count = (outputs + COLUMNS - 1) // COLUMNS
     sums = at(work, thread * work_step)
-    panels = at(sums, sums_size)
+    spare = at(sums, sums_size)
+    panels = at(spare, ROWS * COLUMNS)
+    pixel_panels = at(panels, (block_k + 1) * panel_row)
+    v_channel, v_pixel = (1, sums_row) if turned else (sums_row, 1)
     before = -1
     for unit in range(begin, end):
         part, image = unit % parts, unit // parts
         start = image % blocks * block_n
-        image //= blocks  # of groups and batch
+        image //= blocks  # of batch and groups
         group = image % groups
         n = min(block_n, pixels - start)
         m0 = part * part_m
+        m1 = min(m0 + part_m, outputs)
         source = at(x, image * channels * d * h * w)
         for chunk in range(chunks):
             k0 = chunk * block_k
             k = min(block_k, depth - k0)
-            if chunks > 1 or unit // parts != before:
-                pack(source, taps, tap_count, k0, k, d, h, w, rows, columns,
-                     stride_d, stride_h, stride_w, start, n, panels, panel_row)
+            if k > 0 and (chunks > 1 or unit // parts != before):
+                if same:
+                    pack_same(source, taps, valid, valid_row, tap_count, k0, k, h * w, w, start, n,
+                              panels, panel_row)
+                else:
+                    pack(source, taps, tap_count, k0, k, d, h, w, rows, columns,
+                         stride_d, stride_h, stride_w, start, n, panels, panel_row)
+                if turned:
+                    regroup(panels, panel_row, k, n, pixel_panels)
                 before = unit // parts
             last = chunk == chunks - 1
-            f = (flags if last else 0) | (ACCUMULATE if chunk > 0 else 0)
-            for i in range(m0, min(m0 + part_m, outputs), block_m):
-                m = min(block_m, min(m0 + part_m, outputs) - i)
-                row = group * outputs + i
-                place = (image * outputs + i) * pixels + start
-                mine = at(sums, (i - m0) * block_n)
-                to, step = (at(y, place), pixels) if last else (mine, block_n)
-                product(at(weights, row * depth), packed, depth, 1, k0, panels, panel_row, COLUMNS, k,
-                        to, step, m, n, mine, block_n, at(bias, row), 1, bias,
-                        at(residual, place), pixels, scalars, f)
+            again = ACCUMULATE if chunk > 0 else 0
+            for i in range(m0, m1, block_m):
+                m = min(block_m, m1 - i)
+                row, channel = group * outputs + i, image * outputs + i
+                mine = at(sums, (i - m0) * v_channel)
+                if turned:
+                    panel = at(weights, ((group * panel_count + i // COLUMNS) * depth + k0) * COLUMNS)
+                    product(pixel_panels, True, k, 1, 0, panel, COLUMNS, depth * COLUMNS, k,
+                            mine, sums_row, n, m, spare, mine, sums_row, bias, 0, bias,
+                            residual, 0, scalars, again)
+                else:
+                    place = channel * pixels + start
+                    direct = last and not staged
+                    to, step = (at(y, place), pixels) if direct else (mine, sums_row)
+                    product(at(weights, row * depth), packed != 0, depth, 1, k0, panels, panel_row, COLUMNS, k,
+                            to, step, m, n, spare, mine, sums_row, at(bias, row), 1, bias,
+                            at(residual, place), pixels, scalars, again | (flags if direct else 0))
+                if not last or not staged:
+                    continue
+                for j in range(m):
+                    addend = bias[row + j] if flags & ROW_BIAS else bias[0] * 0
+                    from_ = at(mine, j * v_channel)
+                    if not scatter:
+                        place = (channel + j) * y_channel + start
+                        store_run(from_, v_pixel, at(y, place), 1, n, addend, at(residual, place),
+                                  scalars[LOW], scalars[HIGH], flags)
+                        continue
+                    line, column, done = start // columns, start % columns, 0
+                    while done < n:
+                        run = min(columns - column, n - done)
+                        place = (channel + j) * y_channel + y_base + line // rows * y_d
+                        place += line % rows * y_h + column * y_w
+                        store_run(at(from_, done * v_pixel), v_pixel, at(y, place), y_w, run, addend,
+                                  at(residual, place), scalars[LOW], scalars[HIGH], flags)
+                        done += run
+                        column = 0
+                        line += 1
 """
 
 
-def emit_implicit(dtype: str, lanes: int) -> str:
+def packing_library(dtype: str, lanes: int) -> str:
+    """Defines `pack` and `pack_same`."""
+    return _PACKING.format(dtype=dtype, vector=lanes_of(dtype, lanes))
+
+
+def emit_implicit(dtype: str, lanes: int) -> tuple[str, ...]:
     """The module of a convolution as an implicit matrix product.
 
-    x: T[batch, groups * channels, d, h, w]; y, residual: T[batch, groups * outputs, pixels] with
-    pixels = depth x `rows` x `columns`; weights: `tiles.pack_rows` of every group when packed, else
-    T[groups * outputs, channels * tap_count]; bias: T[groups * outputs].
+    x: T[batch, groups * channels, d, h, w]; y, residual: T[batch, groups * outputs, ...];
+    weights: packed, or T[groups * outputs, channels * tap_count]; bias: T[groups * outputs];
+    scalars: T[4], see `generator`; taps: int64[tap_count, 5], offsets of a tap along the axes and the
+    output columns [low, high) where it is valid; valid: uint8[tap_count, valid_row];
+    sizes: int64, see SIZES; work: per thread.
     Units are parts of `part_m` output channels (fastest), blocks of `block_n` pixels, groups, batch.
     """
-    return _HEAD + product_source(dtype, lanes) + _PACK.format(dtype=dtype) + _IMPLICIT
+    kernel = _IMPLICIT.format(
+        unpack=", ".join(SIZES), sizes=", ".join(f"sizes[{i}]" for i in range(len(SIZES)))
+    )
+    head = (
+        "from numba import njit\n"
+        "from app.kernels.cpu.generator import ACCUMULATE, HIGH, LOW, RESIDUAL, ROW_BIAS, at\n"
+        "from LIBRARY0 import COLUMNS, ROWS, SMALL, product\n"
+        "from LIBRARY1 import pack, pack_same\n"
+    )
+    return product_library(dtype, lanes), packing_library(dtype, lanes), head + _STORE + kernel

@@ -31,7 +31,7 @@ class Expression:
 
     In a template `{0}`, `{1}` are operands (names, so they may be repeated), `{p}`, `{q}`, `{r}` the
     parameters as constants of the operands' type, `{t}` converts to that type, `{m}` is the module
-    with its elementary functions.
+    with its elementary functions and `{s}` the end of their names.
 
     Attributes:
         real: for float32 and float64.
@@ -69,25 +69,25 @@ EXPRESSIONS: dict[str, Expression] = {
     "Round": Expression("rint({0})"),
     "Sqrt": Expression("sqrt({0})", flops=6),
     "Reciprocal": Expression("{t}(1) / {0}", flops=4),
-    "Exp": Expression("{m}.exp({0})", flops=16),
-    "Log": Expression("{m}.log({0})", flops=24),
-    "Sin": Expression("{m}.sin({0})", flops=40),
-    "Cos": Expression("{m}.cos({0})", flops=40),
-    "Tan": Expression("{m}.tan({0})", flops=44),
-    "Asin": Expression("{m}.asin({0})", flops=20),
-    "Acos": Expression("{m}.acos({0})", flops=20),
-    "Atan": Expression("{m}.atan({0})", flops=20),
-    "Sinh": Expression("{m}.sinh({0})", flops=40),
-    "Cosh": Expression("{m}.cosh({0})", flops=24),
-    "Asinh": Expression("{m}.asinh({0})", flops=60),
-    "Acosh": Expression("{m}.acosh({0})", flops=60),
-    "Atanh": Expression("{m}.atanh({0})", flops=36),
-    "Tanh": Expression("{m}.tanh({0})", flops=20),
-    "Sigmoid": Expression("{m}.sigmoid({0})", flops=20),
-    "Erf": Expression("{m}.erf({0})", flops=20),
-    "Softplus": Expression("{m}.softplus({0})", flops=28),
+    "Exp": Expression("{m}.exp{s}({0})", flops=16),
+    "Log": Expression("{m}.log{s}({0})", flops=24),
+    "Sin": Expression("{m}.sin{s}({0})", flops=40),
+    "Cos": Expression("{m}.cos{s}({0})", flops=40),
+    "Tan": Expression("{m}.tan{s}({0})", flops=44),
+    "Asin": Expression("{m}.asin{s}({0})", flops=20),
+    "Acos": Expression("{m}.acos{s}({0})", flops=20),
+    "Atan": Expression("{m}.atan{s}({0})", flops=20),
+    "Sinh": Expression("{m}.sinh{s}({0})", flops=40),
+    "Cosh": Expression("{m}.cosh{s}({0})", flops=24),
+    "Asinh": Expression("{m}.asinh{s}({0})", flops=60),
+    "Acosh": Expression("{m}.acosh{s}({0})", flops=60),
+    "Atanh": Expression("{m}.atanh{s}({0})", flops=36),
+    "Tanh": Expression("{m}.tanh{s}({0})", flops=20),
+    "Sigmoid": Expression("{m}.sigmoid{s}({0})", flops=20),
+    "Erf": Expression("{m}.erf{s}({0})", flops=20),
+    "Softplus": Expression("{m}.softplus{s}({0})", flops=28),
     "Softsign": Expression("{0} / ({t}(1) + abs({0}))", flops=5),
-    "Mish": Expression("{m}.mish({0})", flops=24),
+    "Mish": Expression("{m}.mish{s}({0})", flops=24),
     "Relu": Expression("select({t}(0) > {0}, {t}(0), {0})", "select({t}(0) > {0}, {t}(0), {0})"),
     "Not": Expression(truth="not {0}"),
     "BitwiseNot": Expression(whole="{t}(~{0})"),
@@ -95,14 +95,14 @@ EXPRESSIONS: dict[str, Expression] = {
     # one operand and parameters
     "LeakyRelu": Expression("select({0} < {t}(0), {p} * {0}, {0})", flops=2),
     "Elu": Expression(
-        "select({0} > {t}(0), {0}, {p} * {m}.expm1_falling(select({0} > {t}(0), {t}(0), {0})))", flops=18
+        "select({0} > {t}(0), {0}, {p} * {m}.expm1_falling{s}(select({0} > {t}(0), {t}(0), {0})))", flops=18
     ),
     "Selu": Expression(  # alpha, gamma
-        "{q} * select({0} > {t}(0), {0}, {p} * {m}.expm1_falling(select({0} > {t}(0), {t}(0), {0})))",
+        "{q} * select({0} > {t}(0), {0}, {p} * {m}.expm1_falling{s}(select({0} > {t}(0), {t}(0), {0})))",
         flops=19,
     ),
     "Celu": Expression(
-        "select({0} > {t}(0), {0}, {p} * {m}.expm1_falling(select({0} > {t}(0), {t}(0), {0}) / {p}))",
+        "select({0} > {t}(0), {0}, {p} * {m}.expm1_falling{s}(select({0} > {t}(0), {t}(0), {0}) / {p}))",
         flops=20,
     ),
     "ThresholdedRelu": Expression("select({0} > {p}, {0}, {t}(0))"),
@@ -113,15 +113,16 @@ EXPRESSIONS: dict[str, Expression] = {
         "{0} * at_most({t}(1), at_least({t}(0), {t}(1 / 6) * {0} + {t}(0.5)))",
         flops=5,
     ),
-    "Swish": Expression("{m}.swish({0}, {p})", flops=22),
-    "Gelu": Expression("{m}.gelu({0})", flops=24),
-    "GeluTanh": Expression("{m}.gelu_tanh({0})", flops=24),
+    "Swish": Expression("{m}.swish{s}({0}, {p})", flops=22),
+    "Gelu": Expression("{m}.gelu{s}({0})", flops=24),
+    "GeluTanh": Expression("{m}.gelu_tanh{s}({0})", flops=24),
     "Shrink": Expression(  # bias, lambd
         "select({0} < -{q}, {0} + {p}, select({0} > {q}, {0} - {p}, {t}(0)))",
         "select({0} < -{q}, {t}({0} + {p}), select({0} > {q}, {t}({0} - {p}), {t}(0)))",
         flops=4,
     ),
     "IsInf": Expression("({0} == {p}) | ({0} == {q})", result="bool"),  # the infinities that count
+    "Saturate": Expression("saturated({0}, {p}, {q})", result="parameter", flops=3),  # low, high, dtype
     "DividedBy": Expression("{0} / {p}", "{t}({0} / {p})", flops=4),
     # two operands
     "Add": Expression("{0} + {1}", "{t}({0} + {1})"),
@@ -130,7 +131,7 @@ EXPRESSIONS: dict[str, Expression] = {
     "Div": Expression("{0} / {1}", "quotient({0}, {1})", flops=4),
     "Mod": Expression("real_floor_remainder({0}, {1})", "floor_remainder({0}, {1})", flops=20),
     "Fmod": Expression("real_remainder({0}, {1})", "remainder({0}, {1})", flops=20),
-    "Pow": Expression("{m}.power({0}, {1})", "integer_power({0}, {1})", flops=60),
+    "Pow": Expression("{m}.power{s}({0}, {1})", "integer_power({0}, {1})", flops=60),
     "Min": Expression("minimum({0}, {1})", "minimum({0}, {1})"),
     "Max": Expression("maximum({0}, {1})", "maximum({0}, {1})"),
     "AtLeast": Expression("at_least({1}, {0})", "at_least({1}, {0})"),
@@ -153,8 +154,6 @@ EXPRESSIONS: dict[str, Expression] = {
     ),
     # three operands
     "Where": Expression(*("select({0}, {1}, {2})",) * 3),
-    # x, scale, zero point, all real; parameters lowest, highest, dtype
-    "Quantize": Expression("quantized({0}, {1}, {2}, {p}, {q})", result="parameter", flops=10),
 }
 
 _PRELUDE = """\
@@ -168,7 +167,7 @@ from app.kernels.cpu.integers import floor_remainder, integer_power, quotient, r
 from app.kernels.cpu.integers import shifted_left, shifted_right
 from app.kernels.cpu.intrinsics import ceil, floor, from_bfloat, from_half, rint, select, sqrt
 from app.kernels.cpu.intrinsics import to_bfloat, to_half
-from app.kernels.cpu.piecewise import at_least, at_most, quantized, real_floor_remainder, real_remainder
+from app.kernels.cpu.piecewise import at_least, at_most, real_floor_remainder, real_remainder, saturated
 """
 
 
@@ -278,8 +277,11 @@ def line(instruction: Instruction, dtypes: Sequence[str], prefix: str = "v") -> 
     assert form is not None, f"{op} has no expression for {kind}"
     convert = f"np.{kind}"
     numbers = {n: f"{convert}({p!r})" for n, p in zip("pqr", parameters) if not isinstance(p, str)}
-    text = form.format(*values, **numbers, t=convert, m="vectormath" if kind == "float32" else "libm")
-    return f"np.{parameters[-1]}({text})" if EXPRESSIONS[op].result == "parameter" else text
+    home, size = ("vectormath", "32") if kind == "float32" else ("libm", "64")
+    text = form.format(*values, **numbers, t=convert, m=home, s=size)
+    if EXPRESSIONS[op].result == "parameter":
+        return converted(text, kind, str(parameters[-1]))
+    return text
 
 
 def flops(recipe: Recipe) -> float:

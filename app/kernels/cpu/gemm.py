@@ -8,19 +8,55 @@ from app.kernels.cpu.tiles import SHAPES, lanes_of
 
 # Defines `product` and its tiles. `a` holds rows `a_row` apart with elements `a_k` apart, or, when
 # `packed`, one [k][rows] panel for each group of rows; k0 is where this chunk of the reduction begins.
+# A ragged tile is computed whole into `spare` (T[ROWS * COLUMNS]) and finished by plain loops.
 _PRODUCT = """\
-from numba import njit
-from app.kernels.cpu.generator import at, copier, tile
+from numba import njit, types
+from app.kernels.cpu.generator import (
+    ACCUMULATE, ALPHA, BETA, CLAMP, COLUMN_BIAS, HIGH, LOW, RESIDUAL, ROW_BIAS, SCALE, at, tile,
+)
 
+T, N, B = types.CPointer(types.{dtype}), types.int64, types.boolean
 VECTOR, ROWS, SMALL, COLUMNS = {vector}, {rows}, {small}, {columns}
-_wide = tile("{dtype}", VECTOR, ROWS, COLUMNS // VECTOR, {unroll})
-_wide_small = tile("{dtype}", VECTOR, SMALL, COLUMNS // VECTOR, {unroll})
-_narrow = tile("{dtype}", VECTOR, ROWS, 1, {unroll})
-_narrow_small = tile("{dtype}", VECTOR, SMALL, 1, {unroll})
+wide = tile("{dtype}", VECTOR, ROWS, COLUMNS // VECTOR, {unroll})
+small = tile("{dtype}", VECTOR, SMALL, COLUMNS // VECTOR, {unroll})
+narrow = tile("{dtype}", VECTOR, ROWS, 1, {unroll})
 
-{tiles}
+
 @njit(error_model="numpy", boundscheck=False)
-def product(a, packed, a_row, a_k, k0, b, b_k, b_panel, k, c, c_row, m, n,
+def finish(x, x_row, y, y_row, m, n, sums, sums_row, rows, rows_step, columns, residual, residual_row,
+           scalars, flags):
+    for i in range(m):
+        v, to = at(x, i * x_row), at(y, i * y_row)
+        old, add = at(sums, i * sums_row), at(residual, i * residual_row)
+        if flags & ACCUMULATE:
+            for j in range(n):
+                v[j] += old[j]
+        if flags & SCALE:
+            for j in range(n):
+                v[j] *= scalars[ALPHA]
+        if flags & ROW_BIAS:
+            bias = rows[i * rows_step]
+            for j in range(n):
+                v[j] += bias
+        if flags & COLUMN_BIAS:
+            for j in range(n):
+                v[j] += columns[j]
+        if flags & RESIDUAL:
+            beta = scalars[BETA]
+            for j in range(n):
+                v[j] += beta * add[j]
+        if flags & CLAMP:
+            low, high = scalars[LOW], scalars[HIGH]
+            for j in range(n):
+                w = low if v[j] < low else v[j]
+                v[j] = high if w > high else w
+        for j in range(n):
+            to[j] = v[j]
+
+
+@njit(types.void(T, B, N, N, N, T, N, N, N, T, N, N, N, T, T, N, T, N, T, T, N, T, N),
+      cache=True, error_model="numpy", boundscheck=False)
+def product(a, packed, a_row, a_k, k0, b, b_k, b_panel, k, c, c_row, m, n, spare,
             sums, sums_row, rows, rows_step, columns, residual, residual_row, scalars, flags):
     for j in range(0, n, COLUMNS):
         width = min(COLUMNS, n - j)
@@ -33,37 +69,31 @@ def product(a, packed, a_row, a_k, k0, b, b_k, b_panel, k, c, c_row, m, n,
             first = at(a, i * a_row + k0 * step)
             to, old, add = at(c, i * c_row + j), at(sums, i * sums_row + j), at(residual, i * residual_row + j)
             bias, columns_j = at(rows, i * rows_step), at(columns, j)
-            if width > VECTOR:
-                if size > SMALL:
-                    wide(first, row, step, panel, b_k, k, to, c_row, size, width, old, sums_row, bias,
-                         rows_step, columns_j, add, residual_row, scalars, flags)
-                else:
-                    wide_small(first, row, step, panel, b_k, k, to, c_row, size, width, old, sums_row, bias,
-                               rows_step, columns_j, add, residual_row, scalars, flags)
+            narrow_ = width <= VECTOR
+            whole = width == COLUMNS and (size == ROWS or size == SMALL)
+            whole = whole or (width == VECTOR and size == ROWS)
+            target, target_row = (to, c_row) if whole else (spare, VECTOR if narrow_ else COLUMNS)
+            f = flags if whole else 0
+            if narrow_:
+                narrow(first, row, step, size, panel, b_k, k, target, target_row, old, sums_row, bias,
+                       rows_step, columns_j, add, residual_row, scalars, f)
             elif size > SMALL:
-                narrow(first, row, step, panel, b_k, k, to, c_row, size, width, old, sums_row, bias,
-                       rows_step, columns_j, add, residual_row, scalars, flags)
+                wide(first, row, step, size, panel, b_k, k, target, target_row, old, sums_row, bias,
+                     rows_step, columns_j, add, residual_row, scalars, f)
             else:
-                narrow_small(first, row, step, panel, b_k, k, to, c_row, size, width, old, sums_row, bias,
-                             rows_step, columns_j, add, residual_row, scalars, flags)
+                small(first, row, step, size, panel, b_k, k, target, target_row, old, sums_row, bias,
+                      rows_step, columns_j, add, residual_row, scalars, f)
+            if not whole:
+                finish(spare, target_row, to, c_row, size, width, old, sums_row, bias, rows_step,
+                       columns_j, add, residual_row, scalars, flags)
             i += size
 """
 
-_TILE = """\
-@njit(error_model="numpy", boundscheck=False, inline="never")
-def {name}(a, a_row, a_k, b, b_k, k, c, c_row, m, n, sums, sums_row, rows, rows_step, columns,
-           residual, residual_row, scalars, flags):
-    _{name}(a, a_row, a_k, b, b_k, k, c, c_row, m, n, sums, sums_row, rows, rows_step, columns,
-            residual, residual_row, scalars, flags)
 
-"""
-
-
-def product_source(dtype: str, lanes: int) -> str:
-    """The text that defines `product` for `lanes` float32 in a register."""
+def product_library(dtype: str, lanes: int) -> str:
+    """Defines `product` for `lanes` float32 in a register, and ROWS, COLUMNS of its tiles."""
     rows, small, vectors, unroll = SHAPES[lanes]
     vector = lanes_of(dtype, lanes)
-    names = ("wide", "wide_small", "narrow", "narrow_small")
     return _PRODUCT.format(
         dtype=dtype,
         vector=vector,
@@ -71,7 +101,6 @@ def product_source(dtype: str, lanes: int) -> str:
         small=small,
         columns=vectors * vector,
         unroll=unroll,
-        tiles="\n".join(_TILE.format(name=name) for name in names),
     )
 
 
@@ -90,12 +119,12 @@ def pack(b, b_row, b_column, k, n, out, out_row):
 
 def kernel(a, b, y, row_bias, column_bias, residual, scalars, offsets, work,
            batches, m, n, k, a_row, a_k, b_packed, b_row, b_column, rows_step, residual_row,
-           block_m, block_n, block_k, sums_size, work_step, flags, begin, end, thread):
+           block_m, block_n, block_k, packed_row, sums_size, work_step, flags, begin, end, thread):
     blocks_m, blocks_n = (m + block_m - 1) // block_m, (n + block_n - 1) // block_n
     chunks = max((k + block_k - 1) // block_k, 1)
-    packed_row = block_n + (VECTOR if block_n // VECTOR % 2 == 0 else 0)
     mine = at(work, thread * work_step)
-    panels = at(mine, sums_size)
+    spare = at(mine, sums_size)
+    panels = at(spare, ROWS * COLUMNS)
     for unit in range(begin, end):
         i = unit % blocks_m * block_m
         j = unit // blocks_m % blocks_n * block_n
@@ -119,12 +148,12 @@ def kernel(a, b, y, row_bias, column_bias, residual, scalars, offsets, work,
             f = (flags if last else 0) | (ACCUMULATE if chunk > 0 else 0)
             to, step = (at(y, place), n) if last else (mine, block_n)
             product(first, False, a_row, a_k, k0, panel, b_k, b_panel, depth, to, step, rows, width,
-                    mine, block_n, at(row_bias, i * rows_step), rows_step, at(column_bias, j),
+                    spare, mine, block_n, at(row_bias, i * rows_step), rows_step, at(column_bias, j),
                     extra, residual_row, scalars, f)
 '''
 
 
-def emit(dtype: str, lanes: int) -> str:
+def emit(dtype: str, lanes: int) -> tuple[str, ...]:
     """The module of a matrix product: kernel(a, b, y, ...), see `_MATMUL` for the arguments.
 
     a, b, y: T, batches of matrices at `offsets` (int64[batches, 3]: of a, b, residual; elements).
@@ -132,6 +161,10 @@ def emit(dtype: str, lanes: int) -> str:
     element (k, n) at k * b_row + n * b_column; y: [batches, m, n].
     Units are blocks of m (fastest), n and batch; `work` is per thread.
     """
-    head = "from app.kernels.cpu.generator import ACCUMULATE\n"
-    copy = f'copy = copier("{dtype}", {lanes_of(dtype, lanes)}, 1)\n'
-    return head + product_source(dtype, lanes) + copy + _MATMUL
+    head = (
+        "from numba import njit\n"
+        "from app.kernels.cpu.generator import ACCUMULATE, at, copier\n"
+        "from LIBRARY0 import COLUMNS, ROWS, product\n"
+        f'copy = copier("{dtype}", {lanes_of(dtype, lanes)}, 1)\n'
+    )
+    return product_library(dtype, lanes), head + _MATMUL

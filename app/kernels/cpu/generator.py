@@ -27,7 +27,8 @@ ELEMENTS = {
 # What a tile does with its sums before it stores them, in this order.
 ACCUMULATE, SCALE, ROW_BIAS, COLUMN_BIAS, RESIDUAL, CLAMP = 1, 2, 4, 8, 16, 32
 ALPHA, BETA, LOW, HIGH = 0, 1, 2, 3  # places in the scalars of a tile
-SCALARS = 4
+
+PREFETCH = 16  # steps of the reduction ahead: rows of B lie apart, which no hardware prefetcher sees
 
 _I1, _I32, _I64 = ll.IntType(1), ll.IntType(32), ll.IntType(64)
 
@@ -79,6 +80,12 @@ class _Vectors:
             first, undefined, ll.Constant(ll.VectorType(_I32, self.lanes), [0] * self.lanes)
         )
 
+    def prefetch(self, pointer: Any, *, write: bool = False) -> None:
+        """Ask for the cache line of an address, which need not be valid."""
+        flat = self.b.bitcast(pointer, ll.IntType(8).as_pointer())
+        function = self._function("llvm.prefetch.p0", ll.VoidType(), [flat.type, _I32, _I32, _I32])
+        self.b.call(function, [flat, *(ll.Constant(_I32, i) for i in (int(write), 3, 1))])
+
     def broadcast(self, pointer: Any) -> Any:
         return self.splat(self.b.load(pointer, align=self.nbytes))
 
@@ -100,12 +107,12 @@ class _Vectors:
         return self.b.select(self.b.fcmp_ordered(">", x, high), high, x)
 
     def below(self, bound: Any, offset: int = 0, lanes: int = 0, divide: int = 1) -> Any:
-        """Mask of the lanes whose number (divided, plus offset) is below `bound`."""
+        """Mask of the lanes whose number (divided, plus offset) is below `bound`, which fits 31 bits."""
         lanes = lanes or self.lanes
-        kind = ll.VectorType(_I64, lanes)
+        kind = ll.VectorType(_I32, lanes)
         undefined = ll.Constant(kind, ll.Undefined)
-        first = self.b.insert_element(undefined, bound, ll.Constant(_I32, 0))
-        spread = self.b.shuffle_vector(first, undefined, ll.Constant(ll.VectorType(_I32, lanes), [0] * lanes))
+        first = self.b.insert_element(undefined, self.b.trunc(bound, _I32), ll.Constant(_I32, 0))
+        spread = self.b.shuffle_vector(first, undefined, ll.Constant(kind, [0] * lanes))
         return self.b.icmp_signed(
             "<", ll.Constant(kind, [i // divide + offset for i in range(lanes)]), spread
         )
@@ -123,15 +130,6 @@ class _Vectors:
         )
         zero = ll.Constant(kind, [0.0 if self.floating else 0] * lanes)
         return self.b.call(function, [address, ll.Constant(_I32, self.nbytes), mask, zero])
-
-    def masked_store(self, value: Any, pointer: Any, mask: Any) -> None:
-        address = self.b.bitcast(pointer, self.type.as_pointer())
-        function = self._function(
-            f"llvm.masked.store.{self.suffix}.p0",
-            ll.VoidType(),
-            [self.type, self.type.as_pointer(), _I32, ll.VectorType(_I1, self.lanes)],
-        )
-        self.b.call(function, [value, address, ll.Constant(_I32, self.nbytes), mask])
 
 
 def _choose(builder: Any, condition: Any, values: list[Any], changed: Any) -> list[Any]:
@@ -168,74 +166,61 @@ class Epilogue:
     scalars: Any
     flags: Any
 
-    def apply(self, v: _Vectors, values: list[Any], places: list[tuple[Any, int]], mask: Any) -> list[Any]:
+    def apply(self, v: _Vectors, values: list[Any], places: list[tuple[int, int]]) -> list[Any]:
         """The epilogue on vectors at (row, first column)."""
         b = v.b
-        read = v.load if mask is None else lambda p: v.masked_load(p, mask)
 
         def has(flag: int) -> Any:
             return b.icmp_unsigned("!=", b.and_(self.flags, _int(flag)), _int(0))
 
-        def cell(base: Any, step: Any, place: tuple[Any, int]) -> Any:
-            return v.at(v.at(base, b.mul(place[0], step)), place[1])
+        def cell(base: Any, step: Any, place: tuple[int, int]) -> Any:
+            return v.load(v.at(v.at(base, b.mul(_int(place[0]), step)), place[1]))
 
-        values = _choose(
-            b, has(ACCUMULATE), values,
-            lambda i, x: v.add(x, read(cell(self.sums, self.sums_step, places[i]))),
-        )  # fmt: skip
-        values = _choose(
-            b, has(SCALE), values, lambda _i, x: v.multiply(x, v.broadcast(v.at(self.scalars, ALPHA)))
+        def scalar(index: int) -> Any:
+            return v.broadcast(v.at(self.scalars, index))
+
+        def row(place: tuple[int, int]) -> Any:
+            return v.broadcast(v.at(self.rows, b.mul(_int(place[0]), self.rows_step)))
+
+        def residual(place: tuple[int, int]) -> Any:
+            return cell(self.residual, self.residual_step, place)
+
+        stages = (
+            (ACCUMULATE, lambda i, x: v.add(x, cell(self.sums, self.sums_step, places[i]))),
+            (SCALE, lambda _i, x: v.multiply(x, scalar(ALPHA))),
+            (ROW_BIAS, lambda i, x: v.add(x, row(places[i]))),
+            (COLUMN_BIAS, lambda i, x: v.add(x, v.load(v.at(self.columns, places[i][1])))),
+            (RESIDUAL, lambda i, x: v.fma(scalar(BETA), residual(places[i]), x)),
+            (CLAMP, lambda _i, x: v.clamp(x, scalar(LOW), scalar(HIGH))),
         )
-        values = _choose(
-            b, has(ROW_BIAS), values,
-            lambda i, x: v.add(x, v.broadcast(v.at(self.rows, b.mul(places[i][0], self.rows_step)))),
-        )  # fmt: skip
-        values = _choose(
-            b, has(COLUMN_BIAS), values, lambda i, x: v.add(x, read(v.at(self.columns, places[i][1])))
-        )
-        values = _choose(
-            b, has(RESIDUAL), values,
-            lambda i, x: v.fma(
-                v.broadcast(v.at(self.scalars, BETA)),
-                read(cell(self.residual, self.residual_step, places[i])),
-                x,
-            ),
-        )  # fmt: skip
-        if v.floating:
-            values = _choose(
-                b, has(CLAMP), values,
-                lambda _i, x: v.clamp(
-                    x, v.broadcast(v.at(self.scalars, LOW)), v.broadcast(v.at(self.scalars, HIGH))
-                ),
-            )  # fmt: skip
+        for flag, stage in stages:
+            if flag != CLAMP or v.floating:
+                values = _choose(b, has(flag), values, stage)
         return values
 
 
 def tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4) -> Any:
-    """An intrinsic that computes up to `rows` x `columns * lanes` elements of a matrix product.
+    """An intrinsic that computes `rows` x `columns * lanes` elements of a matrix product.
 
     It is called as
-        tile(a, a_row, a_k, b, b_k, k, c, c_row, m, n,
+        tile(a, a_row, a_k, m, b, b_k, k, c, c_row,
              sums, sums_row, row_bias, row_bias_step, column_bias, residual, residual_row, scalars, flags)
-    and computes c[i * c_row + j] for i < m <= rows and j < n <= columns * lanes as the sum over
-    p < k of a[i * a_row + p * a_k] * b[p * b_k + j], plus what `flags` ask for:
+    and computes c[i * c_row + j] for i < rows and j < columns * lanes as the sum over p < k of
+    a[min(i, m - 1) * a_row + p * a_k] * b[p * b_k + j], plus what `flags` ask for:
     ACCUMULATE adds sums[i * sums_row + j], SCALE multiplies by alpha, ROW_BIAS adds
     row_bias[i * row_bias_step], COLUMN_BIAS adds column_bias[j], RESIDUAL adds
     beta * residual[i * residual_row + j], CLAMP limits to [low, high] (floats only).
     Each operand is read before c is written at that place, so c may be the residual or the sums.
-
-    b must be readable for all `columns * lanes` columns; a is read for m rows only, and c, sums,
-    column_bias and residual at valid columns only.
     """
     scalar = ELEMENTS[dtype][0]
     address, number = types.CPointer(scalar), types.int64
     signature = types.void(
-        address, number, number, address, number, number, address, number, number, number,
+        address, number, number, number, address, number, number, address, number,
         address, number, address, number, address, address, number, address, number,
     )  # fmt: skip
 
-    def generate(context, builder, _signature, values):
-        (a, a_row, a_k, b, b_k, k, c, c_row, m, n, *rest) = values
+    def write(builder, values):
+        a, a_row, a_k, m, b, b_k, k, c, c_row, *rest = values
         v = _Vectors(builder, dtype, lanes)
         epilogue = Epilogue(*rest)
         last = builder.sub(m, _int(1))
@@ -246,6 +231,7 @@ def tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4) -> An
 
         def step(index: Any, pointer: Any, sums: list[Any]) -> list[Any]:
             vectors = [v.load(v.at(pointer, j * lanes)) for j in range(columns)]
+            v.prefetch(builder.gep(pointer, [ahead]))
             new = list(sums)
             for r in range(rows):
                 x = v.broadcast(v.at(starts[r], index))
@@ -276,41 +262,30 @@ def tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4) -> An
             builder.position_at_end(end)
             return i, p, new
 
-        buffer = cgutils.alloca_once(builder, ll.ArrayType(v.type, rows * columns))
-        buffer.align = lanes * v.nbytes
+        ahead = builder.mul(b_k, _int(PREFETCH))
+        for r in range(rows):
+            v.prefetch(builder.gep(c, [builder.mul(_int(r), c_row)]), write=True)
         index, pointer, sums = loop(
             builder.sdiv(k, _int(unroll)), _int(0), b, [v.zero] * (rows * columns), unroll
         )
         _, _, sums = loop(builder.srem(k, _int(unroll)), index, pointer, sums, 1)
 
-        full = builder.and_(
-            builder.icmp_signed(">=", m, _int(rows)), builder.icmp_signed(">=", n, _int(columns * lanes))
-        )
-        whole, part, end = (builder.append_basic_block(s) for s in ("whole", "part", "done"))
-        builder.cbranch(full, whole, part)
-        builder.position_at_end(whole)
-        places = [(_int(r), j * lanes) for r in range(rows) for j in range(columns)]
-        for x, (r, j) in zip(epilogue.apply(v, sums, places, None), places):
-            v.store(x, v.at(v.at(c, builder.mul(r, c_row)), j))
-        builder.branch(end)
-        # A ragged tile goes row by row through a buffer, under a mask: rare, so small code.
-        builder.position_at_end(part)
-        cells = builder.bitcast(buffer, v.element.as_pointer())
-        for i, x in enumerate(sums):
-            v.store(x, v.at(cells, i * lanes))
-        masks = [v.below(n, j * lanes) for j in range(columns)]
-        with cgutils.for_range(builder, m) as row:
-            for j in range(columns):
-                start = builder.mul(row.index, _int(columns * lanes))
-                x = v.load(v.at(cells, builder.add(start, _int(j * lanes))))
-                place = (row.index, j * lanes)
-                (x,) = epilogue.apply(v, [x], [place], masks[j])
-                v.masked_store(x, v.at(v.at(c, builder.mul(row.index, c_row)), j * lanes), masks[j])
-        builder.branch(end)
-        builder.position_at_end(end)
+        places = [(r, j * lanes) for r in range(rows) for j in range(columns)]
+        for x, (r, j) in zip(epilogue.apply(v, sums, places), places):
+            v.store(x, v.at(v.at(c, builder.mul(_int(r), c_row)), j))
+        builder.ret_void()
+
+    def generate(context, builder, _signature, values):
+        # A function of its own, so that registers are allotted to the tile alone.
+        kind = ll.FunctionType(ll.VoidType(), [x.type for x in values])
+        function = ll.Function(builder.module, kind, f"tile_{dtype}_{rows}x{columns}x{lanes}")
+        function.linkage = "internal"
+        function.attributes.add("noinline")
+        write(ll.IRBuilder(function.append_basic_block("entry")), function.args)
+        builder.call(function, values)
         return context.get_dummy_value()
 
-    def body(_context, a, a_row, a_k, b, b_k, k, c, c_row, m, n, sums, sums_row, row_bias, row_bias_step,
+    def body(_context, a, a_row, a_k, m, b, b_k, k, c, c_row, sums, sums_row, row_bias, row_bias_step,
              column_bias, residual, residual_row, scalars, flags):  # fmt: skip
         return signature, generate
 
@@ -337,35 +312,69 @@ def copier(dtype: str, lanes: int, stride: int) -> Any:
         y, x, low, high, n = values
         v = _Vectors(builder, dtype, lanes)
         every = ll.Constant(ll.VectorType(_I32, lanes), [i * stride for i in range(lanes)])
+        wide = lanes * stride
+        ours = ll.Constant(ll.VectorType(_I1, wide), [int(i % stride == 0) for i in range(wide)])
 
-        def pick(wide: Any) -> Any:
-            return builder.shuffle_vector(wide, ll.Constant(wide.type, ll.Undefined), every)
+        def pick(vector: Any) -> Any:
+            return builder.shuffle_vector(vector, ll.Constant(vector.type, ll.Undefined), every)
 
-        count = builder.sdiv(builder.add(n, _int(lanes - 1)), _int(lanes))
-        with cgutils.for_range(builder, count) as loop:
-            start = builder.mul(loop.index, _int(lanes))
-            source, target = v.at(x, builder.mul(start, _int(stride))), v.at(y, start)
-            before, after = builder.sub(low, start), builder.sub(high, start)
-            # A strided vector ends with elements that belong to no lane, so one more must be valid.
-            inside = builder.and_(
-                builder.icmp_signed("<=", before, _int(0)),
-                builder.icmp_signed(">=", after, _int(lanes + (stride > 1))),
-            )
-            with builder.if_else(inside) as (whole, part):
-                with whole:
-                    v.store(pick(v.load(source, lanes * stride)), target)
-                with part:
-                    kind = ll.VectorType(_I1, lanes * stride)
-                    ours = ll.Constant(kind, [int(i % stride == 0) for i in range(lanes * stride)])
-                    mask = builder.and_(
-                        v.below(after, lanes=lanes * stride, divide=stride),
-                        builder.not_(v.below(before, lanes=lanes * stride, divide=stride)),
-                    )
-                    mask = builder.and_(mask, ours)
-                    v.store(pick(v.masked_load(source, mask, lanes * stride)), target)
+        def masked(begin: Any, end: Any) -> None:
+            with cgutils.for_range_slice(builder, begin, end, _int(lanes)) as (start, _):
+                mask = builder.and_(
+                    v.below(builder.sub(high, start), lanes=wide, divide=stride),
+                    builder.not_(v.below(builder.sub(low, start), lanes=wide, divide=stride)),
+                )
+                mask = builder.and_(mask, ours) if stride > 1 else mask
+                source = v.at(x, builder.mul(start, _int(stride)))
+                v.store(pick(v.masked_load(source, mask, wide)), v.at(y, start))
+
+        def limited(value: Any, least: Any, most: Any) -> Any:
+            value = builder.select(builder.icmp_signed("<", value, least), least, value)
+            return builder.select(builder.icmp_signed(">", value, most), most, value)
+
+        # Whole vectors lie in [inner, outer). A strided one ends with elements that belong to no
+        # lane, so one more must be valid.
+        up = builder.and_(builder.add(low, _int(lanes - 1)), _int(-lanes))
+        down = builder.and_(builder.sub(high, _int(int(stride > 1))), _int(-lanes))
+        inner = limited(up, _int(0), n)
+        outer = limited(builder.select(builder.icmp_signed("<", n, down), n, down), inner, n)
+        outer = builder.add(inner, builder.and_(builder.sub(outer, inner), _int(-lanes)))
+        masked(_int(0), inner)
+        with cgutils.for_range_slice(builder, inner, outer, _int(lanes)) as (start, _):
+            source = v.at(x, builder.mul(start, _int(stride)))
+            v.store(pick(v.load(source, wide)), v.at(y, start))
+        masked(outer, n)
         return context.get_dummy_value()
 
     def body(_context, y, x, low, high, n):
+        return signature, generate
+
+    return intrinsic(body)
+
+
+def selector(dtype: str, lanes: int) -> Any:
+    """An intrinsic that copies where a mask says so.
+
+    select(y, x, mask, n, ahead): y[i] = x[i] where mask[i] is 255, 0 where it is 0, i < n.
+    Up to lanes - 1 elements after y[n] are overwritten and bytes after mask[n] read; x is read
+    where the mask is set. x[i + ahead] is prefetched.
+    """
+    scalar = ELEMENTS[dtype][0]
+    address, number = types.CPointer(scalar), types.int64
+    signature = types.void(address, address, types.CPointer(types.uint8), number, number)
+
+    def generate(context, builder, _signature, values):
+        y, x, mask, n, ahead = values
+        v = _Vectors(builder, dtype, lanes)
+        kind = ll.VectorType(ll.IntType(8), lanes)
+        with cgutils.for_range_slice(builder, _int(0), n, _int(lanes)) as (start, _):
+            v.prefetch(builder.gep(x, [builder.add(start, ahead)]))
+            bytes_ = builder.load(builder.bitcast(v.at(mask, start), kind.as_pointer()), align=1)
+            chosen = builder.icmp_signed("<", bytes_, ll.Constant(kind, [0] * lanes))
+            v.store(v.masked_load(v.at(x, start), chosen), v.at(y, start))
+        return context.get_dummy_value()
+
+    def body(_context, y, x, mask, n, ahead):
         return signature, generate
 
     return intrinsic(body)

@@ -1,7 +1,7 @@
 """Integer arithmetic that ONNX leaves to the processor, made total: no trap, no undefined result.
 
 A division by zero gives 0, as NumPy does; the lowest number divided by -1 wraps around; a shift
-by the width or more gives 0. Operands of one function have one type, which is also the result's.
+by the width or more (or by a negative number) leaves copies of what moves in. Operands of one function have one type, which is also the result's.
 """
 
 import llvmlite.ir as ll
@@ -70,25 +70,31 @@ def _shift(kind, builder, operation, a, count):
     width = ll.Constant(a.type, kind.bitwidth)
     zero = ll.Constant(a.type, 0)
     inside = builder.icmp_unsigned("<", count, width)
-    return builder.select(inside, operation(a, builder.select(inside, count, zero)), zero)
+    return operation(a, builder.select(inside, count, zero)), inside, zero
 
 
 @intrinsic
 def shifted_left(_context, a, count):
-    """The bits of an unsigned integer moved up."""
+    """The bits of an integer moved up."""
 
     def generate(_context, builder, _signature, values):
-        return _shift(a, builder, builder.shl, *values)
+        moved, inside, zero = _shift(a, builder, builder.shl, *values)
+        return builder.select(inside, moved, zero)
 
     return a(a, a), generate
 
 
 @intrinsic
 def shifted_right(_context, a, count):
-    """The bits of an unsigned integer moved down."""
+    """The bits of an integer moved down, copies of the sign moving in."""
 
     def generate(_context, builder, _signature, values):
-        return _shift(a, builder, builder.lshr, *values)
+        operation = builder.ashr if a.signed else builder.lshr
+        moved, inside, zero = _shift(a, builder, operation, *values)
+        if not a.signed:
+            return builder.select(inside, moved, zero)
+        negative = builder.icmp_signed("<", values[0], zero)
+        return builder.select(inside, moved, builder.select(negative, ll.Constant(zero.type, -1), zero))
 
     return a(a, a), generate
 

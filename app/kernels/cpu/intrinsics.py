@@ -138,15 +138,17 @@ def scaled(_context, x, n):
 
 
 @intrinsic
-def whole_mod4(_context, n):
-    """A whole number held in a float, modulo 4, as int64."""
+def has_bit(_context, n, bit):
+    """Whether a whole number held in a float has a bit (1, 2, 4 ...) set."""
 
     def generate(_context, builder, _signature, values):
         bits = _whole_bits(builder, values[0], n.bitwidth)
-        low = builder.and_(bits, ll.Constant(bits.type, 3))
-        return builder.zext(low, _I64) if n.bitwidth < 64 else low
+        if n.bitwidth == 64:
+            bits = builder.trunc(bits, _I32)
+        wanted = builder.trunc(values[1], _I32)
+        return builder.icmp_unsigned("!=", builder.and_(bits, wanted), ll.Constant(_I32, 0))
 
-    return types.int64(n), generate
+    return types.boolean(n, types.int64), generate
 
 
 @intrinsic

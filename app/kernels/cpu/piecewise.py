@@ -1,9 +1,9 @@
-"""Limits, rounding to a grid and remainders of floats, as functions of scalars without branches."""
+"""Limits and remainders of floats, as functions of scalars without branches."""
 
 from numba import njit
 
 from app.kernels.cpu.extrema import like
-from app.kernels.cpu.intrinsics import copysign, frem, rint, select
+from app.kernels.cpu.intrinsics import copysign, frem, select
 
 inlined = njit(error_model="numpy", boundscheck=False, forceinline=True)
 
@@ -21,11 +21,10 @@ def at_most(high, x):
 
 
 @inlined
-def quantized(x, scale, zero, low, high):
-    """The nearest whole number to x / scale, plus `zero`, limited; a NaN becomes `low`."""
-    v = rint(x / scale) + zero
-    v = select(v > low, v, low)
-    return select(v < high, v, high)
+def saturated(x, low, high):
+    """The value within limits; a NaN becomes `low`."""
+    x = select(x > low, x, low)
+    return select(x < high, x, high)
 
 
 @inlined

@@ -44,7 +44,7 @@ REDUCTIONS = {
 _HEADER = """\
 import math
 
-from numba import bool_, float32, float64, int8, int32, int64, njit, uint8
+from numba import float32, float64, int8, int16, int32, int64, njit, uint8, uint16, uint32, uint64
 
 from app.kernels.cpu.extrema import maximum, minimum
 

@@ -42,6 +42,11 @@ def columns_of(dtype: str, lanes: int) -> int:
     return SHAPES[lanes][2] * lanes_of(dtype, lanes)
 
 
+def spare(dtype: str, lanes: int) -> int:
+    """Elements of the scratch tile of a product."""
+    return SHAPES[lanes][0] * columns_of(dtype, lanes)
+
+
 def pack_columns(b: Array, width: int) -> Array:
     """[..., k, n] to [..., ceil(n / width), k, width], filled up with zeros."""
     *batch, k, n = b.shape

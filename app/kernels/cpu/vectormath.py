@@ -3,7 +3,7 @@
 Relative errors stay near 1e-7 over the whole range, results below the smallest normal number
 apart, and infinities and NaN come out as IEEE 754 says. Coefficients are minimax fits (Remez
 exchange on the relative error, in 50 digits); each table states the error of the fit.
-Every function takes and returns float32. `libm` has the same names for float64.
+Every function takes and returns float32. `libm` has the same functions for float64.
 """
 
 from fractions import Fraction
@@ -15,6 +15,7 @@ from app.kernels.cpu.intrinsics import (
     biased_exponent,
     copysign,
     fma,
+    has_bit,
     horner,
     muladd,
     rint,
@@ -22,7 +23,6 @@ from app.kernels.cpu.intrinsics import (
     select,
     split,
     sqrt,
-    whole_mod4,
 )
 
 _f = np.float32
@@ -143,7 +143,7 @@ def _scaled_twice(x, n):
 
 
 @inlined
-def exp(x):
+def exp32(x):
     m, n = _reduced(_clamped(x, LOWEST, HIGHEST))
     return _scaled_twice(m + ONE, n)
 
@@ -156,14 +156,14 @@ def _half_exp(x):
 
 
 @inlined
-def exp_falling(x):
+def exp_falling32(x):
     """The exponential of x <= 0; what would be below the smallest normal number is 0."""
     m, n = _reduced(select(x < FLUSHED, FLUSHED, x))
     return scaled(m + ONE, n)
 
 
 @inlined
-def expm1(x):
+def expm1_32(x):
     m, n = _reduced(_clamped(x, LOWEST, HIGHEST))
     half = rint(n * HALF)
     # 2**n (m + 1) - 1 without cancellation at n = 0, scaled so that nothing overflows early.
@@ -171,7 +171,7 @@ def expm1(x):
 
 
 @inlined
-def expm1_falling(x):
+def expm1_falling32(x):
     """The exponential of x <= 0, minus 1."""
     m, n = _reduced(select(x < FLUSHED, FLUSHED, x))
     power = scaled(ONE, n)
@@ -179,7 +179,7 @@ def expm1_falling(x):
 
 
 @inlined
-def log(x):
+def log32(x):
     tiny = x < SMALLEST_NORMAL
     m, e = split(select(tiny, x * _f(2.0**23), x))
     e = select(tiny, e - _f(23.0), e)
@@ -192,28 +192,28 @@ def log(x):
 
 
 @inlined
-def log1p(x):
+def log1p_32(x):
     u = ONE + x
     lost = (x - (u - ONE)) / u  # what rounding took from u
     regular = (u > ZERO) & (u < INFINITY)
-    return log(u) + select(regular, lost, ZERO)
+    return log32(u) + select(regular, lost, ZERO)
 
 
 @inlined
-def sigmoid(x):
-    z = exp_falling(-abs(x))
+def sigmoid32(x):
+    z = exp_falling32(-abs(x))
     return select(x < ZERO, z, ONE) / (ONE + z)
 
 
 @inlined
-def tanh(x):
-    t = expm1_falling(-TWO * abs(x))
+def tanh32(x):
+    t = expm1_falling32(-TWO * abs(x))
     return copysign(t / (t + TWO), x)
 
 
 @inlined
-def softplus(x):
-    y = exp_falling(-abs(x))
+def softplus32(x):
+    y = exp_falling32(-abs(x))
     s = y / (TWO + y)
     square = s * s
     s = s + s
@@ -221,20 +221,20 @@ def softplus(x):
 
 
 @inlined
-def swish(x, alpha):
-    return x * sigmoid(alpha * x)
+def swish32(x, alpha):
+    return x * sigmoid32(alpha * x)
 
 
 @inlined
-def mish(x):
-    y = exp_falling(-abs(x))
+def mish32(x):
+    y = exp_falling32(-abs(x))
     below = select(x < ZERO, ONE, y * y)
     above = select(x < ZERO, y * (y + TWO), ONE + TWO * y)
     return x * (above / (above + TWO * below))
 
 
 @inlined
-def erf(x):
+def erf32(x):
     x = _clamped(x, -ERF_LIMIT, ERF_LIMIT)
     z = x * x
     y = x * horner(z, ERF_ABOVE) / horner(z, ERF_BELOW)
@@ -242,14 +242,14 @@ def erf(x):
 
 
 @inlined
-def gelu(x):
-    return HALF * x * (ONE + erf(x * _f(0.7071067811865476)))
+def gelu32(x):
+    return HALF * x * (ONE + erf32(x * _f(0.7071067811865476)))
 
 
 @inlined
-def gelu_tanh(x):
+def gelu_tanh32(x):
     cube = x * x * x
-    return x * sigmoid(_f(1.5957691216057308) * muladd(cube, _f(0.044715), x))
+    return x * sigmoid32(_f(1.5957691216057308) * muladd(cube, _f(0.044715), x))
 
 
 PI_DIGITS = Fraction(
@@ -275,7 +275,7 @@ HALF_PI_LOW = 6.123233995736766e-17
 
 @inlined
 def _turned(x):
-    """(sin(r), cos(r), q) with x = q pi / 2 + r, q modulo 4.
+    """(sin(r), cos(r), q) with x = q pi / 2 + r, q whole.
 
     A float32 from 2**24 on is a 24-bit integer times 2**k, and 2**k modulo 2 pi comes from a
     table, so the reduction is exact enough for every argument. Below, k = 0.
@@ -288,28 +288,28 @@ def _turned(x):
     z = r * r
     s = muladd(r * z, horner(z, SIN), r)
     c = muladd(z * z, horner(z, COS), muladd(z, -HALF, ONE))
-    return s, c, whole_mod4(n)
+    return s, c, n
 
 
 @inlined
-def sin(x):
+def sin32(x):
     s, c, q = _turned(x)
-    y = select((q & 1) == 0, s, c)
-    return select(x == ZERO, x, select(q < 2, y, -y))
+    y = select(has_bit(q, 1), c, s)
+    return select(x == ZERO, x, select(has_bit(q, 2), -y, y))
 
 
 @inlined
-def cos(x):
+def cos32(x):
     s, c, q = _turned(x)
-    y = select((q & 1) == 0, c, s)
-    return select((q == 0) | (q == 3), y, -y)
+    y = select(has_bit(q, 1), s, c)
+    return select(has_bit(q + 1.0, 2), -y, y)
 
 
 @inlined
-def tan(x):
+def tan32(x):
     s, c, q = _turned(x)
-    even = (q & 1) == 0
-    return select(x == ZERO, x, select(even, s, -c) / select(even, c, s))
+    odd = has_bit(q, 1)
+    return select(x == ZERO, x, select(odd, -c, s) / select(odd, s, c))
 
 
 @inlined
@@ -321,21 +321,21 @@ def _half_asin(a):
 
 
 @inlined
-def asin(x):
+def asin32(x):
     a = abs(x)
     p = _half_asin(a)
     return copysign(select(a > HALF, HALF_PI - TWO * p, p), x)
 
 
 @inlined
-def acos(x):
+def acos32(x):
     a = abs(x)
     p = _half_asin(a)
     return select(a > HALF, select(x < ZERO, PI - TWO * p, TWO * p), HALF_PI - copysign(p, x))
 
 
 @inlined
-def atan(x):
+def atan32(x):
     a = abs(x)
     t = select(a > ONE, -ONE / a, a)
     z = t * t
@@ -344,43 +344,43 @@ def atan(x):
 
 
 @inlined
-def sinh(x):
+def sinh32(x):
     a = abs(x)
-    m = expm1(select(a < ONE, a, ONE))
+    m = expm1_32(select(a < ONE, a, ONE))
     h = _half_exp(a)
     return copysign(select(a < ONE, HALF * (m + m / (m + ONE)), h - _f(0.25) / h), x)
 
 
 @inlined
-def cosh(x):
+def cosh32(x):
     h = _half_exp(abs(x))
     return h + _f(0.25) / h
 
 
 @inlined
-def asinh(x):
+def asinh32(x):
     a = abs(x)
     square = a * a
-    near = log1p(a + square / (ONE + sqrt(square + ONE)))
-    return copysign(select(a < _f(1e9), near, log(a) + LN2), x)
+    near = log1p_32(a + square / (ONE + sqrt(square + ONE)))
+    return copysign(select(a < _f(1e9), near, log32(a) + LN2), x)
 
 
 @inlined
-def acosh(x):
+def acosh32(x):
     t = x - ONE
-    near = log1p(t + sqrt(t * (t + TWO)))
-    y = select(x < _f(1e9), near, log(x) + LN2)
+    near = log1p_32(t + sqrt(t * (t + TWO)))
+    y = select(x < _f(1e9), near, log32(x) + LN2)
     return select(x < ONE, NAN, y)
 
 
 @inlined
-def atanh(x):
+def atanh32(x):
     a = abs(x)
-    return copysign(HALF * log1p((a + a) / (ONE - a)), x)
+    return copysign(HALF * log1p_32((a + a) / (ONE - a)), x)
 
 
 @inlined
-def power(x, y):
+def power32(x, y):
     """x**y as pow of C99; the logarithm in float64, so that large powers stay accurate."""
     a = _d(abs(x))
     m, e = split(a)
@@ -390,7 +390,7 @@ def power(x, y):
     logarithm = muladd(s * z, horner(z, ATANH_NARROW), s) + e
     logarithm = select(a > 0.0, logarithm, -np.inf)
     logarithm = select(a < np.inf, logarithm, a)  # infinity and NaN
-    p = select((a == 1.0) | (y == ZERO), 0.0, _d(y) * logarithm)
+    p = select(((a == 1.0) & (y == y)) | (y == ZERO), 0.0, _d(y) * logarithm)
     p = select(p < -151.0, -151.0, p)
     p = select(p > 129.0, 129.0, p)
     n = rint(p)

@@ -42,6 +42,7 @@ def recorded(path: Path) -> Problem:
     return Problem(tuple(rows))
 
 
+@settings(deadline=None)
 @given(problems(most=40))
 def test_every_greedy_placement_is_valid_and_at_least_the_lower_bound(problem: Problem) -> None:
     solution = solve(problem)
@@ -50,7 +51,7 @@ def test_every_greedy_placement_is_valid_and_at_least_the_lower_bound(problem: P
     assert solution.proved == (solution.peak == solution.lower_bound)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(problems(most=5))
 def test_greedy_is_never_below_the_optimum_and_proves_only_optima(problem: Problem) -> None:
     solution = solve(problem)

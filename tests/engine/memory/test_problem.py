@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.engine.memory.problem import Buffer, Problem, Solution, live_bytes, lower_bound, validate
@@ -48,6 +48,7 @@ def overlaps(problem: Problem, offsets: dict[str, int]) -> bool:
     return False
 
 
+@settings(deadline=None)
 @given(problems())
 def test_the_lower_bound_is_the_most_bytes_alive_at_a_step(problem: Problem) -> None:
     steps = range(max((b.upper for b in problem.buffers), default=0))
@@ -58,6 +59,7 @@ def test_the_lower_bound_is_the_most_bytes_alive_at_a_step(problem: Problem) -> 
         assert [0, *(n for step, n in profile if step <= t)][-1] == expected
 
 
+@settings(deadline=None)
 @given(problems(), st.data())
 def test_validate_finds_exactly_the_placements_that_overlap(problem: Problem, data: st.DataObject) -> None:
     offsets = {b.id: data.draw(st.integers(0, 4)) * 16 for b in problem.buffers}
@@ -69,6 +71,7 @@ def test_validate_finds_exactly_the_placements_that_overlap(problem: Problem, da
         validate(problem, solution)
 
 
+@settings(deadline=None)
 @given(problems())
 def test_a_placement_without_reuse_is_valid(problem: Problem) -> None:
     validate(problem, one_after_another(problem))

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import onnx_ir as ir
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.engine.errors import CapacityError
@@ -379,6 +379,7 @@ def random_plans(draw: st.DrawFn) -> Compilation:
     return compilation_of(model, rows)
 
 
+@settings(deadline=None)
 @given(random_plans())
 def test_any_legal_plan_reads_what_it_wrote(compilation: Compilation) -> None:
     placement_of(compilation)

@@ -66,7 +66,7 @@ def test_a_branch_that_an_inplace_sum_waits_for_comes_first() -> None:
     assert peak(ordered) == 1024 + 2 * 64
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(0, 50), min_size=60, max_size=60), st.integers(1, 20))
 def test_any_order_is_topological_and_never_needs_more(choices: list[int], nodes: int) -> None:
     given_order = compilation_of(random_graph(choices, nodes))

@@ -3,7 +3,9 @@
 from app.kernels.cpu import tiles
 
 DEPTH = 384  # float32 steps of the reduction whose panel of 16 columns stays in the first cache
+TURNED_DEPTH = 256  # the same where panels of pixels go through that cache beside
 PACKED = 160 * 1024  # byte of packed columns that stay in the second cache
+LINE = 64  # byte of a cache line
 WEIGHTS = 192 * 1024  # byte of packed rows that stay there too
 
 
@@ -13,14 +15,15 @@ def balanced(size: int, largest: int, multiple: int) -> int:
     return max(-(-size // (parts * multiple)), 1) * multiple
 
 
-def depth(size: int, itemsize: int) -> int:
-    """Chunk of the reduction."""
-    return balanced(size, DEPTH * 4 // itemsize, 1)
+def depth(size: int, itemsize: int, largest: int = DEPTH) -> int:
+    """Chunk of the reduction; `largest` counts float32."""
+    return balanced(size, largest * 4 // itemsize, 1)
 
 
-def panel_row(columns: int, vector: int) -> int:
-    """Distance of packed rows: an odd number of vectors, so that they spread over the cache's sets."""
-    return columns + (vector if columns // vector % 2 == 0 else 0)
+def panel_row(columns: int, itemsize: int) -> int:
+    """Distance of packed rows: an odd number of cache lines, so that they spread over its sets."""
+    lines = -(-columns * itemsize // LINE)
+    return (lines + (lines % 2 == 0)) * LINE // itemsize
 
 
 def longest_share(units: int, threads: int) -> float:

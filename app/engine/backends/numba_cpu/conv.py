@@ -1,6 +1,8 @@
 """Rows of convolutions."""
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from app.engine.cost import flops, roofline
 from app.engine.plan import Argument, Constant, Group, KernelCall, Workspace
 from app.engine.registry import Implementation, Known
 from app.kernels.cpu import tiles
+from app.kernels.cpu.conv import SIZES
 
 Array = np.ndarray[Any, Any]
 
@@ -32,6 +35,8 @@ def _refusal(group: Group, _known: Known) -> str | None:
         return f"elements are {kind}; this one computes {', '.join(DTYPES)}"
     if any(graph.dtype(v) != kind for v in group.inputs):
         return "operands differ in type"
+    if kind.kind != "f" and group.epilogue:
+        return "what follows is applied to floating point only"
     rank = len(graph.static_shape(group.anchor.outputs[0])) - 2
     if not 1 <= rank <= 3:
         return f"{rank} spatial axes; this one has 1 to 3"
@@ -44,84 +49,222 @@ def _refusal(group: Group, _known: Known) -> str | None:
     return None
 
 
-def _implicit_lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
-    node = group.anchor
-    (y,) = group.outputs
-    if graph.elements(y) == 0:
-        return ()
-    x, weights = node.inputs[:2]
+def _transpose_refusal(group: Group, known: Known) -> str | None:
+    weights = group.anchor.inputs[1]
+    assert weights is not None
+    if not graph.is_constant(weights):
+        return f"weights {weights.name!r} change between runs; this one sorts them by residue offline"
+    return _refusal(group, known)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """One implicit product: a window, its weights, and where its pixels go in the output.
+
+    `weights` is [groups, outputs, depth], or the value itself when it changes between runs.
+    `base` and `steps`: distances in the output in elements, None when pixels are contiguous.
+    """
+
+    window: Window
+    weights: Array | ir.Value
+    base: int = 0
+    steps: windows.Triple | None = None
+
+
+def _conv_parts(group: Group) -> tuple[Part, ...]:
+    weights = group.anchor.inputs[1]
+    assert weights is not None
+    window = windows.of_conv(group.anchor)
+    array = graph.constant(weights)
+    if array is None:
+        return (Part(window.flat(), weights),)
+    return (Part(window.flat(), array.reshape(window.groups, window.outputs, window.depth)),)
+
+
+def _transpose_parts(group: Group) -> tuple[Part, ...]:
+    array = graph.constant(group.anchor.inputs[1])
+    assert array is not None
+    array = array.reshape(*array.shape[:2], *(1,) * (5 - array.ndim), *array.shape[2:])
+    _, high, wide = (1, 1, *graph.static_shape(group.outputs[0])[2:])[-3:]
+    parts = []
+    for phase in windows.of_conv_transpose(group.anchor):
+        window = phase.window
+        own = array.reshape(window.groups, window.channels, *array.shape[1:])
+        own = own[(..., *np.ix_(*phase.taps))]
+        own = np.moveaxis(own, 2, 1).reshape(window.groups, window.outputs, window.depth)
+        if phase.step == (1, 1, 1):
+            parts.append(Part(window.flat(), own))
+            continue
+        distances = (high * wide, wide, 1)
+        base = sum(f * d for f, d in zip(phase.first, distances))
+        steps = tuple(s * d for s, d in zip(phase.step, distances))
+        parts.append(Part(window, own, base, (steps[0], steps[1], steps[2])))
+    return tuple(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """How a part is cut."""
+
+    turned: bool
+    n: int
+    k: int
+    m: int
+    part: int
+
+
+def _blocks(part: Part, dtype: str, known: Known) -> Blocks:
+    lanes, window = known.target.vector_lanes, part.window
+    item, width = np.dtype(dtype).itemsize, tiles.columns_of(dtype, lanes)
+    turned = not isinstance(part.weights, ir.Value) and _turned_cost(window, dtype, lanes) < _plain_cost(
+        window, dtype, lanes
+    )
+    k = blocking.depth(window.depth, item, blocking.TURNED_DEPTH if turned else blocking.DEPTH)
+    row = tiles.SHAPES[lanes][0]
+    n = blocking.balanced(
+        window.pixels, max(blocking.PACKED // (k * item), 7 * width), row if turned else width
+    )
+    parts = _splits(window, n, known.threads)
+    tile = width if turned else row
+    m = blocking.balanced(-(-window.outputs // parts), max(blocking.WEIGHTS // (k * item), tile), tile)
+    return Blocks(turned, n, k, m, blocking.balanced(window.outputs, -(-window.outputs // parts) + m - 1, m))
+
+
+def _plain_cost(window: Window, dtype: str, lanes: int) -> float:
+    """Tile-columns times rows that are computed per useful ones; a narrow tile takes almost a full one's time."""
+    width, vector = tiles.columns_of(dtype, lanes), tiles.lanes_of(dtype, lanes)
+    rest = window.pixels % width
+    columns = window.pixels // width + (0.0 if rest == 0 else 0.9 if rest <= vector else 1.0)
+    return columns * width * _tile_rows(window.outputs, lanes) / max(window.outputs * window.pixels, 1)
+
+
+def _turned_cost(window: Window, dtype: str, lanes: int) -> float:
+    """As `_plain_cost`; what is stored must be transposed, at the price of some steps of the reduction."""
+    width = tiles.columns_of(dtype, lanes)
+    columns = -(-window.outputs // width) * width
+    wasted = columns * _tile_rows(window.pixels, lanes) / max(window.outputs * window.pixels, 1)
+    return wasted * (1.05 + 48.0 / max(window.depth, 1))
+
+
+def _tile_rows(rows: int, lanes: int) -> int:
+    """Rows that tiles compute."""
+    large, small = tiles.SHAPES[lanes][:2]
+    return sum(
+        large if size > small else small for _, size in tiles.row_groups(rows, max(rows, 1), lanes)
+    )
+
+
+def _splits(window: Window, block_n: int, threads: int) -> int:
+    """Into how many parts the output channels go, each of which packs its pixels anew."""
+    units = window.batch * window.groups * -(-window.pixels // block_n)
+    again = 6.0 / max(window.outputs, 1)  # packing once over the product
+    best, seconds = 1, blocking.longest_share(units, threads) * (1 + again)
+    for splits in (threads, 2 * threads):
+        if window.outputs >= 16 * splits:
+            took = blocking.longest_share(units * splits, threads) * (1 + again * splits)
+            if took < 0.98 * seconds:
+                best, seconds = splits, took
+    return best
+
+
+Parts = Callable[[Group], tuple[Part, ...]]
+
+
+def _lower(parts: Parts) -> Callable[[Group, Known], tuple[KernelCall, ...]]:
+    def lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
+        if graph.elements(group.outputs[0]) == 0:
+            return ()
+        return tuple(_call(group, part, known) for part in parts(group))
+
+    return lower
+
+
+def _call(group: Group, part: Part, known: Known) -> KernelCall:
+    x, y, weights = group.anchor.inputs[0], group.outputs[0], group.anchor.inputs[1]
     assert x is not None
     assert weights is not None
     kind = graph.dtype(y)
     assert kind is not None
-    dtype, lanes, item = kind.name, known.target.vector_lanes, kind.itemsize
-    window = windows.of_conv(node)
-    window = window.flat() if window.is_pointwise else window
-    deep = window.channels * window.taps
-    chunk = blocking.depth(deep, item)
-    width, vector = tiles.columns_of(dtype, lanes), tiles.lanes_of(dtype, lanes)
-    images = window.batch * window.groups
-    block_n = blocking.balanced(window.pixels, max(blocking.PACKED // (chunk * item), 7 * width), width)
-    parts = _parts(window, block_n, images, deep, known.threads)
-    block_m = blocking.rows_block(-(-window.outputs // parts), chunk, item, lanes)
-    part_m = blocking.balanced(window.outputs, -(-window.outputs // parts) + block_m - 1, block_m)
-    panel_row = blocking.panel_row(block_n, vector)
-    sums = part_m * block_n if deep > chunk else 0
-    own = sums + chunk * panel_row + vector
-    units = images * -(-window.pixels // block_n) * -(-window.outputs // part_m)
-
-    array = graph.constant(weights)
-    packed: Argument = weights
-    if array is not None:
-        matrices = array.reshape(window.groups, window.outputs, deep)
-        panels = [tiles.pack_rows(matrix, block_m, lanes) for matrix in matrices]
-        packed = Constant(np.concatenate(panels), weights.name or "")
-    bias, residual, scalars, flags = _epilogue_arguments(group, window, kind)
+    dtype, lanes = kind.name, known.target.vector_lanes
+    window, blocks = part.window, _blocks(part, dtype, known)
+    bias, residual, scalars, flags = _epilogue_arguments(group, kind)
+    staged = blocks.turned or part.steps is not None
+    panel_row = blocking.panel_row(blocks.n, kind.itemsize)
+    sums_row = blocking.panel_row(blocks.part if blocks.turned else blocks.n, kind.itemsize)
+    sums = 0
+    if staged or window.depth > blocks.k:
+        sums = sums_row * (blocks.n if blocks.turned else blocks.part)
+    work = sums + tiles.spare(dtype, lanes) + (blocks.k + 1) * panel_row + blocks.turned * blocks.k * blocks.n
+    valid = np.zeros((1, 1), np.uint8)
+    if window.is_same:
+        valid = window.valid_pixels(window.pixels + 64)  # whole vectors are read
+    y_d, y_h, y_w = part.steps or (0, 0, 0)
+    sizes = {
+        "packed": not isinstance(part.weights, ir.Value),
+        "turned": blocks.turned,
+        "staged": staged,
+        "same": window.is_same,
+        "scatter": part.steps is not None,
+        "valid_row": valid.shape[1],
+        "channels": window.channels,
+        **dict(zip(("d", "h", "w"), window.size)),
+        **dict(zip(("rows", "columns"), window.out[1:])),
+        **dict(zip(("stride_d", "stride_h", "stride_w"), window.stride)),
+        "tap_count": window.taps,
+        "groups": window.groups,
+        "outputs": window.outputs,
+        "pixels": window.pixels,
+        "block_m": blocks.m,
+        "part_m": blocks.part,
+        "block_n": blocks.n,
+        "block_k": blocks.k,
+        "panel_row": panel_row,
+        "sums_row": sums_row,
+        "sums_size": sums,
+        "work_step": work,
+        "y_channel": math.prod(graph.static_shape(y)[2:]),
+        "y_base": part.base,
+        "y_d": y_d,
+        "y_h": y_h,
+        "y_w": y_w,
+        "flags": flags,
+    }
     pointer = f"{dtype}*"
-    numbers = (
-        array is not None, window.channels, *window.size, *window.out[1:], *window.stride, window.taps,
-        window.groups, window.outputs, window.pixels, block_m, part_m, block_n, chunk, panel_row,
-        sums, own, flags,
-    )  # fmt: skip
     operands: tuple[tuple[str, Argument], ...] = (
         (pointer, x),
-        (pointer, packed),
+        (pointer, _packed(part, blocks, weights.name or "", lanes)),
         (pointer, y),
         (pointer, bias),
         (pointer, residual),
         (pointer, scalars),
         ("int64*", Constant(window.tap_table())),
-        (pointer, Workspace(own * item, per_thread=True)),
-        *(("int64", int(n)) for n in numbers),
+        ("uint8*", Constant(valid)),
+        ("int64*", Constant(np.array([sizes[name] for name in SIZES], np.int64))),
+        (pointer, Workspace(work * kind.itemsize, per_thread=True)),
     )
-    return (
-        KernelCall(
-            "app.kernels.cpu.conv:emit_implicit",
-            tuple(t for t, _ in operands),
-            tuple(a for _, a in operands),
-            units,
-            static=(dtype, lanes),
-            takes_thread=True,
-        ),
+    units = window.batch * window.groups * -(-window.pixels // blocks.n) * -(-window.outputs // blocks.part)
+    return KernelCall(
+        "app.kernels.cpu.conv:emit_implicit",
+        tuple(t for t, _ in operands),
+        tuple(a for _, a in operands),
+        units,
+        static=(dtype, lanes),
+        takes_thread=True,
     )
 
 
-def _parts(window: Window, block_n: int, images: int, deep: int, threads: int) -> int:
-    """Into how many parts the output channels go, each of which packs its pixels anew."""
-    blocks = -(-window.pixels // block_n)
-    again = 6.0 / window.outputs  # packing once over the product
-    best, seconds = 1, blocking.longest_share(images * blocks, threads) * (1 + again)
-    for parts in (threads, 2 * threads):
-        if window.outputs >= 16 * parts:
-            took = blocking.longest_share(images * blocks * parts, threads) * (1 + again * parts)
-            if took < 0.98 * seconds:
-                best, seconds = parts, took
-    return best
+def _packed(part: Part, blocks: Blocks, name: str, lanes: int) -> Argument:
+    """The weights as the tiles read them."""
+    if isinstance(part.weights, ir.Value):
+        return part.weights
+    if blocks.turned:
+        width = tiles.columns_of(part.weights.dtype.name, lanes)
+        return Constant(tiles.pack_columns(np.swapaxes(part.weights, 1, 2), width), name)
+    panels = [tiles.pack_rows(matrix, blocks.m, lanes) for matrix in part.weights]
+    return Constant(np.concatenate(panels), name)
 
 
-def _epilogue_arguments(
-    group: Group, window: Window, kind: np.dtype[Any]
-) -> tuple[Argument, Argument, Argument, int]:
+def _epilogue_arguments(group: Group, kind: np.dtype[Any]) -> tuple[Argument, Argument, Argument, int]:
     """Bias, residual, scalars and flags of the tiles."""
     epilogue = epilogues.read(group, 1)
     assert not isinstance(epilogue, str)
@@ -129,40 +272,43 @@ def _epilogue_arguments(
     given = graph.input_at(group.anchor, 2)
     bias: Argument | None = given
     fixed = graph.constant(given)
-    extra = epilogue.bias(window.groups * window.outputs, kind)
+    extra = epilogue.bias(graph.static_shape(group.outputs[0])[1], kind)
     if extra is not None:
         bias = Constant(extra if fixed is None else extra + fixed, epilogue.biases[0][0].name or "")
-    limits = [
-        -np.inf if epilogue.low is None else epilogue.low,
-        np.inf if epilogue.high is None else epilogue.high,
-    ]
-    scalars = np.array([1, 1, *limits] if kind.kind == "f" else [1, 1, 0, 0], kind)
     flags = (
         ROW_BIAS * (bias is not None) | RESIDUAL * (epilogue.residual is not None) | CLAMP * epilogue.clamps
     )
-    return bias or nothing, epilogue.residual or nothing, Constant(scalars), flags
+    scalars = Constant(epilogue.scalars(kind))
+    return bias or nothing, epilogue.residual or nothing, scalars, flags
 
 
-def _implicit_cost(group: Group, known: Known) -> float:
-    window = windows.of_conv(group.anchor)
-    kind = graph.dtype(group.outputs[0])
-    assert kind is not None
-    lanes = known.target.vector_lanes
-    vector = tiles.lanes_of(kind.name, lanes)
-    rows = sum(max(size, 4) for _, size in tiles.row_groups(window.outputs, window.outputs, lanes))
-    wasted = rows * -(-window.pixels // vector) * vector / max(window.outputs * window.pixels, 1)
-    packing = 1.0 + 6.0 / max(window.outputs, 1)
-    return roofline(
-        known.target,
-        flops=flops(group) * wasted * packing * kind.itemsize / 4,
-        nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
-        efficiency=0.9,
-        threads=known.threads,
-    )
+def _cost(parts: Parts) -> Callable[[Group, Known], float]:
+    def cost(group: Group, known: Known) -> float:
+        kind = graph.dtype(group.outputs[0])
+        assert kind is not None
+        lanes = known.target.vector_lanes
+        own = parts(group)
+        work = sum(math.prod(part.window.out) * part.window.depth for part in own)
+        wasted = sum(
+            min(_plain_cost(part.window, kind.name, lanes), _turned_cost(part.window, kind.name, lanes))
+            * math.prod(part.window.out)
+            * part.window.depth
+            for part in own
+        ) / max(work, 1)
+        packing = 1.0 + 6.0 / max(own[0].window.outputs if own else 1, 1)
+        return roofline(
+            known.target,
+            flops=flops(group) * max(wasted, 1.0) * packing * kind.itemsize / 4,
+            nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
+            efficiency=0.9,
+            threads=known.threads,
+        )
+
+    return cost
 
 
 def _inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
-    """The residual, unless the convolution reads it too; a tile reads it before it stores there."""
+    """The residual, unless the convolution reads it too; every element is read before it is stored."""
     epilogue = epilogues.read(group, 1)
     assert not isinstance(epilogue, str)
     residual = epilogue.residual
@@ -177,9 +323,18 @@ IMPLEMENTATIONS = (
         "Conv",
         "numba-cpu",
         _refusal,
-        _implicit_lower,
-        cost=_implicit_cost,
+        _lower(_conv_parts),
+        cost=_cost(_conv_parts),
         inplace=_inplace,
         rank=1,
+    ),
+    Implementation(
+        "conv_transpose.residues",
+        "ConvTranspose",
+        "numba-cpu",
+        _transpose_refusal,
+        _lower(_transpose_parts),
+        cost=_cost(_transpose_parts),
+        inplace=_inplace,
     ),
 )

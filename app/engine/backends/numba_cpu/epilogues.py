@@ -46,6 +46,14 @@ class Epilogue:
             total += array.reshape(-1).astype(dtype) * dtype.type(sign)
         return total
 
+    def scalars(self, dtype: np.dtype[Any], alpha: float = 1.0, beta: float = 1.0) -> Array:
+        """[alpha, beta, low, high] of a tile."""
+        if dtype.kind != "f":
+            bounds = np.iinfo(dtype)
+            return np.array([1, 1, bounds.min, bounds.max], dtype)
+        low = -np.inf if self.low is None else self.low
+        return np.array([alpha, beta, low, np.inf if self.high is None else self.high], dtype)
+
 
 def read(group: Group, axis: int) -> Epilogue | str:
     """The epilogue of a group, or the reason why a tile cannot apply it.

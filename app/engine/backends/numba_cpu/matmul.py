@@ -204,17 +204,7 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
         own = columns.array.reshape(-1) if isinstance(columns, Constant) else kind.type(0)
         columns = Constant(extra + own, epilogue.biases[0][0].name or "")
     nothing = Constant(np.zeros(1, kind))
-    scalars = np.array(
-        [
-            added.alpha,
-            added.beta,
-            -np.inf if epilogue.low is None else epilogue.low,
-            np.inf if epilogue.high is None else epilogue.high,
-        ]
-        if kind.kind == "f"
-        else [1, 1, 0, 0],
-        kind,
-    )
+    scalars = epilogue.scalars(kind, added.alpha, added.beta)
     flags = (
         SCALE * (added.alpha != 1.0)
         | ROW_BIAS * (added.rows is not None)
@@ -237,10 +227,9 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
     step = product.m * product.n if isinstance(added.residual, ir.Value) and added.residual_row else 0
     table = np.array([(a, b, i * step) for i, (a, b) in enumerate(offsets)], np.int64)
 
-    vector = tiles.lanes_of(dtype, lanes)
     sums = blocks.m * blocks.n if product.k > blocks.k else 0
-    panel_row = blocking.panel_row(blocks.n, vector)
-    own = sums + (0 if packed else blocks.k * panel_row + vector)
+    panel_row = blocking.panel_row(blocks.n, kind.itemsize)
+    own = sums + tiles.spare(dtype, lanes) + (0 if packed else (blocks.k + 1) * panel_row)
     units = len(offsets) * -(-product.m // blocks.m) * -(-product.n // blocks.n)
     pointer = f"{dtype}*"
     arguments: tuple[tuple[str, Argument], ...] = (
@@ -252,13 +241,13 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
         (pointer, added.residual or nothing),
         (pointer, Constant(scalars)),
         ("int64*", Constant(table)),
-        (pointer, Workspace(max(own, 1) * kind.itemsize, per_thread=True)),
+        (pointer, Workspace(own * kind.itemsize, per_thread=True)),
         *(
             ("int64", int(number))
             for number in (
                 len(offsets), product.m, product.n, product.k, *product.a_strides, packed,
                 *product.b_strides, added.rows_step, added.residual_row, blocks.m, blocks.n, blocks.k,
-                sums, max(own, 1), flags,
+                panel_row, sums, own, flags,
             )
         ),
     )  # fmt: skip

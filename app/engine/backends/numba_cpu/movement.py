@@ -132,8 +132,11 @@ def _space_to_depth(node: ir.Node) -> Copies:
     n, c, height, width = graph.static_shape(x)
     block = graph.attribute(node, "blocksize", 1)
     s_n, s_c, s_h, s_bh, s_w, s_bw = strides_of((n, c, height // block, block, width // block, block))
-    sizes = (n, block, block, c, height // block, width // block)
-    return ((StridedCopy(sizes, (s_n, s_bh, s_bw, s_c, s_h, s_w), strides_of(sizes)), x, y),)
+    if graph.attribute(node, "mode", "DCR") == "DCR":
+        sizes = (n, block, block, c, height // block, width // block)
+        return ((StridedCopy(sizes, (s_n, s_bh, s_bw, s_c, s_h, s_w), strides_of(sizes)), x, y),)
+    sizes = (n, c, block, block, height // block, width // block)
+    return ((StridedCopy(sizes, (s_n, s_c, s_bh, s_bw, s_h, s_w), strides_of(sizes)), x, y),)
 
 
 def _whole(node: ir.Node) -> Copies:

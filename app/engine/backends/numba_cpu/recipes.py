@@ -11,7 +11,16 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from app.engine import graph
-from app.kernels.cpu.expressions import DTYPES, FLOATS, HALVES, Parameter, Recipe, result_dtypes, template
+from app.kernels.cpu.expressions import (
+    DTYPES,
+    FLOATS,
+    HALVES,
+    Parameter,
+    Recipe,
+    computed,
+    result_dtypes,
+    template,
+)
 
 _LIMITS = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
 
@@ -45,14 +54,19 @@ class _RefusedError(Exception):
     """Why nodes have no recipe."""
 
 
-def recipe_of(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value]) -> Formula | str:
+def recipe_of(
+    nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], first: Sequence[ir.Value] = ()
+) -> Formula | str:
     """The recipe of elementwise nodes in execution order, or the reason why they have none.
 
     What the nodes read and none of them makes becomes an operand: in order of first use, one for
-    each shape that a tensor is aligned with. `outputs` are values that the nodes make.
+    each shape that a tensor is aligned with. `outputs` are values that the nodes make; `first`
+    become the first operands, read or not: what an epilogue follows.
     """
     work = _Work()
     try:
+        for value in first:
+            work.read(value)
         for node in nodes:
             work.made[node.outputs[0]] = _translate(work, node)
         results = [(work.made[value], _dtype(value)) for value in outputs]
@@ -131,11 +145,14 @@ def _translate(work: _Work, node: ir.Node) -> int:
 # Operators that are one instruction on all their inputs, with the attributes that are its parameters.
 _PLAIN: dict[str, tuple[tuple[str, float], ...]] = {
     **dict.fromkeys(
-        ("Abs", "Neg", "Sign", "Floor", "Ceil", "Round", "Sqrt", "Reciprocal", "Exp", "Log", "Sin", "Cos")
-        + ("Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Tanh", "Sigmoid", "Erf")
-        + ("Softplus", "Softsign", "Mish", "HardSwish", "Relu", "Not", "BitwiseNot", "IsNaN", "Add", "Sub")
-        + ("Mul", "Div", "And", "Or", "Xor", "Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual")
-        + ("BitwiseAnd", "BitwiseOr", "BitwiseXor", "PRelu", "Where"),
+        (
+            *("Abs", "Neg", "Sign", "Floor", "Ceil", "Round", "Sqrt", "Reciprocal", "Exp", "Log", "Erf"),
+            *("Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Tanh"),
+            *("Sigmoid", "Softplus", "Softsign", "Mish", "HardSwish", "Relu", "PRelu", "Where"),
+            *("Add", "Sub", "Mul", "Div", "And", "Or", "Xor", "Not", "IsNaN"),
+            *("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual"),
+            *("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot"),
+        ),
         (),
     ),
     "LeakyRelu": (("alpha", 0.01),),
@@ -165,13 +182,11 @@ def _mean(work: _Work, node: ir.Node) -> int:
 
 
 def _clip(work: _Work, node: ir.Node) -> int:
-    result = work.emit("Identity", (work.read(node.inputs[0]),)) if len(node.inputs) == 1 else None
-    result = work.read(node.inputs[0]) if result is None else result
+    result = work.emit("Identity", (work.read(node.inputs[0]),))
     for index, op in ((1, "AtLeast"), (2, "AtMost")):
-        bound = graph.input_at(node, index)
-        if bound is not None:
-            result = work.emit(op, (result, work.read(bound)))
-    return result if result >= 0 else work.emit("Identity", (result,))
+        if graph.input_at(node, index) is not None:
+            result = work.emit(op, (result, work.read(node.inputs[index])))
+    return result
 
 
 def _cast(work: _Work, node: ir.Node) -> int:
@@ -185,7 +200,9 @@ def _mod(work: _Work, node: ir.Node) -> int:
 
 def _shift(work: _Work, node: ir.Node) -> int:
     direction = graph.attribute(node, "direction", "")
-    return work.emit("ShiftLeft" if direction == "LEFT" else "ShiftRight", [work.read(v) for v in node.inputs])
+    return work.emit(
+        "ShiftLeft" if direction == "LEFT" else "ShiftRight", [work.read(v) for v in node.inputs]
+    )
 
 
 def _is_infinite(work: _Work, node: ir.Node) -> int:
@@ -208,18 +225,94 @@ def _dropout(work: _Work, node: ir.Node) -> int:
 
 
 def _power(work: _Work, node: ir.Node) -> int:
-    base, exponent = (work.read(v) for v in node.inputs)
-    kind, other = work.kind(base), work.kind(exponent)
-    if kind in FLOATS or kind in HALVES:
-        fixed = graph.constant(node.inputs[1])
-        if fixed is not None and fixed.size == 1 and node.inputs[1] not in work.made:
-            shape_kept = graph.shape(node.outputs[0]) == graph.shape(node.inputs[0])  # type: ignore[arg-type]
-            special = _POWERS.get(float(fixed.reshape(())))
-            if special and shape_kept:
-                work.forget(exponent)
-                return special(work, base)
-        return work.emit("Pow", (base, work.cast(exponent, kind)))
-    if other in FLOATS or other in HALVES:
+    base = work.read(node.inputs[0])
+    kind = work.kind(base)
+    fixed = graph.constant(node.inputs[1])
+    if fixed is not None and fixed.size == 1 and graph.elements(node.outputs[0]) >= 1:
+        special = _POWERS.get(float(fixed.reshape(())))
+        if special:
+            return special(work, base)
+    exponent = work.read(node.inputs[1])
+    other = work.kind(exponent)
+    if _is_real(kind):
+        return work.emit("Pow", (base, work.cast(exponent, computed(kind))))
+    if _is_real(other):
         result = work.emit("Pow", (work.cast(base, "float64"), work.cast(exponent, "float64")))
         return work.cast(result, kind)
     return work.emit("Pow", (base, work.cast(exponent, "int64")))
+
+
+def _cube(work: _Work, base: int) -> int:
+    return work.emit("Mul", (work.emit("Mul", (base, base)), base))
+
+
+# Constant exponents that need no logarithm.
+_POWERS: dict[float, Callable[[_Work, int], int]] = {
+    1.0: lambda work, base: work.emit("Identity", (base,)),
+    2.0: lambda work, base: work.emit("Mul", (base, base)),
+    3.0: _cube,
+    0.5: lambda work, base: work.emit("Sqrt", (base,)),  # as NumPy, also for -inf
+    -1.0: lambda work, base: work.emit("Reciprocal", (base,)),
+}
+
+
+def _is_real(dtype: str) -> bool:
+    return dtype in FLOATS or dtype in HALVES
+
+
+def _along_axis(node: ir.Node, index: int) -> tuple[int, ...]:
+    """The shape of a scale or zero point as it aligns with the last axes of the tensor."""
+    value, data = node.inputs[index], node.inputs[0]
+    assert value is not None
+    assert data is not None
+    shape, rank = graph.static_shape(value), len(graph.static_shape(data))
+    if graph.attribute(node, "block_size", 0):
+        raise _RefusedError(f"{node.op_type} {node.name!r} has scales per block")
+    if graph.elements(value) == 1:
+        return ()
+    if len(shape) != 1:
+        raise _RefusedError(f"{node.op_type} {node.name!r} has scales of shape {shape}")
+    return (*shape, *(1,) * (rank - 1 - graph.attribute(node, "axis", 1) % rank))
+
+
+def _quantize(work: _Work, node: ir.Node) -> int:
+    dtype = _dtype(node.outputs[0])
+    if dtype not in _LIMITS:
+        raise _RefusedError(f"QuantizeLinear {node.name!r} makes {dtype}")
+    if graph.attribute(node, "precision", 0) not in (0, int(ir.DataType.FLOAT)):
+        raise _RefusedError(f"QuantizeLinear {node.name!r} divides in another precision than float32")
+    x = work.cast(work.read(node.inputs[0]), "float32")
+    scale = work.cast(work.read(node.inputs[1], _along_axis(node, 1)), "float32")
+    result = work.emit("Round", (work.emit("Div", (x, scale)),))
+    if graph.input_at(node, 2) is not None:
+        zero = work.read(node.inputs[2], _along_axis(node, 2))
+        result = work.emit("Add", (result, work.cast(zero, "float32")))
+    return work.emit("Saturate", (result,), *map(float, _LIMITS[dtype]), dtype)
+
+
+def _dequantize(work: _Work, node: ir.Node) -> int:
+    result = work.cast(work.read(node.inputs[0]), "float32")
+    if graph.input_at(node, 2) is not None:
+        zero = work.read(node.inputs[2], _along_axis(node, 2))
+        result = work.emit("Sub", (result, work.cast(zero, "float32")))
+    scale = work.cast(work.read(node.inputs[1], _along_axis(node, 1)), "float32")
+    return work.cast(work.emit("Mul", (result, scale)), _dtype(node.outputs[0]))
+
+
+_TRANSLATIONS: dict[str, Callable[[_Work, ir.Node], int]] = {
+    "Sum": _chain("Add"),
+    "Min": _chain("Min"),
+    "Max": _chain("Max"),
+    "Mean": _mean,
+    "Clip": _clip,
+    "Cast": _cast,
+    "CastLike": _cast,
+    "Mod": _mod,
+    "BitShift": _shift,
+    "IsInf": _is_infinite,
+    "Gelu": _gelu,
+    "Dropout": _dropout,
+    "Pow": _power,
+    "QuantizeLinear": _quantize,
+    "DequantizeLinear": _dequantize,
+}

@@ -3,11 +3,14 @@
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from app.engine import graph
 from app.engine.backends.numba_cpu.single import (
+    COLUMNS,
     FLOATS,
+    NUMBERS,
+    ORDERED,
+    blocks_of,
+    columns_of,
     first_input,
     first_output,
     pointer,
@@ -16,20 +19,18 @@ from app.engine.backends.numba_cpu.single import (
     type_name,
 )
 from app.engine.cost import roofline
-from app.engine.plan import Call, Group, KernelCall, Workspace
+from app.engine.plan import Call, Group, KernelCall
 from app.engine.registry import Implementation, Known
 
 BACKEND = "numba-cpu"
-COLUMNS = 512  # outputs side by side: with their float64 totals a fifth of a 32 KiB cache
-NUMBERS = (*FLOATS, "int32", "int64")
-ORDERED = (*NUMBERS, "int8", "uint8", "bool")
+EXTREMA = (*ORDERED, "bool")
 
 # Operator: operation of the kernels, element types.
 _REDUCTIONS = {
     "ReduceSum": ("sum", NUMBERS),
     "ReduceMean": ("mean", NUMBERS),
-    "ReduceMax": ("max", ORDERED),
-    "ReduceMin": ("min", ORDERED),
+    "ReduceMax": ("max", EXTREMA),
+    "ReduceMin": ("min", EXTREMA),
     "ReduceProd": ("prod", NUMBERS),
     "ReduceL1": ("l1", NUMBERS),
     "ReduceL2": ("l2", NUMBERS),
@@ -118,7 +119,7 @@ def _unless(group: Group, _known: Known) -> str | None:
     if reduced_axes(group) is None:
         return "the axes are computed at run time"
     found = _collapsed(group)
-    if len(found.kept) > (3 if found.inner_reduced else 4) or len(found.reduced) > 3:
+    if (loops(found) if found.inner_reduced else lines(found)) is None:
         return (
             f"walks 3 groups of neighbouring axes of a kind, found {len(found.kept)} kept, "
             f"{len(found.reduced)} reduced"
@@ -133,6 +134,31 @@ def _padded(axes: tuple[tuple[int, int], ...], rank: int) -> tuple[tuple[int, ..
     """Extents and strides of `rank` loops, the outer ones of extent 1 where there are fewer."""
     full = ((1, 0),) * (rank - len(axes)) + axes
     return tuple(n for n, _ in full), tuple(s for _, s in full)
+
+
+def loops(found: Collapsed) -> tuple[int, ...] | None:
+    """The numbers (n, k1, k2, a0, a1, a2, r0, r1, b0, b1) of kernels that read runs of n elements.
+
+    Three loops over what is kept, two over runs; None where that does not suffice.
+    """
+    if len(found.kept) > 3 or len(found.reduced) > 3:
+        return None
+    kept, kept_strides = _padded(found.kept, 3)
+    runs, run_strides = _padded(found.reduced[:-1], 2)
+    return (found.reduced[-1][0], *kept[1:], *kept_strides, *runs, *run_strides)
+
+
+def lines(found: Collapsed) -> tuple[int, ...] | None:
+    """The numbers (width, blocks, k1, k2, a0, a1, a2, r0, r1, r2, b0, b1, b2) of column kernels.
+
+    Three loops over what is kept beside the innermost axes, three over what is reduced.
+    """
+    if len(found.kept) > 4 or len(found.reduced) > 3:
+        return None
+    width = found.kept[-1][0] if found.kept else 1
+    kept, kept_strides = _padded(found.kept[:-1], 3)
+    reduced, strides = _padded(found.reduced, 3)
+    return (width, blocks_of(width), *kept[1:], *kept_strides, *reduced, *strides)
 
 
 def accumulators(op: str, dtype: str) -> tuple[str, str]:
@@ -162,39 +188,26 @@ def _lower(group: Group, _known: Known) -> tuple[Call, ...]:
         rows = "app.kernels.cpu.softmax:log_sum_exp_rows"
         columns = "app.kernels.cpu.softmax:log_sum_exp_columns"
     if found.inner_reduced:
-        kept, kept_strides = _padded(found.kept, 3)
-        runs, run_strides = _padded(found.reduced[:-1], 2)
+        numbers = loops(found)
+        assert numbers is not None
         return (
             KernelCall(
                 rows,
-                (pointer(x), pointer(y), *("int64",) * 10),
-                (x, y, found.reduced[-1][0], *kept[1:], *kept_strides, *runs, *run_strides),
+                (pointer(x), pointer(y), *("int64",) * len(numbers)),
+                (x, y, *numbers),
                 units=found.outputs,
                 static=static,
             ),
         )
-    width = found.kept[-1][0] if found.kept else 1
-    kept, kept_strides = _padded(found.kept[:-1], 3)
-    lines, line_strides = _padded(found.reduced, 3)
-    blocks = -(-width // COLUMNS)
+    numbers = lines(found)
+    assert numbers is not None
+    width, blocks = numbers[:2]
     return (
         KernelCall(
             columns,
-            (pointer(x), pointer(y), f"{wide}*", f"{narrow}*", *("int64",) * 14),
-            (
-                x,
-                y,
-                Workspace(COLUMNS * np.dtype(wide).itemsize, per_thread=True),
-                Workspace(COLUMNS * np.dtype(narrow).itemsize, per_thread=True),
-                COLUMNS,
-                width,
-                blocks,
-                *kept[1:],
-                *kept_strides,
-                *lines,
-                *line_strides,
-            ),
-            units=math.prod(kept) * blocks,
+            (pointer(x), pointer(y), f"{wide}*", f"{narrow}*", "int64", *("int64",) * len(numbers)),
+            (x, y, columns_of(wide), columns_of(narrow), COLUMNS, *numbers),
+            units=found.outputs // max(width, 1) * blocks,
             static=static,
             takes_thread=True,
         ),

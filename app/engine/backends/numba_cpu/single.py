@@ -1,13 +1,20 @@
-"""Groups of a single node: what every implementation without an epilogue asks first."""
+"""Groups of a single node whose kernels work along an axis: what their rows ask and compute."""
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from app.engine import graph
-from app.engine.plan import Group
+from app.engine.backends.numba_cpu.operands import unsuited
+from app.engine.plan import Group, Workspace
+from app.engine.registry import Known
 
 FLOATS = ("float32", "float64")
+NUMBERS = (*FLOATS, "int32", "int64")
+ORDERED = (*NUMBERS, "int8", "int16", "uint8", "uint16", "uint32", "uint64")
+COLUMNS = 512  # neighbours side by side: with float64 sums beside them a fifth of a 32 KiB cache
 
 
 def refusal(group: Group, dtypes: Sequence[str]) -> str | None:
@@ -15,17 +22,12 @@ def refusal(group: Group, dtypes: Sequence[str]) -> str | None:
 
     `dtypes` are the element types of the first input that the kernel is written for.
     """
-    node = group.anchor
-    if len(group.nodes) != 1:
-        return f"computes {node.op_type} alone; the group has {len(group.nodes)} nodes"
-    for value in (*(v for v in node.inputs if v is not None), *group.outputs):
-        if graph.is_dynamic(value):
-            return f"value {value.name!r} has no static shape and element type"
-    source = node.inputs[0]
-    assert source is not None
-    found = type_name(source)
-    if found not in dtypes:
-        return f"input {source.name!r} is {found}; the kernel takes {', '.join(dtypes)}"
+    reason = unsuited(group)
+    if reason is not None:
+        return reason
+    source = first_input(group)
+    if type_name(source) not in dtypes:
+        return f"input {source.name!r} is {type_name(source)}; the kernel takes {', '.join(dtypes)}"
     if output_at(group, 0) is None:
         return "nothing reads the first output"
     return None
@@ -61,10 +63,33 @@ def first_output(group: Group) -> ir.Value:
     return group.anchor.outputs[0]
 
 
-def axis_of(node: ir.Node, rank: int, default: int = -1) -> int:
-    """The attribute `axis`, counted from the front."""
-    axis = graph.attribute(node, "axis", default)
-    return axis % rank if rank else 0
+def first_over_first(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+    """In place: the first output over the first input, unless the node reads that twice."""
+    x = first_input(group)
+    return ((x, first_output(group)),) if group.anchor.inputs.count(x) == 1 else ()
+
+
+def split(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
+    """(outer, n, inner): elements before an axis, along it and after it. Rank 0 is one element."""
+    full = shape or (1,)
+    at = axis % len(full)
+    return math.prod(full[:at]), full[at], math.prod(full[at + 1 :])
+
+
+def along_axis(group: Group, default: int = -1) -> tuple[int, int, int]:
+    """(outer, n, inner) of the first input around the attribute `axis`."""
+    axis = graph.attribute(group.anchor, "axis", default)
+    return split(graph.static_shape(first_input(group)), axis)
+
+
+def blocks_of(inner: int) -> int:
+    """Blocks of COLUMNS neighbours that an innermost axis has."""
+    return -(-inner // COLUMNS)
+
+
+def columns_of(dtype: str) -> Workspace:
+    """Scratch for one block of columns per thread."""
+    return Workspace(COLUMNS * np.dtype(dtype).itemsize, per_thread=True)
 
 
 def total_bytes(group: Group) -> int:

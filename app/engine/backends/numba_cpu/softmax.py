@@ -1,26 +1,26 @@
 """Softmax and its logarithm along any axis."""
 
-import math
-
 import numpy as np
-import onnx_ir as ir
 
 from app.engine import graph
 from app.engine.backends.numba_cpu.single import (
+    COLUMNS,
     FLOATS,
-    axis_of,
+    along_axis,
+    blocks_of,
+    columns_of,
     first_input,
     first_output,
-    pointer,
+    first_over_first,
     refusal,
     total_bytes,
+    type_name,
 )
 from app.engine.cost import roofline
-from app.engine.plan import Call, Group, KernelCall, Workspace
+from app.engine.plan import Argument, Call, Group, KernelCall, Workspace
 from app.engine.registry import Implementation, Known
 
 BACKEND = "numba-cpu"
-COLUMNS = 512  # of one block where the axis is not the innermost
 LINE = 64  # bytes; scratch rows of threads do not share cache lines
 
 _KERNELS = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}
@@ -32,43 +32,32 @@ def _unless(group: Group, _known: Known) -> str | None:
 
 def _lower(group: Group, _known: Known) -> tuple[Call, ...]:
     x, y = first_input(group), first_output(group)
-    kernel = f"app.kernels.cpu.softmax:{_KERNELS[group.op]}"
-    shape = graph.static_shape(x) or (1,)
-    axis = axis_of(group.anchor, len(shape))
-    outer, n, inner = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
-    t, itemsize = pointer(x), np.dtype(pointer(x)[:-1]).itemsize
-    if inner == 1 and group.op == "Softmax":
-        return (KernelCall(f"{kernel}_rows", (t, t, "int64"), (x, y, n), units=outer),)
+    return (along(_KERNELS[group.op], type_name(x), x, y, along_axis(group)),)
+
+
+def along(kernel: str, dtype: str, x: Argument, y: Argument, shape: tuple[int, int, int]) -> KernelCall:
+    """The call of a softmax kernel along the middle axis of (outer, n, inner)."""
+    outer, n, inner = shape
+    itemsize = np.dtype(dtype).itemsize
+    t = f"{dtype}*"
+    if inner == 1 and kernel == "softmax":
+        return KernelCall("app.kernels.cpu.softmax:softmax_rows", (t, t, "int64"), (x, y, n), units=outer)
     if inner == 1:
         span = -(-n * itemsize // LINE) * LINE // itemsize
-        scratch = Workspace(span * itemsize, per_thread=True)
-        return (
-            KernelCall(
-                f"{kernel}_rows",
-                (t, t, t, "int64", "int64"),
-                (x, y, scratch, n, span),
-                units=outer,
-                takes_thread=True,
-            ),
-        )
-    blocks = -(-inner // COLUMNS)
-    return (
-        KernelCall(
-            f"{kernel}_columns",
-            (t, t, "float64*", t, *("int64",) * 4),
-            (
-                x,
-                y,
-                Workspace(COLUMNS * 8, per_thread=True),
-                Workspace(COLUMNS * itemsize, per_thread=True),
-                COLUMNS,
-                n,
-                inner,
-                blocks,
-            ),
-            units=outer * blocks,
+        return KernelCall(
+            "app.kernels.cpu.softmax:log_softmax_rows",
+            (t, t, t, "int64", "int64"),
+            (x, y, Workspace(span * itemsize, per_thread=True), n, span),
+            units=outer,
             takes_thread=True,
-        ),
+        )
+    blocks = blocks_of(inner)
+    return KernelCall(
+        f"app.kernels.cpu.softmax:{kernel}_columns",
+        (t, t, "float64*", t, *("int64",) * 4),
+        (x, y, columns_of("float64"), columns_of(dtype), COLUMNS, n, inner, blocks),
+        units=outer * blocks,
+        takes_thread=True,
     )
 
 
@@ -83,11 +72,7 @@ def _cost(group: Group, known: Known) -> float:
     )
 
 
-def _inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
-    return ((first_input(group), first_output(group)),)
-
-
 IMPLEMENTATIONS = tuple(
-    Implementation(f"softmax.{kernel}", op, BACKEND, _unless, _lower, _cost, _inplace)
+    Implementation(f"softmax.{kernel}", op, BACKEND, _unless, _lower, _cost, first_over_first)
     for op, kernel in _KERNELS.items()
 )

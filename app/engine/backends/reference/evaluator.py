@@ -1,5 +1,6 @@
 """Builds the evaluator of one node: onnx.reference with our corrections in front of its classes."""
 
+import importlib.util
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -10,12 +11,18 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import RuntimeContextError
 
 from app.engine import graph
-from app.engine.backends.reference import control, corrections
+from app.engine.backends.reference import control, corrections, recurrent, windows
 from app.engine.backends.reference.correction import Correction, operator_class
 
 NEWEST_OPSET = onnx.defs.onnx_opset_version()
 
-CORRECTIONS: tuple[Correction, ...] = (*control.CORRECTIONS, *corrections.CORRECTIONS)
+CORRECTIONS: tuple[Correction, ...] = (
+    *control.CORRECTIONS,
+    *corrections.CORRECTIONS,
+    *recurrent.CORRECTIONS,
+    *windows.CORRECTIONS,
+)
+PACKAGES = {("", "ImageDecoder"): "PIL"}  # what an operator imports beyond the requirements
 _CLASSES = tuple((row, operator_class(row)) for row in CORRECTIONS)
 
 
@@ -59,6 +66,9 @@ def build(node: ir.Node, opsets: dict[str, int]) -> Compute:
 @cache
 def missing(domain: str, op: str, version: int) -> str | None:
     """Why an operator cannot be evaluated, or None."""
+    package = PACKAGES.get((domain, op))
+    if package is not None and importlib.util.find_spec(package) is None:
+        return f"{op} needs the package {package!r}, which is not installed"
     if corrected(domain, op, version) is not None:
         return None
     bare = onnx.GraphProto(name="none")

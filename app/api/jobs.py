@@ -1,0 +1,278 @@
+"""Jobs: ask for them, follow them, cancel them."""
+
+import base64
+import binascii
+import hashlib
+from typing import Annotated
+
+import sqlalchemy as sa
+from fastapi import APIRouter, Header, Path, Query, Response
+from starlette.concurrency import run_in_threadpool
+
+from app.api import errors, waiting
+from app.api.events import stream
+from app.api.requests import drafts_of
+from app.api.schemas import Artifact, GroupAnswer, JobAnswer, JobList, JobRequest, Progress, State
+from app.api.service import Service, ServiceOf
+from app.engine.errors import UnknownTargetError
+from app.jobs import ledger
+from app.jobs.database import idempotency, jobs
+from app.jobs.errors import (
+    BlobNotFoundError,
+    IdempotencyKeyReusedError,
+    InvalidModelError,
+    JobNotFinishedError,
+    JobNotFoundError,
+    ModelNotFoundError,
+    RequestError,
+    TooLargeError,
+)
+from app.jobs.orders import ARTIFACTS
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+JobId = Annotated[str, Path(max_length=64, examples=["0193b0c4f5a26f1d0c5b9a2e4c3791aa"])]
+
+
+def answer_of(connection: sa.Connection, row: ledger.Row) -> JobAnswer:
+    """A job as the API tells it."""
+    files = ledger.files(connection, row["id"], "artifact")
+    return JobAnswer(
+        id=row["id"],
+        group=row["group_id"],
+        state=row["state"],
+        model=row["model_id"],
+        target=row["target"],
+        progress=Progress(phase=row["phase"], done=row["done"], total=row["total"]),
+        artifacts=[
+            Artifact(
+                name=f["name"],
+                url=f"/v1/jobs/{row['id']}/artifacts/{f['name']}",
+                size=f["size"],
+                sha256=f["sha256"],
+                media_type=ARTIFACTS[f["name"]],
+            )
+            for f in files
+        ],
+        summary=row["summary"],
+        code=row["code"],
+        detail=row["detail"],
+        pointer=row["pointer"],
+        created=row["created"],
+        started=row["started"],
+        finished=row["finished"],
+    )
+
+
+def _find(service: Service, job_id: str) -> JobAnswer:
+    with service.database.read() as connection:
+        row = ledger.find(connection, job_id)
+        if row["kind"] != "optimize":
+            raise JobNotFoundError(f"there is no job {job_id!r}")
+        return answer_of(connection, row)
+
+
+@router.post(
+    "",
+    operation_id="createJob",
+    summary="Optimize a model",
+    status_code=202,
+    response_model=JobAnswer | GroupAnswer,
+    responses=errors.responses(
+        ModelNotFoundError,
+        BlobNotFoundError,
+        InvalidModelError,
+        UnknownTargetError,
+        IdempotencyKeyReusedError,
+        TooLargeError,
+    ),
+)
+def create_job(
+    body: JobRequest,
+    response: Response,
+    service: ServiceOf,
+    idempotency_key: Annotated[
+        str | None,
+        Header(max_length=255, description="The same key and body again give the first answer's jobs."),
+    ] = None,
+) -> JobAnswer | GroupAnswer:
+    """Queue an optimization for each target: a job for one, a group of jobs for several."""
+    digest = hashlib.sha256(body.model_dump_json().encode()).hexdigest()
+    with service.database.write() as connection:
+        group = _known_group(connection, idempotency_key, digest)
+        fresh: list[str] = []
+        if group is None:
+            drafts = drafts_of(connection, service.settings, "optimize", body.model, body.targets, body)
+            fresh = ledger.create(connection, drafts)
+            group = ledger.find(connection, fresh[0])["group_id"]
+            if idempotency_key is not None:
+                connection.execute(
+                    idempotency.insert().values(
+                        key=idempotency_key,
+                        body=digest,
+                        group_id=group,
+                        created=ledger.find(connection, fresh[0])["created"],
+                    )
+                )
+        rows = connection.execute(
+            sa.select(jobs).where(jobs.c.group_id == group).order_by(jobs.c.id)
+        ).mappings()
+        answers = [answer_of(connection, row) for row in rows.all()]
+    service.dispatcher.send(fresh)
+    response.headers["retry-after"] = "1"
+    if len(answers) == 1:
+        response.headers["location"] = f"/v1/jobs/{answers[0].id}"
+        return answers[0]
+    response.headers["location"] = f"/v1/jobs?group={group}"
+    return GroupAnswer(id=group, jobs=answers)
+
+
+def _known_group(connection: sa.Connection, key: str | None, digest: str) -> str | None:
+    if key is None:
+        return None
+    row = connection.execute(sa.select(idempotency).where(idempotency.c.key == key)).mappings().first()
+    if row is not None and row["body"] != digest:
+        raise IdempotencyKeyReusedError(f"the key {key!r} came before with another body")
+    return None if row is None else str(row["group_id"])
+
+
+@router.get(
+    "",
+    operation_id="listJobs",
+    summary="List jobs",
+    response_model=JobList,
+    responses=errors.responses(RequestError),
+)
+def list_jobs(
+    response: Response,
+    service: ServiceOf,
+    state: State | None = None,
+    target: Annotated[str | None, Query(max_length=255)] = None,
+    model: Annotated[str | None, Query(max_length=64)] = None,
+    group: Annotated[str | None, Query(max_length=64)] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    cursor: Annotated[str | None, Query(max_length=200, description="`next` of the page before.")] = None,
+) -> JobList:
+    """Jobs, latest first, in pages."""
+    query = sa.select(jobs).where(jobs.c.kind == "optimize").order_by(jobs.c.id.desc()).limit(limit + 1)
+    filters = ((jobs.c.state, state), (jobs.c.target, target), (jobs.c.model_id, model))
+    for column, value in (*filters, (jobs.c.group_id, group)):
+        if value is not None:
+            query = query.where(column == value)
+    if cursor is not None:
+        query = query.where(jobs.c.id < _decode(cursor))
+    with service.database.read() as connection:
+        rows = connection.execute(query).mappings().all()
+        answers = [answer_of(connection, row) for row in rows[:limit]]
+    following = _encode(answers[-1].id) if len(rows) > limit else None
+    if following is not None:
+        response.headers["link"] = f'</v1/jobs?limit={limit}&cursor={following}>; rel="next"'
+    return JobList(jobs=answers, next=following)
+
+
+def _encode(job_id: str) -> str:
+    return base64.urlsafe_b64encode(job_id.encode()).decode()
+
+
+def _decode(cursor: str) -> str:
+    try:
+        return base64.b64decode(cursor, altchars=b"-_", validate=True).decode("ascii")
+    except (binascii.Error, ValueError) as error:
+        raise RequestError("cursor: expected `next` of a page", pointer="query:cursor") from error
+
+
+@router.get(
+    "/{job_id}",
+    operation_id="getJob",
+    summary="Look at a job",
+    response_model=JobAnswer,
+    responses=errors.responses(
+        JobNotFoundError,
+        also={304: {"description": "It is as it was when the `If-None-Match` tag was given."}},
+    ),
+)
+async def get_job(
+    job_id: JobId,
+    response: Response,
+    service: ServiceOf,
+    wait: waiting.Wait = None,
+    if_none_match: Annotated[str | None, Header(max_length=255)] = None,
+) -> JobAnswer | Response:
+    """Its state, progress, and in the end its artifacts, or the code of its failure."""
+
+    def look() -> tuple[JobAnswer, bool]:
+        answer = _find(service, job_id)
+        return answer, answer.state in ledger.TERMINAL
+
+    answer = await waiting.until_done(service, look, wait)
+    tag = f'W/"{hashlib.sha256(answer.model_dump_json().encode()).hexdigest()[:16]}"'
+    if if_none_match == tag:
+        return Response(status_code=304, headers={"etag": tag})
+    response.headers["etag"] = tag
+    return answer
+
+
+@router.get(
+    "/{job_id}/events",
+    operation_id="streamJobEvents",
+    summary="Follow a job",
+    response_class=Response,
+    responses=errors.responses(
+        JobNotFoundError,
+        also={
+            200: {
+                "description": "Server-sent events `state` and `progress`; the stream ends with the job.",
+                "content": {
+                    "text/event-stream": {
+                        "schema": {"type": "string"},
+                        "example": 'id: 7\nevent: progress\ndata: {"phase": "fuse", "done": 1}\n\n',
+                    }
+                },
+            },
+            204: {"description": "The job has ended and no event is left."},
+        },
+    ),
+)
+async def stream_job_events(
+    job_id: JobId,
+    service: ServiceOf,
+    last_event_id: Annotated[
+        int, Header(ge=0, le=2**63 - 1, description="Events up to this id are left out.")
+    ] = 0,
+) -> Response:
+    """Events from the first on, or from the one after `Last-Event-ID`, as they happen."""
+    await run_in_threadpool(_find, service, job_id)
+    return await stream(service, job_id, last_event_id)
+
+
+@router.post(
+    "/{job_id}/cancel",
+    operation_id="cancelJob",
+    summary="Cancel a job",
+    status_code=202,
+    response_model=JobAnswer,
+    responses=errors.responses(JobNotFoundError),
+)
+def cancel_job(job_id: JobId, service: ServiceOf) -> JobAnswer:
+    """End a job: one that waits at once, one that runs within seconds. One that ended stays as it is."""
+    before = _find(service, job_id)
+    with service.database.write() as connection:
+        row = ledger.cancel(connection, job_id)
+        answer = answer_of(connection, row)
+    if before.state in ledger.WAITING and answer.state == "cancelled":
+        service.dispatcher.withdraw(job_id)
+    return answer
+
+
+@router.delete(
+    "/{job_id}",
+    operation_id="deleteJob",
+    summary="Delete a job",
+    status_code=204,
+    responses=errors.responses(JobNotFoundError, JobNotFinishedError),
+)
+def delete_job(job_id: JobId, service: ServiceOf) -> None:
+    """Forget a job that ended, and free its artifacts."""
+    _find(service, job_id)
+    with service.database.write() as connection:
+        ledger.delete(connection, job_id)
+    service.blobs.free()

@@ -1,0 +1,242 @@
+"""Blobs and models: upload, look at, validate, delete. Nothing here parses a model."""
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Path, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import ValidationError
+from starlette.concurrency import run_in_threadpool
+
+from app.api import errors, uploads, waiting
+from app.api.errors import MediaTypeError
+from app.api.requests import drafts_of
+from app.api.schemas import (
+    BlobAnswer,
+    Finding,
+    ModelAnswer,
+    ModelManifest,
+    Sha256,
+    ValidateAnswer,
+    ValidateRequest,
+)
+from app.api.service import Service, ServiceOf
+from app.engine.errors import ExternalDataError, GraphError
+from app.jobs import catalog, ledger
+from app.jobs.errors import (
+    BlobNotFoundError,
+    HashMismatchError,
+    InvalidModelError,
+    ModelInUseError,
+    ModelNotFoundError,
+    NoAnswerError,
+    RequestError,
+    TooLargeError,
+)
+from app.jobs.orders import Limits
+
+router = APIRouter(prefix="/v1", tags=["models"])
+ModelId = Annotated[str, Path(max_length=64, examples=["9f86d081884c7d659a2feaa0c55ad015"])]
+_OCTETS = {"schema": {"type": "string", "format": "binary"}}
+_MANIFEST = {"schema": {"$ref": "#/components/schemas/ModelManifest"}}
+_WAIT_MARGIN = 30.0  # seconds for a validation to find a free worker
+
+
+@router.put(
+    "/blobs/sha256/{sha256}",
+    operation_id="putBlob",
+    summary="Upload bytes under their hash",
+    status_code=201,
+    response_model=BlobAnswer,
+    responses=errors.responses(
+        HashMismatchError,
+        TooLargeError,
+        MediaTypeError,
+        also={200: {"model": BlobAnswer, "description": "The bytes were there already."}},
+    ),
+    openapi_extra={"requestBody": {"required": True, "content": {"application/octet-stream": _OCTETS}}},
+)
+async def put_blob(sha256: Sha256, request: Request, response: Response, service: ServiceOf) -> BlobAnswer:
+    """Store bytes. They are kept for a while, and then as long as a model or a job needs them."""
+    limit = service.settings.max_model_bytes
+    with service.blobs.upload(limit) as upload:
+        blob = await uploads.receive(
+            request, upload, limit, expected=sha256, claim=service.settings.claim_seconds
+        )
+    response.status_code = 201 if blob.created else 200
+    return BlobAnswer(sha256=blob.sha256, size=blob.size)
+
+
+@router.head(
+    "/blobs/sha256/{sha256}",
+    operation_id="headBlob",
+    summary="Ask whether bytes are there",
+    response_class=Response,
+    responses=errors.responses(
+        BlobNotFoundError, also={200: {"description": "They are, and need no upload.", "content": {}}}
+    ),
+)
+def head_blob(sha256: Sha256, service: ServiceOf) -> Response:
+    """Answer 200 with the size when the blob is there, 404 when it must be uploaded."""
+    size = service.blobs.size(sha256)
+    if size is None:
+        raise BlobNotFoundError(f"there is no blob {sha256}")
+    return Response(headers={"content-length": str(size), "etag": f'"sha256-{sha256}"'})
+
+
+@router.post(
+    "/models",
+    operation_id="createModel",
+    summary="Upload a model, or make one of blobs",
+    status_code=201,
+    response_model=ModelAnswer,
+    responses=errors.responses(
+        TooLargeError,
+        MediaTypeError,
+        BlobNotFoundError,
+        ExternalDataError,
+        RequestError,
+        also={200: {"model": ModelAnswer, "description": "The model was there already."}},
+    ),
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/octet-stream": _OCTETS, "application/json": _MANIFEST},
+        }
+    },
+)
+async def create_model(
+    request: Request,
+    response: Response,
+    service: ServiceOf,
+    content_type: Annotated[str, Header(include_in_schema=False)] = "application/octet-stream",
+) -> ModelAnswer:
+    """Take an ONNX file as the body, or a JSON manifest of blobs for a model with external data.
+
+    The same files are the same model. It is inspected in a limited process: `state` is
+    `inspecting` until then.
+    """
+    files = await _files_of(request, content_type.partition(";")[0].strip().lower(), service)
+    identifier, inspections = await run_in_threadpool(_add, service, files)
+    response.status_code = 201 if inspections else 200
+    response.headers["location"] = f"/v1/models/{identifier}"
+    return await run_in_threadpool(_answer, service, identifier)
+
+
+async def _files_of(request: Request, media_type: str, service: Service) -> dict[str, str]:
+    if media_type == "application/json":
+        try:
+            manifest = ModelManifest.model_validate_json(
+                await uploads.read(request, service.settings.max_json_bytes)
+            )
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise RequestError(str(first["msg"]), pointer="/" + "/".join(map(str, first["loc"]))) from error
+        return {"": manifest.model} | manifest.external_data
+    if media_type not in ("application/octet-stream", "application/x-protobuf", "application/onnx"):
+        raise MediaTypeError(
+            f"media type {media_type!r} is not understood; "
+            "send application/octet-stream for a file or application/json for a manifest"
+        )
+    limit = service.settings.max_model_bytes
+    with service.blobs.upload(limit) as upload:
+        blob = await uploads.receive(request, upload, limit, claim=60.0)
+    return {"": blob.sha256}
+
+
+def _add(service: Service, files: dict[str, str]) -> tuple[str, list[str]]:
+    settings = service.settings
+    limits = Limits(settings.inspect_seconds, settings.job_memory_bytes, settings.max_artifact_bytes)
+    with service.database.write() as connection:
+        identifier, inspections = catalog.add_model(connection, files, asdict(limits))
+    service.dispatcher.send(inspections)
+    return identifier, inspections
+
+
+def _answer(service: Service, identifier: str) -> ModelAnswer:
+    with service.database.read() as connection:
+        row = catalog.find_model(connection, identifier)
+        files = ledger.model_paths(connection, identifier)
+    return ModelAnswer(**row, files=files)
+
+
+@router.get(
+    "/models/{model_id}",
+    operation_id="getModel",
+    summary="Look at a model",
+    response_model=ModelAnswer,
+    responses=errors.responses(ModelNotFoundError),
+)
+async def get_model(model_id: ModelId, service: ServiceOf, wait: waiting.Wait = None) -> ModelAnswer:
+    """Its inputs, outputs, operators and opsets, once the inspection has ended."""
+
+    def look() -> tuple[ModelAnswer, bool]:
+        answer = _answer(service, model_id)
+        return answer, answer.state != "inspecting"
+
+    return await waiting.until_done(service, look, wait)
+
+
+@router.delete(
+    "/models/{model_id}",
+    operation_id="deleteModel",
+    summary="Delete a model",
+    status_code=204,
+    responses=errors.responses(ModelNotFoundError, ModelInUseError),
+)
+def delete_model(model_id: ModelId, service: ServiceOf) -> None:
+    """Forget a model and free its blobs; jobs that ended keep their artifacts."""
+    with service.database.write() as connection:
+        catalog.delete_model(connection, model_id)
+    service.blobs.free()
+
+
+@router.post(
+    "/models/{model_id}/validate",
+    operation_id="validateModel",
+    summary="Ask what would stop an optimization",
+    response_model=ValidateAnswer,
+    responses=errors.responses(
+        ModelNotFoundError,
+        BlobNotFoundError,
+        InvalidModelError,
+        NoAnswerError,
+        GraphError,
+        TooLargeError,
+    ),
+)
+async def validate_model(
+    model_id: ModelId, body: ValidateRequest, service: ServiceOf
+) -> ValidateAnswer | JSONResponse:
+    """Load the model and bind its inputs for a target, in a limited process, without optimizing it."""
+
+    def send() -> str:
+        with service.database.write() as connection:
+            drafts = drafts_of(connection, service.settings, "validate", model_id, [body.target], body)
+            (job_id,) = ledger.create(connection, drafts)
+        service.dispatcher.send([job_id])
+        return job_id
+
+    job_id = await run_in_threadpool(send)
+
+    def look() -> tuple[ledger.Row, bool]:
+        with service.database.read() as connection:
+            row = ledger.find(connection, job_id)
+        return row, row["state"] in ledger.TERMINAL
+
+    seconds = service.settings.inspect_seconds + _WAIT_MARGIN
+    row = await waiting.until_done(service, look, seconds)
+    if row["state"] not in ledger.TERMINAL:
+        with service.database.write() as connection:
+            ledger.cancel(connection, job_id)
+        raise NoAnswerError(f"no worker answered within {seconds:g} s")
+    problems = _problems(row)
+    return ValidateAnswer(model=model_id, target=body.target, valid=not problems, problems=problems)
+
+
+def _problems(row: Any) -> list[Finding]:
+    if row["state"] == "succeeded":
+        return [Finding.model_validate(p) for p in row["summary"]]
+    return [
+        Finding(code=row["code"] or "cancelled", detail=row["detail"] or "", pointer=row["pointer"] or "")
+    ]

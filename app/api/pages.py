@@ -1,0 +1,59 @@
+"""The documentation page and its assets, all from this package."""
+
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import FileResponse
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+from starlette.staticfiles import StaticFiles
+
+from app.api.schemas import ModelManifest, Problem
+from app.web import STATIC
+
+# Swagger UI sets style attributes and draws icons from data addresses.
+_POLICY = (
+    "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+# Schemas that operations refer to by name only.
+_NAMED: tuple[type[BaseModel], ...] = (Problem, ModelManifest)
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/docs")
+def docs() -> FileResponse:
+    """The API's documentation, to read and to try."""
+    return FileResponse(STATIC / "docs.html", headers={"content-security-policy": _POLICY})
+
+
+@router.get("/favicon.ico")
+def favicon() -> FileResponse:
+    """The icon that browsers ask for."""
+    return FileResponse(STATIC / "favicon.svg", media_type="image/svg+xml")
+
+
+def mount(app: FastAPI) -> None:
+    """Serve the pages and the description that they read."""
+    app.include_router(router)
+    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _describe(app)
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]  # the documented way to replace it
+
+
+def _describe(app: FastAPI) -> dict[str, Any]:
+    found = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    _, named = models_json_schema(
+        [(model, "serialization") for model in _NAMED], ref_template="#/components/schemas/{model}"
+    )
+    found.setdefault("components", {}).setdefault("schemas", {}).update(named["$defs"])
+    for unused in ("HTTPValidationError", "ValidationError"):
+        found["components"]["schemas"].pop(unused, None)
+    return found

@@ -1,0 +1,97 @@
+"""From the body of a request to the jobs it asks for."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import sqlalchemy as sa
+
+from app.api.schemas import BindingsRequest, JobLimits
+from app.engine.errors import UnknownTargetError
+from app.engine.target import Target, host, is_host, presets
+from app.jobs import catalog
+from app.jobs.dispatch import CPU_QUEUE, INSPECT_QUEUE
+from app.jobs.errors import RequestError
+from app.jobs.fingerprint import target_queue
+from app.jobs.ledger import Draft
+from app.jobs.orders import Limits
+from app.settings import Settings
+
+
+def known_targets(connection: sa.Connection) -> dict[str, Target]:
+    """All targets by name; a built-in one cannot be described anew."""
+    return catalog.described_targets(connection) | dict(presets())
+
+
+def drafts_of(
+    connection: sa.Connection,
+    settings: Settings,
+    kind: str,
+    model_id: str,
+    targets: Sequence[str],
+    body: BindingsRequest,
+) -> list[Draft]:
+    """One job for each target.
+
+    Raises:
+        UnknownTargetError: no target has that name.
+        RequestError: a limit asked for exceeds that of the service.
+    """
+    known = known_targets(connection)
+    limits = _limits(settings, kind, body.limits)
+    drafts = []
+    for i, name in enumerate(targets):
+        if name not in known:
+            pointer = "/target" if kind == "validate" else f"/targets/{i}"
+            raise UnknownTargetError(
+                f"unknown target {name!r}; known are {', '.join(known)}", pointer=pointer
+            )
+        target = known[name]
+        waits = body.options.timings == "measured" and not is_host(target, host())
+        queue = INSPECT_QUEUE if kind == "validate" else target_queue(target) if waits else CPU_QUEUE
+        drafts.append(
+            Draft(
+                kind=kind,
+                model_id=model_id,
+                target=name,
+                queue=queue,
+                request={
+                    # This machine is described where the job runs, all others where it is asked for.
+                    "target": None if name == "host" else asdict(target),
+                    "options": asdict(body.options.to_options()),
+                    "bindings": _bindings(body),
+                    "limits": asdict(limits),
+                },
+                inputs=body.inputs,
+                state="waiting_for_target" if waits and kind == "optimize" else "queued",
+                detail=f"waits for a worker that is target {name!r}" if waits else None,
+            )
+        )
+    return drafts
+
+
+def _bindings(body: BindingsRequest) -> dict[str, Any]:
+    return {
+        "shapes": body.input_shapes,
+        "values": body.input_values,
+        "ranges": {k: list(v) for k, v in body.input_ranges.items()},
+    }
+
+
+def _limits(settings: Settings, kind: str, asked: JobLimits) -> Limits:
+    seconds = settings.job_seconds if kind == "optimize" else settings.inspect_seconds
+    rows = (
+        ("seconds", asked.seconds, seconds, "s"),
+        ("memory_bytes", asked.memory_bytes, settings.job_memory_bytes, "byte"),
+    )
+    for name, value, most, unit in rows:
+        if value is not None and value > most:
+            raise RequestError(
+                f"{name}: at most {most:g} {unit} are allowed here, found {value:g} {unit}",
+                pointer=f"/limits/{name}",
+            )
+    return Limits(
+        asked.seconds or seconds,
+        asked.memory_bytes or settings.job_memory_bytes,
+        settings.max_artifact_bytes,
+    )

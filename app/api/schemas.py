@@ -1,0 +1,368 @@
+"""What requests and answers look like. Unknown fields are refused."""
+
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt
+
+from app.engine.options import Options, Prefer, Timings
+from app.engine.target import Device, Memory, Precision, Target
+
+_PLAIN: Precision = "f32"
+Sha256 = Annotated[
+    str,
+    Field(
+        pattern=r"^[0-9a-f]{64}$",
+        description="SHA-256 in lower-case hexadecimal digits.",
+        examples=["9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"],
+    ),
+]
+Name = Annotated[str, Field(min_length=1, max_length=255)]
+_MAX_INTEGER = 2**63 - 1
+Size = Annotated[int, Field(ge=1, le=_MAX_INTEGER)]
+Dimension = Annotated[int, Field(ge=0, le=_MAX_INTEGER)]
+Integer = Annotated[int, Field(ge=-(2**63), le=_MAX_INTEGER)]
+Scalar = StrictBool | Annotated[StrictInt, Field(ge=-(2**63), le=_MAX_INTEGER)] | StrictFloat
+State = Literal["queued", "waiting_for_target", "running", "succeeded", "failed", "cancelled"]
+
+
+class _Schema(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class ProblemDetail(_Schema):
+    """One thing that is wrong, and where."""
+
+    pointer: str = Field(description="JSON pointer into the body, or `query:name`, `path:name`, `node:name`.")
+    message: str
+
+
+class Problem(_Schema):
+    """A failure, as RFC 9457 has it."""
+
+    type: str = Field(description="Address of the description of `code`.")
+    title: str
+    status: int
+    detail: str
+    instance: str
+    code: str = Field(description="Stable name of the failure, for programs.")
+    errors: list[ProblemDetail]
+    request_id: str
+
+
+class ProblemKindAnswer(_Schema):
+    """A stable code and what it means."""
+
+    code: str
+    title: str
+    status: int | None = Field(description="Status of answers with this code; null where only jobs have it.")
+
+
+class MemorySpec(_Schema):
+    """One address space of a target."""
+
+    name: Name
+    size: Size = Field(description="Bytes.")
+    alignment: Size = Field(default=64, description="Bytes; a power of two.")
+    bandwidth: float = Field(default=20e9, gt=0, description="Bytes per second.")
+
+
+class TargetSpec(_Schema):
+    """A described machine; `memories[0]` is where activations live."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "name": "small-board",
+                    "device": "cpu",
+                    "isa": ["avx2", "fma"],
+                    "vector_lanes": 8,
+                    "cores": 2,
+                    "caches": [32768, 524288],
+                    "memories": [{"name": "dram", "size": 268435456, "bandwidth": 8e9}],
+                    "backends": ["numba-cpu", "reference"],
+                    "precisions": ["f32"],
+                    "memory_budget": 67108864,
+                }
+            ]
+        }
+    )
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")
+    device: Device = "cpu"
+    isa: list[Name] = Field(default_factory=list, max_length=64)
+    vector_lanes: int = Field(default=8, ge=1, le=4096, description="float32 elements in a register.")
+    cores: int = Field(default=1, ge=1, le=1_000_000)
+    caches: list[Size] = Field(
+        default_factory=lambda: [32 * 1024, 1024 * 1024, 32 * 1024 * 1024],
+        max_length=8,
+        description="Bytes; first level first.",
+    )
+    memories: list[MemorySpec] = Field(
+        default_factory=lambda: [MemorySpec(name="dram", size=8 * 2**30)], min_length=1, max_length=16
+    )
+    backends: list[Name] = Field(
+        default_factory=lambda: ["numba-cpu", "reference"], min_length=1, max_length=16
+    )
+    precisions: list[Precision] = Field(default_factory=lambda: [_PLAIN], min_length=1, max_length=8)
+    memory_budget: Size | None = Field(default=None, description="Bytes; null means the first memory's size.")
+    flops: float = Field(default=50e9, gt=0, description="Operations per second of one core, f32.")
+    launch: float = Field(default=1e-7, ge=0, description="Seconds to start one kernel.")
+
+    def to_target(self) -> Target:
+        """The engine's target.
+
+        Raises:
+            TargetError: the description contradicts itself.
+        """
+        return Target(
+            name=self.name,
+            device=self.device,
+            isa=tuple(self.isa),
+            vector_lanes=self.vector_lanes,
+            cores=self.cores,
+            caches=tuple(self.caches),
+            memories=tuple(Memory(m.name, m.size, m.alignment, m.bandwidth) for m in self.memories),
+            backends=tuple(self.backends),
+            precisions=tuple(self.precisions),
+            memory_budget=self.memory_budget,
+            flops=self.flops,
+            launch=self.launch,
+        )
+
+
+class TargetAnswer(TargetSpec):
+    """A target that jobs may name."""
+
+    origin: Literal["probed", "preset", "described"]
+    cpu_model: str = ""
+
+    @classmethod
+    def of(cls, target: Target, origin: Literal["probed", "preset", "described"]) -> "TargetAnswer":
+        """The answer for an engine's target."""
+        return cls.model_validate(asdict(target) | {"origin": origin})
+
+
+class TargetList(_Schema):
+    """All targets: built in first, then described ones by name."""
+
+    targets: list[TargetAnswer]
+
+
+_DEFAULTS = Options()
+
+
+class JobOptions(_Schema):
+    """Options of an optimization."""
+
+    prefer: Prefer = Field(default=_DEFAULTS.prefer, description="What to give up last.")
+    timings: Timings = Field(
+        default=_DEFAULTS.timings,
+        description="`measured` runs on the target, `predicted` never does, `auto` measures when it can.",
+    )
+    memory_budget: Size | None = Field(
+        default=_DEFAULTS.memory_budget, description="Bytes for activations; null takes the target's."
+    )
+    fuse: bool = Field(default=_DEFAULTS.fuse, description="Whether operators may share a kernel.")
+    verify: bool = Field(default=_DEFAULTS.verify, description="Whether to compare with the original.")
+    tolerance: float = Field(
+        default=_DEFAULTS.tolerance, gt=0, le=1, description="As a fraction of an output's maximum."
+    )
+    seed: int = Field(default=_DEFAULTS.seed, ge=0, le=2**32 - 1, description="Of random inputs.")
+    threads: int = Field(default=_DEFAULTS.threads, ge=1, le=1024)
+    benchmark_seconds: float = Field(default=_DEFAULTS.benchmark_seconds, ge=0, le=600)
+    disabled_passes: list[Name] = Field(default_factory=list, max_length=64)
+
+    def to_options(self) -> Options:
+        """The engine's options."""
+        return Options(**self.model_dump() | {"disabled_passes": tuple(self.disabled_passes)})
+
+
+class JobLimits(_Schema):
+    """What the job's process may use; null, and at most, what the service allows."""
+
+    seconds: float | None = Field(default=None, gt=0)
+    memory_bytes: Size | None = None
+
+
+class BindingsRequest(_Schema):
+    """What is known of a model's inputs."""
+
+    input_shapes: dict[Name, list[Dimension]] = Field(
+        default_factory=dict, description="Dimensions by input name.", max_length=4096
+    )
+    input_values: dict[Name, Scalar] = Field(
+        default_factory=dict, description="Scalars by input name; they become constants.", max_length=4096
+    )
+    input_ranges: dict[Name, tuple[Integer, Integer]] = Field(
+        default_factory=dict,
+        description="Half-open ranges from which random values of integer inputs are drawn.",
+        max_length=4096,
+    )
+    inputs: dict[Name, Sha256] = Field(
+        default_factory=dict,
+        description="Tensors by input name: blobs of `.npy` files. Outputs come back as `outputs.npz`.",
+        max_length=4096,
+    )
+    options: JobOptions = Field(default_factory=JobOptions)
+    limits: JobLimits = Field(default_factory=JobLimits)
+
+
+class JobRequest(BindingsRequest):
+    """An optimization of a model for one target, or for several: then a group of jobs, one each."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "model": "9f86d081884c7d659a2feaa0c55ad015",
+                    "targets": ["host"],
+                    "input_shapes": {"x": [1, 3, 224, 224]},
+                    "options": {"prefer": "latency"},
+                }
+            ]
+        }
+    )
+
+    model: Name
+    targets: list[Name] = Field(min_length=1, max_length=64)
+
+
+class ValidateRequest(BindingsRequest):
+    """The same question as a job, without running it."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"target": "host", "input_shapes": {"x": [1, 3, 224, 224]}}]}
+    )
+
+    target: Name = "host"
+
+
+class Finding(_Schema):
+    """Something that would stop an optimization."""
+
+    code: str
+    detail: str
+    pointer: str
+
+
+class ValidateAnswer(_Schema):
+    """What would stop an optimization; nothing when `problems` is empty."""
+
+    model: str
+    target: str
+    valid: bool
+    problems: list[Finding]
+
+
+class ModelManifest(_Schema):
+    """A model of several files, each uploaded as a blob before."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "model": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+                    "external_data": {
+                        "weights.bin": "60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752"
+                    },
+                }
+            ]
+        }
+    )
+
+    model: Sha256
+    external_data: dict[Name, Sha256] = Field(
+        default_factory=dict,
+        description="Blobs by the location that the graph names: a relative path without `..`.",
+        max_length=4096,
+    )
+
+
+class ModelAnswer(_Schema):
+    """A model; `report` and the fields of a failure come with the inspection."""
+
+    id: str
+    state: Literal["inspecting", "ready", "invalid"]
+    size: int = Field(description="Bytes of all its files.")
+    files: dict[str, str] = Field(description="SHA-256 by name; the graph itself has the empty name.")
+    report: dict[str, Any] | None = Field(
+        description="Inputs, outputs, operators, opsets, nodes, parameters."
+    )
+    code: str | None
+    detail: str | None
+    pointer: str | None
+    created: float = Field(description="Seconds since the epoch.")
+
+
+class BlobAnswer(_Schema):
+    """Bytes that the service holds."""
+
+    sha256: str
+    size: int
+
+
+class Progress(_Schema):
+    """How far a job is."""
+
+    phase: str
+    done: int
+    total: int
+
+
+class Artifact(_Schema):
+    """A file that a job made."""
+
+    name: str
+    url: str
+    size: int = Field(description="Bytes.")
+    sha256: str
+    media_type: str
+
+
+class JobAnswer(_Schema):
+    """A job. `code`, `detail` and `pointer` tell why it failed, or what it waits for."""
+
+    id: str
+    group: str
+    state: State
+    model: str
+    target: str
+    progress: Progress
+    artifacts: list[Artifact]
+    summary: dict[str, Any] | None
+    code: str | None
+    detail: str | None
+    pointer: str | None
+    created: float = Field(description="Seconds since the epoch.")
+    started: float | None
+    finished: float | None
+
+
+class GroupAnswer(_Schema):
+    """The jobs of one request for several targets, in its order."""
+
+    id: str
+    jobs: list[JobAnswer]
+
+
+class JobList(_Schema):
+    """Jobs, latest first."""
+
+    jobs: list[JobAnswer]
+    next: str | None = Field(description="Cursor of the next page; null on the last.")
+
+
+class Health(_Schema):
+    """The process answers."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Readiness(_Schema):
+    """The service can take work; `warnings` tells what it lacks to finish it."""
+
+    status: Literal["ready"] = "ready"
+    workers: int
+    warnings: list[str]

@@ -1,0 +1,46 @@
+"""What every request may use: settings, tables, blobs, queue."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Annotated, cast
+
+from fastapi import Depends, Request
+
+from app.jobs.blobs import BlobStore
+from app.jobs.database import Database
+from app.jobs.dispatch import Dispatcher
+from app.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The parts below the API, made once per process. `stopping` ends long answers."""
+
+    settings: Settings
+    database: Database
+    blobs: BlobStore
+    dispatcher: Dispatcher
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @classmethod
+    def open(cls, settings: Settings) -> "Service":
+        """Connect to what the settings name; the tables must be there."""
+        database = Database(settings.jobs_database_url)
+        return cls(
+            settings,
+            database,
+            BlobStore(settings.data / "blobs", database),
+            Dispatcher(settings, database),
+        )
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.dispatcher.close()
+        self.database.close()
+
+
+def _service(request: Request) -> Service:
+    return cast(Service, request.app.state.service)
+
+
+ServiceOf = Annotated[Service, Depends(_service)]

@@ -1,0 +1,303 @@
+"""A small client of the REST API; it imports nothing of the service.
+
+with Client("http://127.0.0.1:8000") as client:
+    model = client.upload("model.onnx")
+    job = client.submit(model.id, input_shapes={"x": [1, 3, 224, 224]})
+    for event in client.events(job.id):
+        print(event.kind, event.data)
+    client.download(job.id, "optimized.onnx", "optimized.onnx")
+"""
+
+import hashlib
+import json
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+TERMINAL = ("succeeded", "failed", "cancelled")
+_PIECE = 1 << 20  # byte
+_WAIT = 20  # seconds that one request waits at most
+_RECONNECTS = 5
+
+Json = dict[str, Any]
+
+
+class ServiceFailureError(Exception):
+    """An answer that is a problem, with its stable `code`."""
+
+    def __init__(self, problem: Mapping[str, Any]) -> None:
+        super().__init__(f"{problem.get('detail', '')} [{problem.get('code', '')}]")
+        self.code = str(problem.get("code", ""))
+        self.detail = str(problem.get("detail", ""))
+        self.status = int(problem.get("status", 0))
+        self.errors = tuple(problem.get("errors", ()))
+
+
+class UnreachableError(Exception):
+    """No service answers at the address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model as the service knows it; `report` is None until it was inspected."""
+
+    id: str
+    state: str
+    report: Json | None
+    code: str | None
+    detail: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as it was when the service was asked."""
+
+    id: str
+    group: str
+    state: str
+    model: str
+    target: str
+    phase: str
+    done: int
+    total: int
+    artifacts: tuple[str, ...]
+    summary: Json | None
+    code: str | None
+    detail: str | None
+    pointer: str | None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has reached a terminal state."""
+        return self.state in TERMINAL
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a job: `kind` is `state` or `progress`."""
+
+    id: int
+    kind: str
+    data: Json
+
+
+class Client:
+    """Talks to one service.
+
+    Every method raises `ServiceFailureError` for an answer that is a problem, and `UnreachableError` when
+    there is no answer.
+    """
+
+    def __init__(self, url: str = DEFAULT_URL, *, timeout: float = 60.0) -> None:
+        self._url = url.rstrip("/")
+        self._http = httpx.Client(base_url=self._url, timeout=timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def put_blob(self, path: Path | str) -> str:
+        """Upload a file under its hash unless it is there, and return the hash."""
+        digest = hashlib.sha256()
+        for piece in _pieces(Path(path)):
+            digest.update(piece)
+        address = f"/v1/blobs/sha256/{digest.hexdigest()}"
+        if self._send("HEAD", address, missing_ok=True).status_code == 404:
+            self._send("PUT", address, content=_pieces(Path(path)))
+        return digest.hexdigest()
+
+    def upload(self, path: Path | str, external: Mapping[str, Path | str] | None = None) -> Model:
+        """Upload a model; `external` gives files of external data by the location that the graph names."""
+        if not external:
+            return _model(
+                self._json(
+                    "POST",
+                    "/v1/models",
+                    content=_pieces(Path(path)),
+                    headers={"content-type": "application/octet-stream"},
+                )
+            )
+        manifest = {
+            "model": self.put_blob(path),
+            "external_data": {name: self.put_blob(file) for name, file in external.items()},
+        }
+        return _model(self._json("POST", "/v1/models", json=manifest))
+
+    def model(self, model_id: str, *, wait: float = 0.0) -> Model:
+        """A model; with `wait`, once it was inspected or that many seconds have passed."""
+        return _model(self._json("GET", f"/v1/models/{model_id}", params={"wait": wait}))
+
+    def delete_model(self, model_id: str) -> None:
+        """Forget a model."""
+        self._send("DELETE", f"/v1/models/{model_id}")
+
+    def validate(self, model_id: str, *, target: str = "host", **request: Any) -> list[Json]:
+        """What would stop an optimization; the request's fields are those of `submit`."""
+        found = self._json("POST", f"/v1/models/{model_id}/validate", json={"target": target} | request)
+        return list(found["problems"])
+
+    def targets(self) -> list[Json]:
+        """All targets that jobs may name."""
+        return list(self._json("GET", "/v1/targets")["targets"])
+
+    def describe_target(self, spec: Mapping[str, Any]) -> Json:
+        """Keep the description of a machine."""
+        return self._json("POST", "/v1/targets", json=dict(spec))
+
+    def submit(self, model_id: str, *, target: str = "host", **request: Any) -> Job:
+        """Ask for an optimization for one target.
+
+        `request` takes `input_shapes`, `input_values`, `input_ranges`, `inputs`, `options` and `limits`.
+        """
+        return self.submit_all(model_id, [target], **request)[0]
+
+    def submit_all(self, model_id: str, targets: Sequence[str], **request: Any) -> list[Job]:
+        """Ask for an optimization for several targets: one job each."""
+        body = {"model": model_id, "targets": list(targets)} | request
+        # The same key again, after a lost answer, gives the same jobs.
+        found = self._json("POST", "/v1/jobs", json=body, headers={"idempotency-key": secrets.token_hex(16)})
+        return [_job(j) for j in found.get("jobs", [found])]
+
+    def job(self, job_id: str, *, wait: float = 0.0) -> Job:
+        """A job; with `wait`, once it is over or that many seconds have passed."""
+        return _job(self._json("GET", f"/v1/jobs/{job_id}", params={"wait": wait}))
+
+    def jobs(self, **filters: Any) -> Iterator[Job]:
+        """All jobs, latest first; filters are `state`, `target`, `model` and `group`."""
+        cursor: str | None = None
+        while True:
+            page = self._json("GET", "/v1/jobs", params=filters | ({"cursor": cursor} if cursor else {}))
+            yield from map(_job, page["jobs"])
+            cursor = page["next"]
+            if cursor is None:
+                return
+
+    def wait(self, job_id: str, *, timeout: float | None = None) -> Job:
+        """The job once it is over.
+
+        Raises:
+            TimeoutError: it was not over in time.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = _WAIT if end is None else min(_WAIT, max(0.0, end - time.monotonic()))
+            job = self.job(job_id, wait=left)
+            if job.is_over:
+                return job
+            if end is not None and time.monotonic() >= end:
+                raise TimeoutError(f"job {job_id} is {job.state} after {timeout:g} s")
+
+    def events(self, job_id: str, *, after: int = 0) -> Iterator[Event]:
+        """What happens to a job, until it is over; a lost connection is resumed where it ended."""
+        last, failures = after, 0
+        while True:
+            before = last
+            try:
+                for event in self._events_once(job_id, last):
+                    last = event.id
+                    yield event
+                    if event.kind == "state" and event.data["state"] in TERMINAL:
+                        return
+                if last == before:
+                    return
+            except httpx.TransportError as error:
+                failures = 0 if last > before else failures + 1
+                if failures > _RECONNECTS:
+                    raise UnreachableError(f"no service answers at {self._url}: {error}") from error
+                time.sleep(0.2 * failures)
+
+    def _events_once(self, job_id: str, last: int) -> Iterator[Event]:
+        headers = {"last-event-id": str(last), "accept": "text/event-stream"}
+        with self._http.stream("GET", f"/v1/jobs/{job_id}/events", headers=headers) as answer:
+            if answer.status_code >= 400:
+                answer.read()
+                raise ServiceFailureError(_problem(answer))
+            fields: dict[str, str] = {}
+            for line in answer.iter_lines():
+                name, _, value = line.partition(":")
+                if name:
+                    fields[name] = value.removeprefix(" ")
+                elif line == "":
+                    if "data" in fields:
+                        yield Event(int(fields["id"]), fields["event"], json.loads(fields["data"]))
+                    fields = {}
+
+    def cancel(self, job_id: str) -> Job:
+        """Ask for the end of a job."""
+        return _job(self._json("POST", f"/v1/jobs/{job_id}/cancel"))
+
+    def delete_job(self, job_id: str) -> None:
+        """Forget a job that is over, and its artifacts."""
+        self._send("DELETE", f"/v1/jobs/{job_id}")
+
+    def artifact(self, job_id: str, name: str) -> bytes:
+        """An artifact's bytes."""
+        return self._send("GET", f"/v1/jobs/{job_id}/artifacts/{name}").content
+
+    def download(self, job_id: str, name: str, path: Path | str) -> Path:
+        """Write an artifact to a file."""
+        place = Path(path)
+        with (
+            self._http.stream("GET", f"/v1/jobs/{job_id}/artifacts/{name}") as answer,
+        ):
+            if answer.status_code >= 400:
+                answer.read()
+                raise ServiceFailureError(_problem(answer))
+            with place.open("wb") as file:
+                for piece in answer.iter_bytes(_PIECE):
+                    file.write(piece)
+        return place
+
+    def _json(self, method: str, address: str, **how: Any) -> Json:
+        return dict(self._send(method, address, **how).json())
+
+    def _send(self, method: str, address: str, *, missing_ok: bool = False, **how: Any) -> httpx.Response:
+        try:
+            answer = self._http.request(method, address, **how)
+        except httpx.TransportError as error:
+            raise UnreachableError(f"no service answers at {self._url}: {error}") from error
+        if answer.status_code >= 400 and not (missing_ok and answer.status_code == 404):
+            raise ServiceFailureError(_problem(answer))
+        return answer
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            yield piece
+
+
+def _problem(answer: httpx.Response) -> Json:
+    try:
+        return dict(answer.json())
+    except ValueError:
+        detail = f"{answer.status_code} {answer.reason_phrase}, with a body that is no problem"
+        return {"status": answer.status_code, "code": "not-a-problem", "detail": detail}
+
+
+def _model(found: Json) -> Model:
+    return Model(**{k: found[k] for k in ("id", "state", "report", "code", "detail")})
+
+
+def _job(found: Json) -> Job:
+    names = ("id", "group", "state", "model", "target", "summary", "code", "detail", "pointer")
+    return Job(
+        **{k: found[k] for k in names},
+        **found["progress"],
+        artifacts=tuple(a["name"] for a in found["artifacts"]),
+    )

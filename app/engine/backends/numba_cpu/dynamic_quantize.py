@@ -1,0 +1,75 @@
+"""Rows of DynamicQuantizeLinear, and the two calls that quantize a tensor over its own range."""
+
+import onnx_ir as ir
+
+from app.engine import graph
+from app.engine.backends.numba_cpu.operands import data, moved_seconds, unsuited
+from app.engine.plan import Argument, Call, Group, KernelCall, Workspace
+from app.engine.registry import Implementation, Known
+
+CHUNK = 4096  # elements of a unit
+
+
+def range_call(x: Argument, size: int) -> tuple[KernelCall, Workspace]:
+    """The call that finds the range of x, chunk by chunk, and where it puts what it finds."""
+    units = -(-size // CHUNK)
+    limits = Workspace(8 * max(units, 1))
+    call = KernelCall(
+        "app.kernels.cpu.quantize:ranges",
+        ("float32*", "float32*", "int64", "int64"),
+        (x, limits, size, CHUNK),
+        units=units,
+    )
+    return call, limits
+
+
+def round_trip_calls(x: Argument, y: Argument, size: int) -> tuple[KernelCall, ...]:
+    """The calls that make y what is left of x after dynamic quantization to 8 bits and back."""
+    first, limits = range_call(x, size)
+    second = KernelCall(
+        "app.kernels.cpu.quantize:round_trip",
+        ("float32*", "float32*", "float32*", *["int64"] * 3),
+        (x, limits, y, size, CHUNK, first.units),
+        units=first.units,
+    )
+    return first, second
+
+
+def _unless(group: Group, _known: Known) -> str | None:
+    reason = unsuited(group)
+    if reason:
+        return reason
+    if graph.elements(data(group.anchor)) == 0:
+        return "an empty tensor has no range"
+    return None
+
+
+def _lower(group: Group, _known: Known) -> tuple[Call, ...]:
+    x = data(group.anchor)
+    size = graph.elements(x)
+    first, limits = range_call(x, size)
+    y, scale, zero = (_or_scratch(v, group, n) for v, n in zip(group.anchor.outputs, (size, 4, 1)))
+    second = KernelCall(
+        "app.kernels.cpu.quantize:quantize",
+        ("float32*", "float32*", "uint8*", "float32*", "uint8*", *["int64"] * 3),
+        (x, limits, y, scale, zero, size, CHUNK, first.units),
+        units=first.units,
+    )
+    return first, second
+
+
+def _or_scratch(value: ir.Value, group: Group, nbytes: int) -> Argument:
+    """An output, or scratch memory in its place where nobody reads it."""
+    return value if value in group.outputs else Workspace(nbytes)
+
+
+IMPLEMENTATIONS = (
+    Implementation(
+        "dynamic_quantize_linear.chunks",
+        "DynamicQuantizeLinear",
+        "numba-cpu",
+        _unless,
+        _lower,
+        cost=moved_seconds,
+    ),
+)

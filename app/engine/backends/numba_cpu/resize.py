@@ -1,0 +1,186 @@
+"""Rows of Resize: nearest as index lookups, linear and cubic as one resampling an axis."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine import graph
+from app.engine.backends.numba_cpu.interpolation import (
+    COORDINATES,
+    ROUNDINGS,
+    ResizedAxis,
+    nearest,
+    taps,
+)
+from app.engine.backends.numba_cpu.lookup import lookup_calls
+from app.engine.backends.numba_cpu.operands import data, fixed_inputs, itemsize, moved_seconds, unsuited
+from app.engine.backends.numba_cpu.strided import StridedCopy, calls
+from app.engine.cost import roofline
+from app.engine.plan import Argument, Call, Constant, Group, KernelCall, Workspace
+from app.engine.registry import Implementation, Known
+
+INTERPOLATED = ("float32", "float64")
+
+
+def resized_axes(node: ir.Node) -> tuple[ResizedAxis, ...]:
+    """Every axis of the data with its scale, from `scales` or `sizes`, `axes` and the aspect policy."""
+    shape, target = graph.static_shape(data(node)), graph.static_shape(node.outputs[0])
+    roi, scales, sizes = (graph.constant(graph.input_at(node, i)) for i in (1, 2, 3))
+    if node.op_type == "Upsample":
+        roi, scales, sizes = None, roi, None
+    rank = len(shape)
+    of = [a % rank for a in graph.attribute(node, "axes", tuple(range(rank)))]
+    found = [ResizedAxis(n, m, 1.0) for n, m in zip(shape, target)]
+    if scales is not None and scales.size:
+        factors = [float(s) for s in scales]
+    else:
+        assert sizes is not None
+        factors = [int(n) / shape[axis] if shape[axis] else 1.0 for axis, n in zip(of, sizes)]
+        policy = graph.attribute(node, "keep_aspect_ratio_policy", "stretch")
+        if policy != "stretch":
+            factors = [min(factors) if policy == "not_larger" else max(factors)] * len(factors)
+    for i, (axis, factor) in enumerate(zip(of, factors)):
+        found[axis] = replace(found[axis], scale=factor)
+        if roi is not None and roi.size:
+            found[axis] = replace(found[axis], start=float(roi[i]), end=float(roi[len(of) + i]))
+    return tuple(found)
+
+
+def _transformation(node: ir.Node) -> str:
+    default = "asymmetric" if node.op_type == "Upsample" else "half_pixel"
+    return graph.attribute(node, "coordinate_transformation_mode", default)
+
+
+def _mode(node: ir.Node) -> str:
+    return graph.attribute(node, "mode", "nearest")
+
+
+def _unless(group: Group) -> str | None:
+    node = group.anchor
+    reason = unsuited(group) or fixed_inputs(node, (1, 2, 3))
+    if reason:
+        return reason
+    if _transformation(node) not in COORDINATES:
+        return f"coordinate_transformation_mode {_transformation(node)!r} is unknown"
+    if graph.elements(data(node)) == 0 and graph.elements(node.outputs[0]):
+        return "an empty tensor has nothing to resample"
+    return None
+
+
+def _extrapolation(node: ir.Node) -> Constant:
+    value = graph.attribute(node, "extrapolation_value", 0.0)
+    return Constant(np.array([value]).astype(graph.dtype(data(node))))
+
+
+def _nearest_unless(group: Group, _known: Known) -> str | None:
+    if _mode(group.anchor) != "nearest":
+        return f"mode {_mode(group.anchor)!r}, this is for 'nearest'"
+    rounding = graph.attribute(group.anchor, "nearest_mode", "round_prefer_floor")
+    if rounding not in ROUNDINGS:
+        return f"nearest_mode {rounding!r} is unknown"
+    return _unless(group)
+
+
+def _nearest_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+    node = group.anchor
+    x = data(node)
+    default = "floor" if node.op_type == "Upsample" else "round_prefer_floor"
+    rounding = graph.attribute(node, "nearest_mode", default)
+    indices = [nearest(axis, _transformation(node), rounding) for axis in resized_axes(node)]
+    shape = graph.static_shape(x)
+    return lookup_calls(indices, shape, itemsize(x), x, node.outputs[0], _extrapolation(node))
+
+
+def _taps_unless(group: Group, _known: Known) -> str | None:
+    if _mode(group.anchor) not in ("linear", "cubic"):
+        return f"mode {_mode(group.anchor)!r}, this is for 'linear' and 'cubic'"
+    kind = str(graph.dtype(data(group.anchor)))
+    if kind not in INTERPOLATED:
+        return f"interpolation of {kind} has no kernel, float32 and float64 have"
+    return _unless(group)
+
+
+def _moved_axes(node: ir.Node) -> list[tuple[int, ResizedAxis]]:
+    """Axes to resample, the one that shrinks the tensor most first."""
+    crops = _transformation(node) == "tf_crop_and_resize"
+    moved = [(i, a) for i, a in enumerate(resized_axes(node)) if crops or not a.is_same]
+    return sorted(moved, key=lambda entry: entry[1].target / entry[1].size)
+
+
+def _taps_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+    node = group.anchor
+    x, y = data(node), node.outputs[0]
+    if graph.elements(y) == 0:
+        return ()
+    kind = graph.dtype(x)
+    assert kind is not None
+    moved = _moved_axes(node)
+    if not moved:
+        return calls(StridedCopy((graph.elements(x),), (1,), (1,)), itemsize(x), x, y)
+    shape = list(graph.static_shape(x))
+    source: Argument = x
+    made: list[Call] = []
+    for step, (place, axis) in enumerate(moved):
+        index, weight = taps(
+            axis,
+            _transformation(node),
+            _mode(node),
+            cubic_a=graph.attribute(node, "cubic_coeff_a", -0.75),
+            exclude_outside=bool(graph.attribute(node, "exclude_outside", 0)),
+            antialias=bool(graph.attribute(node, "antialias", 0)),
+        )
+        outer, inner = math.prod(shape[:place]), math.prod(shape[place + 1 :])
+        shape[place] = axis.target
+        last = step == len(moved) - 1
+        target: Argument = y if last else Workspace(math.prod(shape) * kind.itemsize)
+        innermost = inner == 1
+        sizes = (axis.size, axis.target) if innermost else (axis.size, axis.target, inner)
+        made.append(
+            KernelCall(
+                f"app.kernels.cpu.resize:{'resample_rows' if innermost else 'resample'}",
+                (f"{kind}*", f"{kind}*", "int64*", f"{kind}*", f"{kind}*", *["int64"] * (len(sizes) + 1)),
+                (
+                    source,
+                    target,
+                    Constant(np.ascontiguousarray(index)),
+                    Constant(weight.astype(kind)),
+                    _extrapolation(node),
+                    *sizes,
+                    index.shape[1],
+                ),
+                units=outer if innermost else outer * axis.target,
+            )
+        )
+        source = target
+    return tuple(made)
+
+
+def _taps_cost(group: Group, known: Known) -> float:
+    """Every step reads and writes a tensor of the output's size, at two operations a tap."""
+    node = group.anchor
+    steps = max(len(_moved_axes(node)), 1)
+    width = 4 if _mode(node) == "cubic" else 2
+    size = graph.elements(node.outputs[0])
+    return roofline(
+        known.target,
+        flops=2.0 * width * size * steps,
+        nbytes=2.0 * steps * graph.nbytes(node.outputs[0]),
+        efficiency=0.2,
+        threads=known.threads,
+    )
+
+
+IMPLEMENTATIONS = (
+    *(
+        Implementation(
+            f"{op.lower()}.nearest", op, "numba-cpu", _nearest_unless, _nearest_lower, cost=moved_seconds
+        )
+        for op in ("Resize", "Upsample")
+    ),
+    *(
+        Implementation(f"{op.lower()}.taps", op, "numba-cpu", _taps_unless, _taps_lower, cost=_taps_cost)
+        for op in ("Resize", "Upsample")
+    ),
+)

@@ -1,0 +1,105 @@
+"""The picture of the memory map: steps to the right, addresses upward, a rectangle per buffer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+WIDTH, HEIGHT = 1000.0, 400.0  # of the drawing, before it is stretched to the page
+MOST = 2000  # rectangles; the largest are drawn
+HEADROOM = 1.06  # over the peak
+
+
+@dataclass(frozen=True, slots=True)
+class Rectangle:
+    """A buffer in drawing coordinates."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    kind: str
+    name: str
+    nbytes: int
+    first: int
+    last: int
+    offset: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryMap:
+    """What the page draws.
+
+    Attributes:
+        live: points of the outline of live bytes, as an SVG path.
+        ticks: (fraction of the height from the top, bytes).
+        omitted: buffers too small to be drawn.
+    """
+
+    rectangles: tuple[Rectangle, ...]
+    kinds: tuple[str, ...]
+    live: str
+    peak_y: float
+    bound_y: float
+    ticks: tuple[tuple[float, int], ...]
+    steps: int
+    omitted: int
+
+
+def draw(memory: Mapping[str, Any]) -> MemoryMap:
+    """Geometry of a `stowplan.memory/1` document."""
+    steps = max(1, len(memory["steps"]))
+    top: float = max(1, memory["peak_bytes"]) * HEADROOM
+
+    def y(nbytes: int) -> float:
+        return HEIGHT * (1.0 - nbytes / top)
+
+    shown = [b for b in memory["buffers"] if b["bytes"]]
+    kept = sorted(shown, key=lambda b: (-b["bytes"] * (b["last"] + 1 - b["first"]), b["name"]))[:MOST]
+    rectangles = tuple(
+        Rectangle(
+            x=WIDTH * b["first"] / steps,
+            y=y(b["offset"] + b["bytes"]),
+            width=WIDTH * (b["last"] + 1 - b["first"]) / steps,
+            height=HEIGHT * b["bytes"] / top,
+            kind=_kind(b),
+            name=b["name"],
+            nbytes=b["bytes"],
+            first=b["first"],
+            last=b["last"],
+            offset=b["offset"],
+            reason=b["reason"],
+        )
+        for b in kept
+    )
+    outline = "".join(
+        f"{'M' if i == 0 else 'L'}{WIDTH * i / steps:.2f} {y(step['live_bytes']):.2f}"
+        f"H{WIDTH * (i + 1) / steps:.2f}"
+        for i, step in enumerate(memory["steps"])
+    )
+    return MemoryMap(
+        rectangles,
+        tuple(sorted({r.kind for r in rectangles})),
+        outline,
+        y(memory["peak_bytes"]),
+        y(memory["lower_bound"]),
+        _ticks(memory["peak_bytes"], top),
+        steps,
+        len(shown) - len(kept),
+    )
+
+
+def _kind(buffer: Mapping[str, Any]) -> str:
+    """The buffer's kind; an activation that several values share is told apart."""
+    shared = buffer["kind"] == "activation" and len(buffer["values"]) > 1
+    return "shared" if shared else str(buffer["kind"])
+
+
+def _ticks(peak: int, top: float) -> tuple[tuple[float, int], ...]:
+    """Round addresses below the peak, four or so."""
+    if peak <= 0:
+        return ()
+    raw = peak / 4
+    power = 10 ** (len(str(int(raw))) - 1) if raw >= 1 else 1
+    step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw)
+    return tuple((1 - n / top, n) for n in range(0, peak + 1, int(step)))

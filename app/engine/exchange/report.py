@@ -1,0 +1,324 @@
+"""What a plan says of itself: memory.json, plan.json, decisions.json and report.html.
+
+Documents hold JSON types only, no NaN, sizes in bytes and times in seconds; the same plan gives
+the same document. Names come from the model and are not to be trusted: the page escapes them.
+"""
+
+import functools
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import jinja2
+import onnx_ir as ir
+
+from app.engine import graph
+from app.engine.exchange import memory_map
+from app.engine.memory.storage_graph import value_bytes
+from app.engine.plan import Choice, Compilation, Constant, Group, HostCall, KernelCall, PlacedBuffer
+from app.engine.storage import DispatchMode
+
+Json: TypeAlias = dict[str, Any]
+
+SLOWEST = 25  # operators with a bar of their own
+NBSP = "\N{NO-BREAK SPACE}"
+UNITS = (("s", 1.0), ("ms", 1e3), ("µs", 1e6), ("ns", 1e9))
+LISTED = 1500  # decisions on the page; decisions.json has all
+
+
+def memory_json(compilation: Compilation) -> Json:
+    """The memory plan: every buffer with its reason, every step with its live bytes."""
+    plan = compilation.plan
+    assert plan.placement is not None
+    assert plan.order is not None
+    assert plan.implementation is not None
+    placement, solution = plan.placement, plan.placement.solution
+    asked = compilation.options.memory_budget
+    alignment = compilation.target.memories[0].alignment
+    live = _live_by_step(placement.buffers, alignment, len(plan.order))
+    by_name = {v.name or "": v for v in placement.values}
+    return {
+        "schema": "stowplan.memory/1",
+        "memory": compilation.target.memories[0].name,
+        "alignment": alignment,
+        "budget_bytes": compilation.target.budget if asked is None else asked,
+        "peak_bytes": solution.peak,
+        "lower_bound": solution.lower_bound,
+        "gap": solution.gap,
+        "proved": solution.proved,
+        "method": solution.method,
+        "naive_bytes": placement.naive,
+        "weights_bytes": _weights_bytes(compilation),
+        "input_bytes": _total(compilation, compilation.graph.inputs),
+        "output_bytes": _total(compilation, dict.fromkeys(compilation.graph.outputs)),
+        "buffers": [
+            {
+                "name": b.name,
+                "kind": b.kind,
+                "offset": b.offset,
+                "bytes": b.nbytes,
+                "first": b.first,
+                "last": b.last,
+                "reason": b.reason,
+                "values": [{"name": n, **_tensor(by_name[n])} for n in b.values],
+            }
+            for b in placement.buffers
+        ],
+        "outside": [
+            {
+                "name": value.name or "",
+                "space": at.space,
+                "offset": at.offset,
+                "bytes": at.nbytes,
+                "root": at.root.name if at.root is not None else None,
+            }
+            for value, at in placement.values.items()
+            if at.space in ("input", "output")
+        ],
+        "unplanned": list(placement.unplanned),
+        "steps": [
+            {
+                "index": i,
+                "name": group.name,
+                "op": _operators(group),
+                "implementation": plan.implementation[group].implementation.name,
+                "live_bytes": live[i],
+            }
+            for i, group in enumerate(plan.order)
+        ],
+    }
+
+
+def plan_json(compilation: Compilation) -> Json:
+    """Every column of the plan, in the words of the model."""
+    plan = compilation.plan
+    assert plan.order is not None
+    assert plan.implementation is not None
+    assert plan.placement is not None
+    return {
+        "schema": "stowplan.plan/1",
+        "model": compilation.graph.name or "",
+        "target": compilation.target.name,
+        "opset": dict(compilation.model.graph.opset_imports),
+        "partition": {
+            node.name or "": {"index": part.index, "backend": part.backend}
+            for node, part in (plan.partition or {}).items()
+        },
+        "steps": [_step(i, group, plan.implementation[group]) for i, group in enumerate(plan.order)],
+        "values": {v.name or "": _value(v, compilation) for v in graph.values(compilation.graph) if v.name},
+        "passes": [{"name": r.name, "nodes": r.nodes, "notes": list(r.notes)} for r in compilation.records],
+        "notes": list(compilation.notes),
+    }
+
+
+def decisions_json(compilation: Compilation) -> Json:
+    """Why each group runs as it does, and what else could have run it, in order of execution."""
+    plan = compilation.plan
+    assert plan.order is not None
+    assert plan.implementation is not None
+    told = {d.subject: d for d in compilation.decisions}
+    rows = []
+    for group in plan.order:
+        choice = plan.implementation[group]
+        decision = told.get(group.name)
+        named = [v for v in (*group.inputs, *group.outputs) if v.name]
+        rows.append(
+            {
+                "subject": group.name,
+                "op": _operators(group),
+                "nodes": [n.name or "" for n in group.nodes],
+                "chosen": choice.implementation.name,
+                "backend": choice.implementation.backend,
+                "seconds": _finite(choice.seconds),
+                "reason": decision.reason if decision else "",
+                "fallback": is_fallback(group, compilation),
+                "alternatives": [_plain(a) for a in decision.alternatives] if decision else [],
+                "storage": {v.name: _storage(v, compilation) for v in named},
+                "layout": {v.name: _layout(v, compilation) for v in named},
+                "dispatch": {
+                    n.name or "": (plan.dispatch or {})[n].value
+                    for n in group.nodes
+                    if n in (plan.dispatch or {})
+                },
+            }
+        )
+    return {"schema": "stowplan.decisions/1", "decisions": rows}
+
+
+def is_fallback(group: Group, compilation: Compilation) -> bool:
+    """Whether the reference evaluator runs the group for want of a kernel."""
+    dispatch = compilation.plan.dispatch or {}
+    return any(dispatch.get(node) is DispatchMode.FALLBACK for node in group.nodes)
+
+
+def report_html(
+    summary: Mapping[str, Any],
+    memory: Mapping[str, Any],
+    timings: Mapping[str, Any],
+    decisions: Mapping[str, Any],
+) -> str:
+    """One page that needs nothing else: no script, style, font or image from anywhere."""
+    operators = sorted(timings["operators"], key=lambda o: (-o["seconds"], o["name"]))
+    rows = sorted(decisions["decisions"], key=lambda d: not d["fallback"])
+    return (
+        _environment()
+        .get_template("report.html")
+        .render(
+            summary=summary,
+            memory=memory,
+            timings=timings,
+            map=memory_map.draw(memory),
+            operators=operators[:SLOWEST],
+            rest=operators[SLOWEST:],
+            slowest=max((o["seconds"] for o in operators), default=0.0),
+            decisions=rows[:LISTED],
+            omitted=len(rows[LISTED:]),
+        )
+    )
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("app.engine.exchange"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"size": size, "duration": duration, "cut": cut, "figure": figure}
+    return environment
+
+
+def size(nbytes: int | None) -> str:
+    """Bytes for people, exact below ten thousand."""
+    if nbytes is None:
+        return "–"
+    if nbytes < 10_000:
+        return f"{nbytes}{NBSP}B"
+    return f"{nbytes / 1e6:,.2f}{NBSP}MB" if nbytes >= 1e6 else f"{nbytes / 1e3:,.1f}{NBSP}kB"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds for people."""
+    if seconds is None:
+        return "–"
+    if not seconds:
+        return "0"
+    unit, scale = next((u for u in UNITS if seconds * u[1] >= 1), UNITS[-1])
+    number = seconds * scale
+    return f"{number:,.0f}{NBSP}{unit}" if number >= 1000 else f"{number:.3g}{NBSP}{unit}"
+
+
+def figure(number: float | None) -> str:
+    """A small number for people."""
+    return "–" if number is None else f"{number:.3g}"
+
+
+def cut(text: object, length: int = 160) -> str:
+    """At most `length` characters of a text; names in a model may be of any length."""
+    whole = str(text)
+    return whole if len(whole) <= length else f"{whole[: length - 1]}…"
+
+
+def _live_by_step(buffers: tuple[PlacedBuffer, ...], alignment: int, steps: int) -> list[int]:
+    change = [0] * (steps + 1)
+    for b in buffers:
+        extent = -(-b.nbytes // alignment) * alignment
+        change[b.first] += extent
+        change[b.last + 1] -= extent
+    return list(itertools.accumulate(change[:steps]))
+
+
+def _total(compilation: Compilation, values: Any) -> int:
+    return sum(value_bytes(v, compilation) for v in values if not graph.is_dynamic(v))
+
+
+def _weights_bytes(compilation: Compilation) -> int:
+    """What a run reads and never writes: initializers that calls name, and arrays packed from them."""
+    assert compilation.plan.implementation is not None
+    arrays: dict[int, int] = {}
+    for choice in compilation.plan.implementation.values():
+        for call in choice.calls:
+            for held in call.arguments if isinstance(call, KernelCall) else call.inputs:
+                if isinstance(held, Constant):
+                    arrays[id(held)] = held.array.nbytes
+                elif isinstance(held, ir.Value) and graph.is_constant(held) and not graph.is_dynamic(held):
+                    arrays[id(held)] = value_bytes(held, compilation)
+    return sum(arrays.values())
+
+
+def _step(index: int, group: Group, choice: Choice) -> Json:
+    return {
+        "index": index,
+        "name": group.name,
+        "op": _operators(group),
+        "nodes": [n.name or "" for n in group.nodes],
+        "inputs": [v.name or "" for v in group.inputs],
+        "outputs": [v.name or "" for v in group.outputs],
+        "implementation": choice.implementation.name,
+        "backend": choice.implementation.backend,
+        "seconds": _finite(choice.seconds),
+        "calls": [
+            {"host": call.function}
+            if isinstance(call, HostCall)
+            else {"kernel": call.kernel, "units": call.units, "static": _plain(call.static)}
+            for call in choice.calls
+        ],
+        "inplace": [[a.name, b.name] for a, b in choice.inplace],
+        "views": [[a.name, b.name] for a, b in choice.views],
+    }
+
+
+def _value(value: ir.Value, compilation: Compilation) -> Json:
+    assert compilation.plan.placement is not None
+    at = compilation.plan.placement.values.get(value)
+    location = at and {
+        "space": at.space,
+        "offset": at.offset,
+        "bytes": at.nbytes,
+        "root": at.root.name if at.root is not None else None,
+    }
+    return {
+        **_tensor(value),
+        "storage": _storage(value, compilation),
+        "layout": _layout(value, compilation),
+        "location": location,
+    }
+
+
+def _tensor(value: ir.Value) -> Json:
+    dims = None if value.shape is None else [d if isinstance(d, int) else str(d) for d in value.shape]
+    return {"shape": dims, "dtype": None if value.dtype is None else value.dtype.name}
+
+
+def _storage(value: ir.Value, compilation: Compilation) -> Json | None:
+    found = (compilation.plan.storage or {}).get(value)
+    if found is None:
+        return None
+    return {"kind": found.kind, "dtype": found.dtype, "density": _finite(found.density)}
+
+
+def _layout(value: ir.Value, compilation: Compilation) -> Json | None:
+    found = (compilation.plan.layout or {}).get(value)
+    return None if found is None else {"order": list(found.order), "blocks": [list(b) for b in found.blocks]}
+
+
+def _operators(group: Group) -> str:
+    return "+".join(n.op_type for n in group.nodes)
+
+
+def _finite(number: float) -> float | None:
+    return float(number) if math.isfinite(number) else None
+
+
+def _plain(value: object) -> Any:
+    """JSON types only: tuples become lists, what is not finite None, anything else its text."""
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(v) for v in value]
+    if isinstance(value, float):
+        return _finite(value)
+    return value if value is None or isinstance(value, str | int | bool) else str(value)

@@ -1,0 +1,141 @@
+"""The limited process: the only place where an uploaded model is parsed and run.
+
+A child is started ahead of time, imports what is slow, waits for one order, carries it out and is
+gone. It dies with its worker, has a process group of its own, and limits on memory and files.
+Nothing heavy may be imported at the top: the death signal comes first.
+"""
+
+import contextlib
+import ctypes
+import faulthandler
+import importlib
+import json
+import os
+import resource
+import signal
+import sys
+import tempfile
+from multiprocessing.connection import Connection
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+
+
+def serve_one(worker: int, engine: str, orders: Connection, events: Connection) -> None:
+    """Take one order from `orders` and answer on `events`, each message one JSON text.
+
+    Messages: `{"pid"}` and `{"ready"}` first, then `{"progress": [phase, done, total]}`, at last
+    `{"result"}` or `{"error": {code, detail, pointer}}`. `worker` is the process id of the parent.
+    """
+    _die_with(worker)
+    os.setsid()
+    _send(events, {"pid": os.getpid()})
+    # The engine may put off what is slow to import until one of its functions is named.
+    _ = importlib.import_module(engine).optimize
+    _send(events, {"ready": True})
+    try:
+        order = orders.recv_bytes()
+    except EOFError:
+        return
+    _send(events, _carry_out(engine, order, events))
+
+
+def _die_with(parent: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before the signal was asked for
+            os._exit(1)
+
+
+def _send(events: Connection, message: dict[str, Any]) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        events.send_bytes(json.dumps(message).encode())
+
+
+def _carry_out(engine: str, text: bytes, events: Connection) -> dict[str, Any]:
+    from app.engine.errors import EngineError
+    from app.jobs.orders import Order
+
+    order = Order.from_json(text)
+    _limit(order.limits.memory_bytes, order.limits.file_bytes)
+    tempfile.tempdir = order.folder  # so that nothing is left when the process is killed
+    _log_to(os.path.join(order.folder, "log.txt"))  # noqa: PTH118  pathlib would come before the limits
+    try:
+        return {"result": _call(engine, order, events)}
+    except EngineError as error:
+        if _is_out_of_memory(error):
+            return _out_of_memory(order.limits.memory_bytes)
+        return _failure(error.code, error.message, error.pointer)
+    except MemoryError:
+        return _out_of_memory(order.limits.memory_bytes)
+    except Exception as error:  # the border of the process: whatever it was must be told, not lost
+        if _is_out_of_memory(error):
+            return _out_of_memory(order.limits.memory_bytes)
+        import traceback
+
+        traceback.print_exc()
+        return _failure("internal-error", f"{type(error).__name__}: {error}", "")
+
+
+def _call(name: str, order: Any, events: Connection) -> Any:
+    """Call the engine's function that the order asks for."""
+    from pathlib import Path
+
+    from app.engine.target import host
+    from app.jobs.orders import bindings_of, options_of, target_of
+
+    engine = importlib.import_module(name)
+    model = Path(order.model)
+    if order.kind == "inspect":
+        return engine.inspect(model, order.external_paths)
+    target = host() if order.target is None else target_of(order.target)
+    options, bindings = options_of(order.options), bindings_of(order.bindings)
+    if order.kind == "validate":
+        return engine.validate(model, target, options, bindings, order.external_paths)
+
+    def progress(phase: str, done: int, total: int) -> None:
+        _send(events, {"progress": [phase, done, total]})
+
+    return engine.optimize(
+        model,
+        target,
+        options,
+        bindings,
+        Path(order.folder),
+        kernels=Path(order.kernels),
+        external=order.external_paths,
+        progress=progress,
+    )
+
+
+def _limit(memory_bytes: int, file_bytes: int) -> None:
+    # Not the address space: accelerator runtimes reserve far more of it than they use.
+    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _log_to(path: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    faulthandler.enable()  # a crash in native code tells where
+
+
+def _is_out_of_memory(error: BaseException | None) -> bool:
+    seen = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, MemoryError) or "bad allocation" in str(error) or "bad_alloc" in str(error):
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _out_of_memory(limit: int) -> dict[str, Any]:
+    return _failure("memory-limit", f"the job needs more than its limit of {limit} byte of memory", "")
+
+
+def _failure(code: str, detail: str, pointer: str) -> dict[str, Any]:
+    return {"error": {"code": code, "detail": detail, "pointer": pointer}}

@@ -1,0 +1,291 @@
+"""The rows of jobs: made, started, told about, ended.
+
+A job reaches a terminal state exactly once: every change names the states it may come from, and
+a start raises `attempt`, so that a worker which lost its job to another can change it no more.
+"""
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+
+from app.jobs.blobs import Blob, BlobStore
+from app.jobs.database import Database, blobs, job_events, job_files, jobs, model_files, models
+from app.jobs.errors import (
+    BlobNotFoundError,
+    InvalidModelError,
+    JobNotFinishedError,
+    JobNotFoundError,
+    ModelNotFoundError,
+)
+
+WAITING = ("queued", "waiting_for_target")
+TERMINAL = ("succeeded", "failed", "cancelled")
+STATES = (*WAITING, "running", *TERMINAL)
+MAX_ATTEMPTS = 3
+Row = sa.RowMapping
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A job to be made.
+
+    Attributes:
+        kind: optimize, validate or inspect.
+        model_id: the model it works on.
+        target: name of the target.
+        queue: queue of workers that may take it.
+        request: target, options, bindings and limits, as JSON.
+        inputs: blobs of given tensors by input name.
+        state: the first state, one of `WAITING`.
+        detail: why it waits, for `waiting_for_target`.
+    """
+
+    kind: str
+    model_id: str
+    target: str
+    queue: str
+    request: Mapping[str, Any]
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    state: str = "queued"
+    detail: str | None = None
+
+
+def new_id() -> str:
+    """An identifier of 32 hexadecimal digits; later ones sort after earlier ones."""
+    return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(10)}"
+
+
+def create(connection: sa.Connection, drafts: Sequence[Draft]) -> list[str]:
+    """Make jobs of one group, and return their ids.
+
+    Raises:
+        ModelNotFoundError: there is no such model.
+        InvalidModelError: the model was found invalid before.
+        BlobNotFoundError: an input tensor was not uploaded.
+    """
+    group, ids = new_id(), []
+    for draft in drafts:
+        _check_model(connection, draft)
+        now, job_id = time.time(), new_id()
+        connection.execute(
+            jobs.insert().values(
+                id=job_id,
+                kind=draft.kind,
+                group_id=group,
+                state=draft.state,
+                model_id=draft.model_id,
+                target=draft.target,
+                request=dict(draft.request),
+                queue=draft.queue,
+                enqueued=False,
+                attempt=0,
+                cancel_requested=False,
+                phase="",
+                done=0,
+                total=0,
+                detail=draft.detail,
+                created=now,
+            )
+        )
+        for name, sha256 in draft.inputs.items():
+            size = connection.scalar(sa.select(blobs.c.size).where(blobs.c.sha256 == sha256))
+            if size is None:
+                raise BlobNotFoundError(
+                    f"input {name!r}: there is no blob {sha256}; upload it first", pointer=f"/inputs/{name}"
+                )
+            connection.execute(
+                job_files.insert().values(job_id=job_id, role="input", name=name, sha256=sha256, size=size)
+            )
+        BlobStore.settle(connection, draft.inputs.values())
+        tell(connection, job_id, "state", {"state": draft.state})
+        ids.append(job_id)
+    return ids
+
+
+def _check_model(connection: sa.Connection, draft: Draft) -> None:
+    model = connection.execute(sa.select(models).where(models.c.id == draft.model_id)).mappings().first()
+    if model is None:
+        raise ModelNotFoundError(f"there is no model {draft.model_id!r}", pointer="/model")
+    if model["state"] == "invalid" and draft.kind != "inspect":
+        raise InvalidModelError(model["detail"], code=model["code"], pointer=model["pointer"] or "/model")
+
+
+def tell(connection: sa.Connection, job_id: str, kind: str, data: Mapping[str, Any]) -> None:
+    """Append an event that followers of the job see."""
+    connection.execute(
+        job_events.insert().values(job_id=job_id, kind=kind, data=dict(data), created=time.time())
+    )
+
+
+def mark_enqueued(database: Database, ids: Sequence[str]) -> None:
+    """Note that the queue knows the jobs."""
+    with database.write() as connection:
+        connection.execute(jobs.update().where(jobs.c.id.in_(ids)).values(enqueued=True))
+
+
+def find(connection: sa.Connection, job_id: str) -> Row:
+    """One job.
+
+    Raises:
+        JobNotFoundError: there is none of that id.
+    """
+    row = connection.execute(sa.select(jobs).where(jobs.c.id == job_id)).mappings().first()
+    if row is None:
+        raise JobNotFoundError(f"there is no job {job_id!r}")
+    return row
+
+
+def start(connection: sa.Connection, job_id: str) -> Row | None:
+    """Take a job for this worker; None when there is nothing left to do.
+
+    A job whose workers died `MAX_ATTEMPTS` times fails, one that was to be cancelled is.
+    """
+    row = connection.execute(sa.select(jobs).where(jobs.c.id == job_id)).mappings().first()
+    if row is None or row["state"] in TERMINAL:
+        return None
+    if row["cancel_requested"]:
+        finish(connection, row, "cancelled", detail="cancelled on request")
+        return None
+    if row["attempt"] >= MAX_ATTEMPTS:
+        finish(
+            connection,
+            row,
+            "failed",
+            code="worker-crashed",
+            detail=f"the worker died {row['attempt']} times while it ran this job",
+        )
+        return None
+    values = {"state": "running", "attempt": row["attempt"] + 1, "detail": None, "phase": "starting"}
+    values |= {"done": 0, "total": 0, "started": row["started"] or time.time()}
+    taken = connection.execute(
+        jobs.update().where(jobs.c.id == job_id, jobs.c.attempt == row["attempt"]).values(**values)
+    )
+    if taken.rowcount != 1:
+        return None
+    tell(connection, job_id, "state", {"state": "running"})
+    return find(connection, job_id)
+
+
+def is_wanted(connection: sa.Connection, row: Row) -> bool | None:
+    """Whether the job should go on; None when it now belongs to a later attempt or is gone."""
+    query = sa.select(jobs.c.cancel_requested).where(
+        jobs.c.id == row["id"], jobs.c.attempt == row["attempt"], jobs.c.state == "running"
+    )
+    cancelled = connection.scalar(query)
+    return None if cancelled is None else not cancelled
+
+
+def progress(connection: sa.Connection, row: Row, phase: str, done: int, total: int) -> None:
+    """Note how far a running job is."""
+    changed = connection.execute(
+        jobs.update()
+        .where(jobs.c.id == row["id"], jobs.c.attempt == row["attempt"], jobs.c.state == "running")
+        .values(phase=phase, done=done, total=total)
+    )
+    if changed.rowcount:
+        tell(connection, row["id"], "progress", {"phase": phase, "done": done, "total": total})
+
+
+def give_back(connection: sa.Connection, row: Row) -> None:
+    """Return a running job to the queue: its worker stops. The start does not count."""
+    changed = connection.execute(
+        jobs.update()
+        .where(jobs.c.id == row["id"], jobs.c.attempt == row["attempt"], jobs.c.state == "running")
+        .values(state="queued", attempt=row["attempt"] - 1, phase="", done=0, total=0)
+    )
+    if changed.rowcount:
+        tell(connection, row["id"], "state", {"state": "queued"})
+
+
+def finish(
+    connection: sa.Connection,
+    row: Row,
+    state: str,
+    *,
+    summary: Any = None,
+    code: str | None = None,
+    detail: str | None = None,
+    pointer: str | None = None,
+    artifacts: Mapping[str, Blob] | None = None,
+) -> bool:
+    """Move a job to a terminal state, with its artifacts; False when it was no longer ours to end."""
+    ended = connection.execute(
+        jobs.update()
+        .where(
+            jobs.c.id == row["id"],
+            jobs.c.attempt == row["attempt"],
+            jobs.c.state.not_in(TERMINAL),
+        )
+        .values(
+            state=state,
+            summary=summary,
+            code=code,
+            detail=detail,
+            pointer=pointer,
+            finished=time.time(),
+        )
+    )
+    if ended.rowcount != 1:
+        return False
+    for name, blob in (artifacts or {}).items():
+        connection.execute(
+            job_files.insert().values(
+                job_id=row["id"], role="artifact", name=name, sha256=blob.sha256, size=blob.size
+            )
+        )
+    BlobStore.settle(connection, [b.sha256 for b in (artifacts or {}).values()])
+    end = {"state": state, "code": code, "detail": detail}
+    tell(connection, row["id"], "state", {k: v for k, v in end.items() if v is not None})
+    return True
+
+
+def cancel(connection: sa.Connection, job_id: str) -> Row:
+    """Cancel a job that waits, ask for the end of one that runs; one that ended stays as it is."""
+    row = find(connection, job_id)
+    if row["state"] in WAITING:
+        finish(connection, row, "cancelled", detail="cancelled on request")
+    elif row["state"] == "running":
+        connection.execute(jobs.update().where(jobs.c.id == job_id).values(cancel_requested=True))
+    return find(connection, job_id)
+
+
+def delete(connection: sa.Connection, job_id: str) -> None:
+    """Forget a job that ended.
+
+    Raises:
+        JobNotFinishedError: it did not end yet.
+    """
+    row = find(connection, job_id)
+    if row["state"] not in TERMINAL:
+        raise JobNotFinishedError(f"job {job_id!r} is {row['state']}; cancel it first")
+    connection.execute(jobs.delete().where(jobs.c.id == job_id))
+
+
+def model_paths(connection: sa.Connection, model_id: str) -> dict[str, str]:
+    """Hashes of a model's files by name; the graph itself has the empty name."""
+    query = sa.select(model_files.c.name, model_files.c.sha256).where(model_files.c.model_id == model_id)
+    return {row.name: row.sha256 for row in connection.execute(query)}
+
+
+def files(connection: sa.Connection, job_id: str, role: str) -> list[Row]:
+    """Inputs or artifacts of a job, by name."""
+    query = (
+        sa.select(job_files)
+        .where(job_files.c.job_id == job_id, job_files.c.role == role)
+        .order_by(job_files.c.name)
+    )
+    return list(connection.execute(query).mappings())
+
+
+def events_after(connection: sa.Connection, job_id: str, last: int) -> list[Row]:
+    """Events of a job later than the one with that id, oldest first."""
+    query = (
+        sa.select(job_events)
+        .where(job_events.c.job_id == job_id, job_events.c.id > last)
+        .order_by(job_events.c.id)
+    )
+    return list(connection.execute(query).mappings())

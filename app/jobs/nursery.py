@@ -1,0 +1,167 @@
+"""Child processes, started ahead by one thread and each given away once.
+
+The kernel ties a death signal to the thread that started the child, not to its process, so all
+children of a worker are started by one thread that lives as long as the worker.
+"""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import queue
+import signal
+import threading
+from collections import deque
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from multiprocessing.connection import Connection
+from typing import Any
+
+from pebble import ProcessExpired, concurrent
+
+from app.jobs import child as child_process
+
+_SPAWN = multiprocessing.get_context("spawn")
+_MAX_MESSAGE = 64 << 20  # byte
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Child:
+    """The parent's end of one child process."""
+
+    def __init__(self, orders: Connection, events: Connection, future: "Future[None]") -> None:
+        self._orders = orders
+        self._events = events
+        self._future = future
+        self._killed = False
+        self.pid: int | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process has not ended."""
+        return not self._future.done()
+
+    def send(self, order: bytes) -> None:
+        """Give the child its order; one that has died says so at the next `receive`."""
+        try:
+            self._orders.send_bytes(order)
+        except OSError:
+            return
+        finally:
+            self._orders.close()
+
+    def receive(self, seconds: float) -> dict[str, Any] | None:
+        """The next message; None when none comes in time.
+
+        Raises:
+            EOFError: the child has ended, or sent what is no message.
+        """
+        try:
+            if not self._events.poll(seconds):
+                return None
+            # Numbers that JSON does not have (NaN, Infinity) become null here and stay so.
+            message = json.loads(self._events.recv_bytes(_MAX_MESSAGE), parse_constant=lambda _: None)
+        except (OSError, ValueError) as error:
+            raise EOFError(str(error)) from error
+        if not isinstance(message, dict):
+            raise EOFError("a message is an object")  # noqa: TRY004  to the caller it is the end
+        if self.pid is None and "pid" in message:
+            self.pid = int(message["pid"])
+        return message
+
+    def resident_bytes(self) -> int:
+        """Memory that the process holds now; 0 when it is gone or has not said who it is."""
+        if self.pid is None:
+            return 0
+        try:
+            with open(f"/proc/{self.pid}/statm") as file:  # noqa: PTH123  read ten times a second
+                return int(file.read().split()[1]) * _PAGE
+        except (OSError, IndexError):
+            return 0
+
+    def end(self) -> int | None:
+        """Kill the process and all it started, wait for its end, and return its exit code.
+
+        The code is negative for a signal, None when it ended as it should.
+        """
+        self._kill()
+        try:
+            self._future.result(timeout=5.0)
+        except ProcessExpired as error:
+            return int(error.exitcode)
+        except (FutureTimeoutError, CancelledError, OSError, EOFError):
+            return None
+        finally:
+            self._events.close()
+        return None
+
+    def wait(self, seconds: float) -> None:
+        """Give a process that has answered the time to leave."""
+        try:
+            self._future.exception(timeout=seconds)
+        except (FutureTimeoutError, CancelledError):
+            return
+
+    def _kill(self) -> None:
+        if self.pid is None:
+            self._future.cancel()  # it leads no group yet, and the library ends it
+        elif not self._killed:
+            self._killed = True  # once: a group's number may be given out again
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+
+class Nursery:
+    """Starts children, and keeps `warm` of them ready."""
+
+    def __init__(self, engine: str, warm: int) -> None:
+        self._engine = engine
+        self._warm = warm
+        self._ready: deque[Child] = deque()
+        self._requests: queue.SimpleQueue[Future[Child] | bool] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="nursery", daemon=True)
+        self._thread.start()
+
+    def take(self) -> Child:
+        """A child that waits for its order."""
+        request: Future[Child] = Future()
+        self._requests.put(request)
+        return request.result()
+
+    def replenish(self) -> None:
+        """Start children until enough are ready: best asked when no job is being timed."""
+        self._requests.put(True)
+
+    def close(self) -> None:
+        """End all children that were not given away."""
+        self._requests.put(False)
+        self._thread.join(timeout=5.0)
+
+    def _run(self) -> None:
+        while True:
+            request = self._requests.get()
+            if isinstance(request, Future):
+                request.set_result(self._next())
+            elif request:
+                while len(self._ready) < self._warm:
+                    self._ready.append(self._launch())
+            else:
+                for ready in self._ready:
+                    ready.end()
+                return
+
+    def _next(self) -> Child:
+        while self._ready:
+            ready = self._ready.popleft()
+            if ready.is_alive:
+                return ready
+        return self._launch()
+
+    def _launch(self) -> Child:
+        order_reader, order_writer = _SPAWN.Pipe(duplex=False)
+        event_reader, event_writer = _SPAWN.Pipe(duplex=False)
+        start = concurrent.process(daemon=True, context=_SPAWN)(child_process.serve_one)
+        future = start(os.getpid(), self._engine, order_reader, event_writer)
+        order_reader.close()
+        event_writer.close()
+        return Child(order_writer, event_reader, future)

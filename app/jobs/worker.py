@@ -1,0 +1,147 @@
+"""A worker process: takes jobs from the queues that this machine can serve, one at a time."""
+
+import fcntl
+import logging
+import os
+import secrets
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from dbos import DBOS, DBOSConfig
+from sqlalchemy.exc import SQLAlchemyError
+
+from app.engine.target import host
+from app.jobs import dispatch
+from app.jobs.database import Database, migrate
+from app.jobs.fingerprint import target_queue
+from app.jobs.reaper import BEAT_SECONDS, Reaper
+from app.jobs.workflow import Runner
+from app.settings import Settings
+
+_POLL_SECONDS = 0.1
+_MAX_SLOTS = 256
+_GIVE_BACK_SECONDS = 5.0
+logger = logging.getLogger("stowplan.worker")
+
+
+@contextmanager
+def identity(data: Path) -> Iterator[str]:
+    """An executor id that no other living worker has: the node's id and the first free slot.
+
+    It is the same again after a restart, so that a worker finds the jobs it had. Two workers with
+    one id would both run them.
+    """
+    locks = data / "locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    node = _node_id(data)
+    for slot in range(_MAX_SLOTS):
+        file: IO[str] = (locks / f"worker-{slot}").open("a")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            continue
+        with file:
+            yield f"{node}:{slot}"
+        return
+    raise RuntimeError(f"{_MAX_SLOTS} workers share the folder {data} already")
+
+
+def _node_id(data: Path) -> str:
+    path = data / "node-id"
+    if not path.exists():
+        fresh = path.with_suffix(f".{secrets.token_hex(4)}")
+        fresh.write_text(secrets.token_hex(6))
+        try:
+            os.link(fresh, path)  # fails where another worker was first
+        except FileExistsError:
+            pass
+        finally:
+            fresh.unlink()
+    return path.read_text().strip()
+
+
+def run(settings_json: str) -> None:
+    """Work until SIGTERM; jobs that run then go back to their queues."""
+    settings = Settings.from_json(settings_json)
+    stopping = threading.Event()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    migrate(settings)
+    with identity(settings.data) as name:
+        work(settings, name, stopping)
+    os._exit(0)  # threads of the queue may still wait in jobs that were given back
+
+
+def work(settings: Settings, name: str, stopping: threading.Event) -> None:
+    """Serve the queues under an executor id until `stopping`."""
+    database = Database(settings.jobs_database_url)
+    folder = settings.data / "work" / name.replace(":", "-")
+    shutil.rmtree(folder, ignore_errors=True)  # of a worker that died under this id
+    runner = Runner(settings, database, folder, stopping)
+    idle = _Idle()
+
+    @DBOS.step(name="run_child")
+    def run_child(job_id: str) -> None:
+        runner.run(job_id)
+
+    # Attempts are counted in our own rows, which users see; the queue's limit must come later.
+    @DBOS.workflow(name=dispatch.WORKFLOW, max_recovery_attempts=1000)
+    def carry_out_job(job_id: str) -> None:
+        with idle.busy():
+            run_child(job_id)
+
+    queues = (dispatch.CPU_QUEUE, dispatch.INSPECT_QUEUE, target_queue(host()))
+    config: DBOSConfig = {
+        "name": dispatch.APPLICATION,
+        "system_database_url": settings.queue_database_url,
+        "executor_id": name,
+        "application_version": dispatch.VERSION,
+        "log_level": "ERROR",
+    }
+    DBOS(config=config)
+    DBOS.listen_queues(queues)
+    DBOS.launch()
+    for queue in queues:
+        DBOS.register_queue(
+            queue, worker_concurrency=1, polling_interval_sec=_POLL_SECONDS, on_conflict="always_update"
+        )
+    reaper = Reaper(settings, database, name, queues)
+    while not stopping.is_set():
+        try:
+            reaper.beat()
+        except SQLAlchemyError:
+            logger.exception("the database did not take a heartbeat; trying again")
+        stopping.wait(BEAT_SECONDS)
+    idle.wait(_GIVE_BACK_SECONDS)
+    runner.close()
+    reaper.leave()
+
+
+class _Idle:
+    """Counts what runs, so that a stop can wait for it."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._running = 0
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        with self._condition:
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._running -= 1
+                self._condition.notify_all()
+
+    def wait(self, seconds: float) -> None:
+        with self._condition:
+            self._condition.wait_for(lambda: self._running == 0, seconds)

@@ -1,0 +1,99 @@
+"""Quantization with a scale found at run time: the range of a tensor, then 8-bit integers.
+
+The scale covers the range of x with zero included: scale = (high - low) / 255, zero = rint(-low /
+scale); a tensor of zeros has scale 1. Units are chunks of `chunk` elements; every unit of the
+second call sums up the ranges that the first has found.
+"""
+
+import numpy as np
+from numba import njit
+
+_compiled = njit(error_model="numpy", boundscheck=False)
+ROUNDER = np.float32(12582912.0)  # 1.5 · 2 ** 23: adding and subtracting it rounds half to even
+LEVELS = np.float32(255.0)
+ZERO = np.float32(0.0)
+ONE = np.float32(1.0)
+
+
+@_compiled
+def rounded(v):
+    """The nearest integer, half to even, of a float32 below 2 ** 22."""
+    return (v + ROUNDER) - ROUNDER
+
+
+@_compiled
+def lowest(x, n):
+    """min(0, x[0], …, x[n - 1])."""
+    low = ZERO
+    for i in range(n):
+        low = min(low, x[i])
+    return low
+
+
+@_compiled
+def highest(x, n):
+    """max(0, x[0], …, x[n - 1])."""
+    high = ZERO
+    for i in range(n):
+        high = max(high, x[i])
+    return high
+
+
+@_compiled
+def scale_of(low, high):
+    """The step of the scale."""
+    step = (high - low) / LEVELS
+    return step if step > ZERO else ONE
+
+
+@_compiled
+def zero_of(low, step):
+    """The integer that stands for zero, as float32."""
+    return min(max(rounded(-low / step), ZERO), LEVELS)
+
+
+def ranges(x, limits, n, chunk, begin, end):
+    """limits[2u], limits[2u + 1] = lowest and highest of chunk u. x: float32[n]."""
+    for unit in range(begin, end):
+        first = unit * chunk
+        low = ZERO
+        high = ZERO
+        for i in range(first, min(first + chunk, n)):
+            v = x[i]
+            low = v if v < low else low
+            high = v if v > high else high
+        limits[2 * unit] = low
+        limits[2 * unit + 1] = high
+
+
+@_compiled
+def _whole_range(limits, units):
+    low = ZERO
+    high = ZERO
+    for u in range(units):
+        low = min(low, limits[2 * u])
+        high = max(high, limits[2 * u + 1])
+    return low, high
+
+
+def quantize(x, limits, y, scale, zero, n, chunk, units, begin, end):
+    """Compute y = clip(rint(x / scale) + zero). x: float32[n]; y: uint8[n]; scale, zero: one element each."""
+    low, high = _whole_range(limits, units)
+    step = scale_of(low, high)
+    origin = zero_of(low, step)
+    if begin == 0:
+        scale[0] = step
+        zero[0] = np.uint8(np.int32(origin))
+    for i in range(begin * chunk, min(end * chunk, n)):
+        q = min(max(rounded(x[i] / step) + origin, ZERO), LEVELS)
+        y[i] = np.uint8(np.int32(q))
+
+
+def round_trip(x, limits, y, n, chunk, units, begin, end):
+    """Put into y what is left of x after quantization and back. x, y: float32[n]."""
+    low, high = _whole_range(limits, units)
+    step = scale_of(low, high)
+    origin = zero_of(low, step)
+    for i in range(begin * chunk, min(end * chunk, n)):
+        q = min(max(rounded(x[i] / step) + origin, ZERO), LEVELS)
+        y[i] = (q - origin) * step

@@ -1,0 +1,179 @@
+"""Searches and scans along one axis: position of the extremum, largest k, running sums and products.
+
+Tensors are row-major [outer, n, inner] with the axis in the middle; where `columns` appears, up
+to that many neighbours on the innermost axis are worked on side by side, and units are
+outer * blocks.
+"""
+
+from numba import njit
+
+_ARG_ROWS = """\
+def kernel(x, y, n, begin, end):
+    for row in range(begin, end):
+        at = row * n
+        b = x[at]
+        where = 0
+        for i in range(1, n):
+            v = x[at + i]
+            if {better}:
+                b = v
+                where = i
+        y[row] = where
+"""
+
+_ARG_COLUMNS = """\
+def kernel(x, y, best, columns, n, inner, blocks, begin, end, thread):
+    s = thread * columns
+    for unit in range(begin, end):
+        low = unit % blocks * columns
+        width = min(columns, inner - low)
+        at = unit // blocks * n * inner + low
+        out = unit // blocks * inner + low
+        for j in range(width):
+            best[s + j] = x[at + j]
+            y[out + j] = 0
+        for i in range(1, n):
+            line = at + i * inner
+            for j in range(width):
+                v = x[line + j]
+                b = best[s + j]
+                found = {better}
+                best[s + j] = v if found else b
+                y[out + j] = i if found else y[out + j]
+"""
+
+
+def _better(op: str, last: bool) -> str:
+    """When a later element `v` takes over from the best one `b`; NaN wins over every number."""
+    order = {"max": ">", "min": "<"}[op]
+    return f"(v {order}= b) | (v != v)" if last else f"(v {order} b) | ((v != v) & (b == b))"
+
+
+def arg_rows(op: str, last: bool) -> str:
+    """Source of a kernel for the position of each row's maximum or minimum.
+
+    x: T[rows, n], n > 0; y: int64[rows]. `op` is max or min; of equals the first, or the last.
+    Units are rows.
+    """
+    return _ARG_ROWS.format(better=_better(op, last))
+
+
+def arg_columns(op: str, last: bool) -> str:
+    """Source of a kernel for the positions along the middle axis.
+
+    x: T[outer, n, inner], n > 0; y: int64[outer, inner]; best: T[threads, columns].
+    """
+    return _ARG_COLUMNS.format(better=_better(op, last))
+
+
+_SCAN = """\
+def kernel(x, y, running, columns, n, inner, blocks, exclusive, reverse, begin, end, thread):
+    s = thread * columns
+    for unit in range(begin, end):
+        low = unit % blocks * columns
+        width = min(columns, inner - low)
+        at = unit // blocks * n * inner + low
+        for j in range(s, s + width):
+            running[j] = {start}
+        for k in range(n):
+            line = at + (n - 1 - k if reverse else k) * inner
+            if exclusive:
+                for j in range(width):
+                    v = x[line + j]
+                    y[line + j] = running[s + j]
+                    running[s + j] = running[s + j] {step} v
+            else:
+                for j in range(width):
+                    running[s + j] = running[s + j] {step} x[line + j]
+                    y[line + j] = running[s + j]
+"""
+
+
+def scan(op: str) -> str:
+    """Source of a kernel for running sums or products along the middle axis.
+
+    x, y: T[outer, n, inner], y may be x; running: [threads, columns], float64 or int64.
+    `op` is sum or prod.
+    """
+    start, step = {"sum": (0, "+"), "prod": (1, "*")}[op]
+    return _SCAN.format(start=start, step=step)
+
+
+@njit
+def _before(a, i, b, j, largest):
+    """Whether (a, position i) comes before (b, position j) in the result; NaN counts as the largest."""
+    a_is_nan = a != a
+    b_is_nan = b != b
+    if a == b or (a_is_nan and b_is_nan):
+        return i < j
+    is_larger = a_is_nan or (a > b and not b_is_nan)
+    return is_larger == (largest != 0)
+
+
+@njit
+def _sift(y, indices, at, inner, root, size, largest):
+    """Restore the heap below `root`: every parent comes after its children in the result."""
+    while True:
+        child = 2 * root + 1
+        if child >= size:
+            return
+        c = at + child * inner
+        if child + 1 < size and _before(y[c], indices[c], y[c + inner], indices[c + inner], largest):
+            child += 1
+            c += inner
+        r = at + root * inner
+        if not _before(y[r], indices[r], y[c], indices[c], largest):
+            return
+        v, i = y[r], indices[r]
+        y[r], indices[r] = y[c], indices[c]
+        y[c], indices[c] = v, i
+        root = child
+
+
+def top_k(x, y, indices, n, k, inner, largest, begin, end):
+    """The k largest or smallest elements along the middle axis, in order; of equals the first ones.
+
+    x: T[outer, n, inner]; y: T[outer, k, inner]; indices: int64 as y. A heap of the k best so far
+    grows in the outputs, its root the worst of them. Units are outer * inner.
+    """
+    if k == 0:
+        return
+    for unit in range(begin, end):
+        column = unit % inner
+        source = unit // inner * n * inner + column
+        at = unit // inner * k * inner + column
+        for i in range(k):
+            y[at + i * inner] = x[source + i * inner]
+            indices[at + i * inner] = i
+        for i in range(k // 2):
+            _sift(y, indices, at, inner, k // 2 - 1 - i, k, largest)
+        for i in range(k, n):
+            v = x[source + i * inner]
+            if _before(v, i, y[at], indices[at], largest):
+                y[at] = v
+                indices[at] = i
+                _sift(y, indices, at, inner, 0, k, largest)
+        for size in range(k - 1, 0, -1):
+            c = at + size * inner
+            v, i = y[at], indices[at]
+            y[at], indices[at] = y[c], indices[c]
+            y[c], indices[c] = v, i
+            _sift(y, indices, at, inner, 0, size, largest)
+
+
+def hardmax(x, y, n, inner, begin, end):
+    """One at the first maximum along the middle axis, else zero. x, y: T[outer, n, inner], y may be x.
+
+    Units are outer * inner.
+    """
+    for unit in range(begin, end):
+        at = unit // inner * n * inner + unit % inner
+        best = x[at]
+        where = 0
+        for i in range(1, n):
+            v = x[at + i * inner]
+            if v > best or (v != v and best == best):
+                best = v
+                where = i
+        for i in range(n):
+            y[at + i * inner] = 1 if i == where else 0

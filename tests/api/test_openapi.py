@@ -1,0 +1,138 @@
+"""The description of the API is whole, and its page needs nothing from outside."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from app.api.main import create_app
+from app.api.schemas import JobOptions, TargetSpec
+from app.engine.options import Options
+from app.engine.target import Target
+from app.settings import Settings
+from app.web import STATIC
+from tests.jobs.service import Served
+
+SPEC = create_app(Settings()).openapi()
+
+
+def operations() -> Iterator[tuple[str, dict[str, Any]]]:
+    for path, methods in SPEC["paths"].items():
+        for method, operation in methods.items():
+            yield f"{method} {path}", operation
+
+
+OPERATIONS = dict(operations())
+each = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
+
+
+def test_the_operations_are_those_of_the_contract() -> None:
+    assert set(OPERATIONS) == {
+        "put /v1/blobs/sha256/{sha256}",
+        "head /v1/blobs/sha256/{sha256}",
+        "post /v1/models",
+        "get /v1/models/{model_id}",
+        "delete /v1/models/{model_id}",
+        "post /v1/models/{model_id}/validate",
+        "get /v1/targets",
+        "post /v1/targets",
+        "get /v1/targets/{name}",
+        "post /v1/jobs",
+        "get /v1/jobs",
+        "get /v1/jobs/{job_id}",
+        "delete /v1/jobs/{job_id}",
+        "get /v1/jobs/{job_id}/events",
+        "post /v1/jobs/{job_id}/cancel",
+        "get /v1/jobs/{job_id}/artifacts/{name}",
+        "get /v1/problems",
+        "get /v1/problems/{code}",
+        "get /healthz",
+        "get /readyz",
+    }
+
+
+def test_operation_ids_are_unique_and_say_what_is_done() -> None:
+    ids = [o["operationId"] for o in OPERATIONS.values()]
+    assert len(ids) == len(set(ids))
+    assert all(re.fullmatch(r"[a-z]+([A-Z][a-z]+)+", i) for i in ids)
+
+
+@each
+def test_an_operation_documents_its_failures_as_problems(operation: dict[str, Any]) -> None:
+    assert operation["summary"]
+    assert operation["description"]
+    for status, answer in operation["responses"].items():
+        if int(status) >= 400:
+            schema = answer["content"]["application/problem+json"]["schema"]
+            assert schema == {"$ref": "#/components/schemas/Problem"}
+            assert "application/json" not in answer["content"]
+    if "parameters" in operation or "requestBody" in operation:
+        assert "422" in operation["responses"]
+
+
+@each
+def test_an_operation_shows_an_example_of_what_it_takes(operation: dict[str, Any]) -> None:
+    for parameter in operation.get("parameters", []):
+        if parameter["in"] == "path":
+            assert parameter.get("example") or parameter["schema"].get("examples"), parameter["name"]
+    for media, body in operation.get("requestBody", {}).get("content", {}).items():
+        if media == "application/json":
+            name = body["schema"]["$ref"].rpartition("/")[2]
+            assert SPEC["components"]["schemas"][name]["examples"], name
+
+
+def test_every_reference_leads_somewhere() -> None:
+    def references(node: Any) -> Iterator[str]:
+        if isinstance(node, dict):
+            if isinstance(node.get("$ref"), str):
+                yield node["$ref"]
+            for child in node.values():
+                yield from references(child)
+        elif isinstance(node, list):
+            for child in node:
+                yield from references(child)
+
+    found = set(references(SPEC))
+    assert found
+    for reference in found:
+        assert reference.rpartition("/")[2] in SPEC["components"]["schemas"], reference
+    assert "HTTPValidationError" not in SPEC["components"]["schemas"]
+
+
+def test_unknown_fields_are_refused_by_every_schema() -> None:
+    for name, schema in SPEC["components"]["schemas"].items():
+        assert schema.get("additionalProperties") is False, name
+
+
+def test_the_options_of_a_job_are_those_of_the_engine() -> None:
+    assert set(JobOptions.model_fields) == {f.name for f in fields(Options)}
+    assert JobOptions().to_options() == Options()
+
+
+def test_a_target_can_say_all_that_the_engine_knows() -> None:
+    assert set(TargetSpec.model_fields) == {f.name for f in fields(Target)} - {"cpu_model"}
+    assert TargetSpec(name="t").to_target() == Target("t")
+
+
+@pytest.mark.xdist_group("service")
+def test_the_documentation_page_asks_for_nothing_outside(service: Served) -> None:
+    page = service.http.get("/docs")
+    assert page.status_code == 200
+    assert "default-src 'self'" in page.headers["content-security-policy"]
+    assert "://" not in page.text
+    assert "<script>" not in page.text, "the policy forbids scripts inside the page"
+    for link in re.findall(r'(?:src|href)="([^"]+)"', page.text):
+        answer = service.http.get(f"/{link}")
+        assert answer.status_code == 200, link
+        assert len(answer.content) > 100
+    assert service.http.get("/favicon.ico").headers["content-type"] == "image/svg+xml"
+    assert service.http.get("/openapi.json").json() == SPEC
+
+
+def test_the_assets_of_the_page_load_nothing_from_outside() -> None:
+    for path in (*STATIC.glob("*.css"), *STATIC.glob("*.html"), STATIC / "docs.js"):
+        text = path.read_text()
+        assert not re.search(r"@import|url\(\s*['\"]?(?!data:)(?:https?:)?//", text), path.name
+    assert "validatorUrl: null" in (STATIC / "docs.js").read_text()

@@ -1,0 +1,88 @@
+"""The engine behind the interface of the official ONNX backend tests.
+
+`onnx.backend.test.BackendTest(StowplanBackend, __name__)` makes test cases of all official tests.
+"""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx.backend.base import Backend, BackendRep
+
+from app.engine.options import Bindings
+from app.engine.plan import KernelCall
+from app.engine.session import Session
+from app.kernels.cpu.compiler import Compiler
+
+Prepared = Callable[["Representation"], None]
+
+
+class Representation(BackendRep):
+    """A model, planned and compiled for the shapes of the first inputs that it is run on."""
+
+    def __init__(self, model: onnx.ModelProto, kernels: Compiler) -> None:
+        self._model = model
+        self._kernels = kernels
+        self.session: Session | None = None
+
+    def run(self, inputs: Sequence[Any], **_options: object) -> list[Any]:
+        """Outputs in the model's order; inputs are those that are no initializers, in order."""
+        fixed = {i.name for i in self._model.graph.initializer}
+        names = [i.name for i in self._model.graph.input if i.name not in fixed]
+        given = {n: np.asarray(a) if isinstance(a, np.generic) else a for n, a in zip(names, inputs)}
+        if self.session is None:
+            shapes = {n: a.shape for n, a in given.items() if isinstance(a, np.ndarray)}
+            self.session = self._planned(shapes)
+        outputs = self.session.run(given)
+        return [outputs[o.name] for o in self._model.graph.output]
+
+    def own_kernels(self) -> bool:
+        """Whether a step ran, and every step that ran was a kernel of ours or a view.
+
+        A model that was folded to constants has no steps.
+        """
+        assert self.session is not None
+        steps = self.session.program.steps
+        return bool(steps) and all(isinstance(c, KernelCall) for s in steps for c in s.calls)
+
+    def implementations(self) -> list[str]:
+        """What computes each step."""
+        assert self.session is not None
+        return [s.choice.implementation.name for s in self.session.program.steps]
+
+    def close(self) -> None:
+        """End the threads of the session."""
+        if self.session is not None:
+            self.session.close()
+
+    def _planned(self, shapes: dict[str, tuple[int, ...]]) -> Session:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.onnx"
+            path.write_bytes(self._model.SerializeToString())
+            return Session(path, self._kernels, bindings=Bindings(shapes=shapes))
+
+
+class StowplanBackend(Backend):
+    """The host's CPU, without a device memory of its own."""
+
+    kernels: Compiler  # set by `backend`
+    prepared: Prepared
+
+    @classmethod
+    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **_options: object) -> Representation:
+        representation = Representation(model, cls.kernels)
+        cls.prepared(representation)
+        return representation
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        return device == "CPU"
+
+
+def backend(kernels: Compiler, prepared: Prepared = lambda _representation: None) -> type[StowplanBackend]:
+    """The backend with a cache of kernels; `prepared` is told every representation that it makes."""
+    attributes = {"kernels": kernels, "prepared": staticmethod(prepared)}
+    return type("HostBackend", (StowplanBackend,), attributes)

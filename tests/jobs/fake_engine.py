@@ -1,0 +1,106 @@
+"""An engine that does what the model's text says: the service around it is what is tested.
+
+A model is a line of words, done one after the other; `_act` has them.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from app.engine.errors import InputError, NotOnnxError, PassError
+from app.engine.options import Bindings, Options
+from app.engine.target import Target
+
+
+def inspect(path: Path, external: Mapping[str, Path]) -> dict[str, Any]:
+    words = path.read_text(errors="replace").split()
+    if not words or words[0] == "bad":
+        raise NotOnnxError("the bytes are no model", pointer="/model")
+    return {
+        "inputs": [{"name": "x", "shape": [1, 3], "dtype": "float32"}],
+        "nodes": len(words),
+        "external": sorted(external),
+    }
+
+
+def validate(
+    path: Path, target: Target, options: Options, bindings: Bindings, external: Mapping[str, Path]
+) -> list[dict[str, str]]:
+    if "x" in bindings.shapes:
+        return []
+    return [{"code": "input-invalid", "detail": "input 'x' has no shape", "pointer": "/input_shapes/x"}]
+
+
+def optimize(
+    path: Path,
+    target: Target,
+    options: Options,
+    bindings: Bindings,
+    folder: Path,
+    *,
+    kernels: Path,
+    external: Mapping[str, Path],
+    progress: Callable[[str, int, int], None],
+) -> dict[str, Any]:
+    words = path.read_text().split()
+    progress(f"begin {os.getpid()}", 0, 1)
+    for word, value in zip(words, [*words[1:], ""]):
+        _act(word, value, folder, progress)
+    (folder / "plan.json").write_text('{"schema": 1}')
+    (folder / "report.html").write_text("<!doctype html><title>report</title>")
+    (folder / "not-listed.txt").write_text("never kept")
+    return {
+        "target": target.name,
+        "threads": options.threads,
+        "shapes": {k: list(v) for k, v in bindings.shapes.items()},
+        "tensors": {k: Path(v).read_bytes().decode() for k, v in bindings.tensors.items()},
+        "external": {k: v.read_text() for k, v in external.items()},
+        "not_a_number": float("nan"),
+        "pid": os.getpid(),
+    }
+
+
+def _act(word: str, value: str, folder: Path, progress: Callable[[str, int, int], None]) -> None:
+    if word == "steps":
+        for i in range(int(value)):
+            progress("steps", i + 1, int(value))
+            time.sleep(0.05)
+    elif word == "sleep":
+        time.sleep(float(value))
+    elif word == "ignore-signals":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    elif word == "grandchild":
+        sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        progress(f"grandchild {sleeper.pid}", 0, 1)
+    elif word == "hog":
+        held = bytearray(int(value))
+        held[::4096] = b"1" * len(held[::4096])
+    elif word == "creep":
+        # Memory that the limit on data does not see: shared anonymous pages.
+        import mmap
+
+        pages = mmap.mmap(-1, int(value))
+        for i in range(0, int(value), 4096):
+            pages[i] = 1
+        time.sleep(600)
+    elif word == "segfault":
+        ctypes.string_at(0)
+    elif word == "exit":
+        os._exit(int(value))
+    elif word == "fail":
+        raise InputError("input 'x' does not fit", pointer="/input_shapes/x")
+    elif word == "bad-alloc":
+        raise PassError("plan_memory", RuntimeError("std::bad_alloc"))
+    elif word == "defect":
+        raise KeyError("a defect")
+    elif word == "kill-worker":
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(600)
+    elif word == "link":
+        (folder / "memory.json").symlink_to("/etc/hostname")

@@ -1,0 +1,16 @@
+"""What `stowplan serve` does, with settings that the environment cannot give; every child imports this."""
+
+import sys
+
+
+def main(settings_json: str) -> None:
+    from app.api.main import run as run_api
+    from app.jobs.supervisor import parts, supervise
+    from app.settings import Settings
+
+    settings = Settings.from_json(settings_json)
+    supervise(settings, parts(settings, run_api))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,93 @@
+"""The content store keeps what is whole and needed, and nothing else."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from app.jobs.blobs import BlobStore
+from app.jobs.database import Database, migrate, model_files, models
+from app.jobs.errors import BlobNotFoundError, HashMismatchError, TooLargeError
+from app.settings import Settings
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Database:
+    settings = Settings(data=tmp_path)
+    migrate(settings)
+    return Database(settings.jobs_database_url)
+
+
+@pytest.fixture
+def store(tmp_path: Path, database: Database) -> BlobStore:
+    return BlobStore(tmp_path / "blobs", database)
+
+
+def put(store: BlobStore, content: bytes, **how: float) -> str:
+    with store.upload(1000) as upload:
+        for i in range(0, len(content), 3):
+            upload.write(content[i : i + 3])
+        return upload.commit(**how).sha256  # type: ignore[arg-type]
+
+
+def test_a_blob_is_found_by_the_hash_of_its_bytes(store: BlobStore) -> None:
+    sha256 = put(store, b"some bytes")
+    assert sha256 == hashlib.sha256(b"some bytes").hexdigest()
+    assert store.path(sha256).read_bytes() == b"some bytes"
+    assert store.size(sha256) == 10
+    assert store.path(sha256).stat().st_mode & 0o222 == 0
+
+
+def test_the_same_bytes_again_are_the_same_blob(store: BlobStore) -> None:
+    put(store, b"twice")
+    with store.upload(1000) as upload:
+        upload.write(b"twice")
+        assert not upload.commit().created
+    assert list(store.incoming.iterdir()) == []
+
+
+def test_bytes_that_are_not_what_was_announced_leave_nothing(store: BlobStore) -> None:
+    wrong = "0" * 64
+    with store.upload(1000) as upload:
+        upload.write(b"x")
+        with pytest.raises(HashMismatchError, match=wrong):
+            upload.commit(expected=wrong)
+    assert store.size(wrong) is None
+    assert [p for p in store.path(wrong).parents[1].rglob("*") if p.is_file()] == []
+
+
+def test_too_many_bytes_are_refused_while_they_come(store: BlobStore) -> None:
+    with store.upload(4) as upload, pytest.raises(TooLargeError, match="4 byte"):
+        upload.write(b"12345")
+    assert list(store.incoming.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "A" * 64, "", "0" * 63, "0" * 64 + "\n"])
+def test_what_is_no_hash_is_no_path(store: BlobStore, name: str) -> None:
+    with pytest.raises(BlobNotFoundError):
+        store.path(name)
+
+
+def test_free_deletes_what_nothing_needs(store: BlobStore, database: Database) -> None:
+    loose, claimed, needed = put(store, b"loose"), put(store, b"claimed", claim=60), put(store, b"needed")
+    with database.write() as connection:
+        connection.execute(models.insert().values(id="m", size=6, state="ready", created=0))
+        connection.execute(model_files.insert().values(model_id="m", name="", sha256=needed))
+    assert store.free() == 1
+    assert not store.path(loose).exists()
+    assert store.path(claimed).exists()
+    assert store.path(needed).exists()
+    with database.write() as connection:
+        connection.execute(models.delete())
+        store.settle(connection, [claimed])
+    assert store.free() == 2
+
+
+def test_only_regular_files_are_taken_from_a_job(store: BlobStore, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "link").symlink_to(tmp_path / "secret")
+    with pytest.raises(OSError, match="symbolic"):
+        store.store_file(tmp_path / "link", 1000)
+    assert store.size(store.store_file(tmp_path / "secret", 1000).sha256) == 6
+    with pytest.raises(TooLargeError):
+        store.store_file(tmp_path / "secret", 5)

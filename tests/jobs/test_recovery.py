@@ -1,0 +1,113 @@
+"""Jobs outlive the workers that ran them."""
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.service import Served, serve
+from tests.jobs.test_limits import is_gone, pids
+
+pytestmark = pytest.mark.xdist_group("recovery")
+
+
+@pytest.fixture(scope="module")
+def lone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A service with one worker."""
+    with serve(tmp_path_factory.mktemp("lone"), workers=1) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A service with two workers, each soon taken for dead."""
+    with serve(tmp_path_factory.mktemp("pair"), dead_seconds=3.0) as served:
+        yield served
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def running_child(service: Served, job_id: str) -> int:
+    phase = service.wait_for_phase(job_id, "begin")["progress"]["phase"]
+    return int(re.findall(r"\d+", phase)[0])
+
+
+def wait_until_gone(pid: int, seconds: float = 3.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not is_gone(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return is_gone(pid)
+
+
+def terminal_events(service: Served, job_id: str) -> list[str]:
+    text = service.http.get(f"/v1/jobs/{job_id}/events").text
+    return re.findall(r'"state": "(succeeded|failed|cancelled)"', text)
+
+
+def test_a_job_whose_worker_is_killed_is_run_again_to_its_end(lone: Served) -> None:
+    job_id = lone.submit("sleep 1 ok")
+    child = running_child(lone, job_id)
+    os.kill(parent(child), signal.SIGKILL)
+    assert wait_until_gone(child), "the child must not outlive its worker"
+    job = lone.end(job_id)
+    assert job["state"] == "succeeded", job
+    assert len(pids(lone, job_id)) == 2
+    assert terminal_events(lone, job_id) == ["succeeded"]
+
+
+def test_a_job_that_kills_its_workers_fails_after_three(lone: Served) -> None:
+    job = lone.end(lone.submit("kill-worker"), 60)
+    assert (job["state"], job["code"]) == ("failed", "worker-crashed")
+    assert "3 times" in job["detail"]
+    assert lone.end(lone.submit("ok"))["state"] == "succeeded"
+
+
+def test_a_stop_gives_the_running_job_back_and_the_next_start_ends_it(tmp_path: Path) -> None:
+    with serve(tmp_path, workers=1) as first:
+        job_id = first.submit("sleep 1 ok")
+        child = running_child(first, job_id)
+        since = time.monotonic()
+    assert time.monotonic() - since < 8
+    assert is_gone(child)
+    assert "Traceback" not in first.log()
+    with serve(tmp_path, workers=1) as second:
+        job = second.end(job_id)
+        assert job["state"] == "succeeded", job
+        assert terminal_events(second, job_id) == ["succeeded"]
+
+
+def test_another_worker_takes_over_from_one_that_does_not_come_back(pair: Served) -> None:
+    job_id = pair.submit("sleep 1 ok")
+    worker = parent(running_child(pair, job_id))
+    pair.process.send_signal(signal.SIGSTOP)  # so that the supervisor restarts nobody
+    os.kill(worker, signal.SIGKILL)
+    try:
+        job = pair.end(job_id)
+        assert job["state"] == "succeeded", job
+    finally:
+        pair.process.send_signal(signal.SIGCONT)
+    assert terminal_events(pair, job_id) == ["succeeded"]
+
+
+def test_a_worker_that_was_only_slow_does_not_end_the_job_twice(pair: Served) -> None:
+    pair.wait_until_ready()
+    job_id = pair.submit("sleep 2 ok")
+    child = running_child(pair, job_id)
+    worker = parent(child)
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        job = pair.end(job_id)
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    assert job["state"] == "succeeded", job
+    assert wait_until_gone(child, 10.0)
+    jobs = [pair.submit("ok"), pair.submit("ok steps 2")]
+    assert [pair.end(j)["state"] for j in jobs] == ["succeeded", "succeeded"]
+    assert pair.job(job_id) == job
+    assert terminal_events(pair, job_id) == ["succeeded"]

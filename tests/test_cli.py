@@ -1,0 +1,79 @@
+"""The command line starts the service, tells where it is, and stops cleanly."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.cli import COMMANDS, main
+from tests.jobs.service import ROOT, free_port
+
+
+def test_no_command_and_an_unknown_one_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([], ["dance"]):
+        with pytest.raises(SystemExit) as caught:
+            main(arguments)
+        assert caught.value.code == 2
+    assert "serve" in capsys.readouterr().err
+
+
+def test_every_command_has_a_summary() -> None:
+    assert len({c.name for c in COMMANDS}) == len(COMMANDS)
+    assert all(c.summary.endswith(".") for c in COMMANDS)
+
+
+def test_a_setting_that_cannot_be_used_is_told_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STOWPLAN_PORT", "high")
+    assert main(["serve"]) == 2
+    assert "STOWPLAN_PORT" in capsys.readouterr().err
+
+
+@pytest.mark.xdist_group("service")
+def test_serve_prints_its_address_and_stops_at_ctrl_c(tmp_path: Path) -> None:
+    port = free_port()
+    # The environment is how a user configures it, so the test does too.
+    environment = os.environ | {  # noqa: TID251
+        "STOWPLAN_DATA": str(tmp_path / "data"),
+        "STOWPLAN_PORT": str(port),
+        "STOWPLAN_WORKERS": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+    log = tmp_path / "log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "app.cli", "serve"],
+            cwd=ROOT,
+            env=environment,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                assert httpx.get(f"http://127.0.0.1:{port}/healthz").json() == {"status": "ok"}
+                break
+            except httpx.TransportError:
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
+        assert process.wait(20) == 0
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    text = log.read_text()
+    assert f"http://127.0.0.1:{port}" in text
+    assert re.search(r"stowplan optimize --sample squeezenet --target host", text)
+    assert "Traceback" not in text
+    assert (tmp_path / "data" / "stowplan.db").exists()

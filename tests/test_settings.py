@@ -1,0 +1,44 @@
+"""What the environment may say, and what it may not."""
+
+from pathlib import Path
+
+import pytest
+
+from app.settings import Settings, SettingsError
+
+
+def test_each_setting_is_read_with_its_type() -> None:
+    found = Settings.from_environment(
+        {"STOWPLAN_DATA": "/tmp/x", "STOWPLAN_PORT": "81", "STOWPLAN_JOB_SECONDS": "2.5", "OTHER": "1"}
+    )
+    assert found == Settings(data=Path("/tmp/x"), port=81, job_seconds=2.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("PORT", "eighty"), ("PORT", "70000"), ("WORKERS", "0"), ("JOB_SECONDS", "-1"), ("WORKERS", "1.5")],
+)
+def test_a_value_that_cannot_be_used_is_named(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=f"STOWPLAN_{name}.*{value}"):
+        Settings.from_environment({f"STOWPLAN_{name}": value})
+
+
+def test_the_environment_cannot_choose_the_engine() -> None:
+    assert Settings.from_environment({"STOWPLAN_ENGINE": "os"}).engine == "app.engine"
+
+
+def test_settings_survive_json(tmp_path: Path) -> None:
+    settings = Settings(data=tmp_path, workers=3, engine="tests.jobs.fake_engine")
+    assert Settings.from_json(settings.to_json()) == settings
+
+
+def test_one_database_url_serves_both_kinds_of_tables() -> None:
+    settings = Settings(database_url="postgresql://u:p@h/d")
+    assert settings.jobs_database_url == "postgresql+psycopg://u:p@h/d"
+    assert settings.queue_database_url == "postgresql://u:p@h/d"
+
+
+def test_without_a_database_url_each_has_a_file(tmp_path: Path) -> None:
+    settings = Settings(data=tmp_path)
+    assert settings.jobs_database_url == f"sqlite:///{tmp_path}/stowplan.db"
+    assert settings.queue_database_url == f"sqlite:///{tmp_path}/queue.db"

@@ -273,7 +273,7 @@ REFUSED = {
     "(int32[2] x) => (int32[2] y) { y = Sqrt(x) }": "Sqrt is not generated for int32",
     "(float[N] x) => (float[N] y) { y = Relu(x) }": "no static shape",
     "(string[2] x) => (string[2] y) { y = Identity(x) }": "no static shape and element type",
-    "(float[4] x, float[2] s) => (uint8[4] y) { y = QuantizeLinear<axis=0, block_size=2>(x, s) }": "per block",
+    "(float[4] x, float[2] s) => (uint8[4] y) { y = QuantizeLinear<axis=0, block_size=2>(x, s) }": "block",
     "(float[2] x, float r, bool t) => (float[2] y) { y = Dropout(x, r, t) }": "training mode",
     "(float[2] x) => (float[2] y) { y = CumSum(x) }": "CumSum is not generated",
 }

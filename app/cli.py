@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from app import submit
 from app.settings import DEFAULT_PORT, Settings, SettingsError
 
 
@@ -61,6 +62,9 @@ def _api(_arguments: argparse.Namespace) -> int:
 
 
 COMMANDS: tuple[Command, ...] = (
+    Command(
+        "optimize", "Upload a model, wait for its job, show the result.", submit.add_arguments, submit.run
+    ),
     Command("serve", "Start the API and the workers, and keep them running.", _no_arguments, _serve),
     Command("api", "Start the API alone.", _no_arguments, _api),
     Command("worker", "Start one worker alone.", _no_arguments, _worker),

@@ -67,24 +67,61 @@ def close(found: Array, expected: Array, depth: int) -> None:
     harness.assert_close(found, expected.astype(found.dtype), 1e-6 * max(depth, 16) ** 0.5)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_conv_equals_its_definition(compiler: Compiler, case: tuple, threads: int) -> None:
+DEPTHWISE = [
+    ((1, 5, 14, 14), (5, 1, 3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 5),
+    ((2, 3, 7, 7), (3, 1, 3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 3),
+    ((1, 3, 30, 29), (6, 1, 5, 3), (2, 2), (2, 1, 2, 0), (1, 1), 3),
+    ((1, 2, 61, 70), (2, 1, 3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 2),
+    ((1, 2, 20, 17), (2, 1, 3, 3), (1, 1), (2, 2, 2, 2), (2, 2), 2),
+    ((1, 2, 9, 40), (4, 1, 2, 4), (3, 3), (0, 1, 2, 3), (2, 1), 2),
+    ((2, 4, 50), (4, 1, 5), (2,), (2, 1), (1,), 4),
+    ((1, 2, 1, 3), (2, 1, 3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 2),
+    ((1, 2, 3, 2), (2, 1, 3, 3), (2, 2), (1, 5, 1, 5), (1, 1), 2),
+]
+
+
+def run(
+    compiler: Compiler, name: str, node: str, values: dict[str, Array], shape: tuple, **options: Any
+) -> Array:
+    """The output of one node; every operand but x is constant, unless `options` say otherwise."""
+    fixed = options.pop("constants", [n for n in values if n != "x"])
+    declared = ", ".join(declaration(n, v.shape, options.get("dtype", "float")) for n, v in values.items())
+    options.pop("dtype", None)
+    text = f"""<ir_version: 10, opset_import: ["": 21]>
+        g ({declared}) => ({declaration("y", shape)}) {{ {node} }}"""
+    model = harness.model_of(text, {n: values[n] for n in fixed})
+    (found,) = harness.run_group(
+        harness.implementation(name, REGISTRY),
+        harness.group_of(model, REGISTRY),
+        {n: v for n, v in values.items() if n not in fixed},
+        compiler,
+        **options,
+    )
+    return found
+
+
+def operands(case: tuple) -> tuple[dict[str, Array], Array]:
+    """Random x, weights and bias, and the output by definition."""
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(s).astype(np.float32) for s in case[:2])
     b = rng.standard_normal(w.shape[0]).astype(np.float32)
     expected = convolve(x, w, *case[2:]) + b.reshape(-1, *[1] * (x.ndim - 2))
-    model = harness.model_of(
-        f"""<ir_version: 10, opset_import: ["": 21]>
-        g ({declaration("x", x.shape)}, {declaration("w", w.shape)}, {declaration("b", b.shape)})
-        => ({declaration("y", expected.shape)}) {{ y = Conv <{attributes(case)}> (x, w, b) }}""",
-        {"w": w, "b": b},
-    )
-    (found,) = harness.run_group(
-        harness.implementation("conv.implicit_gemm", REGISTRY),
-        harness.group_of(model, REGISTRY),
-        {"x": x},
-        compiler,
-        threads=threads,
-    )
-    close(found, expected, w[0].size)
+    return {"x": x, "w": w, "b": b}, expected
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("case", [*CASES, *DEPTHWISE], ids=str)
+def test_conv_equals_its_definition(compiler: Compiler, case: tuple, threads: int) -> None:
+    values, expected = operands(case)
+    node = f"y = Conv <{attributes(case)}> (x, w, b)"
+    found = run(compiler, "conv.implicit_gemm", node, values, expected.shape, threads=threads)
+    close(found, expected, values["w"][0].size)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("case", DEPTHWISE, ids=str)
+def test_depthwise_conv_equals_its_definition(compiler: Compiler, case: tuple, threads: int) -> None:
+    values, expected = operands(case)
+    node = f"y = Conv <{attributes(case)}> (x, w, b)"
+    found = run(compiler, "conv.depthwise", node, values, expected.shape, threads=threads)
+    close(found, expected, values["w"][0].size)

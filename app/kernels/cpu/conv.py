@@ -5,6 +5,8 @@ only a block is ever written: a chunk of the reduction times a block of output p
 Small images are better off `turned`: pixels are the rows of a tile, channels its columns.
 """
 
+from app.kernels.cpu.epilogue import ALONG, FIXED, run_source
+from app.kernels.cpu.expressions import Recipe
 from app.kernels.cpu.gemm import product_library
 from app.kernels.cpu.tiles import lanes_of
 
@@ -36,6 +38,7 @@ SIZES = (
     "panel_row",
     "sums_row",
     "sums_size",
+    "spare_size",
     "work_step",  # elements of workspace per thread
     "y_channel",  # distances in the output
     "y_base",
@@ -120,7 +123,7 @@ def pack(x, taps, tap_count, first, count, d, h, w, rows, columns, stride_d, str
             channel += 1
 """
 
-_STORE = """
+_REGROUP = """
 @njit(error_model="numpy", boundscheck=False)
 def regroup(x, x_row, k, n, out):
     # [k][x_row] to one [k][rows] panel for each group of pixels, as `product` walks them.
@@ -138,24 +141,10 @@ def regroup(x, x_row, k, n, out):
                 for r in range(size):
                     to[p * size + r] = x[p * x_row + i + r]
         i += size
-
-
-@njit(error_model="numpy", boundscheck=False)
-def store_run(v, v_step, y, y_step, n, bias, residual, low, high, flags):
-    if flags & RESIDUAL:
-        for j in range(n):
-            u = v[j * v_step] + bias + residual[j * y_step]
-            u = low if u < low else u
-            y[j * y_step] = high if u > high else u
-    else:
-        for j in range(n):
-            u = v[j * v_step] + bias
-            u = low if u < low else u
-            y[j * y_step] = high if u > high else u
 """
 
 _IMPLICIT = """
-def kernel(x, weights, y, bias, residual, scalars, taps, valid, sizes, work, begin, end, thread):
+def kernel(x, weights, y, bias, residual, scalars, taps, valid, sizes, work{operands}, begin, end, thread):
     {unpack} = {sizes}
     depth = channels * tap_count
     parts = (outputs + part_m - 1) // part_m
@@ -164,10 +153,11 @@ def kernel(x, weights, y, bias, residual, scalars, taps, valid, sizes, work, beg
     panel_count = (outputs + COLUMNS - 1) // COLUMNS
     sums = at(work, thread * work_step)
     spare = at(sums, sums_size)
-    panels = at(spare, ROWS * COLUMNS)
+    panels = at(spare, spare_size)
     pixel_panels = at(panels, (block_k + 1) * panel_row)
     v_channel, v_pixel = (1, sums_row) if turned else (sums_row, 1)
     before = -1
+    keeps = chunks > 1
     for unit in range(begin, end):
         part, image = unit % parts, unit // parts
         start = image % blocks * block_n
@@ -195,7 +185,7 @@ def kernel(x, weights, y, bias, residual, scalars, taps, valid, sizes, work, beg
             for i in range(m0, m1, block_m):
                 m = min(block_m, m1 - i)
                 row, channel = group * outputs + i, image * outputs + i
-                mine = at(sums, (i - m0) * v_channel)
+                mine = at(sums, (i - m0) * v_channel * keeps)
                 if turned:
                     panel = at(weights, ((group * panel_count + i // COLUMNS) * depth + k0) * COLUMNS)
                     product(pixel_panels, True, k, 1, 0, panel, COLUMNS, depth * COLUMNS, k,
@@ -211,21 +201,21 @@ def kernel(x, weights, y, bias, residual, scalars, taps, valid, sizes, work, beg
                 if not last or not staged:
                     continue
                 for j in range(m):
-                    addend = bias[row + j] if flags & ROW_BIAS else bias[0] * 0
+                    addend = bias[row + j] if flags & ROW_BIAS else bias[0]
                     from_ = at(mine, j * v_channel)
                     if not scatter:
                         place = (channel + j) * y_channel + start
-                        store_run(from_, v_pixel, at(y, place), 1, n, addend, at(residual, place),
-                                  scalars[LOW], scalars[HIGH], flags)
+                        run(from_, v_pixel, at(y, place), 1, n, addend, at(residual, place), scalars, flags,
+                            spare{places})
                         continue
                     line, column, done = start // columns, start % columns, 0
                     while done < n:
-                        run = min(columns - column, n - done)
+                        length = min(columns - column, n - done)
                         place = (channel + j) * y_channel + y_base + line // rows * y_d
                         place += line % rows * y_h + column * y_w
-                        store_run(at(from_, done * v_pixel), v_pixel, at(y, place), y_w, run, addend,
-                                  at(residual, place), scalars[LOW], scalars[HIGH], flags)
-                        done += run
+                        run(at(from_, done * v_pixel), v_pixel, at(y, place), y_w, length, addend,
+                            at(residual, place), scalars, flags, spare{places})
+                        done += length
                         column = 0
                         line += 1
 """
@@ -236,23 +226,43 @@ def packing_library(dtype: str, lanes: int) -> str:
     return _PACKING.format(dtype=dtype, vector=lanes_of(dtype, lanes))
 
 
-def emit_implicit(dtype: str, lanes: int) -> tuple[str, ...]:
+# Where operands of a recipe begin for output channel j of the block: by their name, the offset.
+PLACES = {"same": "place", "channel": "row + j", "plane": "channel + j", "scalar": "0"}
+
+
+def emit_implicit(
+    dtype: str, lanes: int, recipe: Recipe = (), operands: tuple[tuple[str, str], ...] = ()
+) -> tuple[str, ...]:
     """The module of a convolution as an implicit matrix product.
 
     x: T[batch, groups * channels, d, h, w]; y, residual: T[batch, groups * outputs, ...];
     weights: packed, or T[groups * outputs, channels * tap_count]; bias: T[groups * outputs];
     scalars: T[4], see `generator`; taps: int64[tap_count, 5], offsets of a tap along the axes and the
     output columns [low, high) where it is valid; valid: uint8[tap_count, valid_row];
-    sizes: int64, see SIZES; work: per thread.
+    sizes: int64, see SIZES; work: per thread; then the operands of the recipe.
     Units are parts of `part_m` output channels (fastest), blocks of `block_n` pixels, groups, batch.
+
+    Args:
+        dtype: T.
+        lanes: float32 in a register.
+        recipe: what follows bias, residual and limits.
+        operands: (place, element type) of the recipe's inputs after the first; see PLACES.
     """
     kernel = _IMPLICIT.format(
-        unpack=", ".join(SIZES), sizes=", ".join(f"sizes[{i}]" for i in range(len(SIZES)))
+        unpack=", ".join(SIZES),
+        sizes=", ".join(f"sizes[{i}]" for i in range(len(SIZES))),
+        operands="".join(f", x{i}" for i in range(len(operands))),
+        places="".join(f", at(x{i}, {PLACES[place]})" for i, (place, _) in enumerate(operands)),
     )
     head = (
-        "from numba import njit\n"
-        "from app.kernels.cpu.generator import ACCUMULATE, HIGH, LOW, RESIDUAL, ROW_BIAS, at\n"
+        "from app.kernels.cpu.generator import at\n"
+        "from app.kernels.cpu.tiles import ACCUMULATE, ROW_BIAS\n"
         "from LIBRARY0 import COLUMNS, ROWS, SMALL, product\n"
         "from LIBRARY1 import pack, pack_same\n"
     )
-    return product_library(dtype, lanes), packing_library(dtype, lanes), head + _STORE + kernel
+    advances = tuple((ALONG if place == "same" else FIXED, kind) for place, kind in operands)
+    return (
+        product_library(dtype, lanes),
+        packing_library(dtype, lanes),
+        run_source(dtype, recipe, advances) + head + _REGROUP + kernel,
+    )

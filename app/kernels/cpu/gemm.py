@@ -11,8 +11,9 @@ from app.kernels.cpu.tiles import SHAPES, lanes_of
 # A ragged tile is computed whole into `spare` (T[ROWS * COLUMNS]) and finished by plain loops.
 _PRODUCT = """\
 from numba import njit, types
-from app.kernels.cpu.generator import (
-    ACCUMULATE, ALPHA, BETA, CLAMP, COLUMN_BIAS, HIGH, LOW, RESIDUAL, ROW_BIAS, SCALE, at, tile,
+from app.kernels.cpu.generator import at, tile
+from app.kernels.cpu.tiles import (
+    ACCUMULATE, ALPHA, BETA, CLAMP, COLUMN_BIAS, HIGH, LOW, RESIDUAL, ROW_BIAS, SCALE,
 )
 
 T, N, B = types.CPointer(types.{dtype}), types.int64, types.boolean
@@ -163,7 +164,8 @@ def emit(dtype: str, lanes: int) -> tuple[str, ...]:
     """
     head = (
         "from numba import njit\n"
-        "from app.kernels.cpu.generator import ACCUMULATE, at, copier\n"
+        "from app.kernels.cpu.generator import at, copier\n"
+        "from app.kernels.cpu.tiles import ACCUMULATE\n"
         "from LIBRARY0 import COLUMNS, ROWS, product\n"
         f'copy = copier("{dtype}", {lanes_of(dtype, lanes)}, 1)\n'
     )

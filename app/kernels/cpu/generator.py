@@ -16,6 +16,19 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from app.kernels.cpu.tiles import (
+    ACCUMULATE,
+    ALPHA,
+    BETA,
+    CLAMP,
+    COLUMN_BIAS,
+    HIGH,
+    LOW,
+    RESIDUAL,
+    ROW_BIAS,
+    SCALE,
+)
+
 ELEMENTS = {
     "float32": (types.float32, ll.FloatType(), 4),
     "float64": (types.float64, ll.DoubleType(), 8),
@@ -24,9 +37,6 @@ ELEMENTS = {
     "int64": (types.int64, ll.IntType(64), 8),
     "uint64": (types.uint64, ll.IntType(64), 8),
 }
-# What a tile does with its sums before it stores them, in this order.
-ACCUMULATE, SCALE, ROW_BIAS, COLUMN_BIAS, RESIDUAL, CLAMP = 1, 2, 4, 8, 16, 32
-ALPHA, BETA, LOW, HIGH = 0, 1, 2, 3  # places in the scalars of a tile
 
 PREFETCH = 16  # steps of the reduction ahead: rows of B lie apart, which no hardware prefetcher sees
 
@@ -275,19 +285,9 @@ def tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4) -> An
             v.store(x, v.at(v.at(c, builder.mul(_int(r), c_row)), j))
         builder.ret_void()
 
-    def generate(context, builder, _signature, values):
-        # A function of its own, so that registers are allotted to the tile alone.
-        kind = ll.FunctionType(ll.VoidType(), [x.type for x in values])
-        function = ll.Function(builder.module, kind, f"tile_{dtype}_{rows}x{columns}x{lanes}")
-        function.linkage = "internal"
-        function.attributes.add("noinline")
-        write(ll.IRBuilder(function.append_basic_block("entry")), function.args)
-        builder.call(function, values)
-        return context.get_dummy_value()
-
     def body(_context, a, a_row, a_k, m, b, b_k, k, c, c_row, sums, sums_row, row_bias, row_bias_step,
              column_bias, residual, residual_row, scalars, flags):  # fmt: skip
-        return signature, generate
+        return signature, _outlined(f"tile_{dtype}_{rows}x{columns}x{lanes}", write)
 
     return intrinsic(body)
 
@@ -352,6 +352,48 @@ def copier(dtype: str, lanes: int, stride: int) -> Any:
     return intrinsic(body)
 
 
+def rows_copier(dtype: str, lanes: int, stride: int) -> Any:
+    """An intrinsic that copies rows.
+
+    copy(y, y_row, x, x_row, rows, n): y[r * y_row + i] = x[r * x_row + i * stride] for r < rows,
+    i < n. Up to lanes - 1 zeros follow each row. x is read at valid places only.
+    """
+    scalar = ELEMENTS[dtype][0]
+    address, number = types.CPointer(scalar), types.int64
+    signature = types.void(address, number, address, number, number, number)
+
+    def generate(context, builder, _signature, values):
+        y, y_row, x, x_row, rows, n = values
+        v = _Vectors(builder, dtype, lanes)
+        wide = lanes * stride
+        every = ll.Constant(ll.VectorType(_I32, lanes), [i * stride for i in range(lanes)])
+        ours = ll.Constant(ll.VectorType(_I1, wide), [int(i % stride == 0) for i in range(wide)])
+
+        def pick(vector: Any) -> Any:
+            return builder.shuffle_vector(vector, ll.Constant(vector.type, ll.Undefined), every)
+
+        # A strided vector ends with elements that belong to no lane, so one more must be valid.
+        whole = builder.and_(builder.sub(n, _int(int(stride > 1))), _int(-lanes))
+        rest = builder.sub(n, whole)
+        mask = builder.and_(v.below(rest, lanes=wide, divide=stride), ours)
+        ragged = builder.icmp_signed(">", rest, _int(0))
+        with cgutils.for_range(builder, rows) as row:
+            source = v.at(x, builder.mul(row.index, x_row))
+            target = v.at(y, builder.mul(row.index, y_row))
+            with cgutils.for_range_slice(builder, _int(0), whole, _int(lanes)) as (start, _):
+                part = v.load(v.at(source, builder.mul(start, _int(stride))), wide)
+                v.store(pick(part), v.at(target, start))
+            with builder.if_then(ragged):
+                part = v.masked_load(v.at(source, builder.mul(whole, _int(stride))), mask, wide)
+                v.store(pick(part), v.at(target, whole))
+        return context.get_dummy_value()
+
+    def body(_context, y, y_row, x, x_row, rows, n):
+        return signature, generate
+
+    return intrinsic(body)
+
+
 def selector(dtype: str, lanes: int) -> Any:
     """An intrinsic that copies where a mask says so.
 
@@ -378,3 +420,98 @@ def selector(dtype: str, lanes: int) -> Any:
         return signature, generate
 
     return intrinsic(body)
+
+
+def taps_tile(dtype: str, lanes: int, rows: int, columns: int) -> Any:
+    """An intrinsic that computes `rows` x `columns * lanes` pixels of one channel's convolution.
+
+    It is called as
+        tile(x, x_row, offsets, weights, taps, m, y, y_row, last_y, residual, residual_row, last_residual,
+             bias, scalars, flags)
+    and computes, for rows i < m, y[i * y_row + j] as the sum over taps t of
+    weights[t] * x[i * x_row + offsets[t] + j], plus, as `flags` ask, bias[0] (ROW_BIAS) and
+    residual[i * residual_row + j] (RESIDUAL), limited (CLAMP). Row m - 1 goes to `last_y` and takes
+    `last_residual` instead. x must be readable for all rows.
+    """
+    scalar = ELEMENTS[dtype][0]
+    address, number = types.CPointer(scalar), types.int64
+    signature = types.void(
+        address, number, types.CPointer(types.int64), address, number, number, address, number, address,
+        address, number, address, address, address, number,
+    )  # fmt: skip
+
+    def write(builder, values):
+        (x, x_row, offsets, weights, taps, m, y, y_row, last_y, residual, residual_row, last_residual,
+         bias, scalars, flags) = values  # fmt: skip
+        v = _Vectors(builder, dtype, lanes)
+        starts = [v.at(x, builder.mul(_int(r), x_row)) for r in range(rows)]
+        before = builder.block
+        head, body, end = (builder.append_basic_block(s) for s in ("head", "body", "end"))
+        builder.branch(head)
+        builder.position_at_end(head)
+        t = builder.phi(_I64)
+        t.add_incoming(_int(0), before)
+        sums = [builder.phi(v.type) for _ in range(rows * columns)]
+        for phi in sums:
+            phi.add_incoming(v.zero, before)
+        builder.cbranch(builder.icmp_signed("<", t, taps), body, end)
+        builder.position_at_end(body)
+        offset = builder.load(v.at(offsets, t))
+        w = v.broadcast(v.at(weights, t))
+        for i, phi in enumerate(sums):
+            place = v.at(v.at(starts[i // columns], offset), i % columns * lanes)
+            phi.add_incoming(v.fma(v.load(place), w, phi), body)
+        t.add_incoming(builder.add(t, _int(1)), body)
+        builder.branch(head)
+        builder.position_at_end(end)
+
+        def has(flag: int) -> Any:
+            return builder.icmp_unsigned("!=", builder.and_(flags, _int(flag)), _int(0))
+
+        ended = builder.append_basic_block("ended")
+        for r in range(rows):
+            go = builder.append_basic_block("row")
+            builder.cbranch(builder.icmp_signed("<", _int(r), m), go, ended)
+            builder.position_at_end(go)
+            is_last = builder.icmp_signed("==", _int(r + 1), m)
+            to = builder.select(is_last, last_y, v.at(y, builder.mul(_int(r), y_row)))
+            add = builder.select(is_last, last_residual, v.at(residual, builder.mul(_int(r), residual_row)))
+            row = list(sums[r * columns : (r + 1) * columns])
+            row = _choose(builder, has(ROW_BIAS), row, lambda _j, u: v.add(u, v.broadcast(bias)))
+            row = _choose(
+                builder, has(RESIDUAL), row,
+                lambda j, u, add=add: v.add(u, v.load(v.at(add, j * lanes))),
+            )  # fmt: skip
+            if v.floating:
+                row = _choose(
+                    builder, has(CLAMP), row,
+                    lambda _j, u: v.clamp(
+                        u, v.broadcast(v.at(scalars, LOW)), v.broadcast(v.at(scalars, HIGH))
+                    ),
+                )  # fmt: skip
+            for j, u in enumerate(row):
+                v.store(u, v.at(to, j * lanes))
+        builder.branch(ended)
+        builder.position_at_end(ended)
+        builder.ret_void()
+
+    def body(_context, x, x_row, offsets, weights, taps, m, y, y_row, last_y, residual, residual_row,
+             last_residual, bias, scalars, flags):  # fmt: skip
+        return signature, _outlined(f"taps_{dtype}_{rows}x{columns}x{lanes}", write)
+
+    return intrinsic(body)
+
+
+def _outlined(name: str, write: Any) -> Any:
+    """Code for a call of a function of its own, so that registers are allotted to it alone."""
+
+    def generate(context, builder, _signature, values):
+        kind = ll.FunctionType(ll.VoidType(), [x.type for x in values])
+        function = ll.Function(builder.module, kind, builder.module.get_unique_name(name))
+        function.linkage = "internal"
+        function.attributes.add("noinline")
+        write(ll.IRBuilder(function.append_basic_block("entry")), function.args)
+        builder.call(function, values)
+        return context.get_dummy_value()
+
+    return generate

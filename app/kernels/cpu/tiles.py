@@ -1,10 +1,14 @@
-"""Shapes of register tiles, and the packing of constant operands for them; NumPy only."""
+"""Shapes and flags of register tiles, and the packing of constant operands for them; NumPy only."""
 
 from typing import Any
 
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+
+# What a tile does with its sums before it stores them, in this order.
+ACCUMULATE, SCALE, ROW_BIAS, COLUMN_BIAS, RESIDUAL, CLAMP = 1, 2, 4, 8, 16, 32
+ALPHA, BETA, LOW, HIGH = 0, 1, 2, 3  # places in the scalars of a tile
 
 # float32 lanes of a register: rows of a tile, rows of the small tile for what is left over,
 # vectors of columns, unroll. 6 x 2 accumulators are what 16 registers hold; unrolling further
@@ -43,8 +47,8 @@ def columns_of(dtype: str, lanes: int) -> int:
 
 
 def spare(dtype: str, lanes: int) -> int:
-    """Elements of the scratch tile of a product."""
-    return SHAPES[lanes][0] * columns_of(dtype, lanes)
+    """Elements of the scratch tile of a product, which is also the buffer of an epilogue."""
+    return max(SHAPES[lanes][0] * columns_of(dtype, lanes), 256)
 
 
 def pack_columns(b: Array, width: int) -> Array:

@@ -15,16 +15,15 @@ from app.engine.cost import flops, roofline
 from app.engine.plan import Argument, Constant, Group, KernelCall, Workspace
 from app.engine.registry import Implementation, Known
 from app.kernels.cpu import tiles
-from app.kernels.cpu.conv import SIZES
+from app.kernels.cpu.conv import PLACES, SIZES
+from app.kernels.cpu.tiles import CLAMP, RESIDUAL, ROW_BIAS
 
 Array = np.ndarray[Any, Any]
 
 DTYPES = ("float32", "float64", "int32", "uint32", "int64", "uint64")
-# Flags of a tile, as in app.kernels.cpu.generator, which planning does not import.
-ROW_BIAS, RESIDUAL, CLAMP = 4, 16, 32
 
 
-def _refusal(group: Group, _known: Known) -> str | None:
+def refusal(group: Group, _known: Known) -> str | None:
     """What no convolution of this backend computes."""
     for value in (*group.inputs, *group.outputs):
         if graph.is_dynamic(value):
@@ -43,6 +42,9 @@ def _refusal(group: Group, _known: Known) -> str | None:
     epilogue = epilogues.read(group, 1)
     if isinstance(epilogue, str):
         return epilogue
+    strange = next((v for v, kind in epilogue.operands if kind not in PLACES), None)
+    if strange is not None:
+        return f"operand {strange.name!r} varies along other axes than the channels"
     bias = graph.input_at(group.anchor, 2)
     if epilogue.biases and bias is not None and not graph.is_constant(bias):
         return f"two biases, of which {bias.name!r} changes between runs"
@@ -54,7 +56,7 @@ def _transpose_refusal(group: Group, known: Known) -> str | None:
     assert weights is not None
     if not graph.is_constant(weights):
         return f"weights {weights.name!r} change between runs; this one sorts them by residue offline"
-    return _refusal(group, known)
+    return refusal(group, known)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,9 +151,7 @@ def _turned_cost(window: Window, dtype: str, lanes: int) -> float:
 def _tile_rows(rows: int, lanes: int) -> int:
     """Rows that tiles compute."""
     large, small = tiles.SHAPES[lanes][:2]
-    return sum(
-        large if size > small else small for _, size in tiles.row_groups(rows, max(rows, 1), lanes)
-    )
+    return sum(large if size > small else small for _, size in tiles.row_groups(rows, max(rows, 1), lanes))
 
 
 def _splits(window: Window, block_n: int, threads: int) -> int:
@@ -187,14 +187,19 @@ def _call(group: Group, part: Part, known: Known) -> KernelCall:
     assert kind is not None
     dtype, lanes = kind.name, known.target.vector_lanes
     window, blocks = part.window, _blocks(part, dtype, known)
-    bias, residual, scalars, flags = _epilogue_arguments(group, kind)
-    staged = blocks.turned or part.steps is not None
+    bias, residual, scalars, flags = epilogue_arguments(group, kind)
+    epilogue = epilogues.read(group, 1)
+    assert not isinstance(epilogue, str)
+    staged = blocks.turned or part.steps is not None or bool(epilogue.recipe)
     panel_row = blocking.panel_row(blocks.n, kind.itemsize)
-    sums_row = blocking.panel_row(blocks.part if blocks.turned else blocks.n, kind.itemsize)
+    # Sums stay from chunk to chunk of the reduction; without chunks each block is stored at once.
+    channels = blocks.part if window.depth > blocks.k else blocks.m
+    sums_row = blocking.panel_row(channels if blocks.turned else blocks.n, kind.itemsize)
     sums = 0
     if staged or window.depth > blocks.k:
-        sums = sums_row * (blocks.n if blocks.turned else blocks.part)
-    work = sums + tiles.spare(dtype, lanes) + (blocks.k + 1) * panel_row + blocks.turned * blocks.k * blocks.n
+        sums = sums_row * (blocks.n if blocks.turned else channels)
+    spare = tiles.spare(dtype, lanes)
+    work = sums + spare + (blocks.k + 1) * panel_row + blocks.turned * blocks.k * blocks.n
     valid = np.zeros((1, 1), np.uint8)
     if window.is_same:
         valid = window.valid_pixels(window.pixels + 64)  # whole vectors are read
@@ -221,6 +226,7 @@ def _call(group: Group, part: Part, known: Known) -> KernelCall:
         "panel_row": panel_row,
         "sums_row": sums_row,
         "sums_size": sums,
+        "spare_size": spare,
         "work_step": work,
         "y_channel": math.prod(graph.static_shape(y)[2:]),
         "y_base": part.base,
@@ -241,6 +247,7 @@ def _call(group: Group, part: Part, known: Known) -> KernelCall:
         ("uint8*", Constant(valid)),
         ("int64*", Constant(np.array([sizes[name] for name in SIZES], np.int64))),
         (pointer, Workspace(work * kind.itemsize, per_thread=True)),
+        *epilogue.arguments,
     )
     units = window.batch * window.groups * -(-window.pixels // blocks.n) * -(-window.outputs // blocks.part)
     return KernelCall(
@@ -248,7 +255,7 @@ def _call(group: Group, part: Part, known: Known) -> KernelCall:
         tuple(t for t, _ in operands),
         tuple(a for _, a in operands),
         units,
-        static=(dtype, lanes),
+        static=(dtype, lanes, *epilogue.static),
         takes_thread=True,
     )
 
@@ -264,7 +271,7 @@ def _packed(part: Part, blocks: Blocks, name: str, lanes: int) -> Argument:
     return Constant(np.concatenate(panels), name)
 
 
-def _epilogue_arguments(group: Group, kind: np.dtype[Any]) -> tuple[Argument, Argument, Argument, int]:
+def epilogue_arguments(group: Group, kind: np.dtype[Any]) -> tuple[Argument, Argument, Argument, int]:
     """Bias, residual, scalars and flags of the tiles."""
     epilogue = epilogues.read(group, 1)
     assert not isinstance(epilogue, str)
@@ -308,13 +315,7 @@ def _cost(parts: Parts) -> Callable[[Group, Known], float]:
 
 
 def _inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
-    """The residual, unless the convolution reads it too; every element is read before it is stored."""
-    epilogue = epilogues.read(group, 1)
-    assert not isinstance(epilogue, str)
-    residual = epilogue.residual
-    if residual is None or graph.is_constant(residual) or residual in group.anchor.inputs:
-        return ()
-    return ((residual, group.outputs[0]),)
+    return epilogues.inplace(group, 1)
 
 
 IMPLEMENTATIONS = (
@@ -322,7 +323,7 @@ IMPLEMENTATIONS = (
         "conv.implicit_gemm",
         "Conv",
         "numba-cpu",
-        _refusal,
+        refusal,
         _lower(_conv_parts),
         cost=_cost(_conv_parts),
         inplace=_inplace,

@@ -1,8 +1,10 @@
 """What a contraction does with its sums before it stores them: the nodes that follow the anchor.
 
-A tile adds a bias and a residual and clamps in registers, in this order.
+A tile adds biases and a residual and clamps in registers, in this order. What comes after that, or
+cannot be had that way, is a recipe that runs over sums still in cache.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +12,9 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine import graph
+from app.engine.backends.numba_cpu.recipes import recipe_of
 from app.engine.plan import Group
+from app.kernels.cpu.expressions import Recipe, stored
 
 Array = np.ndarray[Any, Any]
 
@@ -23,12 +27,28 @@ class Epilogue:
         biases: constants that are added, one element per channel or a single one, with a sign.
         residual: a value of the output's shape that is added.
         low, high: limits of the result; None where there are none.
+        recipe: what follows; its input 0 is the result so far.
+        operands: its other inputs, with the place each is read at: `same` as the output's,
+            `channel` (one element per channel), `plane` (one per channel and image), `row` (one per
+            position along all axes but the channels'), `scalar`.
     """
 
     biases: tuple[tuple[ir.Value, float], ...] = ()
     residual: ir.Value | None = None
     low: float | None = None
     high: float | None = None
+    recipe: Recipe = ()
+    operands: tuple[tuple[ir.Value, str], ...] = ()
+
+    @property
+    def static(self) -> tuple[Recipe, tuple[tuple[str, str], ...]]:
+        """Recipe and operands as a generator of kernels takes them: (place, element type)."""
+        return self.recipe, tuple((kind, str(graph.dtype(v))) for v, kind in self.operands)
+
+    @property
+    def arguments(self) -> tuple[tuple[str, ir.Value], ...]:
+        """The operands of the recipe as arguments of a kernel, with their types."""
+        return tuple((f"{stored(str(graph.dtype(v)))}*", v) for v, _ in self.operands)
 
     @property
     def clamps(self) -> bool:
@@ -56,23 +76,67 @@ class Epilogue:
 
 
 def read(group: Group, axis: int) -> Epilogue | str:
-    """The epilogue of a group, or the reason why a tile cannot apply it.
+    """The epilogue of a group, or the reason why none of this kind computes it.
 
     `axis` is the channels' axis of the anchor's output.
     """
     value = group.anchor.outputs[0]
     if len(group.outputs) > 1:
-        return f"{len(group.outputs)} values leave the group; a tile stores one"
-    found = Epilogue()
-    for node in group.epilogue:
-        operands = [v for v in node.inputs if v is not None]
-        if value not in operands:
-            return f"{node.op_type} {node.name!r} does not continue the chain"
-        following = _follow(found, node, value, axis)
+        return f"{len(group.outputs)} values leave the group; a contraction stores one"
+    found, nodes = Epilogue(), group.epilogue
+    for i, node in enumerate(nodes):
+        readers = [n for n in nodes[i:] if value in n.inputs]
+        following = _follow(found, node, value, axis) if readers == [node] else "reads a value twice"
         if isinstance(following, str):
-            return f"{node.op_type} {node.name!r} {following}"
+            return _general(found, nodes[i:], value, group, axis)
         found, value = following, node.outputs[0]
     return found
+
+
+def _general(
+    found: Epilogue, nodes: tuple[ir.Node, ...], value: ir.Value, group: Group, axis: int
+) -> Epilogue | str:
+    """The epilogue with a recipe for the remaining nodes."""
+    shape = graph.static_shape(value)
+    (output,) = group.outputs
+    if graph.shape(output) != shape or graph.dtype(output) != graph.dtype(value):
+        return (
+            f"the result is {graph.dtype(output)}{graph.shape(output)}, the sums {graph.dtype(value)}{shape}"
+        )
+    if output is not nodes[-1].outputs[0]:
+        return f"{output.name!r} is not what the last node makes"
+    formula = recipe_of(nodes, (output,), first=(value,))
+    if isinstance(formula, str):
+        return formula
+    operands = []
+    for operand in formula.operands[1:]:
+        kind = place(operand.shape, shape, axis)
+        if kind is None:
+            return (
+                f"operand {operand.value.name!r} of shape {operand.shape} is neither of shape {shape} "
+                f"nor one element, nor one for each channel"
+            )
+        operands.append((operand.value, kind))
+    return replace(found, recipe=formula.recipe, operands=tuple(operands))
+
+
+def place(shape: tuple[int, ...], output: tuple[int, ...], axis: int) -> str | None:
+    """How an operand of this shape is read along the output; None if in no way that is known."""
+    if len(shape) > len(output):
+        return None
+    axis %= len(output)
+    wide = (1,) * (len(output) - len(shape)) + shape
+    if wide == output:
+        return "same"
+    if math.prod(wide) == 1:
+        return "scalar"
+    if per_channel(shape, output, axis):
+        return "channel"
+    if wide == output[: axis + 1] + (1,) * (len(output) - axis - 1):
+        return "plane"
+    if wide == (*output[:axis], 1) and axis == len(output) - 1:
+        return "row"
+    return None
 
 
 def _follow(found: Epilogue, node: ir.Node, value: ir.Value, axis: int) -> Epilogue | str:
@@ -109,6 +173,23 @@ def per_channel(shape: tuple[int, ...], output: tuple[int, ...], axis: int) -> b
         return False
     wide = (1,) * (len(output) - len(shape)) + shape
     return all(d == 1 or (i == axis % len(output) and d == output[i]) for i, d in enumerate(wide))
+
+
+def inplace(group: Group, axis: int) -> tuple[tuple[ir.Value, ir.Value], ...]:
+    """Operands that the output may overwrite: read at the very place that is stored, and nowhere else."""
+    epilogue = read(group, axis)
+    assert not isinstance(epilogue, str)
+    (output,) = group.outputs
+    same = [v for v, kind in epilogue.operands if kind == "same"]
+    if epilogue.residual is not None:
+        same.insert(0, epilogue.residual)
+    return tuple(
+        (value, output)
+        for value in dict.fromkeys(same)
+        if not graph.is_constant(value)
+        and value not in group.anchor.inputs
+        and graph.dtype(value) == graph.dtype(output)
+    )
 
 
 def _limit(found: Epilogue, node: ir.Node) -> Epilogue | str:

@@ -150,9 +150,7 @@ def of_conv(node: ir.Node) -> Window:
         pads = _three(tuple((n + lower) // 2 for n in needed), 0)
     elif axes.auto_pad == "VALID":
         pads = (0, 0, 0)
-    offsets = [
-        tuple(t * d - pad for t in range(k)) for k, d, pad in zip(axes.kernel, axes.dilations, pads)
-    ]
+    offsets = [tuple(t * d - pad for t in range(k)) for k, d, pad in zip(axes.kernel, axes.dilations, pads)]
     groups = graph.attribute(node, "group", 1)
     return Window(
         axes.x[0],

@@ -1,0 +1,135 @@
+"""Convolutions with one input channel per group: direct, vectorized over the width.
+
+A strip of the channel is copied with its padding into a buffer in the first cache, columns sorted
+by their residue modulo the stride, so that every tap of a row of output pixels is one vector.
+"""
+
+from app.kernels.cpu.tiles import lanes_of
+
+# What the kernel reads from its table of sizes, in this order.
+SIZES = (
+    "filters",  # channels of the output
+    "outputs",  # per group
+    "h",
+    "w",
+    "rows",  # of the output
+    "columns",
+    "stride_h",
+    "stride_w",
+    "top",  # rows and columns of the buffer before the first of the input
+    "left",
+    "taps",
+    "strip",  # output rows whose input rows are in the buffer
+    "below",  # buffer rows that an output row reads after its first
+    "line",  # elements of a buffer row of one residue
+    "work_step",  # elements of workspace per thread
+    "flags",
+)
+
+ROWS = 4  # of the tile for wide images, which has two vectors a row
+
+_SOURCE = """\
+from numba import njit
+from app.kernels.cpu.generator import at, rows_copier, taps_tile
+from app.kernels.cpu.tiles import RESIDUAL
+
+VECTOR, ROWS = {vector}, {rows}
+wide = taps_tile("{dtype}", VECTOR, ROWS, 2)
+narrow = taps_tile("{dtype}", VECTOR, 2 * ROWS, 1)
+copy1 = rows_copier("{dtype}", VECTOR, 1)
+copy2 = rows_copier("{dtype}", VECTOR, 2)
+
+
+@njit(error_model="numpy", boundscheck=False)
+def fill(x, h, w, top, left, first, count, stride_w, line, out):
+    # Buffer rows first..first+count of a channel; what is not written is zero from before.
+    row = stride_w * line
+    inside = min(max(top - first, 0), count)
+    after = max(min(count, h + top - first), inside)
+    for i in range(inside * row):
+        out[i] = 0
+    for i in range(after * row, count * row):
+        out[i] = 0
+    for residue in range(stride_w):
+        # Column j of this residue is input column j * stride_w + residue - left.
+        skip = max((left - residue + stride_w - 1) // stride_w, 0)
+        column = skip * stride_w + residue - left
+        n = max((w - column + stride_w - 1) // stride_w, 0)
+        target, source = at(out, inside * row + residue * line + skip), at(x, (first + inside - top) * w + column)
+        if stride_w == 1:
+            copy1(target, row, source, w, after - inside, n)
+        elif stride_w == 2:
+            copy2(target, row, source, w, after - inside, n)
+        else:
+            for r in range(after - inside):
+                for j in range(n):
+                    target[r * row + j] = source[r * w + j * stride_w]
+
+
+def kernel(x, weights, y, bias, residual, scalars, offsets, sizes, work, begin, end, thread):
+    {unpack} = {sizes}
+    spare = at(work, thread * work_step)
+    spare_residual = at(spare, 2 * VECTOR)
+    buffer = at(spare_residual, 2 * VECTOR)
+    buffer_row = stride_w * line
+    step = stride_h * buffer_row
+    for i in range(work_step - 4 * VECTOR):
+        buffer[i] = 0
+    is_wide = columns > VECTOR
+    tile_rows = ROWS if is_wide else 2 * ROWS
+    width = 2 * VECTOR if is_wide else VECTOR
+    overlap = columns >= width
+    for channel in range(begin, end):
+        plane, row_bias = at(y, channel * rows * columns), at(bias, channel % filters)
+        extra = at(residual, channel * rows * columns)
+        own = at(weights, channel % filters * taps)
+        source = at(x, channel // outputs * h * w)
+        for first in range(0, rows, strip):
+            count = min(strip, rows - first)
+            fill(source, h, w, top, left, first * stride_h, (count - 1) * stride_h + 1 + below, stride_w, line,
+                 buffer)
+            for row in range(first, first + count, tile_rows):
+                m = min(tile_rows, first + count - row)
+                # Beyond the last column a vector spills into the next row, which comes later; the
+                # last row of the channel has none.
+                last = (row + m - 1) * columns
+                ends = row + m == rows
+                for column in range(0, columns, width):
+                    j = column
+                    if overlap and j + width > columns:
+                        j = columns - width
+                    to, add = at(plane, row * columns + j), at(extra, row * columns + j)
+                    to_last, add_last = at(plane, last + j), at(extra, last + j)
+                    if ends and not overlap:
+                        to_last = spare
+                        if flags & RESIDUAL:
+                            for i in range(columns):
+                                spare_residual[i] = add_last[i]
+                            add_last = spare_residual
+                    from_ = at(buffer, (row - first) * step + j)
+                    if is_wide:
+                        wide(from_, step, offsets, own, taps, m, to, columns, to_last, add, columns, add_last,
+                             row_bias, scalars, flags)
+                    else:
+                        narrow(from_, step, offsets, own, taps, m, to, columns, to_last, add, columns,
+                               add_last, row_bias, scalars, flags)
+                    if ends and not overlap:
+                        for i in range(columns):
+                            plane[last + i] = spare[i]
+"""
+
+
+def emit(dtype: str, lanes: int) -> str:
+    """The module of a depthwise convolution.
+
+    x: T[batch, groups, h, w]; y, residual: T[batch, groups * outputs, rows, columns]; weights:
+    T[groups * outputs, taps]; bias: T[groups * outputs]; offsets: int64[taps], of a tap in the
+    buffer; sizes: int64, see SIZES. Units are output channels of the batch.
+    """
+    return _SOURCE.format(
+        dtype=dtype,
+        vector=lanes_of(dtype, lanes),
+        rows=ROWS,
+        unpack=", ".join(SIZES),
+        sizes=", ".join(f"sizes[{i}]" for i in range(len(SIZES))),
+    )

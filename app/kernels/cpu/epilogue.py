@@ -1,0 +1,94 @@
+"""What follows a contraction, applied to a run of sums while they are in the first cache.
+
+A run goes through a small buffer in chunks, one simple loop a stage: the output may then be the
+memory of any operand that is read at the same place, and every loop still vectorizes, which it
+would not if a run-time check found the output's memory among the operands.
+"""
+
+from app.kernels.cpu.expressions import Recipe, lines, prelude
+from app.kernels.cpu.tiles import CLAMP, RESIDUAL, ROW_BIAS
+
+# How an operand advances along a run: with the output, or not at all.
+ALONG, FIXED = "along", "fixed"
+CHUNK = 256  # elements of the buffer
+
+_RUN = """\
+{prelude}
+from numba import njit
+
+
+@njit(error_model="numpy", boundscheck=False)
+def run(v, v_step, y, y_step, n, bias, residual, scalars, flags, buffer{operands}):
+    # y[j * y_step] = f(v[j * v_step] + bias + residual[j * y_step]), j < n.
+{fixed}
+    for first in range(0, n, {chunk}):
+        count = min({chunk}, n - first)
+        if v_step == 1:
+            for j in range(count):
+                buffer[j] = v[first + j]
+        else:
+            for j in range(count):
+                buffer[j] = v[(first + j) * v_step]
+        if flags & {row_bias}:
+            for j in range(count):
+                buffer[j] += bias
+        if flags & {residual}:
+            for j in range(count):
+                buffer[j] += residual[(first + j) * y_step]
+        if flags & {clamp}:
+            low, high = scalars[2], scalars[3]
+            for j in range(count):
+                u = low if buffer[j] < low else buffer[j]
+                buffer[j] = high if u > high else u
+{expression}
+        if y_step == 1:
+            for j in range(count):
+                y[first + j] = buffer[j]
+        else:
+            for j in range(count):
+                y[(first + j) * y_step] = buffer[j]
+"""
+
+
+def run_source(dtype: str, recipe: Recipe, operands: tuple[tuple[str, str], ...]) -> str:
+    """The text that defines `run`.
+
+    Args:
+        dtype: of sums and output.
+        recipe: what follows the residual and the limits; its input 0 is the sum so far.
+        operands: (ALONG or FIXED, element type) of its other inputs, which `run` takes last, as
+            addresses where the run begins.
+    """
+    fixed, names = [], ["buffer[j]"]
+    for i, (advance, _) in enumerate(operands):
+        if advance == FIXED:
+            fixed.append(f"    w{i} = o{i}[0]")
+        names.append(f"w{i}")
+    expression = ""
+    if recipe:
+        loops = [
+            _loop(names, dtype, recipe, operands, index) for index in ("first + j", "(first + j) * y_step")
+        ]
+        expression = f"        if y_step == 1:\n{loops[0]}\n        else:\n{loops[1]}"
+        if not any(advance == ALONG for advance, _ in operands):
+            expression = f"        if True:\n{loops[0]}"
+    return _RUN.format(
+        prelude=prelude() if recipe else "",
+        operands="".join(f", o{i}" for i in range(len(operands))),
+        fixed="\n".join(fixed),
+        chunk=CHUNK,
+        row_bias=ROW_BIAS,
+        residual=RESIDUAL,
+        clamp=CLAMP,
+        expression=expression,
+    )
+
+
+def _loop(
+    names: list[str], dtype: str, recipe: Recipe, operands: tuple[tuple[str, str], ...], index: str
+) -> str:
+    loads = [f"w{i} = o{i}[{index}]" for i, (way, _) in enumerate(operands) if way == ALONG]
+    text = lines(recipe, names, (dtype, *(kind for _, kind in operands)))
+    result = f"v{len(names) + len(recipe) - 1}"
+    body = [*loads, *text, f"buffer[j] = {result}"]
+    return "\n".join(["            for j in range(count):", *(f"                {line}" for line in body)])

@@ -157,6 +157,8 @@ def _refusal(group: Group, known: Known) -> str | None:
     epilogue = epilogues.read(group, -1)
     if isinstance(epilogue, str):
         return epilogue
+    if epilogue.recipe:
+        return "the product applies biases, a residual and limits, no further expression"
     if epilogue.clamps and kind.kind != "f":
         return "limits apply to floating point only"
     found = _addends(group, _PRODUCTS[node.op_type](node), epilogue)

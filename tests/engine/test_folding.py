@@ -197,8 +197,10 @@ def test_a_branch_that_returns_an_outer_value_is_inlined(tmp_path: Path) -> None
 
 
 def test_names_in_inlined_branches_do_not_clash(tmp_path: Path) -> None:
-    branch = "<then_branch = t () => (float[2] a) { h = Neg(x) a = Exp(h) }, else_branch = e () => (float[2] b) { b = Neg(x) }>"
-    body = f"c = Constant<value = bool {{1}}>() p = If (c) {branch} q = If (c) {branch.replace('Exp', 'Abs')} y = Add(p, q)"
+    branch = """<then_branch = t () => (float[2] a) { h = Neg(x) a = Exp(h) },
+        else_branch = e () => (float[2] b) { b = Neg(x) }>"""
+    other = branch.replace("Exp", "Abs")
+    body = f"c = Constant<value = bool {{1}}>() p = If (c) {branch} q = If (c) {other} y = Add(p, q)"
     path = saved(f"{HEAD} g (float[2] x) => (float[2] y) {{ {body} }}", tmp_path)
     compilation = canonical(path)
     assert sorted(operators(compilation.graph)) == ["Abs", "Add", "Exp", "Neg"]

@@ -192,8 +192,8 @@ def test_a_normalization_folds_into_the_convolution_before_it(
     attributes: str, weight: tuple[int, ...], shape: str, result: str, bias: bool, tmp_path: Path
 ) -> None:
     weights = {"w": normal(*weight), **statistics(weight[0])} | ({"b": normal(weight[0])} if bias else {})
-    body = f"c = Conv<{attributes}>(x, w{', b' if bias else ''}) y = BatchNormalization<epsilon = 0.01>(c, s, t, m, v)"
-    body = body.replace("<>", "")
+    conv = f"Conv<{attributes}>(x, w{', b' if bias else ''})".replace("<>", "")
+    body = f"c = {conv} y = BatchNormalization<epsilon = 0.01>(c, s, t, m, v)"
     signature = f"(float[{shape}] x) => (float[{result}] y)"
     assert simplified(signature, body, tmp_path, weights) == ["Conv"]
 

@@ -5,7 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 
 SLOWEST = 12  # operators shown
@@ -17,7 +24,7 @@ def progress_bar(console: Console) -> Progress:
         SpinnerColumn(),
         TextColumn("{task.description:<14}"),
         BarColumn(bar_width=30),
-        TextColumn("{task.completed:>3.0f}/{task.total:<3.0f}"),
+        MofNCompleteColumn(),
         TimeElapsedColumn(),
         console=console,
     )

@@ -433,6 +433,20 @@ def test_sequence_map_goes_through_several_sequences_in_step() -> None:
         np.testing.assert_allclose(z, x * k + y - c, rtol=1e-5)
 
 
+def test_a_function_of_scores_may_read_captured_values() -> None:
+    preview = '<ir_version: 13, opset_import: ["": 26, "ai.onnx.preview": 1]>'
+    body = "b (float[B, H, L, S] s) => (float[B, H, L, S] t) { t = Add (s, bias) }"
+    model = text_model(
+        f"""{preview} g (float[1, 2, 3, 4] q, float[1, 2, 3, 3] bias) => (float[1, 2, 3, 4] y) {{
+            y = ai.onnx.preview.FlexAttention (q, q, q) <score_mod = {body}>
+        }}"""
+    )
+    q, bias = floats(1, 2, 3, 4), floats(1, 2, 3, 3, seed=1)
+    (found,) = outputs_of(model, q=q, bias=bias)
+    scores = np.exp(q @ q.swapaxes(2, 3) / 2 + bias)
+    np.testing.assert_allclose(found, scores / scores.sum(-1, keepdims=True) @ q, rtol=1e-4)
+
+
 def test_a_branch_may_return_an_empty_optional_value() -> None:
     model = text_model(
         f"""{HEADER} g (bool full, float[2] x) => (bool has) {{

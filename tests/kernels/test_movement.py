@@ -182,6 +182,23 @@ def test_blocks_move_between_depth_and_space(
     np.testing.assert_array_equal(y, reference(body, {"x": x})[0])
 
 
+def test_pairs_of_elements_move_as_one(registry: Registry, compiler: Compiler) -> None:
+    for shape, dtype in (((5, 40, 2), "float32"), ((9, 33, 4), "uint8"), ((7, 21, 2), "float16")):
+        x = counting(shape, dtype)
+        body = "Transpose <perm = [1, 0, 2]> (x)"
+        (y,) = run_node(registry, compiler, "transpose.strided", body, {"x": x}, threads=2)
+        np.testing.assert_array_equal(y, x.transpose(1, 0, 2))
+        (call,) = implementation("transpose.strided", registry).lower(
+            node_group(registry, body, {"x": x}), known()
+        )
+        assert call.types[0] == f"uint{8 * x.itemsize * shape[-1]}*"
+    odd = {"x": counting((6, 3)), "s": np.array([1]), "e": np.array([3]), "a": np.array([1])}
+    (y,) = run_node(
+        registry, compiler, "slice.strided", "Slice (x, s, e, a)", {"x": odd.pop("x")}, odd
+    )  # starts between two pairs
+    np.testing.assert_array_equal(y, counting((6, 3))[:, 1:3])
+
+
 def test_long_rows_are_shared_among_threads(registry: Registry, compiler: Compiler) -> None:
     x, z = counting((2, 5000)), counting((2, 3000)) + 20000
     (y,) = run_node(

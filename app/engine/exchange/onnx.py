@@ -1,36 +1,52 @@
-"""Export as plain ONNX that other runtimes run."""
+"""Export as one plain ONNX file that any runtime can run."""
 
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 
-from app.engine.passes.infer_types import BOUND
+from app.engine.errors import ModelTooLargeError
+from app.engine.passes.infer_types import bound_inputs
+
+LARGEST = 2**31 - 1  # byte; what one protobuf message can hold
 
 
 def export(model: ir.Model, path: Path) -> None:
     """Write a graph with the names, order and types of its original inputs and outputs.
 
-    An input that was bound to a value stays in the signature, unread. Same graph, same bytes.
+    An input that was bound to a value stays in the signature; nothing reads it. What tools noted
+    on nodes and values, paths of whoever exported the model among them, is left out. The same
+    graph gives the same bytes.
+
+    Raises:
+        ModelTooLargeError: the weights do not fit into one file.
     """
+    nbytes = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
+    if nbytes > LARGEST:
+        raise ModelTooLargeError(f"the graph has {nbytes} byte of weights, one ONNX file holds {LARGEST}")
     proto = ir.to_proto(model)
     inputs = list(proto.graph.input)
-    for position, value, _ in model.meta.get(BOUND, ()):
-        inputs.insert(position, ir.serde.serialize_value(value))
+    for bound in bound_inputs(model):
+        inputs.insert(bound.position, ir.to_proto(bound.value))
     del proto.graph.input[:]
     proto.graph.input.extend(inputs)
     _strip(proto.graph)
     del proto.metadata_props[:]
+    proto.ClearField("doc_string")
+    proto.producer_name, proto.producer_version = "stowplan", ""
     path.write_bytes(proto.SerializeToString(deterministic=True))
 
 
 def _strip(graph: onnx.GraphProto) -> None:
-    """Drop what tools noted on nodes and values: paths and traces of whoever exported the model."""
+    """Drop comments and metadata, nested graphs included."""
     del graph.metadata_props[:]
     graph.ClearField("doc_string")
     for value in (*graph.input, *graph.output, *graph.value_info):
         del value.metadata_props[:]
         value.ClearField("doc_string")
+    for tensor in graph.initializer:
+        del tensor.metadata_props[:]
+        tensor.ClearField("doc_string")
     for node in graph.node:
         del node.metadata_props[:]
         node.ClearField("doc_string")

@@ -1,48 +1,113 @@
-"""Stopgap."""
+"""Reduces a graph to its canonical form: static types, few operators, nothing superfluous."""
 
-import logging
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from onnx_ir.passes import common as c
-from onnx_shape_inference import infer_symbolic_shapes
-from onnxscript.optimizer import fold_constants
+import onnx_ir as ir
 
+from app.engine import folding, graph, inference, merging, naming, simplification
+from app.engine.errors import GraphError
 from app.engine.plan import Compilation
+from app.engine.rewrite import rewrite
 
-logging.getLogger("onnxscript").setLevel(logging.ERROR)
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Canonicalize:
+    """Inference and folding as one fixpoint: shapes fold shape arithmetic, which gives new shapes.
+
+    `growth` is by how many bytes folded constants may make the model grow.
+    """
+
+    growth: int = 2**30
+
     name: ClassVar[str] = "canonicalize"
     reads: ClassVar[tuple[str, ...]] = ()
     writes: ClassVar[tuple[str, ...]] = ()
     keeps: ClassVar[tuple[str, ...]] = ()
 
     def __call__(self, compilation: Compilation) -> Compilation:
+        """The canonical graph, in place; what stays dynamic is named in the notes.
+
+        Raises:
+            GraphError: the type of a value cannot be told.
+        """
         model = compilation.model
-        c.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
-        for _ in range(5):
-            before = model.graph.num_nodes()
-            infer_symbolic_shapes(model, warn_on_missing=False)
-            fold_constants(
-                model,
-                should_fold=lambda n: True if n.op_type == "ConstantOfShape" else None,
-                input_size_limit=1 << 22,
-                output_size_limit=1 << 24,
-            )
-            c.RemoveUnusedNodesPass()(model)
-            if model.graph.num_nodes() == before:
+        declared = {v.name or "": v.dtype for v in model.graph.outputs}
+        lift_initializers(model)
+        rows = (*folding.rows(folding.Budget(self.growth)), *simplification.ROWS)
+        applied: Counter[str] = Counter()
+        while True:
+            round_ = rewrite(model.graph, rows)
+            round_ += merging.merge(model.graph)
+            if not round_:
                 break
-        c.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
-        c.LiftSubgraphInitializersToMainGraphPass()(model)
-        try:
-            c.IdentityEliminationPass()(model)
-        except Exception:
-            pass
-        c.RemoveUnusedNodesPass()(model)
-        c.NameFixPass()(model)
-        c.TopologicalSortPass()(model)
-        infer_symbolic_shapes(model, warn_on_missing=False)
-        return compilation
+            applied += round_
+            inference.infer(model)
+        drop_unused(model.graph)
+        naming.make_unique(model)
+        _check_types(model, declared)
+        return replace(compilation, notes=(*compilation.notes, *_notes(applied, model)))
+
+
+def lift_initializers(model: ir.Model) -> None:
+    """Initializers of nested graphs become initializers of the main graph."""
+    for inner in model.graphs():
+        if inner is model.graph:
+            continue
+        for name, value in tuple(inner.initializers.items()):
+            if value.is_graph_input():
+                continue
+            inner.initializers.pop(name)
+            if value.is_graph_output():
+                value = _copied_in(inner, value)
+            count = 0
+            while value.name in model.graph.initializers:
+                count += 1
+                value.name = f"{name}.{count}"
+            model.graph.register_initializer(value)
+
+
+def _copied_in(inner: ir.Graph, value: ir.Value) -> ir.Value:
+    """A constant that can leave the nested graph, which keeps an Identity of it as its output."""
+    lifted = ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=value.const_value)
+    copy = ir.Node("", "Identity", [lifted], name=f"{value.name}.copy")
+    output = copy.outputs[0]
+    output.name, output.type, output.shape = f"{value.name}.copy", value.type, value.shape
+    inner.append(copy)
+    value.replace_all_uses_with(output, replace_graph_outputs=True)
+    return lifted
+
+
+def drop_unused(main: ir.Graph) -> None:
+    """Remove initializers that nothing reads."""
+    for name, value in tuple(main.initializers.items()):
+        if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+            del main.initializers[name]
+
+
+def _check_types(model: ir.Model, declared: dict[str, ir.DataType | None]) -> None:
+    for node in model.graph:
+        for value in node.outputs:
+            if value.name and value.type is None:
+                raise GraphError(
+                    f"{node.op_type} {node.name!r}: the type of its output {value.name!r} cannot be told",
+                    pointer=f"node:{node.name}",
+                )
+    for value in model.graph.outputs:
+        expected = declared[value.name or ""]
+        if expected not in (None, ir.DataType.UNDEFINED, value.dtype):
+            raise GraphError(
+                f"output {value.name!r} is declared as {expected.name}, but the graph computes "
+                f"{value.dtype.name if value.dtype else 'no tensor'}",
+                pointer=f"value:{value.name}",
+            )
+
+
+def _notes(applied: Counter[str], model: ir.Model) -> list[str]:
+    notes = [f"{rule}: {count}" for rule, count in sorted(applied.items())]
+    dynamic = [v.name or "" for v in graph.values(model.graph) if v.name and graph.is_dynamic(v)]
+    if dynamic:
+        shown = ", ".join(dynamic[:20]) + (", ..." if len(dynamic) > 20 else "")
+        notes.append(f"{len(dynamic)} values are known only when the graph runs: {shown}")
+    return notes

@@ -1,22 +1,34 @@
-"""Bind what is known of the inputs, then infer shape and type of every value."""
+"""Binds what is known of the inputs, then infers the type of every value."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
-from onnx_shape_inference import infer_symbolic_shapes
 
-from app.engine import graph
+from app.engine import graph, inference
 from app.engine.errors import InputError
 from app.engine.plan import Compilation
 
-BOUND = "stowplan.bound_inputs"  # key of model.meta: (position, name, type, shape) of inputs that became constants
+BOUND = "stowplan.bound_inputs"  # key in model.meta of the inputs that became constants
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
+class BoundInput:
+    """An input that was bound to a value: no longer an input of the plan, still one of the export.
+
+    `position` counts among all inputs of the file. `value` belongs to no graph any more.
+    """
+
+    position: int
+    value: ir.Value
+    array: np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class InferTypes:
-    """Dimensions first (a free one is an error), values second, inference third."""
+    """Every input gets a static shape; bound values become constants; types follow from these."""
 
     name: ClassVar[str] = "infer_types"
     reads: ClassVar[tuple[str, ...]] = ()
@@ -24,110 +36,168 @@ class InferTypes:
     keeps: ClassVar[tuple[str, ...]] = ()
 
     def __call__(self, compilation: Compilation) -> Compilation:
-        """The same graph with types on its values.
+        """The same graph, bound and typed, in place.
 
         Raises:
-            InputError: a binding names no input, contradicts the model, or leaves a dimension free.
+            InputError: a binding fits no input, or a dimension is left free.
+            GraphError: operands do not fit an operator.
         """
         bindings = compilation.bindings
-        inputs = {v.name or "": v for v in compilation.graph.inputs}
-        for field, named in (("input_shapes", bindings.shapes), ("input_values", bindings.values)):
-            for name in named:
-                if name not in inputs:
-                    raise InputError(
-                        f"input {name!r} is unknown; the model has {', '.join(map(repr, inputs)) or 'none'}",
-                        pointer=f"/{field}/{name}",
-                    )
-        _bind_shapes(inputs, compilation)
-        _bind_values(compilation)
-        # What the file declares of inner values and outputs is unreliable; inference says it anew.
-        for node in compilation.graph:
-            for value in node.outputs:
-                value.shape = None
-        infer_symbolic_shapes(compilation.model, warn_on_missing=False)
+        model = compilation.model
+        for pointer, names in (("input_shapes", bindings.shapes), ("input_values", bindings.values)):
+            _check_names(model.graph, names, pointer)
+        bind_shapes(model.graph, bindings.shapes)
+        bind_values(model, bindings.values)
+        for value in model.graph.inputs:
+            _check_static(value)
+        inference.forget(model)
+        inference.forget_bodies(model)
+        inference.infer(model)
         return compilation
 
 
-def _bind_shapes(inputs: dict[str, ir.Value], compilation: Compilation) -> None:
-    symbols: dict[str, int] = {}
-    for name, value in inputs.items():
-        if name in compilation.bindings.shapes:
-            value.shape = _bound(name, value, compilation.bindings.shapes[name], symbols)
-    for name, value in inputs.items():
-        if value.shape is None or not isinstance(value.type, ir.TensorType | None):
-            if isinstance(value.type, ir.SequenceType | ir.OptionalType):
-                continue
+def bound_inputs(model: ir.Model) -> tuple[BoundInput, ...]:
+    """The inputs that were bound to values, in order of position."""
+    found: tuple[BoundInput, ...] = model.meta.get(BOUND, ())
+    return found
+
+
+def _check_names(main: ir.Graph, names: Mapping[str, object], option: str) -> None:
+    known = [v.name or "" for v in main.inputs]
+    for name in names:
+        if name not in known:
             raise InputError(
-                f"input {name!r} has no rank: bind it with input_shapes", pointer=f"/input_shapes/{name}"
+                f"no input is called {name!r}; the model has {', '.join(map(repr, known)) or 'none'}",
+                pointer=f"/{option}/{name}",
             )
-        if name in compilation.bindings.values:
-            value.shape = ir.Shape([1 if not _is_fixed(d) else d for d in value.shape])
-        dims = [d if _is_fixed(d) else symbols.get(str(getattr(d, "value", None)), d) for d in value.shape]
-        free = [
-            f"{axis} ({getattr(d, 'value', None) or 'unnamed'})"
-            for axis, d in enumerate(dims)
-            if not _is_fixed(d)
-        ]
-        if free:
-            raise InputError(
-                f"input {name!r}: dimension {', '.join(free)} is free; bind it with input_shapes, for example "
-                f'{{"{name}": {[d if _is_fixed(d) else 1 for d in dims]}}}',
-                pointer=f"/input_shapes/{name}",
-            )
-        value.shape = ir.Shape(dims)
 
 
-def _is_fixed(dim: object) -> bool:
-    """A dimension that is not positive is unknown: exporters write -1. Zero elements are legal."""
-    return isinstance(dim, int) and dim >= 0
+def free_dimension(dimension: int | ir.SymbolicDim) -> str | None:
+    """The name of a free dimension, empty where it has none; None for a fixed one.
+
+    Exporters write negative numbers or question marks where they know nothing.
+    """
+    if isinstance(dimension, int):
+        return "" if dimension < 0 else None
+    name = dimension.value or ""
+    return name if any(c.isalnum() for c in name) else ""
 
 
-def _bound(name: str, value: ir.Value, given: tuple[int, ...], symbols: dict[str, int]) -> ir.Shape:
+def bind_shapes(main: ir.Graph, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Set the shapes of inputs; a name bound by one input is bound for all.
+
+    Raises:
+        InputError: a shape has another rank or contradicts the model, itself or another one.
+    """
+    sizes: dict[str, tuple[int, str]] = {}  # by name of a dimension: size, and the input that said so
+    for value in main.inputs:
+        shape = shapes.get(value.name or "")
+        if shape is not None:
+            _bind_shape(value, shape, sizes)
+    for value in main.inputs:
+        if value.shape is not None:
+            dims = [
+                sizes[name][0] if (name := free_dimension(d)) and name in sizes else d for d in value.shape
+            ]
+            value.shape = ir.Shape(dims)
+
+
+def _bind_shape(value: ir.Value, shape: tuple[int, ...], sizes: dict[str, tuple[int, str]]) -> None:
+    name = value.name or ""
     pointer = f"/input_shapes/{name}"
-    if any(d < 0 for d in given):
-        raise InputError(
-            f"input {name!r}: dimensions must not be negative, found {list(given)}", pointer=pointer
+    if any(d < 0 for d in shape):
+        raise InputError(f"input {name!r}: shape {list(shape)} has a negative dimension", pointer=pointer)
+    if isinstance(value.type, ir.SequenceType | ir.OptionalType):
+        raise InputError(f"input {name!r} is no tensor and has no shape to bind", pointer=pointer)
+    if value.shape is not None:
+        if len(value.shape) != len(shape):
+            raise InputError(
+                f"input {name!r}: the model expects {len(value.shape)} dimensions, "
+                f"found {len(shape)} in {list(shape)}",
+                pointer=pointer,
+            )
+        for axis, (declared, given) in enumerate(zip(value.shape, shape)):
+            free = free_dimension(declared)
+            if free is None and declared != given:
+                raise InputError(
+                    f"input {name!r}: dimension {axis} is {declared} in the model, found {given}",
+                    pointer=pointer,
+                )
+            if free and sizes.setdefault(free, (given, name))[0] != given:
+                size, other = sizes[free]
+                raise InputError(
+                    f"input {name!r}: dimension {axis} ({free!r}) is {size} in {other!r}, found {given}",
+                    pointer=pointer,
+                )
+    value.shape = ir.Shape(shape)
+
+
+def bind_values(model: ir.Model, values: Mapping[str, float | int | bool]) -> None:
+    """Make constants of inputs. A free dimension of such an input is taken to be 1.
+
+    Raises:
+        InputError: the input is no tensor of numbers, or its type cannot hold the value.
+    """
+    bound = []
+    for position, value in enumerate(tuple(model.graph.inputs)):
+        name = value.name or ""
+        if name not in values:
+            continue
+        if value.shape is not None:
+            dims = [d if free_dimension(d) is None else 1 for d in value.shape]
+            value.shape = ir.Shape(dims)
+        array = _filled(value, values[name])
+        title = f"{name}.bound"
+        fixed = ir.Value(
+            name=title,
+            type=value.type,
+            shape=ir.Shape(array.shape),
+            const_value=ir.tensor(array, dtype=value.dtype, name=title),
         )
-    if value.shape is None:
-        return ir.Shape(given)
-    declared = [d if _is_fixed(d) else getattr(d, "value", None) for d in value.shape]
-    if len(declared) != len(given):
+        model.graph.register_initializer(fixed)
+        value.replace_all_uses_with(fixed, replace_graph_outputs=True)
+        model.graph.inputs.remove(value)
+        bound.append(BoundInput(position, value, array))
+    if bound:
+        model.meta[BOUND] = (*bound_inputs(model), *bound)
+
+
+def _filled(value: ir.Value, given: float | int | bool) -> np.ndarray[Any, Any]:
+    """The value in the input's type and shape."""
+    pointer = f"/input_values/{value.name}"
+    kind = graph.dtype(value) if graph.is_tensor(value) else None
+    if kind is None or value.shape is None:
         raise InputError(
-            f"input {name!r}: the model declares {len(declared)} dimensions {declared}, given are {list(given)}",
+            f"input {value.name!r} cannot be bound to a value: it is no tensor of numbers of known rank",
             pointer=pointer,
         )
-    for axis, (dim, bound) in enumerate(zip(declared, given, strict=True)):
-        if isinstance(dim, int) and dim != bound:
-            raise InputError(
-                f"input {name!r}: dimension {axis} is {dim} in the model, {bound} was given", pointer=pointer
-            )
-        if isinstance(dim, str):  # exporters give one name to different sizes: it is only a default
-            symbols.setdefault(dim, bound)
-    return ir.Shape(given)
+    shape = graph.static_shape(value)
+    try:
+        with np.errstate(all="ignore"):
+            array = np.full(shape, np.asarray(given).astype(kind), kind)
+    except (OverflowError, ValueError, TypeError):
+        raise InputError(
+            f"input {value.name!r} is {kind}, which cannot hold {given!r}", pointer=pointer
+        ) from None
+    if kind.kind in "iub" and not np.all(array == given):
+        raise InputError(f"input {value.name!r} is {kind}, which cannot hold {given!r}", pointer=pointer)
+    return array
 
 
-def _bind_values(compilation: Compilation) -> None:
-    """An input that is bound to a value becomes an initializer; the signature is kept for the export."""
-    model = compilation.model
-    for position, value in reversed(list(enumerate(model.graph.inputs))):
-        name = value.name or ""
-        if name not in compilation.bindings.values:
-            continue
-        given = compilation.bindings.values[name]
-        kind = graph.dtype(value)
-        if kind is None:
+def _check_static(value: ir.Value) -> None:
+    """Refuse a tensor with a free dimension, and tell how to bind it."""
+    if isinstance(value.type, ir.SequenceType | ir.OptionalType):
+        return
+    name = value.name or ""
+    pointer = f"/input_shapes/{name}"
+    if value.shape is None:
+        raise InputError(f"input {name!r}: its rank is unknown; bind its shape", pointer=pointer)
+    free = [(axis, free_dimension(d)) for axis, d in enumerate(value.shape)]
+    for axis, label in free:
+        if label is not None:
+            shape = ["?" if free_dimension(d) is not None else d for d in value.shape]
             raise InputError(
-                f"input {name!r} is no tensor and cannot be bound", pointer=f"/input_values/{name}"
+                f"input {name!r}: dimension {axis}{f' ({label!r})' if label else ''} is free; "
+                f"bind its shape, [{', '.join(map(str, shape))}]",
+                pointer=pointer,
             )
-        array = np.full(graph.static_shape(value), given, kind)
-        constant = ir.Value(
-            name=f"{name}.bound",
-            type=value.type,
-            shape=value.shape,
-            const_value=ir.tensor(array, name=f"{name}.bound"),
-        )
-        model.graph.inputs.remove(value)
-        model.graph.register_initializer(constant)
-        value.replace_all_uses_with(constant)
-        rows = model.meta.setdefault(BOUND, [])
-        rows.insert(0, (position, value, array))

@@ -1,4 +1,4 @@
-"""Maximum and minimum that keep NaN, and numbers of another value's type, as single instructions.
+"""Maximum and minimum that keep NaN, of numbers and vectors, and numbers of another value's type.
 
 A comparison in Python either loses a NaN on one side or costs a branch; `llvm.maximum` does
 neither, and LLVM vectorizes a reduction made of it without fast-math.
@@ -13,13 +13,14 @@ from numba.extending import intrinsic
 def _extremum(name: str, comparison: str):
     def typed(_context, a, b):
         def generate(_context, builder, signature, values):
-            kind = signature.return_type
+            lanes = getattr(signature.return_type, "lanes", 0)
+            kind = signature.return_type.dtype if lanes else signature.return_type
             p, q = values
             if isinstance(kind, types.Float):
                 function = cgutils.get_or_insert_function(
                     builder.module,
                     ll.FunctionType(p.type, [p.type, p.type]),
-                    f"llvm.{name}.f{kind.bitwidth}",
+                    f"llvm.{name}.{f'v{lanes}' if lanes else ''}f{kind.bitwidth}",
                 )
                 return builder.call(function, (p, q), fastmath=("nsz",))
             compare = builder.icmp_signed if kind.signed else builder.icmp_unsigned
@@ -32,13 +33,13 @@ def _extremum(name: str, comparison: str):
 
 @intrinsic
 def maximum(_context, a, b):
-    """The larger of two numbers of one type; NaN if either is NaN."""
+    """The larger of two numbers or vectors of one type; NaN if either is NaN."""
     return _extremum("maximum", ">")(_context, a, b)
 
 
 @intrinsic
 def minimum(_context, a, b):
-    """The smaller of two numbers of one type; NaN if either is NaN."""
+    """The smaller of two numbers or vectors of one type; NaN if either is NaN."""
     return _extremum("minimum", "<")(_context, a, b)
 
 

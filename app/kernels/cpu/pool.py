@@ -1,8 +1,9 @@
 """Sliding windows over one to three spatial axes, row-major: maximum, average, Lp norm.
 
 A window is separable: an output row first reduces its input rows over depth and height into a
-scratch row (unit stride), which has its padding cells around it, and then reduces that row along
-the width without any bounds check.
+scratch row, which has its padding cells around it, and then reduces that row along the width
+without any bounds check. Some rows take the first step before any takes the second, because a
+load that overlaps two stores still under way has to wait for both.
 """
 
 from dataclasses import dataclass
@@ -14,7 +15,11 @@ from app.kernels.cpu.extrema import like
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One operation as Python expressions of an element `v`, partial results `a`, `b`, the result `t`."""
+    """One operation as Python expressions, for numbers and vectors alike.
+
+    `element` is what an input `v` contributes, `step` joins partial results `a` and `b`, `finish`
+    makes the output of the result `t` and the number of elements `n`.
+    """
 
     start: str
     element: str
@@ -23,111 +28,194 @@ class Window:
 
 
 WINDOWS = {
-    "max": Window("lowest", "v", "maximum(a, b)", "t"),
-    "average": Window("0", "v", "a + b", "t / (rows_counted * counted[o])"),
-    "lp1": Window("0", "abs(v)", "a + b", "t"),
-    "lp2": Window("0", "v * v", "a + b", "math.sqrt(t)"),
+    "max": Window("lowest", "{v}", "maximum({a}, {b})", "{t}"),
+    "average": Window("0", "{v}", "{a} + {b}", "{t} / {n}"),
+    "lp1": Window("0", "abs({v})", "{a} + {b}", "{t}"),
+    "lp2": Window("0", "{v} * {v}", "{a} + {b}", "math.sqrt({t})"),
 }
 
 _SOURCE = """\
 import math
 
-from numba import float32, float64, int8, int32, int64, uint8
+from numba import float32, float64, int8, uint8
 
 from app.kernels.cpu.extrema import maximum
+from app.kernels.cpu.vectors import evens, load, odds, splat, store
 
 
 def kernel(
-    x, y, t_row, slices_counted, lines_counted, counted,
-    d, h, w, od, oh, ow, kd, kh, kw, sd, sh, sw, pd, ph, pw, dd, dh, dw, span,
+    x, y, padded, slices, lines, slices_counted, lines_counted, counted,
+    size, d, h, w, od, oh, ow, kw, sw, pw, slice_step, line_step, dw, span, rows,
     begin, end, thread,
 ):
-    s = thread * span
-    for i in range(s, s + span):
-        t_row[i] = {start}
-    for unit in range(begin, end):
-        oy = unit % oh
-        oz = unit // oh % od
-        plane = unit // oh // od
-        rows_counted = slices_counted[oz] * lines_counted[oy]
-        filled = False
-        for kz in range(kd):
-            z = oz * sd - pd + kz * dd
-            if z < 0 or z >= d:
-                continue
-            for ky in range(kh):
-                line = oy * sh - ph + ky * dh
-                if line < 0 or line >= h:
-                    continue
-                at = ((plane * d + z) * h + line) * w
-                into = s + pw
-                if filled:
-                    for i in range(w):
-                        v = x[at + i]
+    spare = thread * ({L} + rows * span)
+    base = spare + {L}
+    reach = -(-w // {L}) * {L}  # elements that vectors read of a row of x, those of the next one too
+    padding = splat({start}, {L})
+    for i in range(base, base + rows * span):
+        padded[i] = {start}
+    oy = begin % oh
+    oz = begin // oh % od
+    plane = begin // oh // od
+    for band in range(begin, end, rows):
+        next_band = min(band + rows, end)
+        ny, nz = oy, oz
+        s = base
+        for unit in range(band, next_band):
+            depth, height = slices[2 * oz + 1], lines[2 * oy + 1]
+            corner = ((plane * d + slices[2 * oz]) * h + lines[2 * oy]) * w
+            last = corner + (depth - 1) * slice_step + (height - 1) * line_step
+            into = s + pw
+            if depth == 0 or height == 0:
+                for i in range(0, w, {L}):
+                    store(padded, into + i, padding)
+            elif last + reach > size:  # vectors would read beyond x
+                for i in range(w):
+                    one = {start}
+                    for kz in range(depth):
+                        for ky in range(height):
+                            more = x[corner + kz * slice_step + ky * line_step + i]
+                            one = {step_one}
+                    padded[into + i] = one
+            elif depth == 1 and height == {unrolled}:
+                for i in range(0, w, {L}):
+{down}
+                    store(padded, into + i, a)
+            else:
+                for i in range(0, w, {L}):
+                    v = load(x, corner + i, {L})
+                    a = {element}
+                    for ky in range(1, height):
+                        v = load(x, corner + ky * line_step + i, {L})
                         b = {element}
-                        a = t_row[into + i]
-                        t_row[into + i] = {step}
-                else:
-                    filled = True
-                    for i in range(w):
-                        v = x[at + i]
-                        t_row[into + i] = {element}
-        if not filled:
-            for i in range(s + pw, s + pw + w):
-                t_row[i] = {start}
-        out = unit * ow
+                        a = {step}
+                    for kz in range(1, depth):
+                        for ky in range(height):
+                            v = load(x, corner + kz * slice_step + ky * line_step + i, {L})
+                            b = {element}
+                            a = {step}
+                    store(padded, into + i, a)
+            store(padded, into + w, padding)  # over what the last vector wrote beyond the row
+            s += span
+            oy += 1
+            if oy == oh:
+                oy = 0
+                oz += 1
+                if oz == od:
+                    oz = 0
+                    plane += 1
+        s = base
+        for unit in range(band, next_band):
+            rows_counted = slices_counted[nz] * lines_counted[ny]
+            ny += 1
+            if ny == oh:
+                ny = 0
+                nz = nz + 1 if nz + 1 < od else 0
+            out = unit * ow
 {along}
+            s += span
 """
 
+# A vector of outputs may run on into the following rows, which this call writes afterwards; at
+# the end of its rows it goes through the cells before the padded row.
+_ALONG_VECTORS = """\
+            divisor = splat(rows_counted, {L})
+            for o in range(0, ow, {L}):
+                at = s + o * {stride}
+{taps}
+                result = {finish}
+                if out + o + {L} <= end * ow:
+                    store(y, out + o, result)
+                else:
+                    store(padded, spare, result)
+                    for j in range(min({L}, ow - o)):
+                        y[out + o + j] = padded[spare + j]"""
 
-def _along(row: Window, taps: int, stride: int) -> str:
-    """The loops along the width; with `taps` known one pass, else a pass per tap through y."""
-    step = str(stride) if stride else "sw"
-    if taps:
-        lines = ["for o in range(ow):", f"    a = t_row[s + o * {step}]"]
-        for k in range(1, taps):
-            lines += [f"    b = t_row[s + o * {step} + {k}]", f"    a = {row.step}"]
-        lines += ["    t = a", f"    y[out + o] = {row.finish}"]
-    else:
-        lines = [
-            "for o in range(ow):",
-            f"    y[out + o] = t_row[s + o * {step}]",
-            "for k in range(1, kw):",
-            "    for o in range(ow):",
-            "        a = y[out + o]",
-            f"        b = t_row[s + o * {step} + k * dw]",
-            f"        y[out + o] = {row.step}",
-        ]
-        if row.finish != "t":
-            lines += ["for o in range(ow):", "    t = y[out + o]", f"    y[out + o] = {row.finish}"]
-    return "\n".join("        " + line for line in lines)
-
-
-def power(p: int) -> Window:
-    """The row of the Lp norm for any p >= 1."""
-    return WINDOWS.get(f"lp{p}") or Window("0", f"abs(v) ** {p}", "a + b", f"t ** (1.0 / {p})")
+_ALONG_ELEMENTS = """\
+            for o in range(ow):
+                one = padded[s + o * sw]
+                for k in range(1, kw):
+                    more = padded[s + o * sw + k * dw]
+                    one = {step_one}
+                y[out + o] = {finish_one}"""
 
 
-def window(op: str, dtype: str, taps: int, stride: int) -> str:
-    """Source of a pooling kernel.
+def _taps(row: Window, taps: int, stride: int, lanes: int) -> str:
+    """Reduce the columns of a vector of outputs; unrolled where the number of taps is known."""
 
-    x: T[planes, d, h, w]; y: T[planes, od, oh, ow]; t_row: T[threads, span] with
-    span >= max(pw + w, (ow - 1) sw + (kw - 1) dw + 1); slices_counted: T[od],
-    lines_counted: T[oh], counted: T[ow] are how many elements of a window the average counts
-    along each axis. Kernel k, stride s, padding before p and dilation d of each axis follow.
-    Units are output rows: planes * od * oh.
+    def column(offset: str, lane: int) -> str:
+        if stride == 1:
+            return f"load(padded, at{offset}, {lanes})"
+        pick = ("evens", "odds")[lane]
+        return f"{pick}(load(padded, at{offset}, {lanes}), load(padded, at{offset} + {lanes}, {lanes}))"
+
+    step = row.step.format(a="a", b="b")
+    lines = [f"a = {column('', 0)}"]
+    for k in range(1, taps):
+        lane = k % stride
+        lines += [f"b = {column(f' + {k - lane}', lane)}", f"a = {step}"]
+    if not taps:
+        lines += ["for k in range(1, kw):", f"    b = {column(' + k * dw', 0)}", f"    a = {step}"]
+    return "\n".join(" " * 16 + line for line in lines)
+
+
+def _down(row: Window, height: int, lanes: int) -> str:
+    """Reduce the rows of a vector of columns, as many as a whole window has."""
+    lines = []
+    for k in range(height):
+        lines.append(f"v = load(x, corner + {k} * line_step + i, {lanes})")
+        lines.append(f"{'b' if k else 'a'} = {row.element.format(v='v')}")
+        if k:
+            lines.append(f"a = {row.step.format(a='a', b='b')}")
+    return "\n".join(" " * 20 + line for line in lines)
+
+
+def _window(op: str) -> Window:
+    """The operation; `lp` and a number is the norm of that order."""
+    if op in WINDOWS:
+        return WINDOWS[op]
+    p = int(op.removeprefix("lp"))
+    return Window("0", " * ".join(["abs({v})"] * p), "{a} + {b}", f"{{t}} ** (1.0 / {p})")
+
+
+def window(op: str, dtype: str, unrolled: int, taps: int, stride: int, lanes: int) -> str:
+    """Source of a pooling kernel that works on vectors of `lanes` elements.
+
+    x: T[planes, d, h, w] of `size` elements; y: T[planes, od, oh, ow]; padded:
+    T[threads, lanes + rows * span] for `rows` rows between one stage and the next, each of pw + w
+    elements or the reach of the last window, and 2 * lanes more. slices: int64[od, 2], lines:
+    int64[oh, 2]: first index inside x and number of those that a window spans; slices_counted:
+    T[od], lines_counted: T[oh], counted: T[ow + lanes]: how many the average counts. slice_step,
+    line_step: elements from tap to tap; kw, sw, pw, dw: kernel, stride, padding before and
+    dilation of the width. Units are output rows: planes * od * oh.
 
     Args:
         op: a key of WINDOWS, or `lp` and a number.
         dtype: of x and y.
+        unrolled: kh, of windows whose rows are read without a loop.
         taps: kw if it is known and dw is 1, else 0.
-        stride: sw if it is known, else 0.
+        stride: sw if it is 1 or 2, else 0.
+        lanes: elements of a vector.
     """
-    row = WINDOWS[op] if op in WINDOWS else power(int(op.removeprefix("lp")))
+    row = _window(op)
     kind = np.dtype(dtype)
     lowest = "-math.inf" if kind.kind == "f" else str(np.iinfo(kind).min)
-    start = f"{dtype}({lowest if row.start == 'lowest' else row.start})"
-    return _SOURCE.format(start=start, element=row.element, step=row.step, along=_along(row, taps, stride))
+    along = _ALONG_VECTORS if stride and op in WINDOWS else _ALONG_ELEMENTS
+    more = row.element.format(v="more")
+    text = {
+        "L": lanes,
+        "stride": stride,
+        "unrolled": unrolled,
+        "down": _down(row, unrolled, lanes),
+        "start": f"{dtype}({lowest if row.start == 'lowest' else row.start})",
+        "element": row.element.format(v="v"),
+        "step": row.step.format(a="a", b="b"),
+        "finish": row.finish.format(t="a", n=f"(divisor * load(counted, o, {lanes}))"),
+        "finish_one": row.finish.format(t="one", n="(rows_counted * counted[o])"),
+    }
+    source = _SOURCE.replace("{step_one}", row.step.format(a="one", b=more))
+    across = along.replace("{step_one}", row.step.format(a="one", b="more"))
+    return source.format(**text, along=across.format(**text, taps=_taps(row, taps, stride or 1, lanes)))
 
 
 def max_with_indices(

@@ -10,7 +10,7 @@ a thread advances its pairs together and reads the weights once for two.
 import numpy as np
 from numba import njit
 
-from app.kernels.cpu.gemm import product_source
+from app.kernels.cpu.gemm import product_library
 from app.kernels.cpu.generator import at
 from app.kernels.cpu.vectormath import sigmoid32, tanh32
 
@@ -120,17 +120,17 @@ def kernel(x, w, bias, scalars, gates, rows, k, n, block, begin, end):
         row = (unit - d * blocks) * block
         y = at(gates, (d * rows + row) * n)
         product(at(x, row * k), False, k, 1, 0, at(w, d * panels * k * COLUMNS), COLUMNS, k * COLUMNS, k,
-                y, n, min(block, rows - row), n, y, 0, bias, 0, at(bias, d * n), y, 0, scalars, COLUMN_BIAS)
+                y, n, min(block, rows - row), n, y, y, 0, bias, 0, at(bias, d * n), y, 0, scalars, COLUMN_BIAS)
 """
 
 
-def emit_projection(lanes: int) -> str:
+def emit_projection(lanes: int) -> tuple[str, ...]:
     """The module of `project` for constant weights in panels (`tiles.pack_columns`), on register tiles.
 
     bias: float32[d, n]; scalars: as a tile wants them. Units are blocks of rows: d · ceil(rows / block).
     """
-    head = "from app.kernels.cpu.generator import COLUMN_BIAS\n"
-    return head + product_source("float32", lanes) + _PROJECTION
+    head = "from app.kernels.cpu.generator import COLUMN_BIAS, at\nfrom LIBRARY0 import COLUMNS, product\n"
+    return product_library("float32", lanes), head + _PROJECTION
 
 
 @_compiled

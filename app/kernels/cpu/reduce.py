@@ -29,6 +29,7 @@ class Reduction:
     adds: bool = True
 
 
+# maximum(b, a), not (a, b): LLVM would turn the NaN of the stored `a` into a slow masked store.
 REDUCTIONS = {
     "sum": Reduction("0", "v", "a + b"),
     "mean": Reduction("0", "v", "a + b", "t / count"),
@@ -37,8 +38,8 @@ REDUCTIONS = {
     "sum_square": Reduction("0", "v * v", "a + b"),
     "log_sum": Reduction("0", "v", "a + b", "math.log(t)"),
     "prod": Reduction("1", "v", "a * b"),
-    "max": Reduction("lowest", "v", "maximum(a, b)", adds=False),
-    "min": Reduction("highest", "v", "minimum(a, b)", adds=False),
+    "max": Reduction("lowest", "v", "maximum(b, a)", adds=False),
+    "min": Reduction("highest", "v", "minimum(b, a)", adds=False),
 }
 
 _HEADER = """\

@@ -7,18 +7,39 @@ outer * blocks.
 
 from numba import njit
 
+CHUNK = 128  # elements of which only the extremum is taken before the best chunk is searched
+
 _ARG_ROWS = """\
+from numba import njit
+
+from app.kernels.cpu.extrema import maximum, minimum
+
+
+@njit
+def extremum(x, start, stop):
+    b = x[start]
+    for i in range(start + 1, stop):
+        b = {function}(b, x[i])
+    return b
+
+
 def kernel(x, y, n, begin, end):
     for row in range(begin, end):
         at = row * n
-        b = x[at]
         where = 0
-        for i in range(1, n):
-            v = x[at + i]
+        b = extremum(x, at, at + min({CHUNK}, n))
+        for c in range({CHUNK}, n, {CHUNK}):
+            v = extremum(x, at + c, at + min(c + {CHUNK}, n))
             if {better}:
                 b = v
-                where = i
-        y[row] = where
+                where = c
+        found = where
+        for i in range(where, min(where + {CHUNK}, n)):
+            v = x[at + i]
+            if v == b or (v != v and b != b):
+                found = i
+                {leave}
+        y[row] = found
 """
 
 _ARG_COLUMNS = """\
@@ -55,7 +76,12 @@ def arg_rows(op: str, last: bool) -> str:
     x: T[rows, n], n > 0; y: int64[rows]. `op` is max or min; of equals the first, or the last.
     Units are rows.
     """
-    return _ARG_ROWS.format(better=_better(op, last))
+    return _ARG_ROWS.format(
+        function={"max": "maximum", "min": "minimum"}[op],
+        better=_better(op, last),
+        leave="continue" if last else "break",
+        CHUNK=CHUNK,
+    )
 
 
 def arg_columns(op: str, last: bool) -> str:
@@ -147,12 +173,17 @@ def top_k(x, y, indices, n, k, inner, largest, begin, end):
             indices[at + i * inner] = i
         for i in range(k // 2):
             _sift(y, indices, at, inner, k // 2 - 1 - i, k, largest)
+        worst = y[at]
         for i in range(k, n):
             v = x[source + i * inner]
-            if _before(v, i, y[at], indices[at], largest):
+            # Of equals the earlier one stays; NaN, which compares as neither, goes the long way.
+            if v <= worst if largest else v >= worst:
+                continue
+            if _before(v, i, worst, indices[at], largest):
                 y[at] = v
                 indices[at] = i
                 _sift(y, indices, at, inner, 0, k, largest)
+                worst = y[at]
         for size in range(k - 1, 0, -1):
             c = at + size * inner
             v, i = y[at], indices[at]

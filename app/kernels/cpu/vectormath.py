@@ -17,8 +17,10 @@ LOG2E = f32(1.4426950408889634)
 LN2_HIGH = f32(0.693359375)  # exact in few bits: n * LN2_HIGH has no rounding error
 LN2_LOW = f32(-2.12194440e-4)
 LN2 = f32(0.6931471805599453)
-LOWEST_EXP = f32(-103.97)  # below: rounds to zero
-HIGHEST_EXP = f32(88.722839)  # above: infinity
+LOWEST_EXP = f32(-104.0)  # and below: zero
+HIGHEST_EXP = f32(89.0)  # and above: infinity
+ROUND = f32(12582912.0)  # 1.5 * 2 ** 23: float32 near it are the integers
+ROUND_BITS = np.int32(0x4B400000)
 
 
 @intrinsic
@@ -52,11 +54,16 @@ def _of_bits(_context, bits):
     return types.float32(types.int32), generate
 
 
-@numba.njit(error_model="numpy", forceinline=True)
+@numba.njit(error_model="numpy", forceinline=True, fastmath={"contract"})
 def exp32(x):
-    """E ** x, relative error 1e-7. Cephes polynomial of degree 5 on [-ln 2 / 2, ln 2 / 2]."""
+    """E ** x, relative error 1e-7. Cephes polynomial of degree 5 on [-ln 2 / 2, ln 2 / 2].
+
+    The limits are where the result is zero or infinity by itself; a comparison with NaN is false,
+    which lets NaN through. Adding ROUND puts the nearest integer into the low bits of the sum.
+    """
     t = min(max(x, LOWEST_EXP), HIGHEST_EXP)
-    n = np.floor(t * LOG2E + f32(0.5))
+    shifted = t * LOG2E + ROUND
+    n = shifted - ROUND
     r = t - n * LN2_HIGH
     r = r - n * LN2_LOW
     p = f32(1.9875691500e-4)
@@ -67,12 +74,9 @@ def exp32(x):
     p = p * r + f32(5.0000001201e-1)
     p = p * (r * r) + r + f32(1.0)
     # In two factors, so that results below 2 ** -126 are denormals and not garbage.
-    k = np.int32(n)
+    k = np.int32(_bits(shifted) - ROUND_BITS)
     half = k >> np.int32(1)
-    y = p * _power_of_two(half) * _power_of_two(k - half)
-    y = f32(math.inf) if x > HIGHEST_EXP else y
-    y = f32(0.0) if x < LOWEST_EXP else y
-    return x if x != x else y
+    return p * _power_of_two(half) * _power_of_two(k - half)
 
 
 @numba.njit(error_model="numpy", forceinline=True)

@@ -23,8 +23,9 @@ from app.engine.plan import Call, Constant, Group, KernelCall, Workspace
 from app.engine.registry import Implementation, Known
 
 BACKEND = "numba-cpu"
-LINE = 64  # bytes; scratch rows of threads do not share cache lines
-UNROLLED = (2, 3)  # kernel widths with an unrolled loop; others take a pass per tap
+VECTOR = 32  # byte; a machine with longer registers uses half of one
+BAND, ROWS = 8192, 16  # byte, rows; scratch that stays in the first cache beside the input
+UNROLLED = (2, 3)  # heights and widths of windows without a loop
 
 _OPERATIONS = {"MaxPool": "max", "AveragePool": "average"}
 
@@ -54,10 +55,21 @@ class Windows:
         """
         low = -self.before[axis] if include_pad else 0
         high = self.size[axis] + (self.after[axis] if include_pad else 0)
-        starts = np.arange(self.out[axis]) * self.strides[axis] - self.before[axis]
-        taps = starts[:, None] + np.arange(self.kernel[axis]) * self.dilations[axis]
+        taps = self._taps(axis)
         counts: npt.NDArray[np.int64] = np.count_nonzero((taps >= low) & (taps < high), axis=1)
         return counts
+
+    def inside(self, axis: int) -> npt.NDArray[np.int64]:
+        """int64[out, 2]: of each window the first index inside the input, and how many are."""
+        taps = self._taps(axis)
+        valid = (taps >= 0) & (taps < self.size[axis])
+        first = np.where(valid.any(axis=1), np.where(valid, taps, self.size[axis]).min(axis=1), 0)
+        return np.stack([first, np.count_nonzero(valid, axis=1)], axis=1)
+
+    def _taps(self, axis: int) -> npt.NDArray[np.int64]:
+        starts = np.arange(self.out[axis]) * self.strides[axis] - self.before[axis]
+        taps: npt.NDArray[np.int64] = starts[:, None] + np.arange(self.kernel[axis]) * self.dilations[axis]
+        return taps
 
 
 def _three(numbers: tuple[int, ...], fill: int) -> tuple[int, int, int]:
@@ -129,21 +141,41 @@ def _lower(group: Group, _known: Known) -> tuple[Call, ...]:
     op = _OPERATIONS.get(node.op_type) or f"lp{graph.attribute(node, 'p', 2)}"
     g = windows(node)
     dtype = np.dtype(type_name(x))
+    lanes = VECTOR // dtype.itemsize
     include_pad = bool(graph.attribute(node, "count_include_pad", 0))
-    counts = [Constant(g.counted(axis, include_pad).astype(dtype)) for axis in range(3)]
-    reach = max(
-        g.before[2] + g.size[2], (g.out[2] - 1) * g.strides[2] + (g.kernel[2] - 1) * g.dilations[2] + 1
-    )
-    span = -(-reach * dtype.itemsize // LINE) * LINE // dtype.itemsize
+    counts = [g.counted(axis, include_pad).astype(dtype) for axis in range(3)]
+    counts[2] = np.pad(counts[2], (0, lanes), constant_values=1)
+    _, h, w = g.size
+    reach = (g.out[2] - 1) * g.strides[2] + (g.kernel[2] - 1) * g.dilations[2] + 1
+    span = -(-(max(g.before[2] + w, reach) + 2 * lanes) // lanes) * lanes
+    rows = min(max(BAND // (span * dtype.itemsize), 1), ROWS)
     taps = g.kernel[2] if g.dilations[2] == 1 and g.kernel[2] in UNROLLED else 0
     stride = g.strides[2] if g.strides[2] <= 2 else 0
     return (
         KernelCall(
             "app.kernels.cpu.pool:window",
-            (pointer(x),) * 6 + ("int64",) * 19,
-            (x, y, Workspace(span * dtype.itemsize, per_thread=True), *counts, *g.numbers, span),
+            (*(pointer(x),) * 3, "int64*", "int64*", *(pointer(x),) * 3, *("int64",) * 15),
+            (
+                x,
+                y,
+                Workspace((lanes + rows * span) * dtype.itemsize, per_thread=True),
+                Constant(g.inside(0)),
+                Constant(g.inside(1)),
+                *(Constant(c) for c in counts),
+                graph.elements(x),
+                *g.size,
+                *g.out,
+                g.kernel[2],
+                g.strides[2],
+                g.before[2],
+                g.dilations[0] * h * w,
+                g.dilations[1] * w,
+                g.dilations[2],
+                span,
+                rows,
+            ),
             units=g.planes * g.out[0] * g.out[1],
-            static=(op, dtype.name, taps, stride),
+            static=(op, dtype.name, min(g.kernel[1], UNROLLED[-1]), taps, stride, lanes),
             takes_thread=True,
         ),
     )

@@ -56,16 +56,33 @@ def merged(copy: StridedCopy) -> StridedCopy:
     )
 
 
+def widened(copy: StridedCopy, itemsize: int) -> tuple[StridedCopy, int]:
+    """The same copy in larger elements, where an innermost block is as large as one: pairs of floats."""
+    block = copy.sizes[-1] if copy.sizes else 1
+    rest = (*copy.sx[:-1], *copy.sy[:-1], copy.x0, copy.y0)
+    contiguous = copy.sizes and copy.sx[-1] == copy.sy[-1] == 1
+    if not contiguous or block * itemsize not in (2, 4, 8) or any(n % block for n in rest):
+        return copy, itemsize
+    wide = StridedCopy(
+        copy.sizes[:-1],
+        tuple(n // block for n in copy.sx[:-1]),
+        tuple(n // block for n in copy.sy[:-1]),
+        copy.x0 // block,
+        copy.y0 // block,
+    )
+    return wide, itemsize * block
+
+
 def calls(copy: StridedCopy, itemsize: int, x: Argument, y: Argument) -> tuple[KernelCall, ...]:
     """The kernel calls that make a strided copy; none when it is empty."""
     if math.prod(copy.sizes) == 0:
         return ()
-    plain = merged(copy)
+    plain, itemsize = widened(merged(copy), itemsize)
     rank = len(plain.sizes)
     if rank == 0:
-        return (_line(itemsize, x, y, copy.x0, copy.y0, 1, 1, 1),)
+        return (_line(itemsize, x, y, plain.x0, plain.y0, 1, 1, 1),)
     if rank == 1:
-        return (_line(itemsize, x, y, copy.x0, copy.y0, plain.sx[0], plain.sy[0], plain.sizes[0]),)
+        return (_line(itemsize, x, y, plain.x0, plain.y0, plain.sx[0], plain.sy[0], plain.sizes[0]),)
     column = next((a for a in range(rank - 1) if plain.sx[a] == 1), None)
     if column is not None and plain.sy[-1] == 1 and plain.sx[-1] != 0:
         return (_transpose(plain, column, itemsize, x, y),)

@@ -58,9 +58,17 @@ def build(node: ir.Node, opsets: dict[str, int]) -> Compute:
     (operator,) = Evaluator(body, opsets=opsets).rt_nodes_
     names = tuple(v.name for v in captured)
     explicit = len(node.inputs)
-    if not operator.need_context():
-        return lambda values: operator.run(*values)
-    return lambda values: operator.run(*values[:explicit], context=dict(zip(names, values[explicit:])))
+    if operator.need_context():
+        return lambda values: operator.run(*values[:explicit], context=dict(zip(names, values[explicit:])))
+    bodies = [getattr(operator, a.name) for a in proto.attribute if a.type == onnx.AttributeProto.GRAPH]
+
+    def compute(values: Sequence[object | None]) -> Sequence[object]:
+        for inner in bodies:  # an operator that runs its bodies on their own inputs alone
+            inner.rt_inits_.update(zip(names, values[explicit:]))
+        results: Sequence[object] = operator.run(*values[:explicit])
+        return results
+
+    return compute
 
 
 @cache

@@ -1,0 +1,226 @@
+"""Applies rewrite rules to a graph, each where its operator occurs.
+
+Rules are indexed by operator, and a node is looked at again only when something next to it has
+changed: the cost grows with the number of nodes and of rewrites, not with the number of rules.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine import graph
+
+ANY = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """What takes the place of a node.
+
+    Attributes:
+        outputs: one per output of the node, existing values or new ones; None where an output
+            has no reader.
+        nodes: new nodes in topological order; the inputs they need exist before the old node.
+    """
+
+    outputs: Sequence[ir.Value | None]
+    nodes: Sequence[ir.Node] = ()
+
+
+Rule: TypeAlias = Callable[[ir.Node], Replacement | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A rule and the operators it looks at; ANY looks at all.
+
+    A rule must not change the graph. It creates nodes only when it returns them, because a node
+    counts as a reader from its creation on. Outputs of new nodes that replace an old output get
+    its name, type and shape; those of others the rule must state.
+    """
+
+    rule: Rule
+    ops: tuple[str, ...]
+    domain: str = ""
+    nested: bool = True  # whether it may look at nodes of nested graphs too
+
+    @property
+    def name(self) -> str:
+        """For the report."""
+        return self.rule.__name__
+
+
+def constant(array: np.ndarray[Any, Any], name: str, dtype: ir.DataType | None = None) -> ir.Value:
+    """An array as a value that new nodes can read; it becomes an initializer when they are used."""
+    return constant_of(ir.tensor(array, dtype=dtype, name=name), name)
+
+
+def constant_of(tensor: ir.TensorProtocol, name: str) -> ir.Value:
+    """A tensor as such a value."""
+    return ir.Value(
+        name=name, shape=ir.Shape(tensor.shape), type=ir.TensorType(tensor.dtype), const_value=tensor
+    )
+
+
+def value_like(like: ir.Value, name: str) -> ir.Value:
+    """A new inner value of the same type and shape."""
+    return ir.Value(name=name, shape=like.shape, type=like.type)
+
+
+def sole_reader(value: ir.Value) -> ir.Node | None:
+    """The only node that reads the value, nested graphs included; None for outputs of a graph."""
+    uses = value.uses()
+    return next(iter(uses)).node if len(uses) == 1 and not value.is_graph_output() else None
+
+
+def takes_over(new: ir.Value, old: ir.Value) -> bool:
+    """Whether `new` can stand wherever `old` does, under the old name where that is an output."""
+    if not old.is_graph_output():
+        return True
+    producer = new.producer()
+    return (
+        producer is not None
+        and producer.graph is old.producer().graph  # type: ignore[union-attr]  # a node computes it
+        and not new.is_graph_output()
+    )
+
+
+def rewrite(root: ir.Graph, rows: Iterable[Row]) -> Counter[str]:
+    """Apply the rules until none applies; how often each did.
+
+    Nested graphs are rewritten too where a row allows. New constants become initializers of `root`.
+    """
+    return _Driver(root, tuple(rows)).run()
+
+
+class _Driver:
+    def __init__(self, root: ir.Graph, rows: tuple[Row, ...]) -> None:
+        self._root = root
+        self._rows: dict[tuple[str, str], list[Row]] = {}
+        self._general = [row for row in rows if ANY in row.ops]
+        for row in rows:
+            for op in row.ops:
+                self._rows.setdefault((row.domain, op), []).append(row)
+        self._pending: deque[ir.Node] = deque(root.all_nodes())
+        self._waiting = set(self._pending)
+        self._applied: Counter[str] = Counter()
+
+    def run(self) -> Counter[str]:
+        while self._pending:
+            node = self._pending.popleft()
+            self._waiting.discard(node)
+            if node.graph is not None:
+                self._visit(node)
+        return self._applied
+
+    def _visit(self, node: ir.Node) -> None:
+        if is_dead(node):
+            self._remove(node)
+            return
+        for row in (*self._rows.get((node.domain, node.op_type), ()), *self._general):
+            if not row.nested and node.graph is not self._root:
+                continue
+            replacement = row.rule(node)
+            if replacement is not None:
+                self._applied[row.name] += 1
+                self._replace(node, replacement)
+                return
+
+    def _replace(self, node: ir.Node, replacement: Replacement) -> None:
+        owner = node.graph
+        assert owner is not None
+        for new in replacement.nodes:
+            for value in new.inputs:
+                self._register(value)
+        for index, new in enumerate(replacement.nodes):
+            if not new.name:
+                new.name = node.name if index == 0 else f"{node.name}.{index}"
+        owner.insert_before(node, replacement.nodes)
+        made = {v for n in replacement.nodes for v in n.outputs}
+        for old, new_value in zip(node.outputs, replacement.outputs, strict=True):
+            if new_value is None:
+                continue
+            self._register(new_value)
+            stand_in = self._stand_in(node, old, new_value)
+            if stand_in in made or old.is_graph_output():
+                stand_in.name = old.name
+            if stand_in in made:
+                stand_in.type = old.type if old.type is not None else stand_in.type
+                stand_in.shape = old.shape if old.shape is not None else stand_in.shape
+            self._enqueue(use.node for use in old.uses())
+            old.replace_all_uses_with(stand_in, replace_graph_outputs=True)
+        self._enqueue(replacement.nodes)
+        for new in replacement.nodes:
+            for body in graph.bodies(new):
+                self._enqueue(body.all_nodes())
+        self._remove(node)
+
+    def _stand_in(self, node: ir.Node, old: ir.Value, new: ir.Value) -> ir.Value:
+        """The new value, or an Identity of it where it cannot be an output under the old name."""
+        owner = node.graph
+        assert owner is not None
+        if takes_over(new, old):
+            return new
+        identity = ir.Node("", "Identity", [new], name=f"{node.name}.copy")
+        output = identity.outputs[0]
+        output.name, output.type, output.shape = old.name, new.type, new.shape
+        owner.insert_before(node, identity)
+        self._enqueue([identity])
+        return output
+
+    def _register(self, value: ir.Value | None) -> None:
+        """Make a new constant an initializer, under a name that is free."""
+        if value is None or value.const_value is None or value.producer() is not None:
+            return
+        if value.is_initializer() or value.is_graph_input():
+            return
+        name, count = value.name or "constant", 0
+        value.name = name
+        while value.name in self._root.initializers:
+            count += 1
+            value.name = f"{name}.{count}"
+        self._root.register_initializer(value)
+
+    def _remove(self, node: ir.Node) -> None:
+        """Remove a node that nothing reads, and what it alone kept alive."""
+        doomed = [node]
+        while doomed:
+            dead = doomed.pop()
+            if dead.graph is None:
+                continue
+            read = graph.reads(dead)
+            _detach(dead)
+            dead.graph.remove(dead, safe=True)
+            for value in read:
+                producer = value.producer()
+                if producer is not None and producer.graph is not None:
+                    if is_dead(producer):
+                        doomed.append(producer)
+                    else:
+                        self._enqueue([producer])
+                self._enqueue(use.node for use in value.uses())
+
+    def _enqueue(self, nodes: Iterable[ir.Node]) -> None:
+        for node in nodes:
+            if node not in self._waiting and node.graph is not None:
+                self._waiting.add(node)
+                self._pending.append(node)
+
+
+def is_dead(node: ir.Node) -> bool:
+    """Whether nothing reads any output of the node."""
+    return not any(v.uses() or v.is_graph_output() for v in node.outputs)
+
+
+def _detach(node: ir.Node) -> None:
+    """Make the nested graphs of a node read nothing from the graphs around it."""
+    for body in graph.bodies(node):
+        body.outputs.clear()
+        for member in body:
+            _detach(member)
+            for index in range(len(member.inputs)):
+                member.replace_input_with(index, None)

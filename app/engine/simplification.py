@@ -1,0 +1,323 @@
+"""Rules that replace operators by simpler ones: fewer kinds of nodes to plan, fewer nodes to run.
+
+Arithmetic on weights is done in double precision and rounded once. Rules that regroup floating
+point operations look at float32 and float64 only: in half precision a regrouped product may
+differ by more than rounding.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine import graph
+from app.engine.rewrite import Replacement, Row, constant, sole_reader, value_like
+
+Array = np.ndarray[Any, Any]
+
+FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+# Operators that turn a rounding error into another result; and those that hand one on to them.
+STEPS = frozenset(
+    {"Floor", "Ceil", "Round", "Mod", "Cast", "CastLike", "Equal", "Less", "LessOrEqual", "Greater"}
+    | {"GreaterOrEqual", "Sign", "QuantizeLinear", "DynamicQuantizeLinear"}
+)
+PASSING = frozenset(
+    {"Add", "Sub", "Mul", "Div", "Neg", "Abs", "Clip", "Max", "Min", "Identity", "Reshape", "Transpose"}
+    | {"Squeeze", "Unsqueeze", "Flatten", "Concat", "Slice", "Gather", "Expand"}
+)
+
+
+def scalar(value: ir.Value | None) -> float | None:
+    """The number that every element of a constant equals; None for others."""
+    array = graph.constant(value)
+    if array is None or array.size == 0 or array.dtype.kind not in "fiu":
+        return None
+    first = array.reshape(-1)[0]
+    return float(first) if bool(np.all(array == first)) else None
+
+
+def _pair(node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
+    a, b = node.inputs[0], node.inputs[1]
+    return None if a is None or b is None else (a, b)
+
+
+def _as_is(source: ir.Value, output: ir.Value) -> Replacement | None:
+    """The output is the source, if no broadcast has changed the shape."""
+    shape = graph.shape(source)
+    if shape is None or shape != graph.shape(output) or source.dtype != output.dtype:
+        return None
+    return Replacement([source])
+
+
+def drop_neutral(node: ir.Node) -> Replacement | None:
+    """x * 1 = x / 1 = x ** 1 = x + 0 = x - 0 = x."""
+    pair = _pair(node)
+    if pair is None:
+        return None
+    neutral = 0.0 if node.op_type in ("Add", "Sub") else 1.0
+    if scalar(pair[1]) == neutral:
+        return _as_is(pair[0], node.outputs[0])
+    if node.op_type in ("Add", "Mul") and scalar(pair[0]) == neutral:
+        return _as_is(pair[1], node.outputs[0])
+    return None
+
+
+def expand_power(node: ir.Node) -> Replacement | None:
+    """x ** 2 = x * x;  x ** 0.5 = sqrt(x);  x ** -1 = 1 / x."""
+    base, exponent = node.inputs[0], scalar(node.inputs[1])
+    if base is None or graph.shape(base) is None or graph.shape(base) != graph.shape(node.outputs[0]):
+        return None
+    if exponent == 2.0:
+        new = ir.Node("", "Mul", [base, base])
+    elif exponent == 0.5 and base.dtype in FLOATS:
+        new = ir.Node("", "Sqrt", [base])
+    elif exponent == -1.0 and base.dtype in FLOATS:
+        new = ir.Node("", "Reciprocal", [base])
+    else:
+        return None
+    return Replacement(new.outputs, [new])
+
+
+def multiply_by_reciprocal(node: ir.Node) -> Replacement | None:
+    """x / c = x * (1 / c), for constants whose reciprocals are normal numbers.
+
+    Off by one rounding unless c is a power of two, so not where a step function may follow.
+    """
+    x, divisor = node.inputs[0], node.inputs[1]
+    array = graph.constant(divisor)
+    if x is None or divisor is None or array is None or x.dtype not in FLOATS or array.size == 0:
+        return None
+    with np.errstate(all="ignore"):
+        reciprocal = (1.0 / array.astype(np.float64)).astype(array.dtype)
+    magnitude = np.abs(reciprocal)
+    if not np.all(np.isfinite(magnitude) & (magnitude >= np.finfo(array.dtype).tiny) & np.isfinite(array)):
+        return None
+    exact = bool(np.all(np.abs(np.frexp(array)[0]) == 0.5))
+    if not exact and reaches_step(node.outputs[0]):
+        return None
+    new = ir.Node("", "Mul", [x, constant(reciprocal, f"{divisor.name}.reciprocal")])
+    return Replacement(new.outputs, [new])
+
+
+def reaches_step(value: ir.Value) -> bool:
+    """Whether a step function reads the value, directly or through arithmetic."""
+    seen = {value}
+    pending = [value]
+    while pending:
+        for use in pending.pop().uses():
+            if use.node.op_type in STEPS:
+                return True
+            if use.node.op_type in PASSING:
+                fresh = [v for v in use.node.outputs if v not in seen]
+                seen.update(fresh)
+                pending.extend(fresh)
+    return False
+
+
+def chain_sum(node: ir.Node) -> Replacement | None:
+    """Sum(a, b, c) = (a + b) + c."""
+    if len(node.inputs) < 2:
+        return None
+    nodes: list[ir.Node] = []
+    total = node.inputs[0]
+    for term in node.inputs[1:]:
+        nodes.append(ir.Node("", "Add", [total, term]))
+        total = nodes[-1].outputs[0]
+        assert total is not None
+        # The partial sum's shape is for inference to say, where a later term broadcasts it.
+        total.name = f"{node.outputs[0].name}.{len(nodes)}"
+        total.type = node.outputs[0].type
+    return Replacement(nodes[-1].outputs, nodes)
+
+
+def resolve_auto_pad(node: ir.Node) -> Replacement | None:
+    """auto_pad as explicit pads, for static shapes.
+
+    SAME pads so that ceil(in / stride) windows fit (for ConvTranspose: so that in * stride outputs
+    remain), the odd element after the end (UPPER) or before the beginning (LOWER); VALID not at all.
+    """
+    mode = graph.attribute(node, "auto_pad", "NOTSET")
+    x, y = node.inputs[0], node.outputs[0]
+    shape = None if x is None else graph.shape(x)
+    result = graph.shape(y)
+    kernel = _kernel(node)
+    if mode == "NOTSET" or shape is None or result is None or kernel is None:
+        return None
+    if "output_shape" in node.attributes:
+        return None
+    rank = len(shape) - 2
+    strides = list(graph.attribute(node, "strides", [1] * rank))
+    dilations = list(graph.attribute(node, "dilations", [1] * rank))
+    extra = list(graph.attribute(node, "output_padding", [0] * rank))
+    begins, ends = [], []
+    for axis in range(rank):
+        window = (kernel[axis] - 1) * dilations[axis] + 1
+        size, out, stride = shape[axis + 2], result[axis + 2], strides[axis]
+        if node.op_type == "ConvTranspose":
+            total = stride * (size - 1) + extra[axis] + window - out
+            # The specification gives the odd element of a transposed convolution to the other side.
+            upper = mode != "SAME_UPPER"
+            fits = total >= 0
+        else:
+            total = 0 if mode == "VALID" else max((out - 1) * stride + window - size, 0)
+            upper = mode == "SAME_UPPER"
+            fits = (size + total - window) // stride + 1 == out
+        if not fits or (mode == "VALID" and total != 0):
+            return None
+        small, large = total // 2, total - total // 2
+        begins.append(small if upper else large)
+        ends.append(large if upper else small)
+    kept = [a for name, a in node.attributes.items() if name not in ("auto_pad", "pads", "ceil_mode")]
+    new = ir.Node(
+        "",
+        node.op_type,
+        node.inputs,
+        [*kept, ir.AttrInt64s("pads", [*begins, *ends])],
+        num_outputs=len(node.outputs),
+    )
+    return Replacement(new.outputs, [new])
+
+
+def _kernel(node: ir.Node) -> list[int] | None:
+    """Extents of the window."""
+    kernel = graph.attribute(node, "kernel_shape", None)
+    if kernel is not None:
+        return list(kernel)
+    weight = graph.input_at(node, 1)
+    shape = None if weight is None else graph.shape(weight)
+    return None if shape is None else list(shape[2:])
+
+
+def normalization_constants(node: ir.Node) -> tuple[Array, Array] | None:
+    """Scale s and shift t of an inference BatchNormalization, y = s x + t per channel.
+
+    s = scale / sqrt(variance + epsilon); t = bias - mean s; float64[c]. None in training mode,
+    where mean and variance come from the batch.
+    """
+    if graph.attribute(node, "training_mode", 0) or len(node.inputs) < 5:
+        return None
+    if any(v.uses() or v.is_graph_output() for v in node.outputs[1:]):
+        return None
+    arrays = [graph.constant(v) for v in node.inputs[1:5]]
+    if any(a is None for a in arrays) or any(a.dtype.kind != "f" for a in arrays if a is not None):
+        return None
+    scale, bias, mean, variance = (a.astype(np.float64) for a in arrays if a is not None)
+    with np.errstate(all="ignore"):
+        s = scale / np.sqrt(variance + graph.attribute(node, "epsilon", 1e-5))
+        t = bias - mean * s
+    return (s, t) if np.all(np.isfinite(s)) and np.all(np.isfinite(t)) else None
+
+
+def normalize_in_convolution(node: ir.Node) -> Replacement | None:
+    """s (W * x + b) + t = (s W) * x + (s b + t), with s and t per output channel."""
+    constants = normalization_constants(node)
+    source = node.inputs[0]
+    if constants is None or source is None:
+        return None
+    return _into_convolution(source, *constants)
+
+
+def affine_in_convolution(node: ir.Node) -> Replacement | None:
+    """A scale or shift per channel after a convolution: s (W * x) = (s W) * x; W * x + t is a bias."""
+    for index in (0, 1):
+        if index == 1 and node.op_type in ("Sub", "Div"):
+            return None
+        source, operand = node.inputs[index], node.inputs[1 - index]
+        if source is None or operand is None or not _is_convolution(source):
+            continue
+        vector = per_channel(operand, source)
+        if vector is None or graph.shape(source) != graph.shape(node.outputs[0]):
+            continue
+        ones, zeros = np.ones_like(vector), np.zeros_like(vector)
+        pairs = {"Mul": (vector, zeros), "Add": (ones, vector), "Sub": (ones, -vector)}
+        return _into_convolution(source, *pairs[node.op_type])
+    return None
+
+
+def _is_convolution(value: ir.Value) -> bool:
+    producer = value.producer()
+    return producer is not None and producer.op_type in ("Conv", "ConvTranspose") and not producer.domain
+
+
+def per_channel(operand: ir.Value, like: ir.Value) -> Array | None:
+    """A constant that broadcasts along axis 1 of `like` only, as float64[c]."""
+    array, shape = graph.constant(operand), graph.shape(like)
+    if array is None or shape is None or array.dtype.kind != "f" or array.ndim > len(shape):
+        return None
+    aligned = (1,) * (len(shape) - array.ndim) + array.shape
+    if any(d != 1 for axis, d in enumerate(aligned) if axis != 1) or aligned[1] not in (1, shape[1]):
+        return None
+    vector = array.reshape(-1).astype(np.float64)
+    return np.broadcast_to(vector, (shape[1],)) if np.all(np.isfinite(vector)) else None
+
+
+def _into_convolution(value: ir.Value, s: Array, t: Array) -> Replacement | None:
+    """The convolution that computes s y + t where y is what one computes now; s, t: float64[c]."""
+    convolution = value.producer()
+    if convolution is None or not _is_convolution(value) or sole_reader(value) is None:
+        return None
+    weight, bias = convolution.inputs[1], graph.input_at(convolution, 2)
+    w = graph.constant(weight)
+    b = graph.constant(bias) if bias is not None else np.zeros(1)
+    if weight is None or w is None or b is None or weight.dtype not in FLOATS:
+        return None
+    scaled = scale_output_channels(w, s, convolution)
+    shifted = (b.astype(np.float64) * s + t).astype(w.dtype)
+    if not np.all(np.isfinite(scaled)) or not np.all(np.isfinite(shifted)):
+        return None
+    stem = f"{weight.name}.folded"
+    inputs = [convolution.inputs[0], constant(scaled, stem), constant(shifted, f"{stem}.bias")]
+    new = ir.Node(
+        "", convolution.op_type, inputs, list(convolution.attributes.values()), name=convolution.name
+    )
+    return Replacement(new.outputs, [new])
+
+
+def scale_output_channels(w: Array, s: Array, convolution: ir.Node) -> Array:
+    """Weights with each output channel multiplied by its factor.
+
+    Conv: w[m, c / g, ...], m output channels; ConvTranspose: w[c, m / g, ...], where group i holds
+    input channels i c/g onward and output channels i m/g onward.
+    """
+    wide = w.astype(np.float64)
+    if convolution.op_type == "Conv":
+        return (wide * s.reshape(-1, *[1] * (w.ndim - 1))).astype(w.dtype)
+    groups = graph.attribute(convolution, "group", 1)
+    grouped = wide.reshape(groups, w.shape[0] // groups, *w.shape[1:])
+    factors = s.reshape(groups, 1, w.shape[1], *[1] * (w.ndim - 2))
+    return (grouped * factors).reshape(w.shape).astype(w.dtype)
+
+
+def split_normalization(node: ir.Node) -> Replacement | None:
+    """BatchNormalization(x) = x s + t where no convolution can take s and t."""
+    constants = normalization_constants(node)
+    x, y = node.inputs[0], node.outputs[0]
+    shape = None if x is None else graph.shape(x)
+    if constants is None or x is None or shape is None or len(shape) < 2 or x.dtype not in FLOATS:
+        return None
+    along = (1, -1) + (1,) * (len(shape) - 2)
+    s, t = (
+        constant(c.reshape(along).astype(x.dtype.numpy()), f"{node.name}.{label}")
+        for c, label in zip(constants, ("scale", "shift"))
+    )
+    scaled = ir.Node("", "Mul", [x, s], outputs=[value_like(y, f"{y.name}.scaled")])
+    new = ir.Node("", "Add", [scaled.outputs[0], t])
+    return Replacement(new.outputs, [scaled, new])
+
+
+def positive(axis: int, rank: int) -> int:
+    """An axis counted from the front."""
+    return axis + rank if axis < 0 else axis
+
+
+ROWS = (
+    Row(drop_neutral, ("Add", "Sub", "Mul", "Div", "Pow")),
+    Row(expand_power, ("Pow",)),
+    Row(multiply_by_reciprocal, ("Div",)),
+    Row(chain_sum, ("Sum",)),
+    Row(resolve_auto_pad, ("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool"), nested=False),
+    Row(normalize_in_convolution, ("BatchNormalization",), nested=False),
+    Row(affine_in_convolution, ("Mul", "Add", "Sub"), nested=False),
+    Row(split_normalization, ("BatchNormalization",), nested=False),
+)

@@ -1,0 +1,190 @@
+"""`stowplan optimize`: upload a model, watch its job, show what came of it."""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from app.client import DEFAULT_URL, Client, Job, ServiceFailureError, UnreachableError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """A model or a sample, a target, and what is known of the inputs."""
+    parser.add_argument("model", nargs="?", type=Path, help="ONNX file")
+    parser.add_argument("--sample", help="instead of a file: a model built on the spot, such as squeezenet")
+    parser.add_argument(
+        "--target", default="host", help="name of a target (default: host, the service's machine)"
+    )
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=1x3x224x224",
+        help="shape of an input; repeatable",
+    )
+    parser.add_argument(
+        "--value",
+        action="append",
+        default=[],
+        metavar="NAME=16000",
+        help="value of a scalar input; repeatable",
+    )
+    parser.add_argument(
+        "--range",
+        action="append",
+        default=[],
+        metavar="NAME=0:30522",
+        help="range of random integers; repeatable",
+    )
+    parser.add_argument(
+        "--tensor",
+        action="append",
+        default=[],
+        metavar="NAME=file.npy",
+        help="tensor for an input; repeatable",
+    )
+    parser.add_argument(
+        "--external", action="append", default=[], metavar="LOCATION=file", help="external data; repeatable"
+    )
+    parser.add_argument("--threads", type=int, default=1, help="threads of the executor (default: 1)")
+    parser.add_argument(
+        "--tolerance", type=float, help="largest difference, as a fraction of an output's maximum"
+    )
+    parser.add_argument("--memory-budget", type=int, metavar="BYTES", help="bytes that activations may take")
+    parser.add_argument("--out", type=Path, help="folder for the artifacts (default: stowplan-<model>)")
+    parser.add_argument("--url", default=DEFAULT_URL, help=f"address of the service (default: {DEFAULT_URL})")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit code 0 when the job succeeded, 1 when it did not, 2 for what cannot be understood."""
+    from rich.console import Console
+
+    console = Console()
+    try:
+        request = _request(arguments)
+        with Client(arguments.url) as client:
+            request["inputs"] = {k: client.put_blob(v) for k, v in _pairs(arguments.tensor, "tensor").items()}
+            model_id, name = _upload(client, arguments)
+            job = _watch(client, client.submit(model_id, target=arguments.target, **request), console)
+            return _show(client, job, arguments.out or Path(f"stowplan-{name}"), console)
+    except (ValueError, OSError) as error:
+        print(f"stowplan: {error}", file=sys.stderr)
+        return 2
+    except UnreachableError as error:
+        print(f"stowplan: {error}; start it with `make run`", file=sys.stderr)
+        return 2
+    except ServiceFailureError as error:
+        print(f"stowplan: {error}", file=sys.stderr)
+        for problem in error.errors:
+            print(f"  {problem.get('pointer', '')}: {problem.get('message', '')}", file=sys.stderr)
+        return 1
+
+
+def _request(arguments: argparse.Namespace) -> dict[str, Any]:
+    if (arguments.model is None) == (arguments.sample is None):
+        raise ValueError("give either an ONNX file or --sample")
+    options: dict[str, Any] = {"threads": arguments.threads}
+    if arguments.tolerance is not None:
+        options["tolerance"] = arguments.tolerance
+    if arguments.memory_budget is not None:
+        options["memory_budget"] = arguments.memory_budget
+    return {
+        "input_shapes": {k: _dims(k, v) for k, v in _pairs(arguments.input, "input").items()},
+        "input_values": {k: _number(k, v) for k, v in _pairs(arguments.value, "value").items()},
+        "input_ranges": {k: _range(k, v) for k, v in _pairs(arguments.range, "range").items()},
+        "options": options,
+    }
+
+
+def _pairs(given: list[str], option: str) -> dict[str, str]:
+    """NAME=TEXT; a name may hold '=' itself, so the last one divides."""
+    found = {}
+    for text in given:
+        name, sign, value = text.rpartition("=")
+        if not sign or not name:
+            raise ValueError(f"--{option}: expected NAME=VALUE, found {text!r}")
+        found[name] = value
+    return found
+
+
+def _dims(name: str, text: str) -> list[int]:
+    try:
+        return [int(d) for d in text.split("x")] if text else []
+    except ValueError:
+        raise ValueError(f"--input {name}: expected dimensions such as 1x3x224x224, found {text!r}") from None
+
+
+def _number(name: str, text: str) -> int | float | bool:
+    if text in ("true", "false"):
+        return text == "true"
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"--value {name}: expected a number, true or false, found {text!r}") from None
+
+
+def _range(name: str, text: str) -> list[int]:
+    low, _, high = text.partition(":")
+    try:
+        return [int(low), int(high)]
+    except ValueError:
+        raise ValueError(f"--range {name}: expected LOW:HIGH, found {text!r}") from None
+
+
+def _upload(client: Client, arguments: argparse.Namespace) -> tuple[str, str]:
+    """The model's id and a name for its artifacts."""
+    if arguments.model is not None:
+        external = _pairs(arguments.external, "external")
+        return client.upload(arguments.model, external).id, arguments.model.stem
+    from app import samples
+
+    if arguments.sample not in samples.SAMPLES:
+        raise ValueError(f"--sample: there are {', '.join(samples.SAMPLES)}, found {arguments.sample!r}")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{arguments.sample}.onnx"
+        path.write_bytes(samples.build(arguments.sample))
+        return client.upload(path).id, arguments.sample
+
+
+def _watch(client: Client, job: Job, console: Any) -> Job:
+    """Follow a job's events with a bar per phase."""
+    from app.console import progress_bar
+
+    with progress_bar(console) as bars:
+        tasks: dict[str, Any] = {}
+        waiting = bars.add_task(job.state, total=None)
+        for event in client.events(job.id):
+            if event.kind == "state":
+                bars.update(waiting, description=event.data["state"])
+                continue
+            phase, done, total = event.data["phase"], event.data["done"], event.data["total"]
+            if phase not in tasks:
+                for task in tasks.values():
+                    bars.update(task, completed=bars.tasks[task].total)
+                    bars.stop_task(task)
+                tasks[phase] = bars.add_task(phase, total=total)
+            bars.update(tasks[phase], completed=done, total=max(total, 1))
+        for task in tasks.values():
+            bars.stop_task(task)
+        bars.remove_task(waiting)
+    return client.wait(job.id)
+
+
+def _show(client: Client, job: Job, folder: Path, console: Any) -> int:
+    from app.console import saved, show_summary
+
+    if job.state != "succeeded" or job.summary is None:
+        place = f" at {job.pointer}" if job.pointer else ""
+        console.print(f"[red]{job.state}[/] {job.code or ''}{place}: {job.detail or ''}", highlight=False)
+        return 1
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in job.artifacts:
+        client.download(job.id, name, folder / name)
+    show_summary(console, job.summary)
+    saved(console, folder, list(job.artifacts))
+    return 0

@@ -1,0 +1,58 @@
+"""Recorded models through the whole service: every output as it was recorded."""
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.client import Client
+from tests.jobs.service import Served, serve
+
+TOLERANCE = 1e-4  # of the output's maximum
+MODELS = ("mnist_8", "silero_vad_v6", "super_resolution_10")
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A service with the engine that users get."""
+    with serve(tmp_path_factory.mktemp("real"), engine="app.engine", workers=1) as served:
+        yield served
+
+
+def cases(shared: Path, name: str) -> Iterator[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
+    """Inputs and outputs of each recorded run; names are `[caseN__]in__NAME` and `[caseN__]out__NAME`."""
+    found: dict[str, tuple[dict[str, np.ndarray], dict[str, np.ndarray]]] = {}
+    with np.load(shared / "models" / f"{name}.io.npz") as recorded:
+        for key in recorded.files:
+            case, way, value = (
+                (["", *key.split("__", 2)])[-3:] if key.startswith("case") else ("", *key.split("__", 1))
+            )
+            found.setdefault(case, ({}, {}))[way == "out"][value] = recorded[key]
+    yield from found.values()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_recorded_model_runs_over_http_with_its_recorded_outputs(
+    real: Served, shared: Path, tmp_path: Path, name: str
+) -> None:
+    with Client(str(real.http.base_url)) as client:
+        model = client.model(client.upload(shared / "models" / f"{name}.onnx").id, wait=60)
+        assert model.state == "ready", model
+        for inputs, outputs in cases(shared, name):
+            blobs = {}
+            for key, array in inputs.items():
+                np.save(tmp_path / "given.npy", array)
+                blobs[key] = client.put_blob(tmp_path / "given.npy")
+            shapes = {key: list(array.shape) for key, array in inputs.items()}
+            options = {"benchmark_seconds": 0.05}
+            job = client.submit(model.id, inputs=blobs, input_shapes=shapes, options=options)
+            job = client.wait(job.id, timeout=300)
+            assert job.state == "succeeded", (job.code, job.detail)
+            with np.load(io.BytesIO(client.artifact(job.id, "outputs.npz"))) as found:
+                for key, expected in outputs.items():
+                    scale = max(float(np.abs(expected).max(initial=0)), 1e-30)
+                    np.testing.assert_allclose(found[key], expected, rtol=0, atol=TOLERANCE * scale)
+            assert json.loads(client.artifact(job.id, "plan.json"))

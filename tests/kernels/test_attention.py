@@ -1,0 +1,121 @@
+"""Attention against its definition in float64, and against the reference evaluator."""
+
+import numpy as np
+import pytest
+
+from app.engine.registry import Registry, load
+from app.kernels.cpu.compiler import Compiler
+from tests.harness import Array, assert_close, implementation, known
+from tests.kernels.single_node import node_group, reference, run_node
+
+
+@pytest.fixture(scope="module")
+def registry() -> Registry:
+    return load()
+
+
+def operands(
+    *, heads: int = 4, groups: int = 4, rows: int = 5, keys: int = 9, past: int = 0
+) -> dict[str, Array]:
+    rng = np.random.default_rng(rows + keys)
+    shapes = {"q": (2, heads, rows, 6), "k": (2, groups, keys, 6), "v": (2, groups, keys, 7)}
+    if past:
+        shapes |= {"pk": (2, groups, past, 6), "pv": (2, groups, past, 7)}
+    return {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+
+
+def body_of(inputs: dict[str, Array], attributes: str = "") -> str:
+    names = [n if n in inputs else "" for n in ("q", "k", "v", "mask", "pk", "pv", "lengths")]
+    return f"Attention {attributes} ({', '.join(names).rstrip(', ')})"
+
+
+def definition(a: dict[str, Array], bias: Array | float = 0.0) -> Array:
+    q, k, v = (a[n].astype(np.float64) for n in "qkv")
+    k, v = (np.repeat(m, q.shape[1] // m.shape[1], axis=1) for m in (k, v))
+    s = q @ k.swapaxes(2, 3) / np.sqrt(q.shape[3]) + bias
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return (p / p.sum(-1, keepdims=True)) @ v
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("groups", [4, 2, 1])
+def test_heads_may_share_keys(registry: Registry, compiler: Compiler, groups: int, threads: int) -> None:
+    a = operands(groups=groups)
+    (y,) = run_node(registry, compiler, "attention.rows", body_of(a), a, threads=threads, opset=24)
+    assert_close(y, definition(a))
+
+
+def test_heads_may_lie_within_rows(registry: Registry, compiler: Compiler) -> None:
+    a = operands(groups=2)
+    flat = {n: m.transpose(0, 2, 1, 3).reshape(2, m.shape[2], -1) for n, m in a.items()}
+    body = body_of(flat, "<q_num_heads = 4, kv_num_heads = 2>")
+    (y,) = run_node(registry, compiler, "attention.rows", body, flat, opset=24)
+    assert_close(y, definition(a).transpose(0, 2, 1, 3).reshape(2, 5, -1))
+
+
+def test_a_causal_mask_hides_later_keys(registry: Registry, compiler: Compiler) -> None:
+    a = operands()
+    (y,) = run_node(registry, compiler, "attention.rows", body_of(a, "<is_causal = 1>"), a, opset=24)
+    hidden = np.where(np.tri(5, 9, dtype=bool), 0, -np.inf)
+    assert_close(y, definition(a, hidden))
+
+
+@pytest.mark.parametrize("shape", [(9,), (5, 9), (4, 1, 9), (2, 1, 5, 9), (5, 6)])
+@pytest.mark.parametrize("boolean", [True, False])
+def test_masks_broadcast(
+    registry: Registry, compiler: Compiler, shape: tuple[int, ...], boolean: bool
+) -> None:
+    a = operands()
+    mask = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    mask[..., 0] = 1  # every row sees a key
+    a["mask"] = mask > 0 if boolean else mask
+    bias = np.where(mask > 0, 0, -np.inf) if boolean else mask
+    if shape[-1] < 9:  # keys beyond the mask are hidden
+        bias = np.pad(bias, [(0, 0)] * (len(shape) - 1) + [(0, 9 - shape[-1])], constant_values=-np.inf)
+    (y,) = run_node(registry, compiler, "attention.rows", body_of(a), a, threads=2, opset=24)
+    assert_close(y, definition(a, bias))
+
+
+def test_new_keys_are_put_behind_the_cache(registry: Registry, compiler: Compiler) -> None:
+    a = operands(rows=3, keys=3, past=4)
+    outputs = ("y", "present_k", "present_v")
+    body = body_of(a, "<is_causal = 1>")
+    found = run_node(registry, compiler, "attention.rows", body, a, None, outputs, opset=24)
+    joined = {n: np.concatenate([a[f"p{n}"], a[n]], 2) for n in "kv"}
+    np.testing.assert_array_equal(found[1], joined["k"])
+    np.testing.assert_array_equal(found[2], joined["v"])
+    hidden = np.where(np.tri(3, 7, 4, dtype=bool), 0, -np.inf)
+    assert_close(found[0], definition(a | joined, hidden))
+    (alone,) = run_node(registry, compiler, "attention.rows", body, a, opset=24)
+    np.testing.assert_array_equal(alone, found[0])
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2, 3])
+def test_scores_are_shown_at_every_stage(registry: Registry, compiler: Compiler, mode: int) -> None:
+    a = operands()
+    a["mask"] = np.random.default_rng(2).standard_normal((5, 9)).astype(np.float32)
+    a["mask"][2] = -np.inf  # a row that sees nothing
+    outputs = ("y", "", "", "scores")
+    body = body_of(a, f"<softcap = 2.0, is_causal = 1, qk_matmul_output_mode = {mode}>")
+    found = run_node(registry, compiler, "attention.rows", body, a, None, outputs, threads=2, opset=24)
+    expected = reference(body, a, outputs, opset=24)
+    assert_close(found[0], expected[0])
+    # The standard's mode 0 is the product itself; the reference evaluator shows it capped.
+    product = a["q"] @ a["k"].swapaxes(2, 3) / np.sqrt(np.float32(6))
+    assert_close(found[1], expected[-1] if mode else product)
+    np.testing.assert_array_equal(found[0][:, :, 2], 0)
+
+
+def test_lengths_hide_padded_keys(registry: Registry, compiler: Compiler) -> None:
+    a = operands(rows=2) | {"lengths": np.array([9, 4])}
+    (y,) = run_node(registry, compiler, "attention.rows", body_of(a, "<is_causal = 1>"), a, opset=24)
+    for b, n in enumerate(a["lengths"]):
+        one = {m: a[m][b : b + 1, :, : n if m != "q" else None] for m in "qkv"}
+        hidden = np.where(np.tri(2, n, n - 2, dtype=bool), 0, -np.inf)
+        assert_close(y[b : b + 1], definition(one, hidden))
+
+
+def test_half_precision_is_refused(registry: Registry) -> None:
+    a = {n: m.astype(np.float16) for n, m in operands().items()}
+    group = node_group(registry, body_of(a), a, opset=24)
+    assert "float16" in (implementation("attention.rows", registry).unless(group, known()) or "")

@@ -1,12 +1,16 @@
 """The command line: one row for each command. Heavy modules are imported by the commands that need them."""
 
 import argparse
+import ipaddress
+import socket
 import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from app import submit
-from app.settings import DEFAULT_PORT, Settings, SettingsError
+from app.settings import DEFAULT_PORT, PREFIX, Settings, SettingsError
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,27 +28,48 @@ def _no_arguments(_parser: argparse.ArgumentParser) -> None:
 
 
 def _serve(_arguments: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from app.api.main import run as run_api
     from app.jobs.supervisor import parts, supervise
 
     settings = Settings.from_environment()
-    console = Console()
-
-    def started() -> None:
-        shown = "127.0.0.1" if settings.host == "0.0.0.0" else settings.host
-        address = f"http://{shown}:{settings.port}"
-        console.print(f"Stowplan listens on [bold]{address}[/bold]  (API: {address}/docs)", highlight=False)
-        console.print(f"Data are kept in {settings.data.absolute()}. Ctrl-C stops.", highlight=False)
-        console.print("In a second terminal:", highlight=False)
-        url = "" if settings.port == DEFAULT_PORT else f" --url {address}"
-        console.print(
-            f"  .venv/bin/stowplan optimize --sample squeezenet --target host{url}", highlight=False
-        )
-
-    supervise(settings, parts(settings, run_api), started)
+    _check_port(settings)
+    threading.Thread(target=_announce, args=(settings,), daemon=True).start()
+    supervise(settings, parts(settings, run_api))
     return 0
+
+
+def _check_port(settings: Settings) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((settings.host, settings.port))
+        except OSError as error:
+            raise SettingsError(
+                f"cannot listen on {settings.host}:{settings.port} ({error.strerror}); "
+                f"set {PREFIX}HOST or {PREFIX}PORT"
+            ) from error
+
+
+def _announce(settings: Settings) -> None:
+    """Tell how to go on, once the API answers."""
+    from rich.console import Console
+
+    reachable = "127.0.0.1" if settings.host in ("0.0.0.0", "") else settings.host
+    while True:
+        try:
+            socket.create_connection((reachable, settings.port), timeout=1.0).close()
+            break
+        except OSError:
+            time.sleep(0.1)
+    console = Console(highlight=False, soft_wrap=True)
+    address = f"http://{reachable}:{settings.port}"
+    url = "" if settings.port == DEFAULT_PORT else f" --url {address}"
+    console.print(f"Stowplan listens on [bold]{address}[/bold] (documentation: {address}/docs).")
+    console.print(f"It keeps its data in {settings.data.absolute()}; Ctrl-C stops it.")
+    if not ipaddress.ip_address(socket.gethostbyname(settings.host)).is_loopback:
+        console.print("[yellow]It has no keys: whoever reaches this address can use it.[/yellow]")
+    console.print("In a second terminal:")
+    console.print(f"  .venv/bin/stowplan optimize --sample squeezenet --target host{url}")
 
 
 def _worker(_arguments: argparse.Namespace) -> int:

@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6.0, help="per model, thread count and side")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    kernels = str(Settings.from_environment().kernels)
+    kernels = str(Settings.from_environment().data.absolute() / "kernels")
     machine = host()
     rows: list[dict[str, Any]] = []
     context = multiprocessing.get_context("spawn")

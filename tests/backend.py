@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from onnx.backend.base import Backend, BackendRep
 
+from app.engine import graph
 from app.engine.options import Bindings
 from app.engine.plan import KernelCall
 from app.engine.session import Session
@@ -40,13 +41,14 @@ class Representation(BackendRep):
         return [outputs[o.name] for o in self._model.graph.output]
 
     def own_kernels(self) -> bool:
-        """Whether a step ran, and every step that ran was a kernel of ours or a view.
+        """Whether every step was a kernel of ours or a view, and one of them read what varies.
 
-        A model that was folded to constants has no steps.
+        In a model that was folded to constants no step does: constants are copied at most.
         """
         assert self.session is not None
         steps = self.session.program.steps
-        return bool(steps) and all(isinstance(c, KernelCall) for s in steps for c in s.calls)
+        varying = any(not graph.is_constant(v) for s in steps for v in s.group.inputs)
+        return varying and all(isinstance(c, KernelCall) for s in steps for c in s.calls)
 
     def implementations(self) -> list[str]:
         """What computes each step."""

@@ -39,6 +39,7 @@ LONGEST = 120.0  # seconds for one test; a process that takes more is ended
 
 # Operators that no row of the registry describes, by family.
 FAMILIES = {
+    "activation": "SwiGLU",
     "attention": "Attention FlexAttention LinearAttention RotaryEmbedding",
     "control flow": "If Loop Scan SequenceMap",
     "image": "AffineGrid GridSample ImageDecoder NonMaxSuppression Resize RoiAlign Upsample",
@@ -46,7 +47,7 @@ FAMILIES = {
     "loss": "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
     "ml": "ArrayFeatureExtractor Binarizer LabelEncoder TreeEnsemble",
     "normalize": "Hardmax",
-    "quantize": "DequantizeLinear DynamicQuantizeLinear QuantizeLinear",
+    "quantization": "DequantizeLinear DynamicQuantizeLinear QuantizeLinear",
     "random": "Bernoulli",
     "recurrent": "GRU LSTM RNN",
     "reduce": "CumProd CumSum TopK Unique",

@@ -29,7 +29,7 @@ def shared() -> Path:
 
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Served"]:
-    """A running service with an engine for tests; those that use it belong to one xdist group."""
+    """A running service with an engine for tests, started at its first use."""
     from tests.jobs.service import serve
 
     with serve(tmp_path_factory.mktemp("service")) as served:

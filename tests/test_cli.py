@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -36,7 +37,18 @@ def test_a_setting_that_cannot_be_used_is_told_in_one_line(
     assert "STOWPLAN_PORT" in capsys.readouterr().err
 
 
-@pytest.mark.xdist_group("service")
+def test_a_port_that_is_taken_is_told_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        monkeypatch.setenv("STOWPLAN_PORT", str(port))
+        assert main(["serve"]) == 2
+    assert f"127.0.0.1:{port}" in capsys.readouterr().err
+
+
 def test_serve_prints_its_address_and_stops_at_ctrl_c(tmp_path: Path) -> None:
     port = free_port()
     # The environment is how a user configures it, so the test does too.
@@ -61,7 +73,8 @@ def test_serve_prints_its_address_and_stops_at_ctrl_c(tmp_path: Path) -> None:
         while True:
             try:
                 assert httpx.get(f"http://127.0.0.1:{port}/healthz").json() == {"status": "ok"}
-                break
+                if "optimize" in log.read_text():
+                    break
             except httpx.TransportError:
                 assert process.poll() is None, log.read_text()
                 assert time.monotonic() < deadline

@@ -8,8 +8,6 @@ import pytest
 from app.client import Client, ServiceFailureError, UnreachableError
 from tests.jobs.service import Served, free_port
 
-pytestmark = pytest.mark.xdist_group("service")
-
 
 @pytest.fixture
 def client(service: Served) -> Iterator[Client]:

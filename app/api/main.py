@@ -5,6 +5,7 @@ import secrets
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from types import FrameType
 
 import uvicorn
@@ -18,7 +19,6 @@ from app.api.service import Service
 from app.jobs.database import migrate
 from app.settings import Settings
 
-VERSION = "0.1.0"
 _DESCRIPTION = """ONNX in; storage types, implementations, layouts and memory planned, measured and proved.
 
 Upload a model (`createModel`), ask for an optimization (`createJob`), follow it (`streamJobEvents`)
@@ -58,7 +58,7 @@ def create_app(settings: Settings) -> FastAPI:
 
     app = FastAPI(
         title="Stowplan",
-        version=VERSION,
+        version=version("stowplan"),
         description=_DESCRIPTION,
         docs_url=None,
         redoc_url=None,

@@ -11,7 +11,8 @@ import onnx
 import onnx_ir as ir
 
 from app.engine.errors import ExternalDataError, ModelTooLargeError
-from app.engine.wellformed import Limits, data_type
+from app.engine.limits import Limits
+from app.engine.tensordata import data_type
 
 Files = Mapping[str, Path]
 

@@ -250,14 +250,13 @@ def _evaluate(node: ir.Node, budget: Budget) -> Replacement | None:
     """f(constants) is a constant, if it does not make the graph grow beyond the budget."""
     if node.op_type in KEPT or node.op_type in NONDETERMINISTIC or graph.bodies(node) or not node.inputs:
         return None
-    arrays = [_array(v) for v in node.inputs]
-    if any(v is not None and a is None for v, a in zip(node.inputs, arrays)):
+    if not all(v is None or graph.is_constant(v) for v in node.inputs):
         return None
     growth = _growth(node)
     if growth is None or growth > budget.nbytes:
         return None
     try:
-        results = reference.prepare(node)(arrays)
+        results = reference.prepare(node)([_array(v) for v in node.inputs])
     except KernelError:
         return None  # it will be reported when the node runs, with its operands
     replaced = _constants(node, results)

@@ -8,8 +8,8 @@ wrong claims.
 from collections.abc import Iterator
 
 import onnx_ir as ir
-from onnx_shape_inference import infer_symbolic_shapes, registry
 from onnx_shape_inference import SYM_DATA_KEY as SYMBOLIC
+from onnx_shape_inference import infer_symbolic_shapes, registry
 
 from app.engine import graph, shape_rules
 from app.engine.errors import GraphError
@@ -57,8 +57,13 @@ def _run(model: ir.Model) -> None:
         infer_symbolic_shapes(model, warn_on_missing=False, adopt_declared_symbols=False)
     except ValueError as cause:  # OpUsageError and ShapeInferenceError are ValueErrors
         name = getattr(cause, "node_name", None) or getattr(getattr(cause, "node", None), "name", "")
-        reason = f": {cause.__cause__}" if cause.__cause__ is not None else ""
-        raise GraphError(f"types cannot be inferred: {cause}{reason}", pointer=f"node:{name}") from cause
+        if name in {node.name for node in model.graph}:
+            reason = f": {cause.__cause__}" if cause.__cause__ is not None else ""
+            raise GraphError(f"types cannot be inferred: {cause}{reason}", pointer=f"node:{name}") from cause
+        # A nested graph that does not fit may be a branch that is never taken. This policy only
+        # writes where nothing is known, and leaves unknown what does not fit.
+        forget(model)
+        infer_symbolic_shapes(model, policy="skip", warn_on_missing=False, adopt_declared_symbols=False)
     # The library notes elements of small integer tensors on values that nodes compute; whether
     # these are constants is for folding to say, with the operator's own arithmetic.
     for node in model.graph.all_nodes():

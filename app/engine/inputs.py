@@ -96,7 +96,7 @@ def _given(value: ir.Value, path: Path) -> Array:
     name = value.name or ""
     pointer = f"/inputs/{name}"
     try:
-        array = np.load(path, allow_pickle=False)
+        array: Array = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as cause:
         raise InputError(f"input {name!r}: the file is no .npy array: {cause}", pointer=pointer) from cause
     if not isinstance(array, np.ndarray):

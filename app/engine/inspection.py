@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
-from app.engine.wellformed import domain_of
+from app.engine.usage import domain_of
 
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "Integer", "QLinear", "DynamicQuantize", "MatMulNBits")
@@ -105,7 +105,7 @@ def _nbytes(tensor: onnx.TensorProto) -> int:
     kind = ir.DataType(tensor.data_type)
     if kind == ir.DataType.STRING:
         return sum(len(s) for s in tensor.string_data)
-    return -(-math.prod(tensor.dims) * kind.bitwidth // 8)
+    return -(-math.prod(int(d) for d in tensor.dims) * kind.bitwidth // 8)
 
 
 def _title(node: onnx.NodeProto) -> str:

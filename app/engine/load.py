@@ -15,13 +15,15 @@ import onnx
 import onnx.inliner
 import onnx.version_converter
 import onnx_ir as ir
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # it has no stubs here
 from onnx_ir.passes.common import RemoveInitializersFromInputsPass
 
 from app.engine import external_data, inspection, shape_rules, wellformed
 from app.engine.errors import GraphError, ModelTooLargeError, NotOnnxError, OpsetError
 from app.engine.inspection import Inspection
-from app.engine.wellformed import Limits
+from app.engine.limits import Limits
+from app.engine.tensordata import check_tensor
+from app.engine.usage import domain_of
 
 FLOOR = 21  # opset that every graph is raised to
 IR_VERSION = 10  # of files with opset FLOOR; weights need not be inputs since 4
@@ -116,11 +118,11 @@ def _normalize_domains(proto: onnx.ModelProto) -> None:
     """One spelling of the default domain, the empty string."""
     imports = [proto.opset_import, *(f.opset_import for f in proto.functions)]
     for entry in (e for entries in imports for e in entries):
-        entry.domain = wellformed.domain_of(entry.domain)
+        entry.domain = domain_of(entry.domain)
     graphs = [*_graphs(proto.graph), *(g for f in proto.functions for n in f.node for g in _nested(n))]
     nodes = [n for g in graphs for n in g.node] + [n for f in proto.functions for n in f.node]
     for node in nodes:
-        node.domain = wellformed.domain_of(node.domain)
+        node.domain = domain_of(node.domain)
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
@@ -151,7 +153,7 @@ def _densify(graph: onnx.GraphProto, limits: Limits) -> None:
                 pointer=f"value:{name}",
             )
         for tensor in (sparse.values, sparse.indices):
-            wellformed.check_tensor(tensor, limits, f"sparse initializer {name!r}")
+            check_tensor(tensor, limits, f"sparse initializer {name!r}")
         values: np.ndarray[Any, Any] = onnx.numpy_helper.to_array(sparse.values)
         indices = onnx.numpy_helper.to_array(sparse.indices)
         flat = indices if indices.ndim == 1 else indices @ _strides(dims)
@@ -190,6 +192,7 @@ def _converted(proto: onnx.ModelProto, limits: Limits, notes: list[str]) -> onnx
             candidate = onnx.version_converter.convert_version(proto, FLOOR)
             _attach(candidate, kept)
             wellformed.check(candidate, limits, shape_rules.has_rule)
+            _check_signature(proto, candidate)
         except Exception as cause:  # as above; any failure means the same
             notes.append(f"opset stays {version}: the conversion to {FLOOR} failed: {_first_line(cause)}")
         else:
@@ -218,12 +221,28 @@ def _attach(proto: onnx.ModelProto, kept: Mapping[str, bytes]) -> None:
             tensor.raw_data = kept[tensor.name]
 
 
+def _signatures(original: onnx.ModelProto, converted: onnx.ModelProto) -> tuple[tuple[Any, Any], ...]:
+    return (
+        (original.graph.input, converted.graph.input),
+        (original.graph.output, converted.graph.output),
+    )
+
+
+def _check_signature(original: onnx.ModelProto, converted: onnx.ModelProto) -> None:
+    """Refuse a conversion that changes what the model takes or gives; that of Scan-8 drops the batch."""
+    for ours, theirs in _signatures(original, converted):
+        if [v.name for v in ours] != [v.name for v in theirs]:
+            raise GraphError("the converter changes the inputs or outputs")
+        for a, b in zip(ours, theirs):
+            if len(a.type.tensor_type.shape.dim) != len(b.type.tensor_type.shape.dim):
+                raise GraphError(f"the converter changes the rank of {a.name!r}")
+
+
 def _restore_signature(original: onnx.ModelProto, converted: onnx.ModelProto) -> None:
     """Declare inputs and outputs as the file does."""
-    for field in ("input", "output"):
-        declared = getattr(converted.graph, field)
-        del declared[:]
-        declared.extend(getattr(original.graph, field))
+    for ours, theirs in _signatures(original, converted):
+        del theirs[:]
+        theirs.extend(ours)
     for graph in _graphs(converted.graph):
         del graph.value_info[:]
 

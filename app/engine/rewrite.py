@@ -62,7 +62,7 @@ def constant(array: np.ndarray[Any, Any], name: str, dtype: ir.DataType | None =
 def constant_of(tensor: ir.TensorProtocol, name: str) -> ir.Value:
     """A tensor as such a value."""
     return ir.Value(
-        name=name, shape=ir.Shape(tensor.shape), type=ir.TensorType(tensor.dtype), const_value=tensor
+        name=name, shape=ir.Shape(tensor.shape.numpy()), type=ir.TensorType(tensor.dtype), const_value=tensor
     )
 
 

@@ -1,7 +1,8 @@
-"""Shape rules for operators that the inference library lacks."""
+"""Shape rules that the inference library lacks or gets wrong."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 
 import onnx_ir as ir
 from onnx_shape_inference import ShapeInferenceContext, registry
@@ -33,15 +34,68 @@ def dynamic_quantize_lstm(context: ShapeInferenceContext, node: ir.Node) -> None
             context.set_shape_and_dtype(output, ir.Shape(shape), x.dtype)
 
 
+def unknown_split(context: ShapeInferenceContext, node: ir.Node) -> None:
+    """Split by sizes that are computed: the dimension that is split is known when the graph runs.
+
+    The library takes such parts to be equal.
+    """
+    x = node.inputs[0]
+    assert x is not None
+    for output in node.outputs:
+        if x.shape is not None:
+            dims = list(x.shape)
+            dims[graph.attribute(node, "axis", 0)] = context.new_symbolic_dim()
+            context.set_shape(output, ir.Shape(dims))
+        if x.dtype is not None:
+            context.set_dtype(output, x.dtype)
+
+
+def unknown_squeeze(context: ShapeInferenceContext, node: ir.Node) -> None:
+    """Squeeze along axes that are computed: only the rank may be known before.
+
+    The library takes all axes of extent 1.
+    """
+    x, axes = node.inputs[:2]
+    assert x is not None
+    count = None if axes is None else graph.shape(axes)
+    if x.shape is not None and count is not None and len(count) == 1:
+        rank = len(x.shape) - count[0]
+        dims = [context.new_symbolic_dim() for _ in range(rank)]
+        context.set_shape(node.outputs[0], ir.Shape(dims))
+    if x.dtype is not None:
+        context.set_dtype(node.outputs[0], x.dtype)
+
+
 SHAPE_RULES = (ShapeRule("com.microsoft", "DynamicQuantizeLSTM", dynamic_quantize_lstm),)
 
+# Rules of the library that hold only if the second input is a constant, and what holds else.
+GUARDED = (ShapeRule("", "Split", unknown_split, 13), ShapeRule("", "Squeeze", unknown_squeeze, 13))
 
+
+@cache
 def complete() -> None:
-    """Give the inference library the rules it lacks; its own rules stay."""
+    """Give the inference library the rules it lacks, once; its own rules stay where they are right."""
     registry.collect()
     for rule in SHAPE_RULES:
         if not registry.has(rule.domain, rule.op):
             registry.register(rule.domain, rule.op, rule.since)(rule.infer)
+    for rule in GUARDED:
+        boundaries = {v for v in registry.version_boundaries(rule.domain, rule.op) if v >= rule.since}
+        for version in sorted({rule.since, *boundaries}):
+            known = registry.get(rule.domain, rule.op, version)
+            # Of two rules for one version the library takes the one that was registered last.
+            registry.register(rule.domain, rule.op, version)(partial(_guarded, known, rule.infer))
+
+
+def _guarded(
+    known: Callable[[ShapeInferenceContext, ir.Node], None],
+    unknown: Callable[[ShapeInferenceContext, ir.Node], None],
+    context: ShapeInferenceContext,
+    node: ir.Node,
+) -> None:
+    operand = graph.input_at(node, 1)
+    computed = operand is not None and ir.convenience.get_const_tensor(operand) is None
+    (unknown if computed else known)(context, node)
 
 
 def has_rule(domain: str, op: str) -> bool:

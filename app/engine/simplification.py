@@ -5,7 +5,6 @@ point operations look at float32 and float64 only: in half precision a regrouped
 differ by more than rounding.
 """
 
-import math
 from typing import Any
 
 import numpy as np
@@ -51,7 +50,7 @@ def _as_is(source: ir.Value, output: ir.Value) -> Replacement | None:
 
 
 def drop_neutral(node: ir.Node) -> Replacement | None:
-    """x * 1 = x / 1 = x ** 1 = x + 0 = x - 0 = x."""
+    """X * 1 = x / 1 = x ** 1 = x + 0 = x - 0 = x."""
     pair = _pair(node)
     if pair is None:
         return None
@@ -64,7 +63,7 @@ def drop_neutral(node: ir.Node) -> Replacement | None:
 
 
 def expand_power(node: ir.Node) -> Replacement | None:
-    """x ** 2 = x * x;  x ** 0.5 = sqrt(x);  x ** -1 = 1 / x."""
+    """X ** 2 = x * x;  x ** 0.5 = sqrt(x);  x ** -1 = 1 / x."""
     base, exponent = node.inputs[0], scalar(node.inputs[1])
     if base is None or graph.shape(base) is None or graph.shape(base) != graph.shape(node.outputs[0]):
         return None
@@ -80,7 +79,7 @@ def expand_power(node: ir.Node) -> Replacement | None:
 
 
 def multiply_by_reciprocal(node: ir.Node) -> Replacement | None:
-    """x / c = x * (1 / c), for constants whose reciprocals are normal numbers.
+    """X / c = x * (1 / c), for constants whose reciprocals are normal numbers.
 
     Off by one rounding unless c is a power of two, so not where a step function may follow.
     """
@@ -156,18 +155,15 @@ def resolve_auto_pad(node: ir.Node) -> Replacement | None:
         size, out, stride = shape[axis + 2], result[axis + 2], strides[axis]
         if node.op_type == "ConvTranspose":
             total = stride * (size - 1) + extra[axis] + window - out
-            # The specification gives the odd element of a transposed convolution to the other side.
-            upper = mode != "SAME_UPPER"
             fits = total >= 0
         else:
             total = 0 if mode == "VALID" else max((out - 1) * stride + window - size, 0)
-            upper = mode == "SAME_UPPER"
             fits = (size + total - window) // stride + 1 == out
         if not fits or (mode == "VALID" and total != 0):
             return None
         small, large = total // 2, total - total // 2
-        begins.append(small if upper else large)
-        ends.append(large if upper else small)
+        begins.append(small if mode == "SAME_UPPER" else large)
+        ends.append(large if mode == "SAME_UPPER" else small)
     kept = [a for name, a in node.attributes.items() if name not in ("auto_pad", "pads", "ceil_mode")]
     new = ir.Node(
         "",
@@ -210,7 +206,7 @@ def normalization_constants(node: ir.Node) -> tuple[Array, Array] | None:
 
 
 def normalize_in_convolution(node: ir.Node) -> Replacement | None:
-    """s (W * x + b) + t = (s W) * x + (s b + t), with s and t per output channel."""
+    """S (W * x + b) + t = (s W) * x + (s b + t), with s and t per output channel."""
     constants = normalization_constants(node)
     source = node.inputs[0]
     if constants is None or source is None:
@@ -262,15 +258,17 @@ def _into_convolution(value: ir.Value, s: Array, t: Array) -> Replacement | None
     b = graph.constant(bias) if bias is not None else np.zeros(1)
     if weight is None or w is None or b is None or weight.dtype not in FLOATS:
         return None
-    scaled = scale_output_channels(w, s, convolution)
+    scaled = None if np.all(s == 1) else scale_output_channels(w, s, convolution)
     shifted = (b.astype(np.float64) * s + t).astype(w.dtype)
-    if not np.all(np.isfinite(scaled)) or not np.all(np.isfinite(shifted)):
+    if (scaled is not None and not np.all(np.isfinite(scaled))) or not np.all(np.isfinite(shifted)):
         return None
-    stem = f"{weight.name}.folded"
-    inputs = [convolution.inputs[0], constant(scaled, stem), constant(shifted, f"{stem}.bias")]
-    new = ir.Node(
-        "", convolution.op_type, inputs, list(convolution.attributes.values()), name=convolution.name
-    )
+    inputs = [
+        convolution.inputs[0],
+        weight if scaled is None else constant(scaled, f"{weight.name}.scaled"),
+        constant(shifted, f"{weight.name}.shift"),
+    ]
+    attributes = list(convolution.attributes.values())
+    new = ir.Node("", convolution.op_type, inputs, attributes, name=convolution.name)
     return Replacement(new.outputs, [new])
 
 
@@ -304,11 +302,6 @@ def split_normalization(node: ir.Node) -> Replacement | None:
     scaled = ir.Node("", "Mul", [x, s], outputs=[value_like(y, f"{y.name}.scaled")])
     new = ir.Node("", "Add", [scaled.outputs[0], t])
     return Replacement(new.outputs, [scaled, new])
-
-
-def positive(axis: int, rank: int) -> int:
-    """An axis counted from the front."""
-    return axis + rank if axis < 0 else axis
 
 
 ROWS = (

@@ -5,72 +5,29 @@ value cannot even be represented in the graph that the engine works on.
 """
 
 import heapq
-import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import onnx
-import onnx_ir as ir
-from onnx.defs import OpSchema, SchemaError
 
-from app.engine.errors import (
-    CyclicGraphError,
-    DtypeError,
-    GraphError,
-    ModelTooLargeError,
-    OpsetError,
-    UnknownOperatorError,
-)
+from app.engine.errors import CyclicGraphError, DtypeError, GraphError, ModelTooLargeError, OpsetError
+from app.engine.limits import Limits
+from app.engine.tensordata import check_tensor, data_type
+from app.engine.usage import Known, Operators, check_node, domain_of
 
 NEWEST = {
     "": onnx.defs.onnx_opset_version(),
     "ai.onnx.ml": onnx.defs.onnx_ml_opset_version(),
 }
-UNSUPPORTED = frozenset({ir.DataType.COMPLEX64, ir.DataType.COMPLEX128})
-# An attribute's type field was optional until IR version 2; a missing one reads as UNDEFINED.
-_UNTYPED = onnx.AttributeProto.UNDEFINED
-# Which field of a TensorProto holds the elements of a type when it is not raw_data.
-_FIELDS: tuple[tuple[str, frozenset[str]], ...] = (
-    ("float_data", frozenset({"FLOAT"})),
-    ("double_data", frozenset({"DOUBLE"})),
-    ("int64_data", frozenset({"INT64"})),
-    ("uint64_data", frozenset({"UINT32", "UINT64"})),
-    ("string_data", frozenset({"STRING"})),
-)
-
-Known = Callable[[str, str], bool]  # (domain, operator) -> whether something here can handle it
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How large a model may be.
-
-    Attributes:
-        nbytes: of the file and its external data together.
-        nodes: nested graphs and functions included.
-        depth: of graphs nested in attributes.
-        elements: of one tensor.
-    """
-
-    nbytes: int = 2**31 - 1
-    nodes: int = 100_000
-    depth: int = 16
-    elements: int = 2**31 - 1
 
 
 @dataclass(slots=True)
 class _Checker:
+    """The limits, the operators in scope, and the nodes seen so far."""
+
     limits: Limits
-    known: Known
-    opsets: dict[str, int]
-    functions: frozenset[tuple[str, str]]
+    operators: Operators
     nodes: int = 0
-    schemas: dict[tuple[str, str], OpSchema | None] = field(default_factory=dict)
-
-
-def domain_of(domain: str) -> str:
-    """The domain's one spelling: the default domain is the empty string."""
-    return "" if domain == "ai.onnx" else domain
 
 
 def check(model: onnx.ModelProto, limits: Limits, known: Known) -> int:
@@ -87,14 +44,12 @@ def check(model: onnx.ModelProto, limits: Limits, known: Known) -> int:
         )
     functions = frozenset((domain_of(f.domain), f.name) for f in model.functions)
     opsets = _opsets(model.opset_import, "the model")
-    checker = _Checker(limits, known, opsets, functions)
+    checker = _Checker(limits, Operators(opsets, functions, known))
     _check_calls(model)
     _check_graph(model.graph, checker, frozenset(), 0)
     for function in model.functions:
-        inner = _Checker(
-            limits, known, {**opsets, **_opsets(function.opset_import, function.name)}, functions
-        )
-        inner.nodes = checker.nodes
+        imported = {**opsets, **_opsets(function.opset_import, f"function {function.name!r}")}
+        inner = _Checker(limits, Operators(imported, functions, known), checker.nodes)
         scope = frozenset(function.input)
         _check_duplicates(function.input, f"function {function.name!r}")
         _check_nodes(function.node, scope, function.output, inner, 0, f"function {function.name!r}", scope)
@@ -222,7 +177,7 @@ def _check_nodes(
             raise GraphError(f"{title}: output {name!r} is not computed", pointer=f"value:{name}")
     _sort(nodes, reads, makers)
     for node in nodes:
-        _check_node(node, checker)
+        check_node(node, checker.operators, checker.limits)
         for body in _bodies(node):
             _check_graph(body, checker, frozenset(visible), depth + 1)
 
@@ -276,100 +231,6 @@ def _sort(nodes: object, reads: list[frozenset[str]], makers: dict[str, int]) ->
     nodes.extend(copies)  # type: ignore[attr-defined]
 
 
-def _check_node(node: onnx.NodeProto, checker: _Checker) -> None:
-    schema = _schema(node, checker)
-    title = f"{node.op_type} {node.name!r}"
-    if schema is not None:
-        _check_arity(title, node, schema)
-        _check_attributes(title, node, schema)
-    for attribute in node.attribute:
-        for tensor in (*([attribute.t] if attribute.HasField("t") else ()), *attribute.tensors):
-            check_tensor(tensor, checker.limits, f"{title}: attribute {attribute.name!r}")
-
-
-def _schema(node: onnx.NodeProto, checker: _Checker) -> OpSchema | None:
-    """The schema of a node's operator; None for local functions and operators known only to us."""
-    domain = domain_of(node.domain)
-    if (domain, node.op_type) in checker.functions:
-        return None
-    key = (domain, node.op_type)
-    if key in checker.schemas:
-        return checker.schemas[key]
-    operator = f"{domain or 'ai.onnx'}::{node.op_type}"
-    pointer = f"node:{node.name}"
-    version = checker.opsets.get(domain)
-    if version is None:
-        raise UnknownOperatorError(
-            f"node {node.name!r} uses {operator}, but the model does not import operator set "
-            f"{domain or 'ai.onnx'!r}",
-            pointer=pointer,
-        )
-    try:
-        schema = onnx.defs.get_schema(node.op_type, version, domain)
-    except SchemaError:
-        if not checker.known(domain, node.op_type):
-            raise UnknownOperatorError(
-                f"node {node.name!r} uses {operator}, which is not in operator set "
-                f"{domain or 'ai.onnx'!r} version {version}; give the model a local function of that name",
-                pointer=pointer,
-            ) from None
-        schema = None
-    if schema is not None and schema.deprecated:
-        raise UnknownOperatorError(
-            f"node {node.name!r} uses {operator}, which operator set {domain or 'ai.onnx'!r} version "
-            f"{version} no longer has",
-            pointer=pointer,
-        )
-    checker.schemas[key] = schema
-    return schema
-
-
-def _check_arity(title: str, node: onnx.NodeProto, schema: OpSchema) -> None:
-    for side, found, least, most in (
-        ("inputs", len(node.input), schema.min_input, schema.max_input),
-        ("outputs", len(node.output), schema.min_output, schema.max_output),
-    ):
-        if not least <= found <= most:
-            allowed = f"{least}" if least == most else f"{least} to {most}"
-            raise GraphError(
-                f"{title}: expected {allowed} {side}, found {found}", pointer=f"node:{node.name}"
-            )
-    for index, formal in enumerate(schema.inputs):
-        if index < len(node.input) and not node.input[index] and formal.option == _SINGLE:
-            raise GraphError(
-                f"{title}: input {index} ({formal.name!r}) must not be left out", pointer=f"node:{node.name}"
-            )
-
-
-_SINGLE = OpSchema.FormalParameterOption.Single
-
-
-def _check_attributes(title: str, node: onnx.NodeProto, schema: OpSchema) -> None:
-    pointer = f"node:{node.name}"
-    given = {a.name: a for a in node.attribute}
-    if len(given) < len(node.attribute):
-        raise GraphError(f"{title}: an attribute is given twice", pointer=pointer)
-    for name, attribute in given.items():
-        formal = schema.attributes.get(name)
-        if formal is None:
-            raise GraphError(
-                f"{title}: unknown attribute {name!r}; {schema.name} of opset {schema.since_version} has "
-                f"{', '.join(sorted(schema.attributes)) or 'none'}",
-                pointer=pointer,
-            )
-        expected = int(formal.type.value)
-        if attribute.type not in (expected, _UNTYPED):
-            kinds = onnx.AttributeProto.AttributeType
-            raise GraphError(
-                f"{title}: attribute {name!r} must be of type {kinds.Name(expected)}, "
-                f"found {kinds.Name(attribute.type)}",
-                pointer=pointer,
-            )
-    for name, formal in schema.attributes.items():
-        if formal.required and name not in given:
-            raise GraphError(f"{title}: attribute {name!r} is required", pointer=pointer)
-
-
 def _check_type(type_: onnx.TypeProto, name: str) -> None:
     pointer = f"value:{name}"
     kind = type_.WhichOneof("value")
@@ -382,51 +243,5 @@ def _check_type(type_: onnx.TypeProto, name: str) -> None:
     else:
         raise DtypeError(
             f"input {name!r}: expected a tensor, a sequence or an optional, found {kind or 'no type'}",
-            pointer=pointer,
-        )
-
-
-def data_type(code: int, title: str, pointer: str = "") -> ir.DataType:
-    """The element type behind a number of the file.
-
-    Raises:
-        DtypeError: there is none of that number, or nothing here computes with it.
-    """
-    try:
-        found = ir.DataType(code)
-    except ValueError:
-        found = ir.DataType.UNDEFINED
-    if found == ir.DataType.UNDEFINED:
-        raise DtypeError(f"{title}: unknown element type {code}", pointer=pointer)
-    if found in UNSUPPORTED:
-        raise DtypeError(f"{title}: element type {found.name} is not supported", pointer=pointer)
-    return found
-
-
-def check_tensor(tensor: onnx.TensorProto, limits: Limits, title: str) -> None:
-    """Refuse a tensor whose data do not fit its type and dimensions."""
-    pointer = f"value:{tensor.name}"
-    kind = data_type(tensor.data_type, title, pointer)
-    if any(d < 0 for d in tensor.dims):
-        raise GraphError(f"{title}: negative dimension in {list(tensor.dims)}", pointer=pointer)
-    count = math.prod(tensor.dims)
-    if count > limits.elements:
-        raise ModelTooLargeError(f"{title}: {count} elements, allowed are {limits.elements}", pointer=pointer)
-    if tensor.data_location == onnx.TensorProto.EXTERNAL:
-        return
-    if tensor.HasField("segment"):
-        raise GraphError(f"{title}: tensors in segments are not supported", pointer=pointer)
-    if tensor.HasField("raw_data"):
-        if kind == ir.DataType.STRING:
-            raise GraphError(f"{title}: strings must not be raw data", pointer=pointer)
-        expected, found, unit = -(-count * kind.bitwidth // 8), len(tensor.raw_data), "byte"
-    else:
-        field_ = next((f for f, kinds in _FIELDS if kind.name in kinds), "int32_data")
-        packed = 8 // kind.bitwidth if kind != ir.DataType.STRING and kind.bitwidth < 8 else 1
-        expected = -(-count // packed)
-        found, unit = len(getattr(tensor, field_)), f"entries in {field_}"
-    if found != expected:
-        raise GraphError(
-            f"{title}: {kind.name}{list(tensor.dims)} needs {expected} {unit}, found {found}",
             pointer=pointer,
         )

@@ -6,19 +6,17 @@ Nothing heavy may be imported at the top: the death signal comes first.
 """
 
 import contextlib
-import ctypes
 import faulthandler
 import importlib
 import json
 import os
 import resource
 import signal
-import sys
 import tempfile
 from multiprocessing.connection import Connection
 from typing import Any
 
-PR_SET_PDEATHSIG = 1
+from app.jobs.lifeline import end_with
 
 
 def serve_one(worker: int, engine: str, orders: Connection, events: Connection) -> None:
@@ -27,7 +25,7 @@ def serve_one(worker: int, engine: str, orders: Connection, events: Connection) 
     Messages: `{"pid"}` and `{"ready"}` first, then `{"progress": [phase, done, total]}`, at last
     `{"result"}` or `{"error": {code, detail, pointer}}`. `worker` is the process id of the parent.
     """
-    _die_with(worker)
+    end_with(worker, signal.SIGKILL)
     os.setsid()
     _send(events, {"pid": os.getpid()})
     # The engine may put off what is slow to import until one of its functions is named.
@@ -38,13 +36,6 @@ def serve_one(worker: int, engine: str, orders: Connection, events: Connection) 
     except EOFError:
         return
     _send(events, _carry_out(engine, order, events))
-
-
-def _die_with(parent: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the signal was asked for
-            os._exit(1)
 
 
 def _send(events: Connection, message: dict[str, Any]) -> None:

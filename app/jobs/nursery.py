@@ -95,13 +95,6 @@ class Child:
             self._events.close()
         return None
 
-    def wait(self, seconds: float) -> None:
-        """Give a process that has answered the time to leave."""
-        try:
-            self._future.exception(timeout=seconds)
-        except (FutureTimeoutError, CancelledError):
-            return
-
     def _kill(self) -> None:
         if self.pid is None:
             self._future.cancel()  # it leads no group yet, and the library ends it

@@ -19,6 +19,7 @@ from app.settings import Settings
 BEAT_SECONDS = 2.0
 _LOST_SECONDS = 5.0  # after which a job that its sender did not put in the queue is put there
 _SWEEP_SECONDS = 60.0
+_ANSWERED_SECONDS = 3600.0  # that the row of a validation is kept
 _IDEMPOTENCY_SECONDS = 24 * 3600.0
 
 
@@ -89,6 +90,8 @@ class Reaper:
     def _sweep(self, now: float) -> None:
         patience = self._settings.wait_for_target_seconds
         with self._database.write() as connection:
+            answered = (jobs.c.kind == "validate", jobs.c.finished < now - _ANSWERED_SECONDS)
+            connection.execute(jobs.delete().where(*answered))
             connection.execute(idempotency.delete().where(idempotency.c.created < now - _IDEMPOTENCY_SECONDS))
             waiting = connection.execute(
                 sa.select(jobs).where(jobs.c.state == "waiting_for_target", jobs.c.created < now - patience)

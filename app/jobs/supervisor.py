@@ -2,6 +2,7 @@
 
 import logging
 import multiprocessing
+import os
 import signal
 import threading
 import time
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 
 from app.jobs.database import migrate
+from app.jobs.lifeline import end_with
 from app.jobs.worker import run as run_worker
 from app.settings import Settings
 
@@ -33,10 +35,8 @@ def parts(settings: Settings, api: Callable[[str], None]) -> list[Part]:
     return [Part("api", api), *(Part(f"worker {i}", run_worker) for i in range(settings.workers))]
 
 
-def supervise(
-    settings: Settings, processes: Sequence[Part], started: Callable[[], None] = lambda: None
-) -> None:
-    """Run the parts until SIGINT or SIGTERM; `started` is called once all have been started."""
+def supervise(settings: Settings, processes: Sequence[Part]) -> None:
+    """Run the parts until SIGINT or SIGTERM."""
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
@@ -44,7 +44,6 @@ def supervise(
     running: dict[str, tuple[BaseProcess, float]] = {}
     for part in processes:
         running[part.name] = (_start(part, settings), time.monotonic())
-    started()
     while not stopping.wait(_LOOK_SECONDS):
         for part in processes:
             process, since = running[part.name]
@@ -55,9 +54,15 @@ def supervise(
 
 
 def _start(part: Part, settings: Settings) -> BaseProcess:
-    process = _SPAWN.Process(target=part.target, args=(settings.to_json(),), name=part.name)
+    arguments = (os.getpid(), part.target, settings.to_json())
+    process = _SPAWN.Process(target=_enter, args=arguments, name=part.name)
     process.start()
     return process
+
+
+def _enter(supervisor: int, target: Callable[[str], None], settings_json: str) -> None:
+    end_with(supervisor, signal.SIGTERM)
+    target(settings_json)
 
 
 def _stop(processes: Sequence[BaseProcess]) -> None:

@@ -52,8 +52,6 @@ def carry_out(
             if outcome is None and time.monotonic() > ask:
                 ask = time.monotonic() + _ASK
                 outcome = Outcome(stopped=True) if should_stop() else None
-        if "result" in message:
-            child.wait(1.0)
     except EOFError:
         return Outcome(code="child-crashed", detail=f"the process {_ending(child.end())} in phase {phase!r}")
     finally:

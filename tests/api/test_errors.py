@@ -14,7 +14,6 @@ from tests.api.test_models import refused
 from tests.jobs.service import Served
 
 
-@pytest.mark.xdist_group("service")
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [
@@ -35,7 +34,6 @@ def test_what_the_framework_refuses_is_a_problem(
     refused(service.http.request(method, path), status, code)
 
 
-@pytest.mark.xdist_group("service")
 def test_every_code_is_described_where_its_type_leads(service: Served) -> None:
     kinds = service.http.get("/v1/problems").json()
     codes = {k["code"] for k in kinds}

@@ -1,6 +1,5 @@
 """Generated requests never make the service fail, and it answers as it says."""
 
-import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
@@ -15,7 +14,6 @@ from app.api.main import create_app
 from app.settings import Settings
 from tests.jobs.service import Served
 
-pytestmark = pytest.mark.xdist_group("service")
 schema = schemathesis.openapi.from_dict(create_app(Settings()).openapi(), config=SchemathesisConfig())
 CHECKS = (
     not_a_server_error,

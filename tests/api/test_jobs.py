@@ -7,8 +7,6 @@ import pytest
 from tests.api.test_models import refused
 from tests.jobs.service import Served
 
-pytestmark = pytest.mark.xdist_group("service")
-
 
 def test_a_job_is_accepted_with_its_address_and_ends_with_artifacts(service: Served) -> None:
     request = {"model": service.model("ok"), "targets": ["host"], "input_shapes": {"x": [1, 3]}}

@@ -8,8 +8,6 @@ import pytest
 
 from tests.jobs.service import Served
 
-pytestmark = pytest.mark.xdist_group("service")
-
 
 def address(content: bytes) -> str:
     return f"/v1/blobs/sha256/{hashlib.sha256(content).hexdigest()}"

@@ -116,7 +116,6 @@ def test_a_target_can_say_all_that_the_engine_knows() -> None:
     assert TargetSpec(name="t").to_target() == Target("t")
 
 
-@pytest.mark.xdist_group("service")
 def test_the_documentation_page_asks_for_nothing_outside(service: Served) -> None:
     page = service.http.get("/docs")
     assert page.status_code == 200

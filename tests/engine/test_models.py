@@ -1,12 +1,16 @@
 """The development models, end to end in this process: loaded, planned, run in poisoned memory, verified."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from app.engine.exchange.onnx import export
 from app.engine.options import Bindings, Options
+from app.engine.oracle import runtime
 from app.engine.session import Session
 from app.kernels.cpu.compiler import Compiler
 
@@ -59,7 +63,9 @@ def bindings_of(inputs: dict[str, np.ndarray]) -> Bindings:
 
 @pytest.mark.parametrize("fuse", [True, False], ids=["fused", "unfused"])
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_computes_what_was_recorded(name: str, fuse: bool, shared: Path, compiler: Compiler) -> None:
+def test_a_model_computes_what_was_recorded(
+    name: str, fuse: bool, shared: Path, compiler: Compiler, tmp_path: Path
+) -> None:
     folder = shared / "models"
     cases = recorded(folder, name)
     for inputs, outputs in cases if fuse else cases[:1]:
@@ -73,10 +79,18 @@ def test_a_model_computes_what_was_recorded(name: str, fuse: bool, shared: Path,
         for _ in range(2):  # the second run meets what the first one left behind
             found = session.run(inputs)
         session.close()
-        for key, expected in outputs.items():
-            assert found[key].shape == expected.shape
-            scale = max(float(np.max(np.abs(expected), initial=0)), 1e-30)
-            np.testing.assert_allclose(found[key], expected, rtol=0, atol=TOLERANCE * scale, err_msg=key)
+        assert_recorded(found, outputs)
+        if fuse:
+            exported = tmp_path / "optimized.onnx"
+            export(session.compilation.model, exported)
+            assert_recorded(runtime(exported, threads=1, optimized=True)(inputs), outputs)
+
+
+def assert_recorded(found: Mapping[str, Any], outputs: dict[str, np.ndarray]) -> None:
+    for key, expected in outputs.items():
+        assert found[key].shape == expected.shape
+        scale = max(float(np.max(np.abs(expected), initial=0)), 1e-30)
+        np.testing.assert_allclose(found[key], expected, rtol=0, atol=TOLERANCE * scale, err_msg=key)
 
 
 def test_every_development_model_is_listed(shared: Path) -> None:

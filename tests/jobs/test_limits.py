@@ -9,7 +9,6 @@ import pytest
 
 from tests.jobs.service import Served
 
-pytestmark = pytest.mark.xdist_group("service")
 PROMPT = 3.0  # seconds from a cancel or a breach to the end
 
 

@@ -12,8 +12,6 @@ import pytest
 from tests.jobs.service import Served, serve
 from tests.jobs.test_limits import is_gone, pids
 
-pytestmark = pytest.mark.xdist_group("recovery")
-
 
 @pytest.fixture(scope="module")
 def lone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
@@ -80,6 +78,18 @@ def test_a_stop_gives_the_running_job_back_and_the_next_start_ends_it(tmp_path: 
         job = second.end(job_id)
         assert job["state"] == "succeeded", job
         assert terminal_events(second, job_id) == ["succeeded"]
+
+
+def test_no_process_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    with serve(tmp_path, workers=1) as service:
+        child = running_child(service, service.submit("sleep 600"))
+        family = [child, parent(child), *children(service.process.pid)]
+        service.process.kill()
+        assert all(wait_until_gone(pid, 10.0) for pid in family)
+
+
+def children(pid: int) -> list[int]:
+    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def test_another_worker_takes_over_from_one_that_does_not_come_back(pair: Served) -> None:

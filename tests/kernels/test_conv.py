@@ -1,17 +1,25 @@
 """Convolutions against a direct sum in double precision."""
 
 import itertools
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from numba import njit, types
+from onnx.reference import ReferenceEvaluator
 
-from app.engine.registry import load
+from app.engine.registry import Known, load
+from app.engine.target import host
+from app.kernels.cpu import generator, tiles
 from app.kernels.cpu.compiler import Compiler
 from tests import harness
 
 REGISTRY = load()
 Array = np.ndarray[Any, Any]
+TYPES = {"float32": "float", "float64": "double", "int32": "int32", "uint64": "uint64"}
 
 
 def convolve(x: Array, w: Array, strides: tuple, pads: tuple, dilations: tuple, groups: int) -> Array:
@@ -81,21 +89,36 @@ DEPTHWISE = [
 
 
 def run(
-    compiler: Compiler, name: str, node: str, values: dict[str, Array], shape: tuple, **options: Any
+    compiler: Compiler,
+    name: str,
+    nodes: str,
+    values: dict[str, Array],
+    shape: tuple[int, ...],
+    *,
+    changing: tuple[str, ...] = ("x",),
+    threads: int = 1,
+    inplace: bool = False,
 ) -> Array:
-    """The output of one node; every operand but x is constant, unless `options` say otherwise."""
-    fixed = options.pop("constants", [n for n in values if n != "x"])
-    declared = ", ".join(declaration(n, v.shape, options.get("dtype", "float")) for n, v in values.items())
-    options.pop("dtype", None)
+    """The output of a group of nodes; the operands in `changing` are inputs, the others constant.
+
+    With `inplace` the output takes the memory of the first input that the row offers.
+    """
+    declared = ", ".join(declaration(n, v.shape, TYPES[v.dtype.name]) for n, v in values.items())
+    kind = TYPES[values["x"].dtype.name]
     text = f"""<ir_version: 10, opset_import: ["": 21]>
-        g ({declared}) => ({declaration("y", shape)}) {{ {node} }}"""
-    model = harness.model_of(text, {n: values[n] for n in fixed})
+        g ({declared}) => ({declaration("y", shape, kind)}) {{ {nodes} }}"""
+    model = harness.model_of(text, {n: v for n, v in values.items() if n not in changing})
+    group = harness.group_of(model, REGISTRY)
+    row = harness.implementation(name, REGISTRY)
+    pairs = row.inplace(group, harness.known(threads))
+    assert pairs or not inplace
     (found,) = harness.run_group(
-        harness.implementation(name, REGISTRY),
-        harness.group_of(model, REGISTRY),
-        {n: v for n, v in values.items() if n not in fixed},
+        row,
+        group,
+        {n: values[n] for n in changing},
         compiler,
-        **options,
+        threads=threads,
+        alias=pairs[:1] if inplace else (),
     )
     return found
 
@@ -109,12 +132,29 @@ def operands(case: tuple) -> tuple[dict[str, Array], Array]:
     return {"x": x, "w": w, "b": b}, expected
 
 
+@pytest.fixture(params=[8, 16])
+def lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Registers of 8 or 16 float32, whatever this machine has: LLVM splits what is too wide."""
+    monkeypatch.setattr(
+        harness, "known", lambda threads=1: Known(replace(host(), vector_lanes=request.param), threads)
+    )
+    return request.param
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("case", [*CASES, *DEPTHWISE], ids=str)
 def test_conv_equals_its_definition(compiler: Compiler, case: tuple, threads: int) -> None:
     values, expected = operands(case)
     node = f"y = Conv <{attributes(case)}> (x, w, b)"
     found = run(compiler, "conv.implicit_gemm", node, values, expected.shape, threads=threads)
+    close(found, expected, values["w"][0].size)
+
+
+@pytest.mark.parametrize("case", [CASES[i] for i in (1, 2, 4, 5, 7, 8, 12)], ids=str)
+def test_conv_is_the_same_for_any_width_of_registers(compiler: Compiler, case: tuple, lanes: int) -> None:
+    values, expected = operands(case)
+    node = f"y = Conv <{attributes(case)}> (x, w, b)"
+    found = run(compiler, "conv.implicit_gemm", node, values, expected.shape)
     close(found, expected, values["w"][0].size)
 
 
@@ -125,3 +165,242 @@ def test_depthwise_conv_equals_its_definition(compiler: Compiler, case: tuple, t
     node = f"y = Conv <{attributes(case)}> (x, w, b)"
     found = run(compiler, "conv.depthwise", node, values, expected.shape, threads=threads)
     close(found, expected, values["w"][0].size)
+
+
+@pytest.mark.parametrize("case", DEPTHWISE[:4], ids=str)
+def test_depthwise_conv_is_the_same_for_any_width_of_registers(
+    compiler: Compiler, case: tuple, lanes: int
+) -> None:
+    values, expected = operands(case)
+    node = f"y = Conv <{attributes(case)}> (x, w, b)"
+    close(
+        run(compiler, "conv.depthwise", node, values, expected.shape),
+        expected,
+        values["w"][0].size,
+    )
+
+
+@pytest.mark.parametrize("case", [CASES[i] for i in (2, 4, 8)], ids=str)
+def test_weights_and_bias_may_change_between_runs(compiler: Compiler, case: tuple) -> None:
+    values, expected = operands(case)
+    node = f"y = Conv <{attributes(case)}> (x, w, b)"
+    found = run(
+        compiler, "conv.implicit_gemm", node, values, expected.shape, changing=("x", "w", "b"), threads=2
+    )
+    close(found, expected, values["w"][0].size)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32", "uint64"])
+@pytest.mark.parametrize("name", ["conv.implicit_gemm", "conv.depthwise"])
+def test_conv_of_other_types(compiler: Compiler, name: str, dtype: str) -> None:
+    case = DEPTHWISE[0] if name == "conv.depthwise" else CASES[8]
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(0, 9, s).astype(dtype) for s in case[:2])
+    if dtype == "float64":
+        x, w = x + rng.random(x.shape), w + rng.random(w.shape)
+    expected = convolve(x, w, *case[2:])
+    found = run(compiler, name, f"y = Conv <{attributes(case)}> (x, w)", {"x": x, "w": w}, expected.shape)
+    harness.assert_close(found, expected.astype(dtype), 1e-13)
+
+
+AUTO = [
+    ("SAME_UPPER", (2, 3), (1, 1)),
+    ("SAME_LOWER", (2, 3), (1, 1)),
+    ("SAME_LOWER", (1, 1), (2, 1)),
+    ("VALID", (2, 1), (1, 2)),
+]
+
+
+@pytest.mark.parametrize("auto_pad", AUTO, ids=str)
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+def test_auto_pad_follows_the_reference(compiler: Compiler, op: str, auto_pad: tuple) -> None:
+    kind, strides, dilations = auto_pad
+    if op == "ConvTranspose" and dilations != (1, 1):
+        dilations = (1, 1)
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1, 3, 11, 12)).astype(np.float32)
+    w = rng.standard_normal((3, 3, 4, 3)).astype(np.float32)
+    given = f'auto_pad = "{kind}", strides = {list(strides)}, dilations = {list(dilations)}'
+    text = f"""<ir_version: 10, opset_import: ["": 21]>
+        g (float[1,3,11,12] x, float[3,3,4,3] w) => (float[n,c,h,w] y) {{ y = {op} <{given}> (x, w) }}"""
+    (expected,) = ReferenceEvaluator(onnx.parser.parse_model(text)).run(None, {"x": x, "w": w})
+    name = "conv.implicit_gemm" if op == "Conv" else "conv_transpose.residues"
+    found = run(compiler, name, f"y = {op} <{given}> (x, w)", {"x": x, "w": w}, expected.shape)
+    close(found, expected, w[0].size)
+
+
+def transpose_convolve(
+    x: Array, w: Array, out: tuple, strides: tuple, pads: tuple, dilations: tuple, groups: int
+) -> Array:
+    """The definition: every input element adds the kernel to the output, in float64."""
+    rank = x.ndim - 2
+    spans = [
+        (i - 1) * s + (k - 1) * d + 1 for i, s, k, d in zip(x.shape[2:], strides, w.shape[2:], dilations)
+    ]
+    room = [max(span, o + p) for span, o, p in zip(spans, out, pads[:rank])]
+    y = np.zeros((x.shape[0], groups, w.shape[1], *room))
+    xs = x.astype(np.float64).reshape(x.shape[0], groups, -1, *x.shape[2:])
+    ws = w.astype(np.float64).reshape(groups, -1, *w.shape[1:])
+    for tap in itertools.product(*(range(k) for k in w.shape[2:])):
+        part = tuple(
+            slice(t * d, t * d + (i - 1) * s + 1, s)
+            for t, d, i, s in zip(tap, dilations, x.shape[2:], strides)
+        )
+        y[(..., *part)] += np.einsum("ngc...,gcf->ngf...", xs, ws[(..., *tap)])
+    kept = tuple(slice(p, p + o) for p, o in zip(pads[:rank], out))
+    return y[(..., *kept)].reshape(x.shape[0], -1, *out)
+
+
+TRANSPOSED = [
+    # x, w, strides, pads, dilations, output_padding, groups
+    ((1, 4, 9), (4, 3, 4), (2,), (1, 1), (1,), (0,), 1),
+    ((1, 8, 5, 6), (8, 7, 2, 2), (2, 2), (0, 0, 0, 0), (1, 1), (0, 0), 1),
+    ((2, 6, 7, 5), (6, 4, 3, 3), (2, 3), (1, 0, 1, 2), (1, 1), (1, 2), 2),
+    ((1, 3, 8, 8), (3, 5, 3, 3), (1, 1), (1, 1, 1, 1), (2, 2), (0, 0), 1),
+    ((1, 5, 6, 6), (5, 4, 1, 1), (1, 1), (0, 0, 0, 0), (1, 1), (0, 0), 1),
+    ((1, 4, 6, 7), (4, 3, 2, 1), (3, 2), (0, 0, 0, 0), (2, 1), (1, 1), 1),
+    ((1, 400, 4, 4), (400, 5, 4, 4), (2, 2), (1, 1, 1, 1), (1, 1), (0, 0), 1),
+    ((1, 3, 3, 4, 5), (3, 2, 2, 3, 3), (2, 1, 2), (0, 1, 1, 0, 1, 1), (1, 1, 1), (0, 0, 1), 1),
+    ((1, 6, 7, 7), (6, 1, 3, 3), (2, 2), (1, 1, 1, 1), (1, 1), (1, 1), 6),
+]
+
+
+def transposed(case: tuple) -> tuple[dict[str, Array], Array, str]:
+    x_shape, w_shape, strides, pads, dilations, extra, groups = case
+    rank = len(strides)
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(s).astype(np.float32) for s in (x_shape, w_shape))
+    b = rng.standard_normal(w_shape[1] * groups).astype(np.float32)
+    out = tuple(
+        (i - 1) * s + e + (k - 1) * d + 1 - before - after
+        for i, s, e, k, d, before, after in zip(
+            x_shape[2:], strides, extra, w_shape[2:], dilations, pads[:rank], pads[rank:]
+        )
+    )
+    expected = transpose_convolve(x, w, out, strides, pads, dilations, groups)
+    expected = expected + b.reshape(-1, *[1] * rank)
+    given = attributes((x_shape, w_shape, strides, pads, dilations, groups))
+    return {"x": x, "w": w, "b": b}, expected, f"{given}, output_padding = [{', '.join(map(str, extra))}]"
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("case", TRANSPOSED, ids=str)
+def test_conv_transpose_equals_its_definition(compiler: Compiler, case: tuple, threads: int) -> None:
+    values, expected, given = transposed(case)
+    node = f"y = ConvTranspose <{given}> (x, w, b)"
+    found = run(compiler, "conv_transpose.residues", node, values, expected.shape, threads=threads)
+    close(found, expected, values["w"][:, 0].size)
+
+
+def sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+# Nodes after c, and what they compute from c and the operands of that name. r: as the output,
+# q: one per channel, g: one per channel and image, s: a scalar.
+EPILOGUES: dict[str, tuple[str, Callable[..., Array]]] = {
+    "residual": ("y = Add(c, r)", lambda c, r, **_: c + r),
+    "residual first": ("y = Add(r, c)", lambda c, r, **_: c + r),
+    "bias, residual, relu": (
+        "d = Add(c, q) e = Add(d, r) y = Relu(e)",
+        lambda c, q, r, **_: np.maximum(c + q + r, 0),
+    ),
+    "sub, clip": ("d = Sub(c, q) y = Clip(d, s)", lambda c, q, s, **_: np.maximum(c - q, s)),
+    "silu": ("d = Sigmoid(c) y = Mul(c, d)", lambda c, **_: c * sigmoid(c)),
+    "everything": (
+        "d = Relu(c) e = Mul(d, q) f = Add(e, r) h = Mul(f, g) y = Sub(s, h)",
+        lambda c, q, r, g, s, **_: s - (np.maximum(c, 0) * q + r) * g,
+    ),
+}
+FUSED = [
+    ("conv.implicit_gemm", CASES[2]),
+    ("conv.implicit_gemm", CASES[4]),
+    ("conv.implicit_gemm", CASES[7]),
+    ("conv.implicit_gemm", CASES[8]),
+    ("conv.implicit_gemm", CASES[12]),
+    ("conv.depthwise", DEPTHWISE[1]),
+    ("conv.depthwise", DEPTHWISE[2]),
+    ("conv_transpose.residues", TRANSPOSED[2]),
+    ("conv_transpose.residues", TRANSPOSED[4]),
+]
+
+
+@pytest.mark.parametrize("inplace", [False, True], ids=["apart", "in place"])
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+@pytest.mark.parametrize("fused", FUSED, ids=str)
+def test_what_follows_is_computed_in_the_same_step(
+    compiler: Compiler, fused: tuple, epilogue: str, inplace: bool
+) -> None:
+    name, case = fused
+    if name == "conv_transpose.residues":
+        values, c, given = transposed(case)
+        node = f"c = ConvTranspose <{given}> (x, w, b)"
+    else:
+        values, c = operands(case)
+        node = f"c = Conv <{attributes(case)}> (x, w, b)"
+    text, compute = EPILOGUES[epilogue]
+    rng = np.random.default_rng(1)
+    ones = (1,) * (c.ndim - 2)
+    shapes = {"r": c.shape, "q": (c.shape[1], *ones), "g": (*c.shape[:2], *ones), "s": ()}
+    extra = {
+        n: rng.standard_normal(s).astype(np.float32)
+        for n, s in shapes.items()
+        if f"{n})" in text or f", {n}" in text or f"({n}," in text
+    }
+    if inplace and ("r" not in extra or name == "conv.depthwise"):
+        pytest.skip("nothing to overwrite")
+    expected = compute(c=c, **{n: v.astype(np.float64) for n, v in extra.items()})
+    changing = ("x", *(n for n in extra if n in "rg"))
+    for threads in (1, 2):
+        found = run(
+            compiler,
+            name,
+            f"{node} {text}",
+            {**values, **extra},
+            expected.shape,
+            changing=changing,
+            threads=threads,
+            inplace=inplace,
+        )
+        close(found, expected, 10 * values["w"].size)
+
+
+def test_the_output_does_not_overwrite_what_the_convolution_reads() -> None:
+    model = harness.model_of(
+        """<ir_version: 10, opset_import: ["": 21]>
+        g (float[1,4,5,5] x, float[4,4,3,3] w) => (float[1,4,5,5] y) {
+            c = Conv <pads = [1, 1, 1, 1]> (x, w) y = Add(c, x) }""",
+        {"w": np.ones((4, 4, 3, 3), np.float32)},
+    )
+    row = harness.implementation("conv.implicit_gemm", REGISTRY)
+    group = harness.group_of(model, REGISTRY)
+    assert row.unless(group, harness.known()) is None
+    assert row.inplace(group, harness.known()) == ()
+
+
+def test_an_operand_along_another_axis_is_refused_with_a_reason() -> None:
+    model = harness.model_of(
+        """<ir_version: 10, opset_import: ["": 21]>
+        g (float[1,4,5,6] x, float[4,4,3,3] w, float[6] u) => (float[1,4,5,6] y) {
+            c = Conv <pads = [1, 1, 1, 1]> (x, w) y = Mul(c, u) }""",
+        {"w": np.ones((4, 4, 3, 3), np.float32)},
+    )
+    row = harness.implementation("conv.implicit_gemm", REGISTRY)
+    reason = row.unless(harness.group_of(model, REGISTRY), harness.known())
+    assert reason is not None
+    assert "'u'" in reason
+
+
+def test_the_inner_loop_of_a_tile_keeps_its_sums_in_registers() -> None:
+    width = host().vector_lanes
+    rows, _, columns, unroll = tiles.SHAPES[width]
+    compute = generator.tile("float32", width, rows, columns, unroll)
+    p, n = types.CPointer(types.float32), types.int64
+
+    @njit(types.void(p, n, n, n, p, n, n, p, n, p, n, p, n, p, p, n, p, n))
+    def call(a, ar, ak, m, b, bk, k, c, cr, s, sr, rb, rs, cb, r, rr, sc, f):
+        compute(a, ar, ak, m, b, bk, k, c, cr, s, sr, rb, rs, cb, r, rr, sc, f)
+
+    (assembly,) = call.inspect_asm().values()
+    assert generator.spills("vmovups\t%ymm4, 32(%rsp)") == 1
+    assert generator.spills(assembly) == 0

@@ -1,9 +1,11 @@
 """Reduces a graph to its canonical form: static types, few operators, nothing superfluous."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import onnx
 import onnx_ir as ir
 
 from app.engine import folding, graph, inference, merging, naming, simplification
@@ -30,7 +32,7 @@ class Canonicalize:
         """The canonical graph, in place; what stays dynamic is named in the notes.
 
         Raises:
-            GraphError: the type of a value cannot be told.
+            GraphError: operands do not fit an operator, or the type of a value cannot be told.
         """
         model = compilation.model
         declared = {v.name or "": v.dtype for v in model.graph.outputs}
@@ -40,11 +42,17 @@ class Canonicalize:
         while True:
             round_ = rewrite(model.graph, rows)
             round_ += merging.merge(model.graph)
-            if not round_:
-                break
             applied += round_
-            inference.infer(model)
+            if not round_ and _is_typed(model):
+                break
+            try:
+                inference.infer(model)
+            except GraphError:
+                if not round_:
+                    raise
         drop_unused(model.graph)
+        for node in model.graph.all_nodes():
+            trim(node, model.opset_imports)
         naming.make_unique(model)
         _check_types(model, declared)
         return replace(compilation, notes=(*compilation.notes, *_notes(applied, model)))
@@ -84,6 +92,31 @@ def drop_unused(main: ir.Graph) -> None:
     for name, value in tuple(main.initializers.items()):
         if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
             del main.initializers[name]
+
+
+def trim(node: ir.Node, opsets: Mapping[str, int]) -> None:
+    """Leave out optional inputs that are not given, and optional outputs that nothing reads."""
+    while node.inputs and node.inputs[-1] is None:
+        node.resize_inputs(len(node.inputs) - 1)
+    version = opsets.get(node.domain)
+    if version is None or not onnx.defs.has(node.op_type, version, node.domain):
+        return
+    formal = onnx.defs.get_schema(node.op_type, version, node.domain).outputs
+    # Whether BatchNormalization trains could once be told by its outputs alone.
+    if len(formal) < len(node.outputs) or node.op_type == "BatchNormalization":
+        return
+    for value, parameter in zip(node.outputs, formal):
+        if parameter.option == _OPTIONAL and not value.uses() and not value.is_graph_output():
+            value.name = ""
+    while not node.outputs[-1].name:
+        node.resize_outputs(len(node.outputs) - 1)
+
+
+_OPTIONAL = onnx.defs.OpSchema.FormalParameterOption.Optional
+
+
+def _is_typed(model: ir.Model) -> bool:
+    return all(v.type is not None for node in model.graph for v in node.outputs if v.name)
 
 
 def _check_types(model: ir.Model, declared: dict[str, ir.DataType | None]) -> None:

@@ -1,14 +1,15 @@
 """Binds what is known of the inputs, then infers the type of every value."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
-from app.engine import graph, inference
-from app.engine.errors import InputError
+from app.engine import graph, inference, naming
+from app.engine.errors import GraphError, InputError
 from app.engine.plan import Compilation
 
 BOUND = "stowplan.bound_inputs"  # key in model.meta of the inputs that became constants
@@ -28,7 +29,10 @@ class BoundInput:
 
 @dataclass(frozen=True, slots=True)
 class InferTypes:
-    """Every input gets a static shape; bound values become constants; types follow from these."""
+    """Every input gets a static shape; bound values become constants; types follow from these.
+
+    Where operands do not fit an operator, values stay without a type, and `canonicalize` tells.
+    """
 
     name: ClassVar[str] = "infer_types"
     reads: ClassVar[tuple[str, ...]] = ()
@@ -40,7 +44,6 @@ class InferTypes:
 
         Raises:
             InputError: a binding fits no input, or a dimension is left free.
-            GraphError: operands do not fit an operator.
         """
         bindings = compilation.bindings
         model = compilation.model
@@ -50,9 +53,12 @@ class InferTypes:
         bind_values(model, bindings.values)
         for value in model.graph.inputs:
             _check_static(value)
+        naming.make_unique(model)  # errors name nodes
         inference.forget(model)
         inference.forget_bodies(model)
-        inference.infer(model)
+        # A branch that is never taken may not fit the bound shapes; folding removes it.
+        with suppress(GraphError):
+            inference.infer(model)
         return compilation
 
 
@@ -107,8 +113,8 @@ def _bind_shape(value: ir.Value, shape: tuple[int, ...], sizes: dict[str, tuple[
     pointer = f"/input_shapes/{name}"
     if any(d < 0 for d in shape):
         raise InputError(f"input {name!r}: shape {list(shape)} has a negative dimension", pointer=pointer)
-    if isinstance(value.type, ir.SequenceType | ir.OptionalType):
-        raise InputError(f"input {name!r} is no tensor and has no shape to bind", pointer=pointer)
+    if isinstance(value.type, ir.SequenceType):
+        raise InputError(f"input {name!r} is a sequence and has no shape to bind", pointer=pointer)
     if value.shape is not None:
         if len(value.shape) != len(shape):
             raise InputError(

@@ -52,7 +52,8 @@ _PACKING = """\
 from numba import njit, types
 from app.kernels.cpu.generator import at, copier, selector
 
-T, N, I, V = types.CPointer(types.{dtype}), types.int64, types.CPointer(types.int64), types.CPointer(types.uint8)
+T, N = types.CPointer(types.{dtype}), types.int64
+I, V = types.CPointer(types.int64), types.CPointer(types.uint8)
 copy1 = copier("{dtype}", {vector}, 1)
 copy2 = copier("{dtype}", {vector}, 2)
 select = selector("{dtype}", {vector})
@@ -172,7 +173,7 @@ def kernel(x, weights, y, bias, residual, scalars, taps, valid, sizes, work{oper
             k = min(block_k, depth - k0)
             if k > 0 and (chunks > 1 or unit // parts != before):
                 if same:
-                    pack_same(source, taps, valid, valid_row, tap_count, k0, k, h * w, w, start, n,
+                    pack_same(source, taps, valid, valid_row, tap_count, k0, k, d * h * w, w, start, n,
                               panels, panel_row)
                 else:
                     pack(source, taps, tap_count, k0, k, d, h, w, rows, columns,
@@ -195,8 +196,8 @@ def kernel(x, weights, y, bias, residual, scalars, taps, valid, sizes, work{oper
                     place = channel * pixels + start
                     direct = last and not staged
                     to, step = (at(y, place), pixels) if direct else (mine, sums_row)
-                    product(at(weights, row * depth), packed != 0, depth, 1, k0, panels, panel_row, COLUMNS, k,
-                            to, step, m, n, spare, mine, sums_row, at(bias, row), 1, bias,
+                    product(at(weights, row * depth), packed != 0, depth, 1, k0, panels, panel_row, COLUMNS,
+                            k, to, step, m, n, spare, mine, sums_row, at(bias, row), 1, bias,
                             at(residual, place), pixels, scalars, again | (flags if direct else 0))
                 if not last or not staged:
                     continue

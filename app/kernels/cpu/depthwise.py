@@ -4,6 +4,8 @@ A strip of the channel is copied with its padding into a buffer in the first cac
 by their residue modulo the stride, so that every tap of a row of output pixels is one vector.
 """
 
+from app.kernels.cpu.epilogue import ALONG, CHUNK, FIXED, run_source
+from app.kernels.cpu.expressions import Recipe
 from app.kernels.cpu.tiles import lanes_of
 
 # What the kernel reads from its table of sizes, in this order.
@@ -55,7 +57,8 @@ def fill(x, h, w, top, left, first, count, stride_w, line, out):
         skip = max((left - residue + stride_w - 1) // stride_w, 0)
         column = skip * stride_w + residue - left
         n = max((w - column + stride_w - 1) // stride_w, 0)
-        target, source = at(out, inside * row + residue * line + skip), at(x, (first + inside - top) * w + column)
+        target = at(out, inside * row + residue * line + skip)
+        source = at(x, (first + inside - top) * w + column)
         if stride_w == 1:
             copy1(target, row, source, w, after - inside, n)
         elif stride_w == 2:
@@ -66,14 +69,14 @@ def fill(x, h, w, top, left, first, count, stride_w, line, out):
                     target[r * row + j] = source[r * w + j * stride_w]
 
 
-def kernel(x, weights, y, bias, residual, scalars, offsets, sizes, work, begin, end, thread):
+def kernel(x, weights, y, bias, residual, scalars, offsets, sizes, work{operands}, begin, end, thread):
     {unpack} = {sizes}
     spare = at(work, thread * work_step)
-    spare_residual = at(spare, 2 * VECTOR)
+    spare_residual = at(spare, {chunk})
     buffer = at(spare_residual, 2 * VECTOR)
     buffer_row = stride_w * line
     step = stride_h * buffer_row
-    for i in range(work_step - 4 * VECTOR):
+    for i in range(work_step - {chunk} - 2 * VECTOR):
         buffer[i] = 0
     is_wide = columns > VECTOR
     tile_rows = ROWS if is_wide else 2 * ROWS
@@ -86,8 +89,8 @@ def kernel(x, weights, y, bias, residual, scalars, offsets, sizes, work, begin, 
         source = at(x, channel // outputs * h * w)
         for first in range(0, rows, strip):
             count = min(strip, rows - first)
-            fill(source, h, w, top, left, first * stride_h, (count - 1) * stride_h + 1 + below, stride_w, line,
-                 buffer)
+            lines = (count - 1) * stride_h + 1 + below
+            fill(source, h, w, top, left, first * stride_h, lines, stride_w, line, buffer)
             for row in range(first, first + count, tile_rows):
                 m = min(tile_rows, first + count - row)
                 # Beyond the last column a vector spills into the next row, which comes later; the
@@ -116,20 +119,43 @@ def kernel(x, weights, y, bias, residual, scalars, offsets, sizes, work, begin, 
                     if ends and not overlap:
                         for i in range(columns):
                             plane[last + i] = spare[i]
+{finish}
 """
 
+_RUN = """\
+            place = channel * rows * columns + first * columns
+            done = at(plane, first * columns)
+            run(done, 1, done, 1, count * columns, bias[0], residual, scalars, 0, spare{places})
+"""
 
-def emit(dtype: str, lanes: int) -> str:
+# Where operands of a recipe begin for a strip of a channel: by their name, the offset.
+PLACES = {"same": "place", "channel": "channel % filters", "plane": "channel", "scalar": "0"}
+
+
+def emit(dtype: str, lanes: int, recipe: Recipe = (), operands: tuple[tuple[str, str], ...] = ()) -> str:
     """The module of a depthwise convolution.
 
     x: T[batch, groups, h, w]; y, residual: T[batch, groups * outputs, rows, columns]; weights:
     T[groups * outputs, taps]; bias: T[groups * outputs]; offsets: int64[taps], of a tap in the
-    buffer; sizes: int64, see SIZES. Units are output channels of the batch.
+    buffer; sizes: int64, see SIZES; then the operands of the recipe. Units are output channels of
+    the batch.
+
+    Args:
+        dtype: T.
+        lanes: float32 in a register.
+        recipe: what follows bias, residual and limits.
+        operands: (place, element type) of the recipe's inputs after the first; see PLACES.
     """
-    return _SOURCE.format(
+    places = "".join(f", at(x{i}, {PLACES[place]})" for i, (place, _) in enumerate(operands))
+    kernel = _SOURCE.format(
         dtype=dtype,
         vector=lanes_of(dtype, lanes),
         rows=ROWS,
         unpack=", ".join(SIZES),
         sizes=", ".join(f"sizes[{i}]" for i in range(len(SIZES))),
+        operands="".join(f", x{i}" for i in range(len(operands))),
+        chunk=CHUNK,
+        finish=_RUN.format(places=places) if recipe else "",
     )
+    advances = tuple((ALONG if place == "same" else FIXED, kind) for place, kind in operands)
+    return (run_source(dtype, recipe, advances) if recipe else "") + kernel

@@ -1,82 +1,155 @@
-"""Generated elementwise kernels: one loop nest per recipe, broadcasting folded into strides.
+"""One kernel for a chain of elementwise operators, generated from its recipe.
 
-Axes along which all operands advance alike are merged before a kernel is made, so the usual cases
-(same shape, scalar, per channel, last axis) become one or two loops. In the innermost loop an
-operand advances by one element, not at all, or (rarely) by a stride known at run time; which of
-them is written into the source, so that the loop vectorizes.
+The axes of the results are collapsed first (by `collapsed`): neighbours along which every operand
+is either all broadcast or all varying become one, so most chains have one axis, and a scale per
+channel has two. What does not vary along the innermost axis is computed once a row. Sizes are
+arguments; how often a source is compiled depends on operators, types and broadcast pattern only.
 """
 
-from app.kernels.cpu.expressions import PRELUDE, Recipe, lines, load, store
+from collections.abc import Sequence
 
-UNIT, FIXED, STRIDED = "unit", "fixed", "strided"  # how an operand advances in the innermost loop
+from app.kernels.cpu.expressions import Recipe, kept, line, loaded, prelude, result_dtypes
+
+Pattern = tuple[bool, ...]  # per collapsed axis: whether an operand varies along it
+
+_MODULE = """\
+{prelude}
+from numba import njit
+from app.kernels.cpu.generator import at
+from app.kernels.cpu.mapping import map_elements
+
+
+@njit(error_model="numpy", boundscheck=False, forceinline=True)
+def element({parameters}):
+{element}
+
+
+def kernel({arguments}, begin, end):
+{kernel}
+"""
+
+
+def collapsed(
+    shape: Sequence[int], operands: Sequence[Sequence[int]]
+) -> tuple[tuple[int, ...], tuple[Pattern, ...]]:
+    """Extents of the collapsed axes, outermost first, and the pattern of each operand.
+
+    Args:
+        shape: of the results.
+        operands: shapes that broadcast to it.
+    """
+    rank = len(shape)
+    wide = [(1,) * (rank - len(s)) + tuple(s) for s in operands]
+    extents: list[int] = []
+    columns: list[Pattern] = []
+    for axis, extent in enumerate(shape):
+        if extent == 1:
+            continue
+        column = tuple(s[axis] != 1 for s in wide)
+        if columns and columns[-1] == column:
+            extents[-1] *= extent
+        else:
+            extents.append(extent)
+            columns.append(column)
+    if not extents:
+        extents, columns = [1], [(True,) * len(wide)]
+    return tuple(extents), tuple(tuple(column[i] for column in columns) for i in range(len(wide)))
 
 
 def emit(
     recipe: Recipe,
-    inputs: tuple[str, ...],
-    outputs: tuple[tuple[int, str], ...],
-    patterns: tuple[str, ...],
-    rank: int,
+    dtypes: tuple[str, ...],
+    patterns: tuple[Pattern, ...],
+    results: tuple[tuple[int, str], ...],
 ) -> str:
-    """The module of a kernel over `rank` merged axes.
+    """Source of `kernel(inputs..., outputs..., extents..., begin, end)`.
+
+    Inputs and outputs are addresses of contiguous tensors, extents those of the collapsed axes,
+    outermost first; units are elements of a result. An output may be an input that varies along
+    every axis.
 
     Args:
-        recipe: what is computed for each element.
-        inputs: element types of the operands.
-        outputs: (number of the result, element type) of each output, contiguous in the merged shape.
-        patterns: UNIT, FIXED or STRIDED for every input.
-        rank: merged axes, at least one.
-
-    The kernel's parameters: inputs, outputs, then the sizes of the axes from the outermost, then
-    for each input its strides (elements) on the axes, outermost first. Units are elements of the
-    innermost axis when rank is 1, else rows (all other axes together). An output may be the
-    memory of a UNIT input of the same shape and element size.
+        recipe: the chain.
+        dtypes: of the inputs, as they are in memory.
+        patterns: of the inputs.
+        results: number of a value and its dtype in memory, for each output.
     """
-    count = len(inputs)
-    parameters = [f"x{i}" for i in range(count)] + [f"y{k}" for k in range(len(outputs))]
-    parameters += [f"n{a}" for a in range(rank)]
-    parameters += [f"s{i}_{a}" for i in range(count) for a in range(rank)]
-    index = {
-        UNIT: "o{i} + j",
-        FIXED: "o{i}",
-        STRIDED: f"o{{i}} + j * s{{i}}_{rank - 1}",
-    }
-    body: list[str] = []
-    fixed: list[str] = []
-    names = []
-    for i, (dtype, pattern) in enumerate(zip(inputs, patterns)):
-        text = load(f"x{i}", index[pattern].format(i=i), dtype)
-        (fixed if pattern == FIXED else body).append(f"u{i} = {text}")
-        names.append(f"u{i}")
-    body += lines(recipe, names, inputs)
-    results = {i: f"u{i}" for i in range(count)} | {count + i: f"v{count + i}" for i in range(len(recipe))}
-    body += [store(f"y{k}", "p + j", results[number], dtype) for k, (number, dtype) in enumerate(outputs)]
-    loop = _flat(fixed, body, count) if rank == 1 else _rows(fixed, body, count, rank)
-    return f"{PRELUDE}\n\ndef kernel({', '.join(parameters)}, begin, end):\n" + "\n".join(loop) + "\n"
+    inputs, inner = len(dtypes), len(patterns[0]) - 1
+    kinds = result_dtypes(recipe, dtypes)
+    levels = _levels(recipe, patterns)
+    streamed = [i for i in range(inputs) if levels[i] > inner]
+    outer: dict[int, list[str]] = {}  # level: lines; a level is one more than the last varying axis
+    body = [f"    v{i} = {loaded(dtypes[i], f'x{i}')}" for i in streamed]
+    for i in range(inputs):
+        if levels[i] <= inner:
+            outer.setdefault(min(levels[i], 1), []).append(
+                f"v{i} = {loaded(dtypes[i], f'x{i}[{_offset(patterns[i], inner)}]')}"
+            )
+    for k, instruction in enumerate(recipe):
+        text = f"v{inputs + k} = {line(instruction, kinds)}"
+        if levels[inputs + k] > inner:
+            body.append(f"    {text}")
+        else:
+            outer.setdefault(min(levels[inputs + k], 1), []).append(text)
+    read = {i for k, (_, operands, _) in enumerate(recipe) if levels[inputs + k] > inner for i in operands}
+    held = [f"v{i}" for i in sorted(read) if levels[i] <= inner]
+    body.append(f"    return ({', '.join(kept(dtype, f'v{value}') for value, dtype in results)},)")
+    names = [f"x{i}" for i in range(inputs)] + [f"y{i}" for i in range(len(results))]
+    return _MODULE.format(
+        prelude=prelude(),
+        parameters=", ".join([*(f"x{i}" for i in streamed), *held]),
+        element="\n".join(body),
+        arguments=", ".join(names + [f"n{axis}" for axis in range(inner + 1)]),
+        kernel="\n".join(f"    {text}" for text in _loops(patterns, streamed, held, len(results), outer)),
+    )
 
 
-def _flat(fixed: list[str], body: list[str], count: int) -> list[str]:
-    starts = [f"    o{i} = 0" for i in range(count)]
-    return [
-        "    if begin >= end:",
-        "        return",
-        *starts,
-        "    p = 0",
-        *(f"    {line}" for line in fixed),
-        "    for j in range(begin, end):",
-        *(f"        {line}" for line in body),
-    ]
+def _levels(recipe: Recipe, patterns: Sequence[Pattern]) -> list[int]:
+    """One more than the innermost axis along which each value varies; 0 where it does along none."""
+    levels = [max((axis + 1 for axis, varies in enumerate(p) if varies), default=0) for p in patterns]
+    for _, operands, _ in recipe:
+        levels.append(max((levels[i] for i in operands), default=0))
+    return levels
 
 
-def _rows(fixed: list[str], body: list[str], count: int, rank: int) -> list[str]:
-    """Rows are told apart by division once each; the innermost loop only adds."""
-    found = ["    for row in range(begin, end):", f"        p = row * n{rank - 1}", "        rest = row"]
-    for axis in range(rank - 2, 0, -1):
-        found += [f"        i{axis} = rest % n{axis}", f"        rest = rest // n{axis}"]
-    found.append("        i0 = rest")
-    for i in range(count):
-        terms = " + ".join(f"i{a} * s{i}_{a}" for a in range(rank - 1))
-        found.append(f"        o{i} = {terms}")
-    found += [f"        {line}" for line in fixed]
-    found.append(f"        for j in range(n{rank - 1}):")
-    return found + [f"            {line}" for line in body]
+def _loops(
+    patterns: Sequence[Pattern],
+    streamed: Sequence[int],
+    held: Sequence[str],
+    outputs: int,
+    outer: dict[int, list[str]],
+) -> list[str]:
+    inner = len(patterns[0]) - 1
+
+    def call(first: str, last: str, offset: str) -> str:
+        reads = [f"at(x{i}, {_offset(patterns[i], inner)})" if inner else f"x{i}" for i in streamed]
+        writes = [f"at(y{i}, {offset})" if inner else f"y{i}" for i in range(outputs)]
+        groups = (f"({', '.join(names)}{',' if names else ''})" for names in (reads, writes, held))
+        return f"map_elements(element, {first}, {last}, {', '.join(groups)})"
+
+    text = list(outer.get(0, ()))
+    if not inner:
+        return [*text, call("begin", "end", "0")]
+    row = [f"start = row * n{inner}"]
+    if inner > 1:
+        row.append("rest = row")
+        for axis in range(inner - 1, 0, -1):
+            row += [f"i{axis} = rest % n{axis}", f"rest = rest // n{axis}"]
+        row.append("i0 = rest")
+    row += outer.get(1, ())
+    row.append(call("max(begin - start, 0)", f"min(end - start, n{inner})", "start"))
+    text.append(f"for row in range(begin // n{inner}, (end + n{inner} - 1) // n{inner}):")
+    return [*text, *(f"    {t}" for t in row)]
+
+
+def _offset(pattern: Pattern, inner: int) -> str:
+    """Source of where a row of an operand starts, in elements."""
+    stride = [f"n{inner}"] if pattern[inner] else []
+    if all(pattern[:inner]) and inner:
+        return " * ".join(["row", *stride])
+    terms = []
+    for axis in range(inner - 1, -1, -1):
+        if pattern[axis]:
+            terms.append(" * ".join(["row" if inner == 1 else f"i{axis}", *stride]))
+            stride.append(f"n{axis}")
+    return " + ".join(terms) or "0"

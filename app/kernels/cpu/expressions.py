@@ -1,292 +1,289 @@
-"""Elementwise operators as source text: the arithmetic of generated kernels and of epilogues.
+"""Elementwise operators as Python source for the body of a loop that LLVM vectorizes.
 
-A recipe is a straight-line program over scalars. Operand i is input i; results are numbered on.
-Text is written so that LLVM turns a loop around it into vector code: selects, no calls in
-float32. Booleans are numba booleans inside, bytes in memory.
+A recipe is a small program on scalars: instructions in order, whose operands are numbers of
+values. Values 0 to n - 1 are the inputs, value n + k is the result of instruction k. A recipe is
+hashable and holds no sizes, so one kernel serves every shape.
+
+float16, bfloat16 and bool are types of memory only: the first two are computed in float32 (and
+rounded where a value leaves the recipe or is cast), a bool is a truth value while it is computed.
 """
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Parameter: TypeAlias = float | int | str
+Instruction: TypeAlias = tuple[str, tuple[int, ...], tuple[Parameter, ...]]
+Recipe: TypeAlias = tuple[Instruction, ...]
 
 FLOATS = ("float32", "float64")
-INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+HALVES = ("float16", "bfloat16")  # in memory as uint16
+SIGNED = ("int8", "int16", "int32", "int64")
+UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
+DTYPES = (*FLOATS, *HALVES, *SIGNED, *UNSIGNED, "bool")
+
+Class = Literal["float", "signed", "unsigned", "bool"]
 
 
-class Instruction(NamedTuple):
-    """One operator on earlier results.
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """One operator on scalars, a template for each class of operand types that it exists for.
+
+    In a template `{0}`, `{1}` are operands (names, so they may be repeated), `{p}`, `{q}`, `{r}` the
+    parameters as constants of the operands' type, `{t}` converts to that type, `{m}` is the module
+    with its elementary functions and `{s}` the end of their names.
 
     Attributes:
-        op: a name in EXPRESSIONS.
-        operands: numbers of inputs or earlier results.
-        params: attributes, defaults filled in.
-        dtype: of the result.
+        real: for float32 and float64.
+        whole: for integers; arithmetic wraps around.
+        truth: for bool.
+        result: dtype of the result: that of the last operand, bool, or the last parameter.
+        flops: rough cost of an element, for predictions.
     """
 
-    op: str
-    operands: tuple[int, ...]
-    params: tuple[float | int | str, ...]
-    dtype: str
+    real: str | None = None
+    whole: str | None = None
+    truth: str | None = None
+    result: Literal["same", "bool", "parameter"] = "same"
+    flops: float = 1.0
 
 
-Recipe = tuple[Instruction, ...]
+def _compare(operator: str, *, truth: bool = False) -> Expression:
+    text = f"{{0}} {operator} {{1}}"
+    return Expression(text, text, text if truth else None, "bool")
 
 
-class Operands(NamedTuple):
-    """What an expression is written from: names and types of operands, type of the result."""
+EXPRESSIONS: dict[str, Expression] = {
+    # one operand
+    "Identity": Expression("{0}", "{0}", "{0}", flops=0),
+    "Cast": Expression(result="parameter"),  # see `converted`
+    "Abs": Expression("abs({0})", "{t}(abs({0}))"),
+    "Neg": Expression("-{0}", "{t}(-{0})"),
+    "Sign": Expression(
+        "select({0} > {t}(0), {t}(1), select({0} < {t}(0), {t}(-1), {0}))",
+        "{t}({t}({0} > 0) - {t}({0} < 0))",
+        flops=2,
+    ),
+    "Floor": Expression("floor({0})"),
+    "Ceil": Expression("ceil({0})"),
+    "Round": Expression("rint({0})"),
+    "Sqrt": Expression("sqrt({0})", flops=6),
+    "Reciprocal": Expression("{t}(1) / {0}", flops=4),
+    "Exp": Expression("{m}.exp{s}({0})", flops=16),
+    "Log": Expression("{m}.log{s}({0})", flops=24),
+    "Sin": Expression("{m}.sin{s}({0})", flops=40),
+    "Cos": Expression("{m}.cos{s}({0})", flops=40),
+    "Tan": Expression("{m}.tan{s}({0})", flops=44),
+    "Asin": Expression("{m}.asin{s}({0})", flops=20),
+    "Acos": Expression("{m}.acos{s}({0})", flops=20),
+    "Atan": Expression("{m}.atan{s}({0})", flops=20),
+    "Sinh": Expression("{m}.sinh{s}({0})", flops=40),
+    "Cosh": Expression("{m}.cosh{s}({0})", flops=24),
+    "Asinh": Expression("{m}.asinh{s}({0})", flops=60),
+    "Acosh": Expression("{m}.acosh{s}({0})", flops=60),
+    "Atanh": Expression("{m}.atanh{s}({0})", flops=36),
+    "Tanh": Expression("{m}.tanh{s}({0})", flops=20),
+    "Sigmoid": Expression("{m}.sigmoid{s}({0})", flops=20),
+    "Erf": Expression("{m}.erf{s}({0})", flops=20),
+    "Softplus": Expression("{m}.softplus{s}({0})", flops=28),
+    "Softsign": Expression("{0} / ({t}(1) + abs({0}))", flops=5),
+    "Mish": Expression("{m}.mish{s}({0})", flops=24),
+    "Relu": Expression("select({t}(0) > {0}, {t}(0), {0})", "select({t}(0) > {0}, {t}(0), {0})"),
+    "Not": Expression(truth="not {0}"),
+    "BitwiseNot": Expression(whole="{t}(~{0})"),
+    "IsNaN": Expression("{0} != {0}", result="bool"),
+    # one operand and parameters
+    "LeakyRelu": Expression("select({0} < {t}(0), {p} * {0}, {0})", flops=2),
+    "Elu": Expression(
+        "select({0} > {t}(0), {0}, {p} * {m}.expm1_falling{s}(select({0} > {t}(0), {t}(0), {0})))", flops=18
+    ),
+    "Selu": Expression(  # alpha, gamma
+        "{q} * select({0} > {t}(0), {0}, {p} * {m}.expm1_falling{s}(select({0} > {t}(0), {t}(0), {0})))",
+        flops=19,
+    ),
+    "Celu": Expression(
+        "select({0} > {t}(0), {0}, {p} * {m}.expm1_falling{s}(select({0} > {t}(0), {t}(0), {0}) / {p}))",
+        flops=20,
+    ),
+    "ThresholdedRelu": Expression("select({0} > {p}, {0}, {t}(0))"),
+    "HardSigmoid": Expression(  # alpha, beta
+        "at_most({t}(1), at_least({t}(0), {p} * {0} + {q}))", flops=4
+    ),
+    "HardSwish": Expression(
+        "{0} * at_most({t}(1), at_least({t}(0), {t}(1 / 6) * {0} + {t}(0.5)))",
+        flops=5,
+    ),
+    "Swish": Expression("{m}.swish{s}({0}, {p})", flops=22),
+    "Gelu": Expression("{m}.gelu{s}({0})", flops=24),
+    "GeluTanh": Expression("{m}.gelu_tanh{s}({0})", flops=24),
+    "Shrink": Expression(  # bias, lambd
+        "select({0} < -{q}, {0} + {p}, select({0} > {q}, {0} - {p}, {t}(0)))",
+        "select({0} < -{q}, {t}({0} + {p}), select({0} > {q}, {t}({0} - {p}), {t}(0)))",
+        flops=4,
+    ),
+    "IsInf": Expression("({0} == {p}) | ({0} == {q})", result="bool"),  # the infinities that count
+    "Saturate": Expression("saturated({0}, {p}, {q})", result="parameter", flops=3),  # low, high, dtype
+    "DividedBy": Expression("{0} / {p}", "{t}({0} / {p})", flops=4),
+    # two operands
+    "Add": Expression("{0} + {1}", "{t}({0} + {1})"),
+    "Sub": Expression("{0} - {1}", "{t}({0} - {1})"),
+    "Mul": Expression("{0} * {1}", "{t}({0} * {1})"),
+    "Div": Expression("{0} / {1}", "quotient({0}, {1})", flops=4),
+    "Mod": Expression("real_floor_remainder({0}, {1})", "floor_remainder({0}, {1})", flops=20),
+    "Fmod": Expression("real_remainder({0}, {1})", "remainder({0}, {1})", flops=20),
+    "Pow": Expression("{m}.power{s}({0}, {1})", "integer_power({0}, {1})", flops=60),
+    "Min": Expression("minimum({0}, {1})", "minimum({0}, {1})"),
+    "Max": Expression("maximum({0}, {1})", "maximum({0}, {1})"),
+    "AtLeast": Expression("at_least({1}, {0})", "at_least({1}, {0})"),
+    "AtMost": Expression("at_most({1}, {0})", "at_most({1}, {0})"),
+    "And": Expression(truth="{0} & {1}"),
+    "Or": Expression(truth="{0} | {1}"),
+    "Xor": Expression(truth="{0} != {1}"),
+    "Equal": _compare("==", truth=True),
+    "Less": _compare("<"),
+    "Greater": _compare(">"),
+    "LessOrEqual": _compare("<="),
+    "GreaterOrEqual": _compare(">="),
+    "ShiftLeft": Expression(whole="shifted_left({0}, {1})"),
+    "ShiftRight": Expression(whole="shifted_right({0}, {1})"),
+    "BitwiseAnd": Expression(whole="{t}({0} & {1})"),
+    "BitwiseOr": Expression(whole="{t}({0} | {1})"),
+    "BitwiseXor": Expression(whole="{t}({0} ^ {1})"),
+    "PRelu": Expression(
+        "select({0} < {t}(0), {0} * {1}, {0})", "select({0} < {t}(0), {t}({0} * {1}), {0})", flops=2
+    ),
+    # three operands
+    "Where": Expression(*("select({0}, {1}, {2})",) * 3),
+}
 
-    names: tuple[str, ...]
-    dtypes: tuple[str, ...]
-    params: tuple[float | int | str, ...]
-    dtype: str
-
-    def number(self, value: float | int | str, dtype: str | None = None) -> str:
-        """A literal of the result's type, which keeps float32 arithmetic in float32."""
-        return (
-            f"{dtype or self.dtype}({value!r})"
-            if _finite(value)
-            else f"{dtype or self.dtype}({_special(value)})"
-        )
-
-    @property
-    def floating(self) -> bool:
-        """Whether the first operand is a float."""
-        return self.dtypes[0] in FLOATS
-
-    @property
-    def suffix(self) -> str:
-        """Which functions of vectormath or of the C library serve the first operand."""
-        return "32" if self.dtypes[0] == "float32" else "64"
-
-
-Write = Callable[[Operands], str]
-
-
-def lines(recipe: Recipe, names: Sequence[str], dtypes: Sequence[str]) -> list[str]:
-    """Assignments `v<n> = ...`, one per instruction; n counts on from the inputs.
-
-    `names` are expressions of the inputs (loaded scalars), `dtypes` their types.
-    """
-    known, types, found = list(names), list(dtypes), []
-    for op, operands, params, dtype in recipe:
-        given = Operands(tuple(known[i] for i in operands), tuple(types[i] for i in operands), params, dtype)
-        name = f"v{len(known)}"
-        # Integers and floats alike wrap or round to the declared type; numba would widen them.
-        text = EXPRESSIONS[op](given)
-        found.append(f"{name} = {text}" if dtype == "bool" else f"{name} = {dtype}({text})")
-        known.append(name)
-        types.append(dtype)
-    return found
-
-
-PRELUDE = """\
-import math
+_PRELUDE = """\
+from math import inf, nan
 
 import numpy as np
-from numba import float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64
 
-from app.kernels.cpu.scalarmath import *
-from app.kernels.cpu.vectormath import (
-    erf32, exp32, expm1_32, log1p_32, log32, sigmoid32, softplus32, tanh32,
-)
+from app.kernels.cpu import libm, vectormath
+from app.kernels.cpu.extrema import maximum, minimum
+from app.kernels.cpu.integers import floor_remainder, integer_power, quotient, remainder
+from app.kernels.cpu.integers import shifted_left, shifted_right
+from app.kernels.cpu.intrinsics import ceil, floor, from_bfloat, from_half, rint, select, sqrt
+from app.kernels.cpu.intrinsics import to_bfloat, to_half
+from app.kernels.cpu.piecewise import at_least, at_most, real_floor_remainder, real_remainder, saturated
 """
 
 
-def load(name: str, index: str, dtype: str) -> str:
-    """An element of memory as a scalar."""
-    return f"({name}[{index}] != 0)" if dtype == "bool" else f"{name}[{index}]"
+# A float becomes one of these first, from where the bits wrap around.
+_FIRST = {"int8": "int32", "uint8": "int32", "int16": "int32", "uint16": "int32", "uint32": "int64"}
 
 
-def store(name: str, index: str, value: str, dtype: str) -> str:
-    """A scalar to an element of memory."""
-    return f"{name}[{index}] = uint8({value})" if dtype == "bool" else f"{name}[{index}] = {value}"
+def class_of(dtype: str) -> Class:
+    """What kind of number a type is computed as."""
+    if dtype in FLOATS or dtype in HALVES:
+        return "float"
+    if dtype in SIGNED:
+        return "signed"
+    return "unsigned" if dtype in UNSIGNED else "bool"
 
 
-def _finite(value: float | int | str) -> bool:
-    return not isinstance(value, float) or abs(value) < float("inf")
+def computed(dtype: str) -> str:
+    """The type that a value is computed in."""
+    return "float32" if dtype in HALVES else dtype
 
 
-def _special(value: float | int | str) -> str:
-    assert isinstance(value, float)
-    return "math.nan" if value != value else "math.inf" if value > 0 else "-math.inf"
+def stored(dtype: str) -> str:
+    """The type that a value has in memory, as kernels name it."""
+    return "uint16" if dtype in HALVES else dtype
 
 
-def _template(text: str) -> Write:
-    """`{0}` operands, `{T}` result type, `{p0}` parameters as literals, `{s}` 32 or 64."""
-
-    def write(given: Operands) -> str:
-        numbers = {f"p{i}": given.number(p) for i, p in enumerate(given.params) if not isinstance(p, str)}
-        return text.format(*given.names, T=given.dtype, s=given.suffix, **numbers)
-
-    return write
+def loaded(dtype: str, source: str) -> str:
+    """Source text: a value as computed from what is in memory."""
+    forms = {"float16": "from_half({})", "bfloat16": "from_bfloat({})", "bool": "({} != 0)"}
+    return forms.get(dtype, "{}").format(source)
 
 
-def _fold(combine: Write) -> Write:
-    """A binary operator over any number of operands, from the left."""
-
-    def write(given: Operands) -> str:
-        text = given.names[0]
-        for name in given.names[1:]:
-            text = (
-                combine(given._replace(names=(f"{given.dtype}({text})", name)))
-                if given.dtype != "bool"
-                else (combine(given._replace(names=(f"({text})", name))))
-            )
-        return text
-
-    return write
+def kept(dtype: str, source: str) -> str:
+    """Source text: what goes to memory for a computed value."""
+    forms = {"float16": "to_half({})", "bfloat16": "to_bfloat({})", "bool": "np.uint8({})"}
+    return forms.get(dtype, "{}").format(source)
 
 
-def _by_type(floats: str, integers: str) -> Write:
-    """One text for floats, another for integers; which, the first operand says."""
-    return lambda given: _template(floats if given.floating else integers)(given)
+def converted(source: str, old: str, new: str) -> str:
+    """Source text: a computed value of type `old` as one of type `new`, as NumPy casts."""
+    if new in HALVES:
+        return loaded(new, kept(new, converted(source, old, "float32")))
+    if computed(old) == new:
+        return source
+    if new == "bool":
+        return f"({source} != 0)"
+    if class_of(old) == "float":
+        source = f"np.{_FIRST[new]}({source})" if new in _FIRST else source
+    return f"np.{new}({source})"
 
 
-def _compare(sign: str) -> Write:
-    return _template(f"{{0}} {sign} {{1}}")
+def result_dtypes(recipe: Recipe, dtypes: Sequence[str]) -> tuple[str, ...]:
+    """The types of all values of a recipe, inputs first."""
+    known = list(dtypes)
+    for op, operands, parameters in recipe:
+        kind = EXPRESSIONS[op].result
+        if kind == "parameter":
+            known.append(str(parameters[-1]))
+        else:
+            known.append("bool" if kind == "bool" else computed(known[operands[-1]]))
+    return tuple(known)
 
 
-def _mean(given: Operands) -> str:
-    total = _fold(_template("{0} + {1}"))(given)
-    return f"({total}) / {given.number(len(given.names))}"
+def template(op: str, dtype: str) -> str | None:
+    """The template of an operator for operands of a type; None where there is none."""
+    row = EXPRESSIONS[op]
+    if op == "Cast":
+        return "{0}"
+    kind = class_of(dtype)
+    return row.real if kind == "float" else row.truth if kind == "bool" else row.whole
 
 
-def _clip(given: Operands) -> str:
-    low, high = given.params[:2]  # operand numbers, or -1 where there is no limit
-    text = given.names[0]
-    if low != -1:
-        text = f"larger({text}, {given.names[int(low)]})"
-    if high != -1:
-        text = f"smaller({text}, {given.names[int(high)]})"
+def prelude() -> str:
+    """The imports that the lines of every recipe need."""
+    return _PRELUDE
+
+
+def lines(
+    recipe: Recipe, names: Sequence[str], dtypes: Sequence[str] | str = "float32", prefix: str = "v"
+) -> list[str]:
+    """Source lines that compute a recipe: value i becomes the local variable `v{i}`.
+
+    Args:
+        recipe: instructions.
+        names: what the inputs are read from, as source text: elements as they are in memory.
+        dtypes: of the inputs; one name stands for all.
+        prefix: of the local variables.
+    """
+    given = [dtypes] * len(names) if isinstance(dtypes, str) else list(dtypes)
+    kinds = result_dtypes(recipe, given)
+    text = [f"{prefix}{i} = {loaded(kinds[i], name)}" for i, name in enumerate(names)]
+    text += [
+        f"{prefix}{len(names) + k} = {line(instruction, kinds, prefix)}"
+        for k, instruction in enumerate(recipe)
+    ]
     return text
 
 
-def _cast(given: Operands) -> str:
-    source, target = given.dtypes[0], given.dtype
-    if target == "bool":
-        return given.names[0] if source == "bool" else f"{given.names[0]} != 0"
-    if source in FLOATS and target in INTEGERS:
-        return f"int64({given.names[0]})"
-    return given.names[0]
+def line(instruction: Instruction, dtypes: Sequence[str], prefix: str = "v") -> str:
+    """Source text of one instruction; `dtypes` are those of all values before it."""
+    op, operands, parameters = instruction
+    values = [f"{prefix}{i}" for i in operands]
+    if op == "Cast":
+        return converted(values[0], dtypes[operands[0]], str(parameters[0]))
+    kind = computed(dtypes[operands[-1]])
+    form = template(op, kind)
+    assert form is not None, f"{op} has no expression for {kind}"
+    convert = f"np.{kind}"
+    numbers = {n: f"{convert}({p!r})" for n, p in zip("pqr", parameters) if not isinstance(p, str)}
+    home, size = ("vectormath", "32") if kind == "float32" else ("libm", "64")
+    text = form.format(*values, **numbers, t=convert, m=home, s=size)
+    if EXPRESSIONS[op].result == "parameter":
+        return converted(text, kind, str(parameters[-1]))
+    return text
 
 
-def _gelu(given: Operands) -> str:
-    if given.params[0] == "tanh":
-        return _template("gelu_tanh{s}({0})")(given._replace(params=()))
-    return _template("gelu{s}({0})")(given._replace(params=()))
-
-
-def _mod(given: Operands) -> str:
-    ways = (
-        ("np.fmod({0}, {1})", "integer_fmod({0}, {1})")
-        if given.params[0]
-        else (
-            "float_mod({0}, {1})",
-            "integer_mod({0}, {1})",
-        )
-    )
-    return _by_type(*ways)(given._replace(params=()))
-
-
-def _power(given: Operands) -> str:
-    """Integers by squaring; anything else in double precision, whose rounding is out of reach."""
-    if not any(d in FLOATS for d in given.dtypes):
-        return f"integer_power({given.names[0]}, int64({given.names[1]}))"
-    return f"math.pow(float64({given.names[0]}), float64({given.names[1]}))"
-
-
-def _shift(side: str) -> Write:
-    def write(given: Operands) -> str:
-        bits = given.dtype.lstrip("uint")
-        return f"shift_{side}({given.names[0]}, int64({given.names[1]}), {bits})"
-
-    return write
-
-
-def _is_inf(given: Operands) -> str:
-    negative, positive = given.params
-    x = given.names[0]
-    parts = [f"{x} == math.inf"] * bool(positive) + [f"{x} == -math.inf"] * bool(negative)
-    return " or ".join(parts) or "False"
-
-
-def _quantize(given: Operands) -> str:
-    """round(x / scale) + zero point, saturated; operands x, scale, zero point."""
-    low, high = given.params
-    zero = f"float64({given.names[2]})" if len(given.names) > 2 else "float64(0)"
-    return (
-        f"int64(min(max(np.rint(float64({given.names[0]} / {given.names[1]})) + {zero}, {low}.0), {high}.0))"
-    )
-
-
-def _dequantize(given: Operands) -> str:
-    zero = f" - int64({given.names[2]})" if len(given.names) > 2 else ""
-    return f"{given.dtype}(int64({given.names[0]}){zero}) * {given.names[1]}"
-
-
-_ADD, _MUL = _template("{0} + {1}"), _template("{0} * {1}")
-_UNARY_LIBRARY = ("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh")
-
-EXPRESSIONS: dict[str, Write] = {
-    "Identity": _template("{0}"),
-    "Abs": _by_type("abs({0})", "-{0} if {0} < 0 else {0}"),
-    "Neg": _template("-{0}"),
-    "Sign": _template("{T}(1) if {0} > 0 else ({T}(-1) if {0} < 0 else {0})"),
-    "Floor": _template("np.floor({0})"),
-    "Ceil": _template("np.ceil({0})"),
-    "Round": _template("np.rint({0})"),
-    "Sqrt": _template("math.sqrt({0})"),
-    "Reciprocal": _template("{T}(1) / {0}"),
-    "Exp": _template("exp{s}({0})"),
-    "Log": _template("log{s}({0})"),
-    **{name.capitalize(): _template(f"math.{name}({{0}})") for name in _UNARY_LIBRARY},
-    "Tanh": _template("tanh{s}({0})"),
-    "Sigmoid": _template("sigmoid{s}({0})"),
-    "Erf": _template("erf{s}({0})"),
-    "Relu": _template("{T}(0) if {0} < {T}(0) else {0}"),
-    "LeakyRelu": _template("{0} * {p0} if {0} < {T}(0) else {0}"),
-    "PRelu": _template("{0} * {1} if {0} < {T}(0) else {0}"),
-    "ThresholdedRelu": _template("{0} if {0} > {p0} else {T}(0)"),
-    "Elu": _template("{p0} * expm1_{s}({0}) if {0} < {T}(0) else {0}"),
-    "Selu": _template("{p1} * ({p0} * expm1_{s}({0}) if {0} <= {T}(0) else {0})"),
-    "Celu": _template("{p0} * expm1_{s}({0} / {p0}) if {0} < {T}(0) else {0}"),
-    "HardSigmoid": _template("larger({T}(0), smaller({T}(1), {p0} * {0} + {p1}))"),
-    "HardSwish": _template("{0} * larger({T}(0), smaller({T}(1), {0} / {T}(6) + {T}(0.5)))"),
-    "Softplus": _template("softplus{s}({0})"),
-    "Softsign": _template("{0} / ({T}(1) + abs({0}))"),
-    "Mish": _template("{0} * tanh{s}(softplus{s}({0}))"),
-    "Swish": _template("{0} * sigmoid{s}({p0} * {0})"),
-    "Gelu": _gelu,
-    "Shrink": _template("{0} + {p0} if {0} < -{p1} else ({0} - {p0} if {0} > {p1} else {T}(0))"),
-    "Clip": _clip,
-    "Not": _template("not {0}"),
-    "IsNaN": _template("{0} != {0}"),
-    "IsInf": _is_inf,
-    "Add": _fold(_ADD),
-    "Sub": _template("{0} - {1}"),
-    "Mul": _fold(_MUL),
-    "Div": _by_type("{0} / {1}", "quotient({0}, {1})"),
-    "Mod": _mod,
-    "Pow": _power,
-    "Min": _fold(_template("smaller({0}, {1})")),
-    "Max": _fold(_template("larger({0}, {1})")),
-    "Sum": _fold(_ADD),
-    "Mean": _mean,
-    "And": _template("{0} and {1}"),
-    "Or": _template("{0} or {1}"),
-    "Xor": _template("{0} != {1}"),
-    "Equal": _compare("=="),
-    "Less": _compare("<"),
-    "LessOrEqual": _compare("<="),
-    "Greater": _compare(">"),
-    "GreaterOrEqual": _compare(">="),
-    "BitShiftLEFT": _shift("left"),
-    "BitShiftRIGHT": _shift("right"),
-    "BitwiseAnd": _template("{0} & {1}"),
-    "BitwiseOr": _template("{0} | {1}"),
-    "BitwiseXor": _template("{0} ^ {1}"),
-    "BitwiseNot": _template("~{0}"),
-    "Where": _template("{1} if {0} else {2}"),
-    "Cast": _cast,
-    "QuantizeLinear": _quantize,
-    "DequantizeLinear": _dequantize,
-}
+def flops(recipe: Recipe) -> float:
+    """Rough number of operations for one element."""
+    return sum(EXPRESSIONS[op].flops for op, _, _ in recipe)

@@ -1,6 +1,5 @@
 """Maximum and minimum that keep NaN, of numbers and vectors, and numbers of another value's type.
 
-
 A comparison in Python either loses a NaN on one side or costs a branch; `llvm.maximum` does
 neither, and LLVM vectorizes a reduction made of it without fast-math.
 """

@@ -4,6 +4,8 @@ The loops follow Goto and van de Geijn, 2008, "Anatomy of high-performance matri
 multiplication": a k x columns panel of B in the first cache, a block of A in the second.
 """
 
+from app.kernels.cpu.epilogue import ALONG, FIXED, run_source
+from app.kernels.cpu.expressions import Recipe
 from app.kernels.cpu.tiles import SHAPES, lanes_of
 
 # Defines `product` and its tiles. `a` holds rows `a_row` apart with elements `a_k` apart, or, when
@@ -68,7 +70,8 @@ def product(a, packed, a_row, a_k, k0, b, b_k, b_panel, k, c, c_row, m, n, spare
             size = SMALL if ROWS < left <= 2 * SMALL else min(left, ROWS)
             row, step = (1, size) if packed else (a_row, a_k)
             first = at(a, i * a_row + k0 * step)
-            to, old, add = at(c, i * c_row + j), at(sums, i * sums_row + j), at(residual, i * residual_row + j)
+            to, old = at(c, i * c_row + j), at(sums, i * sums_row + j)
+            add = at(residual, i * residual_row + j)
             bias, columns_j = at(rows, i * rows_step), at(columns, j)
             narrow_ = width <= VECTOR
             whole = width == COLUMNS and (size == ROWS or size == SMALL)
@@ -105,10 +108,35 @@ def product_library(dtype: str, lanes: int) -> str:
     )
 
 
-_MATMUL = '''
+# What the kernel reads from its table of sizes, in this order.
+SIZES = (
+    "m",
+    "n",
+    "k",
+    "a_row",  # distances in elements
+    "a_k",
+    "b_packed",  # b is panels of columns (`tiles.pack_columns`)
+    "b_row",
+    "b_column",
+    "rows_step",
+    "residual_row",
+    "block_m",
+    "block_n",
+    "block_k",
+    "packed_row",
+    "sums_size",
+    "spare_size",
+    "work_step",  # elements of workspace per thread
+    "flags",
+)
+
+# Where operands of a recipe begin for row r of the block: by their name, the offset.
+PLACES = {"same": "place + r * n", "channel": "j", "row": "batch * m + i + r", "scalar": "0"}
+
+_MATMUL = """
 @njit(error_model="numpy", boundscheck=False)
 def pack(b, b_row, b_column, k, n, out, out_row):
-    """out[p * out_row + j] = b[p * b_row + j * b_column]."""
+    # out[p * out_row + j] = b[p * b_row + j * b_column]
     if b_column == 1:
         for p in range(k):
             copy(at(out, p * out_row), at(b, p * b_row), 0, n, n)
@@ -118,14 +146,14 @@ def pack(b, b_row, b_column, k, n, out, out_row):
                 out[p * out_row + j] = b[p * b_row + j * b_column]
 
 
-def kernel(a, b, y, row_bias, column_bias, residual, scalars, offsets, work,
-           batches, m, n, k, a_row, a_k, b_packed, b_row, b_column, rows_step, residual_row,
-           block_m, block_n, block_k, packed_row, sums_size, work_step, flags, begin, end, thread):
+def kernel(a, b, y, row_bias, column_bias, residual, scalars, offsets, sizes, work{operands},
+           begin, end, thread):
+    {unpack} = {sizes}
     blocks_m, blocks_n = (m + block_m - 1) // block_m, (n + block_n - 1) // block_n
     chunks = max((k + block_k - 1) // block_k, 1)
     mine = at(work, thread * work_step)
     spare = at(mine, sums_size)
-    panels = at(spare, ROWS * COLUMNS)
+    panels = at(spare, spare_size)
     for unit in range(begin, end):
         i = unit % blocks_m * block_m
         j = unit // blocks_m % blocks_n * block_n
@@ -147,21 +175,45 @@ def kernel(a, b, y, row_bias, column_bias, residual, scalars, offsets, work,
                 panel, b_k, b_panel = panels, packed_row, COLUMNS
             last = chunk == chunks - 1
             f = (flags if last else 0) | (ACCUMULATE if chunk > 0 else 0)
-            to, step = (at(y, place), n) if last else (mine, block_n)
+            to, step = (at(y, place), n) if last and {direct} else (mine, block_n)
             product(first, False, a_row, a_k, k0, panel, b_k, b_panel, depth, to, step, rows, width,
                     spare, mine, block_n, at(row_bias, i * rows_step), rows_step, at(column_bias, j),
                     extra, residual_row, scalars, f)
-'''
+{finish}
+"""
+
+_RUNS = """\
+        for r in range(rows):
+            run(at(mine, r * block_n), 1, at(y, place + r * n), 1, width, scalars[0], residual, scalars, 0,
+                spare{places})
+"""
 
 
-def emit(dtype: str, lanes: int) -> tuple[str, ...]:
-    """The module of a matrix product: kernel(a, b, y, ...), see `_MATMUL` for the arguments.
+def emit(
+    dtype: str, lanes: int, recipe: Recipe = (), operands: tuple[tuple[str, str], ...] = ()
+) -> tuple[str, ...]:
+    """The module of a matrix product.
 
     a, b, y: T, batches of matrices at `offsets` (int64[batches, 3]: of a, b, residual; elements).
-    a: m rows, `a_row` and `a_k` apart; b: constant panels (`tiles.pack_columns`) when b_packed, else
-    element (k, n) at k * b_row + n * b_column; y: [batches, m, n].
-    Units are blocks of m (fastest), n and batch; `work` is per thread.
+    a: m rows, `a_row` and `a_k` apart; b: constant panels when b_packed, else element (k, n) at
+    k * b_row + n * b_column; y: [batches, m, n]; row_bias, column_bias, residual, scalars: see
+    `generator.tile`; sizes: int64, see SIZES; work: per thread; then the operands of the recipe.
+    Units are blocks of m (fastest), n and batch.
+
+    Args:
+        dtype: T.
+        lanes: float32 in a register.
+        recipe: what follows the tile's own epilogue.
+        operands: (place, element type) of the recipe's inputs after the first; see PLACES.
     """
+    places = "".join(f", at(x{i}, {PLACES[place]})" for i, (place, _) in enumerate(operands))
+    kernel = _MATMUL.format(
+        unpack=", ".join(SIZES),
+        sizes=", ".join(f"sizes[{i}]" for i in range(len(SIZES))),
+        operands="".join(f", x{i}" for i in range(len(operands))),
+        direct=not recipe,
+        finish=_RUNS.format(places=places) if recipe else "",
+    )
     head = (
         "from numba import njit\n"
         "from app.kernels.cpu.generator import at, copier\n"
@@ -169,4 +221,6 @@ def emit(dtype: str, lanes: int) -> tuple[str, ...]:
         "from LIBRARY0 import COLUMNS, ROWS, product\n"
         f'copy = copier("{dtype}", {lanes_of(dtype, lanes)}, 1)\n'
     )
-    return product_library(dtype, lanes), head + _MATMUL
+    advances = tuple((FIXED if place in ("row", "scalar") else ALONG, kind) for place, kind in operands)
+    following = run_source(dtype, recipe, advances) if recipe else ""
+    return product_library(dtype, lanes), following + head + kernel

@@ -8,6 +8,7 @@ import math
 
 from numba import float64
 
+from app.kernels.cpu.access import read, write
 from app.kernels.cpu.extrema import like
 from app.kernels.cpu.sums import total, total_magnitudes, total_squares
 
@@ -37,11 +38,11 @@ def layer_norm(
         if biases == scales:
             for c in range(start, stop, scales):
                 for i in range(scales):
-                    y[c + i] = (x[c + i] - middle) * factor * scale[i] + bias[i]
+                    write(y, c + i, (read(x, c + i) - middle) * factor * read(scale, i) + read(bias, i))
             continue
         for c in range(start, stop, scales):
             for i in range(scales):
-                y[c + i] = (x[c + i] - middle) * factor * scale[i]
+                write(y, c + i, (read(x, c + i) - middle) * factor * read(scale, i))
         if biases:
             for c in range(start, stop, biases):
                 for i in range(biases):
@@ -60,7 +61,7 @@ def rms_norm(x, scale, epsilon, y, n, scales, begin, end):
         factor = like(x[0], 1.0 / math.sqrt(square + epsilon[0]))
         for c in range(start, start + n, scales):
             for i in range(scales):
-                y[c + i] = x[c + i] * factor * scale[i]
+                write(y, c + i, read(x, c + i) * factor * read(scale, i))
 
 
 def group_norm(x, scale, bias, epsilon, y, groups, channels, n, begin, end):
@@ -82,7 +83,7 @@ def group_norm(x, scale, bias, epsilon, y, groups, channels, n, begin, end):
             shift = bias[channel]
             at = start + c * n
             for i in range(at, at + n):
-                y[i] = (x[i] - middle) * factor + shift
+                write(y, i, (read(x, i) - middle) * factor + shift)
 
 
 def batch_norm(x, scale, bias, mean, variance, epsilon, y, channels, n, begin, end):
@@ -98,16 +99,17 @@ def batch_norm(x, scale, bias, mean, variance, epsilon, y, channels, n, begin, e
         shift = like(x[0], bias[channel])
         at = unit * n
         for i in range(at, at + n):
-            y[i] = (x[i] - middle) * factor + shift
+            write(y, i, (read(x, i) - middle) * factor + shift)
 
 
 def batch_norm_rows(x, scale, bias, mean, variance, epsilon, y, channels, begin, end):
     """As `batch_norm` with n = 1: channels are innermost. Units are rows of channels."""
+    constant = like(variance[0], epsilon[0])
     for row in range(begin, end):
         at = row * channels
         for c in range(channels):
-            factor = scale[c] / math.sqrt(variance[c] + epsilon[0])
-            y[at + c] = (x[at + c] - mean[c]) * factor + bias[c]
+            factor = read(scale, c) / math.sqrt(read(variance, c) + constant)
+            write(y, at + c, (read(x, at + c) - read(mean, c)) * factor + read(bias, c))
 
 
 def lp_norm_rows(x, y, n, p, begin, end):
@@ -121,7 +123,7 @@ def lp_norm_rows(x, y, n, p, begin, end):
             norm = math.sqrt(total_squares(x, start, stop, like(x[0], 0)))
         divisor = like(x[0], norm if norm != 0 else 1.0)
         for i in range(start, stop):
-            y[i] = x[i] / divisor
+            write(y, i, read(x, i) / divisor)
 
 
 def lp_norm_columns(x, y, norms, columns, n, inner, blocks, p, begin, end, thread):
@@ -148,7 +150,7 @@ def lp_norm_columns(x, y, norms, columns, n, inner, blocks, p, begin, end, threa
         for i in range(n):
             line = at + i * inner
             for j in range(width):
-                y[line + j] = x[line + j] / norms[s + j]
+                write(y, line + j, read(x, line + j) / read(norms, s + j))
 
 
 def mean_variance(x, y, epsilon, n, k1, k2, a0, a1, a2, r0, r1, b0, b1, begin, end):
@@ -178,7 +180,7 @@ def mean_variance(x, y, epsilon, n, k1, k2, a0, a1, a2, r0, r1, b0, b1, begin, e
             for j1 in range(r1):
                 at = first + j0 * b0 + j1 * b1
                 for i in range(at, at + n):
-                    y[i] = (x[i] - middle) * factor
+                    write(y, i, (read(x, i) - middle) * factor)
 
 
 def response_norm(x, y, powers, columns, channels, n, blocks, before, after, factors, begin, end, thread):

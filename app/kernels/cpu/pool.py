@@ -183,11 +183,11 @@ def window(op: str, dtype: str, unrolled: int, taps: int, stride: int, lanes: in
 
     x: T[planes, d, h, w] of `size` elements; y: T[planes, od, oh, ow]; padded:
     T[threads, lanes + rows * span] for `rows` rows between one stage and the next, each of pw + w
-    elements or the reach of the last window, and 2 * lanes more. slices: int64[od, 2], lines: int64[oh, 2]: first index inside
-    x and number of those that a window spans; slices_counted: T[od], lines_counted: T[oh],
-    counted: T[ow + lanes]: how many the average counts. slice_step, line_step: elements from tap
-    to tap; kw, sw, pw, dw: kernel, stride, padding before and dilation of the width. Units are
-    output rows: planes * od * oh.
+    elements or the reach of the last window, and 2 * lanes more. slices: int64[od, 2], lines:
+    int64[oh, 2]: first index inside x and number of those that a window spans; slices_counted:
+    T[od], lines_counted: T[oh], counted: T[ow + lanes]: how many the average counts. slice_step,
+    line_step: elements from tap to tap; kw, sw, pw, dw: kernel, stride, padding before and
+    dilation of the width. Units are output rows: planes * od * oh.
 
     Args:
         op: a key of WINDOWS, or `lp` and a number.

@@ -7,15 +7,23 @@ blocks of `columns` elements side by side.
 
 import math
 
-from numba import float64, njit
+from numba import float64, njit, types
+from numba.extending import overload
 
+from app.kernels.cpu.access import read, write
 from app.kernels.cpu.extrema import like, maximum
-from app.kernels.cpu.sums import total
+from app.kernels.cpu.sums import RUN, add_in_any_order
+from app.kernels.cpu.vectormath import exp32
 
 
-@njit
 def exp(v):
-    return like(v, math.exp(v))
+    """E ** v in the type of v."""
+    return math.exp(v)
+
+
+@overload(exp)
+def _exp(v):
+    return (lambda v: exp32(v)) if v == types.float32 else (lambda v: math.exp(v))
 
 
 @njit
@@ -24,6 +32,34 @@ def _largest(x, start, stop):
     for i in range(start, stop):
         m = maximum(m, x[i])
     return m
+
+
+@njit
+def _exponentials(x, y, start, stop, m):
+    """Y = exp(x - m) from start to stop; their sum."""
+    t = like(m, 0)
+    for i in range(start, stop):
+        e = exp(read(x, i) - m)
+        write(y, i, e)
+        t = add_in_any_order(t, e)
+    return t
+
+
+@njit
+def _partial_sum_of_exponentials(x, start, stop, m):
+    t = like(m, 0)
+    for i in range(start, stop):
+        t = add_in_any_order(t, exp(x[i] - m))
+    return t
+
+
+@njit
+def _sum_of_exponentials(x, start, stop, m):
+    """Sum of exp(x - m) from start to stop as float64."""
+    t = float64(0)
+    for c in range(start, stop, RUN):
+        t += _partial_sum_of_exponentials(x, c, min(c + RUN, stop), m)
+    return t
 
 
 @njit
@@ -43,27 +79,23 @@ def softmax_rows(x, y, n, begin, end):
         start = row * n
         stop = start + n
         m = _largest(x, start, stop)
-        for i in range(start, stop):
-            y[i] = exp(x[i] - m)
-        scale = like(m, 1.0 / total(y, start, stop))
+        t = 0.0
+        for c in range(start, stop, RUN):
+            t += _exponentials(x, y, c, min(c + RUN, stop), m)
+        scale = like(m, 1.0 / t)
         for i in range(start, stop):
             y[i] *= scale
 
 
-def log_softmax_rows(x, y, scratch, n, span, begin, end, thread):
-    """Rows of y = x - max - log(sum(exp(x - max))).
-
-    x, y: T[rows, n], y may be x; scratch: T[threads, span], span >= n. Units are rows.
-    """
-    s = thread * span
+def log_softmax_rows(x, y, n, begin, end):
+    """Rows of y = x - max - log(sum(exp(x - max))). x, y: T[rows, n], y may be x; units are rows."""
     for row in range(begin, end):
         start = row * n
-        m = _largest(x, start, start + n)
-        for i in range(n):
-            scratch[s + i] = exp(x[start + i] - m)
-        shift = like(m, math.log(total(scratch, s, s + n)))
-        for i in range(start, start + n):
-            y[i] = (x[i] - m) - shift
+        stop = start + n
+        m = _largest(x, start, stop)
+        shift = like(m, math.log(_sum_of_exponentials(x, start, stop, m)))
+        for i in range(start, stop):
+            write(y, i, (read(x, i) - m) - shift)
 
 
 def softmax_columns(x, y, sums, m, columns, n, inner, blocks, begin, end, thread):
@@ -82,9 +114,9 @@ def softmax_columns(x, y, sums, m, columns, n, inner, blocks, begin, end, thread
         for i in range(n):
             line = at + i * inner
             for j in range(width):
-                e = exp(x[line + j] - m[s + j])
-                y[line + j] = e
-                sums[s + j] += e
+                write(y, line + j, exp(read(x, line + j) - read(m, s + j)))
+            for j in range(width):
+                sums[s + j] += y[line + j]
         for j in range(s, s + width):
             m[j] = 1.0 / sums[j]
         for i in range(n):
@@ -112,7 +144,7 @@ def log_softmax_columns(x, y, sums, m, columns, n, inner, blocks, begin, end, th
         for i in range(n):
             line = at + i * inner
             for j in range(width):
-                y[line + j] = (x[line + j] - m[s + j]) - like(x[0], sums[s + j])
+                write(y, line + j, (read(x, line + j) - read(m, s + j)) - read(sums, s + j))
 
 
 @njit
@@ -137,8 +169,7 @@ def log_sum_exp_rows(x, y, n, k1, k2, a0, a1, a2, r0, r1, b0, b1, begin, end):
             for j0 in range(r0):
                 for j1 in range(r1):
                     at = first + j0 * b0 + j1 * b1
-                    for i in range(at, at + n):
-                        t += exp(x[i] - m)
+                    t += _sum_of_exponentials(x, at, at + n, m)
         y[unit] = _log_sum_exp(m, t)
 
 

@@ -5,11 +5,22 @@ their own, which is also what keeps the rounding error near that of pairwise sum
 """
 
 from numba import float64, njit
+from numba.extending import intrinsic
 
 from app.kernels.cpu.extrema import like
 
 RUN = 4096  # elements that one partial sum in the type of x spans
 REORDERED = {"reassoc", "nsz"}
+
+
+@intrinsic
+def add_in_any_order(_context, a, b):
+    """A + b of one type, where LLVM may make the sum of a loop on many accumulators."""
+
+    def generate(_context, builder, _signature, values):
+        return builder.fadd(*values, flags=tuple(sorted(REORDERED)))
+
+    return a(a, b), generate
 
 
 @njit(fastmath=REORDERED)

@@ -91,8 +91,9 @@ def _transpose_parts(group: Group) -> tuple[Part, ...]:
     parts = []
     for phase in windows.of_conv_transpose(group.anchor):
         window = phase.window
-        own = array.reshape(window.groups, window.channels, *array.shape[1:])
-        own = own[(..., *np.ix_(*phase.taps))]
+        own = array.reshape(window.groups, window.channels, *array.shape[1:])  # [.., outputs, d, h, w]
+        for axis, taps in enumerate(phase.taps):
+            own = own.take(taps, axis + 3)
         own = np.moveaxis(own, 2, 1).reshape(window.groups, window.outputs, window.depth)
         if phase.step == (1, 1, 1):
             parts.append(Part(window.flat(), own))
@@ -133,7 +134,7 @@ def _blocks(part: Part, dtype: str, known: Known) -> Blocks:
 
 
 def _plain_cost(window: Window, dtype: str, lanes: int) -> float:
-    """Tile-columns times rows that are computed per useful ones; a narrow tile takes almost a full one's time."""
+    """Elements of tiles over useful ones; a narrow tile takes almost the time of a full one."""
     width, vector = tiles.columns_of(dtype, lanes), tiles.lanes_of(dtype, lanes)
     rest = window.pixels % width
     columns = window.pixels // width + (0.0 if rest == 0 else 0.9 if rest <= vector else 1.0)
@@ -289,23 +290,21 @@ def epilogue_arguments(group: Group, kind: np.dtype[Any]) -> tuple[Argument, Arg
     return bias or nothing, epilogue.residual or nothing, scalars, flags
 
 
-def _cost(parts: Parts) -> Callable[[Group, Known], float]:
+def _cost(seen: Callable[[Group], tuple[Window, ...]]) -> Callable[[Group, Known], float]:
     def cost(group: Group, known: Known) -> float:
         kind = graph.dtype(group.outputs[0])
         assert kind is not None
         lanes = known.target.vector_lanes
-        own = parts(group)
-        work = sum(math.prod(part.window.out) * part.window.depth for part in own)
-        wasted = sum(
-            min(_plain_cost(part.window, kind.name, lanes), _turned_cost(part.window, kind.name, lanes))
-            * math.prod(part.window.out)
-            * part.window.depth
-            for part in own
-        ) / max(work, 1)
-        packing = 1.0 + 6.0 / max(own[0].window.outputs if own else 1, 1)
+        work, computed = 1.0, 1.0
+        for window in seen(group):
+            own = window.pixels * window.depth * window.outputs
+            waste = min(_plain_cost(window, kind.name, lanes), _turned_cost(window, kind.name, lanes))
+            work += own
+            # Packing costs as much as some channels more.
+            computed += own * waste * (1.0 + 6.0 / max(window.outputs, 1))
         return roofline(
             known.target,
-            flops=flops(group) * max(wasted, 1.0) * packing * kind.itemsize / 4,
+            flops=flops(group) * computed / work * kind.itemsize / 4,
             nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
             efficiency=0.9,
             threads=known.threads,
@@ -325,7 +324,7 @@ IMPLEMENTATIONS = (
         "numba-cpu",
         refusal,
         _lower(_conv_parts),
-        cost=_cost(_conv_parts),
+        cost=_cost(lambda group: (windows.of_conv(group.anchor).flat(),)),
         inplace=_inplace,
         rank=1,
     ),
@@ -335,7 +334,7 @@ IMPLEMENTATIONS = (
         "numba-cpu",
         _transpose_refusal,
         _lower(_transpose_parts),
-        cost=_cost(_transpose_parts),
+        cost=_cost(lambda group: tuple(p.window for p in windows.of_conv_transpose(group.anchor))),
         inplace=_inplace,
     ),
 )

@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from app.engine import graph
-from app.engine.backends.numba_cpu import windows
+from app.engine.backends.numba_cpu import epilogues, windows
 from app.engine.backends.numba_cpu.conv import epilogue_arguments, refusal
 from app.engine.backends.numba_cpu.windows import Window
 from app.engine.cost import flops, roofline
@@ -14,6 +14,7 @@ from app.engine.plan import Argument, Constant, Group, KernelCall, Workspace
 from app.engine.registry import Implementation, Known
 from app.kernels.cpu import tiles
 from app.kernels.cpu.depthwise import ROWS, SIZES
+from app.kernels.cpu.epilogue import CHUNK
 
 STRIP = 20 * 1024  # byte of a channel that stay in the first cache
 
@@ -65,8 +66,10 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
     buffer = ((strip - 1) * stride[1] + 1 + below) * stride[2] * line + vector
     offsets, top, left = _offsets(window, line)
     bias, residual, scalars, flags = epilogue_arguments(group, kind)
+    epilogue = epilogues.read(group, 1)
+    assert not isinstance(epilogue, str)
     filters = window.groups * window.outputs
-    work = buffer + 4 * vector
+    work = buffer + CHUNK + 2 * vector
     sizes = {
         "filters": filters,
         "outputs": window.outputs,
@@ -96,6 +99,7 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
         ("int64*", Constant(offsets)),
         ("int64*", Constant(np.array([sizes[name] for name in SIZES], np.int64))),
         (pointer, Workspace(work * kind.itemsize, per_thread=True)),
+        *epilogue.arguments,
     )
     return (
         KernelCall(
@@ -103,7 +107,7 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
             tuple(t for t, _ in operands),
             tuple(a for _, a in operands),
             window.batch * filters,
-            static=(kind.name, known.target.vector_lanes),
+            static=(kind.name, known.target.vector_lanes, *epilogue.static),
             takes_thread=True,
         ),
     )

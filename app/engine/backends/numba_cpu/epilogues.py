@@ -14,7 +14,7 @@ import onnx_ir as ir
 from app.engine import graph
 from app.engine.backends.numba_cpu.recipes import recipe_of
 from app.engine.plan import Group
-from app.kernels.cpu.expressions import Recipe
+from app.kernels.cpu.expressions import Recipe, stored
 
 Array = np.ndarray[Any, Any]
 
@@ -48,7 +48,7 @@ class Epilogue:
     @property
     def arguments(self) -> tuple[tuple[str, ir.Value], ...]:
         """The operands of the recipe as arguments of a kernel, with their types."""
-        return tuple((f"{graph.dtype(v)}*", v) for v, _ in self.operands)
+        return tuple((f"{stored(str(graph.dtype(v)))}*", v) for v, _ in self.operands)
 
     @property
     def clamps(self) -> bool:
@@ -105,29 +105,29 @@ def _general(
         )
     if output is not nodes[-1].outputs[0]:
         return f"{output.name!r} is not what the last node makes"
-    chain = recipe_of(nodes, (value,))
-    if isinstance(chain, str):
-        return chain
+    formula = recipe_of(nodes, (output,), first=(value,))
+    if isinstance(formula, str):
+        return formula
     operands = []
-    for operand in chain.inputs[1:]:
-        kind = place(graph.static_shape(operand), shape, axis)
+    for operand in formula.operands[1:]:
+        kind = place(operand.shape, shape, axis)
         if kind is None:
             return (
-                f"operand {operand.name!r} of shape {graph.shape(operand)} is neither of shape {shape} "
+                f"operand {operand.value.name!r} of shape {operand.shape} is neither of shape {shape} "
                 f"nor one element, nor one for each channel"
             )
-        operands.append((operand, kind))
-    return replace(found, recipe=chain.recipe, operands=tuple(operands))
+        operands.append((operand.value, kind))
+    return replace(found, recipe=formula.recipe, operands=tuple(operands))
 
 
 def place(shape: tuple[int, ...], output: tuple[int, ...], axis: int) -> str | None:
     """How an operand of this shape is read along the output; None if in no way that is known."""
     if len(shape) > len(output):
         return None
-    axis %= len(output)
     wide = (1,) * (len(output) - len(shape)) + shape
     if wide == output:
         return "same"
+    axis %= len(output)
     if math.prod(wide) == 1:
         return "scalar"
     if per_channel(shape, output, axis):
@@ -193,7 +193,8 @@ def inplace(group: Group, axis: int) -> tuple[tuple[ir.Value, ir.Value], ...]:
 
 
 def _limit(found: Epilogue, node: ir.Node) -> Epilogue | str:
-    low, high = 0.0, None
+    low: float | None = 0.0
+    high: float | None = None
     if node.op_type == "Clip":
         limits = []
         for index in (1, 2):

@@ -13,14 +13,14 @@ from app.engine.cost import flops, roofline
 from app.engine.plan import Argument, Constant, Group, KernelCall, Workspace
 from app.engine.registry import Implementation, Known
 from app.kernels.cpu import tiles
+from app.kernels.cpu.gemm import PLACES, SIZES
+from app.kernels.cpu.tiles import CLAMP, COLUMN_BIAS, RESIDUAL, ROW_BIAS, SCALE
 
 Array = np.ndarray[Any, Any]
 
 DTYPES = ("float32", "float64", "int32", "uint32", "int64", "uint64")
 BLOCK_ROWS = 192  # x blocking.DEPTH float32 of A stay in the second cache
 BLOCK_PANELS = 4
-# Flags of a tile, as in app.kernels.cpu.generator, which planning does not import.
-SCALE, ROW_BIAS, COLUMN_BIAS, RESIDUAL, CLAMP = 2, 4, 8, 16, 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,7 +138,7 @@ def _addends(group: Group, product: Product, epilogue: epilogues.Epilogue) -> Ad
     return found
 
 
-def _refusal(group: Group, known: Known) -> str | None:
+def _refusal(group: Group, _known: Known) -> str | None:
     """Why the blocked product does not apply."""
     for value in (*group.inputs, *group.outputs):
         if graph.is_dynamic(value):
@@ -159,6 +159,13 @@ def _refusal(group: Group, known: Known) -> str | None:
         return epilogue
     if epilogue.clamps and kind.kind != "f":
         return "limits apply to floating point only"
+    second = node.inputs[1]
+    assert second is not None
+    if group.epilogue and len(graph.static_shape(second)) < 2:
+        return "the second operand is a vector, so the output has no columns to speak of"
+    strange = next((v for v, kind in epilogue.operands if kind not in PLACES), None)
+    if strange is not None:
+        return f"operand {strange.name!r} varies along other axes than the columns"
     found = _addends(group, _PRODUCTS[node.op_type](node), epilogue)
     return found if isinstance(found, str) else None
 
@@ -227,10 +234,27 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
     step = product.m * product.n if isinstance(added.residual, ir.Value) and added.residual_row else 0
     table = np.array([(a, b, i * step) for i, (a, b) in enumerate(offsets)], np.int64)
 
-    sums = blocks.m * blocks.n if product.k > blocks.k else 0
+    sums = blocks.m * blocks.n if product.k > blocks.k or epilogue.recipe else 0
+    spare = tiles.spare(dtype, lanes)
     panel_row = blocking.panel_row(blocks.n, kind.itemsize)
-    own = sums + tiles.spare(dtype, lanes) + (0 if packed else (blocks.k + 1) * panel_row)
+    own = sums + spare + (0 if packed else (blocks.k + 1) * panel_row)
     units = len(offsets) * -(-product.m // blocks.m) * -(-product.n // blocks.n)
+    sizes = {
+        "m": product.m,
+        "n": product.n,
+        "k": product.k,
+        **dict(zip(("a_row", "a_k"), product.a_strides)),
+        "b_packed": packed,
+        **dict(zip(("b_row", "b_column"), product.b_strides)),
+        "rows_step": added.rows_step,
+        "residual_row": added.residual_row,
+        **{f"block_{axis}": getattr(blocks, axis) for axis in "mnk"},
+        "packed_row": panel_row,
+        "sums_size": sums,
+        "spare_size": spare,
+        "work_step": own,
+        "flags": flags,
+    }
     pointer = f"{dtype}*"
     arguments: tuple[tuple[str, Argument], ...] = (
         (pointer, product.a),
@@ -241,23 +265,17 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
         (pointer, added.residual or nothing),
         (pointer, Constant(scalars)),
         ("int64*", Constant(table)),
+        ("int64*", Constant(np.array([sizes[name] for name in SIZES], np.int64))),
         (pointer, Workspace(own * kind.itemsize, per_thread=True)),
-        *(
-            ("int64", int(number))
-            for number in (
-                len(offsets), product.m, product.n, product.k, *product.a_strides, packed,
-                *product.b_strides, added.rows_step, added.residual_row, blocks.m, blocks.n, blocks.k,
-                panel_row, sums, own, flags,
-            )
-        ),
-    )  # fmt: skip
+        *epilogue.arguments,
+    )
     return (
         KernelCall(
             "app.kernels.cpu.gemm:emit",
             tuple(t for t, _ in arguments),
             tuple(a for _, a in arguments),
             units,
-            static=(dtype, lanes),
+            static=(dtype, lanes, *epilogue.static),
             takes_thread=True,
         ),
     )
@@ -281,14 +299,8 @@ def _cost(group: Group, known: Known) -> float:
     )
 
 
-def _inplace(group: Group, known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
-    """The residual, unless the product reads it too; a tile reads it before it stores there."""
-    epilogue = epilogues.read(group, -1)
-    assert not isinstance(epilogue, str)
-    residual = epilogue.residual
-    if residual is None or graph.is_constant(residual) or residual in group.anchor.inputs:
-        return ()
-    return ((residual, group.outputs[0]),)
+def _inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+    return epilogues.inplace(group, -1)
 
 
 IMPLEMENTATIONS = tuple(

@@ -23,7 +23,7 @@ from app.engine.plan import Call, Constant, Group, KernelCall, Workspace
 from app.engine.registry import Implementation, Known
 
 BACKEND = "numba-cpu"
-VECTOR = 32  # byte; a machine with longer registers takes two at a time
+VECTOR = 32  # byte; a machine with longer registers uses half of one
 BAND, ROWS = 8192, 16  # byte, rows; scratch that stays in the first cache beside the input
 UNROLLED = (2, 3)  # heights and widths of windows without a loop
 

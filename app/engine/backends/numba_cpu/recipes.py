@@ -1,243 +1,318 @@
-"""From elementwise nodes to the recipe of a generated kernel."""
+"""From elementwise nodes to the recipe that generated code computes.
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+Attributes become parameters, optional inputs disappear, and operators with many forms become
+several instructions. What cannot be translated is named with the reason.
+"""
 
-import numpy as np
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
 import onnx_ir as ir
 
 from app.engine import graph
-from app.kernels.cpu.expressions import EXPRESSIONS, FLOATS, INTEGERS, Instruction, Recipe
-
-Params = tuple[float | int | str, ...]
-DTYPES = (*FLOATS, *INTEGERS, "bool")
-
-# Attributes by operator with the defaults of the newest opset, in the order of the expression.
-_ATTRIBUTES: Mapping[str, tuple[tuple[str, float | int | str], ...]] = {
-    "LeakyRelu": (("alpha", 0.01),),
-    "ThresholdedRelu": (("alpha", 1.0),),
-    "Elu": (("alpha", 1.0),),
-    "Selu": (("alpha", 1.67326319217681884765625), ("gamma", 1.05070102214813232421875)),
-    "Celu": (("alpha", 1.0),),
-    "HardSigmoid": (("alpha", 0.2), ("beta", 0.5)),
-    "Swish": (("alpha", 1.0),),
-    "Gelu": (("approximate", "none"),),
-    "Shrink": (("bias", 0.0), ("lambd", 0.5)),
-    "Mod": (("fmod", 0),),
-    "IsInf": (("detect_negative", 1), ("detect_positive", 1)),
-}
-_FLOAT_ONLY = frozenset(
-    [
-        "Sqrt",
-        "Reciprocal",
-        "Exp",
-        "Log",
-        "Sin",
-        "Cos",
-        "Tan",
-        "Asin",
-        "Acos",
-        "Atan",
-        "Sinh",
-        "Cosh",
-        "Asinh",
-        "Acosh",
-        "Atanh",
-        "Tanh",
-        "Sigmoid",
-        "Erf",
-        "LeakyRelu",
-        "ThresholdedRelu",
-        "Elu",
-        "Selu",
-        "Celu",
-        "HardSigmoid",
-        "HardSwish",
-        "Softplus",
-        "Softsign",
-        "Mish",
-        "Swish",
-        "Gelu",
-        "Floor",
-        "Ceil",
-        "Round",
-        "IsNaN",
-        "IsInf",
-        "Mean",
-    ]
+from app.kernels.cpu.expressions import (
+    DTYPES,
+    FLOATS,
+    HALVES,
+    Parameter,
+    Recipe,
+    computed,
+    result_dtypes,
+    template,
 )
+
 _LIMITS = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
-    """Elementwise nodes as one recipe.
+class Operand:
+    """A tensor that a recipe reads, and its shape as it aligns with the last axes of the results."""
 
-    Attributes:
-        recipe: the instructions.
-        inputs: values that they read, numbered from 0.
-        results: number of every value that a node makes.
-    """
-
-    recipe: Recipe
-    inputs: tuple[ir.Value, ...]
-    results: Mapping[ir.Value, int]
-
-
-class RecipeError(Exception):
-    """Why a node cannot be written as an expression."""
-
-
-def recipe_of(nodes: Sequence[ir.Node], known: Sequence[ir.Value] = ()) -> Chain | str:
-    """The recipe of nodes in execution order, or the reason why there is none.
-
-    `known` are values that come first among the inputs: an epilogue names its accumulator.
-    """
-    made = {v for n in nodes for v in n.outputs}
-    inputs = dict.fromkeys(known)
-    inputs.update(dict.fromkeys(v for n in nodes for v in n.inputs if v is not None and v not in made))
-    numbers = {v: i for i, v in enumerate(inputs)}
-    recipe: list[Instruction] = []
-    try:
-        for value in inputs:
-            _dtype(value)
-        for node in nodes:
-            instruction = _instruction(node, numbers)
-            numbers[node.outputs[0]] = len(inputs) + len(recipe)
-            recipe.append(instruction)
-    except RecipeError as reason:
-        return str(reason)
-    return Chain(tuple(recipe), tuple(inputs), {v: i for v, i in numbers.items() if v not in inputs})
-
-
-def _dtype(value: ir.Value) -> str:
-    kind = graph.dtype(value)
-    if kind is None or kind.name not in DTYPES:
-        raise RecipeError(
-            f"value {value.name!r} is {value.dtype}; generated kernels compute {', '.join(DTYPES)}"
-        )
-    return str(kind.name)
-
-
-def _instruction(node: ir.Node, numbers: Mapping[ir.Value, int]) -> Instruction:
-    dtype = _dtype(node.outputs[0])
-    write = _WRITERS.get(node.op_type, _plain)
-    op, operands, params = write(node, dtype)
-    if op not in EXPRESSIONS:
-        raise RecipeError(f"{node.op_type} {node.name!r} has no expression")
-    first = _dtype(operands[0])
-    if op in _FLOAT_ONLY and first not in FLOATS:
-        raise RecipeError(f"{node.op_type} {node.name!r} on {first}; its expression is for floats")
-    if op in ("Clip", "Relu", "PRelu", "Abs", "Neg", "Sign") and first == "bool":
-        raise RecipeError(f"{node.op_type} {node.name!r} on booleans")
-    return Instruction(op, tuple(numbers[v] for v in operands), params, dtype)
-
-
-Written = tuple[str, tuple[ir.Value, ...], Params]
-
-
-def _plain(node: ir.Node, _result: str) -> Written:
-    params = tuple(
-        graph.attribute(node, name, default) for name, default in _ATTRIBUTES.get(node.op_type, ())
-    )
-    return node.op_type, _operands(node), params
-
-
-def _operands(node: ir.Node) -> tuple[ir.Value, ...]:
-    if any(v is None for v in node.inputs):
-        raise RecipeError(f"{node.op_type} {node.name!r} omits an input")
-    return tuple(v for v in node.inputs if v is not None)
-
-
-def _clip(node: ir.Node, _result: str) -> Written:
-    """Limits are operands; the parameters say which, -1 where there is none."""
-    given = [graph.input_at(node, i) for i in (1, 2)]
-    operands = [node.inputs[0], *(v for v in given if v is not None)]
-    places, place = [], 1
-    for value in given:
-        places.append(-1 if value is None else place)
-        place += value is not None
-    return "Clip", tuple(v for v in operands if v is not None), tuple(places)
-
-
-def _shift(node: ir.Node, _result: str) -> Written:
-    return f"BitShift{graph.attribute(node, 'direction', '')}", _operands(node), ()
-
-
-def _cast(node: ir.Node, _result: str) -> Written:
-    (source, *_) = (v for v in node.inputs if v is not None)
-    return "Cast", (source,), ()
-
-
-def _identity(node: ir.Node, _result: str) -> Written:
-    if len(node.outputs) > 1 and any(v.uses() or v.is_graph_output() for v in node.outputs[1:]):
-        raise RecipeError(f"{node.op_type} {node.name!r} has a second output that is read")
-    training = graph.input_at(node, 2)
-    if training is not None:
-        array = graph.constant(training)
-        if array is None or bool(array):
-            raise RecipeError(f"{node.op_type} {node.name!r} is in training mode")
-    (source, *_) = (v for v in node.inputs if v is not None)
-    return "Identity", (source,), ()
-
-
-def _quantize(node: ir.Node, dtype: str) -> Written:
-    if graph.attribute(node, "block_size", 0):
-        raise RecipeError(f"{node.op_type} {node.name!r} is blocked")
-    operands = _operands(node)
-    if _dtype(operands[1]) not in FLOATS or dtype not in (*_LIMITS, *FLOATS):
-        raise RecipeError(f"{node.op_type} {node.name!r}: {_dtype(operands[1])} to {dtype}")
-    scale = graph.static_shape(operands[1])
-    if len(scale) > 1 or (len(scale) == 1 and scale != (1,)):
-        raise RecipeError(f"{node.op_type} {node.name!r} has a scale per axis")
-    return node.op_type, operands, _LIMITS.get(dtype, ()) if node.op_type == "QuantizeLinear" else ()
-
-
-_WRITERS: Mapping[str, Callable[[ir.Node, str], Written]] = {
-    "Clip": _clip,
-    "BitShift": _shift,
-    "Cast": _cast,
-    "CastLike": _cast,
-    "Dropout": _identity,
-    "QuantizeLinear": _quantize,
-    "DequantizeLinear": _quantize,
-}
+    value: ir.Value
+    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Nest:
-    """Merged axes of a broadcast: sizes, and for every operand its strides, outermost first."""
+class Formula:
+    """A recipe and what it reads and leaves.
 
-    sizes: tuple[int, ...]
-    strides: tuple[tuple[int, ...], ...]
-
-
-def merge_axes(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> Nest:
-    """Axes of a result, merged where every operand advances as if they were one.
-
-    Axes of length 1 vanish; at least one axis is left.
+    Attributes:
+        recipe: instructions on numbered values, operands first.
+        operands: what the first values are read from.
+        dtypes: of the operands, as they are in memory.
+        results: number of the value and dtype in memory of each output that was asked for.
     """
-    rank = len(shape)
-    strides = [_strides(o, rank) for o in operands]
-    sizes: list[int] = []
-    kept: list[list[int]] = [[] for _ in operands]
-    for axis in range(rank):
-        if shape[axis] == 1:
-            continue
-        if sizes and all(k[-1] == s[axis] * shape[axis] for k, s in zip(kept, strides)):
-            sizes[-1] *= shape[axis]
-            for k, s in zip(kept, strides):
-                k[-1] = s[axis]
-            continue
-        sizes.append(shape[axis])
-        for k, s in zip(kept, strides):
-            k.append(s[axis])
-    if not sizes:
-        return Nest((1,), tuple((0,) for _ in operands))
-    return Nest(tuple(sizes), tuple(tuple(k) for k in kept))
+
+    recipe: Recipe
+    operands: tuple[Operand, ...]
+    dtypes: tuple[str, ...]
+    results: tuple[tuple[int, str], ...]
 
 
-def _strides(shape: Sequence[int], rank: int) -> list[int]:
-    wide = (1,) * (rank - len(shape)) + tuple(shape)
-    steps = np.cumprod((1, *reversed(wide[1:])))[::-1] if wide else ()
-    return [0 if d == 1 else int(s) for d, s in zip(wide, steps)]
+class _RefusedError(Exception):
+    """Why nodes have no recipe."""
+
+
+def recipe_of(
+    nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], first: Sequence[ir.Value] = ()
+) -> Formula | str:
+    """The recipe of elementwise nodes in execution order, or the reason why they have none.
+
+    What the nodes read and none of them makes becomes an operand: in order of first use, one for
+    each shape that a tensor is aligned with. `outputs` are values that the nodes make; `first`
+    become the first operands, read or not: what an epilogue follows.
+    """
+    work = _Work()
+    try:
+        for value in first:
+            work.read(value)
+        for node in nodes:
+            work.made[node.outputs[0]] = _translate(work, node)
+        results = [(work.made[value], _dtype(value)) for value in outputs]
+    except _RefusedError as refused:
+        return str(refused)
+    count = len(work.operands)
+
+    def number(temporary: int) -> int:
+        return ~temporary if temporary < 0 else count + temporary
+
+    recipe = tuple((op, tuple(map(number, refs)), parameters) for op, refs, parameters in work.instructions)
+    dtypes = tuple(_dtype(operand.value) for operand in work.operands)
+    return Formula(recipe, tuple(work.operands), dtypes, tuple((number(i), dtype) for i, dtype in results))
+
+
+@dataclass
+class _Work:
+    """A recipe in the making: operand i has number ~i, the result of instruction k has number k."""
+
+    operands: dict[Operand, int] = field(default_factory=dict)
+    instructions: list[tuple[str, tuple[int, ...], tuple[Parameter, ...]]] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)  # dtypes of the results
+    made: dict[ir.Value, int] = field(default_factory=dict)
+
+    def read(self, value: ir.Value | None, shape: tuple[int, ...] | None = None) -> int:
+        assert value is not None
+        if value in self.made:
+            return self.made[value]
+        _dtype(value)
+        operand = Operand(value, graph.static_shape(value) if shape is None else shape)
+        return ~self.operands.setdefault(operand, len(self.operands))
+
+    def kind(self, number: int) -> str:
+        return self.kinds[number] if number >= 0 else _dtype(list(self.operands)[~number].value)
+
+    def emit(self, op: str, refs: Iterable[int], *parameters: Parameter) -> int:
+        refs = tuple(refs)
+        kinds = [self.kind(r) for r in refs]
+        if template(op, kinds[-1]) is None:
+            raise _RefusedError(f"{op} is not generated for {kinds[-1]}")
+        instruction = (op, refs, parameters)
+        local = ((op, tuple(range(len(refs))), parameters),)
+        self.instructions.append(instruction)
+        self.kinds.append(result_dtypes(local, kinds)[-1])
+        return len(self.instructions) - 1
+
+    def cast(self, number: int, dtype: str) -> int:
+        return number if self.kind(number) == dtype else self.emit("Cast", (number,), dtype)
+
+
+def _dtype(value: ir.Value) -> str:
+    if graph.is_dynamic(value):
+        raise _RefusedError(f"value {value.name!r} has no static shape and element type")
+    kind = graph.dtype(value)
+    assert kind is not None
+    if kind.name not in DTYPES:
+        raise _RefusedError(f"value {value.name!r} is {kind.name}, for which no code is generated")
+    return str(kind.name)
+
+
+def _translate(work: _Work, node: ir.Node) -> int:
+    if len([v for v in node.outputs if v.name]) != 1:
+        raise _RefusedError(f"{node.op_type} {node.name!r} has {len(node.outputs)} outputs")
+    if node.domain not in ("", "ai.onnx"):
+        raise _RefusedError(f"{node.op_type} {node.name!r} is of domain {node.domain!r}")
+    _dtype(node.outputs[0])
+    if node.op_type in _PLAIN:
+        refs = [work.read(v) for v in node.inputs]
+        parameters = (graph.attribute(node, name, default) for name, default in _PLAIN[node.op_type])
+        return work.emit(node.op_type, refs, *parameters)
+    if node.op_type not in _TRANSLATIONS:
+        raise _RefusedError(f"{node.op_type} is not generated")
+    return _TRANSLATIONS[node.op_type](work, node)
+
+
+# Operators that are one instruction on all their inputs, with the attributes that are its parameters.
+_PLAIN: dict[str, tuple[tuple[str, float], ...]] = {
+    **dict.fromkeys(
+        (
+            *("Abs", "Neg", "Sign", "Floor", "Ceil", "Round", "Sqrt", "Reciprocal", "Exp", "Log", "Erf"),
+            *("Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Tanh"),
+            *("Sigmoid", "Softplus", "Softsign", "Mish", "HardSwish", "Relu", "PRelu", "Where"),
+            *("Add", "Sub", "Mul", "Div", "And", "Or", "Xor", "Not", "IsNaN"),
+            *("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual"),
+            *("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot"),
+        ),
+        (),
+    ),
+    "LeakyRelu": (("alpha", 0.01),),
+    "Elu": (("alpha", 1.0),),
+    "Selu": (("alpha", 1.67326319217681884765625), ("gamma", 1.05070102214813232421875)),
+    "Celu": (("alpha", 1.0),),
+    "ThresholdedRelu": (("alpha", 1.0),),
+    "HardSigmoid": (("alpha", 0.2), ("beta", 0.5)),
+    "Swish": (("alpha", 1.0),),
+    "Shrink": (("bias", 0.0), ("lambd", 0.5)),
+}
+
+
+def _chain(op: str) -> Callable[[_Work, ir.Node], int]:
+    def translate(work: _Work, node: ir.Node) -> int:
+        first, *rest = [work.read(v) for v in node.inputs]
+        total = first if rest else work.emit("Identity", (first,))
+        for ref in rest:
+            total = work.emit(op, (total, ref))
+        return total
+
+    return translate
+
+
+def _mean(work: _Work, node: ir.Node) -> int:
+    return work.emit("DividedBy", (_chain("Add")(work, node),), len(node.inputs))
+
+
+def _clip(work: _Work, node: ir.Node) -> int:
+    result = work.emit("Identity", (work.read(node.inputs[0]),))
+    for index, op in ((1, "AtLeast"), (2, "AtMost")):
+        if graph.input_at(node, index) is not None:
+            result = work.emit(op, (result, work.read(node.inputs[index])))
+    return result
+
+
+def _cast(work: _Work, node: ir.Node) -> int:
+    return work.emit("Cast", (work.read(node.inputs[0]),), _dtype(node.outputs[0]))
+
+
+def _mod(work: _Work, node: ir.Node) -> int:
+    op = "Fmod" if graph.attribute(node, "fmod", 0) else "Mod"
+    return work.emit(op, [work.read(v) for v in node.inputs])
+
+
+def _shift(work: _Work, node: ir.Node) -> int:
+    direction = graph.attribute(node, "direction", "")
+    return work.emit(
+        "ShiftLeft" if direction == "LEFT" else "ShiftRight", [work.read(v) for v in node.inputs]
+    )
+
+
+def _is_infinite(work: _Work, node: ir.Node) -> int:
+    above = math.inf if graph.attribute(node, "detect_positive", 1) else math.nan
+    below = -math.inf if graph.attribute(node, "detect_negative", 1) else math.nan
+    return work.emit("IsInf", (work.read(node.inputs[0]),), above, below)
+
+
+def _gelu(work: _Work, node: ir.Node) -> int:
+    op = "GeluTanh" if graph.attribute(node, "approximate", "none") == "tanh" else "Gelu"
+    return work.emit(op, (work.read(node.inputs[0]),))
+
+
+def _dropout(work: _Work, node: ir.Node) -> int:
+    training = graph.input_at(node, 2)
+    fixed = graph.constant(training)
+    if training is not None and (fixed is None or fixed.any()):
+        raise _RefusedError(f"Dropout {node.name!r} may be in training mode")
+    return work.emit("Identity", (work.read(node.inputs[0]),))
+
+
+def _power(work: _Work, node: ir.Node) -> int:
+    base = work.read(node.inputs[0])
+    kind = work.kind(base)
+    fixed = graph.constant(node.inputs[1])
+    if fixed is not None and fixed.size == 1 and graph.elements(node.outputs[0]) >= 1:
+        special = _POWERS.get(float(fixed.reshape(())))
+        if special:
+            return special(work, base)
+    exponent = work.read(node.inputs[1])
+    other = work.kind(exponent)
+    if _is_real(kind):
+        return work.emit("Pow", (base, work.cast(exponent, computed(kind))))
+    if _is_real(other):
+        result = work.emit("Pow", (work.cast(base, "float64"), work.cast(exponent, "float64")))
+        return work.cast(result, kind)
+    return work.emit("Pow", (base, work.cast(exponent, "int64")))
+
+
+def _cube(work: _Work, base: int) -> int:
+    return work.emit("Mul", (work.emit("Mul", (base, base)), base))
+
+
+# Constant exponents that need no logarithm.
+_POWERS: dict[float, Callable[[_Work, int], int]] = {
+    1.0: lambda work, base: work.emit("Identity", (base,)),
+    2.0: lambda work, base: work.emit("Mul", (base, base)),
+    3.0: _cube,
+    0.5: lambda work, base: work.emit("Sqrt", (base,)),  # as NumPy, also for -inf
+    -1.0: lambda work, base: work.emit("Reciprocal", (base,)),
+}
+
+
+def _is_real(dtype: str) -> bool:
+    return dtype in FLOATS or dtype in HALVES
+
+
+def _along_axis(node: ir.Node, index: int) -> tuple[int, ...]:
+    """The shape of a scale or zero point as it aligns with the last axes of the tensor."""
+    value, data = node.inputs[index], node.inputs[0]
+    assert value is not None
+    assert data is not None
+    shape, rank = graph.static_shape(value), len(graph.static_shape(data))
+    if graph.attribute(node, "block_size", 0):
+        raise _RefusedError(f"{node.op_type} {node.name!r} has scales per block")
+    if graph.elements(value) == 1:
+        return ()
+    if len(shape) != 1:
+        raise _RefusedError(f"{node.op_type} {node.name!r} has scales of shape {shape}")
+    return (*shape, *(1,) * (rank - 1 - graph.attribute(node, "axis", 1) % rank))
+
+
+def _quantize(work: _Work, node: ir.Node) -> int:
+    dtype = _dtype(node.outputs[0])
+    if dtype not in _LIMITS:
+        raise _RefusedError(f"QuantizeLinear {node.name!r} makes {dtype}")
+    if graph.attribute(node, "precision", 0) not in (0, int(ir.DataType.FLOAT)):
+        raise _RefusedError(f"QuantizeLinear {node.name!r} divides in another precision than float32")
+    x = work.cast(work.read(node.inputs[0]), "float32")
+    scale = work.cast(work.read(node.inputs[1], _along_axis(node, 1)), "float32")
+    result = work.emit("Round", (work.emit("Div", (x, scale)),))
+    if graph.input_at(node, 2) is not None:
+        zero = work.read(node.inputs[2], _along_axis(node, 2))
+        result = work.emit("Add", (result, work.cast(zero, "float32")))
+    return work.emit("Saturate", (result,), *map(float, _LIMITS[dtype]), dtype)
+
+
+def _dequantize(work: _Work, node: ir.Node) -> int:
+    result = work.cast(work.read(node.inputs[0]), "float32")
+    if graph.input_at(node, 2) is not None:
+        zero = work.read(node.inputs[2], _along_axis(node, 2))
+        result = work.emit("Sub", (result, work.cast(zero, "float32")))
+    scale = work.cast(work.read(node.inputs[1], _along_axis(node, 1)), "float32")
+    return work.cast(work.emit("Mul", (result, scale)), _dtype(node.outputs[0]))
+
+
+_TRANSLATIONS: dict[str, Callable[[_Work, ir.Node], int]] = {
+    "Sum": _chain("Add"),
+    "Min": _chain("Min"),
+    "Max": _chain("Max"),
+    "Mean": _mean,
+    "Clip": _clip,
+    "Cast": _cast,
+    "CastLike": _cast,
+    "Mod": _mod,
+    "BitShift": _shift,
+    "IsInf": _is_infinite,
+    "Gelu": _gelu,
+    "Dropout": _dropout,
+    "Pow": _power,
+    "QuantizeLinear": _quantize,
+    "DequantizeLinear": _dequantize,
+}

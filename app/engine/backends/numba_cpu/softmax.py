@@ -1,7 +1,5 @@
 """Softmax and its logarithm along any axis."""
 
-import numpy as np
-
 from app.engine import graph
 from app.engine.backends.numba_cpu.single import (
     COLUMNS,
@@ -17,11 +15,11 @@ from app.engine.backends.numba_cpu.single import (
     type_name,
 )
 from app.engine.cost import roofline
-from app.engine.plan import Argument, Call, Group, KernelCall, Workspace
+from app.engine.plan import Argument, Call, Group, KernelCall
 from app.engine.registry import Implementation, Known
 
 BACKEND = "numba-cpu"
-LINE = 64  # bytes; scratch rows of threads do not share cache lines
+KERNELS = "app.kernels.cpu.softmax"
 
 _KERNELS = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}
 
@@ -38,22 +36,12 @@ def _lower(group: Group, _known: Known) -> tuple[Call, ...]:
 def along(kernel: str, dtype: str, x: Argument, y: Argument, shape: tuple[int, int, int]) -> KernelCall:
     """The call of a softmax kernel along the middle axis of (outer, n, inner)."""
     outer, n, inner = shape
-    itemsize = np.dtype(dtype).itemsize
     t = f"{dtype}*"
-    if inner == 1 and kernel == "softmax":
-        return KernelCall("app.kernels.cpu.softmax:softmax_rows", (t, t, "int64"), (x, y, n), units=outer)
     if inner == 1:
-        span = -(-n * itemsize // LINE) * LINE // itemsize
-        return KernelCall(
-            "app.kernels.cpu.softmax:log_softmax_rows",
-            (t, t, t, "int64", "int64"),
-            (x, y, Workspace(span * itemsize, per_thread=True), n, span),
-            units=outer,
-            takes_thread=True,
-        )
+        return KernelCall(f"{KERNELS}:{kernel}_rows", (t, t, "int64"), (x, y, n), units=outer)
     blocks = blocks_of(inner)
     return KernelCall(
-        f"app.kernels.cpu.softmax:{kernel}_columns",
+        f"{KERNELS}:{kernel}_columns",
         (t, t, "float64*", t, *("int64",) * 4),
         (x, y, columns_of("float64"), columns_of(dtype), COLUMNS, n, inner, blocks),
         units=outer * blocks,

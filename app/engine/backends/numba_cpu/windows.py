@@ -48,7 +48,7 @@ class Window:
 
     @property
     def is_same(self) -> bool:
-        """Whether a tap is a fixed distance in the flattened input; depth is left out."""
+        """Whether a tap is a fixed distance in the flattened input, within one slice of depth."""
         return self.stride == (1, 1, 1) and self.size == self.out and self.offsets[0] == (0,)
 
     def flat(self) -> "Window":
@@ -70,7 +70,7 @@ class Window:
         for i, (_, across, along, _, _) in enumerate(self.tap_table()):
             inside = (y + across >= 0) & (y + across < self.size[1])
             inside &= (x + along >= 0) & (x + along < self.size[2])
-            table[i, : self.pixels] = inside.ravel() * 255
+            table[i, : self.pixels] = np.tile(inside.ravel() * 255, self.out[0])
         return table
 
     def _valid(self, offset: int) -> tuple[int, int]:

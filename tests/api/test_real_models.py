@@ -1,0 +1,69 @@
+"""Recorded models through the whole service: every output as it was recorded."""
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.client import Client
+from tests.jobs.service import ROOT, Served, serve
+
+TOLERANCE = 1e-4  # of the output's maximum
+MODELS = ("mnist_8", "silero_vad_v6", "super_resolution_10")
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A service with the engine that users get, and with the kernels that other tests compiled."""
+    data = tmp_path_factory.mktemp("real")
+    compiled = ROOT / "build" / "kernels"
+    compiled.mkdir(parents=True, exist_ok=True)
+    (data / "kernels").symlink_to(compiled)
+    with serve(data, engine="app.engine", workers=1) as served:
+        yield served
+
+
+def cases(shared: Path, name: str) -> Iterator[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
+    """Inputs and outputs of each recorded run; names are `[caseN__]in__NAME` and `[caseN__]out__NAME`."""
+    found: dict[str, tuple[dict[str, np.ndarray], dict[str, np.ndarray]]] = {}
+    with np.load(shared / "models" / f"{name}.io.npz") as recorded:
+        for key in recorded.files:
+            case, way, value = (
+                (["", *key.split("__", 2)])[-3:] if key.startswith("case") else ("", *key.split("__", 1))
+            )
+            found.setdefault(case, ({}, {}))[way == "out"][value] = recorded[key]
+    yield from found.values()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_recorded_model_runs_over_http_with_its_recorded_outputs(
+    real: Served, shared: Path, tmp_path: Path, name: str
+) -> None:
+    with Client(str(real.http.base_url)) as client:
+        model = client.model(client.upload(shared / "models" / f"{name}.onnx").id, wait=60)
+        assert model.state == "ready", model
+        for inputs, outputs in cases(shared, name):
+            # A scalar, such as a sampling rate, decides which branches there are.
+            scalars = {key: array.item() for key, array in inputs.items() if array.ndim == 0}
+            tensors = {key: array for key, array in inputs.items() if key not in scalars}
+            blobs = {}
+            for key, array in tensors.items():
+                np.save(tmp_path / "given.npy", array)
+                blobs[key] = client.put_blob(tmp_path / "given.npy")
+            job = client.submit(
+                model.id,
+                inputs=blobs,
+                input_values=scalars,
+                input_shapes={key: list(array.shape) for key, array in tensors.items()},
+                options={"benchmark_seconds": 0.05},
+            )
+            job = client.wait(job.id, timeout=300)
+            assert job.state == "succeeded", (job.code, job.detail)
+            with np.load(io.BytesIO(client.artifact(job.id, "outputs.npz"))) as found:
+                for key, expected in outputs.items():
+                    scale = max(float(np.abs(expected).max(initial=0)), 1e-30)
+                    np.testing.assert_allclose(found[key], expected, rtol=0, atol=TOLERANCE * scale)
+            assert json.loads(client.artifact(job.id, "plan.json"))

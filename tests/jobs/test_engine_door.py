@@ -1,0 +1,25 @@
+"""The engine keeps the contract that the service calls it by."""
+
+import inspect
+from types import ModuleType
+
+import pytest
+
+import app.engine
+from app.jobs.engine_door import Engine
+from app.jobs.orders import ARTIFACTS
+from tests.jobs import fake_engine
+
+
+@pytest.mark.parametrize("engine", [app.engine, fake_engine], ids=["engine", "fake"])
+@pytest.mark.parametrize("name", ["inspect", "validate", "optimize"])
+def test_an_engine_takes_what_the_contract_gives(engine: ModuleType, name: str) -> None:
+    wanted = list(inspect.signature(getattr(Engine, name)).parameters.values())[1:]
+    found = inspect.signature(getattr(engine, name)).parameters
+    for parameter in wanted:
+        assert parameter.name in found
+        assert found[parameter.name].kind == parameter.kind
+
+
+def test_the_artifacts_that_are_kept_are_those_that_the_engine_writes() -> None:
+    assert set(ARTIFACTS) == set(app.engine.ARTIFACTS)

@@ -1,0 +1,91 @@
+"""The recurring duties: what was lost is sent again, what waited too long fails, what is old goes."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from dbos import DBOSClient
+
+from app.jobs import ledger
+from app.jobs.database import Database, jobs, migrate, models, workers
+from app.jobs.reaper import Reaper
+from app.settings import Settings
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    settings = Settings(data=tmp_path, wait_for_target_seconds=10.0)
+    migrate(settings)
+    return settings
+
+
+@pytest.fixture
+def database(settings: Settings) -> Iterator[Database]:
+    database = Database(settings.jobs_database_url)
+    with database.write() as connection:
+        connection.execute(models.insert().values(id="m", size=1, state="ready", created=0))
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def reaper(settings: Settings, database: Database) -> Iterator[Reaper]:
+    reaper = Reaper(settings, database, "node:0", ["cpu"])
+    yield reaper
+    reaper.leave()
+
+
+def make(database: Database, age: float, **given: object) -> str:
+    fields = {"kind": "optimize", "model_id": "m", "target": "t", "queue": "cpu", "request": {}} | given
+    with database.write() as connection:
+        job_id = ledger.create(connection, [ledger.Draft(**fields)])[0]  # type: ignore[arg-type]
+        connection.execute(
+            jobs.update().where(jobs.c.id == job_id).values(created=time.time() - age, finished=None)
+        )
+    return job_id
+
+
+def test_a_job_that_its_sender_did_not_send_is_sent(
+    settings: Settings, database: Database, reaper: Reaper
+) -> None:
+    lost, recent = make(database, 60), make(database, 0)
+    reaper.beat()
+    client = DBOSClient(system_database_url=settings.queue_database_url)
+    found = {w.workflow_id: w.queue_name for w in client.list_workflows(workflow_ids=[lost, recent])}
+    client.destroy()
+    assert found == {lost: "cpu"}
+    with database.read() as connection:
+        assert ledger.find(connection, lost)["enqueued"]
+
+
+def test_a_job_whose_target_never_comes_fails(database: Database, reaper: Reaper) -> None:
+    state = {"state": "waiting_for_target", "queue": "target:none"}
+    late, early = make(database, 60, **state), make(database, 1, **state)
+    reaper.beat()
+    with database.read() as connection:
+        assert ledger.find(connection, late)["code"] == "target-unavailable"
+        assert ledger.find(connection, early)["state"] == "waiting_for_target"
+
+
+def test_old_answers_of_validations_go(database: Database, reaper: Reaper) -> None:
+    old, new = make(database, 9999, kind="validate"), make(database, 9999)
+    with database.write() as connection:
+        values = {"state": "succeeded", "finished": time.time() - 9999}
+        connection.execute(jobs.update().where(jobs.c.id.in_([old, new])).values(**values))
+    reaper.beat()
+    with database.read() as connection:
+        assert connection.scalars(jobs.select()).all() == [new]
+
+
+def test_a_worker_is_known_from_its_first_beat_until_it_leaves(
+    database: Database, settings: Settings
+) -> None:
+    reaper = Reaper(settings, database, "node:7", ["cpu"])
+    for expected in (["node:7"], ["node:7"]):
+        reaper.beat()
+        with database.read() as connection:
+            assert connection.scalars(workers.select()).all() == expected
+    reaper.leave()
+    with database.read() as connection:
+        assert connection.scalars(workers.select()).all() == []

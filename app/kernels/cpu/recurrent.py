@@ -121,7 +121,8 @@ def kernel(x, w, bias, scalars, gates, spare, rows, k, n, block, spare_step, beg
         row = (unit - d * blocks) * block
         y = at(gates, (d * rows + row) * n)
         product(at(x, row * k), False, k, 1, 0, at(w, d * panels * k * COLUMNS), COLUMNS, k * COLUMNS, k,
-                y, n, min(block, rows - row), n, mine, y, 0, bias, 0, at(bias, d * n), y, 0, scalars, COLUMN_BIAS)
+                y, n, min(block, rows - row), n, mine, y, 0, bias, 0, at(bias, d * n), y, 0, scalars,
+                COLUMN_BIAS)
 """
 
 

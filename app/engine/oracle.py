@@ -51,7 +51,7 @@ def evaluate(model: ir.Model, inputs: Mapping[str, object]) -> dict[str, object]
     values: dict[ir.Value, object] = {v: inputs[v.name or ""] for v in model.graph.inputs if v.name in inputs}
     for value in model.graph.initializers.values():
         if value not in values and value.const_value is not None:
-            values[value] = value.const_value.numpy()
+            values[value] = graph.constant(value)
     for node in model.graph:
         captured = graph.captures(node)
         operands = [None if v is None else values[v] for v in (*node.inputs, *captured)]

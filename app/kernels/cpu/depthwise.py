@@ -132,7 +132,9 @@ _RUN = """\
 PLACES = {"same": "place", "channel": "channel % filters", "plane": "channel", "scalar": "0"}
 
 
-def emit(dtype: str, lanes: int, recipe: Recipe = (), operands: tuple[tuple[str, str], ...] = ()) -> tuple[str, ...]:
+def emit(
+    dtype: str, lanes: int, recipe: Recipe = (), operands: tuple[tuple[str, str], ...] = ()
+) -> tuple[str, ...]:
     """The module of a depthwise convolution.
 
     x: T[batch, groups, h, w]; y, residual: T[batch, groups * outputs, rows, columns]; weights:

@@ -5,7 +5,7 @@ memory of any operand that is read at the same place, and every loop still vecto
 would not if a run-time check found the output's memory among the operands.
 """
 
-from app.kernels.cpu.expressions import PRELUDE, Recipe, lines, load
+from app.kernels.cpu.expressions import HALVES, Recipe, lines, prelude
 from app.kernels.cpu.tiles import CLAMP, RESIDUAL, ROW_BIAS
 
 # How an operand advances along a run: with the output, or not at all.
@@ -63,9 +63,9 @@ def run_library(dtype: str, recipe: Recipe, operands: tuple[tuple[str, str], ...
             addresses where the run begins.
     """
     fixed, names = [], ["buffer[j]"]
-    for i, (advance, kind) in enumerate(operands):
+    for i, (advance, _) in enumerate(operands):
         if advance == FIXED:
-            fixed.append(f"    w{i} = {load(f'o{i}', '0', kind)}")
+            fixed.append(f"    w{i} = o{i}[0]")
         names.append(f"w{i}")
     expression = ""
     if recipe:
@@ -76,7 +76,7 @@ def run_library(dtype: str, recipe: Recipe, operands: tuple[tuple[str, str], ...
         if not any(advance == ALONG for advance, _ in operands):
             expression = f"        if True:\n{loops[0]}"
     return _RUN.format(
-        prelude=PRELUDE if recipe else "",
+        prelude=prelude() if recipe else "",
         dtype=dtype,
         types="".join(f", types.CPointer(types.{_bytes(kind)})" for _, kind in operands),
         operands="".join(f", o{i}" for i in range(len(operands))),
@@ -90,13 +90,14 @@ def run_library(dtype: str, recipe: Recipe, operands: tuple[tuple[str, str], ...
 
 
 def _bytes(dtype: str) -> str:
-    return "uint8" if dtype == "bool" else dtype
+    """The type of an element in memory."""
+    return "uint8" if dtype == "bool" else "uint16" if dtype in HALVES else dtype
 
 
 def _loop(
     names: list[str], dtype: str, recipe: Recipe, operands: tuple[tuple[str, str], ...], index: str
 ) -> str:
-    loads = [f"w{i} = {load(f'o{i}', index, kind)}" for i, (way, kind) in enumerate(operands) if way == ALONG]
+    loads = [f"w{i} = o{i}[{index}]" for i, (way, _) in enumerate(operands) if way == ALONG]
     text = lines(recipe, names, (dtype, *(kind for _, kind in operands)))
     result = f"v{len(names) + len(recipe) - 1}"
     body = [*loads, *text, f"buffer[j] = {result}"]

@@ -12,7 +12,7 @@ import numpy as np
 
 from app.engine import session
 from app.engine.benchmark import Samples, measure_in_turn, pinned
-from app.engine.errors import EngineError, TargetError
+from app.engine.errors import EngineError, NumericsError, TargetError
 from app.engine.exchange import report
 from app.engine.exchange.onnx import export
 from app.engine.execute import Executor
@@ -202,12 +202,18 @@ class _Run:
         self._progress("verify", 1, 2)
         graph: tuple[Difference, ...] = ()
         if oracle.name == "onnxruntime":
-            graph = compare(
-                expected, runtime(self._exported, threads=1, optimized=True)(self._inputs), options.tolerance
-            )
+            graph = compare(expected, self._exported_outputs(), options.tolerance)
         check((*program, *graph))
         self._progress("verify", 2, 2)
         return _verification(oracle, program, graph)
+
+    def _exported_outputs(self) -> dict[str, object]:
+        try:
+            return runtime(self._exported, threads=1, optimized=True)(self._inputs)
+        except Exception as cause:  # onnxruntime raises many types
+            raise NumericsError(
+                f"optimized.onnx does not run in onnxruntime, where the original does: {cause}"
+            ) from cause
 
     def benchmark(self, seconds: float) -> _Measured:
         """Samples of the program, of the same program unfused, and of onnxruntime, in turn."""

@@ -14,23 +14,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from app.engine.exchange.onnx import export
-from app.engine.inputs import tensors
-from app.engine.load import load
-from app.settings import Settings
 from rich.console import Console
 from rich.table import Table
 
 from app import samples
 from app.engine import session
 from app.engine.benchmark import measure_in_turn, pinned
+from app.engine.exchange.onnx import export
 from app.engine.execute import Executor
+from app.engine.inputs import tensors
+from app.engine.load import load
 from app.engine.options import Bindings, Options
 from app.engine.oracle import runtime
 from app.engine.registry import load as load_registry
 from app.engine.target import host
 from app.engine.verify import compare
 from app.kernels.cpu.compiler import Compiler
+from app.settings import Settings
 
 DEFAULT = ("squeezenet", "mobilenetv2", "resnet50")
 

@@ -35,8 +35,8 @@ class Representation(BackendRep):
         names = [i.name for i in self._model.graph.input if i.name not in fixed]
         given = {n: np.asarray(a) if isinstance(a, np.generic) else a for n, a in zip(names, inputs)}
         if self.session is None:
-            shapes = {n: a.shape for n, a in given.items() if isinstance(a, np.ndarray)}
-            self.session = self._planned(shapes)
+            tensors = {i.name for i in self._model.graph.input if i.type.HasField("tensor_type")}
+            self.session = self._planned({n: a.shape for n, a in given.items() if n in tensors})
         outputs = self.session.run(given)
         return [outputs[o.name] for o in self._model.graph.output]
 

@@ -114,9 +114,15 @@ def lift_constant(node: ir.Node) -> Replacement | None:
     if name in _LITERALS:
         return Replacement([constant(np.array(attribute.value, _LITERALS[name]), label)])
     if name in ("value_string", "value_strings"):
-        strings = np.array(attribute.value, object)
-        return Replacement([constant_of(ir.StringTensor(strings, shape=ir.Shape(strings.shape)), label)])
+        return Replacement([constant_of(_strings(np.array(attribute.value, object)), label)])
     return None
+
+
+def _strings(array: Array) -> ir.StringTensor:
+    """Strings as a file holds them, in UTF-8."""
+    encoded = np.empty(array.shape, object)
+    encoded.reshape(-1)[:] = [s.encode() if isinstance(s, str) else s for s in array.reshape(-1)]
+    return ir.StringTensor(encoded, shape=ir.Shape(array.shape))
 
 
 def fold_shape(node: ir.Node) -> Replacement | None:
@@ -290,8 +296,7 @@ def _constants(node: ir.Node, results: Sequence[object]) -> Replacement | None:
         if result is None:
             outputs.append(None)
         elif result.dtype == object:
-            strings = ir.StringTensor(result, shape=ir.Shape(result.shape))
-            outputs.append(constant_of(strings, value.name or "folded"))
+            outputs.append(constant_of(_strings(result), value.name or "folded"))
         else:
             outputs.append(constant(np.asarray(result, order="C"), value.name or "folded", value.dtype))
     return Replacement(outputs)

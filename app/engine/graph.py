@@ -56,10 +56,18 @@ def is_dynamic(value: ir.Value) -> bool:
 
 
 def constant(value: ir.Value | None) -> np.ndarray[Any, Any] | None:
-    """The array behind a value that does not change between runs; None for others."""
+    """The array behind a value that does not change between runs; None for others.
+
+    Strings are Python strings, though a file holds them in UTF-8.
+    """
     if value is None or value.const_value is None or value.is_graph_input():
         return None
-    return value.const_value.numpy()
+    array = value.const_value.numpy()
+    if value.const_value.dtype != ir.DataType.STRING:
+        return array
+    strings = np.empty(array.shape, object)
+    strings.reshape(-1)[:] = [s.decode() if isinstance(s, bytes) else s for s in array.reshape(-1)]
+    return strings
 
 
 def is_constant(value: ir.Value) -> bool:

@@ -1,5 +1,6 @@
 """Shape rules that the inference library lacks or gets wrong."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -76,6 +77,8 @@ GUARDED = (ShapeRule("", "Split", unknown_split, 13), ShapeRule("", "Squeeze", u
 def complete() -> None:
     """Give the inference library the rules it lacks, once; its own rules stay where they are right."""
     registry.collect()
+    # What it would warn of is an error of ours, or a note.
+    logging.getLogger("onnx_shape_inference").setLevel(logging.CRITICAL)
     for rule in SHAPE_RULES:
         if not registry.has(rule.domain, rule.op):
             registry.register(rule.domain, rule.op, rule.since)(rule.infer)

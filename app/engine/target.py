@@ -27,6 +27,7 @@ ISA_FEATURES = (
     "avx512vl",
     "avx512_vnni",
     "avx512_bf16",
+    "avx_vnni",
     "amx_tile",
     "amx_bf16",
     "amx_int8",

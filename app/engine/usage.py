@@ -12,6 +12,7 @@ from app.engine.tensordata import check_tensor
 
 Known = Callable[[str, str], bool]  # (domain, operator) -> whether something here can handle it
 
+_STANDARD = frozenset(schema.domain for schema in onnx.defs.get_all_schemas())
 _SINGLE = OpSchema.FormalParameterOption.Single
 # An attribute's type field was optional until IR version 2; a missing one reads as UNDEFINED.
 _UNTYPED = onnx.AttributeProto.UNDEFINED
@@ -75,7 +76,7 @@ def _schema(node: onnx.NodeProto, operators: Operators) -> OpSchema | None:
     try:
         schema = onnx.defs.get_schema(node.op_type, version, domain)
     except SchemaError:
-        if not operators.known(domain, node.op_type):
+        if domain in _STANDARD or not operators.known(domain, node.op_type):
             raise UnknownOperatorError(
                 f"node {node.name!r} uses {operator}, which is not in operator set "
                 f"{domain or 'ai.onnx'!r} version {version}; give the model a local function of that name",

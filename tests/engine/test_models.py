@@ -83,10 +83,12 @@ def test_a_model_computes_what_was_recorded(
         if fuse:
             exported = tmp_path / "optimized.onnx"
             export(session.compilation.model, exported)
-            assert_recorded(runtime(exported, threads=1, optimized=True)(inputs), outputs)
+            # Not with the recorded ones: on some CPUs onnxruntime's own 8-bit products differ from those.
+            raw = runtime(folder / f"{name}.onnx", threads=1, optimized=False)(inputs)
+            assert_recorded(runtime(exported, threads=1, optimized=False)(inputs), raw)
 
 
-def assert_recorded(found: Mapping[str, Any], outputs: dict[str, np.ndarray]) -> None:
+def assert_recorded(found: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
     for key, expected in outputs.items():
         assert found[key].shape == expected.shape
         scale = max(float(np.max(np.abs(expected), initial=0)), 1e-30)

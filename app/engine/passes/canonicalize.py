@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from app.engine import folding, graph, inference, merging, naming, simplification
 from app.engine.errors import GraphError
+from app.engine.passes.infer_types import DECLARED
 from app.engine.plan import Compilation
 from app.engine.rewrite import rewrite
 
@@ -35,26 +36,28 @@ class Canonicalize:
             GraphError: operands do not fit an operator, or the type of a value cannot be told.
         """
         model = compilation.model
-        declared = {v.name or "": v.dtype for v in model.graph.outputs}
         lift_initializers(model)
         rows = (*folding.rows(folding.Budget(self.growth)), *simplification.ROWS)
         applied: Counter[str] = Counter()
+        typed = False  # whether the types are those of the graph as it is
         while True:
-            round_ = rewrite(model.graph, rows)
-            round_ += merging.merge(model.graph)
+            round_ = rewrite(model.graph, rows) + merging.merge(model.graph)
             applied += round_
-            if not round_ and _is_typed(model):
+            if typed and not round_:
                 break
             try:
                 inference.infer(model)
+                typed = True
             except GraphError:
+                # What does not fit may be folded away, as long as folding gets anywhere.
+                typed = False
                 if not round_:
                     raise
         drop_unused(model.graph)
         for node in model.graph.all_nodes():
             trim(node, model.opset_imports)
         naming.make_unique(model)
-        _check_types(model, declared)
+        _check_types(model)
         return replace(compilation, notes=(*compilation.notes, *_notes(applied, model)))
 
 
@@ -63,6 +66,7 @@ def lift_initializers(model: ir.Model) -> None:
     for inner in model.graphs():
         if inner is model.graph:
             continue
+        inner.opset_imports.update(model.opset_imports)  # a file states them for the model only
         for name, value in tuple(inner.initializers.items()):
             if value.is_graph_input():
                 continue
@@ -115,11 +119,7 @@ def trim(node: ir.Node, opsets: Mapping[str, int]) -> None:
 _OPTIONAL = onnx.defs.OpSchema.FormalParameterOption.Optional
 
 
-def _is_typed(model: ir.Model) -> bool:
-    return all(v.type is not None for node in model.graph for v in node.outputs if v.name)
-
-
-def _check_types(model: ir.Model, declared: dict[str, ir.DataType | None]) -> None:
+def _check_types(model: ir.Model) -> None:
     for node in model.graph:
         for value in node.outputs:
             if value.name and value.type is None:
@@ -127,9 +127,10 @@ def _check_types(model: ir.Model, declared: dict[str, ir.DataType | None]) -> No
                     f"{node.op_type} {node.name!r}: the type of its output {value.name!r} cannot be told",
                     pointer=f"node:{node.name}",
                 )
+    declared: Mapping[str, ir.DataType] = model.meta.get(DECLARED, {})
     for value in model.graph.outputs:
-        expected = declared[value.name or ""]
-        if expected not in (None, ir.DataType.UNDEFINED, value.dtype):
+        expected = declared.get(value.name or "")
+        if expected is not None and expected != value.dtype:
             raise GraphError(
                 f"output {value.name!r} is declared as {expected.name}, but the graph computes "
                 f"{value.dtype.name if value.dtype else 'no tensor'}",

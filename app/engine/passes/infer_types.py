@@ -12,7 +12,9 @@ from app.engine import graph, inference, naming
 from app.engine.errors import GraphError, InputError
 from app.engine.plan import Compilation
 
-BOUND = "stowplan.bound_inputs"  # key in model.meta of the inputs that became constants
+# Keys of model.meta: inputs that became constants; element types that the file gives its outputs.
+BOUND = "stowplan.bound_inputs"
+DECLARED = "stowplan.declared_outputs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,9 @@ class InferTypes:
         for value in model.graph.inputs:
             _check_static(value)
         naming.make_unique(model)  # errors name nodes
+        model.meta[DECLARED] = {
+            v.name or "": v.dtype for v in model.graph.outputs if v.dtype not in (None, ir.DataType.UNDEFINED)
+        }
         inference.forget(model)
         inference.forget_bodies(model)
         # A branch that is never taken may not fit the bound shapes; folding removes it.

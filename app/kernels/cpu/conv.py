@@ -5,10 +5,10 @@ only a block is ever written: a chunk of the reduction times a block of output p
 Small images are better off `turned`: pixels are the rows of a tile, channels its columns.
 """
 
-from app.kernels.cpu.epilogue import ALONG, FIXED, run_source
+from app.kernels.cpu.epilogue import ALONG, FIXED, run_library
 from app.kernels.cpu.expressions import Recipe
 from app.kernels.cpu.gemm import product_library
-from app.kernels.cpu.tiles import lanes_of
+from app.kernels.cpu.tiles import SHAPES, lanes_of
 
 # What the kernel reads from its table of sizes, in this order.
 SIZES = (
@@ -54,6 +54,7 @@ from app.kernels.cpu.generator import at, copier, selector
 
 T, N = types.CPointer(types.{dtype}), types.int64
 I, V = types.CPointer(types.int64), types.CPointer(types.uint8)
+ROWS, SMALL = {rows}, {small}
 copy1 = copier("{dtype}", {vector}, 1)
 copy2 = copier("{dtype}", {vector}, 2)
 select = selector("{dtype}", {vector})
@@ -122,10 +123,9 @@ def pack(x, taps, tap_count, first, count, d, h, w, rows, columns, stride_d, str
         if tap == tap_count:
             tap = 0
             channel += 1
-"""
 
-_REGROUP = """
-@njit(error_model="numpy", boundscheck=False)
+
+@njit(types.void(T, N, N, N, T), cache=True, error_model="numpy", boundscheck=False)
 def regroup(x, x_row, k, n, out):
     # [k][x_row] to one [k][rows] panel for each group of pixels, as `product` walks them.
     i = 0
@@ -223,8 +223,9 @@ def kernel(x, weights, y, bias, residual, scalars, taps, valid, sizes, work{oper
 
 
 def packing_library(dtype: str, lanes: int) -> str:
-    """Defines `pack` and `pack_same`."""
-    return _PACKING.format(dtype=dtype, vector=lanes_of(dtype, lanes))
+    """Defines `pack`, `pack_same` and `regroup`."""
+    rows, small = SHAPES[lanes][:2]
+    return _PACKING.format(dtype=dtype, vector=lanes_of(dtype, lanes), rows=rows, small=small)
 
 
 # Where operands of a recipe begin for output channel j of the block: by their name, the offset.
@@ -258,12 +259,14 @@ def emit_implicit(
     head = (
         "from app.kernels.cpu.generator import at\n"
         "from app.kernels.cpu.tiles import ACCUMULATE, ROW_BIAS\n"
-        "from LIBRARY0 import COLUMNS, ROWS, SMALL, product\n"
-        "from LIBRARY1 import pack, pack_same\n"
+        "from LIBRARY0 import COLUMNS, product\n"
+        "from LIBRARY1 import pack, pack_same, regroup\n"
+        "from LIBRARY2 import run\n"
     )
     advances = tuple((ALONG if place == "same" else FIXED, kind) for place, kind in operands)
     return (
         product_library(dtype, lanes),
         packing_library(dtype, lanes),
-        run_source(dtype, recipe, advances) + head + _REGROUP + kernel,
+        run_library(dtype, recipe, advances),
+        head + kernel,
     )

@@ -4,7 +4,7 @@ A strip of the channel is copied with its padding into a buffer in the first cac
 by their residue modulo the stride, so that every tap of a row of output pixels is one vector.
 """
 
-from app.kernels.cpu.epilogue import ALONG, CHUNK, FIXED, run_source
+from app.kernels.cpu.epilogue import ALONG, CHUNK, FIXED, run_library
 from app.kernels.cpu.expressions import Recipe
 from app.kernels.cpu.tiles import lanes_of
 
@@ -132,7 +132,9 @@ _RUN = """\
 PLACES = {"same": "place", "channel": "channel % filters", "plane": "channel", "scalar": "0"}
 
 
-def emit(dtype: str, lanes: int, recipe: Recipe = (), operands: tuple[tuple[str, str], ...] = ()) -> str:
+def emit(
+    dtype: str, lanes: int, recipe: Recipe = (), operands: tuple[tuple[str, str], ...] = ()
+) -> tuple[str, ...]:
     """The module of a depthwise convolution.
 
     x: T[batch, groups, h, w]; y, residual: T[batch, groups * outputs, rows, columns]; weights:
@@ -158,4 +160,6 @@ def emit(dtype: str, lanes: int, recipe: Recipe = (), operands: tuple[tuple[str,
         finish=_RUN.format(places=places) if recipe else "",
     )
     advances = tuple((ALONG if place == "same" else FIXED, kind) for place, kind in operands)
-    return (run_source(dtype, recipe, advances) if recipe else "") + kernel
+    if not recipe:
+        return (kernel,)
+    return run_library(dtype, recipe, advances), "from LIBRARY0 import run\n" + kernel

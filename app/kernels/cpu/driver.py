@@ -6,6 +6,7 @@ stands between rows. A kernel is called with its own number of arguments, chosen
 """
 
 import ctypes
+import functools
 import os
 import platform
 import threading
@@ -149,8 +150,12 @@ def _walk(rows, arguments, first, last, thread, threads, barrier, ticks):
             ticks[row + 1] = _ticks()
 
 
+@functools.cache
 def compile_walk() -> Any:
-    """The driver as a ctypes function; the caller keeps it. Calling it releases the GIL."""
+    """The driver as a ctypes function, one for the process. Calling it releases the GIL.
+
+    Machine code is never given back: LLVM aborts now and then when many modules are removed.
+    """
     compiled = numba.cfunc(_SIGNATURE, cache=True, error_model="numpy", boundscheck=False)(_walk)
     function: Any = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 8)(compiled.address)
     function.keep = compiled

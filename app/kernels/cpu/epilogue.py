@@ -5,7 +5,7 @@ memory of any operand that is read at the same place, and every loop still vecto
 would not if a run-time check found the output's memory among the operands.
 """
 
-from app.kernels.cpu.expressions import Recipe, lines, prelude
+from app.kernels.cpu.expressions import HALVES, Recipe, lines, prelude
 from app.kernels.cpu.tiles import CLAMP, RESIDUAL, ROW_BIAS
 
 # How an operand advances along a run: with the output, or not at all.
@@ -14,10 +14,13 @@ CHUNK = 256  # elements of the buffer
 
 _RUN = """\
 {prelude}
-from numba import njit
+from numba import njit, types
+
+T, N = types.CPointer(types.{dtype}), types.int64
 
 
-@njit(error_model="numpy", boundscheck=False)
+@njit(types.void(T, N, T, N, N, types.{dtype}, T, T, N, T{types}),
+      cache=True, error_model="numpy", boundscheck=False)
 def run(v, v_step, y, y_step, n, bias, residual, scalars, flags, buffer{operands}):
     # y[j * y_step] = f(v[j * v_step] + bias + residual[j * y_step]), j < n.
 {fixed}
@@ -50,8 +53,8 @@ def run(v, v_step, y, y_step, n, bias, residual, scalars, flags, buffer{operands
 """
 
 
-def run_source(dtype: str, recipe: Recipe, operands: tuple[tuple[str, str], ...]) -> str:
-    """The text that defines `run`.
+def run_library(dtype: str, recipe: Recipe, operands: tuple[tuple[str, str], ...]) -> str:
+    """Defines `run`.
 
     Args:
         dtype: of sums and output.
@@ -74,6 +77,8 @@ def run_source(dtype: str, recipe: Recipe, operands: tuple[tuple[str, str], ...]
             expression = f"        if True:\n{loops[0]}"
     return _RUN.format(
         prelude=prelude() if recipe else "",
+        dtype=dtype,
+        types="".join(f", types.CPointer(types.{_bytes(kind)})" for _, kind in operands),
         operands="".join(f", o{i}" for i in range(len(operands))),
         fixed="\n".join(fixed),
         chunk=CHUNK,
@@ -82,6 +87,11 @@ def run_source(dtype: str, recipe: Recipe, operands: tuple[tuple[str, str], ...]
         clamp=CLAMP,
         expression=expression,
     )
+
+
+def _bytes(dtype: str) -> str:
+    """The type of an element in memory."""
+    return "uint8" if dtype == "bool" else "uint16" if dtype in HALVES else dtype
 
 
 def _loop(

@@ -4,7 +4,7 @@ The loops follow Goto and van de Geijn, 2008, "Anatomy of high-performance matri
 multiplication": a k x columns panel of B in the first cache, a block of A in the second.
 """
 
-from app.kernels.cpu.epilogue import ALONG, FIXED, run_source
+from app.kernels.cpu.epilogue import ALONG, FIXED, run_library
 from app.kernels.cpu.expressions import Recipe
 from app.kernels.cpu.tiles import SHAPES, lanes_of
 
@@ -222,5 +222,7 @@ def emit(
         f'copy = copier("{dtype}", {lanes_of(dtype, lanes)}, 1)\n'
     )
     advances = tuple((FIXED if place in ("row", "scalar") else ALONG, kind) for place, kind in operands)
-    following = run_source(dtype, recipe, advances) if recipe else ""
-    return product_library(dtype, lanes), following + head + kernel
+    if not recipe:
+        return product_library(dtype, lanes), head + kernel
+    runs = "from LIBRARY1 import run\n"
+    return product_library(dtype, lanes), run_library(dtype, recipe, advances), head + runs + kernel

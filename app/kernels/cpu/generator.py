@@ -292,10 +292,17 @@ def tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4) -> An
     return intrinsic(body)
 
 
-def spills(assembly: str) -> int:
-    """Vector registers that machine code moves to or from the stack in this text."""
-    move = r"vmov\w+\s+(?:%[xyz]mm\d+, -?\d*\(%rsp\)|-?\d*\(%rsp\), %[xyz]mm\d+)"
-    return len(re.findall(move, assembly))
+def spills(assembly: str, function: str = "tile_") -> int:
+    """Vector registers that functions of this prefix move to or from the stack, in x86 assembly."""
+    move = re.compile(r"vmov\w+\s+(?:%[xyz]mm\d+, -?\d*\(%rsp\)|-?\d*\(%rsp\), %[xyz]mm\d+)")
+    label = re.compile(r"^([A-Za-z_][^\s:]*):")
+    count, inside = 0, False
+    for line in assembly.splitlines():
+        if found := label.match(line):
+            inside = found.group(1).startswith(function)
+        elif inside and move.search(line):
+            count += 1
+    return count
 
 
 def copier(dtype: str, lanes: int, stride: int) -> Any:

@@ -1,7 +1,8 @@
 """Integer arithmetic that ONNX leaves to the processor, made total: no trap, no undefined result.
 
 A division by zero gives 0, as NumPy does; the lowest number divided by -1 wraps around; a shift
-by the width or more (or by a negative number) leaves copies of what moves in. Operands of one function have one type, which is also the result's.
+by the width or more (or by a negative number) leaves copies of what moves in.
+Operands of one function have one type, which is also the result's.
 """
 
 import llvmlite.ir as ll

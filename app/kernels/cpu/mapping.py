@@ -14,7 +14,7 @@ from numba.extending import intrinsic
 _I64 = ll.IntType(64)
 
 
-class _Distinct(ll.MDValue):  # type: ignore[misc]  # llvmlite is untyped
+class _Distinct(ll.MDValue):
     """A metadata node that equals only itself, as access groups and loops must."""
 
     def __init__(self, module) -> None:

@@ -112,24 +112,31 @@ def project(x, w, bias, gates, rows, k, n, add_recurrent, begin, end):
 
 
 _PROJECTION = """
-def kernel(x, w, bias, scalars, gates, rows, k, n, block, begin, end):
+def kernel(x, w, bias, scalars, gates, spare, rows, k, n, block, spare_step, begin, end, thread):
     blocks = (rows + block - 1) // block
     panels = (n + COLUMNS - 1) // COLUMNS
+    mine = at(spare, thread * spare_step)
     for unit in range(begin, end):
         d = unit // blocks
         row = (unit - d * blocks) * block
         y = at(gates, (d * rows + row) * n)
         product(at(x, row * k), False, k, 1, 0, at(w, d * panels * k * COLUMNS), COLUMNS, k * COLUMNS, k,
-                y, n, min(block, rows - row), n, y, y, 0, bias, 0, at(bias, d * n), y, 0, scalars, COLUMN_BIAS)
+                y, n, min(block, rows - row), n, mine, y, 0, bias, 0, at(bias, d * n), y, 0, scalars,
+                COLUMN_BIAS)
 """
 
 
 def emit_projection(lanes: int) -> tuple[str, ...]:
     """The module of `project` for constant weights in panels (`tiles.pack_columns`), on register tiles.
 
-    bias: float32[d, n]; scalars: as a tile wants them. Units are blocks of rows: d · ceil(rows / block).
+    bias: float32[d, n]; scalars: as a tile wants them; spare: `tiles.spare` elements a thread.
+    Units are blocks of rows: d · ceil(rows / block).
     """
-    head = "from app.kernels.cpu.generator import COLUMN_BIAS, at\nfrom LIBRARY0 import COLUMNS, product\n"
+    head = (
+        "from app.kernels.cpu.generator import at\n"
+        "from app.kernels.cpu.tiles import COLUMN_BIAS\n"
+        "from LIBRARY0 import COLUMNS, product\n"
+    )
     return product_library("float32", lanes), head + _PROJECTION
 
 

@@ -201,6 +201,7 @@ def _call(group: Group, part: Part, known: Known) -> KernelCall:
         sums = sums_row * (blocks.n if blocks.turned else channels)
     spare = tiles.spare(dtype, lanes)
     work = sums + spare + (blocks.k + 1) * panel_row + blocks.turned * blocks.k * blocks.n
+    work = blocking.balanced(work, work, blocking.LINE // kind.itemsize)
     valid = np.zeros((1, 1), np.uint8)
     if window.is_same:
         valid = window.valid_pixels(window.pixels + 64)  # whole vectors are read

@@ -73,7 +73,7 @@ def _gemm_product(node: ir.Node) -> Product:
     n = graph.static_shape(b)[1]
     a_strides, b_strides = (k, 1), (n, 1)
     if graph.attribute(node, "transA", 0):
-        m, k, a_strides = k, m, (1, m)
+        m, k, a_strides = k, m, (1, k)
     b_shape = graph.static_shape(b)
     if graph.attribute(node, "transB", 0):
         n = b_shape[0]

@@ -144,9 +144,17 @@ def fixed_projection(
     panels = tiles.pack_columns(weights, tiles.columns_of("float32", lanes))
     scalars = np.array([1, 1, -np.inf, np.inf])  # a tile's alpha, beta and limits, none of them used
     block = tiles.SHAPES[lanes][0] * BLOCK_TILES
-    operands = ((POINTER, x), _array(panels, name), _array(bias), _array(scalars), (POINTER, gates))
-    units = d * -(-layer.rows // block)
-    return _call("emit_projection", operands, (layer.rows, k, n, block), units, static=(lanes,))
+    ragged = tiles.spare("float32", lanes)
+    spare = (POINTER, Workspace(4 * ragged, per_thread=True))
+    operands = ((POINTER, x), _array(panels, name), _array(bias), _array(scalars), (POINTER, gates), spare)
+    return _call(
+        "emit_projection",
+        operands,
+        (layer.rows, k, n, block, ragged),
+        d * -(-layer.rows // block),
+        static=(lanes,),
+        takes_thread=True,
+    )
 
 
 def _projection(node: ir.Node, layer: Layer, gates: Workspace, known: Known) -> tuple[Call, ...]:
@@ -173,6 +181,7 @@ def _call(
     units: int,
     *,
     static: tuple[object, ...] | None = None,
+    takes_thread: bool = False,
     module: str = "recurrent",
 ) -> KernelCall:
     return KernelCall(
@@ -181,6 +190,7 @@ def _call(
         (*(operand for _, operand in operands), *numbers),
         units=units,
         static=static,
+        takes_thread=takes_thread,
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from app.cli import main
 from app.client import Client
 from tests.jobs.service import ROOT, Served, serve
 
@@ -67,3 +68,43 @@ def test_a_recorded_model_runs_over_http_with_its_recorded_outputs(
                     scale = max(float(np.abs(expected).max(initial=0)), 1e-30)
                     np.testing.assert_allclose(found[key], expected, rtol=0, atol=TOLERANCE * scale)
             assert json.loads(client.artifact(job.id, "plan.json"))
+
+
+def test_the_command_line_optimizes_a_sample_and_saves_every_artifact(
+    real: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    arguments = ["--sample", "squeezenet", "--target", "host", "--url", str(real.http.base_url)]
+    assert main(["optimize", *arguments, "--out", str(out)]) == 0
+    shown = capsys.readouterr().out
+    for title in (
+        "Slowest operators (measured)",
+        "Before and after",
+        "Difference from the original in onnxruntime",
+    ):
+        assert title in shown
+    assert {p.name for p in out.iterdir()} == {
+        "optimized.onnx",
+        "plan.json",
+        "memory.json",
+        "timings.json",
+        "decisions.json",
+        "report.html",
+    }
+    memory = json.loads((out / "memory.json").read_text())
+    assert memory["peak_bytes"] >= memory["lower_bound"] > 0
+    timings = json.loads((out / "timings.json").read_text())
+    assert timings["kind"] == "measured"
+    assert timings["optimized"]["p50"] > 0
+
+
+def test_a_machine_that_this_one_is_not_gets_predictions(real: Served, shared: Path) -> None:
+    with Client(str(real.http.base_url)) as client:
+        model = client.upload(shared / "models" / "mnist_8.onnx")
+        jobs = client.submit_all(model.id, ["cpu-avx512", "cuda-sm90", "edge-npu"])
+        for job in jobs:
+            job = client.wait(job.id, timeout=120)
+            assert job.state == "succeeded", (job.target, job.code, job.detail)
+            assert job.summary is not None
+            assert job.summary["timings"] == "predicted"
+            assert job.summary["latency"]["after"] > 0

@@ -30,8 +30,8 @@ class Expression:
     """One operator on scalars, a template for each class of operand types that it exists for.
 
     In a template `{0}`, `{1}` are operands (names, so they may be repeated), `{p}`, `{q}`, `{r}` the
-    parameters as constants of the operands' type, `{t}` converts to that type, `{m}` is the module
-    with its elementary functions and `{s}` the end of their names.
+    parameters as constants of the operands' type, `{t}` converts to that type, `{m}` and `{a}` are
+    the modules with its elementary functions and `{s}` the end of their names.
 
     Attributes:
         real: for float32 and float64.
@@ -71,17 +71,17 @@ EXPRESSIONS: dict[str, Expression] = {
     "Reciprocal": Expression("{t}(1) / {0}", flops=4),
     "Exp": Expression("{m}.exp{s}({0})", flops=16),
     "Log": Expression("{m}.log{s}({0})", flops=24),
-    "Sin": Expression("{m}.sin{s}({0})", flops=40),
-    "Cos": Expression("{m}.cos{s}({0})", flops=40),
-    "Tan": Expression("{m}.tan{s}({0})", flops=44),
-    "Asin": Expression("{m}.asin{s}({0})", flops=20),
-    "Acos": Expression("{m}.acos{s}({0})", flops=20),
-    "Atan": Expression("{m}.atan{s}({0})", flops=20),
-    "Sinh": Expression("{m}.sinh{s}({0})", flops=40),
-    "Cosh": Expression("{m}.cosh{s}({0})", flops=24),
-    "Asinh": Expression("{m}.asinh{s}({0})", flops=60),
-    "Acosh": Expression("{m}.acosh{s}({0})", flops=60),
-    "Atanh": Expression("{m}.atanh{s}({0})", flops=36),
+    "Sin": Expression("{a}.sin{s}({0})", flops=40),
+    "Cos": Expression("{a}.cos{s}({0})", flops=40),
+    "Tan": Expression("{a}.tan{s}({0})", flops=44),
+    "Asin": Expression("{a}.asin{s}({0})", flops=20),
+    "Acos": Expression("{a}.acos{s}({0})", flops=20),
+    "Atan": Expression("{a}.atan{s}({0})", flops=20),
+    "Sinh": Expression("{a}.sinh{s}({0})", flops=40),
+    "Cosh": Expression("{a}.cosh{s}({0})", flops=24),
+    "Asinh": Expression("{a}.asinh{s}({0})", flops=60),
+    "Acosh": Expression("{a}.acosh{s}({0})", flops=60),
+    "Atanh": Expression("{a}.atanh{s}({0})", flops=36),
     "Tanh": Expression("{m}.tanh{s}({0})", flops=20),
     "Sigmoid": Expression("{m}.sigmoid{s}({0})", flops=20),
     "Erf": Expression("{m}.erf{s}({0})", flops=20),
@@ -161,7 +161,7 @@ from math import inf, nan
 
 import numpy as np
 
-from app.kernels.cpu import libm, vectormath
+from app.kernels.cpu import angles, libm, vectormath
 from app.kernels.cpu.extrema import maximum, minimum
 from app.kernels.cpu.integers import floor_remainder, integer_power, quotient, remainder
 from app.kernels.cpu.integers import shifted_left, shifted_right
@@ -173,6 +173,10 @@ from app.kernels.cpu.piecewise import at_least, at_most, real_floor_remainder, r
 
 # A float becomes one of these first, from where the bits wrap around.
 _FIRST = {"int8": "int32", "uint8": "int32", "int16": "int32", "uint16": "int32", "uint32": "int64"}
+
+
+# Where the exponential family and the angles of a type are, and how their names end.
+_LIBRARIES = {"float32": ("vectormath", "angles", "32")}
 
 
 def class_of(dtype: str) -> Class:
@@ -277,8 +281,8 @@ def line(instruction: Instruction, dtypes: Sequence[str], prefix: str = "v") -> 
     assert form is not None, f"{op} has no expression for {kind}"
     convert = f"np.{kind}"
     numbers = {n: f"{convert}({p!r})" for n, p in zip("pqr", parameters) if not isinstance(p, str)}
-    home, size = ("vectormath", "32") if kind == "float32" else ("libm", "64")
-    text = form.format(*values, **numbers, t=convert, m=home, s=size)
+    math, angles, size = _LIBRARIES.get(kind, ("libm", "libm", "64"))
+    text = form.format(*values, **numbers, t=convert, m=math, a=angles, s=size)
     if EXPRESSIONS[op].result == "parameter":
         return converted(text, kind, str(parameters[-1]))
     return text

@@ -29,7 +29,8 @@ NONDETERMINISTIC = frozenset(
 )
 # A dequantized weight takes four times the bytes, and its quantization parameters would be lost.
 KEPT = frozenset({"DequantizeLinear", "Constant", "Identity"})
-_UNKNOWN_OUTPUT = 1 << 20  # elements of all inputs up to which an output of unknown size is computed
+# Operators whose outputs depend on the data in size, but not beyond the size of the data.
+BOUNDED = frozenset({"Compress", "NonMaxSuppression", "NonZero", "StringSplit", "Unique"})
 _LITERALS = {
     "value_float": np.float32,
     "value_floats": np.float32,
@@ -280,9 +281,12 @@ def _growth(node: ir.Node) -> int | None:
     )
     read = [v for v in node.outputs if v.name]
     if any(graph.is_dynamic(v) for v in read):
-        elements = sum(graph.elements(v) for v in node.inputs if v is not None)
-        return 0 if elements <= _UNKNOWN_OUTPUT else None
+        return 0 if node.op_type in BOUNDED or all(_is_string(v) for v in read) else None
     return sum(graph.nbytes(v) for v in read) - freed
+
+
+def _is_string(value: ir.Value) -> bool:
+    return value.dtype == ir.DataType.STRING and graph.shape(value) is not None
 
 
 def _constants(node: ir.Node, results: Sequence[object]) -> Replacement | None:

@@ -1,8 +1,8 @@
 """Shape and type inference: the one place that calls the inference library.
 
-The library is run on whole models and only ever refines what values already say, so everything
-that the file claims about computed values is forgotten first: exporters and converters leave
-wrong claims.
+The library is run on whole models and only ever refines what values already say. So everything
+that is said about computed values is forgotten first: exporters and converters leave wrong
+claims, and so does an inference that knew less.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from app.engine.errors import GraphError
 
 
 def infer(model: ir.Model) -> None:
-    """Refine shapes and types of all values, nested graphs included.
+    """Set shapes and types of all computed values, nested graphs included.
 
     A Loop body sees its carried values with the shapes of their initial values, wherever the body
     returns the same; a dimension that changes from one iteration to the next stays unknown.
@@ -25,6 +25,9 @@ def infer(model: ir.Model) -> None:
         GraphError: operands do not fit an operator, or a loop changes the rank of a carried value.
     """
     shape_rules.complete()
+    forget(model)
+    for _, received in _carried(model):
+        received.shape = None  # the library fills in that of the initial value
     _run(model)
     # Each turn leaves at least one more dimension unknown.
     while _widen_loops(model):
@@ -39,12 +42,6 @@ def forget(model: ir.Model) -> None:
             for value in node.outputs:
                 value.shape = None
                 value.type = None
-
-
-def forget_bodies(model: ir.Model) -> None:
-    """Drop the shapes declared for what a Loop carries; exporters leave them free or wrong."""
-    for _, carried in _carried(model):
-        carried.shape = None
 
 
 def _is_computed(node: ir.Node, opsets: dict[str, int]) -> bool:

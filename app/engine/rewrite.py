@@ -90,7 +90,7 @@ def takes_over(new: ir.Value, old: ir.Value) -> bool:
 
 
 def rewrite(root: ir.Graph, rows: Iterable[Row]) -> Counter[str]:
-    """Apply the rules until none applies; how often each did.
+    """Apply the rules until none applies, the first that does at each node; how often each did.
 
     Nested graphs are rewritten too where a row allows. New constants become initializers of `root`.
     """
@@ -100,11 +100,8 @@ def rewrite(root: ir.Graph, rows: Iterable[Row]) -> Counter[str]:
 class _Driver:
     def __init__(self, root: ir.Graph, rows: tuple[Row, ...]) -> None:
         self._root = root
-        self._rows: dict[tuple[str, str], list[Row]] = {}
-        self._general = [row for row in rows if ANY in row.ops]
-        for row in rows:
-            for op in row.ops:
-                self._rows.setdefault((row.domain, op), []).append(row)
+        self._rows = rows
+        self._index: dict[tuple[str, str], tuple[Row, ...]] = {}
         self._pending: deque[ir.Node] = deque(root.all_nodes())
         self._waiting = set(self._pending)
         self._applied: Counter[str] = Counter()
@@ -121,7 +118,7 @@ class _Driver:
         if is_dead(node):
             self._remove(node)
             return
-        for row in (*self._rows.get((node.domain, node.op_type), ()), *self._general):
+        for row in self._of(node.domain, node.op_type):
             if not row.nested and node.graph is not self._root:
                 continue
             replacement = row.rule(node)
@@ -129,6 +126,14 @@ class _Driver:
                 self._applied[row.name] += 1
                 self._replace(node, replacement)
                 return
+
+    def _of(self, domain: str, op: str) -> tuple[Row, ...]:
+        """The rows that look at an operator, in the order of the table."""
+        found = self._index.get((domain, op))
+        if found is None:
+            found = tuple(r for r in self._rows if ANY in r.ops or (r.domain == domain and op in r.ops))
+            self._index[domain, op] = found
+        return found
 
     def _replace(self, node: ir.Node, replacement: Replacement) -> None:
         owner = node.graph

@@ -10,6 +10,8 @@ from onnx_shape_inference import ShapeInferenceContext, registry
 
 from app.engine import graph
 
+Infer = Callable[[ShapeInferenceContext, ir.Node], None]
+
 
 @dataclass(frozen=True, slots=True)
 class ShapeRule:
@@ -17,7 +19,7 @@ class ShapeRule:
 
     domain: str
     op: str
-    infer: Callable[[ShapeInferenceContext, ir.Node], None]
+    infer: Infer
     since: int = 1
 
 
@@ -88,14 +90,22 @@ def complete() -> None:
             known = registry.get(rule.domain, rule.op, version)
             # Of two rules for one version the library takes the one that was registered last.
             registry.register(rule.domain, rule.op, version)(partial(_guarded, known, rule.infer))
+    for version in registry.version_boundaries("", "BatchNormalization"):
+        if version < 14:
+            known = registry.get("", "BatchNormalization", version)
+            registry.register("", "BatchNormalization", version)(partial(_with_statistics, known))
 
 
-def _guarded(
-    known: Callable[[ShapeInferenceContext, ir.Node], None],
-    unknown: Callable[[ShapeInferenceContext, ir.Node], None],
-    context: ShapeInferenceContext,
-    node: ir.Node,
-) -> None:
+def _with_statistics(known: Infer, context: ShapeInferenceContext, node: ir.Node) -> None:
+    """BatchNormalization below opset 14: in training, four more outputs, one element per channel."""
+    known(context, node)
+    mean = graph.input_at(node, 3)
+    for output in node.outputs[1:]:
+        if mean is not None and mean.shape is not None and mean.dtype is not None:
+            context.set_shape_and_dtype(output, mean.shape, mean.dtype)
+
+
+def _guarded(known: Infer, unknown: Infer, context: ShapeInferenceContext, node: ir.Node) -> None:
     operand = graph.input_at(node, 1)
     computed = operand is not None and ir.convenience.get_const_tensor(operand) is None
     (unknown if computed else known)(context, node)

@@ -193,10 +193,10 @@ def normalization_constants(node: ir.Node) -> tuple[Array, Array] | None:
     """
     if graph.attribute(node, "training_mode", 0) or len(node.inputs) < 5:
         return None
-    if any(v.uses() or v.is_graph_output() for v in node.outputs[1:]):
+    if any(v.name for v in node.outputs[1:]):  # before opset 14 these told that it trains
         return None
     arrays = [graph.constant(v) for v in node.inputs[1:5]]
-    if any(a is None for a in arrays) or any(a.dtype.kind != "f" for a in arrays if a is not None):
+    if any(a is None or a.dtype.kind != "f" or a.ndim != 1 for a in arrays):
         return None
     scale, bias, mean, variance = (a.astype(np.float64) for a in arrays if a is not None)
     with np.errstate(all="ignore"):

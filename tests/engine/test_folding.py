@@ -69,6 +69,26 @@ def test_integer_division_of_constants_truncates(tmp_path: Path) -> None:
     np.testing.assert_array_equal(output_constant(canonical(path).model), [-3, -3])
 
 
+def test_constants_are_divided_not_multiplied_by_a_reciprocal(tmp_path: Path) -> None:
+    """49 * (1 / 49) is less than 1; here the quotient itself is folded."""
+    weights = {"a": np.array([49], np.float32), "b": np.array([49], np.float32)}
+    path = saved(f"{HEAD} g () => (float[1] y) {{ y = Div(a, b) }}", tmp_path, weights)
+    assert output_constant(canonical(path).model) == 1
+
+
+def test_a_range_too_long_to_store_stays_in_the_graph(tmp_path: Path) -> None:
+    weights = {"a": np.array(0), "b": np.array(10**13), "c": np.array(1)}
+    path = saved(f"{HEAD} g () => (int64[n] y) {{ y = Range(a, b, c) }}", tmp_path, weights)
+    assert operators(canonical(path).graph) == ["Range"]
+
+
+def test_a_size_that_depends_on_constant_data_folds(tmp_path: Path) -> None:
+    path = saved(
+        f"{HEAD} g () => (int64[1,n] y) {{ y = NonZero(w) }}", tmp_path, {"w": np.array([0, 3, 0, 5])}
+    )
+    np.testing.assert_array_equal(output_constant(canonical(path).model), [[1, 3]])
+
+
 def test_scalars_stay_scalars(tmp_path: Path) -> None:
     path = saved(f"{HEAD} g () => (int64 y) {{ y = Squeeze(w) }}", tmp_path, {"w": np.array([[5]])})
     assert output_constant(canonical(path).model).shape == ()

@@ -297,6 +297,16 @@ def test_a_normalization_in_training_stays(tmp_path: Path) -> None:
     assert operators(canonical(path).graph) == ["Conv", "BatchNormalization"]
 
 
+def test_an_old_normalization_that_trains_is_told_by_its_outputs(tmp_path: Path) -> None:
+    """Opset 9 has no training_mode; the converter refuses such a node, and it must not fold either."""
+    text = (
+        '<ir_version: 4, opset_import: ["": 9]> g (float[2,3,4,4] x) => (float[2,3,4,4] y) '
+        "{ c = Conv(x, w) y, a, b, d, e = BatchNormalization(c, s, t, m, v) }"
+    )
+    compilation = canonical(saved(text, tmp_path, {"w": normal(3, 3, 1, 1), **statistics(3)}))
+    assert operators(compilation.graph) == ["Conv", "BatchNormalization"]
+
+
 def test_a_normalization_with_computed_statistics_stays(tmp_path: Path) -> None:
     body = "m = GlobalAveragePool(x) flat = Reshape(m, three) y = BatchNormalization(x, s, t, flat, v)"
     weights = {**statistics(3), "three": np.array([3])}
@@ -327,7 +337,7 @@ def test_automatic_pads_become_the_pads_that_onnxruntime_uses(
     convolution = op.startswith("Conv")
     if mode != "VALID" or op == "ConvTranspose":
         # onnxruntime refuses dilated SAME convolutions and pads dilated pools as if they were not.
-        dilation, stride = 1, min(stride, kernel) if op == "ConvTranspose" else stride
+        dilation, stride = 1, min(stride, kernel)  # it also refuses gaps between windows
     extent = max(extent, (kernel - 1) * dilation + 1)
     attributes = (
         f'auto_pad = "{mode}", strides = [{stride}], kernel_shape = [{kernel}], dilations = [{dilation}]'

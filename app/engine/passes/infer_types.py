@@ -59,8 +59,6 @@ class InferTypes:
         model.meta[DECLARED] = {
             v.name or "": v.dtype for v in model.graph.outputs if v.dtype not in (None, ir.DataType.UNDEFINED)
         }
-        inference.forget(model)
-        inference.forget_bodies(model)
         # A branch that is never taken may not fit the bound shapes; folding removes it.
         with suppress(GraphError):
             inference.infer(model)

@@ -48,11 +48,15 @@ def _batch_offsets(batch: tuple[int, ...], own: tuple[int, ...], size: int) -> l
     return [int(i) for i in np.broadcast_to(index, batch).ravel()]
 
 
-def matmul_product(node: ir.Node) -> Product:
-    """The product of a MatMul or of its first two operands' kin."""
-    a, b = node.inputs[:2]
+def _matmul_product(node: ir.Node) -> Product:
+    a, b = node.inputs
     assert a is not None
     assert b is not None
+    return product_of(a, b)
+
+
+def product_of(a: ir.Value, b: ir.Value) -> Product:
+    """The product of two operands of any rank, broadcast as MatMul does."""
     a_shape, b_shape = graph.static_shape(a), graph.static_shape(b)
     a_shape = (1, *a_shape) if len(a_shape) == 1 else a_shape
     b_shape = (*b_shape, 1) if len(b_shape) == 1 else b_shape
@@ -82,7 +86,7 @@ def _gemm_product(node: ir.Node) -> Product:
     return Product(a, b, m, n, k, ((0, 0),), a_strides, b_strides, b_shape)
 
 
-PRODUCTS = {"MatMul": matmul_product, "Gemm": _gemm_product}
+PRODUCTS = {"MatMul": _matmul_product, "Gemm": _gemm_product}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from app.engine import graph
 from app.engine.backends.numba_cpu import blocking, epilogues, windows
+from app.engine.backends.numba_cpu.epilogues import Epilogue
 from app.engine.backends.numba_cpu.windows import Window
 from app.engine.cost import flops, roofline
 from app.engine.plan import Argument, Constant, Group, KernelCall, Workspace
@@ -69,8 +70,10 @@ class Part:
 
     window: Window
     weights: Array | ir.Value
+    name: str = ""  # of the weights
     base: int = 0
     steps: windows.Triple | None = None
+    pixels: int = 0  # of the whole output, where the window makes a part of them
 
 
 def _conv_parts(group: Group) -> tuple[Part, ...]:
@@ -80,12 +83,16 @@ def _conv_parts(group: Group) -> tuple[Part, ...]:
     array = graph.constant(weights)
     if array is None:
         return (Part(window.flat(), weights),)
-    return (Part(window.flat(), array.reshape(window.groups, window.outputs, window.depth)),)
+    matrices = array.reshape(window.groups, window.outputs, window.depth)
+    return (Part(window.flat(), matrices, weights.name or ""),)
 
 
 def _transpose_parts(group: Group) -> tuple[Part, ...]:
-    array = graph.constant(group.anchor.inputs[1])
+    weights = group.anchor.inputs[1]
+    array = graph.constant(weights)
+    assert weights is not None
     assert array is not None
+    name = weights.name or ""
     array = array.reshape(*array.shape[:2], *(1,) * (5 - array.ndim), *array.shape[2:])
     _, high, wide = (1, 1, *graph.static_shape(group.outputs[0])[2:])[-3:]
     parts = []
@@ -96,12 +103,13 @@ def _transpose_parts(group: Group) -> tuple[Part, ...]:
             own = own.take(taps, axis + 3)
         own = np.moveaxis(own, 2, 1).reshape(window.groups, window.outputs, window.depth)
         if phase.step == (1, 1, 1):
-            parts.append(Part(window.flat(), own))
+            parts.append(Part(window.flat(), own, name))
             continue
         distances = (high * wide, wide, 1)
         base = sum(f * d for f, d in zip(phase.first, distances))
         steps = tuple(s * d for s, d in zip(phase.step, distances))
-        parts.append(Part(window, own, base, (steps[0], steps[1], steps[2])))
+        pixels = math.prod(graph.static_shape(group.outputs[0])[2:])
+        parts.append(Part(window, own, name, base, (steps[0], steps[1], steps[2]), pixels))
     return tuple(parts)
 
 
@@ -175,22 +183,34 @@ def _lower(parts: Parts) -> Callable[[Group, Known], tuple[KernelCall, ...]]:
     def lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
         if graph.elements(group.outputs[0]) == 0:
             return ()
-        return tuple(_call(group, part, known) for part in parts(group))
+        x, y = group.anchor.inputs[0], group.outputs[0]
+        kind = graph.dtype(y)
+        assert x is not None
+        assert kind is not None
+        ends = epilogue_arguments(group, kind)
+        return tuple(product_call(part, kind, x, y, ends, known) for part in parts(group))
 
     return lower
 
 
-def _call(group: Group, part: Part, known: Known) -> KernelCall:
-    x, y, weights = group.anchor.inputs[0], group.outputs[0], group.anchor.inputs[1]
-    assert x is not None
-    assert weights is not None
-    kind = graph.dtype(y)
-    assert kind is not None
+@dataclass(frozen=True, slots=True, eq=False)
+class Ends:
+    """What a convolution does with its sums, as arguments of the kernel."""
+
+    bias: Argument
+    residual: Argument
+    scalars: Argument
+    flags: int
+    epilogue: Epilogue
+
+
+def product_call(
+    part: Part, kind: np.dtype[Any], x: Argument, y: Argument, ends: Ends, known: Known
+) -> KernelCall:
+    """One implicit product of elements of this kind."""
     dtype, lanes = kind.name, known.target.vector_lanes
     window, blocks = part.window, _blocks(part, dtype, known)
-    bias, residual, scalars, flags = epilogue_arguments(group, kind)
-    epilogue = epilogues.read(group, 1)
-    assert not isinstance(epilogue, str)
+    epilogue = ends.epilogue
     staged = blocks.turned or part.steps is not None or bool(epilogue.recipe)
     panel_row = blocking.panel_row(blocks.n, kind.itemsize)
     # Sums stay from chunk to chunk of the reduction; without chunks each block is stored at once.
@@ -230,21 +250,21 @@ def _call(group: Group, part: Part, known: Known) -> KernelCall:
         "sums_size": sums,
         "spare_size": spare,
         "work_step": work,
-        "y_channel": math.prod(graph.static_shape(y)[2:]),
+        "y_channel": part.pixels or window.pixels,
         "y_base": part.base,
         "y_d": y_d,
         "y_h": y_h,
         "y_w": y_w,
-        "flags": flags,
+        "flags": ends.flags,
     }
     pointer = f"{dtype}*"
     operands: tuple[tuple[str, Argument], ...] = (
         (pointer, x),
-        (pointer, _packed(part, blocks, weights.name or "", lanes)),
+        (pointer, _packed(part, blocks, lanes)),
         (pointer, y),
-        (pointer, bias),
-        (pointer, residual),
-        (pointer, scalars),
+        (pointer, ends.bias),
+        (pointer, ends.residual),
+        (pointer, ends.scalars),
         ("int64*", Constant(window.tap_table())),
         ("uint8*", Constant(valid)),
         ("int64*", Constant(np.array([sizes[name] for name in SIZES], np.int64))),
@@ -262,19 +282,19 @@ def _call(group: Group, part: Part, known: Known) -> KernelCall:
     )
 
 
-def _packed(part: Part, blocks: Blocks, name: str, lanes: int) -> Argument:
+def _packed(part: Part, blocks: Blocks, lanes: int) -> Argument:
     """The weights as the tiles read them."""
     if isinstance(part.weights, ir.Value):
         return part.weights
     if blocks.turned:
         width = tiles.columns_of(part.weights.dtype.name, lanes)
-        return Constant(tiles.pack_columns(np.swapaxes(part.weights, 1, 2), width), name)
+        return Constant(tiles.pack_columns(np.swapaxes(part.weights, 1, 2), width), part.name)
     panels = [tiles.pack_rows(matrix, blocks.m, lanes) for matrix in part.weights]
-    return Constant(np.concatenate(panels), name)
+    return Constant(np.concatenate(panels), part.name)
 
 
-def epilogue_arguments(group: Group, kind: np.dtype[Any]) -> tuple[Argument, Argument, Argument, int]:
-    """Bias, residual, scalars and flags of the tiles."""
+def epilogue_arguments(group: Group, kind: np.dtype[Any]) -> Ends:
+    """Bias and epilogue of a group."""
     epilogue = epilogues.read(group, 1)
     assert not isinstance(epilogue, str)
     nothing = Constant(np.zeros(1, kind))
@@ -288,7 +308,7 @@ def epilogue_arguments(group: Group, kind: np.dtype[Any]) -> tuple[Argument, Arg
         ROW_BIAS * (bias is not None) | RESIDUAL * (epilogue.residual is not None) | CLAMP * epilogue.clamps
     )
     scalars = Constant(epilogue.scalars(kind))
-    return bias or nothing, epilogue.residual or nothing, scalars, flags
+    return Ends(bias or nothing, epilogue.residual or nothing, scalars, flags, epilogue)
 
 
 def _cost(seen: Callable[[Group], tuple[Window, ...]]) -> Callable[[Group, Known], float]:

@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from app.engine import graph
-from app.engine.backends.numba_cpu import epilogues, windows
+from app.engine.backends.numba_cpu import windows
 from app.engine.backends.numba_cpu.conv import epilogue_arguments, refusal
 from app.engine.backends.numba_cpu.windows import Window
 from app.engine.cost import flops, roofline
@@ -65,9 +65,7 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
     strip = min(strip, -(-window.out[1] // tile_rows) * tile_rows)
     buffer = ((strip - 1) * stride[1] + 1 + below) * stride[2] * line + vector
     offsets, top, left = _offsets(window, line)
-    bias, residual, scalars, flags = epilogue_arguments(group, kind)
-    epilogue = epilogues.read(group, 1)
-    assert not isinstance(epilogue, str)
+    ends = epilogue_arguments(group, kind)
     filters = window.groups * window.outputs
     work = buffer + CHUNK + 2 * vector
     sizes = {
@@ -86,20 +84,20 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
         "below": below,
         "line": line,
         "work_step": work,
-        "flags": flags,
+        "flags": ends.flags,
     }
     pointer = f"{kind.name}*"
     operands: tuple[tuple[str, Argument], ...] = (
         (pointer, x),
         (pointer, weights),
         (pointer, y),
-        (pointer, bias),
-        (pointer, residual),
-        (pointer, scalars),
+        (pointer, ends.bias),
+        (pointer, ends.residual),
+        (pointer, ends.scalars),
         ("int64*", Constant(offsets)),
         ("int64*", Constant(np.array([sizes[name] for name in SIZES], np.int64))),
         (pointer, Workspace(work * kind.itemsize, per_thread=True)),
-        *epilogue.arguments,
+        *ends.epilogue.arguments,
     )
     return (
         KernelCall(
@@ -107,7 +105,7 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
             tuple(t for t, _ in operands),
             tuple(a for _, a in operands),
             window.batch * filters,
-            static=(kind.name, known.target.vector_lanes, *epilogue.static),
+            static=(kind.name, known.target.vector_lanes, *ends.epilogue.static),
             takes_thread=True,
         ),
     )

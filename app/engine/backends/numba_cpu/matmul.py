@@ -52,6 +52,11 @@ def _matmul_product(node: ir.Node) -> Product:
     a, b = node.inputs
     assert a is not None
     assert b is not None
+    return product_of(a, b)
+
+
+def product_of(a: ir.Value, b: ir.Value) -> Product:
+    """The product of two operands of any rank, broadcast as MatMul does."""
     a_shape, b_shape = graph.static_shape(a), graph.static_shape(b)
     a_shape = (1, *a_shape) if len(a_shape) == 1 else a_shape
     b_shape = (*b_shape, 1) if len(b_shape) == 1 else b_shape
@@ -81,7 +86,7 @@ def _gemm_product(node: ir.Node) -> Product:
     return Product(a, b, m, n, k, ((0, 0),), a_strides, b_strides, b_shape)
 
 
-_PRODUCTS = {"MatMul": _matmul_product, "Gemm": _gemm_product}
+PRODUCTS = {"MatMul": _matmul_product, "Gemm": _gemm_product}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,7 +171,7 @@ def _refusal(group: Group, _known: Known) -> str | None:
     strange = next((v for v, kind in epilogue.operands if kind not in PLACES), None)
     if strange is not None:
         return f"operand {strange.name!r} varies along other axes than the columns"
-    found = _addends(group, _PRODUCTS[node.op_type](node), epilogue)
+    found = _addends(group, PRODUCTS[node.op_type](node), epilogue)
     return found if isinstance(found, str) else None
 
 
@@ -191,48 +196,58 @@ def _blocks(product: Product, dtype: str, known: Known) -> Blocks:
 
 
 def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
-    product = _PRODUCTS[group.anchor.op_type](group.anchor)
+    product = PRODUCTS[group.anchor.op_type](group.anchor)
     (y,) = group.outputs
     if graph.elements(y) == 0:
         return ()
     kind = graph.dtype(y)
     assert kind is not None
-    dtype, lanes = kind.name, known.target.vector_lanes
     epilogue = epilogues.read(group, -1)
     assert not isinstance(epilogue, str)
     added = _addends(group, product, epilogue)
     assert not isinstance(added, str)
-    blocks = _blocks(product, dtype, known)
-    width = tiles.columns_of(dtype, lanes)
-
-    columns = added.columns
     extra = epilogue.bias(product.n, kind)
     if extra is not None:
-        own = columns.array.reshape(-1) if isinstance(columns, Constant) else kind.type(0)
-        columns = Constant(extra + own, epilogue.biases[0][0].name or "")
+        own = added.columns.array.reshape(-1) if isinstance(added.columns, Constant) else kind.type(0)
+        added = replace(added, columns=Constant(extra + own, epilogue.biases[0][0].name or ""))
+    return (product_call(product, kind, product.a, product.b, y, known, added, epilogue),)
+
+
+def product_call(
+    product: Product,
+    kind: np.dtype[Any],
+    a: Argument,
+    b: Argument | Array,
+    y: Argument,
+    known: Known,
+    added: Addends = Addends(),
+    epilogue: epilogues.Epilogue = epilogues.Epilogue(),  # noqa: B008  # frozen
+) -> KernelCall:
+    """The product of elements of this kind; a `b` that is an array, or constant, is packed here."""
+    dtype, lanes = kind.name, known.target.vector_lanes
+    blocks = _blocks(product, dtype, known)
+    width = tiles.columns_of(dtype, lanes)
     nothing = Constant(np.zeros(1, kind))
-    scalars = epilogue.scalars(kind, added.alpha, added.beta)
     flags = (
         SCALE * (added.alpha != 1.0)
         | ROW_BIAS * (added.rows is not None)
-        | COLUMN_BIAS * (columns is not None)
+        | COLUMN_BIAS * (added.columns is not None)
         | RESIDUAL * (added.residual is not None)
         | CLAMP * epilogue.clamps
     )
-    packed = graph.is_constant(product.b)
-    b: Argument = product.b
-    offsets = [(a, b) for a, b in product.offsets]
-    if packed:
-        array = graph.constant(product.b)
-        assert array is not None
+    offsets = product.offsets
+    array = graph.constant(b) if isinstance(b, ir.Value) else b if isinstance(b, np.ndarray) else None
+    if array is not None:
         if product.b_strides[0] == 1 and product.n > 1:
             array = array.T
         matrices = array.reshape(*product.b_shape[:-2], product.k, product.n)
         b = Constant(tiles.pack_columns(matrices, width), product.b.name or "")
         size = -(-product.n // width) * width * product.k
-        offsets = [(a, b // max(product.k * product.n, 1) * size) for a, b in product.offsets]
+        offsets = tuple((i, j // max(product.k * product.n, 1) * size) for i, j in offsets)
+    assert not isinstance(b, np.ndarray)
+    packed = array is not None
     step = product.m * product.n if isinstance(added.residual, ir.Value) and added.residual_row else 0
-    table = np.array([(a, b, i * step) for i, (a, b) in enumerate(offsets)], np.int64)
+    table = np.array([(i, j, batch * step) for batch, (i, j) in enumerate(offsets)], np.int64)
 
     sums = blocks.m * blocks.n if product.k > blocks.k or epilogue.recipe else 0
     spare = tiles.spare(dtype, lanes)
@@ -257,32 +272,30 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
     }
     pointer = f"{dtype}*"
     arguments: tuple[tuple[str, Argument], ...] = (
-        (pointer, product.a),
+        (pointer, a),
         (pointer, b),
         (pointer, y),
         (pointer, added.rows or nothing),
-        (pointer, columns or nothing),
+        (pointer, added.columns or nothing),
         (pointer, added.residual or nothing),
-        (pointer, Constant(scalars)),
+        (pointer, Constant(epilogue.scalars(kind, added.alpha, added.beta))),
         ("int64*", Constant(table)),
         ("int64*", Constant(np.array([sizes[name] for name in SIZES], np.int64))),
         (pointer, Workspace(own * kind.itemsize, per_thread=True)),
         *epilogue.arguments,
     )
-    return (
-        KernelCall(
-            "app.kernels.cpu.gemm:emit",
-            tuple(t for t, _ in arguments),
-            tuple(a for _, a in arguments),
-            units,
-            static=(dtype, lanes, *epilogue.static),
-            takes_thread=True,
-        ),
+    return KernelCall(
+        "app.kernels.cpu.gemm:emit",
+        tuple(t for t, _ in arguments),
+        tuple(a for _, a in arguments),
+        units,
+        static=(dtype, lanes, *epilogue.static),
+        takes_thread=True,
     )
 
 
 def _cost(group: Group, known: Known) -> float:
-    product = _PRODUCTS[group.anchor.op_type](group.anchor)
+    product = PRODUCTS[group.anchor.op_type](group.anchor)
     kind = graph.dtype(group.outputs[0])
     assert kind is not None
     lanes = known.target.vector_lanes

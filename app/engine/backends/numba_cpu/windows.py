@@ -118,8 +118,9 @@ class _Axes:
         return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations)]
 
 
-def _axes(node: ir.Node) -> _Axes:
-    x, weights = node.inputs[:2]
+def _axes(node: ir.Node, weights: ir.Value | None) -> _Axes:
+    x = node.inputs[0]
+    weights = node.inputs[1] if weights is None else weights
     assert x is not None
     assert weights is not None
     shape, kernel = graph.static_shape(x), graph.static_shape(weights)[2:]
@@ -137,9 +138,12 @@ def _axes(node: ir.Node) -> _Axes:
     )
 
 
-def of_conv(node: ir.Node) -> Window:
-    """The window of a Conv with static shapes; the padding of `auto_pad` follows from the output's shape."""
-    axes = _axes(node)
+def of_conv(node: ir.Node, weights: ir.Value | None = None) -> Window:
+    """The window of a Conv with static shapes; the padding of `auto_pad` follows from the output's shape.
+
+    `weights` are the second input unless given.
+    """
+    axes = _axes(node, weights)
     pads = axes.pads
     if axes.auto_pad.startswith("SAME"):
         needed = [
@@ -170,7 +174,7 @@ def of_conv_transpose(node: ir.Node) -> tuple[Phase, ...]:
     Output position o takes x[i] * w[t] where o = i * stride + t * dilation - pad, hence i runs with
     o / stride and the taps depend on the residue alone.
     """
-    axes = _axes(node)
+    axes = _axes(node, None)
     pads = axes.pads
     if "output_shape" in node.attributes or axes.auto_pad.startswith("SAME"):
         rank = len(axes.x) - 2

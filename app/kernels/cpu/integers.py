@@ -1,22 +1,117 @@
-"""Before and after integer products: zero points off, scales and zero points on."""
+"""Integer arithmetic that ONNX leaves to the processor, made total: no trap, no undefined result.
 
-import numpy as np
+A division by zero gives 0, as NumPy does; the lowest number divided by -1 wraps around; a shift
+by the width or more (or by a negative number) leaves copies of what moves in.
+Operands of one function have one type, which is also the result's.
+"""
+
+import llvmlite.ir as ll
+from numba import int64, njit
+from numba.extending import intrinsic
+
+from app.kernels.cpu.extrema import like
 
 
-def widen(x, zero, y, begin, end):
-    """y[i] = x[i] - zero[0]. x, zero: 8-bit T; y: int32; units are elements."""
-    offset = np.int64(zero[0])
-    for i in range(begin, end):
-        y[i] = np.int64(x[i]) - offset
+def _divide(kind, builder, a, b, *, remainder: bool):
+    zero, one = ll.Constant(a.type, 0), ll.Constant(a.type, 1)
+    by_zero = builder.icmp_unsigned("==", b, zero)
+    trap = by_zero
+    if kind.signed:
+        lowest = ll.Constant(a.type, -(1 << (kind.bitwidth - 1)))
+        overflow = builder.and_(
+            builder.icmp_unsigned("==", a, lowest),
+            builder.icmp_unsigned("==", b, ll.Constant(a.type, -1)),
+        )
+        trap = builder.or_(by_zero, overflow)
+    divisor = builder.select(trap, one, b)
+    if remainder:
+        operation = builder.srem if kind.signed else builder.urem
+    else:
+        operation = builder.sdiv if kind.signed else builder.udiv
+    return builder.select(by_zero, zero, operation(a, divisor))
 
 
-def requantize(sums, factors, zero, y, columns, period, inner, low, high, begin, end):
-    """The sums, scaled and rounded half to even, plus zero[0], limited to [low, high].
+@intrinsic
+def quotient(_context, a, b):
+    """The quotient a / b, rounded towards zero."""
 
-    sums: int32[rows, columns]; y: 8-bit T of that shape; the factor (float32) of element i of the
-    whole is factors[i // inner % period]. Units are rows.
-    """
-    offset = np.int64(zero[0])
-    for i in range(begin * columns, end * columns):
-        scaled = np.rint(np.float32(sums[i]) * factors[i // inner % period])
-        y[i] = min(max(np.int64(scaled) + offset, low), high)
+    def generate(_context, builder, _signature, values):
+        return _divide(a, builder, *values, remainder=False)
+
+    return a(a, a), generate
+
+
+@intrinsic
+def remainder(_context, a, b):
+    """What a quotient leaves, a - b * quotient(a, b): has the sign of a."""
+
+    def generate(_context, builder, _signature, values):
+        return _divide(a, builder, *values, remainder=True)
+
+    return a(a, a), generate
+
+
+@intrinsic
+def floor_remainder(_context, a, b):
+    """The residue of a modulo b: has the sign of b."""
+
+    def generate(_context, builder, _signature, values):
+        rest = _divide(a, builder, *values, remainder=True)
+        if not a.signed:
+            return rest
+        zero = ll.Constant(rest.type, 0)
+        differ = builder.icmp_signed("<", builder.xor(rest, values[1]), zero)
+        wrong = builder.and_(differ, builder.icmp_signed("!=", rest, zero))
+        return builder.add(rest, builder.select(wrong, values[1], zero))
+
+    return a(a, a), generate
+
+
+def _shift(kind, builder, operation, a, count):
+    width = ll.Constant(a.type, kind.bitwidth)
+    zero = ll.Constant(a.type, 0)
+    inside = builder.icmp_unsigned("<", count, width)
+    return operation(a, builder.select(inside, count, zero)), inside, zero
+
+
+@intrinsic
+def shifted_left(_context, a, count):
+    """The bits of an integer moved up."""
+
+    def generate(_context, builder, _signature, values):
+        moved, inside, zero = _shift(a, builder, builder.shl, *values)
+        return builder.select(inside, moved, zero)
+
+    return a(a, a), generate
+
+
+@intrinsic
+def shifted_right(_context, a, count):
+    """The bits of an integer moved down, copies of the sign moving in."""
+
+    def generate(_context, builder, _signature, values):
+        operation = builder.ashr if a.signed else builder.lshr
+        moved, inside, zero = _shift(a, builder, operation, *values)
+        if not a.signed:
+            return builder.select(inside, moved, zero)
+        negative = builder.icmp_signed("<", values[0], zero)
+        return builder.select(inside, moved, builder.select(negative, ll.Constant(zero.type, -1), zero))
+
+    return a(a, a), generate
+
+
+@njit(error_model="numpy", boundscheck=False)
+def integer_power(base, exponent):
+    """base**exponent, wrapping around; of a negative exponent what is left of 1 / base**-exponent."""
+    n = int64(exponent)
+    if n < 0:
+        if base == 1 or (base == like(base, -1) and n % 2 == 0):
+            return like(base, 1)
+        return base if base == like(base, -1) else like(base, 0)
+    result = like(base, 1)
+    while n > 0:
+        if n & 1:
+            result = like(base, result * base)
+        base = like(base, base * base)
+        n >>= 1
+    return result

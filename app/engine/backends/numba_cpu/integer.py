@@ -44,7 +44,7 @@ def _widened(x: ir.Value, zero: ir.Value | None) -> tuple[KernelCall, Workspace]
     wide = Workspace(max(graph.elements(x), 1) * 4)
     types = (f"{kind.name}*", f"{kind.name}*", "int32*")
     return (
-        KernelCall("app.kernels.cpu.integers:widen", types, (x, _zero(zero, x), wide), graph.elements(x)),
+        KernelCall("app.kernels.cpu.zero_points:widen", types, (x, _zero(zero, x), wide), graph.elements(x)),
         wide,
     )
 
@@ -159,7 +159,7 @@ def _requantized(group: Group, sums: Workspace) -> KernelCall:
         *(("int64", n) for n in (columns, factors.size, inner, int(limits.min), int(limits.max))),
     )
     return KernelCall(
-        "app.kernels.cpu.integers:requantize",
+        "app.kernels.cpu.zero_points:requantize",
         tuple(t for t, _ in arguments),
         tuple(a for _, a in arguments),
         graph.elements(y) // max(columns, 1),

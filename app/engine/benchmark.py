@@ -74,9 +74,10 @@ def measure_in_turn(works: Sequence[Callable[[], object]], seconds: float, round
 
 @contextmanager
 def pinned(cores: int) -> Iterator[tuple[int, ...]]:
-    """Keep the calling thread on the first allowed core; yields `cores` core numbers for a team.
+    """Keep the calling thread, and threads it starts, on as many cores; yields their numbers.
 
-    Where the system cannot pin, yields no cores and changes nothing.
+    A peer's thread pool inherits the same cores, so both sides have equally many. Where the system
+    cannot pin, yields no cores and changes nothing.
     """
     if not hasattr(os, "sched_setaffinity"):
         yield ()
@@ -84,7 +85,7 @@ def pinned(cores: int) -> Iterator[tuple[int, ...]]:
     before = os.sched_getaffinity(0)
     # The highest cores: the lowest serve interrupts on many systems.
     chosen = tuple(sorted(before, reverse=True)[:cores])
-    os.sched_setaffinity(0, {chosen[0]})
+    os.sched_setaffinity(0, set(chosen))
     try:
         yield chosen
     finally:

@@ -23,6 +23,8 @@ VECTOR, ROWS, SMALL, COLUMNS = {vector}, {rows}, {small}, {columns}
 wide = tile("{dtype}", VECTOR, ROWS, COLUMNS // VECTOR, {unroll})
 small = tile("{dtype}", VECTOR, SMALL, COLUMNS // VECTOR, {unroll})
 narrow = tile("{dtype}", VECTOR, ROWS, 1, {unroll})
+# A single row streams b, from memory more often than not.
+single = tile("{dtype}", VECTOR, 1, COLUMNS // VECTOR, 4, 4, 64)
 
 
 @njit(error_model="numpy", boundscheck=False)
@@ -74,12 +76,15 @@ def product(a, packed, a_row, a_k, k0, b, b_k, b_panel, k, c, c_row, m, n, spare
             add = at(residual, i * residual_row + j)
             bias, columns_j = at(rows, i * rows_step), at(columns, j)
             narrow_ = width <= VECTOR
-            whole = width == COLUMNS and (size == ROWS or size == SMALL)
+            whole = width == COLUMNS and (size == ROWS or size == SMALL or size == 1)
             whole = whole or (width == VECTOR and size == ROWS)
             target, target_row = (to, c_row) if whole else (spare, VECTOR if narrow_ else COLUMNS)
             f = flags if whole else 0
             if narrow_:
                 narrow(first, row, step, size, panel, b_k, k, target, target_row, old, sums_row, bias,
+                       rows_step, columns_j, add, residual_row, scalars, f)
+            elif size == 1:
+                single(first, row, step, size, panel, b_k, k, target, target_row, old, sums_row, bias,
                        rows_step, columns_j, add, residual_row, scalars, f)
             elif size > SMALL:
                 wide(first, row, step, size, panel, b_k, k, target, target_row, old, sums_row, bias,

@@ -209,7 +209,9 @@ class Epilogue:
         return values
 
 
-def tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4) -> Any:
+def tile(
+    dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4, chains: int = 1, ahead: int = PREFETCH
+) -> Any:
     """An intrinsic that computes `rows` x `columns * lanes` elements of a matrix product.
 
     It is called as
@@ -221,6 +223,9 @@ def tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4) -> An
     row_bias[i * row_bias_step], COLUMN_BIAS adds column_bias[j], RESIDUAL adds
     beta * residual[i * residual_row + j], CLAMP limits to [low, high] (floats only).
     Each operand is read before c is written at that place, so c may be the residual or the sums.
+
+    The reduction runs in `chains` independent sums, for tiles too small to hide the latency of a
+    product; `ahead` steps of it are prefetched.
     """
     scalar = ELEMENTS[dtype][0]
     address, number = types.CPointer(scalar), types.int64
@@ -241,7 +246,7 @@ def tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4) -> An
 
         def step(index: Any, pointer: Any, sums: list[Any]) -> list[Any]:
             vectors = [v.load(v.at(pointer, j * lanes)) for j in range(columns)]
-            v.prefetch(builder.gep(pointer, [ahead]))
+            v.prefetch(builder.gep(pointer, [distance]))
             new = list(sums)
             for r in range(rows):
                 x = v.broadcast(v.at(starts[r], index))
@@ -262,8 +267,9 @@ def tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4) -> An
             builder.cbranch(builder.icmp_signed(">", left, _int(0)), body, end)
             builder.position_at_end(body)
             current, j, q = list(new), i, p
-            for _ in range(times):
-                current = step(j, q, current)
+            for turn in range(times):
+                own = slice(turn % chains * size, (turn % chains + 1) * size)
+                current[own] = step(j, q, current[own])
                 j, q = builder.add(j, a_k), v.at(q, b_k)
             done = builder.block
             for phi, x in zip(phis, (builder.sub(left, _int(1)), j, q, *current)):
@@ -272,13 +278,16 @@ def tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4) -> An
             builder.position_at_end(end)
             return i, p, new
 
-        ahead = builder.mul(b_k, _int(PREFETCH))
+        size = rows * columns
+        distance = builder.mul(b_k, _int(ahead))
         for r in range(rows):
             v.prefetch(builder.gep(c, [builder.mul(_int(r), c_row)]), write=True)
         index, pointer, sums = loop(
-            builder.sdiv(k, _int(unroll)), _int(0), b, [v.zero] * (rows * columns), unroll
+            builder.sdiv(k, _int(unroll)), _int(0), b, [v.zero] * (size * chains), unroll
         )
         _, _, sums = loop(builder.srem(k, _int(unroll)), index, pointer, sums, 1)
+        while len(sums) > size:
+            sums = [v.add(x, y) for x, y in zip(sums[: len(sums) // 2], sums[len(sums) // 2 :])]
 
         places = [(r, j * lanes) for r in range(rows) for j in range(columns)]
         for x, (r, j) in zip(epilogue.apply(v, sums, places), places):

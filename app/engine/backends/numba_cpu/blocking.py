@@ -4,7 +4,7 @@ from app.kernels.cpu import tiles
 
 DEPTH = 384  # float32 steps of the reduction whose panel of 16 columns stays in the first cache
 TURNED_DEPTH = 256  # the same where panels of pixels go through that cache beside
-PACKED = 160 * 1024  # byte of packed columns that stay in the second cache
+PACKED = 80 * 1024  # byte of packed columns that stay in the second cache
 LINE = 64  # byte of a cache line
 WEIGHTS = 192 * 1024  # byte of packed rows that stay there too
 

@@ -138,6 +138,8 @@ def _blocks(part: Part, dtype: str, known: Known) -> Blocks:
     parts = _splits(window, n, known.threads)
     tile = width if turned else row
     m = blocking.balanced(-(-window.outputs // parts), max(blocking.WEIGHTS // (k * item), tile), tile)
+    if window.depth <= k and not turned:
+        m = row  # a whole row of pixels at a time: what is stored is what takes long
     return Blocks(turned, n, k, m, blocking.balanced(window.outputs, -(-window.outputs // parts) + m - 1, m))
 
 

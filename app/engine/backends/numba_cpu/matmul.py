@@ -184,10 +184,12 @@ class Blocks:
     k: int
 
 
-def _blocks(product: Product, dtype: str, known: Known) -> Blocks:
+def _blocks(product: Product, dtype: str, packed: bool, known: Known) -> Blocks:
     lanes = known.target.vector_lanes
     width = tiles.columns_of(dtype, lanes)
     depth = blocking.depth(product.k, np.dtype(dtype).itemsize)
+    if product.m <= tiles.SHAPES[lanes][0] and packed:
+        depth = max(product.k, 1)  # nothing of b is read twice: it streams
     m = blocking.balanced(product.m, BLOCK_ROWS, tiles.SHAPES[lanes][0])
     n = blocking.balanced(product.n, BLOCK_PANELS * width, width)
     while n > width and len(product.offsets) * -(-product.m // m) * -(-product.n // n) < 4 * known.threads:
@@ -225,7 +227,6 @@ def product_call(
 ) -> KernelCall:
     """The product of elements of this kind; a `b` that is an array, or constant, is packed here."""
     dtype, lanes = kind.name, known.target.vector_lanes
-    blocks = _blocks(product, dtype, known)
     width = tiles.columns_of(dtype, lanes)
     nothing = Constant(np.zeros(1, kind))
     flags = (
@@ -246,6 +247,7 @@ def product_call(
         offsets = tuple((i, j // max(product.k * product.n, 1) * size) for i, j in offsets)
     assert not isinstance(b, np.ndarray)
     packed = array is not None
+    blocks = _blocks(product, dtype, packed, known)
     step = product.m * product.n if isinstance(added.residual, ir.Value) and added.residual_row else 0
     table = np.array([(i, j, batch * step) for batch, (i, j) in enumerate(offsets)], np.int64)
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt
 
-from app.engine.options import Options, Prefer, Timings
+from app.engine.options import Options, Timings
 from app.engine.target import Device, Memory, Precision, Target
 
 _PLAIN: Precision = "f32"
@@ -156,7 +156,6 @@ _DEFAULTS = Options()
 class JobOptions(_Schema):
     """Options of an optimization."""
 
-    prefer: Prefer = Field(default=_DEFAULTS.prefer, description="What to give up last.")
     timings: Timings = Field(
         default=_DEFAULTS.timings,
         description="`measured` runs on the target, `predicted` never does, `auto` measures when it can.",
@@ -172,11 +171,10 @@ class JobOptions(_Schema):
     seed: int = Field(default=_DEFAULTS.seed, ge=0, le=2**32 - 1, description="Of random inputs.")
     threads: int = Field(default=_DEFAULTS.threads, ge=1, le=1024)
     benchmark_seconds: float = Field(default=_DEFAULTS.benchmark_seconds, ge=0, le=600)
-    disabled_passes: list[Name] = Field(default_factory=list, max_length=64)
 
     def to_options(self) -> Options:
         """The engine's options."""
-        return Options(**self.model_dump() | {"disabled_passes": tuple(self.disabled_passes)})
+        return Options(**self.model_dump())
 
 
 class JobLimits(_Schema):
@@ -219,7 +217,7 @@ class JobRequest(BindingsRequest):
                     "model": "9f86d081884c7d659a2feaa0c55ad015",
                     "targets": ["host"],
                     "input_shapes": {"x": [1, 3, 224, 224]},
-                    "options": {"prefer": "latency"},
+                    "options": {"threads": 1},
                 }
             ]
         }

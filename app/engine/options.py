@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Prefer = Literal["latency", "memory"]
 Timings = Literal["auto", "measured", "predicted"]
 
 
@@ -13,7 +12,6 @@ class Options:
     """Options of one job.
 
     Attributes:
-        prefer: what to give up last, latency or memory.
         timings: `measured` runs the program on this machine, `predicted` never does; `auto`
             measures when the target is this machine.
         memory_budget: bytes that the arena may take; None takes the target's.
@@ -23,10 +21,8 @@ class Options:
         seed: of the random inputs used where none are given.
         threads: of the executor.
         benchmark_seconds: upper limit for the samples of one measurement.
-        disabled_passes: optional passes to leave out, by name.
     """
 
-    prefer: Prefer = "latency"
     timings: Timings = "auto"
     memory_budget: int | None = None
     fuse: bool = True
@@ -35,7 +31,6 @@ class Options:
     seed: int = 0
     threads: int = 1
     benchmark_seconds: float = 2.0
-    disabled_passes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,7 @@ def test_a_measured_job_for_another_machine_waits_and_says_why(service: Served) 
         ({"inputs": {"x": "../etc"}}, 422, "request-invalid", "/inputs/x"),
         ({"input_shapes": {"x": [-1]}}, 422, "request-invalid", "/input_shapes/x/0"),
         ({"input_shapes": {"x": [1.5]}}, 422, "request-invalid", "/input_shapes/x/0"),
-        ({"options": {"prefer": "speed"}}, 422, "request-invalid", "/options/prefer"),
+        ({"options": {"timings": "guessed"}}, 422, "request-invalid", "/options/timings"),
         ({"options": {"faster": True}}, 422, "request-invalid", "/options/faster"),
         ({"limits": {"seconds": 1e9}}, 422, "request-invalid", "/limits/seconds"),
         ({"limits": {"memory_bytes": 2**60}}, 422, "request-invalid", "/limits/memory_bytes"),

@@ -19,7 +19,7 @@ def test_a_target_survives_json(target: Target) -> None:
 
 
 def test_options_and_bindings_survive_json() -> None:
-    options = Options(prefer="memory", memory_budget=5, disabled_passes=("fuse",))
+    options = Options(memory_budget=5, fuse=False)
     assert options_of(json.loads(json.dumps(asdict(options)))) == options
     bindings = Bindings({"x": (1, 3)}, {"sr": 16000}, {"y": "/a/b"}, {"i": (0, 7)})
     assert bindings_of(json.loads(json.dumps(asdict(bindings)))) == bindings

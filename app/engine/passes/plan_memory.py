@@ -77,5 +77,5 @@ def _shortage(compilation: Compilation, storage: StorageGraph, solution: Solutio
     return (
         f"memory {memory!r}: the budget is {budget} byte, the plan needs {solution.peak} byte; "
         f"its largest step {step} {compilation.plan.order[step].name!r} alone needs {needed} byte "
-        f"({len(live)} live: {listed}{more}); raise memory_budget, or set prefer to 'memory'"
+        f"({len(live)} live: {listed}{more}); raise memory_budget"
     )

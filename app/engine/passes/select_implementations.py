@@ -7,7 +7,7 @@ from typing import ClassVar
 from app.engine.errors import KernelError
 from app.engine.memory.alias import AliasClasses
 from app.engine.memory.storage_graph import view_classes, view_refusal
-from app.engine.plan import Call, Choice, Compilation, Decision, Group, KernelCall, Workspace
+from app.engine.plan import Choice, Compilation, Decision, Group
 from app.engine.registry import Implementation, Known
 
 
@@ -74,14 +74,6 @@ def choose(
     others = tuple(a for a in alternatives if a["name"] != row.name)
     decision = Decision(group.name, group.op, row.name, _reason(row, seconds, accepted, others), others)
     return choice, decision
-
-
-def workspace_bytes(calls: tuple[Call, ...], threads: int) -> int:
-    """Scratch memory of a step; a Workspace that several calls share counts once."""
-    scratch = {
-        id(a): a for c in calls if isinstance(c, KernelCall) for a in c.arguments if isinstance(a, Workspace)
-    }
-    return sum(w.nbytes * (threads if w.per_thread else 1) for w in scratch.values())
 
 
 def _reason(

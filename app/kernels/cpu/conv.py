@@ -50,7 +50,8 @@ SIZES = (
 
 _PACKING = """\
 from numba import njit, types
-from app.kernels.cpu.generator import at, copier, selector
+from app.kernels.cpu.copies import copier, selector
+from app.kernels.cpu.generator import at
 
 T, N = types.CPointer(types.{dtype}), types.int64
 I, V = types.CPointer(types.int64), types.CPointer(types.uint8)

@@ -32,7 +32,8 @@ ROWS = 4  # of the tile for wide images, which has two vectors a row
 
 _SOURCE = """\
 from numba import njit
-from app.kernels.cpu.generator import at, rows_copier, taps_tile
+from app.kernels.cpu.copies import rows_copier
+from app.kernels.cpu.generator import at, taps_tile
 from app.kernels.cpu.tiles import RESIDUAL
 
 VECTOR, ROWS = {vector}, {rows}

@@ -221,7 +221,8 @@ def emit(
     )
     head = (
         "from numba import njit\n"
-        "from app.kernels.cpu.generator import at, copier\n"
+        "from app.kernels.cpu.copies import copier\n"
+        "from app.kernels.cpu.generator import at\n"
         "from app.kernels.cpu.tiles import ACCUMULATE\n"
         "from LIBRARY0 import COLUMNS, ROWS, product\n"
         f'copy = copier("{dtype}", {lanes_of(dtype, lanes)}, 1)\n'

@@ -3,8 +3,6 @@
 Plain loops never keep a tile of accumulators in registers; vector IR does, and LLVM splits or
 widens it for the machine at hand. A generated module makes an intrinsic a global of its own and
 calls it, so that numba's disk cache finds it again (see `compiler`).
-
-Elements are float32, float64 or integers; `lanes` is the number of elements in a vector.
 """
 
 import re
@@ -13,9 +11,9 @@ from typing import Any
 
 import llvmlite.ir as ll
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
+from app.kernels.cpu.instructions import ELEMENTS, I64, Vectors, number
 from app.kernels.cpu.tiles import (
     ACCUMULATE,
     ALPHA,
@@ -29,22 +27,7 @@ from app.kernels.cpu.tiles import (
     SCALE,
 )
 
-ELEMENTS = {
-    "float32": (types.float32, ll.FloatType(), 4),
-    "float64": (types.float64, ll.DoubleType(), 8),
-    "int32": (types.int32, ll.IntType(32), 4),
-    "uint32": (types.uint32, ll.IntType(32), 4),
-    "int64": (types.int64, ll.IntType(64), 8),
-    "uint64": (types.uint64, ll.IntType(64), 8),
-}
-
 PREFETCH = 16  # steps of the reduction ahead: rows of B lie apart, which no hardware prefetcher sees
-
-_I1, _I32, _I64 = ll.IntType(1), ll.IntType(32), ll.IntType(64)
-
-
-def _int(n: int) -> ll.Constant:
-    return ll.Constant(_I64, n)
 
 
 @intrinsic
@@ -55,91 +38,6 @@ def at(_context, pointer, index):
         return builder.gep(values[0], [values[1]])
 
     return pointer(pointer, types.int64), generate
-
-
-class _Vectors:
-    """Vector instructions on `lanes` elements, written by a builder."""
-
-    def __init__(self, builder: Any, dtype: str, lanes: int) -> None:
-        self.b = builder
-        self.scalar, self.element, self.nbytes = ELEMENTS[dtype]
-        self.lanes = lanes
-        self.floating = dtype.startswith("float")
-        self.type = ll.VectorType(self.element, lanes)
-        self.zero = ll.Constant(self.type, [0.0 if self.floating else 0] * lanes)
-        self.suffix = f"v{lanes}{'f' if self.floating else 'i'}{self.nbytes * 8}"
-
-    def _function(self, name: str, result: Any, arguments: list[Any]) -> Any:
-        return cgutils.get_or_insert_function(self.b.module, ll.FunctionType(result, arguments), name)
-
-    def at(self, pointer: Any, index: Any) -> Any:
-        index = _int(index) if isinstance(index, int) else index
-        return self.b.gep(pointer, [index], inbounds=True)
-
-    def load(self, pointer: Any, lanes: int = 0) -> Any:
-        kind = ll.VectorType(self.element, lanes) if lanes else self.type
-        return self.b.load(self.b.bitcast(pointer, kind.as_pointer()), align=self.nbytes)
-
-    def store(self, value: Any, pointer: Any) -> None:
-        self.b.store(value, self.b.bitcast(pointer, value.type.as_pointer()), align=self.nbytes)
-
-    def splat(self, value: Any) -> Any:
-        undefined = ll.Constant(self.type, ll.Undefined)
-        first = self.b.insert_element(undefined, value, ll.Constant(_I32, 0))
-        return self.b.shuffle_vector(
-            first, undefined, ll.Constant(ll.VectorType(_I32, self.lanes), [0] * self.lanes)
-        )
-
-    def prefetch(self, pointer: Any, *, write: bool = False) -> None:
-        """Ask for the cache line of an address, which need not be valid."""
-        flat = self.b.bitcast(pointer, ll.IntType(8).as_pointer())
-        function = self._function("llvm.prefetch.p0", ll.VoidType(), [flat.type, _I32, _I32, _I32])
-        self.b.call(function, [flat, *(ll.Constant(_I32, i) for i in (int(write), 3, 1))])
-
-    def broadcast(self, pointer: Any) -> Any:
-        return self.splat(self.b.load(pointer, align=self.nbytes))
-
-    def add(self, x: Any, y: Any) -> Any:
-        return self.b.fadd(x, y) if self.floating else self.b.add(x, y)
-
-    def multiply(self, x: Any, y: Any) -> Any:
-        return self.b.fmul(x, y) if self.floating else self.b.mul(x, y)
-
-    def fma(self, x: Any, y: Any, z: Any) -> Any:
-        if not self.floating:
-            return self.b.add(self.b.mul(x, y), z)
-        function = self._function(f"llvm.fma.{self.suffix}", self.type, [self.type] * 3)
-        return self.b.call(function, [x, y, z])
-
-    def clamp(self, x: Any, low: Any, high: Any) -> Any:
-        """NaN stays NaN."""
-        x = self.b.select(self.b.fcmp_ordered("<", x, low), low, x)
-        return self.b.select(self.b.fcmp_ordered(">", x, high), high, x)
-
-    def below(self, bound: Any, offset: int = 0, lanes: int = 0, divide: int = 1) -> Any:
-        """Mask of the lanes whose number (divided, plus offset) is below `bound`, which fits 31 bits."""
-        lanes = lanes or self.lanes
-        kind = ll.VectorType(_I32, lanes)
-        undefined = ll.Constant(kind, ll.Undefined)
-        first = self.b.insert_element(undefined, self.b.trunc(bound, _I32), ll.Constant(_I32, 0))
-        spread = self.b.shuffle_vector(first, undefined, ll.Constant(kind, [0] * lanes))
-        return self.b.icmp_signed(
-            "<", ll.Constant(kind, [i // divide + offset for i in range(lanes)]), spread
-        )
-
-    def masked_load(self, pointer: Any, mask: Any, lanes: int = 0) -> Any:
-        """Zero where the mask is off; nothing is read there."""
-        lanes = lanes or self.lanes
-        kind = ll.VectorType(self.element, lanes)
-        address = self.b.bitcast(pointer, kind.as_pointer())
-        suffix = self.suffix.replace(f"v{self.lanes}", f"v{lanes}", 1)
-        function = self._function(
-            f"llvm.masked.load.{suffix}.p0",
-            kind,
-            [kind.as_pointer(), _I32, ll.VectorType(_I1, lanes), kind],
-        )
-        zero = ll.Constant(kind, [0.0 if self.floating else 0] * lanes)
-        return self.b.call(function, [address, ll.Constant(_I32, self.nbytes), mask, zero])
 
 
 def _choose(builder: Any, condition: Any, values: list[Any], changed: Any) -> list[Any]:
@@ -176,21 +74,21 @@ class Epilogue:
     scalars: Any
     flags: Any
 
-    def apply(self, v: _Vectors, values: list[Any], places: list[tuple[int, int]]) -> list[Any]:
+    def apply(self, v: Vectors, values: list[Any], places: list[tuple[int, int]]) -> list[Any]:
         """The epilogue on vectors at (row, first column)."""
         b = v.b
 
         def has(flag: int) -> Any:
-            return b.icmp_unsigned("!=", b.and_(self.flags, _int(flag)), _int(0))
+            return b.icmp_unsigned("!=", b.and_(self.flags, number(flag)), number(0))
 
         def cell(base: Any, step: Any, place: tuple[int, int]) -> Any:
-            return v.load(v.at(v.at(base, b.mul(_int(place[0]), step)), place[1]))
+            return v.load(v.at(v.at(base, b.mul(number(place[0]), step)), place[1]))
 
         def scalar(index: int) -> Any:
             return v.broadcast(v.at(self.scalars, index))
 
         def row(place: tuple[int, int]) -> Any:
-            return v.broadcast(v.at(self.rows, b.mul(_int(place[0]), self.rows_step)))
+            return v.broadcast(v.at(self.rows, b.mul(number(place[0]), self.rows_step)))
 
         def residual(place: tuple[int, int]) -> Any:
             return cell(self.residual, self.residual_step, place)
@@ -228,20 +126,20 @@ def tile(
     product; `ahead` steps of it are prefetched.
     """
     scalar = ELEMENTS[dtype][0]
-    address, number = types.CPointer(scalar), types.int64
+    address, size = types.CPointer(scalar), types.int64
     signature = types.void(
-        address, number, number, number, address, number, number, address, number,
-        address, number, address, number, address, address, number, address, number,
+        address, size, size, size, address, size, size, address, size,
+        address, size, address, size, address, address, size, address, size,
     )  # fmt: skip
 
     def write(builder, values):
         a, a_row, a_k, m, b, b_k, k, c, c_row, *rest = values
-        v = _Vectors(builder, dtype, lanes)
+        v = Vectors(builder, dtype, lanes)
         epilogue = Epilogue(*rest)
-        last = builder.sub(m, _int(1))
+        last = builder.sub(m, number(1))
         starts = []
         for r in range(rows):
-            row = builder.select(builder.icmp_signed("<", _int(r), m), _int(r), last)
+            row = builder.select(builder.icmp_signed("<", number(r), m), number(r), last)
             starts.append(v.at(a, builder.mul(row, a_row)) if r else a)
 
         def step(index: Any, pointer: Any, sums: list[Any]) -> list[Any]:
@@ -264,34 +162,34 @@ def tile(
             for phi, x in zip(phis, (count, index, pointer, *sums)):
                 phi.add_incoming(x, before)
             left, i, p, *new = phis
-            builder.cbranch(builder.icmp_signed(">", left, _int(0)), body, end)
+            builder.cbranch(builder.icmp_signed(">", left, number(0)), body, end)
             builder.position_at_end(body)
             current, j, q = list(new), i, p
             for turn in range(times):
-                own = slice(turn % chains * size, (turn % chains + 1) * size)
+                own = slice(turn % chains * cells, (turn % chains + 1) * cells)
                 current[own] = step(j, q, current[own])
                 j, q = builder.add(j, a_k), v.at(q, b_k)
             done = builder.block
-            for phi, x in zip(phis, (builder.sub(left, _int(1)), j, q, *current)):
+            for phi, x in zip(phis, (builder.sub(left, number(1)), j, q, *current)):
                 phi.add_incoming(x, done)
             builder.branch(head)
             builder.position_at_end(end)
             return i, p, new
 
-        size = rows * columns
-        distance = builder.mul(b_k, _int(ahead))
+        cells = rows * columns
+        distance = builder.mul(b_k, number(ahead))
         for r in range(rows):
-            v.prefetch(builder.gep(c, [builder.mul(_int(r), c_row)]), write=True)
+            v.prefetch(builder.gep(c, [builder.mul(number(r), c_row)]), write=True)
         index, pointer, sums = loop(
-            builder.sdiv(k, _int(unroll)), _int(0), b, [v.zero] * (size * chains), unroll
+            builder.sdiv(k, number(unroll)), number(0), b, [v.zero] * (cells * chains), unroll
         )
-        _, _, sums = loop(builder.srem(k, _int(unroll)), index, pointer, sums, 1)
-        while len(sums) > size:
+        _, _, sums = loop(builder.srem(k, number(unroll)), index, pointer, sums, 1)
+        while len(sums) > cells:
             sums = [v.add(x, y) for x, y in zip(sums[: len(sums) // 2], sums[len(sums) // 2 :])]
 
         places = [(r, j * lanes) for r in range(rows) for j in range(columns)]
         for x, (r, j) in zip(epilogue.apply(v, sums, places), places):
-            v.store(x, v.at(v.at(c, builder.mul(_int(r), c_row)), j))
+            v.store(x, v.at(v.at(c, builder.mul(number(r), c_row)), j))
         builder.ret_void()
 
     def body(_context, a, a_row, a_k, m, b, b_k, k, c, c_row, sums, sums_row, row_bias, row_bias_step,
@@ -314,130 +212,6 @@ def spills(assembly: str, function: str = "tile_") -> int:
     return count
 
 
-def copier(dtype: str, lanes: int, stride: int) -> Any:
-    """An intrinsic that copies a row with zeros around its valid part.
-
-    copy(y, x, low, high, n): y[i] = x[i * stride] for low <= i < high, 0 for the other i < n.
-    Up to lanes - 1 elements after y[n] are overwritten. x is read at valid places only.
-    """
-    scalar = ELEMENTS[dtype][0]
-    address, number = types.CPointer(scalar), types.int64
-    signature = types.void(address, address, number, number, number)
-
-    def generate(context, builder, _signature, values):
-        y, x, low, high, n = values
-        v = _Vectors(builder, dtype, lanes)
-        every = ll.Constant(ll.VectorType(_I32, lanes), [i * stride for i in range(lanes)])
-        wide = lanes * stride
-        ours = ll.Constant(ll.VectorType(_I1, wide), [int(i % stride == 0) for i in range(wide)])
-
-        def pick(vector: Any) -> Any:
-            return builder.shuffle_vector(vector, ll.Constant(vector.type, ll.Undefined), every)
-
-        def masked(begin: Any, end: Any) -> None:
-            with cgutils.for_range_slice(builder, begin, end, _int(lanes)) as (start, _):
-                mask = builder.and_(
-                    v.below(builder.sub(high, start), lanes=wide, divide=stride),
-                    builder.not_(v.below(builder.sub(low, start), lanes=wide, divide=stride)),
-                )
-                mask = builder.and_(mask, ours) if stride > 1 else mask
-                source = v.at(x, builder.mul(start, _int(stride)))
-                v.store(pick(v.masked_load(source, mask, wide)), v.at(y, start))
-
-        def limited(value: Any, least: Any, most: Any) -> Any:
-            value = builder.select(builder.icmp_signed("<", value, least), least, value)
-            return builder.select(builder.icmp_signed(">", value, most), most, value)
-
-        # Whole vectors lie in [inner, outer). A strided one ends with elements that belong to no
-        # lane, so one more must be valid.
-        up = builder.and_(builder.add(low, _int(lanes - 1)), _int(-lanes))
-        down = builder.and_(builder.sub(high, _int(int(stride > 1))), _int(-lanes))
-        inner = limited(up, _int(0), n)
-        outer = limited(builder.select(builder.icmp_signed("<", n, down), n, down), inner, n)
-        outer = builder.add(inner, builder.and_(builder.sub(outer, inner), _int(-lanes)))
-        masked(_int(0), inner)
-        with cgutils.for_range_slice(builder, inner, outer, _int(lanes)) as (start, _):
-            source = v.at(x, builder.mul(start, _int(stride)))
-            v.store(pick(v.load(source, wide)), v.at(y, start))
-        masked(outer, n)
-        return context.get_dummy_value()
-
-    def body(_context, y, x, low, high, n):
-        return signature, generate
-
-    return intrinsic(body)
-
-
-def rows_copier(dtype: str, lanes: int, stride: int) -> Any:
-    """An intrinsic that copies rows.
-
-    copy(y, y_row, x, x_row, rows, n): y[r * y_row + i] = x[r * x_row + i * stride] for r < rows,
-    i < n. Up to lanes - 1 zeros follow each row. x is read at valid places only.
-    """
-    scalar = ELEMENTS[dtype][0]
-    address, number = types.CPointer(scalar), types.int64
-    signature = types.void(address, number, address, number, number, number)
-
-    def generate(context, builder, _signature, values):
-        y, y_row, x, x_row, rows, n = values
-        v = _Vectors(builder, dtype, lanes)
-        wide = lanes * stride
-        every = ll.Constant(ll.VectorType(_I32, lanes), [i * stride for i in range(lanes)])
-        ours = ll.Constant(ll.VectorType(_I1, wide), [int(i % stride == 0) for i in range(wide)])
-
-        def pick(vector: Any) -> Any:
-            return builder.shuffle_vector(vector, ll.Constant(vector.type, ll.Undefined), every)
-
-        # A strided vector ends with elements that belong to no lane, so one more must be valid.
-        whole = builder.and_(builder.sub(n, _int(int(stride > 1))), _int(-lanes))
-        rest = builder.sub(n, whole)
-        mask = builder.and_(v.below(rest, lanes=wide, divide=stride), ours)
-        ragged = builder.icmp_signed(">", rest, _int(0))
-        with cgutils.for_range(builder, rows) as row:
-            source = v.at(x, builder.mul(row.index, x_row))
-            target = v.at(y, builder.mul(row.index, y_row))
-            with cgutils.for_range_slice(builder, _int(0), whole, _int(lanes)) as (start, _):
-                part = v.load(v.at(source, builder.mul(start, _int(stride))), wide)
-                v.store(pick(part), v.at(target, start))
-            with builder.if_then(ragged):
-                part = v.masked_load(v.at(source, builder.mul(whole, _int(stride))), mask, wide)
-                v.store(pick(part), v.at(target, whole))
-        return context.get_dummy_value()
-
-    def body(_context, y, y_row, x, x_row, rows, n):
-        return signature, generate
-
-    return intrinsic(body)
-
-
-def selector(dtype: str, lanes: int) -> Any:
-    """An intrinsic that copies where a mask says so.
-
-    select(y, x, mask, n, ahead): y[i] = x[i] where mask[i] is 255, 0 where it is 0, i < n.
-    Up to lanes - 1 elements after y[n] are overwritten and bytes after mask[n] read; x is read
-    where the mask is set. x[i + ahead] is prefetched.
-    """
-    scalar = ELEMENTS[dtype][0]
-    address, number = types.CPointer(scalar), types.int64
-    signature = types.void(address, address, types.CPointer(types.uint8), number, number)
-
-    def generate(context, builder, _signature, values):
-        y, x, mask, n, ahead = values
-        v = _Vectors(builder, dtype, lanes)
-        kind = ll.VectorType(ll.IntType(8), lanes)
-        with cgutils.for_range_slice(builder, _int(0), n, _int(lanes)) as (start, _):
-            v.prefetch(builder.gep(x, [builder.add(start, ahead)]))
-            bytes_ = builder.load(builder.bitcast(v.at(mask, start), kind.as_pointer()), align=1)
-            chosen = builder.icmp_signed("<", bytes_, ll.Constant(kind, [0] * lanes))
-            v.store(v.masked_load(v.at(x, start), chosen), v.at(y, start))
-        return context.get_dummy_value()
-
-    def body(_context, y, x, mask, n, ahead):
-        return signature, generate
-
-    return intrinsic(body)
-
-
 def taps_tile(dtype: str, lanes: int, rows: int, columns: int) -> Any:
     """An intrinsic that computes `rows` x `columns * lanes` pixels of one channel's convolution.
 
@@ -450,23 +224,23 @@ def taps_tile(dtype: str, lanes: int, rows: int, columns: int) -> Any:
     `last_residual` instead. x must be readable for all rows.
     """
     scalar = ELEMENTS[dtype][0]
-    address, number = types.CPointer(scalar), types.int64
+    address, size = types.CPointer(scalar), types.int64
     signature = types.void(
-        address, number, types.CPointer(types.int64), address, number, number, address, number, address,
-        address, number, address, address, address, number,
+        address, size, types.CPointer(types.int64), address, size, size, address, size, address,
+        address, size, address, address, address, size,
     )  # fmt: skip
 
     def write(builder, values):
         (x, x_row, offsets, weights, taps, m, y, y_row, last_y, residual, residual_row, last_residual,
          bias, scalars, flags) = values  # fmt: skip
-        v = _Vectors(builder, dtype, lanes)
-        starts = [v.at(x, builder.mul(_int(r), x_row)) for r in range(rows)]
+        v = Vectors(builder, dtype, lanes)
+        starts = [v.at(x, builder.mul(number(r), x_row)) for r in range(rows)]
         before = builder.block
         head, body, end = (builder.append_basic_block(s) for s in ("head", "body", "end"))
         builder.branch(head)
         builder.position_at_end(head)
-        t = builder.phi(_I64)
-        t.add_incoming(_int(0), before)
+        t = builder.phi(I64)
+        t.add_incoming(number(0), before)
         sums = [builder.phi(v.type) for _ in range(rows * columns)]
         for phi in sums:
             phi.add_incoming(v.zero, before)
@@ -477,21 +251,21 @@ def taps_tile(dtype: str, lanes: int, rows: int, columns: int) -> Any:
         for i, phi in enumerate(sums):
             place = v.at(v.at(starts[i // columns], offset), i % columns * lanes)
             phi.add_incoming(v.fma(v.load(place), w, phi), body)
-        t.add_incoming(builder.add(t, _int(1)), body)
+        t.add_incoming(builder.add(t, number(1)), body)
         builder.branch(head)
         builder.position_at_end(end)
 
         def has(flag: int) -> Any:
-            return builder.icmp_unsigned("!=", builder.and_(flags, _int(flag)), _int(0))
+            return builder.icmp_unsigned("!=", builder.and_(flags, number(flag)), number(0))
 
         ended = builder.append_basic_block("ended")
         for r in range(rows):
             go = builder.append_basic_block("row")
-            builder.cbranch(builder.icmp_signed("<", _int(r), m), go, ended)
+            builder.cbranch(builder.icmp_signed("<", number(r), m), go, ended)
             builder.position_at_end(go)
-            is_last = builder.icmp_signed("==", _int(r + 1), m)
-            to = builder.select(is_last, last_y, v.at(y, builder.mul(_int(r), y_row)))
-            add = builder.select(is_last, last_residual, v.at(residual, builder.mul(_int(r), residual_row)))
+            is_last = builder.icmp_signed("==", number(r + 1), m)
+            to = builder.select(is_last, last_y, v.at(y, builder.mul(number(r), y_row)))
+            add = builder.select(is_last, last_residual, v.at(residual, builder.mul(number(r), residual_row)))
             row = list(sums[r * columns : (r + 1) * columns])
             row = _choose(builder, has(ROW_BIAS), row, lambda _j, u: v.add(u, v.broadcast(bias)))
             row = _choose(

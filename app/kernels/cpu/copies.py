@@ -1,0 +1,134 @@
+"""Copies of rows that read at valid places only and leave zeros elsewhere: packing and padding."""
+
+from typing import Any
+
+import llvmlite.ir as ll
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from app.kernels.cpu.instructions import ELEMENTS, I1, I32, Vectors, number
+
+
+def copier(dtype: str, lanes: int, stride: int) -> Any:
+    """An intrinsic that copies a row with zeros around its valid part.
+
+    copy(y, x, low, high, n): y[i] = x[i * stride] for low <= i < high, 0 for the other i < n.
+    Up to lanes - 1 elements after y[n] are overwritten. x is read at valid places only.
+    """
+    scalar = ELEMENTS[dtype][0]
+    address, size = types.CPointer(scalar), types.int64
+    signature = types.void(address, address, size, size, size)
+
+    def generate(context, builder, _signature, values):
+        y, x, low, high, n = values
+        v = Vectors(builder, dtype, lanes)
+        every = ll.Constant(ll.VectorType(I32, lanes), [i * stride for i in range(lanes)])
+        wide = lanes * stride
+        ours = ll.Constant(ll.VectorType(I1, wide), [int(i % stride == 0) for i in range(wide)])
+
+        def pick(vector: Any) -> Any:
+            return builder.shuffle_vector(vector, ll.Constant(vector.type, ll.Undefined), every)
+
+        def masked(begin: Any, end: Any) -> None:
+            with cgutils.for_range_slice(builder, begin, end, number(lanes)) as (start, _):
+                mask = builder.and_(
+                    v.below(builder.sub(high, start), lanes=wide, divide=stride),
+                    builder.not_(v.below(builder.sub(low, start), lanes=wide, divide=stride)),
+                )
+                mask = builder.and_(mask, ours) if stride > 1 else mask
+                source = v.at(x, builder.mul(start, number(stride)))
+                v.store(pick(v.masked_load(source, mask, wide)), v.at(y, start))
+
+        def limited(value: Any, least: Any, most: Any) -> Any:
+            value = builder.select(builder.icmp_signed("<", value, least), least, value)
+            return builder.select(builder.icmp_signed(">", value, most), most, value)
+
+        # Whole vectors lie in [inner, outer). A strided one ends with elements that belong to no
+        # lane, so one more must be valid.
+        up = builder.and_(builder.add(low, number(lanes - 1)), number(-lanes))
+        down = builder.and_(builder.sub(high, number(int(stride > 1))), number(-lanes))
+        inner = limited(up, number(0), n)
+        outer = limited(builder.select(builder.icmp_signed("<", n, down), n, down), inner, n)
+        outer = builder.add(inner, builder.and_(builder.sub(outer, inner), number(-lanes)))
+        masked(number(0), inner)
+        with cgutils.for_range_slice(builder, inner, outer, number(lanes)) as (start, _):
+            source = v.at(x, builder.mul(start, number(stride)))
+            v.store(pick(v.load(source, wide)), v.at(y, start))
+        masked(outer, n)
+        return context.get_dummy_value()
+
+    def body(_context, y, x, low, high, n):
+        return signature, generate
+
+    return intrinsic(body)
+
+
+def rows_copier(dtype: str, lanes: int, stride: int) -> Any:
+    """An intrinsic that copies rows.
+
+    copy(y, y_row, x, x_row, rows, n): y[r * y_row + i] = x[r * x_row + i * stride] for r < rows,
+    i < n. Up to lanes - 1 zeros follow each row. x is read at valid places only.
+    """
+    scalar = ELEMENTS[dtype][0]
+    address, size = types.CPointer(scalar), types.int64
+    signature = types.void(address, size, address, size, size, size)
+
+    def generate(context, builder, _signature, values):
+        y, y_row, x, x_row, rows, n = values
+        v = Vectors(builder, dtype, lanes)
+        wide = lanes * stride
+        every = ll.Constant(ll.VectorType(I32, lanes), [i * stride for i in range(lanes)])
+        ours = ll.Constant(ll.VectorType(I1, wide), [int(i % stride == 0) for i in range(wide)])
+
+        def pick(vector: Any) -> Any:
+            return builder.shuffle_vector(vector, ll.Constant(vector.type, ll.Undefined), every)
+
+        # A strided vector ends with elements that belong to no lane, so one more must be valid.
+        whole = builder.and_(builder.sub(n, number(int(stride > 1))), number(-lanes))
+        rest = builder.sub(n, whole)
+        mask = builder.and_(v.below(rest, lanes=wide, divide=stride), ours)
+        ragged = builder.icmp_signed(">", rest, number(0))
+        with cgutils.for_range(builder, rows) as row:
+            source = v.at(x, builder.mul(row.index, x_row))
+            target = v.at(y, builder.mul(row.index, y_row))
+            with cgutils.for_range_slice(builder, number(0), whole, number(lanes)) as (start, _):
+                part = v.load(v.at(source, builder.mul(start, number(stride))), wide)
+                v.store(pick(part), v.at(target, start))
+            with builder.if_then(ragged):
+                part = v.masked_load(v.at(source, builder.mul(whole, number(stride))), mask, wide)
+                v.store(pick(part), v.at(target, whole))
+        return context.get_dummy_value()
+
+    def body(_context, y, y_row, x, x_row, rows, n):
+        return signature, generate
+
+    return intrinsic(body)
+
+
+def selector(dtype: str, lanes: int) -> Any:
+    """An intrinsic that copies where a mask says so.
+
+    select(y, x, mask, n, ahead): y[i] = x[i] where mask[i] is 255, 0 where it is 0, i < n.
+    Up to lanes - 1 elements after y[n] are overwritten and bytes after mask[n] read; x is read
+    where the mask is set. x[i + ahead] is prefetched.
+    """
+    scalar = ELEMENTS[dtype][0]
+    address, size = types.CPointer(scalar), types.int64
+    signature = types.void(address, address, types.CPointer(types.uint8), size, size)
+
+    def generate(context, builder, _signature, values):
+        y, x, mask, n, ahead = values
+        v = Vectors(builder, dtype, lanes)
+        kind = ll.VectorType(ll.IntType(8), lanes)
+        with cgutils.for_range_slice(builder, number(0), n, number(lanes)) as (start, _):
+            v.prefetch(builder.gep(x, [builder.add(start, ahead)]))
+            bytes_ = builder.load(builder.bitcast(v.at(mask, start), kind.as_pointer()), align=1)
+            chosen = builder.icmp_signed("<", bytes_, ll.Constant(kind, [0] * lanes))
+            v.store(v.masked_load(v.at(x, start), chosen), v.at(y, start))
+        return context.get_dummy_value()
+
+    def body(_context, y, x, mask, n, ahead):
+        return signature, generate
+
+    return intrinsic(body)

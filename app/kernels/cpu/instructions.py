@@ -1,0 +1,119 @@
+"""Vector instructions as LLVM IR, for intrinsics that numba compiles.
+
+Elements are float32, float64 or integers; `lanes` is the number of elements in a vector, which
+LLVM splits or widens for the machine at hand.
+"""
+
+from typing import Any
+
+import llvmlite.ir as ll
+from numba import types
+from numba.core import cgutils
+
+ELEMENTS = {
+    "float32": (types.float32, ll.FloatType(), 4),
+    "float64": (types.float64, ll.DoubleType(), 8),
+    "int32": (types.int32, ll.IntType(32), 4),
+    "uint32": (types.uint32, ll.IntType(32), 4),
+    "int64": (types.int64, ll.IntType(64), 8),
+    "uint64": (types.uint64, ll.IntType(64), 8),
+}
+I1, I32, I64 = ll.IntType(1), ll.IntType(32), ll.IntType(64)
+
+
+def number(n: int) -> ll.Constant:
+    """A 64-bit constant."""
+    return ll.Constant(I64, n)
+
+
+class Vectors:
+    """Vector instructions on `lanes` elements, written by a builder."""
+
+    def __init__(self, builder: Any, dtype: str, lanes: int) -> None:
+        self.b = builder
+        self.scalar, self.element, self.nbytes = ELEMENTS[dtype]
+        self.lanes = lanes
+        self.floating = dtype.startswith("float")
+        self.type = ll.VectorType(self.element, lanes)
+        self.zero = ll.Constant(self.type, [0.0 if self.floating else 0] * lanes)
+        self.suffix = f"v{lanes}{'f' if self.floating else 'i'}{self.nbytes * 8}"
+
+    def _function(self, name: str, result: Any, arguments: list[Any]) -> Any:
+        return cgutils.get_or_insert_function(self.b.module, ll.FunctionType(result, arguments), name)
+
+    def at(self, pointer: Any, index: Any) -> Any:
+        """The address of pointer[index]."""
+        index = number(index) if isinstance(index, int) else index
+        return self.b.gep(pointer, [index], inbounds=True)
+
+    def load(self, pointer: Any, lanes: int = 0) -> Any:
+        """A vector from an address, of another number of lanes if given."""
+        kind = ll.VectorType(self.element, lanes) if lanes else self.type
+        return self.b.load(self.b.bitcast(pointer, kind.as_pointer()), align=self.nbytes)
+
+    def store(self, value: Any, pointer: Any) -> None:
+        """A vector to an address."""
+        self.b.store(value, self.b.bitcast(pointer, value.type.as_pointer()), align=self.nbytes)
+
+    def splat(self, value: Any) -> Any:
+        """A scalar in every lane."""
+        undefined = ll.Constant(self.type, ll.Undefined)
+        first = self.b.insert_element(undefined, value, ll.Constant(I32, 0))
+        return self.b.shuffle_vector(
+            first, undefined, ll.Constant(ll.VectorType(I32, self.lanes), [0] * self.lanes)
+        )
+
+    def prefetch(self, pointer: Any, *, write: bool = False) -> None:
+        """Ask for the cache line of an address, which need not be valid."""
+        flat = self.b.bitcast(pointer, ll.IntType(8).as_pointer())
+        function = self._function("llvm.prefetch.p0", ll.VoidType(), [flat.type, I32, I32, I32])
+        self.b.call(function, [flat, *(ll.Constant(I32, i) for i in (int(write), 3, 1))])
+
+    def broadcast(self, pointer: Any) -> Any:
+        """The element at an address in every lane."""
+        return self.splat(self.b.load(pointer, align=self.nbytes))
+
+    def add(self, x: Any, y: Any) -> Any:
+        """The sum of two vectors."""
+        return self.b.fadd(x, y) if self.floating else self.b.add(x, y)
+
+    def multiply(self, x: Any, y: Any) -> Any:
+        """The product of two vectors."""
+        return self.b.fmul(x, y) if self.floating else self.b.mul(x, y)
+
+    def fma(self, x: Any, y: Any, z: Any) -> Any:
+        """The product of x and y, plus z; rounded once for floats."""
+        if not self.floating:
+            return self.b.add(self.b.mul(x, y), z)
+        function = self._function(f"llvm.fma.{self.suffix}", self.type, [self.type] * 3)
+        return self.b.call(function, [x, y, z])
+
+    def clamp(self, x: Any, low: Any, high: Any) -> Any:
+        """NaN stays NaN."""
+        x = self.b.select(self.b.fcmp_ordered("<", x, low), low, x)
+        return self.b.select(self.b.fcmp_ordered(">", x, high), high, x)
+
+    def below(self, bound: Any, offset: int = 0, lanes: int = 0, divide: int = 1) -> Any:
+        """Mask of the lanes whose number (divided, plus offset) is below `bound`, which fits 31 bits."""
+        lanes = lanes or self.lanes
+        kind = ll.VectorType(I32, lanes)
+        undefined = ll.Constant(kind, ll.Undefined)
+        first = self.b.insert_element(undefined, self.b.trunc(bound, I32), ll.Constant(I32, 0))
+        spread = self.b.shuffle_vector(first, undefined, ll.Constant(kind, [0] * lanes))
+        return self.b.icmp_signed(
+            "<", ll.Constant(kind, [i // divide + offset for i in range(lanes)]), spread
+        )
+
+    def masked_load(self, pointer: Any, mask: Any, lanes: int = 0) -> Any:
+        """Zero where the mask is off; nothing is read there."""
+        lanes = lanes or self.lanes
+        kind = ll.VectorType(self.element, lanes)
+        address = self.b.bitcast(pointer, kind.as_pointer())
+        suffix = self.suffix.replace(f"v{self.lanes}", f"v{lanes}", 1)
+        function = self._function(
+            f"llvm.masked.load.{suffix}.p0",
+            kind,
+            [kind.as_pointer(), I32, ll.VectorType(I1, lanes), kind],
+        )
+        zero = ll.Constant(kind, [0.0 if self.floating else 0] * lanes)
+        return self.b.call(function, [address, ll.Constant(I32, self.nbytes), mask, zero])

@@ -1,6 +1,6 @@
 """Run one implementation on one group, alone, in poisoned memory: the test bench of kernel rows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -127,9 +127,6 @@ def implementation(name: str, registry: Registry | None = None) -> Implementatio
     """A row of the registry by name."""
     rows = {r.name: r for group in (registry or load()).implementations.values() for r in group}
     return rows[name]
-
-
-Check = Callable[[Array, Array], None]
 
 
 def assert_close(found: Array, expected: Array, tolerance: float = 1e-5) -> None:

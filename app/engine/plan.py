@@ -234,10 +234,6 @@ class Plan:
 
 COLUMNS = tuple(Plan.__dataclass_fields__)
 
-Column = Literal[
-    "partition", "fusion", "storage", "dispatch", "layout", "implementation", "order", "placement"
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Compilation:

@@ -10,6 +10,7 @@ import pytest
 
 from app.cli import main
 from app.client import Client
+from tests.engine.test_models import recorded
 from tests.jobs.service import ROOT, Served, serve
 
 TOLERANCE = 1e-4  # of the output's maximum
@@ -27,18 +28,6 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield served
 
 
-def cases(shared: Path, name: str) -> Iterator[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
-    """Inputs and outputs of each recorded run; names are `[caseN__]in__NAME` and `[caseN__]out__NAME`."""
-    found: dict[str, tuple[dict[str, np.ndarray], dict[str, np.ndarray]]] = {}
-    with np.load(shared / "models" / f"{name}.io.npz") as recorded:
-        for key in recorded.files:
-            case, way, value = (
-                (["", *key.split("__", 2)])[-3:] if key.startswith("case") else ("", *key.split("__", 1))
-            )
-            found.setdefault(case, ({}, {}))[way == "out"][value] = recorded[key]
-    yield from found.values()
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_a_recorded_model_runs_over_http_with_its_recorded_outputs(
     real: Served, shared: Path, tmp_path: Path, name: str
@@ -46,7 +35,7 @@ def test_a_recorded_model_runs_over_http_with_its_recorded_outputs(
     with Client(str(real.http.base_url)) as client:
         model = client.model(client.upload(shared / "models" / f"{name}.onnx").id, wait=60)
         assert model.state == "ready", model
-        for inputs, outputs in cases(shared, name):
+        for inputs, outputs in recorded(shared / "models", name):
             # A scalar, such as a sampling rate, decides which branches there are.
             scalars = {key: array.item() for key, array in inputs.items() if array.ndim == 0}
             tensors = {key: array for key, array in inputs.items() if key not in scalars}

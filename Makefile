@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 .DEFAULT_GOAL := run
 .PHONY: run test check conformance bench lock clean
 
-# Two environments in one folder: what serving needs, then what testing adds.
+# One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.txt
@@ -32,13 +32,18 @@ test: check
 conformance: $(VENV)/.installed-test
 	$(BIN)/python -m tests.conformance
 
-bench: $(VENV)/.installed
+$(VENV)/.installed-bench: $(VENV)/.installed requirements-bench.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements-bench.txt
+	touch $@
+
+bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.latency
 
 # Run after a change of dependencies; needs uv.
 lock:
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --quiet --output-file requirements.txt
 	uv pip compile pyproject.toml --extra test --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --quiet --output-file requirements-test.txt --constraint requirements.txt
+	uv pip compile pyproject.toml --extra bench --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --quiet --output-file requirements-bench.txt --constraint requirements.txt
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -1,5 +1,7 @@
 """Run one implementation on one group, alone, in poisoned memory: the test bench of kernel rows."""
 
+import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from app.engine import graph
+from app.engine.layout import to_logical, to_physical
 from app.engine.plan import ELEMENTWISE, Constant, Group, KernelCall, Workspace
 from app.engine.registry import Implementation, Known, Registry, load
 from app.engine.target import host
@@ -49,8 +52,10 @@ def group_of(model: ir.Model, registry: Registry) -> Group:
     )
 
 
-def known(threads: int = 1) -> Known:
-    return Known(host(), threads)
+def known(threads: int = 1, lanes: int = 0) -> Known:
+    """Facts about this machine, or about one with other vectors; LLVM splits what is too wide."""
+    target = host()
+    return Known(dataclasses.replace(target, vector_lanes=lanes or target.vector_lanes), threads)
 
 
 def run_group(
@@ -60,29 +65,40 @@ def run_group(
     compiler: Compiler,
     *,
     threads: int = 1,
+    lanes: int = 0,
     alias: Sequence[tuple[ir.Value, ir.Value]] = (),
 ) -> list[Array]:
     """Outputs of a group, computed by the implementation's own calls.
 
-    Outputs and workspace start as NaN (0xFF bytes). `alias` lists (input, output) pairs that
+    Outputs and workspace start as NaN (0xFF bytes), and so do padded lanes of blocked inputs. `alias` lists (input, output) pairs that
     share memory, as `implementation.inplace` allows.
     """
-    facts = known(threads)
+    facts = known(threads, lanes)
     reason = implementation.unless(group, facts)
     assert reason is None, reason
+    layouts = implementation.layouts(group, facts)
+
+    def physical(value: ir.Value) -> tuple[int, ...]:
+        shape = graph.static_shape(value)
+        return layouts[value].physical_shape(shape) if value in layouts else shape
+
     memory: dict[ir.Value, Array] = {}
     for value in group.inputs:
         fixed = graph.constant(value)
         array = inputs[value.name or ""] if fixed is None else fixed
         memory[value] = np.ascontiguousarray(array).reshape(np.shape(array)).copy()
+        if value in layouts:
+            fill = np.nan if array.dtype.kind == "f" else -1
+            memory[value] = to_physical(memory[value], layouts[value], fill)
     shared = {output: source for source, output in alias}
     for value in group.outputs:
         dtype = graph.dtype(value)
         assert dtype is not None
         if value in shared:
-            memory[value] = memory[shared[value]].reshape(graph.static_shape(value))
+            memory[value] = memory[shared[value]].reshape(physical(value))
         else:
-            memory[value] = _poisoned(graph.nbytes(value)).view(dtype).reshape(graph.static_shape(value))
+            size = math.prod(physical(value)) * dtype.itemsize
+            memory[value] = _poisoned(size).view(dtype).reshape(physical(value))
     keep: list[Array] = []
 
     def address(argument: object) -> int:
@@ -114,7 +130,10 @@ def run_group(
     team = Team(threads)
     Stretch(compile_walk(), rows, team).run()
     team.close()
-    return [memory[v] for v in group.outputs]
+    return [
+        to_logical(memory[v], layouts[v], graph.static_shape(v)) if v in layouts else memory[v]
+        for v in group.outputs
+    ]
 
 
 def _poisoned(nbytes: int) -> Array:

@@ -7,6 +7,9 @@ changes what a value means; it is a column of the plan, and sizes follow from it
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +52,47 @@ class Layout:
 def plain(rank: int) -> Layout:
     """Row-major order, no blocks."""
     return Layout(tuple(range(rank)))
+
+
+def blocked(rank: int, lanes: int, axis: int = 1) -> Layout:
+    """Row-major order with one axis split: `NCHW8c` is blocked(4, 8)."""
+    return Layout(tuple(range(rank)), ((axis, lanes),))
+
+
+def to_physical(array: np.ndarray[Any, Any], layout: Layout, fill: float = 0) -> np.ndarray[Any, Any]:
+    """An array's elements in memory order; padded lanes hold `fill`."""
+    shape = list(array.shape)
+    for axis, lanes in layout.blocks:
+        shape[axis] = -(-shape[axis] // lanes) * lanes
+    wide = np.full(shape, fill, array.dtype)
+    wide[tuple(slice(n) for n in array.shape)] = array
+    split: list[int] = []
+    outer: dict[int, int] = {}
+    lanes_of = dict(layout.blocks)
+    for axis, extent in enumerate(shape):
+        outer[axis] = len(split)
+        lanes = lanes_of.get(axis, 1)
+        split.append(extent // lanes)
+        if axis in lanes_of:
+            split.append(lanes)
+    inner = [outer[axis] + 1 for axis, _ in layout.blocks]
+    order = [outer[axis] for axis in layout.order] + inner
+    return np.ascontiguousarray(wide.reshape(split).transpose(order))
+
+
+def to_logical(physical: np.ndarray[Any, Any], layout: Layout, shape: Sequence[int]) -> np.ndarray[Any, Any]:
+    """The tensor of this logical shape behind elements in memory order; padded lanes are left out."""
+    rank = len(layout.order)
+    physical = physical.reshape(layout.physical_shape(shape))
+    axes: list[int] = []
+    extents = []
+    for axis in range(rank):
+        axes.append(layout.order.index(axis))
+        extent = physical.shape[axes[-1]]
+        for i, (split, lanes) in enumerate(layout.blocks):
+            if split == axis:
+                axes.append(rank + i)
+                extent *= lanes
+        extents.append(extent)
+    wide = physical.transpose(axes).reshape(extents)
+    return np.ascontiguousarray(wide[tuple(slice(n) for n in shape)])

@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 
 import onnx_ir as ir
 
+from app.engine.layout import Layout
 from app.engine.plan import Call, Group
 from app.engine.target import Target
 
@@ -30,6 +31,7 @@ Unless: TypeAlias = Callable[[Group, Known], str | None]
 Lower: TypeAlias = Callable[[Group, Known], tuple[Call, ...]]
 Cost: TypeAlias = Callable[[Group, Known], float]
 Inplace: TypeAlias = Callable[[Group, Known], tuple[tuple[ir.Value, ir.Value], ...]]
+Layouts: TypeAlias = Callable[[Group, Known], Mapping[ir.Value, Layout]]
 
 StorageRule = Literal["densifies", "keeps_zero", "follows", "contracts", "none"]
 LayoutRule = Literal["elementwise", "channels", "axis", "permutes", "barrier", "any"]
@@ -62,6 +64,11 @@ def no_pairs(_group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], .
     return ()
 
 
+def all_plain(_group: Group, _known: Known) -> Mapping[ir.Value, Layout]:
+    """Every operand is row-major."""
+    return {}
+
+
 def unknown_cost(_group: Group, _known: Known) -> float:
     """No prediction."""
     return 0.0
@@ -82,6 +89,9 @@ class Implementation:
         inplace: (input, output) values that may share memory if the input dies here; read after
             the implementation is chosen.
         views: (input, output) values that are the same bytes; such a group may have no calls.
+        layouts: the layouts that it asks of the group's inputs and gives its outputs; values that
+            are not named are row-major. Padded lanes may hold anything: no kernel lets them reach a
+            valid element, and what a kernel leaves in them is undefined.
         rank: of two that apply and cost the same, the lower wins.
     """
 
@@ -93,6 +103,7 @@ class Implementation:
     cost: Cost = unknown_cost
     inplace: Inplace = no_pairs
     views: Inplace = no_pairs
+    layouts: Layouts = all_plain
     rank: int = 0
     domain: str = ""
 

@@ -136,7 +136,9 @@ def operands(case: tuple) -> tuple[dict[str, Array], Array]:
 def lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Registers of 8 or 16 float32, whatever this machine has: LLVM splits what is too wide."""
     monkeypatch.setattr(
-        harness, "known", lambda threads=1: Known(replace(host(), vector_lanes=request.param), threads)
+        harness,
+        "known",
+        lambda threads=1, lanes=0: Known(replace(host(), vector_lanes=lanes or request.param), threads),
     )
     return request.param
 

@@ -55,7 +55,7 @@ def plain(rank: int) -> Layout:
 
 
 def blocked(rank: int, lanes: int, axis: int = 1) -> Layout:
-    """Row-major order with one axis split: `NCHW8c` is blocked(4, 8)."""
+    """One axis is split, the others lie in row-major order: `NCHW8c` is `blocked(4, 8)`."""
     return Layout(tuple(range(rank)), ((axis, lanes),))
 
 

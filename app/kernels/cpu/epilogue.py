@@ -9,7 +9,8 @@ from app.kernels.cpu.expressions import HALVES, Recipe, lines, prelude
 from app.kernels.cpu.tiles import CLAMP, RESIDUAL, ROW_BIAS
 
 # How an operand advances along a run: with the output, or not at all.
-ALONG, FIXED = "along", "fixed"
+# In blocked layouts also by lane: one vector for all pixels.
+ALONG, FIXED, LANES = "along", "fixed", "lanes"
 CHUNK = 256  # elements of the buffer
 
 _RUN = """\
@@ -86,6 +87,61 @@ def run_library(dtype: str, recipe: Recipe, operands: tuple[tuple[str, str], ...
         residual=RESIDUAL,
         clamp=CLAMP,
         expression=expression,
+    )
+
+
+_LANES_RUN = """\
+{prelude}
+from numba import njit, types
+
+T, N = types.CPointer(types.{dtype}), types.int64
+
+
+@njit(types.void(T, N, T{types}), cache=True, error_model="numpy", boundscheck=False)
+def run(y, n, buffer{operands}):
+    # y[j] = f(y[j], ...), j < n.
+{fixed}
+    for first in range(0, n, {chunk}):
+        count = min({chunk}, n - first)
+{loop}
+        for j in range(count):
+            y[first + j] = buffer[j]
+"""
+
+
+def lanes_run_library(dtype: str, lanes: int, recipe: Recipe, operands: tuple[tuple[str, str], ...]) -> str:
+    """Defines `run(y, n, buffer, *operands)`: a recipe in place over pixels of one block of channels.
+
+    Args:
+        dtype: of y and of all operands.
+        lanes: channels in a block.
+        recipe: its input 0 is y.
+        operands: (ALONG, LANES or FIXED, dtype) of its other inputs, as addresses where the run begins.
+
+    The buffer holds `CHUNK` elements and as many again for each operand that is read by lane.
+    """
+    fixed, names, expanded = [], ["y[first + j]"], 0
+    for i, (advance, _) in enumerate(operands):
+        names.append(f"o{i}[first + j]" if advance == ALONG else f"w{i}")
+        if advance == FIXED:
+            fixed.append(f"    w{i} = o{i}[0]")
+        elif advance == LANES:
+            expanded += 1
+            names[-1] = f"buffer[{CHUNK * expanded} + j]"
+            fixed += [
+                f"    for j in range(min(n, {CHUNK})):",
+                f"        buffer[{CHUNK * expanded} + j] = o{i}[j % {lanes}]",
+            ]
+    text = lines(recipe, names, dtype)
+    body = [*text, f"buffer[j] = v{len(names) + len(recipe) - 1}"]
+    return _LANES_RUN.format(
+        prelude=prelude(),
+        dtype=dtype,
+        types="".join(f", types.CPointer(types.{kind})" for _, kind in operands),
+        operands="".join(f", o{i}" for i in range(len(operands))),
+        fixed="\n".join(fixed),
+        chunk=CHUNK,
+        loop="\n".join(["        for j in range(count):", *(f"            {line}" for line in body)]),
     )
 
 

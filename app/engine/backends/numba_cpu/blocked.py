@@ -1,0 +1,166 @@
+"""What rows over channel-blocked activations (NCHW8c, NCHW16c) share.
+
+A block holds as many channels as a register holds float32; the last one of a tensor may be padded.
+Padded lanes hold anything: kernels compute lane by lane, and those that sum over channels count
+only the channels there are.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine import graph
+from app.engine.backends.numba_cpu import epilogues
+from app.engine.backends.numba_cpu.epilogues import Epilogue
+from app.engine.layout import Layout, blocked, to_physical
+from app.engine.plan import Argument, Constant, Group
+from app.engine.registry import Known
+from app.kernels.cpu.epilogue import ALONG, CHUNK, FIXED, LANES
+from app.kernels.cpu.tiles import CLAMP, COLUMN_BIAS, RESIDUAL
+
+Array = np.ndarray[Any, Any]
+
+# How an operand of a recipe advances along the pixels of a block, by the place it is read at, and
+# where it begins: an offset in terms of `place` (of the output), `block` (of channels), `plane`
+# (image times blocks plus block).
+ADVANCE = {"same": ALONG, "channel": LANES, "plane": LANES, "scalar": FIXED}
+OFFSETS = {"same": "place", "channel": "block * LANES", "plane": "plane * LANES", "scalar": "0"}
+
+
+def layout_of(known: Known) -> Layout:
+    """The blocked layout of images on this target."""
+    return blocked(4, known.target.vector_lanes)
+
+
+def blocks_of(channels: int, known: Known) -> int:
+    """Blocks that hold this many channels."""
+    return -(-channels // known.target.vector_lanes)
+
+
+def image_refusal(value: ir.Value | None) -> str | None:
+    """Why a value is no image that can be blocked: float32[N, C, H, W] of a known shape."""
+    if value is None:
+        return "an operand is omitted"
+    if graph.is_dynamic(value):
+        return f"value {value.name!r} has no static shape"
+    if graph.dtype(value) != np.float32:
+        return f"{value.name!r} is {graph.dtype(value)}; blocked layouts are for float32"
+    rank = len(graph.static_shape(value))
+    return (
+        f"{value.name!r} has {rank} axes; blocked layouts are for images, which have 4" if rank != 4 else None
+    )
+
+
+def refusal(group: Group, _known: Known) -> str | None:
+    """Why the anchor's images or what follows it cannot be blocked."""
+    for value in (group.anchor.inputs[0], *group.outputs):
+        reason = image_refusal(value)
+        if reason is not None:
+            return reason
+    if graph.elements(group.outputs[0]) == 0:
+        return "the output has no elements"
+    epilogue = epilogues.read(group, 1)
+    if isinstance(epilogue, str):
+        return epilogue
+    for value, place in epilogue.operands:
+        if place not in ADVANCE:
+            return f"operand {value.name!r} varies along other axes than the channels"
+        if graph.dtype(value) != np.float32:
+            return f"operand {value.name!r} is {graph.dtype(value)}"
+        if place != "scalar" and not graph.is_constant(value) and len(graph.static_shape(value)) != 4:
+            return f"operand {value.name!r} is no image and changes between runs"
+    return None
+
+
+def layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
+    """Blocked: the anchor's first input, the residual, operands per channel or of full size, outputs."""
+    epilogue = epilogues.read(group, 1)
+    assert not isinstance(epilogue, str)
+    images = [group.anchor.inputs[0], epilogue.residual, *group.outputs]
+    images += [v for v, place in epilogue.operands if place != "scalar"]
+    return {v: layout_of(known) for v in images if v is not None and not graph.is_constant(v)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ends:
+    """What a blocked kernel does with its results before it stores them.
+
+    Attributes:
+        bias: float32[blocks * lanes].
+        residual: an image like the output.
+        scalars: float32[4], see `app.kernels.cpu.tiles`.
+        flags: COLUMN_BIAS, RESIDUAL, CLAMP.
+        static: recipe, and (how it advances, offset, element type) of each of its operands.
+        operands: (type, argument) of the recipe's operands.
+        buffer: elements of scratch that the recipe's `run` needs.
+    """
+
+    bias: Argument
+    residual: Argument
+    scalars: Argument
+    flags: int
+    epilogue: Epilogue
+    operands: tuple[tuple[str, Argument], ...]
+
+    @property
+    def static(self) -> tuple[object, ...]:
+        """Recipe, and the place of each operand: arguments of a generator."""
+        return self.epilogue.recipe, tuple(place for _, place in self.epilogue.operands)
+
+    @property
+    def buffer(self) -> int:
+        """Elements of scratch that `run` needs."""
+        by_lane = sum(ADVANCE[place] == LANES for _, place in self.epilogue.operands)
+        return CHUNK * (1 + by_lane) if self.epilogue.recipe else 0
+
+
+def ends(group: Group, known: Known) -> Ends:
+    """Bias and epilogue of a group that `refusal` lets pass; the anchor's third input is a bias."""
+    epilogue = epilogues.read(group, 1)
+    assert not isinstance(epilogue, str)
+    channels = graph.static_shape(group.outputs[0])[1]
+    kind = np.dtype(np.float32)
+    total = epilogue.bias(channels, kind)
+    own = graph.constant(graph.input_at(group.anchor, 2)) if group.anchor.op_type.startswith("Conv") else None
+    if own is not None:
+        total = own.astype(kind) if total is None else total + own
+    nothing = Constant(np.zeros(1, kind))
+    bias = nothing if total is None else Constant(lane_vector(total, known))
+    flags = COLUMN_BIAS * (total is not None) | CLAMP * epilogue.clamps
+    flags |= RESIDUAL * (epilogue.residual is not None)
+    operands = tuple(("float32*", _operand(v, place, known)) for v, place in epilogue.operands)
+    residual = epilogue.residual
+    if residual is not None and graph.is_constant(residual):
+        array = graph.constant(residual)
+        assert array is not None
+        return Ends(bias, Constant(to_physical(array, layout_of(known))), Constant(epilogue.scalars(kind)),
+                    flags, epilogue, operands)  # fmt: skip
+    return Ends(bias, residual or nothing, Constant(epilogue.scalars(kind)), flags, epilogue, operands)
+
+
+def lane_vector(array: Array, known: Known) -> Array:
+    """One element per channel, filled up with zeros to whole blocks."""
+    lanes = known.target.vector_lanes
+    padded = np.zeros(blocks_of(array.size, known) * lanes, array.dtype)
+    padded[: array.size] = array.reshape(-1)
+    return padded
+
+
+def _operand(value: ir.Value, place: str, known: Known) -> Argument:
+    array = graph.constant(value)
+    if array is None:
+        return value
+    if place == "channel":
+        return Constant(lane_vector(array, known), value.name or "")
+    if place == "scalar":
+        return value
+    wide = array.reshape((1,) * (4 - array.ndim) + array.shape)
+    return Constant(to_physical(wide, layout_of(known)), value.name or "")
+
+
+def inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+    """Operands of the epilogue that the output may overwrite."""
+    return epilogues.inplace(group, 1)

@@ -33,8 +33,8 @@ def back(options: Options) -> tuple[Pass, ...]:
     return (
         Partition(),
         Fuse(enabled=options.fuse),
-        InferStorage(),
         InferLayouts(),
+        InferStorage(),
         SelectImplementations(),
         Order(),
         PlanMemory(),
@@ -56,7 +56,8 @@ def canonical(
 
 def planned(compilation: Compilation, options: Options, progress: Progress = silent) -> Program:
     """The program of a canonical graph under these options; the graph is left as it is."""
-    started = dataclasses.replace(compilation, options=options)
+    # Passes insert conversions: they work on a copy.
+    started = dataclasses.replace(compilation, model=compilation.model.clone(), options=options)
     return program.build(pipeline.run(started, back(options), progress))
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from app.engine import graph
 from app.engine.errors import KernelError
 from app.engine.memory.alias import AliasClasses
 from app.engine.memory.storage_graph import view_classes, view_refusal
@@ -50,7 +51,7 @@ def choose(
     alternatives: list[Mapping[str, object]] = []
     accepted: list[tuple[float, int, Implementation]] = []
     for row in compilation.registry.candidates(group.op, compilation.target.backends):
-        reason = row.unless(group, known)
+        reason = row.unless(group, known) or _misfit(row, group, compilation, known)
         if reason is None:
             reason = next((r for pair in row.views(group, known) if (r := view_refusal(*pair, views))), None)
         seconds = None
@@ -74,6 +75,21 @@ def choose(
     others = tuple(a for a in alternatives if a["name"] != row.name)
     decision = Decision(group.name, group.op, row.name, _reason(row, seconds, accepted, others), others)
     return choice, decision
+
+
+def _misfit(row: Implementation, group: Group, compilation: Compilation, known: Known) -> str | None:
+    """Why a row does not read and write the layouts that were chosen; None when it does."""
+    chosen = compilation.plan.layout
+    assert chosen is not None
+    asked = row.layouts(group, known)
+    for value in (*group.inputs, *group.outputs):
+        if graph.is_constant(value) or not value.name:
+            continue
+        wanted = asked.get(value)
+        if wanted == chosen[value] or (wanted is None and chosen[value].is_plain):
+            continue
+        return f"asks for {value.name!r} {wanted or 'row-major'}, which is {chosen[value]} here"
+    return None
 
 
 def _reason(

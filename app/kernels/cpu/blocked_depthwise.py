@@ -144,6 +144,7 @@ def row_tile(
         w = [v.load(v.at(row_weights, t * lanes)) for t in range(taps)]
         new = list(sums)
         for place, uses in sorted(columns.items()):
+
             def changed(place=place, uses=uses):
                 return column(place, uses, pointer, w, new)
 

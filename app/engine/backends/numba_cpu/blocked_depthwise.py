@@ -68,7 +68,9 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
     ends = blocked.ends(group, known)
     bias = ends.bias if ends.flags & COLUMN_BIAS else Constant(np.zeros(blocks * lanes, np.float32))
     _, down, along = window.offsets
-    scratch = Workspace(ends.buffer * 4, per_thread=True) if ends.buffer else Constant(np.zeros(1, np.float32))
+    scratch = (
+        Workspace(ends.buffer * 4, per_thread=True) if ends.buffer else Constant(np.zeros(1, np.float32))
+    )
     bands = bands_of(window.batch * blocks, window.out[1], known.threads)
     band = -(-window.out[1] // bands)
     sizes = {
@@ -98,8 +100,9 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
         ("float32*", scratch),
         *ends.operands,
     )
-    recipe, places = ends.static
-    advances = tuple((blocked.ADVANCE[p], blocked.OFFSETS[p], "float32") for p in places)
+    advances = tuple(
+        (blocked.ADVANCE[place], blocked.OFFSETS[place], "float32") for _, place in ends.epilogue.operands
+    )
     return (
         KernelCall(
             "app.kernels.cpu.blocked_depthwise:emit",
@@ -113,7 +116,7 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
                 window.stride[2],
                 _spacing(along),
                 ends.flags & ~COLUMN_BIAS,
-                recipe,
+                ends.epilogue.recipe,
                 advances,
             ),
             takes_thread=True,

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from app.engine import graph
-from app.engine.backends.numba_cpu import blocked, blocking, epilogues, windows
+from app.engine.backends.numba_cpu import blocked, blocking, windows
 from app.engine.backends.numba_cpu.windows import Window
-from app.engine.cost import flops, roofline
 from app.engine.plan import Argument, Constant, Group, KernelCall, Workspace
-from app.engine.registry import Implementation, Inplace, Known
+from app.engine.registry import Implementation, Known
 from app.kernels.cpu import winograd
-from app.kernels.cpu.winograd import SIZES
+from app.kernels.cpu.epilogue import ADVANCE
 from app.kernels.cpu.tiles import COLUMN_BIAS
+from app.kernels.cpu.winograd import SIZES
 
 Array = np.ndarray[Any, Any]
 
@@ -132,7 +132,9 @@ def _tiling(window: Window, m: int, known: Known) -> Tiling:
     m_plane = blocking.panel_row(most * vectors * lanes, 4)
     v_size = points * v_plane + beyond * v_row
     m_size = points * m_plane + beyond * vectors * lanes
-    return Tiling(high, wide, tiles, parts, v_row, v_plane, v_size, m_plane, blocking.balanced(m_size, m_size, 16))
+    return Tiling(
+        high, wide, tiles, parts, v_row, v_plane, v_size, m_plane, blocking.balanced(m_size, m_size, 16)
+    )
 
 
 def _lower(m: int) -> Callable[[Group, Known], tuple[KernelCall, ...]]:
@@ -184,7 +186,7 @@ def _lower(m: int) -> Callable[[Group, Known], tuple[KernelCall, ...]]:
             ("float32*", Workspace(work * 4, per_thread=True)),
             *ends.operands,
         )
-        places = tuple((blocked.ADVANCE[p], blocked.OFFSETS[p]) for _, p in ends.epilogue.operands)
+        places = tuple((ADVANCE[p], blocked.OFFSETS[p]) for _, p in ends.epilogue.operands)
         return (
             KernelCall(
                 "app.kernels.cpu.winograd:emit",

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from app.engine import graph
-from app.engine.cost import roofline
+from app.engine import cost, graph
 from app.engine.layout import Layout
 from app.engine.memory.storage_graph import value_bytes
 from app.engine.mincut import INFINITE, Network
@@ -59,7 +58,7 @@ def readings(group: Group, compilation: Compilation, known: Known) -> Readings:
             continue
         asked = row.layouts(group, known)
         labels = (any(v in asked for v in group.inputs), any(v in asked for v in group.outputs))
-        seconds = row.cost(group, known)
+        seconds, _ = cost.seconds(row, group, known)
         if seconds < found.seconds.get(labels, float("inf")):
             found.seconds[labels] = seconds
             found.asked[labels] = asked
@@ -96,13 +95,13 @@ def choose(compilation: Compilation, known: Known) -> Assignment:
 def _group(network: Network, group: Group, seconds: Mapping[Labels, float]) -> None:
     """Terms of one group: f(reads, writes)."""
 
-    def cost(reads: bool, writes: bool) -> int:
+    def term(reads: bool, writes: bool) -> int:
         found = seconds.get((reads, writes))
         return INFINITE >> 8 if found is None else round(found * SECOND)
 
     reads, writes = ("in", group), ("out", group)
-    both, neither = cost(True, True), cost(False, False)
-    into, out_of = cost(False, True), cost(True, False)
+    both, neither = term(True, True), term(False, False)
+    into, out_of = term(False, True), term(True, False)
     lacking = both + neither - into - out_of
     if lacking > 0:
         into, out_of = (into + lacking, out_of) if into >= out_of else (into, out_of + lacking)
@@ -154,4 +153,4 @@ def conversion(value: ir.Value, layout: Layout, compilation: Compilation, known:
     kind = graph.dtype(value)
     assert kind is not None
     moved = value_bytes(value, compilation) + layout.elements(shape) * kind.itemsize
-    return roofline(known.target, flops=0.0, nbytes=2.0 * moved, threads=known.threads)
+    return cost.roofline(known.target, flops=0.0, nbytes=2.0 * moved, threads=known.threads)

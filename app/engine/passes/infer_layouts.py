@@ -20,5 +20,5 @@ class InferLayouts:
 
     def __call__(self, compilation: Compilation) -> Compilation:
         """Write the column `layout`, and nodes that convert into the graph."""
-        known = Known(compilation.target, compilation.options.threads)
+        known = Known.of(compilation)
         return realize(compilation, choose(compilation, known))

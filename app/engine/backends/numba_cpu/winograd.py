@@ -9,22 +9,27 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from app.engine import graph
 from app.engine.backends.numba_cpu import blocked, blocking, epilogues, windows
 from app.engine.backends.numba_cpu.windows import Window
 from app.engine.cost import flops, roofline
 from app.engine.plan import Argument, Constant, Group, KernelCall, Workspace
-from app.engine.registry import Implementation, Inplace, Known
+from app.engine.registry import Implementation, Known
 from app.kernels.cpu import winograd
-from app.kernels.cpu.winograd import SIZES
 from app.kernels.cpu.tiles import COLUMN_BIAS
+from app.kernels.cpu.winograd import SIZES
 
 Array = np.ndarray[Any, Any]
 
 LIMIT = 1e-5  # relative rms error of a layer
-SECOND_CACHE = 384 * 1024  # byte of it that the sums of a block of tiles take
-LEAST = 12  # tiles of a block, below which reading the weights is what takes long
+SECOND_CACHE = 256 * 1024  # byte of it that the sums of a block of tiles take
+LEAST = 16  # tiles of a block, below which reading the weights is what takes long
+
+# Measured on Zen 3: transforms take as long as this many operations of the products for every
+# point and channel of the input and of the output.
+INPUT, OUTPUT = 19.0, 12.0
 
 
 def refusal(m: int) -> Callable[[Group, Known], str | None]:
@@ -132,7 +137,9 @@ def _tiling(window: Window, m: int, known: Known) -> Tiling:
     m_plane = blocking.panel_row(most * vectors * lanes, 4)
     v_size = points * v_plane + beyond * v_row
     m_size = points * m_plane + beyond * vectors * lanes
-    return Tiling(high, wide, tiles, parts, v_row, v_plane, v_size, m_plane, blocking.balanced(m_size, m_size, 16))
+    return Tiling(
+        high, wide, tiles, parts, v_row, v_plane, v_size, m_plane, blocking.balanced(m_size, m_size, 16)
+    )
 
 
 def _lower(m: int) -> Callable[[Group, Known], tuple[KernelCall, ...]]:
@@ -201,9 +208,33 @@ def _lower(m: int) -> Callable[[Group, Known], tuple[KernelCall, ...]]:
 
 def _cost(m: int) -> Callable[[Group, Known], float]:
     def cost(group: Group, known: Known) -> float:
-        return 1.0
+        window, lanes = windows.of_conv(group.anchor), known.target.vector_lanes
+        tiling, points = _tiling(window, m, known), (m + 2) ** 2
+        vectors = winograd.groups_of(blocked.blocks_of(window.outputs, known))
+        channels, outputs = tiling.v_row, sum(vectors) * lanes
+        # Threads that share a block of tiles transform it each.
+        again = (tiling.parts + known.threads - 1) / tiling.parts
+        each = 2.0 * window.channels * outputs + INPUT * channels * again + OUTPUT * outputs
+        share = blocking.longest_share(tiling.parts * len(vectors), known.threads)
+        definition = 2.0 * window.batch * window.pixels * window.depth * window.outputs
+        images = [v for v in (*group.inputs, *group.outputs) if v is not group.anchor.inputs[1]]
+        return roofline(
+            known.target,
+            flops=tiling.tiles * points * each * share + flops(group) - definition,
+            nbytes=sum(graph.nbytes(v) for v in images) + 4 * points * window.channels * outputs,
+            efficiency=0.9,
+            threads=known.threads,
+        )
 
     return cost
+
+
+def _inplace(group: Group, known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+    """The residual: operands of a recipe are read after the output has been stored once."""
+    epilogue = epilogues.read(group, 1)
+    assert not isinstance(epilogue, str)
+    later = [v for v, _ in epilogue.operands]
+    return tuple(pair for pair in blocked.inplace(group, known) if pair[0] not in later)
 
 
 IMPLEMENTATIONS = tuple(
@@ -214,7 +245,7 @@ IMPLEMENTATIONS = tuple(
         refusal(m),
         _lower(m),
         cost=_cost(m),
-        inplace=blocked.inplace,
+        inplace=_inplace,
         layouts=blocked.layouts,
     )
     for m in (4, 2)

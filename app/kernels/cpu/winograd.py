@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 
 from app.kernels.cpu.epilogue import lanes_run_library
 from app.kernels.cpu.expressions import Recipe
-from app.kernels.cpu.generator import _outlined
+from app.kernels.cpu.generator import outlined
 from app.kernels.cpu.instructions import Vectors, number
 from app.kernels.cpu.tiles import BETA, HIGH, LOW, RESIDUAL
 
@@ -173,7 +173,7 @@ def input_tile(lanes: int, m: int) -> Any:
         builder.ret_void()
 
     def body(_context, x, x_row, r0, r1, c0, c1, zeros, buffer, to, plane):
-        return signature, _outlined(f"input_{m}x{lanes}", write)
+        return signature, outlined(f"input_{m}x{lanes}", write)
 
     return intrinsic(body)
 
@@ -233,7 +233,7 @@ def output_tile(lanes: int, m: int) -> Any:
         builder.ret_void()
 
     def body(_context, sums, plane, buffer, bias, scalars, residual, y, row, rows, columns, flags):
-        return signature, _outlined(f"output_{m}x{lanes}", write)
+        return signature, outlined(f"output_{m}x{lanes}", write)
 
     return intrinsic(body)
 
@@ -296,7 +296,7 @@ def product_tiles(lanes: int, rows: int, vectors: int, unroll: int = 2) -> Any:
         builder.ret_void()
 
     def body(_context, a, a_row, b, k, c, step, count):
-        return signature, _outlined(f"product_{rows}x{vectors}x{lanes}", write)
+        return signature, outlined(f"product_{rows}x{vectors}x{lanes}", write)
 
     return intrinsic(body)
 

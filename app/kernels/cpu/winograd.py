@@ -33,6 +33,9 @@ POINTS = {2: (Fraction(1),), 4: (Fraction(5, 8), Fraction(3, 2))}
 # blocks; by float32 lanes of a register, of which there are 16, and 32 of the widest.
 ROWS: dict[int, tuple[tuple[int, ...], int]] = {4: ((4, 5, 6), 4), 8: ((4, 5, 6), 4), 16: ((4, 8, 12), 8)}
 
+PREFETCH = 32  # steps of the reduction ahead: weights come from the third cache or from memory
+
+# What the kernel reads from its table of sizes, in this order.
 SIZES = (
     "channels",  # of the input
     "blocks",  # of channels, of the input
@@ -187,9 +190,7 @@ def output_tile(lanes: int, m: int) -> Any:
     """
     n, a = m + 2, matrices(m)[2]
     address, size = types.CPointer(types.float32), types.int64
-    signature = types.void(
-        address, size, address, address, address, address, address, size, size, size, size
-    )
+    signature = types.void(address, size, address, address, address, address, address, size, size, size, size)
 
     def write(builder, values):
         sums, plane, buffer, bias, scalars, residual, y, row, rows, columns, flags = values
@@ -238,7 +239,7 @@ def output_tile(lanes: int, m: int) -> Any:
 
 
 def product_tiles(lanes: int, rows: int, vectors: int, unroll: int = 2) -> Any:
-    """An intrinsic that computes tiles of `rows` x `vectors * lanes` elements of a product, one below another.
+    """An intrinsic for tiles of `rows` x `vectors * lanes` elements of a product, one below another.
 
     It is called as
         multiply(a, a_row, b, k, c, step, count)
@@ -299,8 +300,6 @@ def product_tiles(lanes: int, rows: int, vectors: int, unroll: int = 2) -> Any:
 
     return intrinsic(body)
 
-
-PREFETCH = 16
 
 _LIBRARY = """\
 from numba import njit, types
@@ -388,8 +387,8 @@ def kernel(x, weights, y, bias, residual, scalars, sizes, work{operands}, begin,
                                 min(block + LINE, blocks), v, v_row, v_plane, zeros, buffer)
         own = filters - 2 * group
         vectors = 3 if own == 3 else 2
-        multiply(v, v_row, v_plane, at(weights, group * TILE * TILE * channels * 2 * LANES), channels, vectors,
-                 high_ - low, sums, m_plane)
+        matrices = at(weights, group * TILE * TILE * channels * 2 * LANES)
+        multiply(v, v_row, v_plane, matrices, channels, vectors, high_ - low, sums, m_plane)
         for i in range(min(vectors, own)):
             block = 2 * group + i
             tile = low

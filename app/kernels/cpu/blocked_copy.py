@@ -63,7 +63,6 @@ def transposed(v: Vectors, rows: list[Any]) -> list[Any]:
 
     def unpack(a: Any, b: Any, width: int, upper: int) -> Any:
         """Elements of `width` of a and b in turn, from the lower or upper half of each 128 bits."""
-
         turns = [i % 4 // width for i in range(lanes)]
         place = [i // 4 * 4 + upper * 2 + t // 2 * width + i % width for i, t in enumerate(turns)]
         return shuffle(a, b, [p + t % 2 * lanes for p, t in zip(place, turns)])

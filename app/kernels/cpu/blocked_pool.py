@@ -58,11 +58,17 @@ def emit_window(op: str, lanes: int, kh: int, kw: int) -> str:
     """
     row = WINDOWS[op]
     step = row.step.format(a="a", b="b")
-    lines = []
-    for i in range(kh):
-        for j in range(kw):
-            lines.append(f"b = load(x, place + {i} * line_step + {j} * column_step, {lanes})")
-            lines.append(f"a = {step}" if lines[1:] else "a = b")
+    taps = [(i, j) for i in range(kh) for j in range(kw)]
+    lines = [
+        f"v{k} = load(x, place + {i} * line_step + {j} * column_step, {lanes})"
+        for k, (i, j) in enumerate(taps)
+    ]
+    distance = 1
+    while distance < len(taps):  # as a tree, whose steps do not wait for each other
+        for k in range(0, len(taps) - distance, 2 * distance):
+            lines.append(f"v{k} = {row.step.format(a=f'v{k}', b=f'v{k + distance}')}")
+        distance *= 2
+    lines.append("a = v0")
     return _WINDOW.format(
         L=lanes,
         start="float32(-math.inf)" if row.start == "lowest" else f"float32({row.start})",

@@ -55,7 +55,8 @@ def _shape_refusal(group: Group) -> str | None:
         return "the weights change between runs; this one transforms them offline"
     if graph.dtype(weights) != np.float32:
         return f"weights are {graph.dtype(weights)}; this one computes float32"
-    if not np.isfinite(graph.constant(weights)).all():
+    array = graph.constant(weights)
+    if array is None or not np.isfinite(array).all():
         return f"weights {weights.name!r} are not finite"
     if bias is not None and not graph.is_constant(bias):
         return f"bias {bias.name!r} changes between runs"

@@ -120,8 +120,12 @@ def _conversions(
     network: Network, every: Mapping[Group, Readings], compilation: Compilation, known: Known
 ) -> None:
     """Terms of the values: one conversion when written blocked and read plain by any, or the reverse."""
-    writers = {v: (group, at) for group, found in every.items() for v, at in found.writes.items()}
-    writers = {v: (group, at) for v, (group, at) in writers.items() if v in group.outputs}
+    writers = {
+        v: (group, at)
+        for group, found in every.items()
+        for v, at in found.writes.items()
+        if v in group.outputs
+    }
     readers: dict[ir.Value, list[Group]] = {}
     layouts = {v: at for v, (_, at) in writers.items()}
     for group, found in every.items():

@@ -11,17 +11,20 @@ from app.kernels.cpu.tiles import CLAMP, RESIDUAL, ROW_BIAS
 # How an operand advances along a run: with the output, or not at all.
 # In blocked layouts also by lane: one vector for all pixels.
 ALONG, FIXED, LANES = "along", "fixed", "lanes"
+# The same by the place an operand of a blocked image is read at.
+ADVANCE = {"same": ALONG, "channel": LANES, "plane": LANES, "scalar": FIXED}
 CHUNK = 256  # elements of the buffer
 
 _RUN = """\
 {prelude}
-from numba import njit, types
+from numba import types
+
+from app.kernels.cpu.linking import shared
 
 T, N = types.CPointer(types.{dtype}), types.int64
 
 
-@njit(types.void(T, N, T, N, N, types.{dtype}, T, T, N, T{types}),
-      cache=True, error_model="numpy", boundscheck=False)
+@shared(types.void(T, N, T, N, N, types.{dtype}, T, T, N, T{types}))
 def run(v, v_step, y, y_step, n, bias, residual, scalars, flags, buffer{operands}):
     # y[j * y_step] = f(v[j * v_step] + bias + residual[j * y_step]), j < n.
 {fixed}
@@ -92,12 +95,14 @@ def run_library(dtype: str, recipe: Recipe, operands: tuple[tuple[str, str], ...
 
 _LANES_RUN = """\
 {prelude}
-from numba import njit, types
+from numba import types
+
+from app.kernels.cpu.linking import shared
 
 T, N = types.CPointer(types.{dtype}), types.int64
 
 
-@njit(types.void(T, N, T{types}), cache=True, error_model="numpy", boundscheck=False)
+@shared(types.void(T, N, T{types}))
 def run(y, n, buffer{operands}):
     # y[j] = f(y[j], ...), j < n.
 {fixed}

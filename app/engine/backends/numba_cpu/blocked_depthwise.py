@@ -13,6 +13,7 @@ from app.engine.layout import to_physical
 from app.engine.plan import Argument, Constant, Group, KernelCall, Workspace
 from app.engine.registry import Implementation, Known
 from app.kernels.cpu.blocked_depthwise import SIZES
+from app.kernels.cpu.epilogue import ADVANCE
 from app.kernels.cpu.tiles import COLUMN_BIAS
 
 PIXELS = 8  # accumulators of a tile, beside which a row of taps fits 16 registers
@@ -101,7 +102,7 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
         *ends.operands,
     )
     advances = tuple(
-        (blocked.ADVANCE[place], blocked.OFFSETS[place], "float32") for _, place in ends.epilogue.operands
+        (ADVANCE[place], blocked.OFFSETS[place], "float32") for _, place in ends.epilogue.operands
     )
     return (
         KernelCall(

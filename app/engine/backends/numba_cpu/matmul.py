@@ -19,8 +19,9 @@ from app.kernels.cpu.tiles import CLAMP, COLUMN_BIAS, RESIDUAL, ROW_BIAS, SCALE
 Array = np.ndarray[Any, Any]
 
 DTYPES = ("float32", "float64", "int32", "uint32", "int64", "uint64")
-BLOCK_ROWS = 192  # x blocking.DEPTH float32 of A stay in the second cache
+BLOCK_ROWS = 192  # x DEPTH float32 of A stay in the second cache
 BLOCK_PANELS = 4
+DEPTH = 512  # float32 steps of the reduction: a panel is read from the second cache as fast as from the first
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -186,11 +187,11 @@ class Blocks:
 
 def _blocks(product: Product, dtype: str, packed: bool, known: Known) -> Blocks:
     lanes = known.target.vector_lanes
-    width = tiles.columns_of(dtype, lanes)
-    depth = blocking.depth(product.k, np.dtype(dtype).itemsize)
-    if product.m <= tiles.SHAPES[lanes][0] and packed:
+    width = tiles.columns_of(dtype, lanes, tiles.WIDE)
+    depth = blocking.depth(product.k, np.dtype(dtype).itemsize, DEPTH)
+    if product.m <= tiles.WIDE[lanes][0] and packed:
         depth = max(product.k, 1)  # nothing of b is read twice: it streams
-    m = blocking.balanced(product.m, BLOCK_ROWS, tiles.SHAPES[lanes][0])
+    m = blocking.balanced(product.m, BLOCK_ROWS, tiles.WIDE[lanes][0])
     n = blocking.balanced(product.n, BLOCK_PANELS * width, width)
     while n > width and len(product.offsets) * -(-product.m // m) * -(-product.n // n) < 4 * known.threads:
         n -= width
@@ -227,7 +228,7 @@ def product_call(
 ) -> KernelCall:
     """The product of elements of this kind; a `b` that is an array, or constant, is packed here."""
     dtype, lanes = kind.name, known.target.vector_lanes
-    width = tiles.columns_of(dtype, lanes)
+    width = tiles.columns_of(dtype, lanes, tiles.WIDE)
     nothing = Constant(np.zeros(1, kind))
     flags = (
         SCALE * (added.alpha != 1.0)
@@ -252,7 +253,7 @@ def product_call(
     table = np.array([(i, j, batch * step) for batch, (i, j) in enumerate(offsets)], np.int64)
 
     sums = blocks.m * blocks.n if product.k > blocks.k or epilogue.recipe else 0
-    spare = tiles.spare(dtype, lanes)
+    spare = tiles.spare(dtype, lanes, tiles.WIDE)
     panel_row = blocking.panel_row(blocks.n, kind.itemsize)
     own = sums + spare + (0 if packed else (blocks.k + 1) * panel_row)
     units = len(offsets) * -(-product.m // blocks.m) * -(-product.n // blocks.n)
@@ -302,8 +303,8 @@ def _cost(group: Group, known: Known) -> float:
     assert kind is not None
     lanes = known.target.vector_lanes
     # What is computed: whole tiles; and wider elements take longer.
-    width = tiles.columns_of(kind.name, lanes)
-    rows = sum(max(size, 4) for _, size in tiles.row_groups(product.m, max(product.m, 1), lanes))
+    width = tiles.columns_of(kind.name, lanes, tiles.WIDE)
+    rows = sum(max(size, 4) for _, size in tiles.row_groups(product.m, max(product.m, 1), lanes, tiles.WIDE))
     wasted = rows * -(-product.n // width) * width / max(product.m * product.n, 1)
     return roofline(
         known.target,

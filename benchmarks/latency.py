@@ -1,121 +1,116 @@
-"""`make bench`: our latency beside onnxruntime's, interleaved in one process per model and thread count.
+"""`make bench`: our latency beside onnxruntime's and OpenVINO's, at batch 1 in single precision.
 
-Models are built on the spot with seeded weights (`app.samples`); any ONNX file can be given too.
-Each figure is the median; the ratio is onnxruntime over ours, so above 1 we are faster.
+Every model and thread count has a process of its own, in which all runtimes take turns on the same
+cores. Figures are medians of whole calls from Python, copies of inputs and outputs included; the
+ratio is the better of onnxruntime and OpenVINO f32 over ours, so above 1 we are faster. Input
+values and shapes are those recorded beside the model (`NAME.io.npz`), else drawn from a seed.
 """
 
 import argparse
 import json
 import multiprocessing
 import platform
-import sys
 import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
-from rich.table import Table
 
-from app import samples
-from app.engine import session
-from app.engine.benchmark import measure_in_turn, pinned
-from app.engine.exchange.onnx import export
-from app.engine.execute import Executor
-from app.engine.inputs import tensors
-from app.engine.load import load
-from app.engine.options import Bindings, Options
-from app.engine.oracle import runtime
-from app.engine.registry import load as load_registry
 from app.engine.target import host
-from app.engine.verify import compare
-from app.kernels.cpu.compiler import Compiler
 from app.settings import Settings
+from benchmarks import models
+from benchmarks.row import OURS, Request, attempt
+from benchmarks.tables import counted, latency_table, operator_table, summary
 
-DEFAULT = ("squeezenet", "mobilenetv2", "resnet50")
-
-
-def measure(path: str, threads: int, seconds: float, kernels: str) -> dict[str, Any]:
-    """One row: medians of both sides, milliseconds, and how far the outputs are apart."""
-    options = Options(threads=threads)
-    loaded = load(Path(path))
-    with tempfile.TemporaryDirectory() as scratch, pinned(threads) as cores:
-        converted = Path(scratch) / "converted.onnx"
-        export(loaded.model, converted)
-        compilation = session.canonical(loaded, host(), options, Bindings(), load_registry())
-        inputs = tensors(compilation, Bindings(), seed=0)
-        executor = Executor(session.planned(compilation, options), Compiler(Path(kernels)), cores=cores)
-        peer = runtime(converted, threads=threads, optimized=True)
-        differences = compare(peer(inputs), executor.run(inputs), tolerance=1e-3)
-        ours, theirs = measure_in_turn([lambda: executor.run(inputs), lambda: peer(inputs)], seconds)
-        executor.close()
-    return {
-        "threads": threads,
-        "ours_ms": ours.p50 * 1e3,
-        "onnxruntime_ms": theirs.p50 * 1e3,
-        "ratio": theirs.p50 / ours.p50,
-        "max_rel": max(d.max_rel for d in differences),
-        "samples": [len(ours.seconds), len(theirs.seconds)],
-    }
+PACKAGES = ("onnxruntime", "openvino", "numba", "numpy")
 
 
-def main() -> None:
-    """Print the table; write JSON where asked."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="*", default=DEFAULT, help="samples or paths of ONNX files")
-    parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
-    parser.add_argument("--seconds", type=float, default=6.0, help="per model, thread count and side")
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    kernels = str(Settings.from_environment().data.absolute() / "kernels")
-    machine = host()
-    rows: list[dict[str, Any]] = []
-    context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as scratch:
-        for name in arguments.models:
-            path = Path(name)
-            if name in samples.SAMPLES:
-                path = Path(scratch) / f"{name}.onnx"
-                path.write_bytes(samples.build(name))
-            for threads in arguments.threads:
-                if threads > machine.cores:
-                    print(
-                        f"{name}: skipped {threads} threads, the machine has {machine.cores} cores",
-                        file=sys.stderr,
-                    )
-                    continue
-                # A process of its own: no peer's thread pool or heap outlives its row.
-                with context.Pool(1) as pool:
-                    row = pool.apply(measure, (str(path), threads, arguments.seconds, kernels))
-                rows.append({"model": path.stem, **row})
-    table = Table(
-        title=f"batch 1, fp32, {machine.cpu_model}, {machine.cores} cores, {', '.join(machine.isa)}"
+def arguments_of(line: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.latency", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    for heading in ("model", "threads", "stowplan ms", "onnxruntime ms", "ratio", "max rel. difference"):
-        table.add_column(heading, justify="left" if heading == "model" else "right")
-    for row in rows:
-        table.add_row(
-            row["model"],
-            str(row["threads"]),
-            f"{row['ours_ms']:.2f}",
-            f"{row['onnxruntime_ms']:.2f}",
-            f"{row['ratio']:.2f}x",
-            f"{row['max_rel']:.1e}",
-        )
-    console = Console()
-    console.print(table)
-    for threads in arguments.threads:
-        ratios = [r["ratio"] for r in rows if r["threads"] == threads]
-        if ratios:
-            console.print(f"geometric mean, {threads} threads: {np.exp(np.mean(np.log(ratios))):.2f}x")
+    parser.add_argument("names", nargs="*", default=models.DEFAULT, help="names, or paths of ONNX files")
+    parser.add_argument("--models", type=Path, nargs="*", default=models.FOLDERS, help="folders to look in")
+    parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
+    parser.add_argument("--seconds", type=float, default=6.0, help="per model, thread count and runtime")
+    parser.add_argument("--operators", action="store_true", help="also print the slowest steps")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    return parser.parse_args(line)
+
+
+def main(line: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    arguments = arguments_of(line)
+    machine, console = host(), Console(width=150)
+    kernels = Settings.from_environment().data.absolute() / "kernels"
+    rows: list[dict[str, Any]] = []
+    missing: list[str] = []
+    missing += [
+        f"{n} threads: the machine has {machine.cores} cores" for n in arguments.threads if n > machine.cores
+    ]
+    counts = [n for n in arguments.threads if n <= machine.cores]
+    with tempfile.TemporaryDirectory() as scratch:
+        for number, name in enumerate(arguments.names, start=1):
+            found = models.find(name, arguments.models, Path(scratch))
+            if found.path is None:
+                missing.append(f"{found.name}: {found.reason}")
+                continue
+            for threads in counts:
+                request = Request(
+                    found.path, threads, arguments.seconds, kernels, operators=arguments.operators
+                )
+                row = _in_own_process(request)
+                place = f"[{number}/{len(arguments.names)}] {found.name}, {counted(threads)}"
+                if isinstance(row, str):
+                    missing.append(f"{found.name}, {counted(threads)}: {row}")
+                    console.print(f"{place}: {row}", markup=False, highlight=False)
+                    continue
+                rows.append({"model": found.name, **row})
+                told = f"{row['milliseconds'][OURS]:.3f} ms, "
+                told += f"{row['ratio']:.2f}x of {row['better']}" if row["better"] else "no peer runs it"
+                console.print(f"{place}: {told}", markup=False, highlight=False)
+    title = f"batch 1, {machine.cpu_model}, {machine.cores} cores, {', '.join(machine.isa)}"
+    console.print(latency_table(rows, title))
+    for row in rows if arguments.operators else ():
+        console.print(operator_table(row))
+    for text in [*summary(rows), *(f"not measured: {m}" for m in missing)]:
+        console.print(text, markup=False, highlight=False)
     if arguments.json:
         facts = {
             "machine": machine.cpu_model,
             "isa": machine.isa,
             "python": platform.python_version(),
+            "versions": {p: _version(p) for p in PACKAGES},
             "rows": rows,
+            "missing": missing,
         }
         arguments.json.write_text(json.dumps(facts, indent=1) + "\n")
+
+
+def _in_own_process(request: Request) -> dict[str, Any] | str:
+    """A row, or why there is none. No peer's thread pool or heap outlives its row.
+
+    A peer that crashes on a specialized model gets the file as it is.
+    """
+    for form in (request, replace(request, specialize=False)):
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+            try:
+                return pool.submit(attempt, form).result()
+            except BrokenProcessPool:
+                continue
+    return "its process died"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 if __name__ == "__main__":

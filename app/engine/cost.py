@@ -1,16 +1,21 @@
-"""Predicted time of a step: the roofline model over the described machine.
+"""Time of a step: from the timings table where it was measured, else by the roofline model.
 
 Source: Williams, Waterman and Patterson, 2009, "Roofline: an insightful visual performance model".
 """
 
+import json
 import math
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from app.engine import graph
 from app.engine.plan import Group
 from app.engine.target import Target
+
+if TYPE_CHECKING:
+    from app.engine.registry import Implementation, Known
 
 
 def roofline(
@@ -69,3 +74,58 @@ _FLOPS: Mapping[str, Callable[[ir.Node], float]] = {
     "MatMulInteger": _matmul,
     "Gemm": _matmul,
 }
+
+
+def seconds(row: "Implementation", group: Group, known: "Known") -> tuple[float, str | None]:
+    """Time of a group computed by a row, and the tuning that measured best; None when predicted."""
+    best: tuple[float, str | None] | None = None
+    if known.timings:
+        name = signature(group)
+        for tuning in row.tunings:
+            found = known.timings.get(_key(row.name, tuning, known, name))
+            if found is not None and (best is None or found < best[0]):
+                best = found, tuning
+    return best or (row.cost(group, known), None)
+
+
+def key(row: str, group: Group, known: "Known") -> str:
+    """Where the timings table holds a row's time for a group, with the tuning of `known`."""
+    return _key(row, known.tuning, known, signature(group))
+
+
+def _key(row: str, tuning: str, known: "Known", name: str) -> str:
+    return f"{row}{':' if tuning else ''}{tuning} x{known.threads} {name}"
+
+
+def signature(group: Group) -> str:
+    """What the time of a group depends on: operators, attributes, shapes, types and wiring."""
+    numbers: dict[ir.Value, int] = {}
+
+    def reference(value: ir.Value | None) -> str:
+        if value is None:
+            return ""
+        if value in numbers:
+            return str(numbers[value])
+        numbers[value] = len(numbers)
+        kind = "const " if graph.is_constant(value) else ""
+        return f"{numbers[value]}={kind}{graph.dtype(value)}{list(graph.shape(value) or ())}"
+
+    rows = [
+        [
+            node.op_type,
+            {k: v.value for k, v in sorted(node.attributes.items()) if v.type in _SCALARS},
+            [reference(v) for v in node.inputs],
+            [reference(v) for v in node.outputs],
+        ]
+        for node in group.nodes
+    ]
+    return json.dumps(rows, separators=(",", ":"), default=list)
+
+
+_SCALARS = (
+    ir.AttributeType.INT,
+    ir.AttributeType.FLOAT,
+    ir.AttributeType.STRING,
+    ir.AttributeType.INTS,
+    ir.AttributeType.FLOATS,
+)

@@ -30,6 +30,14 @@ class Segment:
     rows: tuple[tuple[int, int], ...]  # of each step, half-open rows of the stretch
     host: Callable[[], None] | None = None
 
+    @property
+    def work(self) -> Callable[[], None]:
+        """What runs all of it."""
+        if self.stretch is not None:
+            return self.stretch.run
+        assert self.host is not None
+        return self.host
+
 
 def aligned(nbytes: int) -> Array:
     """Zeroed bytes that start on a cache line."""
@@ -78,6 +86,9 @@ class Executor:
         self._kernels = kernels
         self._walk = compile_walk()
         self._segments = self._bind()
+        self._work = [s.work for s in self._segments]
+        self._inputs = {v.name or "": (v, self._place(v)) for v in self._model.inputs}
+        self._outputs = {v.name or "": (v, self._place(v)) for v in self._model.outputs}
         self._held = self._holdings() if poison else {}
 
     def close(self) -> None:
@@ -96,50 +107,42 @@ class Executor:
 
     def feed(self, inputs: Mapping[str, object]) -> None:
         """Copy inputs to where the program reads them."""
-        planned = {v.name or "": v for v in self._model.inputs}
         for name in inputs:
-            if name not in planned:
+            if name not in self._inputs:
                 raise InputError(
-                    f"input {name!r} is unknown; the model has {list(planned)}", pointer=f"/inputs/{name}"
+                    f"input {name!r} is unknown; the model has {list(self._inputs)}",
+                    pointer=f"/inputs/{name}",
                 )
         self._host.clear()
-        for name, value in planned.items():
+        for name, (value, place) in self._inputs.items():
             if name not in inputs:
                 raise InputError(f"input {name!r} is missing", pointer=f"/inputs/{name}")
-            if graph.is_dynamic(value):
+            if place is None:
                 self._host[value] = inputs[name]
                 continue
             given = np.asarray(inputs[name])
-            expected, kind = graph.static_shape(value), graph.dtype(value)
-            if given.shape != expected or given.dtype != kind:
+            if given.shape != place.shape or given.dtype != place.dtype:
                 raise InputError(
-                    f"input {name!r}: expected {kind}{list(expected)}, "
+                    f"input {name!r}: expected {place.dtype}{list(place.shape)}, "
                     f"found {given.dtype}{list(given.shape)}",
                     pointer=f"/inputs/{name}",
                 )
-            np.copyto(self.array(value), given)
+            np.copyto(place, given)
 
     def step(self) -> None:
         """Run all steps on the inputs that were fed."""
         if self._poison:
             self._run_poisoned()
             return
-        for segment in self._segments:
-            if segment.stretch is not None:
-                segment.stretch.run()
-            else:
-                assert segment.host is not None
-                segment.host()
+        for work in self._work:
+            work()
 
     def fetch(self) -> dict[str, object]:
         """Copies of the outputs."""
-        found: dict[str, object] = {}
-        for value in self._model.outputs:
-            if value in self._host:
-                found[value.name or ""] = self._host[value]
-            else:
-                found[value.name or ""] = self.array(value).copy()
-        return found
+        return {
+            name: self._host[value] if place is None else place.copy()
+            for name, (value, place) in self._outputs.items()
+        }
 
     def array(self, value: ir.Value) -> Array:
         """A value's memory as an array of its shape and dtype."""
@@ -149,17 +152,19 @@ class Executor:
         base, offset = self._memory(value)
         return base[offset : offset + nbytes].view(kind).reshape(graph.static_shape(value))
 
+    def _place(self, value: ir.Value) -> Array | None:
+        """The memory of an input or output; None for what is an object of the host."""
+        return None if graph.is_dynamic(value) else self.array(value)
+
     def step_seconds(self) -> list[float]:
         """Seconds of every step in one run, from the time stamp counter after each row."""
         seconds = [0.0] * len(self.program.steps)
         for segment in self._segments:
             started = time.perf_counter()
+            segment.work()
             if segment.stretch is None:
-                assert segment.host is not None
-                segment.host()
                 seconds[segment.first] = time.perf_counter() - started
                 continue
-            segment.stretch.run()
             elapsed = time.perf_counter() - started
             shares = _shares(segment, segment.stretch)
             for index, share in zip(range(segment.first, segment.last), shares, strict=True):
@@ -280,8 +285,7 @@ class Executor:
                 if segment.stretch is not None:
                     segment.stretch.run(first, last)
                 else:
-                    assert segment.host is not None
-                    segment.host()
+                    segment.work()
 
 
 def _shares(segment: Segment, stretch: Stretch) -> list[float]:

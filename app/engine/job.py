@@ -38,7 +38,7 @@ ARTIFACTS = (
     "report.html",
     "outputs.npz",  # only when inputs were given
 )
-PHASES = ("load", "canonicalize", "plan", "compile", "verify", "benchmark", "report")
+PHASES = ("load", "canonicalize", "tune", "plan", "compile", "verify", "benchmark", "report")
 NO_FILES: Mapping[str, Path] = {}
 
 Json = dict[str, Any]
@@ -126,12 +126,17 @@ def optimize(
         compilation = session.canonical(
             loaded, target, options, bindings, load_registry(), _part("canonicalize", progress)
         )
+        compiler = Compiler(kernels)
+        if measures:
+            compilation = session.tuned(
+                compilation, options, compiler, lambda done, total: progress("tune", done, total)
+            )
         fused = session.planned(compilation, options, _part("plan", progress))
         plain = session.planned(compilation, dataclasses.replace(options, fuse=False))
         exported = folder / "optimized.onnx"
         export(compilation.model, exported)
         inputs = tensors(compilation, bindings, options.seed)
-        run = _Run(fused, plain, converted, exported, inputs, Compiler(kernels), progress)
+        run = _Run(fused, plain, converted, exported, inputs, compiler, progress)
         verification = run.verify(runs_here) if options.verify else None
         measured = run.benchmark(options.benchmark_seconds) if measures else None
         if bindings.tensors and runs_here:

@@ -44,6 +44,19 @@ class Layout:
         outer = tuple(-(-shape[axis] // lanes.get(axis, 1)) for axis in self.order)
         return outer + tuple(n for _, n in self.blocks)
 
+    def is_same_bytes(self, shape: Sequence[int]) -> bool:
+        """Whether a tensor of this logical shape lies as in row-major order."""
+        parts = [(axis, 0) for axis in self.order] + [(axis, 1) for axis, _ in self.blocks]
+        physical = self.physical_shape(shape)
+        wide = [part for part, extent in zip(parts, physical) if extent > 1]
+        return wide == sorted(wide) and math.prod(physical) == math.prod(shape)
+
+    def __str__(self) -> str:
+        letters = "NCHW" if len(self.order) == 4 else "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+        return "".join(letters[a] for a in self.order) + "".join(
+            f"{lanes}{letters[axis].lower()}" for axis, lanes in self.blocks
+        )
+
     def elements(self, shape: Sequence[int]) -> int:
         """Elements that a tensor of this logical shape takes, padding included."""
         return math.prod(self.physical_shape(shape))

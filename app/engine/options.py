@@ -20,6 +20,10 @@ class Options:
         tolerance: largest difference allowed, as a fraction of the output's maximum.
         seed: of the random inputs used where none are given.
         threads: of the executor.
+        fast_algorithms: whether products may be computed with fewer multiplications (Winograd,
+            Strassen), where their error, measured on the weights, is far inside the tolerance.
+        autotune: whether implementations are measured on this machine before they are chosen; it
+            takes a target that is this machine.
         benchmark_seconds: upper limit for the samples of one measurement.
     """
 
@@ -30,6 +34,8 @@ class Options:
     tolerance: float = 1e-4
     seed: int = 0
     threads: int = 1
+    fast_algorithms: bool = True
+    autotune: bool = True
     benchmark_seconds: float = 2.0
 
 

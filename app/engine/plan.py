@@ -248,6 +248,7 @@ class Compilation:
     records: tuple[Record, ...] = ()
     decisions: tuple[Decision, ...] = ()
     notes: tuple[str, ...] = ()
+    timings: Mapping[str, float] = field(default_factory=dict)  # measured, see `cost.key`
 
     @property
     def graph(self) -> ir.Graph:

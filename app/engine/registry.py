@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import onnx_ir as ir
 
 from app.engine.layout import Layout
-from app.engine.plan import Call, Group
+from app.engine.plan import Call, Compilation, Group
 from app.engine.target import Target
 
 OpId: TypeAlias = tuple[str, str]  # (domain, operator)
@@ -21,10 +21,33 @@ OpId: TypeAlias = tuple[str, str]  # (domain, operator)
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a predicate may see besides the group itself; values carry their shapes and dtypes."""
+    """What a row may see besides the group itself; values carry their shapes and dtypes.
+
+    Attributes:
+        fast_algorithms: whether products may be computed with fewer multiplications (Winograd, Strassen).
+        tolerance: largest error of an output that the job allows, as a fraction of its maximum.
+        timings: measured seconds, see `app.engine.cost.key`.
+        tuning: which of the row's `tunings` is meant; empty for the one that is predicted best.
+    """
 
     target: Target
     threads: int = 1
+    fast_algorithms: bool = True
+    tolerance: float = 1e-4
+    timings: Mapping[str, float] = field(default_factory=dict)
+    tuning: str = ""
+
+    @classmethod
+    def of(cls, compilation: Compilation) -> "Known":
+        """What the rows of a compilation may see."""
+        options = compilation.options
+        return cls(
+            compilation.target,
+            options.threads,
+            options.fast_algorithms,
+            options.tolerance,
+            compilation.timings,
+        )
 
 
 Unless: TypeAlias = Callable[[Group, Known], str | None]
@@ -92,6 +115,7 @@ class Implementation:
         layouts: the layouts that it asks of the group's inputs and gives its outputs; values that
             are not named are row-major. Padded lanes may hold anything: no kernel lets them reach a
             valid element, and what a kernel leaves in them is undefined.
+        tunings: names of the ways to cut the work that are worth measuring, see `Known.tuning`.
         rank: of two that apply and cost the same, the lower wins.
     """
 
@@ -104,6 +128,7 @@ class Implementation:
     inplace: Inplace = no_pairs
     views: Inplace = no_pairs
     layouts: Layouts = all_plain
+    tunings: tuple[str, ...] = ("",)
     rank: int = 0
     domain: str = ""
 

@@ -1,10 +1,10 @@
 """From a model to something that runs, in this process."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from app.engine import pipeline, program
+from app.engine import pipeline, program, tuning
 from app.engine.execute import Executor
 from app.engine.load import Loaded, load
 from app.engine.options import Bindings, Options
@@ -22,7 +22,7 @@ from app.engine.plan import Compilation
 from app.engine.program import Program
 from app.engine.registry import Registry
 from app.engine.registry import load as load_registry
-from app.engine.target import Target, host
+from app.engine.target import Target, host, is_host
 from app.kernels.cpu.compiler import Compiler
 
 FRONT: tuple[Pass, ...] = (InferTypes(), Canonicalize())
@@ -33,8 +33,8 @@ def back(options: Options) -> tuple[Pass, ...]:
     return (
         Partition(),
         Fuse(enabled=options.fuse),
-        InferStorage(),
         InferLayouts(),
+        InferStorage(),
         SelectImplementations(),
         Order(),
         PlanMemory(),
@@ -54,9 +54,27 @@ def canonical(
     return pipeline.run(compilation, FRONT, progress)
 
 
+def tuned(
+    compilation: Compilation,
+    options: Options,
+    compiler: Compiler,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Compilation:
+    """The compilation with measured seconds of what may compute its groups; runs kernels.
+
+    Without `options.autotune`, or for a target that is not this machine, it stays as it is.
+    """
+    if not options.autotune or not is_host(compilation.target, host()):
+        return compilation
+    started = dataclasses.replace(compilation, model=compilation.model.clone(), options=options)
+    groups = pipeline.run(started, (Partition(), Fuse(enabled=options.fuse)), silent)
+    return dataclasses.replace(compilation, timings=tuning.measure(groups, compiler, progress))
+
+
 def planned(compilation: Compilation, options: Options, progress: Progress = silent) -> Program:
     """The program of a canonical graph under these options; the graph is left as it is."""
-    started = dataclasses.replace(compilation, options=options)
+    # Passes insert conversions: they work on a copy.
+    started = dataclasses.replace(compilation, model=compilation.model.clone(), options=options)
     return program.build(pipeline.run(started, back(options), progress))
 
 
@@ -77,7 +95,8 @@ class Session:
         poison: bool = False,
     ) -> None:
         loaded = load(path)
-        self.compilation = canonical(loaded, target or host(), options, bindings, load_registry())
+        compilation = canonical(loaded, target or host(), options, bindings, load_registry())
+        self.compilation = tuned(compilation, options, kernels)
         self.program = planned(self.compilation, options)
         self._executor = Executor(self.program, kernels, poison=poison)
 

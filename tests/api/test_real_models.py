@@ -10,7 +10,7 @@ import pytest
 
 from app.cli import main
 from app.client import Client
-from tests.engine.test_models import recorded
+from benchmarks.models import recorded
 from tests.jobs.service import ROOT, Served, serve
 
 TOLERANCE = 1e-4  # of the output's maximum

@@ -9,8 +9,8 @@ import pytest
 
 from app.engine import graph
 from app.engine.plan import Compilation
+from benchmarks.models import bindings_of, recorded
 from tests.engine.canonical import assert_same_outputs, canonical, exported, runtime
-from tests.engine.test_models import bindings_of, recorded
 
 TOLERANCE = 1e-4  # of each output's maximum
 # The most nodes that the canonical graph may have: what a study of these files found possible.

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from app.engine.exchange.onnx import export
-from app.engine.options import Bindings, Options
+from app.engine.options import Options
 from app.engine.oracle import runtime
 from app.engine.session import Session
 from app.kernels.cpu.compiler import Compiler
+from benchmarks.models import bindings_of, recorded
 
 # Outputs are compared with the recorded ones, as a fraction of each output's maximum.
 TOLERANCE = 1e-4
@@ -40,25 +41,6 @@ MODELS = (
     "tashkeel_rawi_v3_int8",
     "ultraface_rfb320",
 )
-
-
-def recorded(folder: Path, name: str) -> list[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
-    """(inputs, outputs) of every recorded case."""
-    found: dict[str, tuple[dict[str, np.ndarray], dict[str, np.ndarray]]] = {}
-    with np.load(folder / f"{name}.io.npz") as arrays:
-        for key in arrays.files:
-            *case, side, value = (
-                key.split("__", 2) if key.startswith("case") else ("case0", *key.split("__", 1))
-            )
-            inputs, outputs = found.setdefault(case[0], ({}, {}))
-            (inputs if side == "in" else outputs)[value] = arrays[key]
-    return list(found.values())
-
-
-def bindings_of(inputs: dict[str, np.ndarray]) -> Bindings:
-    """Shapes of a case; integer scalars are bound to their values, as a caller would."""
-    scalars = {k: v.item() for k, v in inputs.items() if v.ndim == 0 and v.dtype.kind in "iub"}
-    return Bindings(shapes={k: v.shape for k, v in inputs.items()}, values=scalars)
 
 
 @pytest.mark.parametrize("fuse", [True, False], ids=["fused", "unfused"])

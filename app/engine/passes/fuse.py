@@ -68,7 +68,7 @@ class _Work:
             {n: i for i, n in enumerate(nodes)},
             graph.readers(compilation.graph),
             frozenset(compilation.graph.outputs),
-            Known(compilation.target, compilation.options.threads),
+            Known.of(compilation),
         )
 
     def is_elementwise(self, node: ir.Node) -> bool:

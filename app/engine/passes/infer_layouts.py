@@ -1,26 +1,24 @@
-"""Layout of every value."""
+"""Layout of every value, and the conversions between them."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from app.engine import graph
-from app.engine.layout import Layout, plain
+from app.engine.layouts.choice import choose
+from app.engine.layouts.realize import realize
 from app.engine.plan import Compilation
+from app.engine.registry import Known
 
 
 @dataclass(frozen=True)
 class InferLayouts:
-    """Every implementation so far reads and writes row-major order."""
+    """Choose the layouts that implementations read and write, at the least predicted cost."""
 
     name: ClassVar[str] = "infer_layouts"
-    reads: ClassVar[tuple[str, ...]] = ()
-    writes: ClassVar[tuple[str, ...]] = ("layout",)
-    keeps: ClassVar[tuple[str, ...]] = ("partition", "fusion", "storage", "dispatch")
+    reads: ClassVar[tuple[str, ...]] = ("partition", "fusion")
+    writes: ClassVar[tuple[str, ...]] = ("partition", "fusion", "layout")
+    keeps: ClassVar[tuple[str, ...]] = ("partition", "fusion")
 
     def __call__(self, compilation: Compilation) -> Compilation:
-        """Write the column `layout`; a value of unknown rank has the layout of a scalar."""
-        layout: dict[object, Layout] = {
-            value: plain(len(value.shape) if value.shape is not None else 0)
-            for value in graph.values(compilation.graph)
-        }
-        return compilation.with_plan(layout=layout)
+        """Write the column `layout`, and nodes that convert into the graph."""
+        known = Known.of(compilation)
+        return realize(compilation, choose(compilation, known))

@@ -20,7 +20,7 @@ class InferStorage:
     name: ClassVar[str] = "infer_storage"
     reads: ClassVar[tuple[str, ...]] = ("partition", "fusion")
     writes: ClassVar[tuple[str, ...]] = ("storage", "dispatch")
-    keeps: ClassVar[tuple[str, ...]] = ("partition", "fusion")
+    keeps: ClassVar[tuple[str, ...]] = ("partition", "fusion", "layout")
 
     def __call__(self, compilation: Compilation) -> Compilation:
         """Write the columns `storage` and `dispatch`."""

@@ -27,7 +27,7 @@ class Partition:
 
     def __call__(self, compilation: Compilation) -> Compilation:
         """Write the column `partition`."""
-        known = Known(compilation.target, compilation.options.threads)
+        known = Known.of(compilation)
         partition: dict[ir.Node, Subgraph] = {}
         index: dict[tuple[str, int], Subgraph] = {}
         level: dict[ir.Node, int] = {}

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from app.engine import cost, graph
 from app.engine.errors import KernelError
 from app.engine.memory.alias import AliasClasses
 from app.engine.memory.storage_graph import view_classes, view_refusal
@@ -26,7 +27,7 @@ class SelectImplementations:
 
     def __call__(self, compilation: Compilation) -> Compilation:
         """Write the column `implementation`, and a decision per group."""
-        known = Known(compilation.target, compilation.options.threads)
+        known = Known.of(compilation)
         views = view_classes(compilation)
         chosen: dict[Group, Choice] = {}
         decisions: list[Decision] = []
@@ -49,13 +50,14 @@ def choose(
     backend = partition[group.anchor].backend
     alternatives: list[Mapping[str, object]] = []
     accepted: list[tuple[float, int, Implementation]] = []
+    tunings: dict[str, str | None] = {}
     for row in compilation.registry.candidates(group.op, compilation.target.backends):
-        reason = row.unless(group, known)
+        reason = row.unless(group, known) or _misfit(row, group, compilation, known)
         if reason is None:
             reason = next((r for pair in row.views(group, known) if (r := view_refusal(*pair, views))), None)
         seconds = None
         if reason is None:
-            seconds = row.cost(group, known)
+            seconds, tunings[row.name] = cost.seconds(row, group, known)
             if row.backend == backend:
                 accepted.append((seconds, row.rank, row))
         alternatives.append({"name": row.name, "backend": row.backend, "seconds": seconds, "reason": reason})
@@ -69,11 +71,29 @@ def choose(
     pairs = row.views(group, known)
     for pair in pairs:
         views.merge(*pair)
-    calls = row.lower(group, known)
-    choice = Choice(row, calls, row.inplace(group, known), seconds, pairs)
+    tuning = tunings[row.name]
+    facts = replace(known, tuning=tuning or "")
+    choice = Choice(row, row.lower(group, facts), row.inplace(group, facts), seconds, pairs)
     others = tuple(a for a in alternatives if a["name"] != row.name)
-    decision = Decision(group.name, group.op, row.name, _reason(row, seconds, accepted, others), others)
+    decision = Decision(
+        group.name, group.op, row.name, _reason(row, seconds, accepted, others, tuning), others
+    )
     return choice, decision
+
+
+def _misfit(row: Implementation, group: Group, compilation: Compilation, known: Known) -> str | None:
+    """Why a row does not read and write the layouts that were chosen; None when it does."""
+    chosen = compilation.plan.layout
+    assert chosen is not None
+    asked = row.layouts(group, known)
+    for value in (*group.inputs, *group.outputs):
+        if graph.is_constant(value) or not value.name:
+            continue
+        wanted = asked.get(value)
+        if wanted == chosen[value] or (wanted is None and chosen[value].is_plain):
+            continue
+        return f"asks for {value.name!r} {wanted or 'row-major'}, which is {chosen[value]} here"
+    return None
 
 
 def _reason(
@@ -81,10 +101,12 @@ def _reason(
     seconds: float,
     accepted: list[tuple[float, int, Implementation]],
     others: tuple[Mapping[str, object], ...],
+    tuning: str | None,
 ) -> str:
     if row.op == "*":
         refused = [f"{o['name']}: {o['reason']}" for o in others if o["reason"]]
         return "; ".join(refused) or "no other backend has a row for this operator"
+    how = "predicted" if tuning is None else f"measured{' with ' + tuning if tuning else ''}"
     if len(accepted) == 1:
-        return "the only implementation that applies"
-    return f"predicted {seconds * 1e6:.3g} us, the least of {len(accepted)}"
+        return f"the only implementation that applies; {how} {seconds * 1e6:.3g} us"
+    return f"{how} {seconds * 1e6:.3g} us, the least of {len(accepted)}"

@@ -65,13 +65,16 @@ class Compiler:
     Args:
         cache: folder for machine code and generated modules; anybody who can write to it can
             run code here, so it must be the service's own.
+
+    Attributes:
+        folder: the part of it that belongs to the kernels of this version.
     """
 
     def __init__(self, cache: Path) -> None:
-        self._folder = cache / source_hash()
-        self._generated = self._folder / "generated"
+        self.folder = cache / source_hash()
+        self._generated = self.folder / "generated"
         self._generated.mkdir(parents=True, exist_ok=True)
-        numba.config.CACHE_DIR = str(self._folder)
+        numba.config.CACHE_DIR = str(self.folder)
         self._kernels: dict[tuple[object, ...], CompiledKernel] = {}
 
     def compile(

@@ -11,6 +11,8 @@ from app.kernels.cpu.tiles import CLAMP, RESIDUAL, ROW_BIAS
 # How an operand advances along a run: with the output, or not at all.
 # In blocked layouts also by lane: one vector for all pixels.
 ALONG, FIXED, LANES = "along", "fixed", "lanes"
+# The same by the place an operand of a blocked image is read at.
+ADVANCE = {"same": ALONG, "channel": LANES, "plane": LANES, "scalar": FIXED}
 CHUNK = 256  # elements of the buffer
 
 _RUN = """\

@@ -190,7 +190,7 @@ def tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4, chain
 
     def body(_context, a, a_row, a_k, m, b, b_k, k, ahead, ahead_k, c, c_row, sums, sums_row, row_bias, row_bias_step,
              column_bias, residual, residual_row, scalars, flags):  # fmt: skip
-        return signature, _outlined(f"tile_{dtype}_{rows}x{columns}x{lanes}", write)
+        return signature, outlined(f"tile_{dtype}_{rows}x{columns}x{lanes}", write)
 
     return intrinsic(body)
 
@@ -283,12 +283,12 @@ def taps_tile(dtype: str, lanes: int, rows: int, columns: int) -> Any:
 
     def body(_context, x, x_row, offsets, weights, taps, m, y, y_row, last_y, residual, residual_row,
              last_residual, bias, scalars, flags):  # fmt: skip
-        return signature, _outlined(f"taps_{dtype}_{rows}x{columns}x{lanes}", write)
+        return signature, outlined(f"taps_{dtype}_{rows}x{columns}x{lanes}", write)
 
     return intrinsic(body)
 
 
-def _outlined(name: str, write: Any) -> Any:
+def outlined(name: str, write: Any) -> Any:
     """Code for a call of a function of its own, so that registers are allotted to it alone."""
 
     def generate(context, builder, _signature, values):

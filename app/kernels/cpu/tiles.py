@@ -63,3 +63,43 @@ def pack_columns(b: Array, width: int) -> Array:
     wide = np.zeros((*batch, k, panels * width), b.dtype)
     wide[..., :n] = b
     return np.ascontiguousarray(np.moveaxis(wide.reshape(*batch, k, panels, width), -2, -3))
+
+
+def block_groups(blocks: int, wide: int) -> list[tuple[int, int]]:
+    """(first block, blocks) of every tile over output channels: `wide` each, three rather than one left."""
+    groups, first = [], 0
+    while first < blocks:
+        left = blocks - first
+        size = min(left, 3) if left == 3 or left < wide else wide
+        groups.append((first, size))
+        first += size
+    return groups
+
+
+def pack_blocks(weights: Array, lanes: int, wide: int, part: int, chunks: list[tuple[int, int]]) -> Array:
+    """Weights of a convolution over blocked images in the order of use.
+
+    Args:
+        weights: T[outputs, channels, taps].
+        lanes: channels of a block of the output.
+        wide: see `block_groups`.
+        part: blocks of output channels that are grouped together.
+        chunks: (first, count) channels of each chunk of the reduction.
+
+    Returns:
+        for each group of blocks, each chunk: [taps, channels, blocks * lanes], one after the other;
+        absent output channels are zeros.
+    """
+    outputs, channels, taps = weights.shape
+    blocks = -(-outputs // lanes)
+    whole = np.zeros((blocks * lanes, channels, taps), weights.dtype)
+    whole[:outputs] = weights
+    panels = [
+        whole[(start + first) * lanes : (start + first + size) * lanes, c : c + count]
+        .transpose(2, 1, 0)
+        .ravel()
+        for start in range(0, blocks, part)
+        for first, size in block_groups(min(part, blocks - start), wide)
+        for c, count in chunks
+    ]
+    return np.concatenate(panels)

@@ -18,15 +18,13 @@ from app.engine.backends.numba_cpu.epilogues import Epilogue
 from app.engine.layout import Layout, blocked, to_physical
 from app.engine.plan import Argument, Constant, Group
 from app.engine.registry import Known
-from app.kernels.cpu.epilogue import ALONG, CHUNK, FIXED, LANES
+from app.kernels.cpu.epilogue import ADVANCE, CHUNK, LANES
 from app.kernels.cpu.tiles import CLAMP, COLUMN_BIAS, RESIDUAL
 
 Array = np.ndarray[Any, Any]
 
-# How an operand of a recipe advances along the pixels of a block, by the place it is read at, and
-# where it begins: an offset in terms of `place` (of the output), `block` (of channels), `plane`
-# (image times blocks plus block).
-ADVANCE = {"same": ALONG, "channel": LANES, "plane": LANES, "scalar": FIXED}
+# Where an operand of a recipe begins, by the place it is read at: an offset in terms of `place` (of
+# the output), `block` (of channels), `plane` (image times blocks plus block).
 OFFSETS = {"same": "place", "channel": "block * LANES", "plane": "plane * LANES", "scalar": "0"}
 
 
@@ -162,5 +160,8 @@ def _operand(value: ir.Value, place: str, known: Known) -> Argument:
 
 
 def inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
-    """Operands of the epilogue that the output may overwrite."""
-    return epilogues.inplace(group, 1)
+    """The residual, which a tile adds before it stores; a recipe reads its operands after that."""
+    epilogue = epilogues.read(group, 1)
+    assert not isinstance(epilogue, str)
+    later = {v for v, _ in epilogue.operands}
+    return tuple(pair for pair in epilogues.inplace(group, 1) if pair[0] not in later)

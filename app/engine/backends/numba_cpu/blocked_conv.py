@@ -1,0 +1,335 @@
+"""Rows of dense and grouped convolutions over blocked images."""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine import graph
+from app.engine.backends.numba_cpu import blocked, blocking, windows
+from app.engine.backends.numba_cpu.windows import Window
+from app.engine.cost import flops, roofline
+from app.engine.layout import Layout
+from app.engine.plan import Argument, Constant, Group, KernelCall, Workspace
+from app.engine.registry import Implementation, Known
+from app.kernels.cpu import tiles
+from app.kernels.cpu.blocked_conv import SIZES, rows_of
+
+Array = np.ndarray[Any, Any]
+
+DEPTH = 320  # steps of the reduction whose panel of two vectors stays in the first cache
+INPUTS = 192 * 1024  # byte of a strip's input in a chunk that stay in the second
+
+
+def refusal(group: Group, known: Known) -> str | None:
+    """What no direct convolution over blocked outputs computes."""
+    reason = blocked.refusal(group, known)
+    if reason is not None:
+        return reason
+    weights, bias = group.anchor.inputs[1], graph.input_at(group.anchor, 2)
+    assert weights is not None
+    for value in (weights, bias):
+        if value is not None and not graph.is_constant(value):
+            return f"{value.name!r} changes between runs; this one packs it offline"
+    window, lanes = windows.of_conv(group.anchor), known.target.vector_lanes
+    if window.groups > 1 and (window.channels % lanes or window.outputs % lanes):
+        return f"{window.channels} to {window.outputs} channels per group, not whole blocks of {lanes}"
+    return None
+
+
+def _stem_refusal(group: Group, known: Known) -> str | None:
+    reason = refusal(group, known)
+    if reason is not None:
+        return reason
+    if windows.of_conv(group.anchor).groups > 1:
+        return "groups of channels; a stem has one"
+    epilogue = blocked.ends(group, known).epilogue
+    x = group.anchor.inputs[0]
+    if x is epilogue.residual or any(v is x for v, _ in epilogue.operands):
+        return "the input is an operand of what follows, which reads blocks"
+    return None
+
+
+def _stem_layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
+    return {v: at for v, at in blocked.layouts(group, known).items() if v is not group.anchor.inputs[0]}
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a convolution is cut into units.
+
+    Attributes:
+        rows: output rows of a strip.
+        chunk: whole input blocks of a chunk.
+        wide: blocks of output channels of a tile.
+        part: blocks of output channels of a unit.
+    """
+
+    rows: int
+    chunk: int
+    wide: int
+    part: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Geometry:
+    """A convolution as the kernel sees it.
+
+    Attributes:
+        rows, columns: of the output; a pointwise convolution has pixels as rows of one column.
+        h, w: of the input in the same sense.
+        stride_h, stride_w: in pixels of the input.
+        down, along: offsets of taps along the axes.
+        x_lanes: channels of a block of the input; 1 for planes.
+        copied: whether strips are copied with their padding.
+    """
+
+    window: Window
+    rows: int
+    columns: int
+    h: int
+    w: int
+    stride_h: int
+    stride_w: int
+    down: tuple[int, ...]
+    along: tuple[int, ...]
+    x_lanes: int
+    copied: bool
+
+    @property
+    def top(self) -> int:
+        """Rows before the first of the input."""
+        return max(-self.down[0], 0) if self.copied else 0
+
+    @property
+    def left(self) -> int:
+        """Pixels before the first of a row of the input."""
+        return max(-self.along[0], 0) if self.copied else 0
+
+    @property
+    def line(self) -> int:
+        """Pixels of a row as a strip has it."""
+        if not self.copied:
+            return self.w
+        reach = (self.columns - 1) * self.stride_w + self.along[-1] + self.left + 1
+        return max(reach, self.left + 1)
+
+    def lines(self, rows: int) -> int:
+        """Input rows of a strip of `rows` output rows."""
+        return (rows - 1) * self.stride_h + self.down[-1] + self.top + 1
+
+    @property
+    def side_by_side(self) -> bool:
+        """Whether the taps of a row are steps of the reduction: planes without dilation."""
+        steps = {b - a for a, b in itertools.pairwise(self.along)}
+        return self.x_lanes == 1 and steps <= {1}
+
+
+def geometry(group: Group, lanes: int) -> Geometry:
+    """The geometry of a convolution whose input has blocks of this many channels."""
+    window = windows.of_conv(group.anchor)
+    flat = window.flat()
+    if flat is not window:
+        return Geometry(window, window.pixels, 1, window.pixels, 1, 1, 1, (0,), (0,), lanes, False)
+    (_, rows, columns), (_, h, w), (_, down, along) = window.out, window.size, window.offsets
+    (_, stride_h, stride_w) = window.stride
+    outside = down[0] < 0 or along[0] < 0
+    outside |= (rows - 1) * stride_h + down[-1] >= h or (columns - 1) * stride_w + along[-1] >= w
+    return Geometry(window, rows, columns, h, w, stride_h, stride_w, down, along, lanes, outside)
+
+
+def cut(shape: Geometry, known: Known) -> Cut:
+    """Blocks that fit the caches, units that threads share evenly."""
+    window, lanes = shape.window, known.target.vector_lanes
+    out_blocks = -(-window.outputs // lanes)
+    wide = 4 if shape.rows * shape.columns <= 2 and out_blocks >= 4 else 2
+    whole = window.channels // shape.x_lanes if shape.x_lanes > 1 else 0
+    chunk = blocking.balanced(max(whole, 1), max(DEPTH * 2 // wide // (shape.x_lanes * window.taps), 1), 1)
+    channels = chunk * shape.x_lanes if shape.x_lanes > 1 else window.channels
+    row = channels * 4 * shape.w * shape.stride_h
+    rows = max(min(INPUTS // row - (len(shape.down) - 1 if shape.copied else 0), shape.rows), 1)
+    if shape.columns == 1:
+        rows = blocking.balanced(shape.rows, max(rows, 1), min(rows_of(lanes, 2), shape.rows))
+    else:
+        rows = -(-shape.rows // -(-shape.rows // rows))
+    best, seconds = Cut(rows, chunk, wide, out_blocks), float("inf")
+    for split, halves in itertools.product((1, 2, 4), (1, 2)):
+        part = -(-out_blocks // split)
+        part += -part % wide if part > wide else 0
+        if split > 1 and (part >= out_blocks or known.threads == 1):
+            continue
+        own = max(-(-rows // halves), 1)
+        units = window.batch * window.groups * -(-shape.rows // own) * -(-out_blocks // part)
+        took = blocking.longest_share(units, known.threads)
+        took *= 1.0 + 0.02 * (split - 1) + 0.01 * (halves - 1)
+        if took < seconds - 1e-9:
+            best, seconds = Cut(own, chunk, wide, part), took
+    return best
+
+
+def _packed(group: Group, shape: Geometry, parts: Cut, lanes: int) -> Constant:
+    weights = group.anchor.inputs[1]
+    array = graph.constant(weights)
+    assert array is not None
+    window = shape.window
+    matrices = array.reshape(window.groups, window.outputs, window.channels, -1)
+    if shape.side_by_side:
+        along = len(shape.along)
+        matrices = np.moveaxis(matrices.reshape(*matrices.shape[:2], -1, along), 3, 2)
+        chunks = [(0, along)]
+    elif shape.x_lanes == 1:
+        matrices = matrices.reshape(*matrices.shape[:2], 1, -1)
+        chunks = [(0, 1)]
+    else:
+        whole = window.channels // shape.x_lanes
+        firsts = list(range(0, max(whole, 1), parts.chunk))
+        ends = [*firsts[1:], None]
+        chunks = [
+            (f * lanes, (window.channels if e is None else e * lanes) - f * lanes)
+            for f, e in zip(firsts, ends)
+        ]
+    packed = [tiles.pack_blocks(m, lanes, parts.wide, parts.part, chunks) for m in matrices]
+    return Constant(np.concatenate(packed), (weights.name if weights is not None else "") or "")
+
+
+def _lower_with(plain_input: bool, group: Group, known: Known) -> tuple[KernelCall, ...]:
+    lanes = known.target.vector_lanes
+    shape = geometry(group, 1 if plain_input else lanes)
+    parts = cut(shape, known)
+    window, ends = shape.window, blocked.ends(group, known)
+    x, y = group.anchor.inputs[0], group.outputs[0]
+    assert x is not None
+    x_blocks = -(-window.channels // shape.x_lanes)
+    x_block = shape.h * shape.w * shape.x_lanes
+    line, lines = shape.line, shape.lines(parts.rows)
+    pixel, row = shape.x_lanes * shape.stride_w, shape.x_lanes * shape.stride_h * line
+    pixels = np.add.outer(np.arange(parts.rows) * row, np.arange(shape.columns) * pixel)
+    step = lines * line * shape.x_lanes if shape.copied else x_block
+    # Offsets of taps count from the pixel where the window begins, which is in the strip.
+    rows_of_taps = [(i + shape.top) * line * shape.x_lanes for i in shape.down]
+    columns_of_taps = [(j + shape.left) * shape.x_lanes for j in shape.along]
+    planes = range(window.channels) if plain_input else range(1)
+    inner = columns_of_taps[:1] if shape.side_by_side else columns_of_taps
+    taps = np.array([c * step + i + j for c in planes for i in rows_of_taps for j in inner], np.int64)
+    tail = len(shape.along) if shape.side_by_side else 1 if plain_input else window.channels % lanes
+    strip = x_blocks * lines * line * shape.x_lanes if shape.copied else 0
+    strip += -strip % (blocking.LINE // 4)
+    work = strip + ends.buffer
+    work += -work % (blocking.LINE // 4)
+    out_blocks = -(-window.outputs // lanes)
+    sizes = {
+        "groups": window.groups,
+        "x_image": x_blocks * x_block,
+        "x_block": x_block,
+        "x_blocks": x_blocks,
+        "x_lanes": shape.x_lanes,
+        "h": shape.h,
+        "w": shape.w,
+        "strip_rows": parts.rows,
+        "columns": shape.columns,
+        "rows": shape.rows,
+        "stride": shape.stride_h,
+        "copied": shape.copied,
+        "top": shape.top,
+        "left": shape.left,
+        "line": line,
+        "lines": lines,
+        "blocks": 0 if plain_input else window.channels // lanes,
+        "tail": tail,
+        "chunk": parts.chunk,
+        "tap_count": taps.size,
+        "depth": window.depth,
+        "out_blocks": out_blocks,
+        "part": parts.part,
+        "strip_size": strip,
+        "work_step": work,
+        "flags": ends.flags,
+    }
+    operands: tuple[tuple[str, Argument], ...] = (
+        ("float32*", x),
+        ("float32*", _packed(group, shape, parts, lanes)),
+        ("float32*", y),
+        ("float32*", ends.bias),
+        ("float32*", ends.residual),
+        ("float32*", ends.scalars),
+        ("int64*", Constant(pixels.astype(np.int64))),
+        ("int64*", Constant(taps)),
+        ("int64*", Constant(np.array([sizes[name] for name in SIZES], np.int64))),
+        ("float32*", Workspace(max(work, 16) * 4, per_thread=True)),
+        *ends.operands,
+    )
+    units = window.batch * window.groups * -(-shape.rows // parts.rows) * -(-out_blocks // parts.part)
+    call = KernelCall(
+        "app.kernels.cpu.blocked_conv:emit",
+        tuple(t for t, _ in operands),
+        tuple(a for _, a in operands),
+        units,
+        static=("float32", lanes, parts.wide, *ends.static),
+        takes_thread=True,
+    )
+    return (call,)
+
+
+def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
+    return _lower_with(False, group, known)
+
+
+def _stem_lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
+    return _lower_with(True, group, known)
+
+
+def _cost_with(plain_input: bool, group: Group, known: Known) -> float:
+    lanes = known.target.vector_lanes
+    shape = geometry(group, 1 if plain_input else lanes)
+    window = shape.window
+    out_blocks = -(-window.outputs // lanes)
+    # A tile of one vector, or of few pixels, waits for its products.
+    idle = sum(size * (1.3 if size == 1 else 1.0) for _, size in tiles.block_groups(out_blocks, 2))
+    waste = idle * lanes / window.outputs
+    pixels = window.pixels * window.batch
+    waste *= 1.0 + 4.0 / pixels
+    waste *= 1.0 + 3.0 / max(window.depth, 1) + (2.0 / max(window.outputs, 1) if shape.copied else 0.0)
+    if plain_input:
+        waste *= 1.05 if shape.side_by_side else 1.5
+    return roofline(
+        known.target,
+        flops=flops(group) * waste,
+        nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
+        efficiency=0.95,
+        threads=known.threads,
+    )
+
+
+def _cost(group: Group, known: Known) -> float:
+    return _cost_with(False, group, known)
+
+
+def _stem_cost(group: Group, known: Known) -> float:
+    return _cost_with(True, group, known)
+
+
+IMPLEMENTATIONS = (
+    Implementation(
+        "conv.blocked",
+        "Conv",
+        "numba-cpu",
+        refusal,
+        _lower,
+        cost=_cost,
+        inplace=blocked.inplace,
+        layouts=blocked.layouts,
+    ),
+    Implementation(
+        "conv.blocked_stem",
+        "Conv",
+        "numba-cpu",
+        _stem_refusal,
+        _stem_lower,
+        cost=_stem_cost,
+        inplace=blocked.inplace,
+        layouts=_stem_layouts,
+    ),
+)

@@ -1,0 +1,100 @@
+"""Rows of ChangeLayout (domain stowplan): an image from row-major to channel-blocked, and back."""
+
+import math
+from collections.abc import Callable, Mapping
+
+import onnx_ir as ir
+
+from app.engine import graph
+from app.engine.backends.numba_cpu import blocked
+from app.engine.cost import roofline
+from app.engine.layout import Layout
+from app.engine.plan import Call, Group, KernelCall
+from app.engine.registry import Implementation, Known, Layouts, Lower, Unless
+
+PART = 8 * 1024  # byte of a channel that are copied at once; two threads share a single block so
+
+
+def _ends(group: Group) -> tuple[ir.Value, ir.Value]:
+    x = group.anchor.inputs[0]
+    assert x is not None
+    return x, group.anchor.outputs[0]
+
+
+def _is_same(group: Group, known: Known) -> bool:
+    """Whether both layouts are the same bytes: one pixel and no padded lane."""
+    _, channels, *pixels = graph.static_shape(_ends(group)[0])
+    return math.prod(pixels) == 1 and channels % known.target.vector_lanes == 0
+
+
+def _refusal(same: bool) -> Unless:
+    def unless(group: Group, known: Known) -> str | None:
+        x, y = _ends(group)
+        reason = blocked.image_refusal(x) or blocked.image_refusal(y)
+        if reason is None and graph.shape(x) != graph.shape(y):
+            reason = f"changes the shape {graph.shape(x)} to {graph.shape(y)}"
+        if reason is None and same and not _is_same(group, known):
+            reason = (
+                f"the layouts of {list(graph.static_shape(x))} differ; a view has one pixel and whole blocks"
+            )
+        return reason
+
+    return unless
+
+
+def _layouts(index: int) -> Layouts:
+    def layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
+        return {_ends(group)[index]: blocked.layout_of(known)}
+
+    return layouts
+
+
+def _lower(kernel: str) -> Lower:
+    def lower(group: Group, known: Known) -> tuple[Call, ...]:
+        x, y = _ends(group)
+        batch, channels, height, width = graph.static_shape(x)
+        if graph.elements(x) == 0:
+            return ()
+        lanes, blocks, pixels = known.target.vector_lanes, blocked.blocks_of(channels, known), height * width
+        part = PART // 4 // lanes * lanes
+        return (
+            KernelCall(
+                kernel,
+                ("float32*", "float32*", *("int64",) * 4),
+                (x, y, blocks, channels, pixels, part),
+                units=batch * blocks * -(-pixels // part),
+                static=(lanes,),
+            ),
+        )
+
+    return lower
+
+
+def _cost(group: Group, known: Known) -> float:
+    x, y = _ends(group)
+    wide = blocked.layout_of(known).elements(graph.static_shape(y)) * 4
+    return roofline(known.target, flops=0.0, nbytes=graph.nbytes(x) + wide, threads=known.threads)
+
+
+def _nothing(_group: Group, _known: Known) -> tuple[Call, ...]:
+    return ()
+
+
+def _pair(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+    return (_ends(group),)
+
+
+def _rows(name: str, kernel: str, side: int) -> tuple[Implementation, Implementation]:
+    def row(name: str, same: bool, lower: Lower, **more: Callable[..., object]) -> Implementation:
+        return Implementation(
+            name, "ChangeLayout", "numba-cpu", _refusal(same), lower,
+            layouts=_layouts(side), domain="stowplan", **more,  # type: ignore[arg-type]  # cost or views
+        )  # fmt: skip
+
+    return row(name, False, _lower(kernel), cost=_cost), row(f"{name}.same", True, _nothing, views=_pair)
+
+
+IMPLEMENTATIONS = (
+    *_rows("layout.block", "app.kernels.cpu.blocked_copy:emit_block", 1),
+    *_rows("layout.unblock", "app.kernels.cpu.blocked_copy:emit_unblock", 0),
+)

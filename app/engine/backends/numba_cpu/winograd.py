@@ -1,0 +1,223 @@
+"""Rows of Winograd convolutions over channel-blocked images: F(4x4, 3x3) and F(2x2, 3x3).
+
+They multiply 4 and 2.25 times less than the definition does, at the price of rounding errors that
+are larger; a row applies where the error on the layer's own weights is small enough.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from app.engine import graph
+from app.engine.backends.numba_cpu import blocked, blocking, windows
+from app.engine.backends.numba_cpu.windows import Window
+from app.engine.plan import Argument, Constant, Group, KernelCall, Workspace
+from app.engine.registry import Implementation, Known
+from app.kernels.cpu import winograd
+from app.kernels.cpu.epilogue import ADVANCE
+from app.kernels.cpu.tiles import COLUMN_BIAS
+from app.kernels.cpu.winograd import SIZES
+
+Array = np.ndarray[Any, Any]
+
+LIMIT = 1e-5  # relative rms error of a layer
+SECOND_CACHE = 384 * 1024  # byte of it that the sums of a block of tiles take
+LEAST = 12  # tiles of a block, below which reading the weights is what takes long
+
+
+def refusal(m: int) -> Callable[[Group, Known], str | None]:
+    """Why the tiles of m x m outputs do not apply."""
+
+    def unless(group: Group, known: Known) -> str | None:
+        reason = blocked.refusal(group, known) or _shape_refusal(group)
+        if reason is not None:
+            return reason
+        found = error(group, m)
+        if not found <= LIMIT:  # the tolerance of the job is read here
+            return f"relative rms error {found:.1e} of tiles of {m} x {m} exceeds {LIMIT:.1e}"
+        return None
+
+    return unless
+
+
+def _shape_refusal(group: Group) -> str | None:
+    weights, bias = graph.input_at(group.anchor, 1), graph.input_at(group.anchor, 2)
+    if weights is None or not graph.is_constant(weights):
+        return "the weights change between runs; this one transforms them offline"
+    if graph.dtype(weights) != np.float32:
+        return f"weights are {graph.dtype(weights)}; this one computes float32"
+    if bias is not None and not graph.is_constant(bias):
+        return f"bias {bias.name!r} changes between runs"
+    window = windows.of_conv(group.anchor)
+    if window.groups != 1:
+        return f"{window.groups} groups; this one takes 1"
+    if window.stride != (1, 1, 1):
+        return f"strides {window.stride[1:]}; this one takes 1"
+    for offsets, size, out in list(zip(window.offsets, window.size, window.out))[1:]:
+        before = -offsets[0]
+        if offsets != (-before, 1 - before, 2 - before):
+            return f"taps at {offsets}; this one takes 3 x 3 without dilation"
+        after = out + 2 - size - before
+        if not (0 <= before <= 1 and 0 <= after <= 1):
+            return f"pads {before} and {after}; this one takes at most 1 at each side"
+    return None
+
+
+def error(group: Group, m: int) -> float:
+    """Relative rms error of tiles of m x m outputs on a layer's weights, for standard normal input.
+
+    Measured against float64 on a sample of tiles and output channels.
+    """
+    array = graph.constant(graph.input_at(group.anchor, 1))
+    assert array is not None
+    return sampled_error(array, m)
+
+
+def sampled_error(weights: Array, m: int, tiles: int = 6, outputs: int = 12) -> float:
+    """As `error`, for weights[outputs, channels, 3, 3]."""
+    b, _, a = winograd.matrices(m)
+    weights = weights[np.linspace(0, len(weights) - 1, min(outputs, len(weights))).astype(int)]
+    n, channels = m + 2, weights.shape[1]
+    x = np.random.default_rng(0).standard_normal((n, n, channels, tiles), np.float32)
+
+    def both_axes(matrix: Array, array: Array) -> Array:
+        for _ in range(2):  # the two leading axes, one after the other
+            array = np.tensordot(array, matrix.astype(np.float32), (0, 1))
+            array = np.moveaxis(array, -1, 1)
+        return array
+
+    v = both_axes(b, x)
+    u = winograd.transformed(weights, m).reshape(n, n, -1, channels)
+    found = both_axes(a, np.matmul(u, v))
+    exact = np.zeros(found.shape)
+    wide, taps = x.astype(np.float64), weights.astype(np.float64)
+    for i in range(3):
+        for j in range(3):
+            exact += np.matmul(taps[:, :, i, j], wide[i : i + m, j : j + m])
+    scale = np.mean(np.square(exact))
+    return float(np.sqrt(np.mean(np.square(found - exact)) / scale)) if scale != 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """How the tiles of a batch are cut into blocks, and where a block's sums lie (in elements)."""
+
+    high: int
+    wide: int
+    tiles: int
+    parts: int
+    v_row: int
+    v_plane: int
+    v_size: int
+    m_plane: int
+    m_size: int
+
+
+def _tiling(window: Window, m: int, known: Known) -> Tiling:
+    lanes, points = known.target.vector_lanes, (m + 2) ** 2
+    high, wide = -(-window.out[1] // m), -(-window.out[2] // m)
+    tiles = window.batch * high * wide
+    v_row = blocked.blocks_of(window.channels, known) * lanes
+    vectors = max(winograd.groups_of(blocked.blocks_of(window.outputs, known)))
+    fitting = max(SECOND_CACHE // (4 * points * (v_row + vectors * lanes)), LEAST)
+    parts = -(-tiles // fitting)
+    if parts > 1:
+        parts = -(-parts // known.threads) * known.threads
+    rows, broad = winograd.ROWS[lanes]
+    beyond = max(*rows, broad)  # rows that the last register tile reads and writes beyond its block
+    most = -(-tiles // parts)
+    v_plane = blocking.panel_row(most * v_row, 4)
+    m_plane = blocking.panel_row(most * vectors * lanes, 4)
+    v_size = points * v_plane + beyond * v_row
+    m_size = points * m_plane + beyond * vectors * lanes
+    return Tiling(
+        high, wide, tiles, parts, v_row, v_plane, v_size, m_plane, blocking.balanced(m_size, m_size, 16)
+    )
+
+
+def _lower(m: int) -> Callable[[Group, Known], tuple[KernelCall, ...]]:
+    def lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
+        x, weights = group.anchor.inputs[:2]
+        array = graph.constant(weights)
+        assert x is not None
+        assert weights is not None
+        assert array is not None
+        lanes, n = known.target.vector_lanes, m + 2
+        window, ends = windows.of_conv(group.anchor), blocked.ends(group, known)
+        tiling = _tiling(window, m, known)
+        buffer = max(n * n * lanes, ends.buffer)
+        work = tiling.m_size + n * lanes + buffer + tiling.v_size
+        work = blocking.balanced(work, work, blocking.LINE // 4)
+        filters = blocked.blocks_of(window.outputs, known)
+        bias = ends.bias if ends.flags & COLUMN_BIAS else Constant(np.zeros(filters * lanes, np.float32))
+        groups = len(winograd.groups_of(filters))
+        sizes = {
+            "channels": window.channels,
+            "blocks": blocked.blocks_of(window.channels, known),
+            "filters": filters,
+            "h": window.size[1],
+            "w": window.size[2],
+            "rows": window.out[1],
+            "columns": window.out[2],
+            "top": -window.offsets[1][0],
+            "left": -window.offsets[2][0],
+            "high": tiling.high,
+            "wide": tiling.wide,
+            "tiles": tiling.tiles,
+            "parts": tiling.parts,
+            "groups": groups,
+            "v_row": tiling.v_row,
+            "v_plane": tiling.v_plane,
+            "m_plane": tiling.m_plane,
+            "m_size": tiling.m_size,
+            "work_step": work,
+            "flags": ends.flags,
+        }
+        operands: tuple[tuple[str, Argument], ...] = (
+            ("float32*", x),
+            ("float32*", Constant(winograd.packed(array, m, lanes), weights.name or "")),
+            ("float32*", group.outputs[0]),
+            ("float32*", bias),
+            ("float32*", ends.residual),
+            ("float32*", ends.scalars),
+            ("int64*", Constant(np.array([sizes[name] for name in SIZES], np.int64))),
+            ("float32*", Workspace(work * 4, per_thread=True)),
+            *ends.operands,
+        )
+        places = tuple((ADVANCE[p], blocked.OFFSETS[p]) for _, p in ends.epilogue.operands)
+        return (
+            KernelCall(
+                "app.kernels.cpu.winograd:emit",
+                tuple(t for t, _ in operands),
+                tuple(a for _, a in operands),
+                tiling.parts * groups,
+                static=(lanes, m, buffer, ends.epilogue.recipe, places),
+                takes_thread=True,
+            ),
+        )
+
+    return lower
+
+
+def _cost(m: int) -> Callable[[Group, Known], float]:
+    def cost(group: Group, known: Known) -> float:
+        return 1.0
+
+    return cost
+
+
+IMPLEMENTATIONS = tuple(
+    Implementation(
+        f"conv.winograd_f{m}",
+        "Conv",
+        "numba-cpu",
+        refusal(m),
+        _lower(m),
+        cost=_cost(m),
+        inplace=blocked.inplace,
+        layouts=blocked.layouts,
+    )
+    for m in (4, 2)
+)

@@ -1,0 +1,165 @@
+"""Measured seconds of implementations on this machine: autotuning.
+
+Before a graph is planned, the rows that may compute a group are run alone on memory of the right
+shapes, and their times enter the timings table, where the choice of layouts and implementations
+looks before it predicts. The table lies beside the compiled kernels it belongs to; what is in it is
+never measured again, so plans are reproducible once it is filled.
+"""
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine import graph
+from app.engine.cost import key
+from app.engine.execute import aligned
+from app.engine.layout import plain
+from app.engine.plan import Compilation, Constant, Group, KernelCall, Workspace
+from app.engine.registry import Implementation, Known
+from app.kernels.cpu.compiler import Compiler
+from app.kernels.cpu.driver import Stretch, Team, compile_walk
+
+Array = np.ndarray[Any, Any]
+
+FACTOR = 1.6  # a row predicted to take longer than the best by this factor is not measured
+WORTH = 0.002  # share of the predicted time of the graph below which a group is not measured
+REPEATS = 5
+SAMPLE = 2e-3  # seconds of one sample, filled with as many runs as it takes
+
+
+def stored(folder: Path) -> dict[str, float]:
+    """The timings table of a folder; empty when there is none."""
+    path = folder / "timings.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def store(folder: Path, timings: Mapping[str, float]) -> None:
+    """Add to the timings table of a folder; what another process measured meanwhile is kept."""
+    merged = {**stored(folder), **timings}
+    with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".tmp", delete=False) as file:
+        json.dump(merged, file, indent=0, sort_keys=True)
+    os.replace(file.name, folder / "timings.json")  # noqa: PTH105  # atomic
+
+
+def measure(
+    compilation: Compilation,
+    compiler: Compiler,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> dict[str, float]:
+    """The timings table, with measured seconds of what the groups of a plan may be computed by.
+
+    Groups with one candidate, or that hardly matter, are left to prediction.
+    """
+    table = stored(compiler.folder)
+    known = replace(Known.of(compilation), timings=table)
+    work = _worth_measuring(compilation, known)
+    fresh: dict[str, float] = {}
+    team = Team(known.threads)
+    for done, (group, rows) in enumerate(work):
+        progress(done, len(work))
+        for row in rows:
+            for tuning in row.tunings:
+                facts = replace(known, tuning=tuning)
+                name = key(row.name, group, facts)
+                if name not in table:
+                    table[name] = fresh[name] = measured(row, group, facts, compiler, team)
+    team.close()
+    if fresh:
+        store(compiler.folder, fresh)
+    return table
+
+
+def _worth_measuring(
+    compilation: Compilation, known: Known
+) -> list[tuple[Group, tuple[Implementation, ...]]]:
+    partition = compilation.plan.partition
+    assert partition is not None
+    predictions: list[tuple[Group, dict[Implementation, float]]] = []
+    for group in compilation.plan.groups:
+        backend = partition[group.anchor].backend
+        rows = [r for r in compilation.registry.candidates(group.op, (backend,)) if r.op != "*"]
+        if any(graph.is_dynamic(v) or not _is_float(v) for v in (*group.inputs, *group.outputs)):
+            continue
+        seconds = {r: r.cost(group, known) for r in rows if r.unless(group, known) is None}
+        if seconds:
+            predictions.append((group, seconds))
+    total = sum(min(seconds.values()) for _, seconds in predictions)
+    found = []
+    for group, seconds in predictions:
+        best = min(seconds.values())
+        rows = [r for r, s in seconds.items() if s <= FACTOR * best and not r.views(group, known)]
+        several = len(rows) > 1 or any(len(r.tunings) > 1 for r in rows)
+        if several and best >= WORTH * total:
+            found.append((group, tuple(rows)))
+    return found
+
+
+def _is_float(value: ir.Value) -> bool:
+    kind = graph.dtype(value)
+    return graph.is_constant(value) or (kind is not None and kind.kind == "f")
+
+
+def measured(row: Implementation, group: Group, known: Known, compiler: Compiler, team: Team) -> float:
+    """Seconds of a group computed by a row, alone, its operands in cache: the least of several samples."""
+    layouts = row.layouts(group, known)
+    rng = np.random.default_rng(0)
+    memory: dict[ir.Value, Array] = {}
+    keep: list[Array] = []
+    scratch: dict[int, int] = {}
+
+    def held(array: Array) -> int:
+        place = aligned(array.nbytes)
+        place[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        keep.append(place)
+        return int(place.ctypes.data)
+
+    def address(argument: object) -> int:
+        if isinstance(argument, int):
+            return argument
+        if isinstance(argument, Constant):
+            return held(argument.array)
+        if isinstance(argument, Workspace):
+            if id(argument) not in scratch:
+                copies = known.threads if argument.per_thread else 1
+                scratch[id(argument)] = held(np.zeros(argument.nbytes * copies, np.uint8))
+            return scratch[id(argument)]
+        assert isinstance(argument, ir.Value)
+        if argument not in memory:
+            fixed, kind = graph.constant(argument), graph.dtype(argument)
+            assert kind is not None
+            shape = graph.static_shape(argument)
+            size = layouts.get(argument, plain(len(shape))).elements(shape)
+            array = rng.uniform(0.5, 1.0, size).astype(kind) if fixed is None else fixed
+            held(array)
+            memory[argument] = keep[-1]
+        return int(memory[argument].ctypes.data)
+
+    calls = row.lower(group, known)
+    rows = []
+    for call in calls:
+        assert isinstance(call, KernelCall)
+        kernel = compiler.compile(call.kernel, call.types, call.static, takes_thread=call.takes_thread)
+        rows.append((kernel.address, kernel.takes_thread, call.units, tuple(map(address, call.arguments))))
+    stretch = Stretch(compile_walk(), rows, team)
+    # The time of this thread alone, where it does all the work: other load does not count.
+    clock = time.thread_time if known.threads == 1 else time.perf_counter
+    stretch.run()
+    started = clock()
+    stretch.run()
+    once = clock() - started
+    times = max(int(SAMPLE / max(once, 1e-7)), 1)
+    samples = []
+    for _ in range(REPEATS):
+        started = clock()
+        for _ in range(times):
+            stretch.run()
+        samples.append((clock() - started) / times)
+    return min(samples)

@@ -1,0 +1,233 @@
+"""Convolutions over blocked images (NCHW8c, NCHW16c), direct: no image-to-column matrix.
+
+Output pixels are the rows of a register tile and blocks of output channels its columns, so weights
+are read as vectors, packed offline in the order of use, and pixels as scalars where they are. Where a
+window reaches over the border, a strip of the input is first copied with its padding: a copy of what
+each of its elements is multiplied with hundreds of times.
+
+A chunk of the reduction is as deep as a panel of weights fits the first cache; sums of the first
+chunks wait in the output.
+"""
+
+from app.kernels.cpu.epilogue import ADVANCE, lanes_run_library
+from app.kernels.cpu.expressions import Recipe
+
+# Vectors of a tile to its rows: as many accumulators as hide the latency of a product and leave
+# registers for the operands, of which there are 16 below 16 lanes and 32 from there.
+ROWS = {8: {1: 8, 2: 6, 3: 4, 4: 3}, 16: {1: 8, 2: 12, 3: 8, 4: 6}}
+
+
+def rows_of(lanes: int, columns: int) -> int:
+    """Rows of the largest tile with this many vectors."""
+    return ROWS[16 if lanes > 8 else 8][columns]
+
+
+# What the kernel reads from its table of sizes, in this order.
+SIZES = (
+    "groups",
+    "x_image",  # elements of the input of one group of one image
+    "x_block",  # elements between blocks of the input, or planes
+    "x_blocks",  # blocks of one group of the input, or planes
+    "x_lanes",  # channels of a block of the input
+    "h",  # of the input
+    "w",
+    "strip_rows",  # output rows of a unit
+    "columns",  # of the output; of a flat one, pixels
+    "rows",  # of the output
+    "stride",  # of rows
+    "copied",  # whether a strip is copied with its padding
+    "top",
+    "left",
+    "line",  # pixels of a row of the strip
+    "lines",  # rows of a whole strip
+    "blocks",  # whole blocks of input channels of a group
+    "tail",  # channels beyond, or taps that lie side by side
+    "chunk",  # blocks of a chunk
+    "tap_count",
+    "depth",  # products of an output element
+    "out_blocks",  # blocks of output channels of a group
+    "part",  # blocks of a unit
+    "strip_size",  # elements of workspace for the strip
+    "work_step",  # elements of workspace per thread
+    "flags",
+)
+
+_PRODUCT = """\
+from numba import njit, types
+from app.kernels.cpu.blocked_tile import pixels_tile
+from app.kernels.cpu.generator import at
+
+T, N, I = types.CPointer(types.{dtype}), types.int64, types.CPointer(types.int64)
+{tiles}
+
+
+@njit(types.void(T, I, N, I, N, N, N, N, T, N, T, N, N, T, T, T, N), cache=True, error_model="numpy",
+      boundscheck=False)
+def product(x, pixels, n, taps, tap_count, blocks, block_step, tail, weights, columns, y, y_row, y_block,
+            bias, residual, scalars, flags):
+    # `pixels_tile` for n pixels and any number of columns that has a tile.
+    i = 0
+    while i < n:
+        left = n - i
+        place, to, add = at(pixels, i), at(y, i * y_row), at(residual, i * y_row)
+{calls}
+        i += size
+
+
+@njit(types.void(T, N, N, N, N, N, N, N, N, N, T), cache=True, error_model="numpy", boundscheck=False)
+def fill(x, x_block, x_lanes, blocks, first, lines, h, w, left, line, out):
+    # Rows first..first+lines of an image and their padding.
+    row, width, before = line * x_lanes, w * x_lanes, left * x_lanes
+    for block in range(blocks):
+        for r in range(lines):
+            target, y = at(out, (block * lines + r) * row), first + r
+            if y < 0 or y >= h:
+                for i in range(row):
+                    target[i] = 0
+                continue
+            source = at(x, block * x_block + y * width)
+            for i in range(before):
+                target[i] = 0
+            for i in range(min(width, row - before)):
+                target[before + i] = source[i]
+            for i in range(before + width, row):
+                target[i] = 0
+"""
+
+_CALL = """\
+{indent}{keyword} size == {rows}:
+{indent}    tile_{rows}x{columns}(x, place, taps, tap_count, blocks, block_step, tail, weights, to, y_row,
+{indent}    {pad}       y_block, bias, add, scalars, flags)
+"""
+
+
+def product_library(dtype: str, lanes: int, widths: tuple[int, ...] = (1, 2, 3, 4)) -> str:
+    """Defines `product`: register tiles over any number of pixels; see `pixels_tile`."""
+    tiles, calls = [], []
+    for i, columns in enumerate(widths):
+        largest = rows_of(lanes, columns)
+        calls.append(f"        {'elif' if i else 'if'} columns == {columns}:\n")
+        calls.append(f"            count = (left + {largest - 1}) // {largest}\n")
+        calls.append("            size = (left + count - 1) // count\n")
+        for rows in range(largest, 0, -1):
+            tiles.append(
+                f'tile_{rows}x{columns} = pixels_tile("{dtype}", {lanes}, {rows}, {columns}, '
+                f"{4 if columns == 1 else 2})"
+            )
+            calls.append(
+                _CALL.format(
+                    indent=" " * 12,
+                    keyword="if" if rows == largest else "elif",
+                    rows=rows,
+                    columns=columns,
+                    pad=" " * len(str(rows)),
+                )
+            )
+    return _PRODUCT.format(dtype=dtype, tiles="\n".join(tiles), calls="".join(calls))
+
+
+_SOURCE = """\
+from app.kernels.cpu.generator import at
+from app.kernels.cpu.tiles import ACCUMULATE, CLAMP, COLUMN_BIAS, RESIDUAL
+from LIBRARY0 import fill, product
+{imports}
+LANES = {lanes}
+
+
+def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, work{operands}, begin, end, thread):
+    {unpack} = {sizes}
+    strips = (rows + strip_rows - 1) // strip_rows
+    parts = (out_blocks + part - 1) // part
+    strip, buffer = at(work, thread * work_step), at(work, thread * work_step + strip_size)
+    plane_size = rows * columns * LANES
+    before = -1
+    for unit in range(begin, end):
+        first = unit // parts % strips * strip_rows
+        image = unit // parts // strips  # of batch and groups
+        group = image % groups
+        n = min(strip_rows, rows - first) * columns
+        source, step = at(x, image * x_image + first * stride * w * x_lanes), x_block
+        if copied:
+            step = lines * line * x_lanes
+            if unit // parts != before:
+                top_row = first * stride - top
+                fill(at(x, image * x_image), x_block, x_lanes, x_blocks, top_row, lines, h, w, left, line, strip)
+                before = unit // parts
+            source = strip
+        low = unit % parts * part
+        high = min(low + part, out_blocks)
+        chunks = max((blocks + chunk - 1) // chunk, 1)
+        for c in range(chunks):
+            begin_block = c * chunk
+            last = c == chunks - 1
+            count = blocks - begin_block if last else chunk
+            now = flags & (COLUMN_BIAS | RESIDUAL) if c == 0 else ACCUMULATE  # the residual may lie in y
+            block = low
+            while block < high:
+                wide = {wide}
+                if high - block == 3 or high - block < wide:
+                    wide = min(high - block, 3)
+                plane = image * out_blocks + block
+                place = plane * plane_size + first * columns * LANES
+                panel = (group * out_blocks + block) * depth + begin_block * x_lanes * tap_count * wide
+                product(at(source, begin_block * step), pixels, n, taps, tap_count, count, step,
+                        tail if last else 0, at(weights, panel * LANES), wide,
+                        at(y, place), LANES, plane_size, at(bias, (group * out_blocks + block) * LANES),
+                        at(residual, place), scalars, now | (flags & CLAMP if last else 0))
+{finish}
+                block += wide
+"""
+
+_RUN = """\
+                if last:
+                    for j in range(wide):
+                        run(at(y, place + j * plane_size), n * LANES, buffer{places})
+"""
+
+# Where operands of a recipe begin for block j of a tile: by their place, the offset.
+PLACES = {
+    "same": "place + j * plane_size",
+    "channel": "(group * out_blocks + block + j) * LANES",
+    "plane": "(plane + j) * LANES",
+    "scalar": "0",
+}
+
+
+def emit(
+    dtype: str,
+    lanes: int,
+    wide: int,
+    recipe: Recipe = (),
+    places: tuple[str, ...] = (),
+) -> tuple[str, ...]:
+    """The module of a convolution over blocked images.
+
+    x: T[batch, groups, blocks, h, w, x_lanes]; y, residual: T[batch, groups, out_blocks, rows, columns,
+    lanes]; weights: packed (`tiles.pack_blocks`); bias: T[groups * out_blocks * lanes]; scalars: T[4],
+    see `tiles`; pixels: int64[strip_rows * columns], where the output pixels of a strip read; taps:
+    int64[tap_count], offsets from there; sizes: int64, see SIZES; work: per thread; then the operands
+    of the recipe. Units are parts of output channels (fastest), strips of rows, groups, batch.
+
+    Args:
+        dtype: T.
+        lanes: channels of a block of the output.
+        wide: blocks of output channels of a tile, 2 or 4; what is left over takes 3, 2 or 1.
+        recipe: what follows bias, residual and limits.
+        places: of the recipe's inputs after the first; see PLACES.
+    """
+    source = _SOURCE.format(
+        lanes=lanes,
+        wide=wide,
+        imports="from LIBRARY1 import run\n" if recipe else "",
+        operands="".join(f", x{i}" for i in range(len(places))),
+        unpack=", ".join(SIZES),
+        sizes=", ".join(f"sizes[{i}]" for i in range(len(SIZES))),
+        finish=_RUN.format(places="".join(f", at(x{i}, {PLACES[p]})" for i, p in enumerate(places)))
+        if recipe
+        else "",
+    )
+    libraries = [product_library(dtype, lanes)]
+    if recipe:
+        advances = tuple((ADVANCE[place], dtype) for place in places)
+        libraries.append(lanes_run_library(dtype, lanes, recipe, advances))
+    return *libraries, source

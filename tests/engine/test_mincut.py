@@ -1,0 +1,28 @@
+"""Minimum cuts against all cuts."""
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.engine.mincut import Network
+
+EDGES = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 9)), max_size=20)
+
+
+@given(EDGES)
+def test_cut_is_minimal(edges: list[tuple[int, int, int]]) -> None:
+    """Vertex 0 is the source, vertex 5 the sink."""
+
+    def cost(side: set) -> int:
+        return sum(c for tail, head, c in edges if tail in side and head not in side)
+
+    network = Network()
+    for tail, head, capacity in edges:
+        network.add(tail, head, capacity)
+    found = network.source_side(0, 5)
+    assert 0 in found
+    assert 5 not in found
+    inner = range(1, 5)
+    sides = ({0, *chosen} for n in range(5) for chosen in itertools.combinations(inner, n))
+    assert cost(set(found)) == min(cost(side) for side in sides)

@@ -1,0 +1,62 @@
+"""Images between row-major and channel-blocked memory."""
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from app.engine.plan import Group
+from app.engine.registry import load
+from app.kernels.cpu.compiler import Compiler, call
+from tests import harness
+
+Array = np.ndarray[Any, Any]
+REGISTRY = load()
+BLOCK, UNBLOCK, SAME_BLOCK, SAME_UNBLOCK = (
+    harness.implementation(name, REGISTRY)
+    for name in ("layout.block", "layout.unblock", "layout.block.same", "layout.unblock.same")
+)
+
+
+def change(*shape: int) -> Group:
+    """A group of one node that the planner, not a model, makes."""
+    kind, extents = ir.TensorType(ir.DataType.FLOAT), ir.Shape(shape)
+    x = ir.Value(name="x", shape=extents, type=kind)
+    node = ir.Node("stowplan", "ChangeLayout", [x], num_outputs=1)
+    (y,) = node.outputs
+    y.name, y.shape, y.type = "y", extents, kind
+    return Group((node,), node, (x,), (y,), "ChangeLayout")
+
+
+SHAPES = [(2, 3, 9, 11), (1, 33, 1, 5), (1, 8, 64, 33), (3, 20, 4, 4), (1, 16, 1, 1), (2, 40, 1, 3)]
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("row", [BLOCK, UNBLOCK], ids=lambda row: row.name)
+def test_every_element_arrives(compiler: Compiler, row: Any, shape: tuple[int, ...], lanes: int) -> None:
+    x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    (y,) = harness.run_group(row, change(*shape), {"x": x}, compiler, threads=2, lanes=lanes)
+    np.testing.assert_array_equal(y, x)
+
+
+@pytest.mark.parametrize("pixels", [5, 35])
+def test_padded_lanes_become_zero(compiler: Compiler, pixels: int) -> None:
+    x, y = np.ones((1, 3, pixels), np.float32), np.full((1, 1, pixels, 8), np.nan, np.float32)
+    kernel = compiler.compile(
+        "app.kernels.cpu.blocked_copy:emit_block", ("float32*", "float32*", *("int64",) * 4), (8,)
+    )
+    call(kernel, x.ctypes.data, y.ctypes.data, 1, 3, pixels, 1024, 0, 1)
+    np.testing.assert_array_equal(y, np.broadcast_to([1, 1, 1, 0, 0, 0, 0, 0], y.shape))
+
+
+@pytest.mark.parametrize("row", [SAME_BLOCK, SAME_UNBLOCK], ids=lambda row: row.name)
+def test_one_pixel_of_whole_blocks_is_a_view(row: Any) -> None:
+    known = harness.known(lanes=8)
+    group = change(2, 16, 1, 1)
+    assert row.unless(group, known) is None
+    assert row.lower(group, known) == ()
+    assert row.views(group, known) == ((group.inputs[0], group.outputs[0]),)
+    for shape in ((2, 16, 1, 2), (2, 12, 1, 1)):
+        assert "differ" in str(row.unless(change(*shape), known))

@@ -28,7 +28,6 @@ from app.kernels.cpu.tiles import (
 )
 
 
-
 @intrinsic
 def at(_context, pointer, index):
     """The address of pointer[index]."""

@@ -144,8 +144,8 @@ def _addends(group: Group, product: Product, epilogue: epilogues.Epilogue) -> Ad
     return found
 
 
-def _refusal(group: Group, _known: Known) -> str | None:
-    """Why the blocked product does not apply."""
+def refusal(group: Group, _known: Known) -> str | None:
+    """Why no product of this kind applies."""
     for value in (*group.inputs, *group.outputs):
         if graph.is_dynamic(value):
             return f"value {value.name!r} has no static shape"
@@ -205,6 +205,14 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
         return ()
     kind = graph.dtype(y)
     assert kind is not None
+    added, epilogue = additions(group, product)
+    return (product_call(product, kind, product.a, product.b, y, known, added, epilogue),)
+
+
+def additions(group: Group, product: Product) -> tuple[Addends, epilogues.Epilogue]:
+    """What a group that is not refused adds to its product, all biases in one; and what follows."""
+    kind = graph.dtype(group.outputs[0])
+    assert kind is not None
     epilogue = epilogues.read(group, -1)
     assert not isinstance(epilogue, str)
     added = _addends(group, product, epilogue)
@@ -213,7 +221,25 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
     if extra is not None:
         own = added.columns.array.reshape(-1) if isinstance(added.columns, Constant) else kind.type(0)
         added = replace(added, columns=Constant(extra + own, epilogue.biases[0][0].name or ""))
-    return (product_call(product, kind, product.a, product.b, y, known, added, epilogue),)
+    return added, epilogue
+
+
+def flags_of(added: Addends, epilogue: epilogues.Epilogue) -> int:
+    """The flags of a tile."""
+    return (
+        SCALE * (added.alpha != 1.0)
+        | ROW_BIAS * (added.rows is not None)
+        | COLUMN_BIAS * (added.columns is not None)
+        | RESIDUAL * (added.residual is not None)
+        | CLAMP * epilogue.clamps
+    )
+
+
+def matrices(product: Product, b: Array) -> Array:
+    """A constant second operand as [batch, k, n]."""
+    if product.b_strides[0] == 1 and product.n > 1:
+        b = b.T
+    return b.reshape(*product.b_shape[:-2], product.k, product.n)
 
 
 def product_call(
@@ -230,20 +256,10 @@ def product_call(
     dtype, lanes = kind.name, known.target.vector_lanes
     width = tiles.columns_of(dtype, lanes, tiles.WIDE)
     nothing = Constant(np.zeros(1, kind))
-    flags = (
-        SCALE * (added.alpha != 1.0)
-        | ROW_BIAS * (added.rows is not None)
-        | COLUMN_BIAS * (added.columns is not None)
-        | RESIDUAL * (added.residual is not None)
-        | CLAMP * epilogue.clamps
-    )
     offsets = product.offsets
     array = graph.constant(b) if isinstance(b, ir.Value) else b if isinstance(b, np.ndarray) else None
     if array is not None:
-        if product.b_strides[0] == 1 and product.n > 1:
-            array = array.T
-        matrices = array.reshape(*product.b_shape[:-2], product.k, product.n)
-        b = Constant(tiles.pack_columns(matrices, width), product.b.name or "")
+        b = Constant(tiles.pack_columns(matrices(product, array), width), product.b.name or "")
         size = -(-product.n // width) * width * product.k
         offsets = tuple((i, j // max(product.k * product.n, 1) * size) for i, j in offsets)
     assert not isinstance(b, np.ndarray)
@@ -271,7 +287,7 @@ def product_call(
         "sums_size": sums,
         "spare_size": spare,
         "work_step": own,
-        "flags": flags,
+        "flags": flags_of(added, epilogue),
     }
     pointer = f"{dtype}*"
     arguments: tuple[tuple[str, Argument], ...] = (
@@ -297,7 +313,8 @@ def product_call(
     )
 
 
-def _cost(group: Group, known: Known) -> float:
+def predicted(group: Group, known: Known) -> float:
+    """Seconds of a blocked product."""
     product = PRODUCTS[group.anchor.op_type](group.anchor)
     kind = graph.dtype(group.outputs[0])
     assert kind is not None
@@ -320,6 +337,8 @@ def _inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ..
 
 
 IMPLEMENTATIONS = tuple(
-    Implementation(f"{op.lower()}.blocked", op, "numba-cpu", _refusal, _lower, cost=_cost, inplace=_inplace)
+    Implementation(
+        f"{op.lower()}.blocked", op, "numba-cpu", refusal, _lower, cost=predicted, inplace=_inplace
+    )
     for op in ("MatMul", "Gemm")
 )

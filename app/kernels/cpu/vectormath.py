@@ -201,7 +201,7 @@ def swish32(x, alpha):
 
 @inlined
 def silu32(x):
-    """The product x sigmoid(x) without an exponential: an error of 1.9e-7 |x| at most, |x| being 18 below -18."""
+    """The product x sigmoid(x) without an exponential; off by 1.9e-7 |x| at most, 18 for |x| below -18."""
     x = select(x < -SIGMOID_LIMIT, -SIGMOID_LIMIT, x)
     y = select(x > SIGMOID_LIMIT, SIGMOID_LIMIT, x)
     z = y * y

@@ -84,7 +84,7 @@ def recipe_of(
 
 
 def _combine(work: "_Work") -> None:
-    """x * Sigmoid(x) is one instruction, cheaper than the two."""
+    """Let x * Sigmoid(x) be one instruction, cheaper than the two."""
     for k, (op, refs, _) in enumerate(work.instructions):
         if op != "Mul" or work.kinds[k] not in FLOATS:
             continue

@@ -222,11 +222,12 @@ def _cost(m: int) -> Callable[[Group, Known], float]:
         again = (tiling.parts + known.threads - 1) / tiling.parts
         each = 2.0 * window.channels * outputs + INPUT * channels * again + OUTPUT * outputs
         share = blocking.longest_share(tiling.parts * len(vectors), known.threads)
+        least = winograd.ROWS[lanes][0][0] * tiling.parts  # a register tile computes whole rows
         definition = 2.0 * window.batch * window.pixels * window.depth * window.outputs
         images = [v for v in (*group.inputs, *group.outputs) if v is not group.anchor.inputs[1]]
         return roofline(
             known.target,
-            flops=tiling.tiles * points * each * share + flops(group) - definition,
+            flops=max(tiling.tiles, least) * points * each * share + flops(group) - definition,
             nbytes=sum(graph.nbytes(v) for v in images) + 4 * points * window.channels * outputs,
             efficiency=0.9,
             threads=known.threads,

@@ -184,4 +184,14 @@ def test_a_layer_whose_error_is_too_large_is_refused() -> None:
     values["w"][0, 0, 0, 0] = np.inf
     own = group(values, expected.shape, f"y = {conv()}")
     reason = harness.implementation("conv.winograd_f2", REGISTRY).unless(own, harness.known())
-    assert "not finite" in (reason or "")
+    assert "not all below" in (reason or "")
+
+
+def test_few_channels_are_predicted_to_be_faster_by_the_definition() -> None:
+    def cost(name: str, channels: int) -> float:
+        values, expected = operands((1, channels, channels, 56, 56, SAME))
+        own = group(values, expected.shape, f"y = {conv()}")
+        return harness.implementation(name, REGISTRY).cost(own, harness.known(lanes=8))
+
+    assert cost("conv.blocked", 4) < min(cost("conv.winograd_f4", 4), cost("conv.winograd_f2", 4))
+    assert cost("conv.winograd_f4", 64) < cost("conv.winograd_f2", 64) < cost("conv.blocked", 64)

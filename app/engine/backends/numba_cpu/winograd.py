@@ -1,7 +1,8 @@
 """Rows of Winograd convolutions over channel-blocked images: F(4x4, 3x3) and F(2x2, 3x3).
 
 They multiply 4 and 2.25 times less than the definition does, at the price of rounding errors that
-are larger; a row applies where the error on the layer's own weights is small enough.
+are larger; a row applies where the error on the layer's own weights is small enough. An element
+that is not finite makes whole tiles of the output NaN, not only the pixels next to it.
 """
 
 from collections.abc import Callable
@@ -24,12 +25,13 @@ from app.kernels.cpu.winograd import SIZES
 Array = np.ndarray[Any, Any]
 
 SHARE = 0.1  # of the tolerance that the relative rms error of one layer may take
+LARGEST = 1e30  # weights whose transforms are finite
 SECOND_CACHE = 256 * 1024  # byte of it that the sums of a block of tiles take
 LEAST = 16  # tiles of a block, below which reading the weights is what takes long
 
 # Measured on Zen 3: transforms take as long as this many operations of the products for every
-# point and channel of the input and of the output.
-INPUT, OUTPUT = 19.0, 12.0
+# point and channel of the input and of the output, and starting a tile as some channels more.
+INPUT, OUTPUT, START = 19.0, 12.0, 3
 
 
 def refusal(m: int) -> Callable[[Group, Known], str | None]:
@@ -56,8 +58,8 @@ def _shape_refusal(group: Group) -> str | None:
         return "the weights change between runs; this one transforms them offline"
     if graph.dtype(weights) != np.float32:
         return f"weights are {graph.dtype(weights)}; this one computes float32"
-    if not np.isfinite(array).all():
-        return f"weights {weights.name!r} are not finite"
+    if not np.max(np.abs(array), initial=0) < LARGEST:
+        return f"weights {weights.name!r} are not all below {LARGEST:.0e}"
     if bias is not None and not graph.is_constant(bias):
         return f"bias {bias.name!r} changes between runs"
     window = windows.of_conv(group.anchor)
@@ -220,13 +222,14 @@ def _cost(m: int) -> Callable[[Group, Known], float]:
         channels, outputs = tiling.v_row, sum(vectors) * lanes
         # Threads that share a block of tiles transform it each.
         again = (tiling.parts + known.threads - 1) / tiling.parts
-        each = 2.0 * window.channels * outputs + INPUT * channels * again + OUTPUT * outputs
+        each = 2.0 * (window.channels + START) * outputs + INPUT * channels * again + OUTPUT * outputs
         share = blocking.longest_share(tiling.parts * len(vectors), known.threads)
+        least = winograd.ROWS[lanes][0][0] * tiling.parts  # a register tile computes whole rows
         definition = 2.0 * window.batch * window.pixels * window.depth * window.outputs
         images = [v for v in (*group.inputs, *group.outputs) if v is not group.anchor.inputs[1]]
         return roofline(
             known.target,
-            flops=tiling.tiles * points * each * share + flops(group) - definition,
+            flops=max(tiling.tiles, least) * points * each * share + flops(group) - definition,
             nbytes=sum(graph.nbytes(v) for v in images) + 4 * points * window.channels * outputs,
             efficiency=0.9,
             threads=known.threads,

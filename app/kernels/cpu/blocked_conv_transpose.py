@@ -72,18 +72,19 @@ def kernel(
         for column in range(0, w, PIXELS):
             tile(at(source, column * LANES), step, channels, weights, at(products, column * VECTORS * LANES),
                  bias, LANES, residual, scalars, w - column)
-{finish}
         for output in range(outputs):
+            lines = at(y, ((image * outputs + output) * h + line) * ROWS * w * TAPS)
             for row in range(ROWS):
                 lane = (output * ROWS + row) * TAPS
-                start = ((image * outputs + output) * h * ROWS + line * ROWS + row) * w * TAPS
                 for column in range(w):
                     for tap in range(TAPS):
-                        y[start + column * TAPS + tap] = products[column * VECTORS * LANES + lane + tap]
+                        place = column * VECTORS * LANES + lane + tap
+                        lines[(row * w + column) * TAPS + tap] = products[place]
+{finish}
 """
 
 _FEW_FINISH = """\
-        run(products, w * VECTORS * LANES, scratch{places})
+            run(lines, ROWS * w * TAPS, scratch{places})
 """
 
 

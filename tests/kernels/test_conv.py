@@ -396,9 +396,9 @@ def test_the_inner_loop_of_a_tile_keeps_its_sums_in_registers() -> None:
     compute = generator.tile("float32", width, rows, columns, unroll)
     p, n = types.CPointer(types.float32), types.int64
 
-    @njit(types.void(p, n, n, n, p, n, n, p, n, p, n, p, n, p, p, n, p, n))
-    def call(a, ar, ak, m, b, bk, k, c, cr, s, sr, rb, rs, cb, r, rr, sc, f):
-        compute(a, ar, ak, m, b, bk, k, c, cr, s, sr, rb, rs, cb, r, rr, sc, f)
+    @njit(types.void(p, n, n, n, p, n, n, p, n, p, n, p, n, p, n, p, p, n, p, n))
+    def call(a, ar, ak, m, b, bk, k, ahead, ahead_k, c, cr, s, sr, rb, rs, cb, r, rr, sc, f):
+        compute(a, ar, ak, m, b, bk, k, ahead, ahead_k, c, cr, s, sr, rb, rs, cb, r, rr, sc, f)
 
     (assembly,) = call.inspect_asm().values()
     assert generator.spills("tile_x:\n\tvmovups\t%ymm4, 32(%rsp)\nother:\n\tvmovups\t%ymm4, 32(%rsp)") == 1

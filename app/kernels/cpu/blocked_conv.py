@@ -150,8 +150,8 @@ def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, work{ope
         if copied:
             step = lines * line * x_lanes
             if unit // parts != before:
-                top_row = first * stride - top
-                fill(at(x, image * x_image), x_block, x_lanes, x_blocks, top_row, lines, h, w, left, line, strip)
+                origin = at(x, image * x_image)
+                fill(origin, x_block, x_lanes, x_blocks, first * stride - top, lines, h, w, left, line, strip)
                 before = unit // parts
             source = strip
         low = unit % parts * part

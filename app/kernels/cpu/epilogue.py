@@ -107,10 +107,8 @@ def run(y, n, buffer{operands}):
     # y[j] = f(y[j], ...), j < n.
 {fixed}
     for first in range(0, n, {chunk}):
-        count = min({chunk}, n - first)
-{loop}
-        for j in range(count):
-            y[first + j] = buffer[j]
+        for j in range(min({chunk}, n - first)):
+{body}
 """
 
 
@@ -123,7 +121,8 @@ def lanes_run_library(dtype: str, lanes: int, recipe: Recipe, operands: tuple[tu
         recipe: its input 0 is y.
         operands: (ALONG, LANES or FIXED, dtype) of its other inputs, as addresses where the run begins.
 
-    The buffer holds `CHUNK` elements and as many again for each operand that is read by lane.
+    The buffer holds `CHUNK` elements for each operand that is read by lane. No operand lies in y: the
+    test for that, which the compiler adds to the loop, must not fail.
     """
     fixed, names, expanded = [], ["y[first + j]"], 0
     for i, (advance, _) in enumerate(operands):
@@ -131,14 +130,14 @@ def lanes_run_library(dtype: str, lanes: int, recipe: Recipe, operands: tuple[tu
         if advance == FIXED:
             fixed.append(f"    w{i} = o{i}[0]")
         elif advance == LANES:
-            expanded += 1
             names[-1] = f"buffer[{CHUNK * expanded} + j]"
             fixed += [
                 f"    for j in range(min(n, {CHUNK})):",
                 f"        buffer[{CHUNK * expanded} + j] = o{i}[j % {lanes}]",
             ]
+            expanded += 1
     text = lines(recipe, names, dtype)
-    body = [*text, f"buffer[j] = v{len(names) + len(recipe) - 1}"]
+    body = [*text, f"y[first + j] = v{len(names) + len(recipe) - 1}"]
     return _LANES_RUN.format(
         prelude=prelude(),
         dtype=dtype,
@@ -146,7 +145,7 @@ def lanes_run_library(dtype: str, lanes: int, recipe: Recipe, operands: tuple[tu
         operands="".join(f", o{i}" for i in range(len(operands))),
         fixed="\n".join(fixed),
         chunk=CHUNK,
-        loop="\n".join(["        for j in range(count):", *(f"            {line}" for line in body)]),
+        body="\n".join(f"            {line}" for line in body),
     )
 
 

@@ -6,7 +6,7 @@ multiplication": a k x columns panel of B in the first cache, a block of A in th
 
 from app.kernels.cpu.epilogue import ALONG, FIXED, run_library
 from app.kernels.cpu.expressions import Recipe
-from app.kernels.cpu.tiles import SHAPES, lanes_of
+from app.kernels.cpu.tiles import SHAPES, WIDE, Shapes, lanes_of
 
 # Defines `product` and its tiles. `a` holds rows `a_row` apart with elements `a_k` apart, or, when
 # `packed`, one [k][rows] panel for each group of rows; k0 is where this chunk of the reduction begins.
@@ -24,7 +24,8 @@ wide = tile("{dtype}", VECTOR, ROWS, COLUMNS // VECTOR, {unroll})
 small = tile("{dtype}", VECTOR, SMALL, COLUMNS // VECTOR, {unroll})
 narrow = tile("{dtype}", VECTOR, ROWS, 1, {unroll})
 # A single row streams b, from memory more often than not.
-single = tile("{dtype}", VECTOR, 1, COLUMNS // VECTOR, 4, 4, 64)
+single = tile("{dtype}", VECTOR, 1, COLUMNS // VECTOR, 4, 4)
+NEAR, FAR = 16, 64  # steps ahead that are prefetched where rows of b lie apart, and where b streams
 
 
 @njit(error_model="numpy", boundscheck=False)
@@ -63,6 +64,10 @@ def finish(x, x_row, y, y_row, m, n, sums, sums_row, rows, rows_step, columns, r
       cache=True, error_model="numpy", boundscheck=False)
 def product(a, packed, a_row, a_k, k0, b, b_k, b_panel, k, c, c_row, m, n, spare,
             sums, sums_row, rows, rows_step, columns, residual, residual_row, scalars, flags):
+    # Where panels are contiguous, the rows of one share the prefetching of the next.
+    ahead_k = b_k
+    if b_k == COLUMNS and m > ROWS:
+        ahead_k = (COLUMNS * ROWS + m - 1) // m
     for j in range(0, n, COLUMNS):
         width = min(COLUMNS, n - j)
         panel = at(b, j // COLUMNS * b_panel)
@@ -75,23 +80,26 @@ def product(a, packed, a_row, a_k, k0, b, b_k, b_panel, k, c, c_row, m, n, spare
             to, old = at(c, i * c_row + j), at(sums, i * sums_row + j)
             add = at(residual, i * residual_row + j)
             bias, columns_j = at(rows, i * rows_step), at(columns, j)
+            ahead = at(panel, b_k * (FAR if size == 1 else NEAR))
+            if ahead_k != b_k:
+                ahead = at(panel, b_panel + COLUMNS * k * i // m)
             narrow_ = width <= VECTOR
             whole = width == COLUMNS and (size == ROWS or size == SMALL or size == 1)
             whole = whole or (width == VECTOR and size == ROWS)
             target, target_row = (to, c_row) if whole else (spare, VECTOR if narrow_ else COLUMNS)
             f = flags if whole else 0
             if narrow_:
-                narrow(first, row, step, size, panel, b_k, k, target, target_row, old, sums_row, bias,
-                       rows_step, columns_j, add, residual_row, scalars, f)
+                narrow(first, row, step, size, panel, b_k, k, ahead, ahead_k, target, target_row,
+                       old, sums_row, bias, rows_step, columns_j, add, residual_row, scalars, f)
             elif size == 1:
-                single(first, row, step, size, panel, b_k, k, target, target_row, old, sums_row, bias,
-                       rows_step, columns_j, add, residual_row, scalars, f)
+                single(first, row, step, size, panel, b_k, k, ahead, ahead_k, target, target_row,
+                       old, sums_row, bias, rows_step, columns_j, add, residual_row, scalars, f)
             elif size > SMALL:
-                wide(first, row, step, size, panel, b_k, k, target, target_row, old, sums_row, bias,
-                     rows_step, columns_j, add, residual_row, scalars, f)
+                wide(first, row, step, size, panel, b_k, k, ahead, ahead_k, target, target_row,
+                     old, sums_row, bias, rows_step, columns_j, add, residual_row, scalars, f)
             else:
-                small(first, row, step, size, panel, b_k, k, target, target_row, old, sums_row, bias,
-                      rows_step, columns_j, add, residual_row, scalars, f)
+                small(first, row, step, size, panel, b_k, k, ahead, ahead_k, target, target_row,
+                      old, sums_row, bias, rows_step, columns_j, add, residual_row, scalars, f)
             if not whole:
                 finish(spare, target_row, to, c_row, size, width, old, sums_row, bias, rows_step,
                        columns_j, add, residual_row, scalars, flags)
@@ -99,9 +107,9 @@ def product(a, packed, a_row, a_k, k0, b, b_k, b_panel, k, c, c_row, m, n, spare
 """
 
 
-def product_library(dtype: str, lanes: int) -> str:
+def product_library(dtype: str, lanes: int, shapes: Shapes = SHAPES) -> str:
     """Defines `product` for `lanes` float32 in a register, and ROWS, COLUMNS of its tiles."""
-    rows, small, vectors, unroll = SHAPES[lanes]
+    rows, small, vectors, unroll = shapes[lanes]
     vector = lanes_of(dtype, lanes)
     return _PRODUCT.format(
         dtype=dtype,
@@ -229,6 +237,6 @@ def emit(
     )
     advances = tuple((FIXED if place in ("row", "scalar") else ALONG, kind) for place, kind in operands)
     if not recipe:
-        return product_library(dtype, lanes), head + kernel
+        return product_library(dtype, lanes, WIDE), head + kernel
     runs = "from LIBRARY1 import run\n"
-    return product_library(dtype, lanes), run_library(dtype, recipe, advances), head + runs + kernel
+    return product_library(dtype, lanes, WIDE), run_library(dtype, recipe, advances), head + runs + kernel

@@ -27,8 +27,6 @@ from app.kernels.cpu.tiles import (
     SCALE,
 )
 
-PREFETCH = 16  # steps of the reduction ahead: rows of B lie apart, which no hardware prefetcher sees
-
 
 @intrinsic
 def at(_context, pointer, index):
@@ -107,13 +105,11 @@ class Epilogue:
         return values
 
 
-def tile(
-    dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4, chains: int = 1, ahead: int = PREFETCH
-) -> Any:
+def tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4, chains: int = 1) -> Any:
     """An intrinsic that computes `rows` x `columns * lanes` elements of a matrix product.
 
     It is called as
-        tile(a, a_row, a_k, m, b, b_k, k, c, c_row,
+        tile(a, a_row, a_k, m, b, b_k, k, next, next_k, c, c_row,
              sums, sums_row, row_bias, row_bias_step, column_bias, residual, residual_row, scalars, flags)
     and computes c[i * c_row + j] for i < rows and j < columns * lanes as the sum over p < k of
     a[min(i, m - 1) * a_row + p * a_k] * b[p * b_k + j], plus what `flags` ask for:
@@ -123,17 +119,17 @@ def tile(
     Each operand is read before c is written at that place, so c may be the residual or the sums.
 
     The reduction runs in `chains` independent sums, for tiles too small to hide the latency of a
-    product; `ahead` steps of it are prefetched.
+    product. Step p of it asks for the cache line of next[p * next_k], which need not be valid.
     """
     scalar = ELEMENTS[dtype][0]
     address, size = types.CPointer(scalar), types.int64
     signature = types.void(
-        address, size, size, size, address, size, size, address, size,
+        address, size, size, size, address, size, size, address, size, address, size,
         address, size, address, size, address, address, size, address, size,
     )  # fmt: skip
 
     def write(builder, values):
-        a, a_row, a_k, m, b, b_k, k, c, c_row, *rest = values
+        a, a_row, a_k, m, b, b_k, k, ahead, ahead_k, c, c_row, *rest = values
         v = Vectors(builder, dtype, lanes)
         epilogue = Epilogue(*rest)
         last = builder.sub(m, number(1))
@@ -142,9 +138,9 @@ def tile(
             row = builder.select(builder.icmp_signed("<", number(r), m), number(r), last)
             starts.append(v.at(a, builder.mul(row, a_row)) if r else a)
 
-        def step(index: Any, pointer: Any, sums: list[Any]) -> list[Any]:
+        def step(index: Any, pointer: Any, line: Any, sums: list[Any]) -> list[Any]:
             vectors = [v.load(v.at(pointer, j * lanes)) for j in range(columns)]
-            v.prefetch(builder.gep(pointer, [distance]))
+            v.prefetch(line)
             new = list(sums)
             for r in range(rows):
                 x = v.broadcast(v.at(starts[r], index))
@@ -152,38 +148,37 @@ def tile(
                     new[r * columns + j] = v.fma(x, vectors[j], new[r * columns + j])
             return new
 
-        def loop(count: Any, index: Any, pointer: Any, sums: list[Any], times: int) -> Any:
+        def loop(count: Any, index: Any, pointer: Any, line: Any, sums: list[Any], times: int) -> Any:
             """`times` steps, `count` times; the test is at the top, so a count of zero is fine."""
             before = builder.block
             head, body, end = (builder.append_basic_block(s) for s in ("head", "body", "end"))
             builder.branch(head)
             builder.position_at_end(head)
-            phis = [builder.phi(x.type) for x in (count, index, pointer, *sums)]
-            for phi, x in zip(phis, (count, index, pointer, *sums)):
+            phis = [builder.phi(x.type) for x in (count, index, pointer, line, *sums)]
+            for phi, x in zip(phis, (count, index, pointer, line, *sums)):
                 phi.add_incoming(x, before)
-            left, i, p, *new = phis
+            left, i, p, asked, *new = phis
             builder.cbranch(builder.icmp_signed(">", left, number(0)), body, end)
             builder.position_at_end(body)
-            current, j, q = list(new), i, p
+            current, j, q, r = list(new), i, p, asked
             for turn in range(times):
                 own = slice(turn % chains * cells, (turn % chains + 1) * cells)
-                current[own] = step(j, q, current[own])
-                j, q = builder.add(j, a_k), v.at(q, b_k)
+                current[own] = step(j, q, r, current[own])
+                j, q, r = builder.add(j, a_k), v.at(q, b_k), builder.gep(r, [ahead_k])
             done = builder.block
-            for phi, x in zip(phis, (builder.sub(left, number(1)), j, q, *current)):
+            for phi, x in zip(phis, (builder.sub(left, number(1)), j, q, r, *current)):
                 phi.add_incoming(x, done)
             builder.branch(head)
             builder.position_at_end(end)
-            return i, p, new
+            return i, p, asked, new
 
         cells = rows * columns
-        distance = builder.mul(b_k, number(ahead))
         for r in range(rows):
             v.prefetch(builder.gep(c, [builder.mul(number(r), c_row)]), write=True)
-        index, pointer, sums = loop(
-            builder.sdiv(k, number(unroll)), number(0), b, [v.zero] * (cells * chains), unroll
+        *place, sums = loop(
+            builder.sdiv(k, number(unroll)), number(0), b, ahead, [v.zero] * (cells * chains), unroll
         )
-        _, _, sums = loop(builder.srem(k, number(unroll)), index, pointer, sums, 1)
+        *_, sums = loop(builder.srem(k, number(unroll)), *place, sums, 1)
         while len(sums) > cells:
             sums = [v.add(x, y) for x, y in zip(sums[: len(sums) // 2], sums[len(sums) // 2 :])]
 
@@ -192,7 +187,7 @@ def tile(
             v.store(x, v.at(v.at(c, builder.mul(number(r), c_row)), j))
         builder.ret_void()
 
-    def body(_context, a, a_row, a_k, m, b, b_k, k, c, c_row, sums, sums_row, row_bias, row_bias_step,
+    def body(_context, a, a_row, a_k, m, b, b_k, k, ahead, ahead_k, c, c_row, sums, sums_row, row_bias, row_bias_step,
              column_bias, residual, residual_row, scalars, flags):  # fmt: skip
         return signature, outlined(f"tile_{dtype}_{rows}x{columns}x{lanes}", write)
 

@@ -1,6 +1,7 @@
 """Shapes and flags of register tiles, and the packing of constant operands for them; NumPy only."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,7 +14,11 @@ ALPHA, BETA, LOW, HIGH = 0, 1, 2, 3  # places in the scalars of a tile
 # float32 lanes of a register: rows of a tile, rows of the small tile for what is left over,
 # vectors of columns, unroll. 6 x 2 accumulators are what 16 registers hold; unrolling further
 # lets LLVM hoist broadcasts and spill (87 moves to the stack at 4, none in the loop at 2).
-SHAPES = {4: (6, 4, 2, 2), 8: (6, 4, 2, 2), 16: (8, 4, 3, 4)}
+Shapes: TypeAlias = Mapping[int, tuple[int, int, int, int]]
+SHAPES: Shapes = {4: (6, 4, 2, 2), 8: (6, 4, 2, 2), 16: (8, 4, 3, 4)}
+# The same for row-major products: 4 x 3 takes 7 loads a step where 6 x 2 takes 8, and cuts into 64,
+# 128 or 196 rows evenly.
+WIDE: Shapes = {4: (4, 2, 3, 2), 8: (4, 2, 3, 2), 16: (8, 4, 3, 4)}
 
 
 def lanes_of(dtype: str, lanes: int) -> int:
@@ -21,9 +26,9 @@ def lanes_of(dtype: str, lanes: int) -> int:
     return max(lanes * 4 // np.dtype(dtype).itemsize, 1)
 
 
-def row_groups(rows: int, block: int, lanes: int) -> list[tuple[int, int]]:
+def row_groups(rows: int, block: int, lanes: int, shapes: Shapes = SHAPES) -> list[tuple[int, int]]:
     """(first row, rows) of every tile, for blocks of `block` rows. `product` walks the same way."""
-    large, small = SHAPES[lanes][:2]
+    large, small = shapes[lanes][:2]
     groups = []
     for first in range(0, rows, block):
         row, end = first, min(first + block, rows)
@@ -41,14 +46,14 @@ def pack_rows(a: Array, block: int, lanes: int) -> Array:
     return np.concatenate(panels) if panels else np.zeros(0, a.dtype)
 
 
-def columns_of(dtype: str, lanes: int) -> int:
+def columns_of(dtype: str, lanes: int, shapes: Shapes = SHAPES) -> int:
     """Columns of a tile."""
-    return SHAPES[lanes][2] * lanes_of(dtype, lanes)
+    return shapes[lanes][2] * lanes_of(dtype, lanes)
 
 
-def spare(dtype: str, lanes: int) -> int:
+def spare(dtype: str, lanes: int, shapes: Shapes = SHAPES) -> int:
     """Elements of the scratch tile of a product, which is also the buffer of an epilogue."""
-    return max(SHAPES[lanes][0] * columns_of(dtype, lanes), 256)
+    return max(shapes[lanes][0] * columns_of(dtype, lanes, shapes), 256)
 
 
 def pack_columns(b: Array, width: int) -> Array:

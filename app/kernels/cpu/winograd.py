@@ -320,14 +320,20 @@ output_transform = output_tile(LANES, M)
 def transform_input(x, blocks, h, w, top, left, high, wide, begin, end, first, last, v, v_row, v_plane,
                     zeros, buffer):
     # Tiles begin..end of blocks first..last to v[TILE * TILE][end - begin][channels].
-    for tile in range(begin, end):
-        image, row, column = tile // (high * wide), tile // wide % high * M - top, tile % wide * M - left
+    image, i, j = begin // (high * wide), begin // wide % high, begin % wide
+    for tile in range(end - begin):
+        row, column = i * M - top, j * M - left
         r0, r1 = max(-row, 0), min(h - row, TILE)
         c0, c1 = max(-column, 0), min(w - column, TILE)
         for block in range(first, last):
             source = at(x, (((image * blocks + block) * h + row) * w + column) * LANES)
             input_transform(source, w * LANES, r0, r1, c0, c1, zeros, buffer,
-                            at(v, (tile - begin) * v_row + block * LANES), v_plane)
+                            at(v, tile * v_row + block * LANES), v_plane)
+        j += 1
+        if j == wide:
+            i, j = i + 1, 0
+        if i == high:
+            image, i = image + 1, 0
 
 
 @njit(types.void(T, N, N, T, N, N, N, T, N), cache=True, error_model="numpy", boundscheck=False)
@@ -355,12 +361,12 @@ def multiply(v, v_row, v_plane, weights, channels, vectors, count, sums, m_plane
 def transform_output(sums, sums_row, m_plane, begin, end, rows, columns, wide, bias, scalars, residual, y,
                      flags, buffer):
     # Tiles begin..end, which lie in one row of tiles whose first pixel is y[0].
-    for tile in range(begin, end):
-        column = tile % wide * M
+    first = begin % wide
+    for tile in range(end - begin):
+        column = (first + tile) * M
         place = column * LANES
-        output_transform(at(sums, (tile - begin) * sums_row), m_plane, buffer, bias, scalars,
-                         at(residual, place), at(y, place), columns * LANES, rows, min(M, columns - column),
-                         flags)
+        output_transform(at(sums, tile * sums_row), m_plane, buffer, bias, scalars, at(residual, place),
+                         at(y, place), columns * LANES, rows, min(M, columns - column), flags)
 """
 
 _KERNEL = """\

@@ -19,8 +19,9 @@ from app.kernels.cpu.tiles import CLAMP, COLUMN_BIAS, RESIDUAL, ROW_BIAS, SCALE
 Array = np.ndarray[Any, Any]
 
 DTYPES = ("float32", "float64", "int32", "uint32", "int64", "uint64")
-BLOCK_ROWS = 192  # x blocking.DEPTH float32 of A stay in the second cache
+BLOCK_ROWS = 192  # x DEPTH float32 of A stay in the second cache
 BLOCK_PANELS = 4
+DEPTH = 512  # float32 steps of the reduction: a panel is read from the second cache as fast as from the first
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,8 +144,8 @@ def _addends(group: Group, product: Product, epilogue: epilogues.Epilogue) -> Ad
     return found
 
 
-def _refusal(group: Group, _known: Known) -> str | None:
-    """Why the blocked product does not apply."""
+def refusal(group: Group, _known: Known) -> str | None:
+    """Why no product of this kind applies."""
     for value in (*group.inputs, *group.outputs):
         if graph.is_dynamic(value):
             return f"value {value.name!r} has no static shape"
@@ -186,11 +187,11 @@ class Blocks:
 
 def _blocks(product: Product, dtype: str, packed: bool, known: Known) -> Blocks:
     lanes = known.target.vector_lanes
-    width = tiles.columns_of(dtype, lanes)
-    depth = blocking.depth(product.k, np.dtype(dtype).itemsize)
-    if product.m <= tiles.SHAPES[lanes][0] and packed:
+    width = tiles.columns_of(dtype, lanes, tiles.WIDE)
+    depth = blocking.depth(product.k, np.dtype(dtype).itemsize, DEPTH)
+    if product.m <= tiles.WIDE[lanes][0] and packed:
         depth = max(product.k, 1)  # nothing of b is read twice: it streams
-    m = blocking.balanced(product.m, BLOCK_ROWS, tiles.SHAPES[lanes][0])
+    m = blocking.balanced(product.m, BLOCK_ROWS, tiles.WIDE[lanes][0])
     n = blocking.balanced(product.n, BLOCK_PANELS * width, width)
     while n > width and len(product.offsets) * -(-product.m // m) * -(-product.n // n) < 4 * known.threads:
         n -= width
@@ -204,6 +205,14 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
         return ()
     kind = graph.dtype(y)
     assert kind is not None
+    added, epilogue = additions(group, product)
+    return (product_call(product, kind, product.a, product.b, y, known, added, epilogue),)
+
+
+def additions(group: Group, product: Product) -> tuple[Addends, epilogues.Epilogue]:
+    """What a group that is not refused adds to its product, all biases in one; and what follows."""
+    kind = graph.dtype(group.outputs[0])
+    assert kind is not None
     epilogue = epilogues.read(group, -1)
     assert not isinstance(epilogue, str)
     added = _addends(group, product, epilogue)
@@ -212,7 +221,25 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
     if extra is not None:
         own = added.columns.array.reshape(-1) if isinstance(added.columns, Constant) else kind.type(0)
         added = replace(added, columns=Constant(extra + own, epilogue.biases[0][0].name or ""))
-    return (product_call(product, kind, product.a, product.b, y, known, added, epilogue),)
+    return added, epilogue
+
+
+def flags_of(added: Addends, epilogue: epilogues.Epilogue) -> int:
+    """The flags of a tile."""
+    return (
+        SCALE * (added.alpha != 1.0)
+        | ROW_BIAS * (added.rows is not None)
+        | COLUMN_BIAS * (added.columns is not None)
+        | RESIDUAL * (added.residual is not None)
+        | CLAMP * epilogue.clamps
+    )
+
+
+def matrices(product: Product, b: Array) -> Array:
+    """A constant second operand as [batch, k, n]."""
+    if product.b_strides[0] == 1 and product.n > 1:
+        b = b.T
+    return b.reshape(*product.b_shape[:-2], product.k, product.n)
 
 
 def product_call(
@@ -227,22 +254,12 @@ def product_call(
 ) -> KernelCall:
     """The product of elements of this kind; a `b` that is an array, or constant, is packed here."""
     dtype, lanes = kind.name, known.target.vector_lanes
-    width = tiles.columns_of(dtype, lanes)
+    width = tiles.columns_of(dtype, lanes, tiles.WIDE)
     nothing = Constant(np.zeros(1, kind))
-    flags = (
-        SCALE * (added.alpha != 1.0)
-        | ROW_BIAS * (added.rows is not None)
-        | COLUMN_BIAS * (added.columns is not None)
-        | RESIDUAL * (added.residual is not None)
-        | CLAMP * epilogue.clamps
-    )
     offsets = product.offsets
     array = graph.constant(b) if isinstance(b, ir.Value) else b if isinstance(b, np.ndarray) else None
     if array is not None:
-        if product.b_strides[0] == 1 and product.n > 1:
-            array = array.T
-        matrices = array.reshape(*product.b_shape[:-2], product.k, product.n)
-        b = Constant(tiles.pack_columns(matrices, width), product.b.name or "")
+        b = Constant(tiles.pack_columns(matrices(product, array), width), product.b.name or "")
         size = -(-product.n // width) * width * product.k
         offsets = tuple((i, j // max(product.k * product.n, 1) * size) for i, j in offsets)
     assert not isinstance(b, np.ndarray)
@@ -252,7 +269,7 @@ def product_call(
     table = np.array([(i, j, batch * step) for batch, (i, j) in enumerate(offsets)], np.int64)
 
     sums = blocks.m * blocks.n if product.k > blocks.k or epilogue.recipe else 0
-    spare = tiles.spare(dtype, lanes)
+    spare = tiles.spare(dtype, lanes, tiles.WIDE)
     panel_row = blocking.panel_row(blocks.n, kind.itemsize)
     own = sums + spare + (0 if packed else (blocks.k + 1) * panel_row)
     units = len(offsets) * -(-product.m // blocks.m) * -(-product.n // blocks.n)
@@ -270,7 +287,7 @@ def product_call(
         "sums_size": sums,
         "spare_size": spare,
         "work_step": own,
-        "flags": flags,
+        "flags": flags_of(added, epilogue),
     }
     pointer = f"{dtype}*"
     arguments: tuple[tuple[str, Argument], ...] = (
@@ -296,14 +313,15 @@ def product_call(
     )
 
 
-def _cost(group: Group, known: Known) -> float:
+def predicted(group: Group, known: Known) -> float:
+    """Seconds of a blocked product."""
     product = PRODUCTS[group.anchor.op_type](group.anchor)
     kind = graph.dtype(group.outputs[0])
     assert kind is not None
     lanes = known.target.vector_lanes
     # What is computed: whole tiles; and wider elements take longer.
-    width = tiles.columns_of(kind.name, lanes)
-    rows = sum(max(size, 4) for _, size in tiles.row_groups(product.m, max(product.m, 1), lanes))
+    width = tiles.columns_of(kind.name, lanes, tiles.WIDE)
+    rows = sum(max(size, 4) for _, size in tiles.row_groups(product.m, max(product.m, 1), lanes, tiles.WIDE))
     wasted = rows * -(-product.n // width) * width / max(product.m * product.n, 1)
     return roofline(
         known.target,
@@ -319,6 +337,8 @@ def _inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ..
 
 
 IMPLEMENTATIONS = tuple(
-    Implementation(f"{op.lower()}.blocked", op, "numba-cpu", _refusal, _lower, cost=_cost, inplace=_inplace)
+    Implementation(
+        f"{op.lower()}.blocked", op, "numba-cpu", refusal, _lower, cost=predicted, inplace=_inplace
+    )
     for op in ("MatMul", "Gemm")
 )

@@ -51,12 +51,12 @@ def refusal(m: int) -> Callable[[Group, Known], str | None]:
 
 def _shape_refusal(group: Group) -> str | None:
     weights, bias = graph.input_at(group.anchor, 1), graph.input_at(group.anchor, 2)
-    if weights is None or not graph.is_constant(weights):
+    array = graph.constant(weights)
+    if weights is None or array is None:
         return "the weights change between runs; this one transforms them offline"
     if graph.dtype(weights) != np.float32:
         return f"weights are {graph.dtype(weights)}; this one computes float32"
-    array = graph.constant(weights)
-    if array is None or not np.isfinite(array).all():
+    if not np.isfinite(array).all():
         return f"weights {weights.name!r} are not finite"
     if bias is not None and not graph.is_constant(bias):
         return f"bias {bias.name!r} changes between runs"
@@ -134,7 +134,7 @@ def _tiling(window: Window, m: int, known: Known) -> Tiling:
     fitting = max(SECOND_CACHE // (4 * points * (v_row + vectors * lanes)), LEAST)
     parts = -(-tiles // fitting)
     groups = len(winograd.groups_of(blocked.blocks_of(window.outputs, known)))
-    if blocking.longest_share(parts * groups, known.threads) > 1.1:
+    if blocking.longest_share(parts * groups, known.threads) > 1.03:
         parts = min(-(-parts // known.threads) * known.threads, tiles)
     rows, broad = winograd.ROWS[lanes]
     beyond = max(*rows, broad)  # rows that the last register tile reads and writes beyond its block

@@ -1,0 +1,164 @@
+"""Rows of matrix products by one level of Strassen's algorithm: 7 products of blocks instead of 8.
+
+The factors of a constant second operand are made offline and take 7/4 of its memory. Rounding
+errors are larger than the definition's, so a row applies where the error on the very weights is
+small enough.
+"""
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine import graph
+from app.engine.backends.numba_cpu import blocking, epilogues, matmul
+from app.engine.cost import flops
+from app.engine.plan import Argument, Constant, Group, KernelCall, Workspace
+from app.engine.registry import Implementation, Known
+from app.kernels.cpu import strassen, tiles
+
+LEAST_ROWS = 16  # below, the products read more weights than they compute on
+LEAST_DEPTH = 96  # of a block: below, the sums that are read again cost what is saved
+BLOCK_ROWS = 112  # of the sums of three buffers, which stay in the second cache
+BLOCK_PANELS = 4
+DEPTH = 512  # float32 steps of the reduction at a time
+SHARE = 0.05  # of the tolerance of the job that one product may use up
+SAMPLE = 16  # rows and columns of the product whose error is measured
+
+
+def _refusal(group: Group, known: Known) -> str | None:
+    """Why the algorithm does not apply."""
+    reason = matmul.refusal(group, known)
+    if reason is not None:
+        return reason
+    if not known.fast_algorithms:
+        return "fast algorithms are switched off"
+    kind = graph.dtype(group.outputs[0])
+    if kind != np.float32:
+        return f"elements are {kind}; this one computes float32"
+    product = matmul.PRODUCTS[group.anchor.op_type](group.anchor)
+    if not graph.is_constant(product.b):
+        return f"{product.b.name!r} changes between runs; its factors are made offline"
+    if len(product.offsets) > 1:
+        return f"{len(product.offsets)} products; this one takes 1"
+    if product.a_strides[1] != 1:
+        return "the first operand is transposed"
+    width = tiles.columns_of(kind.name, known.target.vector_lanes, tiles.WIDE)
+    if product.k % 2 or product.k < 2 * LEAST_DEPTH:
+        return f"the reduction of {product.k} is odd or shorter than {2 * LEAST_DEPTH}"
+    if product.n % (2 * width) or not product.n:
+        return f"half of the {product.n} columns are not whole tiles of {width}"
+    if product.m < LEAST_ROWS:
+        return f"{product.m} rows, fewer than {LEAST_ROWS}"
+    added, _ = matmul.additions(group, product)
+    if added.rows is not None:
+        return "C of Gemm is added by rows"
+    limit = SHARE * known.tolerance
+    found = error(product)
+    if not found <= limit:
+        return f"relative rms error {found:.1e} on these weights exceeds {limit:.1e}"
+    return None
+
+
+def error(product: matmul.Product) -> float:
+    """Relative rms error of the worst column on a product's weights, for standard normal input.
+
+    Measured against float64 on a sample of rows and of pairs of columns, which are independent.
+    """
+    array = graph.constant(product.b)
+    assert array is not None
+    half = product.n // 2
+    taken = np.linspace(0, half - 1, min(SAMPLE, half)).astype(np.int64)
+    b = matmul.matrices(product, array).reshape(product.k, product.n)[
+        :, np.concatenate([taken, taken + half])
+    ]
+    a = np.random.default_rng(0).standard_normal((SAMPLE, product.k)).astype(np.float32)
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    wrong = np.sqrt(np.mean((strassen.multiply(a, b) - exact) ** 2, axis=0))
+    size = np.sqrt(np.mean(exact**2, axis=0))
+    return float(np.max(wrong / np.where(wrong == 0, 1, size)))
+
+
+def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
+    product = matmul.PRODUCTS[group.anchor.op_type](group.anchor)
+    (y,) = group.outputs
+    added, epilogue = matmul.additions(group, product)
+    lanes = known.target.vector_lanes
+    width, tile_rows = tiles.columns_of("float32", lanes, tiles.WIDE), tiles.WIDE[lanes][0]
+    h, k, columns, odd = product.m // 2, product.k // 2, product.n // 2, product.m % 2
+    block_k = blocking.depth(k, 4, DEPTH)
+    block_m = blocking.balanced(h, BLOCK_ROWS, tile_rows)
+    block_n = blocking.balanced(columns, BLOCK_PANELS * width, width)
+    while block_n > width and -(-h // block_m) * -(-columns // block_n) < 4 * known.threads:
+        block_n -= width
+    spare = tiles.spare("float32", lanes, tiles.WIDE)
+    work = strassen.BUFFERS * block_m * block_n + spare
+    array = graph.constant(product.b)
+    assert array is not None
+    matrix = matmul.matrices(product, array).reshape(product.k, product.n)
+    panels = strassen.pack(matrix, width, block_n, block_k)
+    zeros = Constant(np.zeros(block_m * block_n, np.float32))
+    sizes = {
+        "h": h,
+        "columns": columns,
+        "k": k,
+        "odd": odd,
+        "residual_row": added.residual_row,
+        "block_m": block_m,
+        "block_n": block_n,
+        "block_k": block_k,
+        "spare_size": spare,
+        "work_step": work,
+        "flags": matmul.flags_of(added, epilogue),
+    }
+    pointer = "float32*"
+    sums = Workspace(4 * 4 * (h + odd) * k)
+    arguments: tuple[tuple[str, Argument], ...] = (
+        (pointer, product.a),
+        (pointer, sums),
+        (pointer, Constant(panels, product.b.name or "")),
+        (pointer, y),
+        (pointer, zeros),
+        (pointer, added.columns or zeros),
+        (pointer, added.residual or zeros),
+        (pointer, Constant(epilogue.scalars(np.dtype(np.float32), added.alpha, added.beta))),
+        ("int64*", Constant(strassen.schedule(h, k))),
+        ("int64*", Constant(np.array([row[:2] for row in strassen.ODD], np.int64))),
+        ("int64*", Constant(np.array([sizes[name] for name in strassen.SIZES], np.int64))),
+        (pointer, Workspace(4 * work, per_thread=True)),
+        *epilogue.arguments,
+    )
+    combined = KernelCall(
+        "app.kernels.cpu.strassen:combine",
+        (pointer, pointer, "int64", "int64", "int64"),
+        (product.a, sums, h, k, odd),
+        units=h + odd,
+    )
+    multiplied = KernelCall(
+        "app.kernels.cpu.strassen:emit",
+        tuple(t for t, _ in arguments),
+        tuple(a for _, a in arguments),
+        units=-(-h // block_m) * -(-columns // block_n),
+        static=("float32", lanes, *epilogue.static),
+        takes_thread=True,
+    )
+    return combined, multiplied
+
+
+def _cost(group: Group, known: Known) -> float:
+    """7/8 of the arithmetic; the sums of blocks of A and of C are written and read from a cache."""
+    product = matmul.PRODUCTS[group.anchor.op_type](group.anchor)
+    plain = matmul.predicted(group, known)
+    arithmetic = flops(group) / (known.target.flops * min(known.threads, known.target.cores) * 0.9)
+    bandwidth = known.target.memories[0].bandwidth
+    passes = 4 * (2 * product.m * product.k + 3 * product.m * product.n) / (4 * bandwidth)
+    weights = 7 / 4 * graph.nbytes(product.b) / bandwidth
+    return max(plain - arithmetic / 8 + passes / known.threads, weights)
+
+
+def _inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+    return epilogues.inplace(group, -1)
+
+
+IMPLEMENTATIONS = tuple(
+    Implementation(f"{op.lower()}.strassen", op, "numba-cpu", _refusal, _lower, cost=_cost, inplace=_inplace)
+    for op in ("MatMul", "Gemm")
+)

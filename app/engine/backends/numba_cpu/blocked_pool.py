@@ -73,23 +73,30 @@ def _window_lower(group: Group, known: Known) -> tuple[Call, ...]:
     _, oh, ow = g.out
     include_pad = bool(graph.attribute(node, "count_include_pad", 0))
     counts = [Constant(g.counted(axis, include_pad).astype(np.float32)) for axis in (1, 2)]
-    kh, kw = g.kernel[1:] if math.prod(g.kernel) <= MOST_TAPS else (1, 1)
+    _, kh, kw = g.kernel
+    inside = g.inside(2)
+    # Columns of whole windows follow one another; those that begin in the padding are not whole.
+    whole = np.flatnonzero((inside[:, 1] == kw) & (counts[1].array == kw))
+    inner, outer = (int(whole[0]), int(whole[-1]) + 1) if whole.size else (0, 0)
+    static: tuple[object, ...] = (kh, kw, g.strides[2], g.dilations[2])
+    if math.prod(g.kernel) > MOST_TAPS:
+        inner, outer, static = 0, 0, (1, 1, 1, 1)
     return (
         KernelCall(
             "app.kernels.cpu.blocked_pool:emit_window",
-            ("float32*", "float32*", "int64*", "int64*", "float32*", "float32*", *("int64",) * 6),
+            ("float32*", "float32*", "int64*", "int64*", "float32*", "float32*", *("int64",) * 8),
             (
                 x,
                 y,
                 Constant(g.inside(1)),
-                Constant(g.inside(2)),
+                Constant(inside),
                 *counts,
-                *(h, w, oh, ow),
+                *(h, w, oh, ow, inner, outer),
                 g.dilations[1] * w * lanes,
                 g.dilations[2] * lanes,
             ),
             units=batch * blocked.blocks_of(channels, known) * oh,
-            static=(_WINDOWS[node.op_type], lanes, kh, kw),
+            static=(_WINDOWS[node.op_type], lanes, *static),
         ),
     )
 

@@ -116,7 +116,7 @@ IMPLEMENTATIONS = (
     *(
         Implementation(
             f"{op.lower()}.blocked_taps", op, "numba-cpu", _unless(taps_unless), _taps_lower,
-            _cost(8.0), layouts=_layouts,
+            _cost(4.0), layouts=_layouts,
         )
         for op in OPERATORS
     ),

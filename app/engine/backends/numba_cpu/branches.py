@@ -46,19 +46,17 @@ def _unless(group: Group, known: Known) -> str | None:
         if graph.is_dynamic(value):
             return f"captured value {value.name!r} has no fixed shape"
     planned = _planned(node, known)
-    if all(isinstance(p, str) for p in planned):
-        return f"no branch can be planned: {planned[0]}"
-    for name, program in zip(BRANCHES, planned, strict=True):
-        if isinstance(program, str):
-            continue
-        for inner, outer in zip(program.compilation.graph.outputs, node.outputs, strict=True):
-            if outer.name and not graph.is_dynamic(outer) and not _alike(inner, outer):
-                return f"{name} gives {inner.name!r} another type than {outer.name!r} has"
+    refused = [p for p in planned if isinstance(p, str)]
+    return f"no branch can be planned: {'; '.join(refused)}" if len(refused) == len(planned) else None
+
+
+def _unlike(program: Program, node: ir.Node) -> str | None:
+    """Which output has another type than the node's, if one has."""
+    for inner, outer in zip(program.compilation.graph.outputs, node.outputs, strict=True):
+        types = [(graph.shape(v), graph.dtype(v)) for v in (inner, outer)]
+        if outer.name and not graph.is_dynamic(outer) and types[0] != types[1]:
+            return f"{inner.name!r} has not the type of {outer.name!r}"
     return None
-
-
-def _alike(inner: ir.Value, outer: ir.Value) -> bool:
-    return (graph.shape(inner), graph.dtype(inner)) == (graph.shape(outer), graph.dtype(outer))
 
 
 def _captured(node: ir.Node) -> tuple[ir.Value, ...]:
@@ -93,9 +91,11 @@ def _program(node: ir.Node, name: str, known: Known, options: Options) -> Progra
     loaded = Loaded(ir.Model(view.clone(), ir_version=10), (), len(branch))
     try:
         compilation = session.canonical(loaded, known.target, options, Bindings(), load_registry())
-        return session.planned(compilation, options)
+        program = session.planned(compilation, options)
     except EngineError as cause:
         return f"{name}: {cause}"
+    unlike = _unlike(program, node)
+    return f"{name}: {unlike}" if unlike else program
 
 
 def _lower(group: Group, known: Known) -> tuple[Call, ...]:

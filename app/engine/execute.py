@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from app.engine import graph
 from app.engine.errors import InputError, KernelError
-from app.engine.plan import Constant, HostCall, KernelCall, Workspace
+from app.engine.plan import Body, Constant, HostCall, KernelCall, Workspace
 from app.engine.program import Program, Step
 from app.kernels.cpu.compiler import Compiler, resolve
 from app.kernels.cpu.driver import Stretch, Team, compile_walk
@@ -57,6 +57,7 @@ class Executor:
         poison: fill with NaN every byte of the arena that no live buffer owns, before and after
             each step, so that a wrong plan shows in the outputs. Slow; for tests.
         cores: cores to pin the team to; empty leaves threads where they are.
+        team: threads to run on, of whoever closes them; else it starts its own.
         progress: called with (done, total) while kernels compile.
     """
 
@@ -67,6 +68,7 @@ class Executor:
         *,
         poison: bool = False,
         cores: Sequence[int] = (),
+        team: Team | None = None,
         progress: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> None:
         self.program = program
@@ -76,7 +78,9 @@ class Executor:
         self._roots: dict[ir.Value, Array] = {}  # memory of inputs, outputs and weights
         self._packed: dict[int, Array] = {}  # Constant arguments, by identity
         self._host: dict[ir.Value, object] = {}  # dynamic values of the current run
-        self._team = Team(program.compilation.options.threads, cores)
+        self._compiler = compiler
+        self._owns_team = team is None
+        self._team = Team(program.compilation.options.threads, cores) if team is None else team
         kernels = {}
         for done, key in enumerate(program.kernels):
             progress(done, len(program.kernels))
@@ -94,8 +98,9 @@ class Executor:
         self._held = self._holdings() if poison else {}
 
     def close(self) -> None:
-        """End the team's threads."""
-        self._team.close()
+        """End the threads that it started."""
+        if self._owns_team:
+            self._team.close()
 
     def run(self, inputs: Mapping[str, object]) -> dict[str, object]:
         """Outputs by name, copied out of the program's memory.
@@ -237,22 +242,43 @@ class Executor:
         calls = []
         for call in step.calls:
             assert isinstance(call, HostCall)
-            calls.append((call, resolve(call.function)(call.node)))
+            bodies = [self._body(b) for b in call.bodies]
+            function = resolve(call.function)(call.node, *([bodies] if bodies else []))
+            fixed = [None if v is None else self._fixed(v) for v in call.inputs]
+            dynamic = [(i, v) for i, v in enumerate(call.inputs) if v is not None and fixed[i] is None]
+            calls.append((call, function, fixed, dynamic))
 
         def run() -> None:
-            for call, function in calls:
-                found = function([None if v is None else self._value(v) for v in call.inputs])
-                for value, result in zip(call.outputs, found, strict=True):
+            for call, function, fixed, dynamic in calls:
+                operands = list(fixed)
+                for i, value in dynamic:
+                    operands[i] = self._host[value]
+                for value, result in zip(call.outputs, function(operands), strict=True):
                     self._store(value, result, call)
 
         return run
 
-    def _value(self, value: ir.Value) -> object:
-        if value in self._host:
-            return self._host[value]
-        if value in self.program.placement.values:
-            return self.array(value)
-        return graph.constant(value)
+    def _fixed(self, value: ir.Value) -> object | None:
+        """The array of a value that is always at the same place; None for an object of the host."""
+        fixed = graph.constant(value)
+        if fixed is not None:
+            return fixed
+        return self.array(value) if value in self.program.placement.values else None
+
+    def _body(self, body: Body | None) -> Callable[[Sequence[object]], list[object]] | None:
+        """A function that runs a body on the threads of this program."""
+        if body is None:
+            return None
+        executor = Executor(body.program, self._compiler, poison=self._poison, team=self._team)
+        model = body.program.compilation.graph
+        inputs = [(v.name or "", i) for v, i in zip(model.inputs, body.inputs, strict=True)]
+        outputs = [model.outputs[i].name or "" for i in body.outputs]
+
+        def run(values: Sequence[object]) -> list[object]:
+            found = executor.run({name: values[i] for name, i in inputs})
+            return [found[name] for name in outputs]
+
+        return run
 
     def _store(self, value: ir.Value, result: object, call: HostCall) -> None:
         if value not in self.program.placement.values:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from app.engine.memory.problem import Solution
+    from app.engine.program import Program
     from app.engine.registry import Implementation, Registry
 
 ELEMENTWISE = "Elementwise"  # the operator of a group made of elementwise nodes only
@@ -107,18 +108,35 @@ class KernelCall:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Body:
+    """A graph in a node's attributes, planned as a program of its own.
+
+    `inputs` are positions among the inputs of the call, in the order of the program's; `outputs`
+    are positions among the outputs of the program.
+    """
+
+    program: "Program"
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class HostCall:
     """One call from Python, outside the compiled driver: the reference evaluator or a library.
 
     `function` names (`module:function`) what prepares it: called once with the node, it returns what
     is called with the list of inputs for every inference and returns the list of outputs. An input
     is None where the node omits it; values that bodies capture follow the node's own inputs.
+
+    With `bodies` it is called with the node and, for each that was planned, a function from the same
+    list of inputs to its outputs; None for the others.
     """
 
     function: str
     node: ir.Node
     inputs: tuple[ir.Value | None, ...]
     outputs: tuple[ir.Value, ...]
+    bodies: tuple[Body | None, ...] = ()
 
 
 Call: TypeAlias = KernelCall | HostCall

@@ -8,8 +8,8 @@ The calling thread walks; it publishes the rows that are shared, and the other t
 units of such a row are cut into one share a thread. Every thread takes its own share first and
 then those that nobody has begun, so that a thread which the operating system has stopped, or
 which still sleeps, delays nobody, and the same thread mostly meets the same data again. Helpers
-look for work in machine code, without the GIL: first spinning, then giving way, and they sleep
-on a semaphore only when nothing has run for a while.
+look for work in machine code, without the GIL, and sleep on a semaphore only when nothing has run
+for a while.
 """
 
 import ctypes
@@ -31,8 +31,10 @@ from app.kernels.cpu.generator import at
 
 ROW = 6  # numbers a row
 MAX_ARITY = 48  # arguments of a kernel, begin, end and thread not counted
-SPINS = 4000  # before a waiting thread yields its core
-IDLE = 500  # times that a helper yields while nothing runs before it sleeps: about half a millisecond
+SPINS = 4000  # before the calling thread, waiting for a helper, yields its core
+# Looks of a helper for work before it sleeps while nothing runs, some 40 ns each. It never yields:
+# on a busy machine a thread that does is hardly run again, one that is woken is.
+IDLE = 12000
 
 # The mailbox, int64, in pieces of LINE numbers: two cache lines, because hardware fetches pairs.
 LINE = 16
@@ -224,14 +226,6 @@ def _take_shares(mail, row, arguments, number, thread, threads):
             _increment(mail, DONE)
 
 
-@_inlined
-def _wait(turn):
-    if turn < SPINS:
-        _pause()
-    else:
-        _yield()
-
-
 def _lead(mail, threads, rows, arguments, first, last, ticks):
     """Run rows first..last as thread 0."""
     ticks[first] = _ticks()
@@ -246,7 +240,10 @@ def _lead(mail, threads, rows, arguments, first, last, ticks):
             _take_shares(mail, row, arguments, number, 0, threads)
             turn = 0
             while _load(mail, DONE) < number * threads:
-                _wait(turn)
+                if turn < SPINS:
+                    _pause()
+                else:
+                    _yield()
                 turn += 1
         else:
             _run_share(row, arguments, 0, 1, 0)
@@ -266,11 +263,11 @@ def _attend(mail, thread, threads):
             _take_shares(mail, row, arguments, number, thread, threads)
             seen = number
             turn = 0
-        elif turn > SPINS + IDLE and not _load(mail, RUNNING):
+        elif turn > IDLE and not _load(mail, RUNNING):
             _store(mail, THREADS + thread * LINE + ASLEEP, 1)
             return
         else:
-            _wait(turn)
+            _pause()
             turn += 1
 
 

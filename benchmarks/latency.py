@@ -21,6 +21,7 @@ from typing import Any
 
 from rich.console import Console
 
+from app.engine.options import Options
 from app.engine.target import host
 from app.settings import Settings
 from benchmarks import models
@@ -39,6 +40,9 @@ def arguments_of(line: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--seconds", type=float, default=6.0, help="per model, thread count and runtime")
     parser.add_argument("--operators", action="store_true", help="also print the slowest steps")
+    parser.add_argument(
+        "--no-fast-algorithms", action="store_true", help="without Winograd's and Strassen's algorithms"
+    )
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     return parser.parse_args(line)
 
@@ -61,8 +65,9 @@ def main(line: Sequence[str] | None = None) -> None:
                 missing.append(f"{found.name}: {found.reason}")
                 continue
             for threads in counts:
+                options = Options(fast_algorithms=not arguments.no_fast_algorithms)
                 request = Request(
-                    found.path, threads, arguments.seconds, kernels, operators=arguments.operators
+                    found.path, threads, arguments.seconds, kernels, options, operators=arguments.operators
                 )
                 row = _in_own_process(request)
                 place = f"[{number}/{len(arguments.names)}] {found.name}, {counted(threads)}"

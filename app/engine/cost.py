@@ -5,7 +5,7 @@ Source: Williams, Waterman and Patterson, 2009, "Roofline: an insightful visual 
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -86,6 +86,15 @@ def seconds(row: "Implementation", group: Group, known: "Known") -> tuple[float,
             if found is not None and (best is None or found < best[0]):
                 best = found, tuning
     return best or (row.cost(group, known), None)
+
+
+def comparable(
+    rows: Iterable["Implementation"], group: Group, known: "Known"
+) -> dict["Implementation", tuple[float, str | None]]:
+    """`seconds` of rows that can be compared: of those that were measured, if any was, else of all."""
+    found = {row: seconds(row, group, known) for row in rows}
+    measured = {row: time for row, time in found.items() if time[1] is not None}
+    return measured or found
 
 
 def key(row: str, group: Group, known: "Known") -> str:

@@ -17,6 +17,8 @@ from app.kernels.cpu.driver import Stretch, Team, compile_walk
 
 Array = np.ndarray[Any, Any]
 ALIGNMENT = 64  # byte: a cache line
+# Predicted time of a step on all threads below which one thread runs it: to meet costs about a microsecond.
+WORTH_SHARING = 1e-6
 POISON = 0xFF  # every floating-point type reads NaN, every index is far out of range
 
 
@@ -203,13 +205,15 @@ class Executor:
     def _bind(self) -> tuple[Segment, ...]:
         segments: list[Segment] = []
         rows: list[tuple[int, bool, int, tuple[int, ...]]] = []
+        shared: list[bool] = []
         ranges: list[tuple[int, int]] = []
 
         def close(last: int) -> None:
             if ranges:
-                stretch = Stretch(self._walk, rows, self._team)
+                stretch = Stretch(self._walk, rows, self._team, shared)
                 segments.append(Segment(last - len(ranges), last, stretch, tuple(ranges)))
             rows.clear()
+            shared.clear()
             ranges.clear()
 
         for step in self.program.steps:
@@ -224,6 +228,7 @@ class Executor:
                 kernel = self._kernels[call.kernel, call.types, call.static, call.takes_thread]
                 numbers = tuple(self._address(a, step) for a in call.arguments)
                 rows.append((kernel.address, kernel.takes_thread, call.units, numbers))
+                shared.append(step.choice.seconds >= WORTH_SHARING)
             ranges.append((first, len(rows)))
         close(len(self.program.steps))
         return tuple(segments)

@@ -29,7 +29,7 @@ from app.kernels.cpu.driver import Stretch, Team, compile_walk
 
 Array = np.ndarray[Any, Any]
 
-FACTOR = 1.6  # a row predicted to take longer than the best by this factor is not measured
+FACTOR = 2.5  # a row predicted to take longer than the best by this factor is not measured
 WORTH = 0.002  # share of the predicted time of the graph below which a group is not measured
 REPEATS = 5
 SAMPLE = 2e-3  # seconds of one sample, filled with as many runs as it takes

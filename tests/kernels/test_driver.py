@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from app.kernels.cpu.compiler import Compiler
-from app.kernels.cpu.driver import POSTED, Stretch, Team, compile_walk
+from app.kernels.cpu.driver import Stretch, Team, compile_walk
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -30,9 +30,30 @@ def test_rows_run_in_order_and_share_their_units(tmp_path: Path, threads: int) -
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_no_rows_need_no_thread(threads: int) -> None:
+def test_a_stretch_may_have_no_rows(threads: int) -> None:
     team = Team(threads)
     for _ in range(3):
         Stretch(compile_walk(), [], team).run()
-    assert team.mail[POSTED] == 0
     team.close()
+
+
+def test_rows_that_are_not_shared_run_on_the_calling_thread(tmp_path: Path) -> None:
+    kernel = Compiler(tmp_path).compile(
+        "tests.kernels.test_driver:note_thread", ("int64*",), takes_thread=True
+    )
+    x, y = np.full(64, -1, np.int64), np.full(64, -1, np.int64)
+    team = Team(2)
+    rows = [(kernel.address, True, 64, (a.ctypes.data,)) for a in (x, y)]
+    stretch = Stretch(compile_walk(), rows, team, [False, True])
+    for _ in range(50):
+        stretch.run()
+        np.testing.assert_array_equal(x, 0)
+        # Each share was run by one thread, whichever it was.
+        assert all(len(set(share)) == 1 for share in np.split(y, 2))
+        assert set(y) <= {0, 1}
+    team.close()
+
+
+def note_thread(x, begin, end, thread):
+    for i in range(begin, end):
+        x[i] = thread

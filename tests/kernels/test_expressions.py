@@ -77,6 +77,7 @@ REAL_UNARY = (
     Case("HardSigmoid", lambda x: np.clip(0.2 * x + 0.5, 0, 1), (0.2, 0.5)),
     Case("HardSwish", lambda x: x * np.clip(x / 6 + 0.5, 0, 1)),
     Case("Swish", lambda x: x * sigmoid(1.2 * x), (1.2,)),
+    Case("Silu", lambda x: np.where(x < -745, 0, x * sigmoid(x)), absolute=64),
     Case("Gelu", lambda x: 0.5 * x * erfc(-x / math.sqrt(2)), absolute=1),
     Case("GeluTanh", lambda x: x * sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)), absolute=1),
     Case("Shrink", lambda x: np.where(x < -1.2, x + 0.7, np.where(x > 1.2, x - 0.7, 0)), (0.7, 1.2)),

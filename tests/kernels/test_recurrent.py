@@ -1,5 +1,6 @@
 """LSTM, GRU and RNN against the equations of the standard, step by step in float64."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.engine.registry import Registry, load
+from app.engine.registry import Known, Registry, load
+from app.engine.target import host
 from app.kernels.cpu.compiler import Compiler
+from tests import harness
 from tests.harness import Array, assert_close, implementation, known, run_group
 from tests.kernels.single_node import node_group, run_node
 
@@ -143,8 +146,19 @@ def test_extents_need_not_fit_the_tiles(registry: Registry, compiler: Compiler, 
 
 
 @pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("lanes", [4, 16])
+@pytest.mark.parametrize("batch", [1, 6])
+def test_layers_are_the_same_for_any_width_of_registers(
+    registry: Registry, compiler: Compiler, op: str, lanes: int, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = replace(host(), vector_lanes=lanes)
+    monkeypatch.setattr(harness, "known", lambda threads=1: Known(target, threads))
+    check(registry, compiler, op, operands_of(op, 3, batch, 5, 37, 2, "x w r b"), "bidirectional")
+
+
+@pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
 def test_weights_may_change_between_runs(registry: Registry, compiler: Compiler, op: str) -> None:
-    check(registry, compiler, op, operands_of(op, 4, 2, 5, 6, 1, "x w r b"), constants=())
+    check(registry, compiler, op, operands_of(op, 4, 2, 5, 23, 2, "x w r b"), "bidirectional", constants=())
 
 
 def test_gru_may_multiply_before_it_resets(registry: Registry, compiler: Compiler) -> None:

@@ -52,13 +52,12 @@ def readings(group: Group, compilation: Compilation, known: Known) -> Readings:
     """What the rows of the group's backend ask for."""
     partition = compilation.plan.partition
     assert partition is not None
+    rows = compilation.registry.candidates(group.op, (partition[group.anchor].backend,))
+    accepted = [row for row in rows if row.unless(group, known) is None]
     found = Readings()
-    for row in compilation.registry.candidates(group.op, (partition[group.anchor].backend,)):
-        if row.unless(group, known) is not None:
-            continue
+    for row, (seconds, _) in cost.comparable(accepted, group, known).items():
         asked = row.layouts(group, known)
         labels = (any(v in asked for v in group.inputs), any(v in asked for v in group.outputs))
-        seconds, _ = cost.seconds(row, group, known)
         if seconds < found.seconds.get(labels, float("inf")):
             found.seconds[labels] = seconds
             found.asked[labels] = asked
@@ -121,8 +120,12 @@ def _conversions(
     network: Network, every: Mapping[Group, Readings], compilation: Compilation, known: Known
 ) -> None:
     """Terms of the values: one conversion when written blocked and read plain by any, or the reverse."""
-    writers = {v: (group, at) for group, found in every.items() for v, at in found.writes.items()}
-    writers = {v: (group, at) for v, (group, at) in writers.items() if v in group.outputs}
+    writers = {
+        v: (group, at)
+        for group, found in every.items()
+        for v, at in found.writes.items()
+        if v in group.outputs
+    }
     readers: dict[ir.Value, list[Group]] = {}
     layouts = {v: at for v, (_, at) in writers.items()}
     for group, found in every.items():
@@ -153,4 +156,4 @@ def conversion(value: ir.Value, layout: Layout, compilation: Compilation, known:
     kind = graph.dtype(value)
     assert kind is not None
     moved = value_bytes(value, compilation) + layout.elements(shape) * kind.itemsize
-    return cost.roofline(known.target, flops=0.0, nbytes=2.0 * moved, threads=known.threads)
+    return cost.roofline(known.target, flops=0.0, nbytes=3.0 * moved, threads=known.threads)

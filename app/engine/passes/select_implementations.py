@@ -48,35 +48,44 @@ def choose(
     partition = compilation.plan.partition
     assert partition is not None
     backend = partition[group.anchor].backend
-    alternatives: list[Mapping[str, object]] = []
-    accepted: list[tuple[float, int, Implementation]] = []
-    tunings: dict[str, str | None] = {}
-    for row in compilation.registry.candidates(group.op, compilation.target.backends):
+    refused: dict[str, str | None] = {}
+    accepted: list[Implementation] = []
+    candidates = compilation.registry.candidates(group.op, compilation.target.backends)
+    for row in candidates:
         reason = row.unless(group, known) or _misfit(row, group, compilation, known)
         if reason is None:
             reason = next((r for pair in row.views(group, known) if (r := view_refusal(*pair, views))), None)
-        seconds = None
-        if reason is None:
-            seconds, tunings[row.name] = cost.seconds(row, group, known)
-            if row.backend == backend:
-                accepted.append((seconds, row.rank, row))
-        alternatives.append({"name": row.name, "backend": row.backend, "seconds": seconds, "reason": reason})
+        refused[row.name] = reason
+        if reason is None and row.backend == backend:
+            accepted.append(row)
+    times = {row: cost.seconds(row, group, known) for row in candidates if refused[row.name] is None}
+    alternatives = [
+        {
+            "name": row.name,
+            "backend": row.backend,
+            "seconds": times[row][0] if row in times else None,
+            "measured": row in times and times[row][1] is not None,
+            "reason": refused[row.name],
+        }
+        for row in candidates
+    ]
     if not accepted:
         told = "; ".join(f"{a['name']}: {a['reason']}" for a in alternatives)
         raise KernelError(
             f"{group.op} {group.name!r}: no implementation on backend {backend!r} ({told})",
             pointer=f"node:{group.name}",
         )
-    seconds, _, row = min(accepted, key=lambda a: a[:2])
+    compared = cost.comparable(accepted, group, known)
+    row = min(compared, key=lambda r: (compared[r][0], r.rank))
+    seconds, tuning = compared[row]
     pairs = row.views(group, known)
     for pair in pairs:
         views.merge(*pair)
-    tuning = tunings[row.name]
     facts = replace(known, tuning=tuning or "")
     choice = Choice(row, row.lower(group, facts), row.inplace(group, facts), seconds, pairs)
     others = tuple(a for a in alternatives if a["name"] != row.name)
     decision = Decision(
-        group.name, group.op, row.name, _reason(row, seconds, accepted, others, tuning), others
+        group.name, group.op, row.name, _reason(row, seconds, len(compared), others, tuning), others
     )
     return choice, decision
 
@@ -99,7 +108,7 @@ def _misfit(row: Implementation, group: Group, compilation: Compilation, known: 
 def _reason(
     row: Implementation,
     seconds: float,
-    accepted: list[tuple[float, int, Implementation]],
+    count: int,
     others: tuple[Mapping[str, object], ...],
     tuning: str | None,
 ) -> str:
@@ -107,6 +116,6 @@ def _reason(
         refused = [f"{o['name']}: {o['reason']}" for o in others if o["reason"]]
         return "; ".join(refused) or "no other backend has a row for this operator"
     how = "predicted" if tuning is None else f"measured{' with ' + tuning if tuning else ''}"
-    if len(accepted) == 1:
+    if count == 1:
         return f"the only implementation that applies; {how} {seconds * 1e6:.3g} us"
-    return f"{how} {seconds * 1e6:.3g} us, the least of {len(accepted)}"
+    return f"{how} {seconds * 1e6:.3g} us, the least of {count}"

@@ -53,16 +53,16 @@ SIZES = (
 )
 
 _PRODUCT = """\
-from numba import njit, types
+from numba import types
 from app.kernels.cpu.blocked_tile import pixels_tile
 from app.kernels.cpu.generator import at
+from app.kernels.cpu.linking import shared
 
 T, N, I = types.CPointer(types.{dtype}), types.int64, types.CPointer(types.int64)
 {tiles}
 
 
-@njit(types.void(T, I, N, I, N, N, N, N, T, N, T, N, N, T, T, T, N), cache=True, error_model="numpy",
-      boundscheck=False)
+@shared(types.void(T, I, N, I, N, N, N, N, T, N, T, N, N, T, T, T, N))
 def product(x, pixels, n, taps, tap_count, blocks, block_step, tail, weights, columns, y, y_row, y_block,
             bias, residual, scalars, flags):
     # `pixels_tile` for n pixels and any number of columns that has a tile.
@@ -74,7 +74,7 @@ def product(x, pixels, n, taps, tap_count, blocks, block_step, tail, weights, co
         i += size
 
 
-@njit(types.void(T, N, N, N, N, N, N, N, N, N, T), cache=True, error_model="numpy", boundscheck=False)
+@shared(types.void(T, N, N, N, N, N, N, N, N, N, T))
 def fill(x, x_block, x_lanes, blocks, first, lines, h, w, left, line, out):
     # Rows first..first+lines of an image and their padding.
     row, width, before = line * x_lanes, w * x_lanes, left * x_lanes
@@ -150,8 +150,8 @@ def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, work{ope
         if copied:
             step = lines * line * x_lanes
             if unit // parts != before:
-                top_row = first * stride - top
-                fill(at(x, image * x_image), x_block, x_lanes, x_blocks, top_row, lines, h, w, left, line, strip)
+                origin = at(x, image * x_image)
+                fill(origin, x_block, x_lanes, x_blocks, first * stride - top, lines, h, w, left, line, strip)
                 before = unit // parts
             source = strip
         low = unit % parts * part

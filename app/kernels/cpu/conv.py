@@ -52,6 +52,7 @@ _PACKING = """\
 from numba import njit, types
 from app.kernels.cpu.copies import copier, selector
 from app.kernels.cpu.generator import at
+from app.kernels.cpu.linking import shared
 
 T, N = types.CPointer(types.{dtype}), types.int64
 I, V = types.CPointer(types.int64), types.CPointer(types.uint8)
@@ -73,7 +74,7 @@ def strided_row(y, x, stride, low, high, n):
         y[i] = 0
 
 
-@njit(types.void(T, I, V, N, N, N, N, N, N, N, N, T, N), cache=True, error_model="numpy", boundscheck=False)
+@shared(types.void(T, I, V, N, N, N, N, N, N, N, N, T, N))
 def pack_same(x, taps, valid, valid_row, tap_count, first, count, size, w, start, n, out, out_row):
     # `pack` where a tap is a fixed distance in the input, and `valid` tells what is padding.
     channel, tap = first // tap_count, first % tap_count
@@ -86,8 +87,7 @@ def pack_same(x, taps, valid, valid_row, tap_count, first, count, size, w, start
             channel += 1
 
 
-@njit(types.void(T, I, N, N, N, N, N, N, N, N, N, N, N, N, N, T, N), cache=True, error_model="numpy",
-      boundscheck=False)
+@shared(types.void(T, I, N, N, N, N, N, N, N, N, N, N, N, N, N, T, N))
 def pack(x, taps, tap_count, first, count, d, h, w, rows, columns, stride_d, stride_h, stride_w,
          start, n, out, out_row):
     # Rows first..first+count of the image-to-column matrix, for n output pixels from `start`.
@@ -126,7 +126,7 @@ def pack(x, taps, tap_count, first, count, d, h, w, rows, columns, stride_d, str
             channel += 1
 
 
-@njit(types.void(T, N, N, N, T), cache=True, error_model="numpy", boundscheck=False)
+@shared(types.void(T, N, N, N, T))
 def regroup(x, x_row, k, n, out):
     # [k][x_row] to one [k][rows] panel for each group of pixels, as `product` walks them.
     i = 0

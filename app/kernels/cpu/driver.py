@@ -1,12 +1,15 @@
 """The compiled driver: walks the rows of a program, each a kernel address and its arguments.
 
 One row is ROW int64 numbers: address, arity, takes_thread, units, offset of the first argument
-in the argument table. The units of a row are shared evenly among the threads; a spin barrier
-stands between rows. A kernel is called with its own number of arguments, chosen by a switch.
+in the argument table, shared. A kernel is called with its own number of arguments, chosen by a
+switch.
 
-Threads wait for work in machine code, without the GIL: they look at a mailbox, first spinning,
-then giving way, and go to sleep on a semaphore only when nothing came for IDLE looks. A stretch
-that follows soon therefore starts at once, and an idle program takes no time from others.
+The calling thread walks; it publishes the rows that are shared, and the other threads help. The
+units of such a row are cut into one share a thread. Every thread takes its own share first and
+then those that nobody has begun, so that a thread which the operating system has stopped, or
+which still sleeps, delays nobody, and the same thread mostly meets the same data again. Helpers
+look for work in machine code, without the GIL: first spinning, then giving way, and they sleep
+on a semaphore only when nothing has run for a while.
 """
 
 import ctypes
@@ -24,17 +27,21 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-ROW = 5  # numbers a row
+from app.kernels.cpu.generator import at
+
+ROW = 6  # numbers a row
 MAX_ARITY = 48  # arguments of a kernel, begin, end and thread not counted
 SPINS = 4000  # before a waiting thread yields its core
-IDLE = 1000  # times that a thread without work yields before it sleeps: about half a millisecond
+IDLE = 500  # times that a helper yields while nothing runs before it sleeps: about half a millisecond
 
-# The mailbox, int64: LINE numbers for all threads, then LINE for each. A line is a cache line, two
-# because the hardware fetches pairs.
+# The mailbox, int64, in pieces of LINE numbers: two cache lines, because hardware fetches pairs.
 LINE = 16
-POSTED = 0  # number of stretches posted so far
-JOB = 1  # and the seven numbers after it: of the last one
-ASLEEP, SEEN, WAKE = 0, 1, 2  # of a thread: sleeps; the last stretch it ran; must be woken for this one
+SEQUENCE = 0  # number of the shared row that was published last; they are counted for ever
+ROW_AT, ARGUMENTS_AT = 1, 2  # where this row and the argument table are
+DONE = LINE  # shares finished so far, of all rows
+RUNNING = 2 * LINE  # whether a stretch is on its way
+THREADS = 3 * LINE  # from here on, a line for each thread:
+ASLEEP, CLAIM = 0, 1  # sleeps or will soon; the last row whose share of this number was taken
 
 _I64 = ll.IntType(64)
 
@@ -87,48 +94,6 @@ def _relax(builder: Any) -> None:
 
 
 @intrinsic
-def _barrier(_context, state, threads):
-    """Wait for all threads. `state`: int64[16], zero at first: arrivals in [0], generation in [8]."""
-    signature = types.void(types.CPointer(types.int64), types.int64)
-
-    def generate(context, builder, _signature, values):
-        arrivals, expected = values
-        generation = builder.gep(arrivals, [ll.Constant(_I64, 8)])  # on a cache line of its own
-        seen = builder.load_atomic(generation, "acquire", 8)
-        before = builder.atomic_rmw("add", arrivals, ll.Constant(_I64, 1), "acq_rel")
-        is_last = builder.icmp_unsigned("==", builder.add(before, ll.Constant(_I64, 1)), expected)
-        release, spin, wait, relax, sleep, done = (
-            builder.append_basic_block(n) for n in ("release", "spin", "wait", "relax", "sleep", "done")
-        )
-        entry = builder.block
-        builder.cbranch(is_last, release, spin)
-        builder.position_at_end(release)
-        builder.store_atomic(ll.Constant(_I64, 0), arrivals, "monotonic", 8)
-        builder.store_atomic(builder.add(seen, ll.Constant(_I64, 1)), generation, "release", 8)
-        builder.branch(done)
-        builder.position_at_end(spin)
-        spins = builder.phi(_I64)
-        spins.add_incoming(ll.Constant(_I64, 0), entry)
-        now = builder.load_atomic(generation, "acquire", 8)
-        builder.cbranch(builder.icmp_unsigned("!=", now, seen), done, wait)
-        builder.position_at_end(wait)
-        more = builder.add(spins, ll.Constant(_I64, 1))
-        builder.cbranch(builder.icmp_unsigned(">", more, ll.Constant(_I64, SPINS)), sleep, relax)
-        builder.position_at_end(relax)
-        _relax(builder)
-        builder.branch(spin)
-        spins.add_incoming(more, relax)
-        builder.position_at_end(sleep)
-        builder.call(_give_way(builder), [])
-        builder.branch(spin)
-        spins.add_incoming(more, sleep)
-        builder.position_at_end(done)
-        return context.get_dummy_value()
-
-    return signature, generate
-
-
-@intrinsic
 def _ticks(_context):
     """The processor's time stamp counter."""
 
@@ -152,14 +117,39 @@ def _load(_context, pointer, index):
 
 
 @intrinsic
-def _swap(_context, pointer, index, value):
-    """Put a value into pointer[index], after all that was written before; the old one."""
+def _store(_context, pointer, index, value):
+    """Put a value into pointer[index], after all that was written before."""
+
+    def generate(context, builder, _signature, values):
+        place = builder.gep(values[0], [values[1]])
+        builder.store_atomic(values[2], place, "seq_cst", 8)
+        return context.get_dummy_value()
+
+    return types.void(pointer, types.int64, types.int64), generate
+
+
+@intrinsic
+def _increment(_context, pointer, index):
+    """Add 1 to pointer[index], after all that was written before."""
+
+    def generate(context, builder, _signature, values):
+        place = builder.gep(values[0], [values[1]])
+        builder.atomic_rmw("add", place, ll.Constant(_I64, 1), "acq_rel")
+        return context.get_dummy_value()
+
+    return types.void(pointer, types.int64), generate
+
+
+@intrinsic
+def _exchange(_context, pointer, index, old, new):
+    """Put `new` into pointer[index] if `old` is there; whether it was."""
 
     def generate(_context, builder, _signature, values):
         place = builder.gep(values[0], [values[1]])
-        return builder.atomic_rmw("xchg", place, values[2], "seq_cst")
+        pair = builder.cmpxchg(place, values[2], values[3], "acq_rel", "acquire")
+        return builder.extract_value(pair, 1)
 
-    return types.int64(pointer, types.int64, types.int64), generate
+    return types.boolean(pointer, types.int64, types.int64, types.int64), generate
 
 
 @intrinsic
@@ -205,78 +195,83 @@ def pointer(_context, number):
 
 
 _POINTER = types.CPointer(types.int64)
-_LEAD = types.int64(
-    _POINTER, types.int64, types.int64, _POINTER, _POINTER, types.int64, types.int64, _POINTER, _POINTER
-)
+_LEAD = types.void(_POINTER, types.int64, _POINTER, _POINTER, types.int64, types.int64, _POINTER)
 _ATTEND = types.void(_POINTER, types.int64, types.int64)
+_inlined = numba.njit(error_model="numpy", boundscheck=False)
 
 
-@numba.njit(error_model="numpy", boundscheck=False)
-def _walk(rows, arguments, first, last, thread, threads, barrier, ticks):
-    if thread == 0:
-        ticks[first] = _ticks()
-    for row in range(first, last):
-        base = row * ROW
-        units = rows[base + 3]
-        begin = units * thread // threads
-        end = units * (thread + 1) // threads
-        if begin < end:
-            _call(rows[base], rows[base + 1], rows[base + 2], arguments, rows[base + 4], begin, end, thread)
-        if threads > 1:
-            _barrier(barrier, threads)
-        if thread == 0:
-            ticks[row + 1] = _ticks()
+@_inlined
+def _run_share(row, arguments, share, shares, thread):
+    units = row[3]
+    begin = units * share // shares
+    end = units * (share + 1) // shares
+    if begin < end:
+        _call(row[0], row[1], row[2], arguments, row[4], begin, end, thread)
 
 
-def _lead(mail, threads, post, rows, arguments, first, last, barrier, ticks):
-    """Run rows first..last as thread 0; returns how many threads must be woken.
+@_inlined
+def _take_shares(mail, row, arguments, number, thread, threads):
+    """Run the shares of published row `number` that are left, the thread's own first.
 
-    With `post`, tell the others first; if any of them sleeps, nothing runs: it is to be called
-    again without `post` once they are woken (WAKE of each tells which).
+    All of them were taken before another row can be published; one that comes late takes none.
     """
-    if first >= last:  # nobody would wait for the others
-        return 0
-    if post:
-        mail[JOB] = address(rows)
-        mail[JOB + 1] = address(arguments)
-        mail[JOB + 2] = first
-        mail[JOB + 3] = last
-        mail[JOB + 4] = address(barrier)
-        mail[JOB + 5] = address(ticks)
-        _swap(mail, POSTED, mail[POSTED] + 1)
-        sleeping = 0
-        for thread in range(1, threads):
-            own = thread * LINE
-            mail[own + WAKE] = _swap(mail, own + ASLEEP, 0)
-            sleeping += mail[own + WAKE]
-        if sleeping:
-            return sleeping
-    _walk(rows, arguments, first, last, 0, threads, barrier, ticks)
-    return 0
+    for i in range(threads):
+        share = (thread + i) % threads
+        claim = THREADS + share * LINE + CLAIM
+        last = _load(mail, claim)
+        if last < number and _exchange(mail, claim, last, number):
+            _run_share(row, arguments, share, threads, thread)
+            _increment(mail, DONE)
+
+
+@_inlined
+def _wait(turn):
+    if turn < SPINS:
+        _pause()
+    else:
+        _yield()
+
+
+def _lead(mail, threads, rows, arguments, first, last, ticks):
+    """Run rows first..last as thread 0."""
+    ticks[first] = _ticks()
+    _store(mail, RUNNING, 1)
+    for index in range(first, last):
+        row = at(rows, index * ROW)
+        if threads > 1 and row[5]:
+            number = mail[SEQUENCE] + 1
+            mail[ROW_AT] = address(row)
+            mail[ARGUMENTS_AT] = address(arguments)
+            _store(mail, SEQUENCE, number)
+            _take_shares(mail, row, arguments, number, 0, threads)
+            turn = 0
+            while _load(mail, DONE) < number * threads:
+                _wait(turn)
+                turn += 1
+        else:
+            _run_share(row, arguments, 0, 1, 0)
+        ticks[index + 1] = _ticks()
+    _store(mail, RUNNING, 0)
 
 
 def _attend(mail, thread, threads):
-    """Run what is posted, until nothing was for a while and this thread is marked as asleep."""
-    own = thread * LINE
-    looks = 0
+    """Help with what is published, until nothing ran for a while."""
+    seen = 0
+    turn = 0
     while True:
-        if _load(mail, POSTED) == mail[own + SEEN]:
-            looks += 1
-            if looks <= SPINS:
-                _pause()
-            elif looks <= SPINS + IDLE:
-                _yield()
-            else:
-                _swap(mail, own + ASLEEP, 1)
-                # What was posted meanwhile is run at once, unless the leader has seen the mark and
-                # will open the gate: that opening must then be taken.
-                if _load(mail, POSTED) == mail[own + SEEN] or _swap(mail, own + ASLEEP, 0) == 0:
-                    return
-            continue
-        mail[own + SEEN] += 1
-        _walk(pointer(mail[JOB]), pointer(mail[JOB + 1]), mail[JOB + 2], mail[JOB + 3], thread, threads,
-              pointer(mail[JOB + 4]), pointer(mail[JOB + 5]))  # fmt: skip
-        looks = 0
+        number = _load(mail, SEQUENCE)
+        if number != seen:
+            # Another row may be published meanwhile: nothing is left of this one then.
+            row, arguments = pointer(mail[ROW_AT]), pointer(mail[ARGUMENTS_AT])
+            _take_shares(mail, row, arguments, number, thread, threads)
+            seen = number
+            turn = 0
+        elif turn > SPINS + IDLE and not _load(mail, RUNNING):
+            _store(mail, THREADS + thread * LINE + ASLEEP, 1)
+            return
+        else:
+            _wait(turn)
+            turn += 1
 
 
 def _compiled(function: Any, signature: Any) -> Any:
@@ -285,8 +280,7 @@ def _compiled(function: Any, signature: Any) -> Any:
     Machine code is never given back: LLVM aborts now and then when many modules are removed.
     """
     compiled = numba.cfunc(signature, cache=True, error_model="numpy", boundscheck=False)(function)
-    result = None if signature.return_type == types.void else ctypes.c_int64
-    found: Any = ctypes.CFUNCTYPE(result, *[ctypes.c_int64] * len(signature.args))(compiled.address)
+    found: Any = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(signature.args))(compiled.address)
     found.keep = compiled
     return found
 
@@ -315,10 +309,10 @@ class Team:
 
     def __init__(self, threads: int, cores: Sequence[int] = ()) -> None:
         self.threads = threads
-        self.mail = np.zeros(threads * LINE, np.int64)
-        self.mail[ASLEEP::LINE] = 1
-        self.mail[POSTED] = 0  # the first line is no thread's
-        self._gates = [threading.Semaphore(0) for _ in range(threads)]
+        self.mail = np.zeros(THREADS + threads * LINE, np.int64)
+        self._asleep = self.mail[THREADS + ASLEEP :: LINE][1:]
+        self._asleep[:] = 1
+        self._gates = [threading.Semaphore(0) for _ in range(threads - 1)]
         self._stopped = False
         self._cores = tuple(cores)
         self._attend = _compile_attendance() if threads > 1 else None
@@ -333,15 +327,16 @@ class Team:
         if self._cores:
             os.sched_setaffinity(0, {self._cores[number % len(self._cores)]})
         while True:
-            self._gates[number].acquire()
+            self._gates[number - 1].acquire()
             if self._stopped:
                 return
             self._attend(self.mail.ctypes.data, number, self.threads)
 
     def wake(self) -> None:
-        """Open the gates of the threads that the leader found asleep."""
-        for number in range(1, self.threads):
-            if self.mail[number * LINE + WAKE]:
+        """Have all threads look for work; one that goes to sleep just now is woken the next time."""
+        for number, asleep in enumerate(self._asleep.tolist()):
+            if asleep:
+                self._asleep[number] = 0
                 self._gates[number].release()
 
     def close(self) -> None:
@@ -360,30 +355,39 @@ class Stretch:
         ticks: time stamp counter of the last run: [i] before row i, [i + 1] after it.
     """
 
-    def __init__(self, walk: Any, rows: Sequence[tuple[int, bool, int, tuple[int, ...]]], team: Team) -> None:
-        """`rows`: (address, takes_thread, units, arguments)."""
+    def __init__(
+        self,
+        walk: Any,
+        rows: Sequence[tuple[int, bool, int, tuple[int, ...]]],
+        team: Team,
+        shared: Sequence[bool] | None = None,
+    ) -> None:
+        """`rows`: (address, takes_thread, units, arguments); `shared`: those that are worth helping with."""
         table = np.zeros((max(len(rows), 1), ROW), np.int64)
         arguments: list[int] = []
         for i, (target, takes_thread, units, numbers) in enumerate(rows):
             if len(numbers) > MAX_ARITY:
                 raise ValueError(f"a kernel takes at most {MAX_ARITY} arguments, found {len(numbers)}")
-            table[i] = target, len(numbers), takes_thread, units, len(arguments)
+            shares = units > 1 and (shared is None or shared[i])
+            table[i] = target, len(numbers), takes_thread, units, len(arguments), shares
             arguments.extend(numbers)
         self._walk = walk
         self._team = team
         self._count = len(rows)
         self._rows = table
         self._arguments = np.array(arguments or [0], np.int64)
-        self._barrier = np.zeros(16, np.int64)
+        self._helped = team.threads > 1 and bool(table[:, 5].any())
         self.ticks = np.zeros(len(rows) + 1, np.int64)
-        self._tables = (self._rows.ctypes.data, self._arguments.ctypes.data)
-        self._shared = (self._barrier.ctypes.data, self.ticks.ctypes.data)
-        self._team_numbers = (team.mail.ctypes.data, team.threads)
+        self._before = (
+            team.mail.ctypes.data,
+            team.threads,
+            self._rows.ctypes.data,
+            self._arguments.ctypes.data,
+        )
+        self._after = self.ticks.ctypes.data
 
     def run(self, first: int = 0, last: int | None = None) -> None:
         """Run rows first..last, half-open."""
-        end = self._count if last is None else last
-        rest = (*self._tables, first, end, *self._shared)
-        if self._walk(*self._team_numbers, self._team.threads > 1, *rest):
+        if self._helped:
             self._team.wake()
-            self._walk(*self._team_numbers, 0, *rest)
+        self._walk(*self._before, first, self._count if last is None else last, self._after)

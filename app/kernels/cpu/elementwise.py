@@ -7,6 +7,7 @@ arguments; how often a source is compiled depends on operators, types and broadc
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from app.kernels.cpu.expressions import Recipe, kept, line, loaded, prelude, result_dtypes
 
@@ -17,6 +18,7 @@ _MODULE = """\
 from numba import njit
 from app.kernels.cpu.generator import at
 from app.kernels.cpu.mapping import map_elements
+from app.kernels.cpu.vectors import load, store
 
 
 @njit(error_model="numpy", boundscheck=False, forceinline=True)
@@ -24,7 +26,7 @@ def element({parameters}):
 {element}
 
 
-def kernel({arguments}, begin, end):
+def kernel({arguments}, {units}):
 {kernel}
 """
 
@@ -74,11 +76,124 @@ def emit(
         patterns: of the inputs.
         results: number of a value and its dtype in memory, for each output.
     """
+    chain = _chain(recipe, dtypes, patterns, results)
+    inner = len(patterns[0]) - 1
+    names = [f"x{i}" for i in range(len(dtypes))] + [f"y{i}" for i in range(len(results))]
+    return _module(
+        chain,
+        names + [f"n{axis}" for axis in range(inner + 1)],
+        _loops(patterns, chain.streamed, chain.held, len(results), chain.outer),
+    )
+
+
+PART = 1024  # elements of a block that are computed at once by `emit_lanes`, of which units consist
+
+_LANES = """\
+parts = (run + {part} - 1) // {part}
+before = -1
+for unit in range(begin, end):
+    plane, start = unit // parts, unit % parts * {part}
+    if plane != before:
+{expand}
+        before = plane
+    first = plane * run + start
+    map_elements(element, 0, min({part}, run - start), ({reads}), ({writes}), ({held}))
+"""
+
+
+def emit_lanes(
+    lanes: int,
+    recipe: Recipe,
+    dtypes: tuple[str, ...],
+    places: tuple[str, ...],
+    results: tuple[tuple[int, str], ...],
+) -> str:
+    """Source of `kernel(inputs..., outputs..., buffer, blocks, run, begin, end, thread)` on blocked images.
+
+    Results are T[batch, blocks, run], where `run` is pixels times lanes. What varies by lane alone is
+    written out for a part of a block first, so that the loop over pixels is one over elements. buffer:
+    float32[threads, operands by lane, PART]. Units are parts of `PART` elements (fastest), blocks,
+    images. An output may be an input of place `same`.
+
+    Args:
+        lanes: channels in a block.
+        recipe: the chain.
+        dtypes: of the inputs, as they are in memory; float32 for those by lane.
+        places: of the inputs: `same` as the results, `channel` (float32[blocks, lanes]), `plane`
+            (float32[batch, blocks, lanes]), `scalar`.
+        results: number of a value and its dtype in memory, for each output.
+    """
+    chain = _chain(recipe, dtypes, [(place != "scalar",) for place in places], results)
+    by_lane = [i for i, place in enumerate(places) if place in _BLOCK]
+    buffers = {i: f"at(buffer, (thread * {len(by_lane)} + {k}) * {PART})" for k, i in enumerate(by_lane)}
+    expand = []
+    for i, buffer in buffers.items():
+        expand += [
+            f"        wide, vector = {buffer}, load(x{i}, {_BLOCK[places[i]]} * {lanes}, {lanes})",
+            f"        for j in range(0, min({PART}, run), {lanes}):",
+            "            store(wide, j, vector)",
+        ]
+    reads = [buffers.get(i, f"at(x{i}, first)") for i in chain.streamed]
+    names = [f"x{i}" for i in range(len(dtypes))] + [f"y{i}" for i in range(len(results))]
+    body = _LANES.format(
+        part=PART,
+        expand="\n".join(expand),
+        reads="".join(f"{r}, " for r in reads),
+        writes="".join(f"at(y{i}, first), " for i in range(len(results))),
+        held="".join(f"{h}, " for h in chain.held),
+    )
+    return _module(
+        chain,
+        [*names, "buffer", "blocks", "run"],
+        [*chain.outer.get(0, ()), *body.splitlines()],
+        "begin, end, thread",
+    )
+
+
+# Which block of an operand by lane is read.
+_BLOCK = {"channel": "plane % blocks", "plane": "plane"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """Source of a recipe.
+
+    Attributes:
+        element: lines of the function of one element.
+        streamed: inputs whose elements it takes.
+        held: what else it takes.
+        outer: lines before the loop over elements, by level: one more than the last varying axis,
+            at most 1.
+    """
+
+    element: tuple[str, ...]
+    streamed: tuple[int, ...]
+    held: tuple[str, ...]
+    outer: dict[int, list[str]]
+
+
+def _module(chain: _Chain, arguments: list[str], kernel: Sequence[str], units: str = "begin, end") -> str:
+    return _MODULE.format(
+        prelude=prelude(),
+        parameters=", ".join([*(f"x{i}" for i in chain.streamed), *chain.held]),
+        element="\n".join(chain.element),
+        arguments=", ".join(arguments),
+        units=units,
+        kernel="\n".join(f"    {text}" for text in kernel),
+    )
+
+
+def _chain(
+    recipe: Recipe,
+    dtypes: tuple[str, ...],
+    patterns: Sequence[Pattern],
+    results: tuple[tuple[int, str], ...],
+) -> _Chain:
     inputs, inner = len(dtypes), len(patterns[0]) - 1
     kinds = result_dtypes(recipe, dtypes)
     levels = _levels(recipe, patterns)
     streamed = [i for i in range(inputs) if levels[i] > inner]
-    outer: dict[int, list[str]] = {}  # level: lines; a level is one more than the last varying axis
+    outer: dict[int, list[str]] = {}
     body = [f"    v{i} = {loaded(dtypes[i], f'x{i}')}" for i in streamed]
     for i in range(inputs):
         if levels[i] <= inner:
@@ -94,14 +209,7 @@ def emit(
     read = {i for k, (_, operands, _) in enumerate(recipe) if levels[inputs + k] > inner for i in operands}
     held = [f"v{i}" for i in sorted(read) if levels[i] <= inner]
     body.append(f"    return ({', '.join(kept(dtype, f'v{value}') for value, dtype in results)},)")
-    names = [f"x{i}" for i in range(inputs)] + [f"y{i}" for i in range(len(results))]
-    return _MODULE.format(
-        prelude=prelude(),
-        parameters=", ".join([*(f"x{i}" for i in streamed), *held]),
-        element="\n".join(body),
-        arguments=", ".join(names + [f"n{axis}" for axis in range(inner + 1)]),
-        kernel="\n".join(f"    {text}" for text in _loops(patterns, streamed, held, len(results), outer)),
-    )
+    return _Chain(tuple(body), tuple(streamed), tuple(held), outer)
 
 
 def _levels(recipe: Recipe, patterns: Sequence[Pattern]) -> list[int]:

@@ -17,13 +17,14 @@ CHUNK = 256  # elements of the buffer
 
 _RUN = """\
 {prelude}
-from numba import njit, types
+from numba import types
+
+from app.kernels.cpu.linking import shared
 
 T, N = types.CPointer(types.{dtype}), types.int64
 
 
-@njit(types.void(T, N, T, N, N, types.{dtype}, T, T, N, T{types}),
-      cache=True, error_model="numpy", boundscheck=False)
+@shared(types.void(T, N, T, N, N, types.{dtype}, T, T, N, T{types}))
 def run(v, v_step, y, y_step, n, bias, residual, scalars, flags, buffer{operands}):
     # y[j * y_step] = f(v[j * v_step] + bias + residual[j * y_step]), j < n.
 {fixed}
@@ -94,20 +95,20 @@ def run_library(dtype: str, recipe: Recipe, operands: tuple[tuple[str, str], ...
 
 _LANES_RUN = """\
 {prelude}
-from numba import njit, types
+from numba import types
+
+from app.kernels.cpu.linking import shared
 
 T, N = types.CPointer(types.{dtype}), types.int64
 
 
-@njit(types.void(T, N, T{types}), cache=True, error_model="numpy", boundscheck=False)
+@shared(types.void(T, N, T{types}))
 def run(y, n, buffer{operands}):
     # y[j] = f(y[j], ...), j < n.
 {fixed}
     for first in range(0, n, {chunk}):
-        count = min({chunk}, n - first)
-{loop}
-        for j in range(count):
-            y[first + j] = buffer[j]
+        for j in range(min({chunk}, n - first)):
+{body}
 """
 
 
@@ -120,7 +121,8 @@ def lanes_run_library(dtype: str, lanes: int, recipe: Recipe, operands: tuple[tu
         recipe: its input 0 is y.
         operands: (ALONG, LANES or FIXED, dtype) of its other inputs, as addresses where the run begins.
 
-    The buffer holds `CHUNK` elements and as many again for each operand that is read by lane.
+    The buffer holds `CHUNK` elements for each operand that is read by lane. No operand lies in y: the
+    test for that, which the compiler adds to the loop, must not fail.
     """
     fixed, names, expanded = [], ["y[first + j]"], 0
     for i, (advance, _) in enumerate(operands):
@@ -128,14 +130,14 @@ def lanes_run_library(dtype: str, lanes: int, recipe: Recipe, operands: tuple[tu
         if advance == FIXED:
             fixed.append(f"    w{i} = o{i}[0]")
         elif advance == LANES:
-            expanded += 1
             names[-1] = f"buffer[{CHUNK * expanded} + j]"
             fixed += [
                 f"    for j in range(min(n, {CHUNK})):",
                 f"        buffer[{CHUNK * expanded} + j] = o{i}[j % {lanes}]",
             ]
+            expanded += 1
     text = lines(recipe, names, dtype)
-    body = [*text, f"buffer[j] = v{len(names) + len(recipe) - 1}"]
+    body = [*text, f"y[first + j] = v{len(names) + len(recipe) - 1}"]
     return _LANES_RUN.format(
         prelude=prelude(),
         dtype=dtype,
@@ -143,7 +145,7 @@ def lanes_run_library(dtype: str, lanes: int, recipe: Recipe, operands: tuple[tu
         operands="".join(f", o{i}" for i in range(len(operands))),
         fixed="\n".join(fixed),
         chunk=CHUNK,
-        loop="\n".join(["        for j in range(count):", *(f"            {line}" for line in body)]),
+        body="\n".join(f"            {line}" for line in body),
     )
 
 

@@ -113,6 +113,7 @@ EXPRESSIONS: dict[str, Expression] = {
         "{0} * at_most({t}(1), at_least({t}(0), {t}(1 / 6) * {0} + {t}(0.5)))",
         flops=5,
     ),
+    "Silu": Expression("{m}.silu{s}({0})", flops=16),
     "Swish": Expression("{m}.swish{s}({0}, {p})", flops=22),
     "Gelu": Expression("{m}.gelu{s}({0})", flops=24),
     "GeluTanh": Expression("{m}.gelu_tanh{s}({0})", flops=24),

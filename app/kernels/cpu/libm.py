@@ -46,6 +46,11 @@ def softplus64(x):
 
 
 @inlined
+def silu64(x):
+    return select(x < -745.0, 0.0, x * sigmoid64(x))
+
+
+@inlined
 def swish64(x, alpha):
     return x * sigmoid64(alpha * x)
 

@@ -56,9 +56,11 @@ def lstm(gates, r, r_scale, peepholes, initial_h, initial_c, lengths, limits, h,
                 fill(total, ZERO, n)
                 add_product(at(integers, b * hidden), weights, n, total, hidden, n)
                 for j in range(n):
-                    g[j] += total[j] * (scale * scales[j])
+                    total[j] *= scale * scales[j]
                 own = at(states, b * hidden)
-                lstm_cell(g, at(peepholes, d * 3 * hidden), at(cells, b * hidden), own, limit, hidden)
+                lstm_cell(
+                    g, total, at(peepholes, d * 3 * hidden), at(cells, b * hidden), own, limit, hidden, True
+                )
                 if wants & 1:
                     copy(at(y, place * y_t + d * y_d + b * y_b), own, hidden)
         for b in range(batch):

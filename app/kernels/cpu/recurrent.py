@@ -1,10 +1,10 @@
 """LSTM, GRU and RNN: projected inputs, then the time loop inside one call.
 
-All are float32; the weights of `add_product` may be any type that converts to it exactly.
-`gates: [directions, rows, G·H]` holds the input projections, a row for each (step, batch) in the
-order of x, and is overwritten. Weights are transposed, [directions, K, G·H], so that the innermost
-loop runs over hidden units with unit stride. Units of the time loops are (direction, batch) pairs;
-a thread advances its pairs together and reads the weights once for two.
+All are float32. `gates: [directions, rows, G·H]` holds the input projections with their bias, a row
+for each (step, batch) in the order of x; loops may overwrite them. Weights are panels of columns
+(`tiles.pack_columns`) of their transpose [directions, K, G·H], read from front to end once a step
+for all sequences: at batch 1 a layer is as fast as its recurrent weights stream from cache.
+Units of the time loops are (direction, batch) pairs; a thread advances its pairs together.
 """
 
 import numpy as np
@@ -21,6 +21,7 @@ f32 = np.float32
 ZERO = f32(0.0)
 ONE = f32(1.0)
 TANH, RELU, SIGMOID = 0, 1, 2  # activations of RNN
+ROWS = 4  # of the tile for several sequences
 
 
 @_fused
@@ -53,62 +54,40 @@ def add_product(a, w, w_row, y, k, n):
         p += 1
 
 
-@_fused
-def add_products(a, b, w, w_row, y, z, k, n):
-    """`add_product` of a into y and of b into z, reading w once."""
-    p = 0
-    while p + 4 <= k:
-        a0, a1, a2, a3 = a[p], a[p + 1], a[p + 2], a[p + 3]
-        b0, b1, b2, b3 = b[p], b[p + 1], b[p + 2], b[p + 3]
-        w0, w1, w2, w3 = (
-            at(w, p * w_row),
-            at(w, (p + 1) * w_row),
-            at(w, (p + 2) * w_row),
-            at(w, (p + 3) * w_row),
-        )
-        for j in range(n):
-            v0, v1, v2, v3 = w0[j], w1[j], w2[j], w3[j]
-            y[j] += a0 * v0 + a1 * v1 + (a2 * v2 + a3 * v3)
-            z[j] += b0 * v0 + b1 * v1 + (b2 * v2 + b3 * v3)
-        p += 4
-    while p < k:
-        a0, b0 = a[p], b[p]
-        w0 = at(w, p * w_row)
-        for j in range(n):
-            v0 = w0[j]
-            y[j] += a0 * v0
-            z[j] += b0 * v0
-        p += 1
+def panel_width(lanes: int) -> int:
+    """Columns of a panel of recurrent weights: what the sums of one row keep in registers."""
+    return 8 * lanes
 
 
-def project(x, w, bias, gates, rows, k, n, add_recurrent, begin, end):
-    """gates[d, row] = x[row] · w[d] + bias[d, :n] (+ bias[d, n:] with `add_recurrent`).
+def pack(w, panels, k, n, width, w_d, w_0, panels_d, panels_0, begin, end):
+    """`tiles.pack_columns` of a transpose. w: float32[n, k] for each direction, `w_d` apart from `w_0` on.
 
-    x: float32[rows, k]; w: float32[d, k, n]; bias: float32[d, 2n]. Units are d · rows + row.
+    Those of a direction lie `panels_d` apart from `panels_0` on. Units are panels of all directions.
     """
-    unit = begin
-    while unit < end:
-        d = unit // rows
-        row = unit - d * rows
-        own = at(bias, d * 2 * n)
-        two = unit + 1 < end and row + 1 < rows
-        for u in range(unit, unit + 2 if two else unit + 1):
-            y = at(gates, u * n)
-            if add_recurrent:
-                for j in range(n):
-                    y[j] = own[j] + own[n + j]
+    each = (n + width - 1) // width
+    for unit in range(begin, end):
+        d = unit // each
+        number = unit - d * each
+        to = at(panels, panels_0 + d * panels_d + number * k * width)
+        for j in range(width):
+            column = number * width + j
+            if column < n:
+                row = at(w, w_0 + d * w_d + column * k)
+                for p in range(k):
+                    to[p * width + j] = row[p]
             else:
-                for j in range(n):
-                    y[j] = own[j]
-        weights = at(w, d * k * n)
-        first = at(x, row * k)
-        if two:
-            y, z = at(gates, unit * n), at(gates, (unit + 1) * n)
-            add_products(first, at(first, k), weights, n, y, z, k, n)
-            unit += 2
-        else:
-            add_product(first, weights, n, at(gates, unit * n), k, n)
-            unit += 1
+                for p in range(k):
+                    to[p * width + j] = ZERO
+
+
+def add_biases(bias, y, n, shared, begin, end):
+    """y[d, j] = bias[d, j], plus the recurrent bias[d, n + j] for j < shared. Units are directions."""
+    for d in range(begin, end):
+        own, to = at(bias, d * 2 * n), at(y, d * n)
+        for j in range(n):
+            to[j] = own[j]
+        for j in range(shared):
+            to[j] += own[n + j]
 
 
 _PROJECTION = """
@@ -127,10 +106,10 @@ def kernel(x, w, bias, scalars, gates, spare, rows, k, n, block, spare_step, beg
 
 
 def emit_projection(lanes: int) -> tuple[str, ...]:
-    """The module of `project` for constant weights in panels (`tiles.pack_columns`), on register tiles.
+    """The module of a kernel that puts x[row] · w[d] + bias[d] into gates[d, row].
 
-    bias: float32[d, n]; scalars: as a tile wants them; spare: `tiles.spare` elements a thread.
-    Units are blocks of rows: d · ceil(rows / block).
+    x: float32[rows, k]; w: panels of [d, k, n]; bias: float32[d, n]; scalars: as a tile wants
+    them; spare: `tiles.spare` elements a thread. Units are blocks of rows: d · ceil(rows / block).
     """
     head = (
         "from app.kernels.cpu.generator import at\n"
@@ -146,17 +125,17 @@ def _clipped(v, limit):
 
 
 @_compiled
-def _sigmoid(g, a, b, limit, n):
-    """Put sigmoid(g + a · b) into g."""
+def _sigmoid(g, s, limit, n):
+    """Put sigmoid(g + s) into g."""
     for j in range(n):
-        g[j] = sigmoid32(_clipped(g[j] + a[j] * b[j], limit))
+        g[j] = sigmoid32(_clipped(g[j] + s[j], limit))
 
 
 @_compiled
-def _tanh(g, a, b, limit, n):
-    """Put tanh(g + a · b) into g."""
+def add_scaled(g, a, b, n):
+    """Add a · b to g."""
     for j in range(n):
-        g[j] = tanh32(_clipped(g[j] + a[j] * b[j], limit))
+        g[j] += a[j] * b[j]
 
 
 @_compiled
@@ -172,197 +151,239 @@ def fill(y, value, n):
 
 
 @_compiled
-def lstm_cell(g, p, c, h, limit, n):
-    """One step. g: gates i, o, f, c of the step; p: peepholes i, o, f; c, h: state, overwritten."""
-    i, o, f, new = g, at(g, n), at(g, 2 * n), at(g, 3 * n)
-    _sigmoid(i, p, c, limit, n)
-    _sigmoid(f, at(p, 2 * n), c, limit, n)
-    for j in range(n):
-        new[j] = tanh32(_clipped(new[j], limit))
-    for j in range(n):
-        c[j] = f[j] * c[j] + i[j] * new[j]
-    _sigmoid(o, at(p, n), c, limit, n)
-    for j in range(n):
-        h[j] = o[j] * tanh32(c[j])
+def lstm_cell(g, s, p, c, h, limit, n, peepholes):
+    """One step. g: gates i, o, f, c of the step; s: what the state adds to them.
 
-
-def lstm(gates, r, peepholes, initial_h, initial_c, lengths, limits, h, c, y, y_h, y_c,
-         steps, batch, hidden, gates_t, gates_b, y_t, y_d, y_b, state_d, state_b, reverse, wants,
-         begin, end):  # fmt: skip
-    """The time loop. gates: projections with both biases; r: [d, H, 4H]; peepholes: [d, 3H].
-
-    h, c: scratch [d, b, H]. `gates_t`, `gates_b`: rows of gates a step and a batch apart; y_*,
-    state_*: strides of y and of the initial and last states. `reverse`: the first direction runs
-    backwards. `wants`: bits for y, y_h, y_c. Units are d · batch + b.
+    p: peepholes i, o, f if there are any; c, h: state, overwritten.
     """
-    rows = steps * batch
-    limit = limits[0]
-    unit = begin
-    while unit < end:
-        d = unit // batch
-        b0 = unit - d * batch
-        b1 = min(batch, b0 + end - unit)
-        weights = at(r, d * hidden * 4 * hidden)
-        p = at(peepholes, d * 3 * hidden)
-        backwards = d == 1 or reverse
-        for b in range(b0, b1):
-            start = d * state_d + b * state_b
-            copy(at(h, (d * batch + b) * hidden), at(initial_h, start), hidden)
-            copy(at(c, (d * batch + b) * hidden), at(initial_c, start), hidden)
-        for step in range(steps):
-            b = b0
-            while b < b1:
-                pair = 2 if b + 1 < b1 and step < lengths[b] and step < lengths[b + 1] else 1
-                own = at(h, (d * batch + b) * hidden)
-                if step >= lengths[b]:
-                    if wants & 1:
-                        fill(at(y, step * y_t + d * y_d + b * y_b), ZERO, hidden)
-                    b += 1
-                    continue
-                t = lengths[b] - 1 - step if backwards else step
-                g = at(gates, (d * rows + t * gates_t + b * gates_b) * 4 * hidden)
-                if pair == 2:
-                    u = lengths[b + 1] - 1 - step if backwards else step
-                    other = at(gates, (d * rows + u * gates_t + (b + 1) * gates_b) * 4 * hidden)
-                    add_products(own, at(own, hidden), weights, 4 * hidden, g, other, hidden, 4 * hidden)
-                else:
-                    add_product(own, weights, 4 * hidden, g, hidden, 4 * hidden)
-                for q in range(b, b + pair):
-                    t = lengths[q] - 1 - step if backwards else step
-                    g = at(gates, (d * rows + t * gates_t + q * gates_b) * 4 * hidden)
-                    own = at(h, (d * batch + q) * hidden)
-                    lstm_cell(g, p, at(c, (d * batch + q) * hidden), own, limit, hidden)
-                    if wants & 1:
-                        copy(at(y, t * y_t + d * y_d + q * y_b), own, hidden)
-                b += pair
-        for b in range(b0, b1):
-            start = d * state_d + b * state_b
-            if wants & 2:
-                copy(at(y_h, start), at(h, (d * batch + b) * hidden), hidden)
-            if wants & 4:
-                copy(at(y_c, start), at(c, (d * batch + b) * hidden), hidden)
-        unit += b1 - b0
+    i, o, f, new = g, at(g, n), at(g, 2 * n), at(g, 3 * n)
+    if peepholes:
+        add_scaled(i, p, c, n)
+        add_scaled(f, at(p, 2 * n), c, n)
+    _sigmoid(i, s, limit, n)
+    _sigmoid(f, at(s, 2 * n), limit, n)
+    more = at(s, 3 * n)
+    for j in range(n):
+        c[j] = f[j] * c[j] + i[j] * tanh32(_clipped(new[j] + more[j], limit))
+    if peepholes:
+        add_scaled(o, at(p, n), c, n)
+    more = at(s, n)
+    for j in range(n):
+        h[j] = sigmoid32(_clipped(o[j] + more[j], limit)) * tanh32(c[j])
 
 
 @_compiled
-def _gru_cell(g, s, r, h, limit, n, linear_before_reset):
-    """One step. g: gates z, r, h; s: their recurrent parts with bias; h: state, overwritten.
+def gru_gates(g, s, h, scaled, limit, n):
+    """Put the gates z and r of a step into g, and r · h into `scaled`; s: what the state adds to them."""
+    _sigmoid(g, s, limit, 2 * n)
+    reset = at(g, n)
+    for j in range(n):
+        scaled[j] = reset[j] * h[j]
 
-    With `linear_before_reset` s holds the recurrent part of the hidden gate too, else its bias,
-    and r[:, 2n:] are the weights.
+
+@_compiled
+def gru_state(g, s, bias, h, limit, n, linear_before_reset):
+    """The new state h. g: gates z, r and the projected h; s: what the state adds to the last.
+
+    bias: what is added to s with `linear_before_reset`, which resets after the product.
     """
     z, reset, new = g, at(g, n), at(g, 2 * n)
-    for j in range(n):
-        z[j] = sigmoid32(_clipped(z[j] + s[j], limit))
-    own = at(s, n)
-    for j in range(n):
-        reset[j] = sigmoid32(_clipped(reset[j] + own[j], limit))
-    hidden = at(s, 2 * n)
     if linear_before_reset:
-        _tanh(new, reset, hidden, limit, n)
+        for j in range(n):
+            new[j] += reset[j] * (s[j] + bias[j])
     else:
         for j in range(n):
-            s[j] = reset[j] * h[j]
-        add_product(s, at(r, 2 * n), 3 * n, hidden, n, n)
-        for j in range(n):
-            new[j] = tanh32(_clipped(new[j] + hidden[j], limit))
+            new[j] += s[j]
     for j in range(n):
-        h[j] = (ONE - z[j]) * new[j] + z[j] * h[j]
+        v = tanh32(_clipped(new[j], limit))
+        h[j] = (ONE - z[j]) * v + z[j] * h[j]
 
 
-def gru(gates, r, bias, initial_h, lengths, limits, h, sums, y, y_h,
-        steps, batch, hidden, gates_t, gates_b, y_t, y_d, y_b, state_d, state_b, reverse, wants,
-        linear_before_reset, begin, end):  # fmt: skip
-    """The time loop; see `lstm`. gates: projections with the input bias; r: [d, H, 3H].
+@_compiled
+def rnn_cell(g, s, h, limit, n, activation):
+    """One step. g: the gate; s: what the state adds to it; h: state, overwritten."""
+    if activation == TANH:
+        for j in range(n):
+            h[j] = tanh32(_clipped(g[j] + s[j], limit))
+    elif activation == RELU:
+        for j in range(n):
+            h[j] = max(_clipped(g[j] + s[j], limit), ZERO)
+    else:
+        for j in range(n):
+            h[j] = sigmoid32(_clipped(g[j] + s[j], limit))
 
-    bias: [d, 6H], of which the second half is recurrent; sums: scratch [d, b, 3H].
-    """
-    rows = steps * batch
-    n = 3 * hidden
-    columns = n if linear_before_reset else 2 * hidden
-    limit = limits[0]
+
+@_compiled
+def load_states(h, source, d, b0, b1, state_d, state_b, n):
+    for b in range(b0, b1):
+        copy(at(h, (b - b0) * n), at(source, d * state_d + b * state_b), n)
+
+
+@_compiled
+def store_states(target, h, d, b0, b1, state_d, state_b, n):
+    for b in range(b0, b1):
+        copy(at(target, d * state_d + b * state_b), at(h, (b - b0) * n), n)
+
+
+@_compiled
+def time_of(step, length, backwards):
+    """The time that a sequence is at in a step of the loop."""
+    return length - 1 - step if backwards else step
+
+
+@_compiled
+def store_step(y, h, lengths, step, d, b0, b1, y_t, y_d, y_b, backwards, n):
+    """The states after a step, and zeros for the sequences that have ended."""
+    for b in range(b0, b1):
+        if step < lengths[b]:
+            t = time_of(step, lengths[b], backwards)
+            copy(at(y, t * y_t + d * y_d + b * y_b), at(h, (b - b0) * n), n)
+        else:
+            fill(at(y, step * y_t + d * y_d + b * y_b), ZERO, n)
+
+
+# `product` puts h · w into s. h: [m, k], rows `h_row` apart; w: panels of [k, n]; s: rows `s_row`
+# apart, with room for whole panels and, unless m is 1, for a multiple of ROWS rows.
+_PRODUCT = """
+from numba import njit
+from app.kernels.cpu.generator import at, tile
+from app.kernels.cpu.recurrent import (
+    ROWS, gru_gates, gru_state, load_states, lstm_cell, rnn_cell, store_states, store_step, time_of,
+)
+
+LANES, WIDTH = {lanes}, {width}
+# Nothing is prefetched: weights stream in order, which the hardware sees best alone.
+one = tile("float32", LANES, 1, WIDTH // LANES, 2, 1, 0)
+several = tile("float32", LANES, ROWS, 2, 2, 1, 0)
+
+
+@njit(error_model="numpy", boundscheck=False)
+def product(h, h_row, w, s, s_row, m, k, n):
+    for j in range(0, n, WIDTH):
+        panel = at(w, j * k)
+        if m == 1:
+            one(h, h_row, 1, 1, panel, WIDTH, k, at(s, j), s_row, s, 0, s, 0, s, s, 0, s, 0)
+            continue
+        for i in range(0, m, ROWS):
+            rows, left = at(h, i * h_row), min(ROWS, m - i)
+            for q in range(0, WIDTH, 2 * LANES):
+                to = at(s, i * s_row + j + q)
+                several(rows, h_row, 1, left, at(panel, q), WIDTH, k, to, s_row, s, 0, s, 0, s, s, 0, s, 0)
+
+"""
+
+_LSTM = """
+def kernel(gates, r, peepholes, initial_h, initial_c, lengths, limits, h, sums, c, y, y_h, y_c,
+           steps, batch, hidden, gates_t, gates_b, y_t, y_d, y_b, state_d, state_b, reverse, wants,
+           r_d, s_row, sums_step, has_peepholes, begin, end, thread):
+    n = 4 * hidden
+    mine = at(sums, thread * sums_step)
     unit = begin
     while unit < end:
         d = unit // batch
         b0 = unit - d * batch
         b1 = min(batch, b0 + end - unit)
-        weights = at(r, d * hidden * n)
-        recurrent_bias = at(bias, d * 2 * n + n)
+        own, cells = at(h, unit * hidden), at(c, unit * hidden)
         backwards = d == 1 or reverse
-        for b in range(b0, b1):
-            copy(at(h, (d * batch + b) * hidden), at(initial_h, d * state_d + b * state_b), hidden)
+        load_states(own, initial_h, d, b0, b1, state_d, state_b, hidden)
+        load_states(cells, initial_c, d, b0, b1, state_d, state_b, hidden)
         for step in range(steps):
-            b = b0
-            while b < b1:
-                pair = 2 if b + 1 < b1 and step < lengths[b] and step < lengths[b + 1] else 1
-                if step >= lengths[b]:
-                    if wants & 1:
-                        fill(at(y, step * y_t + d * y_d + b * y_b), ZERO, hidden)
-                    b += 1
-                    continue
-                own = at(h, (d * batch + b) * hidden)
-                s = at(sums, (d * batch + b) * n)
-                for q in range(pair):
-                    copy(at(s, q * n), recurrent_bias, n)
-                if pair == 2:
-                    add_products(own, at(own, hidden), weights, n, s, at(s, n), hidden, columns)
-                else:
-                    add_product(own, weights, n, s, hidden, columns)
-                for q in range(b, b + pair):
-                    t = lengths[q] - 1 - step if backwards else step
-                    g = at(gates, (d * rows + t * gates_t + q * gates_b) * n)
-                    own = at(h, (d * batch + q) * hidden)
-                    _gru_cell(
-                        g, at(sums, (d * batch + q) * n), weights, own, limit, hidden, linear_before_reset
-                    )
-                    if wants & 1:
-                        copy(at(y, t * y_t + d * y_d + q * y_b), own, hidden)
-                b += pair
-        if wants & 2:
+            product(own, hidden, at(r, d * r_d), mine, s_row, b1 - b0, hidden, n)
             for b in range(b0, b1):
-                copy(at(y_h, d * state_d + b * state_b), at(h, (d * batch + b) * hidden), hidden)
+                if step < lengths[b]:
+                    t, i = time_of(step, lengths[b], backwards), b - b0
+                    g = at(gates, (d * steps * batch + t * gates_t + b * gates_b) * n)
+                    lstm_cell(g, at(mine, i * s_row), at(peepholes, d * 3 * hidden), at(cells, i * hidden),
+                              at(own, i * hidden), limits[0], hidden, has_peepholes)
+            if wants & 1:
+                store_step(y, own, lengths, step, d, b0, b1, y_t, y_d, y_b, backwards, hidden)
+        if wants & 2:
+            store_states(y_h, own, d, b0, b1, state_d, state_b, hidden)
+        if wants & 4:
+            store_states(y_c, cells, d, b0, b1, state_d, state_b, hidden)
         unit += b1 - b0
+"""
 
-
-@_compiled
-def _activated(h, g, limit, n, activation):
-    if activation == TANH:
-        for j in range(n):
-            h[j] = tanh32(_clipped(g[j], limit))
-    elif activation == RELU:
-        for j in range(n):
-            h[j] = max(_clipped(g[j], limit), ZERO)
-    else:
-        for j in range(n):
-            h[j] = sigmoid32(_clipped(g[j], limit))
-
-
-def rnn(gates, r, activations, initial_h, lengths, limits, h, y, y_h,
-        steps, batch, hidden, gates_t, gates_b, y_t, y_d, y_b, state_d, state_b, reverse, wants,
-        begin, end):  # fmt: skip
-    """The time loop; see `lstm`. gates: projections with both biases; r: [d, H, H].
-
-    activations: int64[d], each TANH, RELU or SIGMOID.
-    """
-    rows = steps * batch
-    limit = limits[0]
-    for unit in range(begin, end):
+_GRU = """
+def kernel(gates, r, bias, initial_h, lengths, limits, h, sums, scaled, y, y_h,
+           steps, batch, hidden, gates_t, gates_b, y_t, y_d, y_b, state_d, state_b, reverse, wants,
+           r_d, s_row, sums_step, first, second, linear_before_reset, begin, end, thread):
+    # The first product gives `first` columns; the state's own lie at `second` of the sums.
+    n = 3 * hidden
+    mine = at(sums, thread * sums_step)
+    unit = begin
+    while unit < end:
         d = unit // batch
-        b = unit - d * batch
-        weights = at(r, d * hidden * hidden)
+        b0 = unit - d * batch
+        b1 = min(batch, b0 + end - unit)
+        own, reset = at(h, unit * hidden), at(scaled, unit * hidden)
+        weights = at(r, d * r_d)
+        extra = at(bias, d * 2 * n + n + 2 * hidden)
+        backwards = d == 1 or reverse
+        load_states(own, initial_h, d, b0, b1, state_d, state_b, hidden)
+        for step in range(steps):
+            product(own, hidden, weights, mine, s_row, b1 - b0, hidden, first)
+            for b in range(b0, b1):
+                if step < lengths[b]:
+                    t, i = time_of(step, lengths[b], backwards), b - b0
+                    g = at(gates, (d * steps * batch + t * gates_t + b * gates_b) * n)
+                    gru_gates(g, at(mine, i * s_row), at(own, i * hidden), at(reset, i * hidden), limits[0],
+                              hidden)
+            if not linear_before_reset:
+                product(reset, hidden, at(weights, second * hidden), at(mine, second), s_row, b1 - b0, hidden,
+                        hidden)
+            for b in range(b0, b1):
+                if step < lengths[b]:
+                    t, i = time_of(step, lengths[b], backwards), b - b0
+                    g = at(gates, (d * steps * batch + t * gates_t + b * gates_b) * n)
+                    gru_state(g, at(mine, i * s_row + second), extra, at(own, i * hidden), limits[0], hidden,
+                              linear_before_reset)
+            if wants & 1:
+                store_step(y, own, lengths, step, d, b0, b1, y_t, y_d, y_b, backwards, hidden)
+        if wants & 2:
+            store_states(y_h, own, d, b0, b1, state_d, state_b, hidden)
+        unit += b1 - b0
+"""
+
+_RNN = """
+def kernel(gates, r, activations, initial_h, lengths, limits, h, sums, y, y_h,
+           steps, batch, hidden, gates_t, gates_b, y_t, y_d, y_b, state_d, state_b, reverse, wants,
+           r_d, s_row, sums_step, begin, end, thread):
+    mine = at(sums, thread * sums_step)
+    unit = begin
+    while unit < end:
+        d = unit // batch
+        b0 = unit - d * batch
+        b1 = min(batch, b0 + end - unit)
         own = at(h, unit * hidden)
         backwards = d == 1 or reverse
-        copy(own, at(initial_h, d * state_d + b * state_b), hidden)
+        load_states(own, initial_h, d, b0, b1, state_d, state_b, hidden)
         for step in range(steps):
-            if step >= lengths[b]:
-                if wants & 1:
-                    fill(at(y, step * y_t + d * y_d + b * y_b), ZERO, hidden)
-                continue
-            t = lengths[b] - 1 - step if backwards else step
-            g = at(gates, (d * rows + t * gates_t + b * gates_b) * hidden)
-            add_product(own, weights, hidden, g, hidden, hidden)
-            _activated(own, g, limit, hidden, activations[d])
+            product(own, hidden, at(r, d * r_d), mine, s_row, b1 - b0, hidden, hidden)
+            for b in range(b0, b1):
+                if step < lengths[b]:
+                    t, i = time_of(step, lengths[b], backwards), b - b0
+                    g = at(gates, (d * steps * batch + t * gates_t + b * gates_b) * hidden)
+                    rnn_cell(g, at(mine, i * s_row), at(own, i * hidden), limits[0], hidden, activations[d])
             if wants & 1:
-                copy(at(y, t * y_t + d * y_d + b * y_b), own, hidden)
+                store_step(y, own, lengths, step, d, b0, b1, y_t, y_d, y_b, backwards, hidden)
         if wants & 2:
-            copy(at(y_h, d * state_d + b * state_b), own, hidden)
+            store_states(y_h, own, d, b0, b1, state_d, state_b, hidden)
+        unit += b1 - b0
+"""
+
+_LOOPS = {"LSTM": _LSTM, "GRU": _GRU, "RNN": _RNN}
+
+
+def emit_loop(op: str, lanes: int) -> str:
+    """The module of a time loop.
+
+    r: for each direction, `r_d` apart, panels of its columns; those of a GRU's hidden gate begin
+    anew unless `linear_before_reset`. peepholes: [d, 3H]; bias: of the GRU node, [d, 6H], of which
+    the last H count with `linear_before_reset`; activations: int64[d], each TANH, RELU or SIGMOID.
+    h, c, scaled: scratch [d, b, H]; sums: `sums_step` elements a thread, rows `s_row` apart.
+    `gates_t`, `gates_b`: rows of gates a step and a batch apart; y_*, state_*: strides of y and of
+    the initial and last states. `reverse`: the first direction runs backwards. `wants`: bits for
+    y, y_h, y_c. Units are d · batch + b.
+    """
+    return _PRODUCT.format(lanes=lanes, width=panel_width(lanes)) + _LOOPS[op]

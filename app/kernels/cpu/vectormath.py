@@ -71,6 +71,10 @@ ATANH_NARROW = (
     0.076569931793809629,
     0.073983142039440606,
 )
+# (sigmoid(x) - 1/2) / x as a quotient of polynomials of x^2 on |x| <= 18 (weighted least squares): 9.3e-9
+SIGMOID_ABOVE = table(0.249999977, 0.00835823912, 5.44775427e-05, 7.99667134e-08, 1.28746948e-11)
+SIGMOID_BELOW = table(1.0, 0.116766199, 0.00161511933, 5.11148801e-06, 3.00877083e-09)
+SIGMOID_LIMIT = f32(18.0)
 # erf(x) / x as a quotient of polynomials of x^2 on |x| <= 3.95 (weighted least squares): 2.1e-8
 ERF_ABOVE = table(
     1.1283791437869051,
@@ -193,6 +197,15 @@ def softplus32(x):
 @inlined
 def swish32(x, alpha):
     return x * sigmoid32(alpha * x)
+
+
+@inlined
+def silu32(x):
+    """The product x sigmoid(x) without an exponential; off by 1.9e-7 |x| at most, 18 for |x| below -18."""
+    x = select(x < -SIGMOID_LIMIT, -SIGMOID_LIMIT, x)
+    y = select(x > SIGMOID_LIMIT, SIGMOID_LIMIT, x)
+    z = y * y
+    return x * (HALF + y * (horner(z, SIGMOID_ABOVE) / horner(z, SIGMOID_BELOW)))
 
 
 @inlined

@@ -33,6 +33,9 @@ POINTS = {2: (Fraction(1),), 4: (Fraction(5, 8), Fraction(3, 2))}
 # blocks; by float32 lanes of a register, of which there are 16, and 32 of the widest.
 ROWS: dict[int, tuple[tuple[int, ...], int]] = {4: ((4, 5, 6), 4), 8: ((4, 5, 6), 4), 16: ((4, 8, 12), 8)}
 
+PREFETCH = 32  # steps of the reduction ahead: weights come from the third cache or from memory
+
+# What the kernel reads from its table of sizes, in this order.
 SIZES = (
     "channels",  # of the input
     "blocks",  # of channels, of the input
@@ -187,9 +190,7 @@ def output_tile(lanes: int, m: int) -> Any:
     """
     n, a = m + 2, matrices(m)[2]
     address, size = types.CPointer(types.float32), types.int64
-    signature = types.void(
-        address, size, address, address, address, address, address, size, size, size, size
-    )
+    signature = types.void(address, size, address, address, address, address, address, size, size, size, size)
 
     def write(builder, values):
         sums, plane, buffer, bias, scalars, residual, y, row, rows, columns, flags = values
@@ -238,7 +239,7 @@ def output_tile(lanes: int, m: int) -> Any:
 
 
 def product_tiles(lanes: int, rows: int, vectors: int, unroll: int = 2) -> Any:
-    """An intrinsic that computes tiles of `rows` x `vectors * lanes` elements of a product, one below another.
+    """An intrinsic for tiles of `rows` x `vectors * lanes` elements of a product, one below another.
 
     It is called as
         multiply(a, a_row, b, k, c, step, count)
@@ -300,8 +301,6 @@ def product_tiles(lanes: int, rows: int, vectors: int, unroll: int = 2) -> Any:
     return intrinsic(body)
 
 
-PREFETCH = 16
-
 _LIBRARY = """\
 from numba import njit, types
 from app.kernels.cpu.generator import at
@@ -321,14 +320,20 @@ output_transform = output_tile(LANES, M)
 def transform_input(x, blocks, h, w, top, left, high, wide, begin, end, first, last, v, v_row, v_plane,
                     zeros, buffer):
     # Tiles begin..end of blocks first..last to v[TILE * TILE][end - begin][channels].
-    for tile in range(begin, end):
-        image, row, column = tile // (high * wide), tile // wide % high * M - top, tile % wide * M - left
+    image, i, j = begin // (high * wide), begin // wide % high, begin % wide
+    for tile in range(end - begin):
+        row, column = i * M - top, j * M - left
         r0, r1 = max(-row, 0), min(h - row, TILE)
         c0, c1 = max(-column, 0), min(w - column, TILE)
         for block in range(first, last):
             source = at(x, (((image * blocks + block) * h + row) * w + column) * LANES)
             input_transform(source, w * LANES, r0, r1, c0, c1, zeros, buffer,
-                            at(v, (tile - begin) * v_row + block * LANES), v_plane)
+                            at(v, tile * v_row + block * LANES), v_plane)
+        j += 1
+        if j == wide:
+            i, j = i + 1, 0
+        if i == high:
+            image, i = image + 1, 0
 
 
 @njit(types.void(T, N, N, T, N, N, N, T, N), cache=True, error_model="numpy", boundscheck=False)
@@ -356,12 +361,12 @@ def multiply(v, v_row, v_plane, weights, channels, vectors, count, sums, m_plane
 def transform_output(sums, sums_row, m_plane, begin, end, rows, columns, wide, bias, scalars, residual, y,
                      flags, buffer):
     # Tiles begin..end, which lie in one row of tiles whose first pixel is y[0].
-    for tile in range(begin, end):
-        column = tile % wide * M
+    first = begin % wide
+    for tile in range(end - begin):
+        column = (first + tile) * M
         place = column * LANES
-        output_transform(at(sums, (tile - begin) * sums_row), m_plane, buffer, bias, scalars,
-                         at(residual, place), at(y, place), columns * LANES, rows, min(M, columns - column),
-                         flags)
+        output_transform(at(sums, tile * sums_row), m_plane, buffer, bias, scalars, at(residual, place),
+                         at(y, place), columns * LANES, rows, min(M, columns - column), flags)
 """
 
 _KERNEL = """\
@@ -388,8 +393,8 @@ def kernel(x, weights, y, bias, residual, scalars, sizes, work{operands}, begin,
                                 min(block + LINE, blocks), v, v_row, v_plane, zeros, buffer)
         own = filters - 2 * group
         vectors = 3 if own == 3 else 2
-        multiply(v, v_row, v_plane, at(weights, group * TILE * TILE * channels * 2 * LANES), channels, vectors,
-                 high_ - low, sums, m_plane)
+        matrices = at(weights, group * TILE * TILE * channels * 2 * LANES)
+        multiply(v, v_row, v_plane, matrices, channels, vectors, high_ - low, sums, m_plane)
         for i in range(min(vectors, own)):
             block = 2 * group + i
             tile = low

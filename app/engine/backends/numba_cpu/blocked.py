@@ -112,7 +112,7 @@ class Ends:
     def buffer(self) -> int:
         """Elements of scratch that `run` needs."""
         by_lane = sum(ADVANCE[place] == LANES for _, place in self.epilogue.operands)
-        return CHUNK * (1 + by_lane) if self.epilogue.recipe else 0
+        return CHUNK * max(by_lane, 1) if self.epilogue.recipe else 0
 
 
 def ends(group: Group, known: Known) -> Ends:

@@ -21,6 +21,7 @@ from app.kernels.cpu.blocked_conv import SIZES, rows_of
 Array = np.ndarray[Any, Any]
 
 DEPTH = 320  # steps of the reduction whose panel of two vectors stays in the first cache
+OUTPUTS = 16 * 1024  # byte of a strip's output of one block that stay in the first cache
 INPUTS = 192 * 1024  # byte of a strip's input in a chunk that stay in the second
 
 
@@ -141,8 +142,12 @@ def geometry(group: Group, lanes: int) -> Geometry:
     return Geometry(window, rows, columns, h, w, stride_h, stride_w, down, along, lanes, outside)
 
 
-def cut(shape: Geometry, known: Known) -> Cut:
-    """Blocks that fit the caches, units that threads share evenly."""
+def cut(shape: Geometry, known: Known, follows: bool) -> Cut:
+    """Blocks that fit the caches, units that threads share evenly.
+
+    `follows` tells whether a recipe runs over the outputs of a tile's strip, which then are in the
+    first cache.
+    """
     window, lanes = shape.window, known.target.vector_lanes
     out_blocks = -(-window.outputs // lanes)
     wide = 4 if shape.rows * shape.columns <= 2 and out_blocks >= 4 else 2
@@ -151,6 +156,8 @@ def cut(shape: Geometry, known: Known) -> Cut:
     channels = chunk * shape.x_lanes if shape.x_lanes > 1 else window.channels
     row = channels * 4 * shape.w * shape.stride_h
     rows = max(min(INPUTS // row - (len(shape.down) - 1 if shape.copied else 0), shape.rows), 1)
+    if follows:
+        rows = max(min(rows, OUTPUTS // (shape.columns * lanes * 4)), 1)
     if shape.columns == 1:
         rows = blocking.balanced(shape.rows, max(rows, 1), min(rows_of(lanes, 2), shape.rows))
     else:
@@ -198,8 +205,8 @@ def _packed(group: Group, shape: Geometry, parts: Cut, lanes: int) -> Constant:
 def _lower_with(plain_input: bool, group: Group, known: Known) -> tuple[KernelCall, ...]:
     lanes = known.target.vector_lanes
     shape = geometry(group, 1 if plain_input else lanes)
-    parts = cut(shape, known)
     window, ends = shape.window, blocked.ends(group, known)
+    parts = cut(shape, known, bool(ends.epilogue.recipe))
     x, y = group.anchor.inputs[0], group.outputs[0]
     assert x is not None
     x_blocks = -(-window.channels // shape.x_lanes)

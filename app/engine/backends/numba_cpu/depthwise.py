@@ -123,7 +123,7 @@ def _cost(group: Group, known: Known) -> float:
         known.target,
         flops=flops(group) * columns * filling * kind.itemsize / 4,
         nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
-        efficiency=0.6,
+        efficiency=0.25,
         threads=known.threads,
     )
 

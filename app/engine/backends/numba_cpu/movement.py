@@ -43,9 +43,9 @@ def taken_range(start: int, end: int, step: int, size: int) -> range:
     return range(*slice(start, end, step).indices(size))
 
 
-def _slice(node: ir.Node) -> Copies:
-    x, y = data(node), node.outputs[0]
-    sizes = graph.static_shape(x)
+def taken_ranges(node: ir.Node) -> tuple[range, ...]:
+    """The indices that a Slice with constant operands takes of every axis."""
+    sizes = graph.static_shape(data(node))
     starts, ends, axes, steps = (graph.constant(graph.input_at(node, i)) for i in (1, 2, 3, 4))
     assert starts is not None
     assert ends is not None
@@ -54,7 +54,13 @@ def _slice(node: ir.Node) -> Copies:
     taken = [range(n) for n in sizes]
     for axis, start, end, step in zip(of, starts, ends, by):
         taken[axis] = taken_range(int(start), int(end), int(step), sizes[axis])
-    strides = strides_of(sizes)
+    return tuple(taken)
+
+
+def _slice(node: ir.Node) -> Copies:
+    x, y = data(node), node.outputs[0]
+    taken = taken_ranges(node)
+    strides = strides_of(graph.static_shape(x))
     shape = graph.static_shape(y)
     copy = StridedCopy(
         shape,

@@ -36,7 +36,8 @@ def centered_indices(size: int, target: int) -> Indices:
     return padded_indices(size, before, target - size - before, "constant")
 
 
-def _pad_axes(node: ir.Node) -> list[Indices]:
+def pad_axes(node: ir.Node) -> list[Indices]:
+    """The source index of every target index of each axis of a Pad."""
     shape = graph.static_shape(data(node))
     pads, axes = graph.constant(node.inputs[1]), graph.constant(graph.input_at(node, 3))
     assert pads is not None
@@ -46,7 +47,8 @@ def _pad_axes(node: ir.Node) -> list[Indices]:
     return [padded_indices(n, *amounts.get(axis, (0, 0)), mode) for axis, n in enumerate(shape)]
 
 
-def _pad_unless(group: Group, _known: Known) -> str | None:
+def pad_unless(group: Group, _known: Known) -> str | None:
+    """Why a Pad cannot be an index lookup."""
     reason = unsuited(group) or fixed_inputs(group.anchor, (1, 3))
     if reason:
         return reason
@@ -64,7 +66,7 @@ def _pad_lower(group: Group, _known: Known) -> tuple[Call, ...]:
     x = data(node)
     shape = graph.static_shape(x)
     fill = graph.input_at(node, 2)
-    return lookup_calls(_pad_axes(node), shape, itemsize(x), x, node.outputs[0], fill)
+    return lookup_calls(pad_axes(node), shape, itemsize(x), x, node.outputs[0], fill)
 
 
 def _center_unless(group: Group, _known: Known) -> str | None:
@@ -79,7 +81,7 @@ def _center_lower(group: Group, _known: Known) -> tuple[Call, ...]:
 
 
 IMPLEMENTATIONS = (
-    Implementation("pad.lookup", "Pad", "numba-cpu", _pad_unless, _pad_lower, cost=moved_seconds),
+    Implementation("pad.lookup", "Pad", "numba-cpu", pad_unless, _pad_lower, cost=moved_seconds),
     Implementation(
         "center_crop_pad.lookup",
         "CenterCropPad",

@@ -13,6 +13,7 @@ from app.engine.backends.numba_cpu.recurrent import (
     PEEPHOLES,
     POINTER,
     Array,
+    Loop,
     fixed_projection,
     layer_of,
     loop_call,
@@ -67,20 +68,19 @@ def _lower(group: Group, known: Known) -> tuple[Call, ...]:
     # A zero point may carry 8-bit weights to 9 bits; they then go as what the kernel computes in.
     narrow = r.min(initial=0) >= -128 and r.max(initial=0) <= 127
     kind = "int8" if narrow else "float32"
-    loop = loop_call(
-        group,
-        layer,
-        gates,
-        ((f"{kind}*", Constant(r.astype(kind))), (POINTER, Constant(r_scales))),
+    own = Loop(
+        "lstm",
+        "quantized_lstm",
         (
-            (or_zeros(node, PEEPHOLES, d * 3 * layer.hidden),),
-            (scratch(layer.states), scratch(layer.states), scratch(d * n)),
-            (),
+            (f"{kind}*", Constant(r.astype(kind))),
+            (POINTER, Constant(r_scales)),
+            or_zeros(node, PEEPHOLES, d * 3 * layer.hidden),
         ),
-        units=d,
-        function="lstm",
-        module="quantized_lstm",
+        (scratch(layer.states), scratch(layer.states), scratch(d * n)),
+        (),
+        d,
     )
+    loop = loop_call(group, layer, gates, own)
     return (*round_trip_calls(x, rounded, graph.elements(x)), project, loop)
 
 

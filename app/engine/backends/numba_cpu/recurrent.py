@@ -1,5 +1,6 @@
 """Rows of LSTM, GRU and RNN: one call projects the inputs, one walks through time."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,11 +11,12 @@ import onnx_ir as ir
 
 from app.engine import graph
 from app.engine.backends.numba_cpu.operands import unsuited
-from app.engine.backends.numba_cpu.strided import StridedCopy, calls, strides_of
+from app.engine.backends.numba_cpu.strided import strides_of
 from app.engine.cost import roofline
 from app.engine.plan import Argument, Call, Constant, Group, KernelCall, Workspace
 from app.engine.registry import Implementation, Known
 from app.kernels.cpu import tiles
+from app.kernels.cpu.recurrent import ROWS, panel_width
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Operands: TypeAlias = tuple[tuple[str, Argument], ...]  # (type, argument)
@@ -30,7 +32,6 @@ RNN_ACTIVATIONS = {"tanh": 0, "relu": 1, "sigmoid": 2}  # as app.kernels.cpu.rec
 # Positions of inputs after x, w, r, b, sequence_lens.
 INITIAL_H, INITIAL_C, PEEPHOLES = 5, 6, 7
 POINTER = "float32*"
-TILED_ROWS = 4  # below, a tile has too few sums under way to hide the latency of an addition
 BLOCK_TILES = 4
 EFFICIENCY = 0.3  # of peak arithmetic, by plain loops over rows of weights
 
@@ -135,23 +136,28 @@ def fixed_projection(
     x: Argument, weights: Array, bias: Array, gates: Workspace, layer: Layer, known: Known, name: str = ""
 ) -> KernelCall:
     """gates[d, row] = x[row] · weights[d] + bias[d] with weights [d, inputs, n] and bias [d, n] constant."""
-    d, k, n = weights.shape
-    if layer.rows < TILED_ROWS:
-        both = np.concatenate([bias, np.zeros_like(bias)], axis=1)
-        operands: Operands = ((POINTER, x), _array(weights, name), _array(both), (POINTER, gates))
-        return _call("project", operands, (layer.rows, k, n, 0), d * layer.rows)
+    panels = tiles.pack_columns(weights, tiles.columns_of("float32", known.target.vector_lanes))
+    return _projection_call(x, _array(panels, name), _array(bias), gates, layer, known)
+
+
+def _projection_call(
+    x: Argument,
+    panels: tuple[str, Argument],
+    bias: tuple[str, Argument],
+    gates: Workspace,
+    layer: Layer,
+    known: Known,
+) -> KernelCall:
     lanes = known.target.vector_lanes
-    panels = tiles.pack_columns(weights, tiles.columns_of("float32", lanes))
     scalars = np.array([1, 1, -np.inf, np.inf])  # a tile's alpha, beta and limits, none of them used
     block = tiles.SHAPES[lanes][0] * BLOCK_TILES
     ragged = tiles.spare("float32", lanes)
     spare = (POINTER, Workspace(4 * ragged, per_thread=True))
-    operands = ((POINTER, x), _array(panels, name), _array(bias), _array(scalars), (POINTER, gates), spare)
     return _call(
         "emit_projection",
-        operands,
-        (layer.rows, k, n, block, ragged),
-        d * -(-layer.rows // block),
+        ((POINTER, x), panels, bias, _array(scalars), (POINTER, gates), spare),
+        (layer.rows, layer.inputs, layer.columns, block, ragged),
+        layer.directions * -(-layer.rows // block),
         static=(lanes,),
         takes_thread=True,
     )
@@ -162,16 +168,54 @@ def _projection(node: ir.Node, layer: Layer, gates: Workspace, known: Known) -> 
     x, w = node.inputs[:2]
     assert x is not None
     assert w is not None
+    width = tiles.columns_of("float32", known.target.vector_lanes)
+    panels, packing = _panels(w, layer, layer.inputs, (layer.columns,), width)
+    apart = layer.hidden if graph.attribute(node, "linear_before_reset", 0) else 0
+    bias, adding = _bias(node, layer, layer.columns - apart)
+    return (*packing, *adding, _projection_call(x, panels, bias, gates, layer, known))
+
+
+def _panels(
+    value: ir.Value, layer: Layer, k: int, parts: Sequence[int], width: int
+) -> tuple[tuple[str, Argument], tuple[Call, ...]]:
+    """Weights [d, n, k] as panels of columns of their transpose, each part of n beginning anew.
+
+    They are packed when planning if constant, else by calls of their own.
+    """
+    ends = list(itertools.accumulate(parts))
+    array = graph.constant(value)
+    if array is not None:
+        columns = np.split(array.transpose(0, 2, 1), ends[:-1], axis=2)
+        packed = np.concatenate([tiles.pack_columns(c, width) for c in columns], axis=1)
+        return _array(packed, value.name or ""), ()
+    size = _padded(parts, width) * k
+    target = Workspace(4 * layer.directions * size)
+    packing = []
+    for i, (end, n) in enumerate(zip(ends, parts, strict=True)):
+        numbers = (k, n, width, layer.columns * k, (end - n) * k, size, _padded(parts[:i], width) * k)
+        units = layer.directions * -(-n // width)
+        packing.append(_call("pack", ((POINTER, value), (POINTER, target)), numbers, units))
+    return (POINTER, target), tuple(packing)
+
+
+def _padded(parts: Sequence[int], width: int) -> int:
+    """Columns in panels, those of each part filled up."""
+    return sum(-(-n // width) * width for n in parts)
+
+
+def _bias(node: ir.Node, layer: Layer, shared: int) -> tuple[tuple[str, Argument], tuple[Call, ...]]:
+    """The input bias [d, n], plus the recurrent one in the first `shared` columns."""
+    value = graph.input_at(node, 3)
     d, n = layer.directions, layer.columns
-    both = node.op_type != "GRU"
-    weights, bias = graph.constant(w), graph.input_at(node, 3)
-    fixed = np.zeros((d, 2 * n)) if bias is None else graph.constant(bias)
-    if weights is not None and fixed is not None:
-        summed = fixed[:, :n] + fixed[:, n:] if both else fixed[:, :n]
-        return (fixed_projection(x, weights.transpose(0, 2, 1), summed, gates, layer, known, w.name or ""),)
-    packed, packing = _transposed(w, layer.inputs, d, n)
-    operands = ((POINTER, x), (POINTER, packed), or_zeros(node, 3, d * 2 * n), (POINTER, gates))
-    return (*packing, _call("project", operands, (layer.rows, layer.inputs, n, int(both)), d * layer.rows))
+    if value is None:
+        return _array(np.zeros((d, n))), ()
+    fixed = graph.constant(value)
+    if fixed is not None:
+        summed = fixed[:, :n].copy()
+        summed[:, :shared] += fixed[:, n : n + shared]
+        return _array(summed), ()
+    target = Workspace(4 * d * n)
+    return (POINTER, target), (_call("add_biases", ((POINTER, value), (POINTER, target)), (n, shared), d),)
 
 
 def _call(
@@ -198,16 +242,6 @@ def _array(array: Array, name: str = "") -> tuple[str, Argument]:
     return POINTER, Constant(np.ascontiguousarray(array, np.float32), name)
 
 
-def _transposed(value: ir.Value, k: int, directions: int, n: int) -> tuple[Argument, tuple[Call, ...]]:
-    """Weights [d, n, k] as [d, k, n]: packed when planning if constant, else by a call of their own."""
-    array = graph.constant(value)
-    if array is not None:
-        return Constant(np.ascontiguousarray(array.transpose(0, 2, 1)), value.name or ""), ()
-    target = Workspace(4 * directions * k * n)
-    copy = StridedCopy((directions, k, n), (k * n, 1, k), strides_of((directions, k, n)))
-    return target, calls(copy, 4, value, target)
-
-
 def or_zeros(node: ir.Node, position: int, size: int) -> tuple[str, Argument]:
     """An optional operand, or as many zeros."""
     value = graph.input_at(node, position)
@@ -219,49 +253,30 @@ def scratch(size: int) -> tuple[str, Argument]:
     return POINTER, Workspace(4 * size)
 
 
-def _lstm_operands(node: ir.Node, layer: Layer) -> tuple[Operands, Operands, tuple[int, ...]]:
-    peepholes = or_zeros(node, PEEPHOLES, layer.directions * 3 * layer.hidden)
-    return (peepholes,), (scratch(layer.states),), ()
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """What a kernel that walks through time takes besides what all of them take.
 
-
-def _gru_operands(node: ir.Node, layer: Layer) -> tuple[Operands, Operands, tuple[int, ...]]:
-    bias = or_zeros(node, 3, layer.directions * 2 * layer.columns)
-    sums = scratch(layer.directions * layer.batch * layer.columns)
-    return (bias,), (sums,), (graph.attribute(node, "linear_before_reset", 0),)
-
-
-def _rnn_operands(node: ir.Node, _layer: Layer) -> tuple[Operands, Operands, tuple[int, ...]]:
-    codes = np.array([RNN_ACTIVATIONS[a] for a in _activations(node)], np.int64)
-    return (("int64*", Constant(codes)),), (), ()
-
-
-# What a kernel takes besides what all take: after the weights, after the state, after the numbers.
-_OPERANDS = {"LSTM": _lstm_operands, "GRU": _gru_operands, "RNN": _rnn_operands}
-
-
-def loop_call(
-    group: Group,
-    layer: Layer,
-    gates: Workspace,
-    weights: Operands,
-    own: tuple[Operands, Operands, tuple[int, ...]],
-    *,
-    units: int,
-    function: str,
-    module: str = "recurrent",
-) -> KernelCall:
-    """The call that walks through time, with the operands that all layers share.
-
-    Args:
-        group: of the node.
-        layer: its extents.
-        gates: the projected inputs.
-        weights: recurrent ones.
-        own: operands after the weights, scratch after that of the hidden state, numbers at the end.
+    Attributes:
+        function, module: the kernel.
+        weights: recurrent ones, and what follows them.
+        scratch: after that of the hidden state.
+        numbers: at the end.
         units: of work.
-        function: name of the kernel.
-        module: where it is.
+        static: arguments of the generator, of a kernel that takes the thread; None of a plain function.
     """
+
+    function: str
+    module: str
+    weights: Operands
+    scratch: Operands
+    numbers: tuple[int, ...]
+    units: int
+    static: tuple[object, ...] | None = None
+
+
+def loop_call(group: Group, layer: Layer, gates: Workspace, own: Loop) -> KernelCall:
+    """The call that walks through time over the projected inputs."""
     node = group.anchor
     has_cell = "LSTM" in node.op_type
     lengths = graph.input_at(node, 4)
@@ -272,13 +287,12 @@ def loop_call(
     initial = [or_zeros(node, i, layer.states) for i in (INITIAL_H, INITIAL_C)[: 1 + has_cell]]
     operands = (
         (POINTER, gates),
-        *weights,
-        *own[0],
+        *own.weights,
         *initial,
         ("int32*", every if lengths is None else lengths),
         _array(np.array([graph.attribute(node, "clip", math.inf)])),
         (POINTER, state),
-        *own[1],
+        *own.scratch,
         *((POINTER, state if v is None else v) for v in results),  # not written where not wanted
     )
     numbers = (
@@ -288,9 +302,46 @@ def loop_call(
         *layer.state_strides,
         int(graph.attribute(node, "direction", "forward") == "reverse"),
         sum(1 << i for i, v in enumerate(results) if v is not None),
-        *own[2],
+        *own.numbers,
     )
-    return _call(function, operands, numbers, units, module=module)
+    return _call(
+        own.function,
+        operands,
+        numbers,
+        own.units,
+        static=own.static,
+        takes_thread=own.static is not None,
+        module=own.module,
+    )
+
+
+def _lstm_operands(node: ir.Node, layer: Layer, _width: int) -> tuple[Operands, Operands, tuple[int, ...]]:
+    peepholes = or_zeros(node, PEEPHOLES, layer.directions * 3 * layer.hidden)
+    has_peepholes = int(graph.input_at(node, PEEPHOLES) is not None)
+    return (peepholes,), (scratch(layer.states),), (has_peepholes,)
+
+
+def _gru_operands(node: ir.Node, layer: Layer, width: int) -> tuple[Operands, Operands, tuple[int, ...]]:
+    bias = or_zeros(node, 3, layer.directions * 2 * layer.columns)
+    first, *rest = _parts(node, layer)
+    second = _padded([first], width) if rest else 2 * layer.hidden
+    return (bias,), (scratch(layer.states),), (first, second, int(not rest))
+
+
+def _rnn_operands(node: ir.Node, _layer: Layer, _width: int) -> tuple[Operands, Operands, tuple[int, ...]]:
+    codes = np.array([RNN_ACTIVATIONS[a] for a in _activations(node)], np.int64)
+    return (("int64*", Constant(codes)),), (), ()
+
+
+# What a kernel takes besides what all take: after the weights, scratch, numbers.
+_OPERANDS = {"LSTM": _lstm_operands, "GRU": _gru_operands, "RNN": _rnn_operands}
+
+
+def _parts(node: ir.Node, layer: Layer) -> tuple[int, ...]:
+    """Columns of the recurrent products of a step, in their order: a GRU resets before the last."""
+    if node.op_type == "GRU" and not graph.attribute(node, "linear_before_reset", 0):
+        return 2 * layer.hidden, layer.hidden
+    return (layer.columns,)
 
 
 def _lower(group: Group, known: Known) -> tuple[Call, ...]:
@@ -298,18 +349,24 @@ def _lower(group: Group, known: Known) -> tuple[Call, ...]:
     layer = layer_of(node)
     r = node.inputs[2]
     assert r is not None
-    weights, packing = _transposed(r, layer.hidden, layer.directions, layer.columns)
+    lanes = known.target.vector_lanes
+    width, parts = panel_width(lanes), _parts(node, layer)
+    panels, packing = _panels(r, layer, layer.hidden, parts, width)
+    operands, own_scratch, numbers = _OPERANDS[node.op_type](node, layer, width)
+    s_row = _padded(parts, width)
+    rows = 1 if layer.batch <= 1 else -(-layer.batch // ROWS) * ROWS
+    sums = Workspace(4 * rows * s_row, per_thread=True)
     gates = Workspace(4 * layer.directions * layer.rows * layer.columns)
-    loop = loop_call(
-        group,
-        layer,
-        gates,
-        ((POINTER, weights),),
-        _OPERANDS[node.op_type](node, layer),
-        units=layer.directions * layer.batch,
-        function=node.op_type.lower(),
+    own = Loop(
+        "emit_loop",
+        "recurrent",
+        (panels, *operands),
+        ((POINTER, sums), *own_scratch),
+        (s_row * layer.hidden, s_row, rows * s_row, *numbers),
+        layer.directions * layer.batch,
+        (node.op_type, lanes),
     )
-    return (*packing, *_projection(node, layer, gates, known), loop)
+    return (*packing, *_projection(node, layer, gates, known), loop_call(group, layer, gates, own))
 
 
 def recurrent_seconds(group: Group, known: Known) -> float:

@@ -10,11 +10,12 @@ from app.engine import graph
 from app.engine.backends.numba_cpu.interpolation import (
     COORDINATES,
     ROUNDINGS,
+    Floats,
     ResizedAxis,
     nearest,
     taps,
 )
-from app.engine.backends.numba_cpu.lookup import lookup_calls
+from app.engine.backends.numba_cpu.lookup import Indices, lookup_calls
 from app.engine.backends.numba_cpu.operands import data, fixed_inputs, itemsize, moved_seconds, unsuited
 from app.engine.backends.numba_cpu.strided import StridedCopy, calls
 from app.engine.cost import roofline
@@ -69,12 +70,14 @@ def _unless(group: Group) -> str | None:
     return None
 
 
-def _extrapolation(node: ir.Node) -> Constant:
+def extrapolation(node: ir.Node) -> Constant:
+    """What elements outside become."""
     value = graph.attribute(node, "extrapolation_value", 0.0)
     return Constant(np.array([value]).astype(graph.dtype(data(node))))
 
 
-def _nearest_unless(group: Group, _known: Known) -> str | None:
+def nearest_unless(group: Group, _known: Known) -> str | None:
+    """Why a node is no copy of nearest elements."""
     if _mode(group.anchor) != "nearest":
         return f"mode {_mode(group.anchor)!r}, this is for 'nearest'"
     rounding = graph.attribute(group.anchor, "nearest_mode", "round_prefer_floor")
@@ -83,17 +86,35 @@ def _nearest_unless(group: Group, _known: Known) -> str | None:
     return _unless(group)
 
 
+def nearest_indices(node: ir.Node) -> list[Indices]:
+    """For each axis the index that every element is copied from; negative where it lies outside."""
+    default = "floor" if node.op_type == "Upsample" else "round_prefer_floor"
+    rounding = graph.attribute(node, "nearest_mode", default)
+    return [nearest(axis, _transformation(node), rounding) for axis in resized_axes(node)]
+
+
+def taps_along(node: ir.Node, axis: ResizedAxis) -> tuple[Indices, Floats]:
+    """Indices and weights, [target, taps] each, of a node that interpolates."""
+    return taps(
+        axis,
+        _transformation(node),
+        _mode(node),
+        cubic_a=graph.attribute(node, "cubic_coeff_a", -0.75),
+        exclude_outside=bool(graph.attribute(node, "exclude_outside", 0)),
+        antialias=bool(graph.attribute(node, "antialias", 0)),
+    )
+
+
 def _nearest_lower(group: Group, _known: Known) -> tuple[Call, ...]:
     node = group.anchor
     x = data(node)
-    default = "floor" if node.op_type == "Upsample" else "round_prefer_floor"
-    rounding = graph.attribute(node, "nearest_mode", default)
-    indices = [nearest(axis, _transformation(node), rounding) for axis in resized_axes(node)]
+    indices = nearest_indices(node)
     shape = graph.static_shape(x)
-    return lookup_calls(indices, shape, itemsize(x), x, node.outputs[0], _extrapolation(node))
+    return lookup_calls(indices, shape, itemsize(x), x, node.outputs[0], extrapolation(node))
 
 
-def _taps_unless(group: Group, _known: Known) -> str | None:
+def taps_unless(group: Group, _known: Known) -> str | None:
+    """Why a node is no interpolation along its axes."""
     if _mode(group.anchor) not in ("linear", "cubic"):
         return f"mode {_mode(group.anchor)!r}, this is for 'linear' and 'cubic'"
     kind = str(graph.dtype(data(group.anchor)))
@@ -123,14 +144,7 @@ def _taps_lower(group: Group, _known: Known) -> tuple[Call, ...]:
     source: Argument = x
     made: list[Call] = []
     for step, (place, axis) in enumerate(moved):
-        index, weight = taps(
-            axis,
-            _transformation(node),
-            _mode(node),
-            cubic_a=graph.attribute(node, "cubic_coeff_a", -0.75),
-            exclude_outside=bool(graph.attribute(node, "exclude_outside", 0)),
-            antialias=bool(graph.attribute(node, "antialias", 0)),
-        )
+        index, weight = taps_along(node, axis)
         outer, inner = math.prod(shape[:place]), math.prod(shape[place + 1 :])
         shape[place] = axis.target
         last = step == len(moved) - 1
@@ -146,7 +160,7 @@ def _taps_lower(group: Group, _known: Known) -> tuple[Call, ...]:
                     target,
                     Constant(np.ascontiguousarray(index)),
                     Constant(weight.astype(kind)),
-                    _extrapolation(node),
+                    extrapolation(node),
                     *sizes,
                     index.shape[1],
                 ),
@@ -175,12 +189,12 @@ def _taps_cost(group: Group, known: Known) -> float:
 IMPLEMENTATIONS = (
     *(
         Implementation(
-            f"{op.lower()}.nearest", op, "numba-cpu", _nearest_unless, _nearest_lower, cost=moved_seconds
+            f"{op.lower()}.nearest", op, "numba-cpu", nearest_unless, _nearest_lower, cost=moved_seconds
         )
         for op in ("Resize", "Upsample")
     ),
     *(
-        Implementation(f"{op.lower()}.taps", op, "numba-cpu", _taps_unless, _taps_lower, cost=_taps_cost)
+        Implementation(f"{op.lower()}.taps", op, "numba-cpu", taps_unless, _taps_lower, cost=_taps_cost)
         for op in ("Resize", "Upsample")
     ),
 )

@@ -1,0 +1,197 @@
+"""Winograd convolutions against a direct sum in double precision."""
+
+import itertools
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.engine.backends.numba_cpu import winograd as rows
+from app.engine.plan import Group
+from app.engine.registry import load
+from app.kernels.cpu import winograd
+from app.kernels.cpu.compiler import Compiler
+from tests import harness
+
+REGISTRY = load()
+Array = np.ndarray[Any, Any]
+SAME = (1, 1, 1, 1)
+CONV = "Conv <kernel_shape = [3, 3], pads = [{pads}]> (x, w, b)"
+# batch, channels of the input, of the output, height, width, pads; a single block of channels, odd
+# numbers of blocks, channels that fill none, tiles that stick out, blocks of tiles.
+CASES = [
+    (1, 8, 8, 4, 4, SAME),
+    (1, 3, 5, 1, 1, SAME),
+    (2, 13, 24, 7, 9, (1, 0, 0, 1)),
+    (1, 16, 40, 13, 6, (0, 0, 0, 0)),
+    (3, 33, 17, 5, 3, (0, 1, 1, 0)),
+    (1, 24, 32, 41, 38, SAME),
+    (1, 130, 64, 14, 14, SAME),
+]
+
+
+def convolve(x: Array, w: Array, pads: tuple[int, ...]) -> Array:
+    """The definition, in float64."""
+    wide = np.pad(x.astype(np.float64), [(0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])])
+    height, width = wide.shape[2] - 2, wide.shape[3] - 2
+    y = np.zeros((x.shape[0], w.shape[0], height, width))
+    for i, j in itertools.product(range(3), range(3)):
+        part = wide[:, :, i : i + height, j : j + width]
+        y += np.einsum("nchw,fc->nfhw", part, w[:, :, i, j].astype(np.float64))
+    return y
+
+
+def operands(case: tuple[Any, ...]) -> tuple[dict[str, Array], Array]:
+    """x, weights and bias, and the output by definition; its elements are about one."""
+    n, channels, outputs, height, width, pads = case
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((n, channels, height, width), np.float32)
+    w = rng.standard_normal((outputs, channels, 3, 3), np.float32) / np.float32(3 * channels**0.5)
+    b = rng.standard_normal(outputs, np.float32)
+    return {"x": x, "w": w, "b": b}, convolve(x, w, pads) + b.reshape(-1, 1, 1)
+
+
+def group(
+    values: dict[str, Array], shape: tuple[int, ...], nodes: str, changing: tuple[str, ...] = ("x",)
+) -> Group:
+    given = ", ".join(f"float[{','.join(map(str, v.shape))}] {n}" for n, v in values.items())
+    text = f"""<ir_version: 10, opset_import: ["": 21]>
+        g ({given}) => (float[{",".join(map(str, shape))}] y) {{ {nodes} }}"""
+    constants = {n: v for n, v in values.items() if n not in changing}
+    return harness.group_of(harness.model_of(text, constants), REGISTRY)
+
+
+def conv(pads: tuple[int, ...] = SAME) -> str:
+    return CONV.format(pads=", ".join(map(str, pads)))
+
+
+def relative(found: Array, expected: Array) -> float:
+    assert np.isfinite(found).all()
+    return float(np.sqrt(np.mean((found - expected) ** 2) / np.mean(expected**2)))
+
+
+@pytest.mark.parametrize("m", [2, 4])
+def test_the_matrices_compute_a_convolution(m: int) -> None:
+    b, g, a = winograd.matrices(m)
+    rng = np.random.default_rng(0)
+    d, taps = rng.standard_normal(m + 2), rng.standard_normal(3)
+    np.testing.assert_allclose(a @ ((g @ taps) * (b @ d)), np.correlate(d, taps), atol=1e-12)
+    # All that transforms of activations multiply by is exact.
+    assert all(Fraction(float(np.float32(x))) == Fraction(float(x)) for x in (*b.ravel(), *a.ravel()))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("m", [2, 4])
+def test_winograd_equals_the_definition(
+    compiler: Compiler, m: int, case: tuple[Any, ...], threads: int
+) -> None:
+    values, expected = operands(case)
+    own = group(values, expected.shape, f"y = {conv(case[-1])}")
+    row = harness.implementation(f"conv.winograd_f{m}", REGISTRY)
+    (found,) = harness.run_group(row, own, {"x": values["x"]}, compiler, threads=threads)
+    assert relative(found, expected) < {2: 5e-7, 4: 2e-6}[m]
+
+
+@pytest.mark.parametrize("case", [CASES[i] for i in (0, 2, 3, 5)], ids=str)
+def test_winograd_is_the_same_for_wider_registers(compiler: Compiler, case: tuple[Any, ...]) -> None:
+    values, expected = operands(case)
+    own = group(values, expected.shape, f"y = {conv(case[-1])}")
+    row = harness.implementation("conv.winograd_f4", REGISTRY)
+    (found,) = harness.run_group(row, own, {"x": values["x"]}, compiler, lanes=16, threads=2)
+    assert relative(found, expected) < 2e-6
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("m", [2, 4])
+def test_a_residual_is_added_before_the_limits(compiler: Compiler, m: int, inplace: bool) -> None:
+    values, expected = operands((2, 13, 24, 7, 9, SAME))
+    values["r"] = np.random.default_rng(1).standard_normal(expected.shape, np.float32)
+    own = group(values, expected.shape, f"c = {conv()} s = Add(c, r) y = Relu(s)", ("x", "r"))
+    row = harness.implementation(f"conv.winograd_f{m}", REGISTRY)
+    pairs = row.inplace(own, harness.known())
+    assert [(i.name, o.name) for i, o in pairs] == [("r", "y")]
+    given = {n: values[n] for n in ("x", "r")}
+    (found,) = harness.run_group(row, own, given, compiler, alias=pairs if inplace else ())
+    assert relative(found, np.maximum(expected + values["r"], 0)) < 2e-6
+
+
+def test_a_recipe_follows_on_what_was_stored(compiler: Compiler) -> None:
+    values, expected = operands((2, 16, 20, 9, 22, SAME))
+    rng = np.random.default_rng(1)
+    values["r"], values["p"] = rng.standard_normal((2, *expected.shape), np.float32)
+    values["q"] = rng.standard_normal((20, 1, 1), np.float32)
+    values["e"] = rng.standard_normal((2, 20, 1, 1), np.float32)
+    nodes = f"c = {conv()} s = Add(c, r) a = Relu(s) f = Mul(a, q) h = Mul(f, e) y = Mul(h, p)"
+    own = group(values, expected.shape, nodes, ("x", "r", "p", "e"))
+    row = harness.implementation("conv.winograd_f4", REGISTRY)
+    pairs = row.inplace(own, harness.known())
+    assert [(i.name, o.name) for i, o in pairs] == [("r", "y")]
+    given = {n: values[n] for n in ("x", "r", "p", "e")}
+    for threads in (1, 2):
+        (found,) = harness.run_group(row, own, given, compiler, alias=pairs, threads=threads)
+        wanted = np.maximum(expected + values["r"], 0) * values["q"] * values["e"] * values["p"]
+        assert relative(found, wanted) < 2e-6
+
+
+REFUSED = [
+    ("y = Conv <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]> (x, w, b)", (8, 8), "strides"),
+    ("y = Conv <kernel_shape = [3, 3], dilations = [2, 2], pads = [2, 2, 2, 2]> (x, w, b)", (8, 8), "taps"),
+    ("y = Conv <kernel_shape = [3, 3], pads = [2, 1, 1, 1]> (x, w, b)", (8, 8), "pads 2 and 1"),
+    ("y = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1], group = 2> (x, w, b)", (8, 4), "2 groups"),
+]
+
+
+@pytest.mark.parametrize(("node", "channels", "reason"), REFUSED)
+def test_other_convolutions_are_refused(node: str, channels: tuple[int, int], reason: str) -> None:
+    values = {
+        "x": np.zeros((1, 8, 10, 10), np.float32),
+        "w": np.zeros((*channels, 3, 3), np.float32),
+        "b": np.zeros(8, np.float32),
+    }
+    shape = {"strides": (1, 8, 5, 5), "pads 2 and 1": (1, 8, 11, 10)}.get(reason, (1, 8, 10, 10))
+    row = harness.implementation("conv.winograd_f4", REGISTRY)
+    assert reason in (row.unless(group(values, shape, node), harness.known()) or "")
+    changing = group(values, (1, 8, 10, 10), f"y = {conv()}", ("x", "w", "b"))
+    assert "weights change" in (row.unless(changing, harness.known()) or "")
+
+
+def test_the_error_is_that_of_the_kernel(compiler: Compiler) -> None:
+    case = (1, 64, 32, 16, 16, SAME)
+    values, expected = operands(case)
+    values["b"][:] = 0
+    own = group(values, expected.shape, f"y = {conv()}")
+    exact = convolve(values["x"], values["w"], SAME)
+    for m in (2, 4):
+        row = harness.implementation(f"conv.winograd_f{m}", REGISTRY)
+        (found,) = harness.run_group(row, own, {"x": values["x"]}, compiler)
+        assert 0.5 < rows.error(own, m) / relative(found, exact) < 2
+
+
+def test_a_layer_whose_error_is_too_large_is_refused() -> None:
+    values, expected = operands((1, 64, 8, 8, 8, SAME))
+    own = group(values, expected.shape, f"y = {conv()}")
+    tight = replace(harness.known(), tolerance=3e-6)
+    refusals = {m: harness.implementation(f"conv.winograd_f{m}", REGISTRY).unless(own, tight) for m in (2, 4)}
+    assert refusals[2] is None
+    assert "relative rms error" in (refusals[4] or "")
+    exact = replace(harness.known(), fast_algorithms=False)
+    assert "fewer multiplications" in (
+        harness.implementation("conv.winograd_f2", REGISTRY).unless(own, exact) or ""
+    )
+    values["w"][0, 0, 0, 0] = np.inf
+    own = group(values, expected.shape, f"y = {conv()}")
+    reason = harness.implementation("conv.winograd_f2", REGISTRY).unless(own, harness.known())
+    assert "not all below" in (reason or "")
+
+
+def test_few_channels_are_predicted_to_be_faster_by_the_definition() -> None:
+    def cost(name: str, channels: int) -> float:
+        values, expected = operands((1, channels, channels, 56, 56, SAME))
+        own = group(values, expected.shape, f"y = {conv()}")
+        return harness.implementation(name, REGISTRY).cost(own, harness.known(lanes=8))
+
+    assert cost("conv.blocked", 4) < min(cost("conv.winograd_f4", 4), cost("conv.winograd_f2", 4))
+    assert cost("conv.winograd_f4", 64) < cost("conv.winograd_f2", 64) < cost("conv.blocked", 64)

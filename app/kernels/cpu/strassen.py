@@ -20,7 +20,7 @@ import numpy as np
 from app.kernels.cpu.epilogue import ALONG, FIXED, run_library
 from app.kernels.cpu.expressions import Recipe
 from app.kernels.cpu.gemm import PLACES, product_library
-from app.kernels.cpu.tiles import WIDE, lanes_of
+from app.kernels.cpu.tiles import WIDE
 
 Array = np.ndarray[Any, Any]
 
@@ -147,8 +147,8 @@ def whole(a, a_row, b, k, block_k, width, start, end, to, to_row, rows, block_n,
         last = k0 + depth == k
         f = (flags if last else 0) | ACCUMULATE
         target, step = (to, to_row) if last else (end, block_n)
-        product(at(a, k0), False, a_row, 1, 0, at(b, k0 * width), COLUMNS, depth * COLUMNS, depth, target, step,
-                rows, width, spare, end if k0 else start, block_n, columns, 0, columns,
+        product(at(a, k0), False, a_row, 1, 0, at(b, k0 * width), COLUMNS, depth * COLUMNS, depth,
+                target, step, rows, width, spare, end if k0 else start, block_n, columns, 0, columns,
                 residual, residual_row, scalars, f)
 
 
@@ -191,8 +191,8 @@ def kernel(a, s, b, y, zeros, column_bias, residual, scalars, steps, odds, sizes
             else:
                 source, row = (at(a, x + first * 2 * k), 2 * k) if in_a else (at(s, x + first * k), k)
                 sums = at(mine, start * area) if start >= 0 else zeros
-                whole(source, row, at(panels, index * k * width), k, block_k, width, sums, own, to, step, rows,
-                      block_n, spare, bias, extra, residual_row, scalars, f)
+                whole(source, row, at(panels, index * k * width), k, block_k, width, sums, own, to, step,
+                      rows, block_n, spare, bias, extra, residual_row, scalars, f)
 {finish}
         if odd and first + rows == h:
             for half in range(2):

@@ -27,7 +27,7 @@ CASES = [
     [
         ("max_pool.blocked", "MaxPool", {}, 8),
         ("average_pool.blocked", "AveragePool", {}, 16),
-        ("average_pool.blocked", "AveragePool", {"count_include_pad": 1}, 8),
+        ("average_pool.blocked", "AveragePool", {"count_include_pad": 1}, 16),
     ],
 )
 def test_windows_of_any_form(

@@ -62,7 +62,6 @@ def measure(request: Request) -> dict[str, Any]:
     bindings = models.bindings_of(case) if case else Bindings()
     compilation = session.canonical(load(request.path), host(), options, bindings, load_registry())
     inputs = case or {k: np.asarray(v) for k, v in tensors(compilation, bindings, seed=0).items()}
-    program = session.planned(compilation, options)
     free = {v.name for v in compilation.graph.inputs}
     fed = {k: v for k, v in inputs.items() if k in free}
     compiler = Compiler(request.kernels)
@@ -72,6 +71,7 @@ def measure(request: Request) -> dict[str, Any]:
             files.insert(0, Path(scratch) / "specialized.onnx")
             models.specialize(request.path, inputs, bindings.values, files[0])
         peers, refused = _peers(files, threads, inputs)
+        program = session.planned(session.tuned(compilation, options, compiler), options)
         executor = Executor(program, compiler, cores=cores)
         differences = [
             d for p in peers if p.name == ONNXRUNTIME for d in compare(p.run(inputs), executor.run(fed), 0.0)

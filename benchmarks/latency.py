@@ -41,7 +41,7 @@ def arguments_of(line: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=6.0, help="per model, thread count and runtime")
     parser.add_argument("--operators", action="store_true", help="also print the slowest steps")
     parser.add_argument(
-        "--no-fast-algorithms", action="store_true", help="without Winograd's and Strassen's algorithms"
+        "--no-fast-algorithms", action="store_true", help="without Winograd and Strassen: plain products only"
     )
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     return parser.parse_args(line)
@@ -51,6 +51,7 @@ def main(line: Sequence[str] | None = None) -> None:
     """Measure and print."""
     arguments = arguments_of(line)
     machine, console = host(), Console(width=150)
+    options = Options(fast_algorithms=not arguments.no_fast_algorithms)
     kernels = Settings.from_environment().data.absolute() / "kernels"
     rows: list[dict[str, Any]] = []
     missing: list[str] = []
@@ -65,7 +66,6 @@ def main(line: Sequence[str] | None = None) -> None:
                 missing.append(f"{found.name}: {found.reason}")
                 continue
             for threads in counts:
-                options = Options(fast_algorithms=not arguments.no_fast_algorithms)
                 request = Request(
                     found.path, threads, arguments.seconds, kernels, options, operators=arguments.operators
                 )
@@ -79,7 +79,8 @@ def main(line: Sequence[str] | None = None) -> None:
                 told = f"{row['milliseconds'][OURS]:.3f} ms, "
                 told += f"{row['ratio']:.2f}x of {row['better']}" if row["better"] else "no peer runs it"
                 console.print(f"{place}: {told}", markup=False, highlight=False)
-    title = f"batch 1, {machine.cpu_model}, {machine.cores} cores, {', '.join(machine.isa)}"
+    plain = "" if options.fast_algorithms else ", no fast algorithms"
+    title = f"batch 1{plain}, {machine.cpu_model}, {machine.cores} cores, {', '.join(machine.isa)}"
     console.print(latency_table(rows, title))
     for row in rows if arguments.operators else ():
         console.print(operator_table(row))
@@ -89,6 +90,7 @@ def main(line: Sequence[str] | None = None) -> None:
         facts = {
             "machine": machine.cpu_model,
             "isa": machine.isa,
+            "fast_algorithms": options.fast_algorithms,
             "python": platform.python_version(),
             "versions": {p: _version(p) for p in PACKAGES},
             "rows": rows,

@@ -70,9 +70,8 @@ def measure(request: Request) -> dict[str, Any]:
         if request.specialize:
             files.insert(0, Path(scratch) / "specialized.onnx")
             models.specialize(request.path, inputs, bindings.values, files[0])
-        compilation = session.tuned(compilation, options, compiler)
-        program = session.planned(compilation, options)
         peers, refused = _peers(files, threads, inputs)
+        program = session.planned(session.tuned(compilation, options, compiler), options)
         executor = Executor(program, compiler, cores=cores)
         differences = [
             d for p in peers if p.name == ONNXRUNTIME for d in compare(p.run(inputs), executor.run(fed), 0.0)

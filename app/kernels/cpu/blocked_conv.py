@@ -14,7 +14,7 @@ from app.kernels.cpu.expressions import Recipe
 
 # Vectors of a tile to its rows: as many accumulators as hide the latency of a product and leave
 # registers for the operands, of which there are 16 below 16 lanes and 32 from there.
-ROWS = {8: {1: 8, 2: 6, 3: 4, 4: 3}, 16: {1: 8, 2: 12, 3: 8, 4: 6}}
+ROWS = {8: {1: 8, 2: 6, 3: 4, 4: 2}, 16: {1: 8, 2: 12, 3: 8, 4: 6}}
 
 
 def rows_of(lanes: int, columns: int) -> int:

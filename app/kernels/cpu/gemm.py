@@ -14,11 +14,12 @@ from app.kernels.cpu.tiles import SHAPES, WIDE, Shapes, lanes_of
 _PRODUCT = """\
 from numba import njit, types
 from app.kernels.cpu.generator import at, tile
+from app.kernels.cpu.linking import shared
 from app.kernels.cpu.tiles import (
     ACCUMULATE, ALPHA, BETA, CLAMP, COLUMN_BIAS, HIGH, LOW, RESIDUAL, ROW_BIAS, SCALE,
 )
 
-T, N, B = types.CPointer(types.{dtype}), types.int64, types.boolean
+T, N = types.CPointer(types.{dtype}), types.int64
 VECTOR, ROWS, SMALL, COLUMNS = {vector}, {rows}, {small}, {columns}
 wide = tile("{dtype}", VECTOR, ROWS, COLUMNS // VECTOR, {unroll})
 small = tile("{dtype}", VECTOR, SMALL, COLUMNS // VECTOR, {unroll})
@@ -60,8 +61,7 @@ def finish(x, x_row, y, y_row, m, n, sums, sums_row, rows, rows_step, columns, r
             to[j] = v[j]
 
 
-@njit(types.void(T, B, N, N, N, T, N, N, N, T, N, N, N, T, T, N, T, N, T, T, N, T, N),
-      cache=True, error_model="numpy", boundscheck=False)
+@shared(types.void(T, N, N, N, N, T, N, N, N, T, N, N, N, T, T, N, T, N, T, T, N, T, N))
 def product(a, packed, a_row, a_k, k0, b, b_k, b_panel, k, c, c_row, m, n, spare,
             sums, sums_row, rows, rows_step, columns, residual, residual_row, scalars, flags):
     # Where panels are contiguous, the rows of one share the prefetching of the next.

@@ -195,15 +195,30 @@ def tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4, chain
 
 
 def spills(assembly: str, function: str = "tile_") -> int:
-    """Vector registers that functions of this prefix move to or from the stack, in x86 assembly."""
+    """Vector registers that the innermost loops of functions of this prefix keep on the stack.
+
+    Counts moves to and from the stack in x86 assembly; those outside such loops cost nothing.
+    """
     move = re.compile(r"vmov\w+\s+(?:%[xyz]mm\d+, -?\d*\(%rsp\)|-?\d*\(%rsp\), %[xyz]mm\d+)")
-    label = re.compile(r"^([A-Za-z_][^\s:]*):")
+    label = re.compile(r"^([A-Za-z_.][^\s:]*):")
+    jump = re.compile(r"^\s+j\w+\s+(\.L\S+)")
     count, inside = 0, False
-    for line in assembly.splitlines():
+    places: dict[str, int] = {}
+    moves: list[int] = []  # line numbers
+    innermost = -1  # first line of the last loop that closed
+    for number, line in enumerate(assembly.splitlines()):
         if found := label.match(line):
-            inside = found.group(1).startswith(function)
+            if not found.group(1).startswith("."):
+                inside = found.group(1).startswith(function)
+                places, moves, innermost = {}, [], -1
+            places[found.group(1)] = number
         elif inside and move.search(line):
-            count += 1
+            moves.append(number)
+        elif inside and (found := jump.match(line)) and found.group(1) in places:
+            first = places[found.group(1)]
+            if innermost < first:
+                count += sum(first <= at for at in moves)
+            innermost = max(innermost, first)
     return count
 
 

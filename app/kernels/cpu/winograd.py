@@ -302,8 +302,9 @@ def product_tiles(lanes: int, rows: int, vectors: int, unroll: int = 2) -> Any:
 
 
 _LIBRARY = """\
-from numba import njit, types
+from numba import types
 from app.kernels.cpu.generator import at
+from app.kernels.cpu.linking import shared
 from app.kernels.cpu.winograd import input_tile, output_tile, product_tiles
 
 T, N = types.CPointer(types.float32), types.int64
@@ -315,8 +316,7 @@ output_transform = output_tile(LANES, M)
 {tiles}
 
 
-@njit(types.void(T, N, N, N, N, N, N, N, N, N, N, N, T, N, N, T, T), cache=True, error_model="numpy",
-      boundscheck=False)
+@shared(types.void(T, N, N, N, N, N, N, N, N, N, N, N, T, N, N, T, T))
 def transform_input(x, blocks, h, w, top, left, high, wide, begin, end, first, last, v, v_row, v_plane,
                     zeros, buffer):
     # Tiles begin..end of blocks first..last to v[TILE * TILE][end - begin][channels].
@@ -336,7 +336,7 @@ def transform_input(x, blocks, h, w, top, left, high, wide, begin, end, first, l
             image, i = image + 1, 0
 
 
-@njit(types.void(T, N, N, T, N, N, N, T, N), cache=True, error_model="numpy", boundscheck=False)
+@shared(types.void(T, N, N, T, N, N, N, T, N))
 def multiply(v, v_row, v_plane, weights, channels, vectors, count, sums, m_plane):
     # count rows of TILE * TILE products with [channels][vectors * LANES] matrices.
     most = {broad} if vectors == 3 else {largest}
@@ -356,8 +356,7 @@ def multiply(v, v_row, v_plane, weights, channels, vectors, count, sums, m_plane
             choose(size, rest, v_row, b, channels, below, parts - larger)
 
 
-@njit(types.void(T, N, N, N, N, N, N, N, T, T, T, T, N, T), cache=True, error_model="numpy",
-      boundscheck=False)
+@shared(types.void(T, N, N, N, N, N, N, N, T, T, T, T, N, T))
 def transform_output(sums, sums_row, m_plane, begin, end, rows, columns, wide, bias, scalars, residual, y,
                      flags, buffer):
     # Tiles begin..end, which lie in one row of tiles whose first pixel is y[0].

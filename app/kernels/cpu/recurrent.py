@@ -252,9 +252,9 @@ from app.kernels.cpu.recurrent import (
 )
 
 LANES, WIDTH = {lanes}, {width}
-# Nothing is prefetched: weights stream in order, which the hardware sees best alone.
-one = tile("float32", LANES, 1, WIDTH // LANES, 2, 1, 0)
-several = tile("float32", LANES, ROWS, 2, 2, 1, 0)
+# Nothing is asked for ahead: weights stream in order, which the hardware sees best alone.
+one = tile("float32", LANES, 1, WIDTH // LANES, 2)
+several = tile("float32", LANES, ROWS, 2, 2)
 
 
 @njit(error_model="numpy", boundscheck=False)
@@ -262,13 +262,14 @@ def product(h, h_row, w, s, s_row, m, k, n):
     for j in range(0, n, WIDTH):
         panel = at(w, j * k)
         if m == 1:
-            one(h, h_row, 1, 1, panel, WIDTH, k, at(s, j), s_row, s, 0, s, 0, s, s, 0, s, 0)
+            one(h, h_row, 1, 1, panel, WIDTH, k, panel, WIDTH, at(s, j), s_row, s, 0, s, 0, s, s, 0, s, 0)
             continue
         for i in range(0, m, ROWS):
             rows, left = at(h, i * h_row), min(ROWS, m - i)
             for q in range(0, WIDTH, 2 * LANES):
                 to = at(s, i * s_row + j + q)
-                several(rows, h_row, 1, left, at(panel, q), WIDTH, k, to, s_row, s, 0, s, 0, s, s, 0, s, 0)
+                several(rows, h_row, 1, left, at(panel, q), WIDTH, k, panel, WIDTH, to, s_row,
+                        s, 0, s, 0, s, s, 0, s, 0)
 
 """
 

@@ -152,7 +152,7 @@ def test_layers_are_the_same_for_any_width_of_registers(
     registry: Registry, compiler: Compiler, op: str, lanes: int, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = replace(host(), vector_lanes=lanes)
-    monkeypatch.setattr(harness, "known", lambda threads=1: Known(target, threads))
+    monkeypatch.setattr(harness, "known", lambda threads=1, lanes=0: Known(target, threads))
     check(registry, compiler, op, operands_of(op, 3, batch, 5, 37, 2, "x w r b"), "bidirectional")
 
 

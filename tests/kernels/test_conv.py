@@ -390,9 +390,10 @@ def test_an_operand_along_another_axis_is_refused_with_a_reason() -> None:
     assert "'u'" in reason
 
 
-def test_the_inner_loop_of_a_tile_keeps_its_sums_in_registers() -> None:
+@pytest.mark.parametrize("shapes", [tiles.SHAPES, tiles.WIDE], ids=["shapes", "wide"])
+def test_the_inner_loop_of_a_tile_keeps_its_sums_in_registers(shapes: tiles.Shapes) -> None:
     width = host().vector_lanes
-    rows, _, columns, unroll = tiles.SHAPES[width]
+    rows, _, columns, unroll = shapes[width]
     compute = generator.tile("float32", width, rows, columns, unroll)
     p, n = types.CPointer(types.float32), types.int64
 

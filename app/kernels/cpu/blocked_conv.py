@@ -11,6 +11,7 @@ chunks wait in the output.
 
 from app.kernels.cpu.epilogue import ADVANCE, lanes_run_library
 from app.kernels.cpu.expressions import Recipe
+from app.kernels.cpu.linking import Sources
 
 # Vectors of a tile to its rows: as many accumulators as hide the latency of a product and leave
 # registers for the operands, of which there are 16 below 16 lanes and 32 from there.
@@ -60,6 +61,7 @@ from app.kernels.cpu.linking import shared
 
 T, N, I = types.CPointer(types.{dtype}), types.int64, types.CPointer(types.int64)
 {tiles}
+MAIN = "tile_{dtype}_{rows}x2x{lanes}"  # takes nearly all the time
 
 
 @shared(types.void(T, I, N, I, N, N, N, N, T, N, T, N, N, T, T, T, N))
@@ -101,8 +103,15 @@ _CALL = """\
 """
 
 
-def product_library(dtype: str, lanes: int, widths: tuple[int, ...] = (1, 2, 3, 4)) -> str:
-    """Defines `product`: register tiles over any number of pixels; see `pixels_tile`."""
+def product_library(dtype: str, lanes: int, widths: tuple[int, ...] = (1, 2, 3, 4)) -> tuple[str, ...]:
+    """Defines `product`: register tiles over any number of pixels; see `pixels_tile`. And `fill`.
+
+    The texts differ in how far loops are unrolled, the one that is best where it was measured first.
+    """
+    return tuple(_product_text(dtype, lanes, widths, unroll) for unroll in (2, 4, 1))
+
+
+def _product_text(dtype: str, lanes: int, widths: tuple[int, ...], unroll: int) -> str:
     tiles, calls = [], []
     for i, columns in enumerate(widths):
         largest = rows_of(lanes, columns)
@@ -112,7 +121,7 @@ def product_library(dtype: str, lanes: int, widths: tuple[int, ...] = (1, 2, 3, 
         for rows in range(largest, 0, -1):
             tiles.append(
                 f'tile_{rows}x{columns} = pixels_tile("{dtype}", {lanes}, {rows}, {columns}, '
-                f"{4 if columns == 1 else 2})"
+                f"{max(unroll, 4) if columns == 1 else unroll})"
             )
             calls.append(
                 _CALL.format(
@@ -123,7 +132,9 @@ def product_library(dtype: str, lanes: int, widths: tuple[int, ...] = (1, 2, 3, 
                     pad=" " * len(str(rows)),
                 )
             )
-    return _PRODUCT.format(dtype=dtype, tiles="\n".join(tiles), calls="".join(calls))
+    return _PRODUCT.format(
+        dtype=dtype, lanes=lanes, rows=rows_of(lanes, 2), tiles="\n".join(tiles), calls="".join(calls)
+    )
 
 
 _SOURCE = """\
@@ -199,7 +210,7 @@ def emit(
     wide: int,
     recipe: Recipe = (),
     places: tuple[str, ...] = (),
-) -> tuple[str, ...]:
+) -> Sources:
     """The module of a convolution over blocked images.
 
     x: T[batch, groups, blocks, h, w, x_lanes]; y, residual: T[batch, groups, out_blocks, rows, columns,
@@ -226,7 +237,7 @@ def emit(
         if recipe
         else "",
     )
-    libraries = [product_library(dtype, lanes)]
+    libraries: list[str | tuple[str, ...]] = [product_library(dtype, lanes)]
     if recipe:
         advances = tuple((ADVANCE[place], dtype) for place in places)
         libraries.append(lanes_run_library(dtype, lanes, recipe, advances))

@@ -13,6 +13,7 @@ from numba.extending import intrinsic
 from app.kernels.cpu.epilogue import lanes_run_library
 from app.kernels.cpu.expressions import Recipe
 from app.kernels.cpu.instructions import I64, Vectors, number
+from app.kernels.cpu.linking import Sources
 from app.kernels.cpu.tiles import CLAMP, HIGH, LOW, RESIDUAL
 
 ACCUMULATORS = 12  # of a tile, beside which the weights of a channel fit 16 registers
@@ -172,7 +173,7 @@ Operands = tuple[tuple[str, str, str], ...]  # (how it advances, offset where it
 
 def emit_blocked(
     lanes: int, rows: int, taps: int, flags: int, recipe: Recipe = (), operands: Operands = ()
-) -> tuple[str, ...]:
+) -> Sources:
     """The module of a transposed convolution to blocks.
 
     x: float32[batch, ceil(channels / lanes), h, w, lanes]; weights: float32[blocks, rows, channels,
@@ -193,7 +194,7 @@ def emit_blocked(
 
 def emit_few(
     lanes: int, vectors: int, rows: int, taps: int, flags: int, recipe: Recipe = (), operands: Operands = ()
-) -> tuple[str, ...]:
+) -> Sources:
     """The module of a transposed convolution to few channels, row-major.
 
     A lane is one tap of one output channel, so that no lane is computed for nothing; weights:

@@ -24,6 +24,8 @@ import llvmlite
 import numba
 from numba import types
 
+from app.kernels.cpu import linking
+
 _SCALARS = {
     "int8": types.int8,
     "int16": types.int16,
@@ -37,6 +39,9 @@ _SCALARS = {
     "float64": types.float64,
     "bool": types.uint8,  # a byte that holds 0 or 1
 }
+
+
+HOPELESS = 60  # spills: the vectors are wider than the machine's, which no other unrolling helps
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,8 @@ class Compiler:
                 a module defining `kernel`.
             argument_types: `float32*` and the like for addresses, `int64` for numbers.
             static: arguments of the generator. One that returns several texts gives libraries
-                first, which are modules that several kernels share (`from LIBRARY0 import ...`).
+                first, which are modules that several kernels share (`from LIBRARY0 import ...`); a
+                tuple of texts are alternatives, of which the one that spills least is taken.
             takes_thread: whether the last parameter is the number of the calling thread.
         """
         key = (kernel, argument_types, static, takes_thread)
@@ -113,8 +119,29 @@ class Compiler:
         source = function(*static)
         *libraries, source = (source,) if isinstance(source, str) else source
         for i, text in enumerate(libraries):
-            source = source.replace(f"LIBRARY{i}", self._generate(text).__name__)
+            source = source.replace(f"LIBRARY{i}", self._library(text).__name__)
         return self._generate(source).kernel  # type: ignore[no-any-return]  # a generated module
+
+    def _library(self, alternatives: str | tuple[str, ...]) -> ModuleType:
+        """The first of several texts whose MAIN tile keeps everything in registers, else the best of them.
+
+        What was found on this machine stands in a file, so that others are compiled once only.
+        """
+        if isinstance(alternatives, str):
+            return self._generate(alternatives)
+        digest = hashlib.sha256("\0".join(alternatives).encode()).hexdigest()[:24]
+        choice = self._generated / f"choice_{digest}"
+        if choice.exists():
+            return self._generate(alternatives[int(choice.read_text())])
+        counts: list[int] = []
+        for text in alternatives:
+            module = self._generate(text)
+            counts.append(linking.spilled(module.__name__, module.MAIN))
+            if counts[-1] == 0 or counts[-1] > HOPELESS:
+                break
+        best = counts.index(min(counts))
+        choice.write_text(str(best))
+        return self._generate(alternatives[best])
 
     def _generate(self, source: str) -> ModuleType:
         name = f"kernel_{hashlib.sha256(source.encode()).hexdigest()[:24]}"

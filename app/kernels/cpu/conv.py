@@ -8,6 +8,7 @@ Small images are better off `turned`: pixels are the rows of a tile, channels it
 from app.kernels.cpu.epilogue import ALONG, FIXED, run_library
 from app.kernels.cpu.expressions import Recipe
 from app.kernels.cpu.gemm import product_library
+from app.kernels.cpu.linking import Sources
 from app.kernels.cpu.tiles import SHAPES, lanes_of
 
 # What the kernel reads from its table of sizes, in this order.
@@ -235,7 +236,7 @@ PLACES = {"same": "place", "channel": "row + j", "plane": "channel + j", "scalar
 
 def emit_implicit(
     dtype: str, lanes: int, recipe: Recipe = (), operands: tuple[tuple[str, str], ...] = ()
-) -> tuple[str, ...]:
+) -> Sources:
     """The module of a convolution as an implicit matrix product.
 
     x: T[batch, groups * channels, d, h, w]; y, residual: T[batch, groups * outputs, ...];

@@ -6,6 +6,7 @@ by their residue modulo the stride, so that every tap of a row of output pixels 
 
 from app.kernels.cpu.epilogue import ALONG, CHUNK, FIXED, run_library
 from app.kernels.cpu.expressions import Recipe
+from app.kernels.cpu.linking import Sources
 from app.kernels.cpu.tiles import lanes_of
 
 # What the kernel reads from its table of sizes, in this order.
@@ -133,9 +134,7 @@ _RUN = """\
 PLACES = {"same": "place", "channel": "channel % filters", "plane": "channel", "scalar": "0"}
 
 
-def emit(
-    dtype: str, lanes: int, recipe: Recipe = (), operands: tuple[tuple[str, str], ...] = ()
-) -> tuple[str, ...]:
+def emit(dtype: str, lanes: int, recipe: Recipe = (), operands: tuple[tuple[str, str], ...] = ()) -> Sources:
     """The module of a depthwise convolution.
 
     x: T[batch, groups, h, w]; y, residual: T[batch, groups * outputs, rows, columns]; weights:

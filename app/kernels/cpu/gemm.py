@@ -6,6 +6,7 @@ multiplication": a k x columns panel of B in the first cache, a block of A in th
 
 from app.kernels.cpu.epilogue import ALONG, FIXED, run_library
 from app.kernels.cpu.expressions import Recipe
+from app.kernels.cpu.linking import Sources
 from app.kernels.cpu.tiles import SHAPES, WIDE, Shapes, lanes_of
 
 # Defines `product` and its tiles. `a` holds rows `a_row` apart with elements `a_k` apart, or, when
@@ -22,6 +23,7 @@ from app.kernels.cpu.tiles import (
 T, N = types.CPointer(types.{dtype}), types.int64
 VECTOR, ROWS, SMALL, COLUMNS = {vector}, {rows}, {small}, {columns}
 wide = tile("{dtype}", VECTOR, ROWS, COLUMNS // VECTOR, {unroll})
+MAIN = f"tile_{dtype}_{{ROWS}}x{{COLUMNS // VECTOR}}x{{VECTOR}}"  # takes nearly all the time
 small = tile("{dtype}", VECTOR, SMALL, COLUMNS // VECTOR, {unroll})
 narrow = tile("{dtype}", VECTOR, ROWS, 1, {unroll})
 # A single row streams b, from memory more often than not.
@@ -107,17 +109,23 @@ def product(a, packed, a_row, a_k, k0, b, b_k, b_panel, k, c, c_row, m, n, spare
 """
 
 
-def product_library(dtype: str, lanes: int, shapes: Shapes = SHAPES) -> str:
-    """Defines `product` for `lanes` float32 in a register, and ROWS, COLUMNS of its tiles."""
+def product_library(dtype: str, lanes: int, shapes: Shapes = SHAPES) -> tuple[str, ...]:
+    """Defines `product` for `lanes` float32 in a register, and ROWS, COLUMNS of its tiles.
+
+    The texts differ in how far loops are unrolled, the one that is best where it was measured first.
+    """
     rows, small, vectors, unroll = shapes[lanes]
     vector = lanes_of(dtype, lanes)
-    return _PRODUCT.format(
-        dtype=dtype,
-        vector=vector,
-        rows=rows,
-        small=small,
-        columns=vectors * vector,
-        unroll=unroll,
+    return tuple(
+        _PRODUCT.format(
+            dtype=dtype,
+            vector=vector,
+            rows=rows,
+            small=small,
+            columns=vectors * vector,
+            unroll=times,
+        )
+        for times in dict.fromkeys((unroll, 4, 2, 1))
     )
 
 
@@ -202,9 +210,7 @@ _RUNS = """\
 """
 
 
-def emit(
-    dtype: str, lanes: int, recipe: Recipe = (), operands: tuple[tuple[str, str], ...] = ()
-) -> tuple[str, ...]:
+def emit(dtype: str, lanes: int, recipe: Recipe = (), operands: tuple[tuple[str, str], ...] = ()) -> Sources:
     """The module of a matrix product.
 
     a, b, y: T, batches of matrices at `offsets` (int64[batches, 3]: of a, b, residual; elements).

@@ -206,18 +206,18 @@ def spills(assembly: str, function: str = "tile_") -> int:
     places: dict[str, int] = {}
     moves: list[int] = []  # line numbers
     innermost = -1  # first line of the last loop that closed
-    for number, line in enumerate(assembly.splitlines()):
+    for at, line in enumerate(assembly.splitlines()):
         if found := label.match(line):
             if not found.group(1).startswith("."):
                 inside = found.group(1).startswith(function)
                 places, moves, innermost = {}, [], -1
-            places[found.group(1)] = number
+            places[found.group(1)] = at
         elif inside and move.search(line):
-            moves.append(number)
+            moves.append(at)
         elif inside and (found := jump.match(line)) and found.group(1) in places:
             first = places[found.group(1)]
             if innermost < first:
-                count += sum(first <= at for at in moves)
+                count += sum(first <= move_at for move_at in moves)
             innermost = max(innermost, first)
     return count
 

@@ -12,6 +12,7 @@ from numba import njit
 
 from app.kernels.cpu.gemm import product_library
 from app.kernels.cpu.generator import at
+from app.kernels.cpu.linking import Sources
 from app.kernels.cpu.vectormath import sigmoid32, tanh32
 
 _compiled = njit(error_model="numpy", boundscheck=False)
@@ -105,7 +106,7 @@ def kernel(x, w, bias, scalars, gates, spare, rows, k, n, block, spare_step, beg
 """
 
 
-def emit_projection(lanes: int) -> tuple[str, ...]:
+def emit_projection(lanes: int) -> Sources:
     """The module of a kernel that puts x[row] · w[d] + bias[d] into gates[d, row].
 
     x: float32[rows, k]; w: panels of [d, k, n]; bias: float32[d, n]; scalars: as a tile wants

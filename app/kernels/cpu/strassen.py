@@ -20,6 +20,7 @@ import numpy as np
 from app.kernels.cpu.epilogue import ALONG, FIXED, run_library
 from app.kernels.cpu.expressions import Recipe
 from app.kernels.cpu.gemm import PLACES, product_library
+from app.kernels.cpu.linking import Sources
 from app.kernels.cpu.tiles import WIDE
 
 Array = np.ndarray[Any, Any]
@@ -221,9 +222,7 @@ _RUNS = """\
 """
 
 
-def emit(
-    dtype: str, lanes: int, recipe: Recipe = (), operands: tuple[tuple[str, str], ...] = ()
-) -> tuple[str, ...]:
+def emit(dtype: str, lanes: int, recipe: Recipe = (), operands: tuple[tuple[str, str], ...] = ()) -> Sources:
     """The module of a matrix product C[m, n] = A[m, 2k] B by one level of the algorithm.
 
     a: T[m, 2k]; s: what `combine` made of it; b: see `pack`; y: T[m, n], may be the residual; zeros:
@@ -256,7 +255,7 @@ def emit(
         "from LIBRARY0 import COLUMNS, finish, product\n"
     )
     advances = tuple((FIXED if place in ("row", "scalar") else ALONG, kind) for place, kind in operands)
-    libraries = [product_library(dtype, lanes, WIDE)]
+    libraries: list[str | tuple[str, ...]] = [product_library(dtype, lanes, WIDE)]
     if recipe:
         libraries.append(run_library(dtype, recipe, advances))
         head += "from LIBRARY1 import run\n"

@@ -21,6 +21,7 @@ from app.kernels.cpu.epilogue import lanes_run_library
 from app.kernels.cpu.expressions import Recipe
 from app.kernels.cpu.generator import outlined
 from app.kernels.cpu.instructions import Vectors, number
+from app.kernels.cpu.linking import Sources
 from app.kernels.cpu.tiles import BETA, HIGH, LOW, RESIDUAL
 
 Array = np.ndarray[Any, Any]
@@ -302,7 +303,7 @@ def product_tiles(lanes: int, rows: int, vectors: int, unroll: int = 2) -> Any:
 
 
 _LIBRARY = """\
-from numba import types
+from numba import njit, types
 from app.kernels.cpu.generator import at
 from app.kernels.cpu.linking import shared
 from app.kernels.cpu.winograd import input_tile, output_tile, product_tiles
@@ -421,7 +422,7 @@ _RUN = """\
 
 def emit(
     lanes: int, m: int, buffer: int, recipe: Recipe = (), operands: tuple[tuple[str, str], ...] = ()
-) -> tuple[str, ...]:
+) -> Sources:
     """The module of a Winograd convolution over images with blocks of `lanes` channels.
 
     x: float32[batch, blocks, h, w, lanes]; weights: see `packed`; y, residual: float32[batch,

@@ -1,5 +1,6 @@
 """Binds a program to memory and runs it: compiled stretches, host calls between them."""
 
+import mmap
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from app.kernels.cpu.driver import Stretch, Team, compile_walk
 
 Array = np.ndarray[Any, Any]
 ALIGNMENT = 64  # byte: a cache line
+HUGE = 2 * 1024 * 1024  # byte of a huge page
+BLOCK = 16 * HUGE  # byte of a block of a pool; what is not touched takes no memory
 # Predicted time of a step on all threads below which one thread runs it: to meet costs about a microsecond.
 WORTH_SHARING = 1e-6
 POISON = 0xFF  # every floating-point type reads NaN, every index is far out of range
@@ -42,10 +45,36 @@ class Segment:
 
 
 def aligned(nbytes: int) -> Array:
-    """Zeroed bytes that start on a cache line."""
-    raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + nbytes]
+    """Zeroed bytes that start on a cache line; large ones lie in huge pages where the system has them.
+
+    Streams of weights run a third faster so: hardware prefetches up to the end of a page.
+    """
+    start = HUGE if nbytes >= HUGE else ALIGNMENT
+    if nbytes < HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        raw = np.zeros(nbytes + start, np.uint8)
+    else:
+        mapping = mmap.mmap(-1, nbytes + 2 * HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        mapping.madvise(mmap.MADV_HUGEPAGE)
+        raw = np.frombuffer(mapping, np.uint8)
+    first = -raw.ctypes.data % start
+    return raw[first : first + nbytes]
+
+
+class Pool:
+    """Memory for many arrays that stay: pieces of large blocks, each on a cache line."""
+
+    def __init__(self) -> None:
+        self._block = aligned(0)
+        self._used = 0
+
+    def take(self, nbytes: int) -> Array:
+        """Zeroed bytes that start on a cache line."""
+        if self._used + nbytes > self._block.size:
+            self._block = aligned(max(nbytes, BLOCK))
+            self._used = 0
+        piece = self._block[self._used : self._used + nbytes]
+        self._used += -(-nbytes // ALIGNMENT) * ALIGNMENT
+        return piece
 
 
 class Executor:
@@ -75,6 +104,7 @@ class Executor:
         self._model = program.compilation.graph
         self._poison = poison
         self._arena = aligned(program.arena_bytes)
+        self._pool = Pool()  # of inputs, outputs and weights
         self._roots: dict[ir.Value, Array] = {}  # memory of inputs, outputs and weights
         self._packed: dict[int, Array] = {}  # Constant arguments, by identity
         self._host: dict[ir.Value, object] = {}  # dynamic values of the current run
@@ -186,9 +216,9 @@ class Executor:
         if root not in self._roots:
             fixed = graph.constant(root)
             if fixed is None:
-                self._roots[root] = aligned(graph.nbytes(root))
+                self._roots[root] = self._pool.take(graph.nbytes(root))
             else:
-                self._roots[root] = aligned(fixed.nbytes)
+                self._roots[root] = self._pool.take(fixed.nbytes)
                 self._roots[root][:] = np.ascontiguousarray(fixed).reshape(-1).view(np.uint8)
         return self._roots[root], location.offset
 
@@ -199,7 +229,7 @@ class Executor:
             return int(self._arena.ctypes.data) + step.workspaces[id(argument)]
         if isinstance(argument, Constant):
             if id(argument) not in self._packed:
-                packed = aligned(argument.array.nbytes)
+                packed = self._pool.take(argument.array.nbytes)
                 packed[:] = np.ascontiguousarray(argument.array).reshape(-1).view(np.uint8)
                 self._packed[id(argument)] = packed
             return int(self._packed[id(argument)].ctypes.data)

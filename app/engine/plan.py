@@ -217,7 +217,9 @@ class Decision:
     op: str
     chosen: str
     reason: str
-    alternatives: tuple[Mapping[str, object], ...] = ()  # {name, seconds, bytes, reason}
+    alternatives: tuple[Mapping[str, object], ...] = ()  # {name, backend, seconds, measured, reason}
+    measured: bool = False  # whether the time that decided was
+    error: float | None = None  # relative rms, of an implementation that rounds more than a plain sum
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,11 @@ def all_plain(_group: Group, _known: Known) -> Mapping[ir.Value, Layout]:
     return {}
 
 
+def no_error(_group: Group, _known: Known) -> float | None:
+    """Nothing beyond the rounding of a plain sum."""
+    return None
+
+
 def unknown_cost(_group: Group, _known: Known) -> float:
     """No prediction."""
     return 0.0
@@ -115,6 +120,8 @@ class Implementation:
         layouts: the layouts that it asks of the group's inputs and gives its outputs; values that
             are not named are row-major. Padded lanes may hold anything: no kernel lets them reach a
             valid element, and what a kernel leaves in them is undefined.
+        error: relative rms error, measured on the weights, of a row that rounds more than a plain sum
+            does; None of others.
         tunings: names of the ways to cut the work that are worth measuring, see `Known.tuning`.
         rank: of two that apply and cost the same, the lower wins.
     """
@@ -128,6 +135,7 @@ class Implementation:
     inplace: Inplace = no_pairs
     views: Inplace = no_pairs
     layouts: Layouts = all_plain
+    error: Callable[[Group, Known], float | None] = no_error
     tunings: tuple[str, ...] = ("",)
     rank: int = 0
     domain: str = ""

@@ -85,7 +85,13 @@ def choose(
     choice = Choice(row, row.lower(group, facts), row.inplace(group, facts), seconds, pairs)
     others = tuple(a for a in alternatives if a["name"] != row.name)
     decision = Decision(
-        group.name, group.op, row.name, _reason(row, seconds, len(compared), others, tuning), others
+        group.name,
+        group.op,
+        row.name,
+        _reason(row, seconds, len(compared), others, tuning),
+        others,
+        measured=tuning is not None,
+        error=row.error(group, known),
     )
     return choice, decision
 

@@ -66,11 +66,13 @@ def pack_columns(b: Array, width: int) -> Array:
 
 
 def block_groups(blocks: int, wide: int) -> list[tuple[int, int]]:
-    """(first block, blocks) of every tile over output channels: `wide` each, three rather than one left."""
+    """(first block, blocks) of every tile over output channels: `wide` each, and never one that is left."""
     groups, first = [], 0
     while first < blocks:
         left = blocks - first
-        size = min(left, 3) if left == 3 or left < wide else wide
+        size = min(left, 3) if left < wide else wide
+        if left == wide + 1:
+            size = (left + 1) // 2 if wide > 2 else 3
         groups.append((first, size))
         first += size
     return groups

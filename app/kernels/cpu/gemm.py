@@ -14,7 +14,7 @@ from app.kernels.cpu.tiles import SHAPES, WIDE, Shapes, lanes_of
 # A ragged tile is computed whole into `spare` (T[ROWS * COLUMNS]) and finished by plain loops.
 _PRODUCT = """\
 from numba import njit, types
-from app.kernels.cpu.generator import at, tile
+from app.kernels.cpu.generator import at, stream_tile, tile
 from app.kernels.cpu.linking import shared
 from app.kernels.cpu.tiles import (
     ACCUMULATE, ALPHA, BETA, CLAMP, COLUMN_BIAS, HIGH, LOW, RESIDUAL, ROW_BIAS, SCALE,
@@ -27,7 +27,9 @@ MAIN = f"tile_{dtype}_{{ROWS}}x{{COLUMNS // VECTOR}}x{{VECTOR}}"  # takes nearly
 small = tile("{dtype}", VECTOR, SMALL, COLUMNS // VECTOR, {unroll})
 narrow = tile("{dtype}", VECTOR, ROWS, 1, {unroll})
 # A single row streams b, from memory more often than not.
-single = tile("{dtype}", VECTOR, 1, COLUMNS // VECTOR, 4, 4)
+single = tile("{dtype}", VECTOR, 1, COLUMNS // VECTOR, 4, 2)
+STREAMS = 2
+stream = stream_tile("{dtype}", VECTOR, COLUMNS // VECTOR, STREAMS)
 NEAR, FAR = 16, 64  # steps ahead that are prefetched where rows of b lie apart, and where b streams
 
 
@@ -70,7 +72,14 @@ def product(a, packed, a_row, a_k, k0, b, b_k, b_panel, k, c, c_row, m, n, spare
     ahead_k = b_k
     if b_k == COLUMNS and m > ROWS:
         ahead_k = (COLUMNS * ROWS + m - 1) // m
-    for j in range(0, n, COLUMNS):
+    done = 0
+    if m == 1 and b_k == COLUMNS:
+        step = 1 if packed else a_k
+        for j in range(0, n - STREAMS * COLUMNS + 1, STREAMS * COLUMNS):
+            stream(at(a, k0 * step), step, at(b, j // COLUMNS * b_panel), b_k, b_panel, k, at(c, j),
+                   at(sums, j), rows, at(columns, j), at(residual, j), scalars, flags)
+            done = j + STREAMS * COLUMNS
+    for j in range(done, n, COLUMNS):
         width = min(COLUMNS, n - j)
         panel = at(b, j // COLUMNS * b_panel)
         i = 0

@@ -91,10 +91,14 @@ def seconds(row: "Implementation", group: Group, known: "Known") -> tuple[float,
 def comparable(
     rows: Iterable["Implementation"], group: Group, known: "Known"
 ) -> dict["Implementation", tuple[float, str | None]]:
-    """`seconds` of rows that can be compared: of those that were measured, if any was, else of all."""
+    """`seconds` of rows that can be compared: of those that were measured, if any was, else of all.
+
+    Rows of views are never measured: they leave out what the others do.
+    """
     found = {row: seconds(row, group, known) for row in rows}
-    measured = {row: time for row, time in found.items() if time[1] is not None}
-    return measured or found
+    if all(tuning is None for _, tuning in found.values()):
+        return found
+    return {r: time for r, time in found.items() if time[1] is not None or r.views(group, known)}
 
 
 def key(row: str, group: Group, known: "Known") -> str:

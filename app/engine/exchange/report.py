@@ -269,7 +269,7 @@ def _step(index: int, group: Group, choice: Choice) -> Json:
             for call in choice.calls
         ],
         "inplace": [[a.name, b.name] for a, b in choice.inplace],
-        "views": [[a.name, b.name] for a, b in choice.views],
+        "views": [[v.source.name, v.view.name, v.offset] for v in choice.views],
     }
 
 

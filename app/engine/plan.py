@@ -4,9 +4,10 @@ The graph (onnx-ir) always speaks logical ONNX; a pass reads columns and returns
 compilation with more of them. Columns are keyed by `ir.Value`, `ir.Node` or `Group`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar
 
 import onnx_ir as ir
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from app.engine.program import Program
     from app.engine.registry import Implementation, Registry
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 ELEMENTWISE = "Elementwise"  # the operator of a group made of elementwise nodes only
 
 
@@ -34,6 +38,7 @@ class Group:
         anchor: the node whose arithmetic dominates; its operator names the group.
         inputs: values read from outside, in order of first use, each once; initializers included.
         outputs: values that something outside reads, or graph outputs.
+        facts: what functions `of_group` found; nodes do not change while they are in a group.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -41,6 +46,7 @@ class Group:
     inputs: tuple[ir.Value, ...]
     outputs: tuple[ir.Value, ...]
     op: str  # operator of the anchor, or ELEMENTWISE
+    facts: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -51,6 +57,19 @@ class Group:
     def epilogue(self) -> tuple[ir.Node, ...]:
         """The nodes that follow the anchor."""
         return tuple(n for n in self.nodes if n is not self.anchor)
+
+
+def of_group(function: Callable[Concatenate[Group, P], T]) -> Callable[Concatenate[Group, P], T]:
+    """A decorator: a pure function of a group and hashable arguments, computed once for each."""
+
+    @wraps(function)
+    def found(group: Group, *args: P.args, **kwargs: P.kwargs) -> T:
+        key = (function, args, *kwargs.items())
+        if key not in group.facts:
+            group.facts[key] = function(group, *args, **kwargs)
+        return group.facts[key]  # type: ignore[no-any-return]  # what the function returned
+
+    return found
 
 
 @dataclass(frozen=True, slots=True)

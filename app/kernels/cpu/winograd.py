@@ -7,6 +7,7 @@ the products. A block of tiles goes through the three steps while it stays in th
 Source: Lavin and Gray, 2015, "Fast algorithms for convolutional neural networks"; arXiv:1509.09308.
 """
 
+import functools
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
@@ -61,6 +62,7 @@ SIZES = (
 )
 
 
+@functools.cache
 def matrices(m: int) -> tuple[Array, Array, Array]:
     """float64 B^T[n, n], G[n, 3], A^T[m, n] with y = A^T ((G g) * (B^T d)), a convolution by g of d.
 
@@ -86,6 +88,8 @@ def matrices(m: int) -> tuple[Array, Array, Array]:
             g.append([p**k / scale for k in range(3)])
     a = [[p**k for p in points] + [Fraction(int(k == m - 1))] for k in range(m)]
     found = [np.array([[float(x) for x in row] for row in rows]) for rows in (b, g, a)]
+    for matrix in found:
+        matrix.flags.writeable = False
     return found[0], found[1], found[2]
 
 

@@ -7,7 +7,7 @@ compilation with more of them. Columns are keyed by `ir.Value`, `ir.Node` or `Gr
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar, cast
 
 import onnx_ir as ir
 
@@ -19,9 +19,12 @@ from app.engine.target import Target
 if TYPE_CHECKING:
     import numpy as np
 
+    Array: TypeAlias = np.ndarray[Any, Any]
+
     from app.engine.memory.problem import Solution
     from app.engine.program import Program
     from app.engine.registry import Implementation, Registry
+    from app.kernels.cpu.parallel import Request
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -69,7 +72,7 @@ def of_group(function: Callable[Concatenate[Group, P], T]) -> Callable[Concatena
             group.facts[key] = function(group, *args, **kwargs)
         return group.facts[key]  # type: ignore[no-any-return]  # what the function returned
 
-    return found
+    return cast("Callable[Concatenate[Group, P], T]", found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +94,33 @@ class Workspace:
     per_thread: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Constant:
-    """An argument: an array made at compile time, packed weights for instance."""
+    """An argument: an array that no run changes, packed weights for instance.
 
-    array: "np.ndarray[Any, Any]"
-    name: str = ""  # of the initializer that it was made from
+    Args:
+        source: the array, or a function that makes it. The function is called when a program is
+            bound to memory: a plan that nobody runs packs nothing, and no copy stays beside the program's.
+        name: of the initializer that it was made from.
+    """
+
+    __slots__ = ("_nbytes", "_source", "name")
+
+    def __init__(self, source: "Array | Callable[[], Array]", name: str = "") -> None:
+        self._source = source
+        self._nbytes = -1
+        self.name = name
+
+    @property
+    def array(self) -> "Array":
+        """The array; made anew each time where the source is a function."""
+        made = self._source() if callable(self._source) else self._source
+        self._nbytes = made.nbytes
+        return made
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array."""
+        return self.array.nbytes if self._nbytes < 0 else self._nbytes
 
 
 Argument: TypeAlias = ir.Value | Workspace | Constant | int
@@ -124,6 +148,11 @@ class KernelCall:
     def __post_init__(self) -> None:
         if len(self.types) != len(self.arguments):
             raise ValueError(f"{self.kernel}: {len(self.types)} types for {len(self.arguments)} arguments")
+
+    @property
+    def request(self) -> "Request":
+        """What the compiler is asked for."""
+        return self.kernel, self.types, self.static, self.takes_thread
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -193,7 +193,7 @@ def _lower(m: int) -> Callable[[Group, Known], tuple[KernelCall, ...]]:
         }
         operands: tuple[tuple[str, Argument], ...] = (
             ("float32*", x),
-            ("float32*", Constant(winograd.packed(array, m, lanes), weights.name or "")),
+            ("float32*", Constant(lambda: winograd.packed(array, m, lanes), weights.name or "")),
             ("float32*", group.outputs[0]),
             ("float32*", bias),
             ("float32*", ends.residual),

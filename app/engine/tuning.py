@@ -26,7 +26,7 @@ from app.engine.plan import Compilation, Constant, Group, KernelCall, Workspace
 from app.engine.registry import Implementation, Known
 from app.kernels.cpu.compiler import Compiler
 from app.kernels.cpu.driver import Stretch, Team, compile_walk
-from app.kernels.cpu.parallel import helped
+from app.kernels.cpu.parallel import Request, helped
 
 Array = np.ndarray[Any, Any]
 
@@ -53,11 +53,13 @@ def store(folder: Path, timings: Mapping[str, float]) -> None:
 def measure(
     compilation: Compilation,
     compiler: Compiler,
+    likely: Callable[[], Sequence[Request]] = tuple,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> dict[str, float]:
     """The timings table, with measured seconds of what the groups of a plan may be computed by.
 
-    Groups with one candidate, or that hardly matter, are left to prediction.
+    Groups with one candidate, or that hardly matter, are left to prediction. Where anything must be
+    measured, the `likely` kernels of the plan compile together with those, which all cores share.
     """
     table = stored(compiler.folder)
     known = replace(Known.of(compilation), timings=table)
@@ -71,6 +73,7 @@ def measure(
     if not work:
         return table
     kernels = dict.fromkeys(call.request for *_, calls in work.values() for call in calls)
+    kernels.update(dict.fromkeys(likely()))
     with helped(compiler, kernels):
         for done, (kernel, types, static, takes_thread) in enumerate(kernels):
             progress(done, len(kernels) + len(work))

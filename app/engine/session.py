@@ -71,7 +71,9 @@ def tuned(
     groups = pipeline.run(started, (Partition(), Fuse(enabled=options.fuse)), silent)
 
     def likely() -> tuple[Request, ...]:
-        return planned(dataclasses.replace(compilation, timings=tuning.stored(compiler.folder)), options).kernels
+        return planned(
+            dataclasses.replace(compilation, timings=tuning.stored(compiler.folder)), options
+        ).kernels
 
     return dataclasses.replace(compilation, timings=tuning.measure(groups, compiler, likely, progress))
 

@@ -6,6 +6,7 @@ looks before it predicts. The table lies beside the compiled kernels it belongs 
 never measured again, so plans are reproducible once it is filled.
 """
 
+import fcntl
 import json
 import os
 import tempfile
@@ -44,10 +45,12 @@ def stored(folder: Path) -> dict[str, float]:
 
 def store(folder: Path, timings: Mapping[str, float]) -> None:
     """Add to the timings table of a folder; what another process measured meanwhile is kept."""
-    merged = {**stored(folder), **timings}
-    with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".tmp", delete=False) as file:
-        json.dump(merged, file, indent=0, sort_keys=True)
-    os.replace(file.name, folder / "timings.json")  # noqa: PTH105  # atomic
+    with (folder / "timings.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        merged = {**stored(folder), **timings}
+        with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".tmp", delete=False) as file:
+            json.dump(merged, file, indent=0, sort_keys=True)
+        os.replace(file.name, folder / "timings.json")  # noqa: PTH105  # atomic: readers take no lock
 
 
 def measure(

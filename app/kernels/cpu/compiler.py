@@ -23,6 +23,7 @@ from types import ModuleType
 from typing import Any
 
 import llvmlite
+import llvmlite.binding as binding
 import numba
 from numba import types
 
@@ -58,8 +59,12 @@ class CompiledKernel:
 
 
 def source_hash() -> str:
-    """A hash of every kernel source, of numba and of LLVM."""
-    digest = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__}".encode())
+    """A hash of every kernel source, of numba and LLVM, and of the processor.
+
+    Machine code, timings and the choice of unrollings are the processor's own.
+    """
+    machine = f"{binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()}"
+    digest = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__} {machine}".encode())
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.name.encode())
         digest.update(path.read_bytes())
@@ -133,6 +138,10 @@ class Compiler:
         """Whether `compile` finds a kernel in memory or in the cache."""
         key = (kernel, argument_types, static, takes_thread)
         return key in self._kernels or self._mark(key).exists()
+
+    def count(self) -> int:
+        """Kernels in the cache."""
+        return sum(1 for _ in self._generated.glob("compiled_*"))
 
     def _mark(self, key: tuple[object, ...]) -> Path:
         return self._generated / f"compiled_{hashlib.sha256(repr(key).encode()).hexdigest()[:24]}"

@@ -480,10 +480,17 @@ def transformed(weights: Array, m: int) -> Array:
 
 def packed(weights: Array, m: int, lanes: int) -> Array:
     """The transformed weights, [n * n][channels][vectors * lanes] for each group, filled up with zeros."""
-    u = transformed(weights, m)
-    blocks = -(-weights.shape[0] // lanes)
-    widths = [vectors * lanes for vectors in groups_of(blocks)]
-    full = np.zeros((u.shape[0], u.shape[2], sum(widths)), np.float32)
-    full[:, :, : u.shape[1]] = np.swapaxes(u, 1, 2)
-    starts = np.cumsum([0, *widths])
-    return np.concatenate([full[:, :, s : s + width].ravel() for s, width in zip(starts, widths)])
+    g = matrices(m)[1]
+    both = np.kron(g, g)
+    outputs, channels = weights.shape[:2]
+    widths = [vectors * lanes for vectors in groups_of(-(-outputs // lanes))]
+    flat = np.empty(both.shape[0] * channels * sum(widths), np.float32)
+    first = at = 0
+    for width in widths:
+        own = weights[first : first + width].reshape(-1, channels, 9)
+        taps = np.zeros((9, channels, width))
+        taps[:, :, : len(own)] = own.transpose(2, 1, 0)
+        piece = both @ taps.reshape(9, -1)  # in float64, rounded once
+        flat[at : at + piece.size] = piece.reshape(-1)
+        first, at = first + width, at + piece.size
+    return flat

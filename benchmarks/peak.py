@@ -80,7 +80,7 @@ def peak_flops(compiler: Compiler, target: Target, threads: int, cores: tuple[in
     x, y = np.full(1, 1e-3, np.float32), np.zeros(lanes * threads, np.float32)
     arguments = (x.ctypes.data, y.ctypes.data, TURNS)
     team = Team(threads, cores)
-    stretch = Stretch(compile_walk(), [(kernel.address, False, threads, arguments)], team)
+    stretch = Stretch(compile_walk(), [(kernel.address, threads, arguments)], team)
     best = float("inf")
     for _ in range(REPEATS):
         started = time.perf_counter()

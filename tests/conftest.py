@@ -39,4 +39,4 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Served"]:
 @pytest.fixture(scope="session")
 def compiler() -> Compiler:
     """Kernels compiled by any test are cached on disk for all."""
-    return Compiler(Path(os.environ.get("STOWPLAN_KERNELS", ROOT / "build" / "kernels")))  # noqa: TID251
+    return Compiler(Path(os.environ.get("STOWPLAN_KERNELS", ROOT / "build" / "kernels")), processes=1)  # noqa: TID251

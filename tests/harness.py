@@ -128,7 +128,7 @@ def run_group(
                 numbers.append(workspaces[id(argument)])
             else:
                 numbers.append(address(argument))
-        rows.append((kernel.address, kernel.takes_thread, call.units, tuple(numbers)))
+        rows.append((kernel.address, call.units, tuple(numbers)))
     team = Team(threads)
     Stretch(compile_walk(), rows, team).run()
     team.close()

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import httpx
+import onnx
 import pytest
 
 from app.cli import COMMANDS, main
@@ -90,3 +91,30 @@ def test_serve_prints_its_address_and_stops_at_ctrl_c(tmp_path: Path) -> None:
     assert re.search(r"stowplan optimize --sample squeezenet --target host", text)
     assert "Traceback" not in text
     assert (tmp_path / "data" / "stowplan.db").exists()
+
+
+MODEL = """<ir_version: 10, opset_import: ["": 21]>
+agraph (float[4, 8] x) => (float[4, 8] y) { y = Neg (x) }"""
+
+
+def test_warm_fills_the_cache_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STOWPLAN_DATA", str(tmp_path))
+    model = tmp_path / "tiny.onnx"
+    onnx.save(onnx.parser.parse_model(MODEL), model)
+    for expected in ("1 kernels compiled", "0 kernels compiled"):
+        assert main(["warm", str(model)]) == 0
+        assert expected in capsys.readouterr().out
+    assert list((tmp_path / "kernels").glob("*/generated/compiled_*"))
+
+
+def test_warm_refuses_what_is_no_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STOWPLAN_DATA", str(tmp_path))
+    assert main(["warm", "no-such-sample"]) == 2
+    assert "squeezenet" in capsys.readouterr().out
+    (tmp_path / "text.onnx").write_text("this is no model")
+    assert main(["warm", str(tmp_path / "text.onnx")]) == 1
+    assert "text.onnx" in capsys.readouterr().out

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from app.engine import graph
-from app.engine.plan import Group
+from app.engine.plan import Group, of_group
 from app.engine.target import Target
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ def _key(row: str, tuning: str, known: "Known", name: str) -> str:
     return f"{row}{':' if tuning else ''}{tuning} x{known.threads} {name}"
 
 
+@of_group
 def signature(group: Group) -> str:
     """What the time of a group depends on: operators, attributes, shapes, types and wiring."""
     numbers: dict[ir.Value, int] = {}

@@ -15,6 +15,7 @@ from app.engine.plan import Body, Constant, HostCall, KernelCall, Slice, Workspa
 from app.engine.program import Program, Step
 from app.kernels.cpu.compiler import Compiler, resolve
 from app.kernels.cpu.driver import Stretch, Team, compile_walk
+from app.kernels.cpu.parallel import helped
 
 Array = np.ndarray[Any, Any]
 ALIGNMENT = 64  # byte: a cache line
@@ -112,13 +113,14 @@ class Executor:
         self._owns_team = team is None
         self._team = Team(program.compilation.options.threads, cores) if team is None else team
         kernels = {}
-        for done, key in enumerate(program.kernels):
-            progress(done, len(program.kernels))
-            name, types, static, takes_thread = key
-            try:
-                kernels[key] = compiler.compile(name, types, static, takes_thread=takes_thread)
-            except Exception as cause:  # any failure of the compiler is the kernel's
-                raise KernelError(f"kernel {name!r} for {types} does not compile: {cause}") from cause
+        with helped(compiler, program.kernels):
+            for done, key in enumerate(program.kernels):
+                progress(done, len(program.kernels))
+                name, types, static, takes_thread = key
+                try:
+                    kernels[key] = compiler.compile(name, types, static, takes_thread=takes_thread)
+                except Exception as cause:  # any failure of the compiler is the kernel's
+                    raise KernelError(f"kernel {name!r} for {types} does not compile: {cause}") from cause
         self._kernels = kernels
         self._walk = compile_walk()
         self._segments = self._bind()
@@ -229,8 +231,9 @@ class Executor:
             return int(self._arena.ctypes.data) + step.workspaces[id(argument)]
         if isinstance(argument, Constant):
             if id(argument) not in self._packed:
-                packed = self._pool.take(argument.array.nbytes)
-                packed[:] = np.ascontiguousarray(argument.array).reshape(-1).view(np.uint8)
+                array = np.ascontiguousarray(argument.array)
+                packed = self._pool.take(array.nbytes)
+                packed[:] = array.reshape(-1).view(np.uint8)
                 self._packed[id(argument)] = packed
             return int(self._packed[id(argument)].ctypes.data)
         assert isinstance(argument, ir.Value)
@@ -239,7 +242,7 @@ class Executor:
 
     def _bind(self) -> tuple[Segment, ...]:
         segments: list[Segment] = []
-        rows: list[tuple[int, bool, int, tuple[int, ...]]] = []
+        rows: list[tuple[int, int, tuple[int, ...]]] = []
         shared: list[bool] = []
         ranges: list[tuple[int, int]] = []
 
@@ -262,7 +265,7 @@ class Executor:
                 assert isinstance(call, KernelCall)
                 kernel = self._kernels[call.kernel, call.types, call.static, call.takes_thread]
                 numbers = tuple(self._address(a, step) for a in call.arguments)
-                rows.append((kernel.address, kernel.takes_thread, call.units, numbers))
+                rows.append((kernel.address, call.units, numbers))
                 shared.append(step.choice.seconds >= WORTH_SHARING)
             ranges.append((first, len(rows)))
         close(len(self.program.steps))

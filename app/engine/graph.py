@@ -62,12 +62,27 @@ def constant(value: ir.Value | None) -> np.ndarray[Any, Any] | None:
     """
     if value is None or value.const_value is None or value.is_graph_input():
         return None
-    array = value.const_value.numpy()
     if value.const_value.dtype != ir.DataType.STRING:
-        return array
+        return _fact(value.const_value, "array", value.const_value.numpy)
+    array = value.const_value.numpy()
     strings = np.empty(array.shape, object)
     strings.reshape(-1)[:] = [s.decode() if isinstance(s, bytes) else s for s in array.reshape(-1)]
     return strings
+
+
+def fact(value: ir.Value, name: str, measure: Callable[[np.ndarray[Any, Any]], T]) -> T:
+    """What `measure` says of a constant's array, asked once while its tensor lives; clones share it."""
+    array = constant(value)
+    assert array is not None, f"value {value.name!r} is no constant"
+    assert value.const_value is not None
+    return _fact(value.const_value, name, lambda: measure(array))
+
+
+def _fact(tensor: ir.TensorProtocol, name: str, make: Callable[[], T]) -> T:
+    key = f"stowplan:{name}"
+    if key not in tensor.meta:
+        tensor.meta[key] = make()
+    return tensor.meta[key]  # type: ignore[no-any-return]  # what `make` returned
 
 
 def is_constant(value: ir.Value) -> bool:

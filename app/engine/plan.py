@@ -4,9 +4,20 @@ The graph (onnx-ir) always speaks logical ONNX; a pass reads columns and returns
 compilation with more of them. Columns are keyed by `ir.Value`, `ir.Node` or `Group`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from functools import wraps
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    TypeAlias,
+    TypeVar,
+    cast,
+)
 
 import onnx_ir as ir
 
@@ -18,9 +29,15 @@ from app.engine.target import Target
 if TYPE_CHECKING:
     import numpy as np
 
+    Array: TypeAlias = np.ndarray[Any, Any]
+
     from app.engine.memory.problem import Solution
     from app.engine.program import Program
     from app.engine.registry import Implementation, Registry
+    from app.kernels.cpu.parallel import Request
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 ELEMENTWISE = "Elementwise"  # the operator of a group made of elementwise nodes only
 
@@ -34,6 +51,7 @@ class Group:
         anchor: the node whose arithmetic dominates; its operator names the group.
         inputs: values read from outside, in order of first use, each once; initializers included.
         outputs: values that something outside reads, or graph outputs.
+        facts: what functions `of_group` found; nodes do not change while they are in a group.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -41,6 +59,7 @@ class Group:
     inputs: tuple[ir.Value, ...]
     outputs: tuple[ir.Value, ...]
     op: str  # operator of the anchor, or ELEMENTWISE
+    facts: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -51,6 +70,19 @@ class Group:
     def epilogue(self) -> tuple[ir.Node, ...]:
         """The nodes that follow the anchor."""
         return tuple(n for n in self.nodes if n is not self.anchor)
+
+
+def of_group(function: Callable[Concatenate[Group, P], T]) -> Callable[Concatenate[Group, P], T]:
+    """A decorator: a pure function of a group and hashable arguments, computed once for each."""
+
+    @wraps(function)
+    def found(group: Group, *args: P.args, **kwargs: P.kwargs) -> T:
+        key = (function, args, *kwargs.items())
+        if key not in group.facts:
+            group.facts[key] = function(group, *args, **kwargs)
+        return group.facts[key]  # type: ignore[no-any-return]  # what the function returned
+
+    return cast("Callable[Concatenate[Group, P], T]", found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +104,33 @@ class Workspace:
     per_thread: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Constant:
-    """An argument: an array made at compile time, packed weights for instance."""
+    """An argument: an array that no run changes, packed weights for instance.
 
-    array: "np.ndarray[Any, Any]"
-    name: str = ""  # of the initializer that it was made from
+    Args:
+        source: the array, or a function that makes it. The function is called when a program is
+            bound to memory: a plan that nobody runs packs nothing, and no copy stays beside the program's.
+        name: of the initializer that it was made from.
+    """
+
+    __slots__ = ("_nbytes", "_source", "name")
+
+    def __init__(self, source: "Array | Callable[[], Array]", name: str = "") -> None:
+        self._source = source
+        self._nbytes = -1
+        self.name = name
+
+    @property
+    def array(self) -> "Array":
+        """The array; made anew each time where the source is a function."""
+        made = self._source() if callable(self._source) else self._source
+        self._nbytes = made.nbytes
+        return made
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array."""
+        return self.array.nbytes if self._nbytes < 0 else self._nbytes
 
 
 Argument: TypeAlias = ir.Value | Workspace | Constant | int
@@ -105,6 +158,11 @@ class KernelCall:
     def __post_init__(self) -> None:
         if len(self.types) != len(self.arguments):
             raise ValueError(f"{self.kernel}: {len(self.types)} types for {len(self.arguments)} arguments")
+
+    @property
+    def request(self) -> "Request":
+        """What the compiler is asked for."""
+        return self.kernel, self.types, self.static, self.takes_thread
 
 
 @dataclass(frozen=True, slots=True, eq=False)

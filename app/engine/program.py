@@ -1,6 +1,7 @@
 """A program: the plan as a sequence of steps over one arena, ready to be bound to memory."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from app.engine.plan import (
     Call,
@@ -12,6 +13,9 @@ from app.engine.plan import (
     Placement,
     Workspace,
 )
+
+if TYPE_CHECKING:
+    from app.kernels.cpu.parallel import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +56,10 @@ class Program:
         return self.placement.solution.peak
 
     @property
-    def kernels(self) -> tuple[tuple[str, tuple[str, ...], tuple[object, ...] | None, bool], ...]:
+    def kernels(self) -> tuple["Request", ...]:
         """Every distinct kernel to compile: name, types, static arguments, takes_thread."""
         return tuple(
-            dict.fromkeys(
-                (c.kernel, c.types, c.static, c.takes_thread)
-                for s in self.steps
-                for c in s.calls
-                if isinstance(c, KernelCall)
-            )
+            dict.fromkeys(c.request for s in self.steps for c in s.calls if isinstance(c, KernelCall))
         )
 
 

@@ -24,6 +24,7 @@ from app.engine.registry import Registry
 from app.engine.registry import load as load_registry
 from app.engine.target import Target, host, is_host
 from app.kernels.cpu.compiler import Compiler
+from app.kernels.cpu.parallel import Request
 
 FRONT: tuple[Pass, ...] = (InferTypes(), Canonicalize())
 
@@ -68,7 +69,13 @@ def tuned(
         return compilation
     started = dataclasses.replace(compilation, model=compilation.model.clone(), options=options)
     groups = pipeline.run(started, (Partition(), Fuse(enabled=options.fuse)), silent)
-    return dataclasses.replace(compilation, timings=tuning.measure(groups, compiler, progress))
+
+    def likely() -> tuple[Request, ...]:
+        return planned(
+            dataclasses.replace(compilation, timings=tuning.stored(compiler.folder)), options
+        ).kernels
+
+    return dataclasses.replace(compilation, timings=tuning.measure(groups, compiler, likely, progress))
 
 
 def planned(compilation: Compilation, options: Options, progress: Progress = silent) -> Program:

@@ -6,11 +6,12 @@ looks before it predicts. The table lies beside the compiled kernels it belongs 
 never measured again, so plans are reproducible once it is filled.
 """
 
+import fcntl
 import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,12 @@ import onnx_ir as ir
 from app.engine import graph
 from app.engine.cost import key
 from app.engine.execute import aligned
-from app.engine.layout import plain
+from app.engine.layout import Layout, plain
 from app.engine.plan import Compilation, Constant, Group, KernelCall, Workspace
 from app.engine.registry import Implementation, Known
 from app.kernels.cpu.compiler import Compiler
 from app.kernels.cpu.driver import Stretch, Team, compile_walk
+from app.kernels.cpu.parallel import Request, helped
 
 Array = np.ndarray[Any, Any]
 
@@ -43,38 +45,56 @@ def stored(folder: Path) -> dict[str, float]:
 
 def store(folder: Path, timings: Mapping[str, float]) -> None:
     """Add to the timings table of a folder; what another process measured meanwhile is kept."""
-    merged = {**stored(folder), **timings}
-    with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".tmp", delete=False) as file:
-        json.dump(merged, file, indent=0, sort_keys=True)
-    os.replace(file.name, folder / "timings.json")  # noqa: PTH105  # atomic
+    with (folder / "timings.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        merged = {**stored(folder), **timings}
+        with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".tmp", delete=False) as file:
+            json.dump(merged, file, indent=0, sort_keys=True)
+        os.replace(file.name, folder / "timings.json")  # noqa: PTH105  # atomic: readers take no lock
 
 
 def measure(
     compilation: Compilation,
     compiler: Compiler,
+    likely: Callable[[], Sequence[Request]] = tuple,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> dict[str, float]:
     """The timings table, with measured seconds of what the groups of a plan may be computed by.
 
-    Groups with one candidate, or that hardly matter, are left to prediction.
+    Groups with one candidate, or that hardly matter, are left to prediction. Where anything must be
+    measured, the `likely` kernels of the plan compile together with those, which all cores share.
     """
     table = stored(compiler.folder)
     known = replace(Known.of(compilation), timings=table)
-    work = _worth_measuring(compilation, known)
-    fresh: dict[str, float] = {}
+    work: dict[str, tuple[Group, Implementation, Known, tuple[KernelCall, ...]]] = {}
+    for group, rows in _worth_measuring(compilation, known):
+        for row, tuning in ((r, t) for r in rows for t in r.tunings):
+            facts = replace(known, tuning=tuning)
+            name = key(row.name, group, facts)
+            if name not in table and name not in work:
+                work[name] = group, row, facts, _kernel_calls(row, group, facts)
+    if not work:
+        return table
+    kernels = dict.fromkeys(call.request for *_, calls in work.values() for call in calls)
+    kernels.update(dict.fromkeys(likely()))
+    with helped(compiler, kernels):
+        for done, (kernel, types, static, takes_thread) in enumerate(kernels):
+            progress(done, len(kernels) + len(work))
+            compiler.compile(kernel, types, static, takes_thread=takes_thread)
     team = Team(known.threads)
-    for done, (group, rows) in enumerate(work):
-        progress(done, len(work))
-        for row in rows:
-            for tuning in row.tunings:
-                facts = replace(known, tuning=tuning)
-                name = key(row.name, group, facts)
-                if name not in table:
-                    table[name] = fresh[name] = measured(row, group, facts, compiler, team)
+    fresh: dict[str, float] = {}
+    for done, (name, (group, row, facts, calls)) in enumerate(work.items(), start=len(kernels)):
+        progress(done, len(kernels) + len(work))
+        fresh[name] = measured(calls, row.layouts(group, facts), facts, compiler, team)
     team.close()
-    if fresh:
-        store(compiler.folder, fresh)
-    return table
+    store(compiler.folder, fresh)
+    return {**table, **fresh}
+
+
+def _kernel_calls(row: Implementation, group: Group, known: Known) -> tuple[KernelCall, ...]:
+    calls = row.lower(group, known)
+    assert all(isinstance(call, KernelCall) for call in calls), f"{row.name} runs outside the driver"
+    return calls  # type: ignore[return-value]  # just asserted
 
 
 def _worth_measuring(
@@ -107,9 +127,14 @@ def _is_float(value: ir.Value) -> bool:
     return graph.is_constant(value) or (kind is not None and kind.kind == "f")
 
 
-def measured(row: Implementation, group: Group, known: Known, compiler: Compiler, team: Team) -> float:
-    """Seconds of a group computed by a row, alone, its operands in cache: the least of several samples."""
-    layouts = row.layouts(group, known)
+def measured(
+    calls: Sequence[KernelCall],
+    layouts: Mapping[ir.Value, Layout],
+    known: Known,
+    compiler: Compiler,
+    team: Team,
+) -> float:
+    """Seconds of calls, alone, their operands in cache: the least of several samples."""
     rng = np.random.default_rng(0)
     memory: dict[ir.Value, Array] = {}
     keep: list[Array] = []
@@ -142,12 +167,10 @@ def measured(row: Implementation, group: Group, known: Known, compiler: Compiler
             memory[argument] = keep[-1]
         return int(memory[argument].ctypes.data)
 
-    calls = row.lower(group, known)
     rows = []
     for call in calls:
-        assert isinstance(call, KernelCall)
         kernel = compiler.compile(call.kernel, call.types, call.static, takes_thread=call.takes_thread)
-        rows.append((kernel.address, kernel.takes_thread, call.units, tuple(map(address, call.arguments))))
+        rows.append((kernel.address, call.units, tuple(map(address, call.arguments))))
     stretch = Stretch(compile_walk(), rows, team)
     # The time of this thread alone, where it does all the work: other load does not count.
     clock = time.thread_time if known.threads == 1 else time.perf_counter

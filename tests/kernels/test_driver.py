@@ -17,7 +17,7 @@ def test_rows_run_in_order_and_share_their_units(tmp_path: Path, threads: int) -
     x = np.arange(1001, dtype=np.float32)
     y, z = np.zeros_like(x), np.zeros_like(x)
     team = Team(threads)
-    rows = [(copy.address, False, x.size, (a.ctypes.data, b.ctypes.data)) for a, b in ((x, y), (y, z))]
+    rows = [(copy.address, x.size, (a.ctypes.data, b.ctypes.data)) for a, b in ((x, y), (y, z))]
     stretch = Stretch(compile_walk(), rows, team)
     for turn in range(200):
         z[:] = 0
@@ -43,7 +43,7 @@ def test_rows_that_are_not_shared_run_on_the_calling_thread(tmp_path: Path) -> N
     )
     x, y = np.full(64, -1, np.int64), np.full(64, -1, np.int64)
     team = Team(2)
-    rows = [(kernel.address, True, 64, (a.ctypes.data,)) for a in (x, y)]
+    rows = [(kernel.address, 64, (a.ctypes.data,)) for a in (x, y)]
     stretch = Stretch(compile_walk(), rows, team, [False, True])
     for _ in range(50):
         stretch.run()

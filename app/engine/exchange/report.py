@@ -245,7 +245,7 @@ def _weights_bytes(compilation: Compilation) -> int:
         for call in choice.calls:
             for held in call.arguments if isinstance(call, KernelCall) else call.inputs:
                 if isinstance(held, Constant):
-                    arrays[id(held)] = held.array.nbytes
+                    arrays[id(held)] = held.nbytes
                 elif isinstance(held, ir.Value) and graph.is_constant(held) and not graph.is_dynamic(held):
                     arrays[id(held)] = value_bytes(held, compilation)
     return sum(arrays.values())

@@ -1,7 +1,7 @@
 """Storage type of every value and dispatch mode of every node."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -40,6 +40,9 @@ def storage_type(value: ir.Value) -> StorageType:
     """Dense, of the value's dtype; the density of a constant is measured."""
     kind = graph.dtype(value)
     name = kind.name if kind is not None else str(value.dtype or value.type or "unknown").lower()
-    fixed = graph.constant(value) if kind is not None else None
-    density = float(np.count_nonzero(fixed) / fixed.size) if fixed is not None and fixed.size else 1.0
-    return StorageType("default", name, density)
+    fixed = kind is not None and graph.constant(value) is not None
+    return StorageType("default", name, graph.fact(value, "density", _density) if fixed else 1.0)
+
+
+def _density(array: np.ndarray[Any, Any]) -> float:
+    return float(np.count_nonzero(array) / array.size) if array.size else 1.0

@@ -61,19 +61,29 @@ from app.kernels.cpu.linking import shared
 
 T, N, I = types.CPointer(types.{dtype}), types.int64, types.CPointer(types.int64)
 {tiles}
-MAIN = "tile_{dtype}_{rows}x2x{lanes}"  # takes nearly all the time
+MAIN = "tile_{dtype}_{rows}x{columns}x{lanes}"  # takes nearly all the time
 
 
-@shared(types.void(T, I, N, I, N, N, N, N, T, N, T, N, N, T, T, T, N))
-def product(x, pixels, n, taps, tap_count, blocks, block_step, tail, weights, columns, y, y_row, y_block,
+@shared(types.void(T, I, N, I, N, N, N, N, T, T, N, N, T, T, T, N))
+def product(x, pixels, n, taps, tap_count, blocks, block_step, tail, weights, y, y_row, y_block,
             bias, residual, scalars, flags):
-    # `pixels_tile` for n pixels and any number of columns that has a tile.
+    # `pixels_tile` for n pixels, shared evenly by as few tiles as it takes.
     i = 0
     while i < n:
         left = n - i
+        count = (left + {rows} - 1) // {rows}
+        size = (left + count - 1) // count
         place, to, add = at(pixels, i), at(y, i * y_row), at(residual, i * y_row)
 {calls}
         i += size
+"""
+
+_FILL = """\
+from numba import types
+from app.kernels.cpu.generator import at
+from app.kernels.cpu.linking import shared
+
+T, N = types.CPointer(types.{dtype}), types.int64
 
 
 @shared(types.void(T, N, N, N, N, N, N, N, N, N, T))
@@ -96,51 +106,36 @@ def fill(x, x_block, x_lanes, blocks, first, lines, h, w, left, line, out):
                 target[i] = 0
 """
 
-_CALL = """\
-{indent}{keyword} size == {rows}:
-{indent}    tile_{rows}x{columns}(x, place, taps, tap_count, blocks, block_step, tail, weights, to, y_row,
-{indent}    {pad}       y_block, bias, add, scalars, flags)
+_TILE = """\
+        {keyword} size == {rows}:
+            tile_{rows}(x, place, taps, tap_count, blocks, block_step, tail, weights, to, y_row, y_block,
+                   bias, add, scalars, flags)
 """
 
 
-def product_library(dtype: str, lanes: int, widths: tuple[int, ...] = (1, 2, 3, 4)) -> tuple[str, ...]:
-    """Defines `product`: register tiles over any number of pixels; see `pixels_tile`. And `fill`.
+def product_library(dtype: str, lanes: int, columns: int) -> tuple[str, ...]:
+    """Defines `product`: register tiles of this many vectors over any number of pixels; see `pixels_tile`.
 
     The texts differ in how far loops are unrolled, the one that is best where it was measured first.
     """
-    return tuple(_product_text(dtype, lanes, widths, unroll) for unroll in (2, 4, 1))
+    return tuple(
+        _product_text(dtype, lanes, columns, unroll) for unroll in ((2, 4, 1) if columns > 1 else (4, 2, 1))
+    )
 
 
-def _product_text(dtype: str, lanes: int, widths: tuple[int, ...], unroll: int) -> str:
-    tiles, calls = [], []
-    for i, columns in enumerate(widths):
-        largest = rows_of(lanes, columns)
-        calls.append(f"        {'elif' if i else 'if'} columns == {columns}:\n")
-        calls.append(f"            count = (left + {largest - 1}) // {largest}\n")
-        calls.append("            size = (left + count - 1) // count\n")
-        for rows in range(largest, 0, -1):
-            tiles.append(
-                f'tile_{rows}x{columns} = pixels_tile("{dtype}", {lanes}, {rows}, {columns}, '
-                f"{max(unroll, 4) if columns == 1 else unroll})"
-            )
-            calls.append(
-                _CALL.format(
-                    indent=" " * 12,
-                    keyword="if" if rows == largest else "elif",
-                    rows=rows,
-                    columns=columns,
-                    pad=" " * len(str(rows)),
-                )
-            )
+def _product_text(dtype: str, lanes: int, columns: int, unroll: int) -> str:
+    largest = rows_of(lanes, columns)
+    rows = range(largest, 0, -1)
+    tiles = [f'tile_{r} = pixels_tile("{dtype}", {lanes}, {r}, {columns}, {unroll})' for r in rows]
+    calls = [_TILE.format(keyword="if" if r == largest else "elif", rows=r) for r in rows]
     return _PRODUCT.format(
-        dtype=dtype, lanes=lanes, rows=rows_of(lanes, 2), tiles="\n".join(tiles), calls="".join(calls)
+        dtype=dtype, lanes=lanes, rows=largest, columns=columns, tiles="\n".join(tiles), calls="".join(calls)
     )
 
 
 _SOURCE = """\
 from app.kernels.cpu.generator import at
 from app.kernels.cpu.tiles import ACCUMULATE, CLAMP, COLUMN_BIAS, RESIDUAL
-from LIBRARY0 import fill, product
 {imports}
 LANES, WIDE = {lanes}, {wide}
 
@@ -182,12 +177,16 @@ def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, work{ope
                 plane = image * out_blocks + block
                 place = plane * plane_size + first * columns * LANES
                 panel = (group * out_blocks + block) * depth + begin_block * x_lanes * tap_count * wide
-                product(at(source, begin_block * step), pixels, n, taps, tap_count, count, step,
-                        tail if last else 0, at(weights, panel * LANES), wide,
-                        at(y, place), LANES, plane_size, at(bias, (group * out_blocks + block) * LANES),
-                        at(residual, place), scalars, now | (flags & CLAMP if last else 0))
-{finish}
+{products}{finish}
                 block += wide
+"""
+
+_CALL = """\
+                {keyword} wide == {columns}:
+                    product{columns}(at(source, begin_block * step), pixels, n, taps, tap_count, count, step,
+                             tail if last else 0, at(weights, panel * LANES),
+                             at(y, place), LANES, plane_size, at(bias, (group * out_blocks + block) * LANES),
+                             at(residual, place), scalars, now | (flags & CLAMP if last else 0))
 """
 
 _RUN = """\
@@ -209,6 +208,7 @@ def emit(
     dtype: str,
     lanes: int,
     wide: int,
+    widths: tuple[int, ...],
     recipe: Recipe = (),
     places: tuple[str, ...] = (),
 ) -> Sources:
@@ -224,13 +224,26 @@ def emit(
         dtype: T.
         lanes: channels of a block of the output.
         wide: blocks of output channels of a tile, 2 to 4; what is left over takes fewer, or 3.
+        widths: blocks of the tiles that there are, see `tiles.block_groups`.
         recipe: what follows bias, residual and limits.
         places: of the recipe's inputs after the first; see PLACES.
     """
+    libraries: list[str | tuple[str, ...]] = [
+        _FILL.format(dtype=dtype),
+        *(product_library(dtype, lanes, columns) for columns in widths),
+    ]
+    imports = ["from LIBRARY0 import fill\n"]
+    imports += [f"from LIBRARY{i} import product as product{w}\n" for i, w in enumerate(widths, start=1)]
+    if recipe:
+        imports.append(f"from LIBRARY{len(libraries)} import run\n")
+        advances = tuple((ADVANCE[place], dtype) for place in places)
+        libraries.append(lanes_run_library(dtype, lanes, recipe, advances))
+    calls = [_CALL.format(keyword="elif" if i else "if", columns=columns) for i, columns in enumerate(widths)]
     source = _SOURCE.format(
         lanes=lanes,
         wide=wide,
-        imports="from LIBRARY1 import run\n" if recipe else "",
+        imports="".join(imports),
+        products="".join(calls),
         operands="".join(f", x{i}" for i in range(len(places))),
         unpack=", ".join(SIZES),
         sizes=", ".join(f"sizes[{i}]" for i in range(len(SIZES))),
@@ -238,8 +251,4 @@ def emit(
         if recipe
         else "",
     )
-    libraries: list[str | tuple[str, ...]] = [product_library(dtype, lanes)]
-    if recipe:
-        advances = tuple((ADVANCE[place], dtype) for place in places)
-        libraries.append(lanes_run_library(dtype, lanes, recipe, advances))
     return *libraries, source

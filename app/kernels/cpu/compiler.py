@@ -7,6 +7,7 @@ written as a small module of its own (design note cpu-kernels, section 6).
 """
 
 import ctypes
+import fcntl
 import functools
 import hashlib
 import importlib
@@ -14,13 +15,15 @@ import importlib.util
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import llvmlite
+import llvmlite.binding as binding
 import numba
 from numba import types
 
@@ -56,8 +59,12 @@ class CompiledKernel:
 
 
 def source_hash() -> str:
-    """A hash of every kernel source, of numba and of LLVM."""
-    digest = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__}".encode())
+    """A hash of every kernel source, of numba and LLVM, and of the processor.
+
+    Machine code, timings and the choice of unrollings are the processor's own.
+    """
+    machine = f"{binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()}"
+    digest = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__} {machine}".encode())
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.name.encode())
         digest.update(path.read_bytes())
@@ -67,15 +74,20 @@ def source_hash() -> str:
 class Compiler:
     """Compiles kernels, each once per process and once per machine.
 
+    Of several processes that want the same, one compiles and the others wait and load.
+
     Args:
         cache: folder for machine code and generated modules; anybody who can write to it can
             run code here, so it must be the service's own.
+        processes: how many may compile for this one at a time; by default one a core.
 
     Attributes:
         folder: the part of it that belongs to the kernels of this version.
     """
 
-    def __init__(self, cache: Path) -> None:
+    def __init__(self, cache: Path, processes: int | None = None) -> None:
+        self.cache = cache
+        self.processes = len(os.sched_getaffinity(0)) if processes is None else processes
         self.folder = cache / source_hash()
         self._generated = self.folder / "generated"
         self._generated.mkdir(parents=True, exist_ok=True)
@@ -106,11 +118,40 @@ class Compiler:
             function = self._function(kernel, static)
             tail = 3 if takes_thread else 2
             signature = types.void(*(_type(t) for t in argument_types), *[types.int64] * tail)
-            compiled = numba.cfunc(signature, cache=True, error_model="numpy", boundscheck=False)(function)
+            with self._alone(f"{function.__module__}.{function.__qualname__}"):
+                compiled = numba.cfunc(signature, cache=True, error_model="numpy", boundscheck=False)(
+                    function
+                )
+            self._mark(key).touch()
             self._kernels[key] = CompiledKernel(
                 kernel, compiled.address, len(argument_types), takes_thread, compiled
             )
         return self._kernels[key]
+
+    def has(
+        self,
+        kernel: str,
+        argument_types: tuple[str, ...],
+        static: tuple[object, ...] | None,
+        takes_thread: bool,
+    ) -> bool:
+        """Whether `compile` finds a kernel in memory or in the cache."""
+        key = (kernel, argument_types, static, takes_thread)
+        return key in self._kernels or self._mark(key).exists()
+
+    def count(self) -> int:
+        """Kernels in the cache."""
+        return sum(1 for _ in self._generated.glob("compiled_*"))
+
+    def _mark(self, key: tuple[object, ...]) -> Path:
+        return self._generated / f"compiled_{hashlib.sha256(repr(key).encode()).hexdigest()[:24]}"
+
+    @contextmanager
+    def _alone(self, name: str) -> Iterator[None]:
+        """A section that one process at a time is in; the system ends it with the process."""
+        with (self._generated / f"{name}.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def _function(self, kernel: str, static: tuple[object, ...] | None) -> Callable[..., None]:
         function = resolve(kernel)
@@ -131,17 +172,18 @@ class Compiler:
             return self._generate(alternatives)
         digest = hashlib.sha256("\0".join(alternatives).encode()).hexdigest()[:24]
         choice = self._generated / f"choice_{digest}"
-        if choice.exists():
-            return self._generate(alternatives[int(choice.read_text())])
-        counts: list[int] = []
-        for text in alternatives:
-            module = self._generate(text)
-            counts.append(linking.spilled(module.__name__, module.MAIN))
-            if counts[-1] == 0 or counts[-1] > HOPELESS:
-                break
-        best = counts.index(min(counts))
-        choice.write_text(str(best))
-        return self._generate(alternatives[best])
+        with self._alone(choice.name):
+            if choice.exists():
+                return self._generate(alternatives[int(choice.read_text())])
+            counts: list[int] = []
+            for text in alternatives:
+                module = self._generate(text)
+                counts.append(linking.spilled(module.__name__, module.MAIN))
+                if counts[-1] == 0 or counts[-1] > HOPELESS:
+                    break
+            best = counts.index(min(counts))
+            choice.write_text(str(best))
+            return self._generate(alternatives[best])
 
     def _generate(self, source: str) -> ModuleType:
         name = f"kernel_{hashlib.sha256(source.encode()).hexdigest()[:24]}"
@@ -164,7 +206,8 @@ class Compiler:
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
-        spec.loader.exec_module(module)
+        with self._alone(name):
+            spec.loader.exec_module(module)
         return module
 
 

@@ -7,6 +7,7 @@ the products. A block of tiles goes through the three steps while it stays in th
 Source: Lavin and Gray, 2015, "Fast algorithms for convolutional neural networks"; arXiv:1509.09308.
 """
 
+import functools
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
@@ -61,6 +62,7 @@ SIZES = (
 )
 
 
+@functools.cache
 def matrices(m: int) -> tuple[Array, Array, Array]:
     """float64 B^T[n, n], G[n, 3], A^T[m, n] with y = A^T ((G g) * (B^T d)), a convolution by g of d.
 
@@ -86,6 +88,8 @@ def matrices(m: int) -> tuple[Array, Array, Array]:
             g.append([p**k / scale for k in range(3)])
     a = [[p**k for p in points] + [Fraction(int(k == m - 1))] for k in range(m)]
     found = [np.array([[float(x) for x in row] for row in rows]) for rows in (b, g, a)]
+    for matrix in found:
+        matrix.flags.writeable = False
     return found[0], found[1], found[2]
 
 
@@ -476,10 +480,17 @@ def transformed(weights: Array, m: int) -> Array:
 
 def packed(weights: Array, m: int, lanes: int) -> Array:
     """The transformed weights, [n * n][channels][vectors * lanes] for each group, filled up with zeros."""
-    u = transformed(weights, m)
-    blocks = -(-weights.shape[0] // lanes)
-    widths = [vectors * lanes for vectors in groups_of(blocks)]
-    full = np.zeros((u.shape[0], u.shape[2], sum(widths)), np.float32)
-    full[:, :, : u.shape[1]] = np.swapaxes(u, 1, 2)
-    starts = np.cumsum([0, *widths])
-    return np.concatenate([full[:, :, s : s + width].ravel() for s, width in zip(starts, widths)])
+    g = matrices(m)[1]
+    both = np.kron(g, g)
+    outputs, channels = weights.shape[:2]
+    widths = [vectors * lanes for vectors in groups_of(-(-outputs // lanes))]
+    flat = np.empty(both.shape[0] * channels * sum(widths), np.float32)
+    first = at = 0
+    for width in widths:
+        own = weights[first : first + width].reshape(-1, channels, 9)
+        taps = np.zeros((9, channels, width))
+        taps[:, :, : len(own)] = own.transpose(2, 1, 0)
+        piece = both @ taps.reshape(9, -1)  # in float64, rounded once
+        flat[at : at + piece.size] = piece.reshape(-1)
+        first, at = first + width, at + piece.size
+    return flat

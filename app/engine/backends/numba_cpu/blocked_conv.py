@@ -187,7 +187,13 @@ def cut(shape: Geometry, known: Known, follows: bool) -> Cut:
 def _packed(group: Group, shape: Geometry, parts: Cut, lanes: int) -> Constant:
     weights = group.anchor.inputs[1]
     array = graph.constant(weights)
+    assert weights is not None
     assert array is not None
+    return Constant(lambda: _panels(array, shape, parts, lanes), weights.name or "")
+
+
+def _panels(array: Array, shape: Geometry, parts: Cut, lanes: int) -> Array:
+    """The weights in the order of use."""
     window = shape.window
     matrices = array.reshape(window.groups, window.outputs, window.channels, -1)
     if shape.side_by_side:
@@ -206,7 +212,14 @@ def _packed(group: Group, shape: Geometry, parts: Cut, lanes: int) -> Constant:
             for f, e in zip(firsts, ends)
         ]
     packed = [tiles.pack_blocks(m, lanes, parts.wide, parts.part, chunks) for m in matrices]
-    return Constant(np.concatenate(packed), (weights.name if weights is not None else "") or "")
+    return np.concatenate(packed)
+
+
+def _widths(out_blocks: int, parts: Cut) -> tuple[int, ...]:
+    """Blocks of the tiles that a convolution takes."""
+    rest = out_blocks % parts.part or parts.part
+    found = (tiles.block_groups(blocks, parts.wide) for blocks in (parts.part, rest))
+    return tuple(sorted({size for groups in found for _, size in groups}, reverse=True))
 
 
 def _lower_with(plain_input: bool, group: Group, known: Known) -> tuple[KernelCall, ...]:
@@ -281,7 +294,7 @@ def _lower_with(plain_input: bool, group: Group, known: Known) -> tuple[KernelCa
         tuple(t for t, _ in operands),
         tuple(a for _, a in operands),
         units,
-        static=("float32", lanes, parts.wide, *ends.static),
+        static=("float32", lanes, parts.wide, _widths(out_blocks, parts), *ends.static),
         takes_thread=True,
     )
     return (call,)

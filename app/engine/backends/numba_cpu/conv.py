@@ -286,13 +286,15 @@ def product_call(
 
 def _packed(part: Part, blocks: Blocks, lanes: int) -> Argument:
     """The weights as the tiles read them."""
-    if isinstance(part.weights, ir.Value):
-        return part.weights
+    weights = part.weights
+    if isinstance(weights, ir.Value):
+        return weights
     if blocks.turned:
-        width = tiles.columns_of(part.weights.dtype.name, lanes)
-        return Constant(tiles.pack_columns(np.swapaxes(part.weights, 1, 2), width), part.name)
-    panels = [tiles.pack_rows(matrix, blocks.m, lanes) for matrix in part.weights]
-    return Constant(np.concatenate(panels), part.name)
+        width = tiles.columns_of(weights.dtype.name, lanes)
+        return Constant(lambda: tiles.pack_columns(np.swapaxes(weights, 1, 2), width), part.name)
+    return Constant(
+        lambda: np.concatenate([tiles.pack_rows(matrix, blocks.m, lanes) for matrix in weights]), part.name
+    )
 
 
 def epilogue_arguments(group: Group, kind: np.dtype[Any]) -> Ends:

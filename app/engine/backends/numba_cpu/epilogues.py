@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from app.engine import graph
 from app.engine.backends.numba_cpu.recipes import recipe_of
-from app.engine.plan import Group
+from app.engine.plan import Group, of_group
 from app.kernels.cpu.expressions import Recipe, stored
 
 Array = np.ndarray[Any, Any]
@@ -75,6 +75,7 @@ class Epilogue:
         return np.array([alpha, beta, low, np.inf if self.high is None else self.high], dtype)
 
 
+@of_group
 def read(group: Group, axis: int) -> Epilogue | str:
     """The epilogue of a group, or the reason why none of this kind computes it.
 

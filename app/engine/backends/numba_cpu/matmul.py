@@ -259,7 +259,8 @@ def product_call(
     offsets = product.offsets
     array = graph.constant(b) if isinstance(b, ir.Value) else b if isinstance(b, np.ndarray) else None
     if array is not None:
-        b = Constant(tiles.pack_columns(matrices(product, array), width), product.b.name or "")
+        given = array
+        b = Constant(lambda: tiles.pack_columns(matrices(product, given), width), product.b.name or "")
         size = -(-product.n // width) * width * product.k
         offsets = tuple((i, j // max(product.k * product.n, 1) * size) for i, j in offsets)
     assert not isinstance(b, np.ndarray)

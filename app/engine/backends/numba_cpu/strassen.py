@@ -94,7 +94,6 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
     array = graph.constant(product.b)
     assert array is not None
     matrix = matmul.matrices(product, array).reshape(product.k, product.n)
-    panels = strassen.pack(matrix, width, block_n, block_k)
     zeros = Constant(np.zeros(block_m * block_n, np.float32))
     sizes = {
         "h": h,
@@ -114,7 +113,7 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
     arguments: tuple[tuple[str, Argument], ...] = (
         (pointer, product.a),
         (pointer, sums),
-        (pointer, Constant(panels, product.b.name or "")),
+        (pointer, Constant(lambda: strassen.pack(matrix, width, block_n, block_k), product.b.name or "")),
         (pointer, y),
         (pointer, zeros),
         (pointer, added.columns or zeros),

@@ -53,12 +53,11 @@ def refusal(m: int) -> Callable[[Group, Known], str | None]:
 
 def _shape_refusal(group: Group) -> str | None:
     weights, bias = graph.input_at(group.anchor, 1), graph.input_at(group.anchor, 2)
-    array = graph.constant(weights)
-    if weights is None or array is None:
+    if weights is None or not graph.is_constant(weights):
         return "the weights change between runs; this one transforms them offline"
     if graph.dtype(weights) != np.float32:
         return f"weights are {graph.dtype(weights)}; this one computes float32"
-    if not np.max(np.abs(array), initial=0) < LARGEST:
+    if not graph.fact(weights, "largest", _largest) < LARGEST:
         return f"weights {weights.name!r} are not all below {LARGEST:.0e}"
     if bias is not None and not graph.is_constant(bias):
         return f"bias {bias.name!r} changes between runs"
@@ -77,14 +76,18 @@ def _shape_refusal(group: Group) -> str | None:
     return None
 
 
+def _largest(array: Array) -> float:
+    return float(np.max(np.abs(array), initial=0))
+
+
 def error(group: Group, m: int) -> float:
     """Relative rms error of tiles of m x m outputs on a layer's weights, for standard normal input.
 
     Measured against float64 on a sample of tiles and output channels.
     """
-    array = graph.constant(graph.input_at(group.anchor, 1))
-    assert array is not None
-    return sampled_error(array, m)
+    weights = group.anchor.inputs[1]
+    assert weights is not None
+    return graph.fact(weights, f"error of winograd f{m}", lambda array: sampled_error(array, m))
 
 
 def _error(m: int) -> Callable[[Group, Known], float]:
@@ -194,7 +197,7 @@ def _lower(m: int) -> Callable[[Group, Known], tuple[KernelCall, ...]]:
         }
         operands: tuple[tuple[str, Argument], ...] = (
             ("float32*", x),
-            ("float32*", Constant(winograd.packed(array, m, lanes), weights.name or "")),
+            ("float32*", Constant(lambda: winograd.packed(array, m, lanes), weights.name or "")),
             ("float32*", group.outputs[0]),
             ("float32*", bias),
             ("float32*", ends.residual),

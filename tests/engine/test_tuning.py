@@ -1,0 +1,95 @@
+"""Timings are measured once, kept for all, and decide what a plan runs."""
+
+import dataclasses
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from app.engine import cost, session, tuning
+from app.engine.load import load
+from app.engine.options import Bindings, Options
+from app.engine.plan import Compilation, Group
+from app.engine.registry import Known
+from app.engine.registry import load as load_registry
+from app.engine.target import Target, host
+from app.kernels.cpu.compiler import Compiler
+from tests.harness import model_of
+
+OPTIONS = Options()
+
+
+TEXT = """<ir_version: 10, opset_import: ["": 21]>
+agraph (float[1, 16, 12, 12] x, float[16, 16, 3, 3] w) => (float[1, 16, 12, 12] y) {
+    c = Conv <pads = [1, 1, 1, 1]> (x, w)
+    y = Relu (c)
+}"""
+
+
+@pytest.fixture(scope="module")
+def compilation(tmp_path_factory: pytest.TempPathFactory) -> Compilation:
+    path = tmp_path_factory.mktemp("model") / "conv.onnx"
+    weights = np.random.default_rng(0).standard_normal((16, 16, 3, 3), np.float32)
+    onnx.save(ir.to_proto(model_of(TEXT, {"w": weights})), path)
+    return session.canonical(load(path), host(), OPTIONS, Bindings(), load_registry())
+
+
+@pytest.fixture
+def fresh(compiler: Compiler, tmp_path: Path) -> Compiler:
+    """The shared compiler with a timings table of its own."""
+    own = Compiler(compiler.cache, processes=1)
+    own.folder = tmp_path
+    return own
+
+
+def conv_of(compilation: Compilation) -> Group:
+    fused = session.planned(compilation, OPTIONS).compilation
+    return next(g for g in fused.plan.groups if g.op == "Conv")
+
+
+def chosen(compilation: Compilation) -> str:
+    plan = session.planned(compilation, OPTIONS).compilation.plan
+    assert plan.implementation is not None
+    return next(c.implementation.name for g, c in plan.implementation.items() if g.op == "Conv")
+
+
+def test_what_is_in_the_table_is_not_measured_again(
+    compilation: Compilation, fresh: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = session.tuned(compilation, OPTIONS, fresh).timings
+    assert first == json.loads((fresh.folder / "timings.json").read_text())
+    assert len({name.split()[0] for name in first}) > 1
+    assert all(seconds > 0 for seconds in first.values())
+
+    monkeypatch.setattr(tuning, "measured", lambda *_: pytest.fail("measured again"))
+    assert session.tuned(compilation, OPTIONS, fresh).timings == first
+
+
+def test_nothing_is_measured_without_autotune_or_for_another_machine(
+    compilation: Compilation, fresh: Compiler
+) -> None:
+    without = dataclasses.replace(OPTIONS, autotune=False)
+    assert session.tuned(compilation, without, fresh) is compilation
+    other: Target = dataclasses.replace(host(), name="another", flops=host().flops * 2)
+    elsewhere = dataclasses.replace(compilation, target=other)
+    assert session.tuned(elsewhere, OPTIONS, fresh) is elsewhere
+    assert not tuning.stored(fresh.folder)
+
+
+def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda i: tuning.store(tmp_path, {f"row {i}": float(i)}), range(40)))
+    assert tuning.stored(tmp_path) == {f"row {i}": float(i) for i in range(40)}
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+@pytest.mark.parametrize("fastest", ["conv.implicit_gemm", "conv.blocked", "conv.winograd_f2"])
+def test_the_choice_follows_the_table(compilation: Compilation, fastest: str) -> None:
+    group, known = conv_of(compilation), Known.of(compilation)
+    names = ("conv.implicit_gemm", "conv.blocked", "conv.winograd_f4", "conv.winograd_f2")
+    table = {cost.key(name, group, known): 1e-6 if name == fastest else 1.0 for name in names}
+    assert chosen(dataclasses.replace(compilation, timings=table)) == fastest

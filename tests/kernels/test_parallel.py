@@ -1,0 +1,53 @@
+"""Helper processes fill the cache; what several processes want is compiled once."""
+
+import io
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.kernels.cpu import parallel
+from app.kernels.cpu.compiler import Compiler, call
+from app.kernels.cpu.parallel import Request, helped
+
+KINDS = ("float32", "float64", "int32", "int64", "uint8", "int16")
+COPIES: list[Request] = [
+    ("app.kernels.cpu.movement:copy", (f"{kind}*", f"{kind}*"), None, False) for kind in KINDS
+]
+
+
+def test_helpers_fill_the_cache_with_working_kernels(tmp_path: Path) -> None:
+    compiler = Compiler(tmp_path, processes=2)
+    with helped(compiler, COPIES):
+        pass  # all of it is the helper's
+    assert compiler.count() == len(COPIES)
+    loaded = Compiler(tmp_path, processes=1)
+    for kind, (kernel, types, static, takes_thread) in zip(KINDS, COPIES):
+        assert loaded.has(kernel, types, static, takes_thread)
+        compiled = loaded.compile(kernel, types, static, takes_thread=takes_thread)
+        assert compiled.keep.cache_hits == 1
+        x = np.arange(9).astype(kind)
+        y = np.zeros_like(x)
+        call(compiled, x.ctypes.data, y.ctypes.data, 0, x.size)
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize(("missing", "processes", "expected"), [(6, 1, 0), (3, 2, 0), (4, 2, 1), (9, 9, 3)])
+def test_helpers_are_started_for_work_that_is_worth_it(
+    missing: int, processes: int, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[Request]] = []
+
+    class Pipe:
+        stdin = property(lambda _self: io.StringIO())
+        wait = kill = lambda _self: None
+
+    monkeypatch.setattr(parallel.subprocess, "Popen", lambda *_a, **_k: Pipe())
+    monkeypatch.setattr(parallel.json, "dump", lambda sent, _pipe: started.append(sent[-1]))
+    requests: list[Request] = [(f"m:{i}", (), None, False) for i in range(missing)]
+    with helped(Compiler(tmp_path, processes=processes), requests):
+        pass
+    assert len(started) == expected
+    assert all(Counter(order) == Counter(requests) for order in started)
+    assert len({order[0] for order in started} | {requests[0]}) == expected + 1  # all begin elsewhere

@@ -32,7 +32,7 @@ class Order:
         """
         needs = dependencies(compilation)
         given = compilation.with_plan(order=_stable(needs))
-        peak = _peak(given)
+        peak = peak_bytes(given)
         steps, sizes = memory_steps(given, needs)
         if peak <= least_peak(steps, sizes):
             return given
@@ -42,9 +42,9 @@ class Order:
         assert given.plan.order is not None
         better = given.with_plan(order=tuple(given.plan.order[i] for i in found))
         # The search knows no offsets and estimates what is shared in place; the plan decides.
-        if lower_bound(build(better).problem) >= peak or _peak(better) >= peak:
+        if lower_bound(build(better).problem) >= peak or peak_bytes(better) >= peak:
             return given
-        note = f"order: peak {peak} byte in graph order, {_peak(better)} byte in the order found"
+        note = f"order: peak {peak} byte in graph order, {peak_bytes(better)} byte in the order found"
         return replace(better, notes=(*better.notes, note))
 
 
@@ -137,5 +137,11 @@ def _stable(needs: dict[Group, frozenset[Group]]) -> tuple[Group, ...]:
     return tuple(order)
 
 
-def _peak(compilation: Compilation) -> int:
+def in_graph_order(compilation: Compilation) -> Compilation:
+    """The compilation in a stable topological order."""
+    return compilation.with_plan(order=_stable(dependencies(compilation)))
+
+
+def peak_bytes(compilation: Compilation) -> int:
+    """The arena that a plan with an order takes."""
     return solve(build(compilation).problem).peak

@@ -1,15 +1,21 @@
 """Choose an implementation for every group: what may run, by predicates; what should, by cost."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from app.engine import cost, graph
 from app.engine.errors import KernelError
 from app.engine.memory.alias import AliasClasses
-from app.engine.memory.storage_graph import outputs_of, view_classes
+from app.engine.memory.problem import live_bytes
+from app.engine.memory.storage_graph import build, outputs_of, view_classes
+from app.engine.passes.order import in_graph_order, peak_bytes
 from app.engine.plan import Choice, Compilation, Decision, Group, View
-from app.engine.registry import Implementation, Known
+from app.engine.registry import Implementation, Known, no_views
+
+GROWTH = 1.1  # of the arena, that parts in place of copies are worth
+ROUNDS = 4  # in which parts are copied after all, before all of them are
 
 
 @dataclass(frozen=True)
@@ -27,20 +33,70 @@ class SelectImplementations:
 
     def __call__(self, compilation: Compilation) -> Compilation:
         """Write the column `implementation`, and a decision per group."""
-        known = Known.of(compilation)
-        views = view_classes(compilation)
-        chosen: dict[Group, Choice] = {}
-        decisions: list[Decision] = []
-        for group in compilation.plan.groups:
-            chosen[group], decision = choose(group, compilation, known, views)
-            decisions.append(decision)
-        return replace(compilation.with_plan(implementation=chosen), decisions=tuple(decisions))
+        found = _selected(compilation, frozenset())
+        joined = _joined(found)
+        if not joined:
+            return found
+        # A buffer of several values lives from the first to the last of them: together they may take more.
+        copying = _selected(compilation, joined, found)
+        least, budget = peak_bytes(in_graph_order(copying)), compilation.options.memory_budget
+        limit = max(least, min(GROWTH * least, budget or math.inf))
+        apart: frozenset[Group] = frozenset()
+        for _ in range(ROUNDS):
+            ordered = in_graph_order(found)
+            if peak_bytes(ordered) <= limit:
+                return found
+            apart |= _alive_at_peak(ordered, joined) or joined
+            found = _selected(compilation, apart, copying)
+            joined = _joined(found)
+        return copying
+
+
+def _selected(
+    compilation: Compilation, apart: frozenset[Group], before: Compilation | None = None
+) -> Compilation:
+    """The compilation with choices; parts of the groups `apart` lie in no whole.
+
+    Of groups that share no memory whatever is chosen, what was chosen `before` is taken.
+    """
+    known = Known.of(compilation)
+    views = view_classes(compilation)
+    chosen: dict[Group, Choice] = {}
+    decisions: list[Decision] = []
+    for i, group in enumerate(compilation.plan.groups):
+        candidates = compilation.registry.candidates(group.op, compilation.target.backends)
+        if before is None or any(row.views is not no_views for row in candidates):
+            chosen[group], decision = choose(group, compilation, known, views, apart=group in apart)
+        else:
+            assert before.plan.implementation is not None
+            chosen[group], decision = before.plan.implementation[group], before.decisions[i]
+        decisions.append(decision)
+    return replace(compilation.with_plan(implementation=chosen), decisions=tuple(decisions))
+
+
+def _joined(compilation: Compilation) -> frozenset[Group]:
+    """Groups whose parts lie in a whole."""
+    return frozenset(g for g, c in (compilation.plan.implementation or {}).items() if _has_parts(c.views))
+
+
+def _has_parts(views: Sequence[View]) -> bool:
+    return any(graph.elements(v.source) != graph.elements(v.view) for v in views)
+
+
+def _alive_at_peak(compilation: Compilation, joined: frozenset[Group]) -> frozenset[Group]:
+    """Of these groups, those that have values in a buffer which lives when most bytes do."""
+    storage = build(compilation)
+    step, _ = max(live_bytes(storage.problem), key=lambda at: at[1])
+    alive = {
+        v for s in storage.storages if s.space == "arena" and s.first <= step <= s.last for v in s.values
+    }
+    return frozenset(g for g in joined if not alive.isdisjoint((*g.inputs, *g.outputs)))
 
 
 def choose(
-    group: Group, compilation: Compilation, known: Known, views: AliasClasses
+    group: Group, compilation: Compilation, known: Known, views: AliasClasses, *, apart: bool = False
 ) -> tuple[Choice, Decision]:
-    """The choice for one group and why.
+    """The choice for one group and why; `apart` forbids views of a part of a value.
 
     Raises:
         KernelError: no implementation applies, which the partition should have excluded.
@@ -58,6 +114,8 @@ def choose(
             granted[row], copied[row] = views.granted(row.views(group, known), outputs_of(group))
             if copied[row] and not (row.partial and granted[row]):
                 reason = next(iter(copied[row].values()))
+            elif apart and _has_parts(granted[row]):
+                reason = f"in one buffer the parts would take over {GROWTH:g} times the arena"
         refused[row.name] = reason
     accepted = [row for row in candidates if refused[row.name] is None and row.backend == backend]
     known = replace(known, granted=frozenset(v for shared in granted.values() for v in shared))

@@ -149,7 +149,7 @@ def test_parts_are_copied_where_a_common_buffer_would_need_a_larger_arena(
     body = """(float[33,32] y) {
         a = Exp(x)  m = Reshape(a, square)  early = ReduceMean(m, axis)
         t = MatMul(m, w)  u = MatMul(t, w)  r = ReduceMean(u, axis)  late = MatMul(column, r)
-        joined = Concat<axis = 0>(early, late)  y = Sigmoid(joined)
+        joined = Concat<axis = 0>(early, late)  y = MatMul(joined, w)
     }"""
     constants = {"w": np.eye(32, dtype=np.float32), "column": np.ones((32, 1), np.float32)}
     numbers = {"axis": np.array([0]), "square": np.array([32, 32])}

@@ -5,7 +5,7 @@ memory of any operand that is read at the same place, and every loop still vecto
 would not if a run-time check found the output's memory among the operands.
 """
 
-from app.kernels.cpu.expressions import HALVES, Recipe, lines, prelude
+from app.kernels.cpu.expressions import HALVES, Recipe, kept, lines, prelude
 from app.kernels.cpu.tiles import CLAMP, RESIDUAL, ROW_BIAS
 
 # How an operand advances along a run: with the output, or not at all.
@@ -146,6 +146,54 @@ def lanes_run_library(dtype: str, lanes: int, recipe: Recipe, operands: tuple[tu
         fixed="\n".join(fixed),
         chunk=CHUNK,
         body="\n".join(f"            {line}" for line in body),
+    )
+
+
+_CONVERTED_RUN = """\
+{prelude}
+from numba import types
+
+from app.kernels.cpu.access import read, write
+from app.kernels.cpu.linking import shared
+
+N = types.int64
+
+
+@shared(types.void(types.CPointer(types.{dtype}), types.CPointer(types.{stored}), N{types}))
+def run(v, y, n{operands}):
+    # y[j] = f(v[j], ...), j < n.
+{fixed}
+    for j in range(n):
+{body}
+"""
+
+
+def converted_run_library(
+    dtype: str, result: str, recipe: Recipe, operands: tuple[tuple[str, str], ...]
+) -> str:
+    """Defines `run(v, y, n, *operands)`: a recipe whose result may be of another type than its input 0.
+
+    Args:
+        dtype: of v, input 0.
+        result: dtype of y, which may be an operand that is read ALONG but not v.
+        recipe: not empty.
+        operands: (ALONG or FIXED, dtype) of its other inputs, as addresses where the run begins.
+    """
+    fixed, names = [], ["read(v, j)"]
+    for i, (advance, _) in enumerate(operands):
+        names.append(f"read(o{i}, j)" if advance == ALONG else f"w{i}")
+        if advance == FIXED:
+            fixed.append(f"    w{i} = o{i}[0]")
+    text = lines(recipe, names, (dtype, *(kind for _, kind in operands)))
+    value = kept(result, f"v{len(names) + len(recipe) - 1}")
+    return _CONVERTED_RUN.format(
+        prelude=prelude(),
+        dtype=dtype,
+        stored=_bytes(result),
+        types="".join(f", types.CPointer(types.{_bytes(kind)})" for _, kind in operands),
+        operands="".join(f", o{i}" for i in range(len(operands))),
+        fixed="\n".join(fixed),
+        body="\n".join(f"        {line}" for line in (*text, f"write(y, j, {value})")),
     )
 
 

@@ -7,6 +7,10 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
+# The type of two int16 in one int32, low half first. A step of a reduction over pairs multiplies two of
+# them at once and adds both products to an int32, exactly modulo 2 ** 32.
+PAIRS = "int16x2"
+
 # What a tile does with its sums before it stores them, in this order.
 ACCUMULATE, SCALE, ROW_BIAS, COLUMN_BIAS, RESIDUAL, CLAMP = 1, 2, 4, 8, 16, 32
 ALPHA, BETA, LOW, HIGH = 0, 1, 2, 3  # places in the scalars of a tile
@@ -19,11 +23,18 @@ SHAPES: Shapes = {4: (6, 4, 2, 2), 8: (6, 4, 2, 2), 16: (8, 4, 3, 4)}
 # The same for row-major products: 4 x 3 takes 7 loads a step where 6 x 2 takes 8, and cuts into 64,
 # 128 or 196 rows evenly.
 WIDE: Shapes = {4: (4, 2, 3, 2), 8: (4, 2, 3, 2), 16: (8, 4, 3, 4)}
+# The same for PAIRS, whose products take a register before they are added: 6 x 2 is all that 16 hold.
+PAIRED: Shapes = {4: (6, 4, 2, 1), 8: (6, 4, 2, 1), 16: (8, 4, 3, 2)}
 
 
 def lanes_of(dtype: str, lanes: int) -> int:
     """Elements of a type in a register that holds `lanes` float32."""
-    return max(lanes * 4 // np.dtype(dtype).itemsize, 1)
+    return max(lanes * 4 // np.dtype(element(dtype)).itemsize, 1)
+
+
+def element(dtype: str) -> str:
+    """The type of an element in memory, as NumPy and numba name it."""
+    return "int32" if dtype == PAIRS else dtype
 
 
 def row_groups(rows: int, block: int, lanes: int, shapes: Shapes = SHAPES) -> list[tuple[int, int]]:
@@ -63,6 +74,15 @@ def pack_columns(b: Array, width: int) -> Array:
     wide = np.zeros((*batch, k, panels * width), b.dtype)
     wide[..., :n] = b
     return np.ascontiguousarray(np.moveaxis(wide.reshape(*batch, k, panels, width), -2, -3))
+
+
+def pack_pairs(b: Array) -> Array:
+    """[..., k, n] of int16 range to PAIRS [..., ceil(k / 2), n]: neighbours along k, a zero after an odd one."""
+    *batch, k, n = b.shape
+    whole = np.zeros((*batch, k + k % 2, n), np.int16)
+    whole[..., :k, :] = b
+    pairs = np.moveaxis(whole.reshape(*batch, -1, 2, n), -2, -1)
+    return np.ascontiguousarray(pairs).view(np.int32)[..., 0]
 
 
 def block_groups(blocks: int, wide: int) -> list[tuple[int, int]]:

@@ -1,64 +1,62 @@
-"""Rows of integer products: zero points are subtracted first, then 32-bit products are taken."""
+"""Rows of integer products: exact sums of 8-bit numbers less their zero points, and what follows them.
+
+Activations are widened to pairs of int16 by a call of their own, constants offline; the sums
+become what the group stores (a recipe: scale, bias, limit, quantize) while they are in cache.
+"""
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from app.engine import graph
-from app.engine.backends.numba_cpu import conv, matmul, windows
-from app.engine.backends.numba_cpu.epilogues import Epilogue
-from app.engine.backends.numba_cpu.operands import unsuited
+from app.engine.backends.numba_cpu import blocking, epilogues, matmul, windows
+from app.engine.backends.numba_cpu.recipes import recipe_of
 from app.engine.cost import flops, roofline
 from app.engine.plan import Argument, Constant, Group, KernelCall, Workspace
 from app.engine.registry import Implementation, Known
-from app.kernels.cpu.tiles import ROW_BIAS
+from app.kernels.cpu import tiles
+from app.kernels.cpu.expressions import Recipe, stored
+from app.kernels.cpu.integer_products import CONV_PLACES, CONV_SIZES, MATMUL_PLACES, MATMUL_SIZES
+from app.kernels.cpu.tiles import PAIRED, PAIRS
 
 Array = np.ndarray[Any, Any]
 
 BYTES = ("int8", "uint8")
-INT32 = np.dtype(np.int32)
+DEPTH = 256  # pairs: 16 columns of so many steps stay in the first cache
+COLUMNS = 256  # pixels of a block, whose sums stay there too
+ROWS = 24  # of sums that are finished at once
+MATMUL_ROWS = 96
+MATMUL_PANELS = 8
 
 
-def _zero(value: ir.Value | None, like: ir.Value) -> Argument:
-    """A zero point as an operand; one that is left out is zero."""
-    if value is not None:
-        return value
-    kind = graph.dtype(like)
-    assert kind is not None
-    return Constant(np.zeros(1, kind))
+@dataclass(frozen=True, slots=True, eq=False)
+class _Operand:
+    """What a recipe reads besides the sums, and at which place."""
+
+    argument: Argument
+    dtype: str
+    place: str
 
 
-def _single(value: ir.Value | None) -> str | None:
-    if value is not None and graph.elements(value) != 1:
-        return f"zero point {value.name!r} has {graph.elements(value)} elements; this one takes one"
-    return None
+@dataclass(frozen=True, slots=True, eq=False)
+class _Finish:
+    """How sums become the output: a recipe on input 0, or nothing where they are the output."""
 
+    recipe: Recipe
+    operands: tuple[_Operand, ...]
+    result: str
 
-def _widened(x: ir.Value, zero: ir.Value | None) -> tuple[KernelCall, Workspace]:
-    """An operand minus its zero point as int32, in scratch memory of the step."""
-    kind = graph.dtype(x)
-    assert kind is not None
-    wide = Workspace(max(graph.elements(x), 1) * 4)
-    types = (f"{kind.name}*", f"{kind.name}*", "int32*")
-    return (
-        KernelCall("app.kernels.cpu.zero_points:widen", types, (x, _zero(zero, x), wide), graph.elements(x)),
-        wide,
-    )
+    @property
+    def static(self) -> tuple[Recipe, tuple[tuple[str, str], ...], str]:
+        return self.recipe, tuple((o.place, o.dtype) for o in self.operands), self.result
 
-
-def _shifted(value: ir.Value, zero: ir.Value | None, axis: int) -> Array:
-    """A constant minus its zero point, which may be one per position along an axis."""
-    array, offset = graph.constant(value), graph.constant(zero)
-    assert array is not None
-    if offset is None:
-        return array.astype(np.int32)
-    shape = [1] * array.ndim
-    if offset.size > 1:
-        shape[axis] = offset.size
-    return array.astype(np.int32) - offset.astype(np.int32).reshape(shape)
+    @property
+    def arguments(self) -> tuple[tuple[str, Argument], ...]:
+        return tuple((f"{stored(o.dtype)}*", o.argument) for o in self.operands)
 
 
 class _Inputs:
@@ -68,136 +66,313 @@ class _Inputs:
         self.linear = node.op_type.startswith("QLinear")
         places = range(8) if self.linear else (0, None, 2, 1, None, 3, None, None)
         found = [None if i is None else graph.input_at(node, i) for i in places]
-        self.a, self.a_scale, self.a_zero, self.b, self.b_scale, self.b_zero, *last = found
-        self.y_scale, self.y_zero = last
+        a, self.a_scale, self.a_zero, b, self.b_scale, self.b_zero, self.y_scale, self.y_zero = found
+        assert a is not None
+        assert b is not None
+        self.a, self.b = a, b
         self.bias = graph.input_at(node, 8) if node.op_type == "QLinearConv" else None
-
-    @property
-    def scales(self) -> tuple[ir.Value | None, ...]:
-        return self.a_scale, self.b_scale, self.y_scale
 
 
 def _unless(group: Group, _known: Known) -> str | None:
-    reason = unsuited(group)
-    if reason is not None:
-        return reason
+    for value in (*group.inputs, *group.outputs):
+        if graph.is_dynamic(value):
+            return f"value {value.name!r} has no static shape"
     node, of = group.anchor, _Inputs(group.anchor)
-    assert of.a is not None
-    assert of.b is not None
-    for value in (of.a, of.b, *(group.outputs if of.linear else ())):
+    is_conv = "Conv" in node.op_type
+    for value in (of.a, of.b):
         kind = graph.dtype(value)
         if kind is None or kind.name not in BYTES:
             return f"value {value.name!r} is {kind}; this one takes {', '.join(BYTES)}"
-    is_conv = "Conv" in node.op_type
-    rank = len(graph.static_shape(group.outputs[0])) - 2
+    rank = len(graph.static_shape(node.outputs[0])) - 2
     if is_conv and not 1 <= rank <= 3:
         return f"{rank} spatial axes; this one has 1 to 3"
     fixed = [of.b, of.b_zero] if is_conv else []
-    if of.b_zero is not None and graph.elements(of.b_zero) > 1:
-        if len(graph.static_shape(of.b_zero)) > 1:
-            return f"zero point {of.b_zero.name!r} has more than one axis"
-        fixed = [of.b, of.b_zero]
+    if of.b_zero is not None and len(graph.static_shape(of.b_zero)) > 1:
+        return f"zero point {of.b_zero.name!r} has more than one axis"
     if of.linear:
-        fixed += [*of.scales, of.bias]
-        many = next((v for v in (of.a_scale, of.y_scale) if v is not None and graph.elements(v) > 1), None)
-        if many is not None:
-            return f"scale {many.name!r} has {graph.elements(many)} elements; this one takes one"
+        fixed += [of.a_scale, of.b_scale, of.y_scale, of.y_zero, of.bias]
+        if len(group.nodes) > 1:
+            return f"{group.op} takes no epilogue, the group has {len(group.nodes)} nodes"
     changing = next((v for v in fixed if v is not None and not graph.is_constant(v)), None)
     if changing is not None:
         return f"{changing.name!r} changes between runs; this one prepares it offline"
-    return _single(of.a_zero) or _single(of.y_zero)
+    for value in (of.a_zero, of.a_scale, of.y_scale, of.y_zero):
+        if value is not None and graph.elements(value) != 1:
+            return f"{value.name!r} has {graph.elements(value)} elements; this one takes one"
+    finish = _finish(group)
+    return finish if isinstance(finish, str) else None
 
 
-def _matmul(group: Group, y: Argument, known: Known) -> tuple[KernelCall, ...]:
-    """Sums of a matrix product into y."""
-    of = _Inputs(group.anchor)
-    assert of.a is not None
-    assert of.b is not None
-    product = matmul.product_of(of.a, of.b)
-    first, a = _widened(of.a, of.a_zero)
-    if graph.is_constant(of.b) and (of.b_zero is None or graph.is_constant(of.b_zero)):
-        b = _shifted(of.b, of.b_zero, -1)
-        return first, matmul.product_call(product, INT32, a, b, y, known)
-    second, wide = _widened(of.b, of.b_zero)
-    return first, second, matmul.product_call(product, INT32, a, wide, y, known)
+def _finish(group: Group) -> _Finish | str:
+    """What becomes of the sums, or why it cannot be computed here."""
+    (sums,) = group.anchor.outputs
+    if group.op.startswith("QLinear"):
+        return _requantized(group)
+    if not group.epilogue:
+        return _Finish((), (), "int32")
+    if len(group.outputs) > 1:
+        return f"{len(group.outputs)} values leave the group; this one stores one"
+    (y,) = group.outputs
+    if y is not group.nodes[-1].outputs[0]:
+        return f"{y.name!r} is not what the last node makes"
+    shape = graph.static_shape(sums)
+    if graph.shape(y) != shape:
+        return f"the result is {graph.shape(y)}, the sums {shape}"
+    formula = recipe_of(group.epilogue, group.outputs, first=(sums,))
+    if isinstance(formula, str):
+        return formula
+    is_conv = "Conv" in group.op
+    places = CONV_PLACES if is_conv else MATMUL_PLACES
+    operands = []
+    for operand in formula.operands[1:]:
+        place = epilogues.place(operand.shape, shape, 1 if is_conv else -1)
+        if place not in places:
+            return f"operand {operand.value.name!r} of shape {operand.shape} varies along other axes"
+        operands.append(_Operand(operand.value, str(graph.dtype(operand.value)), place))
+    return _Finish(formula.recipe, tuple(operands), formula.results[0][1])
 
 
-def _conv(group: Group, y: Argument, known: Known) -> tuple[KernelCall, ...]:
-    """Sums of a convolution into y."""
-    of = _Inputs(group.anchor)
-    assert of.a is not None
-    assert of.b is not None
-    window = windows.of_conv(group.anchor, of.b)
-    first, x = _widened(of.a, of.a_zero)
-    weights = _shifted(of.b, of.b_zero, 0).reshape(window.groups, window.outputs, window.depth)
-    nothing, scalars = Constant(np.zeros(1, INT32)), Constant(Epilogue().scalars(INT32))
-    ends = conv.Ends(of.bias or nothing, nothing, scalars, ROW_BIAS * (of.bias is not None), Epilogue())
-    part = conv.Part(window.flat(), weights, of.b.name or "")
-    return first, conv.product_call(part, INT32, x, y, ends, known)
-
-
-def _requantized(group: Group, sums: Workspace) -> KernelCall:
+def _requantized(group: Group) -> _Finish:
     """The sums as 8-bit numbers of the output's scale."""
     of = _Inputs(group.anchor)
-    (y,) = group.outputs
-    kind, shape = graph.dtype(y), graph.static_shape(y)
+    kind = graph.dtype(group.outputs[0])
     assert kind is not None
-    a_scale, b_scale, y_scale = (graph.constant(v) for v in of.scales)
-    assert a_scale is not None
-    assert b_scale is not None
-    assert y_scale is not None
-    factors = (a_scale.reshape(-1) * b_scale.reshape(-1) / y_scale.reshape(-1)).astype(np.float32)
-    inner = math.prod(shape[2:]) if group.op == "QLinearConv" else 1
-    columns = shape[-1] if shape else 1
+    a, b, y = (graph.constant(v) for v in (of.a_scale, of.b_scale, of.y_scale))
+    assert a is not None
+    assert b is not None
+    assert y is not None
+    factors = a.reshape(-1).astype(np.float64) * b.reshape(-1) / y.reshape(-1)
+    zero = graph.constant(of.y_zero)
+    origin = np.zeros(1, np.float32) if zero is None else zero.reshape(1).astype(np.float32)
     limits = np.iinfo(kind)
+    operands = [
+        _Operand(Constant(factors.astype(np.float32)), "float32", "channel" if b.size > 1 else "scalar"),
+        _Operand(Constant(origin), "float32", "scalar"),
+    ]
+    recipe: list[Any] = []
+    count = 3 + (of.bias is not None)
+    if of.bias is not None:
+        operands.append(_Operand(of.bias, "int32", "channel"))
+        recipe.append(("Add", (0, 3), ()))
+    first = count if recipe else 0
+    n = count + len(recipe)
+    recipe += [
+        ("Cast", (first,), ("float32",)),
+        ("Mul", (n, 1), ()),
+        ("Round", (n + 1,), ()),
+        ("Add", (n + 2, 2), ()),
+        ("Saturate", (n + 3,), (float(limits.min), float(limits.max), kind.name)),
+    ]
+    return _Finish(tuple(recipe), tuple(operands), kind.name)
+
+
+def _zero(value: ir.Value | None, like: ir.Value) -> Argument:
+    """A zero point as an operand; one that is left out is zero."""
+    return Constant(np.zeros(1, graph.dtype(like))) if value is None else value
+
+
+def _shifted(value: ir.Value, zero: ir.Value | None, axis: int) -> Array:
+    """A constant minus its zero point, which may be one per position along an axis."""
+    array, offset = graph.constant(value), graph.constant(zero)
+    assert array is not None
+    if offset is None:
+        return array.astype(np.int16)
+    shape = [1] * array.ndim
+    if offset.size > 1:
+        shape[axis] = offset.size
+    return array.astype(np.int16) - offset.astype(np.int16).reshape(shape)
+
+
+def _lower_matmul(group: Group, known: Known) -> tuple[KernelCall, ...]:
+    (y,) = group.outputs
+    if graph.elements(y) == 0:
+        return ()
+    of, finish = _Inputs(group.anchor), _finish(group)
+    assert not isinstance(finish, str)
+    product = matmul.product_of(of.a, of.b)
+    lanes = known.target.vector_lanes
+    width = tiles.columns_of(PAIRS, lanes, PAIRED)
+    m, n, k = product.m, product.n, -(-product.k // 2)
+    rows = graph.elements(of.a) // max(product.k, 1)
+    a = Workspace(max(rows * k, 1) * 4)
+    kind = graph.dtype(of.a)
+    assert kind is not None
     pointer = f"{kind.name}*"
-    arguments: tuple[tuple[str, Argument], ...] = (
-        ("int32*", sums),
-        ("float32*", Constant(factors)),
-        (pointer, _zero(of.y_zero, y)),
-        (pointer, y),
-        *(("int64", n) for n in (columns, factors.size, inner, int(limits.min), int(limits.max))),
+    widen = KernelCall(
+        "app.kernels.cpu.pairs:widen_rows",
+        (pointer, pointer, "int16*", "int64"),
+        (of.a, _zero(of.a_zero, of.a), a, product.k),
+        rows,
     )
-    return KernelCall(
-        "app.kernels.cpu.zero_points:requantize",
-        tuple(t for t, _ in arguments),
-        tuple(a for _, a in arguments),
-        graph.elements(y) // max(columns, 1),
+    calls, b = _columns(of, product, width)
+
+    size = -(-n // width) * width * k
+    offsets = [(i // max(product.k, 1) * k, j // max(product.k * n, 1) * size) for i, j in product.offsets]
+    block_m = blocking.balanced(m, MATMUL_ROWS, PAIRED[lanes][0])
+    block_n = blocking.balanced(n, MATMUL_PANELS * width, width)
+    while block_n > width and len(offsets) * -(-m // block_m) * -(-n // block_n) < 4 * known.threads:
+        block_n -= width
+    block_k = max(k, 1) if m <= PAIRED[lanes][0] else blocking.balanced(k, DEPTH, 1)
+    sums = block_m * block_n if k > block_k or finish.recipe else 0
+    spare = tiles.spare(PAIRS, lanes, PAIRED)
+    numbers = (m, n, k, block_m, block_n, block_k, sums, sums + spare)
+    operands: tuple[tuple[str, Argument], ...] = (
+        ("int32*", a),
+        ("int32*", b),
+        (f"{stored(finish.result)}*", y),
+        ("int64*", Constant(np.array(offsets, np.int64))),
+        ("int64*", _table(MATMUL_SIZES, numbers)),
+        ("int32*", Workspace((sums + spare) * 4, per_thread=True)),
+        *finish.arguments,
+    )
+    call = KernelCall(
+        "app.kernels.cpu.integer_products:emit_matmul",
+        tuple(t for t, _ in operands),
+        tuple(x for _, x in operands),
+        len(offsets) * -(-m // block_m) * -(-n // block_n),
+        static=(lanes, *finish.static),
+        takes_thread=True,
+    )
+    return widen, *calls, call
+
+
+def _columns(of: _Inputs, product: matmul.Product, width: int) -> tuple[tuple[KernelCall, ...], Argument]:
+    """The second operand as panels of columns, and the call that packs one that changes between runs."""
+    fixed = graph.is_constant(of.b) and (of.b_zero is None or graph.is_constant(of.b_zero))
+    if fixed:
+        shifted = _shifted(of.b, of.b_zero, -1)
+        pairs = tiles.pack_pairs(matmul.matrices(product, shifted))
+        return (), Constant(tiles.pack_columns(pairs, width), of.b.name or "")
+    kind = graph.dtype(of.b)
+    assert kind is not None
+    batches = max(graph.elements(of.b) // max(product.k * product.n, 1), 1)
+    panels = batches * -(-product.n // width)
+    y = Workspace(max(panels * width * -(-product.k // 2), 1) * 4)
+    many = of.b_zero is not None and graph.elements(of.b_zero) > 1
+    pointer = f"{kind.name}*"
+    call = KernelCall(
+        "app.kernels.cpu.pairs:widen_panels",
+        (pointer, pointer, "int64", "int16*", "int64", "int64", "int64"),
+        (of.b, _zero(of.b_zero, of.b), int(many), y, product.k, product.n, width),
+        panels,
+    )
+    return (call,), y
+
+
+def _table(names: tuple[str, ...], numbers: tuple[int, ...]) -> Constant:
+    assert len(names) == len(numbers)
+    return Constant(np.array(numbers, np.int64))
+
+
+def _lower_conv(group: Group, known: Known) -> tuple[KernelCall, ...]:
+    (y,) = group.outputs
+    if graph.elements(y) == 0:
+        return ()
+    of, finish = _Inputs(group.anchor), _finish(group)
+    assert not isinstance(finish, str)
+    window = windows.of_conv(group.anchor, of.b).flat()
+    lanes = known.target.vector_lanes
+    width = tiles.columns_of(PAIRS, lanes, PAIRED)
+    before = [max(-min(o), 0) for o in window.offsets]
+    whole = [
+        p + max(s, (n - 1) * t + max(o) + 1)
+        for p, s, n, t, o in zip(before, window.size, window.out, window.stride, window.offsets)
+    ]
+    pairs = -(-window.channels // 2)
+    plane = blocking.panel_row(math.prod(whole), 4)
+    planes = window.batch * window.groups * pairs
+    x = Workspace((planes * plane + 4 * width) * 4)  # a ragged tile reads beyond the last plane
+    kind = graph.dtype(of.a)
+    assert kind is not None
+    pointer = f"{kind.name}*"
+    geometry = (window.channels, *window.size, *whole, *before, plane)
+    widen = KernelCall(
+        "app.kernels.cpu.pairs:widen_planes",
+        (pointer, pointer, "int16*", "int64*"),
+        (of.a, _zero(of.a_zero, of.a), x, Constant(np.array(geometry, np.int64))),
+        planes,
     )
 
+    layer, line = whole[1] * whole[2], whole[2]
+    taps = [
+        (o + p) * layer + (q + r) * line + s + t
+        for o, p, q, r, s, t in (
+            (a, before[0], b, before[1], c, before[2])
+            for a in window.offsets[0]
+            for b in window.offsets[1]
+            for c in window.offsets[2]
+        )
+    ]
+    depth = pairs * window.taps
+    gathers = len(taps) > 1 or window.stride != (1, 1, 1) or tuple(whole) != window.out
+    block_n = blocking.balanced(window.pixels, COLUMNS, width)
+    block_k = blocking.balanced(depth, DEPTH, 1)
+    block_m = blocking.balanced(window.outputs, ROWS, PAIRED[lanes][0])
+    units = window.batch * window.groups * -(-window.pixels // block_n)
+    part = window.outputs
+    if units < 4 * known.threads and known.threads > 1:
+        part = blocking.balanced(window.outputs, -(-window.outputs // known.threads), block_m)
+    sums_row = blocking.panel_row(block_n, 4)
+    sums = sums_row * (part + block_m if depth > block_k else block_m)
+    spare = tiles.spare(PAIRS, lanes, PAIRED)
+    panel_row = blocking.panel_row(block_n, 4)
+    work = sums + spare + gathers * (block_k + 1) * panel_row
+    numbers = (
+        gathers, pairs, plane, layer, line, *window.out[1:], *window.stride, len(taps), window.groups,
+        window.outputs, window.pixels, block_m, part, block_n, block_k, panel_row, sums_row, sums, spare,
+        work,
+    )  # fmt: skip
+    operands: tuple[tuple[str, Argument], ...] = (
+        ("int32*", x),
+        ("int32*", _panels(of, window, part, block_m, lanes)),
+        (f"{stored(finish.result)}*", y),
+        ("int64*", Constant(np.array(taps, np.int64))),
+        ("int64*", _table(CONV_SIZES, numbers)),
+        ("int32*", Workspace(work * 4, per_thread=True)),
+        *finish.arguments,
+    )
+    call = KernelCall(
+        "app.kernels.cpu.integer_products:emit_conv",
+        tuple(t for t, _ in operands),
+        tuple(a for _, a in operands),
+        units * -(-window.outputs // part),
+        static=(lanes, *finish.static),
+        takes_thread=True,
+    )
+    return widen, call
 
-Sums = Callable[[Group, Argument, Known], tuple[KernelCall, ...]]
 
-
-def _lower(sums: Sums) -> Callable[[Group, Known], tuple[KernelCall, ...]]:
-    def lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
-        (y,) = group.outputs
-        if graph.elements(y) == 0:
-            return ()
-        if not _Inputs(group.anchor).linear:
-            return sums(group, y, known)
-        wide = Workspace(graph.elements(y) * 4)
-        return *sums(group, wide, known), _requantized(group, wide)
-
-    return lower
+def _panels(of: _Inputs, window: windows.Window, part: int, block: int, lanes: int) -> Constant:
+    """The weights as tiles read them: [pairs of channels * taps][rows] for every group of rows."""
+    shifted = _shifted(of.b, of.b_zero, 0).reshape(window.groups * window.outputs, window.channels, -1)
+    pairs = tiles.pack_pairs(np.moveaxis(shifted, 0, -1).transpose(1, 0, 2))  # [taps, pairs, outputs]
+    rows = pairs.transpose(2, 1, 0).reshape(window.groups, window.outputs, -1)
+    panels = [
+        tiles.pack_rows(matrix[first : first + part], block, lanes)
+        for matrix in rows
+        for first in range(0, window.outputs, part)
+    ]
+    return Constant(np.concatenate(panels), of.b.name or "")
 
 
 def _cost(group: Group, known: Known) -> float:
     return roofline(
         known.target,
-        flops=flops(group),
-        nbytes=4 * sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
-        efficiency=0.3,
+        flops=flops(group) / 2,
+        nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
+        efficiency=0.7,
         threads=known.threads,
     )
 
 
+Lower = Callable[[Group, Known], tuple[KernelCall, ...]]
+
 IMPLEMENTATIONS = tuple(
-    Implementation(f"{name}.int32", op, "numba-cpu", _unless, _lower(sums), _cost)
-    for name, op, sums in (
-        ("matmul_integer", "MatMulInteger", _matmul),
-        ("qlinear_matmul", "QLinearMatMul", _matmul),
-        ("conv_integer", "ConvInteger", _conv),
-        ("qlinear_conv", "QLinearConv", _conv),
+    Implementation(name, op, "numba-cpu", _unless, lower, _cost)
+    for name, op, lower in (
+        ("matmul_integer.pairs", "MatMulInteger", _lower_matmul),
+        ("qlinear_matmul.pairs", "QLinearMatMul", _lower_matmul),
+        ("conv_integer.pairs", "ConvInteger", _lower_conv),
+        ("qlinear_conv.pairs", "QLinearConv", _lower_conv),
     )
 )

@@ -20,6 +20,8 @@ from app.engine.plan import Argument, Constant, Group, KernelCall, Workspace
 from app.engine.registry import Implementation, Known
 from app.kernels.cpu import tiles
 from app.kernels.cpu.expressions import Recipe, stored
+from app.kernels.cpu.integer_depthwise import ROWS as ROWS_APART
+from app.kernels.cpu.integer_depthwise import SIZES as DEPTHWISE_SIZES
 from app.kernels.cpu.integer_products import CONV_PLACES, CONV_SIZES, MATMUL_PLACES, MATMUL_SIZES
 from app.kernels.cpu.tiles import PAIRED, PAIRS
 
@@ -29,6 +31,7 @@ BYTES = ("int8", "uint8")
 DEPTH = 256  # pairs: 16 columns of so many steps stay in the first cache
 COLUMNS = 256  # pixels of a block, whose sums stay there too
 ROWS = 24  # of sums that are finished at once
+SUMS = 4096  # of a channel that are finished at once
 MATMUL_ROWS = 96
 MATMUL_PANELS = 8
 
@@ -342,6 +345,74 @@ def _lower_conv(group: Group, known: Known) -> tuple[KernelCall, ...]:
     return widen, call
 
 
+def _single_channels(group: Group, known: Known) -> str | None:
+    """Why a convolution is none of one channel to one, along two axes at most."""
+    reason = _unless(group, known)
+    if reason is not None:
+        return reason
+    window = windows.of_conv(group.anchor, _Inputs(group.anchor).b)
+    if (window.channels, window.outputs) != (1, 1):
+        return f"{window.channels} channels to {window.outputs} in a group; this one takes 1 to 1"
+    if (window.size[0], window.out[0], window.offsets[0]) != (1, 1, (0,)):
+        return "three spatial axes; this one has two"
+    return None
+
+
+def _lower_depthwise(group: Group, known: Known) -> tuple[KernelCall, ...]:
+    (y,) = group.outputs
+    if graph.elements(y) == 0:
+        return ()
+    of, finish = _Inputs(group.anchor), _finish(group)
+    assert not isinstance(finish, str)
+    window = windows.of_conv(group.anchor, of.b)
+    lanes = known.target.vector_lanes
+    (_, h, w), (_, rows, columns), (_, stride_h, stride_w) = window.size, window.out, window.stride
+    down, across = window.offsets[1:]
+    top, left = max(-min(down), 0), max(-min(across), 0)
+    distance = down[1] - down[0] if len(down) > 1 else 1
+    # Tiles read whole: rows and columns beyond the last.
+    lines = (rows - 1) * stride_h + max(down) + top + 1
+    phase = -(-columns // lanes) * lanes + (max(across) + left) // stride_w + 1
+    line = phase * stride_w
+    offsets = [
+        (r + top) * line + (c + left) % stride_w * phase + (c + left) // stride_w
+        for r in down[::2]
+        for c in across
+    ]
+    shifted = _shifted(of.b, of.b_zero, 0).reshape(-1, len(down), len(across))
+    weights = tiles.pack_pairs(shifted).reshape(window.groups, -1)
+    block = max(min(SUMS // max(columns, 1), rows) // ROWS_APART * ROWS_APART, min(ROWS_APART, rows))
+    plane = (lines + ROWS_APART * stride_h + distance) * line
+    sums = block * columns + lanes
+    numbers = (
+        window.groups, h, w, top, left, lines, phase, distance, stride_h, stride_w, rows, columns,
+        len(offsets), block, plane, plane + sums, w,
+    )  # fmt: skip
+    kind = graph.dtype(of.a)
+    assert kind is not None
+    pointer = f"{kind.name}*"
+    operands: tuple[tuple[str, Argument], ...] = (
+        (pointer, of.a),
+        (pointer, _zero(of.a_zero, of.a)),
+        ("int32*", Constant(weights, of.b.name or "")),
+        (f"{stored(finish.result)}*", y),
+        ("int64*", Constant(np.array(offsets, np.int64))),
+        ("int64*", _table(DEPTHWISE_SIZES, numbers)),
+        (pointer, Workspace(max(w, 1), per_thread=True)),
+        ("int32*", Workspace((plane + sums) * 4, per_thread=True)),
+        *finish.arguments,
+    )
+    call = KernelCall(
+        "app.kernels.cpu.integer_depthwise:emit",
+        tuple(t for t, _ in operands),
+        tuple(a for _, a in operands),
+        window.batch * window.groups,
+        static=(kind.name, lanes, *finish.static),
+        takes_thread=True,
+    )
+    return (call,)
+
+
 def _panels(of: _Inputs, window: windows.Window, part: int, block: int, lanes: int) -> Constant:
     """The weights as tiles read them: [pairs of channels * taps][rows] for every group of rows."""
     shifted = _shifted(of.b, of.b_zero, 0).reshape(window.groups * window.outputs, window.channels, -1)
@@ -355,10 +426,27 @@ def _panels(of: _Inputs, window: windows.Window, part: int, block: int, lanes: i
     return Constant(np.concatenate(panels), of.b.name or "")
 
 
+def _depthwise_cost(group: Group, known: Known) -> float:
+    """Bound by loads: one for every two taps."""
+    work = sum(graph.elements(v) for v in group.anchor.outputs) * graph.elements(_Inputs(group.anchor).b)
+    per_channel = work / max(graph.static_shape(group.anchor.outputs[0])[1], 1)
+    nbytes = sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs))
+    return roofline(
+        known.target, flops=2 * per_channel, nbytes=4 * nbytes, efficiency=0.4, threads=known.threads
+    )
+
+
 def _cost(group: Group, known: Known) -> float:
+    """Of the tiles as they are computed, whole; what is stored counts as some steps more."""
+    wasted = 1.0
+    if "Conv" in group.op:
+        window = windows.of_conv(group.anchor, _Inputs(group.anchor).b)
+        rows = -(-window.outputs // 4) * 4 / max(window.outputs, 1)
+        pairs = -(-window.channels // 2) * 2 / max(window.channels, 1)
+        wasted = rows * pairs * (1 + 16 / max(window.depth, 1)) * (1 + 8 / max(window.outputs, 1))
     return roofline(
         known.target,
-        flops=flops(group) / 2,
+        flops=flops(group) * wasted / 2,
         nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
         efficiency=0.7,
         threads=known.threads,
@@ -367,12 +455,15 @@ def _cost(group: Group, known: Known) -> float:
 
 Lower = Callable[[Group, Known], tuple[KernelCall, ...]]
 
+# Of two rows that apply to a convolution of single channels the depthwise one pairs its taps, not nothing.
 IMPLEMENTATIONS = tuple(
-    Implementation(name, op, "numba-cpu", _unless, lower, _cost)
-    for name, op, lower in (
-        ("matmul_integer.pairs", "MatMulInteger", _lower_matmul),
-        ("qlinear_matmul.pairs", "QLinearMatMul", _lower_matmul),
-        ("conv_integer.pairs", "ConvInteger", _lower_conv),
-        ("qlinear_conv.pairs", "QLinearConv", _lower_conv),
+    Implementation(name, op, "numba-cpu", unless, lower, cost)
+    for name, op, unless, lower, cost in (
+        ("matmul_integer.pairs", "MatMulInteger", _unless, _lower_matmul, _cost),
+        ("qlinear_matmul.pairs", "QLinearMatMul", _unless, _lower_matmul, _cost),
+        ("conv_integer.pairs", "ConvInteger", _unless, _lower_conv, _cost),
+        ("qlinear_conv.pairs", "QLinearConv", _unless, _lower_conv, _cost),
+        ("conv_integer.depthwise", "ConvInteger", _single_channels, _lower_depthwise, _depthwise_cost),
+        ("qlinear_conv.depthwise", "QLinearConv", _single_channels, _lower_depthwise, _depthwise_cost),
     )
 )

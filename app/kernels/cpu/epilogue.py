@@ -6,6 +6,7 @@ would not if a run-time check found the output's memory among the operands.
 """
 
 from app.kernels.cpu.expressions import HALVES, Recipe, kept, lines, prelude
+from app.kernels.cpu.requantize import is_requantization
 from app.kernels.cpu.tiles import CLAMP, RESIDUAL, ROW_BIAS
 
 # How an operand advances along a run: with the output, or not at all.
@@ -168,8 +169,24 @@ def run(v, y, n{operands}):
 """
 
 
+_REQUANTIZING_RUN = """\
+from numba import types
+
+from app.kernels.cpu.linking import shared
+from app.kernels.cpu.requantize import requantizer
+
+N = types.int64
+requantize = requantizer("{result}", {lanes}, {along})
+
+
+@shared(types.void(types.CPointer(types.{dtype}), types.CPointer(types.{result}), N{types}))
+def run(v, y, n, factor, addend, zero):
+    requantize(v, y, n, factor, addend, types.float32(zero[0]))
+"""
+
+
 def converted_run_library(
-    dtype: str, result: str, recipe: Recipe, operands: tuple[tuple[str, str], ...]
+    dtype: str, result: str, recipe: Recipe, operands: tuple[tuple[str, str], ...], lanes: int
 ) -> str:
     """Defines `run(v, y, n, *operands)`: a recipe whose result may be of another type than its input 0.
 
@@ -178,7 +195,14 @@ def converted_run_library(
         result: dtype of y, which may be an operand that is read ALONG but not v.
         recipe: not empty.
         operands: (ALONG or FIXED, dtype) of its other inputs, as addresses where the run begins.
+        lanes: float32 in a register.
     """
+    pointers = "".join(f", types.CPointer(types.{_bytes(kind)})" for _, kind in operands)
+    if dtype == "int32" and is_requantization(recipe) and operands[2][0] == FIXED:
+        along = tuple(advance == ALONG for advance, _ in operands[:2])
+        return _REQUANTIZING_RUN.format(
+            dtype=dtype, result=result, lanes=lanes, along=along, types=pointers
+        )
     fixed, names = [], ["read(v, j)"]
     for i, (advance, _) in enumerate(operands):
         names.append(f"read(o{i}, j)" if advance == ALONG else f"w{i}")
@@ -190,7 +214,7 @@ def converted_run_library(
         prelude=prelude(),
         dtype=dtype,
         stored=_bytes(result),
-        types="".join(f", types.CPointer(types.{_bytes(kind)})" for _, kind in operands),
+        types=pointers,
         operands="".join(f", o{i}" for i in range(len(operands))),
         fixed="\n".join(fixed),
         body="\n".join(f"        {line}" for line in (*text, f"write(y, j, {value})")),

@@ -139,4 +139,4 @@ def emit(
     if not recipe:
         return (text,)
     advances = tuple((ALONG if place == "same" else FIXED, kind) for place, kind in operands)
-    return converted_run_library("int32", result, recipe, advances), f"from LIBRARY0 import run\n{text}"
+    return converted_run_library("int32", result, recipe, advances, lanes), f"from LIBRARY0 import run\n{text}"

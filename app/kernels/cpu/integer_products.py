@@ -233,5 +233,5 @@ def _module(
     if not recipe:
         return product, _HEAD + text
     advances = tuple((FIXED if place in fixed else ALONG, kind) for place, kind in operands)
-    run = converted_run_library("int32", result, recipe, advances)
+    run = converted_run_library("int32", result, recipe, advances, lanes)
     return product, run, f"{_HEAD}from LIBRARY1 import run\n{text}"

@@ -148,25 +148,27 @@ def _requantized(group: Group) -> _Finish:
     zero = graph.constant(of.y_zero)
     origin = np.zeros(1, np.float32) if zero is None else zero.reshape(1).astype(np.float32)
     limits = np.iinfo(kind)
+    # One of both has as many elements as there are channels, or both have one.
+    addends = np.zeros(1) if of.bias is None else _bias(of.bias) * factors
+    recipe: Recipe = (
+        ("Cast", (0,), ("float32",)),
+        ("Mul", (4, 1), ()),
+        ("Add", (5, 2), ()),
+        ("Round", (6,), ()),
+        ("Add", (7, 3), ()),
+        ("Saturate", (8,), (float(limits.min), float(limits.max), kind.name)),
+    )
     operands = [
-        _Operand(Constant(factors.astype(np.float32)), "float32", "channel" if b.size > 1 else "scalar"),
-        _Operand(Constant(origin), "float32", "scalar"),
+        _Operand(Constant(array.astype(np.float32)), "float32", "channel" if array.size > 1 else "scalar")
+        for array in (factors, addends, origin)
     ]
-    recipe: list[Any] = []
-    count = 3 + (of.bias is not None)
-    if of.bias is not None:
-        operands.append(_Operand(of.bias, "int32", "channel"))
-        recipe.append(("Add", (0, 3), ()))
-    first = count if recipe else 0
-    n = count + len(recipe)
-    recipe += [
-        ("Cast", (first,), ("float32",)),
-        ("Mul", (n, 1), ()),
-        ("Round", (n + 1,), ()),
-        ("Add", (n + 2, 2), ()),
-        ("Saturate", (n + 3,), (float(limits.min), float(limits.max), kind.name)),
-    ]
-    return _Finish(tuple(recipe), tuple(operands), kind.name)
+    return _Finish(recipe, tuple(operands), kind.name)
+
+
+def _bias(value: ir.Value) -> Array:
+    array = graph.constant(value)
+    assert array is not None
+    return array.reshape(-1)
 
 
 def _zero(value: ir.Value | None, like: ir.Value) -> Argument:

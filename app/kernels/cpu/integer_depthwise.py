@@ -17,8 +17,9 @@ SIZES = (
     "w",
     "top",  # rows and columns of zeros before the image
     "left",
-    "lines",  # rows of the widened channel
-    "phase",  # columns of one residue
+    "lines",  # rows of the channel with its border
+    "row",  # from one to the next, a multiple of stride_w
+    "phase",  # elements of a widened channel of one residue
     "distance",  # rows between the neighbours of a pair
     "stride_h",
     "stride_w",
@@ -28,66 +29,67 @@ SIZES = (
     "block",  # rows of the output that are finished at once
     "plane_size",
     "work_step",
-    "blank_step",
+    "border_step",
 )
 
 # Where operands of a recipe begin.
 PLACES = {"same": "place", "channel": "channel", "plane": "unit", "scalar": "0"}
 
 _KERNEL = """\
-import numpy as np
-from numba import njit
+from numba import int32, njit
+from app.kernels.cpu.access import read, write
 from app.kernels.cpu.generator import at, taps_tile
 from app.kernels.cpu.tiles import PAIRS
+from app.kernels.cpu.vectors import load, store
 
 LANES, ROWS = {lanes}, {rows_}
 tile = taps_tile(PAIRS, LANES, ROWS, 1)
 
 
 @njit(error_model="numpy", boundscheck=False)
-def pair(a, b, offset):
-    return ((np.int32(b) - offset) << np.int32(16)) | ((np.int32(a) - offset) & np.int32(65535))
+def copy(to, source, n):
+    # Eight elements at a time, the last eight from the end.
+    for i in range(0, n - 7, 8):
+        store(to, i, load(source, i, 8))
+    if n >= 8:
+        store(to, n - 8, load(source, n - 8, 8))
+    else:
+        for i in range(n):
+            to[i] = source[i]
 
 
 @njit(error_model="numpy", boundscheck=False)
-def widen(to, a, b, offset, stride, first, n):
-    # to[i] = the pair of a and b at column first + i * stride.
+def widen(to, x, distance, offset, stride, n):
+    # to[i] = the pair of x[i * stride] and its neighbour below.
+    below = at(x, distance)
     if stride == 1:
         for i in range(n):
-            to[i] = np.int32(pair(a[first + i], b[first + i], offset))
+            write(to, i, (int32(read(below, i)) - offset) << 16 | ((int32(read(x, i)) - offset) & 65535))
     elif stride == 2:
         for i in range(n):
-            to[i] = np.int32(pair(a[first + 2 * i], b[first + 2 * i], offset))
+            low, high = int32(read(x, 2 * i)) - offset, int32(read(below, 2 * i)) - offset
+            write(to, i, (high << 16) | (low & 65535))
     else:
         for i in range(n):
-            to[i] = np.int32(pair(a[first + i * stride], b[first + i * stride], offset))
+            low, high = int32(read(x, stride * i)) - offset, int32(read(below, stride * i)) - offset
+            write(to, i, (high << 16) | (low & 65535))
 
 
-def kernel(x, zero, weights, y, offsets, sizes, blanks, work{operands}, begin, end, thread):
+def kernel(x, zero, weights, y, offsets, sizes, borders, work{operands}, begin, end, thread):
     {unpack} = {sizes}
-    offset = np.int32(zero[0])
+    offset = int32(zero[0])
     plane = at(work, thread * work_step)
     sums = at(plane, plane_size)
-    blank = at(blanks, thread * blank_step)
-    for j in range(w):
-        blank[j] = zero[0]
-    line = phase * stride_w
+    framed = at(borders, thread * border_step)  # stays around the image of every channel
+    for j in range(border_step):
+        framed[j] = zero[0]
+    line = row // stride_w
     for unit in range(begin, end):
         channel = unit % channels
-        image = at(x, unit * h * w)
-        for r in range(lines):
-            low, high = r - top, r - top + distance
-            a = at(image, low * w) if 0 <= low < h else blank
-            b = at(image, high * w) if 0 <= high < h else blank
-            for p in range(stride_w):
-                to = at(plane, r * line + p * phase)
-                start = min(max((left - p + stride_w - 1) // stride_w, 0), phase)
-                stop = min(max((w + left - p + stride_w - 1) // stride_w, start), phase)
-                for i in range(start):
-                    to[i] = 0
-                widen(at(to, start), a, b, offset, stride_w, start * stride_w + p - left, stop - start)
-                for i in range(stop, phase):
-                    to[i] = 0
+        for r in range(min(h, lines - top)):
+            copy(at(framed, (top + r) * row + left), at(x, (unit * h + r) * w), min(w, row - left))
+        for p in range(stride_w):
+            widen(at(plane, p * phase), at(framed, p), distance * row, offset, stride_w, phase)
         for top_row in range(0, rows, block):
             height = min(block, rows - top_row)
             # A tile writes beyond the end of its rows what the next one, or the next row, puts right.
@@ -116,7 +118,7 @@ def emit(
 
     x: T[batch, channels, h, w]; zero: T[1]; weights: PAIRS[channels, taps]; y: [batch, channels, rows,
     columns] of type `result`; offsets: int64[taps] in the widened channel; sizes: int64, see SIZES;
-    blanks: T, a row per thread; work: int32, per thread; then the operands of the recipe.
+    borders: T, a channel with its border per thread; work: int32, per thread; then the operands of the recipe.
     Units are channels of images.
 
     Args:

@@ -372,23 +372,25 @@ def _lower_depthwise(group: Group, known: Known) -> tuple[KernelCall, ...]:
     down, across = window.offsets[1:]
     top, left = max(-min(down), 0), max(-min(across), 0)
     distance = down[1] - down[0] if len(down) > 1 else 1
-    # Tiles read whole: rows and columns beyond the last.
-    lines = (rows - 1) * stride_h + max(down) + top + 1
-    phase = -(-columns // lanes) * lanes + (max(across) + left) // stride_w + 1
-    line = phase * stride_w
+    # Tiles are whole: they read rows and columns beyond the last.
+    lines = (-(-rows // ROWS_APART) * ROWS_APART - 1) * stride_h + max(down) + top + 1
+    line = -(-columns // lanes) * lanes + (max(across) + left) // stride_w + 1
+    row = line * stride_w
+    phase = -(-lines * line // lanes) * lanes
     offsets = [
-        (r + top) * line + (c + left) % stride_w * phase + (c + left) // stride_w
+        (c + left) % stride_w * phase + (r + top) * line + (c + left) // stride_w
         for r in down[::2]
         for c in across
     ]
     shifted = _shifted(of.b, of.b_zero, 0).reshape(-1, len(down), len(across))
     weights = tiles.pack_pairs(shifted).reshape(window.groups, -1)
     block = max(min(SUMS // max(columns, 1), rows) // ROWS_APART * ROWS_APART, min(ROWS_APART, rows))
-    plane = (lines + ROWS_APART * stride_h + distance) * line
+    plane = phase * stride_w
+    border = plane + distance * row
     sums = block * columns + lanes
     numbers = (
-        window.groups, h, w, top, left, lines, phase, distance, stride_h, stride_w, rows, columns,
-        len(offsets), block, plane, plane + sums, w,
+        window.groups, h, w, top, left, lines, row, phase, distance, stride_h, stride_w, rows, columns,
+        len(offsets), block, plane, plane + sums, border,
     )  # fmt: skip
     kind = graph.dtype(of.a)
     assert kind is not None
@@ -400,7 +402,7 @@ def _lower_depthwise(group: Group, known: Known) -> tuple[KernelCall, ...]:
         (f"{stored(finish.result)}*", y),
         ("int64*", Constant(np.array(offsets, np.int64))),
         ("int64*", _table(DEPTHWISE_SIZES, numbers)),
-        (pointer, Workspace(max(w, 1), per_thread=True)),
+        (pointer, Workspace(border, per_thread=True)),
         ("int32*", Workspace((plane + sums) * 4, per_thread=True)),
         *finish.arguments,
     )

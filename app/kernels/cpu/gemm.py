@@ -23,7 +23,7 @@ from app.kernels.cpu.tiles import (
 T, N = types.CPointer(types.{element}), types.int64
 VECTOR, ROWS, SMALL, COLUMNS = {vector}, {rows}, {small}, {columns}
 wide = tile("{dtype}", VECTOR, ROWS, COLUMNS // VECTOR, {unroll})
-MAIN = f"tile_{dtype}_{{ROWS}}x{{COLUMNS // VECTOR}}x{{VECTOR}}"  # takes nearly all the time
+MAIN = f"tile_{symbol}_{{ROWS}}x{{COLUMNS // VECTOR}}x{{VECTOR}}"  # takes nearly all the time
 small = tile("{dtype}", VECTOR, SMALL, COLUMNS // VECTOR, {unroll})
 narrow = tile("{dtype}", VECTOR, ROWS, 1, {unroll})
 # A single row streams b, from memory more often than not.
@@ -120,6 +120,7 @@ def product_library(dtype: str, lanes: int, shapes: Shapes = SHAPES) -> tuple[st
         _PRODUCT.format(
             dtype=dtype,
             element=element(dtype),
+            symbol=dtype.replace(" * ", "_"),
             vector=vector,
             rows=rows,
             small=small,

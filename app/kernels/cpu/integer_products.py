@@ -1,21 +1,21 @@
-"""Matrix products and convolutions of 8-bit integers: exact 32-bit sums of pairs of products.
+"""Matrix products and convolutions of 8-bit integers: exact 32-bit sums.
 
-Operands are PAIRS (`pairs` widens them), so `gemm.product` takes two steps of a reduction at once:
-twice the products a second of float32. A product of 8-bit pairs that saturates at 16 bits
-(vpmaddubsw) would be as fast without VNNI, but not exact.
+`gemm.product` takes several steps of a reduction at once: two of PAIRS (`pairs` widens operands to
+them), or four of 8-bit numbers as they are (`tiles.LEFT_UNSIGNED`), where the weights are known
+not to saturate on the way. Zero points of the latter are corrected by what they add to the sums.
 """
 
 from app.kernels.cpu.epilogue import ALONG, FIXED, converted_run_library
 from app.kernels.cpu.expressions import Recipe
 from app.kernels.cpu.gemm import product_library
 from app.kernels.cpu.linking import Sources
-from app.kernels.cpu.tiles import PAIRED, PAIRS
+from app.kernels.cpu.tiles import PAIRED, PAIRS, QUADS
 
 _HEAD = """\
 from numba import njit
 from app.kernels.cpu.copies import copier
 from app.kernels.cpu.generator import at
-from app.kernels.cpu.tiles import ACCUMULATE
+from app.kernels.cpu.tiles import ACCUMULATE, COLUMN_BIAS, ROW_BIAS
 from LIBRARY0 import COLUMNS, product
 """
 
@@ -26,7 +26,7 @@ MATMUL_SIZES = ("m", "n", "k", "block_m", "block_n", "block_k", "sums_size", "wo
 MATMUL_PLACES = {"same": "place + r * n", "channel": "j", "row": "batch * m + i + r", "scalar": "0"}
 
 _MATMUL = """
-def kernel(a, b, y, offsets, sizes, work{operands}, begin, end, thread):
+def kernel(a, b, corrections, y, offsets, sizes, work{operands}, begin, end, thread):
     {unpack} = {sizes}
     blocks_m, blocks_n = (m + block_m - 1) // block_m, (n + block_n - 1) // block_n
     chunks = max((k + block_k - 1) // block_k, 1)
@@ -42,10 +42,12 @@ def kernel(a, b, y, offsets, sizes, work{operands}, begin, end, thread):
         place = batch * m * n + i * n + j
         for chunk in range(chunks):
             k0 = chunk * block_k
-            to, step = (at(y, place), n) if {direct} and chunk == chunks - 1 else (mine, block_n)
+            last = chunk == chunks - 1
+            to, step = (at(y, place), n) if {direct} and last else (mine, block_n)
+            flags = (ACCUMULATE if chunk > 0 else 0) | (COLUMN_BIAS if {corrects} and last else 0)
             product(first, False, k, 1, k0, at(whole, k0 * COLUMNS), COLUMNS, k * COLUMNS,
                     min(block_k, k - k0), to, step, rows, width, spare, mine, block_n,
-                    mine, 0, mine, mine, 0, mine, ACCUMULATE if chunk > 0 else 0)
+                    mine, 0, at(corrections, j), mine, 0, mine, flags)
 {finish}
 """
 
@@ -56,28 +58,33 @@ _MATMUL_RUNS = """\
 
 
 def emit_matmul(
-    lanes: int, recipe: Recipe = (), operands: tuple[tuple[str, str], ...] = (), result: str = "int32"
+    dtype: str,
+    lanes: int,
+    recipe: Recipe = (),
+    operands: tuple[tuple[str, str], ...] = (),
+    result: str = "int32",
 ) -> Sources:
     """The module of a matrix product.
 
-    a: PAIRS, rows of k pairs; b: PAIRS, panels of COLUMNS columns; offsets: int64[batches, 2], where
+    a: rows of k elements; b: panels of COLUMNS columns; corrections: int32[n], not of PAIRS; offsets: int64[batches, 2], where
     those of a batch begin; y: [batches, m, n] of type `result`; sizes: int64, see MATMUL_SIZES;
     work: int32, per thread; then the operands of the recipe. Units are blocks of m (fastest), n, batch.
 
     Args:
+        dtype: of the elements of operands: PAIRS, or four numbers in one.
         lanes: int32 in a register.
         recipe: what makes an element of y of a sum, its input 0; empty where y takes the sums.
         operands: (place, dtype) of the recipe's other inputs; see MATMUL_PLACES.
         result: dtype of y.
     """
     fixed = ("row", "scalar")
-    return _module(_MATMUL, MATMUL_SIZES, _MATMUL_RUNS, MATMUL_PLACES, fixed, lanes, recipe, operands, result)
+    return _module(_MATMUL, MATMUL_SIZES, _MATMUL_RUNS, MATMUL_PLACES, fixed, dtype, lanes, recipe, operands, result)
 
 
 # What the kernel of a convolution reads from its table of sizes.
 CONV_SIZES = (
     "packed_image",  # whether pixels are gathered, or lie one after the other as they are
-    "pairs",  # of channels, per group
+    "pairs",  # or quads, of channels, per group
     "plane",  # elements from one pair of channels to the next
     "layer",  # from one slice of depth to the next
     "line",  # from row to row
@@ -138,7 +145,7 @@ def pack(x, taps, tap_count, first, count, plane, layer, line, rows, columns,
             channel += 1
 
 
-def kernel(x, weights, y, taps, sizes, work{operands}, begin, end, thread):
+def kernel(x, weights, corrections, y, taps, sizes, work{operands}, begin, end, thread):
     {unpack} = {sizes}
     depth = pairs * tap_count
     parts = (outputs + part_m - 1) // part_m
@@ -169,7 +176,7 @@ def kernel(x, weights, y, taps, sizes, work{operands}, begin, end, thread):
             else:
                 panel, panel_k = at(source, k0 * plane + start), plane
             last = chunk == chunks - 1
-            again = ACCUMULATE if chunk > 0 else 0
+            flags = (ACCUMULATE if chunk > 0 else 0) | (ROW_BIAS if {corrects} and last else 0)
             for i in range(m0, m1, block_m):
                 m = min(block_m, m1 - i)
                 row, channel = group * outputs + i, image * outputs + i
@@ -177,7 +184,7 @@ def kernel(x, weights, y, taps, sizes, work{operands}, begin, end, thread):
                 mine = at(sums, (i - m0) * sums_row * (chunks > 1))
                 to, step = (at(y, place), pixels) if {direct} and last else (mine, sums_row)
                 product(at(weights, row * depth), True, depth, 1, k0, panel, panel_k, COLUMNS, k,
-                        to, step, m, n, spare, mine, sums_row, mine, 0, mine, mine, 0, mine, again)
+                        to, step, m, n, spare, mine, sums_row, at(corrections, row), 1, mine, mine, 0, mine, flags)
                 if last:
 {finish}
 """
@@ -189,24 +196,29 @@ _CONV_RUNS = """\
 
 
 def emit_conv(
-    lanes: int, recipe: Recipe = (), operands: tuple[tuple[str, str], ...] = (), result: str = "int32"
+    dtype: str,
+    lanes: int,
+    recipe: Recipe = (),
+    operands: tuple[tuple[str, str], ...] = (),
+    result: str = "int32",
 ) -> Sources:
     """The module of a convolution as an implicit matrix product.
 
-    x: PAIRS of channels with a border (`pairs.widen_planes`); weights: PAIRS, [pairs * taps][rows] panels
-    for every group of rows (`tiles.pack_rows`); y: [batch, groups * outputs, ...] of type `result`;
+    x: channels with a border, several in one element (`pairs`); weights: [elements * taps][rows] panels for
+    every group of rows (`tiles.pack_rows`); corrections: int32[groups * outputs], not of PAIRS; y: [batch, groups * outputs, ...] of type `result`;
     taps: int64, offset of each tap in a plane; sizes: int64, see CONV_SIZES; work: int32, per thread;
     then the operands of the recipe. Units are parts of `part_m` output channels (fastest), blocks of
     `block_n` pixels, groups, batch.
 
     Args:
+        dtype: of the elements of operands: PAIRS, or four numbers in one.
         lanes: int32 in a register.
         recipe: what makes an element of y of a sum, its input 0; empty where y takes the sums.
         operands: (place, dtype) of the recipe's other inputs; see CONV_PLACES.
         result: dtype of y.
     """
     fixed = ("channel", "plane", "scalar")
-    return _module(_CONV, CONV_SIZES, _CONV_RUNS, CONV_PLACES, fixed, lanes, recipe, operands, result)
+    return _module(_CONV, CONV_SIZES, _CONV_RUNS, CONV_PLACES, fixed, dtype, lanes, recipe, operands, result)
 
 
 def _module(
@@ -215,6 +227,7 @@ def _module(
     runs: str,
     places: dict[str, str],
     fixed: tuple[str, ...],
+    dtype: str,
     lanes: int,
     recipe: Recipe,
     operands: tuple[tuple[str, str], ...],
@@ -227,9 +240,10 @@ def _module(
         sizes=", ".join(f"sizes[{i}]" for i in range(len(sizes))),
         operands="".join(f", x{i}" for i in range(len(operands))),
         direct=not recipe,
+        corrects=dtype != PAIRS,
         finish=runs.format(places=begins) if recipe else "                    pass" * ("last:" in kernel),
     )
-    product = product_library(PAIRS, lanes, PAIRED)
+    product = product_library(dtype, lanes, PAIRED if dtype == PAIRS else QUADS)
     if not recipe:
         return product, _HEAD + text
     advances = tuple((FIXED if place in fixed else ALONG, kind) for place, kind in operands)

@@ -23,7 +23,7 @@ from app.kernels.cpu.expressions import Recipe, stored
 from app.kernels.cpu.integer_depthwise import ROWS as ROWS_APART
 from app.kernels.cpu.integer_depthwise import SIZES as DEPTHWISE_SIZES
 from app.kernels.cpu.integer_products import CONV_PLACES, CONV_SIZES, MATMUL_PLACES, MATMUL_SIZES
-from app.kernels.cpu.tiles import PAIRED, PAIRS
+from app.kernels.cpu.tiles import LEFT_UNSIGNED, PAIRED, PAIRS, QUADS, RIGHT_UNSIGNED, Shapes
 
 Array = np.ndarray[Any, Any]
 
@@ -171,6 +171,56 @@ def _bias(value: ir.Value) -> Array:
     return array.reshape(-1)
 
 
+def _quads_unless(group: Group, known: Known) -> str | None:
+    """Why bytes cannot be multiplied as they are, four at a time, without saturation."""
+    reason = _unless(group, known)
+    if reason is not None:
+        return reason
+    # The instruction that each width of vectors needs.
+    needed = {4: "ssse3", 8: "avx2", 16: "avx512bw"}[known.target.vector_lanes]
+    if needed not in known.target.isa:
+        return f"the target has no {needed}, which multiplies vectors of {known.target.vector_lanes} * 4 bytes"
+    of = _Inputs(group.anchor)
+    if not graph.is_constant(of.b) or (of.b_zero is not None and not graph.is_constant(of.b_zero)):
+        return f"{of.b.name!r} changes between runs; this one looks at it offline"
+    is_conv = "Conv" in group.op
+    shifted = _shifted(of.b, of.b_zero, 0 if is_conv else -1)
+    if shifted.size and (shifted.min() < -128 or shifted.max() > 127):
+        return f"{of.b.name!r} less its zero point does not fit int8"
+    steps = _weight_quads(of, shifted) if is_conv else tiles.pack_steps(np.atleast_2d(shifted), 4)
+    if not tiles.quads_fit(steps):
+        return f"two products of {of.b.name!r} and an activation may add up to more than 16 bits"
+    return None
+
+
+def _weight_quads(of: _Inputs, shifted: Array) -> Array:
+    outputs, channels = shifted.shape[:2]
+    return tiles.pack_steps(shifted.reshape(outputs, channels, -1), 4)
+
+
+def _shift(value: ir.Value) -> int:
+    """What makes elements unsigned."""
+    return 128 if graph.dtype(value) == np.int8 else 0
+
+
+def _corrections(of: _Inputs, sums: Array, known: Known) -> tuple[tuple[KernelCall, ...], Argument]:
+    """What a zero point adds to the sums of each output, and the call that computes it where it may change."""
+    sums, shift = sums.astype(np.int32), _shift(of.a)
+    zero = graph.constant(of.a_zero)
+    if of.a_zero is None or zero is not None:
+        origin = shift + (0 if zero is None else int(zero.reshape(-1)[0]))
+        return (), Constant(-np.int32(origin) * sums, "")
+    y = Workspace(max(sums.size, 1) * 4)
+    pointer = f"{graph.dtype(of.a)}*"
+    call = KernelCall(
+        "app.kernels.cpu.pairs:corrections",
+        (pointer, "int64", "int32*", "int32*"),
+        (of.a_zero, shift, Constant(sums), y),
+        sums.size,
+    )
+    return (call,), y
+
+
 def _zero(value: ir.Value | None, like: ir.Value) -> Argument:
     """A zero point as an operand; one that is left out is zero."""
     return Constant(np.zeros(1, graph.dtype(like))) if value is None else value
@@ -188,42 +238,36 @@ def _shifted(value: ir.Value, zero: ir.Value | None, axis: int) -> Array:
     return array.astype(np.int16) - offset.astype(np.int16).reshape(shape)
 
 
-def _lower_matmul(group: Group, known: Known) -> tuple[KernelCall, ...]:
+def _lower_matmul(group: Group, known: Known, together: int) -> tuple[KernelCall, ...]:
     (y,) = group.outputs
     if graph.elements(y) == 0:
         return ()
     of, finish = _Inputs(group.anchor), _finish(group)
     assert not isinstance(finish, str)
     product = matmul.product_of(of.a, of.b)
-    lanes = known.target.vector_lanes
-    width = tiles.columns_of(PAIRS, lanes, PAIRED)
-    m, n, k = product.m, product.n, -(-product.k // 2)
-    rows = graph.elements(of.a) // max(product.k, 1)
-    a = Workspace(max(rows * k, 1) * 4)
-    kind = graph.dtype(of.a)
-    assert kind is not None
-    pointer = f"{kind.name}*"
-    widen = KernelCall(
-        "app.kernels.cpu.pairs:widen_rows",
-        (pointer, pointer, "int16*", "int64"),
-        (of.a, _zero(of.a_zero, of.a), a, product.k),
-        rows,
-    )
-    calls, b = _columns(of, product, width)
+    lanes, shapes = known.target.vector_lanes, _SHAPES[together]
+    width = tiles.columns_of(PAIRS, lanes, shapes)
+    m, n, k = product.m, product.n, -(-product.k // together)
+    first, a = _rows(of, product.k, together)
+    second, b = _columns(of, product, width, together)
+    third: tuple[tuple[KernelCall, ...], Argument] = ((), Constant(np.zeros(1, np.int32)))
+    if together == 4:
+        third = _corrections(of, _shifted(of.b, of.b_zero, -1).sum(-2 if product.b_shape[-2:] else 0), known)
 
     size = -(-n // width) * width * k
     offsets = [(i // max(product.k, 1) * k, j // max(product.k * n, 1) * size) for i, j in product.offsets]
-    block_m = blocking.balanced(m, MATMUL_ROWS, PAIRED[lanes][0])
+    block_m = blocking.balanced(m, MATMUL_ROWS, shapes[lanes][0])
     block_n = blocking.balanced(n, MATMUL_PANELS * width, width)
     while block_n > width and len(offsets) * -(-m // block_m) * -(-n // block_n) < 4 * known.threads:
         block_n -= width
-    block_k = max(k, 1) if m <= PAIRED[lanes][0] else blocking.balanced(k, DEPTH, 1)
+    block_k = max(k, 1) if m <= shapes[lanes][0] else blocking.balanced(k, DEPTH, 1)
     sums = block_m * block_n if k > block_k or finish.recipe else 0
-    spare = tiles.spare(PAIRS, lanes, PAIRED)
+    spare = tiles.spare(PAIRS, lanes, shapes)
     numbers = (m, n, k, block_m, block_n, block_k, sums, sums + spare)
     operands: tuple[tuple[str, Argument], ...] = (
         ("int32*", a),
         ("int32*", b),
+        ("int32*", third[1]),
         (f"{stored(finish.result)}*", y),
         ("int64*", Constant(np.array(offsets, np.int64))),
         ("int64*", _table(MATMUL_SIZES, numbers)),
@@ -235,19 +279,41 @@ def _lower_matmul(group: Group, known: Known) -> tuple[KernelCall, ...]:
         tuple(t for t, _ in operands),
         tuple(x for _, x in operands),
         len(offsets) * -(-m // block_m) * -(-n // block_n),
-        static=(lanes, *finish.static),
+        static=(PAIRS if together == 2 else LEFT_UNSIGNED, lanes, *finish.static),
         takes_thread=True,
     )
-    return widen, *calls, call
+    return *first, *second, *third[0], call
 
 
-def _columns(of: _Inputs, product: matmul.Product, width: int) -> tuple[tuple[KernelCall, ...], Argument]:
+_SHAPES: dict[int, Shapes] = {2: PAIRED, 4: QUADS}  # of tiles, by the steps that are taken together
+
+
+def _rows(of: _Inputs, k: int, together: int) -> tuple[tuple[KernelCall, ...], Argument]:
+    """The first operand with several steps in one element; bytes may be that already."""
+    kind = graph.dtype(of.a)
+    assert kind is not None
+    if together == 4 and kind == np.uint8 and k % 4 == 0:
+        return (), of.a
+    rows = graph.elements(of.a) // max(k, 1)
+    y = Workspace(max(rows * -(-k // together), 1) * 4)
+    pointer = f"{kind.name}*"
+    if together == 4:
+        types = (pointer, "int64", "uint8*", "int64")
+        return (KernelCall("app.kernels.cpu.pairs:group_rows", types, (of.a, _shift(of.a), y, k), rows),), y
+    types = (pointer, pointer, "int16*", "int64")
+    arguments = (of.a, _zero(of.a_zero, of.a), y, k)
+    return (KernelCall("app.kernels.cpu.pairs:widen_rows", types, arguments, rows),), y
+
+
+def _columns(
+    of: _Inputs, product: matmul.Product, width: int, together: int
+) -> tuple[tuple[KernelCall, ...], Argument]:
     """The second operand as panels of columns, and the call that packs one that changes between runs."""
     fixed = graph.is_constant(of.b) and (of.b_zero is None or graph.is_constant(of.b_zero))
     if fixed:
         shifted = _shifted(of.b, of.b_zero, -1)
-        pairs = tiles.pack_pairs(matmul.matrices(product, shifted))
-        return (), Constant(tiles.pack_columns(pairs, width), of.b.name or "")
+        steps = tiles.pack_steps(matmul.matrices(product, shifted), together)
+        return (), Constant(tiles.pack_columns(steps, width), of.b.name or "")
     kind = graph.dtype(of.b)
     assert kind is not None
     batches = max(graph.elements(of.b) // max(product.k * product.n, 1), 1)
@@ -269,34 +335,46 @@ def _table(names: tuple[str, ...], numbers: tuple[int, ...]) -> Constant:
     return Constant(np.array(numbers, np.int64))
 
 
-def _lower_conv(group: Group, known: Known) -> tuple[KernelCall, ...]:
+def _lower_conv(group: Group, known: Known, together: int) -> tuple[KernelCall, ...]:
     (y,) = group.outputs
     if graph.elements(y) == 0:
         return ()
     of, finish = _Inputs(group.anchor), _finish(group)
     assert not isinstance(finish, str)
     window = windows.of_conv(group.anchor, of.b).flat()
-    lanes = known.target.vector_lanes
-    width = tiles.columns_of(PAIRS, lanes, PAIRED)
+    lanes, shapes = known.target.vector_lanes, _SHAPES[together]
+    width = tiles.columns_of(PAIRS, lanes, shapes)
     before = [max(-min(o), 0) for o in window.offsets]
     whole = [
         p + max(s, (n - 1) * t + max(o) + 1)
         for p, s, n, t, o in zip(before, window.size, window.out, window.stride, window.offsets)
     ]
-    pairs = -(-window.channels // 2)
+    pairs = -(-window.channels // together)
     plane = blocking.panel_row(math.prod(whole), 4)
     planes = window.batch * window.groups * pairs
     x = Workspace((planes * plane + 4 * width) * 4)  # a ragged tile reads beyond the last plane
     kind = graph.dtype(of.a)
     assert kind is not None
     pointer = f"{kind.name}*"
-    geometry = (window.channels, *window.size, *whole, *before, plane)
-    widen = KernelCall(
-        "app.kernels.cpu.pairs:widen_planes",
-        (pointer, pointer, "int16*", "int64*"),
-        (of.a, _zero(of.a_zero, of.a), x, Constant(np.array(geometry, np.int64))),
-        planes,
-    )
+    table = Constant(np.array((window.channels, *window.size, *whole, *before, plane), np.int64))
+    if together == 4:
+        gather = KernelCall(
+            "app.kernels.cpu.pairs:group_planes",
+            (pointer, pointer, "int64", "uint8*", "int64*"),
+            (of.a, _zero(of.a_zero, of.a), _shift(of.a), x, table),
+            planes,
+        )
+    else:
+        gather = KernelCall(
+            "app.kernels.cpu.pairs:widen_planes",
+            (pointer, pointer, "int16*", "int64*"),
+            (of.a, _zero(of.a_zero, of.a), x, table),
+            planes,
+        )
+    correct: tuple[tuple[KernelCall, ...], Argument] = ((), Constant(np.zeros(1, np.int32)))
+    if together == 4:
+        weights = _shifted(of.b, of.b_zero, 0)
+        correct = _corrections(of, weights.reshape(weights.shape[0], -1).sum(1), known)
 
     layer, line = whole[1] * whole[2], whole[2]
     taps = [
@@ -312,14 +390,14 @@ def _lower_conv(group: Group, known: Known) -> tuple[KernelCall, ...]:
     gathers = len(taps) > 1 or window.stride != (1, 1, 1) or tuple(whole) != window.out
     block_n = blocking.balanced(window.pixels, COLUMNS, width)
     block_k = blocking.balanced(depth, DEPTH, 1)
-    block_m = blocking.balanced(window.outputs, ROWS, PAIRED[lanes][0])
+    block_m = blocking.balanced(window.outputs, ROWS, shapes[lanes][0])
     units = window.batch * window.groups * -(-window.pixels // block_n)
     part = window.outputs
     if units < 4 * known.threads and known.threads > 1:
         part = blocking.balanced(window.outputs, -(-window.outputs // known.threads), block_m)
     sums_row = blocking.panel_row(block_n, 4)
     sums = sums_row * (part + block_m if depth > block_k else block_m)
-    spare = tiles.spare(PAIRS, lanes, PAIRED)
+    spare = tiles.spare(PAIRS, lanes, shapes)
     panel_row = blocking.panel_row(block_n, 4)
     work = sums + spare + gathers * (block_k + 1) * panel_row
     numbers = (
@@ -329,7 +407,8 @@ def _lower_conv(group: Group, known: Known) -> tuple[KernelCall, ...]:
     )  # fmt: skip
     operands: tuple[tuple[str, Argument], ...] = (
         ("int32*", x),
-        ("int32*", _panels(of, window, part, block_m, lanes)),
+        ("int32*", _panels(of, window, part, block_m, lanes, together)),
+        ("int32*", correct[1]),
         (f"{stored(finish.result)}*", y),
         ("int64*", Constant(np.array(taps, np.int64))),
         ("int64*", _table(CONV_SIZES, numbers)),
@@ -341,10 +420,10 @@ def _lower_conv(group: Group, known: Known) -> tuple[KernelCall, ...]:
         tuple(t for t, _ in operands),
         tuple(a for _, a in operands),
         units * -(-window.outputs // part),
-        static=(lanes, *finish.static),
+        static=(PAIRS if together == 2 else RIGHT_UNSIGNED, lanes, *finish.static),
         takes_thread=True,
     )
-    return widen, call
+    return gather, *correct[0], call
 
 
 def _single_channels(group: Group, known: Known) -> str | None:
@@ -383,7 +462,7 @@ def _lower_depthwise(group: Group, known: Known) -> tuple[KernelCall, ...]:
         for c in across
     ]
     shifted = _shifted(of.b, of.b_zero, 0).reshape(-1, len(down), len(across))
-    weights = tiles.pack_pairs(shifted).reshape(window.groups, -1)
+    weights = tiles.pack_steps(shifted, 2).reshape(window.groups, -1)
     block = max(min(SUMS // max(columns, 1), rows) // ROWS_APART * ROWS_APART, min(ROWS_APART, rows))
     plane = phase * stride_w
     border = plane + distance * row
@@ -417,13 +496,14 @@ def _lower_depthwise(group: Group, known: Known) -> tuple[KernelCall, ...]:
     return (call,)
 
 
-def _panels(of: _Inputs, window: windows.Window, part: int, block: int, lanes: int) -> Constant:
-    """The weights as tiles read them: [pairs of channels * taps][rows] for every group of rows."""
+def _panels(
+    of: _Inputs, window: windows.Window, part: int, block: int, lanes: int, together: int
+) -> Constant:
+    """The weights as tiles read them: [elements of channels * taps][rows] for every group of rows."""
     shifted = _shifted(of.b, of.b_zero, 0).reshape(window.groups * window.outputs, window.channels, -1)
-    pairs = tiles.pack_pairs(np.moveaxis(shifted, 0, -1).transpose(1, 0, 2))  # [taps, pairs, outputs]
-    rows = pairs.transpose(2, 1, 0).reshape(window.groups, window.outputs, -1)
+    rows = tiles.pack_steps(shifted, together).reshape(window.groups, window.outputs, -1)
     panels = [
-        tiles.pack_rows(matrix[first : first + part], block, lanes)
+        tiles.pack_rows(matrix[first : first + part], block, lanes, _SHAPES[together])
         for matrix in rows
         for first in range(0, window.outputs, part)
     ]
@@ -440,34 +520,49 @@ def _depthwise_cost(group: Group, known: Known) -> float:
     )
 
 
-def _cost(group: Group, known: Known) -> float:
+def _cost(group: Group, known: Known, together: int) -> float:
     """Of the tiles as they are computed, whole; what is stored counts as some steps more."""
     wasted = 1.0
     if "Conv" in group.op:
         window = windows.of_conv(group.anchor, _Inputs(group.anchor).b)
         rows = -(-window.outputs // 4) * 4 / max(window.outputs, 1)
-        pairs = -(-window.channels // 2) * 2 / max(window.channels, 1)
+        pairs = -(-window.channels // together) * together / max(window.channels, 1)
         wasted = rows * pairs * (1 + 16 / max(window.depth, 1)) * (1 + 8 / max(window.outputs, 1))
     return roofline(
         known.target,
-        flops=flops(group) * wasted / 2,
+        flops=flops(group) * wasted / (2.0 if together == 2 else 2.4),
         nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
         efficiency=0.7,
         threads=known.threads,
     )
 
 
-Lower = Callable[[Group, Known], tuple[KernelCall, ...]]
-
-# Of two rows that apply to a convolution of single channels the depthwise one pairs its taps, not nothing.
-IMPLEMENTATIONS = tuple(
-    Implementation(name, op, "numba-cpu", unless, lower, cost)
-    for name, op, unless, lower, cost in (
-        ("matmul_integer.pairs", "MatMulInteger", _unless, _lower_matmul, _cost),
-        ("qlinear_matmul.pairs", "QLinearMatMul", _unless, _lower_matmul, _cost),
-        ("conv_integer.pairs", "ConvInteger", _unless, _lower_conv, _cost),
-        ("qlinear_conv.pairs", "QLinearConv", _unless, _lower_conv, _cost),
-        ("conv_integer.depthwise", "ConvInteger", _single_channels, _lower_depthwise, _depthwise_cost),
-        ("qlinear_conv.depthwise", "QLinearConv", _single_channels, _lower_depthwise, _depthwise_cost),
+def _row(name: str, op: str, lower: Callable[[Group, Known, int], tuple[KernelCall, ...]], together: int) -> Implementation:
+    return Implementation(
+        name,
+        op,
+        "numba-cpu",
+        _unless if together == 2 else _quads_unless,
+        lambda group, known: lower(group, known, together),
+        lambda group, known: _cost(group, known, together),
     )
+
+
+IMPLEMENTATIONS = (
+    *(
+        _row(f"{name}.{kind}", op, lower, together)
+        for name, op, lower in (
+            ("matmul_integer", "MatMulInteger", _lower_matmul),
+            ("qlinear_matmul", "QLinearMatMul", _lower_matmul),
+            ("conv_integer", "ConvInteger", _lower_conv),
+            ("qlinear_conv", "QLinearConv", _lower_conv),
+        )
+        for kind, together in (("pairs", 2), ("quads", 4))
+    ),
+    *(
+        Implementation(
+            f"{name}.depthwise", op, "numba-cpu", _single_channels, _lower_depthwise, _depthwise_cost
+        )
+        for name, op in (("conv_integer", "ConvInteger"), ("qlinear_conv", "QLinearConv"))
+    ),
 )

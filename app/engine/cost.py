@@ -48,8 +48,9 @@ def _one_each(node: ir.Node) -> float:
     return float(sum(graph.elements(v) for v in node.outputs if graph.shape(v) is not None))
 
 
-def _conv(node: ir.Node) -> float:
-    weight = graph.shape(node.inputs[1]) if node.inputs[1] is not None else None
+def _conv(node: ir.Node, second: int = 1) -> float:
+    operand = node.inputs[second]
+    weight = graph.shape(operand) if operand is not None else None
     return 2.0 * _one_each(node) * math.prod(weight[1:]) if weight else 0.0
 
 
@@ -69,9 +70,11 @@ def _matmul(node: ir.Node) -> float:
 _FLOPS: Mapping[str, Callable[[ir.Node], float]] = {
     "Conv": _conv,
     "ConvInteger": _conv,
+    "QLinearConv": lambda node: _conv(node, second=3),
     "ConvTranspose": _conv_transpose,
     "MatMul": _matmul,
     "MatMulInteger": _matmul,
+    "QLinearMatMul": _matmul,
     "Gemm": _matmul,
 }
 

@@ -7,7 +7,7 @@ multiplication": a k x columns panel of B in the first cache, a block of A in th
 from app.kernels.cpu.epilogue import ALONG, FIXED, run_library
 from app.kernels.cpu.expressions import Recipe
 from app.kernels.cpu.linking import Sources
-from app.kernels.cpu.tiles import SHAPES, WIDE, Shapes, lanes_of
+from app.kernels.cpu.tiles import SHAPES, WIDE, Shapes, element, lanes_of
 
 # Defines `product` and its tiles. `a` holds rows `a_row` apart with elements `a_k` apart, or, when
 # `packed`, one [k][rows] panel for each group of rows; k0 is where this chunk of the reduction begins.
@@ -20,10 +20,10 @@ from app.kernels.cpu.tiles import (
     ACCUMULATE, ALPHA, BETA, CLAMP, COLUMN_BIAS, HIGH, LOW, RESIDUAL, ROW_BIAS, SCALE,
 )
 
-T, N = types.CPointer(types.{dtype}), types.int64
+T, N = types.CPointer(types.{element}), types.int64
 VECTOR, ROWS, SMALL, COLUMNS = {vector}, {rows}, {small}, {columns}
 wide = tile("{dtype}", VECTOR, ROWS, COLUMNS // VECTOR, {unroll})
-MAIN = f"tile_{dtype}_{{ROWS}}x{{COLUMNS // VECTOR}}x{{VECTOR}}"  # takes nearly all the time
+MAIN = f"tile_{symbol}_{{ROWS}}x{{COLUMNS // VECTOR}}x{{VECTOR}}"  # takes nearly all the time
 small = tile("{dtype}", VECTOR, SMALL, COLUMNS // VECTOR, {unroll})
 narrow = tile("{dtype}", VECTOR, ROWS, 1, {unroll})
 # A single row streams b, from memory more often than not.
@@ -128,6 +128,8 @@ def product_library(dtype: str, lanes: int, shapes: Shapes = SHAPES) -> tuple[st
     return tuple(
         _PRODUCT.format(
             dtype=dtype,
+            element=element(dtype),
+            symbol=dtype.replace(" * ", "_"),
             vector=vector,
             rows=rows,
             small=small,
@@ -248,7 +250,7 @@ def emit(dtype: str, lanes: int, recipe: Recipe = (), operands: tuple[tuple[str,
         "from app.kernels.cpu.generator import at\n"
         "from app.kernels.cpu.tiles import ACCUMULATE\n"
         "from LIBRARY0 import COLUMNS, ROWS, product\n"
-        f'copy = copier("{dtype}", {lanes_of(dtype, lanes)}, 1)\n'
+        f'copy = copier("{element(dtype)}", {lanes_of(dtype, lanes)}, 1)\n'
     )
     advances = tuple((FIXED if place in ("row", "scalar") else ALONG, kind) for place, kind in operands)
     if not recipe:

@@ -189,7 +189,7 @@ def tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4, chain
 
     def body(_context, a, a_row, a_k, m, b, b_k, k, ahead, ahead_k, c, c_row, sums, sums_row,
              row_bias, row_bias_step, column_bias, residual, residual_row, scalars, flags):  # fmt: skip
-        return signature, outlined(f"tile_{dtype}_{rows}x{columns}x{lanes}", write)
+        return signature, outlined(f"tile_{dtype.replace(' * ', '_')}_{rows}x{columns}x{lanes}", write)
 
     return intrinsic(body)
 

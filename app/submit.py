@@ -51,6 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tolerance", type=float, help="largest difference, as a fraction of an output's maximum"
     )
+    parser.add_argument("--precision", choices=("f32", "bf16", "auto"), help="of arithmetic (default: f32)")
+    parser.add_argument(
+        "--no-fast-algorithms", action="store_true", help="without Winograd's and Strassen's algorithms"
+    )
     parser.add_argument("--memory-budget", type=int, metavar="BYTES", help="bytes that activations may take")
     parser.add_argument("--out", type=Path, help="folder for the artifacts (default: stowplan-<model>)")
     parser.add_argument("--url", default=DEFAULT_URL, help=f"address of the service (default: {DEFAULT_URL})")
@@ -87,6 +91,10 @@ def _request(arguments: argparse.Namespace) -> dict[str, Any]:
     options: dict[str, Any] = {"threads": arguments.threads}
     if arguments.tolerance is not None:
         options["tolerance"] = arguments.tolerance
+    if arguments.no_fast_algorithms:
+        options["fast_algorithms"] = False
+    if arguments.precision is not None:
+        options["precision"] = arguments.precision
     if arguments.memory_budget is not None:
         options["memory_budget"] = arguments.memory_budget
     return {

@@ -100,6 +100,8 @@ def run_group(
             size = math.prod(physical(value)) * dtype.itemsize
             memory[value] = _poisoned(size).view(dtype).reshape(physical(value))
     keep: list[Array] = []
+    # What lies after an output may be the next part of a larger value.
+    after = [_following(memory[v]) for v in group.outputs if v not in shared]
 
     def address(argument: object) -> int:
         if isinstance(argument, int):
@@ -130,6 +132,7 @@ def run_group(
     team = Team(threads)
     Stretch(compile_walk(), rows, team).run()
     team.close()
+    assert all((tail == POISON).all() for tail in after), "bytes after an output were written"
     return [
         to_logical(memory[v], layouts[v], graph.static_shape(v)) if v in layouts else memory[v]
         for v in group.outputs
@@ -137,9 +140,18 @@ def run_group(
 
 
 def _poisoned(nbytes: int) -> Array:
-    raw = np.full(nbytes + 64, POISON, np.uint8)
+    raw = np.full(nbytes + 128, POISON, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + nbytes]
+
+
+def _following(array: Array) -> Array:
+    """The bytes of the memory that an array of `_poisoned` begins, after its end."""
+    raw: Any = array
+    while isinstance(raw.base, np.ndarray):
+        raw = raw.base
+    start = array.ctypes.data - raw.ctypes.data + array.nbytes
+    return np.asarray(raw[start:])
 
 
 def implementation(name: str, registry: Registry | None = None) -> Implementation:

@@ -36,14 +36,14 @@ def test_a_view_and_a_kernel_count_as_our_own(compiler: Compiler) -> None:
 
 def test_a_step_of_the_reference_backend_does_not_count_as_our_own(compiler: Compiler) -> None:
     model = prepared(
-        """g (float[2] x, bool a) => (float[2] y) {
-            y = If (a) <then_branch = t () => (float[2] p) { p = Identity (x) },
-                        else_branch = e () => (float[2] q) { q = Add (x, x) }>
+        """g (float[2] x, int64 n, bool go) => (float[2] y) {
+            y = Loop (n, go, x) <body = b (int64 i, bool c, float[2] v) => (bool d, float[2] w)
+                { d = Identity (c) w = Add (v, v) }>
         }""",
         compiler,
     )
-    x = np.array([1, 2], np.float32)
-    assert [model.run([x, np.array(a)])[0].tolist() for a in (True, False)] == [[1, 2], [2, 4]]
+    (y,) = model.run([np.array([1, 2], np.float32), np.array(3), np.array(True)])
+    np.testing.assert_array_equal(y, [8, 16])
     assert not model.own_kernels()
     assert "reference" in model.implementations()
     model.close()

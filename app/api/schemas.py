@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt
 
-from app.engine.options import Options, Timings
+from app.engine.options import Options, Policy, Timings
 from app.engine.target import Device, Memory, Precision, Target
 
 _PLAIN: Precision = "f32"
@@ -170,6 +170,18 @@ class JobOptions(_Schema):
     )
     seed: int = Field(default=_DEFAULTS.seed, ge=0, le=2**32 - 1, description="Of random inputs.")
     threads: int = Field(default=_DEFAULTS.threads, ge=1, le=1024)
+    fast_algorithms: bool = Field(
+        default=_DEFAULTS.fast_algorithms,
+        description="Whether Winograd's and Strassen's algorithms may be used, far inside the tolerance.",
+    )
+    precision: Policy = Field(
+        default=_DEFAULTS.precision,
+        description="Of arithmetic on float32 models; what the target lacks is reported as not applicable.",
+    )
+    autotune: bool = Field(
+        default=_DEFAULTS.autotune,
+        description="Whether implementations are measured before they are chosen, where the target is here.",
+    )
     benchmark_seconds: float = Field(default=_DEFAULTS.benchmark_seconds, ge=0, le=600)
 
     def to_options(self) -> Options:

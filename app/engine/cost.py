@@ -48,8 +48,9 @@ def _one_each(node: ir.Node) -> float:
     return float(sum(graph.elements(v) for v in node.outputs if graph.shape(v) is not None))
 
 
-def _conv(node: ir.Node) -> float:
-    weight = graph.shape(node.inputs[1]) if node.inputs[1] is not None else None
+def _conv(node: ir.Node, second: int = 1) -> float:
+    operand = node.inputs[second]
+    weight = graph.shape(operand) if operand is not None else None
     return 2.0 * _one_each(node) * math.prod(weight[1:]) if weight else 0.0
 
 
@@ -69,9 +70,11 @@ def _matmul(node: ir.Node) -> float:
 _FLOPS: Mapping[str, Callable[[ir.Node], float]] = {
     "Conv": _conv,
     "ConvInteger": _conv,
+    "QLinearConv": lambda node: _conv(node, second=3),
     "ConvTranspose": _conv_transpose,
     "MatMul": _matmul,
     "MatMulInteger": _matmul,
+    "QLinearMatMul": _matmul,
     "Gemm": _matmul,
 }
 
@@ -91,10 +94,14 @@ def seconds(row: "Implementation", group: Group, known: "Known") -> tuple[float,
 def comparable(
     rows: Iterable["Implementation"], group: Group, known: "Known"
 ) -> dict["Implementation", tuple[float, str | None]]:
-    """`seconds` of rows that can be compared: of those that were measured, if any was, else of all."""
+    """`seconds` of rows that can be compared: of those that were measured, if any was, else of all.
+
+    Rows of views are never measured: they leave out what the others do.
+    """
     found = {row: seconds(row, group, known) for row in rows}
-    measured = {row: time for row, time in found.items() if time[1] is not None}
-    return measured or found
+    if all(tuning is None for _, tuning in found.values()):
+        return found
+    return {r: time for r, time in found.items() if time[1] is not None or r.views(group, known)}
 
 
 def key(row: str, group: Group, known: "Known") -> str:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from app.engine import graph
 from app.engine.errors import InputError, KernelError
-from app.engine.plan import Body, Constant, HostCall, KernelCall, Workspace
+from app.engine.plan import Body, Constant, HostCall, KernelCall, Slice, Workspace
 from app.engine.program import Program, Step
 from app.kernels.cpu.compiler import Compiler, resolve
 from app.kernels.cpu.driver import Stretch, Team, compile_walk
@@ -329,11 +329,14 @@ class Executor:
         np.copyto(self.array(value), array)
 
     def _holdings(self) -> dict[int, list[tuple[int, slice]]]:
-        """By step: number and arena bytes of the buffers that live in it."""
+        """By step: number and arena bytes of the buffers that live in it, where a value of theirs does."""
         held: dict[int, list[tuple[int, slice]]] = {i: [] for i in range(len(self.program.steps))}
         for number, buffer in enumerate(self.program.placement.buffers, start=1):
-            for index in range(buffer.first, buffer.last + 1):
-                held[index].append((number, slice(buffer.offset, buffer.offset + buffer.nbytes)))
+            whole = Slice(buffer.name, 0, buffer.nbytes, buffer.first, buffer.last)
+            for part in buffer.slices or (whole,):
+                start = buffer.offset + part.offset
+                for index in range(part.first, part.last + 1):
+                    held[index].append((number, slice(start, start + part.nbytes)))
         return held
 
     def _run_poisoned(self) -> None:

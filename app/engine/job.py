@@ -23,6 +23,7 @@ from app.engine.options import Bindings, Options
 from app.engine.oracle import Oracle, distrust, original, runtime
 from app.engine.pipeline import Progress, silent
 from app.engine.plan import Compilation
+from app.engine.precision import resolve
 from app.engine.program import Program
 from app.engine.registry import load as load_registry
 from app.engine.target import Target, host, is_host
@@ -337,6 +338,7 @@ def _summary(
             "onnxruntime": timings["onnxruntime"].get("p50"),
         },
         "timings": timings["kind"],
+        "precision": dataclasses.asdict(resolve(compilation.options.precision, compilation.target)),
         "verification": verification,
         "steps": {
             "compiled": sum(bool(s.calls) and not s.is_host for s in fused.steps),

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Timings = Literal["auto", "measured", "predicted"]
+Policy = Literal["f32", "bf16", "auto"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,8 @@ class Options:
         threads: of the executor.
         fast_algorithms: whether products may be computed with fewer multiplications (Winograd,
             Strassen), where their error, measured on the weights, is far inside the tolerance.
+        precision: of arithmetic on float32 models. `bf16` and `auto` use what the target and its
+            kernels offer; where that is float32 alone, the report says so.
         autotune: whether implementations are measured on this machine before they are chosen; it
             takes a target that is this machine.
         benchmark_seconds: upper limit for the samples of one measurement.
@@ -35,6 +38,7 @@ class Options:
     seed: int = 0
     threads: int = 1
     fast_algorithms: bool = True
+    precision: Policy = "f32"
     autotune: bool = True
     benchmark_seconds: float = 2.0
 

@@ -7,7 +7,17 @@ compilation with more of them. Columns are keyed by `ir.Value`, `ir.Node` or `Gr
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    TypeAlias,
+    TypeVar,
+    cast,
+)
 
 import onnx_ir as ir
 
@@ -190,6 +200,20 @@ class HostCall:
 Call: TypeAlias = KernelCall | HostCall
 
 
+class View(NamedTuple):
+    """A value whose bytes are a part of those of another, from `offset` on.
+
+    Attributes:
+        source: what owns the bytes: the input of a Reshape or a Split, the output of a Concat.
+        view: what lies in them: the output of a Reshape or a Split, an input of a Concat.
+        offset: byte of the source where the view begins.
+    """
+
+    source: ir.Value
+    view: ir.Value
+    offset: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The implementation chosen for a group, and what it will need."""
@@ -198,7 +222,7 @@ class Choice:
     calls: tuple[Call, ...]
     inplace: tuple[tuple[ir.Value, ir.Value], ...] = ()  # (input, output) that may share memory
     seconds: float = 0.0  # predicted
-    views: tuple[tuple[ir.Value, ir.Value], ...] = ()  # (input, output) that are the same bytes
+    views: tuple[View, ...] = ()  # values that are not moved
 
 
 Space = Literal["arena", "input", "output", "weights", "host"]
@@ -220,6 +244,16 @@ class Location:
     root: ir.Value | None = None
 
 
+class Slice(NamedTuple):
+    """Bytes of a buffer while one value lives there; steps are inclusive."""
+
+    value: str
+    offset: int  # within the buffer
+    nbytes: int
+    first: int
+    last: int
+
+
 @dataclass(frozen=True, slots=True)
 class PlacedBuffer:
     """A row of memory.json: one rectangle of the memory map.
@@ -235,6 +269,7 @@ class PlacedBuffer:
     last: int  # last step that reads it
     values: tuple[str, ...]  # every value that lives in it
     reason: str  # why it exists, and why it is shared
+    slices: tuple[Slice, ...] = ()  # where each of its values lies, and when
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +300,9 @@ class Decision:
     op: str
     chosen: str
     reason: str
-    alternatives: tuple[Mapping[str, object], ...] = ()  # {name, seconds, bytes, reason}
+    alternatives: tuple[Mapping[str, object], ...] = ()  # {name, backend, seconds, measured, reason}
+    measured: bool = False  # whether the time that decided was
+    error: float | None = None  # relative rms, of an implementation that rounds more than a plain sum
 
 
 @dataclass(frozen=True, slots=True)

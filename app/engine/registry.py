@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import onnx_ir as ir
 
 from app.engine.layout import Layout
-from app.engine.plan import Call, Compilation, Group
+from app.engine.plan import Call, Compilation, Group, View
 from app.engine.target import Target
 
 OpId: TypeAlias = tuple[str, str]  # (domain, operator)
@@ -28,6 +28,8 @@ class Known:
         tolerance: largest error of an output that the job allows, as a fraction of its maximum.
         timings: measured seconds, see `app.engine.cost.key`.
         tuning: which of the row's `tunings` is meant; empty for the one that is predicted best.
+        granted: the views of partial rows that may be taken; None before memory is shared, where all
+            of them may.
     """
 
     target: Target
@@ -36,6 +38,7 @@ class Known:
     tolerance: float = 1e-4
     timings: Mapping[str, float] = field(default_factory=dict)
     tuning: str = ""
+    granted: frozenset[View] | None = None
 
     @classmethod
     def of(cls, compilation: Compilation) -> "Known":
@@ -54,6 +57,7 @@ Unless: TypeAlias = Callable[[Group, Known], str | None]
 Lower: TypeAlias = Callable[[Group, Known], tuple[Call, ...]]
 Cost: TypeAlias = Callable[[Group, Known], float]
 Inplace: TypeAlias = Callable[[Group, Known], tuple[tuple[ir.Value, ir.Value], ...]]
+Views: TypeAlias = Callable[[Group, Known], tuple[View, ...]]
 Layouts: TypeAlias = Callable[[Group, Known], Mapping[ir.Value, Layout]]
 
 StorageRule = Literal["densifies", "keeps_zero", "follows", "contracts", "none"]
@@ -87,9 +91,19 @@ def no_pairs(_group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], .
     return ()
 
 
+def no_views(_group: Group, _known: Known) -> tuple[View, ...]:
+    """Every value has bytes of its own."""
+    return ()
+
+
 def all_plain(_group: Group, _known: Known) -> Mapping[ir.Value, Layout]:
     """Every operand is row-major."""
     return {}
+
+
+def no_error(_group: Group, _known: Known) -> float | None:
+    """Nothing beyond the rounding of a plain sum."""
+    return None
 
 
 def unknown_cost(_group: Group, _known: Known) -> float:
@@ -111,10 +125,14 @@ class Implementation:
         cost: predicted seconds.
         inplace: (input, output) values that may share memory if the input dies here; read after
             the implementation is chosen.
-        views: (input, output) values that are the same bytes; such a group may have no calls.
+        views: values that lie in others; such a group may have no calls.
+        partial: `lower` copies the views that `known.granted` lacks; else a row that is refused one
+            view does not apply.
         layouts: the layouts that it asks of the group's inputs and gives its outputs; values that
             are not named are row-major. Padded lanes may hold anything: no kernel lets them reach a
             valid element, and what a kernel leaves in them is undefined.
+        error: relative rms error, measured on the weights, of a row that rounds more than a plain sum
+            does; None of others.
         tunings: names of the ways to cut the work that are worth measuring, see `Known.tuning`.
         rank: of two that apply and cost the same, the lower wins.
     """
@@ -126,8 +144,10 @@ class Implementation:
     lower: Lower
     cost: Cost = unknown_cost
     inplace: Inplace = no_pairs
-    views: Inplace = no_pairs
+    views: Views = no_views
+    partial: bool = False
     layouts: Layouts = all_plain
+    error: Callable[[Group, Known], float | None] = no_error
     tunings: tuple[str, ...] = ("",)
     rank: int = 0
     domain: str = ""

@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
 from app.engine import graph
-from app.engine.cost import key
+from app.engine.cost import key, seconds
 from app.engine.execute import aligned
 from app.engine.layout import Layout, plain
 from app.engine.plan import Compilation, Constant, Group, KernelCall, Workspace
@@ -66,29 +66,59 @@ def measure(
     """
     table = stored(compiler.folder)
     known = replace(Known.of(compilation), timings=table)
-    work: dict[str, tuple[Group, Implementation, Known, tuple[KernelCall, ...]]] = {}
-    for group, rows in _worth_measuring(compilation, known):
-        for row, tuning in ((r, t) for r in rows for t in r.tunings):
-            facts = replace(known, tuning=tuning)
+    groups = _worth_measuring(compilation, known)
+    bench = _Bench(known, compiler, table)
+    bench.add([(group, row, row.tunings[0]) for group, rows in groups for row in rows], likely, progress)
+    # Only the row that is best as it is is cut in other ways.
+    best = [(group, min(rows, key=lambda r: seconds(r, group, bench.known)[0])) for group, rows in groups]
+    bench.add([(group, row, tuning) for group, row in best for tuning in row.tunings[1:]], tuple, progress)
+    bench.close()
+    return bench.table
+
+
+Candidates: TypeAlias = list[tuple[Group, Implementation, str]]
+
+
+class _Bench:
+    """The timings table of a folder, filled as asked."""
+
+    def __init__(self, known: Known, compiler: Compiler, table: dict[str, float]) -> None:
+        self.table = table
+        self.known = known  # sees what is added to the table
+        self._compiler = compiler
+        self._team = Team(known.threads)
+
+    def add(
+        self,
+        candidates: Candidates,
+        likely: Callable[[], Sequence[Request]],
+        progress: Callable[[int, int], None],
+    ) -> None:
+        """Measure rows with their tunings, where the table does not know them."""
+        work: dict[str, tuple[Group, Implementation, Known, tuple[KernelCall, ...]]] = {}
+        for group, row, tuning in candidates:
+            facts = replace(self.known, tuning=tuning)
             name = key(row.name, group, facts)
-            if name not in table and name not in work:
+            if name not in self.table and name not in work:
                 work[name] = group, row, facts, _kernel_calls(row, group, facts)
-    if not work:
-        return table
-    kernels = dict.fromkeys(call.request for *_, calls in work.values() for call in calls)
-    kernels.update(dict.fromkeys(likely()))
-    with helped(compiler, kernels):
-        for done, (kernel, types, static, takes_thread) in enumerate(kernels):
+        if not work:
+            return
+        kernels = dict.fromkeys(call.request for *_, calls in work.values() for call in calls)
+        kernels.update(dict.fromkeys(likely()))
+        with helped(self._compiler, kernels):
+            for done, (kernel, types, static, takes_thread) in enumerate(kernels):
+                progress(done, len(kernels) + len(work))
+                self._compiler.compile(kernel, types, static, takes_thread=takes_thread)
+        fresh: dict[str, float] = {}
+        for done, (name, (group, row, facts, calls)) in enumerate(work.items(), start=len(kernels)):
             progress(done, len(kernels) + len(work))
-            compiler.compile(kernel, types, static, takes_thread=takes_thread)
-    team = Team(known.threads)
-    fresh: dict[str, float] = {}
-    for done, (name, (group, row, facts, calls)) in enumerate(work.items(), start=len(kernels)):
-        progress(done, len(kernels) + len(work))
-        fresh[name] = measured(calls, row.layouts(group, facts), facts, compiler, team)
-    team.close()
-    store(compiler.folder, fresh)
-    return {**table, **fresh}
+            fresh[name] = measured(calls, row.layouts(group, facts), facts, self._compiler, self._team)
+        store(self._compiler.folder, fresh)
+        self.table.update(fresh)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._team.close()
 
 
 def _kernel_calls(row: Implementation, group: Group, known: Known) -> tuple[KernelCall, ...]:
@@ -108,14 +138,14 @@ def _worth_measuring(
         rows = [r for r in compilation.registry.candidates(group.op, (backend,)) if r.op != "*"]
         if any(graph.is_dynamic(v) or not _is_float(v) for v in (*group.inputs, *group.outputs)):
             continue
-        seconds = {r: r.cost(group, known) for r in rows if r.unless(group, known) is None}
-        if seconds:
-            predictions.append((group, seconds))
-    total = sum(min(seconds.values()) for _, seconds in predictions)
+        predicted = {r: r.cost(group, known) for r in rows if r.unless(group, known) is None}
+        if predicted:
+            predictions.append((group, predicted))
+    total = sum(min(predicted.values()) for _, predicted in predictions)
     found = []
-    for group, seconds in predictions:
-        best = min(seconds.values())
-        rows = [r for r, s in seconds.items() if s <= FACTOR * best and not r.views(group, known)]
+    for group, predicted in predictions:
+        best = min(predicted.values())
+        rows = [r for r, s in predicted.items() if s <= FACTOR * best and not r.views(group, known)]
         several = len(rows) > 1 or any(len(r.tunings) > 1 for r in rows)
         if several and best >= WORTH * total:
             found.append((group, tuple(rows)))

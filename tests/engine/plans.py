@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from app.engine import graph
 from app.engine.options import Options
-from app.engine.plan import ELEMENTWISE, Call, Choice, Compilation, Group, Plan, Workspace
+from app.engine.plan import ELEMENTWISE, Call, Choice, Compilation, Group, Plan, View, Workspace
 from app.engine.plan import KernelCall as Kernel
 from app.engine.registry import Implementation, Known, Registry
 from app.engine.target import Memory, Target
@@ -24,7 +24,7 @@ class Row:
 
     name: str = "fake"
     inplace: tuple[tuple[str, str], ...] = ()
-    views: tuple[tuple[str, str], ...] = ()
+    views: tuple[tuple[str, str] | tuple[str, str, int], ...] = ()  # source, view, byte
     workspace: tuple[Workspace, ...] = ()  # arguments of one call each
     touches: tuple[str, ...] = ()  # values inside the group that the call names
 
@@ -84,7 +84,7 @@ def compilation_of(
             tuple(calls),
             tuple((values[a], values[b]) for a, b in row.inplace),
             0.0,
-            tuple((values[a], values[b]) for a, b in row.views),
+            tuple(View(values[a], values[b], *at) for a, b, *at in row.views),
         )
     plan = Plan(fusion={n: g for g in groups for n in g.nodes}, implementation=chosen, order=groups)
     return Compilation(model, target, registry or Registry({}, {}), options or Options(), plan=plan)

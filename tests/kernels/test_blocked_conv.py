@@ -1,9 +1,13 @@
 """Direct convolutions over blocked images against a direct sum in double precision."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from app.engine.backends.numba_cpu.blocked_conv import TUNINGS
 from app.kernels.cpu.compiler import Compiler
+from tests import harness
 from tests.kernels.test_conv import REGISTRY, attributes, close, lanes, operands, run  # noqa: F401
 
 CASES = [
@@ -73,6 +77,14 @@ def check(row: str, case: tuple, name: str, compiler: Compiler, threads: int, in
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_conv(case: tuple, threads: int, lanes: int, compiler: Compiler) -> None:  # noqa: F811
     check("conv.blocked", case, "none", compiler, threads)
+
+
+@pytest.mark.parametrize("tuning", [t for t in TUNINGS if t])
+@pytest.mark.parametrize("case", [CASES[1], CASES[4], CASES[5]], ids=str)
+def test_tunings(case: tuple, tuning: str, compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = harness.known
+    monkeypatch.setattr(harness, "known", lambda *given: replace(known(*given), tuning=tuning))
+    check("conv.blocked", case, "residual", compiler, 2)
 
 
 @pytest.mark.parametrize("case", STEMS, ids=str)

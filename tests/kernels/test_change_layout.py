@@ -57,6 +57,6 @@ def test_one_pixel_of_whole_blocks_is_a_view(row: Any) -> None:
     group = change(2, 16, 1, 1)
     assert row.unless(group, known) is None
     assert row.lower(group, known) == ()
-    assert row.views(group, known) == ((group.inputs[0], group.outputs[0]),)
+    assert row.views(group, known) == ((group.inputs[0], group.outputs[0], 0),)
     for shape in ((2, 16, 1, 2), (2, 12, 1, 1)):
         assert "differ" in str(row.unless(change(*shape), known))

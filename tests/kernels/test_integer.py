@@ -45,7 +45,7 @@ def test_matmul_integer_equals_numpy(
     )
     for threads in (1, 2):
         (found,) = harness.run_group(
-            harness.implementation("matmul_integer.int32", REGISTRY),
+            harness.implementation("matmul_integer.pairs", REGISTRY),
             harness.group_of(model, REGISTRY),
             {n: values[n] for n in changing},
             compiler,
@@ -64,7 +64,7 @@ def test_matmul_integer_takes_a_zero_point_per_column(compiler: Compiler) -> Non
         {n: v for n, v in values.items() if n != "a"},
     )
     (found,) = harness.run_group(
-        harness.implementation("matmul_integer.int32", REGISTRY),
+        harness.implementation("matmul_integer.pairs", REGISTRY),
         harness.group_of(model, REGISTRY),
         {"a": a},
         compiler,
@@ -87,7 +87,7 @@ def test_conv_integer_pads_with_the_zero_point(compiler: Compiler) -> None:
         {n: v for n, v in values.items() if n not in ("x", "z")},
     )
     (found,) = harness.run_group(
-        harness.implementation("conv_integer.int32", REGISTRY),
+        harness.implementation("conv_integer.pairs", REGISTRY),
         harness.group_of(model, REGISTRY),
         {"x": x, "z": z},
         compiler,
@@ -131,7 +131,7 @@ def test_quantized_products_equal_the_dequantized_ones(
         f"{HEAD} ({declared(values)}) => (uint8{list(expected.shape)} y) {{ y = {op}({', '.join(values)}) }}",
         {n: v for n, v in values.items() if n != "a"},
     )
-    row = "qlinear_conv.int32" if is_conv else "qlinear_matmul.int32"
+    row = "qlinear_conv.pairs" if is_conv else "qlinear_matmul.pairs"
     (found,) = harness.run_group(
         harness.implementation(row, REGISTRY),
         harness.group_of(model, REGISTRY),

@@ -246,7 +246,7 @@ def test_reshapes_alias_or_copy(registry: Registry, compiler: Compiler, row: str
     view = implementation(row.replace("copy", "view"), registry)
     assert view.unless(group, known()) is None
     assert view.lower(group, known()) == ()
-    assert view.views(group, known()) == ((group.inputs[0], group.outputs[0]),)
+    assert view.views(group, known()) == ((group.inputs[0], group.outputs[0], 0),)
 
 
 def test_a_transpose_is_a_view_only_if_long_axes_keep_their_order(registry: Registry) -> None:

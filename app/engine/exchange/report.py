@@ -132,6 +132,8 @@ def decisions_json(compilation: Compilation) -> Json:
                 "backend": choice.implementation.backend,
                 "seconds": _finite(choice.seconds),
                 "reason": decision.reason if decision else "",
+                "measured": decision.measured if decision else False,
+                "error": _finite(decision.error) if decision and decision.error is not None else None,
                 "fallback": is_fallback(group, compilation),
                 "alternatives": [_plain(a) for a in decision.alternatives] if decision else [],
                 "storage": {v.name: _storage(v, compilation) for v in named},
@@ -267,7 +269,7 @@ def _step(index: int, group: Group, choice: Choice) -> Json:
             for call in choice.calls
         ],
         "inplace": [[a.name, b.name] for a, b in choice.inplace],
-        "views": [[a.name, b.name] for a, b in choice.views],
+        "views": [[v.source.name, v.view.name, v.offset] for v in choice.views],
     }
 
 

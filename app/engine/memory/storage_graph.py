@@ -1,7 +1,8 @@
 """From a plan to buffers: which values share bytes, how many, and for how long.
 
-Views (`Choice.views`) must share; in-place pairs (`Choice.inplace`) share where the input's whole
-class dies in the step. What the graph takes, returns or holds as weights has memory of its own;
+Views (`Choice.views`) must share: the input of a Concat may be a part of its output, the output of a
+Split one of its input. In-place pairs (`Choice.inplace`) share where the input's whole class dies in
+the step. What the graph takes, returns or holds as weights has memory of its own;
 dynamic values live on the host.
 """
 
@@ -14,7 +15,7 @@ import onnx_ir as ir
 from app.engine import graph
 from app.engine.memory.alias import AliasClasses, in_order
 from app.engine.memory.problem import Buffer, Problem
-from app.engine.plan import Choice, Compilation, Group, KernelCall, Space, Workspace
+from app.engine.plan import Choice, Compilation, Group, KernelCall, Slice, Space, Workspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,8 @@ class Storage:
     Attributes:
         id: unique among storages and scratch.
         values: by first use.
-        nbytes: of the largest value.
+        slices: where each of them lies, and from its first step to its last.
+        nbytes: of all values together.
         root: what owns the memory outside the arena; None in the arena.
         first: the step that writes first; -1 for inputs and weights.
         last: the last step that reads or writes.
@@ -33,6 +35,7 @@ class Storage:
 
     id: str
     values: tuple[ir.Value, ...]
+    slices: tuple[Slice, ...]
     space: Space
     nbytes: int
     root: ir.Value | None
@@ -119,7 +122,7 @@ def value_bytes(value: ir.Value, compilation: Compilation) -> int:
 def touched(group: Group, choice: Choice) -> tuple[ir.Value, ...]:
     """Every value that a step reads or writes, those inside the group that its calls name included."""
     named: list[ir.Value | None] = [*group.inputs, *group.outputs]
-    named += [v for pair in choice.views for v in pair]
+    named += [v for view in choice.views for v in view[:2]]
     for call in choice.calls:
         if isinstance(call, KernelCall):
             named += [a for a in call.arguments if isinstance(a, ir.Value)]
@@ -130,21 +133,8 @@ def touched(group: Group, choice: Choice) -> tuple[ir.Value, ...]:
 
 
 def view_classes(compilation: Compilation) -> AliasClasses:
-    """Alias classes to choose views with: ask `view_refusal`, then merge what is chosen."""
+    """Alias classes to choose views with: ask which are `granted`, then `share` what is chosen."""
     return AliasClasses(owned(compilation), lambda v: value_bytes(v, compilation), {})
-
-
-def view_refusal(source: ir.Value, view: ir.Value, classes: AliasClasses) -> str | None:
-    """Why `view` may not be the bytes of `source`, given what is merged so far; else None.
-
-    It may not when one is dynamic, when sizes differ, or when the bytes would have two owners
-    among graph inputs, weights and graph outputs: two outputs that would be one array, an output
-    that is a view of an input.
-    """
-    for value in (source, view):
-        if graph.is_dynamic(value):
-            return f"{value.name!r} is dynamic and has no address"
-    return classes.view_refusal(source, view)
 
 
 def owned(compilation: Compilation) -> Mapping[ir.Value, Space]:
@@ -175,23 +165,32 @@ def _lives(steps: Steps, owners: Mapping[ir.Value, Space]) -> Lives:
 
 
 def share_views(steps: Steps, classes: AliasClasses) -> dict[ir.Value, str]:
-    """Merge every value with what it is a view of; a note for each view.
+    """Merge every value with what it is a view of; notes on each value that a step does not write.
 
     Raises:
         ValueError: a view is not legal.
     """
-    notes = {}
+    notes: dict[ir.Value, str] = {}
     for group, choice in steps:
-        for source, view in choice.views:
-            refusal = view_refusal(source, view, classes)
-            if refusal is not None:
-                raise ValueError(
-                    f"{group.name!r}: {choice.implementation.name} takes {view.name!r} for a view of "
-                    f"{source.name!r}, which is not legal ({refusal}); one that copies is needed"
-                )
-            classes.merge(source, view)
-            notes[view] = f"{view.name!r} is a view of {source.name!r} ({choice.implementation.name})"
+        if not choice.views:
+            continue
+        name = choice.implementation.name
+        for (source, view, _), reason in classes.share(choice.views, outputs_of(group)).items():
+            raise ValueError(
+                f"{group.name!r}: {name} takes {view.name!r} for a view of "
+                f"{source.name!r}, which is not legal ({reason}); one that copies is needed"
+            )
+        for source, view, offset in choice.views:
+            part = f"{view.name!r} is a view of {source.name!r}"
+            if classes.nbytes(source) != classes.nbytes(view):
+                part = f"{view.name!r} lies in {source.name!r} at byte {offset}"
+            notes[view] = "; ".join([*filter(None, [notes.get(view)]), f"{part} ({name})"])
     return notes
+
+
+def outputs_of(group: Group) -> tuple[ir.Value, ...]:
+    """Every value that a step makes."""
+    return tuple(v for node in group.nodes for v in node.outputs)
 
 
 def _share_inplace(steps: Steps, classes: AliasClasses) -> dict[ir.Value, str]:
@@ -220,7 +219,7 @@ def _storages(
 ) -> tuple[Storage, ...]:
     rows = []
     for alias in {id(c): c for c in map(classes.of, planned)}.values():
-        values = in_order(alias.values, lives)
+        values = in_order(alias.places, lives)
         space = classes.space(alias)
         owner = alias.owner or values[0]
         if alias.first < 0:
@@ -233,6 +232,10 @@ def _storages(
             Storage(
                 _unique(owner.name or "", taken),
                 values,
+                tuple(
+                    Slice(v.name or "", alias.places[v] - alias.start, classes.nbytes(v), *lives[v])
+                    for v in values
+                ),
                 space,
                 alias.nbytes,
                 alias.owner,

@@ -8,7 +8,7 @@ from typing import ClassVar
 import onnx
 import onnx_ir as ir
 
-from app.engine import folding, graph, inference, merging, naming, simplification
+from app.engine import folding, graph, inference, merging, naming, quantization, simplification
 from app.engine.errors import GraphError
 from app.engine.passes.infer_types import DECLARED
 from app.engine.plan import Compilation
@@ -37,7 +37,7 @@ class Canonicalize:
         """
         model = compilation.model
         lift_initializers(model)
-        rows = (*folding.rows(folding.Budget(self.growth)), *simplification.ROWS)
+        rows = (*folding.rows(folding.Budget(self.growth)), *quantization.ROWS, *simplification.ROWS)
         applied: Counter[str] = Counter()
         typed = False  # whether the types are those of the graph as it is
         while True:

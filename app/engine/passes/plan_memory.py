@@ -8,7 +8,7 @@ import onnx_ir as ir
 from app.engine.errors import CapacityError
 from app.engine.memory.greedy import solve
 from app.engine.memory.problem import Problem, Solution, live_bytes, validate
-from app.engine.memory.storage_graph import StorageGraph, build, value_bytes
+from app.engine.memory.storage_graph import StorageGraph, build
 from app.engine.plan import COLUMNS, Compilation, Location, PlacedBuffer, Placement
 
 LISTED = 5  # live values that a message names
@@ -38,20 +38,30 @@ class PlanMemory:
                 _shortage(compilation, storage, solution, budget), needed=solution.peak, available=budget
             )
         validate(Problem(storage.problem.buffers, budget), solution)
-        return compilation.with_plan(placement=_placement(compilation, storage, solution))
+        return compilation.with_plan(placement=_placement(storage, solution))
 
 
-def _placement(compilation: Compilation, storage: StorageGraph, solution: Solution) -> Placement:
+def _placement(storage: StorageGraph, solution: Solution) -> Placement:
     values: dict[ir.Value, Location] = {}
     buffers = []
     for row in storage.storages:
         offset = solution.offsets[row.id] if row.space == "arena" else 0
-        for value in row.values:
-            values[value] = Location(row.space, offset, value_bytes(value, compilation), row.root)
+        for value, part in zip(row.values, row.slices, strict=True):
+            values[value] = Location(row.space, offset + part.offset, part.nbytes, row.root)
         if row.space == "arena":
             names = tuple(v.name or "" for v in row.values)
             buffers.append(
-                PlacedBuffer(row.id, "activation", offset, row.nbytes, row.first, row.last, names, row.reason)
+                PlacedBuffer(
+                    row.id,
+                    "activation",
+                    offset,
+                    row.nbytes,
+                    row.first,
+                    row.last,
+                    names,
+                    row.reason,
+                    row.slices,
+                )
             )
     buffers += [
         PlacedBuffer(s.id, "workspace", solution.offsets[s.id], s.nbytes, s.step, s.step, (), s.reason)

@@ -7,8 +7,8 @@ from typing import ClassVar
 from app.engine import cost, graph
 from app.engine.errors import KernelError
 from app.engine.memory.alias import AliasClasses
-from app.engine.memory.storage_graph import view_classes, view_refusal
-from app.engine.plan import Choice, Compilation, Decision, Group
+from app.engine.memory.storage_graph import outputs_of, view_classes
+from app.engine.plan import Choice, Compilation, Decision, Group, View
 from app.engine.registry import Implementation, Known
 
 
@@ -49,15 +49,18 @@ def choose(
     assert partition is not None
     backend = partition[group.anchor].backend
     refused: dict[str, str | None] = {}
-    accepted: list[Implementation] = []
+    granted: dict[Implementation, tuple[View, ...]] = {}
+    copied: dict[Implementation, Mapping[View, str]] = {}
     candidates = compilation.registry.candidates(group.op, compilation.target.backends)
     for row in candidates:
         reason = row.unless(group, known) or _misfit(row, group, compilation, known)
         if reason is None:
-            reason = next((r for pair in row.views(group, known) if (r := view_refusal(*pair, views))), None)
+            granted[row], copied[row] = views.granted(row.views(group, known), outputs_of(group))
+            if copied[row] and not (row.partial and granted[row]):
+                reason = next(iter(copied[row].values()))
         refused[row.name] = reason
-        if reason is None and row.backend == backend:
-            accepted.append(row)
+    accepted = [row for row in candidates if refused[row.name] is None and row.backend == backend]
+    known = replace(known, granted=frozenset(v for shared in granted.values() for v in shared))
     times = {row: cost.seconds(row, group, known) for row in candidates if refused[row.name] is None}
     alternatives = [
         {
@@ -78,14 +81,22 @@ def choose(
     compared = cost.comparable(accepted, group, known)
     row = min(compared, key=lambda r: (compared[r][0], r.rank))
     seconds, tuning = compared[row]
-    pairs = row.views(group, known)
-    for pair in pairs:
-        views.merge(*pair)
+    views.share(granted[row], outputs_of(group))
     facts = replace(known, tuning=tuning or "")
-    choice = Choice(row, row.lower(group, facts), row.inplace(group, facts), seconds, pairs)
+    choice = Choice(row, row.lower(group, facts), row.inplace(group, facts), seconds, granted[row])
     others = tuple(a for a in alternatives if a["name"] != row.name)
+    told = "; ".join(
+        [_reason(row, seconds, len(compared), others, tuning)]
+        + [f"{v.view.name!r} is copied: {r}" for v, r in copied[row].items()]
+    )
     decision = Decision(
-        group.name, group.op, row.name, _reason(row, seconds, len(compared), others, tuning), others
+        group.name,
+        group.op,
+        row.name,
+        told,
+        others,
+        measured=tuning is not None,
+        error=row.error(group, known),
     )
     return choice, decision
 

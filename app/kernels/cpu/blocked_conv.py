@@ -137,7 +137,7 @@ _SOURCE = """\
 from app.kernels.cpu.generator import at
 from app.kernels.cpu.tiles import ACCUMULATE, CLAMP, COLUMN_BIAS, RESIDUAL
 {imports}
-LANES = {lanes}
+LANES, WIDE = {lanes}, {wide}
 
 
 def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, work{operands}, begin, end, thread):
@@ -170,9 +170,10 @@ def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, work{ope
             now = flags & (COLUMN_BIAS | RESIDUAL) if c == 0 else ACCUMULATE  # the residual may lie in y
             block = low
             while block < high:
-                wide = {wide}
-                if high - block == 3 or high - block < wide:
-                    wide = min(high - block, 3)
+                more = high - block  # the same groups as `tiles.block_groups`
+                wide = min(more, 3) if more < WIDE else WIDE
+                if more == WIDE + 1:
+                    wide = (more + 1) // 2 if WIDE > 2 else 3
                 plane = image * out_blocks + block
                 place = plane * plane_size + first * columns * LANES
                 panel = (group * out_blocks + block) * depth + begin_block * x_lanes * tap_count * wide
@@ -222,7 +223,7 @@ def emit(
     Args:
         dtype: T.
         lanes: channels of a block of the output.
-        wide: blocks of output channels of a tile, 2 or 4; what is left over takes 3, 2 or 1.
+        wide: blocks of output channels of a tile, 2 to 4; what is left over takes fewer, or 3.
         widths: blocks of the tiles that there are, see `tiles.block_groups`.
         recipe: what follows bias, residual and limits.
         places: of the recipe's inputs after the first; see PLACES.

@@ -5,7 +5,8 @@ memory of any operand that is read at the same place, and every loop still vecto
 would not if a run-time check found the output's memory among the operands.
 """
 
-from app.kernels.cpu.expressions import HALVES, Recipe, lines, prelude
+from app.kernels.cpu.expressions import HALVES, Recipe, kept, lines, prelude
+from app.kernels.cpu.requantize import is_requantization
 from app.kernels.cpu.tiles import CLAMP, RESIDUAL, ROW_BIAS
 
 # How an operand advances along a run: with the output, or not at all.
@@ -146,6 +147,77 @@ def lanes_run_library(dtype: str, lanes: int, recipe: Recipe, operands: tuple[tu
         fixed="\n".join(fixed),
         chunk=CHUNK,
         body="\n".join(f"            {line}" for line in body),
+    )
+
+
+_CONVERTED_RUN = """\
+{prelude}
+from numba import types
+
+from app.kernels.cpu.access import read, write
+from app.kernels.cpu.linking import shared
+
+N = types.int64
+
+
+@shared(types.void(types.CPointer(types.{dtype}), types.CPointer(types.{stored}), N{types}))
+def run(v, y, n{operands}):
+    # y[j] = f(v[j], ...), j < n.
+{fixed}
+    for j in range(n):
+{body}
+"""
+
+
+_REQUANTIZING_RUN = """\
+from numba import types
+
+from app.kernels.cpu.linking import shared
+from app.kernels.cpu.requantize import requantizer
+
+N = types.int64
+requantize = requantizer("{result}", {lanes}, {along})
+
+
+@shared(types.void(types.CPointer(types.{dtype}), types.CPointer(types.{result}), N{types}))
+def run(v, y, n, factor, addend, zero):
+    requantize(v, y, n, factor, addend, types.float32(zero[0]))
+"""
+
+
+def converted_run_library(
+    dtype: str, result: str, recipe: Recipe, operands: tuple[tuple[str, str], ...], lanes: int
+) -> str:
+    """Defines `run(v, y, n, *operands)`: a recipe whose result may be of another type than its input 0.
+
+    Args:
+        dtype: of v, input 0.
+        result: dtype of y, which may be an operand that is read ALONG but not v.
+        recipe: not empty.
+        operands: (ALONG or FIXED, dtype) of its other inputs, as addresses where the run begins.
+        lanes: float32 in a register.
+    """
+    pointers = "".join(f", types.CPointer(types.{_bytes(kind)})" for _, kind in operands)
+    if dtype == "int32" and is_requantization(recipe) and operands[2][0] == FIXED:
+        along = tuple(advance == ALONG for advance, _ in operands[:2])
+        return _REQUANTIZING_RUN.format(
+            dtype=dtype, result=result, lanes=lanes, along=along, types=pointers
+        )
+    fixed, names = [], ["read(v, j)"]
+    for i, (advance, _) in enumerate(operands):
+        names.append(f"read(o{i}, j)" if advance == ALONG else f"w{i}")
+        if advance == FIXED:
+            fixed.append(f"    w{i} = o{i}[0]")
+    text = lines(recipe, names, (dtype, *(kind for _, kind in operands)))
+    value = kept(result, f"v{len(names) + len(recipe) - 1}")
+    return _CONVERTED_RUN.format(
+        prelude=prelude(),
+        dtype=dtype,
+        stored=_bytes(result),
+        types=pointers,
+        operands="".join(f", o{i}" for i in range(len(operands))),
+        fixed="\n".join(fixed),
+        body="\n".join(f"        {line}" for line in (*text, f"write(y, j, {value})")),
     )
 
 

@@ -7,27 +7,29 @@ multiplication": a k x columns panel of B in the first cache, a block of A in th
 from app.kernels.cpu.epilogue import ALONG, FIXED, run_library
 from app.kernels.cpu.expressions import Recipe
 from app.kernels.cpu.linking import Sources
-from app.kernels.cpu.tiles import SHAPES, WIDE, Shapes, lanes_of
+from app.kernels.cpu.tiles import SHAPES, WIDE, Shapes, element, lanes_of
 
 # Defines `product` and its tiles. `a` holds rows `a_row` apart with elements `a_k` apart, or, when
 # `packed`, one [k][rows] panel for each group of rows; k0 is where this chunk of the reduction begins.
 # A ragged tile is computed whole into `spare` (T[ROWS * COLUMNS]) and finished by plain loops.
 _PRODUCT = """\
 from numba import njit, types
-from app.kernels.cpu.generator import at, tile
+from app.kernels.cpu.generator import at, stream_tile, tile
 from app.kernels.cpu.linking import shared
 from app.kernels.cpu.tiles import (
     ACCUMULATE, ALPHA, BETA, CLAMP, COLUMN_BIAS, HIGH, LOW, RESIDUAL, ROW_BIAS, SCALE,
 )
 
-T, N = types.CPointer(types.{dtype}), types.int64
+T, N = types.CPointer(types.{element}), types.int64
 VECTOR, ROWS, SMALL, COLUMNS = {vector}, {rows}, {small}, {columns}
 wide = tile("{dtype}", VECTOR, ROWS, COLUMNS // VECTOR, {unroll})
-MAIN = f"tile_{dtype}_{{ROWS}}x{{COLUMNS // VECTOR}}x{{VECTOR}}"  # takes nearly all the time
+MAIN = f"tile_{symbol}_{{ROWS}}x{{COLUMNS // VECTOR}}x{{VECTOR}}"  # takes nearly all the time
 small = tile("{dtype}", VECTOR, SMALL, COLUMNS // VECTOR, {unroll})
 narrow = tile("{dtype}", VECTOR, ROWS, 1, {unroll})
 # A single row streams b, from memory more often than not.
-single = tile("{dtype}", VECTOR, 1, COLUMNS // VECTOR, 4, 4)
+single = tile("{dtype}", VECTOR, 1, COLUMNS // VECTOR, 4, 2)
+STREAMS = 2
+stream = stream_tile("{dtype}", VECTOR, COLUMNS // VECTOR, STREAMS)
 NEAR, FAR = 16, 64  # steps ahead that are prefetched where rows of b lie apart, and where b streams
 
 
@@ -70,7 +72,14 @@ def product(a, packed, a_row, a_k, k0, b, b_k, b_panel, k, c, c_row, m, n, spare
     ahead_k = b_k
     if b_k == COLUMNS and m > ROWS:
         ahead_k = (COLUMNS * ROWS + m - 1) // m
-    for j in range(0, n, COLUMNS):
+    done = 0
+    if m == 1 and b_k == COLUMNS:
+        step = 1 if packed else a_k
+        for j in range(0, n - STREAMS * COLUMNS + 1, STREAMS * COLUMNS):
+            stream(at(a, k0 * step), step, at(b, j // COLUMNS * b_panel), b_k, b_panel, k, at(c, j),
+                   at(sums, j), rows, at(columns, j), at(residual, j), scalars, flags)
+            done = j + STREAMS * COLUMNS
+    for j in range(done, n, COLUMNS):
         width = min(COLUMNS, n - j)
         panel = at(b, j // COLUMNS * b_panel)
         i = 0
@@ -119,6 +128,8 @@ def product_library(dtype: str, lanes: int, shapes: Shapes = SHAPES) -> tuple[st
     return tuple(
         _PRODUCT.format(
             dtype=dtype,
+            element=element(dtype),
+            symbol=dtype.replace(" * ", "_"),
             vector=vector,
             rows=rows,
             small=small,
@@ -239,7 +250,7 @@ def emit(dtype: str, lanes: int, recipe: Recipe = (), operands: tuple[tuple[str,
         "from app.kernels.cpu.generator import at\n"
         "from app.kernels.cpu.tiles import ACCUMULATE\n"
         "from LIBRARY0 import COLUMNS, ROWS, product\n"
-        f'copy = copier("{dtype}", {lanes_of(dtype, lanes)}, 1)\n'
+        f'copy = copier("{element(dtype)}", {lanes_of(dtype, lanes)}, 1)\n'
     )
     advances = tuple((FIXED if place in ("row", "scalar") else ALONG, kind) for place, kind in operands)
     if not recipe:

@@ -189,7 +189,74 @@ def tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4, chain
 
     def body(_context, a, a_row, a_k, m, b, b_k, k, ahead, ahead_k, c, c_row, sums, sums_row,
              row_bias, row_bias_step, column_bias, residual, residual_row, scalars, flags):  # fmt: skip
-        return signature, outlined(f"tile_{dtype}_{rows}x{columns}x{lanes}", write)
+        return signature, outlined(f"tile_{dtype.replace(' * ', '_')}_{rows}x{columns}x{lanes}", write)
+
+    return intrinsic(body)
+
+
+def stream_tile(dtype: str, lanes: int, columns: int, streams: int, unroll: int = 2) -> Any:
+    """An intrinsic that computes one row of a matrix product over several panels at once.
+
+    It is called as
+        stream(a, a_k, b, b_k, b_panel, k, c, sums, row_bias, column_bias, residual, scalars, flags)
+    and computes c[s * columns * lanes + j] for s < streams and j < columns * lanes as the sum over
+    p < k of a[p * a_k] * b[s * b_panel + p * b_k + j], plus what `flags` ask for, see `tile`. A row
+    takes every element of b once, from memory: that is fastest in several streams, and without
+    software prefetches, which compete with those of the hardware.
+    """
+    scalar = ELEMENTS[dtype][0]
+    address, size = types.CPointer(scalar), types.int64
+    signature = types.void(
+        address, size, address, size, size, size, address, address, address, address, address, address, size
+    )
+    cells = streams * columns
+
+    def write(b: Any, values: Any) -> None:
+        a, a_k, panels, b_k, b_panel, k, c, sums, row_bias, column_bias, residual, scalars, flags = values
+        v = Vectors(b, dtype, lanes)
+        zero = number(0)
+        epilogue = Epilogue(sums, zero, row_bias, zero, column_bias, residual, zero, scalars, flags)
+
+        def loop(count: Any, state: list[Any], times: int) -> list[Any]:
+            """`times` steps, `count` times; a state is places in a and b, then the sums."""
+            before = b.block
+            head, body, end = (b.append_basic_block(s) for s in ("head", "body", "end"))
+            b.branch(head)
+            b.position_at_end(head)
+            phis = [b.phi(x.type) for x in (count, *state)]
+            for phi, x in zip(phis, (count, *state)):
+                phi.add_incoming(x, before)
+            b.cbranch(b.icmp_signed(">", phis[0], zero), body, end)
+            b.position_at_end(body)
+            row, place, *new = phis[1:]
+            for turn in range(times):
+                x = v.broadcast(row)
+                for s in range(streams):
+                    panel = v.at(place, b.mul(number(s), b_panel))
+                    for j in range(columns):
+                        i = turn * cells + s * columns + j
+                        new[i] = v.fma(x, v.load(v.at(panel, j * lanes)), new[i])
+                row, place = v.at(row, a_k), v.at(place, b_k)
+            done = b.block
+            for phi, x in zip(phis, (b.sub(phis[0], number(1)), row, place, *new)):
+                phi.add_incoming(x, done)
+            b.branch(head)
+            b.position_at_end(end)
+            return phis[1:]
+
+        state = loop(b.sdiv(k, number(unroll)), [a, panels, *[v.zero] * (cells * unroll)], unroll)
+        _, _, *found = loop(b.srem(k, number(unroll)), state, 1)
+        for turn in range(1, unroll):
+            own = found[turn * cells : (turn + 1) * cells]
+            found[:cells] = [v.add(x, y) for x, y in zip(found[:cells], own)]
+        places = [(0, i * lanes) for i in range(cells)]
+        for x, (_, j) in zip(epilogue.apply(v, found[:cells], places), places):
+            v.store(x, v.at(c, j))
+        b.ret_void()
+
+    def body(_context, a, a_k, b, b_k, b_panel, k, c, sums, row_bias, column_bias, residual, scalars,
+             flags):  # fmt: skip
+        return signature, outlined(f"stream_{dtype}_{columns}x{lanes}", write)
 
     return intrinsic(body)
 

@@ -7,6 +7,14 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
+# The type of two int16 in one int32, low half first. A step of a reduction over pairs multiplies two of
+# them at once and adds both products to an int32, exactly modulo 2 ** 32.
+PAIRS = "int16x2"
+# Four 8-bit numbers in one int32; of the two that are multiplied the named one is unsigned, the other signed.
+# Both sums of two products must fit int16 (see `quads_fit`), else they saturate.
+LEFT_UNSIGNED, RIGHT_UNSIGNED = "uint8x4 * int8x4", "int8x4 * uint8x4"
+PACKED = (PAIRS, LEFT_UNSIGNED, RIGHT_UNSIGNED)
+
 # What a tile does with its sums before it stores them, in this order.
 ACCUMULATE, SCALE, ROW_BIAS, COLUMN_BIAS, RESIDUAL, CLAMP = 1, 2, 4, 8, 16, 32
 ALPHA, BETA, LOW, HIGH = 0, 1, 2, 3  # places in the scalars of a tile
@@ -19,11 +27,20 @@ SHAPES: Shapes = {4: (6, 4, 2, 2), 8: (6, 4, 2, 2), 16: (8, 4, 3, 4)}
 # The same for row-major products: 4 x 3 takes 7 loads a step where 6 x 2 takes 8, and cuts into 64,
 # 128 or 196 rows evenly.
 WIDE: Shapes = {4: (4, 2, 3, 2), 8: (4, 2, 3, 2), 16: (8, 4, 3, 4)}
+# The same for PAIRS, whose products take a register before they are added: 6 x 2 is all that 16 hold.
+PAIRED: Shapes = {4: (6, 4, 2, 1), 8: (6, 4, 2, 1), 16: (8, 4, 3, 2)}
+# And for quads, which keep a register of ones too.
+QUADS: Shapes = {4: (5, 3, 2, 1), 8: (5, 3, 2, 1), 16: (8, 4, 3, 2)}
 
 
 def lanes_of(dtype: str, lanes: int) -> int:
     """Elements of a type in a register that holds `lanes` float32."""
-    return max(lanes * 4 // np.dtype(dtype).itemsize, 1)
+    return max(lanes * 4 // np.dtype(element(dtype)).itemsize, 1)
+
+
+def element(dtype: str) -> str:
+    """The type of an element in memory, as NumPy and numba name it."""
+    return "int32" if dtype in PACKED else dtype
 
 
 def row_groups(rows: int, block: int, lanes: int, shapes: Shapes = SHAPES) -> list[tuple[int, int]]:
@@ -40,9 +57,9 @@ def row_groups(rows: int, block: int, lanes: int, shapes: Shapes = SHAPES) -> li
     return groups
 
 
-def pack_rows(a: Array, block: int, lanes: int) -> Array:
+def pack_rows(a: Array, block: int, lanes: int, shapes: Shapes = SHAPES) -> Array:
     """[m, k] to one [k][rows] panel for every group of rows, one after the other; the size stays."""
-    panels = [a[r : r + size].T.ravel() for r, size in row_groups(a.shape[0], block, lanes)]
+    panels = [a[r : r + size].T.ravel() for r, size in row_groups(a.shape[0], block, lanes, shapes)]
     return np.concatenate(panels) if panels else np.zeros(0, a.dtype)
 
 
@@ -65,12 +82,34 @@ def pack_columns(b: Array, width: int) -> Array:
     return np.ascontiguousarray(np.moveaxis(wide.reshape(*batch, k, panels, width), -2, -3))
 
 
+def pack_steps(b: Array, together: int) -> Array:
+    """[..., k, n] to int32[..., ceil(k / together), n]: neighbours along k in one element, zeros at the end.
+
+    Elements fit int16 (two together) or int8 (four).
+    """
+    *batch, k, n = b.shape
+    whole = np.zeros((*batch, -(-k // together) * together, n), {2: np.int16, 4: np.int8}[together])
+    whole[..., :k, :] = b
+    steps = np.moveaxis(whole.reshape(*batch, -1, together, n), -2, -1)
+    return np.ascontiguousarray(steps).view(np.int32)[..., 0]
+
+
+def quads_fit(quads: Array) -> bool:
+    """Whether no sum of two products of these weights (see `pack_steps`) and uint8 leaves int16."""
+    pairs = quads.view(np.int8).reshape(-1, 2).astype(np.int16)
+    # 255 * 128 fits, and whatever the numbers, a sum is between those of its positive and negative parts.
+    positive, negative = (np.where(part, pairs, 0).sum(1) for part in (pairs > 0, pairs < 0))
+    return bool(np.all(positive <= 128) and np.all(negative >= -128))
+
+
 def block_groups(blocks: int, wide: int) -> list[tuple[int, int]]:
-    """(first block, blocks) of every tile over output channels: `wide` each, three rather than one left."""
+    """(first block, blocks) of every tile over output channels: `wide` each, and never one that is left."""
     groups, first = [], 0
     while first < blocks:
         left = blocks - first
-        size = min(left, 3) if left == 3 or left < wide else wide
+        size = min(left, 3) if left < wide else wide
+        if left == wide + 1:
+            size = (left + 1) // 2 if wide > 2 else 3
         groups.append((first, size))
         first += size
     return groups

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.engine.errors import CapacityError
-from app.engine.memory.storage_graph import build, view_classes, view_refusal
+from app.engine.memory.storage_graph import build, view_classes
 from app.engine.options import Options
 from app.engine.passes.plan_memory import PlanMemory
-from app.engine.plan import Compilation, Placement, Workspace
-from tests.engine.plans import Row, compilation_of, values_of
+from app.engine.plan import Choice, Compilation, Group, Placement, View, Workspace
+from tests.engine.plans import Row, compilation_of, groups_of, values_of
 from tests.harness import model_of
 
 # Two convolutions and a residual sum: 4 x 4 images of 16 channels, 1024 byte a value.
@@ -36,41 +36,61 @@ def placement_of(compilation: Compilation) -> Placement:
 
 
 def run_symbolically(compilation: Compilation, placement: Placement) -> None:
-    """Run the steps on memory that knows which value each byte holds: what a step reads must be there.
+    """Run the steps on memory that knows what each byte holds: what a step reads must be there.
 
-    A step that has written a value makes its bytes hold the value, and what it is a view of.
+    A byte of a value has a number. A view has those of its source; a value that others are views of,
+    and that the same step makes, has theirs. A step writes the bytes that are none of a view's.
     """
     memory: dict[tuple[str, str | None], np.ndarray] = {}
-    names: dict[ir.Value, int] = {}
-    views = {v: s for c in (compilation.plan.implementation or {}).values() for s, v in c.views}
+    numbers: dict[ir.Value, np.ndarray] = {}
+    fresh = itertools.count(1)
 
-    def original(value: ir.Value) -> int:
-        while value in views:
-            value = views[value]
-        return names.setdefault(value, len(names) + 1)
+    def made(nbytes: int) -> np.ndarray:
+        return np.array([next(fresh) for _ in range(nbytes)], np.int64)
 
     def bytes_of(value: ir.Value) -> np.ndarray:
         at = placement.values[value]
         key = (at.space, at.root.name if at.root else None)
-        memory.setdefault(key, np.zeros(1 << 16, np.int64))
+        memory.setdefault(key, np.zeros(1 << 13, np.int64))
+        assert at.offset % 64 == 0
+        assert at.root is None or at.offset + at.nbytes <= placement.values[at.root].nbytes
         return memory[key][at.offset : at.offset + at.nbytes]
 
     for value, at in placement.values.items():
         if at.root is value and at.space in ("input", "weights"):
-            bytes_of(value)[:] = original(value)
+            numbers[value] = made(at.nbytes)
+            bytes_of(value)[:] = numbers[value]
     assert compilation.plan.order is not None
+    assert compilation.plan.implementation is not None
     for group in compilation.plan.order:
         for value in group.inputs:
             if value in placement.values:
-                assert (bytes_of(value) == original(value)).all(), f"{group.name} reads a dead {value.name}"
+                assert (bytes_of(value) == numbers[value]).all(), f"{group.name} reads a dead {value.name}"
         for offset in placement.workspaces.get(group, ()):
-            memory.setdefault(("arena", None), np.zeros(1 << 16, np.int64))[offset] = -1
+            memory.setdefault(("arena", None), np.zeros(1 << 13, np.int64))[offset] = -1
+        views = compilation.plan.implementation[group].views
         for value in group.outputs:
-            if value in placement.values:
-                bytes_of(value)[:] = original(value)
+            if value not in placement.values:
+                continue
+            numbers[value] = made(placement.values[value].nbytes)
+            written = np.ones(len(numbers[value]), bool)
+            for source, view, offset in views:
+                if view is value:
+                    numbers[value] = numbers[source][offset : offset + len(numbers[value])]
+                    written[:] = False
+                elif source is value:
+                    part = slice(offset, offset + len(numbers[view]))
+                    numbers[value][part] = numbers[view]
+                    written[part] = False
+            bytes_of(value)[written] = numbers[value][written]
     for value in compilation.graph.outputs:
         if value in placement.values:
-            assert (bytes_of(value) == original(value)).all(), f"output {value.name} is lost"
+            assert (bytes_of(value) == numbers[value]).all(), f"output {value.name} is lost"
+
+
+def chosen_in(compilation: Compilation) -> tuple[tuple[Group, Choice], ...]:
+    assert compilation.plan.implementation is not None
+    return tuple(compilation.plan.implementation.items())
 
 
 def named(compilation: Compilation, placement: Placement) -> dict[str, tuple[str, int]]:
@@ -290,7 +310,8 @@ def test_a_view_that_is_not_legal_is_told_before_and_refused_after_it_is_chosen(
     source = next(n for n in model.graph if n.op_type == "Reshape").inputs[0]
     assert source is not None
     compilation = compilation_of(model, {"out": Row("reshape.view", views=((source.name or "", "out"),))})
-    assert view_refusal(source, values_of(model)["out"], view_classes(compilation))
+    [(group, choice)] = [(g, c) for g, c in chosen_in(compilation) if c.views]
+    assert view_classes(compilation).granted(choice.views, group.outputs)[1]
     with pytest.raises(ValueError, match=r"reshape.view takes 'out' for a view of .* not legal"):
         build(compilation)
 
@@ -303,9 +324,11 @@ def test_of_two_outputs_that_are_views_of_one_value_the_first_may_share() -> Non
     compilation = compilation_of(text, {"p": Row(views=(("a", "p"),))})
     values = values_of(compilation.model)
     classes = view_classes(compilation)
-    assert view_refusal(values["a"], values["p"], classes) is None
-    classes.merge(values["a"], values["p"])
-    assert "output 'p' and of output 'q'" in (view_refusal(values["a"], values["q"], classes) or "")
+    first, second = View(values["a"], values["p"]), View(values["a"], values["q"])
+    assert classes.granted([first], [values["p"]]) == ((first,), {})
+    classes.share([first], [values["p"]])
+    refused = classes.granted([second], [values["q"]])[1]
+    assert "output 'p' and of output 'q'" in refused[second]
     placement_of(compilation)
 
 
@@ -352,30 +375,50 @@ def test_naive_bytes_count_every_value_alone() -> None:
 
 @st.composite
 def random_plans(draw: st.DrawFn) -> Compilation:
-    """Graphs of unary and binary operators whose rows offer any in-place pair and any view."""
-    count = draw(st.integers(2, 12))
-    names, lines, rows = ["x"], [], {}
-    for i in range(count):
-        name, inputs = f"v{i}", draw(st.lists(st.sampled_from(names), min_size=1, max_size=2))
-        op = "Add" if len(inputs) == 2 else "Relu"
-        lines.append(f"{name} = {op}({', '.join(inputs)})")
-        pairs = tuple((s, name) for s in inputs if draw(st.booleans()))
-        rows[name] = Row(inplace=pairs, workspace=(Workspace(100),) if draw(st.booleans()) else ())
-        if op == "Relu" and draw(st.booleans()):
-            rows[name] = Row(views=((inputs[0], name),))
-        names.append(name)
-    outputs = draw(st.lists(st.sampled_from(names[1:]), min_size=1, max_size=3, unique=True))
-    listed = ", ".join(f"float[16] {o}" for o in outputs)
-    head = '<ir_version: 10, opset_import: ["": 21]> agraph (float[16] x) => '
-    model = model_of(f"{head} ({listed}) {{ {' '.join(lines)} }}")
+    """Unary and binary operators, Concat and Split whose rows offer any in-place pair and any view.
+
+    Sizes are multiples of 8 floats: half of the offsets do not begin a cache line.
+    """
+    sizes, lines, constants = {"x": 32}, [], {}
+    offered: dict[str, tuple[list[tuple[str, str]], list[tuple[str, str, int]]]] = {}
+    for i in range(draw(st.integers(2, 10))):
+        name, inputs = f"v{i}", draw(st.lists(st.sampled_from(list(sizes)), min_size=1, max_size=3))
+        total = sum(sizes[s] for s in inputs)
+        kind = draw(st.sampled_from(["map", "map", "join", "part"]))
+        if kind == "join" and total <= 512:
+            lines.append(f"{name} = Concat <axis = 0> ({', '.join(inputs)})")
+            starts = [sum(sizes[s] for s in inputs[:k]) for k in range(len(inputs))]
+            offered[name] = ([], [(name, s, 4 * at) for s, at in zip(inputs, starts, strict=True)])
+            sizes[name] = total
+        elif kind == "part" and sizes[inputs[0]] > 8:
+            whole = inputs[0]
+            cut = 8 * draw(st.integers(1, sizes[whole] // 8 - 1))
+            constants[f"{name}s"] = np.array([cut, sizes[whole] - cut])
+            lines.append(f"{name}, {name}r = Split <axis = 0> ({whole}, {name}s)")
+            offered[name] = ([], [(whole, name, 0), (whole, f"{name}r", 4 * cut)])
+            sizes[name], sizes[f"{name}r"] = cut, sizes[whole] - cut
+        else:
+            inputs = [s for s in inputs[:2] if sizes[s] == sizes[inputs[0]]]
+            lines.append(f"{name} = {'Add' if len(inputs) == 2 else 'Relu'}({', '.join(inputs)})")
+            offered[name] = ([(s, name) for s in inputs], [(inputs[0], name, 0)] * (len(inputs) == 1))
+            sizes[name] = sizes[inputs[0]]
+    outputs = draw(st.lists(st.sampled_from(list(sizes)[1:]), min_size=1, max_size=3, unique=True))
+    listed = ", ".join(f"float[{sizes[o]}] {o}" for o in outputs)
+    given_ = ", ".join(["float[32] x", *(f"int64[2] {name}" for name in constants)])
+    head = '<ir_version: 10, opset_import: ["": 21]> agraph '
+    model = model_of(f"{head}({given_}) => ({listed}) {{ {' '.join(lines)} }}", constants)
     values = values_of(model)
     classes = view_classes(compilation_of(model))
-    for name, row in rows.items():
-        for source, view in row.views:
-            if view_refusal(values[source], values[view], classes) is None:
-                classes.merge(values[source], values[view])
-            else:
-                rows[name] = Row()
+    rows = {}
+    for group in groups_of(model):
+        pairs, parts = offered[group.nodes[0].outputs[0].name or ""]
+        views = [View(values[s], values[v], at) for s, v, at in parts if draw(st.booleans())]
+        chosen, _ = classes.granted(views, group.nodes[0].outputs)
+        classes.share(chosen, group.nodes[0].outputs)
+        named_views = tuple((v.source.name or "", v.view.name or "", v.offset) for v in chosen)
+        inplace = tuple(p for p in pairs if not chosen and draw(st.booleans()))
+        workspace = (Workspace(100),) if draw(st.booleans()) else ()
+        rows[group.nodes[0].outputs[0].name or ""] = Row("any", inplace, named_views, workspace)
     return compilation_of(model, rows)
 
 

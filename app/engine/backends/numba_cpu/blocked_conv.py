@@ -24,6 +24,10 @@ DEPTH = 320  # steps of the reduction whose panel of two vectors stays in the fi
 OUTPUTS = 16 * 1024  # byte of a strip's output of one block that stay in the first cache
 INPUTS = 192 * 1024  # byte of a strip's input in a chunk that stay in the second
 
+# Ways to cut that are worth measuring: as is, tiles of three vectors, strips of more or fewer rows.
+THREE, STRIPS = "three", {"tall": 2.0, "short": 0.5}
+TUNINGS = ("", THREE, *STRIPS)
+
 
 def refusal(group: Group, known: Known) -> str | None:
     """What no direct convolution over blocked outputs computes."""
@@ -146,11 +150,13 @@ def cut(shape: Geometry, known: Known, follows: bool) -> Cut:
     """Blocks that fit the caches, units that threads share evenly.
 
     `follows` tells whether a recipe runs over the outputs of a tile's strip, which then are in the
-    first cache.
+    first cache. The tuning of `known` asks for other strips or tiles, see TUNINGS.
     """
     window, lanes = shape.window, known.target.vector_lanes
     out_blocks = -(-window.outputs // lanes)
     wide = 4 if shape.rows * shape.columns <= 2 and out_blocks >= 4 else 2
+    if known.tuning == THREE:
+        wide = 3
     whole = window.channels // shape.x_lanes if shape.x_lanes > 1 else 0
     chunk = blocking.balanced(max(whole, 1), max(DEPTH * 2 // wide // (shape.x_lanes * window.taps), 1), 1)
     channels = chunk * shape.x_lanes if shape.x_lanes > 1 else window.channels
@@ -158,6 +164,7 @@ def cut(shape: Geometry, known: Known, follows: bool) -> Cut:
     rows = max(min(INPUTS // row - (len(shape.down) - 1 if shape.copied else 0), shape.rows), 1)
     if follows:
         rows = max(min(rows, OUTPUTS // (shape.columns * lanes * 4)), 1)
+    rows = min(round(rows * STRIPS.get(known.tuning, 1.0)) or 1, shape.rows)
     if shape.columns == 1:
         rows = blocking.balanced(shape.rows, max(rows, 1), min(rows_of(lanes, 2), shape.rows))
     else:
@@ -341,6 +348,7 @@ IMPLEMENTATIONS = (
         cost=_cost,
         inplace=blocked.inplace,
         layouts=blocked.layouts,
+        tunings=TUNINGS,
     ),
     Implementation(
         "conv.blocked_stem",

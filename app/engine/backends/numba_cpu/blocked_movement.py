@@ -5,6 +5,7 @@ Whole blocks of channels move; what starts within a block would have to shift la
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -40,11 +41,15 @@ class Box:
     first: tuple[int, ...] = (0, 0, 0, 0)
 
 
+Boxes: TypeAlias = Callable[[ir.Node], tuple[Box, ...]]
+
+
 def _whole(value: ir.Value) -> tuple[range, ...]:
     return tuple(range(n) for n in graph.static_shape(value))
 
 
-def _concat(node: ir.Node) -> tuple[Box, ...]:
+def concat_boxes(node: ir.Node) -> tuple[Box, ...]:
+    """What a Concat moves, in the order of its inputs."""
     axis = graph.attribute(node, "axis", 1) % 4
     boxes, start = [], 0
     for x in node.inputs:
@@ -55,7 +60,8 @@ def _concat(node: ir.Node) -> tuple[Box, ...]:
     return tuple(boxes)
 
 
-def _split(node: ir.Node) -> tuple[Box, ...]:
+def split_boxes(node: ir.Node) -> tuple[Box, ...]:
+    """What a Split moves, in the order of its outputs."""
     axis = graph.attribute(node, "axis", 0) % 4
     boxes, start = [], 0
     for y in node.outputs:
@@ -66,7 +72,8 @@ def _split(node: ir.Node) -> tuple[Box, ...]:
     return tuple(boxes)
 
 
-def _slice(node: ir.Node) -> tuple[Box, ...]:
+def slice_boxes(node: ir.Node) -> tuple[Box, ...]:
+    """What a Slice with constant operands moves."""
     return (Box(data(node), node.outputs[0], taken_ranges(node)),)
 
 
@@ -108,35 +115,44 @@ def _seconds(group: Group, known: Known) -> float:
     return roofline(known.target, flops=0.0, nbytes=nbytes, threads=known.threads)
 
 
-def _row(
-    name: str, op: str, constants: tuple[int, ...], boxes: Callable[[ir.Node], tuple[Box, ...]]
-) -> Implementation:
+def boxes_refusal(group: Group, known: Known, constants: tuple[int, ...], boxes: Boxes) -> str | None:
+    """Why a group does not move whole blocks; the inputs at `constants` are no images."""
+    reason = _refusal(group, constants) or fixed_inputs(group.anchor, constants)
+    if reason is not None:
+        return reason
+    lanes = known.target.vector_lanes
+    for box in boxes(group.anchor):
+        taken = box.taken[1]
+        if taken.start % lanes or box.first[1] % lanes or taken.step != 1:
+            return (
+                f"channels {taken.start}:{taken.stop}:{taken.step} of {box.source.name!r} become those "
+                f"from {box.first[1]} of {box.target.name!r}; blocks of {lanes} must stay whole"
+            )
+    return None
+
+
+def box_calls(box: Box, known: Known) -> tuple[Call, ...]:
+    """What copies a box."""
+    return calls(_strided(box, known.target.vector_lanes), FLOAT, box.source, box.target)
+
+
+def boxes_layouts(group: Group, known: Known, boxes: Boxes) -> Mapping[ir.Value, Layout]:
+    """Every image is blocked."""
+    sources = (box.source for box in boxes(group.anchor))
+    images = (v for v in (*sources, *group.outputs) if not graph.is_constant(v))
+    return dict.fromkeys(images, blocked.layout_of(known))
+
+
+def _row(name: str, op: str, constants: tuple[int, ...], boxes: Boxes) -> Implementation:
     def unless(group: Group, known: Known) -> str | None:
-        reason = _refusal(group, constants) or fixed_inputs(group.anchor, constants)
-        if reason is not None:
-            return reason
-        lanes = known.target.vector_lanes
-        for box in boxes(group.anchor):
-            taken = box.taken[1]
-            if taken.start % lanes or box.first[1] % lanes or taken.step != 1:
-                return (
-                    f"channels {taken.start}:{taken.stop}:{taken.step} of {box.source.name!r} become those "
-                    f"from {box.first[1]} of {box.target.name!r}; blocks of {lanes} must stay whole"
-                )
-        return None
+        return boxes_refusal(group, known, constants, boxes)
 
     def lower(group: Group, known: Known) -> tuple[Call, ...]:
-        return tuple(
-            call
-            for box in boxes(group.anchor)
-            if box.target in group.outputs
-            for call in calls(_strided(box, known.target.vector_lanes), FLOAT, box.source, box.target)
-        )
+        written = (box for box in boxes(group.anchor) if box.target in group.outputs)
+        return tuple(call for box in written for call in box_calls(box, known))
 
     def layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
-        sources = (box.source for box in boxes(group.anchor))
-        images = (v for v in (*sources, *group.outputs) if not graph.is_constant(v))
-        return dict.fromkeys(images, blocked.layout_of(known))
+        return boxes_layouts(group, known, boxes)
 
     return Implementation(name, op, "numba-cpu", unless, lower, _seconds, layouts=layouts)
 
@@ -166,9 +182,9 @@ def _pad_layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
 
 
 IMPLEMENTATIONS = (
-    _row("concat.blocked", "Concat", (), _concat),
-    _row("split.blocked", "Split", (1,), _split),
-    _row("slice.blocked", "Slice", (1, 2, 3, 4), _slice),
+    _row("concat.blocked", "Concat", (), concat_boxes),
+    _row("split.blocked", "Split", (1,), split_boxes),
+    _row("slice.blocked", "Slice", (1, 2, 3, 4), slice_boxes),
     Implementation(
         "pad.blocked", "Pad", "numba-cpu", _pad_unless, _pad_lower, _seconds, layouts=_pad_layouts
     ),

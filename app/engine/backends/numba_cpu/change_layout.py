@@ -9,7 +9,7 @@ from app.engine import graph
 from app.engine.backends.numba_cpu import blocked
 from app.engine.cost import roofline
 from app.engine.layout import Layout
-from app.engine.plan import Call, Group, KernelCall
+from app.engine.plan import Call, Group, KernelCall, View
 from app.engine.registry import Implementation, Known, Layouts, Lower, Unless
 
 PART = 8 * 1024  # byte of a channel that are copied at once; two threads share a single block so
@@ -80,8 +80,8 @@ def _nothing(_group: Group, _known: Known) -> tuple[Call, ...]:
     return ()
 
 
-def _pair(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
-    return (_ends(group),)
+def _view(group: Group, _known: Known) -> tuple[View, ...]:
+    return (View(*_ends(group)),)
 
 
 def _rows(name: str, kernel: str, side: int) -> tuple[Implementation, Implementation]:
@@ -91,7 +91,7 @@ def _rows(name: str, kernel: str, side: int) -> tuple[Implementation, Implementa
             layouts=_layouts(side), domain="stowplan", **more,  # type: ignore[arg-type]  # cost or views
         )  # fmt: skip
 
-    return row(name, False, _lower(kernel), cost=_cost), row(f"{name}.same", True, _nothing, views=_pair)
+    return row(name, False, _lower(kernel), cost=_cost), row(f"{name}.same", True, _nothing, views=_view)
 
 
 IMPLEMENTATIONS = (

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from app.engine import graph
 from app.engine.backends.numba_cpu.operands import data, fixed_inputs, itemsize, moved_seconds, unsuited
 from app.engine.backends.numba_cpu.strided import StridedCopy, calls, strides_of
-from app.engine.plan import Call, Group
+from app.engine.plan import Call, Group, View
 from app.engine.registry import Implementation, Known
 
 Copies: TypeAlias = tuple[tuple[StridedCopy, ir.Value, ir.Value], ...]  # (copy, from, to)
@@ -57,7 +57,8 @@ def taken_ranges(node: ir.Node) -> tuple[range, ...]:
     return tuple(taken)
 
 
-def _slice(node: ir.Node) -> Copies:
+def slice_copies(node: ir.Node) -> Copies:
+    """What a Slice with constant operands copies."""
     x, y = data(node), node.outputs[0]
     taken = taken_ranges(node)
     strides = strides_of(graph.static_shape(x))
@@ -71,7 +72,8 @@ def _slice(node: ir.Node) -> Copies:
     return ((copy, x, y),)
 
 
-def _concat(node: ir.Node) -> Copies:
+def concat_copies(node: ir.Node) -> Copies:
+    """What a Concat copies, in the order of its inputs."""
     y = node.outputs[0]
     shape = graph.static_shape(y)
     axis = _axis(node, len(shape), 0)
@@ -86,7 +88,8 @@ def _concat(node: ir.Node) -> Copies:
     return tuple(copies)
 
 
-def _split(node: ir.Node) -> Copies:
+def split_copies(node: ir.Node) -> Copies:
+    """What a Split copies, in the order of its outputs."""
     x = data(node)
     shape = graph.static_shape(x)
     axis = _axis(node, len(shape), 0)
@@ -153,9 +156,9 @@ def _whole(node: ir.Node) -> Copies:
 # (name, operator, inputs that must be constant, its copies)
 _TABLE: tuple[tuple[str, str, tuple[int, ...], Callable[[ir.Node], Copies]], ...] = (
     ("transpose.strided", "Transpose", (), _transpose),
-    ("slice.strided", "Slice", (1, 2, 3, 4), _slice),
-    ("concat.blocks", "Concat", (), _concat),
-    ("split.blocks", "Split", (), _split),
+    ("slice.strided", "Slice", (1, 2, 3, 4), slice_copies),
+    ("concat.blocks", "Concat", (), concat_copies),
+    ("split.blocks", "Split", (), split_copies),
     ("expand.strided", "Expand", (), _expand),
     ("tile.strided", "Tile", (), _tile),
     ("depth_to_space.strided", "DepthToSpace", (), _depth_to_space),
@@ -205,15 +208,15 @@ def _view_lower(_group: Group, _known: Known) -> tuple[Call, ...]:
     return ()
 
 
-def _view_pairs(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
-    return ((data(group.anchor), group.anchor.outputs[0]),)
+def _views(group: Group, _known: Known) -> tuple[View, ...]:
+    return (View(data(group.anchor), group.anchor.outputs[0]),)
 
 
 VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Transpose")
 
 IMPLEMENTATIONS = (
     *(
-        Implementation(f"{op.lower()}.view", op, "numba-cpu", _view_unless, _view_lower, views=_view_pairs)
+        Implementation(f"{op.lower()}.view", op, "numba-cpu", _view_unless, _view_lower, views=_views)
         for op in VIEWS
     ),
     *(_row(*entry) for entry in _TABLE),

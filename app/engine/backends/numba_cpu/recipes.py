@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import onnx_ir as ir
 
 from app.engine import graph
@@ -286,6 +287,11 @@ def _along_axis(node: ir.Node, index: int) -> tuple[int, ...]:
     return (*shape, *(1,) * (rank - 1 - graph.attribute(node, "axis", 1) % rank))
 
 
+def _is_one(value: ir.Value | None) -> bool:
+    array = graph.constant(value)
+    return array is not None and bool(np.all(array == 1))
+
+
 def _quantize(work: _Work, node: ir.Node) -> int:
     dtype = _dtype(node.outputs[0])
     if dtype not in _LIMITS:
@@ -293,8 +299,10 @@ def _quantize(work: _Work, node: ir.Node) -> int:
     if graph.attribute(node, "precision", 0) not in (0, int(ir.DataType.FLOAT)):
         raise _RefusedError(f"QuantizeLinear {node.name!r} divides in another precision than float32")
     x = work.cast(work.read(node.inputs[0]), "float32")
-    scale = work.cast(work.read(node.inputs[1], _along_axis(node, 1)), "float32")
-    result = work.emit("Round", (work.emit("Div", (x, scale)),))
+    if not _is_one(node.inputs[1]):
+        scale = work.cast(work.read(node.inputs[1], _along_axis(node, 1)), "float32")
+        x = work.emit("Div", (x, scale))
+    result = work.emit("Round", (x,))
     if graph.input_at(node, 2) is not None:
         zero = work.read(node.inputs[2], _along_axis(node, 2))
         result = work.emit("Add", (result, work.cast(zero, "float32")))

@@ -158,6 +158,15 @@ def _inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ..
 
 
 IMPLEMENTATIONS = tuple(
-    Implementation(f"{op.lower()}.strassen", op, "numba-cpu", _refusal, _lower, cost=_cost, inplace=_inplace)
+    Implementation(
+        f"{op.lower()}.strassen",
+        op,
+        "numba-cpu",
+        _refusal,
+        _lower,
+        cost=_cost,
+        inplace=_inplace,
+        error=lambda group, _known: error(matmul.PRODUCTS[group.anchor.op_type](group.anchor)),
+    )
     for op in ("MatMul", "Gemm")
 )

@@ -90,6 +90,10 @@ def error(group: Group, m: int) -> float:
     return graph.fact(weights, f"error of winograd f{m}", lambda array: sampled_error(array, m))
 
 
+def _error(m: int) -> Callable[[Group, Known], float]:
+    return lambda group, _known: error(group, m)
+
+
 def sampled_error(weights: Array, m: int, tiles: int = 4, outputs: int = 12) -> float:
     """As `error`, for weights[outputs, channels, 3, 3]."""
     b, _, a = winograd.matrices(m)
@@ -251,6 +255,7 @@ IMPLEMENTATIONS = tuple(
         cost=_cost(m),
         inplace=blocked.inplace,
         layouts=blocked.layouts,
+        error=_error(m),
     )
     for m in (4, 2)
 )

@@ -1,0 +1,227 @@
+"""Rows of Concat, Split, Slice and Gather that move nothing: the part lies in the whole.
+
+What makes an input of a Concat writes it into the output; what reads an output of a Split reads it in
+the input. A part that cannot lie there, because memory planning refuses it, is copied.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine import graph
+from app.engine.backends.numba_cpu import blocked
+from app.engine.backends.numba_cpu.blocked_movement import (
+    Boxes,
+    box_calls,
+    boxes_layouts,
+    boxes_refusal,
+    concat_boxes,
+    slice_boxes,
+    split_boxes,
+)
+from app.engine.backends.numba_cpu.movement import (
+    Copies,
+    concat_copies,
+    split_copies,
+    taken_ranges,
+)
+from app.engine.backends.numba_cpu.operands import data, fixed_inputs, itemsize, unsuited
+from app.engine.backends.numba_cpu.strided import calls
+from app.engine.cost import roofline
+from app.engine.layout import Layout, plain
+from app.engine.plan import Call, Group, View
+from app.engine.registry import Implementation, Known, Layouts, Unless, all_plain
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A value that equals a box of another: these indices along each axis."""
+
+    whole: ir.Value
+    part: ir.Value
+    taken: tuple[range, ...]
+
+
+Parts: TypeAlias = Callable[[ir.Node], tuple[Part, ...]]
+
+
+def _chunks(whole: ir.Value, parts: Sequence[ir.Value | None], axis: int) -> tuple[Part, ...]:
+    """Parts that lie one after another along an axis."""
+    shape = graph.static_shape(whole)
+    axis %= max(len(shape), 1)
+    found, start = [], 0
+    for part in parts:
+        assert part is not None
+        taken = [range(n) for n in shape]
+        taken[axis] = range(start, start + graph.static_shape(part)[axis])
+        start = taken[axis].stop
+        found.append(Part(whole, part, tuple(taken)))
+    return tuple(found)
+
+
+def _concat(node: ir.Node) -> tuple[Part, ...]:
+    return _chunks(node.outputs[0], node.inputs, graph.attribute(node, "axis", 0))
+
+
+def _split(node: ir.Node) -> tuple[Part, ...]:
+    return _chunks(data(node), node.outputs, graph.attribute(node, "axis", 0))
+
+
+def _slice(node: ir.Node) -> tuple[Part, ...]:
+    return (Part(data(node), node.outputs[0], taken_ranges(node)),)
+
+
+def _gather(node: ir.Node) -> tuple[Part, ...]:
+    """One part where the indices count up; none else."""
+    x = data(node)
+    shape = graph.static_shape(x)
+    axis = graph.attribute(node, "axis", 0) % max(len(shape), 1)
+    indices = graph.constant(node.inputs[1])
+    assert indices is not None
+    rows = np.where(indices < 0, indices + shape[axis], indices).ravel()
+    if not rows.size or np.any(np.diff(rows) != 1) or rows[0] < 0 or rows[-1] >= shape[axis]:
+        return ()
+    taken = [range(n) for n in shape]
+    taken[axis] = range(int(rows[0]), int(rows[-1]) + 1)
+    return (Part(x, node.outputs[0], tuple(taken)),)
+
+
+def first_element(part: Part, layout: Layout) -> int | str:
+    """The physical element of the whole where a part begins; why not, where it does not lie in one piece.
+
+    Both have the same layout. In the last block of a part there may be lanes of the next one: to who
+    reads it they are padding.
+    """
+    shape, lanes = graph.static_shape(part.whole), dict(layout.blocks)
+    taken = []
+    for axis in layout.order:
+        r, n = part.taken[axis], lanes.get(axis, 1)
+        if len(r) > 1 and r.step != 1:
+            return f"{part.part.name!r} takes every {r.step}th element of {part.whole.name!r}"
+        if r.start % n:
+            return f"{part.part.name!r} begins within a block of {part.whole.name!r}"
+        taken.append(range(r.start // n, -(-(r.start + len(r)) // n)))
+    taken += [range(n) for n in lanes.values()]
+    extents = layout.physical_shape(shape)
+    outer = next((i for i, r in enumerate(taken) if len(r) != 1), len(taken))
+    if any(len(r) != n for r, n in list(zip(taken, extents))[outer + 1 :]):
+        return f"{part.part.name!r} lies in several pieces of {part.whole.name!r}"
+    return sum(r.start * math.prod(extents[i + 1 :]) for i, r in enumerate(taken))
+
+
+def _view(part: Part, layout: Layout, group: Group) -> View | str:
+    """The part as a view of the whole, or why it is none."""
+    for value in (part.whole, part.part):
+        if graph.is_constant(value):
+            return f"{value.name!r} is constant"
+    if graph.elements(part.part) == 0:
+        return f"{part.part.name!r} has no elements"
+    if part.part not in (*group.inputs, *group.outputs):
+        return f"nothing reads {part.part.name!r}"
+    first = first_element(part, layout)
+    return first if isinstance(first, str) else View(part.whole, part.part, first * itemsize(part.whole))
+
+
+# What copies each part, in their order; None where a row has one part and is refused without it.
+Copying: TypeAlias = Callable[[Group, Known], tuple[tuple[Call, ...], ...]]
+
+
+def _row(
+    name: str,
+    op: str,
+    parts: Parts,
+    unless: Unless,
+    copying: Copying | None,
+    layout: Callable[[ir.Value, Known], Layout],
+    layouts: Layouts = all_plain,
+) -> Implementation:
+    def found(group: Group, known: Known) -> tuple[View | str, ...]:
+        return tuple(_view(p, layout(p.whole, known), group) for p in parts(group.anchor))
+
+    def refusal(group: Group, known: Known) -> str | None:
+        reason = unless(group, known)
+        if reason is not None:
+            return reason
+        reasons = found(group, known)
+        return (
+            None
+            if any(isinstance(r, View) for r in reasons)
+            else next(map(str, reasons), f"{op} takes no range")
+        )
+
+    def views(group: Group, known: Known) -> tuple[View, ...]:
+        return tuple(v for v in found(group, known) if isinstance(v, View))
+
+    def moved(group: Group, known: Known) -> tuple[int, ...]:
+        """Places of the parts that are copied."""
+        return tuple(
+            i
+            for i, view in enumerate(found(group, known))
+            if isinstance(view, str) or (known.granted is not None and view not in known.granted)
+        )
+
+    def lower(group: Group, known: Known) -> tuple[Call, ...]:
+        places = moved(group, known)
+        if copying is None or not places:
+            return ()
+        calls = copying(group, known)
+        return tuple(call for i in places for call in calls[i])
+
+    def cost(group: Group, known: Known) -> float:
+        every = parts(group.anchor)
+        nbytes = 2 * sum(graph.nbytes(every[i].part) for i in moved(group, known))
+        return roofline(known.target, flops=0.0, nbytes=nbytes, threads=known.threads) if nbytes else 0.0
+
+    return Implementation(
+        name, op, "numba-cpu", refusal, lower, cost,
+        views=views, partial=copying is not None, layouts=layouts,
+    )  # fmt: skip
+
+
+def _plain_row(
+    op: str, parts: Parts, constants: tuple[int, ...], copies: Callable[[ir.Node], Copies] | None
+) -> Implementation:
+    def unless(group: Group, _known: Known) -> str | None:
+        return unsuited(group) or fixed_inputs(group.anchor, constants)
+
+    def copying(group: Group, _known: Known) -> tuple[tuple[Call, ...], ...]:
+        assert copies is not None
+        size = itemsize(data(group.anchor))
+        found = copies(group.anchor)
+        return tuple(calls(c, size, x, y) if y in group.outputs else () for c, x, y in found)
+
+    def layout(value: ir.Value, _known: Known) -> Layout:
+        return plain(len(graph.static_shape(value)))
+
+    return _row(f"{op.lower()}.view", op, parts, unless, copying if copies else None, layout)
+
+
+def _blocked_row(op: str, parts: Parts, constants: tuple[int, ...], boxes: Boxes) -> Implementation:
+    def unless(group: Group, known: Known) -> str | None:
+        return boxes_refusal(group, known, constants, boxes)
+
+    def copying(group: Group, known: Known) -> tuple[tuple[Call, ...], ...]:
+        return tuple(box_calls(b, known) if b.target in group.outputs else () for b in boxes(group.anchor))
+
+    def layout(_value: ir.Value, known: Known) -> Layout:
+        return blocked.layout_of(known)
+
+    def layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
+        return boxes_layouts(group, known, boxes)
+
+    return _row(f"{op.lower()}.view.blocked", op, parts, unless, copying, layout, layouts)
+
+
+IMPLEMENTATIONS = (
+    _plain_row("Concat", _concat, (), concat_copies),
+    _plain_row("Split", _split, (1,), split_copies),
+    _plain_row("Slice", _slice, (1, 2, 3, 4), None),
+    _plain_row("Gather", _gather, (1,), None),
+    _blocked_row("Concat", _concat, (), concat_boxes),
+    _blocked_row("Split", _split, (1,), split_boxes),
+    _blocked_row("Slice", _slice, (1, 2, 3, 4), slice_boxes),
+)

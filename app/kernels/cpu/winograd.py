@@ -481,16 +481,26 @@ def transformed(weights: Array, m: int) -> Array:
 def packed(weights: Array, m: int, lanes: int) -> Array:
     """The transformed weights, [n * n][channels][vectors * lanes] for each group, filled up with zeros."""
     g = matrices(m)[1]
-    both = np.kron(g, g)
     outputs, channels = weights.shape[:2]
     widths = [vectors * lanes for vectors in groups_of(-(-outputs // lanes))]
-    flat = np.empty(both.shape[0] * channels * sum(widths), np.float32)
+    flat = np.empty(len(g) ** 2 * channels * sum(widths), np.float32)
     first = at = 0
     for width in widths:
-        own = weights[first : first + width].reshape(-1, channels, 9)
-        taps = np.zeros((9, channels, width))
-        taps[:, :, : len(own)] = own.transpose(2, 1, 0)
-        piece = both @ taps.reshape(9, -1)  # in float64, rounded once
-        flat[at : at + piece.size] = piece.reshape(-1)
+        own = weights[first : first + width]
+        taps = np.zeros((3, 3, channels, width))
+        taps[..., : len(own)] = own.transpose(2, 3, 1, 0)
+        down = _rows_product(g, taps)
+        piece = _rows_product(g, down.swapaxes(0, 1)).swapaxes(0, 1)  # in float64, rounded once
+        flat[at : at + piece.size].reshape(piece.shape)[:] = piece
         first, at = first + width, at + piece.size
     return flat
+
+
+def _rows_product(g: Array, x: Array) -> Array:
+    """g[n, 3] x[3, ...], by sums of whole arrays: products as thin as these wait for threads of a BLAS."""
+    y = np.zeros((len(g), *x.shape[1:]))
+    for row, total in zip(g, y):
+        for factor, part in zip(row, x):
+            if factor:
+                total += factor * part
+    return y

@@ -216,10 +216,16 @@ def _panels(array: Array, shape: Geometry, parts: Cut, lanes: int) -> Array:
 
 
 def _widths(out_blocks: int, parts: Cut) -> tuple[int, ...]:
-    """Blocks of the tiles that a convolution takes."""
+    """Blocks of the tiles that a convolution takes.
+
+    Those of wide tiles with a rest have all rests, so that convolutions of a model share a kernel.
+    """
     rest = out_blocks % parts.part or parts.part
-    found = (tiles.block_groups(blocks, parts.wide) for blocks in (parts.part, rest))
-    return tuple(sorted({size for groups in found for _, size in groups}, reverse=True))
+    groups = (tiles.block_groups(blocks, parts.wide) for blocks in (parts.part, rest))
+    found = {size for group in groups for _, size in group}
+    if len(found) > 1 and parts.wide > 2:
+        found |= {2, 3}
+    return tuple(sorted(found, reverse=True))
 
 
 def _lower_with(plain_input: bool, group: Group, known: Known) -> tuple[KernelCall, ...]:

@@ -100,7 +100,9 @@ def integer_product(node: ir.Node) -> Replacement | None:
         known = _constant_bias(bias)
         addend: ir.Value = bias
         if known is not None:
-            addend = constant(known.reshape(-1, *(1,) * (rank - 2)) if is_conv else known, f"{bias.name}.bias")
+            addend = constant(
+                known.reshape(-1, *(1,) * (rank - 2)) if is_conv else known, f"{bias.name}.bias"
+            )
         elif is_conv:
             return None
         nodes.append(ir.Node("", "Add", [scaled.outputs[0], addend]))
@@ -117,7 +119,8 @@ def _constant_bias(value: ir.Value) -> Array | None:
     zero = graph.constant(graph.input_at(node, 2))
     if integers is None or scale is None or integers.ndim != 1 or (zero is not None and zero.any()):
         return None
-    return (integers.astype(np.float64) * scale.reshape(-1)).astype(np.float32)
+    bias: Array = (integers.astype(np.float64) * scale.reshape(-1)).astype(np.float32)
+    return bias
 
 
 def _typed(node: ir.Node, like: ir.Value, name: str, dtype: ir.DataType) -> None:
@@ -180,7 +183,9 @@ def scale_before_quantization(node: ir.Node) -> Replacement | None:
         nodes.append(new)
         current = new.outputs[0]
     one = constant(np.ones((), np.float32), "one")
-    nodes.append(ir.Node("", "QuantizeLinear", [current, one, *node.inputs[2:]], list(node.attributes.values())))
+    nodes.append(
+        ir.Node("", "QuantizeLinear", [current, one, *node.inputs[2:]], list(node.attributes.values()))
+    )
     return Replacement(nodes[-1].outputs, nodes)
 
 

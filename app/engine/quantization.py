@@ -20,6 +20,7 @@ LOWEST = {ir.DataType.INT8: -128, ir.DataType.UINT8: 0}
 HOMOGENEOUS = ("Relu", "LeakyRelu")
 # Inputs that hold elements; the others say how they move. MaxPool has no pads to move: -inf never wins.
 MOVES = ("Concat", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "MaxPool")
+SHRINKING = ("Slice", "MaxPool")  # worth it only where nothing is left to quantize
 
 
 class _Dequantized:
@@ -230,6 +231,8 @@ def quantize_before_moving(node: ir.Node) -> Replacement | None:
         or p.inputs[0].dtype not in BYTES
         for p in producers
     ):  # fmt: skip
+        return None
+    if move.op_type in SHRINKING and any(p is not None and _levels(p) != levels for p in producers):
         return None
     kind = node.outputs[0].dtype
     if kind not in BYTES or (move.op_type == "MaxPool" and kind == ir.DataType.INT8):

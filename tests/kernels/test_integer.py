@@ -284,3 +284,17 @@ def test_what_follows_the_sums_is_computed_with_them(compiler: Compiler, row: st
         assert set(np.unique(found)) >= {-128, 127}
     else:
         harness.assert_close(found, np.maximum(expected, 0), 1e-6)
+
+
+def test_a_vector_is_a_row(compiler: Compiler) -> None:
+    a, b = np.arange(9, dtype=np.uint8), np.arange(18, dtype=np.int8).reshape(9, 2)
+    model = harness.model_of(
+        f"{HEAD} ({declared({'a': a, 'b': b})}) => (int32[2] y) {{ y = MatMulInteger(a, b) }}", {"b": b}
+    )
+    (found,) = harness.run_group(
+        harness.implementation("matmul_integer.pairs", REGISTRY),
+        harness.group_of(model, REGISTRY),
+        {"a": a},
+        compiler,
+    )
+    np.testing.assert_array_equal(found, a.astype(np.int64) @ b)

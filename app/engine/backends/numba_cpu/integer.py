@@ -87,8 +87,8 @@ def _unless(group: Group, _known: Known) -> str | None:
         kind = graph.dtype(value)
         if kind is None or kind.name not in BYTES:
             return f"value {value.name!r} is {kind}; this one takes {', '.join(BYTES)}"
-    if not is_conv and min(len(graph.static_shape(v)) for v in (of.a, of.b)) < 2:
-        return "an operand is a vector; this one takes matrices"
+    if group.epilogue and not is_conv and _has_vector(of):
+        return "an operand is a vector, so the output has no rows and columns to speak of"
     rank = len(graph.static_shape(node.outputs[0])) - 2
     if is_conv and not 1 <= rank <= 3:
         return f"{rank} spatial axes; this one has 1 to 3"
@@ -102,9 +102,9 @@ def _unless(group: Group, _known: Known) -> str | None:
     changing = next((v for v in fixed if v is not None and not graph.is_constant(v)), None)
     if changing is not None:
         return f"{changing.name!r} changes between runs; this one prepares it offline"
-    for value in (of.a_zero, of.a_scale, of.y_scale, of.y_zero):
-        if value is not None and graph.elements(value) != 1:
-            return f"{value.name!r} has {graph.elements(value)} elements; this one takes one"
+    for single in (of.a_zero, of.a_scale, of.y_scale, of.y_zero):
+        if single is not None and graph.elements(single) != 1:
+            return f"{single.name!r} has {graph.elements(single)} elements; this one takes one"
     finish = _finish(group)
     return finish if isinstance(finish, str) else None
 
@@ -174,6 +174,10 @@ def _bias(value: ir.Value) -> Array:
     return array.reshape(-1)
 
 
+def _has_vector(of: _Inputs) -> bool:
+    return min(len(graph.static_shape(v)) for v in (of.a, of.b)) < 2
+
+
 def _quads_unless(group: Group, known: Known) -> str | None:
     """Why bytes cannot be multiplied as they are, four at a time, without saturation."""
     reason = _unless(group, known)
@@ -189,6 +193,8 @@ def _quads_unless(group: Group, known: Known) -> str | None:
     if not graph.is_constant(of.b) or (of.b_zero is not None and not graph.is_constant(of.b_zero)):
         return f"{of.b.name!r} changes between runs; this one looks at it offline"
     is_conv = "Conv" in group.op
+    if not is_conv and _has_vector(of):
+        return "an operand is a vector; this one takes matrices"
     shifted = _shifted(of.b, of.b_zero, 0 if is_conv else -1)
     if shifted.size and (shifted.min() < -128 or shifted.max() > 127):
         return f"{of.b.name!r} less its zero point does not fit int8"

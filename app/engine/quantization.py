@@ -20,6 +20,7 @@ LOWEST = {ir.DataType.INT8: -128, ir.DataType.UINT8: 0}
 HOMOGENEOUS = ("Relu", "LeakyRelu")
 # Inputs that hold elements; the others say how they move. MaxPool has no pads to move: -inf never wins.
 MOVES = ("Concat", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "MaxPool")
+SHRINKING = ("Slice", "MaxPool")  # worth it only where nothing is left to quantize
 
 
 class _Dequantized:
@@ -100,7 +101,9 @@ def integer_product(node: ir.Node) -> Replacement | None:
         known = _constant_bias(bias)
         addend: ir.Value = bias
         if known is not None:
-            addend = constant(known.reshape(-1, *(1,) * (rank - 2)) if is_conv else known, f"{bias.name}.bias")
+            addend = constant(
+                known.reshape(-1, *(1,) * (rank - 2)) if is_conv else known, f"{bias.name}.bias"
+            )
         elif is_conv:
             return None
         nodes.append(ir.Node("", "Add", [scaled.outputs[0], addend]))
@@ -117,7 +120,8 @@ def _constant_bias(value: ir.Value) -> Array | None:
     zero = graph.constant(graph.input_at(node, 2))
     if integers is None or scale is None or integers.ndim != 1 or (zero is not None and zero.any()):
         return None
-    return (integers.astype(np.float64) * scale.reshape(-1)).astype(np.float32)
+    bias: Array = (integers.astype(np.float64) * scale.reshape(-1)).astype(np.float32)
+    return bias
 
 
 def _typed(node: ir.Node, like: ir.Value, name: str, dtype: ir.DataType) -> None:
@@ -180,7 +184,9 @@ def scale_before_quantization(node: ir.Node) -> Replacement | None:
         nodes.append(new)
         current = new.outputs[0]
     one = constant(np.ones((), np.float32), "one")
-    nodes.append(ir.Node("", "QuantizeLinear", [current, one, *node.inputs[2:]], list(node.attributes.values())))
+    nodes.append(
+        ir.Node("", "QuantizeLinear", [current, one, *node.inputs[2:]], list(node.attributes.values()))
+    )
     return Replacement(nodes[-1].outputs, nodes)
 
 
@@ -225,6 +231,8 @@ def quantize_before_moving(node: ir.Node) -> Replacement | None:
         or p.inputs[0].dtype not in BYTES
         for p in producers
     ):  # fmt: skip
+        return None
+    if move.op_type in SHRINKING and any(p is not None and _levels(p) != levels for p in producers):
         return None
     kind = node.outputs[0].dtype
     if kind not in BYTES or (move.op_type == "MaxPool" and kind == ir.DataType.INT8):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from app.engine.registry import load
+from app.engine.target import host
 from app.kernels.cpu.compiler import Compiler
 from tests import harness
 
@@ -27,6 +28,17 @@ def declared(values: dict[str, Array]) -> str:
         f"{names.get(v.dtype.name, v.dtype.name)}{list(v.shape) if v.ndim else ''} {n}"
         for n, v in values.items()
     )
+
+
+def narrow(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Weights of which no two products with a uint8 leave int16."""
+    return rng.integers(-64, 64, shape, endpoint=True).astype(np.int8)
+
+
+def rows_that_run(op: str) -> list[tuple[str, int]]:
+    """Rows of an operator with the vectors that they compile for on this machine."""
+    rows = [(f"{op}.pairs", 8), (f"{op}.pairs", 16)]
+    return [*rows, (f"{op}.quads", 8)] if "avx2" in host().isa else rows
 
 
 @pytest.mark.parametrize("changing", [("a",), ("a", "b", "z", "w")], ids=["b fixed", "all change"])
@@ -143,3 +155,146 @@ def test_quantized_products_equal_the_dequantized_ones(
     assert difference.max() <= 1  # float32 may round a half the other way
     assert (difference > 0).mean() < 0.01
     assert len(np.unique(found)) > 10
+
+
+@pytest.mark.parametrize(("row", "lanes"), rows_that_run("matmul_integer"))
+def test_ragged_products_are_exact_at_the_extremes(compiler: Compiler, row: str, lanes: int) -> None:
+    rng = np.random.default_rng(1)
+    for (m, k, n), dtype in (((1, 517, 33), "uint8"), ((13, 1100, 50), "uint8"), ((7, 3, 5), "int8")):
+        bounds = np.iinfo(dtype)
+        a = rng.choice([bounds.min, bounds.max], (m, k)).astype(dtype)
+        wide = row.endswith("pairs")
+        b = rng.choice([-128, 127] if wide else [-64, 64], (k, n)).astype(np.int8)
+        a[0], b[:, 0] = bounds.max, b.max()
+        for zero, fixed in ((0, True), (bounds.max, False)):
+            values = {"a": a, "b": b, "z": np.array(zero, dtype)}
+            model = harness.model_of(
+                f"{HEAD} ({declared(values)}) => (int32[{m},{n}] y) {{ y = MatMulInteger(a, b, z) }}",
+                {name: values[name] for name in (("b", "z") if fixed else ("b",))},
+            )
+            given = {"a": a} if fixed else {"a": a, "z": values["z"]}
+            (found,) = harness.run_group(
+                harness.implementation(row, REGISTRY),
+                harness.group_of(model, REGISTRY),
+                given,
+                compiler,
+                threads=2,
+                lanes=lanes,
+            )
+            np.testing.assert_array_equal(found, (a.astype(np.int64) - zero) @ b.astype(np.int64))
+
+
+def test_weights_that_may_saturate_are_refused() -> None:
+    b = np.zeros((4, 3), np.int8)
+    b[2:, 1] = 64, 65
+    values = {"a": np.zeros((2, 4), np.uint8), "b": b}
+    model = harness.model_of(
+        f"{HEAD} ({declared(values)}) => (int32[2,3] y) {{ y = MatMulInteger(a, b) }}", {"b": b}
+    )
+    row = harness.implementation("matmul_integer.quads", REGISTRY)
+    reason = row.unless(harness.group_of(model, REGISTRY), harness.known(lanes=8))
+    assert reason is not None
+    assert "16 bits" in reason or "avx2" in reason
+
+
+def convolved(x: Array, w: Array, group: int, pads: tuple[int, ...], strides: tuple[int, int]) -> Array:
+    """A convolution in int64. x: [n, c, h, w]; pads: before, then after."""
+    x = np.pad(x, ((0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])))
+    views = np.lib.stride_tricks.sliding_window_view(x, w.shape[2:], (2, 3))[
+        :, :, :: strides[0], :: strides[1]
+    ]
+    n, c, rows, columns = views.shape[:4]
+    views = views.reshape(n, group, c // group, rows, columns, *w.shape[2:])
+    kernel = w.reshape(group, -1, *w.shape[1:])
+    return np.einsum("ngcyxhw,gfchw->ngfyx", views, kernel).reshape(n, -1, rows, columns)
+
+
+# channels, outputs, groups, size, kernel, pads, strides
+CONVOLUTIONS = (
+    (7, 13, 1, (9, 11), (3, 3), (1, 1, 1, 1), (1, 1)),
+    (10, 6, 2, (8, 19), (2, 5), (0, 2, 1, 1), (2, 3)),
+    (9, 70, 1, (5, 5), (1, 1), (0, 0, 0, 0), (1, 1)),
+)
+DEPTHWISE = (
+    (3, 3, 3, (7, 7), (3, 3), (1, 1, 1, 1), (1, 1)),
+    (2, 2, 2, (13, 30), (3, 3), (1, 1, 1, 1), (2, 2)),
+    (2, 2, 2, (30, 21), (5, 4), (2, 0, 1, 3), (1, 3)),
+    (2, 2, 2, (90, 64), (1, 1), (0, 0, 0, 0), (1, 1)),
+)
+
+
+@pytest.mark.parametrize(
+    ("row", "lanes"),
+    [*rows_that_run("conv_integer"), ("conv_integer.depthwise", 8), ("conv_integer.depthwise", 16)],
+)
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_convolutions_are_exact(compiler: Compiler, row: str, lanes: int, dtype: str) -> None:
+    rng = np.random.default_rng(2)
+    for c, f, group, size, kernel, pads, strides in DEPTHWISE if "depthwise" in row else CONVOLUTIONS:
+        x, w = random(rng, dtype, (2, c, *size)), random(rng, "int8", (f, c // group, *kernel))
+        w = narrow(rng, w.shape) if "quads" in row else w
+        values = {"x": x, "w": w, "z": np.array(77, dtype)}
+        expected = convolved(x.astype(np.int64) - 77, w.astype(np.int64), group, pads, strides)
+        model = harness.model_of(
+            f"""{HEAD} ({declared(values)}) => (int32{list(expected.shape)} y) {{
+            y = ConvInteger <pads = {list(pads)}, strides = {list(strides)}, group = {group}> (x, w, z) }}""",
+            {"w": w},
+        )
+        (found,) = harness.run_group(
+            harness.implementation(row, REGISTRY),
+            harness.group_of(model, REGISTRY),
+            {"x": x, "z": values["z"]},
+            compiler,
+            threads=2,
+            lanes=lanes,
+        )
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("row", ["conv_integer.pairs", "conv_integer.depthwise"])
+@pytest.mark.parametrize("tail", ["", "QuantizeLinear(f, u, t)"], ids=["real", "quantized"])
+def test_what_follows_the_sums_is_computed_with_them(compiler: Compiler, row: str, tail: str) -> None:
+    rng = np.random.default_rng(3)
+    c, group = 6, 6 if row.endswith("depthwise") else 1
+    x, w = random(rng, "uint8", (1, c, 9, 13)), random(rng, "int8", (6, c // group, 3, 3))
+    s, b = random(rng, "float32", (6, 1, 1)), rng.standard_normal((6, 1, 1)).astype(np.float32)
+    fixed = {"w": w, "s": s, "b": b, "u": np.float32(1).reshape(()), "t": np.array(-3, np.int8)}
+    f = convolved(x.astype(np.int64), w.astype(np.int64), group, (1, 1, 1, 1), (1, 1)) * s + b
+    expected = np.clip(np.rint(f) - 3, -128, 127).astype(np.int8) if tail else f.astype(np.float32)
+    kind, last = ("int8", f"y = {tail}") if tail else ("float", "y = Relu(f)")
+    model = harness.model_of(
+        f"""{HEAD} ({declared({"x": x, **fixed})}) => ({kind}[1,6,9,13] y) {{
+        i = ConvInteger <pads = [1, 1, 1, 1], group = {group}> (x, w)
+        r = Cast <to = 1> (i)
+        m = Mul(r, s)
+        f = Add(m, b)
+        {last} }}""",
+        fixed,
+    )
+    (found,) = harness.run_group(
+        harness.implementation(row, REGISTRY),
+        harness.group_of(model, REGISTRY),
+        {"x": x},
+        compiler,
+        threads=2,
+    )
+    if tail:
+        assert np.abs(found.astype(int) - expected).max() <= 1
+        assert (found != expected).mean() < 0.01
+        assert set(np.unique(found)) >= {-128, 127}
+    else:
+        harness.assert_close(found, np.maximum(expected, 0), 1e-6)
+
+
+def test_a_vector_is_a_row(compiler: Compiler) -> None:
+    a, b = np.arange(9, dtype=np.uint8), np.arange(18, dtype=np.int8).reshape(9, 2)
+    model = harness.model_of(
+        f"{HEAD} ({declared({'a': a, 'b': b})}) => (int32[2] y) {{ y = MatMulInteger(a, b) }}", {"b": b}
+    )
+    (found,) = harness.run_group(
+        harness.implementation("matmul_integer.pairs", REGISTRY),
+        harness.group_of(model, REGISTRY),
+        {"a": a},
+        compiler,
+    )
+    np.testing.assert_array_equal(found, a.astype(np.int64) @ b)

@@ -200,9 +200,7 @@ def converted_run_library(
     pointers = "".join(f", types.CPointer(types.{_bytes(kind)})" for _, kind in operands)
     if dtype == "int32" and is_requantization(recipe) and operands[2][0] == FIXED:
         along = tuple(advance == ALONG for advance, _ in operands[:2])
-        return _REQUANTIZING_RUN.format(
-            dtype=dtype, result=result, lanes=lanes, along=along, types=pointers
-        )
+        return _REQUANTIZING_RUN.format(dtype=dtype, result=result, lanes=lanes, along=along, types=pointers)
     fixed, names = [], ["read(v, j)"]
     for i, (advance, _) in enumerate(operands):
         names.append(f"read(o{i}, j)" if advance == ALONG else f"w{i}")

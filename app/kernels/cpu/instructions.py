@@ -1,7 +1,7 @@
 """Vector instructions as LLVM IR, for intrinsics that numba compiles.
 
-Elements are float32, float64, integers or several integers in one (`tiles.PACKED`); `lanes` is the number of elements in a vector,
-which LLVM splits or widens for the machine at hand.
+Elements are float32, float64, integers or several integers in one (`tiles.PACKED`); `lanes` is the
+number of elements in a vector, which LLVM splits or widens for the machine at hand.
 """
 
 from typing import Any
@@ -118,7 +118,9 @@ class Vectors:
         narrow, wide = ll.VectorType(I8, 4 * self.lanes), ll.VectorType(I16, 2 * self.lanes)
         function = self._function(f"llvm.x86.{name}", wide, [narrow, narrow])
         sums = self.b.call(function, [self.b.bitcast(v, narrow) for v in (unsigned, signed)])
-        return self._pair_products(self.b.bitcast(sums, self.type), ll.Constant(self.type, [65537] * self.lanes))
+        return self._pair_products(
+            self.b.bitcast(sums, self.type), ll.Constant(self.type, [65537] * self.lanes)
+        )
 
     def clamp(self, x: Any, low: Any, high: Any) -> Any:
         """NaN stays NaN."""

@@ -118,8 +118,8 @@ def emit(
 
     x: T[batch, channels, h, w]; zero: T[1]; weights: PAIRS[channels, taps]; y: [batch, channels, rows,
     columns] of type `result`; offsets: int64[taps] in the widened channel; sizes: int64, see SIZES;
-    borders: T, a channel with its border per thread; work: int32, per thread; then the operands of the recipe.
-    Units are channels of images.
+    borders: T, a channel with its border per thread; work: int32, per thread; then the operands of the
+    recipe. Units are channels of images.
 
     Args:
         dtype: T, int8 or uint8.
@@ -141,4 +141,6 @@ def emit(
     if not recipe:
         return (text,)
     advances = tuple((ALONG if place == "same" else FIXED, kind) for place, kind in operands)
-    return converted_run_library("int32", result, recipe, advances, lanes), f"from LIBRARY0 import run\n{text}"
+    return converted_run_library(
+        "int32", result, recipe, advances, lanes
+    ), f"from LIBRARY0 import run\n{text}"

@@ -66,9 +66,9 @@ def emit_matmul(
 ) -> Sources:
     """The module of a matrix product.
 
-    a: rows of k elements; b: panels of COLUMNS columns; corrections: int32[n], not of PAIRS; offsets: int64[batches, 2], where
-    those of a batch begin; y: [batches, m, n] of type `result`; sizes: int64, see MATMUL_SIZES;
-    work: int32, per thread; then the operands of the recipe. Units are blocks of m (fastest), n, batch.
+    a: rows of k elements; b: panels of COLUMNS columns; corrections: int32[n], not of PAIRS;
+    offsets: int64[batches, 2], where a and b of a batch begin; y: [batches, m, n] of type
+    `result`; sizes: int64, see MATMUL_SIZES; work: int32, per thread; then the operands of the recipe. Units are blocks of m (fastest), n, batch.
 
     Args:
         dtype: of the elements of operands: PAIRS, or four numbers in one.
@@ -78,7 +78,9 @@ def emit_matmul(
         result: dtype of y.
     """
     fixed = ("row", "scalar")
-    return _module(_MATMUL, MATMUL_SIZES, _MATMUL_RUNS, MATMUL_PLACES, fixed, dtype, lanes, recipe, operands, result)
+    return _module(
+        _MATMUL, MATMUL_SIZES, _MATMUL_RUNS, MATMUL_PLACES, fixed, dtype, lanes, recipe, operands, result
+    )
 
 
 # What the kernel of a convolution reads from its table of sizes.
@@ -184,7 +186,8 @@ def kernel(x, weights, corrections, y, taps, sizes, work{operands}, begin, end, 
                 mine = at(sums, (i - m0) * sums_row * (chunks > 1))
                 to, step = (at(y, place), pixels) if {direct} and last else (mine, sums_row)
                 product(at(weights, row * depth), True, depth, 1, k0, panel, panel_k, COLUMNS, k,
-                        to, step, m, n, spare, mine, sums_row, at(corrections, row), 1, mine, mine, 0, mine, flags)
+                        to, step, m, n, spare, mine, sums_row, at(corrections, row), 1, mine, mine, 0, mine,
+                        flags)
                 if last:
 {finish}
 """
@@ -204,11 +207,11 @@ def emit_conv(
 ) -> Sources:
     """The module of a convolution as an implicit matrix product.
 
-    x: channels with a border, several in one element (`pairs`); weights: [elements * taps][rows] panels for
-    every group of rows (`tiles.pack_rows`); corrections: int32[groups * outputs], not of PAIRS; y: [batch, groups * outputs, ...] of type `result`;
-    taps: int64, offset of each tap in a plane; sizes: int64, see CONV_SIZES; work: int32, per thread;
-    then the operands of the recipe. Units are parts of `part_m` output channels (fastest), blocks of
-    `block_n` pixels, groups, batch.
+    x: channels with a border, several in one element (`pairs`); weights: [elements * taps][rows] panels
+    for every group of rows (`tiles.pack_rows`); corrections: int32[groups * outputs], not of PAIRS;
+    y: [batch, groups * outputs, ...] of type `result`; taps: int64, offset of each tap in a plane;
+    sizes: int64, see CONV_SIZES; work: int32, per thread; then the operands of the recipe. Units are
+    parts of `part_m` output channels (fastest), blocks of `block_n` pixels, groups, batch.
 
     Args:
         dtype: of the elements of operands: PAIRS, or four numbers in one.

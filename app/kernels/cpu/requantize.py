@@ -26,7 +26,12 @@ def is_requantization(recipe: Recipe) -> bool:
         return False
     cast = (("Cast", (3,), ("float32",)),)
     zero = 8 if len(recipe) == 7 else 3
-    head: Recipe = (("Cast", (0,), ("float32",)), ("Mul", (4, 1), ()), ("Add", (5, 2), ()), ("Round", (6,), ()))
+    head: Recipe = (
+        ("Cast", (0,), ("float32",)),
+        ("Mul", (4, 1), ()),
+        ("Add", (5, 2), ()),
+        ("Round", (6,), ()),
+    )
     tail: Recipe = (("Add", (7, zero), ()), ("Saturate", (zero + 1 if zero == 8 else 8,), recipe[-1][2]))
     return recipe == head + (cast if zero == 8 else ()) + tail
 
@@ -42,9 +47,7 @@ def requantizer(dtype: str, lanes: int, along: tuple[bool, bool]) -> Any:
     real, byte = ll.FloatType(), ll.IntType(8)
     pointer = types.CPointer(types.float32)
     result = types.CPointer(types.uint8 if dtype == "uint8" else types.int8)
-    signature = types.void(
-        types.CPointer(types.int32), result, types.int64, pointer, pointer, types.float32
-    )
+    signature = types.void(types.CPointer(types.int32), result, types.int64, pointer, pointer, types.float32)
 
     def generate(context, builder, _signature, values):
         v, y, n, factor, addend, zero = values

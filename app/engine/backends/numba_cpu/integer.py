@@ -69,10 +69,11 @@ class _Inputs:
         self.linear = node.op_type.startswith("QLinear")
         places = range(8) if self.linear else (0, None, 2, 1, None, 3, None, None)
         found = [None if i is None else graph.input_at(node, i) for i in places]
-        a, self.a_scale, self.a_zero, b, self.b_scale, self.b_zero, self.y_scale, self.y_zero = found
-        assert a is not None
-        assert b is not None
-        self.a, self.b = a, b
+        first, self.a_scale, self.a_zero, second, self.b_scale, self.b_zero, *last = found
+        self.y_scale, self.y_zero = last
+        assert first is not None
+        assert second is not None
+        self.a, self.b = first, second
         self.bias = graph.input_at(node, 8) if node.op_type == "QLinearConv" else None
 
 
@@ -86,6 +87,8 @@ def _unless(group: Group, _known: Known) -> str | None:
         kind = graph.dtype(value)
         if kind is None or kind.name not in BYTES:
             return f"value {value.name!r} is {kind}; this one takes {', '.join(BYTES)}"
+    if group.epilogue and not is_conv and _has_vector(of):
+        return "an operand is a vector, so the output has no rows and columns to speak of"
     rank = len(graph.static_shape(node.outputs[0])) - 2
     if is_conv and not 1 <= rank <= 3:
         return f"{rank} spatial axes; this one has 1 to 3"
@@ -99,9 +102,9 @@ def _unless(group: Group, _known: Known) -> str | None:
     changing = next((v for v in fixed if v is not None and not graph.is_constant(v)), None)
     if changing is not None:
         return f"{changing.name!r} changes between runs; this one prepares it offline"
-    for value in (of.a_zero, of.a_scale, of.y_scale, of.y_zero):
-        if value is not None and graph.elements(value) != 1:
-            return f"{value.name!r} has {graph.elements(value)} elements; this one takes one"
+    for single in (of.a_zero, of.a_scale, of.y_scale, of.y_zero):
+        if single is not None and graph.elements(single) != 1:
+            return f"{single.name!r} has {graph.elements(single)} elements; this one takes one"
     finish = _finish(group)
     return finish if isinstance(finish, str) else None
 
@@ -171,6 +174,10 @@ def _bias(value: ir.Value) -> Array:
     return array.reshape(-1)
 
 
+def _has_vector(of: _Inputs) -> bool:
+    return min(len(graph.static_shape(v)) for v in (of.a, of.b)) < 2
+
+
 def _quads_unless(group: Group, known: Known) -> str | None:
     """Why bytes cannot be multiplied as they are, four at a time, without saturation."""
     reason = _unless(group, known)
@@ -179,21 +186,25 @@ def _quads_unless(group: Group, known: Known) -> str | None:
     # The instruction that each width of vectors needs.
     needed = {4: "ssse3", 8: "avx2", 16: "avx512bw"}[known.target.vector_lanes]
     if needed not in known.target.isa:
-        return f"the target has no {needed}, which multiplies vectors of {known.target.vector_lanes} * 4 bytes"
+        return (
+            f"the target has no {needed}, which multiplies vectors of {known.target.vector_lanes} * 4 bytes"
+        )
     of = _Inputs(group.anchor)
     if not graph.is_constant(of.b) or (of.b_zero is not None and not graph.is_constant(of.b_zero)):
         return f"{of.b.name!r} changes between runs; this one looks at it offline"
     is_conv = "Conv" in group.op
+    if not is_conv and _has_vector(of):
+        return "an operand is a vector; this one takes matrices"
     shifted = _shifted(of.b, of.b_zero, 0 if is_conv else -1)
     if shifted.size and (shifted.min() < -128 or shifted.max() > 127):
         return f"{of.b.name!r} less its zero point does not fit int8"
-    steps = _weight_quads(of, shifted) if is_conv else tiles.pack_steps(np.atleast_2d(shifted), 4)
+    steps = _weight_quads(shifted) if is_conv else tiles.pack_steps(shifted, 4)
     if not tiles.quads_fit(steps):
         return f"two products of {of.b.name!r} and an activation may add up to more than 16 bits"
     return None
 
 
-def _weight_quads(of: _Inputs, shifted: Array) -> Array:
+def _weight_quads(shifted: Array) -> Array:
     outputs, channels = shifted.shape[:2]
     return tiles.pack_steps(shifted.reshape(outputs, channels, -1), 4)
 
@@ -203,8 +214,8 @@ def _shift(value: ir.Value) -> int:
     return 128 if graph.dtype(value) == np.int8 else 0
 
 
-def _corrections(of: _Inputs, sums: Array, known: Known) -> tuple[tuple[KernelCall, ...], Argument]:
-    """What a zero point adds to the sums of each output, and the call that computes it where it may change."""
+def _corrections(of: _Inputs, sums: Array) -> tuple[tuple[KernelCall, ...], Argument]:
+    """What a zero point adds to the sums of each output, and the call that computes it if it may change."""
     sums, shift = sums.astype(np.int32), _shift(of.a)
     zero = graph.constant(of.a_zero)
     if of.a_zero is None or zero is not None:
@@ -252,7 +263,7 @@ def _lower_matmul(group: Group, known: Known, together: int) -> tuple[KernelCall
     second, b = _columns(of, product, width, together)
     third: tuple[tuple[KernelCall, ...], Argument] = ((), Constant(np.zeros(1, np.int32)))
     if together == 4:
-        third = _corrections(of, _shifted(of.b, of.b_zero, -1).sum(-2 if product.b_shape[-2:] else 0), known)
+        third = _corrections(of, _shifted(of.b, of.b_zero, -1).sum(-2))
 
     size = -(-n // width) * width * k
     offsets = [(i // max(product.k, 1) * k, j // max(product.k * n, 1) * size) for i, j in product.offsets]
@@ -374,7 +385,7 @@ def _lower_conv(group: Group, known: Known, together: int) -> tuple[KernelCall, 
     correct: tuple[tuple[KernelCall, ...], Argument] = ((), Constant(np.zeros(1, np.int32)))
     if together == 4:
         weights = _shifted(of.b, of.b_zero, 0)
-        correct = _corrections(of, weights.reshape(weights.shape[0], -1).sum(1), known)
+        correct = _corrections(of, weights.reshape(weights.shape[0], -1).sum(1))
 
     layer, line = whole[1] * whole[2], whole[2]
     taps = [
@@ -537,7 +548,9 @@ def _cost(group: Group, known: Known, together: int) -> float:
     )
 
 
-def _row(name: str, op: str, lower: Callable[[Group, Known, int], tuple[KernelCall, ...]], together: int) -> Implementation:
+def _row(
+    name: str, op: str, lower: Callable[[Group, Known, int], tuple[KernelCall, ...]], together: int
+) -> Implementation:
     return Implementation(
         name,
         op,

@@ -12,9 +12,13 @@ INFINITE = 1 << 62
 
 
 class Network:
-    """Vertices are any hashable; parallel edges add up."""
+    """Vertices are any hashable; parallel edges add up.
+
+    `flow` is the capacity of the cut, once it was asked for.
+    """
 
     def __init__(self) -> None:
+        self.flow = 0
         self._index: dict[Hashable, int] = {}
         self._edges: list[list[int]] = []  # by vertex: numbers of edges that leave it
         self._head: list[int] = []
@@ -66,6 +70,7 @@ class Network:
         while True:
             if vertex == sink:
                 amount = min(self._left[e] for e in path)
+                self.flow += amount
                 for edge in path:
                     self._left[edge] -= amount
                     self._left[edge ^ 1] += amount

@@ -25,4 +25,4 @@ def test_cut_is_minimal(edges: list[tuple[int, int, int]]) -> None:
     assert 5 not in found
     inner = range(1, 5)
     sides = ({0, *chosen} for n in range(5) for chosen in itertools.combinations(inner, n))
-    assert cost(set(found)) == min(cost(side) for side in sides)
+    assert cost(set(found)) == network.flow == min(cost(side) for side in sides)

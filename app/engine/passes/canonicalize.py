@@ -1,5 +1,6 @@
 """Reduces a graph to its canonical form: static types, few operators, nothing superfluous."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -8,7 +9,16 @@ from typing import ClassVar
 import onnx
 import onnx_ir as ir
 
-from app.engine import folding, graph, inference, merging, naming, quantization, simplification
+from app.engine import (
+    folding,
+    graph,
+    inference,
+    merging,
+    naming,
+    quantization,
+    simplification,
+    transposes,
+)
 from app.engine.errors import GraphError
 from app.engine.passes.infer_types import DECLARED
 from app.engine.plan import Compilation
@@ -37,14 +47,24 @@ class Canonicalize:
         """
         model = compilation.model
         lift_initializers(model)
-        rows = (*folding.rows(folding.Budget(self.growth)), *quantization.ROWS, *simplification.ROWS)
+        rows = (
+            *folding.rows(folding.Budget(self.growth)),
+            *quantization.ROWS,
+            *simplification.ROWS,
+            *transposes.ROWS,
+        )
         applied: Counter[str] = Counter()
         typed = False  # whether the types are those of the graph as it is
+        copied: float = math.inf  # bytes that transposes copied when they last were moved
         while True:
             round_ = rewrite(model.graph, rows) + merging.merge(model.graph)
             applied += round_
             if typed and not round_:
-                break
+                before, copied = copied, transposes.nbytes(model)
+                moved = transposes.move(model) if copied < before else Counter()
+                if not moved:
+                    break
+                applied += moved
             try:
                 inference.infer(model)
                 typed = True

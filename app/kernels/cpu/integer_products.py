@@ -67,8 +67,9 @@ def emit_matmul(
     """The module of a matrix product.
 
     a: rows of k elements; b: panels of COLUMNS columns; corrections: int32[n], not of PAIRS;
-    offsets: int64[batches, 2], where a and b of a batch begin; y: [batches, m, n] of type
-    `result`; sizes: int64, see MATMUL_SIZES; work: int32, per thread; then the operands of the recipe. Units are blocks of m (fastest), n, batch.
+    offsets: int64[batches, 2], where a and b of a batch begin; y: [batches, m, n] of type `result`;
+    sizes: int64, see MATMUL_SIZES; work: int32, per thread; then the operands of the recipe. Units are
+    blocks of m (fastest), n, batch.
 
     Args:
         dtype: of the elements of operands: PAIRS, or four numbers in one.

@@ -84,6 +84,8 @@ def kernel(x, weights, y, bias, residual, scalars, offsets, sizes, work{operands
     tile_rows = ROWS if is_wide else 2 * ROWS
     width = 2 * VECTOR if is_wide else VECTOR
     overlap = columns >= width
+    if 2 * columns < width:
+        tile_rows = 1  # rows before the last spill beyond the channel too, and each may have to be spare
     for channel in range(begin, end):
         plane, row_bias = at(y, channel * rows * columns), at(bias, channel % filters)
         extra = at(residual, channel * rows * columns)
@@ -95,10 +97,10 @@ def kernel(x, weights, y, bias, residual, scalars, offsets, sizes, work{operands
             fill(source, h, w, top, left, first * stride_h, lines, stride_w, line, buffer)
             for row in range(first, first + count, tile_rows):
                 m = min(tile_rows, first + count - row)
-                # Beyond the last column a vector spills into the next row, which comes later; the
-                # last row of the channel has none.
+                # Beyond the last column a vector spills into the next rows, which come later; none
+                # may spill beyond the channel, which another thread or another value follows.
                 last = (row + m - 1) * columns
-                ends = row + m == rows
+                ends = last + width > rows * columns
                 for column in range(0, columns, width):
                     j = column
                     if overlap and j + width > columns:

@@ -1,5 +1,6 @@
 """One row of the benchmark: a model at a number of threads, ours and the peers' in one process."""
 
+import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -73,6 +74,10 @@ def measure(request: Request) -> dict[str, Any]:
         peers, refused = _peers(files, threads, inputs)
         program = session.planned(session.tuned(compilation, options, compiler), options)
         executor = Executor(program, compiler, cores=cores)
+        if cores:
+            # All pools stand by now. They share the cores with this thread, which keeps to the first:
+            # else the system may run it beside a helper on one core and leave the other idle.
+            os.sched_setaffinity(0, cores[:1])
         differences = [
             d for p in peers if p.name == ONNXRUNTIME for d in compare(p.run(inputs), executor.run(fed), 0.0)
         ]

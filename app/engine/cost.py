@@ -5,7 +5,7 @@ Source: Williams, Waterman and Patterson, 2009, "Roofline: an insightful visual 
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -89,12 +89,10 @@ def seconds(row: "Implementation", group: Group, known: "Known") -> tuple[float,
 
 
 def comparable(
-    rows: Iterable["Implementation"], group: Group, known: "Known"
-) -> dict["Implementation", tuple[float, str | None]]:
-    """`seconds` of rows that can be compared: of those that were measured, if any was, else of all."""
-    found = {row: seconds(row, group, known) for row in rows}
-    measured = {row: time for row, time in found.items() if time[1] is not None}
-    return measured or found
+    times: Mapping["Implementation", tuple[float, str | None]],
+) -> Mapping["Implementation", tuple[float, str | None]]:
+    """The `seconds` of rows that can be compared: of those that were measured, if any was, else of all."""
+    return {row: time for row, time in times.items() if time[1] is not None} or times
 
 
 def key(row: str, group: Group, known: "Known") -> str:

@@ -69,7 +69,7 @@ def main(line: Sequence[str] | None = None) -> None:
                 request = Request(
                     found.path, threads, arguments.seconds, kernels, options, operators=arguments.operators
                 )
-                row = _in_own_process(request)
+                row = in_own_process(request)
                 place = f"[{number}/{len(arguments.names)}] {found.name}, {counted(threads)}"
                 if isinstance(row, str):
                     missing.append(f"{found.name}, {counted(threads)}: {row}")
@@ -99,7 +99,7 @@ def main(line: Sequence[str] | None = None) -> None:
         arguments.json.write_text(json.dumps(facts, indent=1) + "\n")
 
 
-def _in_own_process(request: Request) -> dict[str, Any] | str:
+def in_own_process(request: Request) -> dict[str, Any] | str:
     """A row, or why there is none. No peer's thread pool or heap outlives its row.
 
     A peer that crashes on a specialized model gets the file as it is.

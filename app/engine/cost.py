@@ -5,7 +5,7 @@ Source: Williams, Waterman and Patterson, 2009, "Roofline: an insightful visual 
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -92,16 +92,15 @@ def seconds(row: "Implementation", group: Group, known: "Known") -> tuple[float,
 
 
 def comparable(
-    rows: Iterable["Implementation"], group: Group, known: "Known"
-) -> dict["Implementation", tuple[float, str | None]]:
-    """`seconds` of rows that can be compared: of those that were measured, if any was, else of all.
+    times: Mapping["Implementation", tuple[float, str | None]], group: Group, known: "Known"
+) -> Mapping["Implementation", tuple[float, str | None]]:
+    """The `seconds` of rows that can be compared: of those that were measured, if any was, else of all.
 
     Rows of views are never measured: they leave out what the others do.
     """
-    found = {row: seconds(row, group, known) for row in rows}
-    if all(tuning is None for _, tuning in found.values()):
-        return found
-    return {r: time for r, time in found.items() if time[1] is not None or r.views(group, known)}
+    if all(tuning is None for _, tuning in times.values()):
+        return times
+    return {row: t for row, t in times.items() if t[1] is not None or row.views(group, known)}
 
 
 def key(row: str, group: Group, known: "Known") -> str:

@@ -14,9 +14,13 @@ T = TypeVar("T")
 
 def shape(value: ir.Value) -> tuple[int, ...] | None:
     """The static shape of a value; None when its rank or a dimension is unknown."""
-    if value.shape is None or not value.shape.is_static():
+    if value.shape is None:
         return None
-    return tuple(int(d) for d in value.shape)  # type: ignore[arg-type]  # static: all are ints
+    dims = value.shape.dims
+    for d in dims:  # asked more often than anything else
+        if d.__class__ is not int:
+            return None
+    return dims  # type: ignore[return-value]  # all are ints
 
 
 def static_shape(value: ir.Value) -> tuple[int, ...]:
@@ -47,7 +51,11 @@ def nbytes(value: ir.Value) -> int:
 
 def is_tensor(value: ir.Value) -> bool:
     """Whether the value is a tensor (not a sequence, optional or map) of fixed-size elements."""
-    return not isinstance(value.type, ir.SequenceType | ir.OptionalType) and dtype(value) is not None
+    return type(value.type) not in _COMPOSITE and dtype(value) is not None
+
+
+# Compared by class: `isinstance` walks the protocols of these.
+_COMPOSITE = (ir.SequenceType, ir.OptionalType)
 
 
 def is_dynamic(value: ir.Value) -> bool:

@@ -60,3 +60,33 @@ def test_one_pixel_of_whole_blocks_is_a_view(row: Any) -> None:
     assert row.views(group, known) == ((group.inputs[0], group.outputs[0], 0),)
     for shape in ((2, 16, 1, 2), (2, 12, 1, 1)):
         assert "differ" in str(row.unless(change(*shape), known))
+
+
+LAST = {"transpose.unblock": (0, 2, 3, 1), "transpose.block": (0, 3, 1, 2)}
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize("shape", [(2, 3, 3, 11), (1, 33, 1, 5), (3, 40, 4, 9), (1, 16, 1, 1)])
+@pytest.mark.parametrize("name", LAST)
+def test_a_transpose_reads_or_writes_blocks(
+    compiler: Compiler, name: str, shape: tuple[int, ...], lanes: int
+) -> None:
+    """Images of this shape, with channels last on the other side."""
+    perm, row = LAST[name], harness.implementation(name, REGISTRY)
+    image = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    x = image if name == "transpose.unblock" else image.transpose(0, 2, 3, 1)
+    extents = [",".join(map(str, s)) for s in (x.shape, x.transpose(perm).shape)]
+    model = harness.model_of(
+        f'<ir_version: 10, opset_import: ["": 21]> g (float[{extents[0]}] x) => (float[{extents[1]}] y)'
+        f" {{ y = Transpose<perm = {list(perm)}>(x) }}"
+    )
+    group = harness.group_of(model, REGISTRY)
+    (y,) = harness.run_group(row, group, {"x": x}, compiler, threads=2, lanes=lanes)
+    np.testing.assert_array_equal(y, x.transpose(perm))
+
+
+def test_other_transposes_move_elements_within_blocks() -> None:
+    text = '<ir_version: 10, opset_import: ["": 21]> g (float[1,8,2,3] x) => (float[1,8,3,2] y)'
+    model = harness.model_of(f"{text} {{ y = Transpose<perm = [0, 1, 3, 2]>(x) }}")
+    row = harness.implementation("transpose.unblock", REGISTRY)
+    assert "differ by (0, 2, 3, 1)" in str(row.unless(harness.group_of(model, REGISTRY), harness.known()))

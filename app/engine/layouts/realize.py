@@ -25,12 +25,17 @@ def realize(compilation: Compilation, assignment: Assignment) -> Compilation:
     layout = dict(written)
     converted: dict[tuple[ir.Value, Layout | None], ir.Value] = {}
 
-    def convert(value: ir.Value, to: Layout | None, part: Subgraph) -> ir.Value:
-        """The value in another layout; None is row-major."""
+    def convert(value: ir.Value, to: Layout | None, reader: Subgraph | None = None) -> ir.Value:
+        """The value in another layout; None is row-major.
+
+        It is converted by the backend that knows the layout: that of the reader, or the writer's.
+        """
         if (value, to) not in converted:
             made = ir.Value(name=f"{value.name}:{to or 'plain'}", shape=value.shape, type=value.type)
             node = ir.Node(DOMAIN, OP, [value], outputs=[made], name=made.name)
             producer = value.producer()
+            part = reader if to is not None or producer is None else partition[producer]
+            assert part is not None
             if producer is None:
                 model.insert_before(model[0], node)
             else:
@@ -59,9 +64,7 @@ def realize(compilation: Compilation, assignment: Assignment) -> Compilation:
     for value in dict.fromkeys(model.outputs):
         if value not in written:
             continue
-        producer, name = value.producer(), value.name
-        assert producer is not None
-        made = convert(value, None, partition[producer])
+        name, made = value.name, convert(value, None)
         value.name, made.name = f"{name}:{written[value]}", name
         for index, output in enumerate(model.outputs):
             if output is value:

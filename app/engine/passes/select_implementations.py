@@ -136,7 +136,7 @@ def choose(
             f"{group.op} {group.name!r}: no implementation on backend {backend!r} ({told})",
             pointer=f"node:{group.name}",
         )
-    compared = cost.comparable(accepted, group, known)
+    compared = cost.comparable({row: times[row] for row in accepted}, group, known)
     row = min(compared, key=lambda r: (compared[r][0], r.rank))
     seconds, tuning = compared[row]
     views.share(granted[row], outputs_of(group))

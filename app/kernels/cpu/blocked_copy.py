@@ -1,7 +1,8 @@
 """Copies between row-major and channel-blocked images, by transposes of square tiles in registers.
 
 A tile is `lanes` channels times as many pixels: a register of pixels per channel on one side, a
-register of channels per pixel on the other.
+register of channels per pixel on the other. With channels last (NHWC) the row-major image too has
+registers of channels, which are copied as they are.
 """
 
 from typing import Any
@@ -159,3 +160,70 @@ def emit_unblock(lanes: int) -> str:
     """The module of a copy from blocks: `emit_block` with x and y exchanged; padded lanes are not read."""
     addresses = "at(x, vectors + i * LANES), at(y, rows + i)"
     return _SOURCE.format(tile="unblock_tile", lanes=lanes, few=_FEW_UNBLOCK, addresses=addresses)
+
+
+_LAST = """\
+from numba import njit
+from app.kernels.cpu.blocked_copy import vector_copy
+from app.kernels.cpu.generator import at
+
+LANES = {lanes}
+copy = vector_copy(LANES)
+
+
+def kernel(x, y, blocks, channels, pixels, part, begin, end):
+    parts = (pixels + part - 1) // part
+    for unit in range(begin, end):
+        image, start = unit // parts, unit % parts * part
+        stop = min(start + part, pixels)
+        for block in range(blocks):
+            count = min(channels - block * LANES, LANES)
+            vectors = (image * blocks + block) * pixels * LANES
+            rows = image * pixels * channels + block * LANES
+            if count == LANES:
+                for i in range(start, stop):
+                    copy({addresses})
+            else:
+                for i in range(start, stop):
+{few}
+"""
+
+_FEW_LAST_BLOCK = """\
+                    for c in range(LANES):
+                        y[vectors + i * LANES + c] = x[rows + i * channels + c] if c < count else 0"""
+
+_FEW_LAST_UNBLOCK = """\
+                    for c in range(count):
+                        y[rows + i * channels + c] = x[vectors + i * LANES + c]"""
+
+
+def vector_copy(lanes: int) -> Any:
+    """An intrinsic: copy(x, y) sets y[c] = x[c] for all c below `lanes`."""
+
+    def generate(context, builder, _signature, values):
+        x, y = values
+        v = Vectors(builder, "float32", lanes)
+        v.store(v.load(x), y)
+        return context.get_dummy_value()
+
+    def body(_context, x, y):
+        address = types.CPointer(types.float32)
+        return types.void(address, address), generate
+
+    return intrinsic(body)
+
+
+def emit_block_last(lanes: int) -> str:
+    """The module of a copy from channels last to blocks.
+
+    x: float32[batch, pixels, channels]; y: float32[batch, blocks, pixels, lanes], whose lanes beyond
+    the channels become 0. Units are parts of `part` pixels (fastest), images.
+    """
+    addresses = "at(x, rows + i * channels), at(y, vectors + i * LANES)"
+    return _LAST.format(lanes=lanes, few=_FEW_LAST_BLOCK, addresses=addresses)
+
+
+def emit_unblock_last(lanes: int) -> str:
+    """The module of a copy from blocks: `emit_block_last`, x and y exchanged; padded lanes are not read."""
+    addresses = "at(x, vectors + i * LANES), at(y, rows + i * channels)"
+    return _LAST.format(lanes=lanes, few=_FEW_LAST_UNBLOCK, addresses=addresses)

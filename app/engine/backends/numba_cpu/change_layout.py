@@ -1,4 +1,8 @@
-"""Rows of ChangeLayout (domain stowplan): an image from row-major to channel-blocked, and back."""
+"""Rows that convert images between row-major and channel-blocked memory.
+
+ChangeLayout (domain stowplan) keeps the axes. A Transpose to or from channels last can read or write
+blocks itself, and moves no element within a block.
+"""
 
 import math
 from collections.abc import Callable, Mapping
@@ -7,12 +11,15 @@ import onnx_ir as ir
 
 from app.engine import graph
 from app.engine.backends.numba_cpu import blocked
+from app.engine.backends.numba_cpu.movement import permutation
+from app.engine.backends.numba_cpu.operands import unsuited
 from app.engine.cost import roofline
 from app.engine.layout import Layout
 from app.engine.plan import Call, Group, KernelCall, View
-from app.engine.registry import Implementation, Known, Layouts, Lower, Unless
+from app.engine.registry import Cost, Implementation, Known, Layouts, Lower, Unless
 
 PART = 8 * 1024  # byte of a channel that are copied at once; two threads share a single block so
+FEWEST = 16  # pixels of channels last that are copied at once: whole cache lines of each block
 
 
 def _ends(group: Group) -> tuple[ir.Value, ir.Value]:
@@ -70,10 +77,13 @@ def _lower(kernel: str) -> Lower:
     return lower
 
 
-def _cost(group: Group, known: Known) -> float:
-    x, y = _ends(group)
-    wide = blocked.layout_of(known).elements(graph.static_shape(y)) * 4
-    return roofline(known.target, flops=0.0, nbytes=graph.nbytes(x) + wide, threads=known.threads)
+def _cost(side: int) -> Cost:
+    def cost(group: Group, known: Known) -> float:
+        image = _ends(group)[side]
+        wide = blocked.layout_of(known).nbytes(graph.static_shape(image), 4)
+        return roofline(known.target, flops=0.0, nbytes=graph.nbytes(image) + wide, threads=known.threads)
+
+    return cost
 
 
 def _nothing(_group: Group, _known: Known) -> tuple[Call, ...]:
@@ -84,6 +94,47 @@ def _view(group: Group, _known: Known) -> tuple[View, ...]:
     return (View(*_ends(group)),)
 
 
+def _transpose_refusal(side: int, perm: tuple[int, ...]) -> Unless:
+    def unless(group: Group, _known: Known) -> str | None:
+        image = _ends(group)[side]
+        reason = unsuited(group) or blocked.image_refusal(image)
+        if reason is None and permutation(group.anchor) != perm:
+            reason = (
+                f"permutes axes by {permutation(group.anchor)}; blocks and channels last differ by {perm}"
+            )
+        if reason is None and graph.elements(image) == 0:
+            reason = "the image has no elements"
+        return reason
+
+    return unless
+
+
+def _lower_transpose(side: int, kernel: str) -> Lower:
+    def lower(group: Group, known: Known) -> tuple[Call, ...]:
+        ends = _ends(group)
+        batch, channels, height, width = graph.static_shape(ends[side])
+        pixels, part = height * width, max(PART // (4 * channels), FEWEST)
+        return (
+            KernelCall(
+                kernel,
+                ("float32*", "float32*", *("int64",) * 4),
+                (*ends, blocked.blocks_of(channels, known), channels, pixels, part),
+                units=batch * -(-pixels // part),
+                static=(known.target.vector_lanes,),
+            ),
+        )
+
+    return lower
+
+
+def _transpose(name: str, kernel: str, side: int, perm: tuple[int, ...]) -> Implementation:
+    """The row of a Transpose whose image, its input (side 0) or output, is blocked."""
+    return Implementation(
+        name, "Transpose", "numba-cpu", _transpose_refusal(side, perm), _lower_transpose(side, kernel),
+        cost=_cost(side), layouts=_layouts(side),
+    )  # fmt: skip
+
+
 def _rows(name: str, kernel: str, side: int) -> tuple[Implementation, Implementation]:
     def row(name: str, same: bool, lower: Lower, **more: Callable[..., object]) -> Implementation:
         return Implementation(
@@ -91,10 +142,15 @@ def _rows(name: str, kernel: str, side: int) -> tuple[Implementation, Implementa
             layouts=_layouts(side), domain="stowplan", **more,  # type: ignore[arg-type]  # cost or views
         )  # fmt: skip
 
-    return row(name, False, _lower(kernel), cost=_cost), row(f"{name}.same", True, _nothing, views=_view)
+    return (
+        row(name, False, _lower(kernel), cost=_cost(side)),
+        row(f"{name}.same", True, _nothing, views=_view),
+    )
 
 
 IMPLEMENTATIONS = (
+    _transpose("transpose.unblock", "app.kernels.cpu.blocked_copy:emit_unblock_last", 0, (0, 2, 3, 1)),
+    _transpose("transpose.block", "app.kernels.cpu.blocked_copy:emit_block_last", 1, (0, 3, 1, 2)),
     *_rows("layout.block", "app.kernels.cpu.blocked_copy:emit_block", 1),
     *_rows("layout.unblock", "app.kernels.cpu.blocked_copy:emit_unblock", 0),
 )

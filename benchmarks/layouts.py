@@ -89,7 +89,10 @@ def main(line: Sequence[str] | None = None) -> None:
         console.print(policy_table(figures["policies"]))
     if "pipeline" in arguments.parts:
         pipeline_row(300)  # imports, caches
-        figures["pipeline"] = [pipeline_row(nodes) for nodes in arguments.sizes]
+        figures["pipeline"] = []
+        for nodes in arguments.sizes:
+            figures["pipeline"].append(pipeline_row(nodes))
+            console.print(f"{nodes:,} nodes: {figures['pipeline'][-1]['seconds']:.2f} s", highlight=False)
         console.print(pipeline_table(figures["pipeline"]))
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=1) + "\n")

@@ -6,7 +6,7 @@ recursion; the order of edges decides ties, so the cut is deterministic.
 """
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 
 INFINITE = 1 << 62
 
@@ -39,6 +39,25 @@ class Network:
             self._edges[start].append(len(self._head))
             self._head.append(end)
             self._left.append(amount)
+
+    def add_shared(
+        self, writer: Hashable, readers: Iterable[Hashable], name: Hashable, capacity: int
+    ) -> None:
+        """Cost `capacity` once when any reader is on another side than the writer, in each direction.
+
+        `name` is one that no other call has.
+        """
+        different = tuple(dict.fromkeys(readers))
+        if len(different) == 1:  # most values have one reader: no vertex of their own
+            self.add(writer, different[0], capacity)
+            self.add(different[0], writer, capacity)
+            return
+        there, back = (name, "there"), (name, "back")
+        self.add(writer, there, capacity)
+        self.add(back, writer, capacity)
+        for reader in different:
+            self.add(there, reader, INFINITE)
+            self.add(reader, back, INFINITE)
 
     def source_side(self, source: Hashable, sink: Hashable) -> set[Hashable]:
         """The vertices on the source's side of a minimum cut: as few as any has."""

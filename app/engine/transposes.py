@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine import graph
-from app.engine.mincut import INFINITE, Network
+from app.engine.mincut import Network
 from app.engine.permuted import Perm, Permuted, inverse, is_view, on_permuted_axes, permuted_shape
 from app.engine.rewrite import ANY, Replacement, Row, constant, rewrite
 
@@ -162,11 +162,7 @@ def _conversion(
         reader = _read(use.node, use.idx, region, perm, inner)
         if reader is not None:
             sinks.append(reader)
-    network.add(source, ("back", value), capacity)
-    network.add(("forth", value), source, capacity)
-    for sink in dict.fromkeys(sinks):
-        network.add(("back", value), sink, INFINITE)
-        network.add(sink, ("forth", value), INFINITE)
+    network.add_shared(source, sinks, ("value", value), capacity)
 
 
 def _written(value: ir.Value, region: Mapping[ir.Node, Permuted], perm: Perm) -> Hashable:

@@ -208,14 +208,8 @@ class Energy:
         source: object = "plain" if writer is None else _vertex("out", writer, shown[writer], value)
         sinks: list[object] = ["plain"] * (value in self.outputs)
         sinks += [_vertex("in", group, shown[group], value) for group in self.readers.get(value, ())]
-        if source is None:
-            return
-        network.add(source, ("unblock", value), capacity)
-        network.add(("block", value), source, capacity)
-        for sink in dict.fromkeys(sinks):
-            if sink is not None:
-                network.add(("unblock", value), sink, INFINITE)
-                network.add(sink, ("block", value), INFINITE)
+        if source is not None:
+            network.add_shared(source, (s for s in sinks if s is not None), ("value", value), capacity)
 
 
 def _vertex(side: str, group: Group, found: Readings, value: ir.Value) -> object | None:

@@ -12,9 +12,10 @@ import queue
 import signal
 import threading
 from collections import deque
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from pebble import ProcessExpired, concurrent
@@ -29,10 +30,13 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 class Child:
     """The parent's end of one child process."""
 
-    def __init__(self, orders: Connection, events: Connection, future: "Future[None]") -> None:
+    def __init__(
+        self, orders: Connection, events: Connection, future: "Future[None]", process: BaseProcess | None
+    ) -> None:
         self._orders = orders
         self._events = events
         self._future = future
+        self._process = process
         self._killed = False
         self.pid: int | None = None
 
@@ -89,7 +93,7 @@ class Child:
             self._future.result(timeout=5.0)
         except ProcessExpired as error:
             return int(error.exitcode)
-        except (FutureTimeoutError, CancelledError, OSError, EOFError):
+        except (FutureTimeoutError, OSError, EOFError):
             return None
         finally:
             self._events.close()
@@ -97,7 +101,8 @@ class Child:
 
     def _kill(self) -> None:
         if self.pid is None:
-            self._future.cancel()  # it leads no group yet, and the library ends it
+            if self._process is not None:
+                self._process.kill()  # it leads no group yet, and has started nothing
         elif not self._killed:
             self._killed = True  # once: a group's number may be given out again
             with contextlib.suppress(ProcessLookupError):
@@ -154,7 +159,11 @@ class Nursery:
         order_reader, order_writer = _SPAWN.Pipe(duplex=False)
         event_reader, event_writer = _SPAWN.Pipe(duplex=False)
         start = concurrent.process(daemon=True, context=_SPAWN)(child_process.serve_one)
+        others = set(multiprocessing.active_children())
         future = start(os.getpid(), self._engine, order_reader, event_writer)
+        # The library does not say which process it started. Only this thread starts any, and this one
+        # may have ended already.
+        process = next(iter(set(multiprocessing.active_children()) - others), None)
         order_reader.close()
         event_writer.close()
-        return Child(order_writer, event_reader, future)
+        return Child(order_writer, event_reader, future, process)

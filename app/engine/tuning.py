@@ -12,6 +12,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -67,13 +68,12 @@ def measure(
     table = stored(compiler.folder)
     known = replace(Known.of(compilation), timings=table)
     groups = _worth_measuring(compilation, known)
-    bench = _Bench(known, compiler, table)
-    bench.add([(group, row, row.tunings[0]) for group, rows in groups for row in rows], likely, progress)
-    # Only the row that is best as it is is cut in other ways.
-    best = [(group, min(rows, key=lambda r: seconds(r, group, bench.known)[0])) for group, rows in groups]
-    bench.add([(group, row, tuning) for group, row in best for tuning in row.tunings[1:]], tuple, progress)
-    bench.close()
-    return bench.table
+    with closing(_Bench(known, compiler, table)) as bench:
+        bench.add([(group, row, row.tunings[0]) for group, rows in groups for row in rows], likely, progress)
+        # Only the row that is best as it is is cut in other ways.
+        best = [(group, min(rows, key=lambda r: seconds(r, group, known)[0])) for group, rows in groups]
+        bench.add([(g, row, tuning) for g, row in best for tuning in row.tunings[1:]], tuple, progress)
+    return table
 
 
 Candidates: TypeAlias = list[tuple[Group, Implementation, str]]

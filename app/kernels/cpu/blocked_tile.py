@@ -11,7 +11,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from app.kernels.cpu.generator import outlined
-from app.kernels.cpu.instructions import ELEMENTS, I64, Vectors, number
+from app.kernels.cpu.instructions import ELEMENTS, Vectors, choose, number, repeat
 from app.kernels.cpu.tiles import ACCUMULATE, CLAMP, COLUMN_BIAS, HIGH, LOW, RESIDUAL
 
 
@@ -59,26 +59,6 @@ def pixels_tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 2
                         sums[r * columns + j] = v.fma(element, vectors[j], sums[r * columns + j])
             return sums
 
-        def loop(count: Any, carried: list[Any], body: Any) -> list[Any]:
-            """`body` on the carried values, `count` times."""
-            before = b.block
-            head, inside, end = (b.append_basic_block(s) for s in ("head", "body", "end"))
-            b.branch(head)
-            b.position_at_end(head)
-            left = b.phi(I64)
-            phis = [b.phi(c.type) for c in carried]
-            for phi, c in zip((left, *phis), (count, *carried)):
-                phi.add_incoming(c, before)
-            b.cbranch(b.icmp_signed(">", left, number(0)), inside, end)
-            b.position_at_end(inside)
-            new = body(phis)
-            done = b.block
-            for phi, c in zip((left, *phis), (b.sub(left, number(1)), *new)):
-                phi.add_incoming(c, done)
-            b.branch(head)
-            b.position_at_end(end)
-            return phis
-
         def some(times: int) -> Any:
             def body(state: list[Any]) -> list[Any]:
                 index, pointer, *sums = state
@@ -92,16 +72,16 @@ def pixels_tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 2
             if depth == unroll:
                 _, pointer, *sums = some(depth)([start, pointer, *sums])
             else:
-                _, pointer, *sums = loop(number(depth // unroll), [start, pointer, *sums], some(unroll))
+                _, pointer, *sums = repeat(b, number(depth // unroll), [start, pointer, *sums], some(unroll))
             return [b.add(start, block_step), pointer, *sums]
 
         def tap(state: list[Any]) -> list[Any]:
             place, pointer, *sums = state
-            index, pointer, *sums = loop(blocks, [b.load(place), pointer, *sums], block)
-            _, pointer, *sums = loop(tail, [index, pointer, *sums], some(1))
+            index, pointer, *sums = repeat(b, blocks, [b.load(place), pointer, *sums], block)
+            _, pointer, *sums = repeat(b, tail, [index, pointer, *sums], some(1))
             return [v.at(place, 1), pointer, *sums]
 
-        _, _, *sums = loop(tap_count, [taps, weights, *[v.zero] * (rows * columns)], tap)
+        _, _, *sums = repeat(b, tap_count, [taps, weights, *[v.zero] * (rows * columns)], tap)
 
         places = [
             (r, j, b.add(b.mul(number(r), y_row), b.mul(number(j), y_block)))
@@ -110,21 +90,8 @@ def pixels_tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 2
         ]
 
         def when(flag: int, sums: list[Any], changed: Any) -> list[Any]:
-            condition = b.icmp_unsigned("!=", b.and_(flags, number(flag)), number(0))
-            before = b.block
-            do, after = b.append_basic_block("do"), b.append_basic_block("after")
-            b.cbranch(condition, do, after)
-            b.position_at_end(do)
-            new = [changed(u, *place) for u, place in zip(sums, places)]
-            b.branch(after)
-            b.position_at_end(after)
-            joined = []
-            for old, fresh in zip(sums, new):
-                phi = b.phi(old.type)
-                phi.add_incoming(old, before)
-                phi.add_incoming(fresh, do)
-                joined.append(phi)
-            return joined
+            asked = b.icmp_unsigned("!=", b.and_(flags, number(flag)), number(0))
+            return choose(b, asked, sums, lambda i, u: changed(u, *places[i]))
 
         sums = when(ACCUMULATE, sums, lambda u, _r, _j, at: v.add(u, v.load(v.at(y, at))))
         sums = when(COLUMN_BIAS, sums, lambda u, _r, j, _at: v.add(u, v.load(v.at(bias, j * lanes))))

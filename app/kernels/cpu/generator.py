@@ -13,7 +13,7 @@ import llvmlite.ir as ll
 from numba import types
 from numba.extending import intrinsic
 
-from app.kernels.cpu.instructions import ELEMENTS, I64, Vectors, number
+from app.kernels.cpu.instructions import ELEMENTS, I64, Vectors, choose, number, repeat
 from app.kernels.cpu.tiles import (
     ACCUMULATE,
     ALPHA,
@@ -36,26 +36,6 @@ def at(_context, pointer, index):
         return builder.gep(values[0], [values[1]])
 
     return pointer(pointer, types.int64), generate
-
-
-def _choose(builder: Any, condition: Any, values: list[Any], changed: Any) -> list[Any]:
-    """`changed(i, value)` for all values where the condition holds, else the values."""
-    before = builder.block
-    do = builder.append_basic_block("do")
-    after = builder.append_basic_block("after")
-    builder.cbranch(condition, do, after)
-    builder.position_at_end(do)
-    new = [changed(i, v) for i, v in enumerate(values)]
-    done = builder.block
-    builder.branch(after)
-    builder.position_at_end(after)
-    result = []
-    for old, fresh in zip(values, new):
-        phi = builder.phi(old.type)
-        phi.add_incoming(old, before)
-        phi.add_incoming(fresh, done)
-        result.append(phi)
-    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +81,7 @@ class Epilogue:
         )
         for flag, stage in stages:
             if flag != CLAMP or v.floating:
-                values = _choose(b, has(flag), values, stage)
+                values = choose(b, has(flag), values, stage)
         return values
 
 
@@ -217,35 +197,24 @@ def stream_tile(dtype: str, lanes: int, columns: int, streams: int, unroll: int 
         zero = number(0)
         epilogue = Epilogue(sums, zero, row_bias, zero, column_bias, residual, zero, scalars, flags)
 
-        def loop(count: Any, state: list[Any], times: int) -> list[Any]:
-            """`times` steps, `count` times; a state is places in a and b, then the sums."""
-            before = b.block
-            head, body, end = (b.append_basic_block(s) for s in ("head", "body", "end"))
-            b.branch(head)
-            b.position_at_end(head)
-            phis = [b.phi(x.type) for x in (count, *state)]
-            for phi, x in zip(phis, (count, *state)):
-                phi.add_incoming(x, before)
-            b.cbranch(b.icmp_signed(">", phis[0], zero), body, end)
-            b.position_at_end(body)
-            row, place, *new = phis[1:]
-            for turn in range(times):
-                x = v.broadcast(row)
-                for s in range(streams):
-                    panel = v.at(place, b.mul(number(s), b_panel))
-                    for j in range(columns):
-                        i = turn * cells + s * columns + j
-                        new[i] = v.fma(x, v.load(v.at(panel, j * lanes)), new[i])
-                row, place = v.at(row, a_k), v.at(place, b_k)
-            done = b.block
-            for phi, x in zip(phis, (b.sub(phis[0], number(1)), row, place, *new)):
-                phi.add_incoming(x, done)
-            b.branch(head)
-            b.position_at_end(end)
-            return phis[1:]
+        def steps(times: int) -> Any:
+            def body(state: list[Any]) -> list[Any]:
+                row, place, *new = state
+                for turn in range(times):
+                    x = v.broadcast(row)
+                    for s in range(streams):
+                        panel = v.at(place, b.mul(number(s), b_panel))
+                        for j in range(columns):
+                            i = turn * cells + s * columns + j
+                            new[i] = v.fma(x, v.load(v.at(panel, j * lanes)), new[i])
+                    row, place = v.at(row, a_k), v.at(place, b_k)
+                return [row, place, *new]
 
-        state = loop(b.sdiv(k, number(unroll)), [a, panels, *[v.zero] * (cells * unroll)], unroll)
-        _, _, *found = loop(b.srem(k, number(unroll)), state, 1)
+            return body
+
+        state = [a, panels, *[v.zero] * (cells * unroll)]
+        state = repeat(b, b.sdiv(k, number(unroll)), state, steps(unroll))
+        _, _, *found = repeat(b, b.srem(k, number(unroll)), state, steps(1))
         for turn in range(1, unroll):
             own = found[turn * cells : (turn + 1) * cells]
             found[:cells] = [v.add(x, y) for x, y in zip(found[:cells], own)]
@@ -344,13 +313,13 @@ def taps_tile(dtype: str, lanes: int, rows: int, columns: int) -> Any:
             to = builder.select(is_last, last_y, v.at(y, builder.mul(number(r), y_row)))
             add = builder.select(is_last, last_residual, v.at(residual, builder.mul(number(r), residual_row)))
             row = list(sums[r * columns : (r + 1) * columns])
-            row = _choose(builder, has(ROW_BIAS), row, lambda _j, u: v.add(u, v.broadcast(bias)))
-            row = _choose(
+            row = choose(builder, has(ROW_BIAS), row, lambda _j, u: v.add(u, v.broadcast(bias)))
+            row = choose(
                 builder, has(RESIDUAL), row,
                 lambda j, u, add=add: v.add(u, v.load(v.at(add, j * lanes))),
             )  # fmt: skip
             if v.floating:
-                row = _choose(
+                row = choose(
                     builder, has(CLAMP), row,
                     lambda _j, u: v.clamp(
                         u, v.broadcast(v.at(scalars, LOW)), v.broadcast(v.at(scalars, HIGH))

@@ -29,6 +29,47 @@ def number(n: int) -> ll.Constant:
     return ll.Constant(I64, n)
 
 
+def choose(builder: Any, condition: Any, values: list[Any], changed: Any) -> list[Any]:
+    """`changed(i, value)` for all values where the condition holds, else the values."""
+    before = builder.block
+    do = builder.append_basic_block("do")
+    after = builder.append_basic_block("after")
+    builder.cbranch(condition, do, after)
+    builder.position_at_end(do)
+    new = [changed(i, v) for i, v in enumerate(values)]
+    done = builder.block
+    builder.branch(after)
+    builder.position_at_end(after)
+    result = []
+    for old, fresh in zip(values, new):
+        phi = builder.phi(old.type)
+        phi.add_incoming(old, before)
+        phi.add_incoming(fresh, done)
+        result.append(phi)
+    return result
+
+
+def repeat(builder: Any, count: Any, carried: list[Any], body: Any) -> list[Any]:
+    """`body` on the carried values, `count` times; the test is at the top, so zero times is fine."""
+    before = builder.block
+    head, inside, end = (builder.append_basic_block(s) for s in ("head", "body", "end"))
+    builder.branch(head)
+    builder.position_at_end(head)
+    left = builder.phi(I64)
+    phis = [builder.phi(c.type) for c in carried]
+    for phi, c in zip((left, *phis), (count, *carried)):
+        phi.add_incoming(c, before)
+    builder.cbranch(builder.icmp_signed(">", left, number(0)), inside, end)
+    builder.position_at_end(inside)
+    new = body(phis)
+    done = builder.block
+    for phi, c in zip((left, *phis), (builder.sub(left, number(1)), *new)):
+        phi.add_incoming(c, done)
+    builder.branch(head)
+    builder.position_at_end(end)
+    return phis
+
+
 class Vectors:
     """Vector instructions on `lanes` elements, written by a builder."""
 

@@ -94,13 +94,20 @@ def seconds(row: "Implementation", group: Group, known: "Known") -> tuple[float,
 def comparable(
     times: Mapping["Implementation", tuple[float, str | None]], group: Group, known: "Known"
 ) -> Mapping["Implementation", tuple[float, str | None]]:
-    """The `seconds` of rows that can be compared: of those that were measured, if any was, else of all.
+    """The `seconds` of rows on one scale: predictions grow or shrink as what was measured did.
 
-    Rows of views are never measured: they leave out what the others do.
+    Where some rows were measured, the others were predicted to be much slower; they are still
+    needed where a layout leaves no choice. Rows of views are never measured: they leave out what
+    the others do.
     """
-    if all(tuning is None for _, tuning in times.values()):
+    measured = {row: t for row, t in times.items() if t[1] is not None}
+    predicted = [row for row in times if row not in measured and not row.views(group, known)]
+    if not measured or not predicted:
         return times
-    return {row: t for row, t in times.items() if t[1] is not None or row.views(group, known)}
+    scale = max(t[0] / row.cost(group, known) for row, t in measured.items())
+    return {
+        row: (row.cost(group, known) * scale, None) if row in predicted else t for row, t in times.items()
+    }
 
 
 def key(row: str, group: Group, known: "Known") -> str:

@@ -24,7 +24,7 @@ OPTIONS = Options()
 
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
-agraph (float[1, 16, 12, 12] x, float[16, 16, 3, 3] w) => (float[1, 16, 12, 12] y) {
+agraph (float[1, 3, 12, 12] x, float[16, 3, 3, 3] w) => (float[1, 16, 12, 12] y) {
     c = Conv <pads = [1, 1, 1, 1]> (x, w)
     y = Relu (c)
 }"""
@@ -33,7 +33,7 @@ agraph (float[1, 16, 12, 12] x, float[16, 16, 3, 3] w) => (float[1, 16, 12, 12] 
 @pytest.fixture(scope="module")
 def compilation(tmp_path_factory: pytest.TempPathFactory) -> Compilation:
     path = tmp_path_factory.mktemp("model") / "conv.onnx"
-    weights = np.random.default_rng(0).standard_normal((16, 16, 3, 3), np.float32)
+    weights = np.random.default_rng(0).standard_normal((16, 3, 3, 3), np.float32)
     onnx.save(ir.to_proto(model_of(TEXT, {"w": weights})), path)
     return session.canonical(load(path), host(), OPTIONS, Bindings(), load_registry())
 

@@ -326,7 +326,8 @@ def _cost_with(plain_input: bool, group: Group, known: Known) -> float:
     waste *= 1.0 + 4.0 / pixels
     waste *= 1.0 + 3.0 / max(window.depth, 1) + (2.0 / max(window.outputs, 1) if shape.copied else 0.0)
     if plain_input:
-        waste *= 1.05 if shape.side_by_side else 1.5
+        # Each channel is another stream of the input; the caches' prefetching follows a few.
+        waste *= (1.05 if shape.side_by_side else 1.5) * (1.0 if window.channels <= lanes else 1.5)
     return roofline(
         known.target,
         flops=flops(group) * waste,

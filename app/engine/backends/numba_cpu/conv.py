@@ -331,7 +331,7 @@ def _cost(seen: Callable[[Group], tuple[Window, ...]]) -> Callable[[Group, Known
             known.target,
             flops=flops(group) * computed / work * kind.itemsize / 4,
             nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
-            efficiency=0.9,
+            efficiency=0.65,
             threads=known.threads,
         )
 

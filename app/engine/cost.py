@@ -5,7 +5,7 @@ Source: Williams, Waterman and Patterson, 2009, "Roofline: an insightful visual 
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -108,6 +108,13 @@ def comparable(
     return {
         row: (row.cost(group, known) * scale, None) if row in predicted else t for row, t in times.items()
     }
+
+
+def consulted(groups: Iterable[Group], timings: Mapping[str, float]) -> dict[str, float]:
+    """The part of a timings table that tells of these groups."""
+    names = {signature(group) for group in groups}
+    # A key is a row and its tuning, the threads and the signature; only the last has spaces.
+    return {name: s for name, s in sorted(timings.items()) if name.split(" ", 2)[2] in names}
 
 
 def key(row: str, group: Group, known: "Known") -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from app.engine import session
+from app.engine import cost, session
 from app.engine.benchmark import Samples, measure_in_turn, pinned
 from app.engine.errors import EngineError, NumericsError, TargetError
 from app.engine.exchange import report
@@ -296,6 +296,8 @@ def _timings(fused: Program, plain: Program, measured: _Measured | None, target:
         "unfused": measured.unfused.to_json() if measured else _prediction(plain),
         "onnxruntime": _peer(measured),
         "operators": sorted(operators, key=lambda o: -float(str(o["seconds"]))),
+        # What the choice of implementations and layouts was made from, as far as it was measured.
+        "tuning": cost.consulted(fused.compilation.plan.groups, fused.compilation.timings),
     }
 
 

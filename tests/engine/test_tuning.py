@@ -93,3 +93,11 @@ def test_the_choice_follows_the_table(compilation: Compilation, fastest: str) ->
     names = ("conv.implicit_gemm", "conv.blocked", "conv.winograd_f4", "conv.winograd_f2")
     table = {cost.key(name, group, known): 1e-6 if name == fastest else 1.0 for name in names}
     assert chosen(dataclasses.replace(compilation, timings=table)) == fastest
+
+
+def test_a_job_tells_which_times_it_chose_by(compilation: Compilation, fresh: Compiler) -> None:
+    table = session.tuned(compilation, OPTIONS, fresh).timings
+    group = conv_of(compilation)
+    others = {"conv.blocked x1 [another]": 1.0}
+    assert cost.consulted([group], {**table, **others}) == table
+    assert cost.consulted([], table) == {}

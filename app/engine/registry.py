@@ -6,15 +6,18 @@ once by `load()`. Adding an operator or an accelerator is adding a file with row
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from functools import lru_cache
+from typing import Literal, TypeAlias, TypeVar
 
 import onnx_ir as ir
 
 from app.engine.layout import Layout
 from app.engine.plan import Call, Compilation, Group, View
 from app.engine.target import Target
+
+T = TypeVar("T")
 
 OpId: TypeAlias = tuple[str, str]  # (domain, operator)
 
@@ -39,6 +42,12 @@ class Known:
     timings: Mapping[str, float] = field(default_factory=dict)
     tuning: str = ""
     granted: frozenset[View] | None = None
+    key: Hashable = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(
+            self, "key", _key(self.target, self.threads, self.fast_algorithms, self.tolerance)
+        )
 
     @classmethod
     def of(cls, compilation: Compilation) -> "Known":
@@ -51,6 +60,12 @@ class Known:
             options.tolerance,
             compilation.timings,
         )
+
+
+@lru_cache
+def _key(*_facts: Hashable) -> object:
+    """An object that stands for these facts: it compares as they do and hashes at once."""
+    return object()
 
 
 Unless: TypeAlias = Callable[[Group, Known], str | None]
@@ -151,6 +166,28 @@ class Implementation:
     tunings: tuple[str, ...] = ("",)
     rank: int = 0
     domain: str = ""
+
+    def refusal(self, group: Group, known: Known) -> str | None:
+        """`unless`, asked once for each group."""
+        return _once(self, group, "unless", self.unless, known)
+
+    def predicted(self, group: Group, known: Known) -> float:
+        """`cost`, asked once for each group."""
+        kind = ("cost", known.tuning, known.granted if self.partial else None)
+        return _once(self, group, kind, self.cost, known)
+
+    def asked(self, group: Group, known: Known) -> Mapping[ir.Value, Layout]:
+        """`layouts`, asked once for each group."""
+        return _once(self, group, "layouts", self.layouts, known)
+
+
+def _once(
+    row: Implementation, group: Group, kind: Hashable, function: Callable[[Group, Known], T], known: Known
+) -> T:
+    key = (row.name, kind, known.key)
+    if key not in group.facts:
+        group.facts[key] = function(group, known)
+    return group.facts[key]  # type: ignore[no-any-return]  # what the function returned
 
 
 @dataclass(frozen=True, slots=True)

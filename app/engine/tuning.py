@@ -112,7 +112,7 @@ class _Bench:
         fresh: dict[str, float] = {}
         for done, (name, (group, row, facts, calls)) in enumerate(work.items(), start=len(kernels)):
             progress(done, len(kernels) + len(work))
-            fresh[name] = measured(calls, row.layouts(group, facts), facts, self._compiler, self._team)
+            fresh[name] = measured(calls, row.asked(group, facts), facts, self._compiler, self._team)
         store(self._compiler.folder, fresh)
         self.table.update(fresh)
 
@@ -138,7 +138,7 @@ def _worth_measuring(
         rows = [r for r in compilation.registry.candidates(group.op, (backend,)) if r.op != "*"]
         if any(graph.is_dynamic(v) or not _is_float(v) for v in (*group.inputs, *group.outputs)):
             continue
-        predicted = {r: r.cost(group, known) for r in rows if r.unless(group, known) is None}
+        predicted = {r: r.predicted(group, known) for r in rows if r.refusal(group, known) is None}
         if predicted:
             predictions.append((group, predicted))
     total = sum(min(predicted.values()) for _, predicted in predictions)

@@ -84,10 +84,10 @@ def readings(group: Group, compilation: Compilation, known: Known) -> Readings:
     partition = compilation.plan.partition
     assert partition is not None
     rows = compilation.registry.candidates(group.op, (partition[group.anchor].backend,))
-    times = {row: cost.seconds(row, group, known) for row in rows if row.unless(group, known) is None}
+    times = {row: cost.seconds(row, group, known) for row in rows if row.refusal(group, known) is None}
     found: dict[frozenset[tuple[ir.Value, Layout]], Mode] = {}
     for row, (seconds, _) in cost.comparable(times, group, known).items():
-        asked = row.layouts(group, known)
+        asked = row.asked(group, known)
         labels = (any(v in asked for v in group.inputs), any(v in asked for v in group.outputs))
         same = frozenset(asked.items())
         if same not in found or seconds < found[same].seconds:

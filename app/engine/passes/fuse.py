@@ -94,7 +94,7 @@ class _Work:
         partition = self.compilation.plan.partition
         assert partition is not None
         rows = self.compilation.registry.candidates(group.op, (partition[group.anchor].backend,))
-        return any(row.unless(group, self.known) is None for row in rows)
+        return any(row.refusal(group, self.known) is None for row in rows)
 
     def take_first(self, proposals: Iterator[Group]) -> None:
         for group in proposals:

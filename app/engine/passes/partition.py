@@ -58,7 +58,7 @@ def choose_backend(node: ir.Node, registry: Registry, known: Known) -> str:
     alone = single(node, registry)
     reasons = []
     for row in registry.candidates(alone.op, known.target.backends):
-        reason = row.unless(alone, known)
+        reason = row.refusal(alone, known)
         if reason is None:
             return row.backend
         reasons.append(f"{row.name}: {reason}")

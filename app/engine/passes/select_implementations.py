@@ -109,7 +109,7 @@ def choose(
     copied: dict[Implementation, Mapping[View, str]] = {}
     candidates = compilation.registry.candidates(group.op, compilation.target.backends)
     for row in candidates:
-        reason = row.unless(group, known) or _misfit(row, group, compilation, known)
+        reason = row.refusal(group, known) or _misfit(row, group, compilation, known)
         if reason is None:
             granted[row], copied[row] = views.granted(row.views(group, known), outputs_of(group))
             if copied[row] and not (row.partial and granted[row]):
@@ -163,7 +163,7 @@ def _misfit(row: Implementation, group: Group, compilation: Compilation, known: 
     """Why a row does not read and write the layouts that were chosen; None when it does."""
     chosen = compilation.plan.layout
     assert chosen is not None
-    asked = row.layouts(group, known)
+    asked = row.asked(group, known)
     for value in (*group.inputs, *group.outputs):
         if graph.is_constant(value) or not value.name:
             continue

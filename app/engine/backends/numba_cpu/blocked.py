@@ -16,7 +16,7 @@ from app.engine import graph
 from app.engine.backends.numba_cpu import epilogues
 from app.engine.backends.numba_cpu.epilogues import Epilogue
 from app.engine.layout import Layout, blocked, to_physical
-from app.engine.plan import Argument, Constant, Group
+from app.engine.plan import Argument, Constant, Group, of_group
 from app.engine.registry import Known
 from app.kernels.cpu.epilogue import ADVANCE, CHUNK, LANES
 from app.kernels.cpu.tiles import CLAMP, COLUMN_BIAS, RESIDUAL
@@ -54,6 +54,11 @@ def image_refusal(value: ir.Value | None) -> str | None:
 
 def refusal(group: Group, _known: Known) -> str | None:
     """Why the anchor's images or what follows it cannot be blocked."""
+    return _refusal(group)
+
+
+@of_group
+def _refusal(group: Group) -> str | None:
     for value in (group.anchor.inputs[0], *group.outputs):
         reason = image_refusal(value)
         if reason is not None:

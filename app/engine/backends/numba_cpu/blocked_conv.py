@@ -39,7 +39,7 @@ def refusal(group: Group, known: Known) -> str | None:
     for value in (weights, bias):
         if value is not None and not graph.is_constant(value):
             return f"{value.name!r} changes between runs; this one packs it offline"
-    window, lanes = windows.of_conv(group.anchor), known.target.vector_lanes
+    window, lanes = windows.of_conv(group), known.target.vector_lanes
     if window.groups > 1 and (window.channels % lanes or window.outputs % lanes):
         return f"{window.channels} to {window.outputs} channels per group, not whole blocks of {lanes}"
     return None
@@ -49,7 +49,7 @@ def _stem_refusal(group: Group, known: Known) -> str | None:
     reason = refusal(group, known)
     if reason is not None:
         return reason
-    if windows.of_conv(group.anchor).groups > 1:
+    if windows.of_conv(group).groups > 1:
         return "groups of channels; a stem has one"
     epilogue = blocked.ends(group, known).epilogue
     x = group.anchor.inputs[0]
@@ -135,7 +135,7 @@ class Geometry:
 
 def geometry(group: Group, lanes: int) -> Geometry:
     """The geometry of a convolution whose input has blocks of this many channels."""
-    window = windows.of_conv(group.anchor)
+    window = windows.of_conv(group)
     flat = window.flat()
     if flat is not window:
         return Geometry(window, window.pixels, 1, window.pixels, 1, 1, 1, (0,), (0,), lanes, False)

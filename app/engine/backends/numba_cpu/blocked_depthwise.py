@@ -29,7 +29,7 @@ def _refusal(group: Group, known: Known) -> str | None:
     for value in (weights, bias):
         if value is not None and not graph.is_constant(value):
             return f"{value.name!r} changes between runs; this one packs it offline"
-    window = windows.of_conv(group.anchor)
+    window = windows.of_conv(group)
     if window.channels != 1 or window.outputs != 1:
         return f"{window.channels} channels in and {window.outputs} out per group; this one takes 1 and 1"
     taps = len(window.offsets[2])
@@ -57,7 +57,7 @@ def _spacing(offsets: tuple[int, ...]) -> int:
 def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
     x, weights = group.anchor.inputs[:2]
     (y,) = group.outputs
-    window = windows.of_conv(group.anchor)
+    window = windows.of_conv(group)
     lanes = known.target.vector_lanes
     blocks = blocked.blocks_of(window.groups, known)
     array = graph.constant(weights)
@@ -137,7 +137,7 @@ def _inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ..
 
 
 def _cost(group: Group, known: Known) -> float:
-    window = windows.of_conv(group.anchor)
+    window = windows.of_conv(group)
     wide = blocked.blocks_of(window.groups, known) * known.target.vector_lanes / window.groups
     # Sums are loaded and stored, and tiles at the ends of a row are slower.
     overhead = 1.0 + 3.0 / window.taps + 2.0 / max(window.out[2], 1)

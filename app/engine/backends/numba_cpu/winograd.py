@@ -61,7 +61,7 @@ def _shape_refusal(group: Group) -> str | None:
         return f"weights {weights.name!r} are not all below {LARGEST:.0e}"
     if bias is not None and not graph.is_constant(bias):
         return f"bias {bias.name!r} changes between runs"
-    window = windows.of_conv(group.anchor)
+    window = windows.of_conv(group)
     if window.groups != 1:
         return f"{window.groups} groups; this one takes 1"
     if window.stride != (1, 1, 1):
@@ -165,7 +165,7 @@ def _lower(m: int) -> Callable[[Group, Known], tuple[KernelCall, ...]]:
         assert weights is not None
         assert array is not None
         lanes, n = known.target.vector_lanes, m + 2
-        window, ends = windows.of_conv(group.anchor), blocked.ends(group, known)
+        window, ends = windows.of_conv(group), blocked.ends(group, known)
         tiling = _tiling(window, m, known)
         buffer = max(n * n * lanes, ends.buffer)
         work = tiling.m_size + n * lanes + buffer + tiling.v_size
@@ -223,7 +223,7 @@ def _lower(m: int) -> Callable[[Group, Known], tuple[KernelCall, ...]]:
 
 def _cost(m: int) -> Callable[[Group, Known], float]:
     def cost(group: Group, known: Known) -> float:
-        window, lanes = windows.of_conv(group.anchor), known.target.vector_lanes
+        window, lanes = windows.of_conv(group), known.target.vector_lanes
         tiling, points = _tiling(window, m, known), (m + 2) ** 2
         vectors = winograd.groups_of(blocked.blocks_of(window.outputs, known))
         channels, outputs = tiling.v_row, sum(vectors) * lanes

@@ -134,9 +134,13 @@ def _dtype(value: ir.Value) -> str:
         raise _RefusedError(f"value {value.name!r} has no static shape and element type")
     kind = graph.dtype(value)
     assert kind is not None
-    if kind.name not in DTYPES:
-        raise _RefusedError(f"value {value.name!r} is {kind.name}, for which no code is generated")
-    return str(kind.name)
+    name = _NAMES.get(kind)  # NumPy makes the name of a type anew each time
+    if name is None:
+        raise _RefusedError(f"value {value.name!r} is {kind}, for which no code is generated")
+    return name
+
+
+_NAMES = {np.dtype(name): name for name in DTYPES}
 
 
 def _translate(work: _Work, node: ir.Node) -> int:

@@ -168,6 +168,9 @@ def blocked(rank: int, lanes: int, axis: int = 1) -> Layout:
     return Layout(tuple(range(rank)), ((axis, lanes),))
 
 
+LAST = Layout((0, 2, 3, 1))  # NHWC: the channels of a pixel lie together
+
+
 def to_physical(array: Array, layout: Layout, fill: float = 0) -> Array:
     """An array's elements in memory order; padded lanes hold `fill`."""
     padded = layout.padded_shape(array.shape)

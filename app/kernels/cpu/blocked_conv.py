@@ -113,6 +113,11 @@ _TILE = """\
 """
 
 
+def fill_library(dtype: str) -> str:
+    """Defines `fill`: a copy of rows of an image with their padding."""
+    return _FILL.format(dtype=dtype)
+
+
 def product_library(dtype: str, lanes: int, columns: int) -> tuple[str, ...]:
     """Defines `product`: register tiles of this many vectors over any number of pixels; see `pixels_tile`.
 
@@ -229,7 +234,7 @@ def emit(
         places: of the recipe's inputs after the first; see PLACES.
     """
     libraries: list[str | tuple[str, ...]] = [
-        _FILL.format(dtype=dtype),
+        fill_library(dtype),
         *(product_library(dtype, lanes, columns) for columns in widths),
     ]
     imports = ["from LIBRARY0 import fill\n"]

@@ -21,7 +21,8 @@ MOST_COLUMNS = 256  # products in a tile's row of taps; the code is unrolled
 STRIP = 16 * 1024  # byte of output that stay in the first cache until the recipe has followed
 
 
-def _refusal(group: Group, known: Known) -> str | None:
+def depthwise_refusal(group: Group, known: Known) -> str | None:
+    """What no depthwise convolution over images in a layout of their own computes."""
     reason = blocked.refusal(group, known)
     if reason is not None:
         return reason
@@ -44,13 +45,14 @@ def bands_of(planes: int, rows: int, threads: int) -> int:
     return min(fitting, key=lambda bands: (longest_share(planes * bands, threads) > 1.05, bands))
 
 
-def _pixels(window: Window) -> int:
-    """Pixels of a tile: as even as possible."""
+def pixels_of(window: Window) -> int:
+    """Pixels of a tile along the rows of a window's output: as even as possible."""
     columns = window.out[2]
     return -(-columns // -(-columns // PIXELS))
 
 
-def _spacing(offsets: tuple[int, ...]) -> int:
+def spacing(offsets: tuple[int, ...]) -> int:
+    """Elements between taps."""
     return offsets[1] - offsets[0] if len(offsets) > 1 else 1
 
 
@@ -84,7 +86,7 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
         "band": band,
         "strip": max(STRIP // (window.out[2] * lanes * 4), 1),
         "stride_h": window.stride[1],
-        "dilation_h": _spacing(down),
+        "dilation_h": spacing(down),
         "top": -down[0],
         "left": -along[0],
         "taps": len(down),
@@ -112,10 +114,10 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
             window.batch * blocks * bands,
             static=(
                 lanes,
-                _pixels(window),
+                pixels_of(window),
                 len(along),
                 window.stride[2],
-                _spacing(along),
+                spacing(along),
                 ends.flags & ~COLUMN_BIAS,
                 ends.epilogue.recipe,
                 advances,
@@ -155,7 +157,7 @@ IMPLEMENTATIONS = (
         "conv.depthwise_blocked",
         "Conv",
         "numba-cpu",
-        _refusal,
+        depthwise_refusal,
         _lower,
         cost=_cost,
         inplace=_inplace,

@@ -45,9 +45,7 @@ class Known:
     key: Hashable = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "key", _key(self.target, self.threads, self.fast_algorithms, self.tolerance)
-        )
+        object.__setattr__(self, "key", _key(self.target, self.threads, self.fast_algorithms, self.tolerance))
 
     @classmethod
     def of(cls, compilation: Compilation) -> "Known":

@@ -157,9 +157,7 @@ def choose(compilation: Compilation, known: Known, policy: Policy = "joint") -> 
     last that can be, and every group by its own cheapest row.
     """
     alike = policy in ("joint", "greedy")
-    every = {
-        group: readings(group, compilation, known, alike=alike) for group in compilation.plan.groups
-    }
+    every = {group: readings(group, compilation, known, alike=alike) for group in compilation.plan.groups}
     if not any(mode.asked for found in every.values() for mode in found.modes):
         return Assignment({group: {} for group in every})
     energy = Energy(every, compilation, known)
@@ -323,7 +321,8 @@ def _terms(found: Readings) -> Terms:
     """Terms of one group by its labels; those that no row has cost more than any labelling can."""
     reads, writes = found.levels(0), found.levels(1)
     given = [
-        (reads.index(r), writes.index(w), round(seconds * SECOND)) for (r, w), seconds in found.seconds.items()
+        (reads.index(r), writes.index(w), round(seconds * SECOND))
+        for (r, w), seconds in found.seconds.items()
     ]
     return [
         [min(s + IMPOSSIBLE * (abs(i - r) + abs(j - w)) for r, w, s in given) for j in range(len(writes))]

@@ -47,9 +47,7 @@ def conversion(value: ir.Value, layout: Layout, compilation: Compilation, known:
     return cost.roofline(known.target, flops=0.0, nbytes=3.0 * moved, threads=known.threads)
 
 
-def _measured(
-    value: ir.Value, layout: Layout, compilation: Compilation, known: Known
-) -> float | None:
+def _measured(value: ir.Value, layout: Layout, compilation: Compilation, known: Known) -> float | None:
     group = change(value)
     directions = []
     for rows in rows_between(group, layout, compilation, known):

@@ -50,9 +50,7 @@ def single(node: ir.Node, registry: Registry) -> Group:
     return graph.group((node,), node, op, lambda value: bool(value.name))
 
 
-def choose_backend(
-    node: ir.Node, registry: Registry, known: Known, likely: dict[str, Implementation]
-) -> str:
+def choose_backend(node: ir.Node, registry: Registry, known: Known, likely: dict[str, Implementation]) -> str:
     """The first allowed backend that accepts the node; by operator, a row that is asked first.
 
     Raises:
@@ -61,9 +59,8 @@ def choose_backend(
     alone = single(node, registry)
     reasons = []
     first = likely.get(alone.op)
-    if first is not None and first.backend == known.target.backends[0]:
-        if first.refusal(alone, known) is None:
-            return first.backend
+    if first is not None and first.backend == known.target.backends[0] and not first.refusal(alone, known):
+        return first.backend
     for row in registry.candidates(alone.op, known.target.backends):
         reason = row.refusal(alone, known)
         if reason is None:

@@ -47,9 +47,7 @@ def image_refusal(value: ir.Value | None) -> str | None:
     if graph.dtype(value) != np.float32:
         return f"{value.name!r} is {graph.dtype(value)}; layouts of images are for float32"
     rank = len(graph.static_shape(value))
-    return (
-        f"{value.name!r} has {rank} axes; layouts of images have 4" if rank != 4 else None
-    )
+    return f"{value.name!r} has {rank} axes; layouts of images have 4" if rank != 4 else None
 
 
 def refusal(group: Group, _known: Known) -> str | None:
@@ -79,7 +77,10 @@ def _refusal(group: Group) -> str | None:
 
 
 def layouts(group: Group, known: Known, layout: Layout | None = None) -> Mapping[ir.Value, Layout]:
-    """Blocked, or in another layout: the anchor's first input, the residual, operands per channel or of full size, outputs."""
+    """Blocked, or in another layout: the anchor's first input, the residual, operands, outputs.
+
+    Operands of one element stay as they are.
+    """
     epilogue = epilogues.read(group, 1)
     assert not isinstance(epilogue, str)
     images = [group.anchor.inputs[0], epilogue.residual, *group.outputs]

@@ -141,9 +141,9 @@ def _axes(node: ir.Node, weights: ir.Value | None) -> _Axes:
 
 @of_group
 def of_conv(group: Group, weights: ir.Value | None = None) -> Window:
-    """The window of a group whose anchor is a Conv with static shapes; the padding of `auto_pad` follows from the output's shape.
+    """The window of a group whose anchor is a Conv with static shapes.
 
-    `weights` are the second input unless given.
+    The padding of `auto_pad` follows from the output's shape. `weights` are the second input unless given.
     """
     node = group.anchor
     axes = _axes(node, weights)

@@ -24,6 +24,8 @@ from app.engine import graph
 from app.engine.cost import key, seconds
 from app.engine.execute import aligned
 from app.engine.layout import Layout, plain
+from app.engine.layouts.choice import LAST, choose, level
+from app.engine.layouts.conversions import change, conversion, rows_between
 from app.engine.plan import Compilation, Constant, Group, KernelCall, Workspace
 from app.engine.registry import Implementation, Known
 from app.kernels.cpu.compiler import Compiler
@@ -54,6 +56,9 @@ def store(folder: Path, timings: Mapping[str, float]) -> None:
         os.replace(file.name, folder / "timings.json")  # noqa: PTH105  # atomic: readers take no lock
 
 
+Candidates: TypeAlias = list[tuple[Group, Implementation, str]]
+
+
 def measure(
     compilation: Compilation,
     compiler: Compiler,
@@ -67,16 +72,14 @@ def measure(
     """
     table = stored(compiler.folder)
     known = replace(Known.of(compilation), timings=table)
-    groups = _worth_measuring(compilation, known)
+    groups, conversions = _worth_measuring(compilation, known)
     with closing(_Bench(known, compiler, table)) as bench:
-        bench.add([(group, row, row.tunings[0]) for group, rows in groups for row in rows], likely, progress)
+        candidates = [(group, row, row.tunings[0]) for group, rows in groups for row in rows]
+        bench.add([*candidates, *conversions], likely, progress)
         # Only the row that is best as it is is cut in other ways.
         best = [(group, min(rows, key=lambda r: seconds(r, group, known)[0])) for group, rows in groups]
         bench.add([(g, row, tuning) for g, row in best for tuning in row.tunings[1:]], tuple, progress)
     return table
-
-
-Candidates: TypeAlias = list[tuple[Group, Implementation, str]]
 
 
 class _Bench:
@@ -129,27 +132,50 @@ def _kernel_calls(row: Implementation, group: Group, known: Known) -> tuple[Kern
 
 def _worth_measuring(
     compilation: Compilation, known: Known
-) -> list[tuple[Group, tuple[Implementation, ...]]]:
+) -> tuple[list[tuple[Group, tuple[Implementation, ...]]], Candidates]:
+    """Groups and the rows that may compute them, and the conversions of what those read and write.
+
+    Rows over channels last are measured where the prediction takes them: nearly all images have such
+    rows, and blocks are faster for most.
+    """
     partition = compilation.plan.partition
     assert partition is not None
     predictions: list[tuple[Group, dict[Implementation, float]]] = []
+    taken = choose(compilation, replace(known, timings={})).asked
     for group in compilation.plan.groups:
         backend = partition[group.anchor].backend
         rows = [r for r in compilation.registry.candidates(group.op, (backend,)) if r.op != "*"]
         if any(graph.is_dynamic(v) or not _is_float(v) for v in (*group.inputs, *group.outputs)):
             continue
         predicted = {r: r.predicted(group, known) for r in rows if r.refusal(group, known) is None}
+        if not _lies_last(taken[group]):
+            predicted = {r: s for r, s in predicted.items() if not _lies_last(r.asked(group, known))}
         if predicted:
             predictions.append((group, predicted))
     total = sum(min(predicted.values()) for _, predicted in predictions)
     found = []
+    wanted: dict[tuple[object, ...], tuple[ir.Value, Layout]] = {}
     for group, predicted in predictions:
         best = min(predicted.values())
         rows = [r for r, s in predicted.items() if s <= FACTOR * best and not r.views(group, known)]
+        for row in predicted:
+            for value, layout in row.asked(group, known).items():
+                wanted.setdefault((graph.shape(value), layout), (value, layout))
         several = len(rows) > 1 or any(len(r.tunings) > 1 for r in rows)
         if several and best >= WORTH * total:
             found.append((group, tuple(rows)))
-    return found
+    conversions: Candidates = []
+    for value, layout in wanted.values():
+        if conversion(value, layout, compilation, replace(known, timings={})) < WORTH * total:
+            continue
+        group = change(value)
+        for rows in rows_between(group, layout, compilation, known):
+            conversions += [(group, row, "") for row in rows if not row.views(group, known)]
+    return found, conversions
+
+
+def _lies_last(asked: Mapping[ir.Value, Layout]) -> bool:
+    return any(level(layout) == LAST for layout in asked.values())
 
 
 def _is_float(value: ir.Value) -> bool:

@@ -157,6 +157,19 @@ def _transpose_view(name: str, side: int, perm: tuple[int, ...]) -> Implementati
     )  # fmt: skip
 
 
+def _transpose_copy(name: str, side: int, perm: tuple[int, ...]) -> Implementation:
+    """The same where both ends have memory of their own."""
+
+    def lower(group: Group, _known: Known) -> tuple[Call, ...]:
+        x, y = _ends(group)
+        return calls(StridedCopy((graph.elements(x),), (1,), (1,)), 4, x, y)
+
+    return Implementation(
+        name, "Transpose", "numba-cpu", _transpose_refusal(side, perm), lower,
+        cost=_cost(side, _last), layouts=_layouts(side, _last), rank=3,
+    )  # fmt: skip
+
+
 def _rows(
     name: str, lower: Lower, side: int, layout_of: LayoutOf = blocked.layout_of
 ) -> tuple[Implementation, Implementation]:
@@ -177,6 +190,8 @@ IMPLEMENTATIONS = (
     _transpose("transpose.block", "app.kernels.cpu.blocked_copy:emit_block_last", 1, (0, 3, 1, 2)),
     _transpose_view("transpose.from_last", 0, (0, 2, 3, 1)),
     _transpose_view("transpose.to_last", 1, (0, 3, 1, 2)),
+    _transpose_copy("transpose.from_last.copied", 0, (0, 2, 3, 1)),
+    _transpose_copy("transpose.to_last.copied", 1, (0, 3, 1, 2)),
     *_rows("layout.block", _lower("app.kernels.cpu.blocked_copy:emit_block"), 1),
     *_rows("layout.unblock", _lower("app.kernels.cpu.blocked_copy:emit_unblock"), 0),
     *_rows("layout.to_last", _last_lower(1), 1, _last),

@@ -1,4 +1,4 @@
-"""Any chain of elementwise nodes as one generated kernel, on row-major tensors and on images in other layouts."""
+"""Any chain of elementwise nodes as one generated kernel, row-major or on images in other layouts."""
 
 import math
 from collections.abc import Callable, Mapping

@@ -12,7 +12,7 @@ estimation"; Bertele and Brioschi, 1972, "Nonserial dynamic programming".
 from collections import deque
 from collections.abc import Hashable, Iterable, Mapping
 
-INFINITE = 1 << 62
+INFINITE = 1 << 72
 
 
 class Network:

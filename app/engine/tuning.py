@@ -35,6 +35,7 @@ from app.kernels.cpu.parallel import Request, helped
 Array = np.ndarray[Any, Any]
 
 FACTOR = 1.4  # a row predicted to take longer than the best by this factor is not measured
+LAST_FACTOR = 1.1  # the same for rows over channels last
 WORTH = 0.002  # share of the predicted time of the graph below which a group is not measured
 REPEATS = 5
 SAMPLE = 2e-3  # seconds of one sample, filled with as many runs as it takes
@@ -135,8 +136,8 @@ def _worth_measuring(
 ) -> tuple[list[tuple[Group, tuple[Implementation, ...]]], Candidates]:
     """Groups and the rows that may compute them, and the conversions of what those read and write.
 
-    Rows over channels last are measured where the prediction takes them: nearly all images have such
-    rows, and blocks are faster for most.
+    Rows over channels last are measured where the prediction takes them, or nearly: all images have
+    such rows, and blocks are faster for most.
     """
     partition = compilation.plan.partition
     assert partition is not None
@@ -149,7 +150,10 @@ def _worth_measuring(
             continue
         predicted = {r: r.predicted(group, known) for r in rows if r.refusal(group, known) is None}
         if not _lies_last(taken[group]):
-            predicted = {r: s for r, s in predicted.items() if not _lies_last(r.asked(group, known))}
+            limit = LAST_FACTOR * min(predicted.values(), default=0.0)
+            predicted = {
+                r: s for r, s in predicted.items() if s <= limit or not _lies_last(r.asked(group, known))
+            }
         if predicted:
             predictions.append((group, predicted))
     total = sum(min(predicted.values()) for _, predicted in predictions)

@@ -26,7 +26,7 @@ from app.engine.mincut import INFINITE, Network
 from app.engine.plan import Compilation, Group
 from app.engine.registry import Known
 
-SECOND = 1e12  # capacities are picoseconds
+SECOND = 1e15  # capacities are femtoseconds
 WORK = 20_000  # groups times minimum cuts that are spent on what one cut cannot decide
 IMPOSSIBLE = INFINITE >> 8
 
@@ -223,7 +223,7 @@ class Energy:
         shown = {g: Readings((fixed[g],)) if g in fixed else found for g, found in self.every.items()}
         spent = sum(_group(network, group, found) for group, found in shown.items())
         for (value, threshold), seconds in self.conversion.items():
-            self._value(network, value, threshold, round(seconds * SECOND), shown)
+            self._value(network, value, threshold, round(seconds * SECOND) + 1, shown)
         above = network.source_side(ABOVE, BELOW)
         labelling = {group: _labels(group, found, above) for group, found in shown.items()}
         return labelling, (spent + network.flow) / SECOND
@@ -321,13 +321,18 @@ def _terms(found: Readings) -> Terms:
     """Terms of one group by its labels; those that no row has cost more than any labelling can."""
     reads, writes = found.levels(0), found.levels(1)
     given = [
-        (reads.index(r), writes.index(w), round(seconds * SECOND))
+        (reads.index(r), writes.index(w), round(seconds * SECOND) + _unusual(r) + _unusual(w))
         for (r, w), seconds in found.seconds.items()
     ]
     return [
         [min(s + IMPOSSIBLE * (abs(i - r) + abs(j - w)) for r, w, s in given) for j in range(len(writes))]
         for i in range(len(reads))
     ]
+
+
+def _unusual(label: int) -> int:
+    """What breaks ties: the least that can be counted, where a label is not row-major."""
+    return int(label != PLAIN)
 
 
 def _submodular(terms: Terms) -> Terms:
@@ -381,7 +386,7 @@ def branch_and_bound(energy: Energy) -> Assignment:
     Source: Land and Doig, 1960, "An automatic method of solving discrete programming problems".
     """
     allowed = max(WORK // len(energy.every), 1)
-    rounding = (3 * len(energy.every) + len(energy.conversion)) / SECOND
+    rounding = (6 * len(energy.every) + 2 * len(energy.conversion)) / SECOND
     order = itertools.count()
     labels: Mapping[Group, Labels]
     labels, bound = energy.relaxed({})

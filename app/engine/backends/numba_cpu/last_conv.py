@@ -151,14 +151,16 @@ def _cost(group: Group, known: Known) -> float:
     lanes = known.target.vector_lanes
     window = windows.of_conv(group)
     width = tiles.columns_of("float32", lanes, tiles.WIDE)
-    # Whole tiles are computed; each starts anew for every row of the window.
+    # Whole tiles are computed; each starts anew for every row of the window, at the price of some steps.
     wasted = -(-window.outputs // width) * width / window.outputs
-    wasted *= 1.0 + 16.0 / (len(window.offsets[2]) * window.channels)
+    wasted *= 1.0 + 12.0 / (len(window.offsets[2]) * window.channels)
+    run = window.pixels if window.taps == 1 else window.out[2]
+    wasted *= -(-run // 4) * 4 / run * (1.0 + 4.0 / run)
     return roofline(
         known.target,
         flops=flops(group) * wasted,
         nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
-        efficiency=0.85,
+        efficiency=0.95,
         threads=known.threads,
     )
 
@@ -245,7 +247,7 @@ def _depthwise_cost(group: Group, known: Known) -> float:
         known.target,
         flops=flops(group) * (1.0 + 3.0 / window.taps + 2.0 / max(window.out[2], 1)),
         nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
-        efficiency=0.65,
+        efficiency=0.55,
         threads=known.threads,
     )
 

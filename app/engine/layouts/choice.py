@@ -15,6 +15,7 @@ import heapq
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 import onnx_ir as ir
@@ -27,7 +28,7 @@ from app.engine.plan import Compilation, Group
 from app.engine.registry import Known
 
 SECOND = 1e15  # capacities are femtoseconds
-WORK = 20_000  # groups times minimum cuts that are spent on what one cut cannot decide
+WORK = 3_000  # groups times minimum cuts that are spent on what one cut cannot decide
 IMPOSSIBLE = INFINITE >> 8
 
 LAST, PLAIN, BLOCKED = 0, 1, 2  # levels
@@ -62,42 +63,55 @@ class Mode:
 Labelling: TypeAlias = Mapping[Group, Mode]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Readings:
     """The modes of a group, the cheapest first."""
 
     modes: tuple[Mode, ...]
 
-    @property
+    @cached_property
     def seconds(self) -> Mapping[Labels, float]:
         """Of the cheapest mode for each pair of labels."""
         return {mode.labels: mode.seconds for mode in reversed(self.modes)}
 
-    @property
+    @cached_property
     def layouts(self) -> tuple[tuple[ir.Value, Layout], ...]:
         """Every layout that any mode asks for."""
         return tuple(asked for mode in self.modes for asked in mode.asked.items())
 
-    @property
+    @cached_property
     def is_diagonal(self) -> bool:
         """Whether every mode writes at the level at which it reads."""
         return all(reads == writes for mode in self.modes for reads, writes in (mode.labels,))
 
     def levels(self, side: int) -> tuple[int, ...]:
         """At which the modes read (side 0) or write, in order."""
-        return tuple(sorted({mode.labels[side] for mode in self.modes}))
+        return self._levels[side]
+
+    @cached_property
+    def _levels(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        reads, writes = (tuple(sorted({mode.labels[side] for mode in self.modes})) for side in (0, 1))
+        return reads, writes
+
+    @cached_property
+    def terms(self) -> "Terms":
+        """What each pair of labels costs; pairs that no row has cost more than any labelling can."""
+        return _terms(self)
+
+    @cached_property
+    def counted(self) -> "Terms":
+        """Terms that a cut can count, none of them larger."""
+        return _submodular(self.terms)
 
     def always(self, value: ir.Value, side: int, threshold: int) -> bool | None:
         """Whether a value is above the threshold just where the label of this side is.
 
         False when it is on one side of the threshold for all modes; None when neither holds.
         """
-        if all(
-            (level(mode.asked.get(value)) >= threshold) == (mode.labels[side] >= threshold)
-            for mode in self.modes
-        ):
+        above = [level(mode.asked.get(value)) >= threshold for mode in self.modes]
+        if above == [mode.labels[side] >= threshold for mode in self.modes]:
             return True
-        return False if len({level(mode.asked.get(value)) >= threshold for mode in self.modes}) == 1 else None
+        return None if True in above and False in above else False
 
     def nearest(self, labels: Labels) -> Mode:
         """The cheapest mode with these labels, or of all."""
@@ -180,7 +194,6 @@ class Energy:
     """Seconds of labellings of a graph."""
 
     def __init__(self, every: Mapping[Group, Readings], compilation: Compilation, known: Known) -> None:
-        self.every = every
         self.outputs = frozenset(compilation.graph.outputs)
         self.writer: dict[ir.Value, Group] = {}
         self.readers: dict[ir.Value, list[Group]] = {}
@@ -194,7 +207,57 @@ class Energy:
                 crossed = value, THRESHOLDS[level(layout)]
                 if crossed not in self.conversion:
                     self.conversion[crossed] = conversion(value, layout, compilation, known)
-        self.doubtful = [g for g, found in every.items() if not _is_exact(g, found)]
+        self.every = self._useful(every)
+        self.doubtful = [g for g, found in self.every.items() if not _is_exact(g, found)]
+
+    def _useful(self, every: Mapping[Group, Readings]) -> Mapping[Group, Readings]:
+        """The modes without channels last, wherever these cannot be the only best.
+
+        Groups are taken together that such values connect. Where each of them takes no longer row-major,
+        none is worse off when all that lie last become row-major; the same holds for blocks, where
+        their conversions cost no more.
+        """
+        of: dict[ir.Value | Group, ir.Value | Group] = {}
+
+        def root(item: ir.Value | Group) -> ir.Value | Group:
+            while (above := of.setdefault(item, item)) is not item:
+                of[item] = item = of[above]
+            return item
+
+        needed: set[tuple[int, ir.Value | Group]] = set()
+        lying = {g: [m for m in found.modes if LAST in m.labels] for g, found in every.items()}
+        for group, modes in lying.items():
+            for value in (v for mode in modes for v in mode.asked):
+                of[root(group)] = root(value)
+        for group, modes in lying.items():
+            for mode in modes:
+                for at in (PLAIN, BLOCKED):
+                    if not self._replaces(every[group], mode, at):
+                        needed.add((at, root(group)))
+        both = {item for at, item in needed if (PLAIN + BLOCKED - at, item) in needed}
+        return {
+            group: found
+            if not lying[group] or root(group) in both
+            else Readings(tuple(mode for mode in found.modes if LAST not in mode.labels))
+            for group, found in every.items()
+        }
+
+    def _replaces(self, found: Readings, last: Mode, at: int) -> bool:
+        """Whether a mode at another level costs no more, its conversions included."""
+        if any(level(layout) != LAST for layout in last.asked.values()):
+            return False
+        values = last.asked if at == BLOCKED else ()
+        if any(self._crossing(v, BLOCKED) > self._crossing(v, PLAIN) for v in values):
+            return False
+        return any(
+            mode.asked.keys() == set(values)
+            and all(level(layout) == at for layout in mode.asked.values())
+            and mode.seconds <= last.seconds
+            for mode in found.modes
+        )
+
+    def _crossing(self, value: ir.Value, threshold: int) -> float:
+        return self.conversion.get((value, threshold), 0.0)
 
     def assignment(self, labelling: Labelling, bound: float = 0.0, cuts: int = 0) -> Assignment:
         """The layouts that a labelling stands for."""
@@ -235,7 +298,7 @@ class Energy:
         if mode.labels != labels:
             return float("inf")
         places = tuple(found.levels(side).index(labels[side]) for side in (0, 1))
-        counted = _submodular(_terms(found))[places[0]][places[1]] / SECOND
+        counted = found.counted[places[0]][places[1]] / SECOND
         return mode.seconds - counted + sum(self.conversion[at] for at in _unseen(group, found))
 
     def _value(
@@ -310,8 +373,7 @@ def _unseen(group: Group, found: Readings) -> list[tuple[ir.Value, int]]:
 
 def _is_exact(group: Group, found: Readings) -> bool:
     """Whether a cut counts all that the group costs."""
-    terms = _terms(found)
-    return not _unseen(group, found) and _submodular(terms) == terms
+    return not _unseen(group, found) and found.counted == found.terms
 
 
 Terms: TypeAlias = list[list[int]]  # by the places of the labels among the levels of each side
@@ -348,7 +410,7 @@ def _submodular(terms: Terms) -> Terms:
 
 def _group(network: Network, group: Group, found: Readings) -> int:
     """Add the terms of one group; what it costs beyond the cut."""
-    terms = _submodular(_terms(found))
+    terms = found.counted
     spent = terms[0][0]
     sides = (len(terms),) if found.is_diagonal else (len(terms), len(terms[0]))
     for side, count in enumerate(sides):

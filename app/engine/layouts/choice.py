@@ -28,7 +28,8 @@ from app.engine.plan import Compilation, Group
 from app.engine.registry import Known
 
 SECOND = 1e15  # capacities are femtoseconds
-WORK = 3_000  # groups times minimum cuts that are spent on what one cut cannot decide
+WORK = 20_000  # groups times minimum cuts that are spent on what one cut cannot decide
+LARGE = 150  # groups from which fewer are spent: a second of cuts is much for a graph of a thousand
 IMPOSSIBLE = INFINITE >> 8
 
 LAST, PLAIN, BLOCKED = 0, 1, 2  # levels
@@ -447,7 +448,8 @@ def branch_and_bound(energy: Energy) -> Assignment:
 
     Source: Land and Doig, 1960, "An automatic method of solving discrete programming problems".
     """
-    allowed = max(WORK // len(energy.every), 1)
+    groups = len(energy.every)
+    allowed = max(int(WORK / groups * min(1.0, LARGE / groups)), 1)
     rounding = (6 * len(energy.every) + 2 * len(energy.conversion)) / SECOND
     order = itertools.count()
     labels: Mapping[Group, Labels]

@@ -150,10 +150,10 @@ def _worth_measuring(
             continue
         predicted = {r: r.predicted(group, known) for r in rows if r.refusal(group, known) is None}
         if not _lies_last(taken[group]):
-            limit = LAST_FACTOR * min(predicted.values(), default=0.0)
-            predicted = {
-                r: s for r, s in predicted.items() if s <= limit or not _lies_last(r.asked(group, known))
-            }
+            others = {r: s for r, s in predicted.items() if not _lies_last(r.asked(group, known))}
+            limit = LAST_FACTOR * min(others.values(), default=0.0)
+            near = {r: s for r, s in predicted.items() if s <= limit and not r.views(group, known)}
+            predicted = {**others, **near}
         if predicted:
             predictions.append((group, predicted))
     total = sum(min(predicted.values()) for _, predicted in predictions)

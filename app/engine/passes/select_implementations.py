@@ -12,7 +12,7 @@ from app.engine.memory.problem import live_bytes
 from app.engine.memory.storage_graph import build, outputs_of, view_classes
 from app.engine.passes.order import in_graph_order, peak_bytes
 from app.engine.plan import Choice, Compilation, Decision, Group, View
-from app.engine.registry import Implementation, Known, no_views
+from app.engine.registry import Implementation, Known, all_plain, no_views
 
 GROWTH = 1.1  # of the arena, that parts in place of copies are worth
 ROUNDS = 4  # in which parts are copied after all, before all of them are
@@ -146,6 +146,8 @@ def choose(
     told = "; ".join(
         [_reason(row, seconds, len(compared), others, tuning)]
         + [f"{v.view.name!r} is copied: {r}" for v, r in copied[row].items()]
+        + [f"row-major: no row of {group.op} is over another layout"]
+        * all(other.layouts is all_plain for other in candidates)
     )
     decision = Decision(
         group.name,

@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from app.engine import cost, session, tuning
+from app.engine.layouts.conversions import changes
 from app.engine.load import load
 from app.engine.options import Bindings, Options
 from app.engine.plan import Compilation, Group
@@ -99,5 +100,5 @@ def test_a_job_tells_which_times_it_chose_by(compilation: Compilation, fresh: Co
     table = session.tuned(compilation, OPTIONS, fresh).timings
     group = conv_of(compilation)
     others = {"conv.blocked x1 [another]": 1.0}
-    assert cost.consulted([group], {**table, **others}) == table
+    assert cost.consulted([group, *changes([group])], {**table, **others}) == table
     assert cost.consulted([], table) == {}

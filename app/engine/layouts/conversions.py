@@ -1,5 +1,7 @@
 """Seconds of conversions between row-major memory and another layout."""
 
+from collections.abc import Iterable
+
 import onnx_ir as ir
 
 from app.engine import cost, graph
@@ -16,6 +18,12 @@ def change(value: ir.Value) -> Group:
     x, y = (ir.Value(name=name, shape=value.shape, type=value.type) for name in ("x", "y"))
     node = ir.Node(DOMAIN, OP, [x], outputs=[y], name="change")
     return Group((node,), node, (x,), (y,), OP)
+
+
+def changes(groups: Iterable[Group]) -> tuple[Group, ...]:
+    """The conversions that the choice of layouts may have weighed for these groups."""
+    images = dict.fromkeys(v for group in groups for v in (*group.inputs, *group.outputs))
+    return tuple(change(v) for v in images if not graph.is_constant(v) and not graph.is_dynamic(v))
 
 
 def rows_between(

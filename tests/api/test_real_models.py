@@ -74,6 +74,8 @@ def test_the_command_line_optimizes_a_sample_and_saves_every_artifact(
         assert title in shown
     assert {p.name for p in out.iterdir()} == {
         "optimized.onnx",
+        "optimized.functions.onnx",
+        "optimized.inlined.onnx",
         "plan.json",
         "memory.json",
         "timings.json",

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from app.engine.layout import Layout
 from app.engine.plan import Call, Compilation, Group, View
+from app.engine.rewrite import Row
 from app.engine.target import Target
 
 OpId: TypeAlias = tuple[str, str]  # (domain, operator)
@@ -172,6 +173,13 @@ class Registry:
     operators: Mapping[OpId, Operator]
     implementations: Mapping[str, tuple[Implementation, ...]]  # by operator; `*` applies to all
     backends: Mapping[str, Backend] = field(default_factory=dict)
+    rewrites: tuple[Row, ...] = ()
+
+    def rewrites_for(self, target: Target) -> tuple[Row, ...]:
+        """The rules of the target's backends, in the order of the backends."""
+        return tuple(
+            dict.fromkeys(row for name in target.backends for row in self.rewrites if name in row.backends)
+        )
 
     def operator(self, node: ir.Node) -> Operator | None:
         """The row of a node's operator, if there is one."""
@@ -197,14 +205,17 @@ def _modules(package: str) -> list[str]:
 
 
 def load() -> Registry:
-    """Read every table of `app.engine.ops` (OPERATORS) and `app.engine.backends` (BACKENDS, IMPLEMENTATIONS).
+    """Read every table of `app.engine.ops` (OPERATORS) and of `app.engine.backends`.
+
+    Those of backends are BACKENDS, IMPLEMENTATIONS and REWRITES.
 
     Raises:
-        ValueError: two rows claim the same operator or implementation name.
+        ValueError: two rows claim the same operator or implementation name, or a rule has no backend.
     """
     operators: dict[OpId, Operator] = {}
     implementations: dict[str, list[Implementation]] = {}
     backends: dict[str, Backend] = {}
+    rewrites: list[Row] = []
     names: set[str] = set()
     for name in _modules("app.engine.ops"):
         for row in getattr(importlib.import_module(name), "OPERATORS", ()):
@@ -215,9 +226,14 @@ def load() -> Registry:
         module = importlib.import_module(name)
         for backend in getattr(module, "BACKENDS", ()):
             backends[backend.name] = backend
+        for rule in getattr(module, "REWRITES", ()):
+            if not rule.backends:
+                raise ValueError(f"rewrite {rule.name!r} in {name} states no backend")
+            rewrites.append(rule)
         for row in getattr(module, "IMPLEMENTATIONS", ()):
             if row.name in names:
                 raise ValueError(f"implementation {row.name!r} has two rows, the second in {name}")
             names.add(row.name)
             implementations.setdefault(row.op, []).append(row)
-    return Registry(operators, {op: tuple(rows) for op, rows in implementations.items()}, backends)
+    table = {op: tuple(rows) for op, rows in implementations.items()}
+    return Registry(operators, table, backends, tuple(rewrites))

@@ -176,7 +176,7 @@ class _Body:
         for label, ints in numbers.items():
             node.attribute.add(name=label, type=onnx.AttributeProto.INTS, ints=ints)
         self.nodes.append(node)
-        return node.output[0]
+        return str(node.output[0])
 
     def physical(
         self, source: str, layout: Layout, shape: Sequence[int], broadcast: Container[int] = ()

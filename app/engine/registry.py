@@ -61,6 +61,25 @@ Inplace: TypeAlias = Callable[[Group, Known], tuple[tuple[ir.Value, ir.Value], .
 Views: TypeAlias = Callable[[Group, Known], tuple[View, ...]]
 Layouts: TypeAlias = Callable[[Group, Known], Mapping[ir.Value, Layout]]
 
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """The contract of an implementation about lanes that fill up the last block of an axis.
+
+    Attributes:
+        reads: what it needs in padded lanes of what it reads: `any` where no valid element depends on
+            them, `zero` where it counts them.
+        leaves: what it leaves in padded lanes of what it writes: `undefined`; `zero`; or `f(0)`, where
+            each lane is computed from the same lane of the inputs.
+    """
+
+    reads: Literal["any", "zero"] = "any"
+    leaves: Literal["undefined", "zero", "f(0)"] = "undefined"
+
+
+UNDEFINED, LANEWISE = Padding(), Padding(leaves="f(0)")
+ZERO_READER, ZERO_WRITER = Padding(reads="zero"), Padding(leaves="zero")
+
 StorageRule = Literal["densifies", "keeps_zero", "follows", "contracts", "none"]
 LayoutRule = Literal["elementwise", "channels", "axis", "permutes", "barrier", "any"]
 
@@ -130,8 +149,8 @@ class Implementation:
         partial: `lower` copies the views that `known.granted` lacks; else a row that is refused one
             view does not apply.
         layouts: the layouts that it asks of the group's inputs and gives its outputs; values that
-            are not named are row-major. Padded lanes may hold anything: no kernel lets them reach a
-            valid element, and what a kernel leaves in them is undefined.
+            are not named are row-major.
+        padding: what it needs in padded lanes of these, and what it leaves there.
         error: relative rms error, measured on the weights, of a row that rounds more than a plain sum
             does; None of others.
         tunings: names of the ways to cut the work that are worth measuring, see `Known.tuning`.
@@ -148,6 +167,7 @@ class Implementation:
     views: Views = no_views
     partial: bool = False
     layouts: Layouts = all_plain
+    padding: Padding = UNDEFINED
     error: Callable[[Group, Known], float | None] = no_error
     tunings: tuple[str, ...] = ("",)
     rank: int = 0

@@ -11,6 +11,7 @@ from app.engine.options import Bindings, Options
 from app.engine.passes.canonicalize import Canonicalize
 from app.engine.passes.fuse import Fuse
 from app.engine.passes.infer_layouts import InferLayouts
+from app.engine.passes.infer_padding import InferPadding
 from app.engine.passes.infer_storage import InferStorage
 from app.engine.passes.infer_types import InferTypes
 from app.engine.passes.order import Order
@@ -38,6 +39,7 @@ def back(options: Options) -> tuple[Pass, ...]:
         InferLayouts(),
         InferStorage(),
         SelectImplementations(),
+        InferPadding(),
         Order(),
         PlanMemory(),
     )

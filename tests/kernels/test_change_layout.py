@@ -19,14 +19,14 @@ BLOCK, UNBLOCK, SAME_BLOCK, SAME_UNBLOCK = (
 )
 
 
-def change(*shape: int) -> Group:
+def change(*shape: int, op: str = "ChangeLayout") -> Group:
     """A group of one node that the planner, not a model, makes."""
     kind, extents = ir.TensorType(ir.DataType.FLOAT), ir.Shape(shape)
     x = ir.Value(name="x", shape=extents, type=kind)
-    node = ir.Node("stowplan", "ChangeLayout", [x], num_outputs=1)
+    node = ir.Node("stowplan", op, [x], num_outputs=1)
     (y,) = node.outputs
     y.name, y.shape, y.type = "y", extents, kind
-    return Group((node,), node, (x,), (y,), "ChangeLayout")
+    return Group((node,), node, (x,), (y,), op)
 
 
 SHAPES = [(2, 3, 9, 11), (1, 33, 1, 5), (1, 8, 64, 33), (3, 20, 4, 4), (1, 16, 1, 1), (2, 40, 1, 3)]

@@ -27,7 +27,7 @@ from app.engine.layout import Layout, blocked
 from app.engine.plan import ELEMENTWISE, Compilation, Group
 
 DOMAIN = "stowplan"
-CONVERSION = "ChangeLayout"
+IDENTITIES = ("ChangeLayout", "ZeroLanes")  # the elements stay, their memory changes
 
 
 def with_functions(compilation: Compilation) -> onnx.ModelProto:
@@ -245,7 +245,7 @@ def _body(group: Group, protos: Sequence[onnx.NodeProto], layouts: dict[ir.Value
             inside[_name(value)] = results[value] if taken else body.name() if value.name else ""
         inputs = [inside[name] if name else "" for name in proto.input]
         outputs = [inside[name] if name else "" for name in proto.output]
-        if node.op_type == CONVERSION and node.domain == DOMAIN:
+        if node.op_type in IDENTITIES and node.domain == DOMAIN:
             inside[proto.output[0]] = inputs[0]
         else:
             made = body.copy(proto, inputs, outputs)

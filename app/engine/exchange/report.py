@@ -4,6 +4,7 @@ Documents hold JSON types only, no NaN, sizes in bytes and times in seconds; the
 the same document. Names come from the model and are not to be trusted: the page escapes them.
 """
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -138,6 +139,10 @@ def decisions_json(compilation: Compilation) -> Json:
                 "alternatives": [_plain(a) for a in decision.alternatives] if decision else [],
                 "storage": {v.name: _storage(v, compilation) for v in named},
                 "layout": {v.name: _layout(v, compilation) for v in named},
+                "padding": {
+                    **dataclasses.asdict(choice.implementation.padding),
+                    "values": {v.name: (plan.padding or {}).get(v) for v in named},
+                },
                 "dispatch": {
                     n.name or "": (plan.dispatch or {})[n].value
                     for n in group.nodes
@@ -286,6 +291,7 @@ def _value(value: ir.Value, compilation: Compilation) -> Json:
         **_tensor(value),
         "storage": _storage(value, compilation),
         "layout": _layout(value, compilation),
+        "padding": (compilation.plan.padding or {}).get(value),
         "location": location,
     }
 

@@ -96,6 +96,7 @@ BODIES = {
     "whole": "g = GlobalAveragePool(x) h = Sigmoid(g) y = Mul(x, h)",
     "whole_maximum": "g = GlobalMaxPool(x) h = Sigmoid(g) y = Mul(x, h)",
     "mean": "y = ReduceMean<keepdims = 0>(x, pixels)",
+    "channels": "s = ReduceSum<keepdims = 1>(x, axis1) y = Mul(x, s)",
     "concat": "c = Conv<pads = [1, 1, 1, 1]>(x, wide) y = Concat<axis = 1>(c, x)",
     "concat_of_rows": "c = Conv<pads = [1, 1, 1, 1]>(x, w) y = Concat<axis = 2>(c, x)",
     "split": "a, b = Split<axis = 1>(x, parts) r = Relu(a) t = Neg(b) y = Concat<axis = 1>(r, t)",

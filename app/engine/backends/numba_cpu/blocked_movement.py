@@ -20,7 +20,7 @@ from app.engine.backends.numba_cpu.strided import StridedCopy, calls, strides_of
 from app.engine.cost import roofline
 from app.engine.layout import Layout
 from app.engine.plan import Call, Group
-from app.engine.registry import Implementation, Known
+from app.engine.registry import LANEWISE, UNDEFINED, Implementation, Known, Padding
 
 FLOAT = 4  # byte
 
@@ -143,7 +143,9 @@ def boxes_layouts(group: Group, known: Known, boxes: Boxes) -> Mapping[ir.Value,
     return dict.fromkeys(images, blocked.layout_of(known))
 
 
-def _row(name: str, op: str, constants: tuple[int, ...], boxes: Boxes) -> Implementation:
+def _row(
+    name: str, op: str, constants: tuple[int, ...], boxes: Boxes, padding: Padding = UNDEFINED
+) -> Implementation:
     def unless(group: Group, known: Known) -> str | None:
         return boxes_refusal(group, known, constants, boxes)
 
@@ -154,7 +156,7 @@ def _row(name: str, op: str, constants: tuple[int, ...], boxes: Boxes) -> Implem
     def layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
         return boxes_layouts(group, known, boxes)
 
-    return Implementation(name, op, "numba-cpu", unless, lower, _seconds, layouts=layouts)
+    return Implementation(name, op, "numba-cpu", unless, lower, _seconds, layouts=layouts, padding=padding)
 
 
 def _pad_unless(group: Group, known: Known) -> str | None:
@@ -182,10 +184,17 @@ def _pad_layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
 
 
 IMPLEMENTATIONS = (
-    _row("concat.blocked", "Concat", (), concat_boxes),
+    _row("concat.blocked", "Concat", (), concat_boxes, LANEWISE),
     _row("split.blocked", "Split", (1,), split_boxes),
     _row("slice.blocked", "Slice", (1, 2, 3, 4), slice_boxes),
     Implementation(
-        "pad.blocked", "Pad", "numba-cpu", _pad_unless, _pad_lower, _seconds, layouts=_pad_layouts
+        "pad.blocked",
+        "Pad",
+        "numba-cpu",
+        _pad_unless,
+        _pad_lower,
+        _seconds,
+        layouts=_pad_layouts,
+        padding=LANEWISE,
     ),
 )

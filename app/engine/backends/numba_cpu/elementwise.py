@@ -13,7 +13,7 @@ from app.engine.backends.numba_cpu.recipes import Formula, Operand, recipe_of
 from app.engine.cost import roofline
 from app.engine.layout import Layout, to_physical
 from app.engine.plan import ELEMENTWISE, Argument, Call, Constant, Group, KernelCall, Workspace
-from app.engine.registry import Implementation, Known
+from app.engine.registry import LANEWISE, Implementation, Known
 from app.kernels.cpu.elementwise import PART, collapsed
 from app.kernels.cpu.expressions import flops, stored
 
@@ -241,5 +241,6 @@ IMPLEMENTATIONS = (
         _blocked_cost,
         _blocked_inplace,
         layouts=_blocked_layouts,
+        padding=LANEWISE,
     ),
 )

@@ -15,9 +15,10 @@ import jinja2
 import onnx_ir as ir
 
 from app.engine import graph
-from app.engine.exchange import memory_map
+from app.engine.exchange import explain, memory_map
 from app.engine.memory.storage_graph import value_bytes
 from app.engine.plan import Choice, Compilation, Constant, Group, HostCall, KernelCall, PlacedBuffer
+from app.engine.registry import Known
 from app.engine.storage import DispatchMode
 
 Json: TypeAlias = dict[str, Any]
@@ -119,6 +120,7 @@ def decisions_json(compilation: Compilation) -> Json:
     assert plan.order is not None
     assert plan.implementation is not None
     told = {d.subject: d for d in compilation.decisions}
+    known = Known.of(compilation)
     rows = []
     for group in plan.order:
         choice = plan.implementation[group]
@@ -136,7 +138,13 @@ def decisions_json(compilation: Compilation) -> Json:
                 "measured": decision.measured if decision else False,
                 "error": _finite(decision.error) if decision and decision.error is not None else None,
                 "fallback": is_fallback(group, compilation),
-                "alternatives": [_plain(a) for a in decision.alternatives] if decision else [],
+                "bytes": explain.nbytes(choice.implementation, group, known),
+                "alternatives": _plain(explain.alternatives(group, decision, compilation, known))
+                if decision
+                else [],
+                "why_not_blocked": explain.why_not_blocked(group, compilation, known)
+                if plan.layout is not None
+                else None,
                 "storage": {v.name: _storage(v, compilation) for v in named},
                 "layout": {v.name: _layout(v, compilation) for v in named},
                 "padding": {

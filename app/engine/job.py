@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -274,7 +275,12 @@ def _part(phase: str, progress: Progress) -> Progress:
 
 def _export(compilation: Compilation, fused: Program, folder: Path) -> None:
     """Write the plain graph, and the plan over blocked tensors with functions and without."""
-    export(compilation.model, folder / EXPORTS["exported"])
+    plain = folder / EXPORTS["exported"]
+    export(compilation.model, plain)
+    if not functions.rearranged(fused.compilation):
+        for place in ("functions", "inlined"):
+            shutil.copyfile(plain, folder / EXPORTS[place])
+        return
     blocked = functions.with_functions(fused.compilation)
     write(blocked, folder / EXPORTS["functions"])
     write(functions.inlined(blocked), folder / EXPORTS["inlined"])

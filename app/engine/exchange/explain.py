@@ -14,8 +14,18 @@ from app.engine.registry import Implementation, Known, all_plain
 Json: TypeAlias = dict[str, Any]
 
 
-def nbytes(row: Implementation, group: Group, known: Known) -> int:
+Sizes: TypeAlias = dict[tuple[str, str], int]  # by row and signature of the group: many are alike
+
+
+def nbytes(row: Implementation, group: Group, known: Known, sizes: Sizes) -> int:
     """Bytes that a step holds: what it reads and writes, in the row's layouts, and its workspace."""
+    key = (row.name, cost.signature(group))
+    if key not in sizes:
+        sizes[key] = _nbytes(row, group, known)
+    return sizes[key]
+
+
+def _nbytes(row: Implementation, group: Group, known: Known) -> int:
     layouts = row.layouts(group, known)
     total = 0
     for value in (*group.inputs, *group.outputs):
@@ -36,10 +46,12 @@ def _bytes_in(value: ir.Value, layout: Layout | None) -> int:
     return graph.nbytes(value) // max(graph.elements(value), 1) * layout.elements(shape)
 
 
-def alternatives(group: Group, decision: Decision, compilation: Compilation, known: Known) -> list[Json]:
+def alternatives(
+    group: Group, decision: Decision, compilation: Compilation, known: Known, sizes: Sizes
+) -> list[Json]:
     """Each row that was not chosen: cost, bytes and layouts where its predicate lets it, else the refusal."""
     rows = _rows(group, compilation)
-    return [{**a, **_facts(rows.get(str(a["name"])), group, known)} for a in decision.alternatives]
+    return [{**a, **_facts(rows.get(str(a["name"])), group, known, sizes)} for a in decision.alternatives]
 
 
 def _rows(group: Group, compilation: Compilation) -> Mapping[str, Implementation]:
@@ -47,7 +59,7 @@ def _rows(group: Group, compilation: Compilation) -> Mapping[str, Implementation
     return {row.name: row for row in found}
 
 
-def _facts(row: Implementation | None, group: Group, known: Known) -> Json:
+def _facts(row: Implementation | None, group: Group, known: Known, sizes: Sizes) -> Json:
     if row is None or row.unless(group, known) is not None:
         return {"seconds": None, "measured": False, "bytes": None, "layouts": {}}
     seconds, tuning = cost.seconds(row, group, known)
@@ -55,7 +67,7 @@ def _facts(row: Implementation | None, group: Group, known: Known) -> Json:
     return {
         "seconds": seconds,
         "measured": tuning is not None,
-        "bytes": nbytes(row, group, known),
+        "bytes": nbytes(row, group, known, sizes),
         "layouts": layouts,
     }
 

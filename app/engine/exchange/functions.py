@@ -39,10 +39,8 @@ def with_functions(compilation: Compilation) -> onnx.ModelProto:
         ModelTooLargeError: the weights do not fit into one file.
     """
     plan = compilation.plan
-    assert plan.layout is not None
     assert plan.order is not None
-    proto = proto_of(compilation.model)
-    layouts = {v: at for v, at in plan.layout.items() if not at.is_plain}
+    proto, layouts = proto_of(compilation.model), rearranged(compilation)
     if not layouts:
         return proto
     written = {node.output[0]: node for node in proto.graph.node}
@@ -62,13 +60,22 @@ def with_functions(compilation: Compilation) -> onnx.ModelProto:
     return proto
 
 
+def rearranged(compilation: Compilation) -> dict[ir.Value, Layout]:
+    """The values that are not row-major, with their layouts."""
+    assert compilation.plan.layout is not None
+    return {v: at for v, at in compilation.plan.layout.items() if not at.is_plain}
+
+
 def inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
     """The same graph without functions; weights are not copied on the way."""
     if not proto.functions:
         return proto
-    shell = onnx.ModelProto()
-    shell.CopyFrom(proto)
-    del shell.graph.initializer[:]
+    shell = onnx.ModelProto(ir_version=proto.ir_version, producer_name=proto.producer_name)
+    shell.opset_import.extend(proto.opset_import)
+    shell.functions.extend(proto.functions)
+    shell.graph.name = proto.graph.name
+    for name in ("node", "input", "output", "value_info", "sparse_initializer"):
+        getattr(shell.graph, name).extend(getattr(proto.graph, name))
     flat = onnx.inliner.inline_local_functions(shell)
     flat.graph.initializer.extend(proto.graph.initializer)
     kept = [o for o in flat.opset_import if o.domain != DOMAIN]

@@ -121,6 +121,7 @@ def decisions_json(compilation: Compilation) -> Json:
     assert plan.implementation is not None
     told = {d.subject: d for d in compilation.decisions}
     known = Known.of(compilation)
+    sizes: explain.Sizes = {}
     rows = []
     for group in plan.order:
         choice = plan.implementation[group]
@@ -138,8 +139,8 @@ def decisions_json(compilation: Compilation) -> Json:
                 "measured": decision.measured if decision else False,
                 "error": _finite(decision.error) if decision and decision.error is not None else None,
                 "fallback": is_fallback(group, compilation),
-                "bytes": explain.nbytes(choice.implementation, group, known),
-                "alternatives": _plain(explain.alternatives(group, decision, compilation, known))
+                "bytes": explain.nbytes(choice.implementation, group, known, sizes),
+                "alternatives": _plain(explain.alternatives(group, decision, compilation, known, sizes))
                 if decision
                 else [],
                 "why_not_blocked": explain.why_not_blocked(group, compilation, known)

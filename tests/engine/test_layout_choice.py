@@ -35,10 +35,11 @@ def row(name: str, op: str, seconds: float, inputs: Sequence[int], writes: bool)
 
 
 @st.composite
-def compilations(draw: st.DrawFn, uniform: bool) -> Compilation:
+def compilations(draw: st.DrawFn, uniform: bool, rows: int = 5) -> Compilation:
     """Up to eight groups of one node and up to three operands, each with rows of its own.
 
-    Rows of a group read the same operands blocked when `uniform`, else any.
+    Rows of a group read the same operands blocked when `uniform`, else any; up to `rows` beside one of
+    row-major operands.
     """
     count = draw(st.integers(1, 8))
     kind = ir.TensorType(ir.DataType.FLOAT)
@@ -53,7 +54,7 @@ def compilations(draw: st.DrawFn, uniform: bool) -> Compilation:
         values.append(output)
         nodes.append(node)
         mixes = st.tuples(st.floats(0.1, 20), st.lists(st.integers(0, 2), unique=True), st.booleans())
-        drawn = draw(st.lists(mixes, max_size=5))
+        drawn = draw(st.lists(mixes, max_size=rows))
         if uniform:
             same = draw(st.lists(st.integers(0, len(read) - 1), min_size=1, unique=True))
             drawn = [(s, same if inputs else [], writes) for s, inputs, writes in drawn]

@@ -249,6 +249,11 @@ class Client:
         """An artifact's bytes."""
         return self._send("GET", f"/v1/jobs/{job_id}/artifacts/{name}").content
 
+    def decisions(self, job_id: str, node: str | None = None) -> list[Json]:
+        """Why each step of a job's plan runs as it does, or the one that computes a node."""
+        params = {} if node is None else {"node": node}
+        return list(self._json("GET", f"/v1/jobs/{job_id}/decisions", params=params)["decisions"])
+
     def download(self, job_id: str, name: str, path: Path | str) -> Path:
         """Write an artifact to a file."""
         place = Path(path)

@@ -89,6 +89,7 @@ def run_group(
         memory[value] = np.ascontiguousarray(array).reshape(np.shape(array)).copy()
         if value in layouts:
             fill = np.nan if array.dtype.kind == "f" else -1
+            fill = 0 if implementation.padding.reads == "zero" else fill
             memory[value] = to_physical(memory[value], layouts[value], fill)
     shared = {output: source for source, output in alias}
     for value in group.outputs:
@@ -133,6 +134,10 @@ def run_group(
     Stretch(compile_walk(), rows, team).run()
     team.close()
     assert all((tail == POISON).all() for tail in after), "bytes after an output were written"
+    if implementation.padding.leaves == "zero":
+        for value in (v for v in group.outputs if v in layouts):
+            padded = to_physical(np.zeros(graph.static_shape(value), bool), layouts[value], fill=True)
+            assert not memory[value][padded].any(), "padded lanes were left that are not zero"
     return [
         to_logical(memory[v], layouts[v], graph.static_shape(v)) if v in layouts else memory[v]
         for v in group.outputs

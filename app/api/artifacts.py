@@ -1,15 +1,18 @@
-"""Downloads of what jobs made."""
+"""Downloads of what jobs made, and answers out of them."""
 
+import difflib
+import json
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Path, Response
+from fastapi import APIRouter, Header, Path, Query, Response
 from fastapi.responses import FileResponse
 
 from app.api import errors
 from app.api.jobs import JobId
-from app.api.service import ServiceOf
+from app.api.schemas import DecisionList
+from app.api.service import Service, ServiceOf
 from app.jobs import ledger
-from app.jobs.errors import ArtifactNotFoundError, JobNotFoundError
+from app.jobs.errors import ArtifactNotFoundError, JobNotFoundError, NodeNotFoundError
 from app.jobs.orders import ARTIFACTS
 
 router = APIRouter(prefix="/v1/jobs", tags=["artifacts"])
@@ -47,15 +50,7 @@ def get_artifact(
     if_none_match: Annotated[str | None, Header(max_length=255)] = None,
 ) -> Response:
     """One file of a job, as a whole or, with `Range`, in parts."""
-    with service.database.read() as connection:
-        job = ledger.find(connection, job_id)
-        files = {f["name"]: f for f in ledger.files(connection, job_id, "artifact")}
-    if name not in files:
-        have = ", ".join(files) or "none"
-        raise ArtifactNotFoundError(
-            f"job {job_id!r} ({job['state']}) has no artifact {name!r}; it has {have}"
-        )
-    sha256 = files[name]["sha256"]
+    sha256 = _sha256(service, job_id, name)
     headers = {
         "etag": f'"sha256-{sha256}"',
         "cache-control": "private, max-age=31536000, immutable",
@@ -71,3 +66,54 @@ def get_artifact(
         filename=name,
         content_disposition_type="inline" if name.endswith((".html", ".json")) else "attachment",
     )
+
+
+def _sha256(service: Service, job_id: str, name: str) -> str:
+    """Where the bytes of an artifact are.
+
+    Raises:
+        ArtifactNotFoundError: the job has none of that name, or not yet.
+    """
+    with service.database.read() as connection:
+        job = ledger.find(connection, job_id)
+        files = {f["name"]: f for f in ledger.files(connection, job_id, "artifact")}
+    if name not in files:
+        have = ", ".join(files) or "none"
+        raise ArtifactNotFoundError(
+            f"job {job_id!r} ({job['state']}) has no artifact {name!r}; it has {have}"
+        )
+    return str(files[name]["sha256"])
+
+
+@router.get(
+    "/{job_id}/decisions",
+    operation_id="listDecisions",
+    summary="Ask why a node runs as it does",
+    response_model=DecisionList,
+    responses=errors.responses(JobNotFoundError, ArtifactNotFoundError, NodeNotFoundError),
+)
+def list_decisions(
+    job_id: JobId,
+    service: ServiceOf,
+    node: Annotated[
+        str | None, Query(max_length=4096, description="Only the step that computes this node.")
+    ] = None,
+) -> dict[str, object]:
+    """What was chosen for each step of the plan: cost, bytes and layouts, and each alternative with its own.
+
+    An alternative that was refused says why, and so does a step that is not blocked.
+    """
+    found = json.loads(service.blobs.path(_sha256(service, job_id, "decisions.json")).read_bytes())
+    rows = found["decisions"]
+    if node is None:
+        return {"decisions": rows}
+    kept = [row for row in rows if node == row["subject"] or node in row["nodes"]]
+    if not kept:
+        near = difflib.get_close_matches(node, [name for row in rows for name in row["nodes"]], 3)
+        hint = f"; near it are {', '.join(map(repr, near))}" if near else ""
+        raise NodeNotFoundError(
+            f"no step of job {job_id!r} computes a node {node!r}: it may have been folded away, "
+            f"see the notes of plan.json{hint}",
+            pointer="query:node",
+        )
+    return {"decisions": kept}

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from app.engine import graph
 from app.engine.errors import InputError, KernelError
+from app.engine.layout import to_physical
 from app.engine.plan import Body, Constant, HostCall, KernelCall, Slice, Workspace
 from app.engine.program import Program, Step
 from app.kernels.cpu.compiler import Compiler, resolve
@@ -85,7 +86,8 @@ class Executor:
         program: what to run.
         compiler: where machine code comes from.
         poison: fill with NaN every byte of the arena that no live buffer owns, before and after
-            each step, so that a wrong plan shows in the outputs. Slow; for tests.
+            each step, so that a wrong plan shows in the outputs; after a step also the padded lanes
+            that it leaves undefined. Slow; for tests.
         cores: cores to pin the team to; empty leaves threads where they are.
         team: threads to run on, of whoever closes them; else it starts its own.
         progress: called with (done, total) while kernels compile.
@@ -128,6 +130,7 @@ class Executor:
         self._inputs = {v.name or "": (v, self._place(v)) for v in self._model.inputs}
         self._outputs = {v.name or "": (v, self._place(v)) for v in self._model.outputs}
         self._held = self._holdings() if poison else {}
+        self._lanes = self._padded_lanes() if poison else {}
 
     def close(self) -> None:
         """End the threads that it started."""
@@ -339,6 +342,29 @@ class Executor:
                     held[index].append((number, slice(start, start + part.nbytes)))
         return held
 
+    def padded_lanes(self, value: ir.Value) -> tuple[Array, Array]:
+        """A value's memory in elements, and which of them are padded lanes."""
+        columns, kind = self.program.compilation.plan.layout, graph.dtype(value)
+        assert columns is not None
+        assert kind is not None
+        shape, layout = graph.static_shape(value), columns[value]
+        base, offset = self._memory(value)
+        held = base[offset : offset + layout.nbytes(shape, kind.itemsize)].view(kind)
+        return held, to_physical(np.zeros(shape, bool), layout, fill=True).reshape(-1)
+
+    def _padded_lanes(self) -> dict[int, list[tuple[Array, Array]]]:
+        """By step: what it writes and leaves undefined; a view's lanes may be elements of another value."""
+        lanes = self.program.compilation.plan.padding or {}
+        shared = {v for s in self.program.steps for view in s.choice.views for v in (view.source, view.view)}
+        return {
+            s.index: [
+                self.padded_lanes(v)
+                for v in s.group.outputs
+                if lanes.get(v) == "undefined" and v not in shared
+            ]
+            for s in self.program.steps
+        }
+
     def _run_poisoned(self) -> None:
         before = np.zeros(self._arena.size, np.int32)
         for segment in self._segments:
@@ -353,6 +379,12 @@ class Executor:
                     segment.stretch.run(first, last)
                 else:
                     segment.work()
+                for array, padded in self._lanes[index]:
+                    array[padded] = np.nan
+                self._ran(index)
+
+    def _ran(self, index: int) -> None:
+        """Called after each step in poisoned memory; for tests."""
 
 
 def _shares(segment: Segment, stretch: Stretch) -> list[float]:

@@ -1,7 +1,10 @@
 """One job: from an uploaded file to its artifacts."""
 
 import dataclasses
+import hashlib
+import itertools
 import json
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,8 +16,8 @@ import numpy as np
 from app.engine import cost, session
 from app.engine.benchmark import Samples, measure_in_turn, pinned
 from app.engine.errors import EngineError, NumericsError, TargetError
-from app.engine.exchange import report
-from app.engine.exchange.onnx import export
+from app.engine.exchange import functions, report
+from app.engine.exchange.onnx import export, write
 from app.engine.execute import Executor
 from app.engine.inputs import tensors
 from app.engine.layouts.conversions import changes
@@ -31,8 +34,15 @@ from app.engine.target import Target, host, is_host
 from app.engine.verify import Difference, check, compare
 from app.kernels.cpu.compiler import Compiler
 
+# By the place in the verification that tells how it compares: plain operators; the plan in local functions
+# over blocked tensors; the same without functions.
+EXPORTS = {
+    "exported": "optimized.onnx",
+    "functions": "optimized.functions.onnx",
+    "inlined": "optimized.inlined.onnx",
+}
 ARTIFACTS = (
-    "optimized.onnx",
+    *EXPORTS.values(),
     "plan.json",
     "memory.json",
     "timings.json",
@@ -135,10 +145,9 @@ def optimize(
             )
         fused = session.planned(compilation, options, _part("plan", progress))
         plain = session.planned(compilation, dataclasses.replace(options, fuse=False))
-        exported = folder / "optimized.onnx"
-        export(compilation.model, exported)
+        _export(compilation, fused, folder)
         inputs = tensors(compilation, bindings, options.seed)
-        run = _Run(fused, plain, converted, exported, inputs, compiler, progress)
+        run = _Run(fused, plain, converted, folder, inputs, compiler, progress)
         verification = run.verify(runs_here) if options.verify else None
         measured = run.benchmark(options.benchmark_seconds) if measures else None
         if bindings.tensors and runs_here:
@@ -160,7 +169,7 @@ class _Run:
         fused: Program,
         plain: Program,
         converted: Path,
-        exported: Path,
+        folder: Path,
         inputs: Mapping[str, object],
         compiler: Compiler,
         progress: Progress,
@@ -168,7 +177,7 @@ class _Run:
         self._fused = fused
         self._plain = plain
         self._converted = converted
-        self._exported = exported
+        self._folder = folder
         self._inputs = inputs
         self._compiler = compiler
         self._progress = progress
@@ -192,7 +201,7 @@ class _Run:
             executor.close()
 
     def verify(self, runs_here: bool) -> Json:
-        """Compare the program, where it can run, and the exported graph with the original.
+        """Compare the program, where it can run, and the exported graphs with the original.
 
         Raises:
             NumericsError: an output is beyond the tolerance.
@@ -207,19 +216,24 @@ class _Run:
         if runs_here:
             program = compare(expected, self.outputs(), options.tolerance)
         self._progress("verify", 1, 2)
-        graph: tuple[Difference, ...] = ()
+        graphs: dict[str, tuple[Difference, ...]] = dict.fromkeys(EXPORTS, ())
         if oracle.name == "onnxruntime":
-            graph = compare(expected, self._exported_outputs(), options.tolerance)
-        check((*program, *graph))
+            known: dict[bytes, tuple[Difference, ...]] = {}  # without blocked values the files are the same
+            for place, name in EXPORTS.items():
+                digest = hashlib.sha256((self._folder / name).read_bytes()).digest()
+                if digest not in known:
+                    known[digest] = compare(expected, self._exported_outputs(name), options.tolerance)
+                graphs[place] = known[digest]
+        check((*program, *itertools.chain(*graphs.values())))
         self._progress("verify", 2, 2)
-        return _verification(oracle, program, graph)
+        return _verification(oracle, program, graphs)
 
-    def _exported_outputs(self) -> dict[str, object]:
+    def _exported_outputs(self, name: str) -> dict[str, object]:
         try:
-            return runtime(self._exported, threads=1, optimized=True)(self._inputs)
+            return runtime(self._folder / name, threads=1, optimized=True)(self._inputs)
         except Exception as cause:  # onnxruntime raises many types
             raise NumericsError(
-                f"optimized.onnx does not run in onnxruntime, where the original does: {cause}"
+                f"{name} does not run in onnxruntime, where the original does: {cause}"
             ) from cause
 
     def benchmark(self, seconds: float) -> _Measured:
@@ -260,12 +274,27 @@ def _part(phase: str, progress: Progress) -> Progress:
     return lambda _name, done, total: progress(phase, done, total)
 
 
-def _verification(oracle: Oracle, program: Iterable[Difference], graph: Iterable[Difference]) -> Json:
+def _export(compilation: Compilation, fused: Program, folder: Path) -> None:
+    """Write the plain graph, and the plan over blocked tensors with functions and without."""
+    plain = folder / EXPORTS["exported"]
+    export(compilation.model, plain)
+    if not functions.rearranged(fused.compilation):
+        for place in ("functions", "inlined"):
+            shutil.copyfile(plain, folder / EXPORTS[place])
+        return
+    blocked = functions.with_functions(fused.compilation)
+    write(blocked, folder / EXPORTS["functions"])
+    write(functions.inlined(blocked), folder / EXPORTS["inlined"])
+
+
+def _verification(
+    oracle: Oracle, program: Iterable[Difference], graphs: Mapping[str, Iterable[Difference]]
+) -> Json:
     return {
         "oracle": oracle.name,
         "reason": oracle.reason,
         "outputs": [d.to_json() for d in program],
-        "exported": [d.to_json() for d in graph],
+        **{place: [d.to_json() for d in found] for place, found in graphs.items()},
     }
 
 

@@ -144,7 +144,7 @@ class Layout:
             parts.append((axis, splits[axis]))
         return parts
 
-    def _permutation(self) -> list[int]:
+    def permutation(self) -> list[int]:
         """The physical axes as positions among the logical axes split up."""
         parts = self._parts()
         logical = {part: place for place, part in enumerate(sorted(parts))}
@@ -176,7 +176,7 @@ def to_physical(array: Array, layout: Layout, fill: float = 0) -> Array:
     padded = layout.padded_shape(array.shape)
     wide = np.full(padded, fill, array.dtype)
     wide[tuple(slice(n) for n in array.shape)] = array
-    permutation = layout._permutation()
+    permutation = layout.permutation()
     split = np.take(layout.physical_shape(array.shape), np.argsort(permutation))
     return np.asarray(wide.reshape(split).transpose(permutation), order="C")
 
@@ -193,7 +193,7 @@ def to_logical(physical: Array, layout: Layout, shape: Sequence[int]) -> Array:
             f"a tensor {tuple(shape)} in {layout} takes {math.prod(expected)} elements {expected}, "
             f"found {physical.size}"
         )
-    split = physical.reshape(expected).transpose(np.argsort(layout._permutation()))
+    split = physical.reshape(expected).transpose(np.argsort(layout.permutation()))
     wide = split.reshape(layout.padded_shape(shape))
     return np.asarray(wide[tuple(slice(n) for n in shape)], order="C")
 

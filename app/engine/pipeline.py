@@ -95,7 +95,7 @@ def incomplete(compilation: Compilation, column: str) -> str | None:
     if column in ("partition", "fusion", "dispatch"):
         absent = [n.name for n in compilation.graph if n not in written]
         return f"lacks node {absent[0]!r}" if absent else None
-    if column in ("storage", "layout"):
+    if column in ("storage", "layout", "padding"):
         absent = [v.name for v in graph.values(compilation.graph) if v not in written]
         return f"lacks value {absent[0]!r}" if absent else None
     if column in ("implementation", "order"):

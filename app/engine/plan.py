@@ -214,6 +214,10 @@ class View(NamedTuple):
     offset: int = 0
 
 
+# What lanes that fill up a block hold: there are none; 0; a finite number; anything.
+Lanes = Literal["none", "zero", "f(0)", "undefined"]
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The implementation chosen for a group, and what it will need."""
@@ -324,6 +328,7 @@ class Plan:
     storage: Mapping[ir.Value, StorageType] | None = None
     dispatch: Mapping[ir.Node, DispatchMode] | None = None
     layout: Mapping[ir.Value, Layout] | None = None
+    padding: Mapping[ir.Value, Lanes] | None = None
     implementation: Mapping[Group, Choice] | None = None
     order: tuple[Group, ...] | None = None
     placement: Placement | None = None

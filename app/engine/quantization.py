@@ -4,12 +4,14 @@ A product of dequantized operands is the integer product, times both scales: exa
 place of rounded ones. Quantization commutes with whatever moves elements or picks the largest.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from app.engine import graph
+from app.engine.backends import reference
 from app.engine.rewrite import Replacement, Row, constant, sole_reader
 
 Array = np.ndarray[Any, Any]
@@ -52,60 +54,88 @@ class _Dequantized:
         return bool(self.axis % rank == axis % rank)
 
 
-def integer_product(node: ir.Node) -> Replacement | None:
-    """Conv, MatMul or Gemm of dequantized operands = the integer product * scales + bias."""
+def integer_convolution(node: ir.Node) -> Replacement | None:
+    """Conv of dequantized operands = ConvInteger * scales + bias."""
     a, b = _Dequantized(node.inputs[0]), _Dequantized(node.inputs[1])
+    bias = graph.input_at(node, 2)
+    if not _fits(node, a, b) or not b.along(0) or graph.constant(b.x) is None:
+        return None
+    if bias is not None and _constant_bias(bias) is None:
+        return None
+    rank = len(graph.static_shape(node.outputs[0]))
+
+    def along_channels(vector: Array) -> Array:
+        return vector.reshape(-1, *(1,) * (rank - 2))
+
+    return _integer("ConvInteger", node, a, b, b.x, along_channels)
+
+
+def integer_matmul(node: ir.Node) -> Replacement | None:
+    """MatMul of dequantized operands = MatMulInteger * scales."""
+    a, b = _Dequantized(node.inputs[0]), _Dequantized(node.inputs[1])
+    if not _fits(node, a, b) or not b.along(-1):
+        return None
+    if b.scale.size > 1 and graph.constant(b.x) is None:
+        return None
+    return _integer("MatMulInteger", node, a, b, b.x)
+
+
+def integer_gemm(node: ir.Node) -> Replacement | None:
+    """Gemm of dequantized operands = MatMulInteger * scales + bias; weights are turned offline."""
+    a, b = _Dequantized(node.inputs[0]), _Dequantized(node.inputs[1])
+    turned = bool(graph.attribute(node, "transB", 0))
+    if not _fits(node, a, b) or not b.along(0 if turned else -1) or graph.attribute(node, "transA", 0):
+        return None
+    weights = graph.constant(b.x)
+    if weights is None or any(graph.attribute(node, name, 1.0) != 1.0 for name in ("alpha", "beta")):
+        return None
+    second = constant(np.ascontiguousarray(weights.T), f"{b.x.name}.turned") if turned else b.x
+    return _integer("MatMulInteger", node, a, b, second)
+
+
+def _fits(node: ir.Node, a: _Dequantized, b: _Dequantized) -> bool:
+    """Whether operands and output of a product are static, and the first operand has one scale."""
+    if not a.ok or not b.ok or a.scale.size != 1 or node.outputs[0].dtype != ir.DataType.FLOAT:
+        return False
+    shapes = [graph.shape(v) for v in (a.x, b.x, node.outputs[0])]
+    return all(shape is not None for shape in shapes) and all(len(s) > 1 for s in shapes[:2] if s is not None)
+
+
+def _integer(
+    op: str,
+    node: ir.Node,
+    a: _Dequantized,
+    b: _Dequantized,
+    second: ir.Value,
+    aligned: Callable[[Array], Array] = lambda vector: vector,
+) -> Replacement:
+    """The sums of an integer product, times both scales, plus the bias.
+
+    `aligned` shapes a vector of one element per output channel as it is broadcast over the sums.
+    """
     output = node.outputs[0]
-    if not a.ok or not b.ok or a.scale.size != 1 or output.dtype != ir.DataType.FLOAT:
-        return None
-    if graph.shape(a.x) is None or graph.shape(b.x) is None or graph.shape(output) is None:
-        return None
-    rank = len(graph.static_shape(output))
-    is_conv, turned = node.op_type == "Conv", bool(graph.attribute(node, "transB", 0))
-    weights, zero = graph.constant(b.x), b.zero
-    if (is_conv or b.scale.size > 1) and weights is None:
-        return None
-    if min(len(graph.static_shape(a.x)), len(graph.static_shape(b.x))) < 2:
-        return None
-    if not b.along(0 if is_conv or turned else -1):
-        return None
-    second: ir.Value = b.x
-    if node.op_type == "Gemm":
-        factors = [graph.attribute(node, name, 1.0) for name in ("alpha", "beta")]
-        if factors != [1.0, 1.0] or graph.attribute(node, "transA", 0) or weights is None:
-            return None
-        if turned:
-            second = constant(np.ascontiguousarray(weights.T), f"{b.x.name}.turned")
     inputs = [a.x, second]
-    if a.zero is not None or zero is not None:
+    if a.zero is not None or b.zero is not None:
         kind = graph.dtype(a.x)
         inputs.append(constant(a.origin.astype(kind).reshape(()), f"{a.x.name}.zero"))
-    if zero is not None:
+    if b.zero is not None:
         many = b.origin.size > 1 and bool(np.any(b.origin != b.origin[0]))
         origin = b.origin if many else b.origin[:1].reshape(())
         inputs.append(constant(origin.astype(graph.dtype(b.x)), f"{b.x.name}.zero"))
-    op = "ConvInteger" if is_conv else "MatMulInteger"
-    attributes = list(node.attributes.values()) if is_conv else []
+    attributes = list(node.attributes.values()) if op == "ConvInteger" else []
     sums = ir.Node("", op, inputs, attributes)
     _typed(sums, output, "sums", ir.DataType.INT32)
     cast = ir.Node("", "Cast", list(sums.outputs), [ir.AttrInt64("to", int(ir.DataType.FLOAT))])
     _typed(cast, output, "real", ir.DataType.FLOAT)
     scales = (a.scale.astype(np.float64) * b.scale).astype(np.float32)
-    if scales.size > 1:
-        scales = scales.reshape(-1, *(1,) * (rank - 2)) if is_conv else scales
+    scales = aligned(scales) if scales.size > 1 else scales
     scaled = ir.Node("", "Mul", [cast.outputs[0], constant(scales, f"{output.name}.scale")])
     nodes = [sums, cast, scaled]
     bias = graph.input_at(node, 2)
     if bias is not None:
         _typed(scaled, output, "scaled", ir.DataType.FLOAT)
         known = _constant_bias(bias)
-        addend: ir.Value = bias
-        if known is not None:
-            addend = constant(
-                known.reshape(-1, *(1,) * (rank - 2)) if is_conv else known, f"{bias.name}.bias"
-            )
-        elif is_conv:
-            return None
+        addend = bias if known is None else constant(aligned(known), f"{bias.name}.bias")
         nodes.append(ir.Node("", "Add", [scaled.outputs[0], addend]))
     return Replacement(nodes[-1].outputs, nodes)
 
@@ -249,10 +279,40 @@ def quantize_before_moving(node: ir.Node) -> Replacement | None:
     return Replacement(new.outputs, [*nodes, new])
 
 
+def zero_point_apart(node: ir.Node) -> Replacement | None:
+    """Sum (x - z) w = sum x w + sum (0 - z) w: a product without a zero point, and a correction made offline.
+
+    For devices whose products know none. What lies outside an image counts for nothing on both sides,
+    so a convolution's correction is an image: what it computes of one that is 0 everywhere.
+    """
+    first, second, output = node.inputs[0], node.inputs[1], node.outputs[0]
+    weights, zero, other = (graph.constant(graph.input_at(node, i)) for i in (1, 2, 3))
+    shape = None if first is None or graph.is_constant(first) else graph.shape(first)
+    if shape is None or weights is None or zero is None or zero.size != 1 or not zero.any():
+        return None
+    if other is not None and other.any():
+        return None
+    operands = [np.zeros(shape, zero.dtype), weights, zero, *([] if other is None else [other])]
+    correction = np.asarray(reference.prepare(node)(operands)[0])
+    correction = correction[:1] if node.op_type == "ConvInteger" else correction[..., :1, :]
+    sums = ir.Node("", node.op_type, [first, second], list(node.attributes.values()))
+    _typed(sums, output, "sums", ir.DataType.INT32)
+    total = ir.Node("", "Add", [sums.outputs[0], constant(correction, f"{output.name}.shift")])
+    return Replacement(total.outputs, [sums, total])
+
+
 ROWS = (
     Row(drop_round_trip, ("QuantizeLinear",)),
     Row(drop_limit, ("QuantizeLinear",)),
     Row(quantize_before_moving, ("QuantizeLinear",)),
-    Row(integer_product, ("Conv", "MatMul", "Gemm"), nested=False),
-    Row(scale_before_quantization, ("QuantizeLinear",)),
 )
+
+
+def integer_rows(*backends: str) -> tuple[Row, ...]:
+    """The rules by which dequantized operands are multiplied as integers, for backends that can."""
+    return (
+        Row(integer_convolution, ("Conv",), nested=False, backends=backends),
+        Row(integer_matmul, ("MatMul",), nested=False, backends=backends),
+        Row(integer_gemm, ("Gemm",), nested=False, backends=backends),
+        Row(scale_before_quantization, ("QuantizeLinear",), backends=backends),
+    )

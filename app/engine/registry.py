@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from app.engine.layout import Layout
 from app.engine.plan import Call, Compilation, Group, View
+from app.engine.rewrite import Row
 from app.engine.target import Target
 
 T = TypeVar("T")
@@ -72,6 +73,25 @@ Cost: TypeAlias = Callable[[Group, Known], float]
 Inplace: TypeAlias = Callable[[Group, Known], tuple[tuple[ir.Value, ir.Value], ...]]
 Views: TypeAlias = Callable[[Group, Known], tuple[View, ...]]
 Layouts: TypeAlias = Callable[[Group, Known], Mapping[ir.Value, Layout]]
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """The contract of an implementation about lanes that fill up the last block of an axis.
+
+    Attributes:
+        reads: what it needs in padded lanes of what it reads: `any` where no valid element depends on
+            them, `zero` where it counts them.
+        leaves: what it leaves in padded lanes of what it writes: `undefined`; `zero`; or `f(0)`, where
+            each lane is computed from the same lane of the inputs.
+    """
+
+    reads: Literal["any", "zero"] = "any"
+    leaves: Literal["undefined", "zero", "f(0)"] = "undefined"
+
+
+UNDEFINED, LANEWISE = Padding(), Padding(leaves="f(0)")
+ZERO_READER, ZERO_WRITER = Padding(reads="zero"), Padding(leaves="zero")
 
 StorageRule = Literal["densifies", "keeps_zero", "follows", "contracts", "none"]
 LayoutRule = Literal["elementwise", "channels", "axis", "permutes", "barrier", "any"]
@@ -142,8 +162,8 @@ class Implementation:
         partial: `lower` copies the views that `known.granted` lacks; else a row that is refused one
             view does not apply.
         layouts: the layouts that it asks of the group's inputs and gives its outputs; values that
-            are not named are row-major. Padded lanes may hold anything: no kernel lets them reach a
-            valid element, and what a kernel leaves in them is undefined.
+            are not named are row-major.
+        padding: what it needs in padded lanes of these, and what it leaves there.
         error: relative rms error, measured on the weights, of a row that rounds more than a plain sum
             does; None of others.
         tunings: names of the ways to cut the work that are worth measuring, see `Known.tuning`.
@@ -160,6 +180,7 @@ class Implementation:
     views: Views = no_views
     partial: bool = False
     layouts: Layouts = all_plain
+    padding: Padding = UNDEFINED
     error: Callable[[Group, Known], float | None] = no_error
     tunings: tuple[str, ...] = ("",)
     rank: int = 0
@@ -207,6 +228,13 @@ class Registry:
     operators: Mapping[OpId, Operator]
     implementations: Mapping[str, tuple[Implementation, ...]]  # by operator; `*` applies to all
     backends: Mapping[str, Backend] = field(default_factory=dict)
+    rewrites: tuple[Row, ...] = ()
+
+    def rewrites_for(self, target: Target) -> tuple[Row, ...]:
+        """The rules of the target's backends, in the order of the backends."""
+        return tuple(
+            dict.fromkeys(row for name in target.backends for row in self.rewrites if name in row.backends)
+        )
 
     def operator(self, node: ir.Node) -> Operator | None:
         """The row of a node's operator, if there is one."""
@@ -232,14 +260,17 @@ def _modules(package: str) -> list[str]:
 
 
 def load() -> Registry:
-    """Read every table of `app.engine.ops` (OPERATORS) and `app.engine.backends` (BACKENDS, IMPLEMENTATIONS).
+    """Read every table of `app.engine.ops` (OPERATORS) and of `app.engine.backends`.
+
+    Those of backends are BACKENDS, IMPLEMENTATIONS and REWRITES.
 
     Raises:
-        ValueError: two rows claim the same operator or implementation name.
+        ValueError: two rows claim the same operator or implementation name, or a rule has no backend.
     """
     operators: dict[OpId, Operator] = {}
     implementations: dict[str, list[Implementation]] = {}
     backends: dict[str, Backend] = {}
+    rewrites: list[Row] = []
     names: set[str] = set()
     for name in _modules("app.engine.ops"):
         for row in getattr(importlib.import_module(name), "OPERATORS", ()):
@@ -250,9 +281,14 @@ def load() -> Registry:
         module = importlib.import_module(name)
         for backend in getattr(module, "BACKENDS", ()):
             backends[backend.name] = backend
+        for rule in getattr(module, "REWRITES", ()):
+            if not rule.backends:
+                raise ValueError(f"rewrite {rule.name!r} in {name} states no backend")
+            rewrites.append(rule)
         for row in getattr(module, "IMPLEMENTATIONS", ()):
             if row.name in names:
                 raise ValueError(f"implementation {row.name!r} has two rows, the second in {name}")
             names.add(row.name)
             implementations.setdefault(row.op, []).append(row)
-    return Registry(operators, {op: tuple(rows) for op, rows in implementations.items()}, backends)
+    table = {op: tuple(rows) for op, rows in implementations.items()}
+    return Registry(operators, table, backends, tuple(rewrites))

@@ -42,12 +42,16 @@ class Row:
     A rule must not change the graph. It creates nodes only when it returns them, because a node
     counts as a reader from its creation on. Outputs of new nodes that replace an old output get
     its name, type and shape; those of others the rule must state.
+
+    `backends` are those that a target must have one of; the tables `REWRITES` of backends, which the
+    pass rewrite_operators applies, state theirs, any other row is for all targets.
     """
 
     rule: Rule
     ops: tuple[str, ...]
     domain: str = ""
     nested: bool = True  # whether it may look at nodes of nested graphs too
+    backends: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -11,11 +11,13 @@ from app.engine.options import Bindings, Options
 from app.engine.passes.canonicalize import Canonicalize
 from app.engine.passes.fuse import Fuse
 from app.engine.passes.infer_layouts import InferLayouts
+from app.engine.passes.infer_padding import InferPadding
 from app.engine.passes.infer_storage import InferStorage
 from app.engine.passes.infer_types import InferTypes
 from app.engine.passes.order import Order
 from app.engine.passes.partition import Partition
 from app.engine.passes.plan_memory import PlanMemory
+from app.engine.passes.rewrite_operators import RewriteOperators
 from app.engine.passes.select_implementations import SelectImplementations
 from app.engine.pipeline import Pass, Progress, silent
 from app.engine.plan import Compilation
@@ -26,7 +28,7 @@ from app.engine.target import Target, host, is_host
 from app.kernels.cpu.compiler import Compiler
 from app.kernels.cpu.parallel import Request
 
-FRONT: tuple[Pass, ...] = (InferTypes(), Canonicalize())
+FRONT: tuple[Pass, ...] = (InferTypes(), Canonicalize(), RewriteOperators())
 
 
 def back(options: Options) -> tuple[Pass, ...]:
@@ -37,6 +39,7 @@ def back(options: Options) -> tuple[Pass, ...]:
         InferLayouts(),
         InferStorage(),
         SelectImplementations(),
+        InferPadding(),
         Order(),
         PlanMemory(),
     )
@@ -50,7 +53,7 @@ def canonical(
     registry: Registry,
     progress: Progress = silent,
 ) -> Compilation:
-    """The canonical graph of a loaded model, its types inferred; the model is used up."""
+    """The canonical graph of a loaded model in the operators of the target; the model is used up."""
     compilation = Compilation(loaded.model, target, registry, options, bindings)
     return pipeline.run(compilation, FRONT, progress)
 

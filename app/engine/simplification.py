@@ -304,7 +304,30 @@ def split_normalization(node: ir.Node) -> Replacement | None:
     return Replacement(new.outputs, [scaled, new])
 
 
+def flatten_concat(node: ir.Node) -> Replacement | None:
+    """Concat(a, Concat(b, c), d) = Concat(a, b, c, d) along one axis: nothing is copied twice."""
+    axis = _concat_axis(node)
+    operands: list[ir.Value | None] = []
+    for value in node.inputs:
+        inner = None if value is None or sole_reader(value) is not node else value.producer()
+        if inner is not None and inner.op_type == "Concat" and _concat_axis(inner) == axis:
+            operands.extend(inner.inputs)
+        else:
+            operands.append(value)
+    if axis is None or len(operands) == len(node.inputs):
+        return None
+    new = ir.Node("", "Concat", operands, [ir.AttrInt64("axis", axis)])
+    return Replacement(new.outputs, [new])
+
+
+def _concat_axis(node: ir.Node) -> int | None:
+    """The axis of a Concat, counted from the front; None where the rank is not known."""
+    shape = node.outputs[0].shape
+    return None if shape is None else graph.attribute(node, "axis", 0) % len(shape)
+
+
 ROWS = (
+    Row(flatten_concat, ("Concat",), nested=False),
     Row(drop_neutral, ("Add", "Sub", "Mul", "Div", "Pow")),
     Row(expand_power, ("Pow",)),
     Row(multiply_by_reciprocal, ("Div",)),

@@ -45,9 +45,10 @@ def move(model: ir.Model) -> Counter[str]:
 
 
 def nbytes(model: ir.Model) -> int:
-    """What transposes of a graph and those nested in it cost: bytes, and one for each."""
+    """What transposes of a graph and those nested in it cost: bytes, one for each, one for each inside."""
     return sum(
         _cost(node.outputs[0], inverse(perm))
+        + (not any(_is_border(v) for v in (*node.inputs, *node.outputs)))
         for node in model.graph.all_nodes()
         if (perm := permutation(node)) is not None
     )
@@ -99,6 +100,11 @@ def _cost(value: ir.Value, perm: Perm) -> int:
     if shape is None or len(shape) != len(perm) or graph.dtype(value) is None:
         return 1
     return 1 if is_view(shape, perm) else graph.nbytes(value) + 1
+
+
+def _is_border(value: ir.Value | None) -> bool:
+    """Whether the value is an input or output of a graph: of two places as good, a transpose goes there."""
+    return value is not None and (value.is_graph_input() or value.is_graph_output())
 
 
 def _worth_permuting(inner: ir.Graph, perm: Perm) -> dict[ir.Node, Permuted]:
@@ -155,7 +161,7 @@ def _conversion(
     network: Network, value: ir.Value, region: Mapping[ir.Node, Permuted], perm: Perm, inner: ir.Graph
 ) -> None:
     """One transpose when a value is written one way and read the other by any."""
-    capacity = _cost(value, perm)
+    capacity = _cost(value, perm) + (not _is_border(value))
     source = _written(value, region, perm)
     sinks: list[Hashable] = [ORIGINAL] * value.is_graph_output()
     for use in value.uses():

@@ -41,6 +41,12 @@ class ArtifactNotFoundError(NotFoundError):
     code = "artifact-not-found"
 
 
+class NodeNotFoundError(NotFoundError):
+    """No step of the job's plan computes a node of that name."""
+
+    code = "node-not-found"
+
+
 class BlobNotFoundError(NotFoundError):
     """No blob of that hash: it was never uploaded, or nothing referred to it for too long."""
 

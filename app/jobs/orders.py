@@ -14,6 +14,8 @@ Kind = Literal["optimize", "validate", "inspect"]
 # The files that an optimization may leave in its folder; any other name is ignored.
 ARTIFACTS: Mapping[str, str] = {
     "optimized.onnx": "application/octet-stream",
+    "optimized.functions.onnx": "application/octet-stream",
+    "optimized.inlined.onnx": "application/octet-stream",
     "plan.json": "application/json",
     "memory.json": "application/json",
     "timings.json": "application/json",

@@ -46,6 +46,7 @@ def test_the_operations_are_those_of_the_contract() -> None:
         "get /v1/jobs/{job_id}/events",
         "post /v1/jobs/{job_id}/cancel",
         "get /v1/jobs/{job_id}/artifacts/{name}",
+        "get /v1/jobs/{job_id}/decisions",
         "get /v1/problems",
         "get /v1/problems/{code}",
         "get /healthz",

@@ -11,6 +11,7 @@ import pytest
 from app.cli import main
 from app.client import Client
 from benchmarks.models import recorded
+from tests.api.test_models import refused
 from tests.jobs.service import ROOT, Served, serve
 
 TOLERANCE = 1e-4  # of the output's maximum
@@ -74,6 +75,8 @@ def test_the_command_line_optimizes_a_sample_and_saves_every_artifact(
         assert title in shown
     assert {p.name for p in out.iterdir()} == {
         "optimized.onnx",
+        "optimized.functions.onnx",
+        "optimized.inlined.onnx",
         "plan.json",
         "memory.json",
         "timings.json",
@@ -97,3 +100,28 @@ def test_a_machine_that_this_one_is_not_gets_predictions(real: Served, shared: P
             assert job.summary is not None
             assert job.summary["timings"] == "predicted"
             assert job.summary["latency"]["after"] > 0
+
+
+def test_every_node_has_an_answer_to_why(real: Served, shared: Path) -> None:
+    with Client(str(real.http.base_url)) as client:
+        model = client.upload(shared / "models" / "mtcnn_rnet.onnx")
+        job = client.submit(model.id, target="cpu-avx512", input_shapes={"input_2": [1, 24, 24, 3]})
+        assert client.wait(job.id, timeout=120).state == "succeeded"
+        plan = json.loads(client.artifact(job.id, "plan.json"))
+        rows = client.decisions(job.id)
+        assert [r["subject"] for r in rows] == [s["name"] for s in plan["steps"]]
+        names = [name for step in plan["steps"] for name in step["nodes"]]
+        for name in names:
+            (row,) = client.decisions(job.id, name)
+            assert name in row["nodes"]
+            assert row["chosen"]
+            assert row["bytes"] > 0
+            blocked = [v for v, at in row["layout"].items() if at and at["blocks"]]
+            assert bool(row["why_not_blocked"]) != bool(blocked)
+            for other in row["alternatives"]:
+                assert (other["seconds"] is None) == (other["bytes"] is None)
+                assert other["reason"] or other["seconds"] is not None, "a refusal has its reason"
+        answer = real.http.get(f"/v1/jobs/{job.id}/decisions", params={"node": names[0] + "x"})
+        refused(answer, 404, "node-not-found")
+        assert repr(names[0]) in answer.json()["detail"]
+        refused(real.http.get("/v1/jobs/nothing/decisions"), 404, "job-not-found")

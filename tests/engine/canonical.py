@@ -15,9 +15,11 @@ from app.engine.load import load
 from app.engine.options import Bindings
 from app.engine.passes.canonicalize import Canonicalize
 from app.engine.passes.infer_types import InferTypes
+from app.engine.passes.rewrite_operators import RewriteOperators
 from app.engine.plan import Compilation
 from app.engine.registry import Registry
-from app.engine.target import PRESETS
+from app.engine.rewrite import Row
+from app.engine.target import PRESETS, Target
 
 Array = np.ndarray[Any, Any]
 
@@ -37,11 +39,14 @@ def canonical(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     values: Mapping[str, float] | None = None,
     growth: int = 2**30,
+    target: Target = PRESETS[0],
+    rewrites: tuple[Row, ...] = (),
 ) -> Compilation:
-    """The canonical graph of a file."""
+    """The canonical graph of a file, rewritten by those rows that are for the target."""
     bindings = Bindings(shapes=shapes or {}, values=values or {})
-    started = Compilation(load(path).model, PRESETS[0], Registry({}, {}), bindings=bindings)
-    return pipeline.run(started, (InferTypes(), Canonicalize(growth)))
+    registry = Registry({}, {}, rewrites=rewrites)
+    started = Compilation(load(path).model, target, registry, bindings=bindings)
+    return pipeline.run(started, (InferTypes(), Canonicalize(growth), RewriteOperators(growth)))
 
 
 def operators(graph: ir.Graph) -> list[str]:

@@ -39,10 +39,11 @@ def row(
 
 
 @st.composite
-def compilations(draw: st.DrawFn, uniform: bool) -> Compilation:
+def compilations(draw: st.DrawFn, uniform: bool, rows: int = 5) -> Compilation:
     """Up to eight groups of one node and up to three operands, each with rows of its own.
 
-    Rows of a group read the same operands blocked when `uniform`, else any.
+    Rows of a group read the same operands blocked when `uniform`, else any; up to `rows` beside one of
+    row-major operands.
     """
     count = draw(st.integers(1, 8))
     kind = ir.TensorType(ir.DataType.FLOAT)
@@ -60,7 +61,7 @@ def compilations(draw: st.DrawFn, uniform: bool) -> Compilation:
             st.floats(0.1, 20), st.lists(st.integers(0, 2), unique=True),
             st.sampled_from([LAYOUT, LAST]), st.sampled_from([LAYOUT, LAST, None]),
         )  # fmt: skip
-        drawn = draw(st.lists(mixes, max_size=5))
+        drawn = draw(st.lists(mixes, max_size=rows))
         if uniform:
             same = draw(st.lists(st.integers(0, len(read) - 1), min_size=1, unique=True))
             drawn = [(s, same if inputs else [], reads, writes) for s, inputs, reads, writes in drawn]

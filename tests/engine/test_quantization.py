@@ -8,10 +8,12 @@ import pytest
 from app.engine.exchange.onnx import export
 from app.engine.load import load
 from app.engine.oracle import evaluate
+from app.engine.registry import load as load_registry
 from tests.engine.canonical import Array, canonical, operators, saved
 
 HEAD = '<ir_version: 10, opset_import: ["": 21]>'
 RANDOM = np.random.default_rng(11)
+REWRITES = load_registry().rewrites
 LEVELS: dict[str, Array] = {
     "xs": np.array(0.02, np.float32),
     "xz": np.array(120, np.uint8),
@@ -24,7 +26,7 @@ LEVELS: dict[str, Array] = {
 def rewritten(signature: str, body: str, folder: Path, weights: dict[str, Array], x: Array) -> list[str]:
     """The operators that remain; quantized results may differ by one level where a tie is near."""
     path = saved(f"{HEAD} g {signature} {{ {body} }}", folder, {**LEVELS, **weights})
-    compilation = canonical(path)
+    compilation = canonical(path, rewrites=REWRITES)
     (expected,) = evaluate(load(path).model, {"x": x}).values()
     export(compilation.model, folder / "canonical.onnx")
     (found,) = evaluate(load(folder / "canonical.onnx").model, {"x": x}).values()

@@ -19,14 +19,14 @@ BLOCK, UNBLOCK, SAME_BLOCK, SAME_UNBLOCK = (
 )
 
 
-def change(*shape: int) -> Group:
+def change(*shape: int, op: str = "ChangeLayout") -> Group:
     """A group of one node that the planner, not a model, makes."""
     kind, extents = ir.TensorType(ir.DataType.FLOAT), ir.Shape(shape)
     x = ir.Value(name="x", shape=extents, type=kind)
-    node = ir.Node("stowplan", "ChangeLayout", [x], num_outputs=1)
+    node = ir.Node("stowplan", op, [x], num_outputs=1)
     (y,) = node.outputs
     y.name, y.shape, y.type = "y", extents, kind
-    return Group((node,), node, (x,), (y,), "ChangeLayout")
+    return Group((node,), node, (x,), (y,), op)
 
 
 TO_LAST, FROM_LAST = (harness.implementation(f"layout.{n}", REGISTRY) for n in ("to_last", "from_last"))

@@ -1,12 +1,23 @@
 """A small accelerator that is only a model: one SRAM, a fixed set of operators, 16 lanes.
 
+It multiplies 8-bit integers, but knows no zero points: those of activations become corrections.
+
 A plan for it tells what fits and what it would cost; it cannot be run, so its timings are
 predicted.
 """
 
 from app.engine.backends import modelled
+from app.engine.quantization import integer_rows, zero_point_apart
 from app.engine.registry import Backend
+from app.engine.rewrite import Row
 
 BACKENDS = (Backend("edge-npu", devices=("model",), runs_here=False),)
 
-IMPLEMENTATIONS = modelled.rows("edge-npu", ("float32", "int8", "uint8", "int32", "int64", "bool"))
+PRODUCTS = ("ConvInteger", "MatMulInteger")
+
+IMPLEMENTATIONS = modelled.rows("edge-npu", ("float32", "int8", "uint8", "int32", "int64", "bool"), PRODUCTS)
+
+REWRITES = (
+    *integer_rows("edge-npu"),
+    Row(zero_point_apart, PRODUCTS, nested=False, backends=("edge-npu",)),
+)

@@ -39,11 +39,11 @@ OPERATORS = (
 )
 
 
-def rows(backend: str, dtypes: tuple[str, ...]) -> tuple[Implementation, ...]:
-    """One row per operator, for static tensors of these dtypes."""
+def rows(backend: str, dtypes: tuple[str, ...], more: tuple[str, ...] = ()) -> tuple[Implementation, ...]:
+    """One row per operator, those in `more` among them, for static tensors of these dtypes."""
     return tuple(
         Implementation(f"{backend}.{op.lower()}", op, backend, _unless(dtypes), _no_calls, _predicted)
-        for op in OPERATORS
+        for op in (*OPERATORS, *more)
     )
 
 

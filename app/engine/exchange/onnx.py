@@ -14,9 +14,19 @@ LARGEST = 2**31 - 1  # byte; what one protobuf message can hold
 def export(model: ir.Model, path: Path) -> None:
     """Write a graph with the names, order and types of its original inputs and outputs.
 
+    See `proto_of`; the same graph gives the same bytes.
+
+    Raises:
+        ModelTooLargeError: the weights do not fit into one file.
+    """
+    write(proto_of(model), path)
+
+
+def proto_of(model: ir.Model) -> onnx.ModelProto:
+    """A graph with the names, order and types of its original inputs and outputs.
+
     An input that was bound to a value stays in the signature; nothing reads it. What tools noted
-    on nodes and values, paths of whoever exported the model among them, is left out. The same
-    graph gives the same bytes.
+    on nodes and values, paths of whoever exported the model among them, is left out.
 
     Raises:
         ModelTooLargeError: the weights do not fit into one file.
@@ -34,6 +44,11 @@ def export(model: ir.Model, path: Path) -> None:
     del proto.metadata_props[:]
     proto.ClearField("doc_string")
     proto.producer_name, proto.producer_version = "stowplan", ""
+    return proto
+
+
+def write(proto: onnx.ModelProto, path: Path) -> None:
+    """Write a file; the same content gives the same bytes."""
     path.write_bytes(proto.SerializeToString(deterministic=True))
 
 

@@ -4,6 +4,7 @@ Documents hold JSON types only, no NaN, sizes in bytes and times in seconds; the
 the same document. Names come from the model and are not to be trusted: the page escapes them.
 """
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -14,9 +15,10 @@ import jinja2
 import onnx_ir as ir
 
 from app.engine import graph
-from app.engine.exchange import memory_map
+from app.engine.exchange import explain, memory_map
 from app.engine.memory.storage_graph import value_bytes
 from app.engine.plan import Choice, Compilation, Constant, Group, HostCall, KernelCall, PlacedBuffer
+from app.engine.registry import Known
 from app.engine.storage import DispatchMode
 
 Json: TypeAlias = dict[str, Any]
@@ -118,6 +120,8 @@ def decisions_json(compilation: Compilation) -> Json:
     assert plan.order is not None
     assert plan.implementation is not None
     told = {d.subject: d for d in compilation.decisions}
+    known = Known.of(compilation)
+    sizes: explain.Sizes = {}
     rows = []
     for group in plan.order:
         choice = plan.implementation[group]
@@ -135,9 +139,19 @@ def decisions_json(compilation: Compilation) -> Json:
                 "measured": decision.measured if decision else False,
                 "error": _finite(decision.error) if decision and decision.error is not None else None,
                 "fallback": is_fallback(group, compilation),
-                "alternatives": [_plain(a) for a in decision.alternatives] if decision else [],
+                "bytes": explain.nbytes(choice.implementation, group, known, sizes),
+                "alternatives": _plain(explain.alternatives(group, decision, compilation, known, sizes))
+                if decision
+                else [],
+                "why_not_blocked": explain.why_not_blocked(group, compilation, known)
+                if plan.layout is not None
+                else None,
                 "storage": {v.name: _storage(v, compilation) for v in named},
                 "layout": {v.name: _layout(v, compilation) for v in named},
+                "padding": {
+                    **dataclasses.asdict(choice.implementation.padding),
+                    "values": {v.name: (plan.padding or {}).get(v) for v in named},
+                },
                 "dispatch": {
                     n.name or "": (plan.dispatch or {})[n].value
                     for n in group.nodes
@@ -286,6 +300,7 @@ def _value(value: ir.Value, compilation: Compilation) -> Json:
         **_tensor(value),
         "storage": _storage(value, compilation),
         "layout": _layout(value, compilation),
+        "padding": (compilation.plan.padding or {}).get(value),
         "location": location,
     }
 

@@ -61,7 +61,7 @@ def realize(compilation: Compilation, assignment: Assignment) -> Compilation:
                 replaced[value] = convert(value, asked.get(value), partition[group.anchor])
         if replaced:
             for node in group.nodes:
-                _replace(node, replaced)
+                replace_inputs(node, replaced)
             inputs = tuple(replaced.get(v, v) for v in group.inputs)
             changed = Group(group.nodes, group.anchor, inputs, group.outputs, group.op)
             fusion.update(dict.fromkeys(group.nodes, changed))
@@ -80,14 +80,14 @@ def realize(compilation: Compilation, assignment: Assignment) -> Compilation:
     return compilation.with_plan(partition={n: partition[n] for n in model}, fusion=ordered, layout=column)
 
 
-def _replace(node: ir.Node, replaced: Mapping[ir.Value, ir.Value]) -> None:
+def replace_inputs(node: ir.Node, replaced: Mapping[ir.Value, ir.Value]) -> None:
     """Let a node and its bodies read other values."""
     for i, value in enumerate(node.inputs):
         if value is not None and value in replaced:
             node.replace_input_with(i, replaced[value])
     for body in graph.bodies(node):
         for inner in body:
-            _replace(inner, replaced)
+            replace_inputs(inner, replaced)
         for i, value in enumerate(body.outputs):
             if value in replaced:
                 body.outputs[i] = replaced[value]

@@ -22,7 +22,7 @@ from app.engine import (
 from app.engine.errors import GraphError
 from app.engine.passes.infer_types import DECLARED
 from app.engine.plan import Compilation
-from app.engine.rewrite import rewrite
+from app.engine.rewrite import Row, rewrite
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,38 +47,49 @@ class Canonicalize:
         """
         model = compilation.model
         lift_initializers(model)
-        rows = (
-            *folding.rows(folding.Budget(self.growth)),
-            *quantization.ROWS,
-            *simplification.ROWS,
-            *transposes.ROWS,
-        )
-        applied: Counter[str] = Counter()
-        typed = False  # whether the types are those of the graph as it is
-        copied: float = math.inf  # bytes that transposes copied when they last were moved
-        while True:
-            round_ = rewrite(model.graph, rows) + merging.merge(model.graph)
-            applied += round_
-            if typed and not round_:
-                before, copied = copied, transposes.nbytes(model)
-                moved = transposes.move(model) if copied < before else Counter()
-                if not moved:
-                    break
-                applied += moved
-            try:
-                inference.infer(model)
-                typed = True
-            except GraphError:
-                # What does not fit may be folded away, as long as folding gets anywhere.
-                typed = False
-                if not round_:
-                    raise
-        drop_unused(model.graph)
-        for node in model.graph.all_nodes():
-            trim(node, model.opset_imports)
-        naming.make_unique(model)
+        applied = reduce(model, self.growth)
         _check_types(model)
         return replace(compilation, notes=(*compilation.notes, *_notes(applied, model)))
+
+
+def reduce(model: ir.Model, growth: int, more: tuple[Row, ...] = ()) -> Counter[str]:
+    """Apply the rules, `more` among them, until none does; how often each did.
+
+    Raises:
+        GraphError: operands do not fit an operator.
+    """
+    rows = (
+        *folding.rows(folding.Budget(growth)),
+        *quantization.ROWS,
+        *more,
+        *simplification.ROWS,
+        *transposes.ROWS,
+    )
+    applied: Counter[str] = Counter()
+    typed = False  # whether the types are those of the graph as it is
+    copied: float = math.inf  # bytes that transposes copied when they last were moved
+    while True:
+        round_ = rewrite(model.graph, rows) + merging.merge(model.graph)
+        applied += round_
+        if typed and not round_:
+            before, copied = copied, transposes.nbytes(model)
+            moved = transposes.move(model) if copied < before else Counter()
+            if not moved:
+                break
+            applied += moved
+        try:
+            inference.infer(model)
+            typed = True
+        except GraphError:
+            # What does not fit may be folded away, as long as folding gets anywhere.
+            typed = False
+            if not round_:
+                raise
+    drop_unused(model.graph)
+    for node in model.graph.all_nodes():
+        trim(node, model.opset_imports)
+    naming.make_unique(model)
+    return applied
 
 
 def lift_initializers(model: ir.Model) -> None:

@@ -162,6 +162,22 @@ def emit_unblock(lanes: int) -> str:
     return _SOURCE.format(tile="unblock_tile", lanes=lanes, few=_FEW_UNBLOCK, addresses=addresses)
 
 
+def zero_lanes(x, y, x_address, y_address, blocks, pixels, lanes, count, begin, end):
+    """Y is x with zeros in the lanes from `count` on of the last block of each image; y may be x.
+
+    x, y: float32[batch, blocks, pixels, lanes], and their addresses. Units are blocks.
+    """
+    for unit in range(begin, end):
+        start, stop = unit * pixels * lanes, (unit + 1) * pixels * lanes
+        if x_address != y_address:
+            for i in range(start, stop):
+                y[i] = x[i]
+        if unit % blocks == blocks - 1:
+            for i in range(start, stop, lanes):
+                for lane in range(count, lanes):
+                    y[i + lane] = 0
+
+
 _LAST = """\
 from numba import njit
 from app.kernels.cpu.blocked_copy import vector_copy

@@ -189,7 +189,16 @@ def test_decisions_tell_storage_dispatch_and_what_else_there_was() -> None:
     rows = report.decisions_json(planned())["decisions"]
     assert {r["op"] for r in rows if r["fallback"]} == {"Log"}
     assert rows[0]["dispatch"] == {rows[0]["subject"]: "compute"}
-    assert rows[0]["alternatives"] == [{"name": "other", "seconds": None, "reason": "no kernel: strings"}]
+    assert rows[0]["alternatives"] == [
+        {
+            "name": "other",
+            "seconds": None,
+            "measured": False,
+            "bytes": None,
+            "layouts": {},
+            "reason": "no kernel: strings",
+        }
+    ]
 
 
 def test_the_page_asks_for_nothing_from_outside() -> None:

@@ -11,7 +11,7 @@ from app.engine.cost import flops, roofline
 from app.engine.layout import blocked as blocked_layout
 from app.engine.layout import to_physical
 from app.engine.plan import Argument, Constant, Group, KernelCall, Workspace
-from app.engine.registry import Implementation, Known
+from app.engine.registry import LANEWISE, Implementation, Known
 from app.kernels.cpu.blocked_depthwise import SIZES
 from app.kernels.cpu.epilogue import ADVANCE
 from app.kernels.cpu.tiles import COLUMN_BIAS
@@ -162,5 +162,6 @@ IMPLEMENTATIONS = (
         cost=_cost,
         inplace=_inplace,
         layouts=blocked.layouts,
+        padding=LANEWISE,
     ),
 )

@@ -21,7 +21,7 @@ from app.engine.backends.numba_cpu.strided import StridedCopy, calls, strides_of
 from app.engine.cost import roofline
 from app.engine.layout import LAST, Layout
 from app.engine.plan import Call, Group
-from app.engine.registry import Implementation, Known
+from app.engine.registry import LANEWISE, UNDEFINED, Implementation, Known, Padding
 
 FLOAT = 4  # byte
 
@@ -165,7 +165,12 @@ def boxes_layouts(
 
 
 def _row(
-    name: str, op: str, constants: tuple[int, ...], boxes: Boxes, layout: Layout | None = None
+    name: str,
+    op: str,
+    constants: tuple[int, ...],
+    boxes: Boxes,
+    padding: Padding = UNDEFINED,
+    layout: Layout | None = None,
 ) -> Implementation:
     def unless(group: Group, known: Known) -> str | None:
         return boxes_refusal(group, known, constants, boxes, layout)
@@ -181,7 +186,9 @@ def _row(
         return _seconds(group, known, layout)
 
     rank = 0 if layout is None else 2
-    return Implementation(name, op, "numba-cpu", unless, lower, seconds, layouts=layouts, rank=rank)
+    return Implementation(
+        name, op, "numba-cpu", unless, lower, seconds, layouts=layouts, padding=padding, rank=rank
+    )
 
 
 def _pad_unless(group: Group, known: Known) -> str | None:
@@ -221,14 +228,21 @@ def _last_pad_lower(group: Group, _known: Known) -> tuple[Call, ...]:
 
 
 IMPLEMENTATIONS = (
-    _row("concat.blocked", "Concat", (), concat_boxes),
+    _row("concat.blocked", "Concat", (), concat_boxes, LANEWISE),
     _row("split.blocked", "Split", (1,), split_boxes),
     _row("slice.blocked", "Slice", (1, 2, 3, 4), slice_boxes),
-    _row("concat.last", "Concat", (), concat_boxes, LAST),
-    _row("split.last", "Split", (1,), split_boxes, LAST),
-    _row("slice.last", "Slice", (1, 2, 3, 4), slice_boxes, LAST),
+    _row("concat.last", "Concat", (), concat_boxes, layout=LAST),
+    _row("split.last", "Split", (1,), split_boxes, layout=LAST),
+    _row("slice.last", "Slice", (1, 2, 3, 4), slice_boxes, layout=LAST),
     Implementation(
-        "pad.blocked", "Pad", "numba-cpu", _pad_unless, _pad_lower, _seconds, layouts=_pad_layouts
+        "pad.blocked",
+        "Pad",
+        "numba-cpu",
+        _pad_unless,
+        _pad_lower,
+        _seconds,
+        layouts=_pad_layouts,
+        padding=LANEWISE,
     ),
     Implementation(
         "pad.last",

@@ -15,7 +15,7 @@ from app.engine.backends.numba_cpu.single import first_input, first_output, outp
 from app.engine.cost import roofline
 from app.engine.layout import Layout
 from app.engine.plan import Call, Constant, Group, KernelCall, Workspace
-from app.engine.registry import Implementation, Known
+from app.engine.registry import LANEWISE, Implementation, Known
 
 BACKEND = "numba-cpu"
 MOST_TAPS = 25  # of a window without a loop
@@ -148,11 +148,15 @@ def _whole_cost(group: Group, known: Known) -> float:
 
 IMPLEMENTATIONS = (
     *(
-        Implementation(name, op, BACKEND, window_unless, _window_lower, _window_cost, layouts=_layouts)
+        Implementation(
+            name, op, BACKEND, window_unless, _window_lower, _window_cost, layouts=_layouts, padding=LANEWISE
+        )
         for name, op in (("max_pool.blocked", "MaxPool"), ("average_pool.blocked", "AveragePool"))
     ),
     *(
-        Implementation(name, op, BACKEND, whole_unless, _whole_lower, _whole_cost, layouts=_layouts)
+        Implementation(
+            name, op, BACKEND, whole_unless, _whole_lower, _whole_cost, layouts=_layouts, padding=LANEWISE
+        )
         for name, op in (
             ("global_average_pool.blocked", "GlobalAveragePool"),
             ("global_max_pool.blocked", "GlobalMaxPool"),

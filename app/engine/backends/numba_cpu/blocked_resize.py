@@ -19,7 +19,7 @@ from app.engine.backends.numba_cpu.resize import (
 from app.engine.cost import roofline
 from app.engine.layout import Layout
 from app.engine.plan import Call, Constant, Group, KernelCall, Workspace
-from app.engine.registry import Implementation, Known, Unless
+from app.engine.registry import LANEWISE, Implementation, Known, Unless
 
 OPERATORS = ("Resize", "Upsample")
 
@@ -109,14 +109,14 @@ IMPLEMENTATIONS = (
     *(
         Implementation(
             f"{op.lower()}.blocked_nearest", op, "numba-cpu", _unless(nearest_unless), _nearest_lower,
-            _cost(1.0), layouts=_layouts,
+            _cost(1.0), layouts=_layouts, padding=LANEWISE,
         )
         for op in OPERATORS
     ),
     *(
         Implementation(
             f"{op.lower()}.blocked_taps", op, "numba-cpu", _unless(taps_unless), _taps_lower,
-            _cost(4.0), layouts=_layouts,
+            _cost(4.0), layouts=_layouts, padding=LANEWISE,
         )
         for op in OPERATORS
     ),

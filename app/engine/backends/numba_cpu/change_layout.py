@@ -1,7 +1,8 @@
-"""Rows that convert images between row-major memory and channel-blocked or channels last.
+"""Rows that convert images between row-major memory and blocks or channels last, or fill padded lanes.
 
-ChangeLayout (domain stowplan) keeps the axes. A Transpose to or from channels last can read or write
-blocks itself, and moves no element within a block; to or from channels last it is a view.
+ChangeLayout (domain stowplan) keeps the axes, ZeroLanes the blocks. A Transpose to or from channels last
+can read or write blocks itself, and moves no element within a block; to or from channels last it is a
+view.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +18,16 @@ from app.engine.backends.numba_cpu.strided import StridedCopy, calls, strides_of
 from app.engine.cost import roofline
 from app.engine.layout import LAST, Layout
 from app.engine.plan import Call, Group, KernelCall, View
-from app.engine.registry import Cost, Implementation, Known, Layouts, Lower, Unless
+from app.engine.registry import (
+    UNDEFINED,
+    ZERO_WRITER,
+    Cost,
+    Implementation,
+    Known,
+    Layouts,
+    Lower,
+    Unless,
+)
 
 PART = 8 * 1024  # byte of a channel that are copied at once; two threads share a single block so
 FEWEST = 16  # pixels of channels last that are copied at once: whole cache lines of each block
@@ -145,7 +155,7 @@ def _transpose(name: str, kernel: str, side: int, perm: tuple[int, ...]) -> Impl
     """The row of a Transpose whose image, its input (side 0) or output, is blocked."""
     return Implementation(
         name, "Transpose", "numba-cpu", _transpose_refusal(side, perm), _lower_transpose(side, kernel),
-        cost=_cost(side), layouts=_layouts(side),
+        cost=_cost(side), layouts=_layouts(side), padding=ZERO_WRITER if side else UNDEFINED,
     )  # fmt: skip
 
 
@@ -176,7 +186,8 @@ def _rows(
     def row(name: str, same: bool, lower: Lower, **more: Callable[..., object]) -> Implementation:
         return Implementation(
             name, "ChangeLayout", "numba-cpu", _refusal(same, layout_of), lower,
-            layouts=_layouts(side, layout_of), domain="stowplan", **more,  # type: ignore[arg-type]  # cost or views
+            layouts=_layouts(side, layout_of), padding=ZERO_WRITER if side else UNDEFINED, domain="stowplan",
+            **more,  # type: ignore[arg-type]  # cost or views
         )  # fmt: skip
 
     return (
@@ -185,7 +196,49 @@ def _rows(
     )
 
 
+def _zero_refusal(group: Group, known: Known) -> str | None:
+    x, y = _ends(group)
+    reason = blocked.image_refusal(x) or blocked.image_refusal(y)
+    if reason is None and graph.static_shape(x)[1] % known.target.vector_lanes == 0:
+        reason = f"{x.name!r} has no padded lanes"
+    return reason
+
+
+def _zero_layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
+    return dict.fromkeys(_ends(group), blocked.layout_of(known))
+
+
+def _zero_lower(group: Group, known: Known) -> tuple[Call, ...]:
+    x, y = _ends(group)
+    batch, channels, height, width = graph.static_shape(x)
+    lanes, blocks = known.target.vector_lanes, blocked.blocks_of(channels, known)
+    sizes = (blocks, height * width, lanes, channels % lanes)
+    return (
+        KernelCall(
+            "app.kernels.cpu.blocked_copy:zero_lanes",
+            ("float32*", "float32*", *("int64",) * 6),
+            (x, y, x, y, *sizes),
+            units=batch * blocks,
+        ),
+    )
+
+
+def _zero_cost(group: Group, known: Known) -> float:
+    """Of the last block of each image, in place."""
+    batch, _, height, width = graph.static_shape(_ends(group)[0])
+    nbytes = 8.0 * batch * height * width * known.target.vector_lanes
+    return roofline(known.target, flops=0.0, nbytes=nbytes, threads=known.threads)
+
+
+def _in_place(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+    return (_ends(group),)
+
+
 IMPLEMENTATIONS = (
+    Implementation(
+        "layout.zero_lanes", "ZeroLanes", "numba-cpu", _zero_refusal, _zero_lower, _zero_cost, _in_place,
+        layouts=_zero_layouts, padding=ZERO_WRITER, domain="stowplan",
+    ),
     _transpose("transpose.unblock", "app.kernels.cpu.blocked_copy:emit_unblock_last", 0, (0, 2, 3, 1)),
     _transpose("transpose.block", "app.kernels.cpu.blocked_copy:emit_block_last", 1, (0, 3, 1, 2)),
     _transpose_view("transpose.from_last", 0, (0, 2, 3, 1)),
@@ -196,4 +249,4 @@ IMPLEMENTATIONS = (
     *_rows("layout.unblock", _lower("app.kernels.cpu.blocked_copy:emit_unblock"), 0),
     *_rows("layout.to_last", _last_lower(1), 1, _last),
     *_rows("layout.from_last", _last_lower(0), 0, _last),
-)
+)  # fmt: skip

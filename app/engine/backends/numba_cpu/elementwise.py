@@ -13,7 +13,7 @@ from app.engine.backends.numba_cpu.recipes import Formula, Operand, recipe_of
 from app.engine.cost import roofline
 from app.engine.layout import LAST, Layout, to_physical
 from app.engine.plan import ELEMENTWISE, Argument, Call, Constant, Group, KernelCall, Workspace, of_group
-from app.engine.registry import Implementation, Known
+from app.engine.registry import LANEWISE, Implementation, Known
 from app.kernels.cpu.elementwise import PART, collapsed
 from app.kernels.cpu.expressions import flops, stored
 
@@ -248,6 +248,7 @@ def _of_images(name: str, layout_of: Callable[[Known], Layout], rank: int) -> Im
         lambda group, known: _image_cost(group, known, layout_of(known)),
         lambda group, known: _image_inplace(group, layout_of(known)),
         layouts=lambda group, known: _image_layouts(group, layout_of(known)),
+        padding=LANEWISE,
         rank=rank,
     )
 

@@ -34,7 +34,16 @@ from app.engine.backends.numba_cpu.strided import calls
 from app.engine.cost import roofline
 from app.engine.layout import Layout, plain
 from app.engine.plan import Call, Group, View
-from app.engine.registry import Implementation, Known, Layouts, Unless, all_plain
+from app.engine.registry import (
+    LANEWISE,
+    UNDEFINED,
+    Implementation,
+    Known,
+    Layouts,
+    Padding,
+    Unless,
+    all_plain,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +147,7 @@ def _row(
     copying: Copying | None,
     layout: Callable[[ir.Value, Known], Layout],
     layouts: Layouts = all_plain,
+    padding: Padding = UNDEFINED,
 ) -> Implementation:
     def found(group: Group, known: Known) -> tuple[View | str, ...]:
         return tuple(_view(p, layout(p.whole, known), group) for p in parts(group.anchor))
@@ -178,7 +188,7 @@ def _row(
 
     return Implementation(
         name, op, "numba-cpu", refusal, lower, cost,
-        views=views, partial=copying is not None, layouts=layouts,
+        views=views, partial=copying is not None, layouts=layouts, padding=padding,
     )  # fmt: skip
 
 
@@ -200,7 +210,9 @@ def _plain_row(
     return _row(f"{op.lower()}.view", op, parts, unless, copying if copies else None, layout)
 
 
-def _blocked_row(op: str, parts: Parts, constants: tuple[int, ...], boxes: Boxes) -> Implementation:
+def _blocked_row(
+    op: str, parts: Parts, constants: tuple[int, ...], boxes: Boxes, padding: Padding = UNDEFINED
+) -> Implementation:
     def unless(group: Group, known: Known) -> str | None:
         return boxes_refusal(group, known, constants, boxes)
 
@@ -213,7 +225,7 @@ def _blocked_row(op: str, parts: Parts, constants: tuple[int, ...], boxes: Boxes
     def layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
         return boxes_layouts(group, known, boxes)
 
-    return _row(f"{op.lower()}.view.blocked", op, parts, unless, copying, layout, layouts)
+    return _row(f"{op.lower()}.view.blocked", op, parts, unless, copying, layout, layouts, padding)
 
 
 IMPLEMENTATIONS = (
@@ -221,7 +233,7 @@ IMPLEMENTATIONS = (
     _plain_row("Split", _split, (1,), split_copies),
     _plain_row("Slice", _slice, (1, 2, 3, 4), None),
     _plain_row("Gather", _gather, (1,), None),
-    _blocked_row("Concat", _concat, (), concat_boxes),
+    _blocked_row("Concat", _concat, (), concat_boxes, LANEWISE),
     _blocked_row("Split", _split, (1,), split_boxes),
     _blocked_row("Slice", _slice, (1, 2, 3, 4), slice_boxes),
 )

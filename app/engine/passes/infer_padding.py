@@ -1,0 +1,87 @@
+"""What padded lanes hold, and zeros where a reader needs them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from app.engine import graph, padding
+from app.engine.layouts.realize import DOMAIN, replace_inputs
+from app.engine.passes.select_implementations import SelectImplementations
+from app.engine.plan import COLUMNS, Compilation, Group
+from app.engine.storage import DispatchMode
+
+OP = "ZeroLanes"
+
+
+@dataclass(frozen=True, slots=True)
+class InferPadding:
+    """Write the column `padding`; where a chosen row counts padded lanes, a node makes them zero.
+
+    A value whose writer leaves zeros is read as it is, and so is any other whose readers need none.
+    """
+
+    name: ClassVar[str] = "infer_padding"
+    reads: ClassVar[tuple[str, ...]] = (
+        "partition",
+        "fusion",
+        "layout",
+        "storage",
+        "dispatch",
+        "implementation",
+    )
+    writes: ClassVar[tuple[str, ...]] = (*reads, "padding")
+    keeps: ClassVar[tuple[str, ...]] = tuple(c for c in COLUMNS if c not in ("order", "placement"))
+
+    def __call__(self, compilation: Compilation) -> Compilation:
+        """The compilation with the column; nodes `ZeroLanes` of domain stowplan are inserted."""
+        held, needs = padding.infer(compilation)
+        while needs:  # other rows may be chosen once there are more nodes
+            compilation = SelectImplementations()(_filled(compilation, needs))
+            held, needs = padding.infer(compilation)
+        return compilation.with_plan(padding=held)
+
+
+def _filled(compilation: Compilation, needs: Iterable[padding.Need]) -> Compilation:
+    """The compilation with a node for each value of which a reader needs zeros, and takes them from it."""
+    model, plan = compilation.graph, compilation.plan
+    assert plan.partition is not None
+    assert plan.fusion is not None
+    assert plan.layout is not None
+    assert plan.storage is not None
+    assert plan.implementation is not None
+    partition, fusion = dict(plan.partition), dict(plan.fusion)
+    layout, storage, dispatch = dict(plan.layout), dict(plan.storage), dict(plan.dispatch or {})
+    filled: dict[ir.Value, ir.Value] = {}
+    notes = []
+    readers: dict[Group, dict[ir.Value, ir.Value]] = {}
+    for value, group in needs:
+        if value not in filled:
+            made = ir.Value(name=f"{value.name}:zero", shape=value.shape, type=value.type)
+            node = ir.Node(DOMAIN, OP, [value], outputs=[made], name=made.name)
+            producer = value.producer()
+            assert producer is not None, "what is given to the graph is row-major"
+            model.insert_after(producer, node)
+            partition[node], dispatch[node] = partition[group.anchor], DispatchMode.COMPUTE
+            fusion[node] = Group((node,), node, (value,), (made,), OP)
+            layout[made], storage[made] = layout[value], storage[value]
+            filled[value] = made
+        readers.setdefault(group, {})[value] = filled[value]
+        row = plan.implementation[group].implementation.name
+        notes.append(f"padded lanes of {value.name!r} become zero: {row!r} counts them in {group.name!r}")
+    for group, replaced in readers.items():
+        for node in group.nodes:
+            replace_inputs(node, replaced)
+        inputs = tuple(replaced.get(v, v) for v in group.inputs)
+        changed = Group(group.nodes, group.anchor, inputs, group.outputs, group.op)
+        fusion.update(dict.fromkeys(group.nodes, changed))
+    compilation = replace(compilation, notes=(*compilation.notes, *notes))
+    return compilation.with_plan(
+        partition={n: partition[n] for n in model},
+        fusion={n: fusion[n] for n in model},
+        layout={v: layout[v] for v in graph.values(model)},
+        storage={v: storage[v] for v in graph.values(model)},
+        dispatch=dispatch,
+        implementation=None,
+    )

@@ -1,0 +1,57 @@
+"""Replace operators by the sets of operators that a target's backends compute better."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from app.engine import graph, inference
+from app.engine.passes.canonicalize import reduce
+from app.engine.plan import Compilation
+from app.engine.rewrite import rewrite
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteOperators:
+    """Apply the tables REWRITES of the target's backends: other operators, other numbers of operands.
+
+    What a rule replaces keeps its shape and dtype, and in the planned graph its layout, which is
+    chosen later. What becomes possible by it is simplified as a canonical graph is.
+
+    `growth` is by how many bytes folded constants may make the model grow.
+    """
+
+    growth: int = 2**30
+
+    name: ClassVar[str] = "rewrite_operators"
+    reads: ClassVar[tuple[str, ...]] = ()
+    writes: ClassVar[tuple[str, ...]] = ()
+    keeps: ClassVar[tuple[str, ...]] = ()
+
+    def __call__(self, compilation: Compilation) -> Compilation:
+        """The rewritten graph, in place; the notes tell how often each rule applied.
+
+        Raises:
+            ValueError: a rule changed the shape or dtype of a value.
+        """
+        model, rows = compilation.model, compilation.registry.rewrites_for(compilation.target)
+        before = {v.name: _type(v) for v in graph.values(model.graph)}
+        applied = rewrite(model.graph, rows)
+        if not applied:
+            return compilation
+        inference.infer(model)
+        for value in graph.values(model.graph):
+            expected = before.get(value.name)
+            if expected is not None and expected != _type(value):
+                raise ValueError(
+                    f"value {value.name!r} was {expected}, is {_type(value)} after {dict(applied)}"
+                )
+        applied += reduce(model, self.growth, rows)
+        notes = (f"{rule}: {count}" for rule, count in sorted(applied.items()))
+        return replace(compilation, notes=(*compilation.notes, *notes))
+
+
+def _type(value: ir.Value) -> tuple[ir.DataType | None, tuple[int, ...]] | None:
+    """Dtype and shape; None where the shape is not static."""
+    shape = graph.shape(value)
+    return None if shape is None else (value.dtype, shape)

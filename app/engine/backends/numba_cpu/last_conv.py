@@ -1,6 +1,7 @@
 """Rows of convolutions over images whose channels lie last (NHWC)."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -90,7 +91,7 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
     assert array is not None
     assert x is not None
 
-    def packed() -> np.ndarray[object, np.dtype[np.float32]]:
+    def packed() -> np.ndarray[Any, np.dtype[np.float32]]:
         own = array.reshape(window.groups, outputs, window.channels, -1)
         matrices = np.moveaxis(own, 1, 3).transpose(0, 2, 1, 3)  # [groups, taps, channels, outputs]
         return tiles.pack_columns(matrices.reshape(window.groups, window.depth, outputs), width)

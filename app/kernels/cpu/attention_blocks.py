@@ -193,8 +193,9 @@ def kernel(q, k, v, mask, y, scalars, sizes, work, begin, end, thread):
                         total += totals[place] * factor
                         scaled(at(result, i * y_s), width, factor)
                     tops[place], totals[place] = top, total
-                product(scores, False, block_keys, 1, 0, packed, COLUMNS, n * COLUMNS, n, result, y_s, m, width,
-                        spare, result, y_s, scalars, 0, scalars, scalars, 0, scalars, ACCUMULATE if key else 0)
+                product(scores, False, block_keys, 1, 0, packed, COLUMNS, n * COLUMNS, n, result, y_s, m,
+                        width, spare, result, y_s, scalars, 0, scalars, scalars, 0, scalars,
+                        ACCUMULATE if key else 0)
                 if key + block_keys >= seen:
                     for i in range(m):
                         total = totals[row - first + i]

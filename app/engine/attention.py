@@ -235,28 +235,24 @@ def read(group: Group) -> Core | str:
     chain = None if softmax is None else _chain(softmax)
     if chain is None or len(group.outputs) != 1:
         return "is no chain of MatMul, scale, mask, Softmax and MatMul with one output"
-    for value in (*group.inputs, *group.outputs):
-        if graph.is_dynamic(value):
-            return f"value {value.name!r} has no static shape"
+    for operand_ in (*group.inputs, *group.outputs):
+        if graph.is_dynamic(operand_):
+            return f"value {operand_.name!r} has no static shape"
     scores = graph.static_shape(chain.softmax.outputs[0])
     result = graph.static_shape(chain.second.outputs[0])
     if len(scores) < 2 or result[:-1] != scores[:-1]:
         return f"products of shapes {scores} and {result} are not of the same heads"
     inside = frozenset(group.nodes)
-    scale, found = chain.scale, []
-    for value, turned in (
-        (chain.first.inputs[0], False),
-        (chain.first.inputs[1], True),
-        (chain.second.inputs[1], False),
-    ):
-        assert value is not None
-        own = _traced(value, inside, scores[:-2], turned)
-        if isinstance(own, str):
-            return own
-        found.append(own[0])
-        if value is chain.second.inputs[1] and own[1] != 1.0:
-            return "values are scaled"
-        scale *= own[1]
+    if not inside.issuperset(chain.nodes):
+        return "a part of the chain is outside the group"
+    factors = (*chain.first.inputs, chain.second.inputs[1])
+    traced = [_traced(v, inside, scores[:-2], i == 1) for i, v in enumerate(factors) if v is not None]
+    told = [t for t in traced if isinstance(t, str)]
+    if told:
+        return told[0]
+    (q, q_scale), (k, k_scale), (v, v_scale) = (t for t in traced if not isinstance(t, str))
+    if v_scale != 1.0:
+        return "values are scaled"
     (output,) = group.outputs
     origin = spread(graph.static_shape(output))
     root = output.producer()
@@ -275,7 +271,7 @@ def read(group: Group) -> Core | str:
         if isinstance(added, str):
             return added
         mask = added
-    return Core(*found, y, mask, scale)
+    return Core(q, k, v, y, mask, chain.scale * q_scale * k_scale)
 
 
 def _traced(

@@ -150,7 +150,7 @@ def test_what_something_else_reads_stays_outside() -> None:
     a = split_heads(1, 2, 6, 9, 8, 8)
     body = (
         HEADS
-        + "s = MatMul(a, b) p = Softmax(s) z = MatMul(p, d) e = Add(a, a) w = MatMul(e, b) y = Sum(w, s)"
+        + "s = MatMul(a, b) p = Softmax(s) z = MatMul(p, d) e = Add(a, a) w = MatMul(e, b) x = Sum(w, s) y = MatMul(x, d)"
     )
     model = (
         HEADS

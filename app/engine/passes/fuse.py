@@ -118,8 +118,9 @@ def _attentions(softmax: ir.Node, work: _Work) -> Iterator[Group]:
         # What something else reads stays outside, and with it what it reads itself.
         while escaping := {n for n in members - {root} if any(work.escapes(v, members) for v in n.outputs)}:
             members -= escaping
-        whole = softmax in members and all(work.same_part(root, n) and n not in work.fusion for n in members)
-        if whole and members.issubset(work.index):
+        if softmax not in members or not members.issubset(work.index):
+            continue
+        if all(work.same_part(root, n) and n not in work.fusion for n in members):
             yield work.group(tuple(sorted(members, key=work.index.__getitem__)), softmax, ATTENTION)
 
 

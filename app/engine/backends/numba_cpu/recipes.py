@@ -102,7 +102,8 @@ def _combine(work: "_Work") -> None:
 
 def _gelu_argument(work: "_Work", k: int) -> int | None:
     """The number of x where instruction k is x / 2 * (1 + Erf(x / sqrt(2))), factors in any order."""
-    factors, pending = [], [k]
+    factors: list[int] = []
+    pending = [k]
     while pending and len(factors) < 4:
         number = pending.pop()
         if number >= 0 and work.instructions[number][0] == "Mul":

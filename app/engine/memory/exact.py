@@ -2,7 +2,7 @@
 
 One run of a depth-first search either meets a good choice early or is lost in a hopeless part of the
 tree, so that runs are short, and take turns with rules of choice and disturbed orders of buffers. Their
-limits grow, so that some run in the end searches the whole tree. Seeds and budgets are numbers of nodes,
+limits grow, so that some run in the end searches the whole tree. Budgets are numbers of failed branches,
 never times: the same problem gives the same plan everywhere.
 
 Source of restarts: Gomes, Selman and Kautz, 1998 (heavy tails); the order "width, area, total" is
@@ -21,8 +21,8 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 Verdict: TypeAlias = Literal["feasible", "infeasible", "undecided"]
 
-FIRST_LIMIT = 400  # nodes of the first run
-GROWTH = 1.04  # of the limit, a run
+FIRST_LIMIT = 100  # failures of the first run
+GROWTH = 1.01  # of the limit, a run
 NOISE = 0.22  # half width of the disturbance of orders, in logarithms
 # The state is quadratic in buffers that live together: beyond this number of pairs (twice) the search
 # would hardly end anyway.
@@ -147,7 +147,7 @@ class Search:
         return state[:split].reshape(-1, self._columns), state[split:].reshape(-1, self._sections)
 
     def below(self, capacity: int, budget: int) -> Outcome:
-        """Whether all buffers fit into `capacity` bytes, by at most `budget` nodes."""
+        """Whether all buffers fit into `capacity` bytes, by at most `budget` failed branches."""
         core, given = self._core, self._given
         n = len(given.rows)
         room = capacity // given.unit
@@ -156,7 +156,7 @@ class Search:
         if int(given.size.max()) > room:
             return Outcome("infeasible", None, 0)
         self._weight[:] = 1.0
-        spent = 0
+        nodes = spent = 0
         for run in range(1 << 30):
             limit = min(int(FIRST_LIMIT * GROWTH**run), budget - spent)
             np.copyto(self._state, self._fresh)
@@ -178,15 +178,16 @@ class Search:
                 (core.BY_LOAD, core.BY_FLOOR, core.BY_CANDIDATES)[run % 3],
                 limit,
             )
-            spent += int(count[core.NODES])
+            nodes += int(count[core.NODES])
+            spent += int(count[core.FAILURES])
             if found == core.FEASIBLE:
                 offsets = np.zeros(int(given.rows.max()) + 1, np.int64)
                 offsets[given.rows] = buffers[core.OFFSET, :n] * given.unit
-                return Outcome("feasible", offsets, spent)
+                return Outcome("feasible", offsets, nodes)
             if found == core.INFEASIBLE:
-                return Outcome("infeasible", None, spent)
-            if spent >= budget or count[core.NODES] < limit:
-                return Outcome("undecided", None, spent)
+                return Outcome("infeasible", None, nodes)
+            if spent >= budget or count[core.FAILURES] < limit:
+                return Outcome("undecided", None, nodes)
         raise AssertionError("a budget is finite")
 
     def _ranks(self, run: int) -> Array:

@@ -36,12 +36,12 @@ FIRST, END, SIZE, ALIGN, RANK, NEAR, FLOOR, LOWER, UPPER, LIFTED, PLACED, CHECK,
 BUFFER_ROWS = 14
 # Rows of `sec`, one column a section: where its members start, sizes of the unplaced ones, how many of
 # them go on into the next section; the two least lower bounds and the two least ends with their owners;
-# how many could be the lowest; whether it waits to be read again.
-MEMBERS, LOAD, CROSSING, LOW, LOW2, LOW_AT, TOP, TOP2, TOP_AT, LOWEST, DIRTY = range(11)
-SECTION_ROWS = 11
+# how many could be the lowest; the highest end that bounds allow; whether it waits to be read again.
+MEMBERS, LOAD, CROSSING, LOW, LOW2, LOW_AT, TOP, TOP2, TOP_AT, LOWEST, CEILING, DIRTY = range(12)
+SECTION_ROWS = 12
 # Entries of `count`.
-SECTIONS, CHECKS, PAIRS, TRAIL, FAILED, NODES = range(6)
-COUNTS = 6
+SECTIONS, CHECKS, PAIRS, TRAIL, FAILED, NODES, FAILURES = range(7)
+COUNTS = 7
 # How the section to branch in is chosen: the lowest free place of all, the most bytes still to place,
 # or the fewest candidates for its lowest place (by weight of its failures).
 BY_FLOOR, BY_LOAD, BY_CANDIDATES = range(3)
@@ -63,13 +63,15 @@ def _put(m, trail, count, at, value):  # type: ignore[no-untyped-def]
 
 
 @_compiled
-def _mark(buf, sec, queues, count, q):  # type: ignore[no-untyped-def]
-    """All sections of a buffer are to be read again."""
-    for x in range(buf[FIRST, q], buf[END, q]):
-        if not sec[DIRTY, x]:
-            sec[DIRTY, x] = 1
-            queues[0, count[SECTIONS]] = x
-            count[SECTIONS] += 1
+def _read_again(sec, queues, count, x):  # type: ignore[no-untyped-def]
+    if not sec[DIRTY, x]:
+        sec[DIRTY, x] = 1
+        queues[0, count[SECTIONS]] = x
+        count[SECTIONS] += 1
+
+
+@_compiled
+def _pair_again(buf, queues, count, q):  # type: ignore[no-untyped-def]
     if not buf[PAIR, q]:
         buf[PAIR, q] = 1
         queues[2, count[PAIRS]] = q
@@ -94,8 +96,14 @@ def _raise_lower(m, buf, sec, queues, trail, count, q, value):  # type: ignore[n
     if value > buf[UPPER, q]:
         count[FAILED] = buf[FIRST, q]
         return False
+    old = buf[LOWER, q]
+    top = old + buf[SIZE, q]
     _put(m, trail, count, LOWER * buf.shape[1] + q, value)
-    _mark(buf, sec, queues, count, q)
+    _pair_again(buf, queues, count, q)
+    # Only where the old bound was among the least, or made a candidate for the lowest, anything changes.
+    for x in range(buf[FIRST, q], buf[END, q]):
+        if old <= sec[LOW2, x] or top <= sec[TOP2, x] or old + sec[LOAD, x] <= sec[CEILING, x]:
+            _read_again(sec, queues, count, x)
     return True
 
 
@@ -106,8 +114,12 @@ def _cut_upper(m, buf, sec, queues, trail, count, q, value):  # type: ignore[no-
     if value < buf[LOWER, q]:
         count[FAILED] = buf[FIRST, q]
         return False
+    top = buf[UPPER, q] + buf[SIZE, q]
     _put(m, trail, count, UPPER * buf.shape[1] + q, value)
-    _mark(buf, sec, queues, count, q)
+    _pair_again(buf, queues, count, q)
+    for x in range(buf[FIRST, q], buf[END, q]):
+        if top >= sec[LOW, x] + sec[LOAD, x]:
+            _read_again(sec, queues, count, x)
     return True
 
 
@@ -126,9 +138,9 @@ def _place(m, buf, sec, near, queues, trail, count, q):  # type: ignore[no-untyp
     first, last = buf[FIRST, q], buf[END, q] - 1
     for x in range(first, last + 1):
         _put(m, trail, count, base + LOAD * sections + x, sec[LOAD, x] - buf[SIZE, q])
+        _read_again(sec, queues, count, x)
     for x in range(first, last):
         _put(m, trail, count, base + CROSSING * sections + x, sec[CROSSING, x] - 1)
-    _mark(buf, sec, queues, count, q)
     for k in range(buf[NEAR, q], buf[NEAR, q + 1]):
         r = near[k]
         if buf[PLACED, r]:
@@ -172,6 +184,7 @@ def _read_section(m, buf, sec, members, queues, trail, count, x):  # type: ignor
         count[FAILED] = x
         return False
     base = BUFFER_ROWS * n + x
+    _put(m, trail, count, base + CEILING * sections, ceiling)
     if (
         low != sec[LOW, x]
         or low2 != sec[LOW2, x]
@@ -345,7 +358,7 @@ def _choose(buf, sec, members, weight, begin, end, rule):  # type: ignore[no-unt
 
 @_compiled
 def search(m, n, near, members, weight, queues, trail, frames, parts, count, rule, limit):  # type: ignore[no-untyped-def]
-    """Place all buffers: FEASIBLE (offsets in row OFFSET), INFEASIBLE, or UNDECIDED after `limit` nodes.
+    """Place all buffers: FEASIBLE (offsets in row OFFSET), INFEASIBLE, or UNDECIDED after `limit` failures.
 
     m: int64[BUFFER_ROWS * n + SECTION_ROWS * sections], the state, as `exact.State` lays it out
         (each with one column more than buffers and sections, the ends of `near` and `members`).
@@ -358,8 +371,10 @@ def search(m, n, near, members, weight, queues, trail, frames, parts, count, rul
     buf = m[: BUFFER_ROWS * n].reshape((BUFFER_ROWS, n))
     sec = m[BUFFER_ROWS * n :].reshape((SECTION_ROWS, sections))
     for q in range(n - 1):
-        _mark(buf, sec, queues, count, q)
+        _pair_again(buf, queues, count, q)
         _check(buf, queues, count, q)
+    for x in range(sections - 1):
+        _read_again(sec, queues, count, x)
     begin, end = np.int64(0), np.int64(sections - 1)
     back = pending = np.int64(-1)  # the frame to go back to, the next part
     depth = used = np.int64(0)
@@ -394,8 +409,6 @@ def search(m, n, near, members, weight, queues, trail, frames, parts, count, rul
                 pending = parts[pending, 3]
                 continue
             begin, end = first_begin, first_end
-            if count[NODES] == limit:
-                return UNDECIDED
             count[NODES] += 1
             q = _choose(buf, sec, members, weight, begin, end, rule)
             frames[depth, 0], frames[depth, 1], frames[depth, 2], frames[depth, 3] = count[TRAIL], q, begin, end
@@ -416,6 +429,9 @@ def search(m, n, near, members, weight, queues, trail, frames, parts, count, rul
             weight[count[FAILED]] += 1.0
             if back < 0:
                 return INFEASIBLE
+            if count[FAILURES] == limit:
+                return UNDECIDED
+            count[FAILURES] += 1
             depth = back
             if count[TRAIL] > len(trail):
                 return UNDECIDED

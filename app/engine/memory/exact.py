@@ -9,6 +9,7 @@ Source of restarts: Gomes, Selman and Kautz, 1998 (heavy tails); the order "widt
 MiniMalloc's (ASPLOS 2023).
 """
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -48,6 +49,7 @@ class Instance:
     """
 
     unit: int
+    buffers: int  # with those that take no room
     rows: Array  # of the columns: buffers that take room
     first: Array
     end: Array
@@ -58,6 +60,7 @@ class Instance:
     members: Array
     members_at: Array
     load: Array
+    crossing: Array
     duration: Array
 
 
@@ -72,15 +75,16 @@ def instance(columns: Columns) -> Instance | None:
         return None
     overlap = (lower[:, None] < upper) & (lower < upper[:, None])
     np.fill_diagonal(overlap, False)  # noqa: FBT003
-    near = np.nonzero(overlap)[1]
+    near = np.nonzero(overlap)[1].astype(np.uint32)
     count = int(end.max(initial=0))
     steps = np.arange(count)[:, None]
     inside = (first <= steps) & (steps < end)
-    members = np.nonzero(inside)[1]
+    members = np.nonzero(inside)[1].astype(np.uint32)
     unit = int(np.gcd.reduce(np.concatenate((columns.extent[rows], columns.alignment[rows])))) or 1
     size = columns.extent[rows] // unit
     return Instance(
         unit=unit,
+        buffers=len(columns.extent),
         rows=rows,
         first=first,
         end=end,
@@ -91,6 +95,7 @@ def instance(columns: Columns) -> Instance | None:
         members=members,
         members_at=np.concatenate(([0], np.cumsum(inside.sum(axis=1)))),
         load=inside @ size,
+        crossing=(inside & (steps + 1 < end)).sum(axis=1),
         duration=upper - lower,
     )
 
@@ -115,36 +120,26 @@ class Search:
         self._core = core
         self._given = given
         n, count = len(given.rows), len(given.load)
-        self._columns, self._sections = n + 1, count + 1
-        state = np.zeros(core.BUFFER_ROWS * (n + 1) + core.SECTION_ROWS * (count + 1), np.int64)
-        buffers, parts = self._views(state)
-        for row, values in (
+        most = max(n, count)
+        table = np.zeros((most + 1, core.STRIDE), np.int64)
+        for column, values in (
             (core.FIRST, given.first),
             (core.END, given.end),
             (core.SIZE, given.size),
             (core.ALIGN, given.alignment),
+            (core.NEAR, given.near_at),
+            (core.MEMBERS, given.members_at),
+            (core.LOAD, given.load),
+            (core.CROSSING, given.crossing),
         ):
-            buffers[row, :n] = values
-        buffers[core.NEAR] = given.near_at
-        parts[core.MEMBERS] = given.members_at
-        parts[core.LOAD, :count] = given.load
-        inner = given.end - given.first > 1
-        change = np.zeros(count + 1, np.int64)
-        np.add.at(change, given.first[inner], 1)
-        np.add.at(change, given.end[inner] - 1, -1)
-        parts[core.CROSSING] = np.cumsum(change)
-        self._fresh = state
-        self._state = np.empty_like(state)
-        self._weight = np.ones(count + 1)
-        self._queues = np.empty((3, max(n, count) + 1), np.int64)
+            table[: len(values), column] = values
+        self._table = table
+        self._weight = np.ones(count)
+        self._queues = np.empty((most, 3), np.int64)
         reach = 16 * (len(given.near) + len(given.members)) + (1 << 16)
         self._trail = np.empty((min(reach, MOST_TRAIL), 2), np.int64)
-        self._frames = np.empty((n + 1, 7), np.int64)
-        self._parts = np.empty((n + 1, 4), np.int64)
-
-    def _views(self, state: Array) -> tuple[Array, Array]:
-        split = self._core.BUFFER_ROWS * self._columns
-        return state[:split].reshape(-1, self._columns), state[split:].reshape(-1, self._sections)
+        self._frames = np.empty((n, 7), np.int64)
+        self._parts = np.empty((n, 4), np.int64)
 
     def below(self, capacity: int, budget: int) -> Outcome:
         """Whether all buffers fit into `capacity` bytes, by at most `budget` failed branches."""
@@ -152,21 +147,27 @@ class Search:
         n = len(given.rows)
         room = capacity // given.unit
         if n == 0:
-            return Outcome("feasible", np.zeros(0, np.int64), 0)
+            return Outcome("feasible", np.zeros(given.buffers, np.int64), 0)
         if int(given.size.max()) > room:
             return Outcome("infeasible", None, 0)
         self._weight[:] = 1.0
+        sections = len(given.load)
+        settled, count = self._table.copy(), np.zeros(core.COUNTS, np.int64)
+        settled[:n, core.UPPER] = room - given.size
+        count[core.ENTRIES] = len(self._trail)
+        if not core.settle(
+            settled, given.near, given.members, self._queues, self._trail, count, n, sections
+        ):
+            return Outcome("infeasible", None, 0)
         nodes = spent = 0
-        for run in range(1 << 30):
+        for run in itertools.count():
             limit = min(int(FIRST_LIMIT * GROWTH**run), budget - spent)
-            np.copyto(self._state, self._fresh)
-            buffers, _ = self._views(self._state)
-            buffers[core.UPPER, :n] = room - given.size
-            buffers[core.RANK, :n] = self._ranks(run)
-            count = np.zeros(core.COUNTS, np.int64)
+            state = settled.copy()
+            state[:n, core.RANK] = self._ranks(run)
+            count[:] = 0
+            count[core.ENTRIES] = len(self._trail)
             found = core.search(
-                self._state,
-                self._columns,
+                state,
                 given.near,
                 given.members,
                 self._weight,
@@ -175,20 +176,21 @@ class Search:
                 self._frames,
                 self._parts,
                 count,
+                sections,
                 (core.BY_LOAD, core.BY_FLOOR, core.BY_CANDIDATES)[run % 3],
                 limit,
             )
             nodes += int(count[core.NODES])
             spent += int(count[core.FAILURES])
             if found == core.FEASIBLE:
-                offsets = np.zeros(int(given.rows.max()) + 1, np.int64)
-                offsets[given.rows] = buffers[core.OFFSET, :n] * given.unit
+                offsets = np.zeros(given.buffers, np.int64)
+                offsets[given.rows] = state[:n, core.OFFSET] * given.unit
                 return Outcome("feasible", offsets, nodes)
             if found == core.INFEASIBLE:
                 return Outcome("infeasible", None, nodes)
-            if spent >= budget or count[core.FAILURES] < limit:
-                return Outcome("undecided", None, nodes)
-        raise AssertionError("a budget is finite")
+            if spent >= budget or count[core.FAILURES] < limit:  # or the trail is full
+                break
+        return Outcome("undecided", None, nodes)
 
     def _ranks(self, run: int) -> Array:
         """Positions of the buffers, widest first, then by area, then by the load they live under."""

@@ -29,148 +29,161 @@ weights of failures are Boussemart et al., 2004.
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import njit, types
+from numba.extending import intrinsic
 
-# Rows of `buf`, one column a buffer. Times are sections [FIRST, END), bytes are units of the problem.
-FIRST, END, SIZE, ALIGN, RANK, NEAR, FLOOR, LOWER, UPPER, LIFTED, PLACED, CHECK, PAIR, OFFSET = range(14)
-BUFFER_ROWS = 14
-# Rows of `sec`, one column a section: where its members start, sizes of the unplaced ones, how many of
-# them go on into the next section; the two least lower bounds and the two least ends with their owners;
-# how many could be the lowest; the highest end that bounds allow; whether it waits to be read again.
-MEMBERS, LOAD, CROSSING, LOW, LOW2, LOW_AT, TOP, TOP2, TOP_AT, LOWEST, CEILING, DIRTY = range(12)
-SECTION_ROWS = 12
-# Entries of `count`.
-SECTIONS, CHECKS, PAIRS, TRAIL, FAILED, NODES, FAILURES = range(7)
-COUNTS = 7
+# The state is one table, one row for the buffer and the section of that number. Columns of a buffer (times
+# are sections [FIRST, END), bytes are units of the problem; NEAR: where those that overlap it start):
+STRIDE = 32
+FLOOR, LOWER, UPPER, SIZE, PLACED, LIFTED, FIRST, END, ALIGN, RANK, NEAR, CHECK, PAIR, OFFSET = range(14)
+# Columns of a section: where its members start, sizes of the unplaced ones, how many of them go on into
+# the next section; the two least lower bounds and the two least ends, with the owners of the least; how
+# many could be the lowest; the highest end that bounds allow; whether it waits to be read again.
+MEMBERS, LOAD, CROSSING, LOW, LOW2, LOW_AT, TOP, TOP2, TOP_AT, LOWEST, CEILING, DIRTY = range(16, 28)
+# Entries of `count`: what waits in three queues, entries of the trail and room for them, where the last
+# failure was, nodes and failures so far.
+SECTIONS, CHECKS, PAIRS, TRAIL, ENTRIES, FAILED, NODES, FAILURES = range(8)
+COUNTS = 8
 # How the section to branch in is chosen: the lowest free place of all, the most bytes still to place,
 # or the fewest candidates for its lowest place (by weight of its failures).
 BY_FLOOR, BY_LOAD, BY_CANDIDATES = range(3)
 INFEASIBLE, FEASIBLE, UNDECIDED = 0, 1, -1
 
 _NOTHING = np.int64(1) << 60
+
+
+@intrinsic  # type: ignore[misc]  # numba has no types
+def _pointer(context, array):  # type: ignore[no-untyped-def]
+    """The address of an array's elements: indexing it counts no references and wraps no sign."""
+    pointer = types.CPointer(array.dtype)
+
+    def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return context.make_array(signature.args[0])(context, builder, arguments[0]).data
+
+    return pointer(array), emit
+
+
 _compiled: Any = njit(cache=True, error_model="numpy", boundscheck=False)
+_inlined: Any = njit(cache=True, error_model="numpy", boundscheck=False, forceinline=True)
 
 
-@_compiled
+@_inlined
 def _put(m, trail, count, at, value):  # type: ignore[no-untyped-def]
     if m[at] != value:
         top = count[TRAIL]
-        if top < len(trail):
-            trail[top, 0] = at
-            trail[top, 1] = m[at]
+        if top < count[ENTRIES]:
+            trail[2 * top + 0] = at
+            trail[2 * top + 1] = m[at]
         count[TRAIL] = top + 1  # beyond the end: the search stops undecided
         m[at] = value
 
 
-@_compiled
-def _read_again(sec, queues, count, x):  # type: ignore[no-untyped-def]
-    if not sec[DIRTY, x]:
-        sec[DIRTY, x] = 1
-        queues[0, count[SECTIONS]] = x
+@_inlined
+def _read_again(m, queues, count, x):  # type: ignore[no-untyped-def]
+    if not m[x * STRIDE + DIRTY]:
+        m[x * STRIDE + DIRTY] = 1
+        queues[3 * count[SECTIONS] + 0] = x
         count[SECTIONS] += 1
 
 
-@_compiled
-def _pair_again(buf, queues, count, q):  # type: ignore[no-untyped-def]
-    if not buf[PAIR, q]:
-        buf[PAIR, q] = 1
-        queues[2, count[PAIRS]] = q
+@_inlined
+def _pair_again(m, queues, count, q):  # type: ignore[no-untyped-def]
+    if not m[q * STRIDE + PAIR]:
+        m[q * STRIDE + PAIR] = 1
+        queues[3 * count[PAIRS] + 2] = q
         count[PAIRS] += 1
 
 
-@_compiled
-def _check(buf, queues, count, q):  # type: ignore[no-untyped-def]
-    if not buf[CHECK, q]:
-        buf[CHECK, q] = 1
-        queues[1, count[CHECKS]] = q
+@_inlined
+def _check(m, queues, count, q):  # type: ignore[no-untyped-def]
+    if not m[q * STRIDE + CHECK]:
+        m[q * STRIDE + CHECK] = 1
+        queues[3 * count[CHECKS] + 1] = q
         count[CHECKS] += 1
 
 
-@_compiled
-def _raise_lower(m, buf, sec, queues, trail, count, q, value):  # type: ignore[no-untyped-def]
-    if value <= buf[LOWER, q]:
+@_inlined
+def _raise_lower(m, queues, trail, count, q, value):  # type: ignore[no-untyped-def]
+    if value <= m[q * STRIDE + LOWER]:
         return True
-    align = buf[ALIGN, q]
+    align = m[q * STRIDE + ALIGN]
     if align > 1:
         value = -(-value // align) * align
-    if value > buf[UPPER, q]:
-        count[FAILED] = buf[FIRST, q]
+    if value > m[q * STRIDE + UPPER]:
+        count[FAILED] = m[q * STRIDE + FIRST]
         return False
-    old = buf[LOWER, q]
-    top = old + buf[SIZE, q]
-    _put(m, trail, count, LOWER * buf.shape[1] + q, value)
-    _pair_again(buf, queues, count, q)
+    old = m[q * STRIDE + LOWER]
+    top = old + m[q * STRIDE + SIZE]
+    _put(m, trail, count, q * STRIDE + LOWER, value)
+    _pair_again(m, queues, count, q)
     # Only where the old bound was among the least, or made a candidate for the lowest, anything changes.
-    for x in range(buf[FIRST, q], buf[END, q]):
-        if old <= sec[LOW2, x] or top <= sec[TOP2, x] or old + sec[LOAD, x] <= sec[CEILING, x]:
-            _read_again(sec, queues, count, x)
+    for x in range(m[q * STRIDE + FIRST], m[q * STRIDE + END]):
+        if old <= m[x * STRIDE + LOW2] or top <= m[x * STRIDE + TOP2] or old + m[x * STRIDE + LOAD] <= m[x * STRIDE + CEILING]:
+            _read_again(m, queues, count, x)
     return True
 
 
-@_compiled
-def _cut_upper(m, buf, sec, queues, trail, count, q, value):  # type: ignore[no-untyped-def]
-    if value >= buf[UPPER, q]:
+@_inlined
+def _cut_upper(m, queues, trail, count, q, value):  # type: ignore[no-untyped-def]
+    if value >= m[q * STRIDE + UPPER]:
         return True
-    if value < buf[LOWER, q]:
-        count[FAILED] = buf[FIRST, q]
+    if value < m[q * STRIDE + LOWER]:
+        count[FAILED] = m[q * STRIDE + FIRST]
         return False
-    top = buf[UPPER, q] + buf[SIZE, q]
-    _put(m, trail, count, UPPER * buf.shape[1] + q, value)
-    _pair_again(buf, queues, count, q)
-    for x in range(buf[FIRST, q], buf[END, q]):
-        if top >= sec[LOW, x] + sec[LOAD, x]:
-            _read_again(sec, queues, count, x)
+    top = m[q * STRIDE + UPPER] + m[q * STRIDE + SIZE]
+    _put(m, trail, count, q * STRIDE + UPPER, value)
+    _pair_again(m, queues, count, q)
+    for x in range(m[q * STRIDE + FIRST], m[q * STRIDE + END]):
+        if top >= m[x * STRIDE + LOW] + m[x * STRIDE + LOAD]:
+            _read_again(m, queues, count, x)
     return True
 
 
 @_compiled
-def _place(m, buf, sec, near, queues, trail, count, q):  # type: ignore[no-untyped-def]
+def _place(m, near, queues, trail, count, q):  # type: ignore[no-untyped-def]
     """Put a buffer on its floor; those that overlap it in time go above."""
-    n, sections = buf.shape[1], sec.shape[1]
-    base = BUFFER_ROWS * n
-    offset = buf[FLOOR, q]
-    if offset < buf[LOWER, q] or offset > buf[UPPER, q]:
-        count[FAILED] = buf[FIRST, q]
+    offset = m[q * STRIDE + FLOOR]
+    if offset < m[q * STRIDE + LOWER] or offset > m[q * STRIDE + UPPER]:
+        count[FAILED] = m[q * STRIDE + FIRST]
         return False
-    end = offset + buf[SIZE, q]
-    buf[OFFSET, q] = offset
-    _put(m, trail, count, PLACED * n + q, 1)
-    first, last = buf[FIRST, q], buf[END, q] - 1
+    end = offset + m[q * STRIDE + SIZE]
+    m[q * STRIDE + OFFSET] = offset
+    _put(m, trail, count, q * STRIDE + PLACED, 1)
+    first, last = m[q * STRIDE + FIRST], m[q * STRIDE + END] - 1
     for x in range(first, last + 1):
-        _put(m, trail, count, base + LOAD * sections + x, sec[LOAD, x] - buf[SIZE, q])
-        _read_again(sec, queues, count, x)
+        _put(m, trail, count, x * STRIDE + LOAD, m[x * STRIDE + LOAD] - m[q * STRIDE + SIZE])
+        _read_again(m, queues, count, x)
     for x in range(first, last):
-        _put(m, trail, count, base + CROSSING * sections + x, sec[CROSSING, x] - 1)
-    for k in range(buf[NEAR, q], buf[NEAR, q + 1]):
+        _put(m, trail, count, x * STRIDE + CROSSING, m[x * STRIDE + CROSSING] - 1)
+    for k in range(m[q * STRIDE + NEAR], m[(q + 1) * STRIDE + NEAR]):
         r = near[k]
-        if buf[PLACED, r]:
+        if m[r * STRIDE + PLACED]:
             continue
-        if buf[FLOOR, r] < end:
-            align = buf[ALIGN, r]
+        if m[r * STRIDE + FLOOR] < end:
+            align = m[r * STRIDE + ALIGN]
             floor = end if align == 1 else -(-end // align) * align
-            _put(m, trail, count, FLOOR * n + r, floor)
-        if buf[LIFTED, r]:
-            _put(m, trail, count, LIFTED * n + r, 0)
-        if not _raise_lower(m, buf, sec, queues, trail, count, r, end):
+            _put(m, trail, count, r * STRIDE + FLOOR, floor)
+        if m[r * STRIDE + LIFTED]:
+            _put(m, trail, count, r * STRIDE + LIFTED, 0)
+        if not _raise_lower(m, queues, trail, count, r, end):
             return False
-        _check(buf, queues, count, r)
+        _check(m, queues, count, r)
     return True
 
 
 @_compiled
-def _read_section(m, buf, sec, members, queues, trail, count, x):  # type: ignore[no-untyped-def]
-    n, sections = buf.shape[1], sec.shape[1]
-    load = sec[LOAD, x]
+def _read_section(m, members, queues, trail, count, x):  # type: ignore[no-untyped-def]
+    load = m[x * STRIDE + LOAD]
     low = low2 = top = top2 = _NOTHING
     low_at = top_at = np.int64(-1)
     ceiling = np.int64(0)
-    begin, end = sec[MEMBERS, x], sec[MEMBERS, x + 1]
+    begin, end = m[x * STRIDE + MEMBERS], m[(x + 1) * STRIDE + MEMBERS]
     for k in range(begin, end):
         q = members[k]
-        if buf[PLACED, q]:
+        if m[q * STRIDE + PLACED]:
             continue
-        lower = buf[LOWER, q]
-        upper = lower + buf[SIZE, q]
+        lower = m[q * STRIDE + LOWER]
+        upper = lower + m[q * STRIDE + SIZE]
         if lower < low:
             low2, low, low_at = low, lower, q
         elif lower < low2:
@@ -179,225 +192,205 @@ def _read_section(m, buf, sec, members, queues, trail, count, x):  # type: ignor
             top2, top, top_at = top, upper, q
         elif upper < top2:
             top2 = upper
-        ceiling = max(ceiling, buf[UPPER, q] + buf[SIZE, q])
+        ceiling = max(ceiling, m[q * STRIDE + UPPER] + m[q * STRIDE + SIZE])
     if low + load > ceiling:
         count[FAILED] = x
         return False
-    base = BUFFER_ROWS * n + x
-    _put(m, trail, count, base + CEILING * sections, ceiling)
+    _put(m, trail, count, x * STRIDE + CEILING, ceiling)
     if (
-        low != sec[LOW, x]
-        or low2 != sec[LOW2, x]
-        or low_at != sec[LOW_AT, x]
-        or top != sec[TOP, x]
-        or top2 != sec[TOP2, x]
-        or top_at != sec[TOP_AT, x]
+        low != m[x * STRIDE + LOW]
+        or low2 != m[x * STRIDE + LOW2]
+        or low_at != m[x * STRIDE + LOW_AT]
+        or top != m[x * STRIDE + TOP]
+        or top2 != m[x * STRIDE + TOP2]
+        or top_at != m[x * STRIDE + TOP_AT]
     ):
-        _put(m, trail, count, base + LOW * sections, low)
-        _put(m, trail, count, base + LOW2 * sections, low2)
-        _put(m, trail, count, base + LOW_AT * sections, low_at)
-        _put(m, trail, count, base + TOP * sections, top)
-        _put(m, trail, count, base + TOP2 * sections, top2)
-        _put(m, trail, count, base + TOP_AT * sections, top_at)
+        _put(m, trail, count, x * STRIDE + LOW, low)
+        _put(m, trail, count, x * STRIDE + LOW2, low2)
+        _put(m, trail, count, x * STRIDE + LOW_AT, low_at)
+        _put(m, trail, count, x * STRIDE + TOP, top)
+        _put(m, trail, count, x * STRIDE + TOP2, top2)
+        _put(m, trail, count, x * STRIDE + TOP_AT, top_at)
         for k in range(begin, end):
-            if not buf[PLACED, members[k]]:
-                _check(buf, queues, count, members[k])
+            if not m[members[k] * STRIDE + PLACED]:
+                _check(m, queues, count, members[k])
     lowest = highest = 0
     lowest_at = highest_at = np.int64(-1)
     for k in range(begin, end):
         q = members[k]
-        if buf[PLACED, q]:
+        if m[q * STRIDE + PLACED]:
             continue
-        if buf[LOWER, q] + load <= ceiling:
+        if m[q * STRIDE + LOWER] + load <= ceiling:
             lowest += 1
             lowest_at = q
-        if buf[UPPER, q] + buf[SIZE, q] >= low + load:
+        if m[q * STRIDE + UPPER] + m[q * STRIDE + SIZE] >= low + load:
             highest += 1
             highest_at = q
-    _put(m, trail, count, base + LOWEST * sections, lowest)
-    if lowest == 1 and not _cut_upper(m, buf, sec, queues, trail, count, lowest_at, ceiling - load):
+    _put(m, trail, count, x * STRIDE + LOWEST, lowest)
+    if lowest == 1 and not _cut_upper(m, queues, trail, count, lowest_at, ceiling - load):
         return False
     return highest != 1 or _raise_lower(
-        m, buf, sec, queues, trail, count, highest_at, low + load - buf[SIZE, highest_at]
+        m, queues, trail, count, highest_at, low + load - m[highest_at * STRIDE + SIZE]
     )
 
 
 @_compiled
-def _order_pairs(m, buf, sec, near, queues, trail, count, q):  # type: ignore[no-untyped-def]
+def _order_pairs(m, near, queues, trail, count, q):  # type: ignore[no-untyped-def]
     """Of `q` and each buffer that overlaps it in time one lies below; bounds may tell which."""
-    size = buf[SIZE, q]
-    for k in range(buf[NEAR, q], buf[NEAR, q + 1]):
+    size = m[q * STRIDE + SIZE]
+    for k in range(m[q * STRIDE + NEAR], m[(q + 1) * STRIDE + NEAR]):
         r = near[k]
-        if buf[PLACED, r]:
+        if m[r * STRIDE + PLACED]:
             continue
-        other = buf[SIZE, r]
-        r_below = buf[LOWER, r] + other <= buf[UPPER, q]
-        q_below = buf[LOWER, q] + size <= buf[UPPER, r]
+        other = m[r * STRIDE + SIZE]
+        r_below = m[r * STRIDE + LOWER] + other <= m[q * STRIDE + UPPER]
+        q_below = m[q * STRIDE + LOWER] + size <= m[r * STRIDE + UPPER]
         if (
             size == other
-            and buf[FIRST, q] == buf[FIRST, r]
-            and buf[END, q] == buf[END, r]
-            and buf[ALIGN, q] == buf[ALIGN, r]
+            and m[q * STRIDE + FIRST] == m[r * STRIDE + FIRST]
+            and m[q * STRIDE + END] == m[r * STRIDE + END]
+            and m[q * STRIDE + ALIGN] == m[r * STRIDE + ALIGN]
         ):
             r_below = r_below and r < q
             q_below = q_below and q < r
         if r_below == q_below:
             if r_below:
                 continue
-            count[FAILED] = max(buf[FIRST, q], buf[FIRST, r])
+            count[FAILED] = max(m[q * STRIDE + FIRST], m[r * STRIDE + FIRST])
             return False
         under, over, height = (q, r, size) if q_below else (r, q, other)
-        if not _raise_lower(m, buf, sec, queues, trail, count, over, buf[LOWER, under] + height):
+        if not _raise_lower(m, queues, trail, count, over, m[under * STRIDE + LOWER] + height):
             return False
-        if not _cut_upper(m, buf, sec, queues, trail, count, under, buf[UPPER, over] - height):
+        if not _cut_upper(m, queues, trail, count, under, m[over * STRIDE + UPPER] - height):
             return False
     return True
 
 
 @_compiled
-def _check_buffer(m, buf, sec, near, queues, trail, count, q):  # type: ignore[no-untyped-def]
+def _check_buffer(m, near, queues, trail, count, q):  # type: ignore[no-untyped-def]
     """Place a buffer that blocks none; raise a lifted one to the least end of those it may lie on."""
-    end = buf[FLOOR, q] + buf[SIZE, q]
-    lifted = buf[LIFTED, q] or buf[LOWER, q] > buf[FLOOR, q]
+    end = m[q * STRIDE + FLOOR] + m[q * STRIDE + SIZE]
+    lifted = m[q * STRIDE + LIFTED] or m[q * STRIDE + LOWER] > m[q * STRIDE + FLOOR]
     free = True
-    for x in range(buf[FIRST, q], buf[END, q]):
-        if (sec[LOW2, x] if sec[LOW_AT, x] == q else sec[LOW, x]) < end:
+    for x in range(m[q * STRIDE + FIRST], m[q * STRIDE + END]):
+        if (m[x * STRIDE + LOW2] if m[x * STRIDE + LOW_AT] == q else m[x * STRIDE + LOW]) < end:
             free = False
             break
     if free:
         if lifted:
-            count[FAILED] = buf[FIRST, q]
+            count[FAILED] = m[q * STRIDE + FIRST]
             return False
-        return _place(m, buf, sec, near, queues, trail, count, q)
+        return _place(m, near, queues, trail, count, q)
     if not lifted:
         return True
     least = _NOTHING
-    for x in range(buf[FIRST, q], buf[END, q]):
-        least = min(least, sec[TOP2, x] if sec[TOP_AT, x] == q else sec[TOP, x])
-        if least <= buf[LOWER, q]:
+    for x in range(m[q * STRIDE + FIRST], m[q * STRIDE + END]):
+        least = min(least, m[x * STRIDE + TOP2] if m[x * STRIDE + TOP_AT] == q else m[x * STRIDE + TOP])
+        if least <= m[q * STRIDE + LOWER]:
             return True
-    return _raise_lower(m, buf, sec, queues, trail, count, q, least)
+    return _raise_lower(m, queues, trail, count, q, least)
 
 
 @_compiled
-def _propagate(m, buf, sec, near, members, queues, trail, count):  # type: ignore[no-untyped-def]
+def _propagate(m, near, members, queues, trail, count):  # type: ignore[no-untyped-def]
     while True:
         if count[SECTIONS]:
             count[SECTIONS] -= 1
-            x = queues[0, count[SECTIONS]]
-            sec[DIRTY, x] = 0
-            if sec[LOAD, x] and not _read_section(m, buf, sec, members, queues, trail, count, x):
+            x = queues[3 * count[SECTIONS] + 0]
+            m[x * STRIDE + DIRTY] = 0
+            if m[x * STRIDE + LOAD] and not _read_section(m, members, queues, trail, count, x):
                 return False
         elif count[PAIRS]:
             count[PAIRS] -= 1
-            q = queues[2, count[PAIRS]]
-            buf[PAIR, q] = 0
-            if not buf[PLACED, q] and not _order_pairs(m, buf, sec, near, queues, trail, count, q):
+            q = queues[3 * count[PAIRS] + 2]
+            m[q * STRIDE + PAIR] = 0
+            if not m[q * STRIDE + PLACED] and not _order_pairs(m, near, queues, trail, count, q):
                 return False
         elif count[CHECKS]:
             count[CHECKS] -= 1
-            q = queues[1, count[CHECKS]]
-            buf[CHECK, q] = 0
-            if not buf[PLACED, q] and not _check_buffer(m, buf, sec, near, queues, trail, count, q):
+            q = queues[3 * count[CHECKS] + 1]
+            m[q * STRIDE + CHECK] = 0
+            if not m[q * STRIDE + PLACED] and not _check_buffer(m, near, queues, trail, count, q):
                 return False
         else:
             return True
 
 
 @_compiled
-def _choose(buf, sec, members, weight, begin, end, rule):  # type: ignore[no-untyped-def]
+def _choose(m, members, weight, begin, end, rule):  # type: ignore[no-untyped-def]
     """A buffer in the sections [begin, end) to branch on: unplaced, and not lifted."""
     best = -1
     best_score = 0.0
     for x in range(begin, end):
-        if sec[LOAD, x] == 0:
+        if m[x * STRIDE + LOAD] == 0:
             continue
         if rule == BY_FLOOR:
-            score = -float(sec[LOW, x])
+            score = -float(m[x * STRIDE + LOW])
         elif rule == BY_LOAD:
-            score = float(sec[LOAD, x])
+            score = float(m[x * STRIDE + LOAD])
         else:
-            score = -(sec[LOWEST, x] - sec[LOAD, x] / (1.0 + sec[LOW, x] + sec[LOAD, x])) / weight[x]
+            score = -(m[x * STRIDE + LOWEST] - m[x * STRIDE + LOAD] / (1.0 + m[x * STRIDE + LOW] + m[x * STRIDE + LOAD])) / weight[x]
         if best < 0 or score > best_score:
             best, best_score = x, score
     q = np.int64(-1)
     if rule == BY_FLOOR:
-        low = sec[LOW, best]
+        low = m[best * STRIDE + LOW]
         for x in range(begin, end):
-            if sec[LOAD, x] and sec[LOW, x] == low:
-                for k in range(sec[MEMBERS, x], sec[MEMBERS, x + 1]):
+            if m[x * STRIDE + LOAD] and m[x * STRIDE + LOW] == low:
+                for k in range(m[x * STRIDE + MEMBERS], m[(x + 1) * STRIDE + MEMBERS]):
                     p = members[k]
-                    ready = not buf[PLACED, p] and not buf[LIFTED, p] and buf[FLOOR, p] >= buf[LOWER, p]
-                    if ready and buf[LOWER, p] == low and (q < 0 or buf[RANK, p] < buf[RANK, q]):
+                    ready = not m[p * STRIDE + PLACED] and not m[p * STRIDE + LIFTED] and m[p * STRIDE + FLOOR] >= m[p * STRIDE + LOWER]
+                    if ready and m[p * STRIDE + LOWER] == low and (q < 0 or m[p * STRIDE + RANK] < m[q * STRIDE + RANK]):
                         q = p
         if q >= 0:
             return q
-    for k in range(sec[MEMBERS, best], sec[MEMBERS, best + 1]):
+    for k in range(m[best * STRIDE + MEMBERS], m[(best + 1) * STRIDE + MEMBERS]):
         p = members[k]
-        if buf[PLACED, p]:
+        if m[p * STRIDE + PLACED]:
             continue
         if (
             q < 0
-            or buf[LOWER, p] < buf[LOWER, q]
-            or (buf[LOWER, p] == buf[LOWER, q] and buf[RANK, p] < buf[RANK, q])
+            or m[p * STRIDE + LOWER] < m[q * STRIDE + LOWER]
+            or (m[p * STRIDE + LOWER] == m[q * STRIDE + LOWER] and m[p * STRIDE + RANK] < m[q * STRIDE + RANK])
         ):
             q = p
     # A lifted buffer lies on another: go down to one that may lie on its floor.
-    while buf[LIFTED, q] or buf[LOWER, q] > buf[FLOOR, q]:
+    while m[q * STRIDE + LIFTED] or m[q * STRIDE + LOWER] > m[q * STRIDE + FLOOR]:
         below = np.int64(-1)
-        for x in range(buf[FIRST, q], buf[END, q]):
-            for k in range(sec[MEMBERS, x], sec[MEMBERS, x + 1]):
+        for x in range(m[q * STRIDE + FIRST], m[q * STRIDE + END]):
+            for k in range(m[x * STRIDE + MEMBERS], m[(x + 1) * STRIDE + MEMBERS]):
                 p = members[k]
-                if p == q or buf[PLACED, p]:
+                if p == q or m[p * STRIDE + PLACED]:
                     continue
-                if below < 0 or buf[LOWER, p] + buf[SIZE, p] < buf[LOWER, below] + buf[SIZE, below]:
+                if below < 0 or m[p * STRIDE + LOWER] + m[p * STRIDE + SIZE] < m[below * STRIDE + LOWER] + m[below * STRIDE + SIZE]:
                     below = p
         q = below
     return q
 
 
 @_compiled
-def search(m, n, near, members, weight, queues, trail, frames, parts, count, rule, limit):  # type: ignore[no-untyped-def]
-    """Place all buffers: FEASIBLE (offsets in row OFFSET), INFEASIBLE, or UNDECIDED after `limit` failures.
-
-    m: int64[BUFFER_ROWS * n + SECTION_ROWS * sections], the state, as `exact.State` lays it out
-        (each with one column more than buffers and sections, the ends of `near` and `members`).
-    near, members: int64, buffers that overlap each buffer in time, and those of each section.
-    weight: float64[sections], failures of each section, kept between calls.
-    queues: int64[3, most of n and sections]; trail: int64[entries, 2];
-    frames: int64[n, 7]; parts: int64[any, 4]; count: int64[COUNTS], zeroed.
-    """
-    sections = (len(m) - BUFFER_ROWS * n) // SECTION_ROWS
-    buf = m[: BUFFER_ROWS * n].reshape((BUFFER_ROWS, n))
-    sec = m[BUFFER_ROWS * n :].reshape((SECTION_ROWS, sections))
-    for q in range(n - 1):
-        _pair_again(buf, queues, count, q)
-        _check(buf, queues, count, q)
-    for x in range(sections - 1):
-        _read_again(sec, queues, count, x)
-    begin, end = np.int64(0), np.int64(sections - 1)
+def _descend(m, near, members, weight, queues, trail, frames, parts, count, sections, rule, limit):  # type: ignore[no-untyped-def]
+    begin, end = np.int64(0), np.int64(sections)
     back = pending = np.int64(-1)  # the frame to go back to, the next part
     depth = used = np.int64(0)
     while True:
-        ok = _propagate(m, buf, sec, near, members, queues, trail, count)
-        if count[TRAIL] > len(trail):
+        ok = _propagate(m, near, members, queues, trail, count)
+        if count[TRAIL] > count[ENTRIES]:
             return UNDECIDED
         if ok:
             found, start = 0, np.int64(-1)
             first_begin = first_end = np.int64(0)
             for x in range(begin, end):
-                if sec[LOAD, x] == 0:
+                if m[x * STRIDE + LOAD] == 0:
                     continue
                 if start < 0:
                     start = x
-                if x + 1 < end and sec[CROSSING, x]:
+                if x + 1 < end and m[x * STRIDE + CROSSING]:
                     continue
                 if found == 0:
                     first_begin, first_end = start, x + 1
                 else:
-                    if used == len(parts):
-                        return UNDECIDED
-                    parts[used, 0], parts[used, 1], parts[used, 2], parts[used, 3] = start, x + 1, back, pending
+                    parts[4 * used + 0], parts[4 * used + 1], parts[4 * used + 2], parts[4 * used + 3] = start, x + 1, back, pending
                     pending = used
                     used += 1
                 found += 1
@@ -405,27 +398,27 @@ def search(m, n, near, members, weight, queues, trail, frames, parts, count, rul
             if found == 0:
                 if pending < 0:
                     return FEASIBLE
-                begin, end, back = parts[pending, 0], parts[pending, 1], parts[pending, 2]
-                pending = parts[pending, 3]
+                begin, end, back = parts[4 * pending + 0], parts[4 * pending + 1], parts[4 * pending + 2]
+                pending = parts[4 * pending + 3]
                 continue
             begin, end = first_begin, first_end
             count[NODES] += 1
-            q = _choose(buf, sec, members, weight, begin, end, rule)
-            frames[depth, 0], frames[depth, 1], frames[depth, 2], frames[depth, 3] = count[TRAIL], q, begin, end
-            frames[depth, 4], frames[depth, 5], frames[depth, 6] = back, pending, used
+            q = _choose(m, members, weight, begin, end, rule)
+            frames[7 * depth + 0], frames[7 * depth + 1], frames[7 * depth + 2], frames[7 * depth + 3] = count[TRAIL], q, begin, end
+            frames[7 * depth + 4], frames[7 * depth + 5], frames[7 * depth + 6] = back, pending, used
             back = depth
             depth += 1
-            ok = _place(m, buf, sec, near, queues, trail, count, q)
+            ok = _place(m, near, queues, trail, count, q)
         if not ok:
             while count[SECTIONS]:
                 count[SECTIONS] -= 1
-                sec[DIRTY, queues[0, count[SECTIONS]]] = 0
+                m[queues[3 * count[SECTIONS] + 0] * STRIDE + DIRTY] = 0
             while count[CHECKS]:
                 count[CHECKS] -= 1
-                buf[CHECK, queues[1, count[CHECKS]]] = 0
+                m[queues[3 * count[CHECKS] + 1] * STRIDE + CHECK] = 0
             while count[PAIRS]:
                 count[PAIRS] -= 1
-                buf[PAIR, queues[2, count[PAIRS]]] = 0
+                m[queues[3 * count[PAIRS] + 2] * STRIDE + PAIR] = 0
             weight[count[FAILED]] += 1.0
             if back < 0:
                 return INFEASIBLE
@@ -433,12 +426,52 @@ def search(m, n, near, members, weight, queues, trail, frames, parts, count, rul
                 return UNDECIDED
             count[FAILURES] += 1
             depth = back
-            if count[TRAIL] > len(trail):
+            if count[TRAIL] > count[ENTRIES]:
                 return UNDECIDED
-            while count[TRAIL] > frames[depth, 0]:
+            while count[TRAIL] > frames[7 * depth + 0]:
                 count[TRAIL] -= 1
-                m[trail[count[TRAIL], 0]] = trail[count[TRAIL], 1]
-            q, begin, end = frames[depth, 1], frames[depth, 2], frames[depth, 3]
-            back, pending, used = frames[depth, 4], frames[depth, 5], frames[depth, 6]
-            _put(m, trail, count, LIFTED * n + q, 1)
-            _check(buf, queues, count, q)
+                m[trail[2 * count[TRAIL] + 0]] = trail[2 * count[TRAIL] + 1]
+            q, begin, end = frames[7 * depth + 1], frames[7 * depth + 2], frames[7 * depth + 3]
+            back, pending, used = frames[7 * depth + 4], frames[7 * depth + 5], frames[7 * depth + 6]
+            _put(m, trail, count, q * STRIDE + LIFTED, 1)
+            _check(m, queues, count, q)
+
+
+@_compiled
+def settle(m, near, members, queues, trail, count, n, sections):  # type: ignore[no-untyped-def]
+    """All that follows before anything is placed; False if nothing fits. Arguments as in `search`."""
+    state, waiting, counts = _pointer(m), _pointer(queues), _pointer(count)
+    for q in range(n):
+        _pair_again(state, waiting, counts, q)
+        _check(state, waiting, counts, q)
+    for x in range(sections):
+        _read_again(state, waiting, counts, x)
+    return _propagate(
+        state, _pointer(near), _pointer(members), waiting, _pointer(trail), counts
+    )
+
+
+@_compiled
+def search(m, near, members, weight, queues, trail, frames, parts, count, sections, rule, limit):  # type: ignore[no-untyped-def]
+    """Place all buffers: FEASIBLE (column OFFSET), INFEASIBLE, or UNDECIDED after `limit` failures.
+
+    m: int64[1 + most of n and sections, STRIDE], the state, settled; near, members: uint32, the buffers
+        that overlap each buffer in time, and those of each section;
+    weight: float64[sections], failures of each section, kept between calls;
+    queues: int64[most of n and sections, 3]; trail: int64[count[ENTRIES], 2]; frames: int64[n, 7];
+    parts: int64[n, 4]; count: int64[COUNTS].
+    """
+    return _descend(
+        _pointer(m),
+        _pointer(near),
+        _pointer(members),
+        _pointer(weight),
+        _pointer(queues),
+        _pointer(trail),
+        _pointer(frames),
+        _pointer(parts),
+        _pointer(count),
+        sections,
+        rule,
+        limit,
+    )

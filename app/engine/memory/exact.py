@@ -38,6 +38,7 @@ class Outcome:
     verdict: Verdict
     offsets: Array | None
     nodes: int
+    failures: int = 0  # of branches: what budgets count
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +186,12 @@ class Search:
             if found == core.FEASIBLE:
                 offsets = np.zeros(given.buffers, np.int64)
                 offsets[given.rows] = state[:n, core.OFFSET] * given.unit
-                return Outcome("feasible", offsets, nodes)
+                return Outcome("feasible", offsets, nodes, spent)
             if found == core.INFEASIBLE:
-                return Outcome("infeasible", None, nodes)
+                return Outcome("infeasible", None, nodes, spent)
             if spent >= budget or count[core.FAILURES] < limit:  # or the trail is full
                 break
-        return Outcome("undecided", None, nodes)
+        return Outcome("undecided", None, nodes, spent)
 
     def _ranks(self, run: int) -> Array:
         """Positions of the buffers, widest first, then by area, then by the load they live under."""

@@ -28,6 +28,7 @@ NOISE = 0.22  # half width of the disturbance of orders, in logarithms
 # The state is quadratic in buffers that live together: beyond this number of pairs (twice) the search
 # would hardly end anyway.
 MOST_PAIRS = 4_000_000
+MOST_BUFFERS = 4_000
 MOST_TRAIL = 1 << 23
 
 
@@ -72,10 +73,10 @@ def instance(columns: Columns) -> Instance | None:
     first, end = sections(lower, upper)
     begun = np.searchsorted(np.sort(lower), upper, side="left")
     ended = np.searchsorted(np.sort(upper), lower, side="right")
-    if int(np.sum(begun - ended)) > MOST_PAIRS:
+    if len(rows) > MOST_BUFFERS or int(np.sum(begun - ended)) > MOST_PAIRS:
         return None
     overlap = (lower[:, None] < upper) & (lower < upper[:, None])
-    np.fill_diagonal(overlap, False)  # noqa: FBT003
+    np.fill_diagonal(overlap, False)
     near = np.nonzero(overlap)[1].astype(np.uint32)
     count = int(end.max(initial=0))
     steps = np.arange(count)[:, None]
@@ -156,9 +157,7 @@ class Search:
         settled, count = self._table.copy(), np.zeros(core.COUNTS, np.int64)
         settled[:n, core.UPPER] = room - given.size
         count[core.ENTRIES] = len(self._trail)
-        if not core.settle(
-            settled, given.near, given.members, self._queues, self._trail, count, n, sections
-        ):
+        if not core.settle(settled, given.near, given.members, self._queues, self._trail, count, n, sections):
             return Outcome("infeasible", None, 0)
         nodes = spent = 0
         for run in itertools.count():

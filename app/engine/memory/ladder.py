@@ -12,14 +12,14 @@ import numpy as np
 from app.engine.memory import greedy
 from app.engine.memory.exact import Search, instance
 from app.engine.memory.greedy import Array, Columns
-from app.engine.memory.problem import Problem, Solution, lower_bound, validate
+from app.engine.memory.problem import Problem, Solution, live_bytes, lower_bound, validate
 
 # Failed branches of all searches together. One costs about 20 microseconds on hundreds of buffers.
 BUDGET = 30_000
 # Of it, what the first search, at the lowest capacity of interest, may take.
 FIRST_SHARE = 0.5
 # Pairs of buffers and placed ones that the learning orders may look at.
-LOOKS = 2_000_000_000
+LOOKS = 800_000_000
 FEW = 1_500  # buffers: below, all greedy orders are tried
 
 
@@ -58,7 +58,8 @@ def solve(problem: Problem, budget: int = BUDGET) -> Solution:
     bound = lower_bound(problem)
     best = _Best(columns, bound, max(bound, problem.capacity or 0))
     first = greedy.quick(problem)
-    best.offer(first, "greedy by size")
+    if first is not None:
+        best.offer(first, "greedy by size")
     if not best.done:
         _greedy(best)
     if not best.done:
@@ -80,17 +81,70 @@ def solve(problem: Problem, budget: int = BUDGET) -> Solution:
     return solution
 
 
+def compiled(problem: Problem) -> None:
+    """Run the compiled methods on a problem, so that they are in the cache; the result is dropped."""
+    columns = greedy.columns_of(problem)
+    bound = lower_bound(problem)
+    best = _Best(columns, bound, bound)
+    _greedy(best)
+    _learn(best)
+    given = instance(columns)
+    assert given is not None
+    Search(given).below(bound, 1)
+
+
+def shortage(problem: Problem, solution: Solution) -> str | None:
+    """Why a solution does not fit the capacity, with the proof if there is one; None if it fits."""
+    capacity = problem.capacity
+    if capacity is None or solution.peak <= capacity:
+        return None
+    step, needed = max(live_bytes(problem), key=lambda at: at[1])
+    if needed > capacity:
+        return (
+            f"infeasible: the capacity is {capacity} byte, and {needed} byte live at step {step} "
+            "(proof: lower bound)"
+        )
+    if solution.lower_bound > capacity:
+        return (
+            f"infeasible: no placement fits into {capacity} byte (proof: complete search, "
+            f"{solution.nodes} nodes); the best one found needs {solution.peak} byte"
+        )
+    return (
+        f"undecided: none was found that fits into {capacity} byte, the best needs {solution.peak} byte; "
+        f"whether one exists is not proved (lower bound {solution.lower_bound} byte, {solution.nodes} nodes)"
+    )
+
+
 def _greedy(best: _Best) -> None:
     """The other greedy orders; of large problems only the one that does best on those."""
     from app.engine.memory import packing
 
     few = len(best.columns.extent) <= FEW
+    if few:
+        _by_floor(best)
+    if best.done:
+        return
     for name, rank in greedy.ORDERS:
         if not few and name != "conflicts":
             continue
-        offsets, peak = packing.place(*_row(best.columns), greedy.order_by(best.columns, rank), best.peak)
+        offsets, peak = packing.place(
+            *_row(best.columns), greedy.order_by(best.columns, rank), best.peak or 1 << 62
+        )
         if peak >= 0:
             best.offer(offsets, f"greedy by {name}")
+        if best.done:
+            return
+
+
+def _by_floor(best: _Best) -> None:
+    """Always the buffer that can lie lowest next; orders break ties."""
+    from app.engine.memory import packing
+
+    for name in ("pressure", "duration", "start"):
+        order = greedy.order_by(best.columns, dict(greedy.ORDERS)[name])
+        offsets, peak = packing.rise(*_row(best.columns), order)
+        if best.offsets is None or peak < best.peak:
+            best.offer(offsets, f"lowest first, by {name}")
         if best.done:
             return
 
@@ -150,4 +204,6 @@ def _learn(best: _Best) -> None:
             return
         ends = offsets + best.columns.extent
         late = ends > best.bound + (peak - best.bound) // 2
-        priority = np.argsort(np.argsort(priority - late * (n / 8), kind="stable"), kind="stable").astype(float)
+        priority = np.argsort(np.argsort(priority - late * (n / 8), kind="stable"), kind="stable").astype(
+            float
+        )

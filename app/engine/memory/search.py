@@ -52,23 +52,23 @@ INFEASIBLE, FEASIBLE, UNDECIDED = 0, 1, -1
 _NOTHING = np.int64(1) << 60
 
 
-@intrinsic  # type: ignore[misc]  # numba has no types
-def _pointer(context, array):  # type: ignore[no-untyped-def]
+@intrinsic
+def _pointer(_context, array):
     """The address of an array's elements: indexing it counts no references and wraps no sign."""
     pointer = types.CPointer(array.dtype)
 
-    def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def emit(context, builder, signature, arguments):
         return context.make_array(signature.args[0])(context, builder, arguments[0]).data
 
     return pointer(array), emit
 
 
-_compiled: Any = njit(cache=True, error_model="numpy", boundscheck=False)
-_inlined: Any = njit(cache=True, error_model="numpy", boundscheck=False, forceinline=True)
+_compiled: Any = njit(cache=True, error_model="numpy", boundscheck=False, nogil=True)
+_inlined: Any = njit(cache=True, error_model="numpy", boundscheck=False, nogil=True, forceinline=True)
 
 
 @_inlined
-def _put(m, trail, count, at, value):  # type: ignore[no-untyped-def]
+def _put(m, trail, count, at, value):
     if m[at] != value:
         top = count[TRAIL]
         if top < count[ENTRIES]:
@@ -79,7 +79,7 @@ def _put(m, trail, count, at, value):  # type: ignore[no-untyped-def]
 
 
 @_inlined
-def _read_again(m, queues, count, x):  # type: ignore[no-untyped-def]
+def _read_again(m, queues, count, x):
     if not m[x * STRIDE + DIRTY]:
         m[x * STRIDE + DIRTY] = 1
         queues[3 * count[SECTIONS] + 0] = x
@@ -87,7 +87,7 @@ def _read_again(m, queues, count, x):  # type: ignore[no-untyped-def]
 
 
 @_inlined
-def _pair_again(m, queues, count, q):  # type: ignore[no-untyped-def]
+def _pair_again(m, queues, count, q):
     if not m[q * STRIDE + PAIR]:
         m[q * STRIDE + PAIR] = 1
         queues[3 * count[PAIRS] + 2] = q
@@ -95,15 +95,15 @@ def _pair_again(m, queues, count, q):  # type: ignore[no-untyped-def]
 
 
 @_inlined
-def _check(m, queues, count, q):  # type: ignore[no-untyped-def]
+def _check(m, queues, count, q):
     if not m[q * STRIDE + CHECK]:
         m[q * STRIDE + CHECK] = 1
         queues[3 * count[CHECKS] + 1] = q
         count[CHECKS] += 1
 
 
-@_inlined
-def _raise_lower(m, queues, trail, count, q, value):  # type: ignore[no-untyped-def]
+@_compiled
+def _raise_lower(m, queues, trail, count, q, value):
     if value <= m[q * STRIDE + LOWER]:
         return True
     align = m[q * STRIDE + ALIGN]
@@ -118,13 +118,17 @@ def _raise_lower(m, queues, trail, count, q, value):  # type: ignore[no-untyped-
     _pair_again(m, queues, count, q)
     # Only where the old bound was among the least, or made a candidate for the lowest, anything changes.
     for x in range(m[q * STRIDE + FIRST], m[q * STRIDE + END]):
-        if old <= m[x * STRIDE + LOW2] or top <= m[x * STRIDE + TOP2] or old + m[x * STRIDE + LOAD] <= m[x * STRIDE + CEILING]:
+        if (
+            old <= m[x * STRIDE + LOW2]
+            or top <= m[x * STRIDE + TOP2]
+            or old + m[x * STRIDE + LOAD] <= m[x * STRIDE + CEILING]
+        ):
             _read_again(m, queues, count, x)
     return True
 
 
-@_inlined
-def _cut_upper(m, queues, trail, count, q, value):  # type: ignore[no-untyped-def]
+@_compiled
+def _cut_upper(m, queues, trail, count, q, value):
     if value >= m[q * STRIDE + UPPER]:
         return True
     if value < m[q * STRIDE + LOWER]:
@@ -140,7 +144,7 @@ def _cut_upper(m, queues, trail, count, q, value):  # type: ignore[no-untyped-de
 
 
 @_compiled
-def _place(m, near, queues, trail, count, q):  # type: ignore[no-untyped-def]
+def _place(m, near, queues, trail, count, q):
     """Put a buffer on its floor; those that overlap it in time go above."""
     offset = m[q * STRIDE + FLOOR]
     if offset < m[q * STRIDE + LOWER] or offset > m[q * STRIDE + UPPER]:
@@ -172,7 +176,7 @@ def _place(m, near, queues, trail, count, q):  # type: ignore[no-untyped-def]
 
 
 @_compiled
-def _read_section(m, members, queues, trail, count, x):  # type: ignore[no-untyped-def]
+def _read_section(m, members, queues, trail, count, x):
     load = m[x * STRIDE + LOAD]
     low = low2 = top = top2 = _NOTHING
     low_at = top_at = np.int64(-1)
@@ -235,7 +239,7 @@ def _read_section(m, members, queues, trail, count, x):  # type: ignore[no-untyp
 
 
 @_compiled
-def _order_pairs(m, near, queues, trail, count, q):  # type: ignore[no-untyped-def]
+def _order_pairs(m, near, queues, trail, count, q):
     """Of `q` and each buffer that overlaps it in time one lies below; bounds may tell which."""
     size = m[q * STRIDE + SIZE]
     for k in range(m[q * STRIDE + NEAR], m[(q + 1) * STRIDE + NEAR]):
@@ -267,7 +271,7 @@ def _order_pairs(m, near, queues, trail, count, q):  # type: ignore[no-untyped-d
 
 
 @_compiled
-def _check_buffer(m, near, queues, trail, count, q):  # type: ignore[no-untyped-def]
+def _check_buffer(m, near, queues, trail, count, q):
     """Place a buffer that blocks none; raise a lifted one to the least end of those it may lie on."""
     end = m[q * STRIDE + FLOOR] + m[q * STRIDE + SIZE]
     lifted = m[q * STRIDE + LIFTED] or m[q * STRIDE + LOWER] > m[q * STRIDE + FLOOR]
@@ -292,7 +296,7 @@ def _check_buffer(m, near, queues, trail, count, q):  # type: ignore[no-untyped-
 
 
 @_compiled
-def _propagate(m, near, members, queues, trail, count):  # type: ignore[no-untyped-def]
+def _propagate(m, near, members, queues, trail, count):
     while True:
         if count[SECTIONS]:
             count[SECTIONS] -= 1
@@ -317,7 +321,7 @@ def _propagate(m, near, members, queues, trail, count):  # type: ignore[no-untyp
 
 
 @_compiled
-def _choose(m, members, weight, begin, end, rule):  # type: ignore[no-untyped-def]
+def _choose(m, members, weight, begin, end, rule):
     """A buffer in the sections [begin, end) to branch on: unplaced, and not lifted."""
     best = -1
     best_score = 0.0
@@ -329,7 +333,13 @@ def _choose(m, members, weight, begin, end, rule):  # type: ignore[no-untyped-de
         elif rule == BY_LOAD:
             score = float(m[x * STRIDE + LOAD])
         else:
-            score = -(m[x * STRIDE + LOWEST] - m[x * STRIDE + LOAD] / (1.0 + m[x * STRIDE + LOW] + m[x * STRIDE + LOAD])) / weight[x]
+            score = (
+                -(
+                    m[x * STRIDE + LOWEST]
+                    - m[x * STRIDE + LOAD] / (1.0 + m[x * STRIDE + LOW] + m[x * STRIDE + LOAD])
+                )
+                / weight[x]
+            )
         if best < 0 or score > best_score:
             best, best_score = x, score
     q = np.int64(-1)
@@ -339,8 +349,16 @@ def _choose(m, members, weight, begin, end, rule):  # type: ignore[no-untyped-de
             if m[x * STRIDE + LOAD] and m[x * STRIDE + LOW] == low:
                 for k in range(m[x * STRIDE + MEMBERS], m[(x + 1) * STRIDE + MEMBERS]):
                     p = members[k]
-                    ready = not m[p * STRIDE + PLACED] and not m[p * STRIDE + LIFTED] and m[p * STRIDE + FLOOR] >= m[p * STRIDE + LOWER]
-                    if ready and m[p * STRIDE + LOWER] == low and (q < 0 or m[p * STRIDE + RANK] < m[q * STRIDE + RANK]):
+                    ready = (
+                        not m[p * STRIDE + PLACED]
+                        and not m[p * STRIDE + LIFTED]
+                        and m[p * STRIDE + FLOOR] >= m[p * STRIDE + LOWER]
+                    )
+                    if (
+                        ready
+                        and m[p * STRIDE + LOWER] == low
+                        and (q < 0 or m[p * STRIDE + RANK] < m[q * STRIDE + RANK])
+                    ):
                         q = p
         if q >= 0:
             return q
@@ -351,7 +369,9 @@ def _choose(m, members, weight, begin, end, rule):  # type: ignore[no-untyped-de
         if (
             q < 0
             or m[p * STRIDE + LOWER] < m[q * STRIDE + LOWER]
-            or (m[p * STRIDE + LOWER] == m[q * STRIDE + LOWER] and m[p * STRIDE + RANK] < m[q * STRIDE + RANK])
+            or (
+                m[p * STRIDE + LOWER] == m[q * STRIDE + LOWER] and m[p * STRIDE + RANK] < m[q * STRIDE + RANK]
+            )
         ):
             q = p
     # A lifted buffer lies on another: go down to one that may lie on its floor.
@@ -362,14 +382,18 @@ def _choose(m, members, weight, begin, end, rule):  # type: ignore[no-untyped-de
                 p = members[k]
                 if p == q or m[p * STRIDE + PLACED]:
                     continue
-                if below < 0 or m[p * STRIDE + LOWER] + m[p * STRIDE + SIZE] < m[below * STRIDE + LOWER] + m[below * STRIDE + SIZE]:
+                if (
+                    below < 0
+                    or m[p * STRIDE + LOWER] + m[p * STRIDE + SIZE]
+                    < m[below * STRIDE + LOWER] + m[below * STRIDE + SIZE]
+                ):
                     below = p
         q = below
     return q
 
 
 @_compiled
-def _descend(m, near, members, weight, queues, trail, frames, parts, count, sections, rule, limit):  # type: ignore[no-untyped-def]
+def _descend(m, near, members, weight, queues, trail, frames, parts, count, sections, rule, limit):
     begin, end = np.int64(0), np.int64(sections)
     back = pending = np.int64(-1)  # the frame to go back to, the next part
     depth = used = np.int64(0)
@@ -390,7 +414,12 @@ def _descend(m, near, members, weight, queues, trail, frames, parts, count, sect
                 if found == 0:
                     first_begin, first_end = start, x + 1
                 else:
-                    parts[4 * used + 0], parts[4 * used + 1], parts[4 * used + 2], parts[4 * used + 3] = start, x + 1, back, pending
+                    parts[4 * used + 0], parts[4 * used + 1], parts[4 * used + 2], parts[4 * used + 3] = (
+                        start,
+                        x + 1,
+                        back,
+                        pending,
+                    )
                     pending = used
                     used += 1
                 found += 1
@@ -404,7 +433,12 @@ def _descend(m, near, members, weight, queues, trail, frames, parts, count, sect
             begin, end = first_begin, first_end
             count[NODES] += 1
             q = _choose(m, members, weight, begin, end, rule)
-            frames[7 * depth + 0], frames[7 * depth + 1], frames[7 * depth + 2], frames[7 * depth + 3] = count[TRAIL], q, begin, end
+            frames[7 * depth + 0], frames[7 * depth + 1], frames[7 * depth + 2], frames[7 * depth + 3] = (
+                count[TRAIL],
+                q,
+                begin,
+                end,
+            )
             frames[7 * depth + 4], frames[7 * depth + 5], frames[7 * depth + 6] = back, pending, used
             back = depth
             depth += 1
@@ -438,7 +472,7 @@ def _descend(m, near, members, weight, queues, trail, frames, parts, count, sect
 
 
 @_compiled
-def settle(m, near, members, queues, trail, count, n, sections):  # type: ignore[no-untyped-def]
+def settle(m, near, members, queues, trail, count, n, sections):
     """All that follows before anything is placed; False if nothing fits. Arguments as in `search`."""
     state, waiting, counts = _pointer(m), _pointer(queues), _pointer(count)
     for q in range(n):
@@ -446,13 +480,11 @@ def settle(m, near, members, queues, trail, count, n, sections):  # type: ignore
         _check(state, waiting, counts, q)
     for x in range(sections):
         _read_again(state, waiting, counts, x)
-    return _propagate(
-        state, _pointer(near), _pointer(members), waiting, _pointer(trail), counts
-    )
+    return _propagate(state, _pointer(near), _pointer(members), waiting, _pointer(trail), counts)
 
 
 @_compiled
-def search(m, near, members, weight, queues, trail, frames, parts, count, sections, rule, limit):  # type: ignore[no-untyped-def]
+def search(m, near, members, weight, queues, trail, frames, parts, count, sections, rule, limit):
     """Place all buffers: FEASIBLE (column OFFSET), INFEASIBLE, or UNDECIDED after `limit` failures.
 
     m: int64[1 + most of n and sections, STRIDE], the state, settled; near, members: uint32, the buffers

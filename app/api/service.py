@@ -14,8 +14,10 @@ from app.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The parts below the API, made once per process. `stopping` ends long answers, `planning`
-    lets one memory plan be made at a time."""
+    """The parts below the API, made once per process.
+
+    `stopping` ends long answers, `planning` lets one memory plan be made at a time.
+    """
 
     settings: Settings
     database: Database

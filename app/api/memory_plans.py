@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 
 from app.api import errors, uploads
 from app.api.errors import MediaTypeError
-from app.api.schemas import MOST_BUFFERS, MemoryPlanAnswer, MemoryPlanRequest, Nbytes
+from app.api.schemas import MOST_BUFFERS, MemoryPlanAnswer, MemoryPlanRequest
 from app.api.service import ServiceOf
 from app.engine.memory import ladder, table
 from app.engine.memory.problem import Buffer, Problem
@@ -48,7 +48,10 @@ async def create_memory_plan(
     request: Request,
     service: ServiceOf,
     capacity: Annotated[
-        Nbytes | None, Query(description="Bytes of the arena, for a CSV body; JSON carries its own.")
+        int | None,
+        Query(
+            ge=0, le=table.LARGEST, description="Bytes of the arena, for a CSV body; JSON carries its own."
+        ),
     ] = None,
     content_type: Annotated[str, Header(include_in_schema=False)] = "application/json",
 ) -> MemoryPlanAnswer:

@@ -122,7 +122,7 @@ def test_two_pairings_of_four_halves_do_not_fit_their_bound() -> None:
 def test_pairings_of_any_sizes_agree_with_brute_force() -> None:
     random = np.random.default_rng(0)
     above = 0
-    for _ in range(25):
+    for _ in range(8):
         a, b, c, d = random.integers(1, 6, 4).tolist()
         t = np.cumsum(random.integers(1, 5, 7)).tolist()
         rows = [
@@ -138,7 +138,7 @@ def test_pairings_of_any_sizes_agree_with_brute_force() -> None:
         for capacity in range(bound - 1, best + 2):
             assert verdict(search, problem, capacity) == (capacity >= best)
         above += best > bound
-    assert 0 < above
+    assert above > 0
 
 
 @settings(deadline=None, max_examples=60)

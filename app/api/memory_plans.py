@@ -20,17 +20,7 @@ from app.engine.memory.problem import Buffer, Problem
 from app.jobs.errors import RequestError, TooLargeError
 
 router = APIRouter(prefix="/v1/memory-plans", tags=["memory plans"])
-_JSON = {
-    "schema": {"$ref": "#/components/schemas/MemoryPlanRequest"},
-    "example": {
-        "buffers": [
-            {"id": "b1", "lower": 0, "upper": 3, "size": 4},
-            {"id": "b2", "lower": 3, "upper": 9, "size": 4},
-            {"id": "b3", "lower": 0, "upper": 9, "size": 4},
-        ],
-        "capacity": 12,
-    },
-}
+_JSON = {"schema": {"$ref": "#/components/schemas/MemoryPlanRequest"}}
 _CSV = {"schema": {"type": "string"}, "example": "id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\n"}
 
 

@@ -448,6 +448,21 @@ class BufferSpec(_Schema):
 class MemoryPlanRequest(_Schema):
     """Buffers to be placed in one arena."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "buffers": [
+                        {"id": "b1", "lower": 0, "upper": 3, "size": 4},
+                        {"id": "b2", "lower": 3, "upper": 9, "size": 4},
+                        {"id": "b3", "lower": 0, "upper": 9, "size": 4},
+                    ],
+                    "capacity": 12,
+                }
+            ]
+        }
+    )
+
     buffers: Annotated[list[BufferSpec], Field(max_length=MOST_BUFFERS)]
     capacity: Nbytes | None = Field(
         None, description="Bytes of the arena; without it the peak is minimized.", examples=[12]

@@ -19,6 +19,7 @@ import numpy as np
 from app.engine.memory.greedy import Columns
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+Indices: TypeAlias = np.ndarray[Any, np.dtype[np.uint32]]
 Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 Verdict: TypeAlias = Literal["feasible", "infeasible", "undecided"]
 
@@ -57,9 +58,9 @@ class Instance:
     end: Array
     size: Array
     alignment: Array
-    near: Array
+    near: Indices  # buffers that overlap each one in time, from near_at on
     near_at: Array
-    members: Array
+    members: Indices  # buffers of each section, from members_at on
     members_at: Array
     load: Array
     crossing: Array

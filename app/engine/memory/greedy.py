@@ -47,6 +47,9 @@ def _pressure(c: Columns) -> Array:
     return np.maximum.reduceat(np.cumsum(live), spans.ravel())[::2]
 
 
+# Pairs of buffers that live together, up to which plain Python is quick.
+QUICK_PAIRS = 50_000
+
 Rank: TypeAlias = Callable[[Columns], tuple[Array, ...]]
 
 # Largest first, later numbers break ties of earlier ones. Then the larger buffer, the earlier one,
@@ -71,13 +74,11 @@ def solve(problem: Problem) -> Solution:
     if not problem.buffers:
         return Solution({}, 0, 0, True, "nothing to place")
     bound = lower_bound(problem)
-    columns = _columns(problem)
+    columns = columns_of(problem)
     best: Array | None = None
     peak = method = None
     for name, rank in ORDERS:
-        keys = [-key for key in reversed(rank(columns))]
-        order = np.lexsort((columns.lower, -columns.extent, *keys))
-        offsets = place(columns, order, peak)
+        offsets = place(columns, order_by(columns, rank), peak)
         if offsets is None:
             continue
         best = offsets
@@ -90,6 +91,53 @@ def solve(problem: Problem) -> Solution:
     assert method is not None
     offsets_by_id = {b.id: int(at) for b, at in zip(problem.buffers, best, strict=True)}
     return Solution(offsets_by_id, peak, bound, peak == bound, method)
+
+
+def order_by(columns: Columns, rank: Rank) -> Array:
+    """Positions of the buffers in the order that a row of `ORDERS` gives."""
+    keys = [-key for key in reversed(rank(columns))]
+    return np.lexsort((columns.lower, -columns.extent, *keys))
+
+
+def quick(problem: Problem) -> Array | None:
+    """Offsets of greedy placement by size, in plain Python; None where too many buffers live together.
+
+    A few microseconds a buffer that has few neighbors.
+    """
+    buffers = problem.buffers
+    events = sorted(
+        [(b.lower, 1, i) for i, b in enumerate(buffers)] + [(b.upper, 0, i) for i, b in enumerate(buffers)]
+    )
+    near: list[list[int]] = [[] for _ in buffers]
+    alive: dict[int, None] = {}
+    pairs = 0
+    for _, starts, i in events:
+        if not starts:
+            del alive[i]
+            continue
+        pairs += len(alive)
+        if pairs > QUICK_PAIRS:
+            return None
+        near[i].extend(alive)
+        for k in alive:
+            near[k].append(i)
+        alive[i] = None
+    extents = [b.extent for b in buffers]
+    spans: list[tuple[int, int] | None] = [None] * len(buffers)
+    for i in sorted(range(len(buffers)), key=lambda i: (-extents[i], buffers[i].lower)):
+        extent, alignment = extents[i], buffers[i].alignment
+        if not extent:
+            continue
+        floor, best, least = 0, -1, 1 << 62
+        for low, high in sorted([span for k in near[i] if (span := spans[k])]):
+            room = low - floor
+            if extent <= room < least:
+                least, best = room, floor
+            if high > floor:
+                floor = -(-high // alignment) * alignment
+        start = floor if best < 0 else best
+        spans[i] = (start, start + extent)
+    return np.array([span[0] if span else 0 for span in spans], np.int64)
 
 
 def place(columns: Columns, order: Array, limit: int | None = None) -> Array | None:
@@ -173,7 +221,8 @@ def _gap(starts: Array, ends: Array, extent: int, alignment: int) -> int:
     return int(floors[-1])
 
 
-def _columns(problem: Problem) -> Columns:
+def columns_of(problem: Problem) -> Columns:
+    """The buffers of a problem as arrays, in its order."""
     rows = np.array([(b.lower, b.upper, b.extent, b.alignment) for b in problem.buffers], np.int64).reshape(
         -1, 4
     )

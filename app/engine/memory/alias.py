@@ -47,6 +47,16 @@ class AliasClass:
         """Bytes of the whole class."""
         return self.end - self.start
 
+    def cuts(self, nbytes: Callable[[ir.Value], int], alignment: int) -> list[int]:
+        """Bytes where values begin or end, from the first of the class to past its last, in order.
+
+        Those inside are on cache lines; the last is rounded up to the alignment.
+        """
+        last = self.start + -(-self.nbytes // alignment) * alignment
+        edges = {e for v, at in self.places.items() for e in (at, at + nbytes(v))}
+        inside = {e - (e - self.start) % ALIGNMENT for e in edges}
+        return sorted({self.start, last, *(e for e in inside if self.start < e < last)})
+
     def moved(self, by: int) -> "AliasClass":
         """The same class in a frame that begins `by` bytes earlier."""
         return AliasClass(

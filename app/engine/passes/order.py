@@ -2,12 +2,13 @@
 
 import heapq
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import ClassVar
 
 import onnx_ir as ir
 
 from app.engine import graph
-from app.engine.memory.alias import AliasClass, AliasClasses
+from app.engine.memory.alias import AliasClasses
 from app.engine.memory.greedy import solve
 from app.engine.memory.order import Step, least_peak, schedule
 from app.engine.memory.problem import lower_bound
@@ -63,21 +64,35 @@ def dependencies(compilation: Compilation) -> dict[Group, frozenset[Group]]:
 def memory_steps(
     compilation: Compilation, needs: dict[Group, frozenset[Group]]
 ) -> tuple[list[Step], list[int]]:
-    """The steps of a plan as the search sees them, and bytes by storage; indices are those of the order."""
+    """The steps of a plan as the search sees them, and bytes by storage; indices are those of the order.
+
+    A storage is a stretch of bytes that the same values of an alias class cover: a slice of a
+    concatenation lives from its own write.
+    """
     plan = compilation.plan
     assert plan.order is not None
     assert plan.implementation is not None
     alignment = compilation.target.memories[0].alignment
     classes = view_classes(compilation)
     share_views(tuple((group, plan.implementation[group]) for group in plan.order), classes)
-    storages: dict[int, int] = {}  # number by identity of the class
     sizes: list[int] = []
+    stretches: dict[int, dict[ir.Value, tuple[int, ...]]] = {}  # by identity of the class
 
-    def storage(alias: AliasClass) -> int:
-        if id(alias) not in storages:
-            storages[id(alias)] = len(sizes)
-            sizes.append(0 if alias.owner is not None else -(-alias.nbytes // alignment) * alignment)
-        return storages[id(alias)]
+    def storages(value: ir.Value) -> tuple[int, ...]:
+        alias = classes.of(value)
+        if id(alias) not in stretches:
+            cuts = alias.cuts(classes.nbytes, alignment)
+            first = len(sizes)
+            sizes.extend(b - a for a, b in pairwise(cuts))
+            stretches[id(alias)] = {
+                v: tuple(
+                    first + k
+                    for k, (a, b) in enumerate(pairwise(cuts))
+                    if a < at + classes.nbytes(v) and b > at
+                )
+                for v, at in alias.places.items()
+            }
+        return stretches[id(alias)][value]
 
     position = {group: i for i, group in enumerate(plan.order)}
     steps = []
@@ -92,14 +107,16 @@ def memory_steps(
             for a in call.arguments
             if isinstance(a, Workspace)
         }
+        pairs = [(a, b) for a, b in choice.inplace if a in static and b in static]
         steps.append(
             Step(
                 tuple(sorted(position[g] for g in needs[group])),
-                tuple(dict.fromkeys(storage(classes.of(v)) for v in static)),
+                tuple(dict.fromkeys(s for v in static for s in storages(v))),
                 tuple(
-                    (storage(classes.of(a)), storage(classes.of(b)))
-                    for a, b in choice.inplace
-                    if a in static and b in static and classes.of(a) is not classes.of(b)
+                    (storages(a)[0], storages(b)[0])
+                    for a, b in pairs
+                    # What moves into another's bytes is whole.
+                    if classes.of(a) is not classes.of(b) and len(storages(a)) == len(storages(b)) == 1
                 ),
                 sum(workspaces.values()),
                 group.name,

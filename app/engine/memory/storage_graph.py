@@ -8,13 +8,14 @@ dynamic values live on the host.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeAlias
 
 import onnx_ir as ir
 
 from app.engine import graph
-from app.engine.memory.alias import AliasClasses, in_order
-from app.engine.memory.problem import Buffer, Problem
+from app.engine.memory.alias import ALIGNMENT, AliasClasses, in_order
+from app.engine.memory.problem import Buffer, Part, Problem
 from app.engine.plan import Choice, Compilation, Group, KernelCall, Slice, Space, Workspace
 
 
@@ -100,13 +101,41 @@ def build(compilation: Compilation) -> StorageGraph:
     scratch, workspaces = _scratch(steps, compilation.options.threads, taken)
     alignment = compilation.target.memories[0].alignment
     buffers = (
-        *(Buffer(s.id, s.first, s.last + 1, s.nbytes, alignment) for s in storages if s.space == "arena"),
+        *(
+            Buffer(s.id, s.first, s.last + 1, s.nbytes, alignment, parts(s, alignment))
+            for s in storages
+            if s.space == "arena"
+        ),
         *(Buffer(s.id, s.step, s.step + 1, s.nbytes, alignment) for s in scratch),
     )
     alone = [value_bytes(v, compilation) for v in planned if v not in owners] + [s.nbytes for s in scratch]
     naive = sum(-(-n // alignment) * alignment for n in alone)
     unplanned = tuple(v for v in lives if graph.is_dynamic(v))
     return StorageGraph(storages, scratch, workspaces, Problem(buffers), naive, unplanned)
+
+
+def parts(storage: Storage, alignment: int) -> tuple[Part, ...]:
+    """Stretches of bytes of a storage, and when a value that covers them lives; empty when all live always.
+
+    Stretches begin on cache lines; the last reaches to the end of the storage, rounded up.
+    """
+    end = -(-storage.nbytes // alignment) * alignment
+    edges = {e - e % ALIGNMENT for s in storage.slices for e in (s.offset, s.offset + s.nbytes)}
+    cuts = sorted({0, end, *(e for e in edges if 0 < e < storage.nbytes)})
+    found: list[Part] = []
+    for start, stop in pairwise(cuts):
+        covering = (s for s in storage.slices if s.offset < stop and s.offset + s.nbytes > start)
+        spans = sorted((s.first, s.last + 1) for s in covering)
+        lower, upper = spans[0]
+        for first, after in [*spans[1:], (storage.last + 2, 0)]:
+            if first <= upper:
+                upper = max(upper, after)
+                continue
+            found.append(Part(start, stop - start, lower, upper))
+            lower, upper = first, after
+    if all(p.lower == storage.first and p.upper == storage.last + 1 for p in found):
+        return ()
+    return tuple(found)
 
 
 def value_bytes(value: ir.Value, compilation: Compilation) -> int:

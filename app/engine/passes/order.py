@@ -10,6 +10,8 @@ import onnx_ir as ir
 from app.engine import graph
 from app.engine.memory.alias import AliasClasses
 from app.engine.memory.greedy import solve
+from app.engine.memory.rigid import improve
+from app.engine.memory.downsets import least_order
 from app.engine.memory.order import Step, least_peak, schedule
 from app.engine.memory.problem import lower_bound
 from app.engine.memory.storage_graph import build, share_views, touched, view_classes
@@ -37,7 +39,8 @@ class Order:
         steps, sizes = memory_steps(given, needs)
         if peak <= least_peak(steps, sizes):
             return given
-        found = schedule(steps, sizes, peak)
+        exact = least_order(steps, sizes)
+        found = exact.order if exact else schedule(steps, sizes, peak)
         if found is None:
             return given
         assert given.plan.order is not None
@@ -161,4 +164,5 @@ def in_graph_order(compilation: Compilation) -> Compilation:
 
 def peak_bytes(compilation: Compilation) -> int:
     """The arena that a plan with an order takes."""
-    return solve(build(compilation).problem).peak
+    problem = build(compilation).problem
+    return improve(problem, solve(problem)).peak

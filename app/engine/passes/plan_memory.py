@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from app.engine.errors import CapacityError
 from app.engine.memory.greedy import solve
+from app.engine.memory.rigid import improve
 from app.engine.memory.problem import Problem, Solution, live_bytes, validate
 from app.engine.memory.storage_graph import StorageGraph, build
 from app.engine.plan import COLUMNS, Compilation, Location, PlacedBuffer, Placement
@@ -32,7 +33,7 @@ class PlanMemory:
         storage = build(compilation)
         asked = compilation.options.memory_budget
         budget = compilation.target.budget if asked is None else asked
-        solution = solve(storage.problem)
+        solution = improve(storage.problem, solve(storage.problem))
         if solution.peak > budget:
             raise CapacityError(
                 _shortage(compilation, storage, solution, budget), needed=solution.peak, available=budget

@@ -6,6 +6,7 @@ from typing import Literal
 
 Timings = Literal["auto", "measured", "predicted"]
 Policy = Literal["f32", "bf16", "auto"]
+Preference = Literal["latency", "memory"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class Options:
             kernels offer; where that is float32 alone, the report says so.
         autotune: whether implementations are measured on this machine before they are chosen; it
             takes a target that is this machine.
+        prefer: `latency` takes the fastest plan that fits the budget; `memory` the smallest arena, and
+            of equal ones the fastest.
         benchmark_seconds: upper limit for the samples of one measurement.
     """
 
@@ -40,6 +43,7 @@ class Options:
     fast_algorithms: bool = True
     precision: Policy = "f32"
     autotune: bool = True
+    prefer: Preference = "latency"
     benchmark_seconds: float = 2.0
 
 

@@ -357,6 +357,8 @@ class Compilation:
     decisions: tuple[Decision, ...] = ()
     notes: tuple[str, ...] = ()
     timings: Mapping[str, float] = field(default_factory=dict)  # measured, see `cost.key`
+    # Byte below which no order of the chosen implementations stays; None where it is not known.
+    order_bound: int | None = None
 
     @property
     def graph(self) -> ir.Graph:

@@ -313,7 +313,7 @@ def _explore(
                 break
             # The way that leaves least is taken first: last onto the stack.
             k = number
-            while k and after[ways[k - 1]] < left + live:
+            while k and after[ways[k - 1]] <= left + live:
                 ways[k] = ways[k - 1]
                 k -= 1
             ways[k] = i

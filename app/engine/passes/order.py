@@ -1,6 +1,7 @@
 """Decide the order of execution: as in the graph, unless another needs less memory."""
 
 import heapq
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import ClassVar
@@ -15,7 +16,12 @@ from app.engine.memory.downsets import least_order
 from app.engine.memory.order import Step, least_peak, schedule
 from app.engine.memory.problem import lower_bound
 from app.engine.memory.storage_graph import build, share_views, touched, view_classes
+from app.engine.options import Preference
 from app.engine.plan import COLUMNS, Compilation, Group, KernelCall, Workspace
+
+
+# States of a segment that the exact search may reach, by what the job prefers.
+STATES: Mapping[Preference, int] = {"latency": 1 << 16, "memory": 1 << 22}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,23 +34,26 @@ class Order:
     keeps: ClassVar[tuple[str, ...]] = tuple(c for c in COLUMNS if c not in ("order", "placement"))
 
     def __call__(self, compilation: Compilation) -> Compilation:
-        """The compilation with an order.
+        """The compilation with an order, and the bytes that no other order stays below.
 
         Raises:
             ValueError: the groups depend on each other in a cycle.
         """
         needs = dependencies(compilation)
         given = compilation.with_plan(order=_stable(needs))
+        steps, sizes, whole = memory_steps(given, needs)
+        floor = least_peak(steps, sizes)
         peak = peak_bytes(given)
-        steps, sizes = memory_steps(given, needs)
-        if peak <= least_peak(steps, sizes):
-            return given
-        exact = least_order(steps, sizes)
-        found = exact.order if exact else schedule(steps, sizes, peak)
-        if found is None:
+        if peak <= floor:
+            return replace(given, order_bound=peak)
+        exact = least_order(steps, sizes, STATES[compilation.options.prefer])
+        order = exact.order if exact else schedule(steps, sizes, peak)
+        bound = exact.lower_bound if exact and whole else None
+        given = replace(given, order_bound=bound)
+        if order is None:
             return given
         assert given.plan.order is not None
-        better = given.with_plan(order=tuple(given.plan.order[i] for i in found))
+        better = given.with_plan(order=tuple(given.plan.order[i] for i in order))
         # The search knows no offsets and estimates what is shared in place; the plan decides.
         if lower_bound(build(better).problem) >= peak or peak_bytes(better) >= peak:
             return given
@@ -66,11 +75,12 @@ def dependencies(compilation: Compilation) -> dict[Group, frozenset[Group]]:
 
 def memory_steps(
     compilation: Compilation, needs: dict[Group, frozenset[Group]]
-) -> tuple[list[Step], list[int]]:
+) -> tuple[list[Step], list[int], bool]:
     """The steps of a plan as the search sees them, and bytes by storage; indices are those of the order.
 
     A storage is a stretch of bytes that the same values of an alias class cover: a slice of a
-    concatenation lives from its own write.
+    concatenation lives from its own write. Last is whether all in-place pairs are among the steps:
+    those with slices are not, which may share more than the search knows.
     """
     plan = compilation.plan
     assert plan.order is not None
@@ -98,7 +108,7 @@ def memory_steps(
         return stretches[id(alias)][value]
 
     position = {group: i for i, group in enumerate(plan.order)}
-    steps = []
+    steps, whole = [], True
     for group in plan.order:
         choice = plan.implementation[group]
         static = [v for v in touched(group, choice) if not graph.is_dynamic(v) and not _fixed(v, classes)]
@@ -110,22 +120,21 @@ def memory_steps(
             for a in call.arguments
             if isinstance(a, Workspace)
         }
-        pairs = [(a, b) for a, b in choice.inplace if a in static and b in static]
+        static_pairs = [(a, b) for a, b in choice.inplace if a in static and b in static]
+        apart = [p for p in static_pairs if classes.of(p[0]) is not classes.of(p[1])]
+        # What moves into another's bytes is whole.
+        pairs = [(a, b) for a, b in apart if len(storages(a)) == len(storages(b)) == 1]
+        whole &= len(pairs) == len(apart)
         steps.append(
             Step(
                 tuple(sorted(position[g] for g in needs[group])),
                 tuple(dict.fromkeys(s for v in static for s in storages(v))),
-                tuple(
-                    (storages(a)[0], storages(b)[0])
-                    for a, b in pairs
-                    # What moves into another's bytes is whole.
-                    if classes.of(a) is not classes.of(b) and len(storages(a)) == len(storages(b)) == 1
-                ),
+                tuple((storages(a)[0], storages(b)[0]) for a, b in pairs),
                 sum(workspaces.values()),
                 group.name,
             )
         )
-    return steps, sizes
+    return steps, sizes, whole
 
 
 def _fixed(value: ir.Value, classes: AliasClasses) -> bool:

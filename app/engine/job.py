@@ -44,6 +44,7 @@ ARTIFACTS = (
     *EXPORTS.values(),
     "plan.json",
     "memory.json",
+    "memory.html",
     "timings.json",
     "decisions.json",
     "report.html",
@@ -388,6 +389,7 @@ def _write_reports(folder: Path, fused: Program, summary: Json, timings: Json) -
     decisions = report.decisions_json(compilation)
     _write(folder / "plan.json", report.plan_json(compilation))
     _write(folder / "memory.json", memory)
+    (folder / "memory.html").write_text(report.memory_html(memory, str(summary["model"])))
     _write(folder / "decisions.json", decisions)
     _write(folder / "timings.json", timings)
     (folder / "report.html").write_text(report.report_html(summary, memory, timings, decisions))

@@ -258,6 +258,15 @@ class Slice(NamedTuple):
     last: int
 
 
+class Span(NamedTuple):
+    """Bytes of a buffer that are in use from step `first` to `last`, inclusive."""
+
+    offset: int  # within the buffer
+    nbytes: int
+    first: int
+    last: int
+
+
 @dataclass(frozen=True, slots=True)
 class PlacedBuffer:
     """A row of memory.json: one rectangle of the memory map.
@@ -274,6 +283,12 @@ class PlacedBuffer:
     values: tuple[str, ...]  # every value that lives in it
     reason: str  # why it exists, and why it is shared
     slices: tuple[Slice, ...] = ()  # where each of its values lies, and when
+    parts: tuple[Span, ...] = ()  # what of it is in use when; empty where all is from first to last
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """The parts; all of the buffer where there are none."""
+        return self.parts or (Span(0, self.nbytes, self.first, self.last),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +300,8 @@ class Placement:
         workspaces: arena offset of each Workspace argument of a group's calls, in order.
         solution: offsets with peak, lower bound and gap, as proved by `validate`.
         naive: bytes if no memory were ever used twice.
+        activations: most bytes of values alive at a step, workspace and alignment left out.
+        policies: what the same buffers take under the policies of other systems.
         unplanned: names of dynamic values, which live outside the arena.
     """
 
@@ -293,6 +310,8 @@ class Placement:
     buffers: tuple[PlacedBuffer, ...]
     solution: "Solution"
     naive: int
+    activations: int = 0
+    policies: tuple[Mapping[str, object], ...] = ()
     unplanned: tuple[str, ...] = ()
 
 

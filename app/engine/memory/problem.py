@@ -41,7 +41,7 @@ class Buffer:
         if self.alignment < 1:
             raise ValueError(f"buffer {self.id!r}: alignment must be positive, found {self.alignment} byte")
         for part in self.parts:
-            inside = 0 <= part.offset and part.offset + part.size <= self.extent
+            inside = part.offset >= 0 and part.offset + part.size <= self.extent
             if not (inside and self.lower <= part.lower < part.upper <= self.upper):
                 raise ValueError(
                     f"buffer {self.id!r}: {part} is not within {self.extent} byte "

@@ -63,6 +63,12 @@ def _settle(
         order: buffers; changed.
         starts: where the pieces of each buffer begin.
         pieces: [piece, 4] offset in the buffer, bytes, first step, step after the last.
+        extents: bytes by buffer.
+        alignments: by buffer.
+        bound: bytes that are enough.
+        peak: bytes to stay below.
+        tries: placements.
+        offsets: filled.
     """
     n = len(order)
     limit = bound

@@ -138,6 +138,11 @@ def parts(storage: Storage, alignment: int) -> tuple[Part, ...]:
     return tuple(found)
 
 
+def unaligned(storage: Storage) -> Buffer:
+    """The storage as a buffer whose bytes count as they are."""
+    return Buffer(storage.id, storage.first, storage.last + 1, storage.nbytes, 1, parts(storage, 1))
+
+
 def value_bytes(value: ir.Value, compilation: Compilation) -> int:
     """Bytes of a static value in its layout, padding included."""
     layout = (compilation.plan.layout or {}).get(value)

@@ -10,15 +10,14 @@ import onnx_ir as ir
 
 from app.engine import graph
 from app.engine.memory.alias import AliasClasses
-from app.engine.memory.greedy import solve
-from app.engine.memory.rigid import improve
 from app.engine.memory.downsets import least_order
+from app.engine.memory.greedy import solve
 from app.engine.memory.order import Step, least_peak, schedule
 from app.engine.memory.problem import lower_bound
+from app.engine.memory.rigid import improve
 from app.engine.memory.storage_graph import build, share_views, touched, view_classes
 from app.engine.options import Preference
 from app.engine.plan import COLUMNS, Compilation, Group, KernelCall, Workspace
-
 
 # States of a segment that the exact search may reach, by what the job prefers.
 STATES: Mapping[Preference, int] = {"latency": 1 << 16, "memory": 1 << 22}

@@ -57,7 +57,9 @@ def test_the_peak_does_not_depend_on_the_order_in_the_file(drawn: Drawn, random)
 def test_more_states_than_allowed_are_no_answer() -> None:
     steps = [Step((), (i,), scratch=i % 3) for i in range(20)]
     steps.append(Step(tuple(range(20)), tuple(range(21))))
-    assert least_order(steps, [0] * 20 + [1], states=10) is None or len(segments([s.needs for s in steps])) == 1
+    assert (
+        least_order(steps, [0] * 20 + [1], states=10) is None or len(segments([s.needs for s in steps])) == 1
+    )
 
 
 def test_a_chain_of_diamonds_is_cut_at_their_ends() -> None:

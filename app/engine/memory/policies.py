@@ -76,7 +76,7 @@ def _reuse(buffers: Sequence[Buffer], kinds: Kinds) -> int:
 
 
 def online(buffers: Sequence[Buffer], _: Kinds) -> int:
-    """Offsets in execution order: the smallest gap between live buffers that is large enough, else the top."""
+    """Offsets in execution order: the smallest gap between live buffers that holds it, else the top."""
     live: list[tuple[int, int, int]] = []  # (offset, end, buffer), ordered
     peak = 0
     for _, begins, i in _events(buffers):

@@ -79,8 +79,11 @@ Lives: TypeAlias = Mapping[ir.Value, tuple[int, int]]
 Steps: TypeAlias = tuple[tuple[Group, Choice], ...]
 
 
-def build(compilation: Compilation) -> StorageGraph:
+def build(compilation: Compilation, *, whole: bool = True) -> StorageGraph:
     """The storage graph of a plan with implementations and an order.
+
+    Without `whole`, a part of a larger value may be computed in place too: fewer bytes live, but more
+    must keep their distance, which may leave no room where there was some.
 
     Raises:
         ValueError: a chosen view is not legal, a step reads what no earlier step writes, or no
@@ -93,7 +96,7 @@ def build(compilation: Compilation) -> StorageGraph:
     owners = owned(compilation)
     lives = _lives(steps, owners)
     classes = AliasClasses(owners, lambda v: value_bytes(v, compilation), lives)
-    notes = {**share_views(steps, classes), **_share_inplace(steps, classes)}
+    notes = {**share_views(steps, classes), **_share_inplace(steps, classes, whole)}
 
     taken: set[str] = set()
     planned = tuple(v for v in lives if not graph.is_dynamic(v))
@@ -227,7 +230,7 @@ def outputs_of(group: Group) -> tuple[ir.Value, ...]:
     return tuple(v for node in group.nodes for v in node.outputs)
 
 
-def _share_inplace(steps: Steps, classes: AliasClasses) -> dict[ir.Value, str]:
+def _share_inplace(steps: Steps, classes: AliasClasses, whole: bool) -> dict[ir.Value, str]:
     """Merge what may be computed in place; views are merged already, so classes tell all readers."""
     notes: dict[ir.Value, str] = {}
     for step, (group, choice) in enumerate(steps):
@@ -236,7 +239,7 @@ def _share_inplace(steps: Steps, classes: AliasClasses) -> dict[ir.Value, str]:
         for source, output in choice.inplace:
             if source not in static or output not in static or output in notes:
                 continue
-            if classes.inplace_refusal(step, group, everything, source, output) is None:
+            if not classes.inplace_refusal(step, group, everything, source, output, whole=whole):
                 classes.merge(source, output)
                 allows = f"because {choice.implementation.name} allows it"
                 notes[output] = f"{output.name!r} in place of {source.name!r} {allows}"

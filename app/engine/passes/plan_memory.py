@@ -7,11 +7,10 @@ import onnx_ir as ir
 
 from app.engine import graph
 from app.engine.errors import CapacityError
-from app.engine.memory.greedy import solve
+from app.engine.memory.placement import place
 from app.engine.memory.policies import replay
 from app.engine.memory.problem import Problem, Solution, live_bytes, lower_bound, validate
-from app.engine.memory.rigid import improve
-from app.engine.memory.storage_graph import StorageGraph, build, unaligned
+from app.engine.memory.storage_graph import StorageGraph, unaligned
 from app.engine.plan import COLUMNS, Compilation, Location, PlacedBuffer, Placement, Span
 
 LISTED = 5  # live values that a message names
@@ -32,10 +31,9 @@ class PlanMemory:
         Raises:
             CapacityError: the plan needs more than `options.memory_budget`, or than the target has.
         """
-        storage = build(compilation)
+        storage, solution = place(compilation, compilation.order_bound or 0)
         asked = compilation.options.memory_budget
         budget = compilation.target.budget if asked is None else asked
-        solution = improve(storage.problem, solve(storage.problem))
         if solution.peak > budget:
             raise CapacityError(
                 _shortage(compilation, storage, solution, budget), needed=solution.peak, available=budget

@@ -22,7 +22,7 @@ from typing import (
 import onnx_ir as ir
 
 from app.engine.layout import Layout
-from app.engine.options import Bindings, Options
+from app.engine.options import Bindings, Options, Thrift
 from app.engine.storage import DispatchMode, StorageType
 from app.engine.target import Target
 
@@ -376,6 +376,7 @@ class Compilation:
     decisions: tuple[Decision, ...] = ()
     notes: tuple[str, ...] = ()
     timings: Mapping[str, float] = field(default_factory=dict)  # measured, see `cost.key`
+    thrift: Thrift = field(default_factory=Thrift)  # what is given up for memory
     # Byte below which no order of the chosen implementations stays; None where it is not known.
     order_bound: int | None = None
 

@@ -86,7 +86,8 @@ def readings(group: Group, compilation: Compilation, known: Known) -> Readings:
     rows = compilation.registry.candidates(group.op, (partition[group.anchor].backend,))
     times = {row: cost.seconds(row, group, known) for row in rows if row.unless(group, known) is None}
     found: dict[frozenset[tuple[ir.Value, Layout]], Mode] = {}
-    for row, (seconds, _) in cost.comparable(times, group, known).items():
+    for row, (taken, _) in cost.comparable(times, group, known).items():
+        seconds = cost.weighed(row, group, known, taken)
         asked = row.layouts(group, known)
         labels = (any(v in asked for v in group.inputs), any(v in asked for v in group.outputs))
         same = frozenset(asked.items())

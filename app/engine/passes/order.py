@@ -1,7 +1,6 @@
 """Decide the order of execution: as in the graph, unless another needs less memory."""
 
 import heapq
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -10,11 +9,10 @@ from app.engine.memory.order import least_peak, schedule
 from app.engine.memory.placement import place
 from app.engine.memory.steps import memory_steps
 from app.engine.memory.storage_graph import touched
-from app.engine.options import Preference
 from app.engine.plan import COLUMNS, Compilation, Group
 
-# States of a segment that the exact search may reach, by what the job prefers.
-STATES: Mapping[Preference, int] = {"latency": 1 << 16, "memory": 1 << 22}
+STATES = 1 << 16  # of a segment that the exact search may reach
+STATES_AT_LENGTH = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,7 @@ class Order:
         peak = peak_bytes(given, floor)
         if peak <= floor:
             return replace(given, order_bound=peak)
-        exact = least_order(steps, sizes, STATES[compilation.options.prefer])
+        exact = least_order(steps, sizes, STATES_AT_LENGTH if compilation.thrift.order else STATES)
         order = exact.order if exact else schedule(steps, sizes, peak)
         bound = exact.lower_bound if exact else None
         given = replace(given, order_bound=bound)

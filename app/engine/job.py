@@ -144,7 +144,9 @@ def optimize(
                 compilation, options, compiler, lambda done, total: progress("tune", done, total)
             )
         fused = session.planned(compilation, options, _part("plan", progress))
-        plain = session.planned(compilation, dataclasses.replace(options, fuse=False))
+        points = session.front(compilation, options) if options.pareto else ()
+        unfused = dataclasses.replace(options, fuse=False, prefer="latency", memory_budget=None)
+        plain = session.planned(compilation, unfused)
         _export(compilation, fused, folder)
         inputs = tensors(compilation, bindings, options.seed)
         run = _Run(fused, plain, converted, folder, inputs, compiler, progress)
@@ -156,6 +158,7 @@ def optimize(
     progress("report", 0, 1)
     timings = _timings(fused, plain, measured, target)
     summary = _summary(path, loaded, fused, plain, timings, verification)
+    summary["pareto"] = [dataclasses.asdict(p) for p in points]
     _write_reports(folder, fused, summary, timings)
     progress("report", 1, 1)
     return summary

@@ -91,6 +91,11 @@ def planned(compilation: Compilation, options: Options, progress: Progress = sil
     return fit.smallest(build) if options.prefer == "memory" else fit.fitting(build)
 
 
+def front(compilation: Compilation, options: Options) -> tuple[fit.Point, ...]:
+    """The plans of a canonical graph of which none is both smaller and faster."""
+    return fit.front(builder(compilation, options))
+
+
 def builder(compilation: Compilation, options: Options, progress: Progress = silent) -> fit.Build:
     """What plans a canonical graph with a given thrift."""
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt
 
 from app.engine.memory.table import LARGEST
-from app.engine.options import Options, Policy, Timings
+from app.engine.options import Options, Policy, Preference, Timings
 from app.engine.target import Device, Memory, Precision, Target
 
 _PLAIN: Precision = "f32"
@@ -165,6 +165,14 @@ class JobOptions(_Schema):
     )
     memory_budget: Size | None = Field(
         default=_DEFAULTS.memory_budget, description="Bytes for activations; null takes the target's."
+    )
+    prefer: Preference = Field(
+        default=_DEFAULTS.prefer,
+        description="`latency`: the fastest plan that fits the budget; `memory`: the smallest arena.",
+    )
+    pareto: bool = Field(
+        default=_DEFAULTS.pareto,
+        description="Whether to report the plans found of which none is both smaller and faster.",
     )
     fuse: bool = Field(default=_DEFAULTS.fuse, description="Whether operators may share a kernel.")
     verify: bool = Field(default=_DEFAULTS.verify, description="Whether to compare with the original.")

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from app.engine import graph
-from app.engine.plan import Group, of_group
+from app.engine.plan import Group, KernelCall, Workspace, of_group
 from app.engine.target import Target
 
 if TYPE_CHECKING:
     from app.engine.registry import Implementation, Known
+
+
+BYTE = 1e-6  # seconds that a byte is worth where memory is short: what most groups take for a kilobyte
 
 
 def roofline(
@@ -108,6 +111,28 @@ def comparable(
     return {
         row: (row.cost(group, known) * scale, None) if row in predicted else t for row, t in times.items()
     }
+
+
+def weighed(row: "Implementation", group: Group, known: "Known", seconds: float) -> float:
+    """What a row is chosen by: its time, after the bytes that it takes for it where memory is short."""
+    thrift = known.thrift
+    extra = 0
+    if thrift.padding:
+        for value, layout in row.asked(group, known).items():
+            kind = graph.dtype(value)
+            if kind is not None and not graph.is_constant(value):
+                shape = graph.static_shape(value)
+                extra += (layout.elements(shape) - math.prod(shape)) * kind.itemsize
+    if thrift.workspace:
+        spaces = {
+            id(a): a.nbytes
+            for call in row.lower(group, known)
+            if isinstance(call, KernelCall)
+            for a in call.arguments
+            if isinstance(a, Workspace)
+        }
+        extra += sum(spaces.values())
+    return seconds + extra * BYTE
 
 
 def consulted(groups: Iterable[Group], timings: Mapping[str, float]) -> dict[str, float]:

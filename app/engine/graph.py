@@ -159,6 +159,29 @@ def reads(node: ir.Node) -> tuple[ir.Value, ...]:
     return tuple(dict.fromkeys((*(v for v in node.inputs if v is not None), *captures(node))))
 
 
+def order_by_wiring(graph: ir.Graph) -> None:
+    """Put the nodes in an order that their wiring alone gives: what each input needs, one after the other.
+
+    Two files of one model that list its nodes in different orders are the same from here on. Nodes
+    that no output needs come last, in the order they had.
+    """
+    placed: dict[ir.Node, None] = {}
+    started: set[ir.Node] = set()
+    roots = [v.producer() for v in graph.outputs]
+    stack = [n for n in (*reversed(tuple(graph)), *reversed(roots)) if n is not None]
+    while stack:
+        node = stack[-1]
+        if node in started:
+            stack.pop()
+            placed[node] = None  # a second time changes nothing
+            continue
+        started.add(node)
+        needed = (v.producer() for v in reversed(reads(node)))
+        stack += [n for n in needed if n is not None and n.graph is graph and n not in started]
+    for node in placed:
+        graph.append(node)
+
+
 def readers(graph: ir.Graph) -> dict[ir.Value, tuple[ir.Node, ...]]:
     """The nodes of the main graph that depend on each value, uses in nested graphs included."""
     found: dict[ir.Value, dict[ir.Node, None]] = {}

@@ -45,6 +45,7 @@ ARTIFACTS = (
     *EXPORTS.values(),
     "plan.json",
     "memory.json",
+    "memory.html",
     "timings.json",
     "decisions.json",
     "report.html",
@@ -144,7 +145,9 @@ def optimize(
                 compilation, options, compiler, lambda done, total: progress("tune", done, total)
             )
         fused = session.planned(compilation, options, _part("plan", progress))
-        plain = session.planned(compilation, dataclasses.replace(options, fuse=False))
+        points = session.front(compilation, options) if options.pareto else ()
+        unfused = dataclasses.replace(options, fuse=False, prefer="latency", memory_budget=None)
+        plain = session.planned(compilation, unfused)
         _export(compilation, fused, folder)
         inputs = tensors(compilation, bindings, options.seed)
         run = _Run(fused, plain, converted, folder, inputs, compiler, progress)
@@ -156,6 +159,7 @@ def optimize(
     progress("report", 0, 1)
     timings = _timings(fused, plain, measured, target)
     summary = _summary(path, loaded, fused, plain, timings, verification)
+    summary["pareto"] = [dataclasses.asdict(p) for p in points]
     _write_reports(folder, fused, summary, timings)
     progress("report", 1, 1)
     return summary
@@ -390,6 +394,7 @@ def _write_reports(folder: Path, fused: Program, summary: Json, timings: Json) -
     decisions = report.decisions_json(compilation)
     _write(folder / "plan.json", report.plan_json(compilation))
     _write(folder / "memory.json", memory)
+    (folder / "memory.html").write_text(report.memory_html(memory, str(summary["model"])))
     _write(folder / "decisions.json", decisions)
     _write(folder / "timings.json", timings)
     (folder / "report.html").write_text(report.report_html(summary, memory, timings, decisions))

@@ -6,6 +6,7 @@ from typing import Literal
 
 Timings = Literal["auto", "measured", "predicted"]
 Policy = Literal["f32", "bf16", "auto"]
+Preference = Literal["latency", "memory"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,9 @@ class Options:
             kernels offer; where that is float32 alone, the report says so.
         autotune: whether implementations are measured on this machine before they are chosen; it
             takes a target that is this machine.
+        prefer: `latency` takes the fastest plan that fits the budget; `memory` the smallest arena, and
+            of equal ones the fastest.
+        pareto: whether to look for the plans of which none is both smaller and faster.
         benchmark_seconds: upper limit for the samples of one measurement.
     """
 
@@ -40,7 +44,40 @@ class Options:
     fast_algorithms: bool = True
     precision: Policy = "f32"
     autotune: bool = True
+    prefer: Preference = "latency"
+    pareto: bool = False
     benchmark_seconds: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Thrift:
+    """What a plan does for a smaller arena, at a price in time.
+
+    Attributes:
+        order: the order of steps is searched at length.
+        workspace: rows are chosen by their workspace first, then by their time.
+        padding: layouts are chosen by their padding first, then by their time.
+        plain: all layouts are row-major.
+        apart: names of nodes that stay out of fused kernels.
+    """
+
+    order: bool = False
+    workspace: bool = False
+    padding: bool = False
+    plain: bool = False
+    apart: frozenset[str] = frozenset()
+
+    @property
+    def told(self) -> str:
+        """In words."""
+        parts = [
+            "a longer search for an order" * self.order,
+            "implementations with less workspace" * self.workspace,
+            "layouts without padding" * self.padding,
+            "row-major layouts" * self.plain,
+            f"{len(self.apart)} nodes left unfused" * bool(self.apart),
+        ]
+        return ", ".join(p for p in parts if p) or "nothing given up"
 
 
 @dataclass(frozen=True, slots=True)

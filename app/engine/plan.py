@@ -22,7 +22,7 @@ from typing import (
 import onnx_ir as ir
 
 from app.engine.layout import Layout
-from app.engine.options import Bindings, Options
+from app.engine.options import Bindings, Options, Thrift
 from app.engine.storage import DispatchMode, StorageType
 from app.engine.target import Target
 
@@ -259,6 +259,15 @@ class Slice(NamedTuple):
     last: int
 
 
+class Span(NamedTuple):
+    """Bytes of a buffer that are in use from step `first` to `last`, inclusive."""
+
+    offset: int  # within the buffer
+    nbytes: int
+    first: int
+    last: int
+
+
 @dataclass(frozen=True, slots=True)
 class PlacedBuffer:
     """A row of memory.json: one rectangle of the memory map.
@@ -275,6 +284,12 @@ class PlacedBuffer:
     values: tuple[str, ...]  # every value that lives in it
     reason: str  # why it exists, and why it is shared
     slices: tuple[Slice, ...] = ()  # where each of its values lies, and when
+    parts: tuple[Span, ...] = ()  # what of it is in use when; empty where all is from first to last
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """The parts; all of the buffer where there are none."""
+        return self.parts or (Span(0, self.nbytes, self.first, self.last),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +301,8 @@ class Placement:
         workspaces: arena offset of each Workspace argument of a group's calls, in order.
         solution: offsets with peak, lower bound and gap, as proved by `validate`.
         naive: bytes if no memory were ever used twice.
+        activations: most bytes of values alive at a step, workspace and alignment left out.
+        policies: what the same buffers take under the policies of other systems.
         unplanned: names of dynamic values, which live outside the arena.
     """
 
@@ -294,6 +311,8 @@ class Placement:
     buffers: tuple[PlacedBuffer, ...]
     solution: "Solution"
     naive: int
+    activations: int = 0
+    policies: tuple[Mapping[str, object], ...] = ()
     unplanned: tuple[str, ...] = ()
 
 
@@ -358,6 +377,9 @@ class Compilation:
     decisions: tuple[Decision, ...] = ()
     notes: tuple[str, ...] = ()
     timings: Mapping[str, float] = field(default_factory=dict)  # measured, see `cost.key`
+    thrift: Thrift = field(default_factory=Thrift)  # what is given up for memory
+    # Byte below which no order of the chosen implementations stays; None where it is not known.
+    order_bound: int | None = None
 
     @property
     def graph(self) -> ir.Graph:

@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias, TypeVar
 import onnx_ir as ir
 
 from app.engine.layout import Layout
+from app.engine.options import Thrift
 from app.engine.plan import Call, Compilation, Group, View
 from app.engine.rewrite import Row
 from app.engine.target import Target
@@ -32,6 +33,7 @@ class Known:
         tolerance: largest error of an output that the job allows, as a fraction of its maximum.
         timings: measured seconds, see `app.engine.cost.key`.
         tuning: which of the row's `tunings` is meant; empty for the one that is predicted best.
+        thrift: what is given up for a smaller arena.
         granted: the views of partial rows that may be taken; None before memory is shared, where all
             of them may.
     """
@@ -43,6 +45,7 @@ class Known:
     timings: Mapping[str, float] = field(default_factory=dict)
     tuning: str = ""
     granted: frozenset[View] | None = None
+    thrift: Thrift = field(default_factory=Thrift)
     key: Hashable = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -58,6 +61,7 @@ class Known:
             options.fast_algorithms,
             options.tolerance,
             compilation.timings,
+            thrift=compilation.thrift,
         )
 
 

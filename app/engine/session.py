@@ -4,10 +4,10 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from app.engine import pipeline, program, tuning
+from app.engine import fit, pipeline, program, tuning
 from app.engine.execute import Executor
 from app.engine.load import Loaded, load
-from app.engine.options import Bindings, Options
+from app.engine.options import Bindings, Options, Thrift
 from app.engine.passes.canonicalize import Canonicalize
 from app.engine.passes.fuse import Fuse
 from app.engine.passes.infer_layouts import InferLayouts
@@ -82,10 +82,30 @@ def tuned(
 
 
 def planned(compilation: Compilation, options: Options, progress: Progress = silent) -> Program:
-    """The program of a canonical graph under these options; the graph is left as it is."""
-    # Passes insert conversions: they work on a copy.
-    started = dataclasses.replace(compilation, model=compilation.model.clone(), options=options)
-    return program.build(pipeline.run(started, back(options), progress))
+    """The program of a canonical graph under these options; the graph is left as it is.
+
+    Raises:
+        CapacityError: no plan that was tried fits the memory.
+    """
+    build = builder(compilation, options, progress)
+    return fit.smallest(build) if options.prefer == "memory" else fit.fitting(build)
+
+
+def front(compilation: Compilation, options: Options) -> tuple[fit.Point, ...]:
+    """The plans of a canonical graph of which none is both smaller and faster."""
+    return fit.front(builder(compilation, options))
+
+
+def builder(compilation: Compilation, options: Options, progress: Progress = silent) -> fit.Build:
+    """What plans a canonical graph with a given thrift."""
+
+    def build(thrift: Thrift) -> Program:
+        # Passes insert conversions: they work on a copy.
+        model = compilation.model.clone()
+        started = dataclasses.replace(compilation, model=model, options=options, thrift=thrift)
+        return program.build(pipeline.run(started, back(options), progress))
+
+    return build
 
 
 class Session:

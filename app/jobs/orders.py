@@ -18,6 +18,7 @@ ARTIFACTS: Mapping[str, str] = {
     "optimized.inlined.onnx": "application/octet-stream",
     "plan.json": "application/json",
     "memory.json": "application/json",
+    "memory.html": "text/html; charset=utf-8",
     "timings.json": "application/json",
     "decisions.json": "application/json",
     "report.html": "text/html; charset=utf-8",

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 
 from app.engine import pipeline
-from app.engine.layouts.choice import conversion
-from app.engine.layouts.realize import OP
+from app.engine.layout import Layout
+from app.engine.layouts.conversions import OP, conversion
 from app.engine.passes.infer_layouts import InferLayouts
 from app.engine.passes.infer_padding import InferPadding
 from app.engine.passes.infer_storage import InferStorage
@@ -18,7 +18,7 @@ from app.engine.passes.select_implementations import SelectImplementations
 from app.engine.plan import Compilation, Group, Plan, Subgraph
 from app.engine.registry import Backend, Implementation, Known, Registry
 from tests.engine.plans import TARGET
-from tests.engine.test_layout_choice import LAYOUT, compilations, energy, row
+from tests.engine.test_layout_choice import LAST, LAYOUT, compilations, energy, row
 
 PASSES = (InferLayouts(), InferStorage(), SelectImplementations(), InferPadding())
 
@@ -26,16 +26,17 @@ PASSES = (InferLayouts(), InferStorage(), SelectImplementations(), InferPadding(
 def conversions(compilation: Compilation) -> tuple[Implementation, ...]:
     """Rows of ChangeLayout that cost what the choice of layouts takes them to."""
 
-    def seconds(group: Group, known: Known) -> float:
-        return conversion(group.inputs[0], LAYOUT, dataclasses.replace(compilation, plan=Plan()), known)
+    def converting(layout: Layout, written: bool) -> Implementation:
+        def layouts(group: Group, _known: Known) -> Mapping[ir.Value, Layout]:
+            return {(group.outputs if written else group.inputs)[0]: layout}
 
-    def converting(name: str, to_blocks: bool) -> Implementation:
-        def layouts(group: Group, _known: Known) -> Mapping[ir.Value, object]:
-            return {(group.outputs if to_blocks else group.inputs)[0]: LAYOUT}
+        def seconds(group: Group, known: Known) -> float:
+            return conversion(group.inputs[0], layout, dataclasses.replace(compilation, plan=Plan()), known)
 
-        return dataclasses.replace(row(name, OP, 0.0, (), False), cost=seconds, layouts=layouts)  # type: ignore[arg-type]  # a mapping of layouts
+        name = f"{'to' if written else 'from'} {layout}"
+        return dataclasses.replace(row(name, OP, 0.0, (), layout, None), cost=seconds, layouts=layouts)
 
-    return converting("block", True), converting("unblock", False)
+    return tuple(converting(layout, written) for layout in (LAYOUT, LAST) for written in (True, False))
 
 
 def planned_seconds(compilation: Compilation) -> float:
@@ -89,7 +90,12 @@ KINDS: tuple[tuple[float | None, ...], ...] = (
     (1.0, None, 0.9, None),
     (1.0, None, None, None),
 )
-LABELS = ((), ((0, 1, 2), True), ((0, 1, 2), False), ((), True))
+LABELS = (
+    ((), LAYOUT, None),
+    ((0, 1, 2), LAYOUT, LAYOUT),
+    ((0, 1, 2), LAYOUT, None),
+    ((), LAYOUT, LAYOUT),
+)
 
 
 def wirings(count: int) -> Iterator[tuple[tuple[int, ...], ...]]:
@@ -109,7 +115,7 @@ def graph_of(wiring: Sequence[tuple[int, ...]], kinds: Sequence[int]) -> Compila
         values.append(output)
         nodes.append(node)
         table[f"Op{i}"] = tuple(
-            row(f"r{i}.{j}", f"Op{i}", seconds * 1e-6, *(labels or ((), False)))
+            row(f"r{i}.{j}", f"Op{i}", seconds * 1e-6, *labels)
             for j, (seconds, labels) in enumerate(zip(KINDS[which], LABELS))
             if seconds is not None
         )

@@ -54,7 +54,13 @@ def draw(memory: Mapping[str, Any]) -> MemoryMap:
     def y(nbytes: int) -> float:
         return HEIGHT * (1.0 - nbytes / top)
 
-    shown = [b for b in memory["buffers"] if b["bytes"]]
+    # A buffer whose bytes do not all live as long is one rectangle for each part.
+    shown = [
+        {**b, **part, "offset": b["offset"] + (part["offset"] if b["parts"] else 0)}
+        for b in memory["buffers"]
+        for part in (b["parts"] or [b])
+        if part["bytes"]
+    ]
     kept = sorted(shown, key=lambda b: (-b["bytes"] * (b["last"] + 1 - b["first"]), b["name"]))[:MOST]
     rectangles = tuple(
         Rectangle(

@@ -26,6 +26,7 @@ Json: TypeAlias = dict[str, Any]
 SLOWEST = 25  # operators with a bar of their own
 NBSP = "\N{NO-BREAK SPACE}"
 UNITS = (("s", 1.0), ("ms", 1e3), ("µs", 1e6), ("ns", 1e9))
+AT_PEAK = 40  # buffers that the page of the memory map names
 LISTED = 1500  # decisions on the page; decisions.json has all
 
 
@@ -50,6 +51,13 @@ def memory_json(compilation: Compilation) -> Json:
         "gap": solution.gap,
         "proved": solution.proved,
         "method": solution.method,
+        "nodes": solution.nodes,
+        "order": {
+            "lower_bound": compilation.order_bound,
+            "proved": compilation.order_bound is not None and solution.peak <= compilation.order_bound,
+        },
+        "activation_bytes": placement.activations,
+        "policies": list(placement.policies),
         "naive_bytes": placement.naive,
         "weights_bytes": _weights_bytes(compilation),
         "input_bytes": _total(compilation, compilation.graph.inputs),
@@ -64,6 +72,9 @@ def memory_json(compilation: Compilation) -> Json:
                 "last": b.last,
                 "reason": b.reason,
                 "values": [{"name": n, **_tensor(by_name[n])} for n in b.values],
+                "parts": [
+                    {"offset": p.offset, "bytes": p.nbytes, "first": p.first, "last": p.last} for p in b.parts
+                ],
             }
             for b in placement.buffers
         ],
@@ -194,6 +205,31 @@ def report_html(
     )
 
 
+def memory_html(memory: Mapping[str, Any], model: str) -> str:
+    """The memory map alone, with what lives at the peak and what others would take."""
+    live = [step["live_bytes"] for step in memory["steps"]]
+    worst = max(range(len(live)), key=live.__getitem__, default=0)
+    at_peak = [
+        {**b, "bytes": part["bytes"]}
+        for b in memory["buffers"]
+        for part in (b["parts"] or [b])
+        if part["first"] <= worst <= part["last"] and part["bytes"]
+    ]
+    return (
+        _environment()
+        .get_template("memory.html")
+        .render(
+            model=model,
+            memory=memory,
+            map=memory_map.draw(memory),
+            worst=worst,
+            live=live[worst] if live else 0,
+            at_peak=sorted(at_peak, key=lambda b: (-b["bytes"], b["name"]))[:AT_PEAK],
+            more=max(len(at_peak) - AT_PEAK, 0),
+        )
+    )
+
+
 @functools.cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
@@ -241,9 +277,10 @@ def cut(text: object, length: int = 160) -> str:
 def _live_by_step(buffers: tuple[PlacedBuffer, ...], alignment: int, steps: int) -> list[int]:
     change = [0] * (steps + 1)
     for b in buffers:
-        extent = -(-b.nbytes // alignment) * alignment
-        change[b.first] += extent
-        change[b.last + 1] -= extent
+        for part in b.spans:
+            extent = -(-part.nbytes // alignment) * alignment if not b.parts else part.nbytes
+            change[part.first] += extent
+            change[part.last + 1] -= extent
     return list(itertools.accumulate(change[:steps]))
 
 

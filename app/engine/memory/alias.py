@@ -154,39 +154,54 @@ class AliasClasses:
             self._of[value] = kept
 
     def inplace_refusal(
-        self, step: int, group: Group, touched: Iterable[ir.Value], source: ir.Value, output: ir.Value
+        self,
+        step: int,
+        group: Group,
+        touched: Iterable[ir.Value],
+        source: ir.Value,
+        output: ir.Value,
+        *,
+        whole: bool = True,
     ) -> str | None:
         """Why `output` of the group cannot overwrite `source`; both are static.
 
-        `touched` is everything that the step reads or writes. A part of a larger value counts as all
-        of it: the whole class of the source must die, that of the output must begin.
+        `touched` is everything that the step reads or writes. One class must lie inside the other; of
+        the bytes that they would share, whatever has the source's must die in the step, and whatever
+        has the output's must begin. With `whole` that is asked of all bytes of both classes.
         """
         a, b = self.of(source), self.of(output)
         if a is b:
             return "they share memory already"
         if a.owner is not None:
             return f"{source.name!r} lives in the memory of {self.owners[a.owner]} {a.owner.name!r}"
-        if a.last > step:
-            return f"{source.name!r} is read at step {a.last}"
-        if b.first < step:
-            return f"{output.name!r} is written at step {b.first}"
-        # An intermediate may move into the memory of an output that overwrites it, if it fits there.
-        by = a.places[source] - b.places[output]
-        inner, outer = (b.moved(by), a) if b.owner is None else (a, b.moved(by))
-        if outer.nbytes < inner.nbytes:
-            return f"{outer.nbytes} byte cannot hold {inner.nbytes} byte"
+        b = b.moved(a.places[source] - b.places[output])
+        holds = a.start <= b.start and b.end <= a.end and b.owner is None
+        outer, inner = (a, b) if holds else (b, a)
+        if self.nbytes(source) < self.nbytes(output):
+            return f"{self.nbytes(source)} byte cannot hold {self.nbytes(output)} byte"
         if inner.start < outer.start or inner.end > outer.end:
             return f"at {source.name!r} there are not {inner.nbytes} byte"
+        dying, begun = self._inside(a, a if whole else inner), self._inside(b, b if whole else inner)
+        for value in dying:
+            if self._lives[value][1] > step:
+                return f"{source.name!r} is read at step {self._lives[value][1]}"
+        for value in begun:
+            if self._lives[value][0] < step:
+                return f"{output.name!r} is written at step {self._lives[value][0]}"
         for value in touched:
-            if value is not source and self._of.get(value) is a:
+            if value is not source and value in dying:
                 return f"the step also uses {value.name!r}, which is the same bytes"
-            if value is not output and self._of.get(value) is b:
+            if value is not output and value in begun:
                 return f"the step also uses {value.name!r}, which {output.name!r} shares memory with"
         if group.op != ELEMENTWISE and reads(group, source) > 1:
             # A pair speaks of one read. An elementwise group has passed an element when it writes
             # it; any other may still need the rest, as a convolution with itself as residual does.
             return f"{source.name!r} is read more than once in the step"
         return None
+
+    def _inside(self, alias: AliasClass, other: AliasClass) -> set[ir.Value]:
+        """Values of a class that cover bytes of another, in the same frame."""
+        return {v for v, at in alias.places.items() if at < other.end and at + self.nbytes(v) > other.start}
 
     def _refusal(self, view: View) -> str | None:
         """Why a view of static values cannot be a part of its source."""

@@ -55,6 +55,7 @@ def solve(problem: Problem, budget: int = BUDGET) -> Solution:
     if not problem.buffers:
         return Solution({}, 0, 0, True, "nothing to place")
     columns = greedy.columns_of(problem)
+    assert not any(b.parts for b in problem.buffers), "a search knows whole buffers only"
     bound = lower_bound(problem)
     best = _Best(columns, bound, max(bound, problem.capacity or 0))
     first = greedy.quick(problem)

@@ -6,17 +6,32 @@ Vocabulary of the literature: Pisarchyk and Lee, 2020, arXiv:2001.03288; MiniMal
 from bisect import bisect_left, insort
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Part(NamedTuple):
+    """Bytes [offset, offset + size) of a buffer that live in the steps [lower, upper)."""
+
+    offset: int
+    size: int
+    lower: int
+    upper: int
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Bytes that must stay together while they live. The lifespan [lower, upper) is half-open in steps."""
+    """Bytes that must stay together while they live. The lifespan [lower, upper) is half-open in steps.
+
+    `parts` say more of a buffer whose bytes do not all live as long, such as a concatenation that is
+    written slice by slice: where a part does not live, others may. Empty means all of it, always.
+    """
 
     id: str
     lower: int
     upper: int
     size: int  # byte
     alignment: int = 64  # byte
+    parts: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
         if self.lower >= self.upper:
@@ -25,6 +40,13 @@ class Buffer:
             raise ValueError(f"buffer {self.id!r}: size must not be negative, found {self.size} byte")
         if self.alignment < 1:
             raise ValueError(f"buffer {self.id!r}: alignment must be positive, found {self.alignment} byte")
+        for part in self.parts:
+            inside = part.offset >= 0 and part.offset + part.size <= self.extent
+            if not (inside and self.lower <= part.lower < part.upper <= self.upper):
+                raise ValueError(
+                    f"buffer {self.id!r}: {part} is not within {self.extent} byte "
+                    f"and the lifespan [{self.lower}, {self.upper})"
+                )
 
     @property
     def extent(self) -> int:
@@ -33,6 +55,11 @@ class Buffer:
         Peak, lower bound and overlap all speak of extents, so that they can be compared.
         """
         return -(-self.size // self.alignment) * self.alignment
+
+    @property
+    def pieces(self) -> tuple[Part, ...]:
+        """The parts; all of the buffer where there are none."""
+        return self.parts or (Part(0, self.extent, self.lower, self.upper),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +101,9 @@ def live_bytes(problem: Problem) -> tuple[tuple[int, int], ...]:
     """Live bytes over time as (step, bytes) pairs: from that step on, until the next pair."""
     change: dict[int, int] = {}
     for buffer in problem.buffers:
-        change[buffer.lower] = change.get(buffer.lower, 0) + buffer.extent
-        change[buffer.upper] = change.get(buffer.upper, 0) - buffer.extent
+        for part in buffer.pieces:
+            change[part.lower] = change.get(part.lower, 0) + part.size
+            change[part.upper] = change.get(part.upper, 0) - part.size
     live = 0
     profile = []
     for step in sorted(change):
@@ -130,15 +158,17 @@ def validate(problem: Problem, solution: Solution) -> None:
 
 def _check_overlaps(problem: Problem, offsets: Mapping[str, int]) -> None:
     """Two neighbours by offset must not touch; the live set, ordered by offset, stays disjoint."""
-    rows = [b for b in problem.buffers if b.extent]
+    rows = [
+        (offsets[b.id] + p.offset, p.size, p.lower, p.upper, b.id)
+        for b in problem.buffers
+        for p in b.pieces
+        if p.size
+    ]
     # At one step ends come before starts: lifespans are half-open.
-    events = sorted(
-        [(b.lower, 1, i) for i, b in enumerate(rows)] + [(b.upper, 0, i) for i, b in enumerate(rows)]
-    )
+    events = sorted([(r[2], 1, i) for i, r in enumerate(rows)] + [(r[3], 0, i) for i, r in enumerate(rows)])
     live: list[tuple[int, int]] = []  # (offset, row), ordered
     for step, starts, row in events:
-        buffer = rows[row]
-        entry = (offsets[buffer.id], row)
+        entry = (rows[row][0], row)
         if not starts:
             del live[bisect_left(live, entry)]
             continue
@@ -147,10 +177,9 @@ def _check_overlaps(problem: Problem, offsets: Mapping[str, int]) -> None:
         for low, high in ((at - 1, at), (at, at + 1)):
             if low < 0 or high >= len(live):
                 continue
-            under, over = rows[live[low][1]], rows[live[high][1]]
-            if live[low][0] + under.extent > live[high][0]:
+            (start, size, *_, under), (above, more, *_, over) = rows[live[low][1]], rows[live[high][1]]
+            if start + size > above:
                 raise ValueError(
-                    f"at step {step} buffers {under.id!r} and {over.id!r} overlap: bytes "
-                    f"[{live[low][0]}, {live[low][0] + under.extent}) and "
-                    f"[{live[high][0]}, {live[high][0] + over.extent})"
+                    f"at step {step} buffers {under!r} and {over!r} overlap: bytes "
+                    f"[{start}, {start + size}) and [{above}, {above + more})"
                 )

@@ -8,13 +8,14 @@ dynamic values live on the host.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeAlias
 
 import onnx_ir as ir
 
 from app.engine import graph
-from app.engine.memory.alias import AliasClasses, in_order
-from app.engine.memory.problem import Buffer, Problem
+from app.engine.memory.alias import ALIGNMENT, AliasClasses, in_order
+from app.engine.memory.problem import Buffer, Part, Problem
 from app.engine.plan import Choice, Compilation, Group, KernelCall, Slice, Space, Workspace
 
 
@@ -78,8 +79,11 @@ Lives: TypeAlias = Mapping[ir.Value, tuple[int, int]]
 Steps: TypeAlias = tuple[tuple[Group, Choice], ...]
 
 
-def build(compilation: Compilation) -> StorageGraph:
+def build(compilation: Compilation, *, whole: bool = True) -> StorageGraph:
     """The storage graph of a plan with implementations and an order.
+
+    Without `whole`, a part of a larger value may be computed in place too: fewer bytes live, but more
+    must keep their distance, which may leave no room where there was some.
 
     Raises:
         ValueError: a chosen view is not legal, a step reads what no earlier step writes, or no
@@ -92,7 +96,7 @@ def build(compilation: Compilation) -> StorageGraph:
     owners = owned(compilation)
     lives = _lives(steps, owners)
     classes = AliasClasses(owners, lambda v: value_bytes(v, compilation), lives)
-    notes = {**share_views(steps, classes), **_share_inplace(steps, classes)}
+    notes = {**share_views(steps, classes), **_share_inplace(steps, classes, whole)}
 
     taken: set[str] = set()
     planned = tuple(v for v in lives if not graph.is_dynamic(v))
@@ -100,13 +104,46 @@ def build(compilation: Compilation) -> StorageGraph:
     scratch, workspaces = _scratch(steps, compilation.options.threads, taken)
     alignment = compilation.target.memories[0].alignment
     buffers = (
-        *(Buffer(s.id, s.first, s.last + 1, s.nbytes, alignment) for s in storages if s.space == "arena"),
+        *(
+            Buffer(s.id, s.first, s.last + 1, s.nbytes, alignment, parts(s, alignment))
+            for s in storages
+            if s.space == "arena"
+        ),
         *(Buffer(s.id, s.step, s.step + 1, s.nbytes, alignment) for s in scratch),
     )
     alone = [value_bytes(v, compilation) for v in planned if v not in owners] + [s.nbytes for s in scratch]
     naive = sum(-(-n // alignment) * alignment for n in alone)
     unplanned = tuple(v for v in lives if graph.is_dynamic(v))
     return StorageGraph(storages, scratch, workspaces, Problem(buffers), naive, unplanned)
+
+
+def parts(storage: Storage, alignment: int) -> tuple[Part, ...]:
+    """Stretches of bytes of a storage, and when a value that covers them lives; empty when all live always.
+
+    Stretches begin on cache lines; the last reaches to the end of the storage, rounded up.
+    """
+    end = -(-storage.nbytes // alignment) * alignment
+    edges = {e - e % ALIGNMENT for s in storage.slices for e in (s.offset, s.offset + s.nbytes)}
+    cuts = sorted({0, end, *(e for e in edges if 0 < e < storage.nbytes)})
+    found: list[Part] = []
+    for start, stop in pairwise(cuts):
+        covering = (s for s in storage.slices if s.offset < stop and s.offset + s.nbytes > start)
+        spans = sorted((s.first, s.last + 1) for s in covering)
+        lower, upper = spans[0]
+        for first, after in [*spans[1:], (storage.last + 2, 0)]:
+            if first <= upper:
+                upper = max(upper, after)
+                continue
+            found.append(Part(start, stop - start, lower, upper))
+            lower, upper = first, after
+    if all(p.lower == storage.first and p.upper == storage.last + 1 for p in found):
+        return ()
+    return tuple(found)
+
+
+def unaligned(storage: Storage) -> Buffer:
+    """The storage as a buffer whose bytes count as they are."""
+    return Buffer(storage.id, storage.first, storage.last + 1, storage.nbytes, 1, parts(storage, 1))
 
 
 def value_bytes(value: ir.Value, compilation: Compilation) -> int:
@@ -193,7 +230,7 @@ def outputs_of(group: Group) -> tuple[ir.Value, ...]:
     return tuple(v for node in group.nodes for v in node.outputs)
 
 
-def _share_inplace(steps: Steps, classes: AliasClasses) -> dict[ir.Value, str]:
+def _share_inplace(steps: Steps, classes: AliasClasses, whole: bool) -> dict[ir.Value, str]:
     """Merge what may be computed in place; views are merged already, so classes tell all readers."""
     notes: dict[ir.Value, str] = {}
     for step, (group, choice) in enumerate(steps):
@@ -202,7 +239,7 @@ def _share_inplace(steps: Steps, classes: AliasClasses) -> dict[ir.Value, str]:
         for source, output in choice.inplace:
             if source not in static or output not in static or output in notes:
                 continue
-            if classes.inplace_refusal(step, group, everything, source, output) is None:
+            if not classes.inplace_refusal(step, group, everything, source, output, whole=whole):
                 classes.merge(source, output)
                 allows = f"because {choice.implementation.name} allows it"
                 notes[output] = f"{output.name!r} in place of {source.name!r} {allows}"

@@ -47,6 +47,7 @@ class Canonicalize:
         """
         model = compilation.model
         lift_initializers(model)
+        graph.order_by_wiring(model.graph)
         applied = reduce(model, self.growth)
         _check_types(model)
         return replace(compilation, notes=(*compilation.notes, *_notes(applied, model)))

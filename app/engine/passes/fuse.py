@@ -44,7 +44,7 @@ class Fuse:
                 if node not in work.fusion and not work.is_elementwise(node):
                     work.take_first(_epilogues(node, work))
             for node in reversed(work.nodes):
-                if work.is_elementwise(node) and node not in work.fusion:
+                if work.is_elementwise(node) and work.joins(node):
                     work.take_first(_trees(node, work))
         for node in work.nodes:
             if node not in work.fusion:
@@ -73,6 +73,10 @@ class _Work:
             frozenset(compilation.graph.outputs),
             Known.of(compilation),
         )
+
+    def joins(self, node: ir.Node) -> bool:
+        """Whether a node may share a kernel with others."""
+        return node not in self.fusion and (node.name or "") not in self.known.thrift.apart
 
     def is_elementwise(self, node: ir.Node) -> bool:
         row = self.compilation.registry.operator(node)
@@ -126,7 +130,7 @@ def _attentions(softmax: ir.Node, work: _Work) -> Iterator[Group]:
 
 def _epilogues(anchor: ir.Node, work: _Work) -> Iterator[Group]:
     """Groups of an anchor and the elementwise nodes that follow from it, largest first."""
-    if anchor in work.fusion or not anchor.outputs:
+    if not work.joins(anchor) or not anchor.outputs:
         return
     if graph.shape(anchor.outputs[0]) is None:
         return
@@ -136,7 +140,7 @@ def _epilogues(anchor: ir.Node, work: _Work) -> Iterator[Group]:
     while frontier and len(members) <= LONGEST_EPILOGUE:
         node = min(frontier, key=lambda n: work.index[n])
         frontier.discard(node)
-        if node in work.fusion or not work.is_elementwise(node) or not work.same_part(anchor, node):
+        if not work.joins(node) or not work.is_elementwise(node) or not work.same_part(anchor, node):
             break
         if graph.shape(node.outputs[0]) != graph.shape(anchor.outputs[0]):
             break
@@ -171,7 +175,7 @@ def _tree(root: ir.Node, work: _Work, limit: int) -> tuple[ir.Node, ...]:
         above.discard(node)
         if node is None:
             break
-        if node in work.fusion or not work.is_elementwise(node) or not work.same_part(root, node):
+        if not work.joins(node) or not work.is_elementwise(node) or not work.same_part(root, node):
             continue
         if graph.shape(node.outputs[0]) != shape or work.escapes(node.outputs[0], members):
             continue

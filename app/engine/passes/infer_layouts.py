@@ -25,7 +25,9 @@ class InferLayouts:
 
     def __call__(self, compilation: Compilation) -> Compilation:
         """Write the column `layout`, and nodes that convert into the graph."""
-        assignment = choose(compilation, Known.of(compilation), self.policy)
+        assignment = choose(
+            compilation, Known.of(compilation), "plain" if compilation.thrift.plain else self.policy
+        )
         notes = compilation.notes
         if assignment.cuts:
             notes = (

@@ -4,15 +4,15 @@ import heapq
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import onnx_ir as ir
+from app.engine.memory.downsets import least_order
+from app.engine.memory.order import least_peak, schedule
+from app.engine.memory.placement import place
+from app.engine.memory.steps import memory_steps
+from app.engine.memory.storage_graph import touched
+from app.engine.plan import COLUMNS, Compilation, Group
 
-from app.engine import graph
-from app.engine.memory.alias import AliasClass, AliasClasses
-from app.engine.memory.greedy import solve
-from app.engine.memory.order import Step, least_peak, schedule
-from app.engine.memory.problem import lower_bound
-from app.engine.memory.storage_graph import build, share_views, touched, view_classes
-from app.engine.plan import COLUMNS, Compilation, Group, KernelCall, Workspace
+STATES = 1 << 16  # of a segment that the exact search may reach
+STATES_AT_LENGTH = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,26 +25,31 @@ class Order:
     keeps: ClassVar[tuple[str, ...]] = tuple(c for c in COLUMNS if c not in ("order", "placement"))
 
     def __call__(self, compilation: Compilation) -> Compilation:
-        """The compilation with an order.
+        """The compilation with an order, and the bytes that no other order stays below.
 
         Raises:
             ValueError: the groups depend on each other in a cycle.
         """
         needs = dependencies(compilation)
         given = compilation.with_plan(order=_stable(needs))
-        peak = peak_bytes(given)
         steps, sizes = memory_steps(given, needs)
-        if peak <= least_peak(steps, sizes):
-            return given
-        found = schedule(steps, sizes, peak)
-        if found is None:
+        floor = least_peak(steps, sizes)
+        peak = peak_bytes(given, floor, search=True)
+        if peak <= floor:
+            return replace(given, order_bound=peak)
+        exact = least_order(steps, sizes, STATES_AT_LENGTH if compilation.thrift.order else STATES)
+        order = exact.order if exact else schedule(steps, sizes, peak)
+        bound = exact.lower_bound if exact else None
+        given = replace(given, order_bound=bound)
+        if order is None:
             return given
         assert given.plan.order is not None
-        better = given.with_plan(order=tuple(given.plan.order[i] for i in found))
+        better = given.with_plan(order=tuple(given.plan.order[i] for i in order))
         # The search knows no offsets and estimates what is shared in place; the plan decides.
-        if lower_bound(build(better).problem) >= peak or peak_bytes(better) >= peak:
+        found = peak_bytes(better, bound or floor, search=True)
+        if found >= peak:
             return given
-        note = f"order: peak {peak} byte in graph order, {peak_bytes(better)} byte in the order found"
+        note = f"order: peak {peak} byte in graph order, {found} byte in the order found"
         return replace(better, notes=(*better.notes, note))
 
 
@@ -58,59 +63,6 @@ def dependencies(compilation: Compilation) -> dict[Group, frozenset[Group]]:
         group: frozenset(maker[v] for v in touched(group, chosen[group]) if v in maker) - {group}
         for group in groups
     }
-
-
-def memory_steps(
-    compilation: Compilation, needs: dict[Group, frozenset[Group]]
-) -> tuple[list[Step], list[int]]:
-    """The steps of a plan as the search sees them, and bytes by storage; indices are those of the order."""
-    plan = compilation.plan
-    assert plan.order is not None
-    assert plan.implementation is not None
-    alignment = compilation.target.memories[0].alignment
-    classes = view_classes(compilation)
-    share_views(tuple((group, plan.implementation[group]) for group in plan.order), classes)
-    storages: dict[int, int] = {}  # number by identity of the class
-    sizes: list[int] = []
-
-    def storage(alias: AliasClass) -> int:
-        if id(alias) not in storages:
-            storages[id(alias)] = len(sizes)
-            sizes.append(0 if alias.owner is not None else -(-alias.nbytes // alignment) * alignment)
-        return storages[id(alias)]
-
-    position = {group: i for i, group in enumerate(plan.order)}
-    steps = []
-    for group in plan.order:
-        choice = plan.implementation[group]
-        static = [v for v in touched(group, choice) if not graph.is_dynamic(v) and not _fixed(v, classes)]
-        workspaces = {
-            id(a): -(-a.nbytes * (compilation.options.threads if a.per_thread else 1) // alignment)
-            * alignment
-            for call in choice.calls
-            if isinstance(call, KernelCall)
-            for a in call.arguments
-            if isinstance(a, Workspace)
-        }
-        steps.append(
-            Step(
-                tuple(sorted(position[g] for g in needs[group])),
-                tuple(dict.fromkeys(storage(classes.of(v)) for v in static)),
-                tuple(
-                    (storage(classes.of(a)), storage(classes.of(b)))
-                    for a, b in choice.inplace
-                    if a in static and b in static and classes.of(a) is not classes.of(b)
-                ),
-                sum(workspaces.values()),
-                group.name,
-            )
-        )
-    return steps, sizes
-
-
-def _fixed(value: ir.Value, classes: AliasClasses) -> bool:
-    """Whether the value's memory is there whatever the order: inputs, weights and outputs."""
-    return classes.of(value).owner is not None
 
 
 def _stable(needs: dict[Group, frozenset[Group]]) -> tuple[Group, ...]:
@@ -142,6 +94,6 @@ def in_graph_order(compilation: Compilation) -> Compilation:
     return compilation.with_plan(order=_stable(dependencies(compilation)))
 
 
-def peak_bytes(compilation: Compilation) -> int:
-    """The arena that a plan with an order takes."""
-    return solve(build(compilation).problem).peak
+def peak_bytes(compilation: Compilation, bound: int = 0, *, search: bool = False) -> int:
+    """The arena that a plan with an order takes; `bound` bytes are few enough not to try more."""
+    return place(compilation, bound, search=search)[1].peak

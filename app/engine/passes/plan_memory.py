@@ -5,11 +5,13 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from app.engine import graph
 from app.engine.errors import CapacityError
-from app.engine.memory.ladder import solve
-from app.engine.memory.problem import Problem, Solution, live_bytes, validate
-from app.engine.memory.storage_graph import StorageGraph, build
-from app.engine.plan import COLUMNS, Compilation, Location, PlacedBuffer, Placement
+from app.engine.memory.placement import place
+from app.engine.memory.policies import replay
+from app.engine.memory.problem import Problem, Solution, live_bytes, lower_bound, validate
+from app.engine.memory.storage_graph import StorageGraph, unaligned
+from app.engine.plan import COLUMNS, Compilation, Location, PlacedBuffer, Placement, Span
 
 LISTED = 5  # live values that a message names
 
@@ -29,10 +31,9 @@ class PlanMemory:
         Raises:
             CapacityError: the plan needs more than `options.memory_budget`, or than the target has.
         """
-        storage = build(compilation)
+        storage, solution = place(compilation, compilation.order_bound or 0)
         asked = compilation.options.memory_budget
         budget = compilation.target.budget if asked is None else asked
-        solution = solve(storage.problem)
         if solution.peak > budget:
             raise CapacityError(
                 _shortage(compilation, storage, solution, budget), needed=solution.peak, available=budget
@@ -44,6 +45,7 @@ class PlanMemory:
 def _placement(storage: StorageGraph, solution: Solution) -> Placement:
     values: dict[ir.Value, Location] = {}
     buffers = []
+    of = {b.id: b for b in storage.problem.buffers}
     for row in storage.storages:
         offset = solution.offsets[row.id] if row.space == "arena" else 0
         for value, part in zip(row.values, row.slices, strict=True):
@@ -61,6 +63,7 @@ def _placement(storage: StorageGraph, solution: Solution) -> Placement:
                     names,
                     row.reason,
                     row.slices,
+                    tuple(Span(p.offset, p.size, p.lower, p.upper - 1) for p in of[row.id].parts),
                 )
             )
     buffers += [
@@ -70,7 +73,12 @@ def _placement(storage: StorageGraph, solution: Solution) -> Placement:
     workspaces = {group: tuple(solution.offsets[i] for i in ids) for group, ids in storage.workspaces.items()}
     unplanned = tuple(v.name or "" for v in storage.unplanned)
     ordered = tuple(sorted(buffers, key=lambda b: (b.first, b.offset, b.name)))
-    return Placement(values, workspaces, ordered, solution, storage.naive, unplanned)
+    kinds = {row.id: str(graph.dtype(row.values[0])) for row in storage.storages}
+    policies = tuple(replay(storage.problem.buffers, kinds))
+    activations = lower_bound(
+        Problem(tuple(unaligned(row) for row in storage.storages if row.space == "arena"))
+    )
+    return Placement(values, workspaces, ordered, solution, storage.naive, activations, policies, unplanned)
 
 
 def _shortage(compilation: Compilation, storage: StorageGraph, solution: Solution, budget: int) -> str:

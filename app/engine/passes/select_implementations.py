@@ -137,7 +137,7 @@ def choose(
             pointer=f"node:{group.name}",
         )
     compared = cost.comparable({row: times[row] for row in accepted}, group, known)
-    row = min(compared, key=lambda r: (compared[r][0], r.rank))
+    row = min(compared, key=lambda r: (cost.weighed(r, group, known, compared[r][0]), r.rank))
     seconds, tuning = compared[row]
     views.share(granted[row], outputs_of(group))
     facts = replace(known, tuning=tuning or "")

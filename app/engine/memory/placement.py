@@ -1,0 +1,31 @@
+"""A place for every buffer of an ordered plan: the best of the ways to share bytes in place."""
+
+from app.engine.memory import greedy, ladder
+from app.engine.memory.problem import Solution
+from app.engine.memory.rigid import improve
+from app.engine.memory.storage_graph import StorageGraph, build
+from app.engine.plan import Compilation
+
+
+def place(compilation: Compilation, bound: int = 0, *, search: bool = True) -> tuple[StorageGraph, Solution]:
+    """The storage graph and the placement with the lowest peak.
+
+    Whole values are computed in place. Where that takes more than `bound` bytes, parts of values are
+    tried too. Without `search`, placements are greedy.
+    """
+    storage = build(compilation)
+    solution = _solved(storage, search)
+    if solution.peak <= bound:
+        return storage, solution
+    parts = build(compilation, whole=False)
+    if parts.problem == storage.problem:
+        return storage, solution
+    other = _solved(parts, search)
+    return (parts, other) if other.peak < solution.peak else (storage, solution)
+
+
+def _solved(storage: StorageGraph, search: bool) -> Solution:
+    problem = storage.problem
+    if any(b.parts for b in problem.buffers):
+        return improve(problem, greedy.solve(problem))
+    return ladder.solve(problem) if search else greedy.solve(problem)

@@ -1,0 +1,86 @@
+"""Buffers with parts: their rectangles against cells of bytes and steps, and placements that use the holes."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.engine.memory.greedy import solve
+from app.engine.memory.problem import Buffer, Part, Problem, Solution, lower_bound, validate
+from app.engine.memory.rigid import improve
+
+
+@st.composite
+def problems(draw: st.DrawFn, most: int = 6) -> Problem:
+    """Buffers of one to three slices, each with a lifespan of its own."""
+    buffers = []
+    for i in range(draw(st.integers(1, most))):
+        rows, at = [], 0
+        for _ in range(draw(st.integers(1, 3))):
+            size, lower = draw(st.integers(1, 4)), draw(st.integers(0, 6))
+            rows.append(Part(at, size, lower, lower + draw(st.integers(1, 4))))
+            at += size
+        span = min(r.lower for r in rows), max(r.upper for r in rows)
+        buffers.append(Buffer(f"b{i}", *span, at, 1, tuple(rows)))
+    return Problem(tuple(buffers))
+
+
+def cells(buffer: Buffer, offset: int) -> set[tuple[int, int]]:
+    return {
+        (t, offset + p.offset + x)
+        for p in buffer.pieces
+        for t in range(p.lower, p.upper)
+        for x in range(p.size)
+    }
+
+
+def overlap(problem: Problem, offsets: dict[str, int]) -> bool:
+    owned = [cells(b, offsets[b.id]) for b in problem.buffers]
+    return sum(map(len, owned)) > len(set().union(*owned))
+
+
+@settings(deadline=None)
+@given(problems())
+def test_what_is_placed_is_valid_and_never_worse(problem: Problem) -> None:
+    known = solve(problem)
+    found = improve(problem, known)
+    validate(problem, found)
+    assert not overlap(problem, dict(found.offsets))
+    assert lower_bound(problem) <= found.peak <= known.peak
+    assert not found.proved or found.peak == lower_bound(problem)
+
+
+@settings(deadline=None, max_examples=60)
+@given(problems(most=3), st.lists(st.integers(0, 12), min_size=3, max_size=3))
+def test_the_validator_sees_every_overlap_of_parts(problem: Problem, at: list[int]) -> None:
+    offsets = {b.id: o for b, o in zip(problem.buffers, at, strict=False)}
+    peak = max(offsets[b.id] + b.extent for b in problem.buffers)
+    bound = lower_bound(problem)
+    solution = Solution(offsets, peak, bound, False, "test")
+    if overlap(problem, offsets):
+        with pytest.raises(ValueError, match="overlap"):
+            validate(problem, solution)
+    else:
+        validate(problem, solution)
+
+
+def test_a_slice_that_is_not_written_yet_leaves_room_for_others() -> None:
+    joined = Buffer("joined", 0, 4, 20, 1, (Part(0, 10, 0, 4), Part(10, 10, 2, 4)))
+    early = Buffer("early", 0, 2, 10, 1)
+    found = improve(Problem((joined, early)), solve(Problem((joined, early))))
+    assert found.peak == 20
+    assert found.proved
+
+
+@settings(deadline=None, max_examples=40)
+@given(problems(most=3))
+def test_the_bound_is_met_where_brute_force_meets_it_with_few_buffers(problem: Problem) -> None:
+    bound = lower_bound(problem)
+    places = [range(bound - b.extent + 1) for b in problem.buffers]
+    names = [b.id for b in problem.buffers]
+    possible = any(
+        not overlap(problem, dict(zip(names, at, strict=True))) for at in itertools.product(*places)
+    )
+    found = improve(problem, solve(problem))
+    assert possible or found.peak > bound

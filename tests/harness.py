@@ -58,6 +58,13 @@ def known(threads: int = 1, lanes: int = 0) -> Known:
     return Known(dataclasses.replace(target, vector_lanes=lanes or target.vector_lanes), threads)
 
 
+def bf16(facts: Known) -> Known:
+    """The same facts of a job in bf16, on a machine that computes it by other instructions."""
+    isa = tuple(f for f in facts.target.isa if f != "avx512_bf16")
+    target = dataclasses.replace(facts.target, isa=isa, precisions=("f32", "bf16"))
+    return dataclasses.replace(facts, target=target, precision="bf16")
+
+
 def run_group(
     implementation: Implementation,
     group: Group,

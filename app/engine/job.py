@@ -6,6 +6,7 @@ import itertools
 import json
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ from app.engine.options import Bindings, Options
 from app.engine.oracle import Oracle, distrust, original, runtime
 from app.engine.pipeline import Progress, silent
 from app.engine.plan import Compilation
-from app.engine.precision import resolve
+from app.engine.precision import resolve, tolerance
 from app.engine.program import Program
 from app.engine.registry import load as load_registry
 from app.engine.target import Target, host, is_host
@@ -213,7 +214,8 @@ class _Run:
         expected, oracle = original(self._converted, self._inputs, refusal)
         program: tuple[Difference, ...] = ()
         if runs_here:
-            program = compare(expected, self.outputs(), options.tolerance)
+            target = self._fused.compilation.target
+            program = compare(expected, self.outputs(), tolerance(options, target))
         self._progress("verify", 1, 2)
         graphs: dict[str, tuple[Difference, ...]] = dict.fromkeys(EXPORTS, ())
         if oracle.name == "onnxruntime":
@@ -369,7 +371,10 @@ def _summary(
             "onnxruntime": timings["onnxruntime"].get("p50"),
         },
         "timings": timings["kind"],
-        "precision": dataclasses.asdict(resolve(compilation.options.precision, compilation.target)),
+        "precision": {
+            **dataclasses.asdict(resolve(compilation.options, compilation.target)),
+            "steps": dict(Counter(s.choice.implementation.precision for s in fused.steps)),
+        },
         "verification": verification,
         "steps": {
             "compiled": sum(bool(s.calls) and not s.is_host for s in fused.steps),

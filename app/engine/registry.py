@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from app.engine.layout import Layout
 from app.engine.plan import Call, Compilation, Group, View
+from app.engine.precision import Computed, resolve
 from app.engine.rewrite import Row
 from app.engine.target import Target
 
@@ -29,6 +30,7 @@ class Known:
         tolerance: largest error of an output that the job allows, as a fraction of its maximum.
         timings: measured seconds, see `app.engine.cost.key`.
         tuning: which of the row's `tunings` is meant; empty for the one that is predicted best.
+        precision: of products of float32, see `app.engine.precision`.
         granted: the views of partial rows that may be taken; None before memory is shared, where all
             of them may.
     """
@@ -39,6 +41,7 @@ class Known:
     tolerance: float = 1e-4
     timings: Mapping[str, float] = field(default_factory=dict)
     tuning: str = ""
+    precision: Computed = "f32"
     granted: frozenset[View] | None = None
 
     @classmethod
@@ -51,6 +54,7 @@ class Known:
             options.fast_algorithms,
             options.tolerance,
             compilation.timings,
+            precision=resolve(options, compilation.target).used,
         )
 
 
@@ -154,6 +158,7 @@ class Implementation:
         error: relative rms error, measured on the weights, of a row that rounds more than a plain sum
             does; None of others.
         tunings: names of the ways to cut the work that are worth measuring, see `Known.tuning`.
+        precision: of its products of float32; their sums are float32 in any.
         rank: of two that apply and cost the same, the lower wins.
     """
 
@@ -170,6 +175,7 @@ class Implementation:
     padding: Padding = UNDEFINED
     error: Callable[[Group, Known], float | None] = no_error
     tunings: tuple[str, ...] = ("",)
+    precision: Computed = "f32"
     rank: int = 0
     domain: str = ""
 

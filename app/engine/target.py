@@ -62,7 +62,7 @@ class Target:
 
     `memories[0]` is the main memory, where activations live. `memory_budget` bounds the arena
     (byte); None means the size of the main memory. `flops` is the peak of one core in
-    single precision, for predictions.
+    single precision, for predictions; products of bf16, where `precisions` has it, run at twice that rate.
     """
 
     name: str
@@ -141,6 +141,7 @@ def host() -> Target:
         cores=cores,
         caches=caches or (32 * 1024, 1024 * 1024),
         memories=(Memory("dram", total),),
+        precisions=("f32", "bf16") if "avx512_bf16" in isa else ("f32",),
         flops=lanes * 2 * 2 * 3e9,
         cpu_model=model.group(1).strip() if model else "unknown",
     )
@@ -153,6 +154,14 @@ PRESETS: tuple[Target, ...] = (
         isa=("avx2", "fma", "avx512f", "avx512bw", "avx512vl"),
         vector_lanes=16,
         cores=4,
+        flops=117e9,
+    ),
+    Target(
+        "cpu-avx512-bf16",
+        isa=("avx2", "fma", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16"),
+        vector_lanes=16,
+        cores=4,
+        precisions=("f32", "bf16"),
         flops=117e9,
     ),
     Target(

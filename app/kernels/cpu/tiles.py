@@ -14,6 +14,12 @@ PAIRS = "int16x2"
 # Both sums of two products must fit int16 (see `quads_fit`), else they saturate.
 LEFT_UNSIGNED, RIGHT_UNSIGNED = "uint8x4 * int8x4", "int8x4 * uint8x4"
 PACKED = (PAIRS, LEFT_UNSIGNED, RIGHT_UNSIGNED)
+# Two bfloat16 in the bits of one float32, low half first. A step of a reduction over them multiplies two of
+# each at once and adds both products to a float32: by one instruction (x86: vdpbf16ps, vcvtneps2bf16 makes
+# them), or by shifts and fused products on processors that have none, with the same result but for
+# subnormal numbers, which the instructions take for zeros.
+BFLOATS, SHIFTED_BFLOATS = "bfloat16x2", "bfloat16x2_shifted"
+BFLOAT_PAIRS = (BFLOATS, SHIFTED_BFLOATS)
 
 # What a tile does with its sums before it stores them, in this order.
 ACCUMULATE, SCALE, ROW_BIAS, COLUMN_BIAS, RESIDUAL, CLAMP = 1, 2, 4, 8, 16, 32
@@ -40,7 +46,7 @@ def lanes_of(dtype: str, lanes: int) -> int:
 
 def element(dtype: str) -> str:
     """The type of an element in memory, as NumPy and numba name it."""
-    return "int32" if dtype in PACKED else dtype
+    return "int32" if dtype in PACKED else "float32" if dtype in BFLOAT_PAIRS else dtype
 
 
 def row_groups(rows: int, block: int, lanes: int, shapes: Shapes = SHAPES) -> list[tuple[int, int]]:
@@ -92,6 +98,31 @@ def pack_steps(b: Array, together: int) -> Array:
     whole[..., :k, :] = b
     steps = np.moveaxis(whole.reshape(*batch, -1, together, n), -2, -1)
     return np.ascontiguousarray(steps).view(np.int32)[..., 0]
+
+
+def pack_bfloats(b: Array) -> Array:
+    """float32[..., k, n] to float32[..., ceil(k / 2), n]: neighbours along k as bfloat16 in one element.
+
+    Rounded to the nearest, the even one of two; the last of an odd number has a zero beside it.
+    """
+    *batch, k, n = b.shape
+    whole = np.zeros((*batch, k + k % 2, n), np.uint32)
+    whole[..., :k, :] = bfloat_bits(b)
+    return np.ascontiguousarray(whole[..., ::2, :] | whole[..., 1::2, :] << np.uint32(16)).view(np.float32)
+
+
+def bfloat_bits(x: Array) -> Array:
+    """The bits of the nearest bfloat16 of float32, the even one of two, as uint32."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    rounded = bits + (np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1)))
+    quiet = bits | np.uint32(0x400000)  # a NaN must not round to infinity
+    found: Array = np.where(np.isnan(x), quiet, rounded) >> np.uint32(16)
+    return found
+
+
+def rounded_to_bfloat(x: Array) -> Array:
+    """float32 rounded to the nearest bfloat16."""
+    return (bfloat_bits(x) << np.uint32(16)).view(np.float32)
 
 
 def quads_fit(quads: Array) -> bool:

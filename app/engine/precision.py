@@ -36,7 +36,9 @@ def resolve(options: Options, target: Target) -> Resolved:
         return Resolved(asked, "f32", f"no kernel of the backends {backends} computes in bf16")
     if asked == "auto" and options.tolerance < BF16_TOLERANCE:
         return Resolved(
-            asked, "f32", f"the tolerance is {options.tolerance:g}; bf16 needs {BF16_TOLERANCE:g} or is asked for"
+            asked,
+            "f32",
+            f"the tolerance is {options.tolerance:g}; bf16 needs {BF16_TOLERANCE:g} or is asked for",
         )
     return Resolved(asked, "bf16")
 

@@ -57,7 +57,7 @@ def pixels_tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 2
                 for r in range(rows):
                     element = v.broadcast(v.at(v.at(starts[r], index), k))
                     for j in range(columns):
-                        sums[r * columns + j] = v.fma(element, vectors[j], sums[r * columns + j])
+                        sums[r * columns + j] = v.dot(element, vectors[j], sums[r * columns + j])
             return sums
 
         def some(times: int) -> Any:

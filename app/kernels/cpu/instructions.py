@@ -142,7 +142,14 @@ class Vectors:
         return self.b.fmul(x, y) if self.floating else self.b.mul(x, y)
 
     def fma(self, x: Any, y: Any, z: Any) -> Any:
-        """The product of x and y, plus z; rounded once for floats.
+        """The product of x and y, plus z; rounded once for floats."""
+        if not self.floating:
+            return self.b.add(self.b.mul(x, y), z)
+        function = self._function(f"llvm.fma.{self.suffix}", self.type, [self.type] * 3)
+        return self.b.call(function, [x, y, z])
+
+    def dot(self, x: Any, y: Any, z: Any) -> Any:
+        """A step of a reduction: x times y, plus z.
 
         Of several integers in one the sum of their products, plus z, which is an int32 as the result; of
         bfloat16 the same in float32, rounded after each product.
@@ -153,13 +160,7 @@ class Vectors:
             return self.b.add(self._pair_products(x, y), z)
         if self.dtype in PACKED:
             return self.b.add(self._quad_products(x, y), z)
-        if not self.floating:
-            return self.b.add(self.b.mul(x, y), z)
-        return self._fused(x, y, z)
-
-    def _fused(self, x: Any, y: Any, z: Any) -> Any:
-        function = self._function(f"llvm.fma.{self.suffix}", self.type, [self.type] * 3)
-        return self.b.call(function, [x, y, z])
+        return self.fma(x, y, z)
 
     def _bfloat_products(self, x: Any, y: Any, z: Any) -> Any:
         """The product of the high halves is added first, as the instruction does."""
@@ -171,8 +172,8 @@ class Vectors:
         kind = ll.VectorType(I32, self.lanes)
         bits = [self.b.bitcast(v, kind) for v in (x, y)]
         high, shift = (ll.Constant(kind, [n] * self.lanes) for n in (0xFFFF0000, 16))
-        z = self._fused(*(self.b.bitcast(self.b.and_(v, high), self.type) for v in bits), z)
-        return self._fused(*(self.b.bitcast(self.b.shl(v, shift), self.type) for v in bits), z)
+        z = self.fma(*(self.b.bitcast(self.b.and_(v, high), self.type) for v in bits), z)
+        return self.fma(*(self.b.bitcast(self.b.shl(v, shift), self.type) for v in bits), z)
 
     def narrow(self, x: Any) -> Any:
         """float32 rounded to bfloat16, the even one of two: a vector of half as many elements, in pairs."""
@@ -182,9 +183,7 @@ class Vectors:
             name = f"llvm.x86.avx512bf16.cvtneps2bf16.{32 * self.lanes}"
             return self.b.bitcast(self.b.call(self._function(name, narrow, [self.type]), [x]), half)
         kind = ll.VectorType(I32, self.lanes)
-        one, most, quiet, sixteen = (
-            ll.Constant(kind, [n] * self.lanes) for n in (1, 0x7FFF, 0x400000, 16)
-        )
+        one, most, quiet, sixteen = (ll.Constant(kind, [n] * self.lanes) for n in (1, 0x7FFF, 0x400000, 16))
         bits = self.b.bitcast(x, kind)
         odd = self.b.and_(self.b.lshr(bits, sixteen), one)
         rounded = self.b.add(bits, self.b.add(odd, most))

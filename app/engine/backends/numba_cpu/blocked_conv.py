@@ -196,7 +196,6 @@ def _packed(group: Group, shape: Geometry, parts: Cut, lanes: int, *, paired: bo
     assert weights is not None
     assert array is not None
 
-
     def panels() -> Array:
         flat = array.reshape(*array.shape[:2], -1)
         return _panels(tiles.pack_bfloats(flat) if paired else flat, shape, parts, lanes)

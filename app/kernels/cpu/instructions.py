@@ -26,7 +26,7 @@ ELEMENTS = {
 I1, I8, I16, I32, I64 = (ll.IntType(n) for n in (1, 8, 16, 32, 64))
 
 
-class BfloatType(ll.Type):  # type: ignore[misc]  # llvmlite has no types
+class BfloatType(ll.Type):
     """LLVM's bfloat, which llvmlite lacks."""
 
     def _to_string(self) -> str:
@@ -172,8 +172,10 @@ class Vectors:
         kind = ll.VectorType(I32, self.lanes)
         bits = [self.b.bitcast(v, kind) for v in (x, y)]
         high, shift = (ll.Constant(kind, [n] * self.lanes) for n in (0xFFFF0000, 16))
-        z = self.fma(*(self.b.bitcast(self.b.and_(v, high), self.type) for v in bits), z)
-        return self.fma(*(self.b.bitcast(self.b.shl(v, shift), self.type) for v in bits), z)
+        for half in ([self.b.and_(v, high) for v in bits], [self.b.shl(v, shift) for v in bits]):
+            first, second = (self.b.bitcast(v, self.type) for v in half)
+            z = self.fma(first, second, z)
+        return z
 
     def narrow(self, x: Any) -> Any:
         """float32 rounded to bfloat16, the even one of two: a vector of half as many elements, in pairs."""

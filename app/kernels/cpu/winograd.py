@@ -35,8 +35,9 @@ Array = np.ndarray[Any, Any]
 POINTS = {2: (Fraction(1),), 4: (Fraction(5, 8), Fraction(3, 2))}
 
 # Rows of the register tiles with 2 vectors of columns, and of the one with 3, for odd numbers of
-# blocks; by float32 lanes of a register, of which there are 16, and 32 of the widest.
-ROWS: dict[int, tuple[tuple[int, ...], int]] = {4: ((4, 5, 6), 4), 8: ((4, 5, 6), 4), 16: ((4, 8, 12), 8)}
+# blocks; by float32 lanes of a register, of which there are 16, and 32 of the widest. Above 10 rows their
+# addresses take all scalar registers, and compiled for Zen 4 12 rows keep 36 to 60 vectors on the stack.
+ROWS: dict[int, tuple[tuple[int, ...], int]] = {4: ((4, 5, 6), 4), 8: ((4, 5, 6), 4), 16: ((4, 7, 10), 8)}
 
 PREFETCH = 32  # steps of the reduction ahead: weights come from the third cache or from memory
 

@@ -6,11 +6,10 @@ offline, see `tiles.pack_bfloats`.
 
 from typing import Any
 
-import llvmlite.ir as ll
 from numba import types
 from numba.extending import intrinsic
 
-from app.kernels.cpu.instructions import Vectors, number, repeat
+from app.kernels.cpu.instructions import Vectors, repeat
 
 
 def narrower(dtype: str, lanes: int) -> Any:

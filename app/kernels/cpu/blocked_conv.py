@@ -170,8 +170,8 @@ def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, work{ope
             step = lines * line * x_lanes
             if unit // parts != before:
                 origin = at(x, image * x_image)
-                fill(origin, x_block, x_lanes, x_blocks, channels, first * stride - top, lines, h, w, left, line,
-                     strip)
+                fill(origin, x_block, x_lanes, x_blocks, channels, first * stride - top, lines, h, w, left,
+                     line, strip)
                 before = unit // parts
             source = strip
         low = unit % parts * part
@@ -228,8 +228,8 @@ def emit(
 ) -> Sources:
     """The module of a convolution over blocked images.
 
-    x: T[batch, groups, blocks, h, w, lanes], or planes; y, residual: T[batch, groups, out_blocks, rows, columns,
-    lanes]; weights: packed (`tiles.pack_blocks`); bias: T[groups * out_blocks * lanes]; scalars: T[4],
+    x: T[batch, groups, blocks, h, w, lanes], or planes; y, residual: T[batch, groups, out_blocks, rows,
+    columns, lanes]; weights: packed (`tiles.pack_blocks`); bias: T[groups * out_blocks * lanes]; scalars: T[4],
     see `tiles`; pixels: int64[strip_rows * columns], where the output pixels of a strip read; taps:
     int64[tap_count], offsets from there; sizes: int64, see SIZES; work: per thread; then the operands
     of the recipe. Units are parts of output channels (fastest), strips of rows, groups, batch.

@@ -302,7 +302,7 @@ def product_call(
     *,
     dtype: str = "",
 ) -> KernelCall:
-    """The product of elements of this kind; a `b` that is an array, makes one, or is constant, is packed here.
+    """The product of elements of this kind; a `b` that is, or makes, an array is packed here.
 
     Several in one element are of a `dtype` of their own, see `tiles`.
     """

@@ -25,7 +25,8 @@ class Options:
             Strassen), where their error, measured on the weights, is far inside the tolerance.
         precision: of products in float32 models. `bf16` allows bf16 where the target computes it, and
             the outputs to differ by 1e-2 of their maximum; `auto` does so if `tolerance` is that large.
-            Sums are float32. Where bf16 is not applicable, the report says so.
+            Sums are float32. Where bf16 is not applicable, or outputs differ by more, float32 is used and the
+            report says why.
         autotune: whether implementations are measured on this machine before they are chosen; it
             takes a target that is this machine.
         benchmark_seconds: upper limit for the samples of one measurement.

@@ -24,8 +24,9 @@ def pixels_tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 2
     and computes y[j * y_block + r * y_row + l] as the sum, over taps t and input channels c, of
     x[pixels[r] + taps[t] + c // step * block_step + c % step] * weights[t][c][j * lanes + l], where
     c counts `blocks` whole blocks and `tail` channels more, or pairs of them (`tiles.BFLOAT_PAIRS`). As
-    `flags` ask it adds y itself (ACCUMULATE), bias[j * lanes + l] (COLUMN_BIAS) and the residual at the place of y (RESIDUAL), and
-    limits to [low, high] of `scalars` (CLAMP). Every element is read before it is written there.
+    `flags` ask it adds y itself (ACCUMULATE), bias[j * lanes + l] (COLUMN_BIAS) and the residual at the
+    place of y (RESIDUAL), and limits to [low, high] of `scalars` (CLAMP). Every element is read
+    before it is written there.
 
     Args:
         dtype: of all elements.

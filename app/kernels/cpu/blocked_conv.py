@@ -231,7 +231,7 @@ def emit(
     x: T[batch, groups, blocks, h, w, lanes], or planes; y, residual: T[batch, groups, out_blocks, rows,
     columns, lanes]; weights: packed (`tiles.pack_blocks`); bias: T[groups * out_blocks * lanes];
     scalars: T[4], see `tiles`; pixels: int64[strip_rows * columns], where the output pixels of a strip
-    read; taps: int64[tap_count], offsets from there; sizes: int64, see SIZES; work: per thread; then the operands
+    read; taps: int64[tap_count], offsets from there; sizes: int64, see SIZES; work: per thread; then operands
     of the recipe. Units are parts of output channels (fastest), strips of rows, groups, batch.
 
     Args:

@@ -18,8 +18,9 @@ from app.engine.options import Bindings, Options, Policy
 from app.engine.oracle import runtime
 from app.engine.precision import BF16_TOLERANCE, resolve, tolerance
 from app.engine.session import Session
-from app.engine.target import Target, find, host
+from app.engine.target import find, host
 from app.kernels.cpu.compiler import Compiler
+from tests.harness import offering
 
 Array = np.ndarray[Any, Any]
 
@@ -132,17 +133,10 @@ def transformer(folder: Path) -> tuple[Path, Array]:
     )
 
 
-def with_bf16() -> Target:
-    """This machine, and bf16 by other instructions than those for it."""
-    machine = host()
-    isa = tuple(f for f in machine.isa if f != "avx512_bf16")
-    return replace(machine, precisions=("f32", "bf16"), isa=isa)
-
-
 @pytest.mark.parametrize("model", [cnn, transformer])
 def test_a_whole_model_in_bf16(model: Any, compiler: Compiler, tmp_path: Path) -> None:
     path, x = model(tmp_path)
-    target = replace(with_bf16(), name="with-bf16")
+    target = replace(offering(host()), name="with-bf16")
     session = Session(path, compiler, options=Options(precision="bf16"), target=target, poison=True)
     found = session.run({"x": x})["y"]
     rows = decisions_json(session.program.compilation)["decisions"]
@@ -205,7 +199,7 @@ def test_a_model_that_amplifies_rounding_is_computed_in_float32(compiler: Compil
     near = {"w": w, "v": w + rng.standard_normal(w.shape, np.float32) * np.float32(1e-3)}
     path = saved(tmp_path, "a = MatMul(x, w) b = MatMul(x, v) y = Sub(a, b)", ("[8,64]", "[8,64]"), near)
     options = Options(precision="bf16", timings="predicted", tolerance=1e-3)
-    summary = optimize(path, with_bf16(), options, Bindings(), tmp_path, kernels=compiler.cache)
+    summary = optimize(path, offering(host()), options, Bindings(), tmp_path, kernels=compiler.cache)
     assert summary["precision"]["used"] == "f32"
     assert "in bf16 output 'y' differs" in summary["precision"]["reason"]
     assert set(summary["precision"]["steps"]) == {"f32"}

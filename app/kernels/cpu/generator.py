@@ -296,7 +296,7 @@ def taps_tile(dtype: str, lanes: int, rows: int, columns: int) -> Any:
         w = v.broadcast(v.at(weights, t))
         for i, phi in enumerate(sums):
             place = v.at(v.at(starts[i // columns], offset), i % columns * lanes)
-            phi.add_incoming(v.fma(v.load(place), w, phi), body)
+            phi.add_incoming(v.dot(v.load(place), w, phi), body)
         t.add_incoming(builder.add(t, number(1)), body)
         builder.branch(head)
         builder.position_at_end(end)

@@ -11,7 +11,16 @@ import llvmlite.ir as ll
 from numba import types
 from numba.core import cgutils
 
-from app.kernels.cpu.tiles import BFLOAT_PAIRS, BFLOATS, LEFT_UNSIGNED, PACKED, PAIRS
+from app.kernels.cpu.tiles import (
+    BFLOAT_PAIRS,
+    BFLOATS,
+    DOT,
+    DOTS,
+    LEFT_UNSIGNED,
+    PACKED,
+    PAIRS,
+    RIGHT_UNSIGNED,
+)
 
 ELEMENTS = {
     "float32": (types.float32, ll.FloatType(), 4),
@@ -158,6 +167,8 @@ class Vectors:
             return self._bfloat_products(x, y, z)
         if self.dtype == PAIRS:
             return self.b.add(self._pair_products(x, y), z)
+        if self.dtype in DOTS:
+            return self._quad_dot(x, y, z)
         if self.dtype in PACKED:
             return self.b.add(self._quad_products(x, y), z)
         return self.fma(x, y, z)
@@ -204,6 +215,23 @@ class Vectors:
             for first in (0, 1)
         )
         return self.b.add(even, odd)
+
+    def _quad_dot(self, x: Any, y: Any, z: Any) -> Any:
+        """The sum of z and four products of unsigned and signed bytes, exactly modulo 2 ** 32."""
+        unsigned, signed = (x, y) if self.dtype.startswith(LEFT_UNSIGNED) else (y, x)
+        if self.dtype in (LEFT_UNSIGNED + DOT, RIGHT_UNSIGNED + DOT):
+            bytes_ = ll.VectorType(I8, 4 * self.lanes)
+            name = f"llvm.x86.avx512.vpdpbusd.{32 * self.lanes}"
+            function = self._function(name, self.type, [self.type, bytes_, bytes_])
+            return self.b.call(function, [z, *(self.b.bitcast(v, bytes_) for v in (unsigned, signed))])
+        halves = ll.VectorType(I16, 2 * self.lanes)
+        eight, low = (ll.Constant(halves, [n] * (2 * self.lanes)) for n in (8, 0xFF))
+        unsigned, signed = (self.b.bitcast(v, halves) for v in (unsigned, signed))
+        even = self.b.and_(unsigned, low), self.b.ashr(self.b.shl(signed, eight), eight)
+        odd = self.b.lshr(unsigned, eight), self.b.ashr(signed, eight)
+        for pair in (even, odd):
+            z = self.b.add(self._pair_products(*(self.b.bitcast(v, self.type) for v in pair)), z)
+        return z
 
     def _quad_products(self, x: Any, y: Any) -> Any:
         """Sums of four products of unsigned and signed bytes as int32, on x86 only."""

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from app.engine.layout import Layout
 from app.engine.plan import Call, Compilation, Group, View
 from app.engine.precision import Computed, resolve
+from app.engine.precision import Computed, resolve, tolerance
 from app.engine.rewrite import Row
 from app.engine.target import Target
 
@@ -52,7 +53,7 @@ class Known:
             compilation.target,
             options.threads,
             options.fast_algorithms,
-            options.tolerance,
+            tolerance(options, compilation.target),
             compilation.timings,
             precision=resolve(options, compilation.target).used,
         )

@@ -4,8 +4,6 @@ Activations stay float32 between kernels, which round them where they are first 
 rounded offline. So every product has two relative errors of at most 2**-9, and nothing else is rounded.
 """
 
-import math
-
 from app.engine.plan import Argument, KernelCall, Workspace
 from app.engine.registry import Known
 from app.kernels.cpu.tiles import BFLOATS, SHIFTED_BFLOATS
@@ -28,7 +26,7 @@ def dtype(known: Known) -> str:
 
 def rows_call(x: Argument, rows: int, k: int, known: Known) -> tuple[KernelCall, Workspace]:
     """Rows of k float32 rounded to ceil(k / 2) pairs, and where they go."""
-    pairs = Workspace(math.prod((rows, -(-k // 2), 4)))
+    pairs = Workspace(rows * -(-k // 2) * 4)
     call = KernelCall(
         "app.kernels.cpu.bfloat:emit_rows",
         ("float32*", "float32*", "int64"),

@@ -14,7 +14,6 @@ import onnx_ir as ir
 
 from app.engine.layout import Layout
 from app.engine.plan import Call, Compilation, Group, View
-from app.engine.precision import Computed, resolve
 from app.engine.precision import Computed, resolve, tolerance
 from app.engine.rewrite import Row
 from app.engine.target import Target

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := run
-.PHONY: run test check conformance bench bench-layouts lock clean
+.PHONY: run test check conformance bench bench-layouts bench-memory lock clean
 
 # One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -41,6 +41,9 @@ bench: $(VENV)/.installed-bench
 
 bench-layouts: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.layouts
+
+bench-memory: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks.memory
 
 # Run after a change of dependencies; needs uv.
 lock:

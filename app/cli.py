@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from app import submit, warm
+from app import plan, submit, warm
 from app.settings import DEFAULT_PORT, PREFIX, Settings, SettingsError
 
 
@@ -90,6 +90,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "optimize", "Upload a model, wait for its job, show the result.", submit.add_arguments, submit.run
     ),
+    Command("plan", "Place buffers of a CSV file in an arena.", plan.add_arguments, plan.run),
     Command("warm", "Compile and tune beforehand what models need.", warm.add_arguments, warm.run),
     Command("serve", "Start the API and the workers, and keep them running.", _no_arguments, _serve),
     Command("api", "Start the API alone.", _no_arguments, _api),

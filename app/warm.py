@@ -42,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     if unknown:
         console.print(f"{unknown[0]!r} is neither a file nor a sample ({', '.join(SAMPLES)})")
         return 2
+    _warm_memory_search()
     compiler = Compiler(Settings.from_environment().data / "kernels")
     refused = 0
     for model in models:
@@ -56,6 +57,16 @@ def run(arguments: argparse.Namespace) -> int:
         seconds = time.perf_counter() - started
         console.print(f"{model}: {seconds:.1f} s, {compiler.count() - before} kernels compiled")
     return 1 if refused else 0
+
+
+def _warm_memory_search() -> None:
+    """Compile the planner of memory: a problem that its first method does not solve."""
+    from app.engine.memory import ladder
+    from app.engine.memory.problem import Buffer, Problem
+
+    rows = ((0, 3, 4), (3, 9, 4), (0, 9, 4), (9, 21, 4), (0, 21, 4), (2, 4, 3), (8, 10, 3), (1, 9, 2))
+    problem = Problem(tuple(Buffer(str(i), *row, alignment=1) for i, row in enumerate(rows)))
+    ladder.compiled(problem)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.staticfiles import StaticFiles
 
-from app.api.schemas import ModelManifest, Problem
+from app.api.schemas import MemoryPlanRequest, ModelManifest, Problem
 from app.web import STATIC
 
 # Swagger UI sets style attributes and draws icons from data addresses.
@@ -18,7 +18,7 @@ _POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 # Schemas that operations refer to by name only.
-_NAMED: tuple[type[BaseModel], ...] = (Problem, ModelManifest)
+_NAMED: tuple[type[BaseModel], ...] = (Problem, ModelManifest, MemoryPlanRequest)
 
 router = APIRouter(include_in_schema=False)
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt
 
+from app.engine.memory.table import LARGEST
 from app.engine.options import Options, Policy, Timings
 from app.engine.target import Device, Memory, Precision, Target
 
@@ -19,6 +20,8 @@ Sha256 = Annotated[
 ]
 Name = Annotated[str, Field(min_length=1, max_length=255)]
 _MAX_INTEGER = 2**63 - 1
+# The greedy placement is quadratic: about two seconds for so many.
+MOST_BUFFERS = 30_000
 Size = Annotated[int, Field(ge=1, le=_MAX_INTEGER)]
 Dimension = Annotated[int, Field(ge=0, le=_MAX_INTEGER)]
 Integer = Annotated[int, Field(ge=-(2**63), le=_MAX_INTEGER)]
@@ -426,3 +429,58 @@ class Readiness(_Schema):
     status: Literal["ready"] = "ready"
     workers: int
     warnings: list[str]
+
+
+Step = Annotated[StrictInt, Field(ge=-LARGEST, le=LARGEST)]
+Nbytes = Annotated[StrictInt, Field(ge=0, le=LARGEST)]
+
+
+class BufferSpec(_Schema):
+    """Bytes that must stay together while they live, in the half-open steps [lower, upper)."""
+
+    id: Name
+    lower: Step
+    upper: Step
+    size: Nbytes
+    alignment: Annotated[StrictInt, Field(ge=1, le=LARGEST)] = 1
+
+
+class MemoryPlanRequest(_Schema):
+    """Buffers to be placed in one arena."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "buffers": [
+                        {"id": "b1", "lower": 0, "upper": 3, "size": 4},
+                        {"id": "b2", "lower": 3, "upper": 9, "size": 4},
+                        {"id": "b3", "lower": 0, "upper": 9, "size": 4},
+                    ],
+                    "capacity": 12,
+                }
+            ]
+        }
+    )
+
+    buffers: Annotated[list[BufferSpec], Field(max_length=MOST_BUFFERS)]
+    capacity: Nbytes | None = Field(
+        None, description="Bytes of the arena; without it the peak is minimized.", examples=[12]
+    )
+
+
+class MemoryPlanAnswer(_Schema):
+    """Offsets, and how good they are."""
+
+    fits: bool = Field(description="Whether `offsets` are within the capacity.")
+    reason: str | None = Field(
+        description="Why nothing fits, or was found to: with the proof, if there is one."
+    )
+    offsets: dict[str, int] | None = Field(description="By id, in bytes; null where none fit.")
+    peak: int = Field(description="Bytes of the best placement found, also where it does not fit.")
+    lower_bound: int = Field(description="Bytes below which no peak can be: proved.")
+    gap: float = Field(description="peak / lower_bound - 1.")
+    proved: bool = Field(description="Whether no smaller peak exists.")
+    method: str
+    nodes: int = Field(description="Of search trees.")
+    seconds: float

@@ -14,13 +14,17 @@ from app.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The parts below the API, made once per process. `stopping` ends long answers."""
+    """The parts below the API, made once per process.
+
+    `stopping` ends long answers, `planning` lets one memory plan be made at a time.
+    """
 
     settings: Settings
     database: Database
     blobs: BlobStore
     dispatcher: Dispatcher
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    planning: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 
     @classmethod
     def open(cls, settings: Settings) -> "Service":

@@ -88,7 +88,7 @@ def seconds(row: "Implementation", group: Group, known: "Known") -> tuple[float,
             found = known.timings.get(_key(row.name, tuning, known, name))
             if found is not None and (best is None or found < best[0]):
                 best = found, tuning
-    return best or (row.cost(group, known), None)
+    return best or (row.predicted(group, known), None)
 
 
 def comparable(

@@ -37,9 +37,14 @@ def elements(value: ir.Value) -> int:
 
 def dtype(value: ir.Value) -> np.dtype[Any] | None:
     """The NumPy dtype of a value, 4-bit types unpacked to a byte; None when unknown or a string."""
-    if value.dtype is None or value.dtype in (ir.DataType.UNDEFINED, ir.DataType.STRING):
-        return None
-    return value.dtype.numpy()
+    return _DTYPES[value.dtype]  # asked nearly as often as the shape
+
+
+_DTYPES: dict[ir.DataType | None, np.dtype[Any] | None] = {
+    kind: None if kind in (ir.DataType.UNDEFINED, ir.DataType.STRING) else kind.numpy()
+    for kind in ir.DataType
+}
+_DTYPES[None] = None
 
 
 def nbytes(value: ir.Value) -> int:

@@ -21,6 +21,7 @@ from app.engine.exchange import functions, report
 from app.engine.exchange.onnx import export, write
 from app.engine.execute import Executor
 from app.engine.inputs import tensors
+from app.engine.layouts.conversions import changes
 from app.engine.load import Loaded, load
 from app.engine.load import inspect as inspect_file
 from app.engine.options import Bindings, Options
@@ -331,6 +332,7 @@ def _timings(fused: Program, plain: Program, measured: _Measured | None, target:
         for step, seconds in zip(fused.steps, steps, strict=True)
     ]
     options = fused.compilation.options
+    groups = fused.compilation.plan.groups
     return {
         "schema": "stowplan.timings/1",
         "kind": "measured" if measured else "predicted",
@@ -345,7 +347,7 @@ def _timings(fused: Program, plain: Program, measured: _Measured | None, target:
         "onnxruntime": _peer(measured),
         "operators": sorted(operators, key=lambda o: -float(str(o["seconds"]))),
         # What the choice of implementations and layouts was made from, as far as it was measured.
-        "tuning": cost.consulted(fused.compilation.plan.groups, fused.compilation.timings),
+        "tuning": cost.consulted((*groups, *changes(groups)), fused.compilation.timings),
     }
 
 

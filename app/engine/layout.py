@@ -16,6 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -121,7 +122,7 @@ class Layout:
 
     def elements(self, shape: Sequence[int]) -> int:
         """Elements that a tensor of this logical shape takes, padding included."""
-        return math.prod(self.physical_shape(shape))
+        return _elements(self, tuple(shape))
 
     def nbytes(self, shape: Sequence[int], itemsize: int) -> int:
         """Bytes that such a tensor takes, padding included, for elements of `itemsize` byte."""
@@ -150,14 +151,24 @@ class Layout:
         return [logical[part] for part in parts]
 
 
+@lru_cache(maxsize=4096)  # planning asks for the size of a few shapes many thousand times
+def _elements(layout: Layout, shape: tuple[int, ...]) -> int:
+    return math.prod(layout.physical_shape(shape))
+
+
+@cache
 def plain(rank: int) -> Layout:
     """Row-major order, no blocks."""
     return Layout(tuple(range(rank)))
 
 
+@cache
 def blocked(rank: int, lanes: int, axis: int = 1) -> Layout:
     """One axis is split, the others lie in row-major order: `NCHW8c` is `blocked(4, 8)`."""
     return Layout(tuple(range(rank)), ((axis, lanes),))
+
+
+LAST = Layout((0, 2, 3, 1))  # NHWC: the channels of a pixel lie together
 
 
 def to_physical(array: Array, layout: Layout, fill: float = 0) -> Array:

@@ -1,44 +1,54 @@
 """Minimum s-t cut of a directed graph with integer capacities.
 
-Source: Dinic, 1970, "Algorithm for solution of a problem of maximum flow in a network with power
-estimation". Shortest augmenting paths by breadth-first levels, depth-first blocking flows, without
-recursion; the order of edges decides ties, so the cut is deterministic.
+Vertices with two neighbours or fewer are decided by dynamic programming: what such a vertex costs at
+its best depends on the sides of its neighbours alone, and is an edge between them. Chains and
+series-parallel graphs vanish that way, in linear time. What is left is cut as Dinic does: shortest
+augmenting paths by breadth-first levels, depth-first blocking flows, without recursion.
+
+Sources: Dinic, 1970, "Algorithm for solution of a problem of maximum flow in a network with power
+estimation"; Bertele and Brioschi, 1972, "Nonserial dynamic programming".
 """
 
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 
-INFINITE = 1 << 62
+INFINITE = 1 << 72
 
 
 class Network:
     """Vertices are any hashable; parallel edges add up.
 
-    `flow` is the capacity of the cut, once it was asked for.
+    `flow` is the capacity of the cut, once it was asked for. Capacities are counted in halves: a value
+    with two readers is three edges of half its capacity.
     """
 
     def __init__(self) -> None:
-        self.flow = 0
+        self._halves = 0
         self._index: dict[Hashable, int] = {}
-        self._edges: list[list[int]] = []  # by vertex: numbers of edges that leave it
-        self._head: list[int] = []
-        self._left: list[int] = []  # capacity; edge i ^ 1 is the reverse of edge i
+        # By vertex: capacities of edges to its neighbours; each of two neighbours has the other.
+        self._edges: list[dict[int, int]] = []
+
+    @property
+    def flow(self) -> int:
+        """The capacity of the cut that was asked for."""
+        return self._halves // 2
 
     def _vertex(self, name: Hashable) -> int:
-        if name not in self._index:
-            self._index[name] = len(self._edges)
-            self._edges.append([])
-        return self._index[name]
+        found = self._index.get(name)
+        if found is None:
+            found = self._index[name] = len(self._edges)
+            self._edges.append({})
+        return found
+
+    def _connect(self, a: int, b: int, halves: int) -> None:
+        if halves > 0 and a != b:
+            self._edges[a][b] = self._edges[a].get(b, 0) + halves
+            self._edges[b].setdefault(a, 0)
 
     def add(self, tail: Hashable, head: Hashable, capacity: int) -> None:
         """An edge that costs `capacity` when `tail` is on the source's side and `head` is not."""
-        if capacity <= 0:
-            return
-        a, b = self._vertex(tail), self._vertex(head)
-        for start, end, amount in ((a, b, capacity), (b, a, 0)):
-            self._edges[start].append(len(self._head))
-            self._head.append(end)
-            self._left.append(amount)
+        if capacity > 0:
+            self._connect(self._vertex(tail), self._vertex(head), 2 * capacity)
 
     def add_shared(
         self, writer: Hashable, readers: Iterable[Hashable], name: Hashable, capacity: int
@@ -47,26 +57,136 @@ class Network:
 
         `name` is one that no other call has.
         """
-        different = tuple(dict.fromkeys(readers))
-        if len(different) == 1:  # most values have one reader: no vertex of their own
-            self.add(writer, different[0], capacity)
-            self.add(different[0], writer, capacity)
+        if capacity <= 0:
             return
-        there, back = (name, "there"), (name, "back")
-        self.add(writer, there, capacity)
-        self.add(back, writer, capacity)
+        different = [self._vertex(v) for v in dict.fromkeys(readers) if v != writer]
+        if not different:
+            return
+        first = self._vertex(writer)
+        if len(different) <= 2:  # most values: of three vertices on two sides, two pairs are apart
+            halves = 2 * capacity // len(different)
+            ends = [first, *different]
+            for i, a in enumerate(ends):
+                for b in ends[i + 1 :]:
+                    self._connect(a, b, halves)
+                    self._connect(b, a, halves)
+            return
+        there, back = self._vertex((name, "there")), self._vertex((name, "back"))
+        self._connect(first, there, 2 * capacity)
+        self._connect(back, first, 2 * capacity)
         for reader in different:
-            self.add(there, reader, INFINITE)
-            self.add(reader, back, INFINITE)
+            self._connect(there, reader, INFINITE)
+            self._connect(reader, back, INFINITE)
 
     def source_side(self, source: Hashable, sink: Hashable) -> set[Hashable]:
         """The vertices on the source's side of a minimum cut: as few as any has."""
         s, t = self._vertex(source), self._vertex(sink)
+        eliminated = self._eliminate(s, t)
+        gone = {vertex for vertex, _ in eliminated}
+        flow = _Flow(self._edges, gone)
+        self._halves += flow.saturate(s, t)
+        inside = flow.reached(s)
+        for vertex, edges in reversed(eliminated):
+            here = sum(amount for head, amount in edges.items() if not inside[head])
+            there = sum(self._edges[tail][vertex] for tail in edges if inside[tail])
+            inside[vertex] = here < there
+        return {name for name, i in self._index.items() if inside[i]}
+
+    def _eliminate(self, s: int, t: int) -> list[tuple[int, Mapping[int, int]]]:
+        """Take out vertices with at most two neighbours besides the ends; what each had, in order.
+
+        The edges towards an eliminated vertex stay, those from it are in the result.
+        """
+        edges = self._edges
+        order: list[tuple[int, Mapping[int, int]]] = []
+        gone = [False] * len(edges)
+        degree = [len(own) - (s in own) - (t in own) for own in edges]
+        waiting = [v for v in range(len(edges)) if degree[v] <= 2 and v not in (s, t)]
+        waiting.reverse()
+        while waiting:
+            v = waiting.pop()
+            if gone[v] or degree[v] > 2:
+                continue
+            own = {u: amount for u, amount in edges[v].items() if not gone[u]}
+            gone[v] = True
+            order.append((v, own))
+            near = [u for u in own if u not in (s, t)]
+            apart = len(near) == 2 and near[1] not in edges[near[0]]
+            self._replace(v, own, near, s, t)
+            joined = apart and near[1] in edges[near[0]]
+            for u in near:
+                degree[u] -= 1 - joined
+            waiting += [u for u in near if degree[u] <= 2]
+        return order
+
+    def _replace(self, v: int, own: Mapping[int, int], near: list[int], s: int, t: int) -> None:
+        """Add what a vertex costs at its best, by the sides of its neighbours."""
+        edges = self._edges
+        kept, left = own.get(t, 0), edges[s].get(v, 0)  # cost on the source's side, and on the other
+
+        def least(*inside: bool) -> int:
+            here, there = kept, left
+            for u, on_source in zip(near, inside):
+                if on_source:
+                    there += edges[u][v]
+                else:
+                    here += own[u]
+            return min(here, there)
+
+        if not near:
+            self._halves += least()
+        elif len(near) == 1:
+            self._unary(near[0], least(True) - (nothing := least(False)), s, t)
+            self._halves += nothing
+        else:
+            a, b = near
+            neither, first, second, both = (
+                least(False, False), least(True, False), least(False, True), least(True, True)
+            )  # fmt: skip
+            # f(a, b) = neither + (first - neither) a + (both - first) b + slack (1 - a) b, slack >= 0.
+            self._halves += neither
+            self._unary(a, first - neither, s, t)
+            self._unary(b, both - first, s, t)
+            self._connect(b, a, first + second - neither - both)
+
+    def _unary(self, vertex: int, inside: int, s: int, t: int) -> None:
+        """What it costs more when a vertex is on the source's side; less than nothing is a constant."""
+        if inside > 0:
+            self._connect(vertex, t, inside)
+        elif inside < 0:
+            self._connect(s, vertex, -inside)
+            self._halves += inside
+
+
+class _Flow:
+    """Dinic's algorithm over the vertices that are left."""
+
+    def __init__(self, edges: list[dict[int, int]], gone: set[int]) -> None:
+        self._head: list[int] = []
+        self._left: list[int] = []  # capacity; edge i ^ 1 is the reverse of edge i
+        self._edges: list[list[int]] = [[] for _ in edges]  # by vertex: numbers of edges that leave it
+        for a, own in enumerate(edges):
+            if a in gone:
+                continue
+            for b, amount in own.items():
+                if a < b and b not in gone:
+                    for start, end, capacity in ((a, b, amount), (b, a, edges[b].get(a, 0))):
+                        self._edges[start].append(len(self._head))
+                        self._head.append(end)
+                        self._left.append(capacity)
+
+    def saturate(self, s: int, t: int) -> int:
+        """The largest flow."""
+        flow = 0
         level = self._levels(s)
         while level[t] >= 0:
-            self._block(s, t, level)
+            flow += self._block(s, t, level)
             level = self._levels(s)
-        return {name for name, i in self._index.items() if level[i] >= 0}
+        return flow
+
+    def reached(self, s: int) -> list[bool]:
+        """Whether more could flow to each vertex."""
+        return [level >= 0 for level in self._levels(s)]
 
     def _levels(self, source: int) -> list[int]:
         level = [-1] * len(self._edges)
@@ -81,15 +201,15 @@ class Network:
                     queue.append(head)
         return level
 
-    def _block(self, source: int, sink: int, level: list[int]) -> None:
-        """Saturate every shortest path."""
+    def _block(self, source: int, sink: int, level: list[int]) -> int:
+        """Saturate every shortest path; how much flows through them."""
         place = [0] * len(self._edges)
         path: list[int] = []
-        vertex = source
+        vertex, flow = source, 0
         while True:
             if vertex == sink:
                 amount = min(self._left[e] for e in path)
-                self.flow += amount
+                flow += amount
                 for edge in path:
                     self._left[edge] -= amount
                     self._left[edge ^ 1] += amount
@@ -111,4 +231,4 @@ class Network:
                 level[vertex] = -1
                 vertex = self._head[path.pop() ^ 1]
             else:
-                return
+                return flow

@@ -6,8 +6,10 @@ dropped, because they may no longer fit the graph.
 """
 
 import dataclasses
+import gc
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import ClassVar, Protocol
 
 from app.engine import graph
@@ -42,10 +44,23 @@ def run(compilation: Compilation, passes: Iterable[Pass], progress: Progress = s
         PassError: any other exception inside a pass, with the pass's name.
     """
     sequence = tuple(passes)
-    for done, step in enumerate(sequence):
-        progress(step.name, done, len(sequence))
-        compilation = _run_one(compilation, step)
+    with _uncollected():
+        for done, step in enumerate(sequence):
+            progress(step.name, done, len(sequence))
+            compilation = _run_one(compilation, step)
     return compilation
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """No search for cycles: passes make many objects and hardly any garbage."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _run_one(compilation: Compilation, step: Pass) -> Compilation:

@@ -40,6 +40,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 ELEMENTWISE = "Elementwise"  # the operator of a group made of elementwise nodes only
+ATTENTION = "Attention"  # and of one made of two products with a Softmax between
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +59,7 @@ class Group:
     anchor: ir.Node
     inputs: tuple[ir.Value, ...]
     outputs: tuple[ir.Value, ...]
-    op: str  # operator of the anchor, or ELEMENTWISE
+    op: str  # operator of the anchor, or ELEMENTWISE, or ATTENTION
     facts: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
     @property

@@ -6,9 +6,10 @@ once by `load()`. Adding an operator or an accelerator is adding a file with row
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from functools import lru_cache
+from typing import Literal, TypeAlias, TypeVar
 
 import onnx_ir as ir
 
@@ -17,6 +18,8 @@ from app.engine.plan import Call, Compilation, Group, View
 from app.engine.precision import Computed, resolve, tolerance
 from app.engine.rewrite import Row
 from app.engine.target import Target
+
+T = TypeVar("T")
 
 OpId: TypeAlias = tuple[str, str]  # (domain, operator)
 
@@ -43,6 +46,10 @@ class Known:
     tuning: str = ""
     precision: Computed = "f32"
     granted: frozenset[View] | None = None
+    key: Hashable = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", _key(self.target, self.threads, self.fast_algorithms, self.tolerance))
 
     @classmethod
     def of(cls, compilation: Compilation) -> "Known":
@@ -56,6 +63,12 @@ class Known:
             compilation.timings,
             precision=resolve(options, compilation.target).used,
         )
+
+
+@lru_cache
+def _key(*_facts: Hashable) -> object:
+    """An object that stands for these facts: it compares as they do and hashes at once."""
+    return object()
 
 
 Unless: TypeAlias = Callable[[Group, Known], str | None]
@@ -178,6 +191,28 @@ class Implementation:
     precision: Computed = "f32"
     rank: int = 0
     domain: str = ""
+
+    def refusal(self, group: Group, known: Known) -> str | None:
+        """`unless`, asked once for each group."""
+        return _once(self, group, "unless", self.unless, known)
+
+    def predicted(self, group: Group, known: Known) -> float:
+        """`cost`, asked once for each group."""
+        kind = ("cost", known.tuning, known.granted if self.partial else None)
+        return _once(self, group, kind, self.cost, known)
+
+    def asked(self, group: Group, known: Known) -> Mapping[ir.Value, Layout]:
+        """`layouts`, asked once for each group."""
+        return _once(self, group, "layouts", self.layouts, known)
+
+
+def _once(
+    row: Implementation, group: Group, kind: Hashable, function: Callable[[Group, Known], T], known: Known
+) -> T:
+    key = (row.name, kind, known.key)
+    if key not in group.facts:
+        group.facts[key] = function(group, known)
+    return group.facts[key]  # type: ignore[no-any-return]  # what the function returned
 
 
 @dataclass(frozen=True, slots=True)

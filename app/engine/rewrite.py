@@ -15,6 +15,7 @@ import onnx_ir as ir
 from app.engine import graph
 
 ANY = "*"
+NEWS = 8  # readers of a value that are looked at again when it loses one
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +212,9 @@ class _Driver:
                         doomed.append(producer)
                     else:
                         self._enqueue([producer])
-                self._enqueue(use.node for use in value.uses())
+                # Of a constant that thousands read, one reader less is no news.
+                if len(value.uses()) <= NEWS:
+                    self._enqueue(use.node for use in value.uses())
 
     def _enqueue(self, nodes: Iterable[ir.Node]) -> None:
         for node in nodes:

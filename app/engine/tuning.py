@@ -24,6 +24,8 @@ from app.engine import graph
 from app.engine.cost import key, seconds
 from app.engine.execute import aligned
 from app.engine.layout import Layout, plain
+from app.engine.layouts.choice import LAST, choose, level
+from app.engine.layouts.conversions import change, conversion, rows_between
 from app.engine.plan import Compilation, Constant, Group, KernelCall, Workspace
 from app.engine.registry import Implementation, Known
 from app.kernels.cpu.compiler import Compiler
@@ -33,8 +35,11 @@ from app.kernels.cpu.parallel import Request, helped
 Array = np.ndarray[Any, Any]
 
 FACTOR = 1.4  # a row predicted to take longer than the best by this factor is not measured
+LAST_FACTOR = 1.1  # the same for rows over channels last
 WORTH = 0.002  # share of the predicted time of the graph below which a group is not measured
 REPEATS = 5
+CLOSE = 1.15  # rows of a group whose times are within this factor are sampled
+MORE = 6  # times more
 SAMPLE = 2e-3  # seconds of one sample, filled with as many runs as it takes
 
 
@@ -54,6 +59,9 @@ def store(folder: Path, timings: Mapping[str, float]) -> None:
         os.replace(file.name, folder / "timings.json")  # noqa: PTH105  # atomic: readers take no lock
 
 
+Candidates: TypeAlias = list[tuple[Group, Implementation, str]]
+
+
 def measure(
     compilation: Compilation,
     compiler: Compiler,
@@ -67,16 +75,14 @@ def measure(
     """
     table = stored(compiler.folder)
     known = replace(Known.of(compilation), timings=table)
-    groups = _worth_measuring(compilation, known)
+    groups, conversions = _worth_measuring(compilation, known)
     with closing(_Bench(known, compiler, table)) as bench:
-        bench.add([(group, row, row.tunings[0]) for group, rows in groups for row in rows], likely, progress)
+        candidates = [(group, row, row.tunings[0]) for group, rows in groups for row in rows]
+        bench.add([*candidates, *conversions], likely, progress)
         # Only the row that is best as it is is cut in other ways.
         best = [(group, min(rows, key=lambda r: seconds(r, group, known)[0])) for group, rows in groups]
         bench.add([(g, row, tuning) for g, row in best for tuning in row.tunings[1:]], tuple, progress)
     return table
-
-
-Candidates: TypeAlias = list[tuple[Group, Implementation, str]]
 
 
 class _Bench:
@@ -110,9 +116,16 @@ class _Bench:
                 progress(done, len(kernels) + len(work))
                 self._compiler.compile(kernel, types, static, takes_thread=takes_thread)
         fresh: dict[str, float] = {}
-        for done, (name, (group, row, facts, calls)) in enumerate(work.items(), start=len(kernels)):
-            progress(done, len(kernels) + len(work))
-            fresh[name] = measured(calls, row.layouts(group, facts), facts, self._compiler, self._team)
+        rivals: dict[Group, list[str]] = {}
+        for name, (group, *_) in work.items():
+            rivals.setdefault(group, []).append(name)
+        for names in rivals.values():
+            progress(len(kernels) + len(fresh), len(kernels) + len(work))
+            runs = []
+            for name in names:
+                group, row, facts, calls = work[name]
+                runs.append(sampler(calls, row.asked(group, facts), facts, self._compiler, self._team))
+            fresh.update(zip(names, least(runs)))
         store(self._compiler.folder, fresh)
         self.table.update(fresh)
 
@@ -129,27 +142,53 @@ def _kernel_calls(row: Implementation, group: Group, known: Known) -> tuple[Kern
 
 def _worth_measuring(
     compilation: Compilation, known: Known
-) -> list[tuple[Group, tuple[Implementation, ...]]]:
+) -> tuple[list[tuple[Group, tuple[Implementation, ...]]], Candidates]:
+    """Groups and the rows that may compute them, and the conversions of what those read and write.
+
+    Rows over channels last are measured where the prediction takes them, or nearly: all images have
+    such rows, and blocks are faster for most.
+    """
     partition = compilation.plan.partition
     assert partition is not None
     predictions: list[tuple[Group, dict[Implementation, float]]] = []
+    taken = choose(compilation, replace(known, timings={})).asked
     for group in compilation.plan.groups:
         backend = partition[group.anchor].backend
         rows = [r for r in compilation.registry.candidates(group.op, (backend,)) if r.op != "*"]
         if any(graph.is_dynamic(v) or not _is_float(v) for v in (*group.inputs, *group.outputs)):
             continue
-        predicted = {r: r.cost(group, known) for r in rows if r.unless(group, known) is None}
+        predicted = {r: r.predicted(group, known) for r in rows if r.refusal(group, known) is None}
+        if not _lies_last(taken[group]):
+            others = {r: s for r, s in predicted.items() if not _lies_last(r.asked(group, known))}
+            limit = LAST_FACTOR * min(others.values(), default=0.0)
+            near = {r: s for r, s in predicted.items() if s <= limit and not r.views(group, known)}
+            predicted = {**others, **near}
         if predicted:
             predictions.append((group, predicted))
     total = sum(min(predicted.values()) for _, predicted in predictions)
     found = []
+    wanted: dict[tuple[object, ...], tuple[ir.Value, Layout]] = {}
     for group, predicted in predictions:
         best = min(predicted.values())
         rows = [r for r, s in predicted.items() if s <= FACTOR * best and not r.views(group, known)]
+        for row in predicted:
+            for value, layout in row.asked(group, known).items():
+                wanted.setdefault((graph.shape(value), layout), (value, layout))
         several = len(rows) > 1 or any(len(r.tunings) > 1 for r in rows)
         if several and best >= WORTH * total:
             found.append((group, tuple(rows)))
-    return found
+    conversions: Candidates = []
+    for value, layout in wanted.values():
+        if conversion(value, layout, compilation, replace(known, timings={})) < WORTH * total:
+            continue
+        group = change(value)
+        for rows in rows_between(group, layout, compilation, known):
+            conversions += [(group, row, "") for row in rows if not row.views(group, known)]
+    return found, conversions
+
+
+def _lies_last(asked: Mapping[ir.Value, Layout]) -> bool:
+    return any(level(layout) == LAST for layout in asked.values())
 
 
 def _is_float(value: ir.Value) -> bool:
@@ -157,14 +196,27 @@ def _is_float(value: ir.Value) -> bool:
     return graph.is_constant(value) or (kind is not None and kind.kind == "f")
 
 
-def measured(
+def least(samplers: Sequence[Callable[[], float]]) -> list[float]:
+    """The least of several samples of each, taken in turn: what else the machine does hits all alike."""
+    best = [float("inf")] * len(samplers)
+    for turn in range(REPEATS + MORE):
+        # Those that lost by far are left.
+        close = [i for i, s in enumerate(best) if turn < REPEATS or s <= CLOSE * min(best)]
+        if turn >= REPEATS and len(close) < 2:
+            break
+        for i in close:
+            best[i] = min(best[i], samplers[i]())
+    return best
+
+
+def sampler(
     calls: Sequence[KernelCall],
     layouts: Mapping[ir.Value, Layout],
     known: Known,
     compiler: Compiler,
     team: Team,
-) -> float:
-    """Seconds of calls, alone, their operands in cache: the least of several samples."""
+) -> Callable[[], float]:
+    """What measures the seconds of calls, alone, their operands in cache: the mean of a sample of runs."""
     drawn = np.random.default_rng(0).uniform(0.5, 1.0, 4096)
     memory: dict[ir.Value, Array] = {}
     keep: list[Array] = []
@@ -209,10 +261,12 @@ def measured(
     stretch.run()
     once = clock() - started
     times = max(int(SAMPLE / max(once, 1e-7)), 1)
-    samples = []
-    for _ in range(REPEATS):
+
+    def sample() -> float:
+        assert keep  # the addresses in the rows
         started = clock()
         for _ in range(times):
             stretch.run()
-        samples.append((clock() - started) / times)
-    return min(samples)
+        return (clock() - started) / times
+
+    return sample

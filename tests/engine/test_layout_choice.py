@@ -11,22 +11,26 @@ from hypothesis import strategies as st
 
 from app.engine.layout import Layout, blocked
 from app.engine.layouts import choice
-from app.engine.layouts.choice import choose, conversion
+from app.engine.layouts.choice import choose
+from app.engine.layouts.conversions import conversion
 from app.engine.passes.infer_layouts import InferLayouts
 from app.engine.plan import Compilation, Group, Plan, Subgraph
 from app.engine.registry import Backend, Implementation, Known, Registry
 from tests.engine.plans import TARGET
 
-LAYOUT = blocked(4, 8)
+LAYOUT, LAST = blocked(4, 8), Layout.parse("NHWC")
 Asked = Mapping[ir.Value, Layout]
 
 
-def row(name: str, op: str, seconds: float, inputs: Sequence[int], writes: bool) -> Implementation:
-    """A row that reads these inputs blocked."""
+def row(
+    name: str, op: str, seconds: float, inputs: Sequence[int], reads: Layout, writes: Layout | None
+) -> Implementation:
+    """A row that reads these inputs in a layout."""
 
     def layouts(group: Group, _known: Known) -> Asked:
         values = [group.inputs[i] for i in inputs if i < len(group.inputs)]
-        return dict.fromkeys([*values, *(group.outputs if writes else ())], LAYOUT)
+        written = {} if writes is None else dict.fromkeys(group.outputs, writes)
+        return {**dict.fromkeys(values, reads), **written}
 
     return Implementation(
         name, op, "test", lambda _group, _known: None, lambda _group, _known: (),
@@ -53,15 +57,18 @@ def compilations(draw: st.DrawFn, uniform: bool, rows: int = 5) -> Compilation:
         output.name, output.type, output.shape = f"v{i}", kind, ir.Shape([1, channels, height, 4])
         values.append(output)
         nodes.append(node)
-        mixes = st.tuples(st.floats(0.1, 20), st.lists(st.integers(0, 2), unique=True), st.booleans())
+        mixes = st.tuples(
+            st.floats(0.1, 20), st.lists(st.integers(0, 2), unique=True),
+            st.sampled_from([LAYOUT, LAST]), st.sampled_from([LAYOUT, LAST, None]),
+        )  # fmt: skip
         drawn = draw(st.lists(mixes, max_size=rows))
         if uniform:
             same = draw(st.lists(st.integers(0, len(read) - 1), min_size=1, unique=True))
-            drawn = [(s, same if inputs else [], writes) for s, inputs, writes in drawn]
-        drawn.append((draw(st.floats(0.1, 20)), [], False))
+            drawn = [(s, same if inputs else [], reads, writes) for s, inputs, reads, writes in drawn]
+        drawn.append((draw(st.floats(0.1, 20)), [], LAYOUT, None))
         table[f"Op{i}"] = tuple(
-            row(f"r{i}.{j}", f"Op{i}", s * 1e-6, sorted(inputs), writes)
-            for j, (s, inputs, writes) in enumerate(drawn)
+            row(f"r{i}.{j}", f"Op{i}", s * 1e-6, sorted(inputs), reads, writes)
+            for j, (s, inputs, reads, writes) in enumerate(drawn)
         )
     outputs = [v for v in values[1:] if not v.uses() or draw(st.booleans())]
     model = ir.Model(
@@ -78,8 +85,12 @@ def energy(compilation: Compilation, asked: Mapping[Group, Asked], seconds: Mapp
     written = {v: asked[g].get(v) for g in compilation.plan.groups for v in g.outputs}
     wanted = {(v, asked[g].get(v)) for g in compilation.plan.groups for v in g.inputs}
     wanted |= {(v, None) for v in compilation.graph.outputs}
-    made = [v for v, layout in wanted if layout != written.get(v)]
-    return sum(seconds.values()) + sum(conversion(v, LAYOUT, compilation, known) for v in made)
+    made = {(v, layout) for v, layout in wanted if layout != written.get(v)}
+    # All others are made from row-major, and that from what was written.
+    made |= {(v, None) for v, layout in made if layout is not None and written.get(v) is not None}
+    return sum(seconds.values()) + sum(
+        conversion(v, layout or written[v] or LAYOUT, compilation, known) for v, layout in made
+    )
 
 
 def least(compilation: Compilation) -> float:
@@ -87,10 +98,10 @@ def least(compilation: Compilation) -> float:
     known, groups = Known.of(compilation), compilation.plan.groups
     rows = []
     for group in groups:
-        cheapest: dict[frozenset[str], tuple[float, Asked]] = {}
+        cheapest: dict[frozenset[tuple[ir.Value, Layout]], tuple[float, Asked]] = {}
         for r in compilation.registry.implementations[group.op]:
             asked = r.layouts(group, known)
-            key = frozenset(v.name or "" for v in asked)
+            key = frozenset(asked.items())
             cheapest[key] = min(
                 cheapest.get(key, (np.inf, asked)), (r.cost(group, known), asked), key=lambda t: t[0]
             )
@@ -154,7 +165,7 @@ def test_without_branches_the_gap_is_told(compilation: Compilation) -> None:
 
 
 @settings(max_examples=20, deadline=None)
-@given(compilations(uniform=False), st.sampled_from(["plain", "blocked", "greedy"]))
+@given(compilations(uniform=False), st.sampled_from(["plain", "blocked", "last", "greedy"]))
 def test_no_policy_is_better_than_the_joint_choice(compilation: Compilation, policy: choice.Policy) -> None:
     known = Known.of(compilation)
     joint, fixed = choose(compilation, known), choose(compilation, known, policy)

@@ -37,33 +37,39 @@ def definition(a: dict[str, Array], bias: Array | float = 0.0) -> Array:
     return (p / p.sum(-1, keepdims=True)) @ v
 
 
+@pytest.mark.parametrize("row", ["attention.rows", "attention.blocks"])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("groups", [4, 2, 1])
-def test_heads_may_share_keys(registry: Registry, compiler: Compiler, groups: int, threads: int) -> None:
+def test_heads_may_share_keys(
+    registry: Registry, compiler: Compiler, groups: int, threads: int, row: str
+) -> None:
     a = operands(groups=groups)
-    (y,) = run_node(registry, compiler, "attention.rows", body_of(a), a, threads=threads, opset=24)
+    (y,) = run_node(registry, compiler, row, body_of(a), a, threads=threads, opset=24)
     assert_close(y, definition(a))
 
 
-def test_heads_may_lie_within_rows(registry: Registry, compiler: Compiler) -> None:
+@pytest.mark.parametrize("row", ["attention.rows", "attention.blocks"])
+def test_heads_may_lie_within_rows(registry: Registry, compiler: Compiler, row: str) -> None:
     a = operands(groups=2)
     flat = {n: m.transpose(0, 2, 1, 3).reshape(2, m.shape[2], -1) for n, m in a.items()}
     body = body_of(flat, "<q_num_heads = 4, kv_num_heads = 2>")
-    (y,) = run_node(registry, compiler, "attention.rows", body, flat, opset=24)
+    (y,) = run_node(registry, compiler, row, body, flat, opset=24)
     assert_close(y, definition(a).transpose(0, 2, 1, 3).reshape(2, 5, -1))
 
 
-def test_a_causal_mask_hides_later_keys(registry: Registry, compiler: Compiler) -> None:
+@pytest.mark.parametrize("row", ["attention.rows", "attention.blocks"])
+def test_a_causal_mask_hides_later_keys(registry: Registry, compiler: Compiler, row: str) -> None:
     a = operands()
-    (y,) = run_node(registry, compiler, "attention.rows", body_of(a, "<is_causal = 1>"), a, opset=24)
+    (y,) = run_node(registry, compiler, row, body_of(a, "<is_causal = 1>"), a, opset=24)
     hidden = np.where(np.tri(5, 9, dtype=bool), 0, -np.inf)
     assert_close(y, definition(a, hidden))
 
 
+@pytest.mark.parametrize("row", ["attention.rows", "attention.blocks"])
 @pytest.mark.parametrize("shape", [(9,), (5, 9), (4, 1, 9), (2, 1, 5, 9), (5, 6)])
 @pytest.mark.parametrize("boolean", [True, False])
 def test_masks_broadcast(
-    registry: Registry, compiler: Compiler, shape: tuple[int, ...], boolean: bool
+    registry: Registry, compiler: Compiler, shape: tuple[int, ...], boolean: bool, row: str
 ) -> None:
     a = operands()
     mask = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
@@ -72,21 +78,22 @@ def test_masks_broadcast(
     bias = np.where(mask > 0, 0, -np.inf) if boolean else mask
     if shape[-1] < 9:  # keys beyond the mask are hidden
         bias = np.pad(bias, [(0, 0)] * (len(shape) - 1) + [(0, 9 - shape[-1])], constant_values=-np.inf)
-    (y,) = run_node(registry, compiler, "attention.rows", body_of(a), a, threads=2, opset=24)
+    (y,) = run_node(registry, compiler, row, body_of(a), a, threads=2, opset=24)
     assert_close(y, definition(a, bias))
 
 
-def test_new_keys_are_put_behind_the_cache(registry: Registry, compiler: Compiler) -> None:
+@pytest.mark.parametrize("row", ["attention.rows", "attention.blocks"])
+def test_new_keys_are_put_behind_the_cache(registry: Registry, compiler: Compiler, row: str) -> None:
     a = operands(rows=3, keys=3, past=4)
     outputs = ("y", "present_k", "present_v")
     body = body_of(a, "<is_causal = 1>")
-    found = run_node(registry, compiler, "attention.rows", body, a, None, outputs, opset=24)
+    found = run_node(registry, compiler, row, body, a, None, outputs, opset=24)
     joined = {n: np.concatenate([a[f"p{n}"], a[n]], 2) for n in "kv"}
     np.testing.assert_array_equal(found[1], joined["k"])
     np.testing.assert_array_equal(found[2], joined["v"])
     hidden = np.where(np.tri(3, 7, 4, dtype=bool), 0, -np.inf)
     assert_close(found[0], definition(a | joined, hidden))
-    (alone,) = run_node(registry, compiler, "attention.rows", body, a, opset=24)
+    (alone,) = run_node(registry, compiler, row, body, a, opset=24)
     np.testing.assert_array_equal(alone, found[0])
 
 

@@ -88,7 +88,7 @@ def test_a_recipe_follows_strip_by_strip(compiler: Compiler) -> None:
     ("shape", "channels", "reason"),
     [
         ((1, 8, 5, 5), 2, "2 channels in and 2 out per group"),
-        ((1, 8, 5), 1, "blocked layouts are for images"),
+        ((1, 8, 5), 1, "layouts of images have 4"),
     ],
 )
 def test_what_is_no_depthwise_image_is_refused(shape: Any, channels: int, reason: str) -> None:

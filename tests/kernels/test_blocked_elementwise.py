@@ -1,4 +1,4 @@
-"""Elementwise chains over channel-blocked images against NumPy."""
+"""Elementwise chains over images that are blocked or have channels last, against NumPy."""
 
 from typing import Any
 
@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from app.engine.plan import Group
-from app.engine.registry import load
+from app.engine.registry import Implementation, load
 from app.kernels.cpu.compiler import Compiler
 from tests import harness
 
 Array = np.ndarray[Any, Any]
 REGISTRY = load()
-ROW = harness.implementation("elementwise.blocked", REGISTRY)
+ROW, LAST = (harness.implementation(f"elementwise.{name}", REGISTRY) for name in ("blocked", "last"))
+BOTH = pytest.mark.parametrize("row", [ROW, LAST], ids=lambda row: row.name)
 
 
 def group_of(
@@ -42,38 +43,45 @@ CASES = [
 ]
 
 
+@BOTH
 @pytest.mark.parametrize("lanes", [8, 16])
 @pytest.mark.parametrize("shapes", CASES)
-def test_operands_are_read_in_every_way(compiler: Compiler, shapes: Any, lanes: int) -> None:
+def test_operands_are_read_in_every_way(
+    compiler: Compiler, row: Implementation, shapes: Any, lanes: int
+) -> None:
     operands = dict(zip("abc", shapes))
     arrays = random(operands)
     fixed = {n: arrays[n] for n in "bc" if len(operands[n]) < 4}
     group = group_of(operands, "t = Mul(a, b) y = Add(t, c)", **fixed)
-    (y,) = harness.run_group(ROW, group, arrays, compiler, threads=2, lanes=lanes)
+    (y,) = harness.run_group(row, group, arrays, compiler, threads=2, lanes=lanes)
     np.testing.assert_allclose(y, arrays["a"] * arrays["b"] + arrays["c"], rtol=1e-6, atol=1e-6)
 
 
-def test_several_results_and_a_slope_per_channel(compiler: Compiler) -> None:
+@BOTH
+def test_several_results_and_a_slope_per_channel(compiler: Compiler, row: Implementation) -> None:
     operands = {"a": (2, 20, 9, 9), "slope": (20, 1, 1), "low": ()}
     arrays = random(operands)
     body = "t = PRelu(a, slope) s = Max(t, low) y = HardSwish(s)"
     group = group_of(operands, body, "s y", slope=arrays["slope"])
-    s, y = harness.run_group(ROW, group, arrays, compiler, threads=2)
+    s, y = harness.run_group(row, group, arrays, compiler, threads=2)
     a = arrays["a"]
     expected = np.maximum(np.where(a < 0, a * arrays["slope"], a), arrays["low"])
     np.testing.assert_allclose(s, expected, rtol=1e-6)
     np.testing.assert_allclose(y, expected * np.clip(expected / 6 + 0.5, 0, 1), rtol=1e-5, atol=1e-6)
 
 
+@BOTH
 @pytest.mark.parametrize("shape", [(2, 20, 9, 9), (1, 1, 3, 3)])
-def test_results_may_overwrite_images_of_their_shape_only(compiler: Compiler, shape: Any) -> None:
+def test_results_may_overwrite_images_of_their_shape_only(
+    compiler: Compiler, row: Implementation, shape: Any
+) -> None:
     operands = {"a": shape, "gate": (*shape[:2], 1, 1), "b": shape}
     arrays = random(operands)
     group = group_of(operands, "t = Mul(a, gate) y = Add(t, b)")
-    pairs = ROW.inplace(group, harness.known())
+    pairs = row.inplace(group, harness.known())
     assert [(source.name, output.name) for source, output in pairs] == [("a", "y"), ("b", "y")]
     for pair in pairs:
-        (y,) = harness.run_group(ROW, group, arrays, compiler, alias=[pair])
+        (y,) = harness.run_group(row, group, arrays, compiler, alias=[pair])
         np.testing.assert_allclose(y, arrays["a"] * arrays["gate"] + arrays["b"], rtol=1e-5, atol=1e-6)
 
 

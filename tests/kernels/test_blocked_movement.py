@@ -1,4 +1,4 @@
-"""Data movement between channel-blocked images, against the reference evaluator."""
+"""Data movement between images that are blocked or have channels last, against the reference evaluator."""
 
 from typing import Any
 
@@ -29,6 +29,14 @@ CASES = [
     ),
     ("pad.blocked", {"a": (2, 20, 5, 6), "v": ()}, "y = Pad (a, p, v)", {"p": [0, 0, 1, 2, 0, 0, 3, 0]}),
     ("pad.blocked", {"a": (1, 3, 5, 6)}, 'y = Pad <mode = "reflect"> (a, p)', {"p": [0, 0, 1, 2, 0, 0, 3, 4]}),
+    ("concat.last", {"a": (2, 5, 3, 5), "b": (2, 20, 3, 5)}, "y = Concat <axis = 1> (a, b)", {}),
+    ("concat.last", {"a": (1, 20, 3, 5), "b": (1, 20, 3, 2)}, "y = Concat <axis = 3> (a, b)", {}),
+    ("split.last", {"a": (2, 7, 3, 5)}, "y, z = Split <axis = 1> (a, s)", {"s": [3, 4]}),
+    (
+        "slice.last", {"a": (2, 11, 7, 6)}, "y = Slice (a, s, e, x, p)",
+        {"s": [9, 5], "e": [1, -9], "x": [1, 2], "p": [-3, -2]},
+    ),
+    ("pad.last", {"a": (2, 5, 5, 6), "v": ()}, "y = Pad (a, p, v)", {"p": [0, 2, 1, 2, 0, 0, 3, 0]}),
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Pooling over channel-blocked images against windows walked one by one in float64."""
+"""Pooling over images that are blocked or have channels last, against windows walked one by one in float64."""
 
 from typing import Any
 
@@ -28,6 +28,9 @@ CASES = [
         ("max_pool.blocked", "MaxPool", {}, 8),
         ("average_pool.blocked", "AveragePool", {}, 16),
         ("average_pool.blocked", "AveragePool", {"count_include_pad": 1}, 16),
+        ("max_pool.last", "MaxPool", {}, 8),
+        ("average_pool.last", "AveragePool", {}, 16),
+        ("average_pool.last", "AveragePool", {"count_include_pad": 1}, 8),
     ],
 )
 def test_windows_of_any_form(
@@ -57,6 +60,9 @@ def test_windows_of_any_form(
         ("reduce_mean.blocked", "ReduceMean", 1),
         ("reduce_mean.blocked", "ReduceMean", 0),
         ("reduce_max.blocked", "ReduceMax", 0),
+        ("global_average_pool.last", "GlobalAveragePool", None),
+        ("global_max_pool.last", "GlobalMaxPool", None),
+        ("reduce_mean.last", "ReduceMean", 0),
     ],
 )
 def test_whole_images(
@@ -69,7 +75,7 @@ def test_whole_images(
         inputs["axes"], more = np.array([3, -2]), {"keepdims": keepdims}
     group = node_group(op, inputs, {"Y": x.dtype}, constants=tuple(inputs)[1:], **more)
     (y,) = harness.run_group(harness.implementation(row), group, {"X": x}, compiler, threads=2, lanes=lanes)
-    reduce = np.max if row.endswith(("max.blocked", "max_pool.blocked")) else np.mean
+    reduce = np.max if "max" in row else np.mean
     harness.assert_close(
         y, reduce(x.astype(np.float64), (2, 3), keepdims=keepdims != 0).astype(np.float32), 1e-6
     )
@@ -81,10 +87,11 @@ def test_other_axes_than_pixels_are_refused() -> None:
     assert "reduces axes (1,)" in str(refusal_of("reduce_mean.blocked", group))
 
 
-def test_a_maximum_keeps_nan(compiler: Compiler) -> None:
+@pytest.mark.parametrize("row", ["max_pool.blocked", "max_pool.last"])
+def test_a_maximum_keeps_nan(compiler: Compiler, row: str) -> None:
     x = np.zeros((1, 8, 6, 6), np.float32)
     x[0, 2, 1, 3] = np.nan
     group = node_group("MaxPool", {"X": x}, {"Y": x.dtype}, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
-    (y,) = harness.run_group(harness.implementation("max_pool.blocked"), group, {"X": x}, compiler)
+    (y,) = harness.run_group(harness.implementation(row), group, {"X": x}, compiler)
     assert np.isnan(y[0, 2, :3, 2:5]).all()
     assert np.isnan(y).sum() == 9

@@ -1,4 +1,4 @@
-"""Images between row-major and channel-blocked memory."""
+"""Images between row-major memory and channel-blocked or channels last."""
 
 from typing import Any
 
@@ -29,12 +29,13 @@ def change(*shape: int, op: str = "ChangeLayout") -> Group:
     return Group((node,), node, (x,), (y,), op)
 
 
+TO_LAST, FROM_LAST = (harness.implementation(f"layout.{n}", REGISTRY) for n in ("to_last", "from_last"))
 SHAPES = [(2, 3, 9, 11), (1, 33, 1, 5), (1, 8, 64, 33), (3, 20, 4, 4), (1, 16, 1, 1), (2, 40, 1, 3)]
 
 
 @pytest.mark.parametrize("lanes", [4, 8, 16])
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("row", [BLOCK, UNBLOCK], ids=lambda row: row.name)
+@pytest.mark.parametrize("row", [BLOCK, UNBLOCK, TO_LAST, FROM_LAST], ids=lambda row: row.name)
 def test_every_element_arrives(compiler: Compiler, row: Any, shape: tuple[int, ...], lanes: int) -> None:
     x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
     (y,) = harness.run_group(row, change(*shape), {"x": x}, compiler, threads=2, lanes=lanes)
@@ -90,3 +91,18 @@ def test_other_transposes_move_elements_within_blocks() -> None:
     model = harness.model_of(f"{text} {{ y = Transpose<perm = [0, 1, 3, 2]>(x) }}")
     row = harness.implementation("transpose.unblock", REGISTRY)
     assert "differ by (0, 2, 3, 1)" in str(row.unless(harness.group_of(model, REGISTRY), harness.known()))
+
+
+@pytest.mark.parametrize(
+    ("name", "perm"), [("transpose.from_last", [0, 2, 3, 1]), ("transpose.to_last", [0, 3, 1, 2])]
+)
+def test_a_transpose_to_or_from_channels_last_is_a_view(name: str, perm: list[int]) -> None:
+    row, known = harness.implementation(name, REGISTRY), harness.known()
+    text = '<ir_version: 10, opset_import: ["": 21]> g (float[1,8,2,3] x) => (float[] y)'
+    group = harness.group_of(harness.model_of(f"{text} {{ y = Transpose<perm = {perm}>(x) }}"), REGISTRY)
+    assert row.unless(group, known) is None
+    assert row.lower(group, known) == ()
+    (x,), (y,) = group.inputs, group.outputs
+    assert row.views(group, known) == ((x, y, 0),)
+    assert [v.name for v in row.layouts(group, known)] == ["x" if name.endswith("from_last") else "y"]
+    assert [str(at) for at in row.layouts(group, known).values()] == ["NHWC"]

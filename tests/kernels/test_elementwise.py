@@ -1,5 +1,6 @@
 """Generated elementwise kernels: broadcasting, chains, memory shared with operands, vector code."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
+from app.engine.backends.numba_cpu.recipes import recipe_of
 from app.engine.plan import Group, KernelCall
 from app.engine.registry import load
 from app.kernels.cpu.compiler import Compiler
@@ -289,3 +291,32 @@ def test_what_has_no_expression_is_refused_with_a_reason(text: str, reason: str)
 def test_a_group_with_outputs_of_two_shapes_is_refused() -> None:
     text = "(float[2,3] x, float[3] b) => (float[2,3] y, float[3] z) { z = Relu(b)\n y = Add(x, z) }"
     assert "differ in shape" in (ROW.unless(group_from(text), known()) or "")
+
+
+GELU = {
+    "erf(x / sqrt(2))": "d = Div(x, root) e = Erf(d) o = Add(e, one) m = Mul(x, o) y = Mul(m, half)",
+    "erf(x * sqrt(1/2))": "d = Mul(r, x) e = Erf(d) o = Add(one, e) m = Mul(half, o) y = Mul(m, x)",
+    "half of x first": "h = Mul(x, half) d = Div(x, root) e = Erf(d) o = Add(e, one) y = Mul(h, o)",
+}
+
+
+@pytest.mark.parametrize("body", GELU.values(), ids=GELU)
+def test_nodes_that_spell_gelu_are_one_instruction(body: str, compiler: Compiler) -> None:
+    numbers = {"root": 2**0.5, "r": 0.5**0.5, "one": 1.0, "half": 0.5}
+    fixed = {n: np.array(v, np.float32) for n, v in numbers.items() if f" {n})" in body or f"({n}," in body}
+    declared = "".join(f", float {n}" for n in fixed)
+    group = group_from(f"(float[3,67] x{declared}) => (float[3,67] y) {{ {body} }}", fixed)
+    formula = recipe_of(group.nodes, group.outputs)
+    assert not isinstance(formula, str)
+    assert formula.recipe[-1][0] == "Gelu"
+    x = np.linspace(-9, 9, 201, dtype=np.float32).reshape(3, 67)
+    (found,) = run_group(ROW, group, {"x": x}, compiler)
+    wide = x.astype(np.float64)
+    expected = wide * 0.5 * (1 + np.vectorize(math.erf)(wide / math.sqrt(2)))
+    assert_close(found, expected, 1e-6)
+    other = group_from(
+        f"(float[4] x{declared}) => (float[4] y) {{ {body} }}", fixed | {"half": np.array(0.4, "f4")}
+    )
+    changed = recipe_of(other.nodes, other.outputs)
+    assert not isinstance(changed, str)
+    assert changed.recipe[-1][0] == "Mul"

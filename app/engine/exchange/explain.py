@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from app.engine import cost, graph
 from app.engine.layout import Layout
-from app.engine.layouts.choice import conversion
+from app.engine.layouts.conversions import conversion
 from app.engine.plan import Compilation, Decision, Group, KernelCall, Workspace
 from app.engine.registry import Implementation, Known, all_plain
 

@@ -1,34 +1,49 @@
-"""Which groups compute in blocked layouts: the labelling of least predicted or measured seconds.
+"""Which groups compute in which layouts: the labelling of least predicted or measured seconds.
 
-Every group is labelled twice: how it reads and how it writes, row-major or blocked; a row of an
-implementation stands for one pair of labels. A value that is written one way and read the other is
-converted once for all such readers. The energy of a labelling, groups and conversions, is mostly
-submodular in pairs, so a minimum cut finds its minimum (Kolmogorov and Zabih, 2004, "What energy
-functions can be minimized via graph cuts?"). What is not is bounded from below and decided by branch
-and bound: a group whose mixed readings are dear, or whose rows disagree about what they read blocked.
+There are three levels: channels last, row-major, blocked. Every group is labelled twice, with the level
+at which it reads and that at which it writes; a row of an implementation stands for one pair of labels.
+A value that is written at one level and read at another is converted by one step for each level between
+them, and once for all such readers. So costs of conversions are convex in the levels, and two thresholds
+(above channels last, above row-major) cut a graph of twice the size: the energy of a labelling, groups
+and conversions, is mostly submodular in pairs, and a minimum cut finds its minimum (Kolmogorov and
+Zabih, 2004, "What energy functions can be minimized via graph cuts?"; Ishikawa, 2003, "Exact
+optimization for Markov random fields with convex priors"). What is not is bounded from below and decided
+by branch and bound: a group whose mixed readings are dear, or whose rows disagree about what they read.
 """
 
 import heapq
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 import onnx_ir as ir
 
-from app.engine import cost, graph
+from app.engine import cost
 from app.engine.layout import Layout
-from app.engine.memory.storage_graph import value_bytes
+from app.engine.layouts.conversions import conversion
 from app.engine.mincut import INFINITE, Network
 from app.engine.plan import Compilation, Group
 from app.engine.registry import Known
 
-SECOND = 1e12  # capacities are picoseconds
+SECOND = 1e15  # capacities are femtoseconds
 WORK = 20_000  # groups times minimum cuts that are spent on what one cut cannot decide
+LARGE = 150  # groups from which fewer are spent: a second of cuts is much for a graph of a thousand
 IMPOSSIBLE = INFINITE >> 8
 
-Labels: TypeAlias = tuple[bool, bool]  # whether a group reads blocked, whether it writes blocked
-Policy = Literal["joint", "plain", "blocked", "greedy"]
+LAST, PLAIN, BLOCKED = 0, 1, 2  # levels
+THRESHOLDS = {LAST: PLAIN, BLOCKED: BLOCKED}  # by the level of a layout that is converted to row-major
+
+Labels: TypeAlias = tuple[int, int]  # the levels at which a group reads and writes
+Policy = Literal["joint", "plain", "blocked", "last", "greedy"]
+
+
+def level(layout: Layout | None) -> int:
+    """Of a layout; None is row-major."""
+    if layout is None or layout.is_plain:
+        return PLAIN
+    return BLOCKED if layout.blocks else LAST
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,7 +51,7 @@ class Mode:
     """What the rows of a group that ask for the same layouts have in common.
 
     Attributes:
-        labels: whether any input, and any output, is blocked.
+        labels: the level of any input, and of any output, that is not row-major.
         seconds: of the cheapest of the rows.
         asked: the layouts.
     """
@@ -49,50 +64,80 @@ class Mode:
 Labelling: TypeAlias = Mapping[Group, Mode]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Readings:
     """The modes of a group, the cheapest first."""
 
     modes: tuple[Mode, ...]
 
-    @property
+    @cached_property
     def seconds(self) -> Mapping[Labels, float]:
         """Of the cheapest mode for each pair of labels."""
         return {mode.labels: mode.seconds for mode in reversed(self.modes)}
 
-    @property
-    def layouts(self) -> Mapping[ir.Value, Layout]:
+    @cached_property
+    def layouts(self) -> tuple[tuple[ir.Value, Layout], ...]:
         """Every layout that any mode asks for."""
-        return {v: at for mode in self.modes for v, at in mode.asked.items()}
+        return tuple(asked for mode in self.modes for asked in mode.asked.items())
 
-    def always(self, value: ir.Value, index: int) -> bool | None:
-        """Whether modes with label `index` blocked, and only those, have the value blocked.
+    @cached_property
+    def is_diagonal(self) -> bool:
+        """Whether every mode writes at the level at which it reads."""
+        return all(reads == writes for mode in self.modes for reads, writes in (mode.labels,))
 
-        False when none has; None when some of them have.
+    def levels(self, side: int) -> tuple[int, ...]:
+        """At which the modes read (side 0) or write, in order."""
+        return self._levels[side]
+
+    @cached_property
+    def _levels(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        reads, writes = (tuple(sorted({mode.labels[side] for mode in self.modes})) for side in (0, 1))
+        return reads, writes
+
+    @cached_property
+    def terms(self) -> "Terms":
+        """What each pair of labels costs; pairs that no row has cost more than any labelling can."""
+        return _terms(self)
+
+    @cached_property
+    def counted(self) -> "Terms":
+        """Terms that a cut can count, none of them larger."""
+        return _submodular(self.terms)
+
+    def always(self, value: ir.Value, side: int, threshold: int) -> bool | None:
+        """Whether a value is above the threshold just where the label of this side is.
+
+        False when it is on one side of the threshold for all modes; None when neither holds.
         """
-        if all(mode.labels[index] == (value in mode.asked) for mode in self.modes):
-            return any(mode.labels[index] for mode in self.modes)
-        return None if any(value in mode.asked for mode in self.modes) else False
+        above = [level(mode.asked.get(value)) >= threshold for mode in self.modes]
+        if above == [mode.labels[side] >= threshold for mode in self.modes]:
+            return True
+        return None if True in above and False in above else False
 
     def nearest(self, labels: Labels) -> Mode:
         """The cheapest mode with these labels, or of all."""
         return next((mode for mode in self.modes if mode.labels == labels), self.modes[0])
 
 
-def readings(group: Group, compilation: Compilation, known: Known) -> Readings:
-    """What the rows of the group's backend ask for."""
+def readings(group: Group, compilation: Compilation, known: Known, *, alike: bool = True) -> Readings:
+    """What the rows of the group's backend ask for; those whose times compare, when `alike`."""
     partition = compilation.plan.partition
     assert partition is not None
     rows = compilation.registry.candidates(group.op, (partition[group.anchor].backend,))
-    times = {row: cost.seconds(row, group, known) for row in rows if row.unless(group, known) is None}
+    times = {row: cost.seconds(row, group, known) for row in rows if row.refusal(group, known) is None}
     found: dict[frozenset[tuple[ir.Value, Layout]], Mode] = {}
-    for row, (seconds, _) in cost.comparable(times, group, known).items():
-        asked = row.layouts(group, known)
-        labels = (any(v in asked for v in group.inputs), any(v in asked for v in group.outputs))
+    for row, (seconds, _) in (cost.comparable(times, group, known) if alike else times).items():
+        asked = row.asked(group, known)
+        labels = (_level_of(group.inputs, asked), _level_of(group.outputs, asked))
         same = frozenset(asked.items())
         if same not in found or seconds < found[same].seconds:
             found[same] = Mode(labels, seconds, asked)
     return Readings(tuple(sorted(found.values(), key=lambda mode: mode.seconds)))
+
+
+def _level_of(values: Sequence[ir.Value], asked: Mapping[ir.Value, Layout]) -> int:
+    """Of the first that is not row-major."""
+    return next((level(asked[v]) for v in values if v in asked), PLAIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,41 +168,97 @@ class Assignment:
 def choose(compilation: Compilation, known: Known, policy: Policy = "joint") -> Assignment:
     """The layouts of least predicted cost, conversions included.
 
-    Other policies than `joint` are there to compare with: all row-major, all blocked that can be, and
-    every group by its own cheapest row.
+    Other policies than `joint` are there to compare with: all row-major, all blocked or all channels
+    last that can be, and every group by its own cheapest row.
     """
-    every = {group: readings(group, compilation, known) for group in compilation.plan.groups}
-    if not any(found.layouts for found in every.values()):
+    alike = policy in ("joint", "greedy")
+    every = {group: readings(group, compilation, known, alike=alike) for group in compilation.plan.groups}
+    if not any(mode.asked for found in every.values() for mode in found.modes):
         return Assignment({group: {} for group in every})
     energy = Energy(every, compilation, known)
-    if policy != "joint":
-        sign = {"plain": 1, "blocked": -1, "greedy": 0}[policy]
-        return energy.assignment(
-            {
-                g: min(found.modes, key=lambda m: (sign * sum(m.labels), m.seconds))
-                for g, found in every.items()
-            }
-        )
-    return branch_and_bound(energy)
+    if policy == "joint":
+        return branch_and_bound(energy)
+    wanted = {"plain": PLAIN, "blocked": BLOCKED, "last": LAST}.get(policy)
+
+    def preference(mode: Mode) -> tuple[float, ...]:
+        # What cannot be had at the level that is wanted is row-major.
+        return (
+            -mode.labels.count(wanted),
+            -mode.labels.count(PLAIN),
+            mode.seconds,
+        ) if wanted is not None else (mode.seconds,)  # fmt: skip
+
+    return energy.assignment({g: min(found.modes, key=preference) for g, found in every.items()})
 
 
 class Energy:
     """Seconds of labellings of a graph."""
 
     def __init__(self, every: Mapping[Group, Readings], compilation: Compilation, known: Known) -> None:
-        self.every = every
         self.outputs = frozenset(compilation.graph.outputs)
-        self.layouts: dict[ir.Value, Layout] = {}
         self.writer: dict[ir.Value, Group] = {}
         self.readers: dict[ir.Value, list[Group]] = {}
+        # Seconds of the conversion of a value between row-major and a level, by the threshold between.
+        self.conversion: dict[tuple[ir.Value, int], float] = {}
         for group, found in every.items():
             self.writer.update(dict.fromkeys(group.outputs, group))
             for value in group.inputs:
                 self.readers.setdefault(value, []).append(group)
-            for value, layout in found.layouts.items():
-                self.layouts.setdefault(value, layout)
-        self.conversion = {v: conversion(v, at, compilation, known) for v, at in self.layouts.items()}
-        self.doubtful = [group for group, found in every.items() if not _is_exact(group, found)]
+            for value, layout in found.layouts:
+                crossed = value, THRESHOLDS[level(layout)]
+                if crossed not in self.conversion:
+                    self.conversion[crossed] = conversion(value, layout, compilation, known)
+        self.every = self._useful(every)
+        self.doubtful = [g for g, found in self.every.items() if not _is_exact(g, found)]
+
+    def _useful(self, every: Mapping[Group, Readings]) -> Mapping[Group, Readings]:
+        """The modes without channels last, wherever these cannot be the only best.
+
+        Groups are taken together that such values connect. Where each of them takes no longer row-major,
+        none is worse off when all that lie last become row-major; the same holds for blocks, where
+        their conversions cost no more.
+        """
+        of: dict[ir.Value | Group, ir.Value | Group] = {}
+
+        def root(item: ir.Value | Group) -> ir.Value | Group:
+            while (above := of.setdefault(item, item)) is not item:
+                of[item] = item = of[above]
+            return item
+
+        needed: set[tuple[int, ir.Value | Group]] = set()
+        lying = {g: [m for m in found.modes if LAST in m.labels] for g, found in every.items()}
+        for group, modes in lying.items():
+            for value in (v for mode in modes for v in mode.asked):
+                of[root(group)] = root(value)
+        for group, modes in lying.items():
+            for mode in modes:
+                for at in (PLAIN, BLOCKED):
+                    if not self._replaces(every[group], mode, at):
+                        needed.add((at, root(group)))
+        both = {item for at, item in needed if (PLAIN + BLOCKED - at, item) in needed}
+        return {
+            group: found
+            if not lying[group] or root(group) in both
+            else Readings(tuple(mode for mode in found.modes if LAST not in mode.labels))
+            for group, found in every.items()
+        }
+
+    def _replaces(self, found: Readings, last: Mode, at: int) -> bool:
+        """Whether a mode at another level costs no more, its conversions included."""
+        if any(level(layout) != LAST for layout in last.asked.values()):
+            return False
+        values = last.asked if at == BLOCKED else ()
+        if any(self._crossing(v, BLOCKED) > self._crossing(v, PLAIN) for v in values):
+            return False
+        return any(
+            mode.asked.keys() == set(values)
+            and all(level(layout) == at for layout in mode.asked.values())
+            and mode.seconds <= last.seconds
+            for mode in found.modes
+        )
+
+    def _crossing(self, value: ir.Value, threshold: int) -> float:
+        return self.conversion.get((value, threshold), 0.0)
 
     def assignment(self, labelling: Labelling, bound: float = 0.0, cuts: int = 0) -> Assignment:
         """The layouts that a labelling stands for."""
@@ -168,12 +269,12 @@ class Energy:
         """Seconds of the groups, and of a conversion for each value that is read as it is not written."""
         total = sum(labelling[group].seconds for group in self.every)
         asked = {group: labelling[group].asked for group in self.every}
-        for value, seconds in self.conversion.items():
+        for (value, threshold), seconds in self.conversion.items():
             writer = self.writer.get(value)
-            blocked = writer is not None and value in asked[writer]
-            read = {value in asked[group] for group in self.readers.get(value, ())}
-            read |= {False} if value in self.outputs else set()
-            total += seconds * ((not blocked) in read)
+            above = level(None if writer is None else asked[writer].get(value)) >= threshold
+            read = {level(asked[group].get(value)) >= threshold for group in self.readers.get(value, ())}
+            read |= {threshold <= PLAIN} if value in self.outputs else set()
+            total += seconds * ((not above) in read)
         return total
 
     def relaxed(self, fixed: Labelling) -> tuple[dict[Group, Labels], float]:
@@ -184,11 +285,11 @@ class Energy:
         """
         network = Network()
         shown = {g: Readings((fixed[g],)) if g in fixed else found for g, found in self.every.items()}
-        spent = sum(_group(network, group, found.seconds) for group, found in shown.items())
-        for value, seconds in self.conversion.items():
-            self._value(network, value, round(seconds * SECOND), shown)
-        side = network.source_side("blocked", "plain")  # the source's side is blocked
-        labelling = {group: (("in", group) in side, ("out", group) in side) for group in shown}
+        spent = sum(_group(network, group, found) for group, found in shown.items())
+        for (value, threshold), seconds in self.conversion.items():
+            self._value(network, value, threshold, round(seconds * SECOND) + 1, shown)
+        above = network.source_side(ABOVE, BELOW)
+        labelling = {group: _labels(group, found, above) for group, found in shown.items()}
         return labelling, (spent + network.flow) / SECOND
 
     def doubt(self, group: Group, labels: Labels) -> float:
@@ -197,82 +298,146 @@ class Energy:
         mode = found.nearest(labels)
         if mode.labels != labels:
             return float("inf")
-        counted = _submodular(_terms(found.seconds))[labels] / SECOND
-        return mode.seconds - counted + sum(self.conversion[v] for v in _unseen(group, found))
+        places = tuple(found.levels(side).index(labels[side]) for side in (0, 1))
+        counted = found.counted[places[0]][places[1]] / SECOND
+        return mode.seconds - counted + sum(self.conversion[at] for at in _unseen(group, found))
 
     def _value(
-        self, network: Network, value: ir.Value, capacity: int, shown: Mapping[Group, Readings]
+        self,
+        network: Network,
+        value: ir.Value,
+        threshold: int,
+        capacity: int,
+        shown: Mapping[Group, Readings],
     ) -> None:
-        """One conversion when written blocked and read plain by any, or the reverse."""
+        """One conversion when written above the threshold and read below by any, or the reverse."""
+        row_major = ABOVE if threshold <= PLAIN else BELOW
         writer = self.writer.get(value)
-        source: object = "plain" if writer is None else _vertex("out", writer, shown[writer], value)
-        sinks: list[object] = ["plain"] * (value in self.outputs)
-        sinks += [_vertex("in", group, shown[group], value) for group in self.readers.get(value, ())]
+        source = row_major if writer is None else _vertex(1, writer, shown[writer], value, threshold)
+        sinks: list[object] = [row_major] * (value in self.outputs)
+        sinks += [_vertex(0, group, shown[group], value, threshold) for group in self.readers.get(value, ())]
         if source is not None:
-            network.add_shared(source, (s for s in sinks if s is not None), ("value", value), capacity)
+            read = (s for s in sinks if s is not None)
+            network.add_shared(source, read, ("value", value, threshold), capacity)
 
 
-def _vertex(side: str, group: Group, found: Readings, value: ir.Value) -> object | None:
-    """The vertex that tells whether a group has a value blocked; None where no single label does."""
-    always = found.always(value, side == "out")
+ABOVE, BELOW = "above", "below"  # the ends of a network: every threshold passed, none
+
+
+def _vertex(side: int, group: Group, found: Readings, value: ir.Value, threshold: int) -> object | None:
+    """The vertex that tells whether a group has a value above a threshold; None where none does."""
+    always = found.always(value, side, threshold)
     if always is None:
         return None
-    return (side, group) if always else "plain"
+    if always:
+        return _label(side, group, found, threshold)
+    return ABOVE if level(found.modes[0].asked.get(value)) >= threshold else BELOW
 
 
-def _unseen(group: Group, found: Readings) -> list[ir.Value]:
-    """Values whose layout no single label of the group tells."""
+def _label(side: int, group: Group, found: Readings, threshold: int) -> object:
+    """The vertex that tells whether a label is above a threshold."""
+    place = sum(at < threshold for at in found.levels(side))
+    return _step(side, group, found, place)
+
+
+def _step(side: int, group: Group, found: Readings, place: int) -> object:
+    """The vertex that tells whether a label is at least the one at this place of `levels`."""
+    if place == 0:
+        return ABOVE
+    if place == len(found.levels(side)):
+        return BELOW
+    return (0 if found.is_diagonal else side, group, place)
+
+
+def _labels(group: Group, found: Readings, above: set[object]) -> Labels:
+    """The labels that a cut gives a group."""
+    first, second = (
+        levels[sum(_step(side, group, found, place) in above for place in range(1, len(levels)))]
+        for side, levels in ((0, found.levels(0)), (1, found.levels(1)))
+    )
+    return first, second
+
+
+def _unseen(group: Group, found: Readings) -> list[tuple[ir.Value, int]]:
+    """Values and thresholds where no single label of the group tells on which side they are."""
     sides = ((0, group.inputs), (1, group.outputs))
-    return [v for index, values in sides for v in values if found.always(v, index) is None]
+    asked = {v for v, _ in found.layouts}
+    return [
+        (v, threshold)
+        for side, values in sides
+        for v in values
+        if v in asked
+        for threshold in THRESHOLDS.values()
+        if found.always(v, side, threshold) is None
+    ]
 
 
 def _is_exact(group: Group, found: Readings) -> bool:
     """Whether a cut counts all that the group costs."""
-    return not _unseen(group, found) and _lacking(_terms(found.seconds)) <= 0
+    return not _unseen(group, found) and found.counted == found.terms
 
 
-def _terms(seconds: Mapping[Labels, float]) -> dict[Labels, int]:
+Terms: TypeAlias = list[list[int]]  # by the places of the labels among the levels of each side
+
+
+def _terms(found: Readings) -> Terms:
     """Terms of one group by its labels; those that no row has cost more than any labelling can."""
-    terms: dict[Labels, int] = {
-        (r, w): min(
-            round(found * SECOND) + IMPOSSIBLE * ((r != reads) + (w != writes))
-            for (reads, writes), found in seconds.items()
-        )
-        if (r, w) not in seconds
-        else round(seconds[r, w] * SECOND)
-        for r in (False, True)
-        for w in (False, True)
-    }
-    return terms
+    reads, writes = found.levels(0), found.levels(1)
+    given = [
+        (reads.index(r), writes.index(w), round(seconds * SECOND) + _unusual(r) + _unusual(w))
+        for (r, w), seconds in found.seconds.items()
+    ]
+    return [
+        [min(s + IMPOSSIBLE * (abs(i - r) + abs(j - w)) for r, w, s in given) for j in range(len(writes))]
+        for i in range(len(reads))
+    ]
 
 
-def _lacking(terms: Mapping[Labels, int]) -> int:
-    """By how much mixed labels are too cheap for the terms to be submodular."""
-    return terms[True, True] + terms[False, False] - terms[False, True] - terms[True, False]
+def _unusual(label: int) -> int:
+    """What breaks ties: the least that can be counted, where a label is not row-major."""
+    return int(label != PLAIN)
 
 
-def _submodular(terms: Mapping[Labels, int]) -> dict[Labels, int]:
-    """Terms that a cut can count, none of them larger."""
-    dearer = max(((True, True), (False, False)), key=terms.__getitem__)
-    return {**terms, dearer: terms[dearer] - max(_lacking(terms), 0)}
+def _submodular(terms: Terms) -> Terms:
+    """Terms that a cut can count, none of them larger: towards the dearer end they are lowered."""
+    if terms[0][0] > terms[-1][-1]:
+        return [row[::-1] for row in _submodular([row[::-1] for row in terms[::-1]])[::-1]]
+    lowered = [list(row) for row in terms]
+    for i, j in itertools.product(range(1, len(terms)), range(1, len(terms[0]))):
+        most = lowered[i - 1][j] + lowered[i][j - 1] - lowered[i - 1][j - 1]
+        lowered[i][j] = min(lowered[i][j], most)
+    return lowered
 
 
-def _group(network: Network, group: Group, seconds: Mapping[Labels, float]) -> int:
-    """Add the terms of one group, f(reads, writes); what it costs beyond the cut."""
-    terms = _submodular(_terms(seconds))
-    reads, writes = ("in", group), ("out", group)
-    both, neither = terms[True, True], terms[False, False]
-    into, out_of = terms[False, True], terms[True, False]
-    # f(r, w) = neither + (out_of - neither) r + (both - out_of) w + slack (1 - r) w, slack >= 0.
-    network.add(writes, reads, into + out_of - both - neither)
-    return neither + _unary(network, reads, out_of - neither) + _unary(network, writes, both - out_of)
+def _group(network: Network, group: Group, found: Readings) -> int:
+    """Add the terms of one group; what it costs beyond the cut."""
+    terms = found.counted
+    spent = terms[0][0]
+    sides = (len(terms),) if found.is_diagonal else (len(terms), len(terms[0]))
+    for side, count in enumerate(sides):
+        for place in range(2, count):  # a label that passes a threshold passes those below
+            network.add(_step(side, group, found, place), _step(side, group, found, place - 1), INFINITE)
+    if found.is_diagonal:
+        for i in range(1, len(terms)):
+            spent += _unary(network, _step(0, group, found, i), terms[i][i] - terms[i - 1][i - 1])
+        return spent
+    # f(r, w) = f(0, 0) + sum of (f(i, 0) - f(i - 1, 0)) over i <= r + sum of (f(-1, j) - f(-1, j - 1))
+    # over j <= w + sum of slack(i, j) over i > r, j <= w; every slack >= 0.
+    for i in range(1, len(terms)):
+        spent += _unary(network, _step(0, group, found, i), terms[i][0] - terms[i - 1][0])
+    for j in range(1, len(terms[0])):
+        spent += _unary(network, _step(1, group, found, j), terms[-1][j] - terms[-1][j - 1])
+        for i in range(1, len(terms)):
+            slack = terms[i - 1][j] + terms[i][j - 1] - terms[i - 1][j - 1] - terms[i][j]
+            network.add(_step(1, group, found, j), _step(0, group, found, i), slack)
+    return spent
 
 
-def _unary(network: Network, vertex: object, blocked_costs: int) -> int:
-    """What it costs more when a vertex is blocked; less than nothing is counted beyond the cut."""
-    network.add(vertex, "plain", blocked_costs)
-    network.add("blocked", vertex, -blocked_costs)
-    return min(blocked_costs, 0)
+def _unary(network: Network, vertex: object, above_costs: int) -> int:
+    """What it costs more when a vertex is above; less than nothing is counted beyond the cut."""
+    network.add(vertex, BELOW, above_costs)
+    network.add(ABOVE, vertex, -above_costs)
+    return min(above_costs, 0)
 
 
 def branch_and_bound(energy: Energy) -> Assignment:
@@ -283,8 +448,9 @@ def branch_and_bound(energy: Energy) -> Assignment:
 
     Source: Land and Doig, 1960, "An automatic method of solving discrete programming problems".
     """
-    allowed = max(WORK // len(energy.every), 1)
-    rounding = (3 * len(energy.every) + len(energy.conversion)) / SECOND
+    groups = len(energy.every)
+    allowed = max(int(WORK / groups * min(1.0, LARGE / groups)), 1)
+    rounding = (6 * len(energy.every) + 2 * len(energy.conversion)) / SECOND
     order = itertools.count()
     labels: Mapping[Group, Labels]
     labels, bound = energy.relaxed({})
@@ -307,14 +473,3 @@ def branch_and_bound(energy: Energy) -> Assignment:
             cuts += 1
             heapq.heappush(open_, (bound, next(order), narrower, labels))
     return energy.assignment(best, min(open_[0][0] if open_ else least, least), cuts)
-
-
-def conversion(value: ir.Value, layout: Layout, compilation: Compilation, known: Known) -> float:
-    """Predicted seconds of one conversion of a value; none where both layouts are the same bytes."""
-    shape = graph.static_shape(value)
-    if layout.is_same_bytes(shape):
-        return 0.0
-    kind = graph.dtype(value)
-    assert kind is not None
-    moved = value_bytes(value, compilation) + layout.elements(shape) * kind.itemsize
-    return cost.roofline(known.target, flops=0.0, nbytes=3.0 * moved, threads=known.threads)

@@ -7,9 +7,8 @@ import onnx_ir as ir
 from app.engine import graph
 from app.engine.layout import Layout, plain
 from app.engine.layouts.choice import Assignment
+from app.engine.layouts.conversions import DOMAIN, OP
 from app.engine.plan import Compilation, Group, Subgraph
-
-DOMAIN, OP = "stowplan", "ChangeLayout"
 
 
 def realize(compilation: Compilation, assignment: Assignment) -> Compilation:
@@ -26,11 +25,16 @@ def realize(compilation: Compilation, assignment: Assignment) -> Compilation:
     converted: dict[tuple[ir.Value, Layout | None], ir.Value] = {}
 
     def convert(value: ir.Value, to: Layout | None, reader: Subgraph | None = None) -> ir.Value:
-        """The value in another layout; None is row-major.
+        """The value in another layout; None is row-major, through which all others are reached.
 
         It is converted by the backend that knows the layout: that of the reader, or the writer's.
         """
         if (value, to) not in converted:
+            if to is not None and value in written:
+                made = convert(convert(value, None), to, reader)
+                made.name = f"{value.name}:{to}"
+                converted[value, to] = made
+                return made
             made = ir.Value(name=f"{value.name}:{to or 'plain'}", shape=value.shape, type=value.type)
             node = ir.Node(DOMAIN, OP, [value], outputs=[made], name=made.name)
             producer = value.producer()

@@ -1,6 +1,6 @@
 """Alias classes: values that share bytes, and when two classes may become one."""
 
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -148,7 +148,8 @@ class AliasClasses:
         kept.owner = kept.owner or gone.owner
         kept.start, kept.end = min(kept.start, gone.start), max(kept.end, gone.end)
         kept.first, kept.last = min(kept.first, gone.first), max(kept.last, gone.last)
-        kept.written = sorted([*kept.written, *gone.written], key=lambda e: e[:2])
+        for extent in gone.written:  # fewer than are kept
+            insort(kept.written, extent, key=_place)
         for value in gone.places:
             self._of[value] = kept
 
@@ -239,12 +240,19 @@ def _rest(value: ir.Value, nbytes: int, slots: Iterable[tuple[int, int]]) -> lis
 
 def _clash(a: Sequence[Extent], b: Sequence[Extent], by: int) -> tuple[ir.Value, ir.Value] | None:
     """Two values that would write one byte; `b` is moved by so many bytes."""
-    ends = [e.end for e in a]
     for start, end, value in b:
-        at = bisect_right(ends, start + by)
+        at = bisect_right(a, start + by, key=_end)
         if at < len(a) and a[at].start < end + by:
             return a[at].value, value
     return None
+
+
+def _place(extent: Extent) -> tuple[int, int]:
+    return extent.start, extent.end
+
+
+def _end(extent: Extent) -> int:
+    return extent.end
 
 
 def reads(group: Group, value: ir.Value) -> int:

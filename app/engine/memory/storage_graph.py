@@ -125,7 +125,7 @@ def touched(group: Group, choice: Choice) -> tuple[ir.Value, ...]:
     named += [v for view in choice.views for v in view[:2]]
     for call in choice.calls:
         if isinstance(call, KernelCall):
-            named += [a for a in call.arguments if isinstance(a, ir.Value)]
+            named += [a for a in call.arguments if type(a) is ir.Value]  # not a walk of its protocols
         else:
             named += [*call.inputs, *call.outputs]
     # An omitted optional output is a value without a name.

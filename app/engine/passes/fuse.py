@@ -11,8 +11,8 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from app.engine import graph
-from app.engine.plan import ELEMENTWISE, Compilation, Group
+from app.engine import attention, graph
+from app.engine.plan import ATTENTION, ELEMENTWISE, Compilation, Group
 from app.engine.registry import Known
 
 LONGEST_EPILOGUE = 16  # nodes after an anchor that are looked at
@@ -21,7 +21,7 @@ LARGEST_TREE = 32  # elementwise nodes in one kernel: keeps registers and compil
 
 @dataclass(frozen=True)
 class Fuse:
-    """Epilogues first, from the last anchor to the first; then trees of elementwise nodes.
+    """Attentions first; then epilogues, from the last anchor to the first; then trees of elementwise nodes.
 
     A residual Add thus goes to the later of its two producers, where the other operand is ready.
     """
@@ -38,7 +38,10 @@ class Fuse:
         work = _Work.of(compilation)
         if self.enabled:
             for node in reversed(work.nodes):
-                if not work.is_elementwise(node):
+                if node.op_type == "Softmax":
+                    work.take_first(_attentions(node, work))
+            for node in reversed(work.nodes):
+                if node not in work.fusion and not work.is_elementwise(node):
                     work.take_first(_epilogues(node, work))
             for node in reversed(work.nodes):
                 if work.is_elementwise(node) and node not in work.fusion:
@@ -83,8 +86,9 @@ class _Work:
         assert partition is not None
         return partition[a].backend == partition[b].backend
 
-    def group(self, nodes: tuple[ir.Node, ...], anchor: ir.Node) -> Group:
-        op = ELEMENTWISE if all(self.is_elementwise(n) for n in nodes) else anchor.op_type
+    def group(self, nodes: tuple[ir.Node, ...], anchor: ir.Node, op: str = "") -> Group:
+        if not op:
+            op = ELEMENTWISE if all(self.is_elementwise(n) for n in nodes) else anchor.op_type
         members = set(nodes)
         if len(nodes) == 1:  # an output that nobody reads still needs memory to be written to
             return graph.group(nodes, anchor, op, lambda value: bool(value.name))
@@ -94,7 +98,7 @@ class _Work:
         partition = self.compilation.plan.partition
         assert partition is not None
         rows = self.compilation.registry.candidates(group.op, (partition[group.anchor].backend,))
-        return any(row.unless(group, self.known) is None for row in rows)
+        return any(row.refusal(group, self.known) is None for row in rows)
 
     def take_first(self, proposals: Iterator[Group]) -> None:
         for group in proposals:
@@ -105,6 +109,19 @@ class _Work:
     def take(self, group: Group) -> None:
         for node in group.nodes:
             self.fusion[node] = group
+
+
+def _attentions(softmax: ir.Node, work: _Work) -> Iterator[Group]:
+    """Groups of two products with a Softmax between, and of nodes around that move their operands."""
+    for root, *others in attention.proposals(softmax):
+        members = {root, *others}
+        # What something else reads stays outside, and with it what it reads itself.
+        while escaping := {n for n in members - {root} if any(work.escapes(v, members) for v in n.outputs)}:
+            members -= escaping
+        if softmax not in members or not members.issubset(work.index):
+            continue
+        if all(work.same_part(root, n) and n not in work.fusion for n in members):
+            yield work.group(tuple(sorted(members, key=work.index.__getitem__)), softmax, ATTENTION)
 
 
 def _epilogues(anchor: ir.Node, work: _Work) -> Iterator[Group]:

@@ -7,7 +7,8 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from app.engine import graph, padding
-from app.engine.layouts.realize import DOMAIN, replace_inputs
+from app.engine.layouts.conversions import DOMAIN
+from app.engine.layouts.realize import replace_inputs
 from app.engine.passes.select_implementations import SelectImplementations
 from app.engine.plan import COLUMNS, Compilation, Group
 from app.engine.storage import DispatchMode

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from app.engine import graph
 from app.engine.errors import UnknownOperatorError
 from app.engine.plan import ELEMENTWISE, Compilation, Group, Subgraph
-from app.engine.registry import Known, Registry
+from app.engine.registry import Implementation, Known, Registry
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,9 @@ class Partition:
         partition: dict[ir.Node, Subgraph] = {}
         index: dict[tuple[str, int], Subgraph] = {}
         level: dict[ir.Node, int] = {}
+        likely: dict[str, Implementation] = {}  # what accepted the last node of an operator
         for node in compilation.graph:
-            backend = choose_backend(node, compilation.registry, known)
+            backend = choose_backend(node, compilation.registry, known, likely)
             before = [v.producer() for v in graph.reads(node)]
             level[node] = max(
                 (level[p] + (partition[p].backend != backend) for p in before if p is not None), default=0
@@ -49,17 +50,21 @@ def single(node: ir.Node, registry: Registry) -> Group:
     return graph.group((node,), node, op, lambda value: bool(value.name))
 
 
-def choose_backend(node: ir.Node, registry: Registry, known: Known) -> str:
-    """The first allowed backend that accepts the node.
+def choose_backend(node: ir.Node, registry: Registry, known: Known, likely: dict[str, Implementation]) -> str:
+    """The first allowed backend that accepts the node; by operator, a row that is asked first.
 
     Raises:
         UnknownOperatorError: none does; the message holds every reason.
     """
     alone = single(node, registry)
     reasons = []
+    first = likely.get(alone.op)
+    if first is not None and first.backend == known.target.backends[0] and not first.refusal(alone, known):
+        return first.backend
     for row in registry.candidates(alone.op, known.target.backends):
-        reason = row.unless(alone, known)
+        reason = row.refusal(alone, known)
         if reason is None:
+            likely[alone.op] = row
             return row.backend
         reasons.append(f"{row.name}: {reason}")
     told = "; ".join(reasons) or f"the backends {', '.join(known.target.backends)} have no row for it"

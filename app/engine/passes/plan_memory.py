@@ -1,4 +1,4 @@
-"""Give every byte of a plan its place: storage graph, greedy placement, validation, budget."""
+"""Give every byte of a plan its place: storage graph, offsets, validation, budget."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -6,7 +6,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from app.engine.errors import CapacityError
-from app.engine.memory.greedy import solve
+from app.engine.memory.ladder import solve
 from app.engine.memory.problem import Problem, Solution, live_bytes, validate
 from app.engine.memory.storage_graph import StorageGraph, build
 from app.engine.plan import COLUMNS, Compilation, Location, PlacedBuffer, Placement

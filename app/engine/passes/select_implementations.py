@@ -12,7 +12,7 @@ from app.engine.memory.problem import live_bytes
 from app.engine.memory.storage_graph import build, outputs_of, view_classes
 from app.engine.passes.order import in_graph_order, peak_bytes
 from app.engine.plan import Choice, Compilation, Decision, Group, View
-from app.engine.registry import Implementation, Known, no_views
+from app.engine.registry import Implementation, Known, all_plain, no_views
 
 GROWTH = 1.1  # of the arena, that parts in place of copies are worth
 ROUNDS = 4  # in which parts are copied after all, before all of them are
@@ -109,7 +109,7 @@ def choose(
     copied: dict[Implementation, Mapping[View, str]] = {}
     candidates = compilation.registry.candidates(group.op, compilation.target.backends)
     for row in candidates:
-        reason = row.unless(group, known) or _misfit(row, group, compilation, known)
+        reason = row.refusal(group, known) or _misfit(row, group, compilation, known)
         if reason is None:
             granted[row], copied[row] = views.granted(row.views(group, known), outputs_of(group))
             if copied[row] and not (row.partial and granted[row]):
@@ -146,6 +146,8 @@ def choose(
     told = "; ".join(
         [_reason(row, seconds, len(compared), others, tuning)]
         + [f"{v.view.name!r} is copied: {r}" for v, r in copied[row].items()]
+        + [f"row-major: no row of {group.op} is over another layout"]
+        * all(other.layouts is all_plain for other in candidates)
     )
     decision = Decision(
         group.name,
@@ -163,7 +165,7 @@ def _misfit(row: Implementation, group: Group, compilation: Compilation, known: 
     """Why a row does not read and write the layouts that were chosen; None when it does."""
     chosen = compilation.plan.layout
     assert chosen is not None
-    asked = row.layouts(group, known)
+    asked = row.asked(group, known)
     for value in (*group.inputs, *group.outputs):
         if graph.is_constant(value) or not value.name:
             continue

@@ -65,17 +65,17 @@ def _softmax(work, n):
 
 def attention(q, k, v, mask, lengths, scalars, y, scores, work,
               heads, group, rows, keys, depth, width,
-              q_b, q_h, q_s, k_b, k_h, k_s, v_b, v_h, v_s, y_b, y_h, y_s,
-              mask_kind, mask_b, mask_h, mask_q, mask_k, mask_length,
-              causal, left, right, past, external, shown, begin, end, thread):  # fmt: skip
+              q_at, q_b, q_h, q_s, k_at, k_b, k_h, k_s, v_at, v_b, v_h, v_s, y_at, y_b, y_h, y_s,
+              mask_kind, mask_at, mask_b, mask_h, mask_q, mask_k, mask_length,
+              causal, zero, past, left, right, external, shown, begin, end, thread):  # fmt: skip
     """y[b, h, s, :] = softmax(cap(scale · q k') + mask) v. Units are rows (b · heads + h) · rows + s.
 
-    q: [.., depth], v, y: [.., width], strides as named, innermost 1; a key-value head serves
-    `group` query heads. lengths: int64[b], valid keys. scalars: scale, cap (0 for none). Query s
+    q: [.., depth], v, y: [.., width], first element and strides as named, innermost 1; a key-value
+    head serves `group` query heads. lengths: int64[b], valid keys. scalars: scale, cap (0 for none). Query s
     stands at position s + past, or with `external` at s + lengths[b] - rows; it sees keys up to its
     own if `causal`, from `left` before to `right` after it where those are not negative.
     scores: [b, heads, rows, keys], written if `shown` >= 0. work: `keys` float32 a thread. A row
-    that sees no key is zero.
+    that sees no key is `zero`, or NaN.
     """
     mine = at(work, thread * keys)
     scale = scalars[0]
@@ -93,8 +93,8 @@ def attention(q, k, v, mask, lengths, scalars, y, scores, work,
         first = max(position - left, 0) if left >= 0 else 0
         last = max(last, 0)
         first = min(first, last)
-        query = at(q, b * q_b + h * q_h + s * q_s)
-        key = at(k, b * k_b + h // group * k_h)
+        query = at(q, q_at + b * q_b + h * q_h + s * q_s)
+        key = at(k, k_at + b * k_b + h // group * k_h)
         visible = first < last
         from_key, to_key = (0, keys) if shown >= 0 else (first, last)
         for j in range(from_key, to_key):
@@ -110,7 +110,7 @@ def attention(q, k, v, mask, lengths, scalars, y, scores, work,
             for j in range(keys):
                 line[j] = mine[j]
         if mask_kind:
-            place = b * mask_b + h * mask_h + s * mask_q
+            place = mask_at + b * mask_b + h * mask_h + s * mask_q
             visible = _biased(mine, mask, mask_kind, place, mask_k, mask_length, first, last) and visible
         if shown >= 0:
             fill(mine, LOWEST, first)
@@ -118,12 +118,12 @@ def attention(q, k, v, mask, lengths, scalars, y, scores, work,
         if shown == MASKED:
             for j in range(keys):
                 line[j] = mine[j]
-        result = at(y, b * y_b + h * y_h + s * y_s)
+        result = at(y, y_at + b * y_b + h * y_h + s * y_s)
         fill(result, ZERO, width)
-        if visible:
+        if visible or not zero:
             _softmax(at(mine, first), last - first)
-            value = at(v, b * v_b + h // group * v_h + first * v_s)
+            value = at(v, v_at + b * v_b + h // group * v_h + first * v_s)
             add_product(at(mine, first), value, v_s, result, last - first, width)
         if shown == PROBABILITIES:
             for j in range(keys):
-                line[j] = mine[j] if visible and first <= j < last else ZERO
+                line[j] = mine[j] if (visible or not zero) and first <= j < last else ZERO

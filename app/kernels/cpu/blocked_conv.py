@@ -12,7 +12,7 @@ In bfloat16 (`tiles.BFLOAT_PAIRS`) the input is rounded into a strip of pairs of
 which is used by all output channels; outputs, bias and residual are float32.
 """
 
-from app.kernels.cpu.bfloat import fill_library
+from app.kernels.cpu import bfloat
 from app.kernels.cpu.epilogue import ADVANCE, lanes_run_library
 from app.kernels.cpu.expressions import Recipe
 from app.kernels.cpu.linking import Sources
@@ -117,6 +117,11 @@ _TILE = """\
             tile_{rows}(x, place, taps, tap_count, blocks, block_step, tail, weights, to, y_row, y_block,
                    bias, add, scalars, flags)
 """
+
+
+def fill_library(dtype: str) -> str:
+    """Defines `fill`: a copy of rows of an image with their padding."""
+    return _FILL.format(dtype=dtype)
 
 
 def product_library(dtype: str, lanes: int, columns: int) -> tuple[str, ...]:
@@ -243,7 +248,7 @@ def emit(
         places: of the recipe's inputs after the first; see PLACES.
     """
     libraries: list[str | tuple[str, ...]] = [
-        fill_library(dtype, lanes) if dtype in BFLOAT_PAIRS else _FILL.format(dtype=dtype),
+        bfloat.fill_library(dtype, lanes) if dtype in BFLOAT_PAIRS else fill_library(dtype),
         *(product_library(dtype, lanes, columns) for columns in widths),
     ]
     imports = ["from LIBRARY0 import fill\n"]

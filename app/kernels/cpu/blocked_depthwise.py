@@ -69,10 +69,10 @@ def kernel(x, weights, y, bias, residual, scalars, sizes, buffer{operands}, begi
                     place = ((plane * rows + row) * columns + column) * LANES
                     if low <= 0 and w + low >= REACH and column + PIXELS <= columns:
                         inner(at(line, -low * LANES), x_step, w0, k1 - k0, at(y, place), add,
-                              at(residual, place), scalars, low, w + low, PIXELS)
+                              at(residual, place), scalars, low, w + low, PIXELS, LANES)
                     else:
                         outer(at(line, -low * LANES), x_step, w0, k1 - k0, at(y, place), add,
-                              at(residual, place), scalars, low, w + low, columns - column)
+                              at(residual, place), scalars, low, w + low, columns - column, LANES)
 {finish}
 """
 
@@ -93,22 +93,22 @@ def row_tile(
     """An intrinsic that computes `pixels` neighbours in an output row of one block.
 
     It is called as
-        tile(x, x_row, weights, rows, y, bias, residual, scalars, low, high, m)
-    and computes y[p, :] = bias[:] + the sum over i < rows and t < taps of
-    weights[i, t, :] * x[i * x_row + (p * stride + t * dilation) * lanes + :], plus residual[p, :] and
+        tile(x, x_row, weights, rows, y, bias, residual, scalars, low, high, m, step)
+    and computes y[p * step + :] = bias[:] + the sum over i < rows and t < taps of
+    weights[i, t, :] * x[i * x_row + (p * stride + t * dilation) * step + :], plus residual[p * step + :] and
     limited to scalars[LOW], scalars[HIGH] as `flags` ask. When `guarded`, only columns low <= j < high
     are read and counted, and only m pixels are written.
     """
     scalar = types.float32
     address, size = types.CPointer(scalar), types.int64
-    signature = types.void(address, size, address, size, *(address,) * 4, size, size, size)
+    signature = types.void(address, size, address, size, *(address,) * 4, *(size,) * 4)
     columns: dict[int, list[tuple[int, int]]] = {}
     for p in range(pixels):
         for t in range(taps):
             columns.setdefault(p * stride + t * dilation, []).append((p, t))
 
     def generate(context, builder, _signature, values):
-        x, x_row, weights, rows, y, bias, residual, scalars, low, high, m = values
+        x, x_row, weights, rows, y, bias, residual, scalars, low, high, m, step = values
         v = Vectors(builder, "float32", lanes)
 
         def where(condition: Any, before: list[Any], changed: Any) -> list[Any]:
@@ -126,7 +126,7 @@ def row_tile(
             return phis
 
         def column(place: int, uses: list[tuple[int, int]], pointer: Any, w: list[Any], sums: list[Any]):
-            pixel = v.load(v.at(pointer, place * lanes))
+            pixel = v.load(v.at(pointer, builder.mul(step, number(place))))
             return [v.fma(pixel, w[t], sums[p]) for p, t in uses]
 
         first = v.load(bias)
@@ -172,15 +172,15 @@ def row_tile(
                 builder.cbranch(builder.icmp_signed("<", number(p), m), go, ended)
                 builder.position_at_end(go)
             if flags & RESIDUAL:
-                total = v.add(total, v.load(v.at(residual, p * lanes)))
+                total = v.add(total, v.load(v.at(residual, builder.mul(step, number(p)))))
             if flags & CLAMP:
                 total = v.clamp(total, *limits)
-            v.store(total, v.at(y, p * lanes))
+            v.store(total, v.at(y, builder.mul(step, number(p))))
         builder.branch(ended)
         builder.position_at_end(ended)
         return context.get_dummy_value()
 
-    def body(_context, x, x_row, weights, rows, y, bias, residual, scalars, low, high, m):
+    def body(_context, x, x_row, weights, rows, y, bias, residual, scalars, low, high, m, step):
         return signature, generate
 
     return intrinsic(body)

@@ -28,7 +28,7 @@ T, N = types.CPointer(types.{dtype}), types.int64
 @shared(types.void(T, N, T, N, N, types.{dtype}, T, T, N, T{types}))
 def run(v, v_step, y, y_step, n, bias, residual, scalars, flags, buffer{operands}):
     # y[j * y_step] = f(v[j * v_step] + bias + residual[j * y_step]), j < n.
-{fixed}
+{fixed}{direct}
     for first in range(0, n, {chunk}):
         count = min({chunk}, n - first)
         if v_step == 1:
@@ -72,7 +72,19 @@ def run_library(dtype: str, recipe: Recipe, operands: tuple[tuple[str, str], ...
         if advance == FIXED:
             fixed.append(f"    w{i} = o{i}[0]")
         names.append(f"w{i}")
-    expression = ""
+    expression = direct = ""
+    if recipe and not any(advance == ALONG for advance, _ in operands):
+        # No operand that y may be the memory of: nothing but the sums is read.
+        text = lines(recipe, ["v[j]", *names[1:]], (dtype, *(kind for _, kind in operands)))
+        text.append(f"y[j] = v{len(names) + len(recipe) - 1}")
+        direct = "\n".join(
+            (
+                "\n    if flags == 0 and v_step == 1 and y_step == 1:",
+                "        for j in range(n):",
+                *(f"            {line}" for line in text),
+                "        return",
+            )
+        )
     if recipe:
         loops = [
             _loop(names, dtype, recipe, operands, index) for index in ("first + j", "(first + j) * y_step")
@@ -86,6 +98,7 @@ def run_library(dtype: str, recipe: Recipe, operands: tuple[tuple[str, str], ...
         types="".join(f", types.CPointer(types.{_bytes(kind)})" for _, kind in operands),
         operands="".join(f", o{i}" for i in range(len(operands))),
         fixed="\n".join(fixed),
+        direct=direct,
         chunk=CHUNK,
         row_bias=ROW_BIAS,
         residual=RESIDUAL,

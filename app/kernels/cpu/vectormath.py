@@ -93,6 +93,10 @@ ERF_BELOW = table(
     3.7831521583734618e-5,
 )
 ERF_LIMIT = f32(3.95)  # erf is 1 in float32 from 3.92 on
+# erf(x / sqrt(2)) / (2 x), from the above: factors of the argument are in the coefficients
+GELU_ABOVE = table(*(float(c) * 0.5**1.5 * 0.5**i for i, c in enumerate(ERF_ABOVE)))
+GELU_BELOW = table(*(float(c) * 0.5**i for i, c in enumerate(ERF_BELOW)))
+GELU_LIMIT = f32(3.95 * 2**0.5)
 
 
 @inlined
@@ -226,7 +230,11 @@ def erf32(x):
 
 @inlined
 def gelu32(x):
-    return HALF * x * (ONE + erf32(x * f32(0.7071067811865476)))
+    """The product x (1 + erf(x / sqrt(2))) / 2; off by 1e-7 |x| at most."""
+    y = _clamped(x, -GELU_LIMIT, GELU_LIMIT)
+    z = y * y
+    half_erf = _clamped(y * (horner(z, GELU_ABOVE) / horner(z, GELU_BELOW)), -HALF, HALF)
+    return x * (HALF + half_erf)
 
 
 @inlined

@@ -1,183 +1,336 @@
-"""The row of Attention, float32, with masks, key-value cache, grouped heads and soft cap."""
+"""Rows of attention, float32: the operator, with key-value cache, or the chain of nodes that spells it."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
 
-from app.engine import graph
+from app.engine import attention, graph
+from app.engine.attention import Core, Operand
+from app.engine.backends.numba_cpu import blocking
 from app.engine.backends.numba_cpu.operands import data, unsuited
 from app.engine.backends.numba_cpu.strided import StridedCopy, calls, strides_of
 from app.engine.cost import roofline
-from app.engine.plan import Argument, Call, Constant, Group, KernelCall, Workspace
+from app.engine.plan import ATTENTION, Argument, Call, Constant, Group, KernelCall, Workspace
 from app.engine.registry import Implementation, Known
+from app.kernels.cpu import tiles
+from app.kernels.cpu.attention_blocks import SIZES, TILES
 
 Q, K, V, MASK, PAST_K, PAST_V, LENGTHS = range(7)
 PRESENT_K, PRESENT_V, SCORES = 1, 2, 3  # outputs after y
 POINTER = "float32*"
 FLOAT64 = 11  # as ONNX numbers element types
-EFFICIENCY = 0.15  # of peak arithmetic: dot products and rows of values, one query at a time
+ROWS_EFFICIENCY = 0.15  # of peak arithmetic: dot products and rows of values, one query at a time
+BLOCKS_EFFICIENCY = 0.7  # two products of small tiles
+EXPONENTIAL = 30  # operations that a score takes beside the products
+PACKED = 8  # the same of an element of keys and values
+BLOCK_KEYS = 512  # whose packed elements stay in the second cache, with the scores
+SCORE_BYTES = 128 * 1024  # of a block of scores
+LARGEST_BLOCK = 96  # queries
 
 
-@dataclass(frozen=True, slots=True)
-class Heads:
-    """An operand as [batch, heads, length, width] with strides of the first three."""
-
-    batch: int
-    heads: int
-    length: int
-    width: int
-    strides: tuple[int, int, int]
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """The four extents."""
-        return self.batch, self.heads, self.length, self.width
+def _is_node(group: Group) -> bool:
+    return group.anchor.op_type == ATTENTION
 
 
-def _heads(value: ir.Value, node: ir.Node, attribute: str) -> Heads:
-    """Rank 4 as it is; rank 3 is [batch, length, heads · width]."""
-    shape = graph.static_shape(value)
-    if len(shape) == 4:
-        b, h, s, w = shape
-        return Heads(b, h, s, w, (h * s * w, s * w, w))
-    b, s, all_heads = shape
-    h = graph.attribute(node, attribute, 1)
-    w = all_heads // h
-    return Heads(b, h, s, w, (s * all_heads, w, all_heads))
-
-
-def _unless(group: Group, _known: Known) -> str | None:
-    node = group.anchor
+def _refusal(group: Group) -> str | None:
+    """Why no kernel of this kind applies."""
+    if not _is_node(group):
+        core = attention.read(group)
+        return core if isinstance(core, str) else _wrong_type(group)
     reason = unsuited(group)
-    if reason:
-        return reason
-    for i in (Q, K, V, PAST_K, PAST_V):
-        value = graph.input_at(node, i)
+    if reason is None and graph.attribute(group.anchor, "softmax_precision", 1) == FLOAT64:
+        return "softmax in double precision"
+    return reason or _wrong_type(group)
+
+
+def _wrong_type(group: Group) -> str | None:
+    if _is_node(group):
+        values, mask = [graph.input_at(group.anchor, i) for i in (Q, K, V, PAST_K, PAST_V)], None
+        mask = graph.input_at(group.anchor, MASK)
+    else:
+        core = attention.read(group)
+        assert not isinstance(core, str)
+        values = [o.value for o in (core.q, core.k, core.v) if isinstance(o.value, ir.Value)]
+        mask = core.mask.value if core.mask is not None and isinstance(core.mask.value, ir.Value) else None
+    for value in values:
         if value is not None and str(graph.dtype(value)) != "float32":
             return f"value {value.name!r} is {graph.dtype(value)}, this kernel computes float32"
-    mask = graph.input_at(node, MASK)
     if mask is not None and str(graph.dtype(mask)) not in ("bool", "float32"):
         return f"mask of dtype {graph.dtype(mask)}, expected bool or float32"
-    if graph.attribute(node, "softmax_precision", 1) == FLOAT64:
-        return "softmax in double precision"
     return None
 
 
-def _mask_strides(mask: ir.Value | None) -> tuple[int, int, int, int, int, int]:
-    """Kind, strides of batch, head, query and key, and length of the last axis."""
+def _heads(value: ir.Value, node: ir.Node, attribute: str) -> Operand:
+    """[batch, heads, length, width]: rank 4 as it is; rank 3 is [batch, length, heads · width]."""
+    shape = graph.static_shape(value)
+    if len(shape) == 4:
+        return Operand(value, 0, shape, strides_of(shape))
+    b, s, all_heads = shape
+    h = graph.attribute(node, attribute, 1)
+    w = all_heads // h
+    return Operand(value, 0, (b, h, s, w), (s * all_heads, w, all_heads, 1))
+
+
+def _mask(mask: ir.Value | None) -> Operand | None:
     if mask is None:
-        return 0, 0, 0, 0, 0, 0
+        return None
     shape = graph.static_shape(mask)
     shape = (1,) * (4 - len(shape)) + shape
-    b, h, q, k = (0 if n == 1 else s for n, s in zip(shape, strides_of(shape)))
-    return (1 if str(graph.dtype(mask)) == "bool" else 2), b, h, q, k, shape[-1]
+    return Operand(mask, 0, shape, tuple(0 if n == 1 else s for n, s in zip(shape, strides_of(shape))))
 
 
 def _cached(
-    group: Group, fresh: ir.Value, heads: Heads, past: ir.Value | None, position: int
-) -> tuple[tuple[Call, ...], Argument, Heads]:
+    group: Group, fresh: Operand, past: ir.Value | None, position: int
+) -> tuple[tuple[Call, ...], Operand]:
     """The calls that put new keys or values behind the old ones, and where and how they then lie."""
     outputs = group.anchor.outputs
     present = outputs[position] if position < len(outputs) and outputs[position] in group.outputs else None
     if past is None and present is None:
-        return (), fresh, heads
+        return (), fresh
     old = 0 if past is None else graph.static_shape(past)[2]
-    shape = (heads.batch, heads.heads, old + heads.length, heads.width)
+    batch, heads, length, width = fresh.shape
+    shape = (batch, heads, old + length, width)
     target: Argument = Workspace(4 * math.prod(shape)) if present is None else present
     sy = strides_of(shape)
-    made = calls(StridedCopy(heads.shape, (*heads.strides, 1), sy, y0=old * heads.width), 4, fresh, target)
+    made = calls(StridedCopy(fresh.shape, fresh.strides, sy, y0=old * width), 4, fresh.value, target)
     if past is not None:
         sizes = graph.static_shape(past)
         made = (*calls(StridedCopy(sizes, strides_of(sizes), sy), 4, past, target), *made)
-    b, h, s, _ = sy
-    return made, target, Heads(*shape, (b, h, s))
+    return made, Operand(target, 0, shape, sy)
 
 
-def _lower(group: Group, _known: Known) -> tuple[Call, ...]:
+def _of_node(group: Group) -> tuple[tuple[Call, ...], Core]:
+    """An Attention operator, and the calls that prepare its keys and values."""
     node = group.anchor
     fresh_k, fresh_v = node.inputs[K], node.inputs[V]
     assert fresh_k is not None
     assert fresh_v is not None
     q = _heads(data(node), node, "q_num_heads")
-    old_k = graph.input_at(node, PAST_K)
-    key_calls, key, k = _cached(group, fresh_k, _heads(fresh_k, node, "kv_num_heads"), old_k, PRESENT_K)
-    value_calls, value, v = _cached(
-        group, fresh_v, _heads(fresh_v, node, "kv_num_heads"), graph.input_at(node, PAST_V), PRESENT_V
+    old = graph.input_at(node, PAST_K)
+    key_calls, k = _cached(group, _heads(fresh_k, node, "kv_num_heads"), old, PRESENT_K)
+    value_calls, v = _cached(
+        group, _heads(fresh_v, node, "kv_num_heads"), graph.input_at(node, PAST_V), PRESENT_V
     )
-    y = node.outputs[0]
-    out = Heads(*q.shape[:3], v.width, _y_strides(y, q, v.width))
-    mask, lengths = graph.input_at(node, MASK), graph.input_at(node, LENGTHS)
-    scale = graph.attribute(node, "scale", 1.0 / math.sqrt(max(q.width, 1)))
-    scalars = np.array([scale, graph.attribute(node, "softcap", 0.0)], np.float32)
-    every = Constant(np.full(max(q.batch, 1), k.length, np.int64))
-    outputs = [o if o in group.outputs else None for o in node.outputs] + [None] * 3
-    scores = outputs[SCORES]
-    work = Workspace(4 * max(k.length, 1), per_thread=True)
-    kind, *mask_numbers = _mask_strides(mask)
+    y = _heads(node.outputs[0], node, "q_num_heads")
+    if y.value not in group.outputs:
+        y = replace(y, value=Workspace(graph.nbytes(node.outputs[0])))
+    core = Core(
+        q,
+        k,
+        v,
+        y,
+        _mask(graph.input_at(node, MASK)),
+        graph.attribute(node, "scale", 1.0 / math.sqrt(max(q.shape[3], 1))),
+        bool(graph.attribute(node, "is_causal", 0)),
+        0 if old is None else graph.static_shape(old)[2],
+        zero=True,
+    )
+    return (*key_calls, *value_calls), core
+
+
+def _core(group: Group) -> tuple[tuple[Call, ...], Core]:
+    if _is_node(group):
+        return _of_node(group)
+    core = attention.read(group)
+    assert not isinstance(core, str)
+    return (), core
+
+
+def _rows_unless(group: Group, _known: Known) -> str | None:
+    reason = _refusal(group)
+    if reason is None:
+        _, core = _core(group)
+        apart = [o for o in (core.q, core.k, core.v, core.y) if o.strides[3] != 1 and o.shape[3] > 1]
+        if apart:
+            return "elements of a row lie apart"
+    return reason
+
+
+def _rows(group: Group, _known: Known) -> tuple[Call, ...]:
+    before, core = _core(group)
+    node = group.anchor
+    lengths = graph.input_at(node, LENGTHS) if _is_node(group) else None
+    batch, heads, rows, depth = core.q.shape
+    keys, width = core.v.shape[2:]
+    softcap = graph.attribute(node, "softcap", 0.0) if _is_node(group) else 0.0
+    scores = node.outputs[SCORES] if _is_node(group) and len(node.outputs) > SCORES else None
+    scores = scores if scores in group.outputs else None
+    work = Workspace(4 * max(keys, 1), per_thread=True)
+    mask = core.mask
+    boolean = mask is not None and _dtype(mask) == "bool"
     numbers = (
-        *(q.heads, max(q.heads // max(k.heads, 1), 1), q.length, k.length, q.width, v.width),
-        *q.strides,
-        *k.strides,
-        *v.strides,
-        *out.strides,
-        kind,
-        *mask_numbers,
-        graph.attribute(node, "is_causal", 0),
-        graph.attribute(node, "left_window_size", -1),
-        graph.attribute(node, "right_window_size", -1),
-        0 if old_k is None else graph.static_shape(old_k)[2],
-        int(lengths is not None),
+        *(heads, max(heads // max(core.k.shape[1], 1), 1), rows, keys, depth, width),
+        *(n for o in (core.q, core.k, core.v, core.y) for n in (o.start, *o.strides[:3])),
+        *((0,) * 7 if mask is None else (1 if boolean else 2, mask.start, *mask.strides, mask.shape[3])),
+        *(core.causal, core.zero, core.past),
+        *(graph.attribute(node, f"{side}_window_size", -1) for side in ("left", "right")),
+        lengths is not None,
         -1 if scores is None else graph.attribute(node, "qk_matmul_output_mode", 0),
     )
     call = KernelCall(
         "app.kernels.cpu.attention:attention",
         (
             *[POINTER] * 3,
-            "bool*" if kind == 1 else POINTER,
+            "bool*" if boolean else POINTER,
             "int64*",
             *[POINTER] * 4,
             *["int64"] * len(numbers),
         ),
         (
-            data(node),
-            key,
-            value,
-            Constant(np.zeros(1, np.float32)) if mask is None else mask,
-            every if lengths is None else lengths,
-            Constant(scalars),
-            Workspace(graph.nbytes(y)) if outputs[0] is None else y,
+            core.q.value,
+            core.k.value,
+            core.v.value,
+            Constant(np.zeros(1, np.float32)) if mask is None else mask.value,
+            Constant(np.full(max(batch, 1), keys, np.int64)) if lengths is None else lengths,
+            Constant(np.array([core.scale, softcap], np.float32)),
+            core.y.value,
             work if scores is None else scores,
             work,
-            *numbers,
+            *map(int, numbers),
         ),
-        units=q.batch * q.heads * q.length,
+        units=batch * heads * rows,
         takes_thread=True,
     )
-    return (*key_calls, *value_calls, call)
+    return (*before, call)
 
 
-def _y_strides(y: ir.Value, q: Heads, width: int) -> tuple[int, int, int]:
-    if len(graph.static_shape(y)) == 4:
-        return q.heads * q.length * width, q.length * width, width
-    return q.length * q.heads * width, width, q.heads * width
+def _dtype(mask: Operand) -> str:
+    assert isinstance(mask.value, ir.Value)
+    return str(graph.dtype(mask.value))
 
 
-def _cost(group: Group, known: Known) -> float:
+def _blocks_unless(group: Group, _known: Known) -> str | None:
+    reason = _refusal(group)
+    if reason is not None:
+        return reason
     node = group.anchor
-    q = _heads(data(node), node, "q_num_heads")
-    keys = node.inputs[K]
-    assert keys is not None
-    old = graph.input_at(node, PAST_K)
-    length = _heads(keys, node, "kv_num_heads").length + (0 if old is None else graph.static_shape(old)[2])
+    if _is_node(group):
+        if graph.input_at(node, LENGTHS) is not None:
+            return "keys are of lengths that are known only when the graph runs"
+        if len(node.outputs) > SCORES and node.outputs[SCORES] in group.outputs:
+            return "scores are an output, here they stay in cache"
+        if graph.attribute(node, "softcap", 0.0):
+            return "scores are capped"
+        if any(graph.attribute(node, f"{side}_window_size", -1) >= 0 for side in ("left", "right")):
+            return "queries see a window of keys"
+    _, core = _core(group)
+    if core.y.strides[3] != 1 and core.y.shape[3] > 1:
+        return "elements of a row of the output lie apart"
+    return None
+
+
+def _blocks(group: Group, known: Known) -> tuple[Call, ...]:
+    before, core = _core(group)
+    batch, heads, rows, depth = core.q.shape
+    keys, width = core.v.shape[2:]
+    if 0 in (batch, heads, rows, width):
+        return before
+    lanes = known.target.vector_lanes
+    columns = tiles.columns_of("float32", lanes, TILES)
+    block_keys = blocking.balanced(max(keys, 1), BLOCK_KEYS, columns)
+    parts = 1
+    while (
+        batch * heads * parts < 2 * known.threads and parts < known.threads and rows > parts * TILES[lanes][0]
+    ):
+        parts += 1
+    part_rows = -(-rows // parts)
+    most = max(min(SCORE_BYTES // (4 * block_keys), LARGEST_BLOCK), 1)
+    block_rows = blocking.balanced(part_rows, most, TILES[lanes][0])
+    mask = core.mask
+    dtype = "float32" if mask is None else _dtype(mask)
+
+    def lines(elements: int) -> int:
+        return -(-elements // 16) * 16
+
+    areas = {
+        "spare_size": tiles.spare("float32", lanes, TILES),
+        "keys_size": lines(block_keys * max(depth, 1) + lanes),
+        "values_size": lines(-(-width // columns) * columns * block_keys + lanes),
+        "biased_size": lines(block_rows * block_keys),
+    }
+    sizes = {
+        "heads": heads,
+        "group": max(heads // max(core.k.shape[1], 1), 1),
+        "rows": rows,
+        "keys": keys,
+        "depth": depth,
+        "width": width,
+        **{
+            f"{name}_{axis}": n
+            for name, o in (("q", core.q), ("k", core.k), ("v", core.v), ("y", core.y))
+            for axis, n in zip(("at", *"bhsd"), (o.start, *o.strides))
+        },
+        **dict.fromkeys((f"mask_{axis}" for axis in ("at", *"bhqk")), 0),
+        "masked": mask is not None,
+        "mask_length": keys,
+        "causal": core.causal,
+        "past": core.past,
+        "zero": core.zero,
+        "parts": parts,
+        "part_rows": part_rows,
+        "block_rows": block_rows,
+        "block_keys": block_keys,
+        **areas,
+        "work_step": sum(areas.values()) + lines(block_rows * block_keys + 2 * part_rows),
+    }
+    if mask is not None:
+        sizes.update(zip((f"mask_{axis}" for axis in ("at", *"bhqk")), (mask.start, *mask.strides)))
+        sizes["mask_length"] = mask.shape[3]
+    call = KernelCall(
+        "app.kernels.cpu.attention_blocks:emit",
+        (*[POINTER] * 3, f"{dtype}*", *[POINTER] * 2, "int64*", POINTER),
+        (
+            core.q.value,
+            core.k.value,
+            core.v.value,
+            Constant(np.zeros(1, np.float32)) if mask is None else mask.value,
+            core.y.value,
+            Constant(np.array([core.scale, 1], np.float32)),
+            Constant(np.array([sizes[name] for name in SIZES], np.int64)),
+            Workspace(4 * sizes["work_step"], per_thread=True),
+        ),
+        units=batch * heads * parts,
+        static=(lanes, dtype),
+        takes_thread=True,
+    )
+    return (*before, call)
+
+
+def _products(core: Core) -> float:
+    """Operations of the two products."""
+    batch, heads, rows, depth = core.q.shape
+    keys, width = core.v.shape[2:]
+    return 2.0 * batch * heads * rows * keys * (depth + width)
+
+
+def _nbytes(group: Group) -> float:
+    return float(sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)))
+
+
+def _rows_cost(group: Group, known: Known) -> float:
+    flops = _products(_core(group)[1])
+    return roofline(
+        known.target, flops=flops, nbytes=_nbytes(group), efficiency=ROWS_EFFICIENCY, threads=known.threads
+    )
+
+
+def _blocks_cost(group: Group, known: Known) -> float:
+    core = _core(group)[1]
+    batch, heads, rows, depth = core.q.shape
+    keys, width = core.v.shape[2:]
+    other = batch * heads * keys * (EXPONENTIAL * rows + PACKED * (depth + width))
     return roofline(
         known.target,
-        flops=4.0 * q.batch * q.heads * q.length * length * q.width,
-        nbytes=float(sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs))),
-        efficiency=EFFICIENCY,
+        flops=_products(core) + other,
+        nbytes=_nbytes(group),
+        efficiency=BLOCKS_EFFICIENCY,
         threads=known.threads,
     )
 
 
-IMPLEMENTATIONS = (Implementation("attention.rows", "Attention", "numba-cpu", _unless, _lower, cost=_cost),)
+IMPLEMENTATIONS = (
+    Implementation("attention.rows", ATTENTION, "numba-cpu", _rows_unless, _rows, cost=_rows_cost),
+    Implementation("attention.blocks", ATTENTION, "numba-cpu", _blocks_unless, _blocks, cost=_blocks_cost),
+)

@@ -16,7 +16,7 @@ from app.engine import graph
 from app.engine.backends.numba_cpu import epilogues
 from app.engine.backends.numba_cpu.epilogues import Epilogue
 from app.engine.layout import Layout, blocked, to_physical
-from app.engine.plan import Argument, Constant, Group
+from app.engine.plan import Argument, Constant, Group, of_group
 from app.engine.registry import Known
 from app.kernels.cpu.epilogue import ADVANCE, CHUNK, LANES
 from app.kernels.cpu.tiles import CLAMP, COLUMN_BIAS, RESIDUAL
@@ -45,15 +45,18 @@ def image_refusal(value: ir.Value | None) -> str | None:
     if graph.is_dynamic(value):
         return f"value {value.name!r} has no static shape"
     if graph.dtype(value) != np.float32:
-        return f"{value.name!r} is {graph.dtype(value)}; blocked layouts are for float32"
+        return f"{value.name!r} is {graph.dtype(value)}; layouts of images are for float32"
     rank = len(graph.static_shape(value))
-    return (
-        f"{value.name!r} has {rank} axes; blocked layouts are for images, which have 4" if rank != 4 else None
-    )
+    return f"{value.name!r} has {rank} axes; layouts of images have 4" if rank != 4 else None
 
 
 def refusal(group: Group, _known: Known) -> str | None:
     """Why the anchor's images or what follows it cannot be blocked."""
+    return _refusal(group)
+
+
+@of_group
+def _refusal(group: Group) -> str | None:
     for value in (group.anchor.inputs[0], *group.outputs):
         reason = image_refusal(value)
         if reason is not None:
@@ -73,13 +76,17 @@ def refusal(group: Group, _known: Known) -> str | None:
     return None
 
 
-def layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
-    """Blocked: the anchor's first input, the residual, operands per channel or of full size, outputs."""
+def layouts(group: Group, known: Known, layout: Layout | None = None) -> Mapping[ir.Value, Layout]:
+    """Blocked, or in another layout: the anchor's first input, the residual, operands, outputs.
+
+    Operands of one element stay as they are.
+    """
     epilogue = epilogues.read(group, 1)
     assert not isinstance(epilogue, str)
     images = [group.anchor.inputs[0], epilogue.residual, *group.outputs]
     images += [v for v, place in epilogue.operands if place != "scalar"]
-    return {v: layout_of(known) for v in images if v is not None and not graph.is_constant(v)}
+    asked = layout or layout_of(known)
+    return {v: asked for v in images if v is not None and not graph.is_constant(v)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,7 +94,7 @@ class Ends:
     """What a blocked kernel does with its results before it stores them.
 
     Attributes:
-        bias: float32[blocks * lanes].
+        bias: float32[blocks * lanes], or of the channels where none are blocked.
         residual: an image like the output.
         scalars: float32[4], see `app.kernels.cpu.tiles`.
         flags: COLUMN_BIAS, RESIDUAL, CLAMP.
@@ -115,8 +122,12 @@ class Ends:
         return CHUNK * max(by_lane, 1) if self.epilogue.recipe else 0
 
 
-def ends(group: Group, known: Known) -> Ends:
-    """Bias and epilogue of a group that `refusal` lets pass; the anchor's third input is a bias."""
+def ends(group: Group, known: Known, layout: Layout | None = None) -> Ends:
+    """Bias and epilogue of a group that `refusal` lets pass; the anchor's third input is a bias.
+
+    Images are blocked unless another layout is given.
+    """
+    layout = layout or layout_of(known)
     epilogue = epilogues.read(group, 1)
     assert not isinstance(epilogue, str)
     channels = graph.static_shape(group.outputs[0])[1]
@@ -126,37 +137,34 @@ def ends(group: Group, known: Known) -> Ends:
     if own is not None:
         total = own.astype(kind) if total is None else total + own
     nothing = Constant(np.zeros(1, kind))
-    bias = nothing if total is None else Constant(lane_vector(total, known))
+    bias = nothing if total is None else Constant(lane_vector(total, layout))
     flags = COLUMN_BIAS * (total is not None) | CLAMP * epilogue.clamps
     flags |= RESIDUAL * (epilogue.residual is not None)
-    operands = tuple(("float32*", _operand(v, place, known)) for v, place in epilogue.operands)
+    operands = tuple(("float32*", _operand(v, place, layout)) for v, place in epilogue.operands)
     residual = epilogue.residual
     if residual is not None and graph.is_constant(residual):
         array = graph.constant(residual)
         assert array is not None
-        return Ends(bias, Constant(to_physical(array, layout_of(known))), Constant(epilogue.scalars(kind)),
+        return Ends(bias, Constant(to_physical(array, layout)), Constant(epilogue.scalars(kind)),
                     flags, epilogue, operands)  # fmt: skip
     return Ends(bias, residual or nothing, Constant(epilogue.scalars(kind)), flags, epilogue, operands)
 
 
-def lane_vector(array: Array, known: Known) -> Array:
+def lane_vector(array: Array, layout: Layout) -> Array:
     """One element per channel, filled up with zeros to whole blocks."""
-    lanes = known.target.vector_lanes
-    padded = np.zeros(blocks_of(array.size, known) * lanes, array.dtype)
-    padded[: array.size] = array.reshape(-1)
-    return padded
+    return to_physical(array.reshape(1, -1, 1, 1), layout).reshape(-1)
 
 
-def _operand(value: ir.Value, place: str, known: Known) -> Argument:
+def _operand(value: ir.Value, place: str, layout: Layout) -> Argument:
     array = graph.constant(value)
     if array is None:
         return value
     if place == "channel":
-        return Constant(lane_vector(array, known), value.name or "")
+        return Constant(lane_vector(array, layout), value.name or "")
     if place == "scalar":
         return value
     wide = array.reshape((1,) * (4 - array.ndim) + array.shape)
-    return Constant(to_physical(wide, layout_of(known)), value.name or "")
+    return Constant(to_physical(wide, layout), value.name or "")
 
 
 def inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:

@@ -40,7 +40,7 @@ def refusal(group: Group, known: Known) -> str | None:
     for value in (weights, bias):
         if value is not None and not graph.is_constant(value):
             return f"{value.name!r} changes between runs; this one packs it offline"
-    window, lanes = windows.of_conv(group.anchor), known.target.vector_lanes
+    window, lanes = windows.of_conv(group), known.target.vector_lanes
     if window.groups > 1 and (window.channels % lanes or window.outputs % lanes):
         return f"{window.channels} to {window.outputs} channels per group, not whole blocks of {lanes}"
     return None
@@ -50,7 +50,7 @@ def _stem_refusal(group: Group, known: Known) -> str | None:
     reason = refusal(group, known)
     if reason is not None:
         return reason
-    if windows.of_conv(group.anchor).groups > 1:
+    if windows.of_conv(group).groups > 1:
         return "groups of channels; a stem has one"
     epilogue = blocked.ends(group, known).epilogue
     x = group.anchor.inputs[0]
@@ -139,7 +139,7 @@ def geometry(group: Group, lanes: int, *, paired: bool = False) -> Geometry:
 
     One of pairs of channels has half as many: those of its window are pairs.
     """
-    window = windows.of_conv(group.anchor)
+    window = windows.of_conv(group)
     if paired:
         window, lanes = replace(window, channels=-(-window.channels // 2)), max(lanes // 2, 1)
     flat = window.flat()
@@ -265,7 +265,7 @@ def _lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
     assert x is not None
     x_blocks = -(-window.channels // shape.x_lanes)
     # Of the input as it lies in memory, whose blocks hold channels and not pairs of them.
-    source_lanes, channels = 1 if plain_input else lanes, windows.of_conv(group.anchor).channels
+    source_lanes, channels = 1 if plain_input else lanes, windows.of_conv(group).channels
     x_block = shape.h * shape.w * source_lanes
     line, lines = shape.line, shape.lines(parts.rows)
     pixel, row = shape.x_lanes * shape.stride_w, shape.x_lanes * shape.stride_h * line
@@ -355,7 +355,7 @@ def _cost(form: Form, group: Group, known: Known) -> float:
     if form.paired:
         x = group.anchor.inputs[0]
         assert x is not None
-        padded = 2 * window.channels / max(windows.of_conv(group.anchor).channels, 1)
+        padded = 2 * window.channels / max(windows.of_conv(group).channels, 1)
         products = products * padded / bfloat.RATE + bfloat.ROUNDING * graph.elements(x)
     return roofline(
         known.target,

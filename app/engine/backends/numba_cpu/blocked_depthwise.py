@@ -21,7 +21,8 @@ MOST_COLUMNS = 256  # products in a tile's row of taps; the code is unrolled
 STRIP = 16 * 1024  # byte of output that stay in the first cache until the recipe has followed
 
 
-def _refusal(group: Group, known: Known) -> str | None:
+def depthwise_refusal(group: Group, known: Known) -> str | None:
+    """What no depthwise convolution over images in a layout of their own computes."""
     reason = blocked.refusal(group, known)
     if reason is not None:
         return reason
@@ -29,7 +30,7 @@ def _refusal(group: Group, known: Known) -> str | None:
     for value in (weights, bias):
         if value is not None and not graph.is_constant(value):
             return f"{value.name!r} changes between runs; this one packs it offline"
-    window = windows.of_conv(group.anchor)
+    window = windows.of_conv(group)
     if window.channels != 1 or window.outputs != 1:
         return f"{window.channels} channels in and {window.outputs} out per group; this one takes 1 and 1"
     taps = len(window.offsets[2])
@@ -44,20 +45,21 @@ def bands_of(planes: int, rows: int, threads: int) -> int:
     return min(fitting, key=lambda bands: (longest_share(planes * bands, threads) > 1.05, bands))
 
 
-def _pixels(window: Window) -> int:
-    """Pixels of a tile: as even as possible."""
+def pixels_of(window: Window) -> int:
+    """Pixels of a tile along the rows of a window's output: as even as possible."""
     columns = window.out[2]
     return -(-columns // -(-columns // PIXELS))
 
 
-def _spacing(offsets: tuple[int, ...]) -> int:
+def spacing(offsets: tuple[int, ...]) -> int:
+    """Elements between taps."""
     return offsets[1] - offsets[0] if len(offsets) > 1 else 1
 
 
 def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
     x, weights = group.anchor.inputs[:2]
     (y,) = group.outputs
-    window = windows.of_conv(group.anchor)
+    window = windows.of_conv(group)
     lanes = known.target.vector_lanes
     blocks = blocked.blocks_of(window.groups, known)
     array = graph.constant(weights)
@@ -84,7 +86,7 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
         "band": band,
         "strip": max(STRIP // (window.out[2] * lanes * 4), 1),
         "stride_h": window.stride[1],
-        "dilation_h": _spacing(down),
+        "dilation_h": spacing(down),
         "top": -down[0],
         "left": -along[0],
         "taps": len(down),
@@ -112,10 +114,10 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
             window.batch * blocks * bands,
             static=(
                 lanes,
-                _pixels(window),
+                pixels_of(window),
                 len(along),
                 window.stride[2],
-                _spacing(along),
+                spacing(along),
                 ends.flags & ~COLUMN_BIAS,
                 ends.epilogue.recipe,
                 advances,
@@ -137,7 +139,7 @@ def _inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ..
 
 
 def _cost(group: Group, known: Known) -> float:
-    window = windows.of_conv(group.anchor)
+    window = windows.of_conv(group)
     wide = blocked.blocks_of(window.groups, known) * known.target.vector_lanes / window.groups
     # Sums are loaded and stored, and tiles at the ends of a row are slower.
     overhead = 1.0 + 3.0 / window.taps + 2.0 / max(window.out[2], 1)
@@ -155,7 +157,7 @@ IMPLEMENTATIONS = (
         "conv.depthwise_blocked",
         "Conv",
         "numba-cpu",
-        _refusal,
+        depthwise_refusal,
         _lower,
         cost=_cost,
         inplace=_inplace,

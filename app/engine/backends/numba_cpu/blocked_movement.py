@@ -1,6 +1,7 @@
-"""Rows of data movement between channel-blocked images: Concat, Split, Slice and Pad.
+"""Rows of data movement between images in layouts of their own: Concat, Split, Slice and Pad.
 
-Whole blocks of channels move; what starts within a block would have to shift lanes.
+Whole blocks of channels move; what starts within a block would have to shift lanes. Channels last move
+as they are.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ from app.engine.backends.numba_cpu.operands import data, fixed_inputs, unsuited
 from app.engine.backends.numba_cpu.pad import pad_axes, pad_unless
 from app.engine.backends.numba_cpu.strided import StridedCopy, calls, strides_of
 from app.engine.cost import roofline
-from app.engine.layout import Layout
+from app.engine.layout import LAST, Layout
 from app.engine.plan import Call, Group
 from app.engine.registry import LANEWISE, UNDEFINED, Implementation, Known, Padding
 
@@ -77,8 +78,11 @@ def slice_boxes(node: ir.Node) -> tuple[Box, ...]:
     return (Box(data(node), node.outputs[0], taken_ranges(node)),)
 
 
-def _strided(box: Box, lanes: int) -> StridedCopy:
+def _strided(box: Box, layout: Layout) -> StridedCopy:
     """The copy of physical elements."""
+    if not layout.blocks:
+        return _permuted(box, layout)
+    lanes = layout.lanes(1)
 
     def strides(value: ir.Value) -> tuple[int, ...]:
         n, c, h, w = graph.static_shape(value)
@@ -98,6 +102,19 @@ def _strided(box: Box, lanes: int) -> StridedCopy:
     )
 
 
+def _permuted(box: Box, layout: Layout) -> StridedCopy:
+    sx, sy = (strides_of(layout.physical_shape(graph.static_shape(v))) for v in (box.source, box.target))
+    taken = [box.taken[axis] for axis in layout.order]
+    first = [box.first[axis] for axis in layout.order]
+    return StridedCopy(
+        tuple(len(r) for r in taken),
+        tuple(s * r.step for s, r in zip(sx, taken)),
+        sy,
+        x0=sum(s * r.start for s, r in zip(sx, taken)),
+        y0=sum(s * f for s, f in zip(sy, first)),
+    )
+
+
 def _refusal(group: Group, constants: tuple[int, ...]) -> str | None:
     """Why operands, but those of these places, are no images that can be blocked."""
     reason = unsuited(group)
@@ -109,16 +126,18 @@ def _refusal(group: Group, constants: tuple[int, ...]) -> str | None:
     return reason
 
 
-def _seconds(group: Group, known: Known) -> float:
-    layout = blocked.layout_of(known)
+def _seconds(group: Group, known: Known, layout: Layout | None = None) -> float:
+    layout = layout or blocked.layout_of(known)
     nbytes = 2 * FLOAT * sum(layout.elements(graph.static_shape(v)) for v in group.outputs)
     return roofline(known.target, flops=0.0, nbytes=nbytes, threads=known.threads)
 
 
-def boxes_refusal(group: Group, known: Known, constants: tuple[int, ...], boxes: Boxes) -> str | None:
+def boxes_refusal(
+    group: Group, known: Known, constants: tuple[int, ...], boxes: Boxes, layout: Layout | None = None
+) -> str | None:
     """Why a group does not move whole blocks; the inputs at `constants` are no images."""
     reason = _refusal(group, constants) or fixed_inputs(group.anchor, constants)
-    if reason is not None:
+    if reason is not None or layout is not None:
         return reason
     lanes = known.target.vector_lanes
     for box in boxes(group.anchor):
@@ -131,32 +150,45 @@ def boxes_refusal(group: Group, known: Known, constants: tuple[int, ...], boxes:
     return None
 
 
-def box_calls(box: Box, known: Known) -> tuple[Call, ...]:
+def box_calls(box: Box, known: Known, layout: Layout | None = None) -> tuple[Call, ...]:
     """What copies a box."""
-    return calls(_strided(box, known.target.vector_lanes), FLOAT, box.source, box.target)
+    return calls(_strided(box, layout or blocked.layout_of(known)), FLOAT, box.source, box.target)
 
 
-def boxes_layouts(group: Group, known: Known, boxes: Boxes) -> Mapping[ir.Value, Layout]:
-    """Every image is blocked."""
+def boxes_layouts(
+    group: Group, known: Known, boxes: Boxes, layout: Layout | None = None
+) -> Mapping[ir.Value, Layout]:
+    """Every image is blocked, or in another layout."""
     sources = (box.source for box in boxes(group.anchor))
     images = (v for v in (*sources, *group.outputs) if not graph.is_constant(v))
-    return dict.fromkeys(images, blocked.layout_of(known))
+    return dict.fromkeys(images, layout or blocked.layout_of(known))
 
 
 def _row(
-    name: str, op: str, constants: tuple[int, ...], boxes: Boxes, padding: Padding = UNDEFINED
+    name: str,
+    op: str,
+    constants: tuple[int, ...],
+    boxes: Boxes,
+    padding: Padding = UNDEFINED,
+    layout: Layout | None = None,
 ) -> Implementation:
     def unless(group: Group, known: Known) -> str | None:
-        return boxes_refusal(group, known, constants, boxes)
+        return boxes_refusal(group, known, constants, boxes, layout)
 
     def lower(group: Group, known: Known) -> tuple[Call, ...]:
         written = (box for box in boxes(group.anchor) if box.target in group.outputs)
-        return tuple(call for box in written for call in box_calls(box, known))
+        return tuple(call for box in written for call in box_calls(box, known, layout))
 
     def layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
-        return boxes_layouts(group, known, boxes)
+        return boxes_layouts(group, known, boxes, layout)
 
-    return Implementation(name, op, "numba-cpu", unless, lower, _seconds, layouts=layouts, padding=padding)
+    def seconds(group: Group, known: Known) -> float:
+        return _seconds(group, known, layout)
+
+    rank = 0 if layout is None else 2
+    return Implementation(
+        name, op, "numba-cpu", unless, lower, seconds, layouts=layouts, padding=padding, rank=rank
+    )
 
 
 def _pad_unless(group: Group, known: Known) -> str | None:
@@ -183,10 +215,25 @@ def _pad_layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
     return dict.fromkeys((data(group.anchor), *group.outputs), blocked.layout_of(known))
 
 
+def _last_pad_unless(group: Group, known: Known) -> str | None:
+    return _refusal(group, (1, 2, 3)) or pad_unless(group, known)
+
+
+def _last_pad_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+    node = group.anchor
+    x, axes = data(node), pad_axes(node)
+    shape = LAST.physical_shape(graph.static_shape(x))
+    ordered = tuple(axes[axis] for axis in LAST.order)
+    return lookup_calls(ordered, shape, FLOAT, x, node.outputs[0], graph.input_at(node, 2))
+
+
 IMPLEMENTATIONS = (
     _row("concat.blocked", "Concat", (), concat_boxes, LANEWISE),
     _row("split.blocked", "Split", (1,), split_boxes),
     _row("slice.blocked", "Slice", (1, 2, 3, 4), slice_boxes),
+    _row("concat.last", "Concat", (), concat_boxes, layout=LAST),
+    _row("split.last", "Split", (1,), split_boxes, layout=LAST),
+    _row("slice.last", "Slice", (1, 2, 3, 4), slice_boxes, layout=LAST),
     Implementation(
         "pad.blocked",
         "Pad",
@@ -196,5 +243,15 @@ IMPLEMENTATIONS = (
         _seconds,
         layouts=_pad_layouts,
         padding=LANEWISE,
+    ),
+    Implementation(
+        "pad.last",
+        "Pad",
+        "numba-cpu",
+        _last_pad_unless,
+        _last_pad_lower,
+        lambda group, known: _seconds(group, known, LAST),
+        layouts=lambda group, _known: dict.fromkeys((data(group.anchor), *group.outputs), LAST),
+        rank=2,
     ),
 )

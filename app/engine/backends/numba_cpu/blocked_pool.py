@@ -21,8 +21,8 @@ BACKEND = "numba-cpu"
 MOST_TAPS = 25  # of a window without a loop
 
 # Operator: operation of the kernels.
-_WINDOWS = {"MaxPool": "max", "AveragePool": "average"}
-_WHOLE = {
+WINDOWS = {"MaxPool": "max", "AveragePool": "average"}
+WHOLE = {
     "GlobalAveragePool": "average",
     "ReduceMean": "average",
     "GlobalMaxPool": "max",
@@ -37,7 +37,8 @@ def _unless(group: Group, _known: Known) -> str | None:
     return reason
 
 
-def _window_unless(group: Group, known: Known) -> str | None:
+def window_unless(group: Group, known: Known) -> str | None:
+    """Why an image's windows are not pooled in a layout of its own."""
     reason = _unless(group, known)
     if reason is None and output_at(group, 1) is not None:
         reason = "the indices are read"
@@ -46,7 +47,8 @@ def _window_unless(group: Group, known: Known) -> str | None:
     return reason
 
 
-def _whole_unless(group: Group, known: Known) -> str | None:
+def whole_unless(group: Group, known: Known) -> str | None:
+    """Why the pixels of an image are not reduced in a layout of its own."""
     reason = _unless(group, known)
     if reason is None and reduced_axes(group) != (2, 3):
         reason = f"reduces axes {reduced_axes(group)}; this one reduces the pixels (2, 3)"
@@ -96,7 +98,7 @@ def _window_lower(group: Group, known: Known) -> tuple[Call, ...]:
                 g.dilations[2] * lanes,
             ),
             units=batch * blocked.blocks_of(channels, known) * oh,
-            static=(_WINDOWS[node.op_type], lanes, *static),
+            static=(WINDOWS[node.op_type], lanes, *static),
         ),
     )
 
@@ -113,7 +115,7 @@ def _whole_lower(group: Group, known: Known) -> tuple[Call, ...]:
             ("float32*", "float32*", "float32*", *("int64",) * 3),
             (x, y, Workspace(lanes * 4, per_thread=True), blocks, stored, h * w),
             units=batch * blocks,
-            static=(_WHOLE[group.anchor.op_type], lanes),
+            static=(WHOLE[group.anchor.op_type], lanes),
             takes_thread=True,
         ),
     )
@@ -147,13 +149,13 @@ def _whole_cost(group: Group, known: Known) -> float:
 IMPLEMENTATIONS = (
     *(
         Implementation(
-            name, op, BACKEND, _window_unless, _window_lower, _window_cost, layouts=_layouts, padding=LANEWISE
+            name, op, BACKEND, window_unless, _window_lower, _window_cost, layouts=_layouts, padding=LANEWISE
         )
         for name, op in (("max_pool.blocked", "MaxPool"), ("average_pool.blocked", "AveragePool"))
     ),
     *(
         Implementation(
-            name, op, BACKEND, _whole_unless, _whole_lower, _whole_cost, layouts=_layouts, padding=LANEWISE
+            name, op, BACKEND, whole_unless, _whole_lower, _whole_cost, layouts=_layouts, padding=LANEWISE
         )
         for name, op in (
             ("global_average_pool.blocked", "GlobalAveragePool"),

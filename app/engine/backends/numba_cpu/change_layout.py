@@ -1,11 +1,12 @@
-"""Rows that convert images between row-major and channel-blocked memory, or fill padded lanes.
+"""Rows that convert images between row-major memory and blocks or channels last, or fill padded lanes.
 
 ChangeLayout (domain stowplan) keeps the axes, ZeroLanes the blocks. A Transpose to or from channels last
-can read or write blocks itself, and moves no element within a block.
+can read or write blocks itself, and moves no element within a block; to or from channels last it is a
+view.
 """
 
-import math
 from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 import onnx_ir as ir
 
@@ -13,8 +14,9 @@ from app.engine import graph
 from app.engine.backends.numba_cpu import blocked
 from app.engine.backends.numba_cpu.movement import permutation
 from app.engine.backends.numba_cpu.operands import unsuited
+from app.engine.backends.numba_cpu.strided import StridedCopy, calls, strides_of
 from app.engine.cost import roofline
-from app.engine.layout import Layout
+from app.engine.layout import LAST, Layout
 from app.engine.plan import Call, Group, KernelCall, View
 from app.engine.registry import (
     UNDEFINED,
@@ -37,30 +39,29 @@ def _ends(group: Group) -> tuple[ir.Value, ir.Value]:
     return x, group.anchor.outputs[0]
 
 
-def _is_same(group: Group, known: Known) -> bool:
-    """Whether both layouts are the same bytes: one pixel and no padded lane."""
-    _, channels, *pixels = graph.static_shape(_ends(group)[0])
-    return math.prod(pixels) == 1 and channels % known.target.vector_lanes == 0
+LayoutOf: TypeAlias = Callable[[Known], Layout]
 
 
-def _refusal(same: bool) -> Unless:
+def _last(_known: Known) -> Layout:
+    return LAST
+
+
+def _refusal(same: bool, layout_of: LayoutOf = blocked.layout_of) -> Unless:
     def unless(group: Group, known: Known) -> str | None:
         x, y = _ends(group)
         reason = blocked.image_refusal(x) or blocked.image_refusal(y)
         if reason is None and graph.shape(x) != graph.shape(y):
             reason = f"changes the shape {graph.shape(x)} to {graph.shape(y)}"
-        if reason is None and same and not _is_same(group, known):
-            reason = (
-                f"the layouts of {list(graph.static_shape(x))} differ; a view has one pixel and whole blocks"
-            )
+        if reason is None and same and not layout_of(known).is_same_bytes(graph.static_shape(x)):
+            reason = f"the layouts of {list(graph.static_shape(x))} differ; a view is the same bytes"
         return reason
 
     return unless
 
 
-def _layouts(index: int) -> Layouts:
+def _layouts(index: int, layout_of: LayoutOf = blocked.layout_of) -> Layouts:
     def layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
-        return {_ends(group)[index]: blocked.layout_of(known)}
+        return {_ends(group)[index]: layout_of(known)}
 
     return layouts
 
@@ -86,10 +87,24 @@ def _lower(kernel: str) -> Lower:
     return lower
 
 
-def _cost(side: int) -> Cost:
+def _last_lower(side: int) -> Lower:
+    """A copy between row-major and channels last; the image that lies so is the input (side 0) or output."""
+
+    def lower(group: Group, _known: Known) -> tuple[Call, ...]:
+        x, y = _ends(group)
+        shape = graph.static_shape(x)
+        plain, last = strides_of(shape), strides_of(LAST.physical_shape(shape))
+        there = tuple(last[LAST.order.index(axis)] for axis in range(4))
+        strides = (there, plain) if side == 0 else (plain, there)
+        return calls(StridedCopy(shape, *strides), 4, x, y)
+
+    return lower
+
+
+def _cost(side: int, layout_of: LayoutOf = blocked.layout_of) -> Cost:
     def cost(group: Group, known: Known) -> float:
         image = _ends(group)[side]
-        wide = blocked.layout_of(known).nbytes(graph.static_shape(image), 4)
+        wide = layout_of(known).nbytes(graph.static_shape(image), 4)
         return roofline(known.target, flops=0.0, nbytes=graph.nbytes(image) + wide, threads=known.threads)
 
     return cost
@@ -144,15 +159,39 @@ def _transpose(name: str, kernel: str, side: int, perm: tuple[int, ...]) -> Impl
     )  # fmt: skip
 
 
-def _rows(name: str, kernel: str, side: int) -> tuple[Implementation, Implementation]:
+def _transpose_view(name: str, side: int, perm: tuple[int, ...]) -> Implementation:
+    """The row of a Transpose whose image, its input (side 0) or output, has channels last."""
+    return Implementation(
+        name, "Transpose", "numba-cpu", _transpose_refusal(side, perm), _nothing, views=_view,
+        layouts=_layouts(side, _last), rank=2,
+    )  # fmt: skip
+
+
+def _transpose_copy(name: str, side: int, perm: tuple[int, ...]) -> Implementation:
+    """The same where both ends have memory of their own."""
+
+    def lower(group: Group, _known: Known) -> tuple[Call, ...]:
+        x, y = _ends(group)
+        return calls(StridedCopy((graph.elements(x),), (1,), (1,)), 4, x, y)
+
+    return Implementation(
+        name, "Transpose", "numba-cpu", _transpose_refusal(side, perm), lower,
+        cost=_cost(side, _last), layouts=_layouts(side, _last), rank=3,
+    )  # fmt: skip
+
+
+def _rows(
+    name: str, lower: Lower, side: int, layout_of: LayoutOf = blocked.layout_of
+) -> tuple[Implementation, Implementation]:
     def row(name: str, same: bool, lower: Lower, **more: Callable[..., object]) -> Implementation:
         return Implementation(
-            name, "ChangeLayout", "numba-cpu", _refusal(same), lower,
-            layouts=_layouts(side), padding=ZERO_WRITER if side else UNDEFINED, domain="stowplan", **more,  # type: ignore[arg-type]  # cost or views
+            name, "ChangeLayout", "numba-cpu", _refusal(same, layout_of), lower,
+            layouts=_layouts(side, layout_of), padding=ZERO_WRITER if side else UNDEFINED, domain="stowplan",
+            **more,  # type: ignore[arg-type]  # cost or views
         )  # fmt: skip
 
     return (
-        row(name, False, _lower(kernel), cost=_cost(side)),
+        row(name, False, lower, cost=_cost(side, layout_of)),
         row(f"{name}.same", True, _nothing, views=_view),
     )
 
@@ -202,6 +241,12 @@ IMPLEMENTATIONS = (
     ),
     _transpose("transpose.unblock", "app.kernels.cpu.blocked_copy:emit_unblock_last", 0, (0, 2, 3, 1)),
     _transpose("transpose.block", "app.kernels.cpu.blocked_copy:emit_block_last", 1, (0, 3, 1, 2)),
-    *_rows("layout.block", "app.kernels.cpu.blocked_copy:emit_block", 1),
-    *_rows("layout.unblock", "app.kernels.cpu.blocked_copy:emit_unblock", 0),
+    _transpose_view("transpose.from_last", 0, (0, 2, 3, 1)),
+    _transpose_view("transpose.to_last", 1, (0, 3, 1, 2)),
+    _transpose_copy("transpose.from_last.copied", 0, (0, 2, 3, 1)),
+    _transpose_copy("transpose.to_last.copied", 1, (0, 3, 1, 2)),
+    *_rows("layout.block", _lower("app.kernels.cpu.blocked_copy:emit_block"), 1),
+    *_rows("layout.unblock", _lower("app.kernels.cpu.blocked_copy:emit_unblock"), 0),
+    *_rows("layout.to_last", _last_lower(1), 1, _last),
+    *_rows("layout.from_last", _last_lower(0), 0, _last),
 )  # fmt: skip

@@ -79,7 +79,7 @@ class Part:
 def _conv_parts(group: Group) -> tuple[Part, ...]:
     weights = group.anchor.inputs[1]
     assert weights is not None
-    window = windows.of_conv(group.anchor)
+    window = windows.of_conv(group)
     array = graph.constant(weights)
     if array is None:
         return (Part(window.flat(), weights),)
@@ -349,7 +349,7 @@ IMPLEMENTATIONS = (
         "numba-cpu",
         refusal,
         _lower(_conv_parts),
-        cost=_cost(lambda group: (windows.of_conv(group.anchor).flat(),)),
+        cost=_cost(lambda group: (windows.of_conv(group).flat(),)),
         inplace=_inplace,
         rank=1,
     ),

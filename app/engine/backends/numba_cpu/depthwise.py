@@ -23,7 +23,7 @@ def _refusal(group: Group, known: Known) -> str | None:
     reason = refusal(group, known)
     if reason is not None:
         return reason
-    window = windows.of_conv(group.anchor)
+    window = windows.of_conv(group)
     if window.channels != 1:
         return f"{window.channels} input channels per group; this one takes 1"
     if window.size[0] != 1 or window.out[0] != 1 or window.offsets[0] != (0,):
@@ -51,7 +51,7 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
         return ()
     kind = graph.dtype(y)
     assert kind is not None
-    window = windows.of_conv(group.anchor)
+    window = windows.of_conv(group)
     vector = tiles.lanes_of(kind.name, known.target.vector_lanes)
     columns, stride = window.out[2], window.stride
     is_wide = columns > vector
@@ -112,7 +112,7 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
 
 
 def _cost(group: Group, known: Known) -> float:
-    window = windows.of_conv(group.anchor)
+    window = windows.of_conv(group)
     kind = graph.dtype(group.outputs[0])
     assert kind is not None
     # A tap takes a load as well as a product, and the buffer is filled once for all taps.

@@ -1,7 +1,7 @@
-"""Any chain of elementwise nodes as one generated kernel, on row-major and on channel-blocked tensors."""
+"""Any chain of elementwise nodes as one generated kernel, row-major or on images in other layouts."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +11,8 @@ from app.engine import graph
 from app.engine.backends.numba_cpu import blocked
 from app.engine.backends.numba_cpu.recipes import Formula, Operand, recipe_of
 from app.engine.cost import roofline
-from app.engine.layout import Layout, to_physical
-from app.engine.plan import ELEMENTWISE, Argument, Call, Constant, Group, KernelCall, Workspace
+from app.engine.layout import LAST, Layout, to_physical
+from app.engine.plan import ELEMENTWISE, Argument, Call, Constant, Group, KernelCall, Workspace, of_group
 from app.engine.registry import LANEWISE, Implementation, Known
 from app.kernels.cpu.elementwise import PART, collapsed
 from app.kernels.cpu.expressions import flops, stored
@@ -22,6 +22,11 @@ EFFICIENCY = 0.3  # of the peak, with the rough counts of operations in `express
 
 
 def _unless(group: Group, _known: Known) -> str | None:
+    return _plain_unless(group)
+
+
+@of_group
+def _plain_unless(group: Group) -> str | None:
     formula = recipe_of(group.nodes, group.outputs)
     if isinstance(formula, str):
         return formula
@@ -39,6 +44,7 @@ def _unless(group: Group, _known: Known) -> str | None:
     return f"{count} arguments, a kernel takes {MOST_ARGUMENTS}" if count > MOST_ARGUMENTS else None
 
 
+@of_group
 def _formula(group: Group) -> Formula:
     formula = recipe_of(group.nodes, group.outputs)
     assert not isinstance(formula, str), formula
@@ -97,31 +103,31 @@ def _inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ..
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Physical:
-    """An operand as it lies in memory beside blocked results.
+    """An operand as it lies in memory beside results in a layout of their own.
 
     Attributes:
         argument: its memory.
-        shape: [batch, blocks, height, width, lanes] of it, with 1 where it does not vary.
+        shape: of it in memory, with 1 where it does not vary.
         place: how it is read, see `app.kernels.cpu.elementwise.emit_lanes`; `other` if in another way.
-        is_blocked: whether it is a value whose layout is blocked.
+        follows: whether it is a value that lies as the results do.
     """
 
     argument: Argument
     shape: tuple[int, ...]
     place: str
-    is_blocked: bool = False
+    follows: bool = False
 
 
-def _physical(operand: Operand, shape: tuple[int, ...], known: Known) -> Physical | str:
-    """The operand of an image of this shape; or why it cannot be read beside blocked results."""
-    value, layout = operand.value, blocked.layout_of(known)
+def _physical(operand: Operand, shape: tuple[int, ...], layout: Layout) -> Physical | str:
+    """The operand of an image of this shape; or why it cannot be read beside results in this layout."""
+    value = operand.value
     wide = (1,) * (4 - len(operand.shape)) + operand.shape
     if math.prod(wide) == 1:
-        return Physical(value, (1,) * 5, "scalar")
-    if wide[1] == 1 != shape[1]:
-        return Physical(value, (*wide, 1), "other")
+        return Physical(value, (1,), "scalar")
+    if wide[1] == 1 != shape[1]:  # channels lie outermost or innermost, where there is one
+        return Physical(value, (*(wide[axis] for axis in layout.order), *(1 for _ in layout.blocks)), "other")
     if graph.dtype(value) != np.float32:
-        return f"operand {value.name!r} is {graph.dtype(value)}; blocked layouts are for float32"
+        return f"operand {value.name!r} is {graph.dtype(value)}; layouts of images are for float32"
     place = "other"
     if wide == shape:
         place = "same"
@@ -133,54 +139,55 @@ def _physical(operand: Operand, shape: tuple[int, ...], known: Known) -> Physica
         return Physical(packed, layout.physical_shape(wide), place)
     if graph.static_shape(value) != wide:
         return f"operand {value.name!r} of shape {list(operand.shape)} is no image and changes between runs"
-    return Physical(value, layout.physical_shape(wide), place, is_blocked=True)
+    return Physical(value, layout.physical_shape(wide), place, follows=True)
 
 
-def _physicals(group: Group, known: Known) -> tuple[Physical, ...] | str:
+@of_group
+def _physicals(group: Group, layout: Layout) -> tuple[Physical, ...] | str:
     shape = graph.static_shape(group.outputs[0])
     found = []
     for operand in _formula(group).operands:
-        physical = _physical(operand, shape, known)
+        physical = _physical(operand, shape, layout)
         if isinstance(physical, str):
             return physical
         found.append(physical)
     return tuple(found)
 
 
-def _read_physicals(group: Group, known: Known) -> tuple[Physical, ...]:
-    physicals = _physicals(group, known)
+def _read_physicals(group: Group, layout: Layout) -> tuple[Physical, ...]:
+    physicals = _physicals(group, layout)
     assert not isinstance(physicals, str), physicals
     return physicals
 
 
-def _blocked_unless(group: Group, known: Known) -> str | None:
+def _image_unless(group: Group, layout: Layout) -> str | None:
     for output in group.outputs:
         reason = blocked.image_refusal(output)
         if reason is not None:
             return reason
-    reason = _unless(group, known)
+    reason = _plain_unless(group)
     if reason is not None:
         return reason
     if graph.elements(group.outputs[0]) == 0:
         return "the output has no elements"
-    physicals = _physicals(group, known)
+    physicals = _physicals(group, layout)
     if isinstance(physicals, str):
         return physicals
-    if not any(p.is_blocked for p in physicals):
+    if not any(p.follows for p in physicals):
         return "no operand is an image of all channels"
     count = len(physicals) + len(group.outputs) + 5
     return f"{count} arguments, a kernel takes {MOST_ARGUMENTS}" if count > MOST_ARGUMENTS else None
 
 
-def _blocked_lower(group: Group, known: Known) -> tuple[Call, ...]:
-    formula, physicals = _formula(group), _read_physicals(group, known)
-    shape = blocked.layout_of(known).physical_shape(graph.static_shape(group.outputs[0]))
+def _image_lower(group: Group, known: Known, layout: Layout) -> tuple[Call, ...]:
+    formula, physicals = _formula(group), _read_physicals(group, layout)
+    shape = layout.physical_shape(graph.static_shape(group.outputs[0]))
     dtypes = (*formula.dtypes, *(dtype for _, dtype in formula.results))
     pointers = tuple(f"{stored(dtype)}*" for dtype in dtypes)
     memory = (*(p.argument for p in physicals), *group.outputs)
     places = tuple(p.place for p in physicals)
     by_lane = sum(place in ("channel", "plane") for place in places)
-    if by_lane and "other" not in places:
+    if layout.blocks and by_lane and "other" not in places:
         batch, blocks, *run = shape
         call = KernelCall(
             "app.kernels.cpu.elementwise:emit_lanes",
@@ -202,14 +209,14 @@ def _blocked_lower(group: Group, known: Known) -> tuple[Call, ...]:
     return (call,)
 
 
-def _blocked_layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
-    images = [p.argument for p in _read_physicals(group, known) if p.is_blocked]
-    return {v: blocked.layout_of(known) for v in (*images, *group.outputs) if isinstance(v, ir.Value)}
+def _image_layouts(group: Group, layout: Layout) -> Mapping[ir.Value, Layout]:
+    images = [p.argument for p in _read_physicals(group, layout) if p.follows]
+    return {v: layout for v in (*images, *group.outputs) if isinstance(v, ir.Value)}
 
 
-def _blocked_cost(group: Group, known: Known) -> float:
+def _image_cost(group: Group, known: Known, layout: Layout) -> float:
     shape = graph.static_shape(group.outputs[0])
-    wide = blocked.layout_of(known).elements(shape) / max(math.prod(shape), 1)
+    wide = layout.elements(shape) / max(math.prod(shape), 1)
     return roofline(
         known.target,
         flops=flops(_formula(group).recipe) * math.prod(shape) * wide,
@@ -219,28 +226,35 @@ def _blocked_cost(group: Group, known: Known) -> float:
     )
 
 
-def _blocked_inplace(group: Group, known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+def _image_inplace(group: Group, layout: Layout) -> tuple[tuple[ir.Value, ir.Value], ...]:
     """Images of the results' shape that are read in no other way."""
     places: dict[ir.Value, set[str]] = {}
-    for operand, physical in zip(_formula(group).operands, _read_physicals(group, known)):
-        if physical.is_blocked:
+    for operand, physical in zip(_formula(group).operands, _read_physicals(group, layout)):
+        if physical.follows:
             places.setdefault(operand.value, set()).add(physical.place)
     return tuple(
         (source, output) for output in group.outputs for source, found in places.items() if found == {"same"}
     )
 
 
-IMPLEMENTATIONS = (
-    Implementation("elementwise.generated", ELEMENTWISE, "numba-cpu", _unless, _lower, _cost, _inplace),
-    Implementation(
-        "elementwise.blocked",
+def _of_images(name: str, layout_of: Callable[[Known], Layout], rank: int) -> Implementation:
+    """The row over images in a layout."""
+    return Implementation(
+        name,
         ELEMENTWISE,
         "numba-cpu",
-        _blocked_unless,
-        _blocked_lower,
-        _blocked_cost,
-        _blocked_inplace,
-        layouts=_blocked_layouts,
+        lambda group, known: _image_unless(group, layout_of(known)),
+        lambda group, known: _image_lower(group, known, layout_of(known)),
+        lambda group, known: _image_cost(group, known, layout_of(known)),
+        lambda group, known: _image_inplace(group, layout_of(known)),
+        layouts=lambda group, known: _image_layouts(group, layout_of(known)),
         padding=LANEWISE,
-    ),
+        rank=rank,
+    )
+
+
+IMPLEMENTATIONS = (
+    Implementation("elementwise.generated", ELEMENTWISE, "numba-cpu", _unless, _lower, _cost, _inplace),
+    _of_images("elementwise.blocked", blocked.layout_of, 0),
+    _of_images("elementwise.last", lambda _known: LAST, 2),
 )

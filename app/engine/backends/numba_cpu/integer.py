@@ -388,7 +388,7 @@ def _lower_conv(group: Group, known: Known, form: Form) -> tuple[KernelCall, ...
         return ()
     of, finish = _Inputs(group.anchor), _finish(group)
     assert not isinstance(finish, str)
-    window = windows.of_conv(group.anchor, of.b).flat()
+    window = windows.of_conv(group, of.b).flat()
     lanes, shapes = known.target.vector_lanes, _SHAPES[together]
     width = tiles.columns_of(PAIRS, lanes, shapes)
     before = [max(-min(o), 0) for o in window.offsets]
@@ -478,7 +478,7 @@ def _single_channels(group: Group, known: Known) -> str | None:
     reason = _unless(group, known)
     if reason is not None:
         return reason
-    window = windows.of_conv(group.anchor, _Inputs(group.anchor).b)
+    window = windows.of_conv(group, _Inputs(group.anchor).b)
     if (window.channels, window.outputs) != (1, 1):
         return f"{window.channels} channels to {window.outputs} in a group; this one takes 1 to 1"
     if (window.size[0], window.out[0], window.offsets[0]) != (1, 1, (0,)):
@@ -492,7 +492,7 @@ def _lower_depthwise(group: Group, known: Known) -> tuple[KernelCall, ...]:
         return ()
     of, finish = _Inputs(group.anchor), _finish(group)
     assert not isinstance(finish, str)
-    window = windows.of_conv(group.anchor, of.b)
+    window = windows.of_conv(group, of.b)
     lanes = known.target.vector_lanes
     (_, h, w), (_, rows, columns), (_, stride_h, stride_w) = window.size, window.out, window.stride
     down, across = window.offsets[1:]
@@ -571,7 +571,7 @@ def _cost(group: Group, known: Known, form: Form) -> float:
     """Of the tiles as they are computed, whole; what is stored counts as some steps more."""
     wasted = 1.0
     if "Conv" in group.op:
-        window = windows.of_conv(group.anchor, _Inputs(group.anchor).b)
+        window = windows.of_conv(group, _Inputs(group.anchor).b)
         rows = -(-window.outputs // 4) * 4 / max(window.outputs, 1)
         pairs = -(-window.channels // form.together) * form.together / max(window.channels, 1)
         wasted = rows * pairs * (1 + 16 / max(window.depth, 1)) * (1 + 8 / max(window.outputs, 1))

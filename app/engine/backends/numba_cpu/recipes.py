@@ -4,6 +4,7 @@ Attributes become parameters, optional inputs disappear, and operators with many
 several instructions. What cannot be translated is named with the reason.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine import graph
+from app.engine.simplification import scalar
 from app.kernels.cpu.expressions import (
     DTYPES,
     FLOATS,
@@ -23,6 +25,7 @@ from app.kernels.cpu.expressions import (
     template,
 )
 
+ROOT_ERROR = 1e-6  # what models write for the square root of 2 or of 1/2 is off by less
 _LIMITS = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
 
 
@@ -85,13 +88,46 @@ def recipe_of(
 
 
 def _combine(work: "_Work") -> None:
-    """Let x * Sigmoid(x) be one instruction, cheaper than the two."""
+    """Let x * Sigmoid(x), and x / 2 * (1 + Erf(x / sqrt(2))), be one instruction, cheaper than all."""
     for k, (op, refs, _) in enumerate(work.instructions):
         if op != "Mul" or work.kinds[k] not in FLOATS:
+            continue
+        if (x := _gelu_argument(work, k)) is not None:
+            work.instructions[k] = ("Gelu", (x,), ())
             continue
         for gate, x in (refs, refs[::-1]):
             if gate >= 0 and work.instructions[gate][:2] == ("Sigmoid", (x,)):
                 work.instructions[k] = ("Silu", (x,), ())
+
+
+def _gelu_argument(work: "_Work", k: int) -> int | None:
+    """The number of x where instruction k is x / 2 * (1 + Erf(x / sqrt(2))), factors in any order."""
+    factors: list[int] = []
+    pending = [k]
+    while pending and len(factors) < 4:
+        number = pending.pop()
+        if number >= 0 and work.instructions[number][0] == "Mul":
+            pending += work.instructions[number][1]
+        else:
+            factors.append(number)
+    if pending or len(factors) != 3:
+        return None
+    for x, half, gate in itertools.permutations(factors):
+        if work.fixed(half) != 0.5 or gate < 0 or work.instructions[gate][0] != "Add":
+            continue
+        for one, erf in itertools.permutations(work.instructions[gate][1]):
+            if work.fixed(one) != 1 or erf < 0 or work.instructions[erf][0] != "Erf":
+                continue
+            (inner,) = work.instructions[erf][1]
+            if inner < 0 or work.instructions[inner][0] not in ("Mul", "Div"):
+                continue
+            scale, operands, _ = work.instructions[inner]
+            root = 0.5**0.5 if scale == "Mul" else 2**0.5
+            for y, factor in (operands, operands[::-1]) if scale == "Mul" else (operands,):
+                value = work.fixed(factor)
+                if y == x and value is not None and abs(value - root) < ROOT_ERROR:
+                    return x
+    return None
 
 
 @dataclass
@@ -110,6 +146,10 @@ class _Work:
         _dtype(value)
         operand = Operand(value, graph.static_shape(value) if shape is None else shape)
         return ~self.operands.setdefault(operand, len(self.operands))
+
+    def fixed(self, number: int) -> float | None:
+        """What an operand is that is one constant number."""
+        return scalar(list(self.operands)[~number].value) if number < 0 else None
 
     def kind(self, number: int) -> str:
         return self.kinds[number] if number >= 0 else _dtype(list(self.operands)[~number].value)
@@ -134,9 +174,13 @@ def _dtype(value: ir.Value) -> str:
         raise _RefusedError(f"value {value.name!r} has no static shape and element type")
     kind = graph.dtype(value)
     assert kind is not None
-    if kind.name not in DTYPES:
-        raise _RefusedError(f"value {value.name!r} is {kind.name}, for which no code is generated")
-    return str(kind.name)
+    name = _NAMES.get(kind)  # NumPy makes the name of a type anew each time
+    if name is None:
+        raise _RefusedError(f"value {value.name!r} is {kind}, for which no code is generated")
+    return name
+
+
+_NAMES = {np.dtype(name): name for name in DTYPES}
 
 
 def _translate(work: _Work, node: ir.Node) -> int:

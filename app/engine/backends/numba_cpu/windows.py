@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine import graph
+from app.engine.plan import Group, of_group
 
 Array = np.ndarray[Any, Any]
 Triple = tuple[int, int, int]
@@ -138,11 +139,13 @@ def _axes(node: ir.Node, weights: ir.Value | None) -> _Axes:
     )
 
 
-def of_conv(node: ir.Node, weights: ir.Value | None = None) -> Window:
-    """The window of a Conv with static shapes; the padding of `auto_pad` follows from the output's shape.
+@of_group
+def of_conv(group: Group, weights: ir.Value | None = None) -> Window:
+    """The window of a group whose anchor is a Conv with static shapes.
 
-    `weights` are the second input unless given.
+    The padding of `auto_pad` follows from the output's shape. `weights` are the second input unless given.
     """
+    node = group.anchor
     axes = _axes(node, weights)
     pads = axes.pads
     if axes.auto_pad.startswith("SAME"):

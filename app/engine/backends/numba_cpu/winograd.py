@@ -54,7 +54,7 @@ def unless(form: Form, group: Group, known: Known) -> str | None:
     reason = reason or blocked.refusal(group, known) or _shape_refusal(group)
     if reason is not None:
         return reason
-    if form.paired and windows.of_conv(group.anchor).channels % 2:
+    if form.paired and windows.of_conv(group).channels % 2:
         return "an odd number of channels; this one multiplies them in pairs"
     found = error(group, form)
     limit, what = (
@@ -77,7 +77,7 @@ def _shape_refusal(group: Group) -> str | None:
         return f"weights {weights.name!r} are not all below {LARGEST:.0e}"
     if bias is not None and not graph.is_constant(bias):
         return f"bias {bias.name!r} changes between runs"
-    window = windows.of_conv(group.anchor)
+    window = windows.of_conv(group)
     if window.groups != 1:
         return f"{window.groups} groups; this one takes 1"
     if window.stride != (1, 1, 1):
@@ -190,7 +190,7 @@ def _lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
     assert weights is not None
     assert array is not None
     m, lanes, n = form.m, known.target.vector_lanes, form.m + 2
-    window, ends = windows.of_conv(group.anchor), blocked.ends(group, known)
+    window, ends = windows.of_conv(group), blocked.ends(group, known)
     tiling, paired = _tiling(window, form, known), form.paired
     buffer = max(n * n * lanes, ends.buffer)
     work = tiling.m_size + n * lanes + buffer + tiling.v_size
@@ -245,7 +245,7 @@ def _lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
 
 
 def _cost(form: Form, group: Group, known: Known) -> float:
-    window, lanes = windows.of_conv(group.anchor), known.target.vector_lanes
+    window, lanes = windows.of_conv(group), known.target.vector_lanes
     tiling, points = _tiling(window, form, known), (form.m + 2) ** 2
     vectors = winograd.groups_of(blocked.blocks_of(window.outputs, known))
     outputs = sum(vectors) * lanes

@@ -1,0 +1,65 @@
+"""Seconds of conversions between row-major memory and another layout."""
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from app.engine import cost, graph
+from app.engine.layout import Layout
+from app.engine.memory.storage_graph import value_bytes
+from app.engine.plan import Compilation, Group
+from app.engine.registry import Implementation, Known
+
+DOMAIN, OP = "stowplan", "ChangeLayout"
+
+
+def change(value: ir.Value) -> Group:
+    """A conversion of a value like this, as a group that is in no graph."""
+    x, y = (ir.Value(name=name, shape=value.shape, type=value.type) for name in ("x", "y"))
+    node = ir.Node(DOMAIN, OP, [x], outputs=[y], name="change")
+    return Group((node,), node, (x,), (y,), OP)
+
+
+def changes(groups: Iterable[Group]) -> tuple[Group, ...]:
+    """The conversions that the choice of layouts may have weighed for these groups."""
+    images = dict.fromkeys(v for group in groups for v in (*group.inputs, *group.outputs))
+    return tuple(change(v) for v in images if not graph.is_constant(v) and not graph.is_dynamic(v))
+
+
+def rows_between(
+    group: Group, layout: Layout, compilation: Compilation, known: Known
+) -> tuple[list[Implementation], list[Implementation]]:
+    """The rows that convert to a layout from row-major, and those that convert back."""
+    rows = compilation.registry.candidates(OP, compilation.target.backends)
+    able = [row for row in rows if row.op == OP and row.refusal(group, known) is None]
+    asked = {row: row.asked(group, known) for row in able}
+    (x,), (y,) = group.inputs, group.outputs
+    there = [row for row in able if asked[row].get(y) == layout and x not in asked[row]]
+    return there, [row for row in able if asked[row].get(x) == layout and y not in asked[row]]
+
+
+def conversion(value: ir.Value, layout: Layout, compilation: Compilation, known: Known) -> float:
+    """Seconds of one conversion of a value between row-major and a layout: the mean of both directions.
+
+    Measured, where both were; none where both layouts are the same bytes.
+    """
+    shape = graph.static_shape(value)
+    if layout.is_same_bytes(shape):
+        return 0.0
+    measured = _measured(value, layout, compilation, known) if known.timings else None
+    if measured is not None:
+        return measured
+    kind = graph.dtype(value)
+    assert kind is not None
+    moved = value_bytes(value, compilation) + layout.elements(shape) * kind.itemsize
+    return cost.roofline(known.target, flops=0.0, nbytes=3.0 * moved, threads=known.threads)
+
+
+def _measured(value: ir.Value, layout: Layout, compilation: Compilation, known: Known) -> float | None:
+    group = change(value)
+    directions = []
+    for rows in rows_between(group, layout, compilation, known):
+        times = [seconds for seconds, by in (cost.seconds(r, group, known) for r in rows) if by is not None]
+        directions.append(min(times, default=None))
+    there, back = directions
+    return None if there is None or back is None else (there + back) / 2

@@ -1,0 +1,209 @@
+"""Offsets by a ladder of methods: the next one only where those before left something to gain.
+
+Lower bound; greedy placements, of which the first needs no compiled code; for small problems a complete
+search at the lower bound, then by bisection; for large ones greedy placements again, in orders that learn
+from the last. Budgets are counts, never times, so that the same problem gives the same plan everywhere.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.engine.memory import greedy
+from app.engine.memory.exact import Search, instance
+from app.engine.memory.greedy import Array, Columns
+from app.engine.memory.problem import Problem, Solution, live_bytes, lower_bound, validate
+
+# Failed branches of all searches together. One costs about 20 microseconds on hundreds of buffers.
+BUDGET = 30_000
+# Of it, what the first search, at the lowest capacity of interest, may take.
+FIRST_SHARE = 0.5
+# Pairs of buffers and placed ones that the learning orders may look at.
+LOOKS = 800_000_000
+FEW = 1_500  # buffers: below, all greedy orders are tried
+
+
+@dataclass(slots=True)
+class _Best:
+    """The best placement so far, and what is known about the least peak."""
+
+    columns: Columns
+    bound: int  # byte, proved
+    goal: int  # byte: a peak up to here ends the ladder
+    offsets: Array | None = None
+    peak: int = 0
+    method: str = ""
+    nodes: int = 0
+
+    def offer(self, offsets: Array, method: str) -> None:
+        peak = int(np.max(offsets + self.columns.extent, initial=0))
+        if self.offsets is None or peak < self.peak:
+            self.offsets, self.peak, self.method = offsets, peak, method
+
+    @property
+    def done(self) -> bool:
+        return self.offsets is not None and self.peak <= max(self.goal, self.bound)
+
+
+def solve(problem: Problem, budget: int = BUDGET) -> Solution:
+    """The best placement that the ladder finds, validated; `budget` counts failed branches of searches.
+
+    With a capacity, any placement below it will do, and the ladder ends at the first. Without one it
+    looks for the least peak. A peak above the capacity is no error here: `proved` and `lower_bound` say
+    whether a smaller one can exist. Imports numba only if the first greedy placement is not good enough.
+    """
+    if not problem.buffers:
+        return Solution({}, 0, 0, True, "nothing to place")
+    columns = greedy.columns_of(problem)
+    bound = lower_bound(problem)
+    best = _Best(columns, bound, max(bound, problem.capacity or 0))
+    first = greedy.quick(problem)
+    if first is not None:
+        best.offer(first, "greedy by size")
+    if not best.done:
+        _greedy(best)
+    if not best.done:
+        given = instance(columns)
+        if given is not None:
+            _search(best, Search(given), given.unit, budget, problem.capacity)
+        if not best.done:
+            _learn(best)
+    assert best.offsets is not None
+    solution = Solution(
+        {b.id: at for b, at in zip(problem.buffers, best.offsets.tolist(), strict=True)},
+        best.peak,
+        best.bound,
+        best.peak == best.bound,
+        best.method,
+        best.nodes,
+    )
+    validate(Problem(problem.buffers), solution)
+    return solution
+
+
+def compiled(problem: Problem) -> None:
+    """Run the compiled methods on a problem, so that they are in the cache; the result is dropped."""
+    columns = greedy.columns_of(problem)
+    bound = lower_bound(problem)
+    best = _Best(columns, bound, bound)
+    _greedy(best)
+    _learn(best)
+    given = instance(columns)
+    assert given is not None
+    Search(given).below(bound, 1)
+
+
+def shortage(problem: Problem, solution: Solution) -> str | None:
+    """Why a solution does not fit the capacity, with the proof if there is one; None if it fits."""
+    capacity = problem.capacity
+    if capacity is None or solution.peak <= capacity:
+        return None
+    step, needed = max(live_bytes(problem), key=lambda at: at[1])
+    if needed > capacity:
+        return (
+            f"infeasible: the capacity is {capacity} byte, and {needed} byte live at step {step} "
+            "(proof: lower bound)"
+        )
+    if solution.lower_bound > capacity:
+        return (
+            f"infeasible: no placement fits into {capacity} byte (proof: complete search, "
+            f"{solution.nodes} nodes); the best one found needs {solution.peak} byte"
+        )
+    return (
+        f"undecided: none was found that fits into {capacity} byte, the best needs {solution.peak} byte; "
+        f"whether one exists is not proved (lower bound {solution.lower_bound} byte, {solution.nodes} nodes)"
+    )
+
+
+def _greedy(best: _Best) -> None:
+    """The other greedy orders; of large problems only the one that does best on those."""
+    from app.engine.memory import packing
+
+    few = len(best.columns.extent) <= FEW
+    if few:
+        _by_floor(best)
+    if best.done:
+        return
+    for name, rank in greedy.ORDERS:
+        if not few and name != "conflicts":
+            continue
+        offsets, peak = packing.place(
+            *_row(best.columns), greedy.order_by(best.columns, rank), best.peak or 1 << 62
+        )
+        if peak >= 0:
+            best.offer(offsets, f"greedy by {name}")
+        if best.done:
+            return
+
+
+def _by_floor(best: _Best) -> None:
+    """Always the buffer that can lie lowest next; orders break ties."""
+    from app.engine.memory import packing
+
+    for name in ("pressure", "duration", "start"):
+        order = greedy.order_by(best.columns, dict(greedy.ORDERS)[name])
+        offsets, peak = packing.rise(*_row(best.columns), order)
+        if best.offsets is None or peak < best.peak:
+            best.offer(offsets, f"lowest first, by {name}")
+        if best.done:
+            return
+
+
+def _row(c: Columns) -> tuple[Array, Array, Array, Array]:
+    return c.lower, c.upper, c.extent, c.alignment
+
+
+def _search(best: _Best, search: Search, unit: int, budget: int, capacity: int | None) -> None:
+    """Complete search at the goal, then between the proved bound and the best peak, by bisection."""
+    low = -(-best.bound // unit)  # units: no smaller peak exists
+    best.bound = low * unit
+    floor = low  # below it the budget does not suffice
+    share = budget if capacity is not None and capacity >= best.bound else int(budget * FIRST_SHARE)
+    at = max(best.goal // unit, low)
+    while not best.done and budget > 0:
+        outcome = search.below(at * unit, min(share, budget))
+        best.nodes += outcome.nodes
+        budget -= outcome.failures
+        if outcome.verdict == "feasible":
+            assert outcome.offsets is not None
+            best.offer(outcome.offsets, "search")
+        elif outcome.verdict == "infeasible":
+            if best.bound < (at + 1) * unit:
+                best.bound = (at + 1) * unit
+            floor = max(floor, at + 1)
+            if capacity is not None and at * unit >= capacity // unit * unit:
+                return
+        else:
+            if capacity is not None and capacity >= best.bound:
+                return
+            floor = at + 1
+        top = best.peak // unit - 1
+        if floor > top:
+            return
+        # What was infeasible shortly above the bound often is so only there: look next to it first.
+        at = floor if outcome.verdict == "infeasible" else (floor + top) // 2
+        share = max(budget // 4, 1)
+
+
+def _learn(best: _Best) -> None:
+    """Greedy placements again: what ended highest comes earlier in the next order.
+
+    Source: squeaky wheel optimization, Joslin and Clements, 1999.
+    """
+    from app.engine.memory import packing
+
+    n = len(best.columns.extent)
+    rank = dict(greedy.ORDERS)["conflicts" if n > FEW else "size"]
+    order = greedy.order_by(best.columns, rank)
+    priority = np.empty(n)
+    priority[order] = np.arange(n)
+    for _ in range(min(LOOKS // max(n * n, 1), 200)):
+        offsets, peak = packing.place(*_row(best.columns), np.argsort(priority, kind="stable"), 1 << 62)
+        best.offer(offsets, "greedy, learning")
+        if best.done:
+            return
+        ends = offsets + best.columns.extent
+        late = ends > best.bound + (peak - best.bound) // 2
+        priority = np.argsort(np.argsort(priority - late * (n / 8), kind="stable"), kind="stable").astype(
+            float
+        )

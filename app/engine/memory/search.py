@@ -1,0 +1,509 @@
+"""The compiled core of the complete search: is there a placement below a capacity?
+
+Bottom-up placement with inference. State of an unplaced buffer: its floor (top of what lies placed
+below it), and bounds [lower, upper] of its offset. A node takes one buffer and branches in two:
+
+* it lies on its floor, and every unplaced buffer that overlaps it in time lies above;
+* it does not: some unplaced one lies below it (it is *lifted*), so that its lower bound is at least
+  the least end of those, until one of them has been placed.
+
+Only placements in which no buffer could be lowered are searched; every placement can be lowered to
+such a one. Inference between nodes, until nothing changes:
+
+* a section (a maximal set of buffers alive together) holds its least lower bound plus all its sizes;
+* the only buffer that can be the lowest (highest) of a section has its upper (lower) bound there;
+* of two buffers that overlap in time, one lies below: bounds that exclude one order enforce the other;
+* a buffer whose place on its floor ends below all others of its sections is placed; a lifted one
+  could be lowered, so the branch fails;
+* buffers of equal sections and size are interchangeable: the earlier one lies below.
+
+Where no unplaced buffer crosses between two sections the rest falls into parts that are searched one
+after another; a part without solution goes back to the choice that made it, past its sisters.
+
+All changes are written to a trail and undone from it. Nothing is recursive: numba cannot load a
+self-recursive function from its cache. The idea of canonical placement with inference per section is
+MiniMalloc's (ASPLOS 2023); precedence of pairs is disjunctive scheduling's (Carlier and Pinson, 1989);
+weights of failures are Boussemart et al., 2004.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+from numba.extending import intrinsic
+
+# The state is one table, one row for the buffer and the section of that number. Columns of a buffer (times
+# are sections [FIRST, END), bytes are units of the problem; NEAR: where those that overlap it start):
+STRIDE = 32
+FLOOR, LOWER, UPPER, SIZE, PLACED, LIFTED, FIRST, END, ALIGN, RANK, NEAR, CHECK, PAIR, OFFSET = range(14)
+# Columns of a section: where its members start, sizes of the unplaced ones, how many of them go on into
+# the next section; the two least lower bounds and the two least ends, with the owners of the least; how
+# many could be the lowest; the highest end that bounds allow; whether it waits to be read again.
+MEMBERS, LOAD, CROSSING, LOW, LOW2, LOW_AT, TOP, TOP2, TOP_AT, LOWEST, CEILING, DIRTY = range(16, 28)
+# Entries of `count`: what waits in three queues, entries of the trail and room for them, where the last
+# failure was, nodes and failures so far.
+SECTIONS, CHECKS, PAIRS, TRAIL, ENTRIES, FAILED, NODES, FAILURES = range(8)
+COUNTS = 8
+# How the section to branch in is chosen: the lowest free place of all, the most bytes still to place,
+# or the fewest candidates for its lowest place (by weight of its failures).
+BY_FLOOR, BY_LOAD, BY_CANDIDATES = range(3)
+INFEASIBLE, FEASIBLE, UNDECIDED = 0, 1, -1
+
+_NOTHING = np.int64(1) << 60
+
+
+@intrinsic
+def _pointer(_context, array):
+    """The address of an array's elements: indexing it counts no references and wraps no sign."""
+    pointer = types.CPointer(array.dtype)
+
+    def emit(context, builder, signature, arguments):
+        return context.make_array(signature.args[0])(context, builder, arguments[0]).data
+
+    return pointer(array), emit
+
+
+_compiled: Any = njit(cache=True, error_model="numpy", boundscheck=False, nogil=True)
+_inlined: Any = njit(cache=True, error_model="numpy", boundscheck=False, nogil=True, forceinline=True)
+
+
+@_inlined
+def _put(m, trail, count, at, value):
+    if m[at] != value:
+        top = count[TRAIL]
+        if top < count[ENTRIES]:
+            trail[2 * top + 0] = at
+            trail[2 * top + 1] = m[at]
+        count[TRAIL] = top + 1  # beyond the end: the search stops undecided
+        m[at] = value
+
+
+@_inlined
+def _read_again(m, queues, count, x):
+    if not m[x * STRIDE + DIRTY]:
+        m[x * STRIDE + DIRTY] = 1
+        queues[3 * count[SECTIONS] + 0] = x
+        count[SECTIONS] += 1
+
+
+@_inlined
+def _pair_again(m, queues, count, q):
+    if not m[q * STRIDE + PAIR]:
+        m[q * STRIDE + PAIR] = 1
+        queues[3 * count[PAIRS] + 2] = q
+        count[PAIRS] += 1
+
+
+@_inlined
+def _check(m, queues, count, q):
+    if not m[q * STRIDE + CHECK]:
+        m[q * STRIDE + CHECK] = 1
+        queues[3 * count[CHECKS] + 1] = q
+        count[CHECKS] += 1
+
+
+@_compiled
+def _raise_lower(m, queues, trail, count, q, value):
+    if value <= m[q * STRIDE + LOWER]:
+        return True
+    align = m[q * STRIDE + ALIGN]
+    if align > 1:
+        value = -(-value // align) * align
+    if value > m[q * STRIDE + UPPER]:
+        count[FAILED] = m[q * STRIDE + FIRST]
+        return False
+    old = m[q * STRIDE + LOWER]
+    top = old + m[q * STRIDE + SIZE]
+    _put(m, trail, count, q * STRIDE + LOWER, value)
+    _pair_again(m, queues, count, q)
+    # Only where the old bound was among the least, or made a candidate for the lowest, anything changes.
+    for x in range(m[q * STRIDE + FIRST], m[q * STRIDE + END]):
+        if (
+            old <= m[x * STRIDE + LOW2]
+            or top <= m[x * STRIDE + TOP2]
+            or old + m[x * STRIDE + LOAD] <= m[x * STRIDE + CEILING]
+        ):
+            _read_again(m, queues, count, x)
+    return True
+
+
+@_compiled
+def _cut_upper(m, queues, trail, count, q, value):
+    if value >= m[q * STRIDE + UPPER]:
+        return True
+    if value < m[q * STRIDE + LOWER]:
+        count[FAILED] = m[q * STRIDE + FIRST]
+        return False
+    top = m[q * STRIDE + UPPER] + m[q * STRIDE + SIZE]
+    _put(m, trail, count, q * STRIDE + UPPER, value)
+    _pair_again(m, queues, count, q)
+    for x in range(m[q * STRIDE + FIRST], m[q * STRIDE + END]):
+        if top >= m[x * STRIDE + LOW] + m[x * STRIDE + LOAD]:
+            _read_again(m, queues, count, x)
+    return True
+
+
+@_compiled
+def _place(m, near, queues, trail, count, q):
+    """Put a buffer on its floor; those that overlap it in time go above."""
+    offset = m[q * STRIDE + FLOOR]
+    if offset < m[q * STRIDE + LOWER] or offset > m[q * STRIDE + UPPER]:
+        count[FAILED] = m[q * STRIDE + FIRST]
+        return False
+    end = offset + m[q * STRIDE + SIZE]
+    m[q * STRIDE + OFFSET] = offset
+    _put(m, trail, count, q * STRIDE + PLACED, 1)
+    first, last = m[q * STRIDE + FIRST], m[q * STRIDE + END] - 1
+    for x in range(first, last + 1):
+        _put(m, trail, count, x * STRIDE + LOAD, m[x * STRIDE + LOAD] - m[q * STRIDE + SIZE])
+        _read_again(m, queues, count, x)
+    for x in range(first, last):
+        _put(m, trail, count, x * STRIDE + CROSSING, m[x * STRIDE + CROSSING] - 1)
+    for k in range(m[q * STRIDE + NEAR], m[(q + 1) * STRIDE + NEAR]):
+        r = near[k]
+        if m[r * STRIDE + PLACED]:
+            continue
+        if m[r * STRIDE + FLOOR] < end:
+            align = m[r * STRIDE + ALIGN]
+            floor = end if align == 1 else -(-end // align) * align
+            _put(m, trail, count, r * STRIDE + FLOOR, floor)
+        if m[r * STRIDE + LIFTED]:
+            _put(m, trail, count, r * STRIDE + LIFTED, 0)
+        if not _raise_lower(m, queues, trail, count, r, end):
+            return False
+        _check(m, queues, count, r)
+    return True
+
+
+@_compiled
+def _read_section(m, members, queues, trail, count, x):
+    load = m[x * STRIDE + LOAD]
+    low = low2 = top = top2 = _NOTHING
+    low_at = top_at = np.int64(-1)
+    ceiling = np.int64(0)
+    begin, end = m[x * STRIDE + MEMBERS], m[(x + 1) * STRIDE + MEMBERS]
+    for k in range(begin, end):
+        q = members[k]
+        if m[q * STRIDE + PLACED]:
+            continue
+        lower = m[q * STRIDE + LOWER]
+        upper = lower + m[q * STRIDE + SIZE]
+        if lower < low:
+            low2, low, low_at = low, lower, q
+        elif lower < low2:
+            low2 = lower
+        if upper < top:
+            top2, top, top_at = top, upper, q
+        elif upper < top2:
+            top2 = upper
+        ceiling = max(ceiling, m[q * STRIDE + UPPER] + m[q * STRIDE + SIZE])
+    if low + load > ceiling:
+        count[FAILED] = x
+        return False
+    _put(m, trail, count, x * STRIDE + CEILING, ceiling)
+    if (
+        low != m[x * STRIDE + LOW]
+        or low2 != m[x * STRIDE + LOW2]
+        or low_at != m[x * STRIDE + LOW_AT]
+        or top != m[x * STRIDE + TOP]
+        or top2 != m[x * STRIDE + TOP2]
+        or top_at != m[x * STRIDE + TOP_AT]
+    ):
+        _put(m, trail, count, x * STRIDE + LOW, low)
+        _put(m, trail, count, x * STRIDE + LOW2, low2)
+        _put(m, trail, count, x * STRIDE + LOW_AT, low_at)
+        _put(m, trail, count, x * STRIDE + TOP, top)
+        _put(m, trail, count, x * STRIDE + TOP2, top2)
+        _put(m, trail, count, x * STRIDE + TOP_AT, top_at)
+        for k in range(begin, end):
+            if not m[members[k] * STRIDE + PLACED]:
+                _check(m, queues, count, members[k])
+    lowest = highest = 0
+    lowest_at = highest_at = np.int64(-1)
+    for k in range(begin, end):
+        q = members[k]
+        if m[q * STRIDE + PLACED]:
+            continue
+        if m[q * STRIDE + LOWER] + load <= ceiling:
+            lowest += 1
+            lowest_at = q
+        if m[q * STRIDE + UPPER] + m[q * STRIDE + SIZE] >= low + load:
+            highest += 1
+            highest_at = q
+    _put(m, trail, count, x * STRIDE + LOWEST, lowest)
+    if lowest == 1 and not _cut_upper(m, queues, trail, count, lowest_at, ceiling - load):
+        return False
+    return highest != 1 or _raise_lower(
+        m, queues, trail, count, highest_at, low + load - m[highest_at * STRIDE + SIZE]
+    )
+
+
+@_compiled
+def _order_pairs(m, near, queues, trail, count, q):
+    """Of `q` and each buffer that overlaps it in time one lies below; bounds may tell which."""
+    size = m[q * STRIDE + SIZE]
+    for k in range(m[q * STRIDE + NEAR], m[(q + 1) * STRIDE + NEAR]):
+        r = near[k]
+        if m[r * STRIDE + PLACED]:
+            continue
+        other = m[r * STRIDE + SIZE]
+        r_below = m[r * STRIDE + LOWER] + other <= m[q * STRIDE + UPPER]
+        q_below = m[q * STRIDE + LOWER] + size <= m[r * STRIDE + UPPER]
+        if (
+            size == other
+            and m[q * STRIDE + FIRST] == m[r * STRIDE + FIRST]
+            and m[q * STRIDE + END] == m[r * STRIDE + END]
+            and m[q * STRIDE + ALIGN] == m[r * STRIDE + ALIGN]
+        ):
+            r_below = r_below and r < q
+            q_below = q_below and q < r
+        if r_below == q_below:
+            if r_below:
+                continue
+            count[FAILED] = max(m[q * STRIDE + FIRST], m[r * STRIDE + FIRST])
+            return False
+        under, over, height = (q, r, size) if q_below else (r, q, other)
+        if not _raise_lower(m, queues, trail, count, over, m[under * STRIDE + LOWER] + height):
+            return False
+        if not _cut_upper(m, queues, trail, count, under, m[over * STRIDE + UPPER] - height):
+            return False
+    return True
+
+
+@_compiled
+def _check_buffer(m, near, queues, trail, count, q):
+    """Place a buffer that blocks none; raise a lifted one to the least end of those it may lie on."""
+    end = m[q * STRIDE + FLOOR] + m[q * STRIDE + SIZE]
+    lifted = m[q * STRIDE + LIFTED] or m[q * STRIDE + LOWER] > m[q * STRIDE + FLOOR]
+    free = True
+    for x in range(m[q * STRIDE + FIRST], m[q * STRIDE + END]):
+        if (m[x * STRIDE + LOW2] if m[x * STRIDE + LOW_AT] == q else m[x * STRIDE + LOW]) < end:
+            free = False
+            break
+    if free:
+        if lifted:
+            count[FAILED] = m[q * STRIDE + FIRST]
+            return False
+        return _place(m, near, queues, trail, count, q)
+    if not lifted:
+        return True
+    least = _NOTHING
+    for x in range(m[q * STRIDE + FIRST], m[q * STRIDE + END]):
+        least = min(least, m[x * STRIDE + TOP2] if m[x * STRIDE + TOP_AT] == q else m[x * STRIDE + TOP])
+        if least <= m[q * STRIDE + LOWER]:
+            return True
+    return _raise_lower(m, queues, trail, count, q, least)
+
+
+@_compiled
+def _propagate(m, near, members, queues, trail, count):
+    while True:
+        if count[SECTIONS]:
+            count[SECTIONS] -= 1
+            x = queues[3 * count[SECTIONS] + 0]
+            m[x * STRIDE + DIRTY] = 0
+            if m[x * STRIDE + LOAD] and not _read_section(m, members, queues, trail, count, x):
+                return False
+        elif count[PAIRS]:
+            count[PAIRS] -= 1
+            q = queues[3 * count[PAIRS] + 2]
+            m[q * STRIDE + PAIR] = 0
+            if not m[q * STRIDE + PLACED] and not _order_pairs(m, near, queues, trail, count, q):
+                return False
+        elif count[CHECKS]:
+            count[CHECKS] -= 1
+            q = queues[3 * count[CHECKS] + 1]
+            m[q * STRIDE + CHECK] = 0
+            if not m[q * STRIDE + PLACED] and not _check_buffer(m, near, queues, trail, count, q):
+                return False
+        else:
+            return True
+
+
+@_compiled
+def _choose(m, members, weight, begin, end, rule):
+    """A buffer in the sections [begin, end) to branch on: unplaced, and not lifted."""
+    best = -1
+    best_score = 0.0
+    for x in range(begin, end):
+        if m[x * STRIDE + LOAD] == 0:
+            continue
+        if rule == BY_FLOOR:
+            score = -float(m[x * STRIDE + LOW])
+        elif rule == BY_LOAD:
+            score = float(m[x * STRIDE + LOAD])
+        else:
+            score = (
+                -(
+                    m[x * STRIDE + LOWEST]
+                    - m[x * STRIDE + LOAD] / (1.0 + m[x * STRIDE + LOW] + m[x * STRIDE + LOAD])
+                )
+                / weight[x]
+            )
+        if best < 0 or score > best_score:
+            best, best_score = x, score
+    q = np.int64(-1)
+    if rule == BY_FLOOR:
+        low = m[best * STRIDE + LOW]
+        for x in range(begin, end):
+            if m[x * STRIDE + LOAD] and m[x * STRIDE + LOW] == low:
+                for k in range(m[x * STRIDE + MEMBERS], m[(x + 1) * STRIDE + MEMBERS]):
+                    p = members[k]
+                    ready = (
+                        not m[p * STRIDE + PLACED]
+                        and not m[p * STRIDE + LIFTED]
+                        and m[p * STRIDE + FLOOR] >= m[p * STRIDE + LOWER]
+                    )
+                    if (
+                        ready
+                        and m[p * STRIDE + LOWER] == low
+                        and (q < 0 or m[p * STRIDE + RANK] < m[q * STRIDE + RANK])
+                    ):
+                        q = p
+        if q >= 0:
+            return q
+    for k in range(m[best * STRIDE + MEMBERS], m[(best + 1) * STRIDE + MEMBERS]):
+        p = members[k]
+        if m[p * STRIDE + PLACED]:
+            continue
+        if (
+            q < 0
+            or m[p * STRIDE + LOWER] < m[q * STRIDE + LOWER]
+            or (
+                m[p * STRIDE + LOWER] == m[q * STRIDE + LOWER] and m[p * STRIDE + RANK] < m[q * STRIDE + RANK]
+            )
+        ):
+            q = p
+    # A lifted buffer lies on another: go down to one that may lie on its floor.
+    while m[q * STRIDE + LIFTED] or m[q * STRIDE + LOWER] > m[q * STRIDE + FLOOR]:
+        below = np.int64(-1)
+        for x in range(m[q * STRIDE + FIRST], m[q * STRIDE + END]):
+            for k in range(m[x * STRIDE + MEMBERS], m[(x + 1) * STRIDE + MEMBERS]):
+                p = members[k]
+                if p == q or m[p * STRIDE + PLACED]:
+                    continue
+                if (
+                    below < 0
+                    or m[p * STRIDE + LOWER] + m[p * STRIDE + SIZE]
+                    < m[below * STRIDE + LOWER] + m[below * STRIDE + SIZE]
+                ):
+                    below = p
+        q = below
+    return q
+
+
+@_compiled
+def _descend(m, near, members, weight, queues, trail, frames, parts, count, sections, rule, limit):
+    begin, end = np.int64(0), np.int64(sections)
+    back = pending = np.int64(-1)  # the frame to go back to, the next part
+    depth = used = np.int64(0)
+    while True:
+        ok = _propagate(m, near, members, queues, trail, count)
+        if count[TRAIL] > count[ENTRIES]:
+            return UNDECIDED
+        if ok:
+            found, start = 0, np.int64(-1)
+            first_begin = first_end = np.int64(0)
+            for x in range(begin, end):
+                if m[x * STRIDE + LOAD] == 0:
+                    continue
+                if start < 0:
+                    start = x
+                if x + 1 < end and m[x * STRIDE + CROSSING]:
+                    continue
+                if found == 0:
+                    first_begin, first_end = start, x + 1
+                else:
+                    parts[4 * used + 0], parts[4 * used + 1], parts[4 * used + 2], parts[4 * used + 3] = (
+                        start,
+                        x + 1,
+                        back,
+                        pending,
+                    )
+                    pending = used
+                    used += 1
+                found += 1
+                start = np.int64(-1)
+            if found == 0:
+                if pending < 0:
+                    return FEASIBLE
+                begin, end, back = parts[4 * pending + 0], parts[4 * pending + 1], parts[4 * pending + 2]
+                pending = parts[4 * pending + 3]
+                continue
+            begin, end = first_begin, first_end
+            count[NODES] += 1
+            q = _choose(m, members, weight, begin, end, rule)
+            frames[7 * depth + 0], frames[7 * depth + 1], frames[7 * depth + 2], frames[7 * depth + 3] = (
+                count[TRAIL],
+                q,
+                begin,
+                end,
+            )
+            frames[7 * depth + 4], frames[7 * depth + 5], frames[7 * depth + 6] = back, pending, used
+            back = depth
+            depth += 1
+            ok = _place(m, near, queues, trail, count, q)
+        if not ok:
+            while count[SECTIONS]:
+                count[SECTIONS] -= 1
+                m[queues[3 * count[SECTIONS] + 0] * STRIDE + DIRTY] = 0
+            while count[CHECKS]:
+                count[CHECKS] -= 1
+                m[queues[3 * count[CHECKS] + 1] * STRIDE + CHECK] = 0
+            while count[PAIRS]:
+                count[PAIRS] -= 1
+                m[queues[3 * count[PAIRS] + 2] * STRIDE + PAIR] = 0
+            weight[count[FAILED]] += 1.0
+            if back < 0:
+                return INFEASIBLE
+            if count[FAILURES] == limit:
+                return UNDECIDED
+            count[FAILURES] += 1
+            depth = back
+            if count[TRAIL] > count[ENTRIES]:
+                return UNDECIDED
+            while count[TRAIL] > frames[7 * depth + 0]:
+                count[TRAIL] -= 1
+                m[trail[2 * count[TRAIL] + 0]] = trail[2 * count[TRAIL] + 1]
+            q, begin, end = frames[7 * depth + 1], frames[7 * depth + 2], frames[7 * depth + 3]
+            back, pending, used = frames[7 * depth + 4], frames[7 * depth + 5], frames[7 * depth + 6]
+            _put(m, trail, count, q * STRIDE + LIFTED, 1)
+            _check(m, queues, count, q)
+
+
+@_compiled
+def settle(m, near, members, queues, trail, count, n, sections):
+    """All that follows before anything is placed; False if nothing fits. Arguments as in `search`."""
+    state, waiting, counts = _pointer(m), _pointer(queues), _pointer(count)
+    for q in range(n):
+        _pair_again(state, waiting, counts, q)
+        _check(state, waiting, counts, q)
+    for x in range(sections):
+        _read_again(state, waiting, counts, x)
+    return _propagate(state, _pointer(near), _pointer(members), waiting, _pointer(trail), counts)
+
+
+@_compiled
+def search(m, near, members, weight, queues, trail, frames, parts, count, sections, rule, limit):
+    """Place all buffers: FEASIBLE (column OFFSET), INFEASIBLE, or UNDECIDED after `limit` failures.
+
+    m: int64[1 + most of n and sections, STRIDE], the state, settled; near, members: uint32, the buffers
+        that overlap each buffer in time, and those of each section;
+    weight: float64[sections], failures of each section, kept between calls;
+    queues: int64[most of n and sections, 3]; trail: int64[count[ENTRIES], 2]; frames: int64[n, 7];
+    parts: int64[n, 4]; count: int64[COUNTS].
+    """
+    return _descend(
+        _pointer(m),
+        _pointer(near),
+        _pointer(members),
+        _pointer(weight),
+        _pointer(queues),
+        _pointer(trail),
+        _pointer(frames),
+        _pointer(parts),
+        _pointer(count),
+        sections,
+        rule,
+        limit,
+    )

@@ -1,0 +1,253 @@
+"""Attention of many queries: blocks of scores that stay in cache between their two matrix products.
+
+The keys of a head go through in blocks. A block of keys is packed once, turned, and its values
+once; then for every block of queries: scores with scale and mask in the product's own epilogue,
+exponentials of differences to the largest score so far, and their product with the values, added
+to the output. What stands there already is scaled down when a later block has a larger score.
+
+Source: Milakov and Gimelshein, 2018, "Online normalizer calculation for softmax",
+arXiv:1805.02867; Dao et al., 2022, "FlashAttention", arXiv:2205.14135.
+"""
+
+from typing import Any
+
+from numba import types
+from numba.extending import intrinsic
+
+from app.kernels.cpu.blocked_copy import transposed
+from app.kernels.cpu.gemm import product_library
+from app.kernels.cpu.instructions import Vectors, number
+from app.kernels.cpu.linking import Sources
+from app.kernels.cpu.tiles import Shapes
+
+# Tiles two vectors wide: heads are 32, 64 or 128 wide more often than not.
+TILES: Shapes = {4: (6, 4, 2, 2), 8: (6, 4, 2, 2), 16: (8, 4, 2, 4)}
+
+# What the kernel reads from its table of sizes, in this order.
+SIZES = (
+    "heads",
+    "group",  # query heads that share keys and values
+    "rows",
+    "keys",
+    "depth",  # of queries and keys
+    "width",  # of values
+    *(f"{name}_{axis}" for name in "qkv" for axis in ("at", "b", "h", "s", "d")),  # distances in elements
+    *(f"y_{axis}" for axis in ("at", "b", "h", "s")),
+    *(f"mask_{axis}" for axis in ("at", "b", "h", "q", "k")),
+    "masked",
+    "mask_length",  # keys that the mask tells about; the others are hidden
+    "causal",
+    "past",  # position of the first query
+    "zero",  # whether a row that sees no key is zero, else NaN
+    "parts",  # of the queries of a head: units
+    "part_rows",
+    "block_rows",
+    "block_keys",  # a multiple of a tile's columns
+    "work_step",  # elements of workspace per thread
+    "spare_size",
+    "keys_size",
+    "values_size",
+    "biased_size",
+)
+
+_KERNEL = """\
+import math
+
+import numpy as np
+from numba import njit
+
+from app.kernels.cpu.attention_blocks import turner
+from app.kernels.cpu.copies import rows_copier
+from app.kernels.cpu.extrema import maximum
+from app.kernels.cpu.generator import at
+from app.kernels.cpu.sums import add_in_any_order
+from app.kernels.cpu.tiles import ACCUMULATE, RESIDUAL, SCALE
+from app.kernels.cpu.vectormath import exp_falling32
+from LIBRARY0 import COLUMNS, product
+
+LANES = {lanes}
+turn = turner(LANES, COLUMNS)
+copy_rows = rows_copier("float32", LANES, 1)
+LOWEST, ZERO, ONE = np.float32(-math.inf), np.float32(0), np.float32(1)
+
+
+@njit(error_model="numpy", boundscheck=False)
+def pack_keys(k, k_s, k_d, n, depth, panels):
+    # panels[j, d, c] = k[(j * COLUMNS + c) * k_s + d * k_d]
+    for j in range(0, n, COLUMNS):
+        panel, own = at(panels, j * depth), at(k, j * k_s)
+        count = min(COLUMNS, n - j)
+        if k_d == 1 and depth >= LANES:
+            for c in range(0, count, LANES):
+                for d in range(0, depth, LANES):
+                    e = min(d, depth - LANES)  # the last tile overlaps the one before
+                    turn(at(own, c * k_s + e), k_s, at(panel, e * COLUMNS + c), min(count - c, LANES))
+        elif k_s == 1:
+            copy_rows(panel, COLUMNS, own, k_d, depth, count)
+        else:
+            for d in range(depth):
+                for c in range(count):
+                    panel[d * COLUMNS + c] = own[c * k_s + d * k_d]
+
+
+@njit(error_model="numpy", boundscheck=False)
+def pack_values(v, v_s, v_d, n, width, panels):
+    # panels[j, s, c] = v[s * v_s + (j * COLUMNS + c) * v_d]
+    for j in range(0, width, COLUMNS):
+        panel, own = at(panels, j * n), at(v, j * v_d)
+        count = min(COLUMNS, width - j)
+        if v_d == 1:
+            copy_rows(panel, COLUMNS, own, v_s, n, count)
+        else:
+            for s in range(n):
+                for c in range(count):
+                    panel[s * COLUMNS + c] = own[s * v_s + c * v_d]
+
+
+@njit(error_model="numpy", boundscheck=False)
+def biased(mask, step, length, n, bias):
+    # A row of the mask as numbers to add.
+    for j in range(n):
+        if j >= length:
+            bias[j] = LOWEST
+        else:
+            bias[j] = {bias}
+
+
+@njit(error_model="numpy", boundscheck=False)
+def largest(x, n):
+    top = LOWEST
+    for i in range(n):
+        top = maximum(x[i], top)
+    return top
+
+
+@njit(error_model="numpy", boundscheck=False)
+def exponentials(x, n, top):
+    # x = exp(x - top); their sum.
+    total = ZERO
+    for i in range(n):
+        e = exp_falling32(x[i] - top)
+        x[i] = e
+        total = add_in_any_order(total, e)
+    return total
+
+
+@njit(error_model="numpy", boundscheck=False)
+def scaled(x, n, factor):
+    for i in range(n):
+        x[i] *= factor
+
+
+def kernel(q, k, v, mask, y, scalars, sizes, work, begin, end, thread):
+    {unpack} = {sizes}
+    spare = at(work, thread * work_step)
+    turned = at(spare, spare_size)
+    packed = at(turned, keys_size)
+    bias = at(packed, values_size)
+    scores = at(bias, biased_size)
+    tops = at(scores, block_rows * block_keys)
+    totals = at(tops, part_rows)
+    for unit in range(begin, end):
+        first = unit % parts * part_rows
+        last = min(first + part_rows, rows)
+        h, b = unit // parts % heads, unit // (parts * heads)
+        queries = at(q, q_at + b * q_b + h * q_h)
+        keys_ = at(k, k_at + b * k_b + h // group * k_h)
+        values = at(v, v_at + b * v_b + h // group * v_h)
+        hides = at(mask, mask_at + b * mask_b + h * mask_h)
+        output = at(y, y_at + b * y_b + h * y_h)
+        seen = min(keys, past + last) if causal else keys
+        for key in range(0, max(seen, 1), block_keys):
+            n = max(min(block_keys, seen - key), 0)
+            wide = (n + COLUMNS - 1) // COLUMNS * COLUMNS
+            pack_keys(at(keys_, key * k_s), k_s, k_d, n, depth, turned)
+            pack_values(at(values, key * v_s), v_s, v_d, n, width, packed)
+            for row in range(first, last, block_rows):
+                m = min(block_rows, last - row)
+                extra, extra_row, flags = bias, 0, SCALE
+                if masked:
+                    flags |= RESIDUAL
+                    extra, extra_row = {hides}, mask_q
+                    if {boolean} or mask_k != 1 or mask_length < key + n:
+                        extra, extra_row = bias, block_keys if mask_q else 0
+                        for i in range(m if mask_q else 1):
+                            line = at(hides, (row + i) * mask_q + key * mask_k)
+                            biased(line, mask_k, mask_length - key, n, at(bias, i * block_keys))
+                product(at(queries, row * q_s), False, q_s, q_d, 0, turned, COLUMNS, depth * COLUMNS, depth,
+                        scores, block_keys, m, n, spare, scores, 0, scalars, 0, scalars, extra, extra_row,
+                        scalars, flags)
+                result = at(output, row * y_s)
+                for i in range(m):
+                    line, place = at(scores, i * block_keys), row - first + i
+                    visible = min(n, max(past + row + i + 1 - key, 0)) if causal else n
+                    for j in range(visible, wide):
+                        line[j] = LOWEST
+                    top = largest(line, wide)
+                    if key:
+                        top = maximum(top, tops[place])
+                    shift = ZERO if top == LOWEST else top  # of what sees no key, all exponentials are 0
+                    total = exponentials(line, wide, shift)
+                    if key:
+                        factor = exp_falling32(tops[place] - shift)
+                        total += totals[place] * factor
+                        scaled(at(result, i * y_s), width, factor)
+                    tops[place], totals[place] = top, total
+                product(scores, False, block_keys, 1, 0, packed, COLUMNS, n * COLUMNS, n, result, y_s, m,
+                        width, spare, result, y_s, scalars, 0, scalars, scalars, 0, scalars,
+                        ACCUMULATE if key else 0)
+                if key + block_keys >= seen:
+                    for i in range(m):
+                        total = totals[row - first + i]
+                        scaled(at(result, i * y_s), width, ZERO if zero and total == ZERO else ONE / total)
+"""
+
+
+def emit(lanes: int, mask: str) -> Sources:
+    """The module of attention, y[b, h, s, :] = softmax(scale * q k' + mask) v, float32.
+
+    q: [b, heads, rows, depth], k: [b, heads / group, keys, depth], v: [.., width]; each begins
+    `_at` elements after its address and has strides; y: [b, heads, rows, width], innermost stride 1,
+    shares memory with nothing. mask: T[b, heads, rows, keys] by strides: what is added to the scores,
+    or whether they count. scalars: [scale, 1]. sizes: int64, see SIZES; work: float32 per thread. With
+    `causal`, query s sees keys up to s + past. Units are parts of queries (fastest), heads and b.
+
+    Args:
+        lanes: float32 in a register.
+        mask: T, `float32` or `bool`.
+    """
+    boolean = mask == "bool"
+    kernel = _KERNEL.format(
+        lanes=lanes,
+        boolean=boolean,
+        hides="bias" if boolean else "at(hides, row * mask_q + key)",
+        bias="ZERO if mask[j * step] else LOWEST" if boolean else "mask[j * step]",
+        unpack=", ".join(SIZES),
+        sizes=", ".join(f"sizes[{i}]" for i in range(len(SIZES))),
+    )
+    return product_library("float32", lanes, TILES), kernel
+
+
+def turner(lanes: int, y_row: int) -> Any:
+    """An intrinsic: turn(x, x_row, y, m) sets y[p * y_row + c] = x[c * x_row + p] for c, p below `lanes`.
+
+    Only m >= 1 rows of x are read; beyond them y becomes what the last one holds.
+    """
+    address, size = types.CPointer(types.float32), types.int64
+
+    def generate(context, builder, _signature, values):
+        x, x_row, y, m = values
+        v = Vectors(builder, "float32", lanes)
+        last = builder.sub(m, number(1))
+        rows = []
+        for c in range(lanes):
+            row = builder.select(builder.icmp_signed("<", number(c), m), number(c), last)
+            rows.append(v.load(v.at(x, builder.mul(row, x_row))))
+        for p, vector in enumerate(transposed(v, rows)):
+            v.store(vector, v.at(y, p * y_row))
+        return context.get_dummy_value()
+
+    def body(_context, x, x_row, y, m):
+        return types.void(address, size, address, size), generate
+
+    return intrinsic(body)

@@ -1,0 +1,204 @@
+"""The ladder and its complete search: equal to brute force on small problems, both verdicts."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from app.engine.memory import greedy, ladder, packing, table
+from app.engine.memory.exact import Search, instance
+from app.engine.memory.problem import Buffer, Problem, Solution, lower_bound, validate
+from tests.engine.memory.test_problem import problems
+
+
+def optimum(problem: Problem) -> int:
+    """The smallest peak: lowest-offset placement in all orders, cut where the peak is no better."""
+    buffers = [b for b in problem.buffers if b.extent]
+    best = sum(b.extent + b.alignment for b in buffers) + 1
+
+    def extend(placed: list[tuple[Buffer, int]], left: list[Buffer], peak: int) -> None:
+        nonlocal best
+        if not left:
+            best = peak
+        for k, b in enumerate(left):
+            offset = 0
+            for at, o in sorted(
+                (at, o.extent) for o, at in placed if o.lower < b.upper and b.lower < o.upper
+            ):
+                if offset + b.extent <= at:
+                    break
+                offset = max(offset, -(-(at + o) // b.alignment) * b.alignment)
+            if max(peak, offset + b.extent) < best:
+                extend([*placed, (b, offset)], left[:k] + left[k + 1 :], max(peak, offset + b.extent))
+
+    extend([], buffers, 0)
+    return best if buffers else 0
+
+
+def random_problem(
+    random: np.random.Generator, most: int, steps: int, sizes: int, alignments: tuple[int, ...] = (1,)
+) -> Problem:
+    n = int(random.integers(most // 2, most + 1))
+    lower = random.integers(0, steps, n)
+    upper = lower + random.integers(1, steps, n)
+    size, alignment = random.integers(1, sizes, n), random.choice(alignments, n)
+    columns = (lower.tolist(), upper.tolist(), size.tolist(), alignment.tolist())
+    return Problem(tuple(Buffer(f"b{i}", *row) for i, row in enumerate(zip(*columns, strict=True))))
+
+
+def tight_problem(random: np.random.Generator, most: int) -> Problem:
+    """All steps are full: one or two buffers after another give their bytes to one or two new ones."""
+    live = [(0, int(n)) for n in random.integers(1, 4, int(random.integers(2, 5)))]
+    rows: list[tuple[int, int, int]] = []
+    step = 0
+    while len(rows) + len(live) < most:
+        step += 1
+        gone = random.permutation(len(live))[: int(random.integers(1, 3))]
+        rows += [(live[k][0], step, live[k][1]) for k in gone]
+        total = sum(live[k][1] for k in gone)
+        live = [b for k, b in enumerate(live) if k not in gone]
+        first = int(random.integers(1, total + 1))
+        live += [(step, n) for n in (first, total - first) if n]
+    rows += [(lower, step + 1, n) for lower, n in live]
+    return Problem(tuple(Buffer(f"b{i}", *row, alignment=1) for i, row in enumerate(rows[:most])))
+
+
+def verdict(search: Search, problem: Problem, capacity: int) -> bool:
+    """Whether the search finds a placement, which is then validated; it must decide."""
+    outcome = search.below(capacity, 100_000)
+    assert outcome.verdict != "undecided"
+    if outcome.offsets is not None:
+        offsets = {b.id: int(at) for b, at in zip(problem.buffers, outcome.offsets, strict=True)}
+        peak = max(offsets[b.id] + b.extent for b in problem.buffers)
+        solution = Solution(offsets, peak, lower_bound(problem), False, "search")
+        validate(Problem(problem.buffers, capacity), solution)
+    return outcome.verdict == "feasible"
+
+
+@pytest.mark.parametrize("alignments", [(1,), (4,), (1, 2, 8), (3, 4)])
+def test_the_search_and_brute_force_agree_on_both_verdicts(alignments: tuple[int, ...]) -> None:
+    random = np.random.default_rng(len(alignments) + alignments[0])
+    above = 0
+    for k in range(500):
+        if alignments == (1,):
+            problem = tight_problem(random, 8)  # others nearly always fit their bound
+        else:
+            problem = random_problem(random, 8, *((5, 5), (7, 4), (9, 20))[k % 3], alignments)
+        given = instance(greedy.columns_of(problem))
+        assert given is not None
+        search, bound = Search(given), lower_bound(problem)
+        assert not verdict(search, problem, bound - 1)
+        # A placement proves itself; that there is none, only brute force can tell.
+        if verdict(search, problem, bound):
+            continue
+        above += 1
+        if above > 25:
+            break
+        best = optimum(problem)
+        assert best > bound
+        assert verdict(search, problem, best)
+        assert not verdict(search, problem, best - 1), problem
+        solution = ladder.solve(problem)
+        assert (solution.peak, solution.lower_bound, solution.proved) == (best, best, True)
+        tight = Problem(problem.buffers, best - 1)
+        assert "complete search" in (ladder.shortage(tight, ladder.solve(tight)) or "")
+    assert above > 0 or len(alignments) == 1  # where all is a multiple of one, the bound nearly always holds
+
+
+def test_two_pairings_of_four_halves_do_not_fit_their_bound() -> None:
+    # a and b take the place of one buffer, c and d of another; then a and c, b and d make room for one.
+    rows = [(0, 1, 2), (0, 2, 2), (1, 3, 1), (1, 4, 1), (2, 3, 1), (2, 4, 1), (3, 5, 2), (4, 5, 2)]
+    problem = Problem(tuple(Buffer(str(i), *row, alignment=1) for i, row in enumerate(rows)))
+    solution = ladder.solve(problem)
+    assert lower_bound(problem) == 4
+    assert (solution.peak, solution.lower_bound, solution.proved) == (optimum(problem), 5, True)
+    why = ladder.shortage(Problem(problem.buffers, 4), ladder.solve(Problem(problem.buffers, 4)))
+    assert why is not None
+    assert "infeasible" in why
+    assert "complete search" in why
+
+
+def test_pairings_of_any_sizes_agree_with_brute_force() -> None:
+    random = np.random.default_rng(0)
+    above = 0
+    for _ in range(4):
+        a, b, c, d = random.integers(1, 6, 4).tolist()
+        t = np.cumsum(random.integers(1, 5, 7)).tolist()
+        rows = [
+            (t[0], t[1], a + b), (t[0], t[2], c + d), (t[1], t[3], a), (t[1], t[4], b),
+            (t[2], t[3], c), (t[2], t[4], d), (t[3], t[5], a + c), (t[4], t[6], b + d),
+        ]  # fmt: skip
+        buffers = [Buffer(str(i), *rows[i], alignment=1) for i in random.permutation(8).tolist()]
+        problem = Problem(tuple(buffers))
+        best, bound = optimum(problem), lower_bound(problem)
+        given = instance(greedy.columns_of(problem))
+        assert given is not None
+        search = Search(given)
+        for capacity in range(bound - 1, best + 2):
+            assert verdict(search, problem, capacity) == (capacity >= best)
+        above += best > bound
+    assert above > 0
+
+
+@settings(deadline=None, max_examples=60)
+@given(problems(most=14, alignments=(1, 4, 16, 24)))
+def test_every_result_is_valid_and_tells_the_truth_about_itself(problem: Problem) -> None:
+    solution = ladder.solve(problem)
+    validate(problem, solution)
+    assert lower_bound(problem) <= solution.lower_bound <= solution.peak
+    assert solution.proved == (solution.peak == solution.lower_bound)
+    assert ladder.solve(problem) == solution
+
+
+@settings(deadline=None, max_examples=40)
+@given(problems(most=40))
+def test_greedy_placements_are_the_same_compiled_and_not(problem: Problem) -> None:
+    columns = greedy.columns_of(problem)
+    for _, rank in greedy.ORDERS:
+        order = greedy.order_by(columns, rank)
+        row = (columns.lower, columns.upper, columns.extent, columns.alignment)
+        offsets, peak = packing.place(*row, order, 1 << 62)
+        plain = greedy.place(columns, order)
+        assert plain is not None
+        np.testing.assert_array_equal(offsets, plain)
+        for found, top in ((offsets, peak), packing.rise(*row, order)):
+            placed = {b.id: int(at) for b, at in zip(problem.buffers, found, strict=True)}
+            validate(problem, Solution(placed, int(top), lower_bound(problem), False, "greedy"))
+    quick = greedy.quick(problem)
+    assert quick is not None
+    by_size = greedy.place(columns, greedy.order_by(columns, greedy.ORDERS[0][1]))
+    assert by_size is not None
+    assert int((quick + columns.extent).max(initial=0)) == int((by_size + columns.extent).max(initial=0))
+
+
+@pytest.mark.parametrize("name", "ACEGK")
+def test_challenging_instances_fit_their_capacity(shared: Path, name: str) -> None:
+    path = shared / "memory" / f"minimalloc_{name}.1048576.csv"
+    problem = table.read(path.read_text(), 1_048_576)
+    solution = ladder.solve(problem)
+    validate(problem, solution)
+    # Mirrored in time it is another problem, with the same answer.
+    mirrored = Problem(
+        tuple(Buffer(b.id, -b.upper, -b.lower, b.size, b.alignment) for b in problem.buffers), 1_048_576
+    )
+    validate(mirrored, ladder.solve(mirrored))
+
+
+def test_a_capacity_below_the_live_bytes_is_infeasible_by_the_bound(shared: Path) -> None:
+    problem = table.read((shared / "memory" / "minimalloc_example.12.csv").read_text(), 11)
+    why = ladder.shortage(problem, ladder.solve(problem))
+    assert why is not None
+    assert "infeasible: the capacity is 11 byte, and 12 byte live at step" in why
+
+
+def test_training_tensors_are_proved_at_their_bound(shared: Path) -> None:
+    problem = table.read((shared / "memory" / "idealloc_somas_resnet50.csv").read_text())
+    solution = ladder.solve(problem)
+    assert solution.proved
+    assert solution.peak == 1515472556
+
+
+def test_thirty_thousand_buffers_come_within_a_hundredth(shared: Path) -> None:
+    problem = table.read((shared / "memory" / "idealloc_iopddl_S1.csv").read_text())
+    assert ladder.solve(problem).gap <= 0.005

@@ -1,0 +1,185 @@
+"""Attention that a graph spells as MatMul, Mul, Add, Softmax, MatMul, against its definition in float64."""
+
+import numpy as np
+import pytest
+
+from app.engine.passes.fuse import Fuse
+from app.engine.passes.partition import Partition
+from app.engine.plan import ATTENTION, Compilation, Group
+from app.engine.registry import load
+from app.engine.target import host
+from app.kernels.cpu.compiler import Compiler
+from tests.harness import Array, assert_close, implementation, known, model_of, run_group
+
+REGISTRY = load()
+ROWS = ("attention.rows", "attention.blocks")
+HEADS = """
+    a = Transpose <perm = [0, 2, 1, 3]> (q)
+    b = Transpose <perm = [0, 2, 3, 1]> (k)
+    d = Transpose <perm = [0, 2, 1, 3]> (v)
+"""
+
+
+def groups(body: str, inputs: dict[str, Array], constants: dict[str, Array] | None = None) -> list[Group]:
+    """The groups of a graph with output y, the largest first."""
+    fixed = constants or {}
+    types = {"int64": "int64", "float32": "float", "float64": "double"}
+    declared = ", ".join(
+        f"{types[a.dtype.name]}[{','.join(map(str, a.shape))}] {n}" for n, a in (inputs | fixed).items()
+    )
+    text = f'<ir_version: 10, opset_import: ["": 21]> agraph ({declared}) => (y) {{ {body} }}'
+    start = Compilation(model_of(text, fixed), host(), REGISTRY)
+    found = Fuse()(Partition()(start)).plan.groups
+    return sorted(found, key=lambda g: -len(g.nodes))
+
+
+def definition(q: Array, k: Array, v: Array, scale: float, mask: Array | float) -> Array:
+    """[b, h, s, d] each, in float64."""
+    s = q.astype(np.float64) @ k.astype(np.float64).swapaxes(2, 3) * scale + mask
+    with np.errstate(invalid="ignore"):
+        p = np.exp(s - s.max(-1, keepdims=True))
+    return (p / p.sum(-1, keepdims=True)) @ v.astype(np.float64)
+
+
+def split_heads(batch: int, heads: int, rows: int, keys: int, depth: int, width: int) -> dict[str, Array]:
+    rng = np.random.default_rng(rows)
+    shapes = {"q": (rows, heads, depth), "k": (keys, heads, depth), "v": (keys, heads, width)}
+    return {n: rng.standard_normal((batch, *s)).astype(np.float32) for n, s in shapes.items()}
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize(
+    "sizes",
+    [(2, 3, 64, 64, 32, 32), (1, 2, 7, 19, 5, 3), (1, 1, 50, 197, 64, 40), (1, 2, 1, 33, 16, 24)],
+    ids=str,
+)
+def test_any_sizes_and_heads_by_strides(
+    compiler: Compiler, sizes: tuple[int, ...], row: str, threads: int, lanes: int
+) -> None:
+    a = split_heads(*sizes)
+    a["m"] = np.random.default_rng(1).standard_normal((sizes[0], 1, 1, sizes[3])).astype(np.float32)
+    body = (
+        HEADS
+        + """
+        s = MatMul(a, b) t = Mul(s, c) u = Add(t, m) p = Softmax <axis = -1> (u) z = MatMul(p, d)
+        y = Transpose <perm = [0, 2, 1, 3]> (z)"""
+    )
+    (group,) = groups(body, a, {"c": np.array([0.25], np.float32)})
+    assert group.op == ATTENTION
+    (y,) = run_group(implementation(row, REGISTRY), group, a, compiler, threads=threads, lanes=lanes)
+    q, k, v = (a[n].swapaxes(1, 2) for n in "qkv")
+    assert_close(y, definition(q, k, v, 0.25, a["m"]).swapaxes(1, 2))
+
+
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize(
+    "mask", [(2, 1, 1, 40), (2, 1, 30, 40), (30, 40), (40,), (2, 3, 30, 1), None], ids=str
+)
+def test_masks_broadcast(compiler: Compiler, mask: tuple[int, ...] | None, row: str) -> None:
+    a = split_heads(2, 3, 30, 40, 16, 16)
+    bias: Array | float = 0.0
+    added = ""
+    if mask is not None:
+        bias = np.where(np.random.default_rng(1).random(mask) < 0.3, -np.inf, 0.5).astype(np.float32)
+        bias[..., 0] = 0
+        a["m"], added = bias, "t = Add(m, s)"
+    last = "t" if added else "s"
+    body = HEADS + f"s = MatMul(a, b) {added} p = Softmax({last}) y = MatMul(p, d)"
+    (group,) = groups(body, a)
+    (y,) = run_group(implementation(row, REGISTRY), group, a, compiler, threads=2)
+    q, k, v = (a[n].swapaxes(1, 2) for n in "qkv")
+    assert_close(y, definition(q, k, v, 1, bias))
+
+
+def test_many_keys_go_through_in_blocks(compiler: Compiler) -> None:
+    a = split_heads(1, 2, 100, 1300, 8, 8)
+    # Rows whose first keys are all hidden, and rows that see the largest score late.
+    m = np.zeros((100, 1300), np.float32)
+    m[:40, :700] = -np.inf
+    m[40:60, 1000:] = 30
+    a["m"] = m
+    body = HEADS + "s = MatMul(a, b) u = Add(s, m) p = Softmax(u) y = MatMul(p, d)"
+    (group,) = groups(body, a)
+    q, k, v = (a[n].swapaxes(1, 2) for n in "qkv")
+    for threads in (1, 2):
+        (y,) = run_group(implementation("attention.blocks", REGISTRY), group, a, compiler, threads=threads)
+        assert_close(y, definition(q, k, v, 1, m))
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_row_that_sees_no_key_is_nan_as_the_softmax_of_the_graph_is(compiler: Compiler, row: str) -> None:
+    a = split_heads(1, 2, 6, 9, 8, 8)
+    a["m"] = np.zeros((6, 9), np.float32)
+    a["m"][3] = -np.inf
+    body = HEADS + "s = MatMul(a, b) u = Add(s, m) p = Softmax(u) y = MatMul(p, d)"
+    (group,) = groups(body, a)
+    (y,) = run_group(implementation(row, REGISTRY), group, a, compiler)
+    q, k, v = (a[n].swapaxes(1, 2) for n in "qkv")
+    assert_close(y, definition(q, k, v, 1, a["m"]))
+    assert np.isnan(y[:, :, 3]).all()
+
+
+PACKED = {
+    "gather": "q = Gather <axis = 0> (t, i0) k = Gather <axis = 0> (t, i1) v = Gather <axis = 0> (t, i2)",
+    "split": """q3, k3, v3 = Split <axis = 0, num_outputs = 3> (t)
+        q = Squeeze(q3, i_0) k = Squeeze(k3, i_0) v = Squeeze(v3, i_0)""",
+    "slice": """q3 = Slice(t, i_0, i_1) q = Squeeze(q3, i_0) k3 = Slice(t, i_1, i_2) k = Squeeze(k3, i_0)
+        v3 = Slice(t, i_2, i_3, i_0) v = Squeeze(v3, i_0)""",
+}
+
+
+@pytest.mark.parametrize("way", PACKED)
+def test_operands_may_be_parts_of_one_projection(compiler: Compiler, way: str) -> None:
+    x = np.random.default_rng(0).standard_normal((1, 21, 3 * 2 * 8)).astype(np.float32)
+    numbers = {f"i{n}": np.array(n) for n in range(3)} | {f"i_{n}": np.array([n]) for n in range(4)}
+    body = f"""
+        r = Reshape(x, five) t = Transpose <perm = [2, 0, 3, 1, 4]> (r) {PACKED[way]}
+        e = Mul(q, c) f = Transpose <perm = [0, 1, 3, 2]> (k) g = Mul(f, c)
+        s = MatMul(e, g) p = Softmax(s) z = MatMul(p, v) y = Transpose <perm = [0, 2, 1, 3]> (z)"""
+    used = {n: a for n, a in numbers.items() if n in body.replace(",", " ").replace(")", " ").split()}
+    fixed = {"five": np.array([1, 21, 3, 2, 8]), "c": np.array(0.5, np.float32), **used}
+    (group,) = groups(body, {"x": x}, fixed)
+    (y,) = run_group(implementation("attention.blocks", REGISTRY), group, {"x": x}, compiler)
+    q, k, v = x.reshape(1, 21, 3, 2, 8).transpose(2, 0, 3, 1, 4)
+    assert_close(y, definition(q, k, v, 0.25, 0).swapaxes(1, 2))
+
+
+def test_what_something_else_reads_stays_outside() -> None:
+    a = split_heads(1, 2, 6, 9, 8, 8)
+    body = HEADS + "s = MatMul(a, b) p = Softmax(s) z = MatMul(p, d) f = MatMul(s, d) y = Add(z, f)"
+    model = (
+        HEADS
+        + "s = MatMul(a, b) p = Softmax(s) z = MatMul(p, d) e = Neg(a) w = MatMul(e, b) f = MatMul(w, d) y = Add(z, f)"
+    )
+    first, *_ = groups(model, a)
+    assert first.op == ATTENTION
+    assert [n.op_type for n in first.nodes] == ["MatMul", "Softmax", "MatMul"]
+    # Scores that are read elsewhere leave no group at all.
+    assert all(g.op != ATTENTION for g in groups(body, a))
+
+
+@pytest.mark.parametrize("change", ["u = Mul(s, s) p = Softmax(u)", "p = Softmax <axis = 1> (s)"])
+def test_other_chains_stay_as_they_are(change: str) -> None:
+    a = split_heads(1, 2, 6, 9, 8, 8)
+    found = groups(HEADS + f"s = MatMul(a, b) {change} y = MatMul(p, d)", a)
+    assert all(g.op != ATTENTION for g in found)
+
+
+def test_double_precision_is_refused() -> None:
+    a = {n: x.astype(np.float64) for n, x in split_heads(1, 2, 6, 9, 8, 8).items()}
+    found = groups(HEADS + "s = MatMul(a, b) p = Softmax(s) y = MatMul(p, d)", a)
+    assert all(g.op != ATTENTION for g in found)
+
+
+def test_blocks_give_the_reason_why_not() -> None:
+    a = split_heads(1, 2, 6, 9, 8, 8)
+    body = (
+        HEADS
+        + """s = MatMul(a, b) p = Softmax(s) z = MatMul(p, d)
+        y = Transpose <perm = [0, 1, 3, 2]> (z)"""
+    )
+    largest, *_ = groups(body, a)
+    assert [n.op_type for n in largest.nodes][-1] == "MatMul"  # the rest would part the elements of rows
+    assert implementation("attention.blocks", REGISTRY).unless(largest, known()) is None

@@ -17,11 +17,12 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from rich.console import Console
 
-from app.engine.options import Options
+from app.engine.options import Options, Policy
+from app.engine.precision import BF16_TOLERANCE, resolve
 from app.engine.target import host
 from app.settings import Settings
 from benchmarks import models
@@ -43,6 +44,9 @@ def arguments_of(line: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--no-fast-algorithms", action="store_true", help="without Winograd and Strassen: plain products only"
     )
+    parser.add_argument(
+        "--precision", choices=get_args(Policy), default="f32", help="of ours; bf16 where the CPU computes it"
+    )
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     return parser.parse_args(line)
 
@@ -51,7 +55,14 @@ def main(line: Sequence[str] | None = None) -> None:
     """Measure and print."""
     arguments = arguments_of(line)
     machine, console = host(), Console(width=150)
-    options = Options(fast_algorithms=not arguments.no_fast_algorithms)
+    options = Options(
+        fast_algorithms=not arguments.no_fast_algorithms,
+        precision=arguments.precision,
+        tolerance=BF16_TOLERANCE if arguments.precision == "auto" else Options().tolerance,
+    )
+    resolved = resolve(options, machine)
+    if resolved.reason:
+        console.print(resolved.reason)
     kernels = Settings.from_environment().data.absolute() / "kernels"
     rows: list[dict[str, Any]] = []
     missing: list[str] = []

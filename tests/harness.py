@@ -13,7 +13,7 @@ from app.engine import graph
 from app.engine.layout import to_logical, to_physical
 from app.engine.plan import ELEMENTWISE, Constant, Group, KernelCall, Workspace
 from app.engine.registry import Implementation, Known, Registry, load
-from app.engine.target import host
+from app.engine.target import Target, host
 from app.kernels.cpu.compiler import Compiler
 from app.kernels.cpu.driver import Stretch, Team, compile_walk
 
@@ -56,6 +56,17 @@ def known(threads: int = 1, lanes: int = 0) -> Known:
     """Facts about this machine, or about one with other vectors; LLVM splits what is too wide."""
     target = host()
     return Known(dataclasses.replace(target, vector_lanes=lanes or target.vector_lanes), threads)
+
+
+def offering(target: Target) -> Target:
+    """A machine that offers all precisions, and computes them by other instructions than those for them."""
+    isa = tuple(f for f in target.isa if f not in ("avx512_bf16", "avx512_vnni", "avx_vnni"))
+    return dataclasses.replace(target, isa=isa, precisions=("f32", "bf16", "int8"))
+
+
+def bf16(facts: Known) -> Known:
+    """The same facts of a job in bf16, on a machine that offers it."""
+    return dataclasses.replace(facts, target=offering(facts.target), precision="bf16")
 
 
 def run_group(

@@ -6,6 +6,7 @@ import itertools
 import json
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from app.engine.options import Bindings, Options
 from app.engine.oracle import Oracle, distrust, original, runtime
 from app.engine.pipeline import Progress, silent
 from app.engine.plan import Compilation
-from app.engine.precision import resolve
+from app.engine.precision import Resolved, resolve, tolerance
 from app.engine.program import Program
 from app.engine.registry import load as load_registry
 from app.engine.target import Target, host, is_host
@@ -144,21 +145,38 @@ def optimize(
             compilation = session.tuned(
                 compilation, options, compiler, lambda done, total: progress("tune", done, total)
             )
-        fused = session.planned(compilation, options, _part("plan", progress))
-        points = session.front(compilation, options) if options.pareto else ()
-        unfused = dataclasses.replace(options, fuse=False, prefer="latency", memory_budget=None)
-        plain = session.planned(compilation, unfused)
-        _export(compilation, fused, folder)
         inputs = tensors(compilation, bindings, options.seed)
-        run = _Run(fused, plain, converted, folder, inputs, compiler, progress)
-        verification = run.verify(runs_here) if options.verify else None
+
+        def verified(options: Options) -> tuple[_Run, Json | None]:
+            fused = session.planned(compilation, options, _part("plan", progress))
+            unfused = dataclasses.replace(options, fuse=False, prefer="latency", memory_budget=None)
+            plain = session.planned(compilation, unfused)
+            _export(compilation, fused, folder)
+            run = _Run(fused, plain, converted, folder, inputs, compiler, progress)
+            try:
+                return run, run.verify(runs_here) if options.verify else None
+            except NumericsError:
+                run.close()
+                raise
+
+        precision = resolve(options, target)
+        try:
+            run, verification = verified(options)
+        except NumericsError as error:
+            if precision.used == "f32":
+                raise
+            # Some models amplify the rounding of their operands beyond what outputs may differ by.
+            precision = dataclasses.replace(precision, used="f32", reason=f"in bf16 {error.message}")
+            run, verification = verified(dataclasses.replace(options, precision="f32"))
+        fused, plain = run.fused, run.plain
+        points = session.front(compilation, fused.compilation.options) if options.pareto else ()
         measured = run.benchmark(options.benchmark_seconds) if measures else None
         if bindings.tensors and runs_here:
             _write_outputs(folder / "outputs.npz", run.outputs())
         run.close()
     progress("report", 0, 1)
     timings = _timings(fused, plain, measured, target)
-    summary = _summary(path, loaded, fused, plain, timings, verification)
+    summary = _summary(path, loaded, fused, plain, timings, verification, precision)
     summary["pareto"] = [dataclasses.asdict(p) for p in points]
     _write_reports(folder, fused, summary, timings)
     progress("report", 1, 1)
@@ -178,8 +196,8 @@ class _Run:
         compiler: Compiler,
         progress: Progress,
     ) -> None:
-        self._fused = fused
-        self._plain = plain
+        self.fused = fused
+        self.plain = plain
         self._converted = converted
         self._folder = folder
         self._inputs = inputs
@@ -197,7 +215,7 @@ class _Run:
 
     def outputs(self) -> dict[str, object]:
         """What the optimized program computes."""
-        return self.executor(self._fused).run(self._fed(self._fused))
+        return self.executor(self.fused).run(self._fed(self.fused))
 
     def close(self) -> None:
         """Give the threads back."""
@@ -210,15 +228,16 @@ class _Run:
         Raises:
             NumericsError: an output is beyond the tolerance.
         """
-        options = self._fused.compilation.options
+        options = self.fused.compilation.options
         if runs_here:
-            self.executor(self._fused)
+            self.executor(self.fused)
         self._progress("verify", 0, 2)
-        refusal = distrust(self._fused.compilation.graph, host())
+        refusal = distrust(self.fused.compilation.graph, host())
         expected, oracle = original(self._converted, self._inputs, refusal)
         program: tuple[Difference, ...] = ()
         if runs_here:
-            program = compare(expected, self.outputs(), options.tolerance)
+            target = self.fused.compilation.target
+            program = compare(expected, self.outputs(), tolerance(options, target))
         self._progress("verify", 1, 2)
         graphs: dict[str, tuple[Difference, ...]] = dict.fromkeys(EXPORTS, ())
         if oracle.name == "onnxruntime":
@@ -242,8 +261,8 @@ class _Run:
 
     def benchmark(self, seconds: float) -> _Measured:
         """Samples of the program, of the same program unfused, and of onnxruntime, in turn."""
-        threads = self._fused.compilation.options.threads
-        fused, plain = self.executor(self._fused), self.executor(self._plain)
+        threads = self.fused.compilation.options.threads
+        fused, plain = self.executor(self.fused), self.executor(self.plain)
         self._progress("benchmark", 0, 1)
         with pinned(threads):
             works: list[Callable[[], object]] = [
@@ -258,7 +277,7 @@ class _Run:
             except Exception as cause:  # any refusal of the peer is told in the report
                 refused = str(cause).strip().splitlines()[0][:300]
             samples = measure_in_turn(works, seconds)
-            fused.feed(self._fed(self._fused))
+            fused.feed(self._fed(self.fused))
             runs = [fused.step_seconds() for _ in range(max(3, min(20, len(samples[0].seconds))))]
         self._progress("benchmark", 1, 1)
         steps = tuple(float(s) for s in np.median(np.array(runs), axis=0)) if runs[0] else ()
@@ -350,7 +369,13 @@ def _prediction(program: Program) -> Json:
 
 
 def _summary(
-    path: Path, loaded: Loaded, fused: Program, plain: Program, timings: Json, verification: Json | None
+    path: Path,
+    loaded: Loaded,
+    fused: Program,
+    plain: Program,
+    timings: Json,
+    verification: Json | None,
+    precision: Resolved,
 ) -> Json:
     compilation: Compilation = fused.compilation
     solution = fused.placement.solution
@@ -375,7 +400,10 @@ def _summary(
             "onnxruntime": timings["onnxruntime"].get("p50"),
         },
         "timings": timings["kind"],
-        "precision": dataclasses.asdict(resolve(compilation.options.precision, compilation.target)),
+        "precision": {
+            **dataclasses.asdict(precision),
+            "steps": dict(Counter(s.choice.implementation.precision for s in fused.steps)),
+        },
         "verification": verification,
         "steps": {
             "compiled": sum(bool(s.calls) and not s.is_host for s in fused.steps),

@@ -24,8 +24,10 @@ class Options:
         threads: of the executor.
         fast_algorithms: whether products may be computed with fewer multiplications (Winograd,
             Strassen), where their error, measured on the weights, is far inside the tolerance.
-        precision: of arithmetic on float32 models. `bf16` and `auto` use what the target and its
-            kernels offer; where that is float32 alone, the report says so.
+        precision: of products in float32 models. `bf16` allows bf16 where the target computes it, and
+            the outputs to differ by 1e-2 of their maximum; `auto` does so if `tolerance` is that large.
+            Sums are float32. Where bf16 is not applicable, or outputs differ by more, float32 is used and the
+            report says why.
         autotune: whether implementations are measured on this machine before they are chosen; it
             takes a target that is this machine.
         prefer: `latency` takes the fastest plan that fits the budget; `memory` the smallest arena, and

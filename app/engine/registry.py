@@ -16,6 +16,7 @@ import onnx_ir as ir
 from app.engine.layout import Layout
 from app.engine.options import Thrift
 from app.engine.plan import Call, Compilation, Group, View
+from app.engine.precision import Computed, resolve, tolerance
 from app.engine.rewrite import Row
 from app.engine.target import Target
 
@@ -34,6 +35,7 @@ class Known:
         timings: measured seconds, see `app.engine.cost.key`.
         tuning: which of the row's `tunings` is meant; empty for the one that is predicted best.
         thrift: what is given up for a smaller arena.
+        precision: of products of float32, see `app.engine.precision`.
         granted: the views of partial rows that may be taken; None before memory is shared, where all
             of them may.
     """
@@ -44,6 +46,7 @@ class Known:
     tolerance: float = 1e-4
     timings: Mapping[str, float] = field(default_factory=dict)
     tuning: str = ""
+    precision: Computed = "f32"
     granted: frozenset[View] | None = None
     thrift: Thrift = field(default_factory=Thrift)
     key: Hashable = field(init=False, repr=False, compare=False)
@@ -59,9 +62,10 @@ class Known:
             compilation.target,
             options.threads,
             options.fast_algorithms,
-            options.tolerance,
+            tolerance(options, compilation.target),
             compilation.timings,
             thrift=compilation.thrift,
+            precision=resolve(options, compilation.target).used,
         )
 
 
@@ -171,6 +175,7 @@ class Implementation:
         error: relative rms error, measured on the weights, of a row that rounds more than a plain sum
             does; None of others.
         tunings: names of the ways to cut the work that are worth measuring, see `Known.tuning`.
+        precision: of its products of float32; their sums are float32 in any.
         rank: of two that apply and cost the same, the lower wins.
     """
 
@@ -187,6 +192,7 @@ class Implementation:
     padding: Padding = UNDEFINED
     error: Callable[[Group, Known], float | None] = no_error
     tunings: tuple[str, ...] = ("",)
+    precision: Computed = "f32"
     rank: int = 0
     domain: str = ""
 

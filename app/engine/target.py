@@ -62,7 +62,8 @@ class Target:
 
     `memories[0]` is the main memory, where activations live. `memory_budget` bounds the arena
     (byte); None means the size of the main memory. `flops` is the peak of one core in
-    single precision, for predictions.
+    single precision, for predictions; products of bf16 and int8, where `precisions`
+    has them, run at twice and four times that rate.
     """
 
     name: str
@@ -123,6 +124,14 @@ def _cache_sizes(root: Path) -> tuple[int, ...]:
     return tuple(sizes[level] for level in sorted(sizes))
 
 
+# What products of a precision are one instruction of; none is needed for the first.
+_PRECISIONS: tuple[tuple[Precision, frozenset[str]], ...] = (
+    ("f32", frozenset()),
+    ("bf16", frozenset({"avx512_bf16"})),
+    ("int8", frozenset({"avx512_vnni", "avx_vnni"})),
+)
+
+
 def host() -> Target:
     """This machine: CPU flags, cores and caches as the operating system tells them."""
     path = Path("/proc/cpuinfo")
@@ -141,6 +150,7 @@ def host() -> Target:
         cores=cores,
         caches=caches or (32 * 1024, 1024 * 1024),
         memories=(Memory("dram", total),),
+        precisions=tuple(p for p, needed in _PRECISIONS if not needed or needed & set(isa)),
         flops=lanes * 2 * 2 * 3e9,
         cpu_model=model.group(1).strip() if model else "unknown",
     )
@@ -153,6 +163,14 @@ PRESETS: tuple[Target, ...] = (
         isa=("avx2", "fma", "avx512f", "avx512bw", "avx512vl"),
         vector_lanes=16,
         cores=4,
+        flops=117e9,
+    ),
+    Target(
+        "cpu-avx512-bf16",
+        isa=("avx2", "fma", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16"),
+        vector_lanes=16,
+        cores=4,
+        precisions=("f32", "bf16", "int8"),
         flops=117e9,
     ),
     Target(

@@ -145,6 +145,7 @@ def decisions_json(compilation: Compilation) -> Json:
                 "nodes": [n.name or "" for n in group.nodes],
                 "chosen": choice.implementation.name,
                 "backend": choice.implementation.backend,
+                "precision": choice.implementation.precision,
                 "seconds": _finite(choice.seconds),
                 "reason": decision.reason if decision else "",
                 "measured": decision.measured if decision else False,

@@ -7,11 +7,16 @@ each of its elements is multiplied with hundreds of times.
 
 A chunk of the reduction is as deep as a panel of weights fits the first cache; sums of the first
 chunks wait in the output.
+
+In bfloat16 (`tiles.BFLOAT_PAIRS`) the input is rounded into a strip of pairs of channels, each element of
+which is used by all output channels; outputs, bias and residual are float32.
 """
 
+from app.kernels.cpu import bfloat
 from app.kernels.cpu.epilogue import ADVANCE, lanes_run_library
 from app.kernels.cpu.expressions import Recipe
 from app.kernels.cpu.linking import Sources
+from app.kernels.cpu.tiles import BFLOAT_PAIRS, element
 
 # Vectors of a tile to its rows: as many accumulators as hide the latency of a product and leave
 # registers for the operands, of which there are 16 below 16 lanes and 32 from there.
@@ -28,8 +33,9 @@ SIZES = (
     "groups",
     "x_image",  # elements of the input of one group of one image
     "x_block",  # elements between blocks of the input, or planes
-    "x_blocks",  # blocks of one group of the input, or planes
-    "x_lanes",  # channels of a block of the input
+    "x_blocks",  # blocks of one group of the strip, or planes
+    "x_lanes",  # elements of a block of the strip
+    "channels",  # of one group of the input
     "h",  # of the input
     "w",
     "strip_rows",  # output rows of a unit
@@ -59,7 +65,7 @@ from app.kernels.cpu.blocked_tile import pixels_tile
 from app.kernels.cpu.generator import at
 from app.kernels.cpu.linking import shared
 
-T, N, I = types.CPointer(types.{dtype}), types.int64, types.CPointer(types.int64)
+T, N, I = types.CPointer(types.{element}), types.int64, types.CPointer(types.int64)
 {tiles}
 MAIN = "tile_{dtype}_{rows}x{columns}x{lanes}"  # takes nearly all the time
 
@@ -86,8 +92,8 @@ from app.kernels.cpu.linking import shared
 T, N = types.CPointer(types.{dtype}), types.int64
 
 
-@shared(types.void(T, N, N, N, N, N, N, N, N, N, T))
-def fill(x, x_block, x_lanes, blocks, first, lines, h, w, left, line, out):
+@shared(types.void(T, N, N, N, N, N, N, N, N, N, N, T))
+def fill(x, x_block, x_lanes, blocks, channels, first, lines, h, w, left, line, out):
     # Rows first..first+lines of an image and their padding.
     row, width, before = line * x_lanes, w * x_lanes, left * x_lanes
     for block in range(blocks):
@@ -131,10 +137,17 @@ def product_library(dtype: str, lanes: int, columns: int) -> tuple[str, ...]:
 def _product_text(dtype: str, lanes: int, columns: int, unroll: int) -> str:
     largest = rows_of(lanes, columns)
     rows = range(largest, 0, -1)
-    tiles = [f'tile_{r} = pixels_tile("{dtype}", {lanes}, {r}, {columns}, {unroll})' for r in rows]
+    step = lanes // 2 if dtype in BFLOAT_PAIRS else lanes
+    tiles = [f'tile_{r} = pixels_tile("{dtype}", {lanes}, {r}, {columns}, {unroll}, {step})' for r in rows]
     calls = [_TILE.format(keyword="if" if r == largest else "elif", rows=r) for r in rows]
     return _PRODUCT.format(
-        dtype=dtype, lanes=lanes, rows=largest, columns=columns, tiles="\n".join(tiles), calls="".join(calls)
+        dtype=dtype,
+        element=element(dtype),
+        lanes=lanes,
+        rows=largest,
+        columns=columns,
+        tiles="\n".join(tiles),
+        calls="".join(calls),
     )
 
 
@@ -162,7 +175,8 @@ def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, work{ope
             step = lines * line * x_lanes
             if unit // parts != before:
                 origin = at(x, image * x_image)
-                fill(origin, x_block, x_lanes, x_blocks, first * stride - top, lines, h, w, left, line, strip)
+                fill(origin, x_block, x_lanes, x_blocks, channels, first * stride - top, lines, h, w, left,
+                     line, strip)
                 before = unit // parts
             source = strip
         low = unit % parts * part
@@ -219,14 +233,14 @@ def emit(
 ) -> Sources:
     """The module of a convolution over blocked images.
 
-    x: T[batch, groups, blocks, h, w, x_lanes]; y, residual: T[batch, groups, out_blocks, rows, columns,
-    lanes]; weights: packed (`tiles.pack_blocks`); bias: T[groups * out_blocks * lanes]; scalars: T[4],
-    see `tiles`; pixels: int64[strip_rows * columns], where the output pixels of a strip read; taps:
-    int64[tap_count], offsets from there; sizes: int64, see SIZES; work: per thread; then the operands
+    x: T[batch, groups, blocks, h, w, lanes], or planes; y, residual: T[batch, groups, out_blocks, rows,
+    columns, lanes]; weights: packed (`tiles.pack_blocks`); bias: T[groups * out_blocks * lanes];
+    scalars: T[4], see `tiles`; pixels: int64[strip_rows * columns], where the output pixels of a strip
+    read; taps: int64[tap_count], offsets from there; sizes: int64, see SIZES; work: per thread; then operands
     of the recipe. Units are parts of output channels (fastest), strips of rows, groups, batch.
 
     Args:
-        dtype: T.
+        dtype: T, or of the pairs that are multiplied where T is float32; then the input is always copied.
         lanes: channels of a block of the output.
         wide: blocks of output channels of a tile, 2 to 4; what is left over takes fewer, or 3.
         widths: blocks of the tiles that there are, see `tiles.block_groups`.
@@ -234,15 +248,15 @@ def emit(
         places: of the recipe's inputs after the first; see PLACES.
     """
     libraries: list[str | tuple[str, ...]] = [
-        fill_library(dtype),
+        bfloat.fill_library(dtype, lanes) if dtype in BFLOAT_PAIRS else fill_library(dtype),
         *(product_library(dtype, lanes, columns) for columns in widths),
     ]
     imports = ["from LIBRARY0 import fill\n"]
     imports += [f"from LIBRARY{i} import product as product{w}\n" for i, w in enumerate(widths, start=1)]
     if recipe:
         imports.append(f"from LIBRARY{len(libraries)} import run\n")
-        advances = tuple((ADVANCE[place], dtype) for place in places)
-        libraries.append(lanes_run_library(dtype, lanes, recipe, advances))
+        advances = tuple((ADVANCE[place], element(dtype)) for place in places)
+        libraries.append(lanes_run_library(element(dtype), lanes, recipe, advances))
     calls = [_CALL.format(keyword="elif" if i else "if", columns=columns) for i, columns in enumerate(widths)]
     source = _SOURCE.format(
         lanes=lanes,

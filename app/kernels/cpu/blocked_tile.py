@@ -22,10 +22,11 @@ def pixels_tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 2
         tile(x, pixels, taps, tap_count, blocks, block_step, tail, weights, y, y_row, y_block,
              bias, residual, scalars, flags)
     and computes y[j * y_block + r * y_row + l] as the sum, over taps t and input channels c, of
-    x[pixels[r] + taps[t] + c // lanes * block_step + c % lanes] * weights[t][c][j * lanes + l], where
-    c counts `blocks` whole blocks and `tail` channels more. As `flags` ask it adds y itself
-    (ACCUMULATE), bias[j * lanes + l] (COLUMN_BIAS) and the residual at the place of y (RESIDUAL), and
-    limits to [low, high] of `scalars` (CLAMP). Every element is read before it is written there.
+    x[pixels[r] + taps[t] + c // step * block_step + c % step] * weights[t][c][j * lanes + l], where
+    c counts `blocks` whole blocks and `tail` channels more, or pairs of them (`tiles.BFLOAT_PAIRS`). As
+    `flags` ask it adds y itself (ACCUMULATE), bias[j * lanes + l] (COLUMN_BIAS) and the residual at the
+    place of y (RESIDUAL), and limits to [low, high] of `scalars` (CLAMP). Every element is read
+    before it is written there.
 
     Args:
         dtype: of all elements.
@@ -33,7 +34,7 @@ def pixels_tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 2
         rows: pixels.
         columns: vectors of output channels; rows * columns accumulators live in registers.
         unroll: steps of the reduction without a branch; divides lanes.
-        step: channels of a block of the input where they are not `lanes`: 1 for plain planes.
+        step: elements of a block of the input where they are not `lanes`; unroll divides it, or is cut.
     """
     scalar = ELEMENTS[dtype][0]
     address, size, table = types.CPointer(scalar), types.int64, types.CPointer(types.int64)
@@ -43,6 +44,7 @@ def pixels_tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 2
     )  # fmt: skip
     width = columns * lanes
     depth = step or lanes
+    unroll = min(unroll, depth)
 
     def write(b: Any, values: Any) -> None:
         (x, pixels, taps, tap_count, blocks, block_step, tail, weights, y, y_row, y_block,
@@ -56,7 +58,7 @@ def pixels_tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 2
                 for r in range(rows):
                     element = v.broadcast(v.at(v.at(starts[r], index), k))
                     for j in range(columns):
-                        sums[r * columns + j] = v.fma(element, vectors[j], sums[r * columns + j])
+                        sums[r * columns + j] = v.dot(element, vectors[j], sums[r * columns + j])
             return sums
 
         def some(times: int) -> Any:

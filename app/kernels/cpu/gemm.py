@@ -231,7 +231,7 @@ def emit(dtype: str, lanes: int, recipe: Recipe = (), operands: tuple[tuple[str,
     Units are blocks of m (fastest), n and batch.
 
     Args:
-        dtype: T.
+        dtype: T; of pairs that a and b hold and k counts (`tiles.BFLOAT_PAIRS`) where T is float32.
         lanes: float32 in a register.
         recipe: what follows the tile's own epilogue.
         operands: (place, element type) of the recipe's inputs after the first; see PLACES.
@@ -256,4 +256,5 @@ def emit(dtype: str, lanes: int, recipe: Recipe = (), operands: tuple[tuple[str,
     if not recipe:
         return product_library(dtype, lanes, WIDE), head + kernel
     runs = "from LIBRARY1 import run\n"
-    return product_library(dtype, lanes, WIDE), run_library(dtype, recipe, advances), head + runs + kernel
+    run = run_library(element(dtype), recipe, advances)
+    return product_library(dtype, lanes, WIDE), run, head + runs + kernel

@@ -125,7 +125,7 @@ def tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4, chain
             for r in range(rows):
                 x = v.broadcast(v.at(starts[r], index))
                 for j in range(columns):
-                    new[r * columns + j] = v.fma(x, vectors[j], new[r * columns + j])
+                    new[r * columns + j] = v.dot(x, vectors[j], new[r * columns + j])
             return new
 
         def loop(count: Any, index: Any, pointer: Any, line: Any, sums: list[Any], times: int) -> Any:
@@ -206,7 +206,7 @@ def stream_tile(dtype: str, lanes: int, columns: int, streams: int, unroll: int 
                         panel = v.at(place, b.mul(number(s), b_panel))
                         for j in range(columns):
                             i = turn * cells + s * columns + j
-                            new[i] = v.fma(x, v.load(v.at(panel, j * lanes)), new[i])
+                            new[i] = v.dot(x, v.load(v.at(panel, j * lanes)), new[i])
                     row, place = v.at(row, a_k), v.at(place, b_k)
                 return [row, place, *new]
 
@@ -296,7 +296,7 @@ def taps_tile(dtype: str, lanes: int, rows: int, columns: int) -> Any:
         w = v.broadcast(v.at(weights, t))
         for i, phi in enumerate(sums):
             place = v.at(v.at(starts[i // columns], offset), i % columns * lanes)
-            phi.add_incoming(v.fma(v.load(place), w, phi), body)
+            phi.add_incoming(v.dot(v.load(place), w, phi), body)
         t.add_incoming(builder.add(t, number(1)), body)
         builder.branch(head)
         builder.position_at_end(end)

@@ -1,7 +1,8 @@
 """Vector instructions as LLVM IR, for intrinsics that numba compiles.
 
-Elements are float32, float64, integers or several integers in one (`tiles.PACKED`); `lanes` is the
-number of elements in a vector, which LLVM splits or widens for the machine at hand.
+Elements are float32, float64, integers, several integers in one (`tiles.PACKED`) or two bfloat16 in one
+(`tiles.BFLOAT_PAIRS`); `lanes` is the number of elements in a vector, which LLVM splits or widens for the
+machine at hand.
 """
 
 from typing import Any
@@ -10,7 +11,16 @@ import llvmlite.ir as ll
 from numba import types
 from numba.core import cgutils
 
-from app.kernels.cpu.tiles import LEFT_UNSIGNED, PACKED, PAIRS
+from app.kernels.cpu.tiles import (
+    BFLOAT_PAIRS,
+    BFLOATS,
+    DOT,
+    DOTS,
+    LEFT_UNSIGNED,
+    PACKED,
+    PAIRS,
+    RIGHT_UNSIGNED,
+)
 
 ELEMENTS = {
     "float32": (types.float32, ll.FloatType(), 4),
@@ -20,8 +30,22 @@ ELEMENTS = {
     "int64": (types.int64, ll.IntType(64), 8),
     "uint64": (types.uint64, ll.IntType(64), 8),
     **dict.fromkeys(PACKED, (types.int32, ll.IntType(32), 4)),
+    **dict.fromkeys(BFLOAT_PAIRS, (types.float32, ll.FloatType(), 4)),
 }
 I1, I8, I16, I32, I64 = (ll.IntType(n) for n in (1, 8, 16, 32, 64))
+
+
+class BfloatType(ll.Type):
+    """LLVM's bfloat, which llvmlite lacks."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BfloatType)
+
+    def __hash__(self) -> int:
+        return hash(BfloatType)
 
 
 def number(n: int) -> ll.Constant:
@@ -77,7 +101,7 @@ class Vectors:
         self.b = builder
         self.scalar, self.element, self.nbytes = ELEMENTS[dtype]
         self.lanes = lanes
-        self.floating = dtype.startswith("float")
+        self.floating = not isinstance(self.element, ll.IntType)
         self.dtype = dtype
         self.type = ll.VectorType(self.element, lanes)
         self.zero = ll.Constant(self.type, [0.0 if self.floating else 0] * lanes)
@@ -127,18 +151,58 @@ class Vectors:
         return self.b.fmul(x, y) if self.floating else self.b.mul(x, y)
 
     def fma(self, x: Any, y: Any, z: Any) -> Any:
-        """The product of x and y, plus z; rounded once for floats.
-
-        Of several integers in one the sum of their products, plus z, which is an int32 as the result.
-        """
-        if self.dtype == PAIRS:
-            return self.b.add(self._pair_products(x, y), z)
-        if self.dtype in PACKED:
-            return self.b.add(self._quad_products(x, y), z)
+        """The product of x and y, plus z; rounded once for floats."""
         if not self.floating:
             return self.b.add(self.b.mul(x, y), z)
         function = self._function(f"llvm.fma.{self.suffix}", self.type, [self.type] * 3)
         return self.b.call(function, [x, y, z])
+
+    def dot(self, x: Any, y: Any, z: Any) -> Any:
+        """A step of a reduction: x times y, plus z.
+
+        Of several integers in one the sum of their products, plus z, which is an int32 as the result; of
+        bfloat16 the same in float32, rounded after each product.
+        """
+        if self.dtype in BFLOAT_PAIRS:
+            return self._bfloat_products(x, y, z)
+        if self.dtype == PAIRS:
+            return self.b.add(self._pair_products(x, y), z)
+        if self.dtype in DOTS:
+            return self._quad_dot(x, y, z)
+        if self.dtype in PACKED:
+            return self.b.add(self._quad_products(x, y), z)
+        return self.fma(x, y, z)
+
+    def _bfloat_products(self, x: Any, y: Any, z: Any) -> Any:
+        """The product of the high halves is added first, as the instruction does."""
+        if self.dtype == BFLOATS:
+            pairs = ll.VectorType(BfloatType(), 2 * self.lanes)
+            name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * self.lanes}"
+            function = self._function(name, self.type, [self.type, pairs, pairs])
+            return self.b.call(function, [z, *(self.b.bitcast(v, pairs) for v in (x, y))])
+        kind = ll.VectorType(I32, self.lanes)
+        bits = [self.b.bitcast(v, kind) for v in (x, y)]
+        high, shift = (ll.Constant(kind, [n] * self.lanes) for n in (0xFFFF0000, 16))
+        for half in ([self.b.and_(v, high) for v in bits], [self.b.shl(v, shift) for v in bits]):
+            first, second = (self.b.bitcast(v, self.type) for v in half)
+            z = self.fma(first, second, z)
+        return z
+
+    def narrow(self, x: Any) -> Any:
+        """float32 rounded to bfloat16, the even one of two: a vector of half as many elements, in pairs."""
+        half = ll.VectorType(self.element, self.lanes // 2)
+        if self.dtype == BFLOATS:
+            narrow = ll.VectorType(BfloatType(), self.lanes)
+            name = f"llvm.x86.avx512bf16.cvtneps2bf16.{32 * self.lanes}"
+            return self.b.bitcast(self.b.call(self._function(name, narrow, [self.type]), [x]), half)
+        kind = ll.VectorType(I32, self.lanes)
+        one, most, quiet, sixteen = (ll.Constant(kind, [n] * self.lanes) for n in (1, 0x7FFF, 0x400000, 16))
+        bits = self.b.bitcast(x, kind)
+        odd = self.b.and_(self.b.lshr(bits, sixteen), one)
+        rounded = self.b.add(bits, self.b.add(odd, most))
+        nan = self.b.fcmp_unordered("uno", x, x)  # which must not round to infinity
+        bits = self.b.lshr(self.b.select(nan, self.b.or_(bits, quiet), rounded), sixteen)
+        return self.b.bitcast(self.b.trunc(bits, ll.VectorType(I16, self.lanes)), half)
 
     def _pair_products(self, x: Any, y: Any) -> Any:
         """Sums of two products of int16 as int32: one instruction where there is one (x86: vpmaddwd)."""
@@ -151,6 +215,23 @@ class Vectors:
             for first in (0, 1)
         )
         return self.b.add(even, odd)
+
+    def _quad_dot(self, x: Any, y: Any, z: Any) -> Any:
+        """The sum of z and four products of unsigned and signed bytes, exactly modulo 2 ** 32."""
+        unsigned, signed = (x, y) if self.dtype.startswith(LEFT_UNSIGNED) else (y, x)
+        if self.dtype in (LEFT_UNSIGNED + DOT, RIGHT_UNSIGNED + DOT):
+            bytes_ = ll.VectorType(I8, 4 * self.lanes)
+            name = f"llvm.x86.avx512.vpdpbusd.{32 * self.lanes}"
+            function = self._function(name, self.type, [self.type, bytes_, bytes_])
+            return self.b.call(function, [z, *(self.b.bitcast(v, bytes_) for v in (unsigned, signed))])
+        halves = ll.VectorType(I16, 2 * self.lanes)
+        eight, low = (ll.Constant(halves, [n] * (2 * self.lanes)) for n in (8, 0xFF))
+        unsigned, signed = (self.b.bitcast(v, halves) for v in (unsigned, signed))
+        even = self.b.and_(unsigned, low), self.b.ashr(self.b.shl(signed, eight), eight)
+        odd = self.b.lshr(unsigned, eight), self.b.ashr(signed, eight)
+        for pair in (even, odd):
+            z = self.b.add(self._pair_products(*(self.b.bitcast(v, self.type) for v in pair)), z)
+        return z
 
     def _quad_products(self, x: Any, y: Any) -> Any:
         """Sums of four products of unsigned and signed bytes as int32, on x86 only."""

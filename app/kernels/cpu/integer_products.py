@@ -1,7 +1,7 @@
 """Matrix products and convolutions of 8-bit integers: exact 32-bit sums.
 
 `gemm.product` takes several steps of a reduction at once: two of PAIRS (`pairs` widens operands to
-them), or four of 8-bit numbers as they are (`tiles.LEFT_UNSIGNED`), where the weights are known
+them), or four of 8-bit numbers as they are: by one instruction (`tiles.DOTS`), or where the weights are known
 not to saturate on the way. Zero points of the latter are corrected by what they add to the sums.
 """
 

@@ -212,17 +212,34 @@ def from_bfloat(_context, x):
     return types.float32(types.uint16), generate
 
 
+def _bfloat_bits(builder, x):
+    """The bits of the nearest bfloat16 of a float32, in the low half of an i32."""
+    bits = builder.bitcast(x, _I32)
+    sixteen = ll.Constant(_I32, 16)
+    odd = builder.and_(builder.lshr(bits, sixteen), ll.Constant(_I32, 1))
+    rounded = builder.add(bits, builder.add(odd, ll.Constant(_I32, 0x7FFF)))
+    quiet = builder.or_(bits, ll.Constant(_I32, 0x400000))  # a NaN must not round to infinity
+    nan = builder.fcmp_unordered("uno", x, x)
+    return builder.lshr(builder.select(nan, quiet, rounded), sixteen)
+
+
 @intrinsic
 def to_bfloat(_context, x):
     """The bits of the nearest bfloat16, the even one of two."""
 
     def generate(_context, builder, _signature, values):
-        bits = builder.bitcast(values[0], _I32)
-        sixteen = ll.Constant(_I32, 16)
-        odd = builder.and_(builder.lshr(bits, sixteen), ll.Constant(_I32, 1))
-        rounded = builder.add(bits, builder.add(odd, ll.Constant(_I32, 0x7FFF)))
-        quiet = builder.or_(bits, ll.Constant(_I32, 0x400000))  # a NaN must not round to infinity
-        nan = builder.fcmp_unordered("uno", values[0], values[0])
-        return builder.trunc(builder.lshr(builder.select(nan, quiet, rounded), sixteen), _I16)
+        return builder.trunc(_bfloat_bits(builder, values[0]), _I16)
 
     return types.uint16(types.float32), generate
+
+
+@intrinsic
+def bfloats(_context, low, high):
+    """A float32 whose halves are the nearest bfloat16 of two float32: an element of `tiles.BFLOATS`."""
+
+    def generate(_context, builder, _signature, values):
+        first, second = (_bfloat_bits(builder, x) for x in values)
+        both = builder.or_(first, builder.shl(second, ll.Constant(_I32, 16)))
+        return builder.bitcast(both, ll.FloatType())
+
+    return types.float32(types.float32, types.float32), generate

@@ -76,8 +76,8 @@ def kernel(x, weights, y, bias, residual, scalars, chunks, sizes, work{operands}
         if copied:
             row_step = stride * line * channels
             if strip_unit != before:
-                fill(at(x, image * x_image), 0, channels, 1, first * stride - top, lines, h, w, left, line,
-                     strip)
+                fill(at(x, image * x_image), 0, channels, 1, channels, first * stride - top, lines, h, w,
+                     left, line, strip)
                 before = strip_unit
             source = strip
         source = at(source, group * x_group)

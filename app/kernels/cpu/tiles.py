@@ -13,7 +13,17 @@ PAIRS = "int16x2"
 # Four 8-bit numbers in one int32; of the two that are multiplied the named one is unsigned, the other signed.
 # Both sums of two products must fit int16 (see `quads_fit`), else they saturate.
 LEFT_UNSIGNED, RIGHT_UNSIGNED = "uint8x4 * int8x4", "int8x4 * uint8x4"
-PACKED = (PAIRS, LEFT_UNSIGNED, RIGHT_UNSIGNED)
+# The same without saturation: added to the int32 at once, by one instruction (x86: vpdpbusd), or in pairs
+# of int16 on processors that have none.
+DOT, SPREAD_DOT = "_dot", "_spread_dot"
+DOTS = tuple(kind + by for kind in (LEFT_UNSIGNED, RIGHT_UNSIGNED) for by in (DOT, SPREAD_DOT))
+PACKED = (PAIRS, LEFT_UNSIGNED, RIGHT_UNSIGNED, *DOTS)
+# Two bfloat16 in the bits of one float32, low half first. A step of a reduction over them multiplies two of
+# each at once and adds both products to a float32: by one instruction (x86: vdpbf16ps, vcvtneps2bf16 makes
+# them), or by shifts and fused products on processors that have none, with the same result but for
+# subnormal numbers, which the instructions take for zeros.
+BFLOATS, SHIFTED_BFLOATS = "bfloat16x2", "bfloat16x2_shifted"
+BFLOAT_PAIRS = (BFLOATS, SHIFTED_BFLOATS)
 
 # What a tile does with its sums before it stores them, in this order.
 ACCUMULATE, SCALE, ROW_BIAS, COLUMN_BIAS, RESIDUAL, CLAMP = 1, 2, 4, 8, 16, 32
@@ -21,16 +31,17 @@ ALPHA, BETA, LOW, HIGH = 0, 1, 2, 3  # places in the scalars of a tile
 
 # float32 lanes of a register: rows of a tile, rows of the small tile for what is left over,
 # vectors of columns, unroll. 6 x 2 accumulators are what 16 registers hold; unrolling further
-# lets LLVM hoist broadcasts and spill (87 moves to the stack at 4, none in the loop at 2).
+# lets LLVM hoist broadcasts and spill (87 moves to the stack at 4, none in the loop at 2; compiled for Zen 4
+# and Sapphire Rapids 8 x 3 of the widest do the same, 250 and 232 moves at 4, none at 2).
 Shapes: TypeAlias = Mapping[int, tuple[int, int, int, int]]
-SHAPES: Shapes = {4: (6, 4, 2, 2), 8: (6, 4, 2, 2), 16: (8, 4, 3, 4)}
+SHAPES: Shapes = {4: (6, 4, 2, 2), 8: (6, 4, 2, 2), 16: (8, 4, 3, 2)}
 # The same for row-major products: 4 x 3 takes 7 loads a step where 6 x 2 takes 8, and cuts into 64,
 # 128 or 196 rows evenly.
-WIDE: Shapes = {4: (4, 2, 3, 2), 8: (4, 2, 3, 2), 16: (8, 4, 3, 4)}
+WIDE: Shapes = {4: (4, 2, 3, 2), 8: (4, 2, 3, 2), 16: (8, 4, 3, 2)}
 # The same for PAIRS, whose products take a register before they are added: 6 x 2 is all that 16 hold.
-PAIRED: Shapes = {4: (6, 4, 2, 1), 8: (6, 4, 2, 1), 16: (8, 4, 3, 2)}
+PAIRED: Shapes = {4: (6, 4, 2, 1), 8: (6, 4, 2, 1), 16: (8, 4, 3, 1)}
 # And for quads, which keep a register of ones too.
-QUADS: Shapes = {4: (5, 3, 2, 1), 8: (5, 3, 2, 1), 16: (8, 4, 3, 2)}
+QUADS: Shapes = {4: (5, 3, 2, 1), 8: (5, 3, 2, 1), 16: (8, 4, 3, 1)}
 
 
 def lanes_of(dtype: str, lanes: int) -> int:
@@ -40,7 +51,7 @@ def lanes_of(dtype: str, lanes: int) -> int:
 
 def element(dtype: str) -> str:
     """The type of an element in memory, as NumPy and numba name it."""
-    return "int32" if dtype in PACKED else dtype
+    return "int32" if dtype in PACKED else "float32" if dtype in BFLOAT_PAIRS else dtype
 
 
 def row_groups(rows: int, block: int, lanes: int, shapes: Shapes = SHAPES) -> list[tuple[int, int]]:
@@ -92,6 +103,31 @@ def pack_steps(b: Array, together: int) -> Array:
     whole[..., :k, :] = b
     steps = np.moveaxis(whole.reshape(*batch, -1, together, n), -2, -1)
     return np.ascontiguousarray(steps).view(np.int32)[..., 0]
+
+
+def pack_bfloats(b: Array) -> Array:
+    """float32[..., k, n] to float32[..., ceil(k / 2), n]: neighbours along k as bfloat16 in one element.
+
+    Rounded to the nearest, the even one of two; the last of an odd number has a zero beside it.
+    """
+    *batch, k, n = b.shape
+    whole = np.zeros((*batch, k + k % 2, n), np.uint32)
+    whole[..., :k, :] = bfloat_bits(b)
+    return np.ascontiguousarray(whole[..., ::2, :] | whole[..., 1::2, :] << np.uint32(16)).view(np.float32)
+
+
+def bfloat_bits(x: Array) -> Array:
+    """The bits of the nearest bfloat16 of float32, the even one of two, as uint32."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    rounded = bits + (np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1)))
+    quiet = bits | np.uint32(0x400000)  # a NaN must not round to infinity
+    found: Array = np.where(np.isnan(x), quiet, rounded) >> np.uint32(16)
+    return found
+
+
+def rounded_to_bfloat(x: Array) -> Array:
+    """float32 rounded to the nearest bfloat16."""
+    return (bfloat_bits(x) << np.uint32(16)).view(np.float32)
 
 
 def quads_fit(quads: Array) -> bool:

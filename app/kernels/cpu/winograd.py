@@ -4,6 +4,9 @@ An n x n tile of the input (n = m + 2) becomes n * n sums of its pixels, one vec
 each; a matrix product over the channels for each of them; and m x m output pixels are sums of
 the products. A block of tiles goes through the three steps while it stays in the second cache.
 
+With products of bfloat16 (`tiles.BFLOAT_PAIRS`) the sums of pixels and the weights are rounded, pairs of
+channels in one element; the products and what follows stay float32.
+
 Source: Lavin and Gray, 2015, "Fast algorithms for convolutional neural networks"; arXiv:1509.09308.
 """
 
@@ -23,7 +26,7 @@ from app.kernels.cpu.expressions import Recipe
 from app.kernels.cpu.generator import outlined
 from app.kernels.cpu.instructions import Vectors, number
 from app.kernels.cpu.linking import Sources
-from app.kernels.cpu.tiles import BETA, HIGH, LOW, RESIDUAL
+from app.kernels.cpu.tiles import BETA, BFLOAT_PAIRS, HIGH, LOW, RESIDUAL, pack_bfloats
 
 Array = np.ndarray[Any, Any]
 
@@ -32,14 +35,15 @@ Array = np.ndarray[Any, Any]
 POINTS = {2: (Fraction(1),), 4: (Fraction(5, 8), Fraction(3, 2))}
 
 # Rows of the register tiles with 2 vectors of columns, and of the one with 3, for odd numbers of
-# blocks; by float32 lanes of a register, of which there are 16, and 32 of the widest.
-ROWS: dict[int, tuple[tuple[int, ...], int]] = {4: ((4, 5, 6), 4), 8: ((4, 5, 6), 4), 16: ((4, 8, 12), 8)}
+# blocks; by float32 lanes of a register, of which there are 16, and 32 of the widest. Above 10 rows their
+# addresses take all scalar registers, and compiled for Zen 4 12 rows keep 36 to 60 vectors on the stack.
+ROWS: dict[int, tuple[tuple[int, ...], int]] = {4: ((4, 5, 6), 4), 8: ((4, 5, 6), 4), 16: ((4, 7, 10), 8)}
 
 PREFETCH = 32  # steps of the reduction ahead: weights come from the third cache or from memory
 
 # What the kernel reads from its table of sizes, in this order.
 SIZES = (
-    "channels",  # of the input
+    "channels",  # of the input, or pairs of them
     "blocks",  # of channels, of the input
     "filters",  # blocks of channels of the output
     "h",
@@ -133,14 +137,15 @@ def _output_sums(v: Vectors, a: Array, t: Sequence[Any]) -> list[Any]:
     return [_sum(v, row, vectors) for row in np.array(columns).T]
 
 
-def input_tile(lanes: int, m: int) -> Any:
+def input_tile(lanes: int, m: int, dtype: str = "float32") -> Any:
     """An intrinsic that transforms a tile of one block of channels.
 
     It is called as
         transform(x, x_row, r0, r1, c0, c1, zeros, buffer, to, plane)
     where row i and column j of the tile are at x[i * x_row + j * lanes] for r0 <= i < r1 and
     c0 <= j < c1, and zero elsewhere; nothing is read there. Element (i, j) of the result goes to
-    to[(i * n + j) * plane]. zeros: n * lanes zeros; buffer: n * n * lanes elements.
+    to[(i * n + j) * plane], rounded to half as many elements where dtype is of pairs. zeros: n * lanes
+    zeros; buffer: n * n * lanes elements.
     """
     n, b = m + 2, matrices(m)[0]
     address, size = types.CPointer(types.float32), types.int64
@@ -148,7 +153,7 @@ def input_tile(lanes: int, m: int) -> Any:
 
     def write(builder, values):
         x, x_row, r0, r1, c0, c1, zeros, buffer, to, plane = values
-        v = Vectors(builder, "float32", lanes)
+        v, pairs = Vectors(builder, "float32", lanes), Vectors(builder, dtype, lanes)
         starts = []
         for i in range(n):
             inside = builder.and_(
@@ -174,6 +179,7 @@ def input_tile(lanes: int, m: int) -> Any:
             target = v.at(to, builder.mul(loop.index, builder.mul(plane, number(n))))
             sums = _input_sums(v, b, [v.load(v.at(own, j * n * lanes)) for j in range(n)])
             for j, x_ in enumerate(sums):
+                x_ = pairs.narrow(x_) if dtype in BFLOAT_PAIRS else x_
                 v.store(x_, v.at(target, builder.mul(plane, number(j))))
         builder.ret_void()
 
@@ -243,7 +249,7 @@ def output_tile(lanes: int, m: int) -> Any:
     return intrinsic(body)
 
 
-def product_tiles(lanes: int, rows: int, vectors: int, unroll: int = 2) -> Any:
+def product_tiles(lanes: int, rows: int, vectors: int, unroll: int = 2, dtype: str = "float32") -> Any:
     """An intrinsic for tiles of `rows` x `vectors * lanes` elements of a product, one below another.
 
     It is called as
@@ -258,7 +264,7 @@ def product_tiles(lanes: int, rows: int, vectors: int, unroll: int = 2) -> Any:
 
     def write(builder, values):
         a, a_row, b, k, c, step, count = values
-        v = Vectors(builder, "float32", lanes)
+        v = Vectors(builder, dtype, lanes)
 
         def reduction(starts: Sequence[Any], times: Any, index: Any, sums: list[Any], turns: int) -> Any:
             before = builder.block
@@ -279,7 +285,7 @@ def product_tiles(lanes: int, rows: int, vectors: int, unroll: int = 2) -> Any:
                 for r in range(rows):
                     x = v.broadcast(v.at(starts[r], q))
                     for j in range(vectors):
-                        current[r * vectors + j] = v.fma(x, columns[j], current[r * vectors + j])
+                        current[r * vectors + j] = v.dot(x, columns[j], current[r * vectors + j])
                 q = builder.add(p, number(turn + 1))
             done = builder.block
             for phi, x in zip(phis, (q, *current)):
@@ -315,8 +321,9 @@ from app.kernels.cpu.winograd import input_tile, output_tile, product_tiles
 T, N = types.CPointer(types.float32), types.int64
 M, LANES = {m}, {lanes}
 TILE = M + 2
-LINE = max(16 // LANES, 1)  # blocks whose vectors share a cache line
-input_transform = input_tile(LANES, M)
+STEP = {step}  # elements of a block of channels in v
+LINE = max(16 // STEP, 1)  # blocks whose vectors share a cache line
+input_transform = input_tile(LANES, M, "{dtype}")
 output_transform = output_tile(LANES, M)
 {tiles}
 
@@ -324,7 +331,7 @@ output_transform = output_tile(LANES, M)
 @shared(types.void(T, N, N, N, N, N, N, N, N, N, N, N, T, N, N, T, T))
 def transform_input(x, blocks, h, w, top, left, high, wide, begin, end, first, last, v, v_row, v_plane,
                     zeros, buffer):
-    # Tiles begin..end of blocks first..last to v[TILE * TILE][end - begin][channels].
+    # Tiles begin..end of blocks first..last to v[TILE * TILE][end - begin][channels, or pairs of them].
     image, i, j = begin // (high * wide), begin // wide % high, begin % wide
     for tile in range(end - begin):
         row, column = i * M - top, j * M - left
@@ -333,7 +340,7 @@ def transform_input(x, blocks, h, w, top, left, high, wide, begin, end, first, l
         for block in range(first, last):
             source = at(x, (((image * blocks + block) * h + row) * w + column) * LANES)
             input_transform(source, w * LANES, r0, r1, c0, c1, zeros, buffer,
-                            at(v, tile * v_row + block * LANES), v_plane)
+                            at(v, tile * v_row + block * STEP), v_plane)
         j += 1
         if j == wide:
             i, j = i + 1, 0
@@ -425,7 +432,12 @@ _RUN = """\
 
 
 def emit(
-    lanes: int, m: int, buffer: int, recipe: Recipe = (), operands: tuple[tuple[str, str], ...] = ()
+    lanes: int,
+    m: int,
+    buffer: int,
+    recipe: Recipe = (),
+    operands: tuple[tuple[str, str], ...] = (),
+    dtype: str = "float32",
 ) -> Sources:
     """The module of a Winograd convolution over images with blocks of `lanes` channels.
 
@@ -441,15 +453,19 @@ def emit(
         recipe: what follows bias, residual and limits.
         operands: (how it advances, its offset in terms of place, block and plane) of each of the
             recipe's inputs after the first.
+        dtype: of what is multiplied; of pairs of channels, of which there is an even number, or float32.
     """
     sizes, broad = ROWS[lanes]
-    tiles = "".join(f"tile{rows} = product_tiles(LANES, {rows}, 2)\n" for rows in sizes)
-    tiles += f"broad = product_tiles(LANES, {broad}, 3)\n\n\n"
+    tiles = "".join(f'tile{rows} = product_tiles(LANES, {rows}, 2, 2, "{dtype}")\n' for rows in sizes)
+    tiles += f'broad = product_tiles(LANES, {broad}, 3, 2, "{dtype}")\n\n\n'
     tiles += '@njit(error_model="numpy", boundscheck=False)\ndef choose(size, a, a_row, b, k, c, count):\n'
     for rows, larger in zip(reversed(sizes), [*reversed(sizes[:-1]), None]):
         word = "else" if larger is None else f"{'if' if rows == sizes[-1] else 'elif'} size > {larger}"
         tiles += f"    {word}:\n        tile{rows}(a, a_row, b, k, c, size, count)\n"
-    library = _LIBRARY.format(m=m, lanes=lanes, tiles=tiles, broad=broad, largest=sizes[-1])
+    step = lanes // 2 if dtype in BFLOAT_PAIRS else lanes
+    library = _LIBRARY.format(
+        m=m, lanes=lanes, step=step, dtype=dtype, tiles=tiles, broad=broad, largest=sizes[-1]
+    )
     places = "".join(f", at(x{i}, {offset})" for i, (_, offset) in enumerate(operands))
     kernel = _KERNEL.format(
         imports="from LIBRARY1 import run\n" if recipe else "",
@@ -478,12 +494,15 @@ def transformed(weights: Array, m: int) -> Array:
     return wide.reshape(-1, *weights.shape[:2]).astype(np.float32)
 
 
-def packed(weights: Array, m: int, lanes: int) -> Array:
-    """The transformed weights, [n * n][channels][vectors * lanes] for each group, filled up with zeros."""
+def packed(weights: Array, m: int, lanes: int, *, paired: bool = False) -> Array:
+    """The transformed weights, [n * n][channels][vectors * lanes] for each group, filled up with zeros.
+
+    With `paired` as bfloat16, two channels (of an even number) in one element.
+    """
     g = matrices(m)[1]
     outputs, channels = weights.shape[:2]
     widths = [vectors * lanes for vectors in groups_of(-(-outputs // lanes))]
-    flat = np.empty(len(g) ** 2 * channels * sum(widths), np.float32)
+    flat = np.empty(len(g) ** 2 * channels * sum(widths) // (2 if paired else 1), np.float32)
     first = at = 0
     for width in widths:
         own = weights[first : first + width]
@@ -491,6 +510,7 @@ def packed(weights: Array, m: int, lanes: int) -> Array:
         taps[..., : len(own)] = own.transpose(2, 3, 1, 0)
         down = _rows_product(g, taps)
         piece = _rows_product(g, down.swapaxes(0, 1)).swapaxes(0, 1)  # in float64, rounded once
+        piece = pack_bfloats(piece.astype(np.float32)) if paired else piece
         flat[at : at + piece.size].reshape(piece.shape)[:] = piece
         first, at = first + width, at + piece.size
     return flat

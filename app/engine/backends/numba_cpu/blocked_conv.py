@@ -1,15 +1,16 @@
-"""Rows of dense and grouped convolutions over blocked images."""
+"""Rows of dense and grouped convolutions over blocked images, in float32 and with products of bfloat16."""
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from app.engine import graph
-from app.engine.backends.numba_cpu import blocked, blocking, windows
+from app.engine.backends.numba_cpu import bfloat, blocked, blocking, windows
 from app.engine.backends.numba_cpu.windows import Window
 from app.engine.cost import flops, roofline
 from app.engine.layout import Layout
@@ -88,8 +89,8 @@ class Geometry:
         h, w: of the input in the same sense.
         stride_h, stride_w: in pixels of the input.
         down, along: offsets of taps along the axes.
-        x_lanes: channels of a block of the input; 1 for planes.
-        copied: whether strips are copied with their padding.
+        x_lanes: elements of a block of the input, each a channel or a pair of them; 1 for planes.
+        copied: whether strips are copied with their padding, or rounded to pairs.
     """
 
     window: Window
@@ -133,15 +134,20 @@ class Geometry:
         return self.x_lanes == 1 and steps <= {1}
 
 
-def geometry(group: Group, lanes: int) -> Geometry:
-    """The geometry of a convolution whose input has blocks of this many channels."""
+def geometry(group: Group, lanes: int, *, paired: bool = False) -> Geometry:
+    """The geometry of a convolution whose input has blocks of this many channels.
+
+    One of pairs of channels has half as many: those of its window are pairs.
+    """
     window = windows.of_conv(group)
+    if paired:
+        window, lanes = replace(window, channels=-(-window.channels // 2)), max(lanes // 2, 1)
     flat = window.flat()
     if flat is not window:
-        return Geometry(window, window.pixels, 1, window.pixels, 1, 1, 1, (0,), (0,), lanes, False)
+        return Geometry(window, window.pixels, 1, window.pixels, 1, 1, 1, (0,), (0,), lanes, paired)
     (_, rows, columns), (_, h, w), (_, down, along) = window.out, window.size, window.offsets
     (_, stride_h, stride_w) = window.stride
-    outside = down[0] < 0 or along[0] < 0
+    outside = paired or down[0] < 0 or along[0] < 0
     outside |= (rows - 1) * stride_h + down[-1] >= h or (columns - 1) * stride_w + along[-1] >= w
     return Geometry(window, rows, columns, h, w, stride_h, stride_w, down, along, lanes, outside)
 
@@ -184,16 +190,21 @@ def cut(shape: Geometry, known: Known, follows: bool) -> Cut:
     return best
 
 
-def _packed(group: Group, shape: Geometry, parts: Cut, lanes: int) -> Constant:
+def _packed(group: Group, shape: Geometry, parts: Cut, lanes: int, *, paired: bool) -> Constant:
     weights = group.anchor.inputs[1]
     array = graph.constant(weights)
     assert weights is not None
     assert array is not None
-    return Constant(lambda: _panels(array, shape, parts, lanes), weights.name or "")
+
+    def panels() -> Array:
+        flat = array.reshape(*array.shape[:2], -1)
+        return _panels(tiles.pack_bfloats(flat) if paired else flat, shape, parts, lanes)
+
+    return Constant(panels, weights.name or "")
 
 
 def _panels(array: Array, shape: Geometry, parts: Cut, lanes: int) -> Array:
-    """The weights in the order of use."""
+    """Weights[outputs, channels, taps] in the order of use."""
     window = shape.window
     matrices = array.reshape(window.groups, window.outputs, window.channels, -1)
     if shape.side_by_side:
@@ -208,7 +219,7 @@ def _panels(array: Array, shape: Geometry, parts: Cut, lanes: int) -> Array:
         firsts = list(range(0, max(whole, 1), parts.chunk))
         ends = [*firsts[1:], None]
         chunks = [
-            (f * lanes, (window.channels if e is None else e * lanes) - f * lanes)
+            (f * shape.x_lanes, (window.channels if e is None else e * shape.x_lanes) - f * shape.x_lanes)
             for f, e in zip(firsts, ends)
         ]
     packed = [tiles.pack_blocks(m, lanes, parts.wide, parts.part, chunks) for m in matrices]
@@ -228,15 +239,34 @@ def _widths(out_blocks: int, parts: Cut) -> tuple[int, ...]:
     return tuple(sorted(found, reverse=True))
 
 
-def _lower_with(plain_input: bool, group: Group, known: Known) -> tuple[KernelCall, ...]:
-    lanes = known.target.vector_lanes
-    shape = geometry(group, 1 if plain_input else lanes)
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Which of the rows it is: over planes or blocks, of float32 or of pairs of bfloat16."""
+
+    plain_input: bool = False
+    paired: bool = False
+
+    def geometry(self, group: Group, known: Known) -> Geometry:
+        """The geometry of a convolution in this form."""
+        return geometry(group, 1 if self.plain_input else known.target.vector_lanes, paired=self.paired)
+
+    def unless(self, group: Group, known: Known) -> str | None:
+        """Why it does not apply."""
+        reason = bfloat.refusal(known) if self.paired else None
+        return reason or (_stem_refusal if self.plain_input else refusal)(group, known)
+
+
+def _lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
+    lanes, plain_input = known.target.vector_lanes, form.plain_input
+    dtype, shape = bfloat.dtype(known) if form.paired else "float32", form.geometry(group, known)
     window, ends = shape.window, blocked.ends(group, known)
     parts = cut(shape, known, bool(ends.epilogue.recipe))
     x, y = group.anchor.inputs[0], group.outputs[0]
     assert x is not None
     x_blocks = -(-window.channels // shape.x_lanes)
-    x_block = shape.h * shape.w * shape.x_lanes
+    # Of the input as it lies in memory, whose blocks hold channels and not pairs of them.
+    source_lanes, channels = 1 if plain_input else lanes, windows.of_conv(group).channels
+    x_block = shape.h * shape.w * source_lanes
     line, lines = shape.line, shape.lines(parts.rows)
     pixel, row = shape.x_lanes * shape.stride_w, shape.x_lanes * shape.stride_h * line
     pixels = np.add.outer(np.arange(parts.rows) * row, np.arange(shape.columns) * pixel)
@@ -247,7 +277,7 @@ def _lower_with(plain_input: bool, group: Group, known: Known) -> tuple[KernelCa
     planes = range(window.channels) if plain_input else range(1)
     inner = columns_of_taps[:1] if shape.side_by_side else columns_of_taps
     taps = np.array([c * step + i + j for c in planes for i in rows_of_taps for j in inner], np.int64)
-    tail = len(shape.along) if shape.side_by_side else 1 if plain_input else window.channels % lanes
+    tail = len(shape.along) if shape.side_by_side else 1 if plain_input else window.channels % shape.x_lanes
     strip = x_blocks * lines * line * shape.x_lanes if shape.copied else 0
     strip += -strip % (blocking.LINE // 4)
     work = strip + ends.buffer
@@ -255,10 +285,11 @@ def _lower_with(plain_input: bool, group: Group, known: Known) -> tuple[KernelCa
     out_blocks = -(-window.outputs // lanes)
     sizes = {
         "groups": window.groups,
-        "x_image": x_blocks * x_block,
+        "x_image": -(-channels // source_lanes) * x_block,
         "x_block": x_block,
         "x_blocks": x_blocks,
         "x_lanes": shape.x_lanes,
+        "channels": channels,
         "h": shape.h,
         "w": shape.w,
         "strip_rows": parts.rows,
@@ -270,7 +301,7 @@ def _lower_with(plain_input: bool, group: Group, known: Known) -> tuple[KernelCa
         "left": shape.left,
         "line": line,
         "lines": lines,
-        "blocks": 0 if plain_input else window.channels // lanes,
+        "blocks": 0 if plain_input else window.channels // shape.x_lanes,
         "tail": tail,
         "chunk": parts.chunk,
         "tap_count": taps.size,
@@ -283,7 +314,7 @@ def _lower_with(plain_input: bool, group: Group, known: Known) -> tuple[KernelCa
     }
     operands: tuple[tuple[str, Argument], ...] = (
         ("float32*", x),
-        ("float32*", _packed(group, shape, parts, lanes)),
+        ("float32*", _packed(group, shape, parts, lanes, paired=form.paired)),
         ("float32*", y),
         ("float32*", ends.bias),
         ("float32*", ends.residual),
@@ -300,23 +331,15 @@ def _lower_with(plain_input: bool, group: Group, known: Known) -> tuple[KernelCa
         tuple(t for t, _ in operands),
         tuple(a for _, a in operands),
         units,
-        static=("float32", lanes, parts.wide, _widths(out_blocks, parts), *ends.static),
+        static=(dtype, lanes, parts.wide, _widths(out_blocks, parts), *ends.static),
         takes_thread=True,
     )
     return (call,)
 
 
-def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
-    return _lower_with(False, group, known)
-
-
-def _stem_lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
-    return _lower_with(True, group, known)
-
-
-def _cost_with(plain_input: bool, group: Group, known: Known) -> float:
-    lanes = known.target.vector_lanes
-    shape = geometry(group, 1 if plain_input else lanes)
+def _cost(form: Form, group: Group, known: Known) -> float:
+    lanes, plain_input = known.target.vector_lanes, form.plain_input
+    shape = form.geometry(group, known)
     window = shape.window
     out_blocks = -(-window.outputs // lanes)
     # A tile of one vector, or of few pixels, waits for its products.
@@ -328,43 +351,40 @@ def _cost_with(plain_input: bool, group: Group, known: Known) -> float:
     if plain_input:
         # Each channel is another stream of the input; the caches' prefetching follows a few.
         waste *= (1.05 if shape.side_by_side else 1.5) * (1.0 if window.channels <= lanes else 1.5)
+    products = flops(group) * waste
+    if form.paired:
+        x = group.anchor.inputs[0]
+        assert x is not None
+        padded = 2 * window.channels / max(windows.of_conv(group).channels, 1)
+        products = products * padded / bfloat.RATE + bfloat.ROUNDING * graph.elements(x)
     return roofline(
         known.target,
-        flops=flops(group) * waste,
+        flops=products,
         nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
         efficiency=0.95,
         threads=known.threads,
     )
 
 
-def _cost(group: Group, known: Known) -> float:
-    return _cost_with(False, group, known)
+FORMS = {
+    "conv.blocked": Form(),
+    "conv.blocked_stem": Form(plain_input=True),
+    "conv.blocked_bf16": Form(paired=True),
+    "conv.blocked_stem_bf16": Form(plain_input=True, paired=True),
+}
 
-
-def _stem_cost(group: Group, known: Known) -> float:
-    return _cost_with(True, group, known)
-
-
-IMPLEMENTATIONS = (
+IMPLEMENTATIONS = tuple(
     Implementation(
-        "conv.blocked",
+        name,
         "Conv",
         "numba-cpu",
-        refusal,
-        _lower,
-        cost=_cost,
+        form.unless,
+        partial(_lower, form),
+        cost=partial(_cost, form),
         inplace=blocked.inplace,
-        layouts=blocked.layouts,
-        tunings=TUNINGS,
-    ),
-    Implementation(
-        "conv.blocked_stem",
-        "Conv",
-        "numba-cpu",
-        _stem_refusal,
-        _stem_lower,
-        cost=_stem_cost,
-        inplace=blocked.inplace,
-        layouts=_stem_layouts,
-    ),
+        layouts=_stem_layouts if form.plain_input else blocked.layouts,
+        tunings=("",) if form.plain_input else TUNINGS,
+        precision="bf16" if form.paired else "f32",
+    )
+    for name, form in FORMS.items()
 )

@@ -5,8 +5,8 @@ become what the group stores (a recipe: scale, bias, limit, quantize) while they
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from app.kernels.cpu.expressions import Recipe, stored
 from app.kernels.cpu.integer_depthwise import ROWS as ROWS_APART
 from app.kernels.cpu.integer_depthwise import SIZES as DEPTHWISE_SIZES
 from app.kernels.cpu.integer_products import CONV_PLACES, CONV_SIZES, MATMUL_PLACES, MATMUL_SIZES
-from app.kernels.cpu.tiles import LEFT_UNSIGNED, PAIRED, PAIRS, QUADS, RIGHT_UNSIGNED, Shapes
+from app.kernels.cpu.tiles import DOT, LEFT_UNSIGNED, PAIRED, PAIRS, QUADS, RIGHT_UNSIGNED, SPREAD_DOT, Shapes
 
 Array = np.ndarray[Any, Any]
 
@@ -178,17 +178,54 @@ def _has_vector(of: _Inputs) -> bool:
     return min(len(graph.static_shape(v)) for v in (of.a, of.b)) < 2
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How products are taken: by steps of the reduction in one element, and whether added at once."""
+
+    name: str
+    together: int
+    dot: bool = False
+
+    def dtype(self, unsigned: str, known: Known) -> str:
+        """The type of an element; `unsigned` names the operand whose bytes are."""
+        if self.together == 2:
+            return PAIRS
+        if not self.dot:
+            return unsigned
+        target = known.target
+        native = "avx512_vnni" in target.isa and target.vector_lanes in (8, 16)
+        native |= "avx_vnni" in target.isa and target.vector_lanes == 8
+        return unsigned + (DOT if native else SPREAD_DOT)
+
+    def unless(self, group: Group, known: Known) -> str | None:
+        """Why it does not apply."""
+        reason = _unless(group, known)
+        if reason is not None or self.together == 2:
+            return reason
+        if self.dot and "int8" not in known.target.precisions:
+            return f"target {known.target.name!r} has no instruction that adds four products of bytes"
+        return _fours_unless(group) or (None if self.dot else _quads_unless(group, known))
+
+
 def _quads_unless(group: Group, known: Known) -> str | None:
-    """Why bytes cannot be multiplied as they are, four at a time, without saturation."""
-    reason = _unless(group, known)
-    if reason is not None:
-        return reason
+    """Why bytes cannot be multiplied in vectors, four at a time, without saturation."""
     # The instruction that each width of vectors needs.
     needed = {4: "ssse3", 8: "avx2", 16: "avx512bw"}[known.target.vector_lanes]
     if needed not in known.target.isa:
         return (
             f"the target has no {needed}, which multiplies vectors of {known.target.vector_lanes} * 4 bytes"
         )
+    of = _Inputs(group.anchor)
+    is_conv = "Conv" in group.op
+    shifted = _shifted(of.b, of.b_zero, 0 if is_conv else -1)
+    steps = _weight_quads(shifted) if is_conv else tiles.pack_steps(shifted, 4)
+    if not tiles.quads_fit(steps):
+        return f"two products of {of.b.name!r} and an activation may add up to more than 16 bits"
+    return None
+
+
+def _fours_unless(group: Group) -> str | None:
+    """Why the second operand cannot be bytes, four steps of the reduction in one element."""
     of = _Inputs(group.anchor)
     if not graph.is_constant(of.b) or (of.b_zero is not None and not graph.is_constant(of.b_zero)):
         return f"{of.b.name!r} changes between runs; this one looks at it offline"
@@ -198,9 +235,6 @@ def _quads_unless(group: Group, known: Known) -> str | None:
     shifted = _shifted(of.b, of.b_zero, 0 if is_conv else -1)
     if shifted.size and (shifted.min() < -128 or shifted.max() > 127):
         return f"{of.b.name!r} less its zero point does not fit int8"
-    steps = _weight_quads(shifted) if is_conv else tiles.pack_steps(shifted, 4)
-    if not tiles.quads_fit(steps):
-        return f"two products of {of.b.name!r} and an activation may add up to more than 16 bits"
     return None
 
 
@@ -249,7 +283,8 @@ def _shifted(value: ir.Value, zero: ir.Value | None, axis: int) -> Array:
     return array.astype(np.int16) - offset.astype(np.int16).reshape(shape)
 
 
-def _lower_matmul(group: Group, known: Known, together: int) -> tuple[KernelCall, ...]:
+def _lower_matmul(group: Group, known: Known, form: Form) -> tuple[KernelCall, ...]:
+    together = form.together
     (y,) = group.outputs
     if graph.elements(y) == 0:
         return ()
@@ -290,7 +325,7 @@ def _lower_matmul(group: Group, known: Known, together: int) -> tuple[KernelCall
         tuple(t for t, _ in operands),
         tuple(x for _, x in operands),
         len(offsets) * -(-m // block_m) * -(-n // block_n),
-        static=(PAIRS if together == 2 else LEFT_UNSIGNED, lanes, *finish.static),
+        static=(form.dtype(LEFT_UNSIGNED, known), lanes, *finish.static),
         takes_thread=True,
     )
     return *first, *second, *third[0], call
@@ -346,7 +381,8 @@ def _table(names: tuple[str, ...], numbers: tuple[int, ...]) -> Constant:
     return Constant(np.array(numbers, np.int64))
 
 
-def _lower_conv(group: Group, known: Known, together: int) -> tuple[KernelCall, ...]:
+def _lower_conv(group: Group, known: Known, form: Form) -> tuple[KernelCall, ...]:
+    together = form.together
     (y,) = group.outputs
     if graph.elements(y) == 0:
         return ()
@@ -431,7 +467,7 @@ def _lower_conv(group: Group, known: Known, together: int) -> tuple[KernelCall, 
         tuple(t for t, _ in operands),
         tuple(a for _, a in operands),
         units * -(-window.outputs // part),
-        static=(PAIRS if together == 2 else RIGHT_UNSIGNED, lanes, *finish.static),
+        static=(form.dtype(RIGHT_UNSIGNED, known), lanes, *finish.static),
         takes_thread=True,
     )
     return gather, *correct[0], call
@@ -531,46 +567,42 @@ def _depthwise_cost(group: Group, known: Known) -> float:
     )
 
 
-def _cost(group: Group, known: Known, together: int) -> float:
+def _cost(group: Group, known: Known, form: Form) -> float:
     """Of the tiles as they are computed, whole; what is stored counts as some steps more."""
     wasted = 1.0
     if "Conv" in group.op:
         window = windows.of_conv(group, _Inputs(group.anchor).b)
         rows = -(-window.outputs // 4) * 4 / max(window.outputs, 1)
-        pairs = -(-window.channels // together) * together / max(window.channels, 1)
+        pairs = -(-window.channels // form.together) * form.together / max(window.channels, 1)
         wasted = rows * pairs * (1 + 16 / max(window.depth, 1)) * (1 + 8 / max(window.outputs, 1))
     return roofline(
         known.target,
-        flops=flops(group) * wasted / (2.0 if together == 2 else 2.4),
+        flops=flops(group) * wasted / (4.0 if form.dot else 2.0 if form.together == 2 else 2.4),
         nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
         efficiency=0.7,
         threads=known.threads,
     )
 
 
-def _row(
-    name: str, op: str, lower: Callable[[Group, Known, int], tuple[KernelCall, ...]], together: int
-) -> Implementation:
-    return Implementation(
-        name,
-        op,
-        "numba-cpu",
-        _unless if together == 2 else _quads_unless,
-        lambda group, known: lower(group, known, together),
-        lambda group, known: _cost(group, known, together),
-    )
-
+FORMS = (Form("pairs", 2), Form("quads", 4), Form("dot", 4, dot=True))
 
 IMPLEMENTATIONS = (
     *(
-        _row(f"{name}.{kind}", op, lower, together)
+        Implementation(
+            f"{name}.{form.name}",
+            op,
+            "numba-cpu",
+            form.unless,
+            partial(lower, form=form),
+            partial(_cost, form=form),
+        )
         for name, op, lower in (
             ("matmul_integer", "MatMulInteger", _lower_matmul),
             ("qlinear_matmul", "QLinearMatMul", _lower_matmul),
             ("conv_integer", "ConvInteger", _lower_conv),
             ("qlinear_conv", "QLinearConv", _lower_conv),
         )
-        for kind, together in (("pairs", 2), ("quads", 4))
+        for form in FORMS
     ),
     *(
         Implementation(

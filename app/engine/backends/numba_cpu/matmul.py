@@ -1,6 +1,7 @@
 """Rows of matrix products."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine import graph
-from app.engine.backends.numba_cpu import blocking, epilogues
+from app.engine.backends.numba_cpu import bfloat, blocking, epilogues
 from app.engine.cost import flops, roofline
 from app.engine.plan import Argument, Constant, Group, KernelCall, Workspace
 from app.engine.registry import Implementation, Known
@@ -188,7 +189,7 @@ class Blocks:
 def _blocks(product: Product, dtype: str, packed: bool, known: Known) -> Blocks:
     lanes = known.target.vector_lanes
     width = tiles.columns_of(dtype, lanes, tiles.WIDE)
-    depth = blocking.depth(product.k, np.dtype(dtype).itemsize, DEPTH)
+    depth = blocking.depth(product.k, np.dtype(tiles.element(dtype)).itemsize, DEPTH)
     if product.m <= tiles.WIDE[lanes][0] and packed:
         depth = max(product.k, 1)  # nothing of b is read twice: it streams
     m = blocking.balanced(product.m, BLOCK_ROWS, tiles.WIDE[lanes][0])
@@ -207,6 +208,53 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
     assert kind is not None
     added, epilogue = additions(group, product)
     return (product_call(product, kind, product.a, product.b, y, known, added, epilogue),)
+
+
+def _bfloat_refusal(group: Group, known: Known) -> str | None:
+    reason = bfloat.refusal(known) or refusal(group, known)
+    if reason is not None:
+        return reason
+    product = PRODUCTS[group.anchor.op_type](group.anchor)
+    if graph.dtype(group.outputs[0]) != np.float32:
+        return f"elements are {graph.dtype(group.outputs[0])}; this one rounds float32"
+    if not graph.is_constant(product.b):
+        return f"{product.b.name!r} changes between runs; this one rounds it offline"
+    if product.a_strides != (product.k, 1):
+        return f"{product.a.name!r} is transposed; this one rounds rows"
+    return None
+
+
+def _bfloat_lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
+    """Rows of the first operand are rounded in a call of their own, the second operand offline."""
+    product = PRODUCTS[group.anchor.op_type](group.anchor)
+    (y,) = group.outputs
+    array = graph.constant(product.b)
+    assert array is not None
+    if graph.elements(y) == 0 or product.k == 0:
+        return _lower(group, known)
+    added, epilogue = additions(group, product)
+    rows, pairs = bfloat.rows_call(product.a, graph.elements(product.a) // product.k, product.k, known)
+    paired = bfloat_product(product)
+    kind, dtype = np.dtype(np.float32), bfloat.dtype(known)
+
+    def weights() -> Array:
+        return tiles.pack_bfloats(matrices(product, array))
+
+    return rows, product_call(paired, kind, pairs, weights, y, known, added, epilogue, dtype=dtype)
+
+
+def bfloat_product(product: Product) -> Product:
+    """The same product over pairs along k, of rows of `a` and row-major `b`."""
+    k = -(-product.k // 2)
+    offsets = ((i // product.k * k, j // product.k * k) for i, j in product.offsets)
+    return replace(
+        product,
+        k=k,
+        offsets=tuple(offsets),
+        a_strides=(k, 1),
+        b_strides=(product.n, 1),
+        b_shape=(*product.b_shape[:-2], k, product.n),
+    )
 
 
 def additions(group: Group, product: Product) -> tuple[Addends, epilogues.Epilogue]:
@@ -246,25 +294,34 @@ def product_call(
     product: Product,
     kind: np.dtype[Any],
     a: Argument,
-    b: Argument | Array,
+    b: Argument | Array | Callable[[], Array],
     y: Argument,
     known: Known,
     added: Addends = Addends(),
     epilogue: epilogues.Epilogue = epilogues.Epilogue(),  # noqa: B008  # frozen
+    *,
+    dtype: str = "",
 ) -> KernelCall:
-    """The product of elements of this kind; a `b` that is an array, or constant, is packed here."""
-    dtype, lanes = kind.name, known.target.vector_lanes
+    """The product of elements of this kind; a `b` that is, or makes, an array is packed here.
+
+    Several in one element are of a `dtype` of their own, see `tiles`.
+    """
+    dtype, lanes = dtype or kind.name, known.target.vector_lanes
     width = tiles.columns_of(dtype, lanes, tiles.WIDE)
     nothing = Constant(np.zeros(1, kind))
     offsets = product.offsets
-    array = graph.constant(b) if isinstance(b, ir.Value) else b if isinstance(b, np.ndarray) else None
-    if array is not None:
-        given = array
-        b = Constant(lambda: tiles.pack_columns(matrices(product, given), width), product.b.name or "")
+    given = graph.constant(b) if isinstance(b, ir.Value) else b
+    packed = isinstance(given, np.ndarray) or callable(given)
+    if isinstance(given, np.ndarray) or callable(given):
+
+        def panels() -> Array:
+            array = given() if callable(given) else given
+            return tiles.pack_columns(matrices(product, array), width)
+
+        b = Constant(panels, product.b.name or "")
         size = -(-product.n // width) * width * product.k
         offsets = tuple((i, j // max(product.k * product.n, 1) * size) for i, j in offsets)
-    assert not isinstance(b, np.ndarray)
-    packed = array is not None
+    assert isinstance(b, Argument)
     blocks = _blocks(product, dtype, packed, known)
     step = product.m * product.n if isinstance(added.residual, ir.Value) and added.residual_row else 0
     table = np.array([(i, j, batch * step) for batch, (i, j) in enumerate(offsets)], np.int64)
@@ -290,7 +347,7 @@ def product_call(
         "work_step": own,
         "flags": flags_of(added, epilogue),
     }
-    pointer = f"{dtype}*"
+    pointer = f"{kind.name}*"
     arguments: tuple[tuple[str, Argument], ...] = (
         (pointer, a),
         (pointer, b),
@@ -333,13 +390,39 @@ def predicted(group: Group, known: Known) -> float:
     )
 
 
+def _bfloat_predicted(group: Group, known: Known) -> float:
+    product = PRODUCTS[group.anchor.op_type](group.anchor)
+    width = tiles.columns_of("float32", known.target.vector_lanes, tiles.WIDE)
+    wasted = -(-product.n // width) * width / max(product.n, 1) * max(product.m, 4) / max(product.m, 1)
+    return known.target.launch + roofline(
+        known.target,
+        flops=flops(group) * wasted / bfloat.RATE + bfloat.ROUNDING * graph.elements(product.a),
+        nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)) - graph.nbytes(product.b) / 2,
+        efficiency=0.9,
+        threads=known.threads,
+    )
+
+
 def _inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
     return epilogues.inplace(group, -1)
 
 
 IMPLEMENTATIONS = tuple(
-    Implementation(
-        f"{op.lower()}.blocked", op, "numba-cpu", refusal, _lower, cost=predicted, inplace=_inplace
-    )
+    row
     for op in ("MatMul", "Gemm")
+    for row in (
+        Implementation(
+            f"{op.lower()}.blocked", op, "numba-cpu", refusal, _lower, cost=predicted, inplace=_inplace
+        ),
+        Implementation(
+            f"{op.lower()}.blocked_bf16",
+            op,
+            "numba-cpu",
+            _bfloat_refusal,
+            _bfloat_lower,
+            cost=_bfloat_predicted,
+            inplace=_inplace,
+            precision="bf16",
+        ),
+    )
 )

@@ -3,28 +3,32 @@
 They multiply 4 and 2.25 times less than the definition does, at the price of rounding errors that
 are larger; a row applies where the error on the layer's own weights is small enough. An element
 that is not finite makes whole tiles of the output NaN, not only the pixels next to it.
+
+In bf16 the operands of these products are rounded, which F(2x2, 3x3) bears and F(4x4, 3x3) does not on most
+weights (relative rms errors of 3e-3 and 2e-2): there the error decides, measured in the same way.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from app.engine import graph
-from app.engine.backends.numba_cpu import blocked, blocking, windows
+from app.engine.backends.numba_cpu import bfloat, blocked, blocking, windows
 from app.engine.backends.numba_cpu.windows import Window
 from app.engine.cost import flops, roofline
 from app.engine.plan import Argument, Constant, Group, KernelCall, Workspace
 from app.engine.registry import Implementation, Known
 from app.kernels.cpu import winograd
 from app.kernels.cpu.epilogue import ADVANCE
-from app.kernels.cpu.tiles import COLUMN_BIAS
+from app.kernels.cpu.tiles import COLUMN_BIAS, rounded_to_bfloat
 from app.kernels.cpu.winograd import SIZES
 
 Array = np.ndarray[Any, Any]
 
 SHARE = 0.1  # of the tolerance that the relative rms error of one layer may take
+BF16_ERROR = 5e-3  # that a layer whose products are bf16 may have
 LARGEST = 1e30  # weights whose transforms are finite
 SECOND_CACHE = 256 * 1024  # byte of it that the sums of a block of tiles take
 LEAST = 16  # tiles of a block, below which reading the weights is what takes long
@@ -34,21 +38,33 @@ LEAST = 16  # tiles of a block, below which reading the weights is what takes lo
 INPUT, OUTPUT, START = 19.0, 12.0, 3
 
 
-def refusal(m: int) -> Callable[[Group, Known], str | None]:
-    """Why the tiles of m x m outputs do not apply."""
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Which of the rows it is: tiles of m x m outputs, products of float32 or of pairs of bfloat16."""
 
-    def unless(group: Group, known: Known) -> str | None:
-        if not known.fast_algorithms:
-            return "the job allows no algorithms with fewer multiplications"
-        reason = blocked.refusal(group, known) or _shape_refusal(group)
-        if reason is not None:
-            return reason
-        found, limit = error(group, m), SHARE * known.tolerance
-        if not found <= limit:
-            return f"relative rms error {found:.1e} exceeds {limit:.1e}, a share of the tolerance"
-        return None
+    m: int
+    paired: bool = False
 
-    return unless
+
+def unless(form: Form, group: Group, known: Known) -> str | None:
+    """Why a form does not apply."""
+    if not known.fast_algorithms:
+        return "the job allows no algorithms with fewer multiplications"
+    reason = bfloat.refusal(known) if form.paired else None
+    reason = reason or blocked.refusal(group, known) or _shape_refusal(group)
+    if reason is not None:
+        return reason
+    if form.paired and windows.of_conv(group).channels % 2:
+        return "an odd number of channels; this one multiplies them in pairs"
+    found = error(group, form)
+    limit, what = (
+        (BF16_ERROR, "what a layer may have in bf16")
+        if form.paired
+        else (SHARE * known.tolerance, "a share of the tolerance")
+    )
+    if not found <= limit:
+        return f"relative rms error {found:.1e} exceeds {limit:.1e}, {what}"
+    return None
 
 
 def _shape_refusal(group: Group) -> str | None:
@@ -80,21 +96,25 @@ def _largest(array: Array) -> float:
     return float(np.max(np.abs(array), initial=0))
 
 
-def error(group: Group, m: int) -> float:
-    """Relative rms error of tiles of m x m outputs on a layer's weights, for standard normal input.
+def error(group: Group, form: Form) -> float:
+    """Relative rms error of a form on a layer's weights, for standard normal input.
 
     Measured against float64 on a sample of tiles and output channels.
     """
     weights = group.anchor.inputs[1]
     assert weights is not None
-    return graph.fact(weights, f"error of winograd f{m}", lambda array: sampled_error(array, m))
+    return graph.fact(
+        weights, f"error of {form}", lambda array: sampled_error(array, form.m, paired=form.paired)
+    )
 
 
-def _error(m: int) -> Callable[[Group, Known], float]:
-    return lambda group, _known: error(group, m)
+def _error(form: Form, group: Group, _known: Known) -> float:
+    return error(group, form)
 
 
-def sampled_error(weights: Array, m: int, tiles: int = 4, outputs: int = 12) -> float:
+def sampled_error(
+    weights: Array, m: int, tiles: int = 4, outputs: int = 12, *, paired: bool = False
+) -> float:
     """As `error`, for weights[outputs, channels, 3, 3]."""
     b, _, a = winograd.matrices(m)
     weights = weights[np.linspace(0, len(weights) - 1, min(outputs, len(weights))).astype(int)]
@@ -109,6 +129,8 @@ def sampled_error(weights: Array, m: int, tiles: int = 4, outputs: int = 12) -> 
 
     v = both_axes(b, x)
     u = winograd.transformed(weights, m).reshape(n, n, -1, channels)
+    if paired:
+        u, v = rounded_to_bfloat(u), rounded_to_bfloat(v)
     found = both_axes(a, np.matmul(u, v))
     exact = np.zeros(found.shape)
     wide, taps = x.astype(np.float64), weights.astype(np.float64)
@@ -134,11 +156,11 @@ class Tiling:
     m_size: int
 
 
-def _tiling(window: Window, m: int, known: Known) -> Tiling:
-    lanes, points = known.target.vector_lanes, (m + 2) ** 2
+def _tiling(window: Window, form: Form, known: Known) -> Tiling:
+    m, lanes, points = form.m, known.target.vector_lanes, (form.m + 2) ** 2
     high, wide = -(-window.out[1] // m), -(-window.out[2] // m)
     tiles = window.batch * high * wide
-    v_row = blocked.blocks_of(window.channels, known) * lanes
+    v_row = blocked.blocks_of(window.channels, known) * (lanes // 2 if form.paired else lanes)
     vectors = max(winograd.groups_of(blocked.blocks_of(window.outputs, known)))
     fitting = max(SECOND_CACHE // (4 * points * (v_row + vectors * lanes)), LEAST)
     parts = -(-tiles // fitting)
@@ -157,105 +179,106 @@ def _tiling(window: Window, m: int, known: Known) -> Tiling:
     )
 
 
-def _lower(m: int) -> Callable[[Group, Known], tuple[KernelCall, ...]]:
-    def lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
-        x, weights = group.anchor.inputs[:2]
-        array = graph.constant(weights)
-        assert x is not None
-        assert weights is not None
-        assert array is not None
-        lanes, n = known.target.vector_lanes, m + 2
-        window, ends = windows.of_conv(group), blocked.ends(group, known)
-        tiling = _tiling(window, m, known)
-        buffer = max(n * n * lanes, ends.buffer)
-        work = tiling.m_size + n * lanes + buffer + tiling.v_size
-        work = blocking.balanced(work, work, blocking.LINE // 4)
-        filters = blocked.blocks_of(window.outputs, known)
-        bias = ends.bias if ends.flags & COLUMN_BIAS else Constant(np.zeros(filters * lanes, np.float32))
-        groups = len(winograd.groups_of(filters))
-        sizes = {
-            "channels": window.channels,
-            "blocks": blocked.blocks_of(window.channels, known),
-            "filters": filters,
-            "h": window.size[1],
-            "w": window.size[2],
-            "rows": window.out[1],
-            "columns": window.out[2],
-            "top": -window.offsets[1][0],
-            "left": -window.offsets[2][0],
-            "high": tiling.high,
-            "wide": tiling.wide,
-            "tiles": tiling.tiles,
-            "parts": tiling.parts,
-            "groups": groups,
-            "v_row": tiling.v_row,
-            "v_plane": tiling.v_plane,
-            "m_plane": tiling.m_plane,
-            "m_size": tiling.m_size,
-            "work_step": work,
-            "flags": ends.flags,
-        }
-        operands: tuple[tuple[str, Argument], ...] = (
-            ("float32*", x),
-            ("float32*", Constant(lambda: winograd.packed(array, m, lanes), weights.name or "")),
-            ("float32*", group.outputs[0]),
-            ("float32*", bias),
-            ("float32*", ends.residual),
-            ("float32*", ends.scalars),
-            ("int64*", Constant(np.array([sizes[name] for name in SIZES], np.int64))),
-            ("float32*", Workspace(work * 4, per_thread=True)),
-            *ends.operands,
-        )
-        places = tuple((ADVANCE[p], blocked.OFFSETS[p]) for _, p in ends.epilogue.operands)
-        return (
-            KernelCall(
-                "app.kernels.cpu.winograd:emit",
-                tuple(t for t, _ in operands),
-                tuple(a for _, a in operands),
-                tiling.parts * groups,
-                static=(lanes, m, buffer, ends.epilogue.recipe, places),
-                takes_thread=True,
-            ),
-        )
-
-    return lower
+def _dtype(form: Form, known: Known) -> tuple[str, ...]:
+    return (bfloat.dtype(known),) if form.paired else ()
 
 
-def _cost(m: int) -> Callable[[Group, Known], float]:
-    def cost(group: Group, known: Known) -> float:
-        window, lanes = windows.of_conv(group), known.target.vector_lanes
-        tiling, points = _tiling(window, m, known), (m + 2) ** 2
-        vectors = winograd.groups_of(blocked.blocks_of(window.outputs, known))
-        channels, outputs = tiling.v_row, sum(vectors) * lanes
-        # Threads that share a block of tiles transform it each.
-        again = (tiling.parts + known.threads - 1) / tiling.parts
-        each = 2.0 * (window.channels + START) * outputs + INPUT * channels * again + OUTPUT * outputs
-        share = blocking.longest_share(tiling.parts * len(vectors), known.threads)
-        least = winograd.ROWS[lanes][0][0] * tiling.parts  # a register tile computes whole rows
-        definition = 2.0 * window.batch * window.pixels * window.depth * window.outputs
-        images = [v for v in (*group.inputs, *group.outputs) if v is not group.anchor.inputs[1]]
-        return roofline(
-            known.target,
-            flops=max(tiling.tiles, least) * points * each * share + flops(group) - definition,
-            nbytes=sum(graph.nbytes(v) for v in images) + 4 * points * window.channels * outputs,
-            efficiency=0.9,
-            threads=known.threads,
-        )
+def _lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
+    x, weights = group.anchor.inputs[:2]
+    array = graph.constant(weights)
+    assert x is not None
+    assert weights is not None
+    assert array is not None
+    m, lanes, n = form.m, known.target.vector_lanes, form.m + 2
+    window, ends = windows.of_conv(group), blocked.ends(group, known)
+    tiling, paired = _tiling(window, form, known), form.paired
+    buffer = max(n * n * lanes, ends.buffer)
+    work = tiling.m_size + n * lanes + buffer + tiling.v_size
+    work = blocking.balanced(work, work, blocking.LINE // 4)
+    filters = blocked.blocks_of(window.outputs, known)
+    bias = ends.bias if ends.flags & COLUMN_BIAS else Constant(np.zeros(filters * lanes, np.float32))
+    groups = len(winograd.groups_of(filters))
+    sizes = {
+        "channels": window.channels // 2 if paired else window.channels,
+        "blocks": blocked.blocks_of(window.channels, known),
+        "filters": filters,
+        "h": window.size[1],
+        "w": window.size[2],
+        "rows": window.out[1],
+        "columns": window.out[2],
+        "top": -window.offsets[1][0],
+        "left": -window.offsets[2][0],
+        "high": tiling.high,
+        "wide": tiling.wide,
+        "tiles": tiling.tiles,
+        "parts": tiling.parts,
+        "groups": groups,
+        "v_row": tiling.v_row,
+        "v_plane": tiling.v_plane,
+        "m_plane": tiling.m_plane,
+        "m_size": tiling.m_size,
+        "work_step": work,
+        "flags": ends.flags,
+    }
+    operands: tuple[tuple[str, Argument], ...] = (
+        ("float32*", x),
+        ("float32*", Constant(lambda: winograd.packed(array, m, lanes, paired=paired), weights.name or "")),
+        ("float32*", group.outputs[0]),
+        ("float32*", bias),
+        ("float32*", ends.residual),
+        ("float32*", ends.scalars),
+        ("int64*", Constant(np.array([sizes[name] for name in SIZES], np.int64))),
+        ("float32*", Workspace(work * 4, per_thread=True)),
+        *ends.operands,
+    )
+    places = tuple((ADVANCE[p], blocked.OFFSETS[p]) for _, p in ends.epilogue.operands)
+    return (
+        KernelCall(
+            "app.kernels.cpu.winograd:emit",
+            tuple(t for t, _ in operands),
+            tuple(a for _, a in operands),
+            tiling.parts * groups,
+            static=(lanes, m, buffer, ends.epilogue.recipe, places, *_dtype(form, known)),
+            takes_thread=True,
+        ),
+    )
 
-    return cost
+
+def _cost(form: Form, group: Group, known: Known) -> float:
+    window, lanes = windows.of_conv(group), known.target.vector_lanes
+    tiling, points = _tiling(window, form, known), (form.m + 2) ** 2
+    vectors = winograd.groups_of(blocked.blocks_of(window.outputs, known))
+    outputs = sum(vectors) * lanes
+    # Threads that share a block of tiles transform it each.
+    again = (tiling.parts + known.threads - 1) / tiling.parts
+    rate = bfloat.RATE if form.paired else 1.0
+    channels = blocked.blocks_of(window.channels, known) * lanes
+    each = 2.0 * (window.channels / rate + START) * outputs + INPUT * channels * again + OUTPUT * outputs
+    share = blocking.longest_share(tiling.parts * len(vectors), known.threads)
+    least = winograd.ROWS[lanes][0][0] * tiling.parts  # a register tile computes whole rows
+    definition = 2.0 * window.batch * window.pixels * window.depth * window.outputs
+    images = [v for v in (*group.inputs, *group.outputs) if v is not group.anchor.inputs[1]]
+    return roofline(
+        known.target,
+        flops=max(tiling.tiles, least) * points * each * share + flops(group) - definition,
+        nbytes=sum(graph.nbytes(v) for v in images) + 4 / rate * points * window.channels * outputs,
+        efficiency=0.9,
+        threads=known.threads,
+    )
 
 
 IMPLEMENTATIONS = tuple(
     Implementation(
-        f"conv.winograd_f{m}",
+        f"conv.winograd_f{form.m}{'_bf16' * form.paired}",
         "Conv",
         "numba-cpu",
-        refusal(m),
-        _lower(m),
-        cost=_cost(m),
+        partial(unless, form),
+        partial(_lower, form),
+        cost=partial(_cost, form),
         inplace=blocked.inplace,
         layouts=blocked.layouts,
-        error=_error(m),
+        error=partial(_error, form),
+        precision="bf16" if form.paired else "f32",
     )
-    for m in (4, 2)
+    for form in (Form(4), Form(2), Form(4, paired=True), Form(2, paired=True))
 )

@@ -1,0 +1,37 @@
+"""What rows have in common that multiply in bfloat16: two products at once, sums in float32.
+
+Activations stay float32 between kernels, which round them where they are first used; weights are
+rounded offline. So every product has two relative errors of at most 2**-9, and nothing else is rounded.
+"""
+
+from app.engine.plan import Argument, KernelCall, Workspace
+from app.engine.registry import Known
+from app.kernels.cpu.tiles import BFLOATS, SHIFTED_BFLOATS
+
+RATE = 2.0  # products a second, over those of float32
+ROUNDING = 4.0  # operations of float32 that take as long as rounding one element
+INSTRUCTIONS = "avx512_bf16"  # of vectors of 8 and 16 float32
+
+
+def refusal(known: Known) -> str | None:
+    """Why nothing is computed in bfloat16 here."""
+    return "the job computes in f32" if known.precision != "bf16" else None
+
+
+def dtype(known: Known) -> str:
+    """The type of a pair, which tells how pairs are multiplied."""
+    native = INSTRUCTIONS in known.target.isa and known.target.vector_lanes in (8, 16)
+    return BFLOATS if native else SHIFTED_BFLOATS
+
+
+def rows_call(x: Argument, rows: int, k: int, known: Known) -> tuple[KernelCall, Workspace]:
+    """Rows of k float32 rounded to ceil(k / 2) pairs, and where they go."""
+    pairs = Workspace(rows * -(-k // 2) * 4)
+    call = KernelCall(
+        "app.kernels.cpu.bfloat:emit_rows",
+        ("float32*", "float32*", "int64"),
+        (x, pairs, k),
+        rows,
+        static=(dtype(known), known.target.vector_lanes),
+    )
+    return call, pairs

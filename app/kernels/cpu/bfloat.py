@@ -1,0 +1,136 @@
+"""float32 activations rounded to pairs of bfloat16 (`tiles.BFLOATS`), as products of them read them.
+
+A pair holds neighbours along the reduction; an odd end has a zero beside it. Constants are packed
+offline, see `tiles.pack_bfloats`.
+"""
+
+from typing import Any
+
+from numba import types
+from numba.extending import intrinsic
+
+from app.kernels.cpu.instructions import Vectors, repeat
+
+
+def narrower(dtype: str, lanes: int) -> Any:
+    """An intrinsic that rounds vectors of float32 that lie one after the other.
+
+    It is called as narrow(x, count, valid, y) and makes x[i * lanes + j] for i < count, j < lanes the
+    half j % 2 of y[(i * lanes + j) // 2]; zeros where j >= valid, whatever x holds there.
+
+    Args:
+        dtype: of y, see `tiles.BFLOAT_PAIRS`.
+        lanes: elements of a vector.
+    """
+    address, size = types.CPointer(types.float32), types.int64
+    signature = types.void(address, size, size, address)
+
+    def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        x, count, valid, y = values
+        v = Vectors(builder, dtype, lanes)
+        mask = v.below(valid)
+
+        def step(state: list[Any]) -> list[Any]:
+            source, target = state
+            v.store(v.narrow(builder.select(mask, v.load(source), v.zero)), target)
+            return [v.at(source, lanes), v.at(target, lanes // 2)]
+
+        repeat(builder, count, [x, y], step)
+        return context.get_dummy_value()
+
+    def body(_context: Any, x: Any, count: Any, valid: Any, y: Any) -> Any:
+        return signature, generate
+
+    return intrinsic(body)
+
+
+_ROWS = """\
+from numba import types
+from app.kernels.cpu.bfloat import narrower
+from app.kernels.cpu.generator import at
+from app.kernels.cpu.intrinsics import bfloats
+
+LANES = {lanes}
+narrow = narrower("{dtype}", LANES)
+
+
+def kernel(x, y, k, begin, end):
+    pairs = (k + 1) // 2
+    whole = k // LANES * LANES
+    for i in range(begin, end):
+        row, to = at(x, i * k), at(y, i * pairs)
+        narrow(row, k // LANES, LANES, to)
+        for p in range(whole, k - 1, 2):
+            to[p // 2] = bfloats(row[p], row[p + 1])
+        if k % 2 == 1:
+            to[pairs - 1] = bfloats(row[k - 1], types.float32(0))
+"""
+
+
+def emit_rows(dtype: str, lanes: int) -> str:
+    """The module that rounds rows: x: float32[m, k]; y: dtype[m, ceil(k / 2)]; then k. Units are rows.
+
+    Args:
+        dtype: see `tiles.BFLOAT_PAIRS`.
+        lanes: float32 in a register.
+    """
+    return _ROWS.format(dtype=dtype, lanes=lanes)
+
+
+_FILL = """\
+from numba import njit, types
+from app.kernels.cpu.bfloat import narrower
+from app.kernels.cpu.generator import at
+from app.kernels.cpu.intrinsics import bfloats
+from app.kernels.cpu.linking import shared
+
+T, N = types.CPointer(types.float32), types.int64
+LANES = {lanes}
+narrow = narrower("{dtype}", LANES)
+
+
+@njit(error_model="numpy", boundscheck=False)
+def clear(y, n):
+    for i in range(n):
+        y[i] = 0
+
+
+@shared(types.void(T, N, N, N, N, N, N, N, N, N, N, T))
+def fill(x, x_block, x_lanes, blocks, channels, first, lines, h, w, left, line, out):
+    # Rows first..first+lines of an image and their padding, channels in pairs: x_lanes pairs of each
+    # block of 2 * x_lanes channels, or, where x_lanes is 1, of two planes.
+    low = min(max(-first, 0), lines)
+    high = max(min(h - first, lines), low)
+    runs, run = high - low, min(w, line - left)
+    step = line * x_lanes
+    whole = left == 0 and line == w
+    if whole:  # all rows in one
+        runs, run = min(runs, 1), runs * w
+    for block in range(blocks):
+        target = at(out, block * lines * step)
+        clear(target, low * step)
+        clear(at(target, high * step), (lines - high) * step)
+        for r in range(runs):
+            to = at(target, (low + r) * step)
+            pixel = (first + low + r) * w
+            if not whole:
+                clear(to, left * x_lanes)
+                clear(at(to, (left + run) * x_lanes), (line - left - run) * x_lanes)
+            to = at(to, left * x_lanes)
+            if x_lanes > 1:
+                narrow(at(x, block * x_block + pixel * LANES), run, channels - block * LANES, to)
+                continue
+            one = at(x, 2 * block * x_block + pixel)
+            if 2 * block + 1 < channels:
+                two = at(one, x_block)
+                for i in range(run):
+                    to[i] = bfloats(one[i], two[i])
+            else:
+                for i in range(run):
+                    to[i] = bfloats(one[i], types.float32(0))
+"""
+
+
+def fill_library(dtype: str, lanes: int) -> str:
+    """Defines `fill`: a strip of a blocked image, or of planes, with its padding, in pairs of channels."""
+    return _FILL.format(dtype=dtype, lanes=lanes)

@@ -1,0 +1,78 @@
+"""Compile kernels for another processor, which this one need not be: run as a process of its own.
+
+numba reads the processor's name and features from the environment when it is imported, for the whole
+process. Nothing that is compiled is called. Prints JSON: by kernel, how often instructions
+stand in its machine code, and registers that innermost loops keep on the stack.
+
+    NUMBA_CPU_NAME=znver4 NUMBA_CPU_FEATURES=... python -m tests.kernels.cross FOLDER
+"""
+
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from app.engine.plan import KernelCall
+from app.engine.precision import Computed
+from app.engine.registry import Known, load
+from app.engine.target import find
+from app.kernels.cpu import linking
+from app.kernels.cpu.compiler import Compiler
+from app.kernels.cpu.generator import spills
+from tests.harness import group_of, implementation, model_of
+
+TARGET = replace(find("cpu-avx512-bf16"), name="other")
+INSTRUCTIONS = ("vdpbf16ps", "vcvtneps2bf16", "vpdpbusd")
+CONV = """g (float[1,64,14,14] x, float[96,64,3,3] w) => (float[1,96,14,14] y)
+    { y = Conv<pads = [1, 1, 1, 1]>(x, w) }"""
+MATMUL = "g (float[64,512] x, float[512,768] w) => (float[64,768] y) { y = MatMul(x, w) }"
+INTEGER = """g (uint8[64,512] x, int8[512,96] w) => (int32[64,96] y) { y = MatMulInteger(x, w) }"""
+CASES = {
+    "conv.blocked_bf16": CONV,
+    "conv.winograd_f2_bf16": CONV,
+    "matmul.blocked_bf16": MATMUL,
+    "matmul.blocked": MATMUL,
+    "conv.winograd_f4": CONV,
+    "matmul_integer.dot": INTEGER,
+}
+
+
+def compiled(name: str, text: str, compiler: Compiler) -> list[dict[str, object]]:
+    """The functions of a row's kernels for one group, each with its instructions and spills."""
+    registry = load()
+    ((kind, shape),) = re.findall(r"(\w+)\[([\d,]+)\] w", text)
+    w = np.random.default_rng(0).standard_normal([int(d) for d in shape.split(",")], np.float32)
+    w = (w * 40).astype(np.int8) if kind == "int8" else w
+    precision: Computed = "bf16" if name.endswith("bf16") else "f32"
+    group = group_of(model_of(f'<ir_version: 10, opset_import: ["": 21]> {text}', {"w": w}), registry)
+    row, known = implementation(name, registry), Known(TARGET, precision=precision)
+    reason = row.unless(group, known)
+    assert reason is None, reason
+    before = set(linking._LINKED)
+    texts = []
+    for call in row.lower(group, known):
+        assert isinstance(call, KernelCall)
+        kernel = compiler.compile(call.kernel, call.types, call.static, takes_thread=call.takes_thread)
+        texts.append((call.kernel, kernel.keep._library.get_asm_str()))
+    texts += [(s, f._library.get_asm_str()) for s, f in linking._LINKED.items() if s not in before]
+    return [
+        {
+            "function": symbol.rpartition(".")[2],
+            "instructions": {i: len(re.findall(rf"{i}\s.*%[yz]mm", assembly)) for i in INSTRUCTIONS},
+            "spills": spills(assembly, main_tile(symbol)),
+        }
+        for symbol, assembly in texts
+    ]
+
+
+def main_tile(symbol: str) -> str:
+    """The tile of a library that takes nearly all the time."""
+    return getattr(sys.modules.get(symbol.rpartition(".")[0]), "MAIN", "product_")
+
+
+if __name__ == "__main__":
+    compiler = Compiler(Path(sys.argv[1]), processes=1)
+    print(json.dumps({name: compiled(name, text, compiler) for name, text in CASES.items()}))

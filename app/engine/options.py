@@ -6,6 +6,7 @@ from typing import Literal
 
 Timings = Literal["auto", "measured", "predicted"]
 Policy = Literal["f32", "bf16", "auto"]
+Semantics = Literal["stowplan", "mxnet-1.9"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class Options:
         autotune: whether implementations are measured on this machine before they are chosen; it
             takes a target that is this machine.
         benchmark_seconds: upper limit for the samples of one measurement.
+        semantics: how storage types are inferred: `stowplan` by shape, type, density and cost,
+            `mxnet-1.9` as MXNet 1.9.1 does, casts of its fallbacks included.
     """
 
     timings: Timings = "auto"
@@ -41,6 +44,7 @@ class Options:
     precision: Policy = "f32"
     autotune: bool = True
     benchmark_seconds: float = 2.0
+    semantics: Semantics = "stowplan"
 
 
 @dataclass(frozen=True, slots=True)

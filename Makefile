@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := run
-.PHONY: run test check conformance bench bench-layouts bench-memory lock clean
+.PHONY: run test check conformance bench bench-layouts bench-memory bench-sparse lock clean
 
 # One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -44,6 +44,9 @@ bench-layouts: $(VENV)/.installed-bench
 
 bench-memory: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.memory
+
+bench-sparse: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks.sparse
 
 # Run after a change of dependencies; needs uv.
 lock:

@@ -57,6 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--prefer", choices=("latency", "memory"), help="what to plan for (default: latency)")
     parser.add_argument("--pareto", action="store_true", help="also report plans with less memory or time")
+    parser.add_argument(
+        "--semantics", choices=("stowplan", "mxnet-1.9"), help="of storage types (default: stowplan)"
+    )
     parser.add_argument("--memory-budget", type=int, metavar="BYTES", help="bytes that activations may take")
     parser.add_argument("--out", type=Path, help="folder for the artifacts (default: stowplan-<model>)")
     parser.add_argument("--url", default=DEFAULT_URL, help=f"address of the service (default: {DEFAULT_URL})")
@@ -101,6 +104,8 @@ def _request(arguments: argparse.Namespace) -> dict[str, Any]:
         options["prefer"] = arguments.prefer
     if arguments.pareto:
         options["pareto"] = True
+    if arguments.semantics is not None:
+        options["semantics"] = arguments.semantics
     if arguments.memory_budget is not None:
         options["memory_budget"] = arguments.memory_budget
     return {

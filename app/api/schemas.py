@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt
 
 from app.engine.memory.table import LARGEST
-from app.engine.options import Options, Policy, Preference, Timings
+from app.engine.options import Options, Policy, Preference, Semantics, Timings
 from app.engine.target import Device, Memory, Precision, Target
 
 _PLAIN: Precision = "f32"
@@ -194,6 +194,11 @@ class JobOptions(_Schema):
         description="Whether implementations are measured before they are chosen, where the target is here.",
     )
     benchmark_seconds: float = Field(default=_DEFAULTS.benchmark_seconds, ge=0, le=600)
+    semantics: Semantics = Field(
+        default=_DEFAULTS.semantics,
+        description="How storage types are inferred: by shape, type, density and cost (`stowplan`), or as "
+        "MXNet 1.9.1 does, casts included (`mxnet-1.9`).",
+    )
 
     def to_options(self) -> Options:
         """The engine's options."""

@@ -86,9 +86,8 @@ def seconds(row: "Implementation", group: Group, known: "Known") -> tuple[float,
     """Time of a group computed by a row, and the tuning that measured best; None when predicted."""
     best: tuple[float, str | None] | None = None
     if known.timings:
-        name = signature(group)
         for tuning in row.tunings:
-            found = known.timings.get(_key(row.name, tuning, known, name))
+            found = known.timings.get(_key(row, tuning, group, known))
             if found is not None and (best is None or found < best[0]):
                 best = found, tuning
     return best or (row.predicted(group, known), None)
@@ -107,6 +106,8 @@ def comparable(
     predicted = [row for row in times if row not in measured and not row.views(group, known)]
     if not measured or not predicted:
         return times
+    # A constant is stored sparse where that was measured to be faster, not where it might be.
+    times = {r: t for r, t in times.items() if r not in predicted or not r.storage(group, known)}
     scale = max(t[0] / row.cost(group, known) for row, t in measured.items())
     return {
         row: (row.cost(group, known) * scale, None) if row in predicted else t for row, t in times.items()
@@ -142,13 +143,15 @@ def consulted(groups: Iterable[Group], timings: Mapping[str, float]) -> dict[str
     return {name: s for name, s in sorted(timings.items()) if name.split(" ", 2)[2] in names}
 
 
-def key(row: str, group: Group, known: "Known") -> str:
+def key(row: "Implementation", group: Group, known: "Known") -> str:
     """Where the timings table holds a row's time for a group, with the tuning of `known`."""
-    return _key(row, known.tuning, known, signature(group))
+    return _key(row, known.tuning, group, known)
 
 
-def _key(row: str, tuning: str, known: "Known", name: str) -> str:
-    return f"{row}{':' if tuning else ''}{tuning} x{known.threads} {name}"
+def _key(row: "Implementation", tuning: str, group: Group, known: "Known") -> str:
+    detail = row.detail(group, known)
+    told = f"{row.name}{':' if tuning else ''}{tuning}{'@' if detail else ''}{detail}"
+    return f"{told} x{known.threads} {signature(group)}"
 
 
 @of_group

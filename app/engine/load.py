@@ -22,6 +22,7 @@ from app.engine import external_data, inspection, shape_rules, wellformed
 from app.engine.errors import GraphError, ModelTooLargeError, NotOnnxError, OpsetError
 from app.engine.inspection import Inspection
 from app.engine.limits import Limits
+from app.engine.storage import DECLARED
 from app.engine.tensordata import check_tensor
 from app.engine.usage import domain_of
 
@@ -62,6 +63,7 @@ def load(path: Path, *, external: Mapping[str, Path] | None = None, limits: Limi
         GraphError: any other defect: a value defined twice or never, an attribute that does not fit.
     """
     proto, nodes = parse(path, external or _NO_FILES, limits)
+    sparse = [t.name for t in proto.graph.initializer if any(p.key == DECLARED for p in t.metadata_props)]
     notes: list[str] = []
     proto = _converted(proto, limits, notes)
     try:
@@ -72,6 +74,9 @@ def load(path: Path, *, external: Mapping[str, Path] | None = None, limits: Limi
     if demoted and proto.ir_version >= 4:
         notes.append(f"{demoted} inputs with default values are fixed to these values")
     RemoveInitializersFromInputsPass()(model)
+    for name in sparse:  # the converter drops what tensors say of themselves
+        if name in model.graph.initializers:
+            model.graph.initializers[name].metadata_props[DECLARED] = "csr"
     model.ir_version = max(proto.ir_version, IR_VERSION)
     model.opset_imports.setdefault("", FLOOR)
     return Loaded(model, tuple(notes), nodes)
@@ -140,7 +145,7 @@ def _nested(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def _densify(graph: onnx.GraphProto, limits: Limits) -> None:
-    """Write sparse initializers out; the planner sees their density in the data.
+    """Write sparse initializers out, matrices marked as csr; the planner sees their density in the data.
 
     Indices are either one per value into the flattened tensor or one per value and axis.
     """
@@ -163,7 +168,10 @@ def _densify(graph: onnx.GraphProto, limits: Limits) -> None:
             )
         dense = np.zeros(math.prod(dims), values.dtype)
         dense[flat] = values.reshape(-1)
-        graph.initializer.append(onnx.numpy_helper.from_array(dense.reshape(dims), name))
+        tensor = onnx.numpy_helper.from_array(dense.reshape(dims), name)
+        if len(dims) == 2:
+            tensor.metadata_props.add(key=DECLARED, value="csr")
+        graph.initializer.append(tensor)
     graph.ClearField("sparse_initializer")
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 Timings = Literal["auto", "measured", "predicted"]
 Policy = Literal["f32", "bf16", "auto"]
 Preference = Literal["latency", "memory"]
+Semantics = Literal["stowplan", "mxnet-1.9"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class Options:
             of equal ones the fastest.
         pareto: whether to look for the plans of which none is both smaller and faster.
         benchmark_seconds: upper limit for the samples of one measurement.
+        semantics: how storage types are inferred: `stowplan` by shape, type, density and cost,
+            `mxnet-1.9` as MXNet 1.9.1 does, casts of its fallbacks included.
     """
 
     timings: Timings = "auto"
@@ -49,6 +52,7 @@ class Options:
     prefer: Preference = "latency"
     pareto: bool = False
     benchmark_seconds: float = 2.0
+    semantics: Semantics = "stowplan"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from app.engine.options import Thrift
 from app.engine.plan import Call, Compilation, Group, View
 from app.engine.precision import Computed, resolve, tolerance
 from app.engine.rewrite import Row
+from app.engine.storage import SparseFormat, StorageKind, StorageRuleOf, StorageType
 from app.engine.target import Target
 
 T = TypeVar("T")
@@ -38,6 +39,7 @@ class Known:
         precision: of products of float32, see `app.engine.precision`.
         granted: the views of partial rows that may be taken; None before memory is shared, where all
             of them may.
+        storage: storage types of values, once they are inferred.
     """
 
     target: Target
@@ -49,10 +51,21 @@ class Known:
     precision: Computed = "f32"
     granted: frozenset[View] | None = None
     thrift: Thrift = field(default_factory=Thrift)
+    storage: Mapping[ir.Value, StorageType] = field(default_factory=dict)
     key: Hashable = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "key", _key(self.target, self.threads, self.fast_algorithms, self.tolerance))
+        facts = self.target, self.threads, self.fast_algorithms, self.tolerance, self.precision
+        object.__setattr__(self, "key", _key(*facts))
+
+    def sparse(self, value: ir.Value, kind: StorageKind) -> SparseFormat:
+        """How a value lies in memory that is stored in this way, as full as was inferred."""
+        dtype, shape = value.dtype, value.shape
+        assert dtype is not None
+        assert shape is not None
+        density = self.storage[value].density if value in self.storage else 1.0
+        dims = tuple(int(d) for d in shape.dims if isinstance(d, int))
+        return SparseFormat.of(StorageType(kind, dtype.name, density), dims, dtype.numpy().itemsize)
 
     @classmethod
     def of(cls, compilation: Compilation) -> "Known":
@@ -66,6 +79,7 @@ class Known:
             compilation.timings,
             thrift=compilation.thrift,
             precision=resolve(options, compilation.target).used,
+            storage=compilation.plan.storage or {},
         )
 
 
@@ -81,6 +95,7 @@ Cost: TypeAlias = Callable[[Group, Known], float]
 Inplace: TypeAlias = Callable[[Group, Known], tuple[tuple[ir.Value, ir.Value], ...]]
 Views: TypeAlias = Callable[[Group, Known], tuple[View, ...]]
 Layouts: TypeAlias = Callable[[Group, Known], Mapping[ir.Value, Layout]]
+Storages: TypeAlias = Callable[[Group, Known], Mapping[ir.Value, StorageKind]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +121,18 @@ LayoutRule = Literal["elementwise", "channels", "axis", "permutes", "barrier", "
 
 
 @dataclass(frozen=True, slots=True)
+class Symbol:
+    """An operator of domain `mxnet` with its attributes, and which inputs of an ONNX node are its own."""
+
+    op: str
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    operands: int | None = None  # the first so many; None for all
+
+
+SymbolOf: TypeAlias = Callable[[ir.Node], Symbol]
+
+
+@dataclass(frozen=True, slots=True)
 class Operator:
     """What an operator means to the planner.
 
@@ -115,6 +142,7 @@ class Operator:
         level: of the core operator set (0 values ... 6 vision); None where it is canonicalized away.
         views: the first output has the bytes of the first input (Reshape and its kin).
         elementwise: each output element depends on one element of every input, broadcast.
+        storage: storage types as MXNet infers them, of an operator of domain `mxnet`.
     """
 
     op: str
@@ -124,6 +152,7 @@ class Operator:
     layout_rule: LayoutRule = "barrier"
     views: bool = False
     elementwise: bool = False
+    storage: StorageRuleOf | None = None
     domain: str = ""
 
 
@@ -140,6 +169,16 @@ def no_views(_group: Group, _known: Known) -> tuple[View, ...]:
 def all_plain(_group: Group, _known: Known) -> Mapping[ir.Value, Layout]:
     """Every operand is row-major."""
     return {}
+
+
+def all_dense(_group: Group, _known: Known) -> Mapping[ir.Value, StorageKind]:
+    """Every operand is dense."""
+    return {}
+
+
+def no_detail(_group: Group, _known: Known) -> str:
+    """Nothing but operators, shapes and types matters."""
+    return ""
 
 
 def no_error(_group: Group, _known: Known) -> float | None:
@@ -172,6 +211,10 @@ class Implementation:
         layouts: the layouts that it asks of the group's inputs and gives its outputs; values that
             are not named are row-major.
         padding: what it needs in padded lanes of these, and what it leaves there.
+        storage: the storage types that it asks of the group's inputs and gives its outputs; values that
+            are not named are dense. A constant is stored anew for each reader.
+        detail: what its time depends on beside operators, shapes and types, without spaces: how full
+            a constant is.
         error: relative rms error, measured on the weights, of a row that rounds more than a plain sum
             does; None of others.
         tunings: names of the ways to cut the work that are worth measuring, see `Known.tuning`.
@@ -190,6 +233,8 @@ class Implementation:
     partial: bool = False
     layouts: Layouts = all_plain
     padding: Padding = UNDEFINED
+    storage: Storages = all_dense
+    detail: Callable[[Group, Known], str] = no_detail
     error: Callable[[Group, Known], float | None] = no_error
     tunings: tuple[str, ...] = ("",)
     precision: Computed = "f32"
@@ -197,8 +242,11 @@ class Implementation:
     domain: str = ""
 
     def refusal(self, group: Group, known: Known) -> str | None:
-        """`unless`, asked once for each group."""
-        return _once(self, group, "unless", self.unless, known)
+        """Why the row does not compute a group whose values are stored as `known` tells; else None.
+
+        `unless` is asked once for each group; before storage types are inferred, all values are dense.
+        """
+        return _once(self, group, "unless", self.unless, known) or misstored(self, group, known)
 
     def predicted(self, group: Group, known: Known) -> float:
         """`cost`, asked once for each group."""
@@ -217,6 +265,19 @@ def _once(
     if key not in group.facts:
         group.facts[key] = function(group, known)
     return group.facts[key]  # type: ignore[no-any-return]  # what the function returned
+
+
+def misstored(row: Implementation, group: Group, known: Known) -> str | None:
+    """Why a row that applies does not read and write the storage types that were inferred; or None."""
+    asked = row.storage(group, known)
+    for value in (*group.inputs, *group.outputs):
+        if value.is_initializer() or not value.name:
+            continue
+        kind = known.storage[value].kind if value in known.storage else "default"
+        wanted = asked.get(value, "default")
+        if wanted != kind:
+            return f"asks for {value.name!r} {wanted}, which is {kind} here"
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +300,7 @@ class Registry:
     implementations: Mapping[str, tuple[Implementation, ...]]  # by operator; `*` applies to all
     backends: Mapping[str, Backend] = field(default_factory=dict)
     rewrites: tuple[Row, ...] = ()
+    symbols: Mapping[str, SymbolOf] = field(default_factory=dict)  # by operators of ONNX
 
     def rewrites_for(self, target: Target) -> tuple[Row, ...]:
         """The rules of the target's backends, in the order of the backends."""
@@ -270,9 +332,9 @@ def _modules(package: str) -> list[str]:
 
 
 def load() -> Registry:
-    """Read every table of `app.engine.ops` (OPERATORS) and of `app.engine.backends`.
+    """Read every table of `app.engine.ops` and `app.engine.backends`.
 
-    Those of backends are BACKENDS, IMPLEMENTATIONS and REWRITES.
+    Tables are OPERATORS and SYMBOLS, and BACKENDS, IMPLEMENTATIONS and REWRITES.
 
     Raises:
         ValueError: two rows claim the same operator or implementation name, or a rule has no backend.
@@ -282,11 +344,13 @@ def load() -> Registry:
     backends: dict[str, Backend] = {}
     rewrites: list[Row] = []
     names: set[str] = set()
+    symbols: dict[str, SymbolOf] = {}
     for name in _modules("app.engine.ops"):
         for row in getattr(importlib.import_module(name), "OPERATORS", ()):
             if (row.domain, row.op) in operators:
                 raise ValueError(f"operator {row.op!r} has two rows, the second in {name}")
             operators[row.domain, row.op] = row
+        symbols.update(getattr(importlib.import_module(name), "SYMBOLS", {}))
     for name in _modules("app.engine.backends"):
         module = importlib.import_module(name)
         for backend in getattr(module, "BACKENDS", ()):
@@ -301,4 +365,4 @@ def load() -> Registry:
             names.add(row.name)
             implementations.setdefault(row.op, []).append(row)
     table = {op: tuple(rows) for op, rows in implementations.items()}
-    return Registry(operators, table, backends, tuple(rewrites))
+    return Registry(operators, table, backends, tuple(rewrites), symbols)

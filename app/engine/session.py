@@ -35,9 +35,10 @@ def back(options: Options) -> tuple[Pass, ...]:
     """The passes from a canonical graph to a complete plan."""
     return (
         Partition(),
-        Fuse(enabled=options.fuse),
-        InferLayouts(),
+        # MXNet infers storage types operator by operator.
+        Fuse(enabled=options.fuse and options.semantics == "stowplan"),
         InferStorage(),
+        InferLayouts(),
         SelectImplementations(),
         InferPadding(),
         Order(),
@@ -71,7 +72,7 @@ def tuned(
     if not options.autotune or not is_host(compilation.target, host()):
         return compilation
     started = dataclasses.replace(compilation, model=compilation.model.clone(), options=options)
-    groups = pipeline.run(started, (Partition(), Fuse(enabled=options.fuse)), silent)
+    groups = pipeline.run(started, back(options)[:2], silent)
 
     def likely() -> tuple[Request, ...]:
         return planned(

@@ -36,6 +36,7 @@ Array = np.ndarray[Any, Any]
 
 FACTOR = 1.4  # a row predicted to take longer than the best by this factor is not measured
 LAST_FACTOR = 1.1  # the same for rows over channels last
+HOPELESS = 8.0  # the same for the best row that stores a constant sparse
 WORTH = 0.002  # share of the predicted time of the graph below which a group is not measured
 REPEATS = 5
 CLOSE = 1.15  # rows of a group whose times are within this factor are sampled
@@ -104,7 +105,7 @@ class _Bench:
         work: dict[str, tuple[Group, Implementation, Known, tuple[KernelCall, ...]]] = {}
         for group, row, tuning in candidates:
             facts = replace(self.known, tuning=tuning)
-            name = key(row.name, group, facts)
+            name = key(row, group, facts)
             if name not in self.table and name not in work:
                 work[name] = group, row, facts, _kernel_calls(row, group, facts)
         if not work:
@@ -174,6 +175,7 @@ def _worth_measuring(
         for row in predicted:
             for value, layout in row.asked(group, known).items():
                 wanted.setdefault((graph.shape(value), layout), (value, layout))
+        rows += [r for r in _rivals(predicted, group, known) if r not in rows]
         several = len(rows) > 1 or any(len(r.tunings) > 1 for r in rows)
         if several and best >= WORTH * total:
             found.append((group, tuple(rows)))
@@ -189,6 +191,21 @@ def _worth_measuring(
 
 def _lies_last(asked: Mapping[ir.Value, Layout]) -> bool:
     return any(level(layout) == LAST for layout in asked.values())
+
+
+def _rivals(
+    predicted: Mapping[Implementation, float], group: Group, known: Known
+) -> tuple[Implementation, ...]:
+    """Of rows of which some store a constant sparse, the best of those and the best of the others.
+
+    Which is faster is never left to prediction, unless it is hopeless.
+    """
+    sparse = {r: s for r, s in predicted.items() if r.storage(group, known)}
+    if not sparse or len(sparse) == len(predicted):
+        return ()
+    dense = {r: s for r, s in predicted.items() if r not in sparse and not r.views(group, known)}
+    sides = [min(side, key=side.__getitem__) for side in (sparse, dense) if side]
+    return tuple(r for r in sides if predicted[r] <= HOPELESS * min(predicted.values()) or r in dense)
 
 
 def _is_float(value: ir.Value) -> bool:

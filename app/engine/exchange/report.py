@@ -158,7 +158,13 @@ def decisions_json(compilation: Compilation) -> Json:
                 "why_not_blocked": explain.why_not_blocked(group, compilation, known)
                 if plan.layout is not None
                 else None,
-                "storage": {v.name: _storage(v, compilation) for v in named},
+                "storage": {
+                    **{v.name: _storage(v, compilation) for v in named},
+                    **{
+                        v.name: {**(_storage(v, compilation) or {}), "kind": kind}
+                        for v, kind in choice.implementation.storage(group, known).items()
+                    },
+                },
                 "layout": {v.name: _layout(v, compilation) for v in named},
                 "padding": {
                     **dataclasses.asdict(choice.implementation.padding),

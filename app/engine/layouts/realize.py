@@ -9,6 +9,7 @@ from app.engine.layout import Layout, plain
 from app.engine.layouts.choice import Assignment
 from app.engine.layouts.conversions import DOMAIN, OP
 from app.engine.plan import Compilation, Group, Subgraph
+from app.engine.storage import DispatchMode
 
 
 def realize(compilation: Compilation, assignment: Assignment) -> Compilation:
@@ -73,11 +74,27 @@ def realize(compilation: Compilation, assignment: Assignment) -> Compilation:
         for index, output in enumerate(model.outputs):
             if output is value:
                 model.outputs[index] = made
+    storage = None if plan.storage is None else dict(plan.storage)
+    dispatch = None if plan.dispatch is None else dict(plan.dispatch)
+    for node in model:
+        if dispatch is not None:
+            dispatch.setdefault(node, DispatchMode.COMPUTE)
+        for value in node.outputs:
+            if storage is not None and value not in storage:
+                source = node.inputs[0]
+                assert source is not None
+                storage[value] = storage[source]
     column = {
         v: layout.get(v) or plain(len(v.shape) if v.shape is not None else 0) for v in graph.values(model)
     }
     ordered = {node: fusion[node] for node in model}
-    return compilation.with_plan(partition={n: partition[n] for n in model}, fusion=ordered, layout=column)
+    return compilation.with_plan(
+        partition={n: partition[n] for n in model},
+        fusion=ordered,
+        storage=storage,
+        dispatch=dispatch,
+        layout=column,
+    )
 
 
 def replace_inputs(node: ir.Node, replaced: Mapping[ir.Value, ir.Value]) -> None:

@@ -17,6 +17,7 @@ from app.engine import graph
 from app.engine.memory.alias import ALIGNMENT, AliasClasses, in_order
 from app.engine.memory.problem import Buffer, Part, Problem
 from app.engine.plan import Choice, Compilation, Group, KernelCall, Slice, Space, Workspace
+from app.engine.storage import SparseFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,12 @@ def unaligned(storage: Storage) -> Buffer:
 
 
 def value_bytes(value: ir.Value, compilation: Compilation) -> int:
-    """Bytes of a static value in its layout, padding included."""
+    """Bytes of a static value in its layout, padding included, or in its sparse format."""
+    storage = (compilation.plan.storage or {}).get(value)
+    if storage is not None and storage.kind != "default" and not value.is_initializer():
+        kind = graph.dtype(value)
+        assert kind is not None
+        return SparseFormat.of(storage, graph.static_shape(value), kind.itemsize).nbytes
     layout = (compilation.plan.layout or {}).get(value)
     if layout is None:
         return graph.nbytes(value)

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from app.engine import (
     folding,
+    gradients,
     graph,
     inference,
     merging,
@@ -61,6 +62,7 @@ def reduce(model: ir.Model, growth: int, more: tuple[Row, ...] = ()) -> Counter[
     """
     rows = (
         *folding.rows(folding.Budget(growth)),
+        *gradients.ROWS,
         *quantization.ROWS,
         *more,
         *simplification.ROWS,

@@ -19,9 +19,9 @@ class InferLayouts:
     policy: Policy = "joint"
 
     name: ClassVar[str] = "infer_layouts"
-    reads: ClassVar[tuple[str, ...]] = ("partition", "fusion")
-    writes: ClassVar[tuple[str, ...]] = ("partition", "fusion", "layout")
-    keeps: ClassVar[tuple[str, ...]] = ("partition", "fusion")
+    reads: ClassVar[tuple[str, ...]] = ("partition", "fusion", "storage")
+    writes: ClassVar[tuple[str, ...]] = ("partition", "fusion", "storage", "dispatch", "layout")
+    keeps: ClassVar[tuple[str, ...]] = ()
 
     def __call__(self, compilation: Compilation) -> Compilation:
         """Write the column `layout`, and nodes that convert into the graph."""

@@ -1,6 +1,7 @@
 """Storage type of every value and dispatch mode of every node."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -8,41 +9,89 @@ import onnx_ir as ir
 
 from app.engine import graph
 from app.engine.plan import Compilation
-from app.engine.storage import DispatchMode, StorageType
+from app.engine.registry import Known
+from app.engine.storage import DispatchMode, StorageKind, StorageType
+from app.engine.storage_casts import insert_casts
+from app.engine.storage_inference import inferred
 
 
 @dataclass(frozen=True)
 class InferStorage:
-    """Values are dense; a node that only the reference evaluator can run falls back."""
+    """How values are stored: as this project chooses, or as MXNet would (`options.semantics`).
+
+    Of its own accord the project stores values of a run dense; which storage type a constant gets is the
+    choice of an implementation, by cost. A node that only the reference evaluator can run falls back.
+    """
 
     fallback_backend: str = "reference"
 
     name: ClassVar[str] = "infer_storage"
     reads: ClassVar[tuple[str, ...]] = ("partition", "fusion")
-    writes: ClassVar[tuple[str, ...]] = ("storage", "dispatch")
-    keeps: ClassVar[tuple[str, ...]] = ("partition", "fusion", "layout")
+    writes: ClassVar[tuple[str, ...]] = ("partition", "fusion", "storage", "dispatch")
+    keeps: ClassVar[tuple[str, ...]] = ("partition", "fusion")
 
     def __call__(self, compilation: Compilation) -> Compilation:
-        """Write the columns `storage` and `dispatch`."""
+        """Write the columns `storage` and `dispatch`; where MXNet casts, nodes that cast into the graph.
+
+        Raises:
+            GraphError: an operator takes no operands of the storage types that MXNet infers for it.
+        """
+        if compilation.options.semantics == "mxnet-1.9":
+            return self._as_mxnet(compilation)
         partition = compilation.plan.partition
         assert partition is not None
         storage = {value: storage_type(value) for value in graph.values(compilation.graph)}
-        dispatch = {
-            node: DispatchMode.FALLBACK
-            if partition[node].backend == self.fallback_backend
-            else DispatchMode.COMPUTE
-            for node in compilation.graph
-        }
-        return compilation.with_plan(storage=storage, dispatch=dispatch)
+        return compilation.with_plan(storage=storage, dispatch=self._dispatch(compilation, {}))
+
+    def _as_mxnet(self, compilation: Compilation) -> Compilation:
+        found = inferred(compilation.graph, compilation.registry, undeclared="default")
+        storage = {v: storage_type(v, found.kinds[v]) for v in graph.values(compilation.graph)}
+        for node in compilation.graph:
+            densities = [
+                storage[v].density for v in node.inputs if v is not None and found.kinds[v] != "default"
+            ]
+            for value in node.outputs:
+                if storage[value].kind != "default":
+                    # A result is at most as full as its operands together; a dense operand fills it.
+                    bound = min(1.0, sum(densities)) if densities else 1.0
+                    storage[value] = replace(storage[value], density=bound)
+        counts = {m: sum(mode is m for mode in found.modes.values()) for m in DispatchMode}
+        told = ", ".join(f"{n} {m.value}" for m, n in counts.items() if n)
+        note = f"storage types as MXNet 1.9 infers them, in {found.sweeps} sweeps: {told}"
+        compilation = compilation.with_plan(storage=storage)
+        compilation = replace(compilation, notes=(*compilation.notes, note))
+        cast = insert_casts(compilation, found.modes, Known.of(compilation))
+        return cast.with_plan(dispatch=self._dispatch(cast, found.modes))
+
+    def _dispatch(
+        self, compilation: Compilation, modes: Mapping[ir.Node, DispatchMode]
+    ) -> dict[ir.Node, DispatchMode]:
+        partition = compilation.plan.partition
+        assert partition is not None
+
+        def mode(node: ir.Node) -> DispatchMode:
+            if partition[node].backend == self.fallback_backend:
+                return DispatchMode.FALLBACK
+            return modes.get(node, DispatchMode.COMPUTE)
+
+        return {node: mode(node) for node in compilation.graph}
 
 
-def storage_type(value: ir.Value) -> StorageType:
-    """Dense, of the value's dtype; the density of a constant is measured."""
-    kind = graph.dtype(value)
-    name = kind.name if kind is not None else str(value.dtype or value.type or "unknown").lower()
-    fixed = kind is not None and graph.constant(value) is not None
-    return StorageType("default", name, graph.fact(value, "density", _density) if fixed else 1.0)
+def storage_type(value: ir.Value, kind: StorageKind = "default") -> StorageType:
+    """Of the value's dtype; the density of a constant is measured."""
+    dtype = graph.dtype(value)
+    name = dtype.name if dtype is not None else str(value.dtype or value.type or "unknown").lower()
+    fixed = dtype is not None and graph.constant(value) is not None
+    if not fixed:
+        return StorageType(kind, name)
+    measure = _row_density if kind == "row_sparse" else _density
+    return StorageType(kind, name, graph.fact(value, f"density {measure.__name__}", measure))
 
 
 def _density(array: np.ndarray[Any, Any]) -> float:
     return float(np.count_nonzero(array) / array.size) if array.size else 1.0
+
+
+def _row_density(array: np.ndarray[Any, Any]) -> float:
+    rows = array.reshape(array.shape[0], -1).any(axis=1)
+    return float(np.count_nonzero(rows) / rows.size) if array.size else 1.0

@@ -62,7 +62,8 @@ def choose_backend(node: ir.Node, registry: Registry, known: Known, likely: dict
     if first is not None and first.backend == known.target.backends[0] and not first.refusal(alone, known):
         return first.backend
     for row in registry.candidates(alone.op, known.target.backends):
-        reason = row.refusal(alone, known)
+        # Operators of our own are for sparse values, whose storage is inferred later.
+        reason = row.unless(alone, known) if node.domain else row.refusal(alone, known)
         if reason is None:
             likely[alone.op] = row
             return row.backend

@@ -28,11 +28,14 @@ class SelectImplementations:
 
     name: ClassVar[str] = "select_implementations"
     reads: ClassVar[tuple[str, ...]] = ("partition", "fusion", "storage", "layout")
-    writes: ClassVar[tuple[str, ...]] = ("implementation",)
-    keeps: ClassVar[tuple[str, ...]] = ("partition", "fusion", "storage", "dispatch", "layout")
+    writes: ClassVar[tuple[str, ...]] = ("implementation", "storage")
+    keeps: ClassVar[tuple[str, ...]] = ("partition", "fusion", "dispatch", "layout")
 
     def __call__(self, compilation: Compilation) -> Compilation:
-        """Write the column `implementation`, and a decision per group."""
+        """Write the column `implementation`, the storage types of constants, and a decision per group."""
+        return _stored(self._chosen(compilation))
+
+    def _chosen(self, compilation: Compilation) -> Compilation:
         found = _selected(compilation, frozenset())
         joined = _joined(found)
         if not joined:
@@ -72,6 +75,17 @@ def _selected(
             chosen[group], decision = before.plan.implementation[group], before.decisions[i]
         decisions.append(decision)
     return replace(compilation.with_plan(implementation=chosen), decisions=tuple(decisions))
+
+
+def _stored(compilation: Compilation) -> Compilation:
+    """Constants as the chosen rows store them; of several readers the first sparse one counts."""
+    plan, known = compilation.plan, Known.of(compilation)
+    storage = dict(plan.storage or {})
+    for group, choice in (plan.implementation or {}).items():
+        for value, kind in choice.implementation.storage(group, known).items():
+            if graph.is_constant(value) and storage[value].kind == "default":
+                storage[value] = replace(storage[value], kind=kind)
+    return compilation.with_plan(storage=storage)
 
 
 def _joined(compilation: Compilation) -> frozenset[Group]:
@@ -145,6 +159,7 @@ def choose(
     others = tuple(a for a in alternatives if a["name"] != row.name)
     told = "; ".join(
         [_reason(row, seconds, len(compared), others, tuning)]
+        + _lost(row, seconds, {r: t for r, t in times.items() if r in accepted}, group, known)
         + [f"{v.view.name!r} is copied: {r}" for v, r in copied[row].items()]
         + [f"row-major: no row of {group.op} is over another layout"]
         * all(other.layouts is all_plain for other in candidates)
@@ -159,6 +174,25 @@ def choose(
         error=row.error(group, known),
     )
     return choice, decision
+
+
+def _lost(
+    row: Implementation,
+    seconds: float,
+    times: Mapping[Implementation, tuple[float, str | None]],
+    group: Group,
+    known: Known,
+) -> list[str]:
+    """By how much the best row that stores a constant sparse is slower than a dense one that was chosen."""
+    sparse = {r: t for r, t in times.items() if r.storage(group, known)}
+    if not sparse or row in sparse:
+        return []
+    best = min(sparse, key=lambda r: sparse[r][0])
+    kinds = ", ".join(dict.fromkeys(best.storage(group, known).values()))
+    how = "predicted" if sparse[best][1] is None else "measured"
+    return [
+        f"stored {kinds} it would take {sparse[best][0] / seconds:.3g} times as long ({best.name}, {how})"
+    ]
 
 
 def _misfit(row: Implementation, group: Group, compilation: Compilation, known: Known) -> str | None:

@@ -7,7 +7,7 @@ multiplication": a k x columns panel of B in the first cache, a block of A in th
 from app.kernels.cpu.epilogue import ALONG, FIXED, run_library
 from app.kernels.cpu.expressions import Recipe
 from app.kernels.cpu.linking import Sources
-from app.kernels.cpu.tiles import SHAPES, WIDE, Shapes, element, lanes_of
+from app.kernels.cpu.tiles import NARROW, SHAPES, Shapes, element, lanes_of
 
 # Defines `product` and its tiles. `a` holds rows `a_row` apart with elements `a_k` apart, or, when
 # `packed`, one [k][rows] panel for each group of rows; k0 is where this chunk of the reduction begins.
@@ -21,11 +21,11 @@ from app.kernels.cpu.tiles import (
 )
 
 T, N = types.CPointer(types.{element}), types.int64
-VECTOR, ROWS, SMALL, COLUMNS = {vector}, {rows}, {small}, {columns}
+VECTOR, ROWS, SMALL, COLUMNS, PART = {vector}, {rows}, {small}, {columns}, {part}
 wide = tile("{dtype}", VECTOR, ROWS, COLUMNS // VECTOR, {unroll})
 MAIN = f"tile_{symbol}_{{ROWS}}x{{COLUMNS // VECTOR}}x{{VECTOR}}"  # takes nearly all the time
 small = tile("{dtype}", VECTOR, SMALL, COLUMNS // VECTOR, {unroll})
-narrow = tile("{dtype}", VECTOR, ROWS, 1, {unroll})
+narrow = tile("{dtype}", VECTOR, ROWS, 1, {unroll}, 1, PART)
 # A single row streams b, from memory more often than not.
 single = tile("{dtype}", VECTOR, 1, COLUMNS // VECTOR, 4, 2)
 STREAMS = 2
@@ -96,7 +96,7 @@ def product(a, packed, a_row, a_k, k0, b, b_k, b_panel, k, c, c_row, m, n, spare
                 ahead = at(panel, b_panel + COLUMNS * k * i // m)
             narrow_ = width <= VECTOR
             whole = width == COLUMNS and (size == ROWS or size == SMALL or size == 1)
-            whole = whole or (width == VECTOR and size == ROWS)
+            whole = whole or (width == (PART or VECTOR) and size == ROWS)
             target, target_row = (to, c_row) if whole else (spare, VECTOR if narrow_ else COLUMNS)
             f = flags if whole else 0
             if narrow_:
@@ -118,8 +118,10 @@ def product(a, packed, a_row, a_k, k0, b, b_k, b_panel, k, c, c_row, m, n, spare
 """
 
 
-def product_library(dtype: str, lanes: int, shapes: Shapes = SHAPES) -> tuple[str, ...]:
+def product_library(dtype: str, lanes: int, shapes: Shapes = SHAPES, part: int = 0) -> tuple[str, ...]:
     """Defines `product` for `lanes` float32 in a register, and ROWS, COLUMNS of its tiles.
+
+    All columns of a result are `part`, less than a vector, where that is not 0.
 
     The texts differ in how far loops are unrolled, the one that is best where it was measured first.
     """
@@ -135,6 +137,7 @@ def product_library(dtype: str, lanes: int, shapes: Shapes = SHAPES) -> tuple[st
             small=small,
             columns=vectors * vector,
             unroll=times,
+            part=part,
         )
         for times in dict.fromkeys((unroll, 4, 2, 1))
     )
@@ -221,7 +224,14 @@ _RUNS = """\
 """
 
 
-def emit(dtype: str, lanes: int, recipe: Recipe = (), operands: tuple[tuple[str, str], ...] = ()) -> Sources:
+def emit(
+    dtype: str,
+    lanes: int,
+    recipe: Recipe = (),
+    operands: tuple[tuple[str, str], ...] = (),
+    vectors: int = 3,
+    part: int = 0,
+) -> Sources:
     """The module of a matrix product.
 
     a, b, y: T, batches of matrices at `offsets` (int64[batches, 3]: of a, b, residual; elements).
@@ -235,6 +245,8 @@ def emit(dtype: str, lanes: int, recipe: Recipe = (), operands: tuple[tuple[str,
         lanes: float32 in a register.
         recipe: what follows the tile's own epilogue.
         operands: (place, element type) of the recipe's inputs after the first; see PLACES.
+        vectors: of the columns of a tile.
+        part: all columns of y, if they are less than a vector, else 0.
     """
     places = "".join(f", at(x{i}, {PLACES[place]})" for i, (place, _) in enumerate(operands))
     kernel = _MATMUL.format(
@@ -254,7 +266,7 @@ def emit(dtype: str, lanes: int, recipe: Recipe = (), operands: tuple[tuple[str,
     )
     advances = tuple((FIXED if place in ("row", "scalar") else ALONG, kind) for place, kind in operands)
     if not recipe:
-        return product_library(dtype, lanes, WIDE), head + kernel
+        return product_library(dtype, lanes, NARROW[vectors], part), head + kernel
     runs = "from LIBRARY1 import run\n"
     run = run_library(element(dtype), recipe, advances)
-    return product_library(dtype, lanes, WIDE), run, head + runs + kernel
+    return product_library(dtype, lanes, NARROW[vectors], part), run, head + runs + kernel

@@ -51,6 +51,7 @@ class Epilogue:
     residual_step: Any
     scalars: Any
     flags: Any
+    part: int = 0  # elements of a vector that are read; 0 for all
 
     def apply(self, v: Vectors, values: list[Any], places: list[tuple[int, int]]) -> list[Any]:
         """The epilogue on vectors at (row, first column)."""
@@ -59,8 +60,11 @@ class Epilogue:
         def has(flag: int) -> Any:
             return b.icmp_unsigned("!=", b.and_(self.flags, number(flag)), number(0))
 
+        def load(pointer: Any) -> Any:
+            return v.load_part(pointer, self.part or v.lanes)
+
         def cell(base: Any, step: Any, place: tuple[int, int]) -> Any:
-            return v.load(v.at(v.at(base, b.mul(number(place[0]), step)), place[1]))
+            return load(v.at(v.at(base, b.mul(number(place[0]), step)), place[1]))
 
         def scalar(index: int) -> Any:
             return v.broadcast(v.at(self.scalars, index))
@@ -75,7 +79,7 @@ class Epilogue:
             (ACCUMULATE, lambda i, x: v.add(x, cell(self.sums, self.sums_step, places[i]))),
             (SCALE, lambda _i, x: v.multiply(x, scalar(ALPHA))),
             (ROW_BIAS, lambda i, x: v.add(x, row(places[i]))),
-            (COLUMN_BIAS, lambda i, x: v.add(x, v.load(v.at(self.columns, places[i][1])))),
+            (COLUMN_BIAS, lambda i, x: v.add(x, load(v.at(self.columns, places[i][1])))),
             (RESIDUAL, lambda i, x: v.fma(scalar(BETA), residual(places[i]), x)),
             (CLAMP, lambda _i, x: v.clamp(x, scalar(LOW), scalar(HIGH))),
         )
@@ -85,7 +89,9 @@ class Epilogue:
         return values
 
 
-def tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4, chains: int = 1) -> Any:
+def tile(
+    dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4, chains: int = 1, part: int = 0
+) -> Any:
     """An intrinsic that computes `rows` x `columns * lanes` elements of a matrix product.
 
     It is called as
@@ -99,7 +105,8 @@ def tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4, chain
     Each operand is read before c is written at that place, so c may be the residual or the sums.
 
     The reduction runs in `chains` independent sums, for tiles too small to hide the latency of a
-    product. Step p of it asks for the cache line of next[p * next_k], which need not be valid.
+    product. Step p of it asks for the cache line of next[p * next_k], which need not be valid. Of each
+    vector of the result the first `part` elements are written, if it is not 0, and read of what is added.
     """
     scalar = ELEMENTS[dtype][0]
     address, size = types.CPointer(scalar), types.int64
@@ -111,7 +118,7 @@ def tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4, chain
     def write(builder, values):
         a, a_row, a_k, m, b, b_k, k, ahead, ahead_k, c, c_row, *rest = values
         v = Vectors(builder, dtype, lanes)
-        epilogue = Epilogue(*rest)
+        epilogue = Epilogue(*rest, part=part)
         last = builder.sub(m, number(1))
         starts = []
         for r in range(rows):
@@ -164,7 +171,7 @@ def tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4, chain
 
         places = [(r, j * lanes) for r in range(rows) for j in range(columns)]
         for x, (r, j) in zip(epilogue.apply(v, sums, places), places):
-            v.store(x, v.at(v.at(c, builder.mul(number(r), c_row)), j))
+            v.store_part(x, v.at(v.at(c, builder.mul(number(r), c_row)), j), part or lanes)
         builder.ret_void()
 
     def body(_context, a, a_row, a_k, m, b, b_k, k, ahead, ahead_k, c, c_row, sums, sums_row,

@@ -273,3 +273,26 @@ class Vectors:
         )
         zero = ll.Constant(kind, [0.0 if self.floating else 0] * lanes)
         return self.b.call(function, [address, ll.Constant(I32, self.nbytes), mask, zero])
+
+    def load_part(self, pointer: Any, count: int) -> Any:
+        """A vector whose first `count` elements are read, the others zero."""
+        if count == self.lanes:
+            return self.load(pointer)
+        mask = ll.Constant(ll.VectorType(I1, self.lanes), [i < count for i in range(self.lanes)])
+        return self.masked_load(pointer, mask)
+
+    def store_part(self, value: Any, pointer: Any, count: int) -> None:
+        """The first `count` elements of a vector, in pieces of powers of two: masked stores are slow."""
+        done = 0
+        for size in (2**i for i in reversed(range(count.bit_length()))):
+            if not count & size:
+                continue
+            if size == self.lanes:
+                self.store(value, pointer)
+            elif size == 1:
+                element = self.b.extract_element(value, ll.Constant(I32, done))
+                self.b.store(element, self.at(pointer, done), align=self.nbytes)
+            else:
+                places = ll.Constant(ll.VectorType(I32, size), list(range(done, done + size)))
+                self.store(self.b.shuffle_vector(value, value, places), self.at(pointer, done))
+            done += size

@@ -38,6 +38,14 @@ SHAPES: Shapes = {4: (6, 4, 2, 2), 8: (6, 4, 2, 2), 16: (8, 4, 3, 2)}
 # The same for row-major products: 4 x 3 takes 7 loads a step where 6 x 2 takes 8, and cuts into 64,
 # 128 or 196 rows evenly.
 WIDE: Shapes = {4: (4, 2, 3, 2), 8: (4, 2, 3, 2), 16: (8, 4, 3, 2)}
+# The same for few columns, which wide tiles would compute up to twice: by vectors of columns.
+NARROW: Mapping[int, Shapes] = {
+    3: WIDE,
+    2: {4: (6, 4, 2, 2), 8: (6, 4, 2, 2), 16: (12, 6, 2, 2)},
+    1: {4: (8, 4, 1, 2), 8: (8, 4, 1, 2), 16: (16, 8, 1, 2)},
+}
+# Time of a vector of their columns: narrower tiles load more for each product.
+LOADS = {3: 1.0, 2: 1.02, 1: 1.15}
 # The same for PAIRS, whose products take a register before they are added: 6 x 2 is all that 16 hold.
 PAIRED: Shapes = {4: (6, 4, 2, 1), 8: (6, 4, 2, 1), 16: (8, 4, 3, 1)}
 # And for quads, which keep a register of ones too.
@@ -52,6 +60,19 @@ def lanes_of(dtype: str, lanes: int) -> int:
 def element(dtype: str) -> str:
     """The type of an element in memory, as NumPy and numba name it."""
     return "int32" if dtype in PACKED else "float32" if dtype in BFLOAT_PAIRS else dtype
+
+
+def vectors_for(columns: int, dtype: str, lanes: int) -> int:
+    """Vectors of columns of the tiles that compute the fewest that are not there; of equals the widest."""
+    lane = lanes_of(dtype, lanes)
+
+    def computed(vectors: int) -> float:
+        whole, rest = divmod(columns, vectors * lane)
+        # A last panel of one vector has a tile of its own, whose sums may be too few to hide their latency.
+        last = max(1.0, 8 / NARROW[vectors][lanes][0]) if rest <= lane else vectors
+        return whole * vectors + (last if rest else 0)
+
+    return min(NARROW, key=lambda v: (computed(v) * LOADS[v], -v))
 
 
 def row_groups(rows: int, block: int, lanes: int, shapes: Shapes = SHAPES) -> list[tuple[int, int]]:

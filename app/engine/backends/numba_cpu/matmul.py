@@ -104,7 +104,7 @@ class Addends:
     beta: float = 1.0
 
 
-def _gemm_addends(node: ir.Node, product: Product) -> Addends | str:
+def gemm_addends(node: ir.Node, product: Product) -> Addends | str:
     """Where the third operand of a Gemm goes, or why it cannot."""
     found = Addends(alpha=graph.attribute(node, "alpha", 1.0))
     beta = graph.attribute(node, "beta", 1.0)
@@ -133,7 +133,7 @@ def _addends(group: Group, product: Product, epilogue: epilogues.Epilogue) -> Ad
     """The operands of Gemm and of the epilogue together."""
     found: Addends | str = Addends()
     if group.anchor.op_type == "Gemm":
-        found = _gemm_addends(group.anchor, product)
+        found = gemm_addends(group.anchor, product)
     if isinstance(found, str):
         return found
     if epilogue.biases and isinstance(found.columns, ir.Value):
@@ -188,15 +188,21 @@ class Blocks:
 
 def _blocks(product: Product, dtype: str, packed: bool, known: Known) -> Blocks:
     lanes = known.target.vector_lanes
-    width = tiles.columns_of(dtype, lanes, tiles.WIDE)
+    shapes = _shapes(product.n, dtype, lanes)
+    width = tiles.columns_of(dtype, lanes, shapes)
     depth = blocking.depth(product.k, np.dtype(tiles.element(dtype)).itemsize, DEPTH)
-    if product.m <= tiles.WIDE[lanes][0] and packed:
+    if product.m <= shapes[lanes][0] and packed:
         depth = max(product.k, 1)  # nothing of b is read twice: it streams
-    m = blocking.balanced(product.m, BLOCK_ROWS, tiles.WIDE[lanes][0])
+    m = blocking.balanced(product.m, BLOCK_ROWS, shapes[lanes][0])
     n = blocking.balanced(product.n, BLOCK_PANELS * width, width)
     while n > width and len(product.offsets) * -(-product.m // m) * -(-product.n // n) < 4 * known.threads:
         n -= width
     return Blocks(m, n, depth)
+
+
+def _shapes(columns: int, dtype: str, lanes: int) -> tiles.Shapes:
+    """The shapes of the tiles for so many columns."""
+    return tiles.NARROW[tiles.vectors_for(columns, dtype, lanes)]
 
 
 def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
@@ -307,7 +313,8 @@ def product_call(
     Several in one element are of a `dtype` of their own, see `tiles`.
     """
     dtype, lanes = dtype or kind.name, known.target.vector_lanes
-    width = tiles.columns_of(dtype, lanes, tiles.WIDE)
+    shapes = _shapes(product.n, dtype, lanes)
+    width = tiles.columns_of(dtype, lanes, shapes)
     nothing = Constant(np.zeros(1, kind))
     offsets = product.offsets
     given = graph.constant(b) if isinstance(b, ir.Value) else b
@@ -327,7 +334,7 @@ def product_call(
     table = np.array([(i, j, batch * step) for batch, (i, j) in enumerate(offsets)], np.int64)
 
     sums = blocks.m * blocks.n if product.k > blocks.k or epilogue.recipe else 0
-    spare = tiles.spare(dtype, lanes, tiles.WIDE)
+    spare = tiles.spare(dtype, lanes, shapes)
     panel_row = blocking.panel_row(blocks.n, kind.itemsize)
     own = sums + spare + (0 if packed else (blocks.k + 1) * panel_row)
     units = len(offsets) * -(-product.m // blocks.m) * -(-product.n // blocks.n)
@@ -366,7 +373,13 @@ def product_call(
         tuple(t for t, _ in arguments),
         tuple(a for _, a in arguments),
         units,
-        static=(dtype, lanes, *epilogue.static),
+        static=(
+            dtype,
+            lanes,
+            *epilogue.static,
+            tiles.vectors_for(product.n, dtype, lanes),
+            product.n if product.n < tiles.lanes_of(dtype, lanes) else 0,
+        ),
         takes_thread=True,
     )
 
@@ -378,8 +391,9 @@ def predicted(group: Group, known: Known) -> float:
     assert kind is not None
     lanes = known.target.vector_lanes
     # What is computed: whole tiles; and wider elements take longer.
-    width = tiles.columns_of(kind.name, lanes, tiles.WIDE)
-    rows = sum(max(size, 4) for _, size in tiles.row_groups(product.m, max(product.m, 1), lanes, tiles.WIDE))
+    shapes = _shapes(product.n, kind.name, lanes)
+    width = tiles.columns_of(kind.name, lanes, shapes)
+    rows = sum(max(size, 4) for _, size in tiles.row_groups(product.m, max(product.m, 1), lanes, shapes))
     wasted = rows * -(-product.n // width) * width / max(product.m * product.n, 1)
     return roofline(
         known.target,

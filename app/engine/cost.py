@@ -3,6 +3,7 @@
 Source: Williams, Waterman and Patterson, 2009, "Roofline: an insightful visual performance model".
 """
 
+import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +17,9 @@ from app.engine.target import Target
 
 if TYPE_CHECKING:
     from app.engine.registry import Implementation, Known
+
+
+LONGEST = 4000  # characters of a signature; that of a longer one is its hash
 
 
 def roofline(
@@ -41,7 +45,12 @@ def predicted(group: Group, target: Target, *, threads: int = 1) -> float:
 
 def flops(group: Group) -> float:
     """Floating-point operations of a group; 0 for what is dynamic."""
-    return sum(_FLOPS.get(node.op_type, _one_each)(node) for node in group.nodes)
+    return sum(map(arithmetic, group.nodes))
+
+
+def arithmetic(node: ir.Node) -> float:
+    """Floating-point operations of a node; 0 for what is dynamic."""
+    return _FLOPS.get(node.op_type, _one_each)(node)
 
 
 def _one_each(node: ir.Node) -> float:
@@ -85,7 +94,7 @@ def seconds(row: "Implementation", group: Group, known: "Known") -> tuple[float,
     if known.timings:
         name = signature(group)
         for tuning in row.tunings:
-            found = known.timings.get(_key(row.name, tuning, known, name))
+            found = known.timings.get(_key(called(row), tuning, known, name))
             if found is not None and (best is None or found < best[0]):
                 best = found, tuning
     return best or (row.predicted(group, known), None)
@@ -115,6 +124,11 @@ def consulted(groups: Iterable[Group], timings: Mapping[str, float]) -> dict[str
     names = {signature(group) for group in groups}
     # A key is a row and its tuning, the threads and the signature; only the last has spaces.
     return {name: s for name, s in sorted(timings.items()) if name.split(" ", 2)[2] in names}
+
+
+def called(row: "Implementation") -> str:
+    """A row's name in the timings table, with the version of its library."""
+    return f"{row.name}@{row.version}" if row.version else row.name
 
 
 def key(row: str, group: Group, known: "Known") -> str:
@@ -149,7 +163,8 @@ def signature(group: Group) -> str:
         ]
         for node in group.nodes
     ]
-    return json.dumps(rows, separators=(",", ":"), default=list)
+    text = json.dumps(rows, separators=(",", ":"), default=list)
+    return text if len(text) <= LONGEST else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 _SCALARS = (

@@ -6,6 +6,7 @@ import itertools
 import json
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,10 +144,15 @@ def optimize(
             compilation = session.tuned(
                 compilation, options, compiler, lambda done, total: progress("tune", done, total)
             )
-        fused = session.planned(compilation, options, _part("plan", progress))
+        inputs = tensors(compilation, bindings, options.seed)
+        if runs_here:
+            compilation, fused = session.runnable(
+                compilation, options, compiler, inputs, _part("plan", progress)
+            )
+        else:
+            fused = session.planned(compilation, options, _part("plan", progress))
         plain = session.planned(compilation, dataclasses.replace(options, fuse=False))
         _export(compilation, fused, folder)
-        inputs = tensors(compilation, bindings, options.seed)
         run = _Run(fused, plain, converted, folder, inputs, compiler, progress)
         verification = run.verify(runs_here) if options.verify else None
         measured = run.benchmark(options.benchmark_seconds) if measures else None
@@ -350,7 +356,8 @@ def _summary(
 ) -> Json:
     compilation: Compilation = fused.compilation
     solution = fused.placement.solution
-    fallback = [s for s in fused.steps if s.is_host]
+    host = [s for s in fused.steps if s.is_host]
+    libraries = [s for s in host if s.is_library]
     return {
         "schema": "stowplan.summary/1",
         "model": compilation.graph.name or path.stem,
@@ -376,8 +383,11 @@ def _summary(
         "steps": {
             "compiled": sum(bool(s.calls) and not s.is_host for s in fused.steps),
             "views": sum(not s.calls for s in fused.steps),
-            "fallback": len(fallback),
+            "fallback": len(host) - len(libraries),
+            "library": len(libraries),
         },
+        "backends": dict(Counter(p.backend for p in (compilation.plan.partition or {}).values())),
+        "fallbacks": report.fallbacks(compilation),
         "operators": timings["operators"][:25],
         "passes": [{"name": r.name, "seconds": r.seconds, "nodes": r.nodes} for r in compilation.records],
         "notes": [*loaded.notes, *compilation.notes],

@@ -6,6 +6,7 @@ from typing import Literal
 
 Timings = Literal["auto", "measured", "predicted"]
 Policy = Literal["f32", "bf16", "auto"]
+Choose = Literal["first", "measured"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,10 @@ class Options:
             kernels offer; where that is float32 alone, the report says so.
         autotune: whether implementations are measured on this machine before they are chosen; it
             takes a target that is this machine.
+        backends: those that may run the graph, in order of preference; empty takes the target's. The
+            reference evaluator always comes last, for what none of them can run.
+        choose: `first` gives every node to the first backend that can run it; `measured` gives
+            sub-graphs to what is fastest on this machine, conversions at their borders included.
         benchmark_seconds: upper limit for the samples of one measurement.
     """
 
@@ -40,6 +45,8 @@ class Options:
     fast_algorithms: bool = True
     precision: Policy = "f32"
     autotune: bool = True
+    backends: tuple[str, ...] = ()
+    choose: Choose = "first"
     benchmark_seconds: float = 2.0
 
 

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := run
-.PHONY: run test check conformance bench bench-layouts bench-memory bench-sparse lock clean
+.PHONY: run test check conformance bench bench-backends bench-layouts bench-memory bench-sparse lock clean
 
 # One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -38,6 +38,9 @@ $(VENV)/.installed-bench: $(VENV)/.installed requirements-bench.txt
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.latency
+
+bench-backends: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks.backends
 
 bench-layouts: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.layouts

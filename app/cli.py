@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from app import plan, submit, warm
+from app import plan, run_operator, submit, warm
 from app.settings import DEFAULT_PORT, PREFIX, Settings, SettingsError
 
 
@@ -89,6 +89,12 @@ def _api(_arguments: argparse.Namespace) -> int:
 COMMANDS: tuple[Command, ...] = (
     Command(
         "optimize", "Upload a model, wait for its job, show the result.", submit.add_arguments, submit.run
+    ),
+    Command(
+        "run-operator",
+        "Run one operator on tensors, and tell what computed it.",
+        run_operator.add_arguments,
+        run_operator.run,
     ),
     Command("plan", "Place buffers of a CSV file in an arena.", plan.add_arguments, plan.run),
     Command("warm", "Compile and tune beforehand what models need.", warm.add_arguments, warm.run),

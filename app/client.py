@@ -173,6 +173,10 @@ class Client:
         found = self._json("POST", "/v1/jobs", json=body, headers={"idempotency-key": secrets.token_hex(16)})
         return [_job(j) for j in found.get("jobs", [found])]
 
+    def run_operator(self, op: str, **request: Any) -> Json:
+        """Run one operator alone; `request` and the answer as `runOperator` of the API has them."""
+        return self._json("POST", "/v1/operators/run", json={"op": op} | request)
+
     def job(self, job_id: str, *, wait: float = 0.0) -> Job:
         """A job; with `wait`, once it is over or that many seconds have passed."""
         return _job(self._json("GET", f"/v1/jobs/{job_id}", params={"wait": wait}))

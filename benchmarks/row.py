@@ -44,10 +44,12 @@ class Request:
     specialize: bool = True  # tell the peers shapes and bound scalars, not only the planner
 
 
-def attempt(request: Request) -> dict[str, Any] | str:
-    """A row, or why the engine has none."""
+def attempt(
+    request: Request, measured: Callable[[Request], dict[str, Any]] | None = None
+) -> dict[str, Any] | str:
+    """A row, or why the engine has none; `measured` makes it, by default `measure`."""
     try:
-        return measure(request)
+        return (measured or measure)(request)
     except EngineError as cause:
         return f"{type(cause).__name__}: {cause}"
 
@@ -59,7 +61,7 @@ def measure(request: Request) -> dict[str, Any]:
     """
     threads = request.threads
     options = replace(request.options, threads=threads)
-    case = _recorded_inputs(request.path)
+    case = recorded_inputs(request.path)
     bindings = models.bindings_of(case) if case else Bindings()
     compilation = session.canonical(load(request.path), host(), options, bindings, load_registry())
     inputs = case or {k: np.asarray(v) for k, v in tensors(compilation, bindings, seed=0).items()}
@@ -71,7 +73,7 @@ def measure(request: Request) -> dict[str, Any]:
         if request.specialize:
             files.insert(0, Path(scratch) / "specialized.onnx")
             models.specialize(request.path, inputs, bindings.values, files[0])
-        peers, refused = _peers(files, threads, inputs)
+        peers, refused = peers_of(files, threads, inputs)
         program = session.planned(session.tuned(compilation, options, compiler), options)
         executor = Executor(program, compiler, cores=cores)
         if cores:
@@ -132,14 +134,16 @@ def step_rows(program: Program, executor: Executor) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -row["milliseconds"])
 
 
-def _recorded_inputs(path: Path) -> dict[str, np.ndarray[Any, Any]] | None:
+def recorded_inputs(path: Path) -> dict[str, np.ndarray[Any, Any]] | None:
     """Those of the first recorded case."""
     if not path.with_suffix(".io.npz").exists():
         return None
     return models.recorded(path.parent, path.stem)[0][0]
 
 
-def _peers(files: Sequence[Path], threads: int, inputs: dict[str, Any]) -> tuple[list[Peer], dict[str, str]]:
+def peers_of(
+    files: Sequence[Path], threads: int, inputs: dict[str, Any], names: Sequence[str] = ()
+) -> tuple[list[Peer], dict[str, str]]:
     """The peers that run the model, and why the others do not; `files`: its forms, the best first."""
     makers: Mapping[str, Callable[[Path], Peer]] = {
         ONNXRUNTIME: lambda file: onnxruntime_peer(file, threads),
@@ -149,6 +153,8 @@ def _peers(files: Sequence[Path], threads: int, inputs: dict[str, Any]) -> tuple
     peers: dict[str, Peer] = {}
     refused: dict[str, str] = {}
     for name, make in makers.items():
+        if names and name not in names:
+            continue
         for file in files:
             try:
                 peer = make(file)

@@ -31,7 +31,7 @@ def test_a_model_goes_up_and_its_artifacts_come_down(client: Client, tmp_path: P
     assert job.summary is not None
     assert job.summary["shapes"] == {"x": [1, 3]}
     assert job.summary["threads"] == 2
-    assert job.artifacts == ("plan.json", "report.html")
+    assert job.artifacts == ("decisions.json", "plan.json", "report.html")
     assert client.download(job.id, "plan.json", tmp_path / "plan").read_bytes() == b'{"schema": 1}'
     assert client.artifact(job.id, "plan.json") == b'{"schema": 1}'
     client.delete_job(job.id)

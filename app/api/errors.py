@@ -73,6 +73,7 @@ STATUS: tuple[tuple[type[Exception], int], ...] = (
     (jobs.RequestError, 422),
     (jobs.IdempotencyKeyReusedError, 422),
     (jobs.InvalidModelError, 422),
+    (jobs.OperatorFailedError, 422),
     (jobs.NoAnswerError, 503),
     (NotReadyError, 503),
     (MediaTypeError, 415),

@@ -13,7 +13,17 @@ from fastapi import FastAPI
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api import artifacts, errors, jobs, memory_plans, models, pages, system, targets
+from app.api import (
+    artifacts,
+    errors,
+    jobs,
+    memory_plans,
+    models,
+    operators,
+    pages,
+    system,
+    targets,
+)
 from app.api.limits import BodyLimit
 from app.api.service import Service
 from app.jobs.database import migrate
@@ -68,7 +78,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(BodyLimit, nbytes=settings.max_json_bytes)
     app.add_middleware(_RequestId)
     errors.install(app)
-    for module in (models, targets, jobs, artifacts, memory_plans, system):
+    for module in (models, targets, jobs, artifacts, memory_plans, operators, system):
         app.include_router(module.router)
     pages.mount(app)
     return app

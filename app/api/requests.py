@@ -38,7 +38,7 @@ def drafts_of(
         RequestError: a limit asked for exceeds that of the service.
     """
     known = known_targets(connection)
-    limits = _limits(settings, kind, body.limits)
+    limits = limits_of(settings, kind, body.limits)
     drafts = []
     for i, name in enumerate(targets):
         if name not in known:
@@ -78,7 +78,12 @@ def _bindings(body: BindingsRequest) -> dict[str, Any]:
     }
 
 
-def _limits(settings: Settings, kind: str, asked: JobLimits) -> Limits:
+def limits_of(settings: Settings, kind: str, asked: JobLimits) -> Limits:
+    """What a process may use: what is asked for, at most what the service allows.
+
+    Raises:
+        RequestError: more is asked for.
+    """
     seconds = settings.job_seconds if kind == "optimize" else settings.inspect_seconds
     rows = (
         ("seconds", asked.seconds, seconds, "s"),

@@ -5,8 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt
 
+from app.engine import backend_names
 from app.engine.memory.table import LARGEST
-from app.engine.options import Options, Policy, Preference, Semantics, Timings
+from app.engine.options import Choose, Options, Policy, Preference, Semantics, Timings
 from app.engine.target import Device, Memory, Precision, Target
 
 _PLAIN: Precision = "f32"
@@ -117,8 +118,9 @@ class TargetSpec(_Schema):
         """The engine's target.
 
         Raises:
-            TargetError: the description contradicts itself.
+            TargetError: the description contradicts itself, or names a backend that there is not.
         """
+        backend_names.check(self.backends, backend_names.names(), "/backends")
         return Target(
             name=self.name,
             device=self.device,
@@ -193,6 +195,17 @@ class JobOptions(_Schema):
         default=_DEFAULTS.autotune,
         description="Whether implementations are measured before they are chosen, where the target is here.",
     )
+    backends: list[Name] = Field(
+        default_factory=list,
+        max_length=16,
+        description="In order of preference; empty takes the target's. `reference` always comes last.",
+        examples=[["numba-cpu", "onnxruntime", "openvino"]],
+    )
+    choose: Choose = Field(
+        default=_DEFAULTS.choose,
+        description="`first`: every node to the first backend that can run it. `measured`: sub-graphs to "
+        "the backend that is fastest on the service's machine, conversions included.",
+    )
     benchmark_seconds: float = Field(default=_DEFAULTS.benchmark_seconds, ge=0, le=600)
     semantics: Semantics = Field(
         default=_DEFAULTS.semantics,
@@ -201,8 +214,13 @@ class JobOptions(_Schema):
     )
 
     def to_options(self) -> Options:
-        """The engine's options."""
-        return Options(**self.model_dump())
+        """The engine's options.
+
+        Raises:
+            UnknownBackendError: a backend is asked for that there is not.
+        """
+        backend_names.check(self.backends, backend_names.names())
+        return Options(**self.model_dump() | {"backends": tuple(self.backends)})
 
 
 class JobLimits(_Schema):
@@ -428,6 +446,82 @@ class JobList(_Schema):
 
     jobs: list[JobAnswer]
     next: str | None = Field(description="Cursor of the next page; null on the last.")
+
+
+Element = StrictBool | Annotated[StrictInt, Field(ge=-(2**63), le=2**64 - 1)] | StrictFloat | str
+
+
+class TensorSpec(_Schema):
+    """A tensor in JSON."""
+
+    dtype: Annotated[str, Field(max_length=30)] = Field(description="As NumPy calls it, or `string`.")
+    shape: list[Dimension] = Field(max_length=64)
+    data: list[Element] = Field(
+        description="Elements, row-major; `NaN`, `Infinity` and `-Infinity` for what is not finite."
+    )
+
+
+class OperandSpec(TensorSpec):
+    """An input of an operator."""
+
+    constant: bool = Field(default=False, description="Whether it is a weight, which may be packed ahead.")
+
+
+class NamedTensor(TensorSpec):
+    """An output of an operator."""
+
+    name: str
+
+
+class OperatorRequest(_Schema):
+    """An operator and what it is run on."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "op": "Add",
+                    "inputs": [
+                        {"dtype": "float32", "shape": [2], "data": [1.0, 2.0]},
+                        {"dtype": "float32", "shape": [2], "data": [10.0, 20.0]},
+                    ],
+                    "options": {"backends": ["onnxruntime"]},
+                }
+            ]
+        }
+    )
+
+    op: Name
+    domain: Annotated[str, Field(max_length=255)] = ""
+    opset: Annotated[int, Field(ge=1, le=1000)] | None = Field(
+        default=None, description="Of the domain; null takes that which models are raised to."
+    )
+    attributes: dict[Name, Any] = Field(
+        default_factory=dict, max_length=256, description="Numbers, strings, lists of them, or a tensor."
+    )
+    inputs: list[OperandSpec | None] = Field(
+        max_length=1024, description="In order; null for one that is left out."
+    )
+    outputs: Annotated[int, Field(ge=1, le=1024)] | None = Field(
+        default=None, description="How many; null takes the fewest that the operator allows."
+    )
+    implementation: Name | None = Field(
+        default=None, description="A row by name, such as `conv.implicit_gemm`; null lets it be chosen."
+    )
+    options: JobOptions = Field(default_factory=JobOptions)
+    limits: JobLimits = Field(default_factory=JobLimits)
+
+
+class OperatorAnswer(_Schema):
+    """What an operator computed, and how."""
+
+    outputs: list[NamedTensor]
+    seconds: float = Field(description="Of one run, inputs and outputs in place: the least of several.")
+    difference: float | None = Field(
+        description="From the reference evaluator, as a fraction of the largest element; null if unknown."
+    )
+    decisions: list[dict[str, Any]]
+    notes: list[str]
 
 
 class Health(_Schema):

@@ -12,8 +12,19 @@ from app.engine.target import Memory, Target
 
 if TYPE_CHECKING:
     from app.engine.job import ARTIFACTS, inspect, optimize, validate
+    from app.engine.operator import run_operator
 
-__all__ = ["ARTIFACTS", "Bindings", "Memory", "Options", "Target", "inspect", "optimize", "validate"]
+__all__ = [
+    "ARTIFACTS",
+    "Bindings",
+    "Memory",
+    "Options",
+    "Target",
+    "inspect",
+    "optimize",
+    "run_operator",
+    "validate",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -21,4 +32,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'app.engine' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module("app.engine.job"), name)
+    module = "operator" if name == "run_operator" else "job"
+    return getattr(import_module(f"app.engine.{module}"), name)

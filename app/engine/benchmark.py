@@ -41,11 +41,13 @@ class Samples:
         }
 
 
-def measure(work: Callable[[], object], seconds: float) -> Samples:
+def measure(
+    work: Callable[[], object], seconds: float, clock: Callable[[], float] = time.perf_counter
+) -> Samples:
     """Call `work` until its median is stable, or for about `seconds`; every sample is kept.
 
     Stable means that after at least FEWEST samples the medians of the first and the second half
-    differ by less than STABLE. One sample is taken however long it lasts.
+    differ by less than STABLE. One sample is taken however long it lasts. Samples are read from `clock`.
     """
     deadline = time.perf_counter() + seconds
     warmup = 0
@@ -54,21 +56,27 @@ def measure(work: Callable[[], object], seconds: float) -> Samples:
         warmup += 1
     taken: list[float] = []
     while len(taken) < MOST:
-        started = time.perf_counter()
+        started = clock()
         work()
-        now = time.perf_counter()
-        taken.append(now - started)
-        if now >= deadline or (len(taken) >= 4 * FEWEST and len(taken) % FEWEST == 0 and _is_stable(taken)):
+        taken.append(clock() - started)
+        if time.perf_counter() >= deadline or (
+            len(taken) >= 4 * FEWEST and len(taken) % FEWEST == 0 and _is_stable(taken)
+        ):
             break
     return Samples(tuple(taken), warmup)
 
 
-def measure_in_turn(works: Sequence[Callable[[], object]], seconds: float, rounds: int = 5) -> list[Samples]:
+def measure_in_turn(
+    works: Sequence[Callable[[], object]],
+    seconds: float,
+    rounds: int = 5,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[Samples]:
     """Samples of several things, interleaved round by round so that drift meets all alike."""
     parts: list[list[Samples]] = [[] for _ in works]
     for _ in range(rounds):
         for part, work in zip(parts, works, strict=True):
-            part.append(measure(work, seconds / rounds))
+            part.append(measure(work, seconds / rounds, clock))
     return [Samples(tuple(s for p in part for s in p.seconds), sum(p.warmup for p in part)) for part in parts]
 
 

@@ -3,6 +3,7 @@
 Source: Williams, Waterman and Patterson, 2009, "Roofline: an insightful visual performance model".
 """
 
+import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 
 BYTE = 1e-6  # seconds that a byte is worth where memory is short: what most groups take for a kilobyte
+LONGEST = 4000  # characters of a signature; that of a longer one is its hash
 
 
 def roofline(
@@ -44,7 +46,12 @@ def predicted(group: Group, target: Target, *, threads: int = 1) -> float:
 
 def flops(group: Group) -> float:
     """Floating-point operations of a group; 0 for what is dynamic."""
-    return sum(_FLOPS.get(node.op_type, _one_each)(node) for node in group.nodes)
+    return sum(map(arithmetic, group.nodes))
+
+
+def arithmetic(node: ir.Node) -> float:
+    """Floating-point operations of a node; 0 for what is dynamic."""
+    return _FLOPS.get(node.op_type, _one_each)(node)
 
 
 def _one_each(node: ir.Node) -> float:
@@ -143,6 +150,11 @@ def consulted(groups: Iterable[Group], timings: Mapping[str, float]) -> dict[str
     return {name: s for name, s in sorted(timings.items()) if name.split(" ", 2)[2] in names}
 
 
+def called(row: "Implementation") -> str:
+    """A row's name in the timings table, with the version of its library."""
+    return f"{row.name}@{row.version}" if row.version else row.name
+
+
 def key(row: "Implementation", group: Group, known: "Known") -> str:
     """Where the timings table holds a row's time for a group, with the tuning of `known`."""
     return _key(row, known.tuning, group, known)
@@ -150,7 +162,7 @@ def key(row: "Implementation", group: Group, known: "Known") -> str:
 
 def _key(row: "Implementation", tuning: str, group: Group, known: "Known") -> str:
     detail = row.detail(group, known)
-    told = f"{row.name}{':' if tuning else ''}{tuning}{'@' if detail else ''}{detail}"
+    told = f"{called(row)}{':' if tuning else ''}{tuning}{'@' if detail else ''}{detail}"
     return f"{told} x{known.threads} {signature(group)}"
 
 
@@ -177,7 +189,8 @@ def signature(group: Group) -> str:
         ]
         for node in group.nodes
     ]
-    return json.dumps(rows, separators=(",", ":"), default=list)
+    text = json.dumps(rows, separators=(",", ":"), default=list)
+    return text if len(text) <= LONGEST else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 _SCALARS = (

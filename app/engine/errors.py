@@ -88,6 +88,12 @@ class UnknownTargetError(TargetError):
     code = "target-unknown"
 
 
+class UnknownBackendError(TargetError):
+    """No backend of that name."""
+
+    code = "backend-unknown"
+
+
 class CapacityError(EngineError):
     """A plan needs more memory than there is."""
 
@@ -103,6 +109,17 @@ class KernelError(EngineError):
     """A kernel cannot be found, compiled or run."""
 
     code = "kernel-failed"
+
+
+class LibraryError(KernelError):
+    """An external library refuses a sub-graph, or fails on it."""
+
+    code = "library-failed"
+
+    def __init__(self, message: str, *, backend: str, nodes: tuple[str, ...], pointer: str = "") -> None:
+        super().__init__(message, pointer=pointer)
+        self.backend = backend
+        self.nodes = nodes  # names
 
 
 class NumericsError(EngineError):

@@ -10,9 +10,9 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine import graph
-from app.engine.errors import InputError, KernelError
+from app.engine.errors import InputError, KernelError, LibraryError
 from app.engine.layout import to_physical
-from app.engine.plan import Body, Constant, HostCall, KernelCall, Slice, Workspace
+from app.engine.plan import Body, Constant, HostCall, KernelCall, Slice, SubgraphCall, Workspace
 from app.engine.program import Program, Step
 from app.kernels.cpu.compiler import Compiler, resolve
 from app.kernels.cpu.driver import Stretch, Team, compile_walk
@@ -24,6 +24,7 @@ HUGE = 2 * 1024 * 1024  # byte of a huge page
 BLOCK = 16 * HUGE  # byte of a block of a pool; what is not touched takes no memory
 # Predicted time of a step on all threads below which one thread runs it: to meet costs about a microsecond.
 WORTH_SHARING = 1e-6
+LONGEST = 400  # characters of what a library says
 POISON = 0xFF  # every floating-point type reads NaN, every index is far out of range
 
 
@@ -213,6 +214,25 @@ class Executor:
                 seconds[index] = share * elapsed
         return seconds
 
+    def seconds_alone(self, clock: Callable[[], float]) -> list[float]:
+        """Seconds of every step in one run by a clock that is read around each; the inputs were fed.
+
+        A clock of processor time does not count what else the machine does.
+        """
+        seconds = [0.0] * len(self.program.steps)
+        for segment in self._segments:
+            if segment.stretch is None:
+                started = clock()
+                segment.work()
+                seconds[segment.first] = clock() - started
+                continue
+            for index, (first, last) in zip(range(segment.first, segment.last), segment.rows, strict=True):
+                if first < last:
+                    started = clock()
+                    segment.stretch.run(first, last)
+                    seconds[index] = clock() - started
+        return seconds
+
     def _memory(self, value: ir.Value) -> tuple[Array, int]:
         location = self.program.placement.values[value]
         if location.space == "arena":
@@ -260,7 +280,7 @@ class Executor:
         for step in self.program.steps:
             if step.is_host:
                 close(step.index)
-                host = self._host_step(step)
+                host = self._library_step(step) if step.is_library else self._host_step(step)
                 segments.append(Segment(step.index, step.index + 1, None, ((0, 0),), host))
                 continue
             first = len(rows)
@@ -290,16 +310,62 @@ class Executor:
                 for i, value in dynamic:
                     operands[i] = self._host[value]
                 for value, result in zip(call.outputs, function(operands), strict=True):
-                    self._store(value, result, call)
+                    self._store(value, result, f"{call.node.op_type} {call.node.name!r}")
 
         return run
+
+    def _library_step(self, step: Step) -> Callable[[], None]:
+        """What runs a sub-graph in its library, on our memory where the library takes it."""
+        (call,) = step.calls
+        assert isinstance(call, SubgraphCall)
+        nodes = tuple(n.name or "" for n in step.group.nodes)
+
+        def failed(cause: Exception) -> LibraryError:
+            told = " ".join(str(cause).split())[:LONGEST]
+            return LibraryError(
+                f"{call.backend} fails on the sub-graph of {step.group.name!r} ({len(nodes)} nodes): {told}",
+                backend=call.backend,
+                nodes=nodes,
+                pointer=f"node:{step.group.name}",
+            )
+
+        names = [[v.name or "" for v in values] for values in (call.inputs, call.outputs)]
+        places = [[self._place_of(v) for v in values] for values in (call.inputs, call.outputs)]
+        try:
+            prepared = resolve(call.function)(call.model(), *names, call.threads)
+            bound = hasattr(prepared, "bind") and all(p is not None for side in places for p in side)
+            work = prepared.bind(*places) if bound else None
+        except Exception as cause:  # libraries raise types of their own, and any of them is a refusal
+            raise failed(cause) from cause
+
+        def run_bound() -> None:
+            assert work is not None
+            try:
+                work()
+            except Exception as cause:  # as above
+                raise failed(cause) from cause
+
+        def run() -> None:
+            try:
+                given = [self._host[v] if p is None else p for v, p in zip(call.inputs, places[0])]
+                results = prepared(given)
+            except Exception as cause:  # as above
+                raise failed(cause) from cause
+            for value, result in zip(call.outputs, results, strict=True):
+                self._store(value, result, f"{call.backend} of {step.group.name!r}")
+
+        return run_bound if work is not None else run
+
+    def _place_of(self, value: ir.Value) -> Array | None:
+        """A value's memory; None for an object of the host."""
+        return self.array(value) if value in self.program.placement.values else None
 
     def _fixed(self, value: ir.Value) -> object | None:
         """The array of a value that is always at the same place; None for an object of the host."""
         fixed = graph.constant(value)
         if fixed is not None:
             return fixed
-        return self.array(value) if value in self.program.placement.values else None
+        return self._place_of(value)
 
     def _body(self, body: Body | None) -> Callable[[Sequence[object]], list[object]] | None:
         """A function that runs a body on the threads of this program."""
@@ -316,7 +382,7 @@ class Executor:
 
         return run
 
-    def _store(self, value: ir.Value, result: object, call: HostCall) -> None:
+    def _store(self, value: ir.Value, result: object, writer: str) -> None:
         if value not in self.program.placement.values:
             self._host[value] = _owned(result)
             return
@@ -324,10 +390,9 @@ class Executor:
         expected, kind = graph.static_shape(value), graph.dtype(value)
         if array.shape != expected or array.dtype != kind:
             raise KernelError(
-                f"{call.node.op_type} {call.node.name!r}: output {value.name!r} "
-                f"was planned as {kind}{list(expected)}, "
+                f"{writer}: output {value.name!r} was planned as {kind}{list(expected)}, "
                 f"computed as {array.dtype}{list(array.shape)}",
-                pointer=f"node:{call.node.name}",
+                pointer=f"value:{value.name}",
             )
         np.copyto(self.array(value), array)
 

@@ -148,7 +148,11 @@ def optimize(
         inputs = tensors(compilation, bindings, options.seed)
 
         def verified(options: Options) -> tuple[_Run, Json | None]:
-            fused = session.planned(compilation, options, _part("plan", progress))
+            planning = _part("plan", progress)
+            if runs_here:
+                _, fused = session.runnable(compilation, options, compiler, inputs, planning)
+            else:
+                fused = session.planned(compilation, options, planning)
             unfused = dataclasses.replace(options, fuse=False, prefer="latency", memory_budget=None)
             plain = session.planned(compilation, unfused)
             _export(compilation, fused, folder)
@@ -379,7 +383,8 @@ def _summary(
 ) -> Json:
     compilation: Compilation = fused.compilation
     solution = fused.placement.solution
-    fallback = [s for s in fused.steps if s.is_host]
+    host = [s for s in fused.steps if s.is_host]
+    libraries = [s for s in host if s.is_library]
     return {
         "schema": "stowplan.summary/1",
         "model": compilation.graph.name or path.stem,
@@ -408,8 +413,11 @@ def _summary(
         "steps": {
             "compiled": sum(bool(s.calls) and not s.is_host for s in fused.steps),
             "views": sum(not s.calls for s in fused.steps),
-            "fallback": len(fallback),
+            "fallback": len(host) - len(libraries),
+            "library": len(libraries),
         },
+        "backends": dict(Counter(p.backend for p in (compilation.plan.partition or {}).values())),
+        "fallbacks": report.fallbacks(compilation),
         "operators": timings["operators"][:25],
         "passes": [{"name": r.name, "seconds": r.seconds, "nodes": r.nodes} for r in compilation.records],
         "notes": [*loaded.notes, *compilation.notes],

@@ -40,6 +40,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 ELEMENTWISE = "Elementwise"  # the operator of a group made of elementwise nodes only
+SUBGRAPH = "Subgraph"  # the operator of a group that a library runs whole
 ATTENTION = "Attention"  # and of one made of two products with a Softmax between
 
 
@@ -198,7 +199,29 @@ class HostCall:
     bodies: tuple[Body | None, ...] = ()
 
 
-Call: TypeAlias = KernelCall | HostCall
+@dataclass(frozen=True, slots=True, eq=False)
+class SubgraphCall:
+    """One call of a library that runs a whole sub-graph, with its own memory planning inside.
+
+    `function` names (`module:function`) what prepares it, see `app.engine.library.Prepare`: called
+    once with the sub-graph as an ONNX model, its input and output names in the order given here.
+
+    Attributes:
+        backend: whose function it is.
+        model: makes the bytes of the ONNX model.
+        arena_nbytes: what the library's own memory for values inside is counted as.
+    """
+
+    function: str
+    backend: str
+    model: Callable[[], bytes]
+    inputs: tuple[ir.Value, ...]
+    outputs: tuple[ir.Value, ...]
+    threads: int
+    arena_nbytes: int
+
+
+Call: TypeAlias = KernelCall | HostCall | SubgraphCall
 
 
 class View(NamedTuple):
@@ -276,7 +299,7 @@ class PlacedBuffer:
     """
 
     name: str
-    kind: str  # activation | workspace | output | conversion
+    kind: str  # activation | conversion | workspace | library
     offset: int  # byte
     nbytes: int
     first: int  # step that writes it
@@ -380,6 +403,9 @@ class Compilation:
     thrift: Thrift = field(default_factory=Thrift)  # what is given up for memory
     # Byte below which no order of the chosen implementations stays; None where it is not known.
     order_bound: int | None = None
+    assignment: Mapping[str, str] = field(default_factory=dict)  # by node: `backend#part`, as measured
+    failures: Mapping[tuple[str, str], str] = field(default_factory=dict)  # by node and backend: why
+    passed_over: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by node, by backend: why
 
     @property
     def graph(self) -> ir.Graph:

@@ -11,6 +11,7 @@ from app.engine.plan import (
     HostCall,
     KernelCall,
     Placement,
+    SubgraphCall,
     Workspace,
 )
 
@@ -39,7 +40,12 @@ class Step:
     @property
     def is_host(self) -> bool:
         """Whether Python runs it, outside the compiled driver."""
-        return any(isinstance(c, HostCall) for c in self.calls)
+        return any(isinstance(c, HostCall | SubgraphCall) for c in self.calls)
+
+    @property
+    def is_library(self) -> bool:
+        """Whether an external library runs it, a sub-graph as one call."""
+        return any(isinstance(c, SubgraphCall) for c in self.calls)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,16 @@ once by `load()`. Adding an operator or an accelerator is adding a file with row
 """
 
 import importlib
+import importlib.metadata
 import pkgutil
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import onnx_ir as ir
 
+from app.engine.backend_names import ENTRY_POINTS, check
 from app.engine.layout import Layout
 from app.engine.options import Thrift
 from app.engine.plan import Call, Compilation, Group, View
@@ -220,6 +222,7 @@ class Implementation:
         tunings: names of the ways to cut the work that are worth measuring, see `Known.tuning`.
         precision: of its products of float32; their sums are float32 in any.
         rank: of two that apply and cost the same, the lower wins.
+        version: of the library that it calls; what was measured with another one does not count.
     """
 
     name: str
@@ -240,6 +243,7 @@ class Implementation:
     precision: Computed = "f32"
     rank: int = 0
     domain: str = ""
+    version: str = ""
 
     def refusal(self, group: Group, known: Known) -> str | None:
         """Why the row does not compute a group whose values are stored as `known` tells; else None.
@@ -280,16 +284,58 @@ def misstored(row: Implementation, group: Group, known: Known) -> str | None:
     return None
 
 
+def never(_node: ir.Node, _known: Known) -> str | None:
+    """No objection."""
+    return None
+
+
+def everything(nodes: tuple[ir.Node, ...], _known: Known) -> tuple[ir.Node, ...]:
+    """All of them."""
+    return nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Which nodes a library takes into one sub-graph; each function tells why not, or None.
+
+    Attributes:
+        start: whether a sub-graph may begin with a node.
+        to_input: whether it may grow to the producer of a member's input.
+        to_output: whether it may grow to a reader of a member's output.
+        keep: of the nodes that were found, those that are kept; what stays may fall into pieces.
+
+    Source: apache/mxnet src/operator/subgraph/subgraph_property.h, SubgraphSelector.
+    """
+
+    start: Callable[[ir.Node, Known], str | None]
+    to_input: Callable[[ir.Node, Known], str | None] = never
+    to_output: Callable[[ir.Node, Known], str | None] = never
+    keep: Callable[[tuple[ir.Node, ...], Known], tuple[ir.Node, ...]] = everything
+
+
+def installed() -> str | None:
+    """Nothing is missing."""
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Backend:
     """A code path that implementations belong to.
 
-    `devices` are those it can run on; `runs_here` is False for a model-only backend.
+    Attributes:
+        devices: those it can run on.
+        runs_here: False for a model-only backend.
+        selector: of a library that runs whole sub-graphs; None where each node is chosen alone.
+        missing: why it cannot be used on this machine, or None.
+        call_seconds: what one step of a library takes beyond its work.
     """
 
     name: str
     devices: tuple[str, ...]
     runs_here: bool = True
+    selector: Selector | None = None
+    missing: Callable[[], str | None] = installed
+    call_seconds: float = 10e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +358,10 @@ class Registry:
         """The row of a node's operator, if there is one."""
         return self.operators.get((_domain(node.domain), node.op_type))
 
+    def check(self, backends: Sequence[str]) -> None:
+        """See `app.engine.backend_names.check`."""
+        check(backends, self.backends)
+
     def candidates(self, op: str, backends: tuple[str, ...]) -> tuple[Implementation, ...]:
         """Implementations of an operator on these backends, in the order of the backends."""
         rows = (*self.implementations.get(op, ()), *self.implementations.get("*", ()))
@@ -331,13 +381,19 @@ def _modules(package: str) -> list[str]:
     return sorted(m.name for m in pkgutil.walk_packages(root.__path__, f"{package}."))
 
 
-def load() -> Registry:
-    """Read every table of `app.engine.ops` and `app.engine.backends`.
+def _offered() -> list[tuple[str, Any]]:
+    """Modules of installed packages, each a backend."""
+    found = importlib.metadata.entry_points(group=ENTRY_POINTS)
+    return [(f"entry point {e.name!r}", e.load()) for e in sorted(found, key=lambda e: e.name)]
 
-    Tables are OPERATORS and SYMBOLS, and BACKENDS, IMPLEMENTATIONS and REWRITES.
+
+def load() -> Registry:
+    """Every table of `app.engine.ops`, `app.engine.backends` and installed packages.
+
+    Modules of operators hold OPERATORS and SYMBOLS, those of backends BACKENDS, IMPLEMENTATIONS and REWRITES.
 
     Raises:
-        ValueError: two rows claim the same operator or implementation name, or a rule has no backend.
+        ValueError: two rows claim the same operator, backend or implementation, or a rule has no backend.
     """
     operators: dict[OpId, Operator] = {}
     implementations: dict[str, list[Implementation]] = {}
@@ -351,9 +407,11 @@ def load() -> Registry:
                 raise ValueError(f"operator {row.op!r} has two rows, the second in {name}")
             operators[row.domain, row.op] = row
         symbols.update(getattr(importlib.import_module(name), "SYMBOLS", {}))
-    for name in _modules("app.engine.backends"):
-        module = importlib.import_module(name)
+    modules = [(name, importlib.import_module(name)) for name in _modules("app.engine.backends")]
+    for name, module in (*modules, *_offered()):
         for backend in getattr(module, "BACKENDS", ()):
+            if backend.name in backends:
+                raise ValueError(f"backend {backend.name!r} has two rows, the second in {name}")
             backends[backend.name] = backend
         for rule in getattr(module, "REWRITES", ()):
             if not rule.backends:

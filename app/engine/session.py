@@ -2,9 +2,11 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 
-from app.engine import fit, pipeline, program, tuning
+from app.engine import allocation, fit, pipeline, program, tuning
+from app.engine.errors import LibraryError
 from app.engine.execute import Executor
 from app.engine.load import Loaded, load
 from app.engine.options import Bindings, Options, Thrift
@@ -24,7 +26,7 @@ from app.engine.plan import Compilation
 from app.engine.program import Program
 from app.engine.registry import Registry
 from app.engine.registry import load as load_registry
-from app.engine.target import Target, host, is_host
+from app.engine.target import Target, host, is_host, with_backends
 from app.kernels.cpu.compiler import Compiler
 from app.kernels.cpu.parallel import Request
 
@@ -54,7 +56,13 @@ def canonical(
     registry: Registry,
     progress: Progress = silent,
 ) -> Compilation:
-    """The canonical graph of a loaded model in the operators of the target; the model is used up."""
+    """The canonical graph of a loaded model in the operators of the target; the model is used up.
+
+    Raises:
+        UnknownBackendError: `options.backends`, or the target, names one that there is not.
+    """
+    target = with_backends(target, options.backends)
+    registry.check(target.backends)
     compilation = Compilation(loaded.model, target, registry, options, bindings)
     return pipeline.run(compilation, FRONT, progress)
 
@@ -67,10 +75,23 @@ def tuned(
 ) -> Compilation:
     """The compilation with measured seconds of what may compute its groups; runs kernels.
 
-    Without `options.autotune`, or for a target that is not this machine, it stays as it is.
+    Without `options.autotune`, or for a target that is not this machine, it stays as it is. With
+    `options.choose` of `measured`, sub-graphs are assigned to backends, see `app.engine.allocation`.
     """
-    if not options.autotune or not is_host(compilation.target, host()):
+    if not is_host(compilation.target, host()):
         return compilation
+    if options.autotune:
+        compilation = _timed(compilation, options, compiler, progress)
+    if options.choose == "measured":
+        compilation = allocation.measured(compilation, options, compiler, planned, progress)
+    return compilation
+
+
+def _timed(
+    compilation: Compilation, options: Options, compiler: Compiler, progress: Callable[[int, int], None]
+) -> Compilation:
+    """The compilation with measured seconds of kernels, for the backends that choose node by node."""
+    compilation, whole = allocation.without_libraries(compilation), compilation
     started = dataclasses.replace(compilation, model=compilation.model.clone(), options=options)
     groups = pipeline.run(started, back(options)[:2], silent)
 
@@ -79,7 +100,7 @@ def tuned(
             dataclasses.replace(compilation, timings=tuning.stored(compiler.folder)), options
         ).kernels
 
-    return dataclasses.replace(compilation, timings=tuning.measure(groups, compiler, likely, progress))
+    return dataclasses.replace(whole, timings=tuning.measure(groups, compiler, likely, progress))
 
 
 def planned(compilation: Compilation, options: Options, progress: Progress = silent) -> Program:
@@ -109,6 +130,38 @@ def builder(compilation: Compilation, options: Options, progress: Progress = sil
     return build
 
 
+def runnable(
+    compilation: Compilation,
+    options: Options,
+    compiler: Compiler,
+    inputs: Mapping[str, object],
+    progress: Progress = silent,
+) -> tuple[Compilation, Program]:
+    """The compilation and a program of it whose libraries all run on these inputs.
+
+    A sub-graph that a library fails on goes to the next backend, and a note says so.
+    """
+    while True:
+        found = planned(compilation, options, progress)
+        if not any(step.is_library for step in found.steps):
+            return compilation, found
+        try:
+            with closing(Executor(found, compiler)) as executor:
+                names = {v.name for v in compilation.graph.inputs}
+                executor.run({k: v for k, v in inputs.items() if k in names})
+        except LibraryError as failure:
+            told = {(name, failure.backend): failure.message for name in failure.nodes}
+            if compilation.failures.keys() >= told.keys():
+                raise
+            compilation = dataclasses.replace(
+                compilation,
+                failures={**compilation.failures, **told},
+                notes=(*compilation.notes, f"{failure.message}; the next backend runs it"),
+            )
+        else:
+            return compilation, found
+
+
 class Session:
     """A model planned for this machine and ready to run, in this process.
 
@@ -127,8 +180,10 @@ class Session:
     ) -> None:
         loaded = load(path)
         compilation = canonical(loaded, target or host(), options, bindings, load_registry())
-        self.compilation = tuned(compilation, options, kernels)
-        self.program = planned(self.compilation, options)
+        tuned_ = tuned(compilation, options, kernels)
+        self.compilation, self.program = runnable(
+            tuned_, options, kernels, allocation.samples(tuned_.graph.inputs)
+        )
         self._executor = Executor(self.program, kernels, poison=poison)
 
     def run(self, inputs: Mapping[str, object]) -> dict[str, object]:

@@ -219,9 +219,21 @@ def find(name: str) -> Target:
     return known[name]
 
 
+def with_backends(target: Target, names: tuple[str, ...]) -> Target:
+    """The target with these backends in place of its own, and the reference evaluator after them.
+
+    Without names it stays as it is.
+    """
+    if not names:
+        return target
+    return replace(target, backends=tuple(dict.fromkeys((*names, "reference"))))
+
+
 def is_host(target: Target, machine: Target) -> bool:
     """Whether `machine` can run what is compiled for `target`, so that its timings are real.
 
-    A description of this very machine under another name is this machine.
+    A description of this very machine under another name is this machine; which backends may be used
+    on it says nothing of it.
     """
-    return target.name == "host" or replace(target, name=machine.name) == machine
+    described = replace(target, name=machine.name, backends=machine.backends)
+    return target.name == "host" or described == machine

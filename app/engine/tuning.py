@@ -26,7 +26,7 @@ from app.engine.execute import aligned
 from app.engine.layout import Layout, plain
 from app.engine.layouts.choice import LAST, choose, level
 from app.engine.layouts.conversions import change, conversion, rows_between
-from app.engine.plan import Compilation, Constant, Group, KernelCall, Workspace
+from app.engine.plan import SUBGRAPH, Compilation, Constant, Group, KernelCall, Workspace
 from app.engine.registry import Implementation, Known
 from app.kernels.cpu.compiler import Compiler
 from app.kernels.cpu.driver import Stretch, Team, compile_walk
@@ -155,6 +155,8 @@ def _worth_measuring(
     taken = choose(compilation, replace(known, timings={})).asked
     for group in compilation.plan.groups:
         backend = partition[group.anchor].backend
+        if group.op == SUBGRAPH:  # see `app.engine.allocation`
+            continue
         rows = [r for r in compilation.registry.candidates(group.op, (backend,)) if r.op != "*"]
         if any(graph.is_dynamic(v) or not _is_float(v) for v in (*group.inputs, *group.outputs)):
             continue

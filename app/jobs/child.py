@@ -79,6 +79,9 @@ def _call(name: str, order: Any, events: Connection) -> Any:
     model = Path(order.model)
     if order.kind == "inspect":
         return engine.inspect(model, order.external_paths)
+    if order.kind == "operator":
+        options = options_of(order.options)
+        return engine.run_operator(order.operator, options, Path(order.folder), Path(order.kernels))
     target = host() if order.target is None else target_of(order.target)
     options, bindings = options_of(order.options), bindings_of(order.bindings)
     if order.kind == "validate":

@@ -27,6 +27,11 @@ class Engine(Protocol):
     ) -> list[dict[str, str]]:
         """What would stop an optimization: each problem with code, detail and pointer."""
 
+    def run_operator(
+        self, request: Mapping[str, Any], options: Options, folder: Path, kernels: Path
+    ) -> dict[str, Any]:
+        """Run one operator on given tensors; `request` and the answer as `app.engine.operator` has them."""
+
     def optimize(
         self,
         path: Path,

@@ -117,6 +117,16 @@ class InvalidModelError(ServiceError):
         self.code = code  # type: ignore[misc]  # the code of the inspection, not of the class
 
 
+class OperatorFailedError(ServiceError):
+    """The operator could not be run; `code` tells why."""
+
+    code = "operator-failed"
+
+    def __init__(self, message: str, *, code: str, pointer: str = "") -> None:
+        super().__init__(message, pointer=pointer)
+        self.code = code  # type: ignore[misc]  # the code of the failure, not of the class
+
+
 class NoAnswerError(ServiceError):
     """No worker answered in time."""
 

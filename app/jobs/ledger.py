@@ -34,8 +34,8 @@ class Draft:
     """A job to be made.
 
     Attributes:
-        kind: optimize, validate or inspect.
-        model_id: the model it works on.
+        kind: optimize, validate, inspect or operator.
+        model_id: the model it works on; empty for an operator.
         target: name of the target.
         queue: queue of workers that may take it.
         request: target, options, bindings and limits, as JSON.
@@ -107,6 +107,8 @@ def create(connection: sa.Connection, drafts: Sequence[Draft]) -> list[str]:
 
 
 def _check_model(connection: sa.Connection, draft: Draft) -> None:
+    if draft.kind == "operator":
+        return
     model = connection.execute(sa.select(models).where(models.c.id == draft.model_id)).mappings().first()
     if model is None:
         raise ModelNotFoundError(f"there is no model {draft.model_id!r}", pointer="/model")

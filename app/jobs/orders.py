@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 from app.engine.options import Bindings, Options
 from app.engine.target import Memory, Target
 
-Kind = Literal["optimize", "validate", "inspect"]
+Kind = Literal["optimize", "validate", "inspect", "operator"]
 
 # The files that an optimization may leave in its folder; any other name is ignored.
 ARTIFACTS: Mapping[str, str] = {
@@ -41,7 +41,7 @@ class Order:
 
     Attributes:
         kind: which of the engine's functions.
-        model: path of the graph.
+        model: path of the graph; empty for an operator.
         external: paths of the graph's external data by the names that it uses.
         folder: where artifacts go.
         kernels: folder of compiled kernels, kept from job to job.
@@ -49,6 +49,7 @@ class Order:
         target: description of the machine; None for this one and for an inspection.
         options: fields of `Options` that are not the default.
         bindings: fields of `Bindings`; tensors by path.
+        operator: what to run, see `app.engine.operator`.
     """
 
     kind: Kind
@@ -60,6 +61,7 @@ class Order:
     target: Mapping[str, Any] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     bindings: Mapping[str, Any] = field(default_factory=dict)
+    operator: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> bytes:
         """The order as a child reads it."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app.jobs import ledger, watch
+from app.jobs import fallbacks, ledger, watch
 from app.jobs.blobs import Blob, BlobStore
 from app.jobs.database import Database, jobs, models
 from app.jobs.errors import TooLargeError
@@ -40,6 +40,7 @@ class Runner:
         self._folder = folder
         self._stopping = stopping
         self._blobs = BlobStore(settings.data / "blobs", database)
+        self._told = fallbacks.Told()
         self._nursery = Nursery(settings.engine, settings.warm_children)
         self._nursery.replenish()
 
@@ -89,6 +90,7 @@ class Runner:
                 outcome = watch.Outcome(code="artifact-unreadable", detail=str(error))
         if outcome.code == "child-crashed":
             logger.warning("job %s: %s\n%s", row["id"], outcome.detail, _tail(folder / "log.txt"))
+        self._told.note(outcome.result)
         self._end(row, outcome, artifacts)
 
     def _end(
@@ -120,7 +122,7 @@ class Runner:
         bindings["tensors"] = {f["name"]: str(self._blobs.path(f["sha256"])) for f in inputs}
         return Order(
             kind=row["kind"],
-            model=str(self._blobs.path(files.pop(""))),
+            model=str(self._blobs.path(files.pop(""))) if files else "",
             external={name: str(self._blobs.path(sha256)) for name, sha256 in files.items()},
             folder=str(folder.absolute()),
             kernels=str((self._settings.data / "kernels").absolute()),
@@ -128,6 +130,7 @@ class Runner:
             target=request.get("target"),
             options=request.get("options", {}),
             bindings=bindings,
+            operator=request.get("operator", {}),
         )
 
     def _keep(self, folder: Path) -> dict[str, Blob]:

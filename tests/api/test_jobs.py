@@ -19,12 +19,14 @@ def test_a_job_is_accepted_with_its_address_and_ends_with_artifacts(service: Ser
     assert job["summary"]["shapes"] == {"x": [1, 3]}
     assert job["summary"]["not_a_number"] is None
     assert job["created"] <= job["started"] <= job["finished"]
-    assert [a["name"] for a in job["artifacts"]] == ["plan.json", "report.html"], "only names on the list"
+    assert [a["name"] for a in job["artifacts"]] == ["decisions.json", "plan.json", "report.html"], (
+        "only names on the list"
+    )
 
 
 def test_an_artifact_comes_with_a_tag_and_a_sandbox(service: Served) -> None:
     job = service.end(service.submit("ok"))
-    plan, report = job["artifacts"]
+    _, plan, report = job["artifacts"]
     answer = service.http.get(plan["url"])
     assert answer.json() == {"schema": 1}
     assert answer.headers["etag"] == f'"sha256-{plan["sha256"]}"'

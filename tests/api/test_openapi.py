@@ -47,6 +47,7 @@ def test_the_operations_are_those_of_the_contract() -> None:
         "post /v1/jobs/{job_id}/cancel",
         "get /v1/jobs/{job_id}/artifacts/{name}",
         "get /v1/jobs/{job_id}/decisions",
+        "post /v1/operators/run",
         "post /v1/memory-plans",
         "get /v1/problems",
         "get /v1/problems/{code}",

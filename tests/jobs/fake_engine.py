@@ -4,6 +4,7 @@ A model is a line of words, done one after the other; `_act` has them.
 """
 
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -16,6 +17,43 @@ from typing import Any
 from app.engine.errors import InputError, NotOnnxError, PassError
 from app.engine.options import Bindings, Options
 from app.engine.target import Target
+
+DECISIONS = [
+    {
+        "subject": "conv",
+        "op": "Conv+Relu",
+        "nodes": ["conv", "relu"],
+        "chosen": "onnxruntime",
+        "backend": "onnxruntime",
+        "seconds": 1e-5,
+        "measured": True,
+        "reason": "measured 10 us, the least of 2",
+        "error": None,
+        "fallback": False,
+        "alternatives": [
+            {"name": "a", "backend": "numba-cpu", "seconds": None, "measured": False, "reason": "groups"}
+        ],
+        "storage": {"x": {"kind": "default", "dtype": "float32", "density": 1.0}},
+        "layout": {"x": {"order": [0, 1, 2, 3], "blocks": []}},
+        "dispatch": {"conv": "subgraph", "relu": "subgraph"},
+    },
+    {
+        "subject": "det",
+        "op": "Det",
+        "nodes": ["det"],
+        "chosen": "reference",
+        "backend": "reference",
+        "seconds": None,
+        "measured": False,
+        "reason": "no other backend has a row for this operator",
+        "error": None,
+        "fallback": True,
+        "alternatives": [],
+        "storage": {},
+        "layout": {},
+        "dispatch": {"det": "fallback"},
+    },
+]
 
 
 def inspect(path: Path, external: Mapping[str, Path]) -> dict[str, Any]:
@@ -37,6 +75,13 @@ def validate(
     return [{"code": "input-invalid", "detail": "input 'x' has no shape", "pointer": "/input_shapes/x"}]
 
 
+def run_operator(request: Mapping[str, Any], options: Options, folder: Path, kernels: Path) -> dict[str, Any]:
+    if request["op"] == "Fail":
+        raise InputError("data does not fit", pointer="/inputs/0/data")
+    outputs = [{"name": "y0", **{k: request["inputs"][0][k] for k in ("dtype", "shape", "data")}}]
+    return {"outputs": outputs, "seconds": 1e-6, "difference": 0.0, "decisions": [], "notes": []}
+
+
 def optimize(
     path: Path,
     target: Target,
@@ -53,6 +98,7 @@ def optimize(
     for word, value in zip(words, [*words[1:], ""]):
         _act(word, value, folder, progress)
     (folder / "plan.json").write_text('{"schema": 1}')
+    (folder / "decisions.json").write_text(json.dumps({"decisions": DECISIONS}))
     (folder / "report.html").write_text("<!doctype html><title>report</title>")
     (folder / "not-listed.txt").write_text("never kept")
     return {

@@ -1,6 +1,6 @@
 """NVIDIA GPUs, as a model so far: costs by the roofline of the described device, no kernels."""
 
-from app.engine.backends import modelled
+from app.engine import modelled
 from app.engine.registry import Backend
 
 BACKENDS = (Backend("cuda", devices=("cuda",), runs_here=False),)

@@ -6,7 +6,7 @@ A plan for it tells what fits and what it would cost; it cannot be run, so its t
 predicted.
 """
 
-from app.engine.backends import modelled
+from app.engine import modelled
 from app.engine.quantization import integer_rows, zero_point_apart
 from app.engine.registry import Backend
 from app.engine.rewrite import Row

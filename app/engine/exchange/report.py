@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 import jinja2
@@ -17,7 +17,15 @@ import onnx_ir as ir
 from app.engine import graph
 from app.engine.exchange import explain, memory_map
 from app.engine.memory.storage_graph import value_bytes
-from app.engine.plan import Choice, Compilation, Constant, Group, HostCall, KernelCall, PlacedBuffer
+from app.engine.plan import (
+    SUBGRAPH,
+    Choice,
+    Compilation,
+    Constant,
+    Group,
+    KernelCall,
+    PlacedBuffer,
+)
 from app.engine.registry import Known
 from app.engine.storage import DispatchMode
 
@@ -152,9 +160,12 @@ def decisions_json(compilation: Compilation) -> Json:
                 "error": _finite(decision.error) if decision and decision.error is not None else None,
                 "fallback": is_fallback(group, compilation),
                 "bytes": explain.nbytes(choice.implementation, group, known, sizes),
-                "alternatives": _plain(explain.alternatives(group, decision, compilation, known, sizes))
-                if decision
-                else [],
+                "alternatives": _alternatives(
+                    group,
+                    choice,
+                    explain.alternatives(group, decision, compilation, known, sizes) if decision else (),
+                    compilation,
+                ),
                 "why_not_blocked": explain.why_not_blocked(group, compilation, known)
                 if plan.layout is not None
                 else None,
@@ -171,13 +182,72 @@ def decisions_json(compilation: Compilation) -> Json:
                     "values": {v.name: (plan.padding or {}).get(v) for v in named},
                 },
                 "dispatch": {
-                    n.name or "": (plan.dispatch or {})[n].value
+                    n.name or "": _dispatch(n, group, compilation).value
                     for n in group.nodes
                     if n in (plan.dispatch or {})
                 },
             }
         )
     return {"schema": "stowplan.decisions/1", "decisions": rows}
+
+
+def fallbacks(compilation: Compilation) -> list[Json]:
+    """What the reference evaluator runs for want of a kernel: distinct operators and reasons, counted."""
+    plan, told = compilation.plan, {d.subject: d for d in compilation.decisions}
+    counts: dict[tuple[str, str], int] = {}
+    for group in plan.order or ():
+        if is_fallback(group, compilation):
+            decision = told.get(group.name)
+            key = _operators(group), decision.reason if decision else ""
+            counts[key] = counts.get(key, 0) + 1
+    return [{"op": op, "reason": reason, "count": n} for (op, reason), n in sorted(counts.items())]
+
+
+def _dispatch(node: ir.Node, group: Group, compilation: Compilation) -> DispatchMode:
+    """How a node is run; whoever partitions decides that a library does."""
+    assert compilation.plan.dispatch is not None
+    return DispatchMode.SUBGRAPH if group.op == SUBGRAPH else compilation.plan.dispatch[node]
+
+
+def _alternatives(
+    group: Group, choice: Choice, found: Iterable[Mapping[str, Any]], compilation: Compilation
+) -> list[Json]:
+    """Every row that was weighed, then every backend that was passed over before, each with its reason."""
+    weighed = [dict(_plain(a)) for a in found]
+    for row in weighed:
+        row["reason"] = row.get("reason") or _slower(row, choice)
+    named = {a.get("backend") for a in weighed} | {choice.implementation.backend}
+    reasons: dict[str, dict[str, list[str]]] = {}
+    for node in group.nodes:
+        for backend, reason in compilation.passed_over.get(node.name or "", {}).items():
+            if backend not in named:
+                reasons.setdefault(backend, {}).setdefault(reason, []).append(node.name or "")
+    passed = [
+        {
+            "name": backend,
+            "backend": backend,
+            "seconds": None,
+            "measured": False,
+            "reason": "; ".join(
+                reason if len(told) == 1 else f"{reason} ({len(nodes)} nodes, first {nodes[0]!r})"
+                for reason, nodes in told.items()
+            ),
+        }
+        for backend, told in reasons.items()
+    ]
+    return [*weighed, *passed]
+
+
+def _slower(row: Mapping[str, Any], choice: Choice) -> str:
+    """Why a row that may run a group does not."""
+    chosen = choice.implementation
+    if row.get("backend") != chosen.backend:
+        return f"{chosen.backend} runs it, which comes first, or is faster by measurement"
+    seconds = row.get("seconds")
+    if seconds is None:
+        return "not compared"
+    how = "measured" if row.get("measured") else "predicted"
+    return f"{how} {seconds * 1e6:.3g} us, {chosen.name} {choice.seconds * 1e6:.3g} us"
 
 
 def is_fallback(group: Group, compilation: Compilation) -> bool:
@@ -321,9 +391,9 @@ def _step(index: int, group: Group, choice: Choice) -> Json:
         "backend": choice.implementation.backend,
         "seconds": _finite(choice.seconds),
         "calls": [
-            {"host": call.function}
-            if isinstance(call, HostCall)
-            else {"kernel": call.kernel, "units": call.units, "static": _plain(call.static)}
+            {"kernel": call.kernel, "units": call.units, "static": _plain(call.static)}
+            if isinstance(call, KernelCall)
+            else {"host": call.function}
             for call in choice.calls
         ],
         "inplace": [[a.name, b.name] for a, b in choice.inplace],

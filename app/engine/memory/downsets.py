@@ -119,7 +119,8 @@ class _Segment:
         self.n = len(part)
         self.words = (self.n + 63) // 64
         storages: dict[int, int] = {}
-        items, pairs, users = [], [], [[] for _ in part]
+        items, pairs = [], []
+        users: list[list[int]] = [[] for _ in part]
         self.needs = np.zeros((self.n, self.words), np.uint64)
         for i, index in enumerate(part):
             step = steps[index]
@@ -191,7 +192,7 @@ def _search(s: _Segment, live: int, budget: int, states: int) -> tuple[Array, in
 
 
 @numba.njit(cache=True)
-def _slot(table: Array, sets: Array, words: int, row: Array) -> int:
+def _slot(table: Array, sets: Array, words: int, row: Array) -> Any:
     """Where a set of steps is in the table, or where it would be."""
     h = np.uint64(0x9E3779B97F4A7C15)
     for w in range(words):

@@ -36,12 +36,12 @@ def _events(buffers: Sequence[Buffer]) -> list[tuple[int, bool, int]]:
     return sorted(rows)
 
 
-def naive(buffers: Sequence[Buffer], _: Kinds) -> int:
+def naive(buffers: Sequence[Buffer], _kinds: Kinds) -> int:
     """No byte used twice."""
     return sum(b.extent for b in buffers)
 
 
-def blocks(buffers: Sequence[Buffer], _: Kinds) -> int:
+def blocks(buffers: Sequence[Buffer], _kinds: Kinds) -> int:
     """Whole blocks are used again: the smallest free one that is large enough, else the largest, grown."""
     return _reuse(buffers, {b.id: "" for b in buffers})
 
@@ -75,7 +75,7 @@ def _reuse(buffers: Sequence[Buffer], kinds: Kinds) -> int:
     return sum(sizes)
 
 
-def online(buffers: Sequence[Buffer], _: Kinds) -> int:
+def online(buffers: Sequence[Buffer], _kinds: Kinds) -> int:
     """Offsets in execution order: the smallest gap between live buffers that holds it, else the top."""
     live: list[tuple[int, int, int]] = []  # (offset, end, buffer), ordered
     peak = 0
@@ -95,7 +95,7 @@ def online(buffers: Sequence[Buffer], _: Kinds) -> int:
     return peak
 
 
-def by_size(buffers: Sequence[Buffer], _: Kinds) -> int:
+def by_size(buffers: Sequence[Buffer], _kinds: Kinds) -> int:
     """Offsets by decreasing size: the smallest gap between what is alive at the same time."""
     placed: list[tuple[int, int, Buffer]] = []
     for buffer in sorted(buffers, key=lambda b: -b.extent):

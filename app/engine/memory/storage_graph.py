@@ -16,7 +16,16 @@ import onnx_ir as ir
 from app.engine import graph
 from app.engine.memory.alias import ALIGNMENT, AliasClasses, in_order
 from app.engine.memory.problem import Buffer, Part, Problem
-from app.engine.plan import Choice, Compilation, Group, KernelCall, Slice, Space, Workspace
+from app.engine.plan import (
+    Choice,
+    Compilation,
+    Group,
+    KernelCall,
+    Slice,
+    Space,
+    SubgraphCall,
+    Workspace,
+)
 from app.engine.storage import SparseFormat
 
 
@@ -48,12 +57,19 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """One workspace of one step."""
+    """Memory that holds no value of the plan: a workspace of one step, or a library's own, which it keeps.
+
+    Attributes:
+        nbytes: of all threads together.
+        kind: `workspace` or `library`.
+    """
 
     id: str
-    step: int
-    nbytes: int  # of all threads together
+    first: int
+    last: int
+    nbytes: int
     reason: str
+    kind: str = "workspace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +126,7 @@ def build(compilation: Compilation, *, whole: bool = True) -> StorageGraph:
             for s in storages
             if s.space == "arena"
         ),
-        *(Buffer(s.id, s.step, s.step + 1, s.nbytes, alignment) for s in scratch),
+        *(Buffer(s.id, s.first, s.last + 1, s.nbytes, alignment) for s in scratch),
     )
     alone = [value_bytes(v, compilation) for v in planned if v not in owners] + [s.nbytes for s in scratch]
     naive = sum(-(-n // alignment) * alignment for n in alone)
@@ -308,8 +324,15 @@ def _scratch(
                     reason = f"workspace of step {step} {group.name!r} ({choice.implementation.name})"
                     if argument.per_thread:
                         reason += f", {argument.nbytes} byte for each of {threads} threads"
-                    rows.append(Scratch(ids[id(argument)], step, argument.nbytes * copies, reason))
+                    rows.append(Scratch(ids[id(argument)], step, step, argument.nbytes * copies, reason))
                 named.append(ids[id(argument)])
+            if isinstance(call, SubgraphCall) and call.arena_nbytes:
+                reason = (
+                    f"memory of {call.backend} for the values inside step {step} {group.name!r}, as we would "
+                    "plan them; the library keeps it from run to run"
+                )
+                name = _unique(f"{group.name}.{call.backend}", taken)
+                rows.append(Scratch(name, 0, len(steps) - 1, call.arena_nbytes, reason, "library"))
         if named:
             by_group[group] = tuple(named)
     return tuple(rows), by_group

@@ -5,14 +5,15 @@ the group can therefore only start at the root, so groups are convex and, taken 
 no cycle. What a group may hold is not decided here: an implementation accepts it or not.
 """
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import onnx_ir as ir
 
-from app.engine import attention, graph
-from app.engine.plan import ATTENTION, ELEMENTWISE, Compilation, Group
+from app.engine import attention, cost, graph
+from app.engine.plan import ATTENTION, ELEMENTWISE, SUBGRAPH, Compilation, Group, Subgraph
 from app.engine.registry import Known
 
 LONGEST_EPILOGUE = 16  # nodes after an anchor that are looked at
@@ -36,9 +37,10 @@ class Fuse:
     def __call__(self, compilation: Compilation) -> Compilation:
         """Write the column `fusion`."""
         work = _Work.of(compilation)
+        work.take_sub_graphs()
         if self.enabled:
             for node in reversed(work.nodes):
-                if node.op_type == "Softmax":
+                if node.op_type == "Softmax" and node not in work.fusion:
                     work.take_first(_attentions(node, work))
             for node in reversed(work.nodes):
                 if node not in work.fusion and not work.is_elementwise(node):
@@ -85,6 +87,9 @@ class _Work:
     def escapes(self, value: ir.Value, members: set[ir.Node]) -> bool:
         return value in self.outputs or any(r not in members for r in self.readers.get(value, ()))
 
+    def named_escape(self, members: set[ir.Node], value: ir.Value) -> bool:
+        return bool(value.name) and self.escapes(value, members)
+
     def same_part(self, a: ir.Node, b: ir.Node) -> bool:
         partition = self.compilation.plan.partition
         assert partition is not None
@@ -103,6 +108,21 @@ class _Work:
         assert partition is not None
         rows = self.compilation.registry.candidates(group.op, (partition[group.anchor].backend,))
         return any(row.refusal(group, self.known) is None for row in rows)
+
+    def take_sub_graphs(self) -> None:
+        """What a library runs is one group."""
+        partition, rows = self.compilation.plan.partition, self.compilation.registry.backends
+        assert partition is not None
+        libraries = {name for name, row in rows.items() if row.selector is not None}
+        parts: dict[Subgraph, list[ir.Node]] = {}
+        for node in self.nodes:
+            if partition[node].backend in libraries:
+                parts.setdefault(partition[node], []).append(node)
+        for nodes in parts.values():
+            heaviest = max(nodes, key=lambda n: (cost.arithmetic(n), n.name or ""))
+            leaves = functools.partial(self.named_escape, set(nodes))
+            named = graph.group(tuple(nodes), heaviest, SUBGRAPH, leaves)
+            self.take(named)
 
     def take_first(self, proposals: Iterator[Group]) -> None:
         for group in proposals:

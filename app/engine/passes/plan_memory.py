@@ -55,7 +55,7 @@ def _placement(storage: StorageGraph, solution: Solution) -> Placement:
             buffers.append(
                 PlacedBuffer(
                     row.id,
-                    "activation",
+                    "conversion" if all(map(_is_converted, row.values)) else "activation",
                     offset,
                     row.nbytes,
                     row.first,
@@ -67,7 +67,7 @@ def _placement(storage: StorageGraph, solution: Solution) -> Placement:
                 )
             )
     buffers += [
-        PlacedBuffer(s.id, "workspace", solution.offsets[s.id], s.nbytes, s.step, s.step, (), s.reason)
+        PlacedBuffer(s.id, s.kind, solution.offsets[s.id], s.nbytes, s.first, s.last, (), s.reason)
         for s in storage.scratch
     ]
     workspaces = {group: tuple(solution.offsets[i] for i in ids) for group, ids in storage.workspaces.items()}
@@ -79,6 +79,12 @@ def _placement(storage: StorageGraph, solution: Solution) -> Placement:
         Problem(tuple(unaligned(row) for row in storage.storages if row.space == "arena"))
     )
     return Placement(values, workspaces, ordered, solution, storage.naive, activations, policies, unplanned)
+
+
+def _is_converted(value: ir.Value) -> bool:
+    """Whether a value holds another in other bytes: an operator of the planner's own made it."""
+    producer = value.producer()
+    return producer is not None and producer.domain == "stowplan"
 
 
 def _shortage(compilation: Compilation, storage: StorageGraph, solution: Solution, budget: int) -> str:

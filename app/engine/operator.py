@@ -167,7 +167,6 @@ def _attribute(schema: Any, name: str, value: object) -> ir.Attr:
     kind = ir.AttributeType(int(schema.attributes[name].type.value))
     try:
         made: ir.Attr = _MAKERS[kind](name, value)
-        return made
     except KeyError as cause:
         raise InputError(
             f"attribute {name!r}: a {kind.name} cannot be given here", pointer=pointer
@@ -176,6 +175,7 @@ def _attribute(schema: Any, name: str, value: object) -> ir.Attr:
         raise InputError(
             f"attribute {name!r}: expected {kind.name}, found {value!r}", pointer=pointer
         ) from cause
+    return made
 
 
 def _integer(value: Any) -> int:

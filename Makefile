@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := run
-.PHONY: run test check conformance bench bench-backends bench-layouts bench-memory bench-sparse lock clean
+.PHONY: run test check conformance bench bench-arena bench-backends bench-layouts bench-memory bench-sparse lock clean
 
 # One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -44,6 +44,9 @@ bench-backends: $(VENV)/.installed-bench
 
 bench-layouts: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.layouts
+
+bench-arena: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks.arena
 
 bench-memory: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.memory

@@ -1,0 +1,123 @@
+"""Budgets, plans of least memory, and the front: on a small residual network, and on every order of its file."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from app.engine import session
+from app.engine.errors import CapacityError
+from app.engine.load import load
+from app.engine.memory.placement import place
+from app.engine.memory.problem import Problem, validate
+from app.engine.options import Bindings, Options
+from app.engine.plan import Compilation
+from app.engine.program import Program
+from app.engine.registry import load as load_registry
+from app.engine.target import host
+from tests.harness import model_of
+
+# 14 channels leave padding in blocks; two branches of different size are joined twice.
+TEXT = """<ir_version: 10, opset_import: ["": 21]>
+agraph (float[1, 14, 24, 24] x, float[14, 14, 3, 3] w, float[28, 14, 1, 1] v, float[14, 28, 1, 1] u)
+    => (float[1, 14, 24, 24] y) {
+    a = Conv <pads = [1, 1, 1, 1]> (x, w)
+    b = Relu (a)
+    c = Conv (b, v)
+    d = Conv (c, u)
+    e = Conv <pads = [1, 1, 1, 1]> (a, w)
+    f = Add (d, e)
+    g = Relu (f)
+    h = Conv (g, v)
+    i = Conv (h, u)
+    j = Add (i, b)
+    y = Conv <pads = [1, 1, 1, 1]> (j, w)
+}"""
+
+
+def saved(tmp_path: Path, shuffle: int | None = None) -> Path:
+    rng = np.random.default_rng(0)
+    shapes = {"w": (14, 14, 3, 3), "v": (28, 14, 1, 1), "u": (14, 28, 1, 1)}
+    proto = ir.to_proto(model_of(TEXT, {k: rng.standard_normal(s, np.float32) for k, s in shapes.items()}))
+    if shuffle is not None:
+        nodes = list(proto.graph.node)
+        order = np.random.default_rng(shuffle)
+        made: set[str] = {"", "x", *shapes}
+        del proto.graph.node[:]
+        while nodes:
+            ready = [n for n in nodes if set(n.input) <= made]
+            node = ready[order.integers(len(ready))]
+            nodes.remove(node)
+            proto.graph.node.append(node)
+            made.update(node.output)
+    path = tmp_path / f"net{shuffle}.onnx"
+    onnx.save(proto, path)
+    return path
+
+
+def canonical(path: Path) -> Compilation:
+    return session.canonical(load(path), host(), Options(), Bindings(), load_registry())
+
+
+@pytest.fixture(scope="module")
+def compilation(tmp_path_factory: pytest.TempPathFactory) -> Compilation:
+    return canonical(saved(tmp_path_factory.mktemp("net")))
+
+
+def peak(program: Program) -> int:
+    return program.placement.solution.peak
+
+
+def notes(program: Program) -> str:
+    return "\n".join(program.compilation.notes)
+
+
+def test_memory_first_takes_no_more_than_speed_first(compilation: Compilation) -> None:
+    fast = session.planned(compilation, Options())
+    small = session.planned(compilation, Options(prefer="memory"))
+    assert peak(small) < peak(fast)
+    assert "the smallest arena" in notes(small)
+    assert small.placement.activations <= peak(small)
+
+
+def test_a_budget_gives_up_what_it_must_and_says_so(compilation: Compilation) -> None:
+    fast = session.planned(compilation, Options())
+    least = peak(session.planned(compilation, Options(prefer="memory")))
+    assert notes(session.planned(compilation, Options(memory_budget=peak(fast)))) == notes(fast)
+    fitting = session.planned(compilation, Options(memory_budget=least))
+    assert peak(fitting) <= least
+    assert f"fits the budget with {fitting.compilation.thrift.told}" in notes(fitting)
+    assert f"{peak(fast)} byte would be needed without" in notes(fitting)
+
+
+def test_what_cannot_fit_names_what_was_tried(compilation: Compilation) -> None:
+    with pytest.raises(CapacityError, match="tried: a longer search for an order") as error:
+        session.planned(compilation, Options(memory_budget=1000))
+    assert error.value.needed > error.value.available == 1000
+
+
+def test_no_plan_of_the_front_beats_another(compilation: Compilation) -> None:
+    points = session.front(compilation, Options())
+    peaks, seconds = [p.peak for p in points], [p.seconds for p in points]
+    assert peaks == sorted(set(peaks))
+    assert seconds == sorted(seconds, reverse=True)
+    assert len(points) > 1
+    assert peaks[-1] <= peak(session.planned(compilation, Options()))
+
+
+def test_the_order_of_the_file_changes_nothing(tmp_path: Path, compilation: Compilation) -> None:
+    found = session.planned(compilation, Options(prefer="memory"))
+    for seed in range(4):
+        again = session.planned(canonical(saved(tmp_path, seed)), Options(prefer="memory"))
+        assert peak(again) == peak(found)
+        assert [s.group.name for s in again.steps] == [s.group.name for s in found.steps]
+
+
+def test_placements_with_parts_are_valid(compilation: Compilation) -> None:
+    for options in (Options(), Options(prefer="memory")):
+        program = session.planned(compilation, options)
+        storage, solution = place(program.compilation)
+        validate(Problem(storage.problem.buffers, solution.peak), solution)
+        assert solution.peak <= peak(program)

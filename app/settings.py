@@ -6,6 +6,7 @@ the settings on as JSON, so that all of them see what the first one read.
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -15,6 +16,20 @@ DEFAULT_PORT = 8000
 PREFIX = "STOWPLAN_"
 # Set by code only: which module does the work is no matter of deployment.
 NOT_FROM_ENVIRONMENT = ("engine",)
+
+
+_POSITIVE = (
+    "workers",
+    "max_model_bytes",
+    "max_json_bytes",
+    "job_memory_bytes",
+    "max_jobs_per_key",
+    "max_running_per_key",
+    "max_requests_per_key",
+)
+_LOG_FORMATS = ("text", "json")
+_LOG_LEVELS = ("debug", "info", "warning", "error")
+_TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}
 
 
 class SettingsError(ValueError):
@@ -45,6 +60,23 @@ class Settings:
         claim_seconds: how long an uploaded blob is kept that nothing refers to.
         dead_seconds: silence after which a worker counts as dead, and its jobs go to others.
         warm_children: processes that each worker keeps ready for its next job.
+        drain_seconds: how long a worker that stops lets its job run on before it gives it back.
+        queues: queues that workers serve: `cpu`, `inspect`, `target:<fingerprint>`; empty means all that
+            this machine can serve.
+        require_keys: ask for a key even where the API listens on loopback only, as behind a proxy.
+        allowed_hosts: names besides those of loopback under which the API answers without keys.
+        root_path: prefix that a proxy takes off the addresses.
+        cors_origins: origins whose pages may use the API, such as `https://example.org`.
+        max_jobs_per_key: unfinished jobs that an owner of keys may have.
+        max_running_per_key: jobs of one owner that run at once.
+        max_requests_per_key: requests of one key that are answered at once.
+        max_bytes_per_key: bytes of uploads and artifacts that an owner of keys may hold.
+        reserve_bytes: free space of the disk below which uploads are refused.
+        retain_jobs_seconds: how long jobs are kept after their end; 0 keeps them.
+        retain_models_seconds: how long models are kept after their last use; 0 keeps them.
+        log_format: `text` for people, `json` for machines.
+        log_level: `debug`, `info`, `warning` or `error`.
+        otlp_endpoint: where spans go, as OTLP over HTTP; empty means nowhere.
         engine: module with `inspect`, `validate` and `optimize`.
     """
 
@@ -63,12 +95,28 @@ class Settings:
     claim_seconds: float = 3600.0
     dead_seconds: float = 15.0
     warm_children: int = 1
+    drain_seconds: float = 3.0
+    queues: tuple[str, ...] = ()
+    require_keys: bool = False
+    allowed_hosts: tuple[str, ...] = ()
+    root_path: str = ""
+    cors_origins: tuple[str, ...] = ()
+    max_jobs_per_key: int = 1000
+    max_running_per_key: int = 16
+    max_requests_per_key: int = 64
+    max_bytes_per_key: int = 64 * 2**30
+    reserve_bytes: int = 256 * 2**20
+    retain_jobs_seconds: float = 0.0
+    retain_models_seconds: float = 0.0
+    log_format: str = "text"
+    log_level: str = "warning"
+    otlp_endpoint: str = ""
     engine: str = "app.engine"
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
             raise SettingsError(f"{PREFIX}PORT: expected 0 to 65535, found {self.port}")
-        for name in ("workers", "max_model_bytes", "max_json_bytes", "job_memory_bytes"):
+        for name in _POSITIVE:
             if getattr(self, name) < 1:
                 raise SettingsError(
                     f"{PREFIX}{name.upper()}: expected at least 1, found {getattr(self, name)}"
@@ -78,6 +126,15 @@ class Settings:
                 raise SettingsError(
                     f"{PREFIX}{name.upper()}: expected a positive number, found {getattr(self, name)}"
                 )
+        for name, choices in (("log_format", _LOG_FORMATS), ("log_level", _LOG_LEVELS)):
+            if getattr(self, name) not in choices:
+                raise SettingsError(
+                    f"{PREFIX}{name.upper()}: expected {', '.join(choices)}, found {getattr(self, name)!r}"
+                )
+        if self.root_path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", self.root_path):
+            raise SettingsError(
+                f"{PREFIX}ROOT_PATH: expected a path such as /stowplan, found {self.root_path!r}"
+            )
 
     @property
     def jobs_database_url(self) -> str:
@@ -106,10 +163,10 @@ class Settings:
             if text is None or row.name in NOT_FROM_ENVIRONMENT:
                 continue
             try:
-                given[row.name] = row.type(text) if isinstance(row.type, type) else text
-            except ValueError as error:
+                given[row.name] = _value(row.type, text)
+            except (ValueError, KeyError) as error:
                 raise SettingsError(
-                    f"{PREFIX}{row.name.upper()}: expected {row.type.__name__}, found {text!r}"  # type: ignore[union-attr]  # a type, as tested above
+                    f"{PREFIX}{row.name.upper()}: expected {row.type.__name__}, found {text!r}"  # type: ignore[union-attr]  # other types take any text
                 ) from error
         return cls(**given)
 
@@ -120,5 +177,14 @@ class Settings:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """The settings that `to_json` wrote."""
-        given = json.loads(text)
+        given = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(text).items()}
         return cls(**given | {"data": Path(given["data"])})
+
+
+def _value(kind: Any, text: str) -> Any:
+    """The value that a text means: lists are divided by commas."""
+    if kind is bool:
+        return _TRUTH[text.strip().lower()]
+    if kind == tuple[str, ...]:
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    return kind(text)

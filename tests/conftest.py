@@ -1,6 +1,7 @@
 """Where the shared data is, and one compiler for the whole run."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,8 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from app.kernels.cpu.compiler import Compiler
+from app.settings import Settings
 
 if TYPE_CHECKING:
+    from app.jobs.database import Database
+    from tests.jobs.postgres import Postgres
     from tests.jobs.service import Served
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,13 +31,75 @@ def shared() -> Path:
     return folder / "data"
 
 
+DATABASES = ("sqlite", "postgresql")
+
+
 @pytest.fixture(scope="session")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Served"]:
+def postgres() -> Iterator["Postgres"]:
+    """A PostgreSQL server, started at its first use."""
+    from tests.jobs.postgres import running
+
+    with running() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def sqlite_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Served"]:
     """A running service with an engine for tests, started at its first use."""
     from tests.jobs.service import serve
 
     with serve(tmp_path_factory.mktemp("service")) as served:
         yield served
+
+
+@pytest.fixture(scope="session")
+def service(sqlite_service: "Served") -> "Served":
+    """The service, where the database does not matter."""
+    return sqlite_service
+
+
+@pytest.fixture(scope="session", params=DATABASES)
+def either(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator["Served"]:
+    """The same service on each database."""
+    from tests.jobs.service import serve
+
+    if request.param == "sqlite":
+        yield request.getfixturevalue("sqlite_service")
+        return
+    url = request.getfixturevalue("postgres").database()
+    with serve(tmp_path_factory.mktemp("service"), database_url=url) as served:
+        yield served
+
+
+@pytest.fixture(scope="session", params=DATABASES)
+def migrated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """A database of each kind whose tables are there, to copy: making them takes a second."""
+    from app.jobs.database import migrate
+
+    url = "" if request.param == "sqlite" else request.getfixturevalue("postgres").database()
+    settings = Settings(data=tmp_path_factory.mktemp("migrated"), database_url=url)
+    migrate(settings)
+    return settings
+
+
+@pytest.fixture
+def settings(migrated: Settings, request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
+    """Settings of a service whose tables are there, on each database."""
+    shutil.copytree(migrated.data, tmp_path, dirs_exist_ok=True)
+    url = migrated.database_url
+    if url:
+        url = request.getfixturevalue("postgres").database(url.rpartition("/")[2])
+    return Settings(data=tmp_path, database_url=url)
+
+
+@pytest.fixture
+def database(settings: Settings) -> Iterator["Database"]:
+    """Its tables."""
+    from app.jobs.database import Database
+
+    database = Database(settings.jobs_database_url)
+    yield database
+    database.close()
 
 
 @pytest.fixture(scope="session")

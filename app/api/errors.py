@@ -13,6 +13,8 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 
 from app.engine import errors as engine
@@ -72,6 +74,10 @@ STATUS: tuple[tuple[type[Exception], int], ...] = (
     (jobs.HashMismatchError, 422),
     (jobs.RequestError, 422),
     (jobs.IdempotencyKeyReusedError, 422),
+    (jobs.UnauthorizedError, 401),
+    (jobs.ForbiddenError, 403),
+    (jobs.TooManyError, 429),
+    (jobs.StorageFullError, 507),
     (jobs.InvalidModelError, 422),
     (jobs.OperatorFailedError, 422),
     (jobs.NoAnswerError, 503),
@@ -149,7 +155,7 @@ def problem(
     """The answer to a failed request."""
     status = status_of(kind)
     body: dict[str, Any] = {
-        "type": f"/v1/problems/{code}",
+        "type": f"{request.scope.get('root_path', '')}/v1/problems/{code}",
         "title": _title(kind) or HTTPStatus(status).phrase,
         "status": status,
         "detail": detail,
@@ -161,11 +167,41 @@ def problem(
     return JSONResponse(body, status, media_type=MEDIA_TYPE, headers=headers)
 
 
+# What failed answers tell besides the problem.
+_HEADERS: tuple[tuple[type[Exception], dict[str, str]], ...] = (
+    (jobs.UnauthorizedError, {"www-authenticate": "Bearer"}),
+    (jobs.TooManyError, {"retry-after": "1"}),
+    (NotReadyError, {"retry-after": "2"}),
+    (jobs.StorageFullError, {"retry-after": "60"}),
+)
+_OF_THE_SITUATION = (NotReadyError, jobs.NoAnswerError, jobs.StorageFullError)  # no defects
+
+
+def answer_to(request: Request, error: engine.EngineError | jobs.ServiceError) -> JSONResponse:
+    """The answer to a request that failed with an error of ours."""
+    if status_of(type(error)) >= 500 and not isinstance(error, _OF_THE_SITUATION):
+        logger.error("request failed", exc_info=error)
+    return problem(
+        request,
+        type(error),
+        code=error.code,
+        detail=error.message,
+        pointer=error.pointer,
+        headers=next((headers for kind, headers in _HEADERS if isinstance(error, kind)), None),
+    )
+
+
 async def _on_known(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, engine.EngineError | jobs.ServiceError)
-    if status_of(type(error)) >= 500 and not isinstance(error, NotReadyError | jobs.NoAnswerError):
-        logger.error("request failed", exc_info=error)
-    return problem(request, type(error), code=error.code, detail=error.message, pointer=error.pointer)
+    return answer_to(request, error)
+
+
+async def _on_database(request: Request, error: Exception) -> JSONResponse:
+    """The database is gone, or its disk is full: both pass."""
+    logger.warning("the database failed: %s", error)
+    if "disk is full" in str(error) or "No space left" in str(error):
+        return answer_to(request, jobs.StorageFullError("the disk of the database is full"))
+    return answer_to(request, NotReadyError("the database does not answer; try again"))
 
 
 async def _on_invalid(request: Request, error: Exception) -> JSONResponse:
@@ -206,6 +242,8 @@ def install(app: FastAPI) -> None:
     """Let the app answer every failure with a problem."""
     app.add_exception_handler(engine.EngineError, _on_known)
     app.add_exception_handler(jobs.ServiceError, _on_known)
+    app.add_exception_handler(OperationalError, _on_database)
+    app.add_exception_handler(PoolTimeoutError, _on_database)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(Exception, _on_defect)

@@ -14,6 +14,7 @@ from app.jobs import ledger
 
 HEARTBEAT_SECONDS = 15.0
 _RETRY = b"retry: 1000\n\n"  # milliseconds until a client asks again
+_RESTART = b": the service stops\nretry: 3000\n\n"  # a new process takes longer to be there
 
 
 def _look(service: Service, job_id: str, last: int) -> tuple[list[ledger.Row], bool]:
@@ -52,3 +53,4 @@ async def _lines(service: Service, job_id: str, last: int) -> AsyncIterator[byte
             spoken = now
             yield b": still here\n\n"
         await asyncio.sleep(POLL_SECONDS)
+    yield _RESTART

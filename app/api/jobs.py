@@ -1,21 +1,30 @@
 """Jobs: ask for them, follow them, cancel them."""
 
-import base64
-import binascii
 import hashlib
 from typing import Annotated
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Header, Path, Query, Response
+from fastapi import APIRouter, Header, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from app.api import errors, waiting
 from app.api.events import stream
+from app.api.paging import LabelQuery, TextQuery, decode_cursor, encode_cursor, link_next
 from app.api.requests import drafts_of
-from app.api.schemas import Artifact, GroupAnswer, JobAnswer, JobList, JobRequest, Progress, State
+from app.api.schemas import (
+    Artifact,
+    GroupAnswer,
+    JobAnswer,
+    JobList,
+    JobRequest,
+    LabelsRequest,
+    Progress,
+    State,
+)
 from app.api.service import Service, ServiceOf
 from app.engine.errors import UnknownTargetError
-from app.jobs import ledger
+from app.jobs import labels, ledger
+from app.jobs.callers import current, visible
 from app.jobs.database import idempotency, jobs
 from app.jobs.errors import (
     BlobNotFoundError,
@@ -33,7 +42,7 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 JobId = Annotated[str, Path(max_length=64, examples=["0193b0c4f5a26f1d0c5b9a2e4c3791aa"])]
 
 
-def answer_of(connection: sa.Connection, row: ledger.Row) -> JobAnswer:
+def answer_of(connection: sa.Connection, service: Service, row: ledger.Row) -> JobAnswer:
     """A job as the API tells it."""
     files = ledger.files(connection, row["id"], "artifact")
     return JobAnswer(
@@ -46,7 +55,7 @@ def answer_of(connection: sa.Connection, row: ledger.Row) -> JobAnswer:
         artifacts=[
             Artifact(
                 name=f["name"],
-                url=f"/v1/jobs/{row['id']}/artifacts/{f['name']}",
+                url=service.address(f"/v1/jobs/{row['id']}/artifacts/{f['name']}"),
                 size=f["size"],
                 sha256=f["sha256"],
                 media_type=ARTIFACTS[f["name"]],
@@ -60,6 +69,9 @@ def answer_of(connection: sa.Connection, row: ledger.Row) -> JobAnswer:
         created=row["created"],
         started=row["started"],
         finished=row["finished"],
+        owner=row["owner"],
+        labels=labels.of(connection, [row["id"]]).get(row["id"], {}),
+        cached_from=row["cached_from"],
     )
 
 
@@ -68,7 +80,7 @@ def _find(service: Service, job_id: str) -> JobAnswer:
         row = ledger.find(connection, job_id)
         if row["kind"] != "optimize":
             raise JobNotFoundError(f"there is no job {job_id!r}")
-        return answer_of(connection, row)
+        return answer_of(connection, service, row)
 
 
 @router.post(
@@ -95,7 +107,11 @@ def create_job(
         Header(max_length=255, description="The same key and body again give the first answer's jobs."),
     ] = None,
 ) -> JobAnswer | GroupAnswer:
-    """Queue an optimization for each target: a job for one, a group of jobs for several."""
+    """Queue an optimization for each target: a job for one, a group of jobs for several.
+
+    A job that has the same model, target, options, engine and timings as one that succeeded has its
+    result at once: it is `succeeded` in this answer, and `cached_from` names the other.
+    """
     digest = hashlib.sha256(body.model_dump_json().encode()).hexdigest()
     with service.database.write() as connection:
         group = _known_group(connection, idempotency_key, digest)
@@ -107,6 +123,7 @@ def create_job(
             if idempotency_key is not None:
                 connection.execute(
                     idempotency.insert().values(
+                        owner=current().owner,
                         key=idempotency_key,
                         body=digest,
                         group_id=group,
@@ -116,20 +133,21 @@ def create_job(
         rows = connection.execute(
             sa.select(jobs).where(jobs.c.group_id == group).order_by(jobs.c.id)
         ).mappings()
-        answers = [answer_of(connection, row) for row in rows.all()]
-    service.dispatcher.send(fresh)
+        answers = [answer_of(connection, service, row) for row in rows.all()]
+    service.dispatcher.try_send(fresh)
     response.headers["retry-after"] = "1"
     if len(answers) == 1:
-        response.headers["location"] = f"/v1/jobs/{answers[0].id}"
+        response.headers["location"] = service.address(f"/v1/jobs/{answers[0].id}")
         return answers[0]
-    response.headers["location"] = f"/v1/jobs?group={group}"
+    response.headers["location"] = service.address(f"/v1/jobs?group={group}")
     return GroupAnswer(id=group, jobs=answers)
 
 
 def _known_group(connection: sa.Connection, key: str | None, digest: str) -> str | None:
     if key is None:
         return None
-    row = connection.execute(sa.select(idempotency).where(idempotency.c.key == key)).mappings().first()
+    query = sa.select(idempotency).where(idempotency.c.key == key, idempotency.c.owner == current().owner)
+    row = connection.execute(query).mappings().first()
     if row is not None and row["body"] != digest:
         raise IdempotencyKeyReusedError(f"the key {key!r} came before with another body")
     return None if row is None else str(row["group_id"])
@@ -143,41 +161,37 @@ def _known_group(connection: sa.Connection, key: str | None, digest: str) -> str
     responses=errors.responses(RequestError),
 )
 def list_jobs(
+    request: Request,
     response: Response,
     service: ServiceOf,
     state: State | None = None,
     target: Annotated[str | None, Query(max_length=255)] = None,
     model: Annotated[str | None, Query(max_length=64)] = None,
     group: Annotated[str | None, Query(max_length=64)] = None,
+    label: LabelQuery = None,
+    q: TextQuery = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: Annotated[str | None, Query(max_length=200, description="`next` of the page before.")] = None,
 ) -> JobList:
     """Jobs, latest first, in pages."""
-    query = sa.select(jobs).where(jobs.c.kind == "optimize").order_by(jobs.c.id.desc()).limit(limit + 1)
+    query = (
+        sa.select(jobs)
+        .where(jobs.c.kind == "optimize", visible(jobs.c.owner), *labels.matching(jobs.c.id, label or (), q))
+        .order_by(jobs.c.id.desc())
+        .limit(limit + 1)
+    )
     filters = ((jobs.c.state, state), (jobs.c.target, target), (jobs.c.model_id, model))
     for column, value in (*filters, (jobs.c.group_id, group)):
         if value is not None:
             query = query.where(column == value)
     if cursor is not None:
-        query = query.where(jobs.c.id < _decode(cursor))
+        query = query.where(jobs.c.id < decode_cursor(cursor))
     with service.database.read() as connection:
         rows = connection.execute(query).mappings().all()
-        answers = [answer_of(connection, row) for row in rows[:limit]]
-    following = _encode(answers[-1].id) if len(rows) > limit else None
-    if following is not None:
-        response.headers["link"] = f'</v1/jobs?limit={limit}&cursor={following}>; rel="next"'
+        answers = [answer_of(connection, service, row) for row in rows[:limit]]
+    following = encode_cursor(answers[-1].id) if len(rows) > limit else None
+    link_next(response, service, "/v1/jobs", request, following)
     return JobList(jobs=answers, next=following)
-
-
-def _encode(job_id: str) -> str:
-    return base64.urlsafe_b64encode(job_id.encode()).decode()
-
-
-def _decode(cursor: str) -> str:
-    try:
-        return base64.b64decode(cursor, altchars=b"-_", validate=True).decode("ascii")
-    except (binascii.Error, ValueError) as error:
-        raise RequestError("cursor: expected `next` of a page", pointer="query:cursor") from error
 
 
 @router.get(
@@ -257,7 +271,7 @@ def cancel_job(job_id: JobId, service: ServiceOf) -> JobAnswer:
     before = _find(service, job_id)
     with service.database.write() as connection:
         row = ledger.cancel(connection, job_id)
-        answer = answer_of(connection, row)
+        answer = answer_of(connection, service, row)
     if before.state in ledger.WAITING and answer.state == "cancelled":
         service.dispatcher.withdraw(job_id)
     return answer
@@ -276,3 +290,18 @@ def delete_job(job_id: JobId, service: ServiceOf) -> None:
     with service.database.write() as connection:
         ledger.delete(connection, job_id)
     service.blobs.free()
+
+
+@router.put(
+    "/{job_id}/labels",
+    operation_id="labelJob",
+    summary="Label a job",
+    response_model=JobAnswer,
+    responses=errors.responses(JobNotFoundError),
+)
+def label_job(job_id: JobId, body: LabelsRequest, service: ServiceOf) -> JobAnswer:
+    """Replace its labels, by which it can be found."""
+    _find(service, job_id)
+    with service.database.write() as connection:
+        labels.put(connection, job_id, body.labels)
+    return _find(service, job_id)

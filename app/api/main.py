@@ -1,7 +1,5 @@
 """The HTTP application, and the process that serves it."""
 
-import logging
-import secrets
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,23 +8,27 @@ from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
-from starlette.datastructures import MutableHeaders
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.middleware.cors import CORSMiddleware
 
+from app import logs, tracing
 from app.api import (
     artifacts,
     errors,
     jobs,
+    keys,
     memory_plans,
+    metrics,
     models,
     operators,
     pages,
     system,
     targets,
 )
+from app.api.gate import Gate, check_binding
+from app.api.headers import AnswerHeaders, Meter
 from app.api.limits import BodyLimit
 from app.api.service import Service
-from app.jobs.database import migrate
+from app.jobs.database import Database, migrate
 from app.settings import Settings
 
 _DESCRIPTION = """ONNX in; storage types, implementations, layouts and memory planned, measured and proved.
@@ -37,32 +39,13 @@ and download what it made (`getArtifact`). Every failure is a problem with a sta
 _GRACE_SECONDS = 3
 
 
-class _RequestId:
-    """Gives every request an id, which problems, headers and logs carry."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        scope["request_id"] = secrets.token_hex(8)
-
-        async def send_with_id(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["x-request-id"] = scope["request_id"]
-            await send(message)
-
-        await self._app(scope, receive, send_with_id)
-
-
 def create_app(settings: Settings) -> FastAPI:
     """The application; its tables must be there when it starts."""
+    meter = Meter()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.service = Service.open(settings)
+        app.state.service = Service.open(settings, meter)
         yield
         app.state.service.close()
 
@@ -75,10 +58,20 @@ def create_app(settings: Settings) -> FastAPI:
         lifespan=lifespan,
         redirect_slashes=False,
     )
+    # The last one added is the first to see a request.
     app.add_middleware(BodyLimit, nbytes=settings.max_json_bytes)
-    app.add_middleware(_RequestId)
+    app.add_middleware(Gate, settings=settings)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(settings.cors_origins),
+            allow_methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
+            allow_headers=["*"],
+            expose_headers=["etag", "link", "location", "retry-after", "x-request-id"],
+        )
+    app.add_middleware(AnswerHeaders, meter=meter)
     errors.install(app)
-    for module in (models, targets, jobs, artifacts, memory_plans, operators, system):
+    for module in (models, targets, jobs, artifacts, memory_plans, operators, keys, system, metrics):
         app.include_router(module.router)
     pages.mount(app)
     return app
@@ -94,15 +87,31 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
+def check_access(settings: Settings) -> None:
+    """Refuse to serve others without keys; the tables must be there.
+
+    Raises:
+        SettingsError: the address is not loopback, and no key is valid.
+    """
+    database = Database(settings.jobs_database_url)
+    try:
+        check_binding(settings, database)
+    finally:
+        database.close()
+
+
 def run(settings_json: str) -> None:
     """Serve until SIGTERM or SIGINT."""
     settings = Settings.from_json(settings_json)
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logs.configure(settings, "api")
+    tracing.configure(settings, "api")
     migrate(settings)
+    check_access(settings)
     config = uvicorn.Config(
         create_app(settings),
         host=settings.host,
         port=settings.port,
+        root_path=settings.root_path,
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=_GRACE_SECONDS,

@@ -3,26 +3,32 @@
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Path, Request, Response
+import sqlalchemy as sa
+from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from app.api import errors, uploads, waiting
 from app.api.errors import MediaTypeError
+from app.api.paging import LabelQuery, TextQuery, decode_cursor, encode_cursor, link_next
 from app.api.requests import drafts_of
 from app.api.schemas import (
     BlobAnswer,
     Finding,
+    LabelsRequest,
     ModelAnswer,
+    ModelList,
     ModelManifest,
     Sha256,
     ValidateAnswer,
     ValidateRequest,
 )
 from app.api.service import Service, ServiceOf
-from app.engine.errors import ExternalDataError, GraphError
-from app.jobs import catalog, ledger
+from app.engine.errors import ExternalDataError, GraphError, ModelTooLargeError
+from app.jobs import catalog, labels, ledger, prescan
+from app.jobs.callers import visible
+from app.jobs.database import models
 from app.jobs.errors import (
     BlobNotFoundError,
     HashMismatchError,
@@ -30,7 +36,9 @@ from app.jobs.errors import (
     ModelInUseError,
     ModelNotFoundError,
     NoAnswerError,
+    QuotaError,
     RequestError,
+    StorageFullError,
     TooLargeError,
 )
 from app.jobs.orders import Limits
@@ -51,6 +59,8 @@ _WAIT_MARGIN = 30.0  # seconds for a validation to find a free worker
     responses=errors.responses(
         HashMismatchError,
         TooLargeError,
+        QuotaError,
+        StorageFullError,
         MediaTypeError,
         also={200: {"model": BlobAnswer, "description": "The bytes were there already."}},
     ),
@@ -95,6 +105,9 @@ def head_blob(sha256: Sha256, service: ServiceOf) -> Response:
         MediaTypeError,
         BlobNotFoundError,
         ExternalDataError,
+        ModelTooLargeError,
+        QuotaError,
+        StorageFullError,
         RequestError,
         also={200: {"model": ModelAnswer, "description": "The model was there already."}},
     ),
@@ -119,7 +132,7 @@ async def create_model(
     files = await _files_of(request, content_type.partition(";")[0].strip().lower(), service)
     identifier, inspections = await run_in_threadpool(_add, service, files)
     response.status_code = 201 if inspections else 200
-    response.headers["location"] = f"/v1/models/{identifier}"
+    response.headers["location"] = service.address(f"/v1/models/{identifier}")
     return await run_in_threadpool(_answer, service, identifier)
 
 
@@ -145,19 +158,89 @@ async def _files_of(request: Request, media_type: str, service: Service) -> dict
 
 
 def _add(service: Service, files: dict[str, str]) -> tuple[str, list[str]]:
+    _check_content(service, files[""])
     settings = service.settings
     limits = Limits(settings.inspect_seconds, settings.job_memory_bytes, settings.max_artifact_bytes)
     with service.database.write() as connection:
         identifier, inspections = catalog.add_model(connection, files, asdict(limits))
-    service.dispatcher.send(inspections)
+    service.dispatcher.try_send(inspections)
     return identifier, inspections
+
+
+def _check_content(service: Service, sha256: str) -> None:
+    """Refuse what no parser should see; a hash that the caller does not hold is refused later."""
+    if service.blobs.size(sha256) is not None:
+        bounds = prescan.Bounds(tensor_bytes=service.settings.max_model_bytes)
+        prescan.scan_file(service.blobs.path(sha256), bounds)
 
 
 def _answer(service: Service, identifier: str) -> ModelAnswer:
     with service.database.read() as connection:
-        row = catalog.find_model(connection, identifier)
-        files = ledger.model_paths(connection, identifier)
-    return ModelAnswer(**row, files=files)
+        return _answer_of(connection, catalog.find_model(connection, identifier))
+
+
+def _answer_of(connection: sa.Connection, row: ledger.Row) -> ModelAnswer:
+    fields = {name: row[name] for name in ModelAnswer.model_fields if name in row}
+    return ModelAnswer(
+        **fields,
+        files=ledger.model_paths(connection, row["id"]),
+        labels=labels.of(connection, [row["id"]]).get(row["id"], {}),
+    )
+
+
+@router.get(
+    "/models",
+    operation_id="listModels",
+    summary="List models",
+    response_model=ModelList,
+    responses=errors.responses(RequestError),
+)
+def list_models(
+    request: Request,
+    response: Response,
+    service: ServiceOf,
+    label: LabelQuery = None,
+    q: TextQuery = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    cursor: Annotated[str | None, Query(max_length=200, description="`next` of the page before.")] = None,
+) -> ModelList:
+    """Models, latest first, in pages."""
+    query = (
+        sa.select(models)
+        .where(visible(models.c.owner), *labels.matching(models.c.id, label or (), q))
+        .order_by(models.c.created.desc(), models.c.id.desc())
+        .limit(limit + 1)
+    )
+    if cursor is not None:
+        created, _, identifier = decode_cursor(cursor).partition(" ")
+        try:
+            place = (float.fromhex(created), identifier)
+        except (ValueError, OverflowError) as error:
+            raise RequestError("cursor: expected `next` of a page", pointer="query:cursor") from error
+        query = query.where(sa.tuple_(models.c.created, models.c.id) < place)
+    with service.database.read() as connection:
+        rows = connection.execute(query).mappings().all()
+        answers = [_answer_of(connection, row) for row in rows[:limit]]
+    following = None
+    if len(rows) > limit:
+        following = encode_cursor(f"{answers[-1].created.hex()} {answers[-1].id}")
+    link_next(response, service, "/v1/models", request, following)
+    return ModelList(models=answers, next=following)
+
+
+@router.put(
+    "/models/{model_id}/labels",
+    operation_id="labelModel",
+    summary="Label a model",
+    response_model=ModelAnswer,
+    responses=errors.responses(ModelNotFoundError),
+)
+def label_model(model_id: ModelId, body: LabelsRequest, service: ServiceOf) -> ModelAnswer:
+    """Replace its labels, by which it can be found."""
+    with service.database.write() as connection:
+        catalog.find_model(connection, model_id)
+        labels.put(connection, model_id, body.labels)
+    return _answer(service, model_id)
 
 
 @router.get(
@@ -214,7 +297,7 @@ async def validate_model(
         with service.database.write() as connection:
             drafts = drafts_of(connection, service.settings, "validate", model_id, [body.target], body)
             (job_id,) = ledger.create(connection, drafts)
-        service.dispatcher.send([job_id])
+        service.dispatcher.try_send([job_id])
         return job_id
 
     job_id = await run_in_threadpool(send)

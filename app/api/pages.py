@@ -1,5 +1,6 @@
 """The documentation page and its assets, all from this package."""
 
+import copy
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
@@ -9,7 +10,11 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.staticfiles import StaticFiles
 
+from app.api import errors
+from app.api.errors import NotReadyError
+from app.api.gate import PUBLIC, scope_of
 from app.api.schemas import MemoryPlanRequest, ModelManifest, Problem
+from app.jobs.errors import ForbiddenError, TooManyError, UnauthorizedError
 from app.web import STATIC
 
 # Swagger UI sets style attributes and draws icons from data addresses.
@@ -54,6 +59,39 @@ def _describe(app: FastAPI) -> dict[str, Any]:
         [(model, "serialization") for model in _NAMED], ref_template="#/components/schemas/{model}"
     )
     found.setdefault("components", {}).setdefault("schemas", {}).update(named["$defs"])
+    _describe_keys(found)
     for unused in ("HTTPValidationError", "ValidationError"):
         found["components"]["schemas"].pop(unused, None)
     return found
+
+
+def _describe_keys(found: dict[str, Any]) -> None:
+    """Every operation that is not public takes a key, and may be refused as the gate refuses."""
+    found["components"]["securitySchemes"] = {
+        "key": {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "A key (`createKey`), where there are keys.",
+        }
+    }
+    refusals = errors.responses(UnauthorizedError, ForbiddenError, TooManyError, NotReadyError)
+    for path, methods in found["paths"].items():
+        for method, operation in methods.items():
+            scope = scope_of(method.upper(), path)
+            if scope != PUBLIC:
+                operation["security"] = [{"key": []}, {}]
+                operation["x-scope"] = scope
+                _merge(operation["responses"], refusals)
+
+
+def _merge(responses: dict[str, Any], more: dict[int | str, dict[str, Any]]) -> None:
+    """Add what is documented of failures, to statuses that have some already too."""
+    for status, row in more.items():
+        if status == 422:
+            continue
+        known = responses.get(str(status))
+        if known is None:
+            responses[str(status)] = copy.deepcopy(row)
+        elif errors.MEDIA_TYPE in known.get("content", {}):
+            known["content"][errors.MEDIA_TYPE]["examples"] |= row["content"][errors.MEDIA_TYPE]["examples"]
+            known["description"] = f"{known['description']}; {row['description']}"

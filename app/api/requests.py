@@ -6,10 +6,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app.api.schemas import BindingsRequest, JobLimits
+from app.api.schemas import BindingsRequest, JobLimits, JobRequest
 from app.engine.errors import UnknownTargetError
 from app.engine.target import Target, host, is_host, presets
-from app.jobs import catalog
+from app.jobs import catalog, results
 from app.jobs.dispatch import CPU_QUEUE, INSPECT_QUEUE
 from app.jobs.errors import RequestError
 from app.jobs.fingerprint import target_queue
@@ -49,19 +49,28 @@ def drafts_of(
         target = known[name]
         waits = body.options.timings == "measured" and not is_host(target, host())
         queue = INSPECT_QUEUE if kind == "validate" else target_queue(target) if waits else CPU_QUEUE
+        request = {
+            # This machine is described where the job runs, all others where it is asked for.
+            "target": None if name == "host" else asdict(target),
+            "options": asdict(body.options.to_options()),
+            "bindings": _bindings(body),
+            "limits": asdict(limits),
+        }
+        key, source = None, None
+        if kind == "optimize":
+            key = results.question(connection, settings.engine, model_id, request, body.inputs)
+            if isinstance(body, JobRequest) and body.reuse:
+                source = results.known(connection, results.filed(key, request, settings.data / "kernels"))
         drafts.append(
             Draft(
                 kind=kind,
                 model_id=model_id,
                 target=name,
                 queue=queue,
-                request={
-                    # This machine is described where the job runs, all others where it is asked for.
-                    "target": None if name == "host" else asdict(target),
-                    "options": asdict(body.options.to_options()),
-                    "bindings": _bindings(body),
-                    "limits": asdict(limits),
-                },
+                request=request,
+                labels=body.labels if isinstance(body, JobRequest) else {},
+                cache_key=key,
+                cached_from=source,
                 inputs=body.inputs,
                 state="waiting_for_target" if waits and kind == "optimize" else "queued",
                 detail=f"waits for a worker that is target {name!r}" if waits else None,

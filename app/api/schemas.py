@@ -27,7 +27,14 @@ Size = Annotated[int, Field(ge=1, le=_MAX_INTEGER)]
 Dimension = Annotated[int, Field(ge=0, le=_MAX_INTEGER)]
 Integer = Annotated[int, Field(ge=-(2**63), le=_MAX_INTEGER)]
 Scalar = StrictBool | Annotated[StrictInt, Field(ge=-(2**63), le=_MAX_INTEGER)] | StrictFloat
+Scope = Literal["read", "submit", "admin"]
 State = Literal["queued", "waiting_for_target", "running", "succeeded", "failed", "cancelled"]
+
+
+Label = Annotated[str, Field(max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$")]
+Labels = Annotated[
+    dict[Label, Annotated[str, Field(max_length=255, pattern=r"^[^\x00]*$")]], Field(max_length=32)
+]
 
 
 class _Schema(BaseModel):
@@ -271,6 +278,11 @@ class JobRequest(BindingsRequest):
 
     model: Name
     targets: list[Name] = Field(min_length=1, max_length=64)
+    labels: Labels = Field(default_factory=dict, description="Values by name, to find the job again.")
+    reuse: bool = Field(
+        default=True,
+        description="Whether the result of an equal job may be the answer, at once: `cached_from` says so.",
+    )
 
 
 class ValidateRequest(BindingsRequest):
@@ -338,6 +350,23 @@ class ModelAnswer(_Schema):
     detail: str | None
     pointer: str | None
     created: float = Field(description="Seconds since the epoch.")
+    owner: str = Field(description="Whom it belongs to; empty where there are no keys.")
+    labels: dict[str, str]
+
+
+class ModelList(_Schema):
+    """Models, latest first."""
+
+    models: list[ModelAnswer]
+    next: str | None = Field(description="Cursor of the next page; null on the last.")
+
+
+class LabelsRequest(_Schema):
+    """All labels of a model or a job; those that it had before go."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"labels": {"team": "vision", "keep": "yes"}}]})
+
+    labels: Labels
 
 
 class BlobAnswer(_Schema):
@@ -382,6 +411,11 @@ class JobAnswer(_Schema):
     created: float = Field(description="Seconds since the epoch.")
     started: float | None
     finished: float | None
+    owner: str = Field(description="Whom it belongs to; empty where there are no keys.")
+    labels: dict[str, str]
+    cached_from: str | None = Field(
+        description="The job whose result this one shares, where one had it already."
+    )
 
 
 class Alternative(_Schema):
@@ -522,6 +556,43 @@ class OperatorAnswer(_Schema):
     )
     decisions: list[dict[str, Any]]
     notes: list[str]
+
+
+class KeyRequest(_Schema):
+    """A key to be made."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "ci", "scope": "submit"}]})
+
+    name: Name = Field(description="What it is for, for people.")
+    scope: Scope
+    owner: Name | None = Field(
+        default=None,
+        description="Whom models and jobs belong to that are made with it: the key itself unless given.",
+    )
+
+
+class KeyAnswer(_Schema):
+    """A key, without its text."""
+
+    id: str
+    name: str
+    owner: str
+    scope: Scope
+    created: float = Field(description="Seconds since the epoch.")
+    used: float | None = Field(description="When it was last seen, to the minute.")
+    revoked: float | None
+
+
+class NewKeyAnswer(KeyAnswer):
+    """A key that was just made."""
+
+    key: str = Field(description="What to send as `Authorization: Bearer …`; it is told this once.")
+
+
+class KeyList(_Schema):
+    """All keys, oldest first."""
+
+    keys: list[KeyAnswer]
 
 
 class Health(_Schema):

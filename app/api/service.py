@@ -6,6 +6,7 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
+from app.api.headers import Meter
 from app.jobs.blobs import BlobStore
 from app.jobs.database import Database
 from app.jobs.dispatch import Dispatcher
@@ -23,19 +24,25 @@ class Service:
     database: Database
     blobs: BlobStore
     dispatcher: Dispatcher
+    meter: Meter
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     planning: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 
     @classmethod
-    def open(cls, settings: Settings) -> "Service":
+    def open(cls, settings: Settings, meter: Meter) -> "Service":
         """Connect to what the settings name; the tables must be there."""
         database = Database(settings.jobs_database_url)
         return cls(
             settings,
             database,
-            BlobStore(settings.data / "blobs", database),
+            BlobStore(settings.data / "blobs", database, reserve=settings.reserve_bytes),
             Dispatcher(settings, database),
+            meter,
         )
+
+    def address(self, path: str) -> str:
+        """An address of this service, as its clients see it through a proxy."""
+        return self.settings.root_path + path
 
     def close(self) -> None:
         """Close all connections."""

@@ -1,6 +1,5 @@
 """Is the service alive, is it ready, and what do its problem codes mean."""
 
-import os
 import time
 from typing import Annotated
 
@@ -11,7 +10,8 @@ from app.api import errors
 from app.api.errors import NotReadyError, RouteNotFoundError
 from app.api.schemas import Health, ProblemKindAnswer, Readiness
 from app.api.service import ServiceOf
-from app.jobs.database import workers
+from app.jobs.database import is_current, jobs, workers
+from app.jobs.errors import StorageFullError
 
 router = APIRouter(tags=["system"])
 
@@ -30,20 +30,36 @@ async def get_health() -> Health:
     responses=errors.responses(NotReadyError),
 )
 def get_readiness(service: ServiceOf) -> Readiness:
-    """The database answers and blobs can be written. A lack of workers is a warning."""
+    """The database answers and has the tables of this version, and uploads can be kept.
+
+    A lack of workers is a warning: jobs wait.
+    """
+    if service.stopping.is_set():
+        raise NotReadyError("the service is stopping")
+    seen = workers.c.seen > time.time() - service.settings.dead_seconds
     try:
         with service.database.read() as connection:
-            alive = connection.scalar(
-                sa.select(sa.func.count())
-                .select_from(workers)
-                .where(workers.c.seen > time.time() - service.settings.dead_seconds)
-            )
+            current = is_current(connection)
+            alive = connection.scalars(sa.select(workers.c.queues).where(seen)).all()
+            waiting = connection.scalars(
+                sa.select(jobs.c.queue).where(jobs.c.state == "waiting_for_target").distinct()
+            ).all()
     except sa.exc.SQLAlchemyError as error:
         raise NotReadyError(f"the database does not answer: {type(error).__name__}") from error
-    if not os.access(service.blobs.incoming, os.W_OK):
-        raise NotReadyError("the folder of blobs cannot be written")
+    if not current:
+        raise NotReadyError("the tables are of another version of the service")
+    try:
+        service.blobs.check()
+    except OSError as error:
+        raise NotReadyError(f"the folder of blobs cannot be written: {error.strerror}") from error
+    except StorageFullError as error:
+        raise NotReadyError(error.message) from error
+    served = {queue for queues in alive for queue in queues}
     warnings = [] if alive else ["no worker is running: jobs will wait"]
-    return Readiness(workers=alive or 0, warnings=warnings)
+    warnings += [
+        f"jobs wait for {queue!r}, which no worker serves" for queue in waiting if queue not in served
+    ]
+    return Readiness(workers=len(alive), warnings=warnings)
 
 
 @router.get(

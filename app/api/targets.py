@@ -69,5 +69,5 @@ def create_target(body: TargetSpec, response: Response, service: ServiceOf) -> T
     with service.database.write() as connection:
         created = catalog.add_target(connection, target)
     response.status_code = 201 if created else 200
-    response.headers["location"] = f"/v1/targets/{target.name}"
+    response.headers["location"] = service.address(f"/v1/targets/{target.name}")
     return _answer(target)

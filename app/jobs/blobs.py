@@ -1,15 +1,19 @@
 """Content-addressed store: a blob is a file named by the SHA-256 of its bytes.
 
 Bytes are written to a temporary file while they are hashed, forced to disk and renamed: a blob is
-whole or absent. The rows in `blobs` say which there are, `model_files` and `job_files` who needs them.
+whole or absent. The rows in `blobs` say which there are, `holdings` who brought them or refers to
+them, `model_files` and `job_files` what for. Whoever does not hold a blob cannot tell that it is there.
 """
 
+import errno
 import hashlib
 import os
 import re
 import secrets
+import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -17,12 +21,35 @@ from typing import IO, Self
 
 import sqlalchemy as sa
 
-from app.jobs.database import Database, blobs, job_files, model_files
-from app.jobs.errors import BlobNotFoundError, HashMismatchError, TooLargeError
+from app.jobs.callers import current, visible
+from app.jobs.database import Database, blobs, holdings, job_files, jobs, model_files, models
+from app.jobs.errors import (
+    BlobNotFoundError,
+    HashMismatchError,
+    QuotaError,
+    StorageFullError,
+    TooLargeError,
+)
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 _LOCK = 1  # key of the lock held while rows and files of blobs change together
 _CHUNK = 1 << 20  # byte
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextmanager
+def storing(what: str) -> Iterator[None]:
+    """Tell a full disk from other failures.
+
+    Raises:
+        StorageFullError: it is full.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise StorageFullError(f"the disk of the service is full: {what} was not kept") from error
+        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +91,8 @@ class Upload:
         if self.size > self._limit:
             raise TooLargeError(f"the body exceeds the limit of {self._limit} byte")
         self._hash.update(chunk)
-        self._file.write(chunk)
+        with storing("the upload"):
+            self._file.write(chunk)
 
     def commit(self, *, expected: str | None = None, claim: float = 0.0) -> Blob:
         """Make the bytes a blob, kept for `claim` seconds even if nothing refers to it.
@@ -75,18 +103,30 @@ class Upload:
         sha256 = self._hash.hexdigest()
         if expected is not None and sha256 != expected:
             raise HashMismatchError(f"the body has the SHA-256 {sha256}, the address says {expected}")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        self.flush()
         self._path.chmod(0o444)
-        return self._store.adopt(self._path, sha256, self.size, claim)
+        with storing("the upload"):
+            return self._store.adopt(self._path, sha256, self.size, claim)
+
+    def flush(self) -> Path:
+        """Force the bytes to disk, and tell where they are until they are committed."""
+        with storing("the upload"):
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        return self._path
 
 
 class BlobStore:
-    """Files under one folder, known by rows of the database."""
+    """Files under one folder, known by rows of the database.
 
-    def __init__(self, root: Path, database: Database) -> None:
+    An upload is refused when it would leave less than `reserve` bytes of the disk: what runs
+    already must be able to end.
+    """
+
+    def __init__(self, root: Path, database: Database, *, reserve: int = 0) -> None:
         self._root = root
         self._database = database
+        self._reserve = reserve
         self.incoming = root / "incoming"
         self.incoming.mkdir(parents=True, exist_ok=True)
 
@@ -97,30 +137,75 @@ class BlobStore:
         return self._root / "sha256" / sha256[:2] / sha256
 
     def size(self, sha256: str) -> int | None:
-        """Bytes of a blob; None when there is none of that hash."""
+        """Bytes of a blob; None when the caller holds none of that hash."""
         with self._database.read() as connection:
-            return connection.scalar(sa.select(blobs.c.size).where(blobs.c.sha256 == sha256))
+            return sizes(connection, [sha256]).get(sha256)
 
     def upload(self, limit: int) -> Upload:
-        """Start to receive bytes, at most `limit`."""
+        """Start to receive bytes, at most `limit`.
+
+        Raises:
+            StorageFullError: the disk is nearly full.
+        """
+        self.check_space()
         return Upload(self, limit)
 
+    def check(self) -> None:
+        """Make sure that an upload would be taken now.
+
+        Raises:
+            OSError: the folder cannot be written.
+            StorageFullError: the disk is full, or nearly.
+        """
+        with self.upload(1) as upload:
+            upload.write(b"x")
+            upload.flush()
+
+    def check_space(self) -> None:
+        """Make sure that the disk can take uploads.
+
+        Raises:
+            StorageFullError: less than the reserve is free.
+        """
+        free = shutil.disk_usage(self._root).free
+        if free < self._reserve:
+            raise StorageFullError(
+                f"the disk of the service has {free} byte left, {self._reserve} byte are kept for "
+                "running jobs; delete jobs or models"
+            )
+
     def adopt(self, path: Path, sha256: str, size: int, claim: float) -> Blob:
-        """Move a finished file into the store."""
+        """Move a finished file into the store, held by the caller.
+
+        Raises:
+            QuotaError: he would hold more than he may.
+        """
         place = self.path(sha256)
         now = time.time()
         with self._database.write() as connection:
             self._database.lock(connection, _LOCK)
-            known = connection.scalar(sa.select(blobs.c.claimed_until).where(blobs.c.sha256 == sha256))
+            known = connection.scalar(sa.select(blobs.c.size).where(blobs.c.sha256 == sha256))
+            held = connection.scalar(_held(sha256))
+            if held is None:
+                _check_quota(connection, size)
             if known is None:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 path.replace(place)
                 _sync_folder(place.parent)
-                row = {"sha256": sha256, "size": size, "created": now, "claimed_until": now + claim}
-                connection.execute(blobs.insert().values(**row))
-            elif claim:
-                self.claim(connection, [sha256], now + claim)
-        return Blob(sha256, size, known is None)
+                connection.execute(blobs.insert().values(sha256=sha256, size=size, created=now))
+            self.hold(connection, sha256, now + claim)
+        return Blob(sha256, size, held is None)
+
+    @staticmethod
+    def hold(connection: sa.Connection, sha256: str, until: float = 0.0) -> None:
+        """Note that the caller has a blob, kept until a time at least even if nothing refers to it."""
+        owner = current().owner
+        here = (holdings.c.sha256 == sha256, holdings.c.owner == owner)
+        known = connection.scalar(sa.select(holdings.c.claimed_until).where(*here))
+        if known is None:
+            connection.execute(holdings.insert().values(sha256=sha256, owner=owner, claimed_until=until))
+        elif until > known:
+            connection.execute(holdings.update().where(*here).values(claimed_until=until))
 
     def store_file(self, path: Path, limit: int) -> Blob:
         """Copy a regular file that another process wrote; a link is refused.
@@ -136,33 +221,82 @@ class BlobStore:
             return upload.commit(claim=60.0)
 
     @staticmethod
-    def claim(connection: sa.Connection, hashes: Iterable[str], until: float) -> None:
-        """Keep blobs until a time at least."""
-        connection.execute(
-            blobs.update()
-            .where(blobs.c.sha256.in_(list(hashes)), blobs.c.claimed_until < until)
-            .values(claimed_until=until)
-        )
-
-    @staticmethod
     def settle(connection: sa.Connection, hashes: Iterable[str]) -> None:
-        """Drop the claims on blobs: something refers to them now."""
-        connection.execute(blobs.update().where(blobs.c.sha256.in_(list(hashes))).values(claimed_until=0.0))
+        """Drop the caller's claims on blobs: something of his refers to them now."""
+        for sha256 in set(hashes):
+            BlobStore.hold(connection, sha256)
+        connection.execute(
+            holdings.update()
+            .where(holdings.c.sha256.in_(list(hashes)), holdings.c.owner == current().owner)
+            .values(claimed_until=0.0)
+        )
 
     def free(self) -> int:
         """Delete every blob that nothing refers to or claims, and count them."""
-        needed = sa.union_all(sa.select(model_files.c.sha256), sa.select(job_files.c.sha256))
         with self._database.write() as connection:
             self._database.lock(connection, _LOCK)
-            loose = connection.scalars(
-                sa.select(blobs.c.sha256).where(
-                    blobs.c.claimed_until < time.time(), blobs.c.sha256.not_in(needed)
+            connection.execute(
+                holdings.delete().where(
+                    holdings.c.claimed_until < time.time(),
+                    ~_refers(model_files, models, model_files.c.model_id == models.c.id),
+                    ~_refers(job_files, jobs, job_files.c.job_id == jobs.c.id),
                 )
-            ).all()
+            )
+            needed = sa.union_all(*(sa.select(t.c.sha256) for t in (holdings, model_files, job_files)))
+            loose = connection.scalars(sa.select(blobs.c.sha256).where(blobs.c.sha256.not_in(needed))).all()
             for sha256 in loose:
                 connection.execute(blobs.delete().where(blobs.c.sha256 == sha256))
                 self.path(sha256).unlink(missing_ok=True)
         return len(loose)
+
+
+def sizes(connection: sa.Connection, hashes: Iterable[str]) -> dict[str, int]:
+    """Bytes by hash of those blobs that the caller holds."""
+    found = connection.execute(
+        sa.select(blobs.c.sha256, blobs.c.size)
+        .where(blobs.c.sha256.in_(list(hashes)))
+        .where(sa.exists().where(holdings.c.sha256 == blobs.c.sha256, visible(holdings.c.owner)))
+    )
+    return {row.sha256: row.size for row in found}
+
+
+def held_bytes(connection: sa.Connection, owner: str) -> int:
+    """Bytes of all blobs that an owner holds; one that others hold too counts for each."""
+    return int(
+        connection.scalar(
+            sa.select(sa.func.coalesce(sa.func.sum(blobs.c.size), 0))
+            .join(holdings, holdings.c.sha256 == blobs.c.sha256)
+            .where(holdings.c.owner == owner)
+        )
+        or 0
+    )
+
+
+def _held(sha256: str) -> sa.Select[tuple[str]]:
+    return sa.select(holdings.c.sha256).where(
+        holdings.c.sha256 == sha256, holdings.c.owner == current().owner
+    )
+
+
+def _check_quota(connection: sa.Connection, size: int) -> None:
+    caller = current()
+    if caller.max_bytes is None:
+        return
+    held = held_bytes(connection, caller.owner)
+    if held + size > caller.max_bytes:
+        raise QuotaError(
+            f"{held} byte are held already and {size} byte would be added, {caller.max_bytes} byte are "
+            "allowed; delete models or jobs"
+        )
+
+
+def _refers(files: sa.Table, subjects: sa.Table, of: sa.ColumnElement[bool]) -> sa.Exists:
+    """Whether something of the holding's owner refers to its blob."""
+    return (
+        sa.exists()
+        .where(files.c.sha256 == holdings.c.sha256, of, subjects.c.owner == holdings.c.owner)
+        .correlate(holdings)
+    )
 
 
 def _sync_folder(folder: Path) -> None:

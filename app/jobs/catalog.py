@@ -11,9 +11,10 @@ import sqlalchemy as sa
 
 from app.engine.errors import ExternalDataError
 from app.engine.target import Target
-from app.jobs import ledger
-from app.jobs.blobs import BlobStore
-from app.jobs.database import blobs, jobs, model_files, models, targets
+from app.jobs import labels, ledger
+from app.jobs.blobs import BlobStore, sizes
+from app.jobs.callers import current, visible
+from app.jobs.database import jobs, model_files, models, targets
 from app.jobs.dispatch import INSPECT_QUEUE
 from app.jobs.errors import BlobNotFoundError, ModelInUseError, ModelNotFoundError, TargetExistsError
 from app.jobs.orders import target_of
@@ -36,8 +37,9 @@ def check_name(name: str) -> None:
 
 
 def model_id(files: Mapping[str, str]) -> str:
-    """The id of the model that consists of these files: the same files are the same model."""
-    return hashlib.sha256(json.dumps(sorted(files.items())).encode()).hexdigest()[:32]
+    """The id of the caller's model that consists of these files: the same files are the same model."""
+    owner = [current().owner] if current().owner else []
+    return hashlib.sha256(json.dumps(sorted(files.items()) + owner).encode()).hexdigest()[:32]
 
 
 def add_model(
@@ -54,25 +56,23 @@ def add_model(
             check_name(name)
     identifier = model_id(files)
     hashes = set(files.values())
-    sizes = {
-        row.sha256: row.size
-        for row in connection.execute(
-            sa.select(blobs.c.sha256, blobs.c.size).where(blobs.c.sha256.in_(hashes))
-        )
-    }
+    held = sizes(connection, hashes)
     for name, sha256 in files.items():
-        if sha256 not in sizes:
+        if sha256 not in held:
             pointer = f"/external_data/{name}" if name else "/model"
             raise BlobNotFoundError(f"there is no blob {sha256}; upload it first", pointer=pointer)
     BlobStore.settle(connection, hashes)
-    if connection.scalar(sa.select(models.c.id).where(models.c.id == identifier)) is not None:
+    known = models.update().where(models.c.id == identifier).values(used=time.time())
+    if connection.execute(known).rowcount:
         return identifier, []
     connection.execute(
         models.insert().values(
             id=identifier,
-            size=sum(sizes[sha256] for sha256 in files.values()),
+            size=sum(held[sha256] for sha256 in files.values()),
             state="inspecting",
             created=time.time(),
+            owner=current().owner,
+            used=time.time(),
         )
     )
     for name, sha256 in files.items():
@@ -82,12 +82,13 @@ def add_model(
 
 
 def find_model(connection: sa.Connection, identifier: str) -> ledger.Row:
-    """One model.
+    """One model that the caller may see.
 
     Raises:
         ModelNotFoundError: there is none of that id.
     """
-    row = connection.execute(sa.select(models).where(models.c.id == identifier)).mappings().first()
+    query = sa.select(models).where(models.c.id == identifier, visible(models.c.owner))
+    row = connection.execute(query).mappings().first()
     if row is None:
         raise ModelNotFoundError(f"there is no model {identifier!r}")
     return row
@@ -112,6 +113,7 @@ def delete_model(connection: sa.Connection, identifier: str) -> None:
             f"among them {unfinished[0]!r}; cancel them first"
         )
     connection.execute(jobs.delete().where(jobs.c.model_id == identifier, jobs.c.kind == "inspect"))
+    labels.forget(connection, [identifier])
     connection.execute(models.delete().where(models.c.id == identifier))
 
 

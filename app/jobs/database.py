@@ -7,12 +7,15 @@ import fcntl
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from dbos import DBOS
 
 from app.settings import Settings
@@ -21,6 +24,7 @@ METADATA = sa.MetaData()
 _ROW_ID = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # SQLite counts up INTEGER keys only
 _HASH = sa.String(64)
 _ID = sa.String(32)
+_OWNER = sa.String(63)  # whom models and jobs belong to; empty where there are no keys
 
 blobs = sa.Table(
     "blobs",
@@ -28,7 +32,28 @@ blobs = sa.Table(
     sa.Column("sha256", _HASH, primary_key=True),
     sa.Column("size", sa.BigInteger, nullable=False),  # byte
     sa.Column("created", sa.Float, nullable=False),  # seconds since the epoch, as all times here
+)
+
+# Whoever brought a blob or refers to it: nobody else may know that it is there.
+holdings = sa.Table(
+    "holdings",
+    METADATA,
+    sa.Column("sha256", _HASH, sa.ForeignKey("blobs.sha256", ondelete="CASCADE"), primary_key=True),
+    sa.Column("owner", _OWNER, primary_key=True),
     sa.Column("claimed_until", sa.Float, nullable=False),  # kept until then even if nothing refers to it
+)
+
+keys = sa.Table(
+    "keys",
+    METADATA,
+    sa.Column("id", sa.String(16), primary_key=True),
+    sa.Column("hash", _HASH, nullable=False),  # SHA-256 of the secret, which nobody keeps
+    sa.Column("name", sa.String(63), nullable=False),
+    sa.Column("owner", _OWNER, nullable=False),
+    sa.Column("scope", sa.String(10), nullable=False),  # read | submit | admin
+    sa.Column("created", sa.Float, nullable=False),
+    sa.Column("used", sa.Float),
+    sa.Column("revoked", sa.Float),
 )
 
 models = sa.Table(
@@ -42,6 +67,8 @@ models = sa.Table(
     sa.Column("detail", sa.Text),
     sa.Column("pointer", sa.Text),
     sa.Column("created", sa.Float, nullable=False),
+    sa.Column("owner", _OWNER, nullable=False, default="", index=True),
+    sa.Column("used", sa.Float, nullable=False, default=0.0),  # when it was last sent or a job asked for
 )
 
 # The graph itself is the file with the empty name; the others are its external data.
@@ -85,6 +112,21 @@ jobs = sa.Table(
     sa.Column("created", sa.Float, nullable=False),
     sa.Column("started", sa.Float),
     sa.Column("finished", sa.Float),
+    sa.Column("owner", _OWNER, nullable=False, default="", index=True),
+    sa.Column("worker", sa.String(100)),  # that made the latest start
+    sa.Column("sent", sa.Integer, nullable=False, default=0),  # how often it was put in the queue
+    sa.Column("cache_key", _HASH, index=True),  # equal for jobs that must have the same result
+    sa.Column("cached_from", _ID),  # the job whose result this one shares
+    sa.Column("trace", sa.String(55)),  # of the request that made it, as W3C's `traceparent`
+)
+
+labels = sa.Table(
+    "labels",
+    METADATA,
+    sa.Column("subject", _ID, primary_key=True),  # a model or a job
+    sa.Column("name", sa.String(63), primary_key=True),
+    sa.Column("value", sa.String(255), nullable=False),
+    sa.Index("ix_labels_name_value", "name", "value"),
 )
 
 job_files = sa.Table(
@@ -116,9 +158,19 @@ workers = sa.Table(
     sa.Column("queues", sa.JSON, nullable=False),
 )
 
+# Counters for monitoring: they only grow, whatever is deleted.
+tallies = sa.Table(
+    "tallies",
+    METADATA,
+    sa.Column("name", sa.String(63), primary_key=True),
+    sa.Column("labels", sa.String(255), primary_key=True),  # as Prometheus writes them
+    sa.Column("value", sa.Float, nullable=False),
+)
+
 idempotency = sa.Table(
     "idempotency",
     METADATA,
+    sa.Column("owner", _OWNER, primary_key=True),
     sa.Column("key", sa.String(255), primary_key=True),
     sa.Column("body", _HASH, nullable=False),
     sa.Column("group_id", _ID, nullable=False),
@@ -134,6 +186,7 @@ class Database:
     """
 
     def __init__(self, url: str) -> None:
+        # A server may have gone and come back between two requests: connections are tried first.
         self._engine = sa.create_engine(url, pool_pre_ping=not url.startswith("sqlite"))
         self.sqlite = self._engine.dialect.name == "sqlite"
         if self.sqlite:
@@ -190,11 +243,26 @@ def _migrate_queue(url: str) -> None:
     DBOS.migrate(url)
 
 
+def _history() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    return config
+
+
+@cache
+def _latest() -> str | None:
+    return ScriptDirectory.from_config(_history()).get_current_head()
+
+
+def is_current(connection: sa.Connection) -> bool:
+    """Whether the tables are those that this code knows."""
+    return MigrationContext.configure(connection).get_current_revision() == _latest()
+
+
 def migrate(settings: Settings) -> None:
     """Bring the tables up to date; safe to call from several processes at once."""
     settings.data.mkdir(parents=True, exist_ok=True)
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config = _history()
     database = Database(settings.jobs_database_url)
     try:
         with file_lock(settings.data / "locks" / "migrate"):

@@ -59,6 +59,12 @@ class TargetNotFoundError(NotFoundError):
     code = "target-not-found"
 
 
+class KeyNotFoundError(NotFoundError):
+    """No key of that id, or it was revoked."""
+
+    code = "key-not-found"
+
+
 class ConflictError(ServiceError):
     """The request does not fit the present state."""
 
@@ -87,6 +93,36 @@ class TooLargeError(ServiceError):
     """A body exceeds a limit."""
 
     code = "body-too-large"
+
+
+class QuotaError(TooLargeError):
+    """What the key's owner holds would exceed his quota."""
+
+    code = "quota-exceeded"
+
+
+class TooManyError(ServiceError):
+    """The key has as many unfinished jobs or open requests as it may have."""
+
+    code = "too-many"
+
+
+class StorageFullError(ServiceError):
+    """The disk of the service is full, or nearly."""
+
+    code = "storage-full"
+
+
+class UnauthorizedError(ServiceError):
+    """The request needs a key, and has none that is valid."""
+
+    code = "key-required"
+
+
+class ForbiddenError(ServiceError):
+    """The key's scope does not include the operation, or the request comes from a foreign page."""
+
+    code = "forbidden"
 
 
 class HashMismatchError(ServiceError):

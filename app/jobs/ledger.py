@@ -12,14 +12,18 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app.jobs.blobs import Blob, BlobStore
-from app.jobs.database import Database, blobs, job_events, job_files, jobs, model_files, models
+from app import tracing
+from app.jobs import labels, results, tallies
+from app.jobs.blobs import Blob, BlobStore, sizes
+from app.jobs.callers import current, visible
+from app.jobs.database import Database, job_events, job_files, jobs, model_files, models
 from app.jobs.errors import (
     BlobNotFoundError,
     InvalidModelError,
     JobNotFinishedError,
     JobNotFoundError,
     ModelNotFoundError,
+    TooManyError,
 )
 
 WAITING = ("queued", "waiting_for_target")
@@ -42,6 +46,9 @@ class Draft:
         inputs: blobs of given tensors by input name.
         state: the first state, one of `WAITING`.
         detail: why it waits, for `waiting_for_target`.
+        labels: values by name, to find it again.
+        cache_key: equal for jobs that must have the same result; None for one that shares none.
+        cached_from: a job that ended, whose result is this one's too.
     """
 
     kind: str
@@ -52,6 +59,9 @@ class Draft:
     inputs: Mapping[str, str] = field(default_factory=dict)
     state: str = "queued"
     detail: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    cache_key: str | None = None
+    cached_from: str | None = None
 
 
 def new_id() -> str:
@@ -60,13 +70,15 @@ def new_id() -> str:
 
 
 def create(connection: sa.Connection, drafts: Sequence[Draft]) -> list[str]:
-    """Make jobs of one group, and return their ids.
+    """Make jobs of one group for the caller, and return their ids.
 
     Raises:
         ModelNotFoundError: there is no such model.
         InvalidModelError: the model was found invalid before.
         BlobNotFoundError: an input tensor was not uploaded.
+        TooManyError: the caller has too many unfinished jobs.
     """
+    _check_number(connection, len(drafts))
     group, ids = new_id(), []
     for draft in drafts:
         _check_model(connection, draft)
@@ -89,10 +101,15 @@ def create(connection: sa.Connection, drafts: Sequence[Draft]) -> list[str]:
                 total=0,
                 detail=draft.detail,
                 created=now,
+                owner=current().owner,
+                cache_key=draft.cache_key,
+                trace=tracing.traceparent(),
             )
         )
+        labels.put(connection, job_id, draft.labels)
+        held = sizes(connection, draft.inputs.values())
         for name, sha256 in draft.inputs.items():
-            size = connection.scalar(sa.select(blobs.c.size).where(blobs.c.sha256 == sha256))
+            size = held.get(sha256)
             if size is None:
                 raise BlobNotFoundError(
                     f"input {name!r}: there is no blob {sha256}; upload it first", pointer=f"/inputs/{name}"
@@ -102,18 +119,47 @@ def create(connection: sa.Connection, drafts: Sequence[Draft]) -> list[str]:
             )
         BlobStore.settle(connection, draft.inputs.values())
         tell(connection, job_id, "state", {"state": draft.state})
+        if draft.cached_from is not None:
+            _answer(connection, job_id, draft.cached_from)
         ids.append(job_id)
     return ids
+
+
+def _answer(connection: sa.Connection, job_id: str, source: str) -> None:
+    """End a job at once with the result of another."""
+    summary = find(connection, source)["summary"]
+    values = {"state": "succeeded", "summary": summary, "cached_from": source, "finished": time.time()}
+    connection.execute(jobs.update().where(jobs.c.id == job_id).values(**values, enqueued=True, detail=None))
+    results.share(connection, job_id, source)
+    tell(connection, job_id, "state", {"state": "succeeded", "cached_from": source})
+    tallies.add(connection, "stowplan_jobs_cached_total", {"kind": "optimize"})
+
+
+def _check_number(connection: sa.Connection, more: int) -> None:
+    caller = current()
+    if caller.max_jobs is None:
+        return
+    unfinished = connection.scalar(
+        sa.select(sa.func.count())
+        .select_from(jobs)
+        .where(jobs.c.owner == caller.owner, jobs.c.state.not_in(TERMINAL))
+    )
+    if (unfinished or 0) + more > caller.max_jobs:
+        raise TooManyError(
+            f"{unfinished} jobs are unfinished and {more} would be added, {caller.max_jobs} are allowed"
+        )
 
 
 def _check_model(connection: sa.Connection, draft: Draft) -> None:
     if draft.kind == "operator":
         return
-    model = connection.execute(sa.select(models).where(models.c.id == draft.model_id)).mappings().first()
+    query = sa.select(models).where(models.c.id == draft.model_id, visible(models.c.owner))
+    model = connection.execute(query).mappings().first()
     if model is None:
         raise ModelNotFoundError(f"there is no model {draft.model_id!r}", pointer="/model")
     if model["state"] == "invalid" and draft.kind != "inspect":
         raise InvalidModelError(model["detail"], code=model["code"], pointer=model["pointer"] or "/model")
+    connection.execute(models.update().where(models.c.id == draft.model_id).values(used=time.time()))
 
 
 def tell(connection: sa.Connection, job_id: str, kind: str, data: Mapping[str, Any]) -> None:
@@ -125,24 +171,27 @@ def tell(connection: sa.Connection, job_id: str, kind: str, data: Mapping[str, A
 
 def mark_enqueued(database: Database, ids: Sequence[str]) -> None:
     """Note that the queue knows the jobs."""
-    with database.write() as connection:
-        connection.execute(jobs.update().where(jobs.c.id.in_(ids)).values(enqueued=True))
+    if ids:
+        with database.write() as connection:
+            sent = {"enqueued": True, "sent": jobs.c.sent + 1}
+            connection.execute(jobs.update().where(jobs.c.id.in_(ids)).values(**sent))
 
 
 def find(connection: sa.Connection, job_id: str) -> Row:
-    """One job.
+    """One job that the caller may see.
 
     Raises:
         JobNotFoundError: there is none of that id.
     """
-    row = connection.execute(sa.select(jobs).where(jobs.c.id == job_id)).mappings().first()
+    query = sa.select(jobs).where(jobs.c.id == job_id, visible(jobs.c.owner))
+    row = connection.execute(query).mappings().first()
     if row is None:
         raise JobNotFoundError(f"there is no job {job_id!r}")
     return row
 
 
-def start(connection: sa.Connection, job_id: str) -> Row | None:
-    """Take a job for this worker; None when there is nothing left to do.
+def start(connection: sa.Connection, job_id: str, worker: str | None = None) -> Row | None:
+    """Take a job for a worker; None when there is nothing left to do.
 
     A job whose workers died `MAX_ATTEMPTS` times fails, one that was to be cancelled is.
     """
@@ -162,7 +211,7 @@ def start(connection: sa.Connection, job_id: str) -> Row | None:
         )
         return None
     values = {"state": "running", "attempt": row["attempt"] + 1, "detail": None, "phase": "starting"}
-    values |= {"done": 0, "total": 0, "started": row["started"] or time.time()}
+    values |= {"done": 0, "total": 0, "started": row["started"] or time.time(), "worker": worker}
     taken = connection.execute(
         jobs.update().where(jobs.c.id == job_id, jobs.c.attempt == row["attempt"]).values(**values)
     )
@@ -213,8 +262,12 @@ def finish(
     detail: str | None = None,
     pointer: str | None = None,
     artifacts: Mapping[str, Blob] | None = None,
+    cache_key: str | None = None,
 ) -> bool:
-    """Move a job to a terminal state, with its artifacts; False when it was no longer ours to end."""
+    """Move a job to a terminal state, with its artifacts; False when it was no longer ours to end.
+
+    `cache_key` says under what later jobs find the result; without one they do not.
+    """
     ended = connection.execute(
         jobs.update()
         .where(
@@ -229,6 +282,7 @@ def finish(
             detail=detail,
             pointer=pointer,
             finished=time.time(),
+            cache_key=cache_key,
         )
     )
     if ended.rowcount != 1:
@@ -242,6 +296,7 @@ def finish(
     BlobStore.settle(connection, [b.sha256 for b in (artifacts or {}).values()])
     end = {"state": state, "code": code, "detail": detail}
     tell(connection, row["id"], "state", {k: v for k, v in end.items() if v is not None})
+    tallies.note_end(connection, find(connection, row["id"]))
     return True
 
 
@@ -264,6 +319,7 @@ def delete(connection: sa.Connection, job_id: str) -> None:
     row = find(connection, job_id)
     if row["state"] not in TERMINAL:
         raise JobNotFinishedError(f"job {job_id!r} is {row['state']}; cancel it first")
+    labels.forget(connection, [job_id])
     connection.execute(jobs.delete().where(jobs.c.id == job_id))
 
 

@@ -10,15 +10,18 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from dbos import DBOS
 
-from app.jobs import ledger
+from app.jobs import catalog, ledger
 from app.jobs.blobs import BlobStore
-from app.jobs.database import Database, idempotency, jobs, workers
+from app.jobs.database import Database, idempotency, jobs, models, workers
 from app.jobs.dispatch import Dispatcher
 from app.settings import Settings
 
 BEAT_SECONDS = 2.0
 _LOST_SECONDS = 5.0  # after which a job that its sender did not put in the queue is put there
 _SWEEP_SECONDS = 60.0
+_AUDIT_SECONDS = 15.0
+_AUDITED = 500  # jobs looked at in one audit, oldest first
+_RETIRED = 200  # jobs or models that one sweep deletes
 _ANSWERED_SECONDS = 3600.0  # that the row of a validation is kept
 _IDEMPOTENCY_SECONDS = 24 * 3600.0
 
@@ -43,16 +46,26 @@ class Reaper:
         self._dispatcher = Dispatcher(settings, database)
         self._blobs = BlobStore(settings.data / "blobs", database)
         self._swept = 0.0
+        self._audited = 0.0
+        self._suspects: set[str] = set()
+
+    def register(self) -> None:
+        """Say that this worker lives: best before it takes jobs, lest another one reaps them."""
+        with self._database.write() as connection:
+            self._register(connection, time.time())
+
+    def _register(self, connection: sa.Connection, now: float) -> None:
+        seen = {"seen": now, "queues": self._queues}
+        if not connection.execute(
+            workers.update().where(workers.c.id == self._worker).values(**seen)
+        ).rowcount:
+            connection.execute(workers.insert().values(id=self._worker, **seen))
 
     def beat(self) -> None:
         """Say that this worker lives, and look after what the dead left."""
         now = time.time()
         with self._database.write() as connection:
-            seen = {"seen": now, "queues": self._queues}
-            if not connection.execute(
-                workers.update().where(workers.c.id == self._worker).values(**seen)
-            ).rowcount:
-                connection.execute(workers.insert().values(id=self._worker, **seen))
+            self._register(connection, now)
             dead = connection.scalars(
                 sa.select(workers.c.id).where(workers.c.seen < now - self._settings.dead_seconds)
             ).all()
@@ -65,22 +78,38 @@ class Reaper:
                     )
                 )
         self._send_lost(now)
+        if now > self._audited + _AUDIT_SECONDS:
+            self._audited = now
+            self._audit()
         if now > self._swept + _SWEEP_SECONDS:
             self._swept = now
             self._sweep(now)
 
     def leave(self) -> None:
-        """Say that this worker stops, with nothing left to recover."""
+        """Say that this worker stops: what the queue still counts as its own is for the others."""
         with self._database.write() as connection:
-            connection.execute(workers.delete().where(workers.c.id == self._worker))
+            connection.execute(workers.update().where(workers.c.id == self._worker).values(seen=0.0))
         self._dispatcher.close()
+
+    def _audit(self) -> None:
+        """Send jobs again that the queue thinks are over, seen twice: one may just be ending."""
+        found = set(self._dispatcher.forgotten(_AUDITED))
+        again = sorted(found & self._suspects)
+        self._suspects = found - self._suspects
+        if again:
+            with self._database.write() as connection:
+                connection.execute(
+                    jobs.update()
+                    .where(jobs.c.id.in_(again), jobs.c.enqueued, jobs.c.state.not_in(ledger.TERMINAL))
+                    .values(enqueued=False)
+                )
 
     def _send_lost(self, now: float) -> None:
         with self._database.read() as connection:
             lost = connection.scalars(
                 sa.select(jobs.c.id).where(
                     jobs.c.enqueued.is_(False),
-                    jobs.c.state.in_(ledger.WAITING),
+                    jobs.c.state.not_in(ledger.TERMINAL),
                     jobs.c.created < now - _LOST_SECONDS,
                 )
             ).all()
@@ -104,4 +133,26 @@ class Reaper:
                     code="target-unavailable",
                     detail=f"no worker on target {row['target']!r} came within {patience:g} s",
                 )
+            self._retire(connection, now)
         self._blobs.free()
+
+    def _retire(self, connection: sa.Connection, now: float) -> None:
+        """Delete what is older than the rules of retention allow."""
+        settings = self._settings
+        if settings.retain_jobs_seconds:
+            for job_id in connection.scalars(
+                sa.select(jobs.c.id)
+                .where(jobs.c.kind == "optimize", jobs.c.finished < now - settings.retain_jobs_seconds)
+                .limit(_RETIRED)
+            ).all():
+                ledger.delete(connection, job_id)
+        if settings.retain_models_seconds:
+            needed = sa.exists().where(
+                jobs.c.model_id == models.c.id, jobs.c.kind != "inspect", jobs.c.state.not_in(ledger.TERMINAL)
+            )
+            for model_id in connection.scalars(
+                sa.select(models.c.id)
+                .where(models.c.used < now - settings.retain_models_seconds, ~needed)
+                .limit(_RETIRED)
+            ).all():
+                catalog.delete_model(connection, model_id)

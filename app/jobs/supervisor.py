@@ -50,7 +50,7 @@ def supervise(settings: Settings, processes: Sequence[Part]) -> None:
             if not process.is_alive() and time.monotonic() > since + _RESTART_SECONDS:
                 logger.warning("%s ended with code %s and is started again", part.name, process.exitcode)
                 running[part.name] = (_start(part, settings), time.monotonic())
-    _stop([process for process, _ in running.values()])
+    _stop([process for process, _ in running.values()], settings.drain_seconds + _STOP_SECONDS)
 
 
 def _start(part: Part, settings: Settings) -> BaseProcess:
@@ -65,13 +65,13 @@ def _enter(supervisor: int, target: Callable[[str], None], settings_json: str) -
     target(settings_json)
 
 
-def _stop(processes: Sequence[BaseProcess]) -> None:
-    deadline = time.monotonic() + _STOP_SECONDS
+def _stop(processes: Sequence[BaseProcess], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
     for process in processes:
         process.terminate()
     for process in processes:
         process.join(max(0.0, deadline - time.monotonic()))
         if process.is_alive():
-            logger.warning("%s did not stop within %g s and is killed", process.name, _STOP_SECONDS)
+            logger.warning("%s did not stop within %g s and is killed", process.name, seconds)
             process.kill()
             process.join()

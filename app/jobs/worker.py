@@ -7,21 +7,23 @@ import secrets
 import shutil
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from dbos import DBOS, DBOSConfig
+from dbos import error as queue_error
 from sqlalchemy.exc import SQLAlchemyError
 
+from app import logs, tracing
 from app.engine.target import host
 from app.jobs import dispatch
 from app.jobs.database import Database, migrate
 from app.jobs.fingerprint import target_queue
 from app.jobs.reaper import BEAT_SECONDS, Reaper
 from app.jobs.workflow import Runner
-from app.settings import Settings
+from app.settings import Settings, SettingsError
 
 _POLL_SECONDS = 0.1
 _MAX_SLOTS = 256
@@ -72,7 +74,8 @@ def run(settings_json: str) -> None:
     stopping = threading.Event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logs.configure(settings, "worker")
+    tracing.configure(settings, "worker")
     migrate(settings)
     with identity(settings.data) as name:
         work(settings, name, stopping)
@@ -84,7 +87,7 @@ def work(settings: Settings, name: str, stopping: threading.Event) -> None:
     database = Database(settings.jobs_database_url)
     folder = settings.data / "work" / name.replace(":", "-")
     shutil.rmtree(folder, ignore_errors=True)  # of a worker that died under this id
-    runner = Runner(settings, database, folder, stopping)
+    runner = Runner(settings, database, folder, stopping, name)
     idle = _Idle()
 
     @DBOS.step(name="run_child")
@@ -97,7 +100,9 @@ def work(settings: Settings, name: str, stopping: threading.Event) -> None:
         with idle.busy():
             run_child(job_id)
 
-    queues = (dispatch.CPU_QUEUE, dispatch.INSPECT_QUEUE, target_queue(host()))
+    queues = served(settings.queues)
+    reaper = Reaper(settings, database, name, queues)
+    reaper.register()
     config: DBOSConfig = {
         "name": dispatch.APPLICATION,
         "system_database_url": settings.queue_database_url,
@@ -110,18 +115,37 @@ def work(settings: Settings, name: str, stopping: threading.Event) -> None:
     DBOS.launch()
     for queue in queues:
         DBOS.register_queue(
-            queue, worker_concurrency=1, polling_interval_sec=_POLL_SECONDS, on_conflict="always_update"
+            queue,
+            worker_concurrency=1,
+            partition_concurrency=settings.max_running_per_key,
+            polling_interval_sec=_POLL_SECONDS,
+            on_conflict="always_update",
         )
-    reaper = Reaper(settings, database, name, queues)
     while not stopping.is_set():
         try:
             reaper.beat()
-        except SQLAlchemyError:
+        except (SQLAlchemyError, queue_error.DBOSException):
             logger.exception("the database did not take a heartbeat; trying again")
         stopping.wait(BEAT_SECONDS)
-    idle.wait(_GIVE_BACK_SECONDS)
+    idle.wait(settings.drain_seconds + _GIVE_BACK_SECONDS)
     runner.close()
-    reaper.leave()
+    try:
+        reaper.leave()
+    except SQLAlchemyError:
+        logger.exception("the database did not take the end of this worker; others will miss its heartbeat")
+
+
+def served(wanted: Sequence[str]) -> tuple[str, ...]:
+    """The queues of a worker: those wanted, or all that this machine can serve.
+
+    Raises:
+        SettingsError: this machine cannot serve one of them.
+    """
+    able = (dispatch.CPU_QUEUE, dispatch.INSPECT_QUEUE, target_queue(host()))
+    unable = [queue for queue in wanted if queue not in able]
+    if unable:
+        raise SettingsError(f"queue {unable[0]!r}: this machine can serve {', '.join(able)}")
+    return tuple(wanted) or able
 
 
 class _Idle:

@@ -4,22 +4,26 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from app.jobs import fallbacks, ledger, watch
+from app import logs, tracing
+from app.jobs import fallbacks, ledger, results, watch
 from app.jobs.blobs import Blob, BlobStore
+from app.jobs.callers import Caller, acting_for
 from app.jobs.database import Database, jobs, models
-from app.jobs.errors import TooLargeError
+from app.jobs.errors import StorageFullError, TooLargeError
 from app.jobs.nursery import Nursery
 from app.jobs.orders import ARTIFACTS, Limits, Order
 from app.settings import Settings
 
 logger = logging.getLogger("stowplan.jobs")
 _PROGRESS_SECONDS = 0.1  # between two progress events of the same phase
+_OUTAGE_SECONDS = 0.5  # between two tries to reach a database that does not answer
+T = TypeVar("T")
 
 
 class GivenBackError(BaseException):
@@ -33,8 +37,14 @@ class Runner:
     """Carries out jobs of one worker process."""
 
     def __init__(
-        self, settings: Settings, database: Database, folder: Path, stopping: threading.Event
+        self,
+        settings: Settings,
+        database: Database,
+        folder: Path,
+        stopping: threading.Event,
+        worker: str | None = None,
     ) -> None:
+        self._worker = worker
         self._settings = settings
         self._database = database
         self._folder = folder
@@ -52,16 +62,25 @@ class Runner:
         """
         if self._stopping.is_set():
             raise GivenBackError
-        with self._database.write() as connection:
-            row = ledger.start(connection, job_id)
+
+        def start(connection: sa.Connection) -> ledger.Row | None:
+            row = ledger.start(connection, job_id, self._worker)
             _note_failed_inspection(connection, job_id)
+            return row
+
+        row = self._insist(start)
         if row is None:
             return
         folder = self._folder / job_id
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700, parents=True)
         try:
-            self._carry_out(row, folder)
+            with (
+                acting_for(Caller(owner=row["owner"])),
+                logs.about(job_id=job_id),
+                tracing.span("job", row["trace"], kind=row["kind"], job=job_id),
+            ):
+                self._carry_out(row, folder)
         except Exception as error:
             logger.exception("job %s failed inside the worker", job_id)
             self._end(row, watch.Outcome(code="internal-error", detail=f"{type(error).__name__}: {error}"))
@@ -74,30 +93,39 @@ class Runner:
         self._nursery.close()
 
     def _carry_out(self, row: ledger.Row, folder: Path) -> None:
-        job = _Following(self._database, row, self._stopping)
+        job = _Following(self._database, row, self._stopping, self._settings.drain_seconds)
         outcome = watch.carry_out(
             self._nursery.take(), self._order(row, folder), job.progress, job.should_stop
         )
         if outcome.stopped and not job.cancelled:
-            with self._database.write() as connection:
-                ledger.give_back(connection, row)
+            self._insist(lambda connection: ledger.give_back(connection, row))
             raise GivenBackError
         artifacts: dict[str, Blob] = {}
         if outcome.code is None and not outcome.stopped:
             try:
                 artifacts = self._keep(folder)
+            except StorageFullError as error:
+                outcome = watch.Outcome(code=error.code, detail=error.message)
             except (OSError, TooLargeError) as error:
                 outcome = watch.Outcome(code="artifact-unreadable", detail=str(error))
         if outcome.code == "child-crashed":
             logger.warning("job %s: %s\n%s", row["id"], outcome.detail, _tail(folder / "log.txt"))
         self._told.note(outcome.result)
         self._end(row, outcome, artifacts)
+        seconds = round(time.time() - row["started"], 3)
+        what = {"kind": row["kind"], "code": outcome.code or "", "seconds": seconds, "owner": row["owner"]}
+        logger.info("the job ended", extra=what)
 
     def _end(
         self, row: ledger.Row, outcome: watch.Outcome, artifacts: Mapping[str, Blob] | None = None
     ) -> None:
         state = "cancelled" if outcome.stopped else "succeeded" if outcome.code is None else "failed"
-        with self._database.write() as connection:
+
+        key = row["cache_key"]
+        if key is not None and state == "succeeded":
+            key = results.filed(key, row["request"], self._settings.data / "kernels")
+
+        def end(connection: sa.Connection) -> bool:
             ended = ledger.finish(
                 connection,
                 row,
@@ -107,16 +135,44 @@ class Runner:
                 detail="cancelled on request" if outcome.stopped else outcome.detail,
                 pointer=outcome.pointer,
                 artifacts=artifacts,
+                cache_key=key if state == "succeeded" else None,
             )
             if ended and row["kind"] == "inspect" and not outcome.stopped:
                 _note_inspection(connection, row["model_id"], outcome)
-        if not ended:
+            return ended or self._is_over(connection, row["id"])
+
+        if not self._insist(end):
             raise GivenBackError
 
+    @staticmethod
+    def _is_over(connection: sa.Connection, job_id: str) -> bool:
+        """Whether a job has ended: perhaps by us, and only the answer to the commit was lost."""
+        state = connection.scalar(sa.select(jobs.c.state).where(jobs.c.id == job_id))
+        return state is None or state in ledger.TERMINAL
+
+    def _insist(self, change: Callable[[sa.Connection], T]) -> T:
+        """Carry out a transaction, again and again while the database does not answer.
+
+        Raises:
+            GivenBackError: the worker stops meanwhile.
+        """
+        while True:
+            try:
+                with self._database.write() as connection:
+                    return change(connection)
+            except sa.exc.OperationalError:
+                logger.warning("the database does not answer; trying again", exc_info=True)
+            if self._stopping.wait(_OUTAGE_SECONDS):
+                raise GivenBackError
+
     def _order(self, row: ledger.Row, folder: Path) -> Order:
-        with self._database.read() as connection:
-            files = ledger.model_paths(connection, row["model_id"])
-            inputs = ledger.files(connection, row["id"], "input")
+
+        def look(connection: sa.Connection) -> tuple[dict[str, str], list[ledger.Row]]:
+            return ledger.model_paths(connection, row["model_id"]), ledger.files(
+                connection, row["id"], "input"
+            )
+
+        files, inputs = self._insist(look)
         request = row["request"]
         bindings = dict(request.get("bindings", {}))
         bindings["tensors"] = {f["name"]: str(self._blobs.path(f["sha256"])) for f in inputs}
@@ -145,10 +201,14 @@ class Runner:
 class _Following:
     """What the supervision of one job tells and asks the ledger."""
 
-    def __init__(self, database: Database, row: ledger.Row, stopping: threading.Event) -> None:
+    def __init__(
+        self, database: Database, row: ledger.Row, stopping: threading.Event, drain_seconds: float
+    ) -> None:
         self._database = database
         self._row = row
         self._stopping = stopping
+        self._drain_seconds = drain_seconds
+        self._asked_to_stop: float | None = None
         self._told = ("", 0.0)
         self.cancelled = False
 
@@ -157,14 +217,29 @@ class _Following:
         if phase == self._told[0] and now < self._told[1] + _PROGRESS_SECONDS and done < total:
             return
         self._told = (phase, now)
-        with self._database.write() as connection:
-            ledger.progress(connection, self._row, phase[:60], done, total)
+        try:
+            with self._database.write() as connection:
+                ledger.progress(connection, self._row, phase[:60], done, total)
+        except sa.exc.OperationalError:
+            logger.warning("the database did not take the progress of job %s", self._row["id"])
 
     def should_stop(self) -> bool:
-        with self._database.read() as connection:
-            wanted = ledger.is_wanted(connection, self._row)
+        try:
+            with self._database.read() as connection:
+                wanted = ledger.is_wanted(connection, self._row)
+        except sa.exc.OperationalError:
+            wanted = True  # nobody says otherwise; what the job makes is kept when the database is back
         self.cancelled = wanted is False
-        return wanted is not True or self._stopping.is_set()
+        return wanted is not True or self._has_drained()
+
+    def _has_drained(self) -> bool:
+        """Whether the worker stops and the job has had its time to end."""
+        if not self._stopping.is_set():
+            return False
+        now = time.monotonic()
+        if self._asked_to_stop is None:
+            self._asked_to_stop = now
+        return now >= self._asked_to_stop + self._drain_seconds
 
 
 def _note_inspection(connection: sa.Connection, model_id: str, outcome: watch.Outcome) -> None:

@@ -1,15 +1,14 @@
 """Every failure is a problem with a code that is documented."""
 
-import asyncio
-
-import httpx
 import pytest
+import sqlalchemy as sa
 
 from app.api import errors
 from app.api.main import create_app
 from app.engine.errors import EngineError, InputError
 from app.jobs.errors import ServiceError
 from app.settings import Settings
+from tests.api.inside import inside
 from tests.api.test_models import refused
 from tests.jobs.service import Served
 
@@ -55,8 +54,8 @@ def test_no_two_classes_share_a_code() -> None:
     assert len(codes) == len(set(codes))
 
 
-def test_a_defect_is_a_problem_that_tells_no_secret(tmp_path: object) -> None:
-    app = create_app(Settings())
+def test_a_defect_is_a_problem_that_tells_no_secret(settings: Settings) -> None:
+    app = create_app(settings)
 
     @app.get("/defect")
     def defect() -> None:
@@ -66,14 +65,21 @@ def test_a_defect_is_a_problem_that_tells_no_secret(tmp_path: object) -> None:
     def engine() -> None:
         raise InputError("no shape", pointer="/input_shapes/a~b")
 
-    async def ask(path: str) -> httpx.Response:
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            return await client.get(path)
+    with inside(settings, app) as api:
+        answer = api.http.get("/defect")
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert (answer.status_code, answer.json()["code"]) == (500, "internal-error")
+        assert "secret" not in answer.text
+        body = refused(api.http.get("/engine"), 422, "input-invalid")
+        assert body["errors"] == [{"pointer": "/input_shapes/a~b", "message": "no shape"}]
 
-    answer = asyncio.run(ask("/defect"))
-    assert answer.headers["content-type"] == "application/problem+json"
-    assert (answer.status_code, answer.json()["code"]) == (500, "internal-error")
-    assert "secret" not in answer.text
-    body = refused(asyncio.run(ask("/engine")), 422, "input-invalid")
-    assert body["errors"] == [{"pointer": "/input_shapes/a~b", "message": "no shape"}]
+
+def test_a_database_that_does_not_answer_is_no_defect(settings: Settings) -> None:
+    with inside(settings) as api:
+        api.database.close()
+        api.database._engine = api.database._writer = sa.create_engine("sqlite:////nowhere/at/all.db")  # type: ignore[misc]
+        answer = api.http.get("/v1/jobs")
+        refused(answer, 503, "not-ready")
+        assert answer.headers["retry-after"]
+        refused(api.http.get("/readyz"), 503, "not-ready")
+        assert api.http.get("/healthz").status_code == 200

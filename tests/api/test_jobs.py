@@ -8,8 +8,15 @@ from tests.api.test_models import refused
 from tests.jobs.service import Served
 
 
+@pytest.fixture(scope="module")
+def service(either: Served) -> Served:
+    """Every test here runs on each database."""
+    return either
+
+
 def test_a_job_is_accepted_with_its_address_and_ends_with_artifacts(service: Served) -> None:
     request = {"model": service.model("ok"), "targets": ["host"], "input_shapes": {"x": [1, 3]}}
+    request["reuse"] = False
     answer = service.http.post("/v1/jobs", json=request)
     assert answer.status_code == 202
     assert answer.headers["location"] == f"/v1/jobs/{answer.json()['id']}"

@@ -32,7 +32,14 @@ def test_the_operations_are_those_of_the_contract() -> None:
     assert set(OPERATIONS) == {
         "put /v1/blobs/sha256/{sha256}",
         "head /v1/blobs/sha256/{sha256}",
+        "get /v1/models",
         "post /v1/models",
+        "put /v1/models/{model_id}/labels",
+        "put /v1/jobs/{job_id}/labels",
+        "get /v1/keys",
+        "post /v1/keys",
+        "delete /v1/keys/{key_id}",
+        "get /metrics",
         "get /v1/models/{model_id}",
         "delete /v1/models/{model_id}",
         "post /v1/models/{model_id}/validate",
@@ -84,6 +91,16 @@ def test_an_operation_shows_an_example_of_what_it_takes(operation: dict[str, Any
         if media == "application/json":
             name = body["schema"]["$ref"].rpartition("/")[2]
             assert SPEC["components"]["schemas"][name]["examples"], name
+
+
+@each
+def test_an_operation_takes_a_key_unless_it_is_public(operation: dict[str, Any]) -> None:
+    public = {"getHealth", "getReadiness", "listProblems", "getProblem"}
+    if operation["operationId"] in public:
+        assert "security" not in operation
+    else:
+        assert operation["security"] == [{"key": []}, {}]
+        assert {"401", "403", "429", "503"} <= set(operation["responses"])
 
 
 def test_every_reference_leads_somewhere() -> None:

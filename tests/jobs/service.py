@@ -64,7 +64,7 @@ class Served:
 
     def wait_until_ready(self, workers: int | None = None) -> None:
         wanted = self.settings.workers if workers is None else workers
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while time.monotonic() < deadline:
             assert self.process.poll() is None, self.log()
             with contextlib.suppress(httpx.TransportError):
@@ -92,7 +92,7 @@ class Served:
         return str(answer.json()["id"])
 
     def submit(self, text: str, **body: Any) -> str:
-        request = {"model": self.model(text), "targets": ["host"]} | body
+        request = {"model": self.model(text), "targets": ["host"], "reuse": False} | body
         answer = self.http.post("/v1/jobs", json=request)
         assert answer.status_code == 202, answer.text
         return str(answer.json()["id"])

@@ -6,16 +6,8 @@ from pathlib import Path
 import pytest
 
 from app.jobs.blobs import BlobStore
-from app.jobs.database import Database, migrate, model_files, models
+from app.jobs.database import Database, model_files, models
 from app.jobs.errors import BlobNotFoundError, HashMismatchError, TooLargeError
-from app.settings import Settings
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Database:
-    settings = Settings(data=tmp_path)
-    migrate(settings)
-    return Database(settings.jobs_database_url)
 
 
 @pytest.fixture

@@ -5,24 +5,23 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 
-from app.jobs.database import METADATA, Database, migrate, targets
+from app.jobs import ledger
+from app.jobs.blobs import sizes
+from app.jobs.database import METADATA, Database, blobs, migrate, models, targets
 from app.settings import Settings
 
 
-def test_migrations_make_the_tables_that_the_code_has(tmp_path: Path) -> None:
-    settings = Settings(data=tmp_path)
-    migrate(settings)
-    database = Database(settings.jobs_database_url)
+def test_migrations_make_the_tables_that_the_code_has(database: Database) -> None:
     with database.read() as connection:
         assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
-    database.close()
 
 
-def test_many_may_migrate_at_once(tmp_path: Path) -> None:
-    settings = Settings(data=tmp_path)
+def test_many_may_migrate_at_once(settings: Settings) -> None:
     with ThreadPoolExecutor(3) as pool:
         for future in [pool.submit(migrate, settings) for _ in range(3)]:
             future.result()
@@ -38,10 +37,7 @@ def test_both_files_keep_a_write_ahead_log(tmp_path: Path) -> None:
         engine.dispose()
 
 
-def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    settings = Settings(data=tmp_path)
-    migrate(settings)
-    database = Database(settings.jobs_database_url)
+def test_a_write_that_fails_leaves_nothing(database: Database) -> None:
 
     def fail() -> None:
         with database.write() as connection:
@@ -52,19 +48,42 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
         fail()
     with database.read() as connection:
         assert connection.execute(sa.select(targets)).all() == []
-    database.close()
 
 
-def test_writers_wait_for_each_other(tmp_path: Path) -> None:
-    settings = Settings(data=tmp_path)
-    migrate(settings)
-    database = Database(settings.jobs_database_url)
+def test_writers_wait_for_each_other(database: Database) -> None:
 
     def add(i: int) -> None:
         with database.write() as connection:
+            database.lock(connection, 99)  # SQLite has one writer anyway
             count = connection.scalar(sa.select(sa.func.count()).select_from(targets))
             connection.execute(targets.insert().values(name=f"t{count}", spec={}, created=i))
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(add, range(40)))  # a lost update would make a name come twice
+
+
+def test_a_database_of_the_first_version_keeps_its_rows(settings: Settings) -> None:
+    database = Database(settings.jobs_database_url)
+    with database.write() as connection:
+        connection.execute(models.insert().values(id="m", size=1, state="ready", created=5))
+        make = {"kind": "optimize", "model_id": "m", "target": "t", "queue": "cpu", "request": {}}
+        job_id = ledger.create(connection, [ledger.Draft(**make)])[0]  # type: ignore[arg-type]
+        connection.execute(blobs.insert().values(sha256="0" * 64, size=3, created=1))
+    to_revision(settings, "0001")
+    to_revision(settings, "head")
+    with database.read() as connection:
+        row = ledger.find(connection, job_id)
+        assert (row["owner"], row["state"], row["enqueued"], row["sent"]) == ("", "queued", False, 1)
+        assert connection.scalar(sa.select(models.c.used)) == 5
+        assert sizes(connection, ["0" * 64]) == {"0" * 64: 3}
+    database.close()
+
+
+def to_revision(settings: Settings, revision: str) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(Path(ledger.__file__).parent / "migrations"))
+    database = Database(settings.jobs_database_url)
+    with database.write() as connection:
+        config.attributes["connection"] = connection
+        (command.upgrade if revision == "head" else command.downgrade)(config, revision)
     database.close()

@@ -1,23 +1,16 @@
 """A job ends once, by the attempt that owns it."""
 
-from pathlib import Path
-
 import pytest
 
 from app.jobs import ledger
-from app.jobs.database import Database, job_events, migrate, models
+from app.jobs.database import Database, job_events, models
 from app.jobs.errors import BlobNotFoundError, InvalidModelError, JobNotFinishedError, ModelNotFoundError
-from app.settings import Settings
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> Database:
-    settings = Settings(data=tmp_path)
-    migrate(settings)
-    database = Database(settings.jobs_database_url)
+@pytest.fixture(autouse=True)
+def model(database: Database) -> None:
     with database.write() as connection:
         connection.execute(models.insert().values(id="m", size=1, state="ready", created=0))
-    return database
 
 
 def draft(**given: object) -> ledger.Draft:

@@ -12,6 +12,12 @@ from tests.jobs.service import Served
 PROMPT = 3.0  # seconds from a cancel or a breach to the end
 
 
+@pytest.fixture(scope="module")
+def service(either: Served) -> Served:
+    """Every test here runs on each database."""
+    return either
+
+
 def is_gone(pid: int) -> bool:
     """Whether no such process runs; one that ended but was not yet waited for counts as gone."""
     status = Path(f"/proc/{pid}/stat")

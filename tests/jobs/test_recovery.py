@@ -4,26 +4,35 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import DATABASES
 from tests.jobs.service import Served, serve
 from tests.jobs.test_limits import is_gone, pids
 
 
+@pytest.fixture(scope="module", params=DATABASES)
+def fresh(request: pytest.FixtureRequest) -> Callable[[], str]:
+    """Addresses of new databases: every test here runs on each kind."""
+    if request.param == "sqlite":
+        return lambda: ""
+    return lambda: str(request.getfixturevalue("postgres").database())
+
+
 @pytest.fixture(scope="module")
-def lone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def lone(fresh: Callable[[], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A service with one worker."""
-    with serve(tmp_path_factory.mktemp("lone"), workers=1) as served:
+    with serve(tmp_path_factory.mktemp("lone"), workers=1, database_url=fresh()) as served:
         yield served
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def pair(fresh: Callable[[], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A service with two workers, each soon taken for dead."""
-    with serve(tmp_path_factory.mktemp("pair"), dead_seconds=3.0) as served:
+    with serve(tmp_path_factory.mktemp("pair"), dead_seconds=3.0, database_url=fresh()) as served:
         yield served
 
 
@@ -66,15 +75,18 @@ def test_a_job_that_kills_its_workers_fails_after_three(lone: Served) -> None:
     assert lone.end(lone.submit("ok"))["state"] == "succeeded"
 
 
-def test_a_stop_gives_the_running_job_back_and_the_next_start_ends_it(tmp_path: Path) -> None:
-    with serve(tmp_path, workers=1) as first:
-        job_id = first.submit("sleep 1 ok")
+def test_a_stop_gives_the_running_job_back_and_the_next_start_ends_it(
+    fresh: Callable[[], str], tmp_path: Path
+) -> None:
+    how = {"workers": 1, "database_url": fresh(), "drain_seconds": 0.5}
+    with serve(tmp_path, **how) as first:
+        job_id = first.submit("sleep 2 ok")
         child = running_child(first, job_id)
         since = time.monotonic()
     assert time.monotonic() - since < 8
     assert is_gone(child)
     assert "Traceback" not in first.log()
-    with serve(tmp_path, workers=1) as second:
+    with serve(tmp_path, **how) as second:
         job = second.end(job_id)
         assert job["state"] == "succeeded", job
         assert terminal_events(second, job_id) == ["succeeded"]

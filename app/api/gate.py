@@ -1,0 +1,199 @@
+"""Who may do what: ONE place that every request passes, whatever operation it is for.
+
+An operation needs nothing of its own to be protected. Its method says which scope it takes, unless
+a row below says otherwise; rows that it makes or reads belong to the caller (`app.jobs.callers`).
+"""
+
+import ipaddress
+from collections import Counter
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from fastapi import Request
+from sqlalchemy.exc import OperationalError
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.api.errors import NotReadyError, answer_to
+from app.api.service import Service
+from app.jobs import keys
+from app.jobs.callers import Caller, acting_for
+from app.jobs.database import Database
+from app.jobs.errors import ForbiddenError, ServiceError, TooManyError, UnauthorizedError
+from app.settings import PREFIX, Settings, SettingsError
+
+_LOOKING = ("GET", "HEAD", "OPTIONS")
+PUBLIC = "public"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The scope that requests below an address take; `public` ones take no key."""
+
+    prefix: str
+    scope: str
+    methods: tuple[str, ...] = ()  # all, when empty
+
+    def covers(self, method: str, path: str) -> bool:
+        """Whether a request is one of those."""
+        under = path == self.prefix or path.startswith(self.prefix.rstrip("/") + "/")
+        return under and (not self.methods or method in self.methods)
+
+
+# The first row that covers a request decides; without one, looking takes `read` and all else `submit`.
+RULES = (
+    Rule("/healthz", PUBLIC, _LOOKING),
+    Rule("/readyz", PUBLIC, _LOOKING),
+    Rule("/docs", PUBLIC, _LOOKING),
+    Rule("/static", PUBLIC, _LOOKING),
+    Rule("/favicon.ico", PUBLIC, _LOOKING),
+    Rule("/openapi.json", PUBLIC, _LOOKING),
+    Rule("/v1/problems", PUBLIC, _LOOKING),
+    Rule("/v1/keys", "admin"),
+    Rule("/metrics", "read", _LOOKING),
+)
+
+
+def scope_of(method: str, path: str) -> str:
+    """The scope that a request takes, or `public`."""
+    for rule in RULES:
+        if rule.covers(method, path):
+            return rule.scope
+    return "read" if method in _LOOKING else "submit"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or name is this machine's own, for nobody else to reach."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def check_binding(settings: Settings, database: Database) -> None:
+    """Refuse to listen where others can reach the service before there is a key.
+
+    Raises:
+        SettingsError: the address is not loopback, and no key is valid.
+    """
+    if is_loopback(settings.host) and not settings.require_keys:
+        return
+    with database.read() as connection:
+        if not keys.usable(connection):
+            raise SettingsError(
+                f"{PREFIX}HOST={settings.host}: others can reach this address, and there is no key; "
+                "make one with `stowplan keys create --name admin --scope admin`"
+            )
+
+
+class Gate:
+    """Middleware that finds the caller of a request, and refuses what he may not do."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app = app
+        self._settings = settings
+        self._always = settings.require_keys or not is_loopback(settings.host)
+        self._open: Counter[str] = Counter()  # requests that are being answered, by key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the request pass on behalf of its caller, or answer with a problem."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        try:
+            caller = await self._admit(request)
+        except OperationalError:
+            await answer_to(request, NotReadyError("the database does not answer; try again"))(
+                scope, receive, send
+            )
+            return
+        except ServiceError as error:
+            await answer_to(request, error)(scope, receive, send)
+            return
+        scope["caller"] = caller
+        self._open[caller.key] += 1
+        try:
+            with acting_for(caller):
+                await self._app(scope, receive, send)
+        finally:
+            self._open[caller.key] -= 1
+
+    async def _admit(self, request: Request) -> Caller:
+        wanted = scope_of(request.method, _path(request.scope))
+        if wanted == PUBLIC or _is_preflight(request):
+            return Caller(scope="read", key="")
+        service: Service = request.app.state.service
+        text = _key_of(request.headers)
+        caller = await run_in_threadpool(self._caller, service.database, text)
+        if caller is None:
+            caller = self._anonymous(request)
+        elif self._open[caller.key] >= self._settings.max_requests_per_key:
+            raise TooManyError(
+                f"{self._settings.max_requests_per_key} requests of this key are being answered already"
+            )
+        if not caller.may(wanted):
+            raise ForbiddenError(f"the key's scope is {caller.scope!r}, the operation takes {wanted!r}")
+        return caller
+
+    def _caller(self, database: Database, text: str | None) -> Caller | None:
+        """The caller with that key; None where none is asked for and none was shown."""
+        with database.read() as connection:
+            if text is None:
+                if not self._always and not keys.exist(connection):
+                    return None
+                raise UnauthorizedError("send a key: `Authorization: Bearer sp_…`")
+            row = keys.find(connection, text)
+        if row is None:
+            raise UnauthorizedError("the key is not valid here, or was revoked")
+        if keys.is_due(row):
+            with database.write() as connection:
+                keys.note_use(connection, row["id"])
+        settings = self._settings
+        return Caller(
+            row["owner"], row["scope"], row["id"], settings.max_jobs_per_key, settings.max_bytes_per_key
+        )
+
+    def _anonymous(self, request: Request) -> Caller:
+        """The caller without a key: someone on this machine, but no page from elsewhere in his browser.
+
+        A foreign page may reach loopback by a name that it lets point there, or by a plain form.
+        """
+        allowed = self._settings.allowed_hosts
+        host = request.url.hostname or ""
+        if not (_is_address(host) or host == "localhost" or host in allowed):
+            raise ForbiddenError(f"without keys the service answers on loopback only, not as {host!r}")
+        origin = request.headers.get("origin")
+        if origin is not None and request.method not in _LOOKING:
+            here = urlsplit(origin).netloc == request.headers.get("host", "")
+            if not here and origin not in self._settings.cors_origins:
+                raise ForbiddenError(f"pages of {origin!r} may not change anything here")
+        return Caller()
+
+
+def _path(scope: Scope) -> str:
+    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    return path.removeprefix(root) if root and path.startswith(root + "/") else path
+
+
+def _is_preflight(request: Request) -> bool:
+    return request.method == "OPTIONS" and "access-control-request-method" in request.headers
+
+
+def _key_of(headers: Headers) -> str | None:
+    given = headers.get("authorization")
+    if given is None:
+        return None
+    scheme, _, text = given.partition(" ")
+    return text.strip() if scheme.lower() == "bearer" else ""
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

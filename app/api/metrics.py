@@ -1,0 +1,56 @@
+"""What monitoring reads: counters of jobs and requests, and how things stand now."""
+
+import shutil
+import time
+from collections.abc import Iterator
+
+import sqlalchemy as sa
+from fastapi import APIRouter
+from fastapi.responses import PlainTextResponse
+
+from app.api.service import Service, ServiceOf
+from app.jobs import tallies
+from app.jobs.database import blobs, jobs, models, workers
+
+router = APIRouter(tags=["system"])
+_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@router.get(
+    "/metrics",
+    operation_id="getMetrics",
+    summary="Read the counters",
+    response_class=PlainTextResponse,
+    responses={
+        200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "All metrics."}
+    },
+)
+def get_metrics(service: ServiceOf) -> PlainTextResponse:
+    """Counters and gauges in Prometheus's text format. Requests are those of this API process."""
+    with service.database.read() as connection:
+        lines = [*tallies.lines(connection), *_gauges(service, connection)]
+    return PlainTextResponse("\n".join((*lines, *service.meter.lines(), "")), media_type=_MEDIA_TYPE)
+
+
+def _gauges(service: Service, connection: sa.Connection) -> Iterator[str]:
+    count = sa.func.count()
+    yield "# TYPE stowplan_jobs gauge"
+    for row in connection.execute(
+        sa.select(jobs.c.kind, jobs.c.state, count.label("n")).group_by(jobs.c.kind, jobs.c.state)
+    ):
+        yield f"stowplan_jobs{{{tallies.text_of({'kind': row.kind, 'state': row.state})}}} {row.n}"
+    oldest = connection.scalar(sa.select(sa.func.min(jobs.c.created)).where(jobs.c.state == "queued"))
+    now = time.time()
+    yield from _gauge("stowplan_oldest_queued_job_seconds", now - oldest if oldest else 0.0)
+    yield from _gauge("stowplan_models", connection.scalar(sa.select(count).select_from(models)) or 0)
+    held = connection.execute(sa.select(count, sa.func.coalesce(sa.func.sum(blobs.c.size), 0))).one()
+    yield from _gauge("stowplan_blobs", held[0])
+    yield from _gauge("stowplan_blob_bytes", float(held[1]))
+    yield from _gauge("stowplan_disk_free_bytes", shutil.disk_usage(service.settings.data).free)
+    yield "# TYPE stowplan_worker_heartbeat_age_seconds gauge"
+    for row in connection.execute(sa.select(workers.c.id, workers.c.seen).where(workers.c.seen > 0)):
+        yield f'stowplan_worker_heartbeat_age_seconds{{worker="{row.id}"}} {now - row.seen:.3f}'
+
+
+def _gauge(name: str, value: float) -> tuple[str, str]:
+    return f"# TYPE {name} gauge", f"{name} {value:.15g}"

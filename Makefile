@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := run
-.PHONY: run test check conformance bench bench-arena bench-backends bench-layouts bench-memory bench-sparse lock clean
+.PHONY: run test check conformance kill-matrix fuzz bench bench-arena bench-backends bench-layouts bench-memory bench-sparse lock clean
 
 # One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -28,6 +28,13 @@ check: $(VENV)/.installed-test
 
 test: check
 	$(BIN)/pytest
+
+# The whole of what the suite takes samples of: kills at random moments, and broken uploads.
+kill-matrix: $(VENV)/.installed-test
+	$(BIN)/python -m tests.jobs.kill_matrix
+
+fuzz: $(VENV)/.installed-test
+	$(BIN)/python -m tests.api.fuzz
 
 conformance: $(VENV)/.installed-test
 	$(BIN)/python -m tests.conformance

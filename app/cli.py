@@ -1,13 +1,13 @@
 """The command line: one row for each command. Heavy modules are imported by the commands that need them."""
 
 import argparse
-import ipaddress
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from app import plan, run_operator, submit, warm
 from app.settings import DEFAULT_PORT, PREFIX, Settings, SettingsError
@@ -33,6 +33,7 @@ def _serve(_arguments: argparse.Namespace) -> int:
 
     settings = Settings.from_environment()
     _check_port(settings)
+    _check_access(settings)
     threading.Thread(target=_announce, args=(settings,), daemon=True).start()
     supervise(settings, parts(settings, run_api))
     return 0
@@ -48,6 +49,14 @@ def _check_port(settings: Settings) -> None:
                 f"cannot listen on {settings.host}:{settings.port} ({error.strerror}); "
                 f"set {PREFIX}HOST or {PREFIX}PORT"
             ) from error
+
+
+def _check_access(settings: Settings) -> None:
+    from app.api.main import check_access
+    from app.jobs.database import migrate
+
+    migrate(settings)
+    check_access(settings)
 
 
 def _announce(settings: Settings) -> None:
@@ -66,24 +75,84 @@ def _announce(settings: Settings) -> None:
     url = "" if settings.port == DEFAULT_PORT else f" --url {address}"
     console.print(f"Stowplan listens on [bold]{address}[/bold] (documentation: {address}/docs).")
     console.print(f"It keeps its data in {settings.data.absolute()}; Ctrl-C stops it.")
-    if not ipaddress.ip_address(socket.gethostbyname(settings.host)).is_loopback:
-        console.print("[yellow]It has no keys: whoever reaches this address can use it.[/yellow]")
     console.print("In a second terminal:")
     console.print(f"  .venv/bin/stowplan optimize --sample squeezenet --target host{url}")
 
 
-def _worker(_arguments: argparse.Namespace) -> int:
-    from app.jobs.worker import run
+def _worker_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--queues",
+        default="",
+        metavar="cpu,inspect,target:<fingerprint>",
+        help="queues to serve (default: all that this machine can; `target` is short for its own)",
+    )
 
-    run(Settings.from_environment().to_json())
+
+def _worker(arguments: argparse.Namespace) -> int:
+    from app.jobs.worker import queues_of, run
+
+    settings = Settings.from_environment()
+    if arguments.queues:
+        settings = replace(settings, queues=queues_of(arguments.queues))
+    run(settings.to_json())
     return 0
 
 
 def _api(_arguments: argparse.Namespace) -> int:
     from app.api.main import run
 
-    run(Settings.from_environment().to_json())
+    settings = Settings.from_environment()
+    _check_access(settings)
+    run(settings.to_json())
     return 0
+
+
+def _keys_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="action")
+    create = actions.add_parser("create", help="Make a key, and print it this once.")
+    create.add_argument("--name", required=True, help="what it is for")
+    create.add_argument("--scope", choices=("read", "submit", "admin"), default="submit")
+    create.add_argument("--owner", help="whom models and jobs belong to (default: the key itself)")
+    actions.add_parser("list", help="Show all keys, without their texts.")
+    actions.add_parser("revoke", help="Make a key worthless.").add_argument("id")
+
+
+def _keys(arguments: argparse.Namespace) -> int:
+    from app.jobs import keys
+    from app.jobs.database import Database, migrate
+    from app.jobs.errors import ServiceError
+
+    settings = Settings.from_environment()
+    migrate(settings)
+    database = Database(settings.jobs_database_url)
+    try:
+        with database.write() as connection:
+            if arguments.action == "create":
+                print(keys.create(connection, arguments.name, arguments.scope, arguments.owner)[1])
+            elif arguments.action == "revoke":
+                keys.revoke(connection, arguments.id)
+            else:
+                _show_keys(keys.listed(connection))
+    except ServiceError as error:
+        print(f"stowplan: {error}", file=sys.stderr)
+        return 1
+    finally:
+        database.close()
+    return 0
+
+
+def _show_keys(rows: Sequence[Mapping[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    def when(seconds: float | None) -> str:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds)) if seconds else ""
+
+    table = Table("id", "name", "owner", "scope", "created", "used", "revoked")
+    for row in rows:
+        times = (when(row[name]) for name in ("created", "used", "revoked"))
+        table.add_row(row["id"], row["name"], row["owner"], row["scope"], *times)
+    Console(soft_wrap=True).print(table)
 
 
 COMMANDS: tuple[Command, ...] = (
@@ -100,7 +169,8 @@ COMMANDS: tuple[Command, ...] = (
     Command("warm", "Compile and tune beforehand what models need.", warm.add_arguments, warm.run),
     Command("serve", "Start the API and the workers, and keep them running.", _no_arguments, _serve),
     Command("api", "Start the API alone.", _no_arguments, _api),
-    Command("worker", "Start one worker alone.", _no_arguments, _worker),
+    Command("worker", "Start one worker alone.", _worker_arguments, _worker),
+    Command("keys", "Make, list and revoke keys.", _keys_arguments, _keys),
 )
 
 

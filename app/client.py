@@ -72,6 +72,8 @@ class Job:
     code: str | None
     detail: str | None
     pointer: str | None
+    labels: Json
+    cached_from: str | None
 
     @property
     def is_over(self) -> bool:
@@ -89,15 +91,16 @@ class Event:
 
 
 class Client:
-    """Talks to one service.
+    """Talks to one service, with a key where it asks for one.
 
     Every method raises `ServiceFailureError` for an answer that is a problem, and `UnreachableError` when
     there is no answer.
     """
 
-    def __init__(self, url: str = DEFAULT_URL, *, timeout: float = 60.0) -> None:
+    def __init__(self, url: str = DEFAULT_URL, *, key: str | None = None, timeout: float = 60.0) -> None:
         self._url = url.rstrip("/")
-        self._http = httpx.Client(base_url=self._url, timeout=timeout)
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        self._http = httpx.Client(base_url=self._url, headers=headers, timeout=timeout)
 
     def __enter__(self) -> Self:
         return self
@@ -162,7 +165,8 @@ class Client:
     def submit(self, model_id: str, *, target: str = "host", **request: Any) -> Job:
         """Ask for an optimization for one target.
 
-        `request` takes `input_shapes`, `input_values`, `input_ranges`, `inputs`, `options` and `limits`.
+        `request` takes `input_shapes`, `input_values`, `input_ranges`, `inputs`, `options`, `limits`,
+        `labels`, and `reuse=False` for a job that must run even when an equal one has its result.
         """
         return self.submit_all(model_id, [target], **request)[0]
 
@@ -182,7 +186,7 @@ class Client:
         return _job(self._json("GET", f"/v1/jobs/{job_id}", params={"wait": wait}))
 
     def jobs(self, **filters: Any) -> Iterator[Job]:
-        """All jobs, latest first; filters are `state`, `target`, `model` and `group`."""
+        """All jobs, latest first; filters are `state`, `target`, `model`, `group`, `label` and `q`."""
         cursor: str | None = None
         while True:
             page = self._json("GET", "/v1/jobs", params=filters | ({"cursor": cursor} if cursor else {}))
@@ -305,6 +309,7 @@ def _model(found: Json) -> Model:
 
 def _job(found: Json) -> Job:
     names = ("id", "group", "state", "model", "target", "summary", "code", "detail", "pointer")
+    names += ("labels", "cached_from")
     return Job(
         **{k: found[k] for k in names},
         **found["progress"],

@@ -181,6 +181,12 @@ class Settings:
         return cls(**given | {"data": Path(given["data"])})
 
 
+def key_of_client(environment: Mapping[str, str] | None = None) -> str | None:
+    """The key that `STOWPLAN_KEY` gives to clients; a service takes none from there."""
+    found = os.environ if environment is None else environment  # noqa: TID251  this is the reader
+    return found.get(f"{PREFIX}KEY") or None
+
+
 def _value(kind: Any, text: str) -> Any:
     """The value that a text means: lists are divided by commas."""
     if kind is bool:

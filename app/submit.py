@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from app.client import DEFAULT_URL, Client, Job, ServiceFailureError, UnreachableError
+from app.settings import key_of_client
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,6 +63,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--memory-budget", type=int, metavar="BYTES", help="bytes that activations may take")
     parser.add_argument("--out", type=Path, help="folder for the artifacts (default: stowplan-<model>)")
+    parser.add_argument(
+        "--label", action="append", default=[], metavar="NAME=VALUE", help="label of the job; repeatable"
+    )
+    parser.add_argument("--fresh", action="store_true", help="run even when an equal job has its result")
+    parser.add_argument("--key", help="key of the service (default: STOWPLAN_KEY)")
     parser.add_argument("--url", default=DEFAULT_URL, help=f"address of the service (default: {DEFAULT_URL})")
 
 
@@ -72,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     console = Console()
     try:
         request = _request(arguments)
-        with Client(arguments.url) as client:
+        with Client(arguments.url, key=arguments.key or key_of_client()) as client:
             request["inputs"] = {k: client.put_blob(v) for k, v in _pairs(arguments.tensor, "tensor").items()}
             model_id, name = _upload(client, arguments)
             job = _watch(client, client.submit(model_id, target=arguments.target, **request), console)
@@ -113,6 +119,8 @@ def _request(arguments: argparse.Namespace) -> dict[str, Any]:
         "input_values": {k: _number(k, v) for k, v in _pairs(arguments.value, "value").items()},
         "input_ranges": {k: _range(k, v) for k, v in _pairs(arguments.range, "range").items()},
         "options": options,
+        "labels": _pairs(arguments.label, "label"),
+        "reuse": not arguments.fresh,
     }
 
 
@@ -201,6 +209,8 @@ def _show(client: Client, job: Job, folder: Path, console: Any) -> int:
         place = f" at {job.pointer}" if job.pointer else ""
         console.print(f"[red]{job.state}[/] {job.code or ''}{place}: {job.detail or ''}", highlight=False)
         return 1
+    if job.cached_from is not None:
+        console.print(f"Answered by job {job.cached_from}, which asked the same; --fresh runs it again.")
     folder.mkdir(parents=True, exist_ok=True)
     for name in job.artifacts:
         client.download(job.id, name, folder / name)

@@ -14,6 +14,7 @@ import onnx
 import pytest
 
 from app.cli import COMMANDS, main
+from app.jobs.worker import queues_of
 from tests.jobs.service import ROOT, free_port
 
 
@@ -118,3 +119,37 @@ def test_warm_refuses_what_is_no_model(
     (tmp_path / "text.onnx").write_text("this is no model")
     assert main(["warm", str(tmp_path / "text.onnx")]) == 1
     assert "text.onnx" in capsys.readouterr().out
+
+
+def test_keys_are_made_listed_and_revoked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STOWPLAN_DATA", str(tmp_path))
+    monkeypatch.setenv("STOWPLAN_HOST", "0.0.0.0")
+    monkeypatch.setenv("STOWPLAN_PORT", str(free_port()))
+    assert main(["serve"]) == 2
+    assert "stowplan keys create" in capsys.readouterr().err
+    assert main(["keys", "create", "--name", "ci", "--scope", "admin", "--owner", "team"]) == 0
+    text = capsys.readouterr().out.strip()
+    assert re.fullmatch(r"sp_[0-9a-f]{16}_[\w-]{43}", text)
+    assert main(["keys", "list"]) == 0
+    listed = capsys.readouterr().out
+    identifier = text.split("_")[1]
+    assert identifier in listed
+    assert "team" in listed
+    assert text.rpartition("_")[2] not in listed
+    assert main(["keys", "revoke", identifier]) == 0
+    assert main(["keys", "revoke", identifier]) == 1
+    assert main(["keys", "create", "--name", "a b"]) == 1
+    assert main(["serve"]) == 2, "a revoked key opens nothing"
+
+
+def test_a_worker_serves_only_what_its_machine_can(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("STOWPLAN_DATA", str(tmp_path))
+    assert main(["worker", "--queues", "cpu,target:0123456789abcdef"]) == 2
+    assert "target:0123456789abcdef" in capsys.readouterr().err
+    own = queues_of("cpu, target")
+    assert own[0] == "cpu"
+    assert queues_of(",".join(own)) == own

@@ -29,7 +29,7 @@ from app.jobs.errors import (
 WAITING = ("queued", "waiting_for_target")
 TERMINAL = ("succeeded", "failed", "cancelled")
 STATES = (*WAITING, "running", *TERMINAL)
-MAX_ATTEMPTS = 3
+MAX_ATTEMPTS = 5  # starts of one job; a job that dies with its process or worker each time is at fault
 Row = sa.RowMapping
 
 

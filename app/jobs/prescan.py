@@ -106,6 +106,7 @@ def scan(data: Bytes, bounds: Bounds | None = None) -> Counts:
     walk = _Walk(data, bounds or Bounds())
     with suppress(IndexError):  # cut short, inside of a tag or a length
         walk.run()
+    walk.check_counts()
     return Counts(walk.nodes, walk.messages, walk.fields)
 
 
@@ -200,7 +201,8 @@ class _Walk:
             if shift > 63:
                 raise IndexError
 
-    def _check(self, position: int) -> None:
+    def check_counts(self) -> None:
+        """Refuse what is more than the bounds allow."""
         bounds = self._bounds
         for what, count, most in (
             ("nodes", self.nodes, bounds.nodes),
@@ -209,6 +211,10 @@ class _Walk:
         ):
             if count > most:
                 raise _too_large("it has", f"more than {most} {what}")
+
+    def _check(self, position: int) -> None:
+        self.check_counts()
+        bounds = self._bounds
         for what, count, (many, least) in (
             ("messages", self.messages, bounds.dense_messages),
             ("fields", self.fields, bounds.dense_fields),

@@ -16,13 +16,17 @@ _ASK = 0.25  # seconds between two questions whether the job should go on
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How an order ended: a result, or a failure with a code, or neither when it was stopped."""
+    """How an order ended: a result, or a failure with a code, or neither when it was stopped.
+
+    `killed` says that someone else killed the process: its order may do better another time.
+    """
 
     result: Any = None
     code: str | None = None
     detail: str | None = None
     pointer: str | None = None
     stopped: bool = False
+    killed: bool = False
 
 
 def carry_out(
@@ -53,7 +57,9 @@ def carry_out(
                 ask = time.monotonic() + _ASK
                 outcome = Outcome(stopped=True) if should_stop() else None
     except EOFError:
-        return Outcome(code="child-crashed", detail=f"the process {_ending(child.end())} in phase {phase!r}")
+        code = child.end()
+        detail = f"the process {_ending(code)} in phase {phase!r}"
+        return Outcome(code="child-crashed", detail=detail, killed=code == -signal.SIGKILL)
     finally:
         child.end()
     return outcome

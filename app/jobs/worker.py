@@ -22,7 +22,7 @@ from app.jobs import dispatch
 from app.jobs.database import Database, migrate
 from app.jobs.fingerprint import target_queue
 from app.jobs.reaper import BEAT_SECONDS, Reaper
-from app.jobs.workflow import Runner
+from app.jobs.workflow import Runner, Stopping
 from app.settings import Settings, SettingsError
 
 _POLL_SECONDS = 0.1
@@ -69,11 +69,20 @@ def _node_id(data: Path) -> str:
 
 
 def run(settings_json: str) -> None:
-    """Work until SIGTERM; jobs that run then go back to their queues."""
+    """Work until SIGTERM; a job that runs then has a while to end before it goes back to its queue.
+
+    At SIGHUP, as when the supervisor died, it goes back at once.
+    """
     settings = Settings.from_json(settings_json)
-    stopping = threading.Event()
+    stopping = Stopping()
+
+    def hurry(*_: object) -> None:
+        stopping.at_once = True
+        stopping.set()
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    signal.signal(signal.SIGHUP, hurry)
     logs.configure(settings, "worker")
     tracing.configure(settings, "worker")
     migrate(settings)
@@ -82,7 +91,7 @@ def run(settings_json: str) -> None:
     os._exit(0)  # threads of the queue may still wait in jobs that were given back
 
 
-def work(settings: Settings, name: str, stopping: threading.Event) -> None:
+def work(settings: Settings, name: str, stopping: Stopping) -> None:
     """Serve the queues under an executor id until `stopping`."""
     database = Database(settings.jobs_database_url)
     folder = settings.data / "work" / name.replace(":", "-")
@@ -133,6 +142,16 @@ def work(settings: Settings, name: str, stopping: threading.Event) -> None:
         reaper.leave()
     except SQLAlchemyError:
         logger.exception("the database did not take the end of this worker; others will miss its heartbeat")
+
+
+def queues_of(text: str) -> tuple[str, ...]:
+    """The queues that a list names, divided by commas; `target` is this machine's own.
+
+    Raises:
+        SettingsError: this machine cannot serve one of them.
+    """
+    own = target_queue(host())
+    return served([own if name == "target" else name for name in map(str.strip, text.split(",")) if name])
 
 
 def served(wanted: Sequence[str]) -> tuple[str, ...]:

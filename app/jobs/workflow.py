@@ -26,6 +26,12 @@ _OUTAGE_SECONDS = 0.5  # between two tries to reach a database that does not ans
 T = TypeVar("T")
 
 
+class Stopping(threading.Event):
+    """Set when the worker shall stop; `at_once` when its job gets no time to end."""
+
+    at_once = False
+
+
 class GivenBackError(BaseException):
     """The worker stops, or lost the job to another: the queue must not see an end.
 
@@ -41,7 +47,7 @@ class Runner:
         settings: Settings,
         database: Database,
         folder: Path,
-        stopping: threading.Event,
+        stopping: Stopping,
         worker: str | None = None,
     ) -> None:
         self._worker = worker
@@ -68,22 +74,26 @@ class Runner:
             _note_failed_inspection(connection, job_id)
             return row
 
-        row = self._insist(start)
-        if row is None:
-            return
-        folder = self._folder / job_id
+        while (row := self._insist(start)) is not None:
+            if self._attempt(row):
+                return
+
+    def _attempt(self, row: ledger.Row) -> bool:
+        """Try to bring a job to its end; False when it should be tried again."""
+        folder = self._folder / row["id"]
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700, parents=True)
         try:
             with (
                 acting_for(Caller(owner=row["owner"])),
-                logs.about(job_id=job_id),
-                tracing.span("job", row["trace"], kind=row["kind"], job=job_id),
+                logs.about(job_id=row["id"]),
+                tracing.span("job", row["trace"], kind=row["kind"], job=row["id"]),
             ):
-                self._carry_out(row, folder)
+                return self._carry_out(row, folder)
         except Exception as error:
-            logger.exception("job %s failed inside the worker", job_id)
+            logger.exception("job %s failed inside the worker", row["id"])
             self._end(row, watch.Outcome(code="internal-error", detail=f"{type(error).__name__}: {error}"))
+            return True
         finally:
             shutil.rmtree(folder, ignore_errors=True)
             self._nursery.replenish()
@@ -92,7 +102,7 @@ class Runner:
         """End the children that wait."""
         self._nursery.close()
 
-    def _carry_out(self, row: ledger.Row, folder: Path) -> None:
+    def _carry_out(self, row: ledger.Row, folder: Path) -> bool:
         job = _Following(self._database, row, self._stopping, self._settings.drain_seconds)
         outcome = watch.carry_out(
             self._nursery.take(), self._order(row, folder), job.progress, job.should_stop
@@ -100,6 +110,9 @@ class Runner:
         if outcome.stopped and not job.cancelled:
             self._insist(lambda connection: ledger.give_back(connection, row))
             raise GivenBackError
+        if outcome.killed and row["attempt"] < ledger.MAX_ATTEMPTS:
+            logger.warning("the process of job %s was killed; trying again", row["id"])
+            return False
         artifacts: dict[str, Blob] = {}
         if outcome.code is None and not outcome.stopped:
             try:
@@ -115,6 +128,7 @@ class Runner:
         seconds = round(time.time() - row["started"], 3)
         what = {"kind": row["kind"], "code": outcome.code or "", "seconds": seconds, "owner": row["owner"]}
         logger.info("the job ended", extra=what)
+        return True
 
     def _end(
         self, row: ledger.Row, outcome: watch.Outcome, artifacts: Mapping[str, Blob] | None = None
@@ -201,9 +215,7 @@ class Runner:
 class _Following:
     """What the supervision of one job tells and asks the ledger."""
 
-    def __init__(
-        self, database: Database, row: ledger.Row, stopping: threading.Event, drain_seconds: float
-    ) -> None:
+    def __init__(self, database: Database, row: ledger.Row, stopping: Stopping, drain_seconds: float) -> None:
         self._database = database
         self._row = row
         self._stopping = stopping
@@ -239,7 +251,7 @@ class _Following:
         now = time.monotonic()
         if self._asked_to_stop is None:
             self._asked_to_stop = now
-        return now >= self._asked_to_stop + self._drain_seconds
+        return self._stopping.at_once or now >= self._asked_to_stop + self._drain_seconds
 
 
 def _note_inspection(connection: sa.Connection, model_id: str, outcome: watch.Outcome) -> None:

@@ -66,12 +66,12 @@ def test_a_defect_is_a_problem_that_tells_no_secret(settings: Settings) -> None:
         raise InputError("no shape", pointer="/input_shapes/a~b")
 
     with inside(settings, app) as api:
+        body = refused(api.http.get("/engine"), 422, "input-invalid")
+        assert body["errors"] == [{"pointer": "/input_shapes/a~b", "message": "no shape"}]
         answer = api.http.get("/defect")
         assert answer.headers["content-type"] == "application/problem+json"
         assert (answer.status_code, answer.json()["code"]) == (500, "internal-error")
         assert "secret" not in answer.text
-        body = refused(api.http.get("/engine"), 422, "input-invalid")
-        assert body["errors"] == [{"pointer": "/input_shapes/a~b", "message": "no shape"}]
 
 
 def test_a_database_that_does_not_answer_is_no_defect(settings: Settings) -> None:

@@ -1,8 +1,8 @@
 """The limited process: the only place where an uploaded model is parsed and run.
 
-A child is started ahead of time, imports what is slow, waits for one order, carries it out and is
-gone. It dies with its worker, has a process group of its own, and limits on memory and files.
-Nothing heavy may be imported at the top: the death signal comes first.
+A child is started ahead of time from a process that has imported what is slow. It waits for one
+order, carries it out and is gone. It dies with its worker, has a process group of its own, and
+limits on memory and files.
 """
 
 import contextlib
@@ -19,13 +19,13 @@ from typing import Any
 from app.jobs.lifeline import end_with
 
 
-def serve_one(worker: int, engine: str, orders: Connection, events: Connection) -> None:
+def serve_one(engine: str, orders: Connection, events: Connection) -> None:
     """Take one order from `orders` and answer on `events`, each message one JSON text.
 
     Messages: `{"pid"}` and `{"ready"}` first, then `{"progress": [phase, done, total]}`, at last
-    `{"result"}` or `{"error": {code, detail, pointer}}`. `worker` is the process id of the parent.
+    `{"result"}` or `{"error": {code, detail, pointer}}`.
     """
-    end_with(worker, signal.SIGKILL)
+    end_with(os.getppid(), signal.SIGKILL)
     os.setsid()
     _send(events, {"pid": os.getpid()})
     # The engine may put off what is slow to import until one of its functions is named.

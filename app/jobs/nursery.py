@@ -1,7 +1,8 @@
 """Child processes, started ahead by one thread and each given away once.
 
-The kernel ties a death signal to the thread that started the child, not to its process, so all
-children of a worker are started by one thread that lives as long as the worker.
+They are forked off a process of one thread that imported the engine and never saw a model: a child
+costs a few milliseconds instead of the seconds that the imports take. That process ends with its
+worker, and the children with it.
 """
 
 import contextlib
@@ -22,8 +23,9 @@ from pebble import ProcessExpired, concurrent
 
 from app.jobs import child as child_process
 
-_SPAWN = multiprocessing.get_context("spawn")
+_FORKSERVER = multiprocessing.get_context("forkserver")
 _MAX_MESSAGE = 64 << 20  # byte
+_LAUNCHES = 3
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -114,6 +116,9 @@ class Nursery:
 
     def __init__(self, engine: str, warm: int) -> None:
         self._engine = engine
+        # What the engine puts off to import until it is used comes with its module of jobs, if it has one.
+        modules = ["__main__", child_process.__name__, "app.jobs.orders", engine, f"{engine}.job"]
+        multiprocessing.set_forkserver_preload(modules)
         self._warm = warm
         self._ready: deque[Child] = deque()
         self._requests: queue.SimpleQueue[Future[Child] | bool] = queue.SimpleQueue()
@@ -156,11 +161,18 @@ class Nursery:
         return self._launch()
 
     def _launch(self) -> Child:
-        order_reader, order_writer = _SPAWN.Pipe(duplex=False)
-        event_reader, event_writer = _SPAWN.Pipe(duplex=False)
-        start = concurrent.process(daemon=True, context=_SPAWN)(child_process.serve_one)
+        """A new child. The process that forks it is started again if someone killed it."""
+        for _ in range(_LAUNCHES):
+            with contextlib.suppress(OSError, EOFError):
+                return self._fork()
+        return self._fork()
+
+    def _fork(self) -> Child:
+        order_reader, order_writer = _FORKSERVER.Pipe(duplex=False)
+        event_reader, event_writer = _FORKSERVER.Pipe(duplex=False)
+        start = concurrent.process(daemon=True, context=_FORKSERVER)(child_process.serve_one)
         others = set(multiprocessing.active_children())
-        future = start(os.getpid(), self._engine, order_reader, event_writer)
+        future = start(self._engine, order_reader, event_writer)
         # The library does not say which process it started. Only this thread starts any, and this one
         # may have ended already.
         process = next(iter(set(multiprocessing.active_children()) - others), None)

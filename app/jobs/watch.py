@@ -11,6 +11,7 @@ from app.jobs.orders import Limits, Order
 
 _TICK = 0.1  # seconds between two looks at memory and clock
 _START_SECONDS = 60.0  # for a process to start and import what it needs
+_KILLED = (-signal.SIGKILL, 255)  # 255: the process that forked it died, and took it along
 _ASK = 0.25  # seconds between two questions whether the job should go on
 
 
@@ -59,7 +60,7 @@ def carry_out(
     except EOFError:
         code = child.end()
         detail = f"the process {_ending(code)} in phase {phase!r}"
-        return Outcome(code="child-crashed", detail=detail, killed=code == -signal.SIGKILL)
+        return Outcome(code="child-crashed", detail=detail, killed=code in _KILLED)
     finally:
         child.end()
     return outcome

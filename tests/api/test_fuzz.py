@@ -1,5 +1,9 @@
 """Generated requests never make the service fail, and it answers as it says."""
 
+import random
+from collections.abc import Iterator
+
+import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
@@ -11,8 +15,11 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from app.api.main import create_app
+from app.jobs import keys
+from app.jobs.database import Database, migrate
 from app.settings import Settings
-from tests.jobs.service import Served
+from tests.api import fuzz
+from tests.jobs.service import ENGINE, Served, serve
 
 schema = schemathesis.openapi.from_dict(create_app(Settings()).openapi(), config=SchemathesisConfig())
 CHECKS = (
@@ -23,9 +30,38 @@ CHECKS = (
 )
 
 
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, str]]:
+    """A service of its own, and the text of an administrator's key: what is sent here makes keys."""
+    data = tmp_path_factory.mktemp("keyed")
+    settings = Settings(data=data)
+    migrate(settings)
+    database = Database(settings.jobs_database_url)
+    with database.write() as connection:
+        text = keys.create(connection, "fuzz", "admin")[1]
+    database.close()
+    with serve(data, engine=ENGINE, workers=1) as served:
+        yield served, text
+
+
 @schema.parametrize()
 @settings(
     max_examples=8, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
-def test_no_request_makes_the_service_fail(case: schemathesis.Case, service: Served) -> None:
-    case.call_and_validate(base_url=str(service.http.base_url), checks=list(CHECKS), timeout=60)
+def test_no_request_makes_the_service_fail(case: schemathesis.Case, keyed: tuple[Served, str]) -> None:
+    service, text = keyed
+    case.call_and_validate(
+        base_url=str(service.http.base_url),
+        headers={"authorization": f"Bearer {text}"},
+        checks=list(CHECKS),
+        timeout=60,
+    )
+
+
+def test_broken_uploads_are_refused_or_found_invalid(service: Served) -> None:
+    found = fuzz.send(service, fuzz.mutations(150, random.Random(0)), inspected=0.1)
+    print(fuzz.report("mutations", found))
+    assert found.failures == []
+    assert set(found.answers) <= {200, 201, 413}
+    assert found.lost_workers == 0
+    assert found.grown_bytes < 200 << 20

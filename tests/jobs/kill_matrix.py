@@ -115,7 +115,7 @@ class Service:
             if kind == "api":
                 return listening
             if kind == "child":
-                busy = [c for w in workers for c in w.children() if _job_of(c) is not None]
+                busy = [c for w in workers for c in w.children(recursive=True) if _job_of(c) is not None]
                 return random.sample(busy, min(1, len(busy)))
             return workers if kind == "workers" else random.sample(workers, min(1, len(workers)))
         return []

@@ -41,6 +41,11 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+def worker_of(child: int) -> int:
+    """The worker of a child, between them the process that forks children."""
+    return parent(parent(child))
+
+
 def running_child(service: Served, job_id: str) -> int:
     phase = service.wait_for_phase(job_id, "begin")["progress"]["phase"]
     return int(re.findall(r"\d+", phase)[0])
@@ -61,12 +66,23 @@ def terminal_events(service: Served, job_id: str) -> list[str]:
 def test_a_job_whose_worker_is_killed_is_run_again_to_its_end(lone: Served) -> None:
     job_id = lone.submit("sleep 1 ok")
     child = running_child(lone, job_id)
-    os.kill(parent(child), signal.SIGKILL)
+    os.kill(worker_of(child), signal.SIGKILL)
     assert wait_until_gone(child), "the child must not outlive its worker"
     job = lone.end(job_id)
     assert job["state"] == "succeeded", job
     assert len(pids(lone, job_id)) == 2
     assert terminal_events(lone, job_id) == ["succeeded"]
+
+
+def test_a_job_whose_process_is_killed_from_outside_is_tried_again(lone: Served) -> None:
+    job_id = lone.submit("sleep 1 ok")
+    os.kill(running_child(lone, job_id), signal.SIGKILL)
+    assert lone.end(job_id)["state"] == "succeeded"
+    assert len(pids(lone, job_id)) == 2
+    second = lone.submit("sleep 1 ok")
+    os.kill(parent(running_child(lone, second)), signal.SIGKILL)
+    assert lone.end(second)["state"] == "succeeded"
+    assert terminal_events(lone, second) == ["succeeded"]
 
 
 def test_a_job_that_kills_its_workers_fails_in_the_end(lone: Served) -> None:
@@ -96,7 +112,7 @@ def test_a_stop_gives_the_running_job_back_and_the_next_start_ends_it(
 def test_no_process_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     with serve(tmp_path, workers=1) as service:
         child = running_child(service, service.submit("sleep 600"))
-        family = [child, parent(child), *children(service.process.pid)]
+        family = [child, parent(child), worker_of(child), *children(service.process.pid)]
         service.process.kill()
         assert all(wait_until_gone(pid, 10.0) for pid in family)
 
@@ -107,7 +123,7 @@ def children(pid: int) -> list[int]:
 
 def test_another_worker_takes_over_from_one_that_does_not_come_back(pair: Served) -> None:
     job_id = pair.submit("sleep 1 ok")
-    worker = parent(running_child(pair, job_id))
+    worker = worker_of(running_child(pair, job_id))
     pair.process.send_signal(signal.SIGSTOP)  # so that the supervisor restarts nobody
     os.kill(worker, signal.SIGKILL)
     try:
@@ -122,7 +138,7 @@ def test_a_worker_that_was_only_slow_does_not_end_the_job_twice(pair: Served) ->
     pair.wait_until_ready()
     job_id = pair.submit("sleep 2 ok")
     child = running_child(pair, job_id)
-    worker = parent(child)
+    worker = worker_of(child)
     os.kill(worker, signal.SIGSTOP)
     try:
         job = pair.end(job_id)

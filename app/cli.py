@@ -132,7 +132,7 @@ def _keys(arguments: argparse.Namespace) -> int:
             elif arguments.action == "revoke":
                 keys.revoke(connection, arguments.id)
             else:
-                _show_keys(keys.listed(connection))
+                _show_keys([dict(row) for row in keys.listed(connection)])
     except ServiceError as error:
         print(f"stowplan: {error}", file=sys.stderr)
         return 1

@@ -309,9 +309,9 @@ def _model(found: Json) -> Model:
 
 def _job(found: Json) -> Job:
     names = ("id", "group", "state", "model", "target", "summary", "code", "detail", "pointer")
-    names += ("labels", "cached_from")
+    more = ("labels", "cached_from")
     return Job(
-        **{k: found[k] for k in names},
+        **{k: found[k] for k in (*names, *more)},
         **found["progress"],
         artifacts=tuple(a["name"] for a in found["artifacts"]),
     )

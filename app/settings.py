@@ -20,6 +20,7 @@ NOT_FROM_ENVIRONMENT = ("engine",)
 
 _POSITIVE = (
     "workers",
+    "max_attempts",
     "max_model_bytes",
     "max_json_bytes",
     "job_memory_bytes",
@@ -59,6 +60,7 @@ class Settings:
         wait_for_target_seconds: how long a job may wait for a worker on its target.
         claim_seconds: how long an uploaded blob is kept that nothing refers to.
         dead_seconds: silence after which a worker counts as dead, and its jobs go to others.
+        max_attempts: starts of one job; one whose process or worker dies each time is at fault itself.
         warm_children: processes that each worker keeps ready for its next job.
         drain_seconds: how long a worker that stops lets its job run on before it gives it back.
         queues: queues that workers serve: `cpu`, `inspect`, `target:<fingerprint>`; empty means all that
@@ -94,6 +96,7 @@ class Settings:
     wait_for_target_seconds: float = 24 * 3600.0
     claim_seconds: float = 3600.0
     dead_seconds: float = 15.0
+    max_attempts: int = 5
     warm_children: int = 1
     drain_seconds: float = 3.0
     queues: tuple[str, ...] = ()
@@ -177,8 +180,9 @@ class Settings:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """The settings that `to_json` wrote."""
-        given = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(text).items()}
-        return cls(**given | {"data": Path(given["data"])})
+        found: dict[str, Any] = json.loads(text)
+        given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
+        return cls(**given | {"data": Path(found["data"])})
 
 
 def key_of_client(environment: Mapping[str, str] | None = None) -> str | None:

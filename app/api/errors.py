@@ -13,12 +13,12 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 
 from app.engine import errors as engine
 from app.jobs import errors as jobs
+from app.jobs.database import OUTAGE
 
 MEDIA_TYPE = "application/problem+json"
 logger = logging.getLogger("stowplan.api")
@@ -242,8 +242,8 @@ def install(app: FastAPI) -> None:
     """Let the app answer every failure with a problem."""
     app.add_exception_handler(engine.EngineError, _on_known)
     app.add_exception_handler(jobs.ServiceError, _on_known)
-    app.add_exception_handler(OperationalError, _on_database)
-    app.add_exception_handler(PoolTimeoutError, _on_database)
+    for kind in (*OUTAGE, PoolTimeoutError):
+        app.add_exception_handler(kind, _on_database)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(Exception, _on_defect)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from fastapi import Request
-from sqlalchemy.exc import OperationalError
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -19,7 +18,7 @@ from app.api.errors import NotReadyError, answer_to
 from app.api.service import Service
 from app.jobs import keys
 from app.jobs.callers import Caller, acting_for
-from app.jobs.database import Database
+from app.jobs.database import OUTAGE, Database
 from app.jobs.errors import ForbiddenError, ServiceError, TooManyError, UnauthorizedError
 from app.settings import PREFIX, Settings, SettingsError
 
@@ -106,7 +105,7 @@ class Gate:
         request = Request(scope)
         try:
             caller = await self._admit(request)
-        except OperationalError:
+        except OUTAGE:
             await answer_to(request, NotReadyError("the database does not answer; try again"))(
                 scope, receive, send
             )

@@ -21,6 +21,8 @@ from dbos import DBOS
 from app.settings import Settings
 
 METADATA = sa.MetaData()
+# What a transaction fails with while the database is away: trying again later is right.
+OUTAGE = (sa.exc.OperationalError, sa.exc.InterfaceError)
 _ROW_ID = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # SQLite counts up INTEGER keys only
 _HASH = sa.String(64)
 _ID = sa.String(32)

@@ -29,7 +29,6 @@ from app.jobs.errors import (
 WAITING = ("queued", "waiting_for_target")
 TERMINAL = ("succeeded", "failed", "cancelled")
 STATES = (*WAITING, "running", *TERMINAL)
-MAX_ATTEMPTS = 5  # starts of one job; a job that dies with its process or worker each time is at fault
 Row = sa.RowMapping
 
 
@@ -190,10 +189,10 @@ def find(connection: sa.Connection, job_id: str) -> Row:
     return row
 
 
-def start(connection: sa.Connection, job_id: str, worker: str | None = None) -> Row | None:
+def start(connection: sa.Connection, job_id: str, *, worker: str | None = None, most: int = 5) -> Row | None:
     """Take a job for a worker; None when there is nothing left to do.
 
-    A job whose workers died `MAX_ATTEMPTS` times fails, one that was to be cancelled is.
+    A job whose workers died `most` times fails, one that was to be cancelled is.
     """
     row = connection.execute(sa.select(jobs).where(jobs.c.id == job_id)).mappings().first()
     if row is None or row["state"] in TERMINAL:
@@ -201,7 +200,7 @@ def start(connection: sa.Connection, job_id: str, worker: str | None = None) -> 
     if row["cancel_requested"]:
         finish(connection, row, "cancelled", detail="cancelled on request")
         return None
-    if row["attempt"] >= MAX_ATTEMPTS:
+    if row["attempt"] >= most:
         finish(
             connection,
             row,

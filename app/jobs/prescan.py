@@ -25,7 +25,7 @@ class Bounds:
     """The most that an upload may have. `dense_*`: beyond so many, they must have so many bytes each."""
 
     nodes: int = 100_000
-    messages: int = 500_000
+    messages: int = 400_000
     fields: int = 2_000_000
     depth: int = 64
     dims: int = 64

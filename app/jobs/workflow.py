@@ -14,7 +14,7 @@ from app import logs, tracing
 from app.jobs import fallbacks, ledger, results, watch
 from app.jobs.blobs import Blob, BlobStore
 from app.jobs.callers import Caller, acting_for
-from app.jobs.database import Database, jobs, models
+from app.jobs.database import OUTAGE, Database, jobs, models
 from app.jobs.errors import StorageFullError, TooLargeError
 from app.jobs.nursery import Nursery
 from app.jobs.orders import ARTIFACTS, Limits, Order
@@ -70,7 +70,7 @@ class Runner:
             raise GivenBackError
 
         def start(connection: sa.Connection) -> ledger.Row | None:
-            row = ledger.start(connection, job_id, self._worker)
+            row = ledger.start(connection, job_id, worker=self._worker, most=self._settings.max_attempts)
             _note_failed_inspection(connection, job_id)
             return row
 
@@ -110,13 +110,13 @@ class Runner:
         if outcome.stopped and not job.cancelled:
             self._insist(lambda connection: ledger.give_back(connection, row))
             raise GivenBackError
-        if outcome.killed and row["attempt"] < ledger.MAX_ATTEMPTS:
+        if outcome.killed and row["attempt"] < self._settings.max_attempts:
             logger.warning("the process of job %s was killed; trying again", row["id"])
             return False
         artifacts: dict[str, Blob] = {}
         if outcome.code is None and not outcome.stopped:
             try:
-                artifacts = self._keep(folder)
+                artifacts = self._until_done(lambda: self._keep(folder))
             except StorageFullError as error:
                 outcome = watch.Outcome(code=error.code, detail=error.message)
             except (OSError, TooLargeError) as error:
@@ -170,11 +170,18 @@ class Runner:
         Raises:
             GivenBackError: the worker stops meanwhile.
         """
+
+        def write() -> T:
+            with self._database.write() as connection:
+                return change(connection)
+
+        return self._until_done(write)
+
+    def _until_done(self, act: Callable[[], T]) -> T:
         while True:
             try:
-                with self._database.write() as connection:
-                    return change(connection)
-            except sa.exc.OperationalError:
+                return act()
+            except OUTAGE:
                 logger.warning("the database does not answer; trying again", exc_info=True)
             if self._stopping.wait(_OUTAGE_SECONDS):
                 raise GivenBackError
@@ -232,14 +239,14 @@ class _Following:
         try:
             with self._database.write() as connection:
                 ledger.progress(connection, self._row, phase[:60], done, total)
-        except sa.exc.OperationalError:
+        except OUTAGE:
             logger.warning("the database did not take the progress of job %s", self._row["id"])
 
     def should_stop(self) -> bool:
         try:
             with self._database.read() as connection:
                 wanted = ledger.is_wanted(connection, self._row)
-        except sa.exc.OperationalError:
+        except OUTAGE:
             wanted = True  # nobody says otherwise; what the job makes is kept when the database is back
         self.cancelled = wanted is False
         return wanted is not True or self._has_drained()

@@ -25,7 +25,9 @@ def serve_one(engine: str, orders: Connection, events: Connection) -> None:
     Messages: `{"pid"}` and `{"ready"}` first, then `{"progress": [phase, done, total]}`, at last
     `{"result"}` or `{"error": {code, detail, pointer}}`.
     """
-    end_with(os.getppid(), signal.SIGKILL)
+    from app.jobs import forker  # here only: it ties whoever imports it to its parent
+
+    end_with(forker.PID, signal.SIGKILL)
     os.setsid()
     _send(events, {"pid": os.getpid()})
     # The engine may put off what is slow to import until one of its functions is named.

@@ -117,7 +117,14 @@ class Nursery:
     def __init__(self, engine: str, warm: int) -> None:
         self._engine = engine
         # What the engine puts off to import until it is used comes with its module of jobs, if it has one.
-        modules = ["__main__", child_process.__name__, "app.jobs.orders", engine, f"{engine}.job"]
+        modules = [
+            "__main__",
+            "app.jobs.forker",
+            child_process.__name__,
+            "app.jobs.orders",
+            engine,
+            f"{engine}.job",
+        ]
         multiprocessing.set_forkserver_preload(modules)
         self._warm = warm
         self._ready: deque[Child] = deque()

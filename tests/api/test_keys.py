@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -10,12 +11,14 @@ import pytest
 
 from app.api.gate import check_binding, scope_of
 from app.api.main import create_app
+from app.client import Client
 from app.jobs import keys
-from app.jobs.database import Database
+from app.jobs.database import Database, migrate
 from app.jobs.errors import RequestError
 from app.settings import Settings, SettingsError
 from tests.api.inside import inside
 from tests.api.test_models import address, refused
+from tests.jobs.service import serve
 
 OPERATIONS = [
     (method.upper(), path)
@@ -235,3 +238,29 @@ def test_a_job_made_without_keys_is_the_administrators_later(settings: Settings)
         model = upload(api.http, "ok")
         assert api.key("submit").get(f"/v1/models/{model}").status_code == 404
         assert api.key("admin").get(f"/v1/models/{model}").status_code == 200
+
+
+def test_jobs_of_one_owner_wait_while_those_of_another_run(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    data = tmp_path_factory.mktemp("shares")
+    migrate(Settings(data=data))
+    database = Database(Settings(data=data).jobs_database_url)
+    with database.write() as connection:
+        texts = [keys.create(connection, name, "submit")[1] for name in ("one", "two")]
+    database.close()
+    with serve(data, max_running_per_key=1) as service, ExitStack() as clients:
+        url = str(service.http.base_url)
+        one, two = (clients.enter_context(Client(url, key=text)) for text in texts)
+        paths = [data / f"{i}.txt" for i in range(3)]
+        for i, path in enumerate(paths):
+            path.write_text(f"steps 600 {i}")
+        models = [client.upload(path).id for client, path in zip((one, one, two), paths)]
+        made = [client.submit(model).id for client, model in zip((one, one, two), models)]
+        deadline = time.monotonic() + 60
+        while two.job(made[2]).state != "running" and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(1.0)
+        states = [client.job(job_id).state for client, job_id in zip((one, one, two), made)]
+        assert sorted(states[:2]) == ["queued", "running"]
+        assert states[2] == "running"

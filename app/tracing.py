@@ -10,7 +10,7 @@ from typing import Any
 
 from app.settings import PREFIX, Settings, SettingsError
 
-_tracer: Any = None  # of this process; None while spans go nowhere
+_provider: Any = None  # of this process; None while spans go nowhere
 
 
 def configure(settings: Settings, part: str) -> None:
@@ -31,27 +31,33 @@ def configure(settings: Settings, part: str) -> None:
         raise SettingsError(
             f"{PREFIX}OTLP_ENDPOINT is set, but OpenTelemetry is not installed; install stowplan[otel]"
         ) from error
-    provider = TracerProvider(resource=Resource.create({"service.name": f"stowplan-{part}"}))
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=settings.otlp_endpoint)))
-    _tracer = provider.get_tracer("stowplan")
+    _provider = TracerProvider(resource=Resource.create({"service.name": f"stowplan-{part}"}))
+    _provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=settings.otlp_endpoint)))
+
+
+def close() -> None:
+    """Send what was not sent yet: the process ends."""
+    if _provider is not None:
+        _provider.shutdown()
 
 
 @contextmanager
 def span(name: str, parent: str | None = None, **attributes: str) -> Iterator[None]:
     """A span until the context is left, below that of a W3C `traceparent`."""
-    if _tracer is None:
+    if _provider is None:
         yield
         return
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     context = TraceContextTextMapPropagator().extract({"traceparent": parent}) if parent else None
-    with _tracer.start_as_current_span(name, context=context, attributes=attributes):
+    tracer = _provider.get_tracer("stowplan")
+    with tracer.start_as_current_span(name, context=context, attributes=attributes):
         yield
 
 
 def traceparent() -> str | None:
     """The W3C `traceparent` of the present span."""
-    if _tracer is None:
+    if _provider is None:
         return None
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 

@@ -119,3 +119,4 @@ def run(settings_json: str) -> None:
     )
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _Server(config).run()
+    tracing.close()

@@ -88,6 +88,7 @@ def run(settings_json: str) -> None:
     migrate(settings)
     with identity(settings.data) as name:
         work(settings, name, stopping)
+    tracing.close()
     os._exit(0)  # threads of the queue may still wait in jobs that were given back
 
 

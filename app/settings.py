@@ -96,7 +96,7 @@ class Settings:
     wait_for_target_seconds: float = 24 * 3600.0
     claim_seconds: float = 3600.0
     dead_seconds: float = 15.0
-    max_attempts: int = 5
+    max_attempts: int = 10
     warm_children: int = 1
     drain_seconds: float = 3.0
     queues: tuple[str, ...] = ()

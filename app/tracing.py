@@ -19,7 +19,7 @@ def configure(settings: Settings, part: str) -> None:
     Raises:
         SettingsError: there is one, but the extra `otel` is not installed.
     """
-    global _tracer
+    global _provider
     if not settings.otlp_endpoint:
         return
     try:

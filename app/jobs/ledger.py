@@ -189,7 +189,7 @@ def find(connection: sa.Connection, job_id: str) -> Row:
     return row
 
 
-def start(connection: sa.Connection, job_id: str, *, worker: str | None = None, most: int = 5) -> Row | None:
+def start(connection: sa.Connection, job_id: str, *, worker: str | None = None, most: int = 10) -> Row | None:
     """Take a job for a worker; None when there is nothing left to do.
 
     A job whose workers died `most` times fails, one that was to be cancelled is.

@@ -49,7 +49,7 @@ async def run_operator(body: OperatorRequest, service: ServiceOf) -> OperatorAns
         )
         with service.database.write() as connection:
             (job_id,) = ledger.create(connection, [draft])
-        service.dispatcher.send([job_id])
+        service.dispatcher.try_send([job_id])
         return job_id
 
     job_id = await run_in_threadpool(send)

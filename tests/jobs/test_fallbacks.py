@@ -49,6 +49,8 @@ def test_fallbacks_are_counted_over_jobs(tmp_path: Path) -> None:
         "total": 0,
         "summary": SUMMARY,
         "created": 0.0,
+        "owner": "",
+        "sent": 0,
     }
     with database.write() as connection:
         connection.execute(jobs.insert(), [row | {"id": "1"}, row | {"id": "2"}])

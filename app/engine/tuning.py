@@ -35,13 +35,13 @@ from app.kernels.cpu.parallel import Request, helped
 Array = np.ndarray[Any, Any]
 
 FACTOR = 1.4  # a row predicted to take longer than the best by this factor is not measured
-LAST_FACTOR = 1.1  # the same for rows over channels last
+LAST_FACTOR = 1.0  # the same for rows over channels last, where images come in another order
 HOPELESS = 8.0  # the same for the best row that stores a constant sparse
 WORTH = 0.002  # share of the predicted time of the graph below which a group is not measured
 REPEATS = 5
 CLOSE = 1.15  # rows of a group whose times are within this factor are sampled
 MORE = 6  # times more
-SAMPLE = 2e-3  # seconds of one sample, filled with as many runs as it takes
+SAMPLE = 1e-3  # seconds of one sample, filled with as many runs as it takes
 
 
 def stored(folder: Path) -> dict[str, float]:

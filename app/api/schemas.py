@@ -446,6 +446,7 @@ class DecisionAnswer(_Schema):
     nodes: list[str]
     chosen: str
     backend: str
+    precision: str = Field(default="f32", description="Of its products of float32.")
     seconds: float | None
     bytes: int | None = None
     reason: str

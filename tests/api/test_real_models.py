@@ -79,6 +79,7 @@ def test_the_command_line_optimizes_a_sample_and_saves_every_artifact(
         "optimized.inlined.onnx",
         "plan.json",
         "memory.json",
+        "memory.html",
         "timings.json",
         "decisions.json",
         "report.html",

@@ -20,7 +20,7 @@ from app.engine.registry import Backend, Implementation, Known, Registry
 from tests.engine.plans import TARGET
 from tests.engine.test_layout_choice import LAST, LAYOUT, compilations, energy, row
 
-PASSES = (InferLayouts(), InferStorage(), SelectImplementations(), InferPadding())
+PASSES = (InferStorage(), InferLayouts(), SelectImplementations(), InferPadding())
 
 
 def conversions(compilation: Compilation) -> tuple[Implementation, ...]:

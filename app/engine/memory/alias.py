@@ -174,20 +174,25 @@ class AliasClasses:
             return "they share memory already"
         if a.owner is not None:
             return f"{source.name!r} lives in the memory of {self.owners[a.owner]} {a.owner.name!r}"
-        b = b.moved(a.places[source] - b.places[output])
-        holds = a.start <= b.start and b.end <= a.end and b.owner is None
-        outer, inner = (a, b) if holds else (b, a)
+        by = a.places[source] - b.places[output]  # from the frame of b to that of a
+        holds = a.start <= b.start + by and b.end + by <= a.end and b.owner is None
         if self.nbytes(source) < self.nbytes(output):
             return f"{self.nbytes(source)} byte cannot hold {self.nbytes(output)} byte"
-        if inner.start < outer.start or inner.end > outer.end:
-            return f"at {source.name!r} there are not {inner.nbytes} byte"
-        dying, begun = self._inside(a, a if whole else inner), self._inside(b, b if whole else inner)
-        for value in dying:
-            if self._lives[value][1] > step:
-                return f"{source.name!r} is read at step {self._lives[value][1]}"
-        for value in begun:
-            if self._lives[value][0] < step:
-                return f"{output.name!r} is written at step {self._lives[value][0]}"
+        if not holds and (a.start < b.start + by or a.end > b.end + by):
+            return f"at {source.name!r} there are not {min(a.nbytes, b.nbytes)} byte"
+        if whole:  # what the classes know of themselves; a long chain is one class
+            last, first = a.last, b.first
+            dying: Collection[ir.Value] = a.places
+            begun: Collection[ir.Value] = b.places
+        else:
+            start, end = (b.start + by, b.end + by) if holds else (a.start, a.end)
+            dying, begun = self._inside(a, start, end), self._inside(b, start - by, end - by)
+            last = max(self._lives[v][1] for v in dying)
+            first = min(self._lives[v][0] for v in begun)
+        if last > step:
+            return f"{source.name!r} is read at step {last}"
+        if first < step:
+            return f"{output.name!r} is written at step {first}"
         for value in touched:
             if value is not source and value in dying:
                 return f"the step also uses {value.name!r}, which is the same bytes"
@@ -199,9 +204,9 @@ class AliasClasses:
             return f"{source.name!r} is read more than once in the step"
         return None
 
-    def _inside(self, alias: AliasClass, other: AliasClass) -> set[ir.Value]:
-        """Values of a class that cover bytes of another, in the same frame."""
-        return {v for v, at in alias.places.items() if at < other.end and at + self.nbytes(v) > other.start}
+    def _inside(self, alias: AliasClass, start: int, end: int) -> set[ir.Value]:
+        """Values of a class that cover bytes [start, end) of its frame."""
+        return {v for v, at in alias.places.items() if at < end and at + self.nbytes(v) > start}
 
     def _refusal(self, view: View) -> str | None:
         """Why a view of static values cannot be a part of its source."""

@@ -126,7 +126,7 @@ POLICIES = (
 )
 
 
-def replay(buffers: Sequence[Buffer], kinds: Kinds, limit: int = 5000) -> list[dict[str, object]]:
+def replay(buffers: Sequence[Buffer], kinds: Kinds, limit: int = 1000) -> list[dict[str, object]]:
     """Peak bytes by policy; nothing for more than `limit` buffers, where a replay would take long."""
     if len(buffers) > limit:
         return []

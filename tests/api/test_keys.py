@@ -254,7 +254,7 @@ def test_jobs_of_one_owner_wait_while_those_of_another_run(
         one, two = (clients.enter_context(Client(url, key=text)) for text in texts)
         paths = [data / f"{i}.txt" for i in range(3)]
         for i, path in enumerate(paths):
-            path.write_text(f"steps 600 {i}")
+            path.write_text(f"steps 6000 {i}")  # longer than any start of a worker takes
         models = [client.upload(path).id for client, path in zip((one, one, two), paths)]
         made = [client.submit(model).id for client, model in zip((one, one, two), models)]
         deadline = time.monotonic() + 60

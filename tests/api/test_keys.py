@@ -133,7 +133,7 @@ def test_the_text_of_a_key_is_nowhere_in_the_tables(database: Database) -> None:
         row = keys.find(connection, text)
         assert row is not None
         assert row["id"] == identifier
-        assert text.rpartition("_")[2] not in str(dict(row))
+        assert text.split("_", 2)[2] not in str(dict(row))  # the secret may hold "_" itself
         assert keys.find(connection, text[:-1] + "!") is None
         assert keys.find(connection, text + "\n") is None
         with pytest.raises(RequestError, match="scope"):

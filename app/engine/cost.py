@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from app.engine import graph
-from app.engine.plan import Group, KernelCall, Workspace, of_group
+from app.engine.plan import Group, of_group, workspace_bytes
 from app.engine.target import Target
 
 if TYPE_CHECKING:
@@ -132,14 +132,7 @@ def weighed(row: "Implementation", group: Group, known: "Known", seconds: float)
                 shape = graph.static_shape(value)
                 extra += (layout.elements(shape) - math.prod(shape)) * kind.itemsize
     if thrift.workspace:
-        spaces = {
-            id(a): a.nbytes
-            for call in row.lower(group, known)
-            if isinstance(call, KernelCall)
-            for a in call.arguments
-            if isinstance(a, Workspace)
-        }
-        extra += sum(spaces.values())
+        extra += workspace_bytes(row.lower(group, known), known.threads)
     return seconds + extra * BYTE
 
 

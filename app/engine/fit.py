@@ -110,7 +110,8 @@ def _rank(program: Program) -> tuple[int, float]:
 def _unfused(build: Build, program: Program) -> Program | None:
     """A smaller plan with one fused group at the peak undone; None when there is none."""
     thrift = program.compilation.thrift
-    groups = [s.group for s in program.steps if s.index in _worst(program) and len(s.group.nodes) > 1]
+    worst = _worst(program)
+    groups = [s.group for s in program.steps if s.index in worst and len(s.group.nodes) > 1]
     largest = sorted(groups, key=lambda g: -len(g.nodes))[:UNDONE]
     without = (
         dataclasses.replace(thrift, apart=thrift.apart | {n.name or "" for n in g.nodes}) for g in largest

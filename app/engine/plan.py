@@ -4,7 +4,7 @@ The graph (onnx-ir) always speaks logical ONNX; a pass reads columns and returns
 compilation with more of them. Columns are keyed by `ir.Value`, `ir.Node` or `Group`.
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import (
@@ -240,6 +240,18 @@ class View(NamedTuple):
 
 # What lanes that fill up a block hold: there are none; 0; a finite number; anything.
 Lanes = Literal["none", "zero", "f(0)", "undefined"]
+
+
+def workspace_bytes(calls: Iterable[Call], threads: int, alignment: int = 1) -> int:
+    """Bytes of workspace of calls for all threads, each rounded up; what is passed twice counts once."""
+    found = {
+        id(a): a.nbytes * (threads if a.per_thread else 1)
+        for call in calls
+        if isinstance(call, KernelCall)
+        for a in call.arguments
+        if isinstance(a, Workspace)
+    }
+    return sum(-(-n // alignment) * alignment for n in found.values())
 
 
 @dataclass(frozen=True, slots=True)

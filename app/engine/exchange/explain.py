@@ -8,7 +8,7 @@ import onnx_ir as ir
 from app.engine import cost, graph
 from app.engine.layout import Layout
 from app.engine.layouts.conversions import conversion
-from app.engine.plan import Compilation, Decision, Group, KernelCall, Workspace
+from app.engine.plan import Compilation, Decision, Group, workspace_bytes
 from app.engine.registry import Implementation, Known, all_plain
 
 Json: TypeAlias = dict[str, Any]
@@ -33,10 +33,7 @@ def _nbytes(row: Implementation, group: Group, known: Known) -> int:
             total += _bytes_in(value, layouts.get(value))
     # The reference backend plans the bodies of control flow when it lowers them; it has no workspace.
     calls = () if row.op == "*" else row.lower(group, known)
-    spaces = {
-        id(a): a for c in calls if isinstance(c, KernelCall) for a in c.arguments if isinstance(a, Workspace)
-    }
-    return total + sum(w.nbytes * (known.threads if w.per_thread else 1) for w in spaces.values())
+    return total + workspace_bytes(calls, known.threads)
 
 
 def _bytes_in(value: ir.Value, layout: Layout | None) -> int:

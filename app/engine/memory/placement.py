@@ -2,7 +2,6 @@
 
 from app.engine.memory import greedy, ladder
 from app.engine.memory.problem import Solution
-from app.engine.memory.rigid import improve
 from app.engine.memory.storage_graph import StorageGraph, build
 from app.engine.plan import Compilation
 
@@ -27,5 +26,10 @@ def place(compilation: Compilation, bound: int = 0, *, search: bool = True) -> t
 def _solved(storage: StorageGraph, search: bool) -> Solution:
     problem = storage.problem
     if any(b.parts for b in problem.buffers):
-        return improve(problem, greedy.solve(problem))
+        solution = greedy.solve(problem)
+        if solution.peak == solution.lower_bound:
+            return solution
+        from app.engine.memory.rigid import improve  # imports numba
+
+        return improve(problem, solution)
     return ladder.solve(problem) if search else greedy.solve(problem)

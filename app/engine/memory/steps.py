@@ -9,7 +9,7 @@ from app.engine import graph
 from app.engine.memory.alias import ALIGNMENT, AliasClass, AliasClasses
 from app.engine.memory.order import Step
 from app.engine.memory.storage_graph import share_views, touched, view_classes
-from app.engine.plan import Choice, Compilation, Group, KernelCall, Workspace
+from app.engine.plan import Compilation, Group, workspace_bytes
 
 
 def memory_steps(
@@ -51,24 +51,12 @@ def memory_steps(
                 for a, b in pairs[group]
                 for pair in zip(stretches.of(a), stretches.of(b), strict=False)  # one may be larger
             ),
-            _scratch(plan.implementation[group], compilation.options.threads, alignment),
+            workspace_bytes(plan.implementation[group].calls, compilation.options.threads, alignment),
             group.name,
         )
         for group in plan.order
     ]
     return steps, stretches.sizes
-
-
-def _scratch(choice: Choice, threads: int, alignment: int) -> int:
-    """Bytes of workspace; an object that is passed twice counts once."""
-    found = {
-        id(a): -(-a.nbytes * (threads if a.per_thread else 1) // alignment) * alignment
-        for call in choice.calls
-        if isinstance(call, KernelCall)
-        for a in call.arguments
-        if isinstance(a, Workspace)
-    }
-    return sum(found.values())
 
 
 class _Stretches:

@@ -4,7 +4,6 @@ import heapq
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from app.engine.memory.downsets import least_order
 from app.engine.memory.order import least_peak, schedule
 from app.engine.memory.placement import place
 from app.engine.memory.steps import memory_steps
@@ -37,6 +36,8 @@ class Order:
         peak = peak_bytes(given, floor, search=True)
         if peak <= floor:
             return replace(given, order_bound=peak)
+        from app.engine.memory.downsets import least_order  # imports numba
+
         exact = least_order(steps, sizes, STATES_AT_LENGTH if compilation.thrift.order else STATES)
         order = exact.order if exact else schedule(steps, sizes, peak)
         bound = exact.lower_bound if exact else None

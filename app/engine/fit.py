@@ -72,11 +72,10 @@ def fitting(build: Build) -> Program:
 
 
 def smallest(build: Build) -> Program:
-    """The plan with the smallest arena, the faster of equal ones; fusion is undone where that saves bytes."""
-    programs = list(_possible(build, (NOTHING, *LADDER)))
-    if not programs:
+    """The plan with the smallest arena, of equal ones what gives up least; fusion is undone where that saves bytes."""
+    best = _smaller(build, (NOTHING, *LADDER), None)
+    if best is None:
         return build(LADDER[-1])  # raises, with the reason
-    best = min(programs, key=_rank)
     for _ in range(ROUNDS):
         better = _unfused(build, best)
         if better is None:
@@ -95,6 +94,18 @@ def front(build: Build) -> tuple[Point, ...]:
     return tuple(found)
 
 
+def _smaller(build: Build, thrifts: Iterable[Thrift], best: Program | None) -> Program | None:
+    """The smallest of the plans and the best so far, the first of equal ones.
+
+    That no order of a plan is below the best is often seen soon.
+    """
+    for thrift in thrifts:
+        within = None if best is None else _peak(best) - 1
+        for program in _possible(build, (dataclasses.replace(thrift, within=within),)):
+            best = program if best is None else min(best, program, key=_peak)
+    return best
+
+
 def _possible(build: Build, thrifts: Iterable[Thrift]) -> Iterator[Program]:
     for thrift in thrifts:
         try:
@@ -103,8 +114,8 @@ def _possible(build: Build, thrifts: Iterable[Thrift]) -> Iterator[Program]:
             continue
 
 
-def _rank(program: Program) -> tuple[int, float]:
-    return program.placement.solution.peak, seconds(program)
+def _peak(program: Program) -> int:
+    return program.placement.solution.peak
 
 
 def _unfused(build: Build, program: Program) -> Program | None:
@@ -116,8 +127,8 @@ def _unfused(build: Build, program: Program) -> Program | None:
     without = (
         dataclasses.replace(thrift, apart=thrift.apart | {n.name or "" for n in g.nodes}) for g in largest
     )
-    best = min(_possible(build, without), key=_rank, default=None)
-    return best if best is not None and _rank(best)[0] < _rank(program)[0] else None
+    best = _smaller(build, without, program)
+    return best if best is not program else None
 
 
 def _worst(program: Program) -> set[int]:

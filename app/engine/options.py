@@ -32,8 +32,7 @@ class Options:
             report says why.
         autotune: whether implementations are measured on this machine before they are chosen; it
             takes a target that is this machine.
-        prefer: `latency` takes the fastest plan that fits the budget; `memory` the smallest arena, and
-            of equal ones the fastest.
+        prefer: `latency` takes the fastest plan that fits the budget; `memory` the smallest arena.
         pareto: whether to look for the plans of which none is both smaller and faster.
         backends: those that may run the graph, in order of preference; empty takes the target's. The
             reference evaluator always comes last, for what none of them can run.
@@ -72,6 +71,7 @@ class Thrift:
         padding: layouts are chosen by their padding first, then by their time.
         plain: all layouts are row-major.
         apart: names of nodes that stay out of fused kernels.
+        within: bytes; plans whose every order takes more are of no interest.
     """
 
     order: bool = False
@@ -79,6 +79,7 @@ class Thrift:
     padding: bool = False
     plain: bool = False
     apart: frozenset[str] = frozenset()
+    within: int | None = None
 
     @property
     def told(self) -> str:

@@ -72,7 +72,10 @@ def fitting(build: Build) -> Program:
 
 
 def smallest(build: Build) -> Program:
-    """The plan with the smallest arena, of equal ones what gives up least; fusion is undone where that saves bytes."""
+    """The plan with the smallest arena, of equal ones what gives up least.
+
+    Fusion is undone where that saves bytes.
+    """
     best = _smaller(build, (NOTHING, *LADDER), None)
     if best is None:
         return build(LADDER[-1])  # raises, with the reason

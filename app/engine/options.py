@@ -62,6 +62,19 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
+class Again:
+    """Nodes that are computed a second time, for late readers of what they make.
+
+    Attributes:
+        nodes: their names, each after those it needs.
+        readers: names of the nodes that read the copies.
+    """
+
+    nodes: tuple[str, ...]
+    readers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Thrift:
     """What a plan does for a smaller arena, at a price in time.
 
@@ -71,6 +84,8 @@ class Thrift:
         padding: layouts are chosen by their padding first, then by their time.
         plain: all layouts are row-major.
         apart: names of nodes that stay out of fused kernels.
+        again: what is computed a second time, in this order.
+        unbounded: whether a plan may take more than there is, to look at what it lacks.
         within: bytes; plans whose every order takes more are of no interest.
     """
 
@@ -79,6 +94,8 @@ class Thrift:
     padding: bool = False
     plain: bool = False
     apart: frozenset[str] = frozenset()
+    again: tuple[Again, ...] = ()
+    unbounded: bool = False
     within: int | None = None
 
     @property
@@ -90,6 +107,7 @@ class Thrift:
             "layouts without padding" * self.padding,
             "row-major layouts" * self.plain,
             f"{len(self.apart)} nodes left unfused" * bool(self.apart),
+            f"{sum(len(a.nodes) for a in self.again)} nodes computed again" * bool(self.again),
         ]
         return ", ".join(p for p in parts if p) or "nothing given up"
 

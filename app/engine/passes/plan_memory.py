@@ -34,11 +34,11 @@ class PlanMemory:
         storage, solution = place(compilation, compilation.order_bound or 0)
         asked = compilation.options.memory_budget
         budget = compilation.target.budget if asked is None else asked
-        if solution.peak > budget:
+        if solution.peak > budget and not compilation.thrift.unbounded:
             raise CapacityError(
                 _shortage(compilation, storage, solution, budget), needed=solution.peak, available=budget
             )
-        validate(Problem(storage.problem.buffers, budget), solution)
+        validate(Problem(storage.problem.buffers, max(budget, solution.peak)), solution)
         return compilation.with_plan(placement=_placement(storage, solution))
 
 

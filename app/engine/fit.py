@@ -44,8 +44,8 @@ class Point:
 
 
 def seconds(program: Program) -> float:
-    """Predicted or measured seconds of all steps."""
-    return sum(step.choice.seconds for step in program.steps)
+    """Predicted or measured seconds of all steps, and of what slower memories cost."""
+    return sum(step.choice.seconds for step in program.steps) + program.placement.delay
 
 
 def fitting(build: Build) -> Program:
@@ -68,6 +68,8 @@ def fitting(build: Build) -> Program:
             return search.noted(program)
         if search.least is least:
             break
+    if program := search.fits((dataclasses.replace(search.thrift, spill=True),)):
+        return search.noted(program)
     raise CapacityError(
         f"{search.least}; tried: {'; '.join(search.tried)}",
         needed=search.least.needed,
@@ -182,9 +184,10 @@ def _moves(program: Program) -> list[Thrift]:
 
 
 def fullest(program: Program) -> int:
-    """The step at which most bytes are in use, the first of equal ones."""
+    """The step at which most bytes of the first memory are in use, the first of equal ones."""
     live = [0] * (len(program.steps) + 1)
-    for buffer in program.placement.buffers:
+    first = program.compilation.target.memories[0].name
+    for buffer in (b for b in program.placement.buffers if b.memory == first):
         for span in buffer.spans:
             for step in range(span.first, span.last + 1):
                 live[step] += span.nbytes

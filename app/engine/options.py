@@ -85,6 +85,7 @@ class Thrift:
         plain: all layouts are row-major.
         apart: names of nodes that stay out of fused kernels.
         again: what is computed a second time, in this order.
+        spill: whether values may lie in slower memories of the target.
         unbounded: whether a plan may take more than there is, to look at what it lacks.
         within: bytes; plans whose every order takes more are of no interest.
     """
@@ -95,6 +96,7 @@ class Thrift:
     plain: bool = False
     apart: frozenset[str] = frozenset()
     again: tuple[Again, ...] = ()
+    spill: bool = False
     unbounded: bool = False
     within: int | None = None
 
@@ -108,6 +110,7 @@ class Thrift:
             "row-major layouts" * self.plain,
             f"{len(self.apart)} nodes left unfused" * bool(self.apart),
             f"{sum(len(a.nodes) for a in self.again)} nodes computed again" * bool(self.again),
+            "values in slower memories" * self.spill,
         ]
         return ", ".join(p for p in parts if p) or "nothing given up"
 

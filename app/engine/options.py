@@ -20,6 +20,7 @@ class Options:
             measures when the target is this machine.
         memory_budget: bytes that the arena may take; None takes the target's.
         fuse: whether neighbouring operators may share a kernel.
+        inplace: whether results may take the bytes of an operand that nobody reads again.
         verify: whether to compare with the original model.
         tolerance: largest difference allowed, as a fraction of the output's maximum.
         seed: of the random inputs used where none are given.
@@ -46,6 +47,7 @@ class Options:
     timings: Timings = "auto"
     memory_budget: int | None = None
     fuse: bool = True
+    inplace: bool = True
     verify: bool = True
     tolerance: float = 1e-4
     seed: int = 0

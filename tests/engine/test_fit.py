@@ -182,3 +182,35 @@ def test_copies_serve_the_named_readers_only() -> None:
     assert [v.name for v in names["b"].inputs if v] == ["a.again", "v"]
     with pytest.raises(ValueError, match="there is none"):
         copy(graph, Again(("make_z",), ("make_e",)))
+
+
+def residual_net(channels: int, side: int) -> ir.Model:
+    """Seven convolutions, three residual sums: the example of the proposals this project answers."""
+    conv = "Conv <pads = [1, 1, 1, 1]>"
+    lines, last = [f"s = {conv} (x, first)", "r0 = Relu (s)"], "r0"
+    for i in range(3):
+        lines += [f"a{i} = {conv} ({last}, w{i})", f"b{i} = Relu (a{i})", f"c{i} = {conv} (b{i}, v{i})"]
+        lines += [f"d{i} = Add (c{i}, {last})", f"r{i + 1} = Relu (d{i})"]
+        last = f"r{i + 1}"
+    text = "\n".join([*lines, f"y = GlobalAveragePool ({last})"])
+    rng = np.random.default_rng(0)
+    weights = {"first": rng.standard_normal((channels, 3, 3, 3), np.float32)}
+    weights |= {
+        f"{k}{i}": rng.standard_normal((channels, channels, 3, 3), np.float32) for k in "wv" for i in range(3)
+    }
+    given = ", ".join(f"float[{', '.join(map(str, a.shape))}] {name}" for name, a in weights.items())
+    return model_of(
+        f'<ir_version: 10, opset_import: ["": 21]> '
+        f"agraph (float[1, 3, {side}, {side}] x, {given}) => (float[1, {channels}, 1, 1] y) {{ {text} }}",
+        weights,
+    )
+
+
+def test_the_residual_in_place_spares_a_third(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    onnx.save(ir.to_proto(residual_net(16, 20)), path)
+    one = 16 * 20 * 20 * 4
+    shared = session.planned(canonical(path), Options(autotune=False))
+    apart = session.planned(canonical(path), Options(autotune=False, inplace=False))
+    assert shared.placement.activations == 2 * one
+    assert apart.placement.activations == 3 * one

@@ -12,13 +12,14 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 
 from app.engine import errors as engine
 from app.jobs import errors as jobs
 from app.jobs.database import OUTAGE
+from app.web.rendering import error_page, is_page
 
 MEDIA_TYPE = "application/problem+json"
 logger = logging.getLogger("stowplan.api")
@@ -151,8 +152,8 @@ def problem(
     pointer: str = "",
     errors: Sequence[dict[str, str]] = (),
     headers: dict[str, str] | None = None,
-) -> JSONResponse:
-    """The answer to a failed request."""
+) -> Response:
+    """The answer to a failed request: a problem, or a page that tells it to people."""
     status = status_of(kind)
     body: dict[str, Any] = {
         "type": f"{request.scope.get('root_path', '')}/v1/problems/{code}",
@@ -164,6 +165,8 @@ def problem(
         "errors": list(errors) or ([{"pointer": pointer, "message": detail}] if pointer else []),
         "request_id": request.scope.get("request_id", ""),
     }
+    if is_page(request):
+        return error_page(request, body)
     return JSONResponse(body, status, media_type=MEDIA_TYPE, headers=headers)
 
 
@@ -177,7 +180,7 @@ _HEADERS: tuple[tuple[type[Exception], dict[str, str]], ...] = (
 _OF_THE_SITUATION = (NotReadyError, jobs.NoAnswerError, jobs.StorageFullError)  # no defects
 
 
-def answer_to(request: Request, error: engine.EngineError | jobs.ServiceError) -> JSONResponse:
+def answer_to(request: Request, error: engine.EngineError | jobs.ServiceError) -> Response:
     """The answer to a request that failed with an error of ours."""
     if status_of(type(error)) >= 500 and not isinstance(error, _OF_THE_SITUATION):
         logger.error("request failed", exc_info=error)
@@ -191,12 +194,12 @@ def answer_to(request: Request, error: engine.EngineError | jobs.ServiceError) -
     )
 
 
-async def _on_known(request: Request, error: Exception) -> JSONResponse:
+async def _on_known(request: Request, error: Exception) -> Response:
     assert isinstance(error, engine.EngineError | jobs.ServiceError)
     return answer_to(request, error)
 
 
-async def _on_database(request: Request, error: Exception) -> JSONResponse:
+async def _on_database(request: Request, error: Exception) -> Response:
     """The database is gone, or its disk is full: both pass."""
     logger.warning("the database failed: %s", error)
     if "disk is full" in str(error) or "No space left" in str(error):
@@ -204,7 +207,7 @@ async def _on_database(request: Request, error: Exception) -> JSONResponse:
     return answer_to(request, NotReadyError("the database does not answer; try again"))
 
 
-async def _on_invalid(request: Request, error: Exception) -> JSONResponse:
+async def _on_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     rows = [{"pointer": _pointer(e["loc"]), "message": str(e["msg"])} for e in error.errors()]
     detail = "; ".join(f"{r['pointer'] or 'body'}: {r['message']}" for r in rows[:3])
@@ -220,7 +223,7 @@ def _pointer(location: Sequence[Any]) -> str:
     return f"{where}:{'.'.join(map(str, steps))}"
 
 
-async def _on_http(request: Request, error: Exception) -> JSONResponse:
+async def _on_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     kind = _FROM_HTTP.get(error.status_code, BadRequestError)
     detail = str(error.detail)
@@ -229,7 +232,7 @@ async def _on_http(request: Request, error: Exception) -> JSONResponse:
     return problem(request, kind, code=kind.code, detail=detail, headers=dict(error.headers or {}))
 
 
-async def _on_defect(request: Request, error: Exception) -> JSONResponse:
+async def _on_defect(request: Request, error: Exception) -> Response:
     return problem(
         request,
         InternalError,

@@ -7,9 +7,10 @@ a row below says otherwise; rows that it makes or reads belong to the caller (`a
 import ipaddress
 from collections import Counter
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from fastapi import Request
+from fastapi.responses import RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -21,9 +22,11 @@ from app.jobs.callers import Caller, acting_for
 from app.jobs.database import OUTAGE, Database
 from app.jobs.errors import ForbiddenError, ServiceError, TooManyError, UnauthorizedError
 from app.settings import PREFIX, Settings, SettingsError
+from app.web.rendering import is_page, page, path_of, root_of
 
 _LOOKING = ("GET", "HEAD", "OPTIONS")
 PUBLIC = "public"
+COOKIE = "stowplan_key"  # where a browser keeps the key that was typed at /login
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,10 @@ RULES = (
     Rule("/favicon.ico", PUBLIC, _LOOKING),
     Rule("/openapi.json", PUBLIC, _LOOKING),
     Rule("/v1/problems", PUBLIC, _LOOKING),
+    Rule("/login", PUBLIC),
+    Rule("/logout", PUBLIC),
     Rule("/v1/keys", "admin"),
+    Rule("/keys", "admin"),
     Rule("/metrics", "read", _LOOKING),
 )
 
@@ -111,7 +117,9 @@ class Gate:
             )
             return
         except ServiceError as error:
-            await answer_to(request, error)(scope, receive, send)
+            asks_in = isinstance(error, UnauthorizedError) and request.method in _LOOKING and is_page(request)
+            answer = ask_for_key(request) if asks_in else answer_to(request, error)
+            await answer(scope, receive, send)
             return
         scope["caller"] = caller
         self._open[caller.key] += 1
@@ -122,12 +130,14 @@ class Gate:
             self._open[caller.key] -= 1
 
     async def _admit(self, request: Request) -> Caller:
-        wanted = scope_of(request.method, _path(request.scope))
+        wanted = scope_of(request.method, path_of(request))
         if wanted == PUBLIC or _is_preflight(request):
             return Caller(scope="read", key="")
         service: Service = request.app.state.service
-        text = _key_of(request.headers)
-        caller = await run_in_threadpool(self._caller, service.database, text)
+        shown, kept = _key_of(request.headers), request.cookies.get(COOKIE)
+        caller = await run_in_threadpool(self._caller, service.database, shown, kept)
+        if caller is not None and shown is None and request.method not in _LOOKING:
+            check_same_origin(request)
         if caller is None:
             caller = self._anonymous(request)
         elif self._open[caller.key] >= self._settings.max_requests_per_key:
@@ -138,14 +148,17 @@ class Gate:
             raise ForbiddenError(f"the key's scope is {caller.scope!r}, the operation takes {wanted!r}")
         return caller
 
-    def _caller(self, database: Database, text: str | None) -> Caller | None:
-        """The caller with that key; None where none is asked for and none was shown."""
+    def _caller(self, database: Database, shown: str | None, kept: str | None) -> Caller | None:
+        """The caller with a key, shown or kept in a cookie; None where none is asked for and none shown.
+
+        A cookie may be of another service on this host: browsers do not tell ports apart.
+        """
         with database.read() as connection:
-            if text is None:
-                if not self._always and not keys.exist(connection):
-                    return None
-                raise UnauthorizedError("send a key: `Authorization: Bearer sp_…`")
-            row = keys.find(connection, text)
+            row = keys.find(connection, kept or "") if shown is None else keys.find(connection, shown)
+            if row is None and shown is None and not self._always and not keys.exist(connection):
+                return None
+        if row is None and shown is None:
+            raise UnauthorizedError("send a key: `Authorization: Bearer sp_…`")
         if row is None:
             raise UnauthorizedError("the key is not valid here, or was revoked")
         if keys.is_due(row):
@@ -173,9 +186,30 @@ class Gate:
         return Caller()
 
 
-def _path(scope: Scope) -> str:
-    path, root = str(scope["path"]), str(scope.get("root_path", ""))
-    return path.removeprefix(root) if root and path.startswith(root + "/") else path
+def check_same_origin(request: Request) -> None:
+    """Refuse what a page of another origin makes a browser send: its cookies come along.
+
+    Raises:
+        ForbiddenError: the browser does not say that a page of ours sent it.
+    """
+    site = request.headers.get("sec-fetch-site")
+    if site is None:  # browsers leave it out where the connection is not trusted
+        origin = request.headers.get("origin", "")
+        site = "same-origin" if origin and urlsplit(origin).netloc == request.headers.get("host") else "other"
+    if site != "same-origin":
+        raise ForbiddenError("only pages of this service may change anything with the key in a cookie")
+
+
+def ask_for_key(request: Request) -> Response:
+    """Lead a browser without a key to the page that asks for one, and back afterwards.
+
+    A link on another site comes without the cookie, which is for the same site only: then the page
+    asks again by itself, from here.
+    """
+    here = root_of(request) + path_of(request) + (f"?{request.url.query}" if request.url.query else "")
+    if request.headers.get("sec-fetch-site") == "cross-site":
+        return page(request, "again.html", here=here)
+    return RedirectResponse(f"{root_of(request)}/login?{urlencode({'next': here})}", 303)
 
 
 def _is_preflight(request: Request) -> bool:

@@ -9,9 +9,9 @@ import sqlalchemy as sa
 from app.api.schemas import BindingsRequest, JobLimits, JobRequest
 from app.engine.errors import UnknownTargetError
 from app.engine.target import Target, host, is_host, presets
-from app.jobs import catalog, results
+from app.jobs import catalog, labels, ledger, results
 from app.jobs.dispatch import CPU_QUEUE, INSPECT_QUEUE
-from app.jobs.errors import RequestError
+from app.jobs.errors import JobNotFinishedError, RequestError
 from app.jobs.fingerprint import target_queue
 from app.jobs.ledger import Draft
 from app.jobs.orders import Limits
@@ -77,6 +77,32 @@ def drafts_of(
             )
         )
     return drafts
+
+
+def retried(connection: sa.Connection, settings: Settings, job_id: str) -> Draft:
+    """The draft of a job that asks what another asked.
+
+    Raises:
+        JobNotFoundError: there is none of that id.
+        JobNotFinishedError: it did not end yet.
+    """
+    row = ledger.find(connection, job_id)
+    if row["state"] not in ledger.TERMINAL:
+        raise JobNotFinishedError(f"job {job_id!r} is {row['state']}: only one that ended is run again")
+    inputs = {file["name"]: file["sha256"] for file in ledger.files(connection, job_id, "input")}
+    waits = row["queue"].startswith("target:")
+    return Draft(
+        kind=row["kind"],
+        model_id=row["model_id"],
+        target=row["target"],
+        queue=row["queue"],
+        request=row["request"],
+        labels=labels.of(connection, [job_id]).get(job_id, {}),
+        cache_key=results.question(connection, settings.engine, row["model_id"], row["request"], inputs),
+        inputs=inputs,
+        state="waiting_for_target" if waits else "queued",
+        detail=f"waits for a worker that is target {row['target']!r}" if waits else None,
+    )
 
 
 def _bindings(body: BindingsRequest) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import numpy as np
 from app.engine import cost, session
 from app.engine.benchmark import Samples, measure_in_turn, pinned
 from app.engine.errors import EngineError, NumericsError, TargetError
-from app.engine.exchange import functions, report
+from app.engine.exchange import drawing, functions, report
 from app.engine.exchange.onnx import export, write
 from app.engine.exchange.trace import trace_json
 from app.engine.execute import Executor
@@ -51,6 +51,7 @@ ARTIFACTS = (
     "timings.json",
     "trace.json",
     "decisions.json",
+    "graph.json",
     "report.html",
     "outputs.npz",  # only when inputs were given
 )
@@ -438,6 +439,8 @@ def _write_reports(
     _write(folder / "memory.json", memory)
     (folder / "memory.html").write_text(report.memory_html(memory, str(summary["model"])))
     _write(folder / "decisions.json", decisions)
+    graph = drawing.graph_json(compilation)
+    (folder / "graph.json").write_text(json.dumps(graph, separators=(",", ":"), allow_nan=False))
     _write(folder / "timings.json", timings)
     _write(folder / "trace.json", trace_json(compilation, memory, seconds, timings["kind"]))
     (folder / "report.html").write_text(report.report_html(summary, memory, timings, decisions))

@@ -22,6 +22,7 @@ ARTIFACTS: Mapping[str, str] = {
     "timings.json": "application/json",
     "trace.json": "application/json",
     "decisions.json": "application/json",
+    "graph.json": "application/json",
     "report.html": "text/html; charset=utf-8",
     "outputs.npz": "application/octet-stream",
 }

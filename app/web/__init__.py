@@ -3,3 +3,4 @@
 from pathlib import Path
 
 STATIC = Path(__file__).parent / "static"
+TEMPLATES = Path(__file__).parent / "templates"

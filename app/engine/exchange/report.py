@@ -15,7 +15,7 @@ import jinja2
 import onnx_ir as ir
 
 from app.engine import graph
-from app.engine.exchange import explain, memory_map
+from app.engine.exchange import explain, memory_map, units
 from app.engine.memory.storage_graph import value_bytes
 from app.engine.plan import (
     SUBGRAPH,
@@ -32,8 +32,6 @@ from app.engine.storage import DispatchMode
 Json: TypeAlias = dict[str, Any]
 
 SLOWEST = 25  # operators with a bar of their own
-NBSP = "\N{NO-BREAK SPACE}"
-UNITS = (("s", 1.0), ("ms", 1e3), ("µs", 1e6), ("ns", 1e9))
 AT_PEAK = 40  # buffers that the page of the memory map names
 LISTED = 1500  # decisions on the page; decisions.json has all
 
@@ -339,39 +337,8 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"size": size, "duration": duration, "cut": cut, "figure": figure}
+    environment.filters |= units.FILTERS
     return environment
-
-
-def size(nbytes: int | None) -> str:
-    """Bytes for people, exact below ten thousand."""
-    if nbytes is None:
-        return "–"
-    if nbytes < 10_000:
-        return f"{nbytes}{NBSP}B"
-    return f"{nbytes / 1e6:,.2f}{NBSP}MB" if nbytes >= 1e6 else f"{nbytes / 1e3:,.1f}{NBSP}kB"
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds for people."""
-    if seconds is None:
-        return "–"
-    if not seconds:
-        return "0"
-    unit, scale = next((u for u in UNITS if seconds * u[1] >= 1), UNITS[-1])
-    number = seconds * scale
-    return f"{number:,.0f}{NBSP}{unit}" if number >= 1000 else f"{number:.3g}{NBSP}{unit}"
-
-
-def figure(number: float | None) -> str:
-    """A small number for people."""
-    return "–" if number is None else f"{number:.3g}"
-
-
-def cut(text: object, length: int = 160) -> str:
-    """At most `length` characters of a text; names in a model may be of any length."""
-    whole = str(text)
-    return whole if len(whole) <= length else f"{whole[: length - 1]}…"
 
 
 def _live_by_step(buffers: Iterable[PlacedBuffer], alignment: int, steps: int) -> list[int]:

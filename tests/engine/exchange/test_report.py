@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.engine.exchange import memory_map, report
+from app.engine.exchange import memory_map, report, units
 from app.engine.exchange.trace import trace_json
 from app.engine.options import Options
 from app.engine.passes.order import Order
@@ -293,7 +293,7 @@ def test_a_plan_without_an_arena_has_a_page() -> None:
     [(None, "–"), (0.0, "0"), (3e-9, "3 ns"), (1.5e-5, "15 µs"), (0.25, "250 ms"), (1234.0, "1,234 s")],
 )
 def test_durations_read_well(seconds: float | None, expected: str) -> None:
-    assert report.duration(seconds).replace("\N{NO-BREAK SPACE}", " ") == expected
+    assert units.duration(seconds).replace("\N{NO-BREAK SPACE}", " ") == expected
 
 
 def test_a_trace_has_every_step_once_and_the_bytes_alive_beside_it() -> None:

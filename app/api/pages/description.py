@@ -1,4 +1,4 @@
-"""The documentation page and its assets, all from this package."""
+"""The documentation page, and the description of the API that it reads."""
 
 import copy
 from typing import Any
@@ -8,7 +8,6 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import FileResponse
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
-from starlette.staticfiles import StaticFiles
 
 from app.api import errors
 from app.api.errors import NotReadyError
@@ -40,10 +39,8 @@ def favicon() -> FileResponse:
     return FileResponse(STATIC / "favicon.svg", media_type="image/svg+xml")
 
 
-def mount(app: FastAPI) -> None:
-    """Serve the pages and the description that they read."""
-    app.include_router(router)
-    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+def describe(app: FastAPI) -> None:
+    """Let the application tell all that its operations may answer."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:

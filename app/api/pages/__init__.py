@@ -1,0 +1,17 @@
+"""Pages for people, and their assets, all from this package."""
+
+from fastapi import FastAPI
+from starlette.staticfiles import StaticFiles
+
+from app.api.pages import description, live, login, reports, views
+from app.web import STATIC
+
+ROUTERS = (description.router, login.router, live.router, reports.router, views.router)
+
+
+def mount(app: FastAPI) -> None:
+    """Serve the pages, and the description of all operations before them."""
+    for router in ROUTERS:
+        app.include_router(router)
+    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    description.describe(app)

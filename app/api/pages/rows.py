@@ -1,0 +1,85 @@
+"""A job as a row of a list."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from app.jobs import labels, ledger
+
+NAME = "name"  # the label that pages give a model: the name of its file
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """What lists of jobs tell.
+
+    Attributes:
+        share: of the present phase that is done, 0 to 1; None where nothing tells.
+        speedup: time before over time after; None where it is not known.
+        saved: share of the peak that is gone; None where it is not known.
+        labels: without the name.
+    """
+
+    id: str
+    name: str
+    model: str
+    target: str
+    state: str
+    phase: str
+    share: float | None
+    code: str | None
+    created: float
+    seconds: float | None
+    speedup: float | None
+    saved: float | None
+    labels: tuple[tuple[str, str], ...]
+    cached: bool
+
+
+def row_of(connection: sa.Connection, row: ledger.Row) -> JobRow:
+    """The row of one job."""
+    told = labels.of(connection, [row["id"], row["model_id"]])
+    own = told.get(row["id"], {})
+    summary: dict[str, Any] = row["summary"] if isinstance(row["summary"], dict) else {}
+    ended = row["finished"]
+    return JobRow(
+        id=row["id"],
+        name=told.get(row["model_id"], {}).get(NAME) or row["model_id"][:12],
+        model=row["model_id"],
+        target=row["target"],
+        state=row["state"],
+        phase=row["phase"],
+        share=row["done"] / row["total"] if row["total"] else None,
+        code=row["code"],
+        created=row["created"],
+        seconds=ended - row["started"] if ended and row["started"] else None,
+        speedup=ratio(summary.get("latency")),
+        saved=saved(summary.get("peak_bytes")),
+        labels=tuple((k, v) for k, v in own.items() if k != NAME),
+        cached=row["cached_from"] is not None,
+    )
+
+
+def ratio(pair: Any) -> float | None:
+    """Before over after."""
+    match pair:
+        case {"before": int() | float() as before, "after": int() | float() as after} if after:
+            return float(before / after)
+    return None
+
+
+def saved(pair: Any) -> float | None:
+    """The share of what was before that is gone after."""
+    match pair:
+        case {"before": int() | float() as before, "after": int() | float() as after} if before:
+            return float(1 - after / before)
+    return None
+
+
+def names_of(connection: sa.Connection, models: Iterable[str]) -> dict[str, str]:
+    """What to call models: by the name that they were uploaded with, or the start of the id."""
+    known = list(models)
+    told = labels.of(connection, known)
+    return {model: told.get(model, {}).get(NAME) or model[:12] for model in known}

@@ -1,0 +1,246 @@
+"""Pages of what there is: models, jobs, targets, keys."""
+
+import dataclasses
+import time
+from typing import Any
+
+import sqlalchemy as sa
+from fastapi import APIRouter, Query, Request, Response
+
+from app.api import jobs as jobs_api
+from app.api import models as models_api
+from app.api import targets as targets_api
+from app.api.pages.rows import NAME, names_of, row_of
+from app.api.paging import decode_cursor, encode_cursor
+from app.api.schemas import JobOptions
+from app.api.service import Service, ServiceOf
+from app.engine.backend_names import names as backend_names
+from app.jobs import catalog, keys, labels, ledger
+from app.jobs.callers import visible
+from app.jobs.database import jobs, workers
+from app.jobs.errors import JobNotFoundError
+from app.web.rendering import page
+
+_ROWS = 25
+_RECENT = 6
+_EVENTS = 400  # of a job's log, the latest
+# In the order in which a job goes through them; a test compares with `app.engine.job.PHASES`.
+PHASES = ("load", "canonicalize", "tune", "plan", "compile", "verify", "benchmark", "report")
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/")
+def landing(request: Request, service: ServiceOf) -> Response:
+    """What this is, how it is, and what was done last."""
+    with service.database.read() as connection:
+        mine = sa.select(jobs).where(jobs.c.kind == "optimize", visible(jobs.c.owner))
+        recent = connection.execute(mine.order_by(jobs.c.id.desc()).limit(_RECENT)).mappings().all()
+        rows = [row_of(connection, row) for row in recent]
+        counted = (
+            sa.select(jobs.c.state, sa.func.count())
+            .where(jobs.c.kind == "optimize", visible(jobs.c.owner))
+            .group_by(jobs.c.state)
+        )
+        counts = {state: count for state, count in connection.execute(counted)}
+        alive = len(_workers(connection, service, alive=True))
+        locked = keys.exist(connection)
+    return page(
+        request,
+        "landing.html",
+        jobs=rows,
+        counts={state: counts.get(state, 0) for state in ledger.STATES},
+        workers=alive,
+        locked=locked,
+    )
+
+
+@router.get("/models")
+def list_models(
+    request: Request, service: ServiceOf, q: str | None = None, cursor: str | None = None
+) -> Response:
+    """The place to drop a model, and those that were."""
+    found = models_api.list_models(
+        request, Response(), service, label=None, q=q or None, limit=_ROWS, cursor=cursor
+    )
+    limit = service.settings.max_model_bytes
+    return page(
+        request, "models.html", models=found.models, next=found.next, cursor=cursor, q=q or "", limit=limit
+    )
+
+
+@router.get("/models/{model_id}")
+def show_model(request: Request, model_id: str, service: ServiceOf) -> Response:
+    """What is in a model, and the form that asks for its optimization."""
+    with service.database.read() as connection:
+        row = catalog.find_model(connection, model_id)
+        files = ledger.model_paths(connection, model_id)
+        told = labels.of(connection, [model_id]).get(model_id, {})
+        asked = (
+            sa.select(jobs)
+            .where(jobs.c.kind == "optimize", jobs.c.model_id == model_id, visible(jobs.c.owner))
+            .order_by(jobs.c.id.desc())
+            .limit(_ROWS)
+        )
+        rows = [row_of(connection, job) for job in connection.execute(asked).mappings()]
+    return page(
+        request,
+        "model.html",
+        model=row,
+        name=told.get(NAME) or model_id[:12],
+        labels={k: v for k, v in told.items() if k != NAME},
+        files=files,
+        report=row["report"] or {},
+        jobs=rows,
+        targets=targets_api.list_targets(service).targets,
+        backends=backend_names(),
+        defaults=JobOptions(),
+        choices=_choices(),
+        limits=service.settings,
+    )
+
+
+def _choices() -> dict[str, list[str]]:
+    """The values of options that are one of a few, as the API describes them."""
+    found = JobOptions.model_json_schema()["properties"]
+    return {name: row["enum"] for name, row in found.items() if "enum" in row}
+
+
+@router.get("/jobs")
+def list_jobs(
+    request: Request,
+    service: ServiceOf,
+    state: str | None = None,
+    target: str | None = None,
+    label: str | None = None,
+    group: str | None = None,
+    cursor: str | None = Query(None, max_length=200),
+) -> Response:
+    """Jobs, latest first; rows change as the jobs do."""
+    query = sa.select(jobs).where(jobs.c.kind == "optimize", visible(jobs.c.owner))
+    for column, value in ((jobs.c.state, state), (jobs.c.target, target), (jobs.c.group_id, group)):
+        if value:
+            query = query.where(column == value)
+    query = query.where(*labels.matching(jobs.c.id, [label] if label else [], None))
+    if cursor:
+        query = query.where(jobs.c.id < decode_cursor(cursor))
+    with service.database.read() as connection:
+        found = connection.execute(query.order_by(jobs.c.id.desc()).limit(_ROWS + 1)).mappings().all()
+        rows = [row_of(connection, row) for row in found[:_ROWS]]
+    filters = {"state": state or "", "target": target or "", "label": label or "", "group": group or ""}
+    return page(
+        request,
+        "jobs.html",
+        jobs=rows,
+        next=encode_cursor(rows[-1].id) if len(found) > _ROWS else None,
+        cursor=cursor,
+        filters=filters,
+        filtered=any(filters.values()),
+        states=ledger.STATES,
+        targets=[t.name for t in targets_api.list_targets(service).targets],
+    )
+
+
+@router.get("/jobs/{job_id}")
+def show_job(request: Request, job_id: str, service: ServiceOf) -> Response:
+    """One job: how far it is, what it made, or why it failed."""
+    with service.database.read() as connection:
+        row = ledger.find(connection, job_id)
+        if row["kind"] != "optimize":
+            raise JobNotFoundError(f"there is no job {job_id!r}")
+        answer = jobs_api.answer_of(connection, service, row)
+        events = ledger.events_after(connection, job_id, 0)
+        name = names_of(connection, [row["model_id"]])[row["model_id"]]
+        siblings = connection.scalar(
+            sa.select(sa.func.count()).select_from(jobs).where(jobs.c.group_id == row["group_id"])
+        )
+    return page(
+        request,
+        "job.html",
+        job=answer,
+        row=row_of_job(row),
+        name=name,
+        siblings=siblings,
+        phases=_phases(events, row),
+        events=[dict(e) for e in events[-_EVENTS:]],
+        last=events[-1]["id"] if events else 0,
+        began=events[0]["created"] if events else row["created"],
+        made={artifact.name for artifact in answer.artifacts},
+    )
+
+
+def row_of_job(row: ledger.Row) -> dict[str, Any]:
+    """What pages tell of a job that the API does not."""
+    return {
+        "options": {k: v for k, v in (row["request"].get("options") or {}).items() if _differs(k, v)},
+        "bindings": {k: v for k, v in (row["request"].get("bindings") or {}).items() if v},
+        "limits": row["request"].get("limits") or {},
+        "attempt": row["attempt"],
+        "worker": row["worker"],
+        "queue": row["queue"],
+    }
+
+
+def _differs(name: str, value: Any) -> bool:
+    default = getattr(JobOptions(), name, None)
+    return value != (list(default) if isinstance(default, tuple) else default)
+
+
+def _phases(events: list[ledger.Row], row: ledger.Row) -> list[dict[str, Any]]:
+    """Each phase with its state and how long it took, from the first event of it to that of the next."""
+    begun: dict[str, float] = {}
+    for event in events:
+        phase = event["data"].get("phase")
+        if phase in PHASES and event["kind"] == "progress":
+            begun.setdefault(phase, event["created"])
+    order = sorted(begun, key=begun.__getitem__)
+    ends = {a: begun[b] for a, b in zip(order, order[1:])}
+    ended = row["finished"]
+    found = []
+    for phase in PHASES:
+        state = "skipped" if ended else "ahead"
+        if phase in begun:
+            state = (
+                "done" if phase in ends or row["state"] == "succeeded" else "now" if not ended else "stopped"
+            )
+        until = ends.get(phase, ended)
+        seconds = until - begun[phase] if phase in begun and until else None
+        found.append({"name": phase, "state": state, "seconds": seconds})
+    return found
+
+
+@router.get("/targets")
+def list_targets(request: Request, service: ServiceOf) -> Response:
+    """Machines that jobs may be for, and workers that run them."""
+    with service.database.read() as connection:
+        running = _workers(connection, service, alive=False)
+        waiting = dict(
+            connection.execute(
+                sa.select(jobs.c.target, sa.func.count())
+                .where(jobs.c.state == "waiting_for_target", visible(jobs.c.owner))
+                .group_by(jobs.c.target)
+            ).all()  # type: ignore[arg-type]  # rows of two
+        )
+    return page(
+        request,
+        "targets.html",
+        targets=targets_api.list_targets(service).targets,
+        workers=running,
+        waiting=waiting,
+        dead=service.settings.dead_seconds,
+    )
+
+
+def _workers(connection: sa.Connection, service: Service, *, alive: bool) -> list[dict[str, Any]]:
+    query = sa.select(workers).order_by(workers.c.id)
+    if alive:
+        query = query.where(workers.c.seen > time.time() - service.settings.dead_seconds)
+    return [dict(row) for row in connection.execute(query).mappings()]
+
+
+@router.get("/keys")
+def list_keys(request: Request, service: ServiceOf) -> Response:
+    """Keys, for administrators."""
+    with service.database.read() as connection:
+        found = [dict(row) for row in keys.listed(connection)]
+    return page(request, "keys.html", keys=found)

@@ -1,0 +1,45 @@
+"""Numbers as people read them, in reports and on pages."""
+
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Any
+
+NBSP = "\N{NO-BREAK SPACE}"
+UNITS = (("s", 1.0), ("ms", 1e3), ("µs", 1e6), ("ns", 1e9))
+
+
+def size(nbytes: int | None) -> str:
+    """Bytes for people, exact below ten thousand."""
+    if nbytes is None:
+        return "–"
+    if nbytes < 10_000:
+        return f"{nbytes}{NBSP}B"
+    return f"{nbytes / 1e6:,.2f}{NBSP}MB" if nbytes >= 1e6 else f"{nbytes / 1e3:,.1f}{NBSP}kB"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds for people."""
+    if seconds is None:
+        return "–"
+    if not seconds:
+        return "0"
+    unit, scale = next((u for u in UNITS if seconds * u[1] >= 1), UNITS[-1])
+    number = seconds * scale
+    return f"{number:,.0f}{NBSP}{unit}" if number >= 1000 else f"{number:.3g}{NBSP}{unit}"
+
+
+def figure(number: float | None) -> str:
+    """A small number for people."""
+    return "–" if number is None else f"{number:.3g}"
+
+
+def cut(text: object, length: int = 160) -> str:
+    """At most `length` characters of a text; names in a model may be of any length."""
+    whole = str(text)
+    return whole if len(whole) <= length else f"{whole[: length - 1]}…"
+
+
+# As templates call them.
+FILTERS: MappingProxyType[str, Callable[..., Any]] = MappingProxyType(
+    {"size": size, "duration": duration, "cut": cut, "figure": figure}
+)

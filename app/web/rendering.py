@@ -67,6 +67,12 @@ def error_page(request: Request, problem: Mapping[str, Any]) -> HTMLResponse:
     return page(request, "error.html", status=int(problem["status"]), problem=problem)
 
 
+def prepare() -> None:
+    """Read all templates now, so that nobody waits for them."""
+    for name in _environment().list_templates():
+        _environment().get_template(name)
+
+
 def _common(request: Request) -> dict[str, Any]:
     caller = request.scope.get("caller")
     return {

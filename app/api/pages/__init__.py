@@ -4,7 +4,7 @@ from fastapi import FastAPI
 from starlette.staticfiles import StaticFiles
 
 from app.api.pages import description, live, login, reports, views
-from app.web import STATIC
+from app.web import STATIC, rendering
 
 ROUTERS = (description.router, login.router, live.router, reports.router, views.router)
 
@@ -15,3 +15,4 @@ def mount(app: FastAPI) -> None:
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     description.describe(app)
+    rendering.prepare()

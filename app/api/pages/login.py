@@ -19,7 +19,7 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/login")
-def ask(request: Request, next: str = "") -> Response:  # noqa: A002  the parameter's name
+def ask(request: Request, next: str = "") -> Response:
     """The page that asks for a key."""
     return page(request, "login.html", next=_local(next, request), refused=False)
 

@@ -1,6 +1,6 @@
 """Pages of what there is: models, jobs, targets, keys."""
 
-import dataclasses
+import itertools
 import time
 from typing import Any
 
@@ -26,6 +26,19 @@ _RECENT = 6
 _EVENTS = 400  # of a job's log, the latest
 # In the order in which a job goes through them; a test compares with `app.engine.job.PHASES`.
 PHASES = ("load", "canonicalize", "tune", "plan", "compile", "verify", "benchmark", "report")
+ABOUT = {
+    "optimized.onnx": "the model, canonical and folded, in plain operators",
+    "optimized.functions.onnx": "the plan over blocked tensors, as functions",
+    "optimized.inlined.onnx": "the same without functions",
+    "plan.json": "every column of the plan",
+    "memory.json": "every buffer: offset, lifespan, reason",
+    "memory.html": "the memory map as one page",
+    "timings.json": "times of the whole and of each step",
+    "decisions.json": "candidates, costs and refusals of each step",
+    "graph.json": "the graph with a place for every step",
+    "report.html": "the report as one page that needs nothing else",
+    "outputs.npz": "what the model computed from the given inputs",
+}
 
 router = APIRouter(include_in_schema=False)
 
@@ -42,7 +55,7 @@ def landing(request: Request, service: ServiceOf) -> Response:
             .where(jobs.c.kind == "optimize", visible(jobs.c.owner))
             .group_by(jobs.c.state)
         )
-        counts = {state: count for state, count in connection.execute(counted)}
+        counts = dict(tuple(row) for row in connection.execute(counted))
         alive = len(_workers(connection, service, alive=True))
         locked = keys.exist(connection)
     return page(
@@ -166,6 +179,7 @@ def show_job(request: Request, job_id: str, service: ServiceOf) -> Response:
         last=events[-1]["id"] if events else 0,
         began=events[0]["created"] if events else row["created"],
         made={artifact.name for artifact in answer.artifacts},
+        about=ABOUT,
     )
 
 
@@ -194,7 +208,7 @@ def _phases(events: list[ledger.Row], row: ledger.Row) -> list[dict[str, Any]]:
         if phase in PHASES and event["kind"] == "progress":
             begun.setdefault(phase, event["created"])
     order = sorted(begun, key=begun.__getitem__)
-    ends = {a: begun[b] for a, b in zip(order, order[1:])}
+    ends = {a: begun[b] for a, b in itertools.pairwise(order)}
     ended = row["finished"]
     found = []
     for phase in PHASES:

@@ -12,8 +12,8 @@ from app.engine.storage import DispatchMode
 
 Json: TypeAlias = dict[str, Any]
 
-BOX_HEIGHT, LETTER, MARGIN = 38, 7.0, 28  # pixels at scale 1
-NARROWEST, WIDEST = 84, 216
+BOX_HEIGHT, LETTER, MARGIN = 38, 8.0, 30  # pixels at scale 1
+NARROWEST, WIDEST = 92, 224
 LONGEST = 200  # characters of operators' names; one step may be thousands of nodes
 
 

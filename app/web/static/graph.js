@@ -270,7 +270,7 @@ class View {
     g.textBaseline = "middle";
     g.fillStyle = tones.text;
     g.font = `${port ? 500 : 600} 12px ${FONT}`;
-    g.fillText(fitted(g, port ? n.name : n.op, n.width - 18), n.x + (port ? 0 : 2), n.y - (port ? 0 : 6.5));
+    g.fillText(fitted(g, port ? n.name : n.op, n.width - 14), n.x + (port ? 0 : 2), n.y - (port ? 0 : 6.5));
     if (port) return;
     const time = this.times.get(n.name);
     g.fillStyle = tones.quiet;

@@ -1,0 +1,146 @@
+"""A real Chromium, and a real service whose jobs have ended in every way."""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from tests.jobs.service import Served, serve
+from tests.web.models import SMALL, chain
+
+ROOT = Path(__file__).resolve().parents[2]
+SHOTS = ROOT / "build" / "screenshots"
+WAYS: dict[str, dict[str, Any]] = {
+    "light": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "light"},
+    "dark": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "dark"},
+    "phone": {"viewport": {"width": 375, "height": 740}, "color_scheme": "light", "has_touch": True},
+}
+# Two loads whose failure is what is looked at.
+EXPECTED = "Failed to load resource: the server responded with a status of 40"
+
+
+def _chromium() -> str:
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        reason = "no Chromium on this machine: apt-get install chromium"
+        if os.environ.get("CI") == "true":  # noqa: TID251
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return found
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    path = _chromium()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Watched:
+    """A page that notes what should not be: errors, and requests to others."""
+
+    page: Page
+    faults: list[str] = field(default_factory=list)
+
+    def expect_clean(self, *, but: str | None = None) -> None:
+        found = [f for f in self.faults if but is None or but not in f]
+        assert not found, found
+
+    def shot(self, name: str) -> None:
+        SHOTS.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=SHOTS / f"{name}.png", full_page=True)
+
+    def first_paint(self) -> float:
+        """Milliseconds from the start of the navigation."""
+        self.page.wait_for_function("performance.getEntriesByName('first-contentful-paint').length")
+        found = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+        return float(self.page.evaluate(found))
+
+
+def watched(context: BrowserContext, url: str) -> Watched:
+    page = context.new_page()
+    it = Watched(page)
+    page.on(
+        "console",
+        lambda m: it.faults.append(f"{m.type}: {m.text}") if m.type in ("error", "warning") else None,
+    )
+    page.on("pageerror", lambda e: it.faults.append(f"exception: {e}"))
+    page.on("request", lambda r: None if r.url.startswith((url, "data:")) else it.faults.append(r.url))
+    return it
+
+
+@pytest.fixture
+def open_at(chromium: Browser) -> Iterator[Callable[..., Watched]]:
+    """Opens a page of a service, one of `WAYS`."""
+    with contextlib.ExitStack() as stack:
+
+        def opened(url: str, path: str, way: str = "light") -> Watched:
+            context = chromium.new_context(**WAYS[way])
+            stack.callback(context.close)
+            it = watched(context, url)
+            it.page.goto(url + path)
+            return it
+
+        yield opened
+
+
+@dataclass
+class Stock:
+    """A service, with the ids of its models and jobs."""
+
+    served: Served
+    ids: dict[str, str]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.served.settings.port}"
+
+    def end(self, name: str) -> dict[str, Any]:
+        return self.end_of(self.ids[name])
+
+    def end_of(self, job_id: str) -> dict[str, Any]:
+        self.served.job(job_id, wait=60)
+        return self.served.end(job_id, 60)
+
+
+@pytest.fixture(scope="session")
+def stock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stock]:
+    """A service with the real engine; the jobs are on their way when it is handed out."""
+    _chromium()
+    with serve(tmp_path_factory.mktemp("pages"), engine="app.engine", workers=1, warm_children=1) as served:
+        ids: dict[str, str] = {}
+
+        def upload(name: str, content: bytes) -> str:
+            answer = served.http.post("/v1/models", content=content)
+            ids[name] = str(answer.json()["id"])
+            labels = {"labels": {"name": f"{name}.onnx"}}
+            served.http.put(f"/v1/models/{ids[name]}/labels", json=labels).raise_for_status()
+            return ids[name]
+
+        def ask(name: str, model: str, target: str, **body: Any) -> None:
+            request = {"model": model, "targets": [target], **body}
+            answer = served.http.post("/v1/jobs", json=request)
+            assert answer.status_code == 202, answer.text
+            ids[name] = str(answer.json()["id"])
+
+        small = upload("small", SMALL)
+        predicted = {"timings": "predicted"}
+        ask("first", small, "cpu-avx2", options=predicted | {"pareto": True}, labels={"team": "vision"})
+        ask("second", small, "cpu-avx512", options=predicted)
+        ask("failed", small, "cpu-avx2", options=predicted | {"memory_budget": 1000})
+        ask("waiting", small, "edge-npu", options={"timings": "measured"})
+        large = upload("large", chain(1560))
+        ask("large-job", large, "cpu-avx512", options=predicted | {"fuse": False, "verify": False})
+        upload("broken", b"this is no model")
+        yield Stock(served, ids)

@@ -83,6 +83,7 @@ def test_the_command_line_optimizes_a_sample_and_saves_every_artifact(
         "timings.json",
         "trace.json",
         "decisions.json",
+        "graph.json",
         "report.html",
     }
     memory = json.loads((out / "memory.json").read_text())

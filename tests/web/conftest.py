@@ -16,12 +16,8 @@ from tests.web.models import SMALL, chain
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOTS = ROOT / "build" / "screenshots"
-WAYS: dict[str, dict[str, Any]] = {
-    "light": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "light"},
-    "dark": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "dark"},
-    "phone": {"viewport": {"width": 375, "height": 740}, "color_scheme": "light", "has_touch": True},
-}
-# Two loads whose failure is what is looked at.
+WAYS = {"light": (1280, "light"), "dark": (1280, "dark"), "phone": (375, "light")}
+# What the console says of a page that is not there.
 EXPECTED = "Failed to load resource: the server responded with a status of 40"
 
 
@@ -82,11 +78,11 @@ def watched(context: BrowserContext, url: str) -> Watched:
 
 @pytest.fixture
 def open_at(chromium: Browser) -> Iterator[Callable[..., Watched]]:
-    """Opens a page of a service, one of `WAYS`."""
+    """Opens a page of a service in a browser of its own."""
     with contextlib.ExitStack() as stack:
 
-        def opened(url: str, path: str, way: str = "light") -> Watched:
-            context = chromium.new_context(**WAYS[way])
+        def opened(url: str, path: str) -> Watched:
+            context = chromium.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
             stack.callback(context.close)
             it = watched(context, url)
             it.page.goto(url + path)

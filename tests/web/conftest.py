@@ -55,6 +55,7 @@ class Watched:
 
     def shot(self, name: str) -> None:
         SHOTS.mkdir(parents=True, exist_ok=True)
+        self.page.evaluate("scrollTo(0, 0)")
         self.page.screenshot(path=SHOTS / f"{name}.png", full_page=True)
 
     def first_paint(self) -> float:
@@ -82,7 +83,9 @@ def open_at(chromium: Browser) -> Iterator[Callable[..., Watched]]:
     with contextlib.ExitStack() as stack:
 
         def opened(url: str, path: str) -> Watched:
-            context = chromium.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
+            context = chromium.new_context(
+                viewport={"width": 1280, "height": 900}, color_scheme="light", reduced_motion="reduce"
+            )
             stack.callback(context.close)
             it = watched(context, url)
             it.page.goto(url + path)

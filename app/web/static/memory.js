@@ -47,7 +47,7 @@ export function drawMemory(place, memory, values) {
       grid: { left: 76, right: 20, top: 28, bottom: 74 },
       tooltip: { trigger: "item", confine: true, formatter: tip, backgroundColor: surface, borderColor: line, textStyle: { color: text }, extraCssText: "", enterable: false, transitionDuration: 0 },
       xAxis: { ...axis, type: "value", name: "step", nameLocation: "middle", nameGap: 26, min: 0, max: Math.max(memory.steps.length, 1), splitLine: { show: false }, minInterval: 1, axisLabel: { color: quiet, showMaxLabel: false } },
-      yAxis: { ...axis, type: "value", min: 0, max: Math.max(Math.round(memory.peak_bytes * 1.08), 64), axisLabel: { color: quiet, formatter: size } },
+      yAxis: { ...axis, type: "value", min: 0, max: Math.max(Math.round(memory.peak_bytes * 1.08), 64), axisLabel: { color: quiet, formatter: size, showMaxLabel: false } },
       dataZoom: [
         { type: "inside", xAxisIndex: 0, zoomOnMouseWheel: "ctrl", moveOnMouseMove: true },
         { type: "slider", xAxisIndex: 0, height: 18, bottom: 10, borderColor: line, fillerColor: "rgba(128,140,155,.25)", textStyle: { color: quiet }, brushSelect: false, labelFormatter: (v) => String(Math.round(v)) },

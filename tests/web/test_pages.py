@@ -228,8 +228,8 @@ def test_the_memory_map_tells_a_buffer_under_the_pointer(ended: Stock, open_at: 
     box = page.locator("#map canvas").first.bounding_box()
     assert box is not None
     tips = []
-    for across, up in itertools.product((0.15, 0.4, 0.7), (90, 150, 210)):
-        page.mouse.move(box["x"] + box["width"] * across, box["y"] + box["height"] - up)
+    for across, down in itertools.product((0.15, 0.4, 0.7), (40, 60, 120, 280)):
+        page.mouse.move(box["x"] + box["width"] * across, box["y"] + down)
         page.wait_for_timeout(120)
         tips += page.locator(".tip").all_inner_texts()
     tip = next((t for t in tips if "activation of" in t), str(tips))

@@ -55,7 +55,7 @@ async def _changes(
 
 
 def _look(service: Service, shown: tuple[str, ...], after: str) -> list[JobRow]:
-    wanted = jobs.c.id.in_(shown)
+    wanted: sa.ColumnElement[bool] = jobs.c.id.in_(shown)
     if after:
         wanted = sa.or_(wanted, jobs.c.id > after)
     query = (

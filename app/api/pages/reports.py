@@ -3,6 +3,7 @@
 import itertools
 import json
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -23,6 +24,25 @@ _OPERATORS = 12  # rows of the comparison
 _SLOWEST = 30  # bars
 
 router = APIRouter(include_in_schema=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A job beside others; `operators` has seconds by operator."""
+
+    job: JobAnswer
+    summary: dict[str, Any]
+    speedup: float | None
+    saved: float | None
+    operators: dict[str, float]
+
+
+def _column(service: Service, job: JobAnswer) -> Column:
+    summary = job.summary or {}
+    operators = _by_operator(_read(service, job, "timings.json").get("operators", []))
+    return Column(
+        job, summary, ratio(summary.get("latency")), saved(summary.get("peak_bytes")), dict(operators)
+    )
 
 
 @router.get("/jobs/{job_id}/report")
@@ -70,18 +90,9 @@ def compare(
         raise RequestError("jobs: expected jobs of one model", pointer="query:jobs")
     with service.database.read() as connection:
         name = names_of(connection, {j.model for j in found}).get(found[0].model, "") if found else ""
-    columns = [
-        {
-            "job": job,
-            "summary": job.summary or {},
-            "speedup": ratio((job.summary or {}).get("latency")),
-            "saved": saved((job.summary or {}).get("peak_bytes")),
-            "operators": dict(_by_operator(_read(service, job, "timings.json").get("operators", []))),
-        }
-        for job in found[:_COLUMNS]
-    ]
+    columns = [_column(service, job) for job in found[:_COLUMNS]]
     total: dict[str, float] = defaultdict(float)
-    for op, seconds in itertools.chain(*(column["operators"].items() for column in columns)):
+    for op, seconds in itertools.chain(*(c.operators.items() for c in columns)):
         total[op] += seconds
     heaviest = sorted(total, key=lambda op: (-total[op], op))[:_OPERATORS]
     return page(
@@ -90,7 +101,7 @@ def compare(
         name=name,
         columns=columns,
         heaviest=heaviest,
-        most=max((c["operators"].get(op, 0.0) for c in columns for op in heaviest), default=0.0),
+        most=max((c.operators.get(op, 0.0) for c in columns for op in heaviest), default=0.0),
         left_out=max(len(found) - _COLUMNS, 0),
     )
 

@@ -55,7 +55,7 @@ def landing(request: Request, service: ServiceOf) -> Response:
             .where(jobs.c.kind == "optimize", visible(jobs.c.owner))
             .group_by(jobs.c.state)
         )
-        counts = dict(tuple(row) for row in connection.execute(counted))
+        counts = {str(state): int(count) for state, count in connection.execute(counted).tuples()}
         alive = len(_workers(connection, service, alive=True))
         locked = keys.exist(connection)
     return page(
@@ -197,7 +197,7 @@ def row_of_job(row: ledger.Row) -> dict[str, Any]:
 
 def _differs(name: str, value: Any) -> bool:
     default = getattr(JobOptions(), name, None)
-    return value != (list(default) if isinstance(default, tuple) else default)
+    return bool(value != (list(default) if isinstance(default, tuple) else default))
 
 
 def _phases(events: list[ledger.Row], row: ledger.Row) -> list[dict[str, Any]]:
@@ -228,13 +228,12 @@ def list_targets(request: Request, service: ServiceOf) -> Response:
     """Machines that jobs may be for, and workers that run them."""
     with service.database.read() as connection:
         running = _workers(connection, service, alive=False)
-        waiting = dict(
-            connection.execute(
-                sa.select(jobs.c.target, sa.func.count())
-                .where(jobs.c.state == "waiting_for_target", visible(jobs.c.owner))
-                .group_by(jobs.c.target)
-            ).all()  # type: ignore[arg-type]  # rows of two
+        counted = (
+            sa.select(jobs.c.target, sa.func.count())
+            .where(jobs.c.state == "waiting_for_target", visible(jobs.c.owner))
+            .group_by(jobs.c.target)
         )
+        waiting = {str(target): int(count) for target, count in connection.execute(counted).tuples()}
     return page(
         request,
         "targets.html",

@@ -234,8 +234,8 @@ class _Items:
                     target, weight = self._pull(i, (*above[i], *below[i]), x)
                     targets.append(target - at)
                     weights.append(weight)
-                for i, at, found in zip(row, offset, _isotonic(targets, weights)):
-                    x[i] = found + at
+                for i, at, placed in zip(row, offset, _isotonic(targets, weights)):
+                    x[i] = placed + at
         return x
 
     def _offsets(self, row: Sequence[int]) -> list[float]:

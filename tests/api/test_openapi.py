@@ -52,6 +52,7 @@ def test_the_operations_are_those_of_the_contract() -> None:
         "delete /v1/jobs/{job_id}",
         "get /v1/jobs/{job_id}/events",
         "post /v1/jobs/{job_id}/cancel",
+        "post /v1/jobs/{job_id}/retry",
         "get /v1/jobs/{job_id}/artifacts/{name}",
         "get /v1/jobs/{job_id}/decisions",
         "post /v1/operators/run",

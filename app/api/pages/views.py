@@ -55,7 +55,7 @@ def landing(request: Request, service: ServiceOf) -> Response:
             .where(jobs.c.kind == "optimize", visible(jobs.c.owner))
             .group_by(jobs.c.state)
         )
-        counts = {str(state): int(count) for state, count in connection.execute(counted).tuples()}
+        counts = {str(state): int(count) for state, count in connection.execute(counted)}
         alive = len(_workers(connection, service, alive=True))
         locked = keys.exist(connection)
     return page(
@@ -233,7 +233,7 @@ def list_targets(request: Request, service: ServiceOf) -> Response:
             .where(jobs.c.state == "waiting_for_target", visible(jobs.c.owner))
             .group_by(jobs.c.target)
         )
-        waiting = {str(target): int(count) for target, count in connection.execute(counted).tuples()}
+        waiting = {str(target): int(count) for target, count in connection.execute(counted)}
     return page(
         request,
         "targets.html",

@@ -217,9 +217,9 @@ class _Items:
         """Centers: every item near its neighbours, in the order of its row, at least a gap apart."""
         x = [0.0] * len(self.layer)
         offsets = [self._offsets(row) for row in self.rows]
-        for row, at in zip(self.rows, offsets):
-            for i, offset in zip(row, at):
-                x[i] = offset - at[-1] / 2
+        for row, offset in zip(self.rows, offsets):
+            for i, at in zip(row, offset):
+                x[i] = at - offset[-1] / 2
         rows = list(zip(self.rows, offsets))
         none: list[list[int]] = [[] for _ in self.layer]
         sweeps = [(rows, self.above, none), (rows[::-1], none, self.below)] * rounds

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from tests.jobs.service import Served, serve
-from tests.web.models import SMALL, chain
+from tests.web.models import FREE, SMALL, chain
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOTS = ROOT / "build" / "screenshots"
@@ -141,5 +141,6 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stock]:
         ask("waiting", small, "edge-npu", options={"timings": "measured"})
         large = upload("large", chain(1560))
         ask("large-job", large, "cpu-avx512", options=predicted | {"fuse": False, "verify": False})
+        upload("free", FREE)
         upload("broken", b"this is no model")
         yield Stock(served, ids)

@@ -23,6 +23,10 @@ a_small_net (float[1, 3, 16, 16] image) => (float[1, 8] scores)
 }}""").SerializeToString()
 
 
+FREE = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+a_free_net (float[n, m] x) => (float[n, m] y) { y = Relu(x) }""").SerializeToString()
+
+
 def chain(nodes: int) -> bytes:
     """A graph of so many nodes, in which every tenth reads what is six before it too."""
     unary = ("Relu", "Sigmoid", "Tanh", "Abs", "Neg")

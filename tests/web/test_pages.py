@@ -159,6 +159,24 @@ def test_what_cannot_be_asked_says_where(ended: Stock, open_at: Opener) -> None:
     it.expect_clean()
 
 
+def test_free_dimensions_are_asked_for(stock: Stock, open_at: Opener) -> None:
+    it = open_at(stock.url, f"/models/{stock.ids['free']}")
+    page = it.page
+    shape = page.locator("[data-input=x]")
+    expect(shape).to_have_value("1, ")
+    assert "n × m" in page.locator("#order").inner_text()
+    page.get_by_role("button", name="Check first").click()
+    expect(page.locator("#order .problem")).to_contain_text("choose each dimension")
+    assert page.evaluate("document.activeElement.dataset.input") == "x"
+    shape.fill("")
+    page.get_by_role("button", name="Check first").click()
+    expect(page.locator("#order .problem")).to_contain_text("'x'", timeout=60_000)
+    shape.fill("2, 4")
+    page.get_by_role("button", name="Check first").click()
+    expect(page.locator("#order .found")).to_contain_text("Nothing would stop it", timeout=60_000)
+    it.expect_clean()
+
+
 def test_a_file_that_is_no_model_says_so(stock: Stock, open_at: Opener, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no model\n")
     it = open_at(stock.url, "/")

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Request, Response
 
 from app.api import jobs as jobs_api
-from app.api.pages.rows import names_of, ratio, saved
+from app.api.pages.rows import names_of, options_of, ratio, saved
 from app.api.schemas import JobAnswer
 from app.api.service import Service, ServiceOf
 from app.jobs import ledger
@@ -28,20 +28,26 @@ router = APIRouter(include_in_schema=False)
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A job beside others; `operators` has seconds by operator."""
+    """A job beside others; `operators` has seconds by operator, `options` what is not as by default."""
 
     job: JobAnswer
     summary: dict[str, Any]
     speedup: float | None
     saved: float | None
     operators: dict[str, float]
+    options: dict[str, Any]
 
 
-def _column(service: Service, job: JobAnswer) -> Column:
+def _column(service: Service, job: JobAnswer, options: dict[str, Any]) -> Column:
     summary = job.summary or {}
     operators = _by_operator(_read(service, job, "timings.json").get("operators", []))
     return Column(
-        job, summary, ratio(summary.get("latency")), saved(summary.get("peak_bytes")), dict(operators)
+        job,
+        summary,
+        ratio(summary.get("latency")),
+        saved(summary.get("peak_bytes")),
+        dict(operators),
+        options,
     )
 
 
@@ -90,7 +96,8 @@ def compare(
         raise RequestError("jobs: expected jobs of one model", pointer="query:jobs")
     with service.database.read() as connection:
         name = names_of(connection, {j.model for j in found}).get(found[0].model, "") if found else ""
-    columns = [_column(service, job) for job in found[:_COLUMNS]]
+        asked = {job.id: options_of(ledger.find(connection, job.id)) for job in found[:_COLUMNS]}
+    columns = [_column(service, job, asked[job.id]) for job in found[:_COLUMNS]]
     total: dict[str, float] = defaultdict(float)
     for op, seconds in itertools.chain(*(c.operators.items() for c in columns)):
         total[op] += seconds

@@ -6,6 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from app.api.schemas import JobOptions
 from app.jobs import labels, ledger
 
 NAME = "name"  # the label that pages give a model: the name of its file
@@ -83,3 +84,10 @@ def names_of(connection: sa.Connection, models: Iterable[str]) -> dict[str, str]
     known = list(models)
     told = labels.of(connection, known)
     return {model: told.get(model, {}).get(NAME) or model[:12] for model in known}
+
+
+def options_of(row: ledger.Row) -> dict[str, Any]:
+    """The options of a job that are not as they are by default."""
+    asked: dict[str, Any] = row["request"].get("options") or {}
+    usual = JobOptions().model_dump()
+    return {name: value for name, value in asked.items() if name not in usual or usual[name] != value}

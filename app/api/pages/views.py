@@ -10,8 +10,9 @@ from fastapi import APIRouter, Query, Request, Response
 from app.api import jobs as jobs_api
 from app.api import models as models_api
 from app.api import targets as targets_api
-from app.api.pages.rows import NAME, names_of, row_of
+from app.api.pages.rows import NAME, names_of, options_of, row_of
 from app.api.paging import decode_cursor, encode_cursor
+from app.api.requests import known_targets
 from app.api.schemas import JobOptions
 from app.api.service import Service, ServiceOf
 from app.engine.backend_names import names as backend_names
@@ -19,6 +20,7 @@ from app.jobs import catalog, keys, labels, ledger
 from app.jobs.callers import visible
 from app.jobs.database import jobs, workers
 from app.jobs.errors import JobNotFoundError
+from app.jobs.fingerprint import target_queue
 from app.web.rendering import page
 
 _ROWS = 25
@@ -186,18 +188,13 @@ def show_job(request: Request, job_id: str, service: ServiceOf) -> Response:
 def row_of_job(row: ledger.Row) -> dict[str, Any]:
     """What pages tell of a job that the API does not."""
     return {
-        "options": {k: v for k, v in (row["request"].get("options") or {}).items() if _differs(k, v)},
+        "options": options_of(row),
         "bindings": {k: v for k, v in (row["request"].get("bindings") or {}).items() if v},
         "limits": row["request"].get("limits") or {},
         "attempt": row["attempt"],
         "worker": row["worker"],
         "queue": row["queue"],
     }
-
-
-def _differs(name: str, value: Any) -> bool:
-    default = getattr(JobOptions(), name, None)
-    return bool(value != (list(default) if isinstance(default, tuple) else default))
 
 
 def _phases(events: list[ledger.Row], row: ledger.Row) -> list[dict[str, Any]]:
@@ -234,10 +231,12 @@ def list_targets(request: Request, service: ServiceOf) -> Response:
             .group_by(jobs.c.target)
         )
         waiting = {str(target): int(count) for target, count in connection.execute(counted)}
+        known = known_targets(connection)
     return page(
         request,
         "targets.html",
         targets=targets_api.list_targets(service).targets,
+        measured={target_queue(target): name for name, target in reversed(known.items())},
         workers=running,
         waiting=waiting,
         dead=service.settings.dead_seconds,

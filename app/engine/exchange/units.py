@@ -14,8 +14,8 @@ def size(nbytes: int | None) -> str:
         return "–"
     if nbytes < 10_000:
         return f"{nbytes}{NBSP}B"
-    if nbytes >= 1e10:
-        return f"{nbytes / 1e9:,.1f}{NBSP}GB"
+    if nbytes >= 1e9:
+        return f"{nbytes / 1e9:,.2f}{NBSP}GB"
     return f"{nbytes / 1e6:,.2f}{NBSP}MB" if nbytes >= 1e6 else f"{nbytes / 1e3:,.1f}{NBSP}kB"
 
 

@@ -81,7 +81,7 @@ const SPACE = "\u00a0";
 export function size(bytes) {
   if (bytes === null || bytes === undefined) return "–";
   if (bytes < 1e4) return `${bytes}${SPACE}B`;
-  if (bytes >= 1e10) return `${(bytes / 1e9).toFixed(1)}${SPACE}GB`;
+  if (bytes >= 1e9) return `${(bytes / 1e9).toFixed(2)}${SPACE}GB`;
   return bytes >= 1e6 ? `${(bytes / 1e6).toFixed(2)}${SPACE}MB` : `${(bytes / 1e3).toFixed(1)}${SPACE}kB`;
 }
 

@@ -76,10 +76,12 @@ export function drawMemory(place, memory, values) {
             animation: false,
             label: { color: text, position: "insideStartTop", textBorderColor: css("--surface"), textBorderWidth: 3 },
             data: [
-              { yAxis: memory.peak_bytes, lineStyle: { color: css("--bad"), type: "solid", width: 1.5 }, label: { formatter: `peak ${size(memory.peak_bytes)}` } },
               ...(memory.lower_bound < memory.peak_bytes
-                ? [{ yAxis: memory.lower_bound, lineStyle: { color: css("--good"), type: "dashed", width: 1.5 }, label: { formatter: `lower bound ${size(memory.lower_bound)}`, position: "insideStartBottom" } }]
-                : [{ yAxis: memory.lower_bound, lineStyle: { color: css("--good"), type: "dashed", width: 1.5 }, label: { formatter: "is the lower bound", position: "insideEndTop" } }]),
+                ? [
+                    { yAxis: memory.peak_bytes, lineStyle: { color: css("--bad"), type: "solid", width: 1.5 }, label: { formatter: `peak ${size(memory.peak_bytes)}` } },
+                    { yAxis: memory.lower_bound, lineStyle: { color: css("--good"), type: "dashed", width: 1.5 }, label: { formatter: `lower bound ${size(memory.lower_bound)}`, position: "insideStartBottom" } },
+                  ]
+                : [{ yAxis: memory.peak_bytes, lineStyle: { color: css("--good"), type: "solid", width: 1.5 }, label: { formatter: `peak ${size(memory.peak_bytes)}, which is the lower bound` } }]),
             ],
           },
         },
@@ -90,6 +92,7 @@ export function drawMemory(place, memory, values) {
           silent: true,
           symbol: "none",
           data: live(memory.steps),
+          z: 1,
           lineStyle: { color: text, width: 1.2, opacity: 0.7 },
           tooltip: { show: false },
         },

@@ -32,7 +32,7 @@ if (form) {
     const shapes = {};
     for (const field of form.querySelectorAll("[data-free]")) {
       const text = field.value.trim();
-      if (!text && !field.placeholder) continue;
+      if (!text) continue; // the service tells what it needs
       const dims = text.split(/[\s,×x]+/).filter(Boolean).map(Number);
       const rank = field.value.split(",").length;
       if (!dims.length || dims.some((d) => !Number.isInteger(d) || d < 0) || (text.includes(",") && dims.length < rank))

@@ -177,11 +177,16 @@ def test_free_dimensions_are_asked_for(stock: Stock, open_at: Opener) -> None:
     it.expect_clean()
 
 
-def test_a_file_that_is_no_model_says_so(stock: Stock, open_at: Opener, tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("no model\n")
+def test_a_file_that_is_dropped_and_no_model_says_so(stock: Stock, open_at: Opener) -> None:
     it = open_at(stock.url, "/")
-    it.page.set_input_files("#file", tmp_path / "notes.txt")
+    dropped = it.page.evaluate_handle(
+        """() => { const all = new DataTransfer();
+        all.items.add(new File(['no model at all'], 'notes.txt')); return all; }"""
+    )
+    it.page.dispatch_event("#drop", "drop", {"dataTransfer": dropped})
     expect(it.page.locator("main")).to_contain_text("cannot be used", timeout=60_000)
+    expect(it.page.locator("h1")).to_have_text("notes.txt")
+    it.expect_clean()
 
 
 def test_the_list_of_jobs_changes_by_itself(ended: Stock, open_at: Opener) -> None:

@@ -36,6 +36,7 @@ ABOUT = {
     "memory.json": "every buffer: offset, lifespan, reason",
     "memory.html": "the memory map as one page",
     "timings.json": "times of the whole and of each step",
+    "trace.json": "the steps on a time line, for Perfetto",
     "decisions.json": "candidates, costs and refusals of each step",
     "graph.json": "the graph with a place for every step",
     "report.html": "the report as one page that needs nothing else",

@@ -15,6 +15,8 @@ export function drawMemory(place, memory, values) {
   );
   const kinds = [...new Set([...KINDS.filter((k) => rows.some((r) => r.buffer.kind === k)), ...rows.map((r) => r.buffer.kind)])];
   const colour = (kind) => css(`--c${kinds.indexOf(kind) % 8}`);
+  const [, ...further] = memory.memories || [];
+  const top = Math.max(memory.peak_bytes, ...further.map((m) => m.start + m.peak_bytes));
   const chart = echarts.init(place, null, { renderer: "canvas" });
 
   const tip = ({ data }) => {
@@ -33,7 +35,7 @@ export function drawMemory(place, memory, values) {
       "div",
       { class: "tip" },
       ...(told.length ? told : [make("b", {}, buffer.name)]),
-      make("span", { class: "quiet" }, `${size(buffer.bytes)} at ${data.value[2]}, steps ${first} to ${end - 1}: ${from}`.slice(0, 240)),
+      make("span", { class: "quiet" }, `${size(buffer.bytes)} at ${data.value[2]}${further.length ? ` in ${buffer.memory}` : ""}, steps ${first} to ${end - 1}: ${from}`.slice(0, 240)),
       make("span", { class: "quiet" }, buffer.reason.slice(0, 400)),
     );
   };
@@ -47,7 +49,7 @@ export function drawMemory(place, memory, values) {
       grid: { left: 76, right: 20, top: 28, bottom: 74 },
       tooltip: { trigger: "item", confine: true, formatter: tip, backgroundColor: surface, borderColor: line, textStyle: { color: text }, extraCssText: "", enterable: false, transitionDuration: 0 },
       xAxis: { ...axis, type: "value", name: "step", nameLocation: "middle", nameGap: 26, min: 0, max: Math.max(memory.steps.length, 1), splitLine: { show: false }, minInterval: 1, axisLabel: { color: quiet, showMaxLabel: false } },
-      yAxis: { ...axis, type: "value", min: 0, max: Math.max(Math.round(memory.peak_bytes * 1.08), 64), axisLabel: { color: quiet, formatter: size, showMaxLabel: false } },
+      yAxis: { ...axis, type: "value", min: 0, max: Math.max(Math.round(top * 1.08), 64), axisLabel: { color: quiet, formatter: size, showMaxLabel: false } },
       dataZoom: [
         { type: "inside", xAxisIndex: 0, zoomOnMouseWheel: "ctrl", moveOnMouseMove: true },
         { type: "slider", xAxisIndex: 0, height: 18, bottom: 10, borderColor: line, fillerColor: "rgba(128,140,155,.25)", textStyle: { color: quiet }, brushSelect: false, labelFormatter: (v) => String(Math.round(v)) },
@@ -76,6 +78,7 @@ export function drawMemory(place, memory, values) {
             animation: false,
             label: { color: text, position: "insideStartTop", textBorderColor: css("--surface"), textBorderWidth: 3 },
             data: [
+              ...further.map((m) => ({ yAxis: m.start, lineStyle: { color: quiet, type: "solid", width: 1 }, label: { formatter: `${m.name} begins, ${size(m.peak_bytes)} of it in use`, position: "insideEndTop" } })),
               ...(memory.lower_bound < memory.peak_bytes
                 ? [
                     { yAxis: memory.peak_bytes, lineStyle: { color: css("--bad"), type: "solid", width: 1.5 }, label: { formatter: `peak ${size(memory.peak_bytes)}` } },

@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from app.api import errors, waiting
 from app.api.events import stream
 from app.api.paging import LabelQuery, TextQuery, decode_cursor, encode_cursor, link_next
-from app.api.requests import drafts_of, retried
+from app.api.requests import draft_again, drafts_of
 from app.api.schemas import (
     Artifact,
     GroupAnswer,
@@ -283,21 +283,18 @@ def cancel_job(job_id: JobId, service: ServiceOf) -> JobAnswer:
     summary="Run a job again",
     status_code=202,
     response_model=JobAnswer,
-    responses=errors.responses(
-        JobNotFoundError, JobNotFinishedError, ModelNotFoundError, InvalidModelError, BlobNotFoundError
-    ),
+    responses=errors.responses(JobNotFoundError, JobNotFinishedError, ModelNotFoundError, BlobNotFoundError),
 )
 def retry_job(job_id: JobId, response: Response, service: ServiceOf) -> JobAnswer:
-    """Queue a new job that asks what one asked that ended; that one stays as it is.
-
-    It is run, even if its result is known.
-    """
+    """Ask again what a job asked that has ended: a new job, in the same group."""
     _find(service, job_id)
     with service.database.write() as connection:
-        (fresh,) = ledger.create(connection, [retried(connection, service.settings, job_id)])
-        answer = answer_of(connection, service, ledger.find(connection, fresh))
-    service.dispatcher.try_send([fresh])
-    response.headers["location"] = service.address(f"/v1/jobs/{fresh}")
+        job = ledger.find(connection, job_id)
+        draft = draft_again(connection, service.settings, job)
+        fresh = ledger.create(connection, [draft], group=job["group_id"])
+        answer = answer_of(connection, service, ledger.find(connection, fresh[0]))
+    service.dispatcher.try_send(fresh)
+    response.headers["location"] = service.address(f"/v1/jobs/{answer.id}")
     response.headers["retry-after"] = "1"
     return answer
 

@@ -73,36 +73,38 @@ def drafts_of(
                 cached_from=source,
                 inputs=body.inputs,
                 state="waiting_for_target" if waits and kind == "optimize" else "queued",
-                detail=f"waits for a worker that is target {name!r}" if waits else None,
+                detail=_waiting_for(name) if waits else None,
             )
         )
     return drafts
 
 
-def retried(connection: sa.Connection, settings: Settings, job_id: str) -> Draft:
-    """The draft of a job that asks what another asked.
+def draft_again(connection: sa.Connection, settings: Settings, job: ledger.Row) -> Draft:
+    """A job that asks what another one asked, which has ended.
 
     Raises:
-        JobNotFoundError: there is none of that id.
         JobNotFinishedError: it did not end yet.
     """
-    row = ledger.find(connection, job_id)
-    if row["state"] not in ledger.TERMINAL:
-        raise JobNotFinishedError(f"job {job_id!r} is {row['state']}: only one that ended is run again")
-    inputs = {file["name"]: file["sha256"] for file in ledger.files(connection, job_id, "input")}
-    waits = row["queue"].startswith("target:")
+    if job["state"] not in ledger.TERMINAL:
+        raise JobNotFinishedError(f"job {job['id']!r} is {job['state']}; it needs no other try yet")
+    inputs = {file["name"]: file["sha256"] for file in ledger.files(connection, job["id"], "input")}
+    waits = job["queue"] not in (CPU_QUEUE, INSPECT_QUEUE)
     return Draft(
-        kind=row["kind"],
-        model_id=row["model_id"],
-        target=row["target"],
-        queue=row["queue"],
-        request=row["request"],
-        labels=labels.of(connection, [job_id]).get(job_id, {}),
-        cache_key=results.question(connection, settings.engine, row["model_id"], row["request"], inputs),
+        kind=job["kind"],
+        model_id=job["model_id"],
+        target=job["target"],
+        queue=job["queue"],
+        request=job["request"],
         inputs=inputs,
         state="waiting_for_target" if waits else "queued",
-        detail=f"waits for a worker that is target {row['target']!r}" if waits else None,
+        detail=_waiting_for(job["target"]) if waits else None,
+        labels=labels.of(connection, [job["id"]]).get(job["id"], {}),
+        cache_key=results.question(connection, settings.engine, job["model_id"], job["request"], inputs),
     )
+
+
+def _waiting_for(target: str) -> str:
+    return f"waits for a worker that is target {target!r}"
 
 
 def _bindings(body: BindingsRequest) -> dict[str, Any]:

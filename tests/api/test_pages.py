@@ -1,5 +1,6 @@
 """Pages as answers: signing in, what the cookie may do, problems for people, names from strangers' models."""
 
+import json
 import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -268,3 +269,24 @@ def test_a_job_is_asked_again(settings: Settings) -> None:
             old, new = (dict(ledger.find(connection, i)["request"]) for i in (made, again.json()["id"]))
         assert old == new
         assert api.http.post("/v1/jobs/none/retry").status_code == 404
+
+
+def test_a_list_is_told_of_changes_once_and_of_its_own_jobs_only(settings: Settings) -> None:
+    with inside(settings) as api:
+        mine, other = key(api, "submit"), key(api, "submit")
+        model = upload(api.client(mine), "ok")
+        first, second = (job(api.client(mine), model).json()["id"] for _ in range(2))
+        hidden = job(api.client(other), upload(api.client(other), "other")).json()["id"]
+        told: list[dict[str, str]] = []
+        asked = {"ids": f"{first},{hidden}", "after": first}
+        with browser(api, mine).stream("GET", "/jobs/events", params=asked) as answer:
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            for line in answer.iter_lines():
+                if line.startswith("data: "):
+                    told.append(json.loads(line[6:]))
+                if len(told) == 2 and "cancelled" not in told[-1]["html"]:
+                    api.client(mine).post(f"/v1/jobs/{second}/cancel")
+                if len(told) == 3:
+                    break
+        assert [row["id"] for row in told] == [first, second, second]
+        assert "cancelled" in told[-1]["html"]

@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Request
@@ -18,7 +19,9 @@ from app.jobs.database import jobs
 from app.web.rendering import fragment
 
 _POLL_SECONDS = 0.5
-_MOST = 50  # rows of a page
+_MOST = 100  # rows that one page follows
+_MARKS = ("state", "phase", "done", "total")  # what changes of a row
+_Mark: TypeAlias = tuple[Any, ...]
 
 router = APIRouter(include_in_schema=False)
 
@@ -38,31 +41,31 @@ async def _changes(
     request: Request, service: Service, shown: tuple[str, ...], after: str
 ) -> AsyncIterator[bytes]:
     yield b"retry: 2000\n\n"
-    told: dict[str, JobRow] = {}
+    told: dict[str, _Mark] = {}
     spoken = time.monotonic()
     while not service.stopping.is_set():
-        rows = await run_in_threadpool(_look, service, shown, after)
-        for row in rows:
-            if told.get(row.id) != row:
-                told[row.id] = row
-                html = fragment(request, "job_row.html", job=row)
-                yield f"data: {json.dumps({'id': row.id, 'html': html})}\n\n".encode()
-                spoken = time.monotonic()
+        for row in await run_in_threadpool(_changed, service, shown, after, told):
+            html = fragment(request, "job_row.html", job=row)
+            yield f"data: {json.dumps({'id': row.id, 'html': html})}\n\n".encode()
+            spoken = time.monotonic()
         if time.monotonic() > spoken + HEARTBEAT_SECONDS:
             spoken = time.monotonic()
             yield b": still here\n\n"
         await asyncio.sleep(_POLL_SECONDS)
 
 
-def _look(service: Service, shown: tuple[str, ...], after: str) -> list[JobRow]:
+def _changed(service: Service, shown: tuple[str, ...], after: str, told: dict[str, _Mark]) -> list[JobRow]:
+    """Rows that are not as `told` has them, which is brought up to date."""
     wanted: sa.ColumnElement[bool] = jobs.c.id.in_(shown)
     if after:
         wanted = sa.or_(wanted, jobs.c.id > after)
-    query = (
-        sa.select(jobs)
-        .where(jobs.c.kind == "optimize", visible(jobs.c.owner), wanted)
-        .order_by(jobs.c.id)
-        .limit(2 * _MOST)
-    )
+    theirs = (jobs.c.kind == "optimize", visible(jobs.c.owner))
+    marks = sa.select(jobs.c.id, *(jobs.c[name] for name in _MARKS)).where(*theirs, wanted)
     with service.database.read() as connection:
-        return [row_of(connection, row) for row in connection.execute(query).mappings()]
+        now = {row[0]: tuple(row[1:]) for row in connection.execute(marks.order_by(jobs.c.id).limit(_MOST))}
+        changed = [job_id for job_id, mark in now.items() if told.get(job_id) != mark]
+        if not changed:
+            return []
+        told |= now
+        rows = sa.select(jobs).where(*theirs, jobs.c.id.in_(changed)).order_by(jobs.c.id)
+        return [row_of(connection, row) for row in connection.execute(rows).mappings()]

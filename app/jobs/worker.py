@@ -20,12 +20,13 @@ from app import logs, tracing
 from app.engine.target import host
 from app.jobs import dispatch
 from app.jobs.database import Database, migrate
+from app.jobs.doorbell import Doorbell
 from app.jobs.fingerprint import target_queue
+from app.jobs.polling import SLOW_SECONDS, Pace, look_into
 from app.jobs.reaper import BEAT_SECONDS, Reaper
 from app.jobs.workflow import Runner, Stopping
 from app.settings import Settings, SettingsError
 
-_POLL_SECONDS = 0.1
 _MAX_SLOTS = 256
 _GIVE_BACK_SECONDS = 5.0
 logger = logging.getLogger("stowplan.worker")
@@ -109,8 +110,11 @@ def work(settings: Settings, name: str, stopping: Stopping) -> None:
     def carry_out_job(job_id: str) -> None:
         with idle.busy():
             run_child(job_id)
+        for pace in paces.values():
+            pace.ring()  # there may be more
 
     queues = served(settings.queues)
+    paces: dict[str, Pace] = {}
     reaper = Reaper(settings, database, name, queues)
     reaper.register()
     config: DBOSConfig = {
@@ -121,16 +125,18 @@ def work(settings: Settings, name: str, stopping: Stopping) -> None:
         "log_level": "ERROR",
     }
     DBOS(config=config)
-    DBOS.listen_queues(queues)
+    DBOS.listen_queues([])  # `look_into` does
     DBOS.launch()
     for queue in queues:
         DBOS.register_queue(
             queue,
             worker_concurrency=1,
             partition_concurrency=settings.max_running_per_key,
-            polling_interval_sec=_POLL_SECONDS,
+            polling_interval_sec=SLOW_SECONDS,
             on_conflict="always_update",
         )
+    paces.update(look_into(queues))
+    Doorbell(settings, database).answer(name, lambda: [pace.ring() for pace in paces.values()])
     while not stopping.is_set():
         try:
             reaper.beat()

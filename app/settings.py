@@ -50,6 +50,8 @@ class Settings:
         host: address that the API listens on.
         port: port that the API listens on.
         database_url: of the database; empty means SQLite files in the data folder.
+        blobs: where uploads and artifacts are, such as `s3://bucket/prefix`; empty means the data folder.
+        blob_copies_bytes: of a remote store that a machine keeps copies of.
         workers: worker processes that `serve` starts; each runs one job at a time.
         max_model_bytes: largest blob or model accepted.
         max_json_bytes: largest JSON body accepted.
@@ -86,6 +88,8 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     database_url: str = ""
+    blobs: str = ""
+    blob_copies_bytes: int = 16 * 2**30
     workers: int = 2
     max_model_bytes: int = 8 * 2**30
     max_json_bytes: int = 4 * 2**20
@@ -129,6 +133,8 @@ class Settings:
                 raise SettingsError(
                     f"{PREFIX}{name.upper()}: expected a positive number, found {getattr(self, name)}"
                 )
+        if self.blobs and not re.fullmatch(r"s3://[^/]+(/[^?#]*)?", self.blobs):
+            raise SettingsError(f"{PREFIX}BLOBS: expected s3://bucket/prefix, found {self.blobs!r}")
         for name, choices in (("log_format", _LOG_FORMATS), ("log_level", _LOG_LEVELS)):
             if getattr(self, name) not in choices:
                 raise SettingsError(

@@ -83,7 +83,9 @@ def _quantiles(seconds: Sequence[float]) -> str:
 
 def _queued(database: Database) -> tuple[float, list[tuple[str, float, float]]]:
     """Wall seconds from the first start to the last end, and a row for each job."""
-    query = sa.select(jobs.c.state, jobs.c.code, jobs.c.worker, jobs.c.started, jobs.c.finished, jobs.c.summary)
+    query = sa.select(
+        jobs.c.state, jobs.c.code, jobs.c.worker, jobs.c.started, jobs.c.finished, jobs.c.summary
+    )
     with database.read() as connection:
         found = connection.execute(query.where(jobs.c.kind == "optimize")).all()
     failed = [f"{row.state} {row.code}" for row in found if row.state != "succeeded"]
@@ -108,10 +110,9 @@ def measure(settings: Settings, model: bytes, count: int, lone: int, idle_second
             _ended(database, count)
             wall, rows = _queued(database)
             engine = sum(row[2] for row in rows)
-            yield (
-                f"{count} jobs, {settings.workers} workers: {wall:.1f} s, {count / wall:.1f} jobs/s; the engine "
-                f"alone {engine:.1f} s, that is {engine / settings.workers:.1f} s on {settings.workers} cores"
-            )
+            yield f"{count} jobs, {settings.workers} workers: {wall:.1f} s, {count / wall:.1f} jobs/s"
+            share = engine / settings.workers
+            yield f"  the engine alone: {engine:.1f} s, so {share:.1f} s of each worker, {share / wall:.0%}"
             yield f"  queue overhead of a job: {_quantiles(overheads(rows))}"
             time.sleep(2.0)
             waits, turns = [], []

@@ -62,7 +62,7 @@ class Dispatcher:
             )
         ledger.mark_enqueued(self._database, [row.id for row in rows])
         if rows:
-            self._doorbell.ring()
+            self._doorbell.ring(row.queue for row in rows)
 
     def try_send(self, ids: Sequence[str]) -> None:
         """Send jobs, or leave it to a worker when the queue does not answer: their rows are kept."""

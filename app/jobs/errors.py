@@ -113,6 +113,12 @@ class StorageFullError(ServiceError):
     code = "storage-full"
 
 
+class StoreOutageError(ServiceError):
+    """The store of blobs does not answer."""
+
+    code = "store-unavailable"
+
+
 class UnauthorizedError(ServiceError):
     """The request needs a key, and has none that is valid."""
 

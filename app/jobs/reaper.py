@@ -44,7 +44,7 @@ class Reaper:
         self._worker = worker
         self._queues = list(queues)
         self._dispatcher = Dispatcher(settings, database)
-        self._blobs = BlobStore(settings.data / "blobs", database)
+        self._blobs = BlobStore.of(settings, database)
         self._swept = 0.0
         self._audited = 0.0
         self._suspects: set[str] = set()

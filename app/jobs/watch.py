@@ -36,9 +36,9 @@ def carry_out(
     progress: Callable[[str, int, int], None],
     should_stop: Callable[[], bool],
 ) -> Outcome:
-    """Let the child do what is asked, and return when it and its process group are gone.
+    """Let the child do what is asked, and kill it and its process group when it has answered.
 
-    It is killed when it takes longer or holds more memory than its limits allow, and soon after
+    It is also killed when it takes longer or holds more memory than its limits allow, and soon after
     `should_stop` says so.
     """
     child.send(order.to_json())
@@ -62,7 +62,7 @@ def carry_out(
         detail = f"the process {_ending(code)} in phase {phase!r}"
         return Outcome(code="child-crashed", detail=detail, killed=code in _KILLED)
     finally:
-        child.end()
+        child.kill()
     return outcome
 
 

@@ -7,8 +7,8 @@ import secrets
 import shutil
 import signal
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO
 
@@ -98,23 +98,17 @@ def work(settings: Settings, name: str, stopping: Stopping) -> None:
     database = Database(settings.jobs_database_url)
     folder = settings.data / "work" / name.replace(":", "-")
     shutil.rmtree(folder, ignore_errors=True)  # of a worker that died under this id
-    runner = Runner(settings, database, folder, stopping, name)
+    paces: dict[str, Pace] = {}
+    runner = Runner(settings, database, folder, stopping, name, busy=lambda queue: _busy(paces, queue))
     idle = _Idle()
-
-    @DBOS.step(name="run_child")
-    def run_child(job_id: str) -> None:
-        runner.run(job_id)
 
     # Attempts are counted in our own rows, which users see; the queue's limit must come later.
     @DBOS.workflow(name=dispatch.WORKFLOW, max_recovery_attempts=1000)
     def carry_out_job(job_id: str) -> None:
         with idle.busy():
-            run_child(job_id)
-        for pace in paces.values():
-            pace.ring()  # there may be more
+            runner.run(job_id)
 
     queues = served(settings.queues)
-    paces: dict[str, Pace] = {}
     reaper = Reaper(settings, database, name, queues)
     reaper.register()
     config: DBOSConfig = {
@@ -136,19 +130,26 @@ def work(settings: Settings, name: str, stopping: Stopping) -> None:
             on_conflict="always_update",
         )
     paces.update(look_into(queues))
-    Doorbell(settings, database).answer(name, lambda: [pace.ring() for pace in paces.values()])
+    Doorbell(settings, database).answer(name, paces)
     while not stopping.is_set():
         try:
             reaper.beat()
         except (SQLAlchemyError, queue_error.DBOSException):
             logger.exception("the database did not take a heartbeat; trying again")
         stopping.wait(BEAT_SECONDS)
+    for pace in paces.values():
+        pace.set()
     idle.wait(settings.drain_seconds + _GIVE_BACK_SECONDS)
     runner.close()
     try:
         reaper.leave()
     except SQLAlchemyError:
         logger.exception("the database did not take the end of this worker; others will miss its heartbeat")
+
+
+def _busy(paces: Mapping[str, Pace], queue: str) -> AbstractContextManager[None]:
+    """A job of a queue runs; one that was recovered may be of a queue that this worker does not serve."""
+    return paces[queue].busy() if queue in paces else nullcontext()
 
 
 def queues_of(text: str) -> tuple[str, ...]:

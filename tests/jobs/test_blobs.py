@@ -79,7 +79,8 @@ def test_only_regular_files_are_taken_from_a_job(store: BlobStore, tmp_path: Pat
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "link").symlink_to(tmp_path / "secret")
     with pytest.raises(OSError, match="symbolic"):
-        store.store_file(tmp_path / "link", 1000)
-    assert store.size(store.store_file(tmp_path / "secret", 1000).sha256) == 6
+        store.store_files({"a": tmp_path / "secret", "b": tmp_path / "link"}, 1000)
+    assert store.free() == 0
+    assert store.size(store.store_files({"a": tmp_path / "secret"}, 1000)["a"].sha256) == 6
     with pytest.raises(TooLargeError):
-        store.store_file(tmp_path / "secret", 5)
+        store.store_files({"a": tmp_path / "secret"}, 5)

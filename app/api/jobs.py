@@ -1,6 +1,7 @@
 """Jobs: ask for them, follow them, cancel them."""
 
 import hashlib
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import sqlalchemy as sa
@@ -10,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from app.api import errors, waiting
 from app.api.events import stream
 from app.api.paging import LabelQuery, TextQuery, decode_cursor, encode_cursor, link_next
-from app.api.requests import drafts_of
+from app.api.requests import draft_again, drafts_of
 from app.api.schemas import (
     Artifact,
     GroupAnswer,
@@ -112,24 +113,13 @@ def create_job(
     A job that has the same model, target, options, engine and timings as one that succeeded has its
     result at once: it is `succeeded` in this answer, and `cached_from` names the other.
     """
-    digest = hashlib.sha256(body.model_dump_json().encode()).hexdigest()
     with service.database.write() as connection:
-        group = _known_group(connection, idempotency_key, digest)
-        fresh: list[str] = []
-        if group is None:
-            drafts = drafts_of(connection, service.settings, "optimize", body.model, body.targets, body)
-            fresh = ledger.create(connection, drafts)
-            group = ledger.find(connection, fresh[0])["group_id"]
-            if idempotency_key is not None:
-                connection.execute(
-                    idempotency.insert().values(
-                        owner=current().owner,
-                        key=idempotency_key,
-                        body=digest,
-                        group_id=group,
-                        created=ledger.find(connection, fresh[0])["created"],
-                    )
-                )
+        group, fresh = once(
+            connection,
+            idempotency_key,
+            body,
+            lambda: drafts_of(connection, service.settings, "optimize", body.model, body.targets, body),
+        )
         rows = connection.execute(
             sa.select(jobs).where(jobs.c.group_id == group).order_by(jobs.c.id)
         ).mappings()
@@ -139,8 +129,29 @@ def create_job(
     if len(answers) == 1:
         response.headers["location"] = service.address(f"/v1/jobs/{answers[0].id}")
         return answers[0]
-    response.headers["location"] = service.address(f"/v1/jobs?group={group}")
+    response.headers["location"] = service.address(f"/v1/job-groups/{group}")
     return GroupAnswer(id=group, jobs=answers)
+
+
+def once(
+    connection: sa.Connection, key: str | None, body: JobRequest, drafts: Callable[[], Sequence[ledger.Draft]]
+) -> tuple[str, list[str]]:
+    """The group of jobs that a request makes, and those jobs; none when it came before under its key.
+
+    Raises:
+        IdempotencyKeyReusedError: the key came with another request.
+    """
+    digest = hashlib.sha256(f"{type(body).__name__} {body.model_dump_json()}".encode()).hexdigest()
+    group = _known_group(connection, key, digest)
+    if group is not None:
+        return group, []
+    fresh = ledger.create(connection, drafts())
+    first = ledger.find(connection, fresh[0])
+    if key is not None:
+        row = {"owner": current().owner, "key": key, "body": digest}
+        row |= {"group_id": first["group_id"], "created": first["created"]}
+        connection.execute(idempotency.insert().values(**row))
+    return str(first["group_id"]), fresh
 
 
 def _known_group(connection: sa.Connection, key: str | None, digest: str) -> str | None:
@@ -274,6 +285,28 @@ def cancel_job(job_id: JobId, service: ServiceOf) -> JobAnswer:
         answer = answer_of(connection, service, row)
     if before.state in ledger.WAITING and answer.state == "cancelled":
         service.dispatcher.withdraw(job_id)
+    return answer
+
+
+@router.post(
+    "/{job_id}/retry",
+    operation_id="retryJob",
+    summary="Run a job again",
+    status_code=202,
+    response_model=JobAnswer,
+    responses=errors.responses(JobNotFoundError, JobNotFinishedError, ModelNotFoundError, BlobNotFoundError),
+)
+def retry_job(job_id: JobId, response: Response, service: ServiceOf) -> JobAnswer:
+    """Ask again what a job asked that has ended: a new job, in the same group."""
+    _find(service, job_id)
+    with service.database.write() as connection:
+        job = ledger.find(connection, job_id)
+        draft = draft_again(connection, service.settings, job)
+        fresh = ledger.create(connection, [draft], group=job["group_id"])
+        answer = answer_of(connection, service, ledger.find(connection, fresh[0]))
+    service.dispatcher.try_send(fresh)
+    response.headers["location"] = service.address(f"/v1/jobs/{answer.id}")
+    response.headers["retry-after"] = "1"
     return answer
 
 

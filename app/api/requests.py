@@ -9,9 +9,9 @@ import sqlalchemy as sa
 from app.api.schemas import BindingsRequest, JobLimits, JobRequest
 from app.engine.errors import UnknownTargetError
 from app.engine.target import Target, host, is_host, presets
-from app.jobs import catalog, results
+from app.jobs import catalog, labels, ledger, results
 from app.jobs.dispatch import CPU_QUEUE, INSPECT_QUEUE
-from app.jobs.errors import RequestError
+from app.jobs.errors import JobNotFinishedError, RequestError
 from app.jobs.fingerprint import target_queue
 from app.jobs.ledger import Draft
 from app.jobs.orders import Limits
@@ -73,10 +73,38 @@ def drafts_of(
                 cached_from=source,
                 inputs=body.inputs,
                 state="waiting_for_target" if waits and kind == "optimize" else "queued",
-                detail=f"waits for a worker that is target {name!r}" if waits else None,
+                detail=_waiting_for(name) if waits else None,
             )
         )
     return drafts
+
+
+def draft_again(connection: sa.Connection, settings: Settings, job: ledger.Row) -> Draft:
+    """A job that asks what another one asked, which has ended.
+
+    Raises:
+        JobNotFinishedError: it did not end yet.
+    """
+    if job["state"] not in ledger.TERMINAL:
+        raise JobNotFinishedError(f"job {job['id']!r} is {job['state']}; it needs no other try yet")
+    inputs = {file["name"]: file["sha256"] for file in ledger.files(connection, job["id"], "input")}
+    waits = job["queue"] not in (CPU_QUEUE, INSPECT_QUEUE)
+    return Draft(
+        kind=job["kind"],
+        model_id=job["model_id"],
+        target=job["target"],
+        queue=job["queue"],
+        request=job["request"],
+        inputs=inputs,
+        state="waiting_for_target" if waits else "queued",
+        detail=_waiting_for(job["target"]) if waits else None,
+        labels=labels.of(connection, [job["id"]]).get(job["id"], {}),
+        cache_key=results.question(connection, settings.engine, job["model_id"], job["request"], inputs),
+    )
+
+
+def _waiting_for(target: str) -> str:
+    return f"waits for a worker that is target {target!r}"
 
 
 def _bindings(body: BindingsRequest) -> dict[str, Any]:

@@ -35,6 +35,12 @@ class JobNotFoundError(NotFoundError):
     code = "job-not-found"
 
 
+class JobGroupNotFoundError(NotFoundError):
+    """No job group of that id."""
+
+    code = "job-group-not-found"
+
+
 class ArtifactNotFoundError(NotFoundError):
     """The job has no artifact of that name, or not yet."""
 

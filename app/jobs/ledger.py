@@ -68,8 +68,8 @@ def new_id() -> str:
     return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(10)}"
 
 
-def create(connection: sa.Connection, drafts: Sequence[Draft]) -> list[str]:
-    """Make jobs of one group for the caller, and return their ids.
+def create(connection: sa.Connection, drafts: Sequence[Draft], group: str | None = None) -> list[str]:
+    """Make jobs of one group, a new one unless it is given, for the caller, and return their ids.
 
     Raises:
         ModelNotFoundError: there is no such model.
@@ -78,7 +78,7 @@ def create(connection: sa.Connection, drafts: Sequence[Draft]) -> list[str]:
         TooManyError: the caller has too many unfinished jobs.
     """
     _check_number(connection, len(drafts))
-    group, ids = new_id(), []
+    group, ids = group or new_id(), []
     for draft in drafts:
         _check_model(connection, draft)
         now, job_id = time.time(), new_id()

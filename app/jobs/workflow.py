@@ -112,26 +112,16 @@ class Runner:
         child = self._nursery.take()
         try:
             outcome = watch.carry_out(child, order, job.progress, job.should_stop)
-            return self._settle(row, folder, job, outcome)
+            # What was killed takes a while to go; what it wrote is read meanwhile.
+            outcome, artifacts = self._kept(folder, outcome)
         finally:
-            child.end()  # what was killed takes a while to go: its files were read meanwhile
-
-    def _settle(self, row: ledger.Row, folder: Path, job: "_Following", outcome: watch.Outcome) -> bool:
-        """Keep what a job made, and end it; False when it should be tried again."""
+            child.end()
         if outcome.stopped and not job.cancelled:
             self._insist(lambda connection: ledger.give_back(connection, row))
             raise GivenBackError
         if outcome.killed and row["attempt"] < self._settings.max_attempts:
             logger.warning("the process of job %s was killed; trying again", row["id"])
             return False
-        artifacts: dict[str, Blob] = {}
-        if outcome.code is None and not outcome.stopped:
-            try:
-                artifacts = self._until_done(lambda: self._keep(folder))
-            except StorageFullError as error:
-                outcome = watch.Outcome(code=error.code, detail=error.message)
-            except (OSError, TooLargeError) as error:
-                outcome = watch.Outcome(code="artifact-unreadable", detail=str(error))
         if outcome.code == "child-crashed":
             logger.warning("job %s: %s\n%s", row["id"], outcome.detail, _tail(folder / "log.txt"))
         self._told.note(outcome.result)
@@ -220,6 +210,17 @@ class Runner:
             bindings=bindings,
             operator=request.get("operator", {}),
         )
+
+    def _kept(self, folder: Path, outcome: watch.Outcome) -> tuple[watch.Outcome, dict[str, Blob]]:
+        """Keep what a job made that did what was asked; a failure when that cannot be done."""
+        if outcome.code is not None or outcome.stopped:
+            return outcome, {}
+        try:
+            return outcome, self._until_done(lambda: self._keep(folder))
+        except StorageFullError as error:
+            return watch.Outcome(code=error.code, detail=error.message), {}
+        except (OSError, TooLargeError) as error:
+            return watch.Outcome(code="artifact-unreadable", detail=str(error)), {}
 
     def _keep(self, folder: Path) -> dict[str, Blob]:
         limit = self._settings.max_artifact_bytes

@@ -191,6 +191,10 @@ class Client:
         """All targets that jobs may name."""
         return list(self._json("GET", "/v1/targets")["targets"])
 
+    def target(self, name: str) -> Json:
+        """One target."""
+        return self._json("GET", f"/v1/targets/{name}")
+
     def describe_target(self, spec: Mapping[str, Any]) -> Json:
         """Keep the description of a machine."""
         return self._json("POST", "/v1/targets", json=dict(spec))

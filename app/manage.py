@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 from app import answering
 from app.client import Client, Job, Json
+from app.console import print_table
 
 Parser = argparse.ArgumentParser
 _STATES = ("queued", "waiting_for_target", "running", "succeeded", "failed", "cancelled")
@@ -126,7 +127,7 @@ def _artifacts(client: Client, arguments: argparse.Namespace) -> int:
 def _list_models(client: Client, arguments: argparse.Namespace) -> int:
     found = list(islice(client.models(**_given(arguments, "label", "q")), arguments.limit))
     rows = [(m.id, m.state, m.detail or "") for m in found]
-    _tell(arguments, [asdict(m) for m in found], lambda: _table(("id", "state", "detail"), rows))
+    _tell(arguments, [asdict(m) for m in found], lambda: print_table(("id", "state", "detail"), rows))
     return answering.DONE
 
 
@@ -153,7 +154,7 @@ def _list_targets(client: Client, arguments: argparse.Namespace) -> int:
     found = client.targets()
     rows = [(t["name"], t["origin"], t["device"], t["cores"], ", ".join(t["precisions"])) for t in found]
     heads = ("name", "origin", "device", "cores", "precisions")
-    _tell(arguments, found, lambda: _table(heads, rows))
+    _tell(arguments, found, lambda: print_table(heads, rows))
     return answering.DONE
 
 
@@ -185,7 +186,7 @@ def _tell(arguments: argparse.Namespace, answer: Any, show: Callable[[], None]) 
 
 def _tell_jobs(jobs: Sequence[Job], arguments: argparse.Namespace) -> int:
     heads = ("id", "state", "target", "model", "made", "seconds", "phase or reason")
-    _tell(arguments, [asdict(job) for job in jobs], lambda: _table(heads, [_row(job) for job in jobs]))
+    _tell(arguments, [asdict(job) for job in jobs], lambda: print_table(heads, [_row(job) for job in jobs]))
     return answering.DONE
 
 
@@ -195,17 +196,6 @@ def _row(job: Job) -> tuple[str, ...]:
     seconds = "-" if job.started is None else f"{end - job.started:.1f}"
     reason = f"{job.code or ''} {job.detail or ''}".strip() or ("" if job.is_over else job.phase)
     return (job.id, job.state, job.target, job.model, made, seconds, reason)
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table that a narrow terminal or a pipe does not cut."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*heads, box=None)
-    for row in rows:
-        table.add_row(*map(str, row))
-    Console(soft_wrap=True).print(table, overflow="ignore", no_wrap=True, crop=False)
 
 
 def _tell_fields(fields: Json) -> None:

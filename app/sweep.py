@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             answering.print_json(asdict(group))
         else:
-            _show(group, Console(soft_wrap=True))
+            _show(group)
         return answering.REFUSED if group.best is None else answering.DONE
 
     return answering.ask(arguments, act)
@@ -121,23 +121,21 @@ def _watch(client: Client, group: Group, console: Any) -> Group:
             group = client.group(group.id)
 
 
-def _show(group: Group, console: Any) -> None:
-    from rich.table import Table
+def _show(group: Group) -> None:
+    from app.console import milliseconds, print_table, size
 
-    from app.console import milliseconds, size
-
-    table = Table(title=f"Job group {group.id}, by {group.objective}", title_justify="left")
-    for heading in ("rank", "target", "options", "latency", "memory", "difference", "job or reason"):
-        side = "right" if heading in ("rank", "latency", "memory", "difference") else "left"
-        table.add_column(heading, justify=side, overflow="fold")  # type: ignore[arg-type]  # two of its literals
-    for job in sorted(group.jobs, key=lambda job: (job["rank"] is None, job["rank"] or 0)):
-        table.add_row(
-            str(job["rank"] or "-"),
+    heads = ("rank", "target", "options", "latency", "memory", "difference", "job", "why not")
+    rows = [
+        (
+            job["rank"] or "-",
             job["target"],
-            " ".join(f"{name}={value}" for name, value in job["options"].items()),
+            " ".join(f"{name}={value}" for name, value in job["options"].items()) or "-",
             milliseconds(job["seconds"]),
             "-" if job["peak_bytes"] is None else size(job["peak_bytes"]),
             "-" if job["difference"] is None else f"{job['difference']:.1e}",
-            "; ".join(job["unmet"]) or job["job"],
+            job["job"],
+            "; ".join(job["unmet"]),
         )
-    console.print(table)
+        for job in sorted(group.jobs, key=lambda job: (job["rank"] is None, job["rank"] or 0))
+    ]
+    print_table(heads, rows)

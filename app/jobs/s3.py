@@ -9,7 +9,9 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
@@ -17,7 +19,11 @@ from obstore.store import S3Store
 
 from app.jobs.errors import BlobNotFoundError, StoreOutageError
 
+if TYPE_CHECKING:
+    from obstore.store import RetryConfig
+
 _PIECE = 1 << 20  # byte
+_RETRIES: "RetryConfig" = {"max_retries": 3, "retry_timeout": timedelta(seconds=20)}
 _MISSING = (FileNotFoundError, NotFoundError)  # the library raises either
 _WHOLE = 64 << 20  # byte; what is larger goes up in parts
 _IN_USE_SECONDS = 3600.0  # a copy that was asked for since then may be about to be opened
@@ -33,14 +39,14 @@ class Bucket:
     """
 
     def __init__(self, url: str, copies: Path, most: int) -> None:
-        self._store = S3Store.from_url(url, client_options={"allow_http": True})
+        self._store = S3Store.from_url(url, client_options={"allow_http": True}, retry_config=_RETRIES)
         self._copies = copies
         self._most = most
         copies.mkdir(parents=True, exist_ok=True)
 
     def bring(self, path: Path, sha256: str) -> None:
         """Send the bytes, unless they are there: the store refuses to replace an object."""
-        with _answering():
+        with _answering(AlreadyExistsError):
             if path.stat().st_size <= _WHOLE:
                 try:
                     obstore.put(self._store, _key(sha256), path, mode="create", use_multipart=False)
@@ -51,9 +57,7 @@ class Bucket:
 
     def keep(self, path: Path, sha256: str) -> None:
         """Send the bytes if someone removed them since they were brought."""
-        with _answering():
-            gone = not self._has(sha256)
-        if gone:
+        if not self._has(sha256):
             self.bring(path, sha256)
 
     def local(self, sha256: str) -> Path:
@@ -84,7 +88,8 @@ class Bucket:
 
     def _has(self, sha256: str) -> bool:
         try:
-            obstore.head(self._store, _key(sha256))
+            with _answering(*_MISSING):
+                obstore.head(self._store, _key(sha256))
         except _MISSING:
             return False
         return True
@@ -93,7 +98,7 @@ class Bucket:
         self._make_room()
         draft = place.with_name(f".{secrets.token_hex(8)}")
         try:
-            with _answering(), draft.open("xb") as file:
+            with _answering(*_MISSING), draft.open("xb") as file:
                 for piece in obstore.get(self._store, _key(sha256)).stream(min_chunk_size=_PIECE):
                     file.write(piece)
             draft.chmod(0o444)
@@ -118,11 +123,12 @@ def _key(sha256: str) -> str:
 
 
 @contextmanager
-def _answering() -> Iterator[None]:
-    """Tell a store that does not answer, or refuses, from one that has no such object."""
+def _answering(*expected: type[Exception]) -> Iterator[None]:
+    """Tell a store that does not answer, or refuses, from answers that are expected."""
     try:
         yield
-    except (*_MISSING, AlreadyExistsError):
+    except expected:
         raise
-    except BaseError as error:
-        raise StoreOutageError(f"the store of blobs does not answer: {error}") from error
+    except (FileNotFoundError, BaseError) as error:
+        what = str(error).partition("\n")[0]
+        raise StoreOutageError(f"the store of blobs does not answer: {what}") from error

@@ -13,7 +13,7 @@ What a program should read goes to standard output, all else to standard error.
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from app.client import DEFAULT_URL, Client, ServiceFailureError, UnreachableError
@@ -53,3 +53,11 @@ def ask(arguments: argparse.Namespace, act: Callable[[Client], int], *, timeout:
 def print_json(answer: Any) -> None:
     """Print an answer for a program."""
     print(json.dumps(answer, indent=1))
+
+
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Columns of plain text, which neither a narrow terminal nor a pipe cuts."""
+    lines = [list(map(str, heads)), *(list(map(str, row)) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    for line in lines:
+        print("  ".join(text.ljust(width) for text, width in zip(line, widths)).rstrip())

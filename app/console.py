@@ -1,6 +1,6 @@
 """What the command line shows of a job: progress while it runs, tables when it is done."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,6 @@ from rich.progress import (
 from rich.table import Table
 
 SLOWEST = 12  # operators shown
-
-
-def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Columns of plain text, which neither a narrow terminal nor a pipe cuts."""
-    lines = [list(map(str, heads)), *(list(map(str, row)) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    for line in lines:
-        print("  ".join(text.ljust(width) for text, width in zip(line, widths)).rstrip())
 
 
 def progress_bar(console: Console) -> Progress:

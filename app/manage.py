@@ -12,7 +12,6 @@ from typing import Any
 
 from app import answering
 from app.client import Client, Job, Json
-from app.console import print_table
 
 Parser = argparse.ArgumentParser
 _STATES = ("queued", "waiting_for_target", "running", "succeeded", "failed", "cancelled")
@@ -127,7 +126,9 @@ def _artifacts(client: Client, arguments: argparse.Namespace) -> int:
 def _list_models(client: Client, arguments: argparse.Namespace) -> int:
     found = list(islice(client.models(**_given(arguments, "label", "q")), arguments.limit))
     rows = [(m.id, m.state, m.detail or "") for m in found]
-    _tell(arguments, [asdict(m) for m in found], lambda: print_table(("id", "state", "detail"), rows))
+    _tell(
+        arguments, [asdict(m) for m in found], lambda: answering.print_table(("id", "state", "detail"), rows)
+    )
     return answering.DONE
 
 
@@ -154,7 +155,7 @@ def _list_targets(client: Client, arguments: argparse.Namespace) -> int:
     found = client.targets()
     rows = [(t["name"], t["origin"], t["device"], t["cores"], ", ".join(t["precisions"])) for t in found]
     heads = ("name", "origin", "device", "cores", "precisions")
-    _tell(arguments, found, lambda: print_table(heads, rows))
+    _tell(arguments, found, lambda: answering.print_table(heads, rows))
     return answering.DONE
 
 
@@ -186,7 +187,11 @@ def _tell(arguments: argparse.Namespace, answer: Any, show: Callable[[], None]) 
 
 def _tell_jobs(jobs: Sequence[Job], arguments: argparse.Namespace) -> int:
     heads = ("id", "state", "target", "model", "made", "seconds", "phase or reason")
-    _tell(arguments, [asdict(job) for job in jobs], lambda: print_table(heads, [_row(job) for job in jobs]))
+    _tell(
+        arguments,
+        [asdict(job) for job in jobs],
+        lambda: answering.print_table(heads, [_row(job) for job in jobs]),
+    )
     return answering.DONE
 
 

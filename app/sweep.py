@@ -122,7 +122,7 @@ def _watch(client: Client, group: Group, console: Any) -> Group:
 
 
 def _show(group: Group) -> None:
-    from app.console import milliseconds, print_table, size
+    from app.console import milliseconds, size
 
     heads = ("rank", "target", "options", "latency", "memory", "difference", "job", "why not")
     rows = [
@@ -138,4 +138,4 @@ def _show(group: Group) -> None:
         )
         for job in sorted(group.jobs, key=lambda job: (job["rank"] is None, job["rank"] or 0))
     ]
-    print_table(heads, rows)
+    answering.print_table(heads, rows)

@@ -31,7 +31,7 @@ GroupId = Annotated[str, Path(max_length=64, examples=["0193b0c4f5a26f1d0c5b9a2e
 
 
 def _answer_of(group: groups.Group) -> JobGroupAnswer:
-    entries = compare(group.jobs, group.objective, group.constraints)
+    entries = compare([dict(job) for job in group.jobs], group.objective, group.constraints)
     return JobGroupAnswer(
         id=group.id,
         state="done" if group.is_over else "running",

@@ -50,7 +50,7 @@ class Runner:
         folder: Path,
         stopping: Stopping,
         worker: str | None = None,
-        busy: Callable[[str], AbstractContextManager[None]] = nullcontext,
+        busy: Callable[[str], AbstractContextManager[None]] = lambda _queue: nullcontext(),
     ) -> None:
         self._worker = worker
         self._busy = busy

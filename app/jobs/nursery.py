@@ -123,6 +123,7 @@ class Nursery:
             "app.jobs.forker",
             child_process.__name__,
             "app.jobs.orders",
+            "app.jobs.turns",
             engine,
             f"{engine}.job",
         ]

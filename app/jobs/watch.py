@@ -8,6 +8,7 @@ from typing import Any
 
 from app.jobs.nursery import Child
 from app.jobs.orders import Limits, Order
+from app.jobs.turns import WAITING
 
 _TICK = 0.1  # seconds between two looks at memory and clock
 _START_SECONDS = 60.0  # for a process to start and import what it needs
@@ -44,10 +45,14 @@ def carry_out(
     child.send(order.to_json())
     outcome: Outcome | None = None
     deadline = time.monotonic() + _START_SECONDS
-    ask, phase = 0.0, "starting"
+    ask, phase, looked = 0.0, "starting", time.monotonic()
     try:
         while outcome is None:
             message = child.receive(_TICK) or {}
+            now = time.monotonic()
+            if phase == WAITING:
+                deadline += now - looked  # its own time has not begun
+            looked = now
             if "ready" in message:
                 deadline = time.monotonic() + order.limits.seconds
             if "progress" in message:

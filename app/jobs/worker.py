@@ -18,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app import logs, tracing
 from app.engine.target import host
-from app.jobs import dispatch
+from app.jobs import dispatch, turns
 from app.jobs.database import Database, migrate
 from app.jobs.doorbell import Doorbell
 from app.jobs.fingerprint import target_queue
@@ -86,6 +86,7 @@ def run(settings_json: str) -> None:
     signal.signal(signal.SIGHUP, hurry)
     logs.configure(settings, "worker")
     tracing.configure(settings, "worker")
+    turns.check(settings.benchmark_lock)
     migrate(settings)
     with identity(settings.data) as name:
         work(settings, name, stopping)

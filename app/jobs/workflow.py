@@ -205,6 +205,7 @@ class Runner:
             folder=str(folder.absolute()),
             kernels=str((self._settings.data / "kernels").absolute()),
             limits=Limits(**request["limits"]),
+            turn=str(self._settings.benchmark_lock),
             target=request.get("target"),
             options=request.get("options", {}),
             bindings=bindings,

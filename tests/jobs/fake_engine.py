@@ -124,6 +124,12 @@ def _act(word: str, value: str, folder: Path, progress: Callable[[str, int, int]
             time.sleep(0.05)
     elif word == "sleep":
         time.sleep(float(value))
+    elif word == "benchmark":
+        progress("benchmark", 0, 1)
+        began = time.time()
+        time.sleep(float(value))
+        (folder / "timings.json").write_text(json.dumps([began, time.time()]))
+        progress("benchmark", 1, 1)
     elif word == "ignore-signals":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     elif word == "grandchild":

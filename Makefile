@@ -67,6 +67,7 @@ bench-sparse: $(VENV)/.installed-bench
 # Run after a change of dependencies; needs uv.
 lock:
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --quiet --output-file requirements.txt
+	uv pip compile pyproject.toml --extra s3 --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --quiet --output-file requirements-s3.txt --constraint requirements.txt
 	uv pip compile pyproject.toml --extra test --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --quiet --output-file requirements-test.txt --constraint requirements.txt
 	uv pip compile pyproject.toml --extra bench --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --quiet --output-file requirements-bench.txt --constraint requirements.txt
 

@@ -33,7 +33,7 @@ from app.jobs.errors import (
     TooLargeError,
 )
 from app.jobs.places import Folder, Place
-from app.settings import Settings
+from app.settings import PREFIX, Settings, SettingsError
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 _LOCK = 1  # key of the lock held while rows and files of blobs change together
@@ -144,8 +144,12 @@ class BlobStore:
         """The store that the settings name."""
         root, place = settings.data / "blobs", None
         if settings.blobs:
-            from app.jobs.s3 import Bucket  # here only: its library is an extra
-
+            try:
+                from app.jobs.s3 import Bucket  # here only: its library is an extra
+            except ModuleNotFoundError as error:
+                raise SettingsError(
+                    f"{PREFIX}BLOBS: {settings.blobs!r} needs the extra: pip install 'stowplan[s3]'"
+                ) from error
             place = Bucket(settings.blobs, root / "copies", settings.blob_copies_bytes)
         return cls(root, database, reserve=reserve, place=place)
 

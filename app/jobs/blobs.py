@@ -14,7 +14,6 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,13 +31,12 @@ from app.jobs.errors import (
     StorageFullError,
     TooLargeError,
 )
-from app.jobs.places import Folder, Place
+from app.jobs.places import Folder, Place, at_once
 from app.settings import PREFIX, Settings, SettingsError
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 _LOCK = 1  # key of the lock held while rows and files of blobs change together
 _PIECE = 1 << 20  # byte
-_WRITERS = 4  # files forced to disk at once
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -205,25 +203,22 @@ class BlobStore:
         Raises:
             QuotaError: he would hold more than he may.
         """
-        with storing("the upload"), ThreadPoolExecutor(_WRITERS) as writers:
-            paths = list(writers.map(self._bring, uploads))  # one after the other waits for each sync
-        found, now = [], time.time()
+        hashes = [upload.sha256 for upload in uploads]
+        with storing("the upload"):
+            files = dict(zip(hashes, at_once(self._bring, uploads)))
         with storing("the upload"), self._database.write() as connection:
             self._database.lock(connection, _LOCK)
-            known = _known(connection, [upload.sha256 for upload in uploads])
-            held = _held_of(connection, [upload.sha256 for upload in uploads])
-            fresh = {upload.sha256: upload.size for upload in uploads if upload.sha256 not in held}
+            known, held = _known(connection, hashes), _held_of(connection, hashes)
+            sizes_by_hash = {upload.sha256: upload.size for upload in uploads}
+            if more := sum(size for sha256, size in sizes_by_hash.items() if sha256 not in held):
+                _check_quota(connection, more)
+            fresh = [sha256 for sha256 in sizes_by_hash if sha256 not in known]
             if fresh:
-                _check_quota(connection, sum(fresh.values()))
-            for path, upload in zip(paths, uploads):
-                if upload.sha256 not in known:
-                    known[upload.sha256] = upload.size
-                    self._place.keep(path, upload.sha256)
-                    row = {"sha256": upload.sha256, "size": upload.size, "created": now}
-                    connection.execute(blobs.insert().values(**row))
-                found.append(Blob(upload.sha256, upload.size, upload.sha256 not in held))
-            self.hold(connection, [upload.sha256 for upload in uploads], now + claim)
-        return found
+                self._place.keep({sha256: files[sha256] for sha256 in fresh})
+                rows = [{"sha256": s, "size": sizes_by_hash[s], "created": time.time()} for s in fresh]
+                connection.execute(blobs.insert(), rows)
+            self.hold(connection, hashes, time.time() + claim)
+        return [Blob(upload.sha256, upload.size, upload.sha256 not in held) for upload in uploads]
 
     def _bring(self, upload: Upload) -> Path:
         path = upload.flush()
@@ -318,12 +313,10 @@ def held_bytes(connection: sa.Connection, owner: str) -> int:
     )
 
 
-def _known(connection: sa.Connection, hashes: Iterable[str]) -> dict[str, int]:
-    """Bytes by hash of those blobs that the store has, whoever holds them."""
-    found = connection.execute(
-        sa.select(blobs.c.sha256, blobs.c.size).where(blobs.c.sha256.in_(list(hashes)))
-    )
-    return {row.sha256: row.size for row in found}
+def _known(connection: sa.Connection, hashes: Iterable[str]) -> set[str]:
+    """Those blobs that the store has, whoever holds them."""
+    query = sa.select(blobs.c.sha256).where(blobs.c.sha256.in_(list(hashes)))
+    return set(connection.scalars(query))
 
 
 def _held_of(connection: sa.Connection, hashes: Iterable[str]) -> set[str]:

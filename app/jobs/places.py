@@ -1,9 +1,14 @@
 """Where the bytes of blobs are: files of one folder here, an S3-compatible store by URL."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+_WAITING = 8
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Place(Protocol):
@@ -12,8 +17,11 @@ class Place(Protocol):
     def bring(self, path: Path, sha256: str) -> None:
         """Do ahead, without any lock held, what takes long of `keep`."""
 
-    def keep(self, path: Path, sha256: str) -> None:
-        """Make sure that the bytes are kept; the file may be moved away. Called with the blobs' lock held."""
+    def keep(self, files: Mapping[str, Path]) -> None:
+        """Make sure that the bytes of files, by hash, are kept; the files may be moved away.
+
+        Called with the blobs' lock held.
+        """
 
     def local(self, sha256: str) -> Path:
         """A file with the bytes, on this machine; where it would be if there are none."""
@@ -34,12 +42,13 @@ class Folder:
     def bring(self, path: Path, sha256: str) -> None:
         """Nothing: a file is renamed in no time."""
 
-    def keep(self, path: Path, sha256: str) -> None:
-        """Rename the file to its place."""
-        place = self.local(sha256)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        path.replace(place)
-        _sync_folder(place.parent)
+    def keep(self, files: Mapping[str, Path]) -> None:
+        """Rename the files to their places."""
+        for sha256, path in files.items():
+            place = self.local(sha256)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(place)
+        at_once(_sync_folder, {self.local(sha256).parent for sha256 in files})
 
     def local(self, sha256: str) -> Path:
         """The file itself."""
@@ -52,6 +61,14 @@ class Folder:
 
     def check(self) -> None:
         """Whether it can be written shows when an upload begins."""
+
+
+def at_once(act: Callable[[T], R], things: Collection[T]) -> list[R]:
+    """Act on each of some things that wait for the disk: together they wait hardly longer than one."""
+    if len(things) < 2:
+        return [act(thing) for thing in things]
+    with ThreadPoolExecutor(min(len(things), _WAITING)) as threads:
+        return list(threads.map(act, things))
 
 
 def _sync_folder(folder: Path) -> None:

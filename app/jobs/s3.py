@@ -7,7 +7,7 @@ read: `AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_
 import os
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -55,10 +55,11 @@ class Bucket:
             elif not self._has(sha256):
                 obstore.put(self._store, _key(sha256), path)  # conditions are not for parts
 
-    def keep(self, path: Path, sha256: str) -> None:
-        """Send the bytes if someone removed them since they were brought."""
-        if not self._has(sha256):
-            self.bring(path, sha256)
+    def keep(self, files: Mapping[str, Path]) -> None:
+        """Send the bytes that someone removed since they were brought."""
+        for sha256, path in files.items():
+            if not self._has(sha256):
+                self.bring(path, sha256)
 
     def local(self, sha256: str) -> Path:
         """A copy, fetched unless it is here.

@@ -141,7 +141,7 @@ def once(
     Raises:
         IdempotencyKeyReusedError: the key came with another request.
     """
-    digest = hashlib.sha256(f"{type(body).__name__} {body.model_dump_json()}".encode()).hexdigest()
+    digest = hashlib.sha256(body.model_dump_json().encode()).hexdigest()
     group = _known_group(connection, key, digest)
     if group is not None:
         return group, []

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := run
-.PHONY: run test check conformance kill-matrix fuzz bench bench-arena bench-backends bench-layouts bench-memory bench-sparse lock clean
+.PHONY: run test check conformance kill-matrix fuzz bench bench-arena bench-backends bench-layouts bench-memory bench-queue bench-sparse lock clean
 
 # One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -58,12 +58,16 @@ bench-arena: $(VENV)/.installed-bench
 bench-memory: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.memory
 
+bench-queue: $(VENV)/.installed-test
+	$(BIN)/python -m benchmarks.queue
+
 bench-sparse: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.sparse
 
 # Run after a change of dependencies; needs uv.
 lock:
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --quiet --output-file requirements.txt
+	uv pip compile pyproject.toml --extra s3 --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --quiet --output-file requirements-s3.txt --constraint requirements.txt
 	uv pip compile pyproject.toml --extra test --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --quiet --output-file requirements-test.txt --constraint requirements.txt
 	uv pip compile pyproject.toml --extra bench --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --quiet --output-file requirements-bench.txt --constraint requirements.txt
 

@@ -1,6 +1,7 @@
 """The command line: one row for each command. Heavy modules are imported by the commands that need them."""
 
 import argparse
+import json
 import socket
 import sys
 import threading
@@ -9,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app import plan, run_operator, submit, warm
+from app import manage, plan, run_operator, submit, sweep, warm
 from app.settings import DEFAULT_PORT, PREFIX, Settings, SettingsError
 
 
@@ -110,10 +111,12 @@ def _api(_arguments: argparse.Namespace) -> int:
 def _keys_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="action")
     create = actions.add_parser("create", help="Make a key, and print it this once.")
+    create.add_argument("--json", action="store_true", help="print it with its id, as JSON")
     create.add_argument("--name", required=True, help="what it is for")
     create.add_argument("--scope", choices=("read", "submit", "admin"), default="submit")
     create.add_argument("--owner", help="whom models and jobs belong to (default: the key itself)")
-    actions.add_parser("list", help="Show all keys, without their texts.")
+    listing = actions.add_parser("list", help="Show all keys, without their texts.")
+    listing.add_argument("--json", action="store_true", help="print them as JSON")
     actions.add_parser("revoke", help="Make a key worthless.").add_argument("id")
 
 
@@ -128,11 +131,16 @@ def _keys(arguments: argparse.Namespace) -> int:
     try:
         with database.write() as connection:
             if arguments.action == "create":
-                print(keys.create(connection, arguments.name, arguments.scope, arguments.owner)[1])
+                key_id, text = keys.create(connection, arguments.name, arguments.scope, arguments.owner)
+                print(json.dumps({"id": key_id, "key": text}) if arguments.json else text)
             elif arguments.action == "revoke":
                 keys.revoke(connection, arguments.id)
             else:
-                _show_keys([dict(row) for row in keys.listed(connection)])
+                rows = [dict(row) for row in keys.listed(connection)]
+                if arguments.json:
+                    print(json.dumps(rows))
+                else:
+                    _show_keys(rows)
     except ServiceError as error:
         print(f"stowplan: {error}", file=sys.stderr)
         return 1
@@ -159,6 +167,10 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "optimize", "Upload a model, wait for its job, show the result.", submit.add_arguments, submit.run
     ),
+    Command("sweep", "Optimize a model in several ways, and compare.", sweep.add_arguments, sweep.run),
+    Command("jobs", "List, show, wait for, cancel and retry jobs.", manage.commands(manage.JOBS), manage.run),
+    Command("models", "List, show, upload and delete models.", manage.commands(manage.MODELS), manage.run),
+    Command("targets", "List, show and describe targets.", manage.commands(manage.TARGETS), manage.run),
     Command(
         "run-operator",
         "Run one operator on tensors, and tell what computed it.",

@@ -12,11 +12,11 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import httpx
 
@@ -74,11 +74,37 @@ class Job:
     pointer: str | None
     labels: Json
     cached_from: str | None
+    created: float
+    started: float | None
+    finished: float | None
 
     @property
     def is_over(self) -> bool:
         """Whether it has reached a terminal state."""
         return self.state in TERMINAL
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Jobs that were asked for together, compared; each of `jobs` as `getJobGroup` of the API has it.
+
+    `best` is the job with the least of the objective among those that keep the constraints.
+    """
+
+    id: str
+    state: str
+    model: str
+    objective: str
+    constraints: Json
+    counts: Json
+    jobs: tuple[Json, ...]
+    best: str | None
+    best_by_target: Json
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all its jobs have ended."""
+        return self.state == "done"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +114,9 @@ class Event:
     id: int
     kind: str
     data: Json
+
+
+T = TypeVar("T", Job, Group)
 
 
 class Client:
@@ -145,6 +174,10 @@ class Client:
         """A model; with `wait`, once it was inspected or that many seconds have passed."""
         return _model(self._json("GET", f"/v1/models/{model_id}", params={"wait": wait}))
 
+    def models(self, **filters: Any) -> Iterator[Model]:
+        """All models, latest first; filters are `label` and `q`."""
+        yield from map(_model, self._pages("/v1/models", "models", filters))
+
     def delete_model(self, model_id: str) -> None:
         """Forget a model."""
         self._send("DELETE", f"/v1/models/{model_id}")
@@ -157,6 +190,10 @@ class Client:
     def targets(self) -> list[Json]:
         """All targets that jobs may name."""
         return list(self._json("GET", "/v1/targets")["targets"])
+
+    def target(self, name: str) -> Json:
+        """One target."""
+        return self._json("GET", f"/v1/targets/{name}")
 
     def describe_target(self, spec: Mapping[str, Any]) -> Json:
         """Keep the description of a machine."""
@@ -177,6 +214,42 @@ class Client:
         found = self._json("POST", "/v1/jobs", json=body, headers={"idempotency-key": secrets.token_hex(16)})
         return [_job(j) for j in found.get("jobs", [found])]
 
+    def sweep(
+        self,
+        model_id: str,
+        option_sets: Sequence[Mapping[str, Any]],
+        *,
+        targets: Sequence[str] = ("host",),
+        objective: str = "latency",
+        constraints: Mapping[str, Any] | None = None,
+        **request: Any,
+    ) -> Group:
+        """Ask for an optimization with each option set on each target: a group of jobs.
+
+        `constraints` are `seconds`, `peak_bytes` and `difference`, each the most that the best job may
+        have; `request` is as in `submit`, its `options` common to all sets.
+        """
+        body = {"model": model_id, "targets": list(targets), "option_sets": [dict(s) for s in option_sets]}
+        body |= {"objective": objective, "constraints": dict(constraints or {})} | request
+        headers = {"idempotency-key": secrets.token_hex(16)}
+        return _group(self._json("POST", "/v1/job-groups", json=body, headers=headers))
+
+    def group(self, group_id: str, *, wait: float = 0.0) -> Group:
+        """A group; with `wait`, once all its jobs are over or that many seconds have passed."""
+        return _group(self._json("GET", f"/v1/job-groups/{group_id}", params={"wait": wait}))
+
+    def wait_group(self, group_id: str, *, timeout: float | None = None) -> Group:
+        """The group once all its jobs are over.
+
+        Raises:
+            TimeoutError: they were not over in time.
+        """
+        return self._until_over(lambda left: self.group(group_id, wait=left), "job group", timeout)
+
+    def cancel_group(self, group_id: str) -> Group:
+        """Ask for the end of all jobs of a group."""
+        return _group(self._json("POST", f"/v1/job-groups/{group_id}/cancel"))
+
     def run_operator(self, op: str, **request: Any) -> Json:
         """Run one operator alone; `request` and the answer as `runOperator` of the API has them."""
         return self._json("POST", "/v1/operators/run", json={"op": op} | request)
@@ -187,10 +260,13 @@ class Client:
 
     def jobs(self, **filters: Any) -> Iterator[Job]:
         """All jobs, latest first; filters are `state`, `target`, `model`, `group`, `label` and `q`."""
+        yield from map(_job, self._pages("/v1/jobs", "jobs", filters))
+
+    def _pages(self, address: str, rows: str, filters: Json) -> Iterator[Json]:
         cursor: str | None = None
         while True:
-            page = self._json("GET", "/v1/jobs", params=filters | ({"cursor": cursor} if cursor else {}))
-            yield from map(_job, page["jobs"])
+            page = self._json("GET", address, params=filters | ({"cursor": cursor} if cursor else {}))
+            yield from page[rows]
             cursor = page["next"]
             if cursor is None:
                 return
@@ -201,14 +277,16 @@ class Client:
         Raises:
             TimeoutError: it was not over in time.
         """
+        return self._until_over(lambda left: self.job(job_id, wait=left), "job", timeout)
+
+    def _until_over(self, look: Callable[[float], T], what: str, timeout: float | None) -> T:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
-            left = _WAIT if end is None else min(_WAIT, max(0.0, end - time.monotonic()))
-            job = self.job(job_id, wait=left)
-            if job.is_over:
-                return job
+            found = look(_WAIT if end is None else min(_WAIT, max(0.0, end - time.monotonic())))
+            if found.is_over:
+                return found
             if end is not None and time.monotonic() >= end:
-                raise TimeoutError(f"job {job_id} is {job.state} after {timeout:g} s")
+                raise TimeoutError(f"{what} {found.id} is {found.state} after {timeout:g} s")
 
     def events(self, job_id: str, *, after: int = 0) -> Iterator[Event]:
         """What happens to a job, until it is over; a lost connection is resumed where it ended."""
@@ -244,6 +322,10 @@ class Client:
                     if "data" in fields:
                         yield Event(int(fields["id"]), fields["event"], json.loads(fields["data"]))
                     fields = {}
+
+    def retry(self, job_id: str) -> Job:
+        """Ask again what a job asked that is over: a new job."""
+        return _job(self._json("POST", f"/v1/jobs/{job_id}/retry"))
 
     def cancel(self, job_id: str) -> Job:
         """Ask for the end of a job."""
@@ -307,9 +389,13 @@ def _model(found: Json) -> Model:
     return Model(**{k: found[k] for k in ("id", "state", "report", "code", "detail")})
 
 
+def _group(found: Json) -> Group:
+    return Group(**found | {"jobs": tuple(found["jobs"])})
+
+
 def _job(found: Json) -> Job:
     names = ("id", "group", "state", "model", "target", "summary", "code", "detail", "pointer")
-    more = ("labels", "cached_from")
+    more = ("labels", "cached_from", "created", "started", "finished")
     return Job(
         **{k: found[k] for k in (*names, *more)},
         **found["progress"],

@@ -3,11 +3,11 @@
 import argparse
 import json
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
-from app.client import DEFAULT_URL, Client, ServiceFailureError, UnreachableError
+from app import answering
+from app.client import Client
 
 SHOWN = 8  # elements of an output
 
@@ -30,27 +30,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backend", action="append", default=[], help="in order of preference; repeatable")
     parser.add_argument("--implementation", help="a row by name, such as conv.implicit_gemm")
     parser.add_argument("--threads", type=int, default=1, help="threads of the executor (default: 1)")
-    parser.add_argument("--json", action="store_true", help="print the whole answer")
-    parser.add_argument("--url", default=DEFAULT_URL, help=f"address of the service (default: {DEFAULT_URL})")
+    answering.add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit code 0 when the operator ran, 1 when it did not, 2 for what cannot be understood."""
-    try:
-        request = _request(arguments)
-        with Client(arguments.url, timeout=600.0) as client:
-            answer = client.run_operator(**request)
-    except (ValueError, OSError) as error:
-        print(f"stowplan: {error}", file=sys.stderr)
-        return 2
-    except UnreachableError as error:
-        print(f"stowplan: {error}; start it with `make run`", file=sys.stderr)
-        return 2
-    except ServiceFailureError as error:
-        print(f"stowplan: {error}", file=sys.stderr)
-        return 1
-    print(json.dumps(answer, indent=1) if arguments.json else "\n".join(_told(answer)))
-    return 0
+    """Exit code as `answering` has them."""
+
+    def act(client: Client) -> int:
+        answer = client.run_operator(**_request(arguments))
+        if arguments.json:
+            answering.print_json(answer)
+        else:
+            print("\n".join(_told(answer)))
+        return answering.DONE
+
+    return answering.ask(arguments, act, timeout=600.0)
 
 
 def _request(arguments: argparse.Namespace) -> dict[str, Any]:

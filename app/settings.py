@@ -7,6 +7,7 @@ the settings on as JSON, so that all of them see what the first one read.
 import json
 import os
 import re
+import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -28,6 +29,7 @@ _POSITIVE = (
     "max_running_per_key",
     "max_requests_per_key",
 )
+_PATHS = ("data", "benchmark_lock")
 _LOG_FORMATS = ("text", "json")
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 _TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}
@@ -41,6 +43,10 @@ def _default_job_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
+def _default_benchmark_lock() -> Path:
+    return Path(tempfile.gettempdir()) / "stowplan-benchmark.lock"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Settings of one service.
@@ -50,6 +56,8 @@ class Settings:
         host: address that the API listens on.
         port: port that the API listens on.
         database_url: of the database; empty means SQLite files in the data folder.
+        blobs: where uploads and artifacts are, such as `s3://bucket/prefix`; empty means the data folder.
+        blob_copies_bytes: of a remote store that a machine keeps copies of.
         workers: worker processes that `serve` starts; each runs one job at a time.
         max_model_bytes: largest blob or model accepted.
         max_json_bytes: largest JSON body accepted.
@@ -63,6 +71,7 @@ class Settings:
         max_attempts: starts of one job; one whose process or worker dies each time is at fault itself.
         warm_children: processes that each worker keeps ready for its next job.
         drain_seconds: how long a worker that stops lets its job run on before it gives it back.
+        benchmark_lock: file that is locked while a job is measured; the same for all services of a machine.
         queues: queues that workers serve: `cpu`, `inspect`, `target:<fingerprint>`; empty means all that
             this machine can serve.
         require_keys: ask for a key even where the API listens on loopback only, as behind a proxy.
@@ -86,6 +95,8 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     database_url: str = ""
+    blobs: str = ""
+    blob_copies_bytes: int = 16 * 2**30
     workers: int = 2
     max_model_bytes: int = 8 * 2**30
     max_json_bytes: int = 4 * 2**20
@@ -99,6 +110,7 @@ class Settings:
     max_attempts: int = 10
     warm_children: int = 1
     drain_seconds: float = 3.0
+    benchmark_lock: Path = field(default_factory=_default_benchmark_lock)
     queues: tuple[str, ...] = ()
     require_keys: bool = False
     allowed_hosts: tuple[str, ...] = ()
@@ -129,6 +141,8 @@ class Settings:
                 raise SettingsError(
                     f"{PREFIX}{name.upper()}: expected a positive number, found {getattr(self, name)}"
                 )
+        if self.blobs and not re.fullmatch(r"s3://[^/]+(/[^?#]*)?", self.blobs):
+            raise SettingsError(f"{PREFIX}BLOBS: expected s3://bucket/prefix, found {self.blobs!r}")
         for name, choices in (("log_format", _LOG_FORMATS), ("log_level", _LOG_LEVELS)):
             if getattr(self, name) not in choices:
                 raise SettingsError(
@@ -175,14 +189,14 @@ class Settings:
 
     def to_json(self) -> str:
         """All settings, for another process of the same service."""
-        return json.dumps(asdict(self) | {"data": str(self.data.absolute())})
+        return json.dumps(asdict(self) | {name: str(getattr(self, name).absolute()) for name in _PATHS})
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """The settings that `to_json` wrote."""
         found: dict[str, Any] = json.loads(text)
         given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
-        return cls(**given | {"data": Path(found["data"])})
+        return cls(**given | {name: Path(found[name]) for name in _PATHS})
 
 
 def key_of_client(environment: Mapping[str, str] | None = None) -> str | None:

@@ -1,22 +1,28 @@
 """`stowplan optimize`: upload a model, watch its job, show what came of it."""
 
 import argparse
-import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from app.client import DEFAULT_URL, Client, Job, ServiceFailureError, UnreachableError
-from app.settings import key_of_client
+from app import answering
+from app.client import Client, Job
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """A model or a sample, a target, and what is known of the inputs."""
-    parser.add_argument("model", nargs="?", type=Path, help="ONNX file")
-    parser.add_argument("--sample", help="instead of a file: a model built on the spot, such as squeezenet")
+    add_request_arguments(parser)
     parser.add_argument(
         "--target", default="host", help="name of a target (default: host, the service's machine)"
     )
+    parser.add_argument("--out", type=Path, help="folder for the artifacts (default: stowplan-<model>)")
+
+
+def add_request_arguments(parser: argparse.ArgumentParser) -> None:
+    """What is optimized, and how, whatever it is for."""
+    parser.add_argument("model", nargs="?", type=Path, help="ONNX file")
+    parser.add_argument("--sample", help="instead of a file: a model built on the spot, such as squeezenet")
     parser.add_argument(
         "--input",
         action="append",
@@ -62,41 +68,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--semantics", choices=("stowplan", "mxnet-1.9"), help="of storage types (default: stowplan)"
     )
     parser.add_argument("--memory-budget", type=int, metavar="BYTES", help="bytes that activations may take")
-    parser.add_argument("--out", type=Path, help="folder for the artifacts (default: stowplan-<model>)")
     parser.add_argument(
         "--label", action="append", default=[], metavar="NAME=VALUE", help="label of the job; repeatable"
     )
     parser.add_argument("--fresh", action="store_true", help="run even when an equal job has its result")
-    parser.add_argument("--key", help="key of the service (default: STOWPLAN_KEY)")
-    parser.add_argument("--url", default=DEFAULT_URL, help=f"address of the service (default: {DEFAULT_URL})")
+    answering.add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit code 0 when the job succeeded, 1 when it did not, 2 for what cannot be understood."""
+    """Exit code as `answering` has them."""
     from rich.console import Console
 
-    console = Console()
-    try:
-        request = _request(arguments)
-        with Client(arguments.url, key=arguments.key or key_of_client()) as client:
-            request["inputs"] = {k: client.put_blob(v) for k, v in _pairs(arguments.tensor, "tensor").items()}
-            model_id, name = _upload(client, arguments)
-            job = _watch(client, client.submit(model_id, target=arguments.target, **request), console)
-            return _show(client, job, arguments.out or Path(f"stowplan-{name}"), console)
-    except (ValueError, OSError) as error:
-        print(f"stowplan: {error}", file=sys.stderr)
-        return 2
-    except UnreachableError as error:
-        print(f"stowplan: {error}; start it with `make run`", file=sys.stderr)
-        return 2
-    except ServiceFailureError as error:
-        print(f"stowplan: {error}", file=sys.stderr)
-        for problem in error.errors:
-            print(f"  {problem.get('pointer', '')}: {problem.get('message', '')}", file=sys.stderr)
-        return 1
+    console = Console(stderr=arguments.json)
+
+    def act(client: Client) -> int:
+        body = request(arguments)
+        model_id, name = upload(client, arguments)
+        body["inputs"] = put_tensors(client, arguments)
+        job = _watch(client, client.submit(model_id, target=arguments.target, **body), console)
+        folder = arguments.out or Path(f"stowplan-{name}")
+        code = _show(client, job, folder, console)
+        if arguments.json:
+            answering.print_json(asdict(job) | {"folder": str(folder) if code == answering.DONE else None})
+        return code
+
+    return answering.ask(arguments, act)
 
 
-def _request(arguments: argparse.Namespace) -> dict[str, Any]:
+def put_tensors(client: Client, arguments: argparse.Namespace) -> dict[str, str]:
+    """Upload the tensors that are given for inputs."""
+    return {name: client.put_blob(path) for name, path in _pairs(arguments.tensor, "tensor").items()}
+
+
+def request(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The body of a request, but for the model, its targets and given tensors.
+
+    Raises:
+        ValueError: an argument cannot be understood.
+    """
     if (arguments.model is None) == (arguments.sample is None):
         raise ValueError("give either an ONNX file or --sample")
     options: dict[str, Any] = {"threads": arguments.threads}
@@ -163,7 +172,7 @@ def _range(name: str, text: str) -> list[int]:
         raise ValueError(f"--range {name}: expected LOW:HIGH, found {text!r}") from None
 
 
-def _upload(client: Client, arguments: argparse.Namespace) -> tuple[str, str]:
+def upload(client: Client, arguments: argparse.Namespace) -> tuple[str, str]:
     """The model's id and a name for its artifacts."""
     if arguments.model is not None:
         external = _pairs(arguments.external, "external")

@@ -14,6 +14,7 @@ from app.settings import Settings
 if TYPE_CHECKING:
     from app.jobs.database import Database
     from tests.jobs.postgres import Postgres
+    from tests.jobs.s3 import S3
     from tests.jobs.service import Served
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,6 +39,15 @@ DATABASES = ("sqlite", "postgresql")
 def postgres() -> Iterator["Postgres"]:
     """A PostgreSQL server, started at its first use."""
     from tests.jobs.postgres import running
+
+    with running() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator["S3"]:
+    """An S3-compatible server, started at its first use."""
+    from tests.jobs.s3 import running
 
     with running() as server:
         yield server

@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from app.engine.options import Options
-from benchmarks import latency, models, row, tables
+from benchmarks import latency, models, queue, row, tables
 from benchmarks.peers import ONNXRUNTIME, OPENVINO, OPENVINO_F32
 
 TEXT = """
@@ -104,3 +104,9 @@ def test_what_was_not_measured_is_told(tmp_path: Path, capsys: pytest.CaptureFix
     missing = json.loads((tmp_path / "j").read_text())["missing"]
     assert [m.split(":")[0] for m in missing] == ["4096 threads", "nowhere"]
     assert "not measured: nowhere" in capsys.readouterr().out
+
+
+def test_the_overhead_of_a_turn_is_what_the_engine_did_not_take() -> None:
+    rows = [("a", 10.0 * n, 8.0) for n in range(queue.WARM_UP + 2)]
+    rows += [("b", 10.0 * n + 1, 9.5) for n in range(queue.WARM_UP + 1)]
+    assert queue.overheads(rows) == [2.0, 2.0, 0.5]

@@ -16,7 +16,15 @@ def test_each_setting_is_read_with_its_type() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("PORT", "eighty"), ("PORT", "70000"), ("WORKERS", "0"), ("JOB_SECONDS", "-1"), ("WORKERS", "1.5")],
+    [
+        ("BLOBS", "http://bucket"),
+        ("BLOBS", "s3:///prefix"),
+        ("PORT", "eighty"),
+        ("PORT", "70000"),
+        ("WORKERS", "0"),
+        ("JOB_SECONDS", "-1"),
+        ("WORKERS", "1.5"),
+    ],
 )
 def test_a_value_that_cannot_be_used_is_named(name: str, value: str) -> None:
     with pytest.raises(SettingsError, match=f"STOWPLAN_{name}.*{value}"):

@@ -79,6 +79,7 @@ STATUS: tuple[tuple[type[Exception], int], ...] = (
     (jobs.ForbiddenError, 403),
     (jobs.TooManyError, 429),
     (jobs.StorageFullError, 507),
+    (jobs.StoreOutageError, 503),
     (jobs.InvalidModelError, 422),
     (jobs.OperatorFailedError, 422),
     (jobs.NoAnswerError, 503),
@@ -176,8 +177,14 @@ _HEADERS: tuple[tuple[type[Exception], dict[str, str]], ...] = (
     (jobs.TooManyError, {"retry-after": "1"}),
     (NotReadyError, {"retry-after": "2"}),
     (jobs.StorageFullError, {"retry-after": "60"}),
+    (jobs.StoreOutageError, {"retry-after": "5"}),
 )
-_OF_THE_SITUATION = (NotReadyError, jobs.NoAnswerError, jobs.StorageFullError)  # no defects
+_OF_THE_SITUATION = (
+    NotReadyError,
+    jobs.NoAnswerError,
+    jobs.StorageFullError,
+    jobs.StoreOutageError,
+)  # no defects
 
 
 def answer_to(request: Request, error: engine.EngineError | jobs.ServiceError) -> Response:

@@ -1,6 +1,7 @@
 """Jobs: ask for them, follow them, cancel them."""
 
 import hashlib
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import sqlalchemy as sa
@@ -112,24 +113,13 @@ def create_job(
     A job that has the same model, target, options, engine and timings as one that succeeded has its
     result at once: it is `succeeded` in this answer, and `cached_from` names the other.
     """
-    digest = hashlib.sha256(body.model_dump_json().encode()).hexdigest()
     with service.database.write() as connection:
-        group = _known_group(connection, idempotency_key, digest)
-        fresh: list[str] = []
-        if group is None:
-            drafts = drafts_of(connection, service.settings, "optimize", body.model, body.targets, body)
-            fresh = ledger.create(connection, drafts)
-            group = ledger.find(connection, fresh[0])["group_id"]
-            if idempotency_key is not None:
-                connection.execute(
-                    idempotency.insert().values(
-                        owner=current().owner,
-                        key=idempotency_key,
-                        body=digest,
-                        group_id=group,
-                        created=ledger.find(connection, fresh[0])["created"],
-                    )
-                )
+        group, fresh = once(
+            connection,
+            idempotency_key,
+            body,
+            lambda: drafts_of(connection, service.settings, "optimize", body.model, body.targets, body),
+        )
         rows = connection.execute(
             sa.select(jobs).where(jobs.c.group_id == group).order_by(jobs.c.id)
         ).mappings()
@@ -139,8 +129,29 @@ def create_job(
     if len(answers) == 1:
         response.headers["location"] = service.address(f"/v1/jobs/{answers[0].id}")
         return answers[0]
-    response.headers["location"] = service.address(f"/v1/jobs?group={group}")
+    response.headers["location"] = service.address(f"/v1/job-groups/{group}")
     return GroupAnswer(id=group, jobs=answers)
+
+
+def once(
+    connection: sa.Connection, key: str | None, body: JobRequest, drafts: Callable[[], Sequence[ledger.Draft]]
+) -> tuple[str, list[str]]:
+    """The group of jobs that a request makes, and those jobs; none when it came before under its key.
+
+    Raises:
+        IdempotencyKeyReusedError: the key came with another request.
+    """
+    digest = hashlib.sha256(body.model_dump_json().encode()).hexdigest()
+    group = _known_group(connection, key, digest)
+    if group is not None:
+        return group, []
+    fresh = ledger.create(connection, drafts())
+    first = ledger.find(connection, fresh[0])
+    if key is not None:
+        row = {"owner": current().owner, "key": key, "body": digest}
+        row |= {"group_id": first["group_id"], "created": first["created"]}
+        connection.execute(idempotency.insert().values(**row))
+    return str(first["group_id"]), fresh
 
 
 def _known_group(connection: sa.Connection, key: str | None, digest: str) -> str | None:

@@ -14,6 +14,7 @@ from app import logs, tracing
 from app.api import (
     artifacts,
     errors,
+    groups,
     jobs,
     keys,
     memory_plans,
@@ -71,7 +72,7 @@ def create_app(settings: Settings) -> FastAPI:
         )
     app.add_middleware(AnswerHeaders, meter=meter)
     errors.install(app)
-    for module in (models, targets, jobs, artifacts, memory_plans, operators, keys, system, metrics):
+    for module in (models, targets, jobs, groups, artifacts, memory_plans, operators, keys, system, metrics):
         app.include_router(module.router)
     pages.mount(app)
     return app

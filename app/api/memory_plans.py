@@ -21,7 +21,10 @@ from app.jobs.errors import RequestError, TooLargeError
 
 router = APIRouter(prefix="/v1/memory-plans", tags=["memory plans"])
 _JSON = {"schema": {"$ref": "#/components/schemas/MemoryPlanRequest"}}
-_CSV = {"schema": {"type": "string"}, "example": "id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\n"}
+_CSV = {
+    "schema": {"type": "string", "format": "binary"},
+    "example": "id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\n",
+}
 
 
 @router.post(

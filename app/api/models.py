@@ -122,18 +122,19 @@ async def create_model(
     request: Request,
     response: Response,
     service: ServiceOf,
+    wait: waiting.Wait = None,
     content_type: Annotated[str, Header(include_in_schema=False)] = "application/octet-stream",
 ) -> ModelAnswer:
     """Take an ONNX file as the body, or a JSON manifest of blobs for a model with external data.
 
     The same files are the same model. It is inspected in a limited process: `state` is
-    `inspecting` until then.
+    `inspecting` until then, or for as long as `wait` says.
     """
     files = await _files_of(request, content_type.partition(";")[0].strip().lower(), service)
     identifier, inspections = await run_in_threadpool(_add, service, files)
     response.status_code = 201 if inspections else 200
     response.headers["location"] = service.address(f"/v1/models/{identifier}")
-    return await run_in_threadpool(_answer, service, identifier)
+    return await _inspected(service, identifier, wait)
 
 
 async def _files_of(request: Request, media_type: str, service: Service) -> dict[str, str]:
@@ -252,6 +253,11 @@ def label_model(model_id: ModelId, body: LabelsRequest, service: ServiceOf) -> M
 )
 async def get_model(model_id: ModelId, service: ServiceOf, wait: waiting.Wait = None) -> ModelAnswer:
     """Its inputs, outputs, operators and opsets, once the inspection has ended."""
+    return await _inspected(service, model_id, wait)
+
+
+async def _inspected(service: Service, model_id: str, wait: float | None) -> ModelAnswer:
+    """A model, after its inspection or so many seconds."""
 
     def look() -> tuple[ModelAnswer, bool]:
         answer = _answer(service, model_id)

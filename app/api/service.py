@@ -35,7 +35,7 @@ class Service:
         return cls(
             settings,
             database,
-            BlobStore(settings.data / "blobs", database, reserve=settings.reserve_bytes),
+            BlobStore.of(settings, database, reserve=settings.reserve_bytes),
             Dispatcher(settings, database),
             meter,
         )

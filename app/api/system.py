@@ -11,7 +11,7 @@ from app.api.errors import NotReadyError, RouteNotFoundError
 from app.api.schemas import Health, ProblemKindAnswer, Readiness
 from app.api.service import ServiceOf
 from app.jobs.database import is_current, jobs, workers
-from app.jobs.errors import StorageFullError
+from app.jobs.errors import StorageFullError, StoreOutageError
 
 router = APIRouter(tags=["system"])
 
@@ -52,7 +52,7 @@ def get_readiness(service: ServiceOf) -> Readiness:
         service.blobs.check()
     except OSError as error:
         raise NotReadyError(f"the folder of blobs cannot be written: {error.strerror}") from error
-    except StorageFullError as error:
+    except (StorageFullError, StoreOutageError) as error:
         raise NotReadyError(error.message) from error
     served = {queue for queues in alive for queue in queues}
     warnings = [] if alive else ["no worker is running: jobs will wait"]

@@ -12,6 +12,8 @@ from starlette.concurrency import run_in_threadpool
 from app.api.service import Service
 
 POLL_SECONDS = 0.1
+_QUICK_SECONDS, _SLOW_SECONDS = 0.02, 0.5
+_PATIENCE = 0.05  # of the time that has passed: what an answer may come late
 MAX_SECONDS = 60.0
 T = TypeVar("T")
 
@@ -34,9 +36,10 @@ Wait = Annotated[
 
 async def until_done(service: Service, look: Callable[[], tuple[T, bool]], seconds: float | None) -> T:
     """Look again and again until it is done, the time is over, or the service stops."""
-    deadline = time.monotonic() + (seconds or 0.0)
+    began = time.monotonic()
     while True:
         answer, done = await run_in_threadpool(look)
-        if done or time.monotonic() >= deadline or service.stopping.is_set():
+        passed = time.monotonic() - began
+        if done or passed >= (seconds or 0.0) or service.stopping.is_set():
             return answer
-        await asyncio.sleep(POLL_SECONDS)
+        await asyncio.sleep(min(max(_QUICK_SECONDS, _PATIENCE * passed), _SLOW_SECONDS))

@@ -1,8 +1,9 @@
-"""Content-addressed store: a blob is a file named by the SHA-256 of its bytes.
+"""Content-addressed store: a blob is bytes named by their SHA-256.
 
-Bytes are written to a temporary file while they are hashed, forced to disk and renamed: a blob is
-whole or absent. The rows in `blobs` say which there are, `holdings` who brought them or refers to
-them, `model_files` and `job_files` what for. Whoever does not hold a blob cannot tell that it is there.
+Bytes are written to a temporary file while they are hashed, forced to disk and then kept as one, see
+`places`: a blob is whole or absent. The rows in `blobs` say which there are, `holdings` who brought
+them or refers to them, `model_files` and `job_files` what for. Whoever does not hold a blob cannot tell
+that it is there.
 """
 
 import errno
@@ -12,8 +13,8 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -30,10 +31,12 @@ from app.jobs.errors import (
     StorageFullError,
     TooLargeError,
 )
+from app.jobs.places import Folder, Place, at_once
+from app.settings import PREFIX, Settings, SettingsError
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 _LOCK = 1  # key of the lock held while rows and files of blobs change together
-_CHUNK = 1 << 20  # byte
+_PIECE = 1 << 20  # byte
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -100,13 +103,14 @@ class Upload:
         Raises:
             HashMismatchError: `expected` is not their hash.
         """
-        sha256 = self._hash.hexdigest()
-        if expected is not None and sha256 != expected:
-            raise HashMismatchError(f"the body has the SHA-256 {sha256}, the address says {expected}")
-        self.flush()
-        self._path.chmod(0o444)
-        with storing("the upload"):
-            return self._store.adopt(self._path, sha256, self.size, claim)
+        if expected is not None and self.sha256 != expected:
+            raise HashMismatchError(f"the body has the SHA-256 {self.sha256}, the address says {expected}")
+        return self._store.adopt([self], claim)[0]
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the bytes that have come."""
+        return self._hash.hexdigest()
 
     def flush(self) -> Path:
         """Force the bytes to disk, and tell where they are until they are committed."""
@@ -117,24 +121,41 @@ class Upload:
 
 
 class BlobStore:
-    """Files under one folder, known by rows of the database.
+    """Bytes at one place, known by rows of the database; `root` is a folder for those on their way.
 
     An upload is refused when it would leave less than `reserve` bytes of the disk: what runs
     already must be able to end.
     """
 
-    def __init__(self, root: Path, database: Database, *, reserve: int = 0) -> None:
+    def __init__(
+        self, root: Path, database: Database, *, reserve: int = 0, place: Place | None = None
+    ) -> None:
         self._root = root
+        self._place = place or Folder(root)
         self._database = database
         self._reserve = reserve
         self.incoming = root / "incoming"
         self.incoming.mkdir(parents=True, exist_ok=True)
 
+    @classmethod
+    def of(cls, settings: Settings, database: Database, *, reserve: int = 0) -> Self:
+        """The store that the settings name."""
+        root, place = settings.data / "blobs", None
+        if settings.blobs:
+            try:
+                from app.jobs.s3 import Bucket  # here only: its library is an extra
+            except ModuleNotFoundError as error:
+                raise SettingsError(
+                    f"{PREFIX}BLOBS: {settings.blobs!r} needs the extra: pip install 'stowplan[s3]'"
+                ) from error
+            place = Bucket(settings.blobs, root / "copies", settings.blob_copies_bytes)
+        return cls(root, database, reserve=reserve, place=place)
+
     def path(self, sha256: str) -> Path:
-        """Where the blob is, or would be."""
+        """A file with the bytes of a blob, or where one would be."""
         if not SHA256.fullmatch(sha256):
             raise BlobNotFoundError(f"{sha256!r} is no SHA-256: expected 64 lower-case hexadecimal digits")
-        return self._root / "sha256" / sha256[:2] / sha256
+        return self._place.local(sha256)
 
     def size(self, sha256: str) -> int | None:
         """Bytes of a blob; None when the caller holds none of that hash."""
@@ -156,10 +177,12 @@ class BlobStore:
         Raises:
             OSError: the folder cannot be written.
             StorageFullError: the disk is full, or nearly.
+            StoreOutageError: the place does not answer.
         """
         with self.upload(1) as upload:
             upload.write(b"x")
             upload.flush()
+        self._place.check()
 
     def check_space(self) -> None:
         """Make sure that the disk can take uploads.
@@ -174,60 +197,78 @@ class BlobStore:
                 "running jobs; delete jobs or models"
             )
 
-    def adopt(self, path: Path, sha256: str, size: int, claim: float) -> Blob:
-        """Move a finished file into the store, held by the caller.
+    def adopt(self, uploads: Sequence[Upload], claim: float) -> list[Blob]:
+        """Make finished uploads blobs, all or none, held by the caller.
 
         Raises:
             QuotaError: he would hold more than he may.
         """
-        place = self.path(sha256)
-        now = time.time()
-        with self._database.write() as connection:
+        hashes = [upload.sha256 for upload in uploads]
+        with storing("the upload"):
+            files = dict(zip(hashes, at_once(self._bring, uploads)))
+        with storing("the upload"), self._database.write() as connection:
             self._database.lock(connection, _LOCK)
-            known = connection.scalar(sa.select(blobs.c.size).where(blobs.c.sha256 == sha256))
-            held = connection.scalar(_held(sha256))
-            if held is None:
-                _check_quota(connection, size)
-            if known is None:
-                place.parent.mkdir(parents=True, exist_ok=True)
-                path.replace(place)
-                _sync_folder(place.parent)
-                connection.execute(blobs.insert().values(sha256=sha256, size=size, created=now))
-            self.hold(connection, sha256, now + claim)
-        return Blob(sha256, size, held is None)
+            known, held = _known(connection, hashes), _held_of(connection, hashes)
+            sizes_by_hash = {upload.sha256: upload.size for upload in uploads}
+            if more := sum(size for sha256, size in sizes_by_hash.items() if sha256 not in held):
+                _check_quota(connection, more)
+            fresh = [sha256 for sha256 in sizes_by_hash if sha256 not in known]
+            if fresh:
+                self._place.keep({sha256: files[sha256] for sha256 in fresh})
+                rows = [{"sha256": s, "size": sizes_by_hash[s], "created": time.time()} for s in fresh]
+                connection.execute(blobs.insert(), rows)
+            self.hold(connection, hashes, time.time() + claim)
+        return [Blob(upload.sha256, upload.size, upload.sha256 not in held) for upload in uploads]
+
+    def _bring(self, upload: Upload) -> Path:
+        path = upload.flush()
+        path.chmod(0o444)
+        self._place.bring(path, upload.sha256)
+        return path
 
     @staticmethod
-    def hold(connection: sa.Connection, sha256: str, until: float = 0.0) -> None:
-        """Note that the caller has a blob, kept until a time at least even if nothing refers to it."""
-        owner = current().owner
-        here = (holdings.c.sha256 == sha256, holdings.c.owner == owner)
-        known = connection.scalar(sa.select(holdings.c.claimed_until).where(*here))
-        if known is None:
-            connection.execute(holdings.insert().values(sha256=sha256, owner=owner, claimed_until=until))
-        elif until > known:
-            connection.execute(holdings.update().where(*here).values(claimed_until=until))
+    def hold(connection: sa.Connection, hashes: Iterable[str], until: float = 0.0) -> None:
+        """Note that the caller has blobs, kept until a time at least even if nothing refers to them."""
+        owner, wanted = current().owner, set(hashes)
+        fresh = sorted(wanted - _held_of(connection, wanted))
+        if fresh:
+            rows = [{"sha256": sha256, "owner": owner, "claimed_until": until} for sha256 in fresh]
+            connection.execute(holdings.insert(), rows)
+        if until:
+            of_owner = (holdings.c.sha256.in_(wanted), holdings.c.owner == owner)
+            longer = holdings.update().where(*of_owner, holdings.c.claimed_until < until)
+            connection.execute(longer.values(claimed_until=until))
 
-    def store_file(self, path: Path, limit: int) -> Blob:
-        """Copy a regular file that another process wrote; a link is refused.
+    def store_files(self, paths: Mapping[str, Path], limit: int) -> dict[str, Blob]:
+        """Copy regular files that another process wrote, all or none; a link is refused.
 
         Raises:
-            OSError: it is a link, or cannot be read.
-            TooLargeError: it exceeds the limit.
+            OSError: one is a link, or cannot be read.
+            TooLargeError: one exceeds the limit.
         """
+        with ExitStack() as stack:
+            uploads = [stack.enter_context(self._copy(path, limit)) for path in paths.values()]
+            return dict(zip(paths, self.adopt(uploads, 60.0))) if uploads else {}
+
+    def _copy(self, path: Path, limit: int) -> Upload:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as file, self.upload(limit) as upload:
-            while chunk := file.read(_CHUNK):
+        with os.fdopen(descriptor, "rb") as file, ExitStack() as stack:
+            upload = stack.enter_context(self.upload(limit))
+            while chunk := file.read(_PIECE):
                 upload.write(chunk)
-            return upload.commit(claim=60.0)
+            stack.pop_all()  # the caller leaves it
+            return upload
 
     @staticmethod
     def settle(connection: sa.Connection, hashes: Iterable[str]) -> None:
         """Drop the caller's claims on blobs: something of his refers to them now."""
-        for sha256 in set(hashes):
-            BlobStore.hold(connection, sha256)
+        wanted = set(hashes)
+        if not wanted:
+            return
+        BlobStore.hold(connection, wanted)
         connection.execute(
             holdings.update()
-            .where(holdings.c.sha256.in_(list(hashes)), holdings.c.owner == current().owner)
+            .where(holdings.c.sha256.in_(wanted), holdings.c.owner == current().owner)
             .values(claimed_until=0.0)
         )
 
@@ -244,9 +285,9 @@ class BlobStore:
             )
             needed = sa.union_all(*(sa.select(t.c.sha256) for t in (holdings, model_files, job_files)))
             loose = connection.scalars(sa.select(blobs.c.sha256).where(blobs.c.sha256.not_in(needed))).all()
-            for sha256 in loose:
-                connection.execute(blobs.delete().where(blobs.c.sha256 == sha256))
-                self.path(sha256).unlink(missing_ok=True)
+            if loose:
+                connection.execute(blobs.delete().where(blobs.c.sha256.in_(loose)))
+                self._place.delete(loose)
         return len(loose)
 
 
@@ -272,10 +313,18 @@ def held_bytes(connection: sa.Connection, owner: str) -> int:
     )
 
 
-def _held(sha256: str) -> sa.Select[tuple[str]]:
-    return sa.select(holdings.c.sha256).where(
-        holdings.c.sha256 == sha256, holdings.c.owner == current().owner
+def _known(connection: sa.Connection, hashes: Iterable[str]) -> set[str]:
+    """Those blobs that the store has, whoever holds them."""
+    query = sa.select(blobs.c.sha256).where(blobs.c.sha256.in_(list(hashes)))
+    return set(connection.scalars(query))
+
+
+def _held_of(connection: sa.Connection, hashes: Iterable[str]) -> set[str]:
+    """Those blobs that the caller himself holds."""
+    query = sa.select(holdings.c.sha256).where(
+        holdings.c.sha256.in_(list(hashes)), holdings.c.owner == current().owner
     )
+    return set(connection.scalars(query))
 
 
 def _check_quota(connection: sa.Connection, size: int) -> None:
@@ -297,11 +346,3 @@ def _refers(files: sa.Table, subjects: sa.Table, of: sa.ColumnElement[bool]) -> 
         .where(files.c.sha256 == holdings.c.sha256, of, subjects.c.owner == holdings.c.owner)
         .correlate(holdings)
     )
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -76,6 +76,7 @@ def _call(name: str, order: Any, events: Connection) -> Any:
 
     from app.engine.target import host
     from app.jobs.orders import bindings_of, options_of, target_of
+    from app.jobs.turns import Turn
 
     engine = importlib.import_module(name)
     model = Path(order.model)
@@ -89,7 +90,7 @@ def _call(name: str, order: Any, events: Connection) -> Any:
     if order.kind == "validate":
         return engine.validate(model, target, options, bindings, order.external_paths)
 
-    def progress(phase: str, done: int, total: int) -> None:
+    def tell(phase: str, done: int, total: int) -> None:
         _send(events, {"progress": [phase, done, total]})
 
     return engine.optimize(
@@ -100,7 +101,7 @@ def _call(name: str, order: Any, events: Connection) -> Any:
         Path(order.folder),
         kernels=Path(order.kernels),
         external=order.external_paths,
-        progress=progress,
+        progress=Turn(Path(order.turn), tell).progress,
     )
 
 

@@ -122,6 +122,15 @@ jobs = sa.Table(
     sa.Column("trace", sa.String(55)),  # of the request that made it, as W3C's `traceparent`
 )
 
+job_groups = sa.Table(
+    "job_groups",
+    METADATA,
+    sa.Column("id", _ID, primary_key=True),
+    sa.Column("objective", sa.String(20), nullable=False),
+    sa.Column("constraints", sa.JSON, nullable=False),
+    sa.Column("created", sa.Float, nullable=False),
+)
+
 labels = sa.Table(
     "labels",
     METADATA,

@@ -9,6 +9,7 @@ from dbos import error as queue_error
 
 from app.jobs import ledger
 from app.jobs.database import Database, jobs
+from app.jobs.doorbell import Doorbell
 from app.settings import Settings
 
 APPLICATION = "stowplan"
@@ -37,6 +38,7 @@ class Dispatcher:
             system_database_url=settings.queue_database_url, application_name=APPLICATION
         )
         self._database = database
+        self._doorbell = Doorbell(settings, database)
 
     def send(self, ids: Sequence[str]) -> None:
         """Put jobs in their queues, each in the part of its owner."""
@@ -59,6 +61,8 @@ class Dispatcher:
                 row.id,
             )
         ledger.mark_enqueued(self._database, [row.id for row in rows])
+        if rows:
+            self._doorbell.ring(row.queue for row in rows)
 
     def try_send(self, ids: Sequence[str]) -> None:
         """Send jobs, or leave it to a worker when the queue does not answer: their rows are kept."""

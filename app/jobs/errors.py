@@ -35,6 +35,12 @@ class JobNotFoundError(NotFoundError):
     code = "job-not-found"
 
 
+class JobGroupNotFoundError(NotFoundError):
+    """No job group of that id."""
+
+    code = "job-group-not-found"
+
+
 class ArtifactNotFoundError(NotFoundError):
     """The job has no artifact of that name, or not yet."""
 
@@ -111,6 +117,12 @@ class StorageFullError(ServiceError):
     """The disk of the service is full, or nearly."""
 
     code = "storage-full"
+
+
+class StoreOutageError(ServiceError):
+    """The store of blobs does not answer."""
+
+    code = "store-unavailable"
 
 
 class UnauthorizedError(ServiceError):

@@ -131,7 +131,7 @@ def _answer(connection: sa.Connection, job_id: str, source: str) -> None:
     connection.execute(jobs.update().where(jobs.c.id == job_id).values(**values, enqueued=True, detail=None))
     results.share(connection, job_id, source)
     tell(connection, job_id, "state", {"state": "succeeded", "cached_from": source})
-    tallies.add(connection, "stowplan_jobs_cached_total", {"kind": "optimize"})
+    tallies.add(connection, [("stowplan_jobs_cached_total", {"kind": "optimize"}, 1.0)])
 
 
 def _check_number(connection: sa.Connection, more: int) -> None:
@@ -286,12 +286,10 @@ def finish(
     )
     if ended.rowcount != 1:
         return False
-    for name, blob in (artifacts or {}).items():
-        connection.execute(
-            job_files.insert().values(
-                job_id=row["id"], role="artifact", name=name, sha256=blob.sha256, size=blob.size
-            )
-        )
+    made = {"job_id": row["id"], "role": "artifact"}
+    if artifacts:
+        rows = [made | {"name": n, "sha256": b.sha256, "size": b.size} for n, b in artifacts.items()]
+        connection.execute(job_files.insert(), rows)
     BlobStore.settle(connection, [b.sha256 for b in (artifacts or {}).values()])
     end = {"state": state, "code": code, "detail": detail}
     tell(connection, row["id"], "state", {k: v for k, v in end.items() if v is not None})

@@ -90,7 +90,7 @@ class Child:
 
         The code is negative for a signal, None when it ended as it should.
         """
-        self._kill()
+        self.kill()
         try:
             self._future.result(timeout=5.0)
         except ProcessExpired as error:
@@ -101,7 +101,8 @@ class Child:
             self._events.close()
         return None
 
-    def _kill(self) -> None:
+    def kill(self) -> None:
+        """Kill the process and all it started, without waiting for their end."""
         if self.pid is None:
             if self._process is not None:
                 self._process.kill()  # it leads no group yet, and has started nothing
@@ -122,6 +123,7 @@ class Nursery:
             "app.jobs.forker",
             child_process.__name__,
             "app.jobs.orders",
+            "app.jobs.turns",
             engine,
             f"{engine}.job",
         ]

@@ -48,6 +48,7 @@ class Order:
         folder: where artifacts go.
         kernels: folder of compiled kernels, kept from job to job.
         limits: what the child may use.
+        turn: path of the machine's lock on benchmarks.
         target: description of the machine; None for this one and for an inspection.
         options: fields of `Options` that are not the default.
         bindings: fields of `Bindings`; tensors by path.
@@ -60,6 +61,7 @@ class Order:
     folder: str
     kernels: str
     limits: Limits
+    turn: str
     target: Mapping[str, Any] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     bindings: Mapping[str, Any] = field(default_factory=dict)

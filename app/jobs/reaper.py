@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from dbos import DBOS
 
-from app.jobs import catalog, ledger
+from app.jobs import catalog, groups, ledger
 from app.jobs.blobs import BlobStore
 from app.jobs.database import Database, idempotency, jobs, models, workers
 from app.jobs.dispatch import Dispatcher
@@ -44,7 +44,7 @@ class Reaper:
         self._worker = worker
         self._queues = list(queues)
         self._dispatcher = Dispatcher(settings, database)
-        self._blobs = BlobStore(settings.data / "blobs", database)
+        self._blobs = BlobStore.of(settings, database)
         self._swept = 0.0
         self._audited = 0.0
         self._suspects: set[str] = set()
@@ -134,6 +134,7 @@ class Reaper:
                     detail=f"no worker on target {row['target']!r} came within {patience:g} s",
                 )
             self._retire(connection, now)
+            groups.forget_empty(connection)
         self._blobs.free()
 
     def _retire(self, connection: sa.Connection, now: float) -> None:

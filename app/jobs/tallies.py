@@ -1,6 +1,6 @@
 """Counters of what happened to jobs: rows, so that every process adds to the same ones."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -19,32 +19,41 @@ def text_of(labels: Mapping[str, str]) -> str:
     return ",".join(f'{name}="{value}"' for name, value in escaped)
 
 
-def add(connection: sa.Connection, name: str, labels: Mapping[str, str], value: float = 1.0) -> None:
-    """Add to a counter."""
+Row = tuple[str, Mapping[str, str], float]  # name, labels, what to add
+
+
+def add(connection: sa.Connection, rows: Iterable[Row]) -> None:
+    """Add to counters."""
     insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
-    row = insert(tallies).values(name=name, labels=text_of(labels), value=value)
+    statement = insert(tallies)
+    summed = {"value": tallies.c.value + statement.excluded.value}
     connection.execute(
-        row.on_conflict_do_update(
-            index_elements=["name", "labels"], set_={"value": tallies.c.value + row.excluded.value}
-        )
+        statement.on_conflict_do_update(index_elements=["name", "labels"], set_=summed),
+        [{"name": name, "labels": text_of(labels), "value": value} for name, labels, value in rows],
     )
 
 
 def note_end(connection: sa.Connection, job: sa.RowMapping) -> None:
     """Count a job that ended, and how long it waited and ran."""
     kind = {"kind": job["kind"]}
-    add(connection, "stowplan_jobs_ended_total", kind | {"state": job["state"], "code": job["code"] or ""})
     started = job["started"] or job["finished"]
-    for name, seconds in (("wait", started - job["created"]), ("run", job["finished"] - started)):
-        observe(connection, f"stowplan_job_{name}_seconds", kind, seconds)
+    ended = kind | {"state": job["state"], "code": job["code"] or ""}
+    add(
+        connection,
+        (
+            ("stowplan_jobs_ended_total", ended, 1.0),
+            *_duration("stowplan_job_wait_seconds", kind, started - job["created"]),
+            *_duration("stowplan_job_run_seconds", kind, job["finished"] - started),
+        ),
+    )
 
 
-def observe(connection: sa.Connection, name: str, labels: Mapping[str, str], seconds: float) -> None:
-    """Add a duration to a histogram."""
+def _duration(name: str, labels: Mapping[str, str], seconds: float) -> Iterator[Row]:
+    """What a duration adds to a histogram."""
     bound = next(b for b in BUCKETS if seconds <= b)
-    add(connection, f"{name}_bucket", {**labels, "le": _bound(bound)})
-    add(connection, f"{name}_sum", labels, seconds)
-    add(connection, f"{name}_count", labels)
+    yield f"{name}_bucket", {**labels, "le": _bound(bound)}, 1.0
+    yield f"{name}_sum", labels, seconds
+    yield f"{name}_count", labels, 1.0
 
 
 def _bound(bound: float) -> str:

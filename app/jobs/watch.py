@@ -8,6 +8,7 @@ from typing import Any
 
 from app.jobs.nursery import Child
 from app.jobs.orders import Limits, Order
+from app.jobs.turns import WAITING
 
 _TICK = 0.1  # seconds between two looks at memory and clock
 _START_SECONDS = 60.0  # for a process to start and import what it needs
@@ -36,18 +37,22 @@ def carry_out(
     progress: Callable[[str, int, int], None],
     should_stop: Callable[[], bool],
 ) -> Outcome:
-    """Let the child do what is asked, and return when it and its process group are gone.
+    """Let the child do what is asked, and kill it and its process group when it has answered.
 
-    It is killed when it takes longer or holds more memory than its limits allow, and soon after
+    It is also killed when it takes longer or holds more memory than its limits allow, and soon after
     `should_stop` says so.
     """
     child.send(order.to_json())
     outcome: Outcome | None = None
     deadline = time.monotonic() + _START_SECONDS
-    ask, phase = 0.0, "starting"
+    ask, phase, looked = 0.0, "starting", time.monotonic()
     try:
         while outcome is None:
             message = child.receive(_TICK) or {}
+            now = time.monotonic()
+            if phase == WAITING:
+                deadline += now - looked  # its own time has not begun
+            looked = now
             if "ready" in message:
                 deadline = time.monotonic() + order.limits.seconds
             if "progress" in message:
@@ -62,7 +67,7 @@ def carry_out(
         detail = f"the process {_ending(code)} in phase {phase!r}"
         return Outcome(code="child-crashed", detail=detail, killed=code in _KILLED)
     finally:
-        child.end()
+        child.kill()
     return outcome
 
 

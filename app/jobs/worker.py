@@ -7,8 +7,8 @@ import secrets
 import shutil
 import signal
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO
 
@@ -18,14 +18,15 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app import logs, tracing
 from app.engine.target import host
-from app.jobs import dispatch
+from app.jobs import dispatch, turns
 from app.jobs.database import Database, migrate
+from app.jobs.doorbell import Doorbell
 from app.jobs.fingerprint import target_queue
+from app.jobs.polling import SLOW_SECONDS, Pace, look_into
 from app.jobs.reaper import BEAT_SECONDS, Reaper
 from app.jobs.workflow import Runner, Stopping
 from app.settings import Settings, SettingsError
 
-_POLL_SECONDS = 0.1
 _MAX_SLOTS = 256
 _GIVE_BACK_SECONDS = 5.0
 logger = logging.getLogger("stowplan.worker")
@@ -85,6 +86,7 @@ def run(settings_json: str) -> None:
     signal.signal(signal.SIGHUP, hurry)
     logs.configure(settings, "worker")
     tracing.configure(settings, "worker")
+    turns.check(settings.benchmark_lock)
     migrate(settings)
     with identity(settings.data) as name:
         work(settings, name, stopping)
@@ -97,18 +99,15 @@ def work(settings: Settings, name: str, stopping: Stopping) -> None:
     database = Database(settings.jobs_database_url)
     folder = settings.data / "work" / name.replace(":", "-")
     shutil.rmtree(folder, ignore_errors=True)  # of a worker that died under this id
-    runner = Runner(settings, database, folder, stopping, name)
+    paces: dict[str, Pace] = {}
+    runner = Runner(settings, database, folder, stopping, name, busy=lambda queue: _busy(paces, queue))
     idle = _Idle()
-
-    @DBOS.step(name="run_child")
-    def run_child(job_id: str) -> None:
-        runner.run(job_id)
 
     # Attempts are counted in our own rows, which users see; the queue's limit must come later.
     @DBOS.workflow(name=dispatch.WORKFLOW, max_recovery_attempts=1000)
     def carry_out_job(job_id: str) -> None:
         with idle.busy():
-            run_child(job_id)
+            runner.run(job_id)
 
     queues = served(settings.queues)
     reaper = Reaper(settings, database, name, queues)
@@ -121,28 +120,37 @@ def work(settings: Settings, name: str, stopping: Stopping) -> None:
         "log_level": "ERROR",
     }
     DBOS(config=config)
-    DBOS.listen_queues(queues)
+    DBOS.listen_queues([])  # `look_into` does
     DBOS.launch()
     for queue in queues:
         DBOS.register_queue(
             queue,
             worker_concurrency=1,
             partition_concurrency=settings.max_running_per_key,
-            polling_interval_sec=_POLL_SECONDS,
+            polling_interval_sec=SLOW_SECONDS,
             on_conflict="always_update",
         )
+    paces.update(look_into(queues))
+    Doorbell(settings, database).answer(name, paces)
     while not stopping.is_set():
         try:
             reaper.beat()
         except (SQLAlchemyError, queue_error.DBOSException):
             logger.exception("the database did not take a heartbeat; trying again")
         stopping.wait(BEAT_SECONDS)
+    for pace in paces.values():
+        pace.set()
     idle.wait(settings.drain_seconds + _GIVE_BACK_SECONDS)
     runner.close()
     try:
         reaper.leave()
     except SQLAlchemyError:
         logger.exception("the database did not take the end of this worker; others will miss its heartbeat")
+
+
+def _busy(paces: Mapping[str, Pace], queue: str) -> AbstractContextManager[None]:
+    """A job of a queue runs; one that was recovered may be of a queue that this worker does not serve."""
+    return paces[queue].busy() if queue in paces else nullcontext()
 
 
 def queues_of(text: str) -> tuple[str, ...]:

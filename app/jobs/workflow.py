@@ -5,6 +5,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from app.jobs import fallbacks, ledger, results, watch
 from app.jobs.blobs import Blob, BlobStore
 from app.jobs.callers import Caller, acting_for
 from app.jobs.database import OUTAGE, Database, jobs, models
-from app.jobs.errors import StorageFullError, TooLargeError
+from app.jobs.errors import StorageFullError, StoreOutageError, TooLargeError
 from app.jobs.nursery import Nursery
 from app.jobs.orders import ARTIFACTS, Limits, Order
 from app.settings import Settings
@@ -40,7 +41,7 @@ class GivenBackError(BaseException):
 
 
 class Runner:
-    """Carries out jobs of one worker process."""
+    """Carries out jobs of one worker process; `busy` is entered, with its queue, while one is tried."""
 
     def __init__(
         self,
@@ -49,13 +50,15 @@ class Runner:
         folder: Path,
         stopping: Stopping,
         worker: str | None = None,
+        busy: Callable[[str], AbstractContextManager[None]] = lambda _queue: nullcontext(),
     ) -> None:
         self._worker = worker
+        self._busy = busy
         self._settings = settings
         self._database = database
         self._folder = folder
         self._stopping = stopping
-        self._blobs = BlobStore(settings.data / "blobs", database)
+        self._blobs = BlobStore.of(settings, database)
         self._told = fallbacks.Told()
         self._nursery = Nursery(settings.engine, settings.warm_children)
         self._nursery.replenish()
@@ -75,8 +78,9 @@ class Runner:
             return row
 
         while (row := self._insist(start)) is not None:
-            if self._attempt(row):
-                return
+            with self._busy(row["queue"]):
+                if self._attempt(row):
+                    return
 
     def _attempt(self, row: ledger.Row) -> bool:
         """Try to bring a job to its end; False when it should be tried again."""
@@ -104,23 +108,20 @@ class Runner:
 
     def _carry_out(self, row: ledger.Row, folder: Path) -> bool:
         job = _Following(self._database, row, self._stopping, self._settings.drain_seconds)
-        outcome = watch.carry_out(
-            self._nursery.take(), self._order(row, folder), job.progress, job.should_stop
-        )
+        order = self._until_done(lambda: self._order(row, folder))
+        child = self._nursery.take()
+        try:
+            outcome = watch.carry_out(child, order, job.progress, job.should_stop)
+            # What was killed takes a while to go; what it wrote is read meanwhile.
+            outcome, artifacts = self._kept(folder, outcome)
+        finally:
+            child.end()
         if outcome.stopped and not job.cancelled:
             self._insist(lambda connection: ledger.give_back(connection, row))
             raise GivenBackError
         if outcome.killed and row["attempt"] < self._settings.max_attempts:
             logger.warning("the process of job %s was killed; trying again", row["id"])
             return False
-        artifacts: dict[str, Blob] = {}
-        if outcome.code is None and not outcome.stopped:
-            try:
-                artifacts = self._until_done(lambda: self._keep(folder))
-            except StorageFullError as error:
-                outcome = watch.Outcome(code=error.code, detail=error.message)
-            except (OSError, TooLargeError) as error:
-                outcome = watch.Outcome(code="artifact-unreadable", detail=str(error))
         if outcome.code == "child-crashed":
             logger.warning("job %s: %s\n%s", row["id"], outcome.detail, _tail(folder / "log.txt"))
         self._told.note(outcome.result)
@@ -181,8 +182,8 @@ class Runner:
         while True:
             try:
                 return act()
-            except OUTAGE:
-                logger.warning("the database does not answer; trying again", exc_info=True)
+            except (*OUTAGE, StoreOutageError):
+                logger.warning("the database or the store does not answer; trying again", exc_info=True)
             if self._stopping.wait(_OUTAGE_SECONDS):
                 raise GivenBackError
 
@@ -204,19 +205,28 @@ class Runner:
             folder=str(folder.absolute()),
             kernels=str((self._settings.data / "kernels").absolute()),
             limits=Limits(**request["limits"]),
+            turn=str(self._settings.benchmark_lock),
             target=request.get("target"),
             options=request.get("options", {}),
             bindings=bindings,
             operator=request.get("operator", {}),
         )
 
+    def _kept(self, folder: Path, outcome: watch.Outcome) -> tuple[watch.Outcome, dict[str, Blob]]:
+        """Keep what a job made that did what was asked; a failure when that cannot be done."""
+        if outcome.code is not None or outcome.stopped:
+            return outcome, {}
+        try:
+            return outcome, self._until_done(lambda: self._keep(folder))
+        except StorageFullError as error:
+            return watch.Outcome(code=error.code, detail=error.message), {}
+        except (OSError, TooLargeError) as error:
+            return watch.Outcome(code="artifact-unreadable", detail=str(error)), {}
+
     def _keep(self, folder: Path) -> dict[str, Blob]:
         limit = self._settings.max_artifact_bytes
-        return {
-            name: self._blobs.store_file(folder / name, limit)
-            for name in ARTIFACTS
-            if (folder / name).is_symlink() or (folder / name).exists()
-        }
+        names = [name for name in ARTIFACTS if (folder / name).is_symlink() or (folder / name).exists()]
+        return self._blobs.store_files({name: folder / name for name in names}, limit)
 
 
 class _Following:

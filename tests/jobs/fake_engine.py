@@ -95,6 +95,8 @@ def optimize(
 ) -> dict[str, Any]:
     words = path.read_text().split()
     progress(f"begin {os.getpid()}", 0, 1)
+    if words[:2] == ["fail-threads", str(options.threads)]:
+        raise InputError(f"no {options.threads} threads", pointer="/options/threads")
     for word, value in zip(words, [*words[1:], ""]):
         _act(word, value, folder, progress)
     (folder / "plan.json").write_text('{"schema": 1}')
@@ -108,6 +110,9 @@ def optimize(
         "tensors": {k: Path(v).read_bytes().decode() for k, v in bindings.tensors.items()},
         "external": {k: v.read_text() for k, v in external.items()},
         "not_a_number": float("nan"),
+        "latency": {"after": 1e-3 / options.threads},
+        "peak_bytes": {"after": 1000 * options.threads},
+        "timings": "predicted",
         "pid": os.getpid(),
     }
 
@@ -119,6 +124,12 @@ def _act(word: str, value: str, folder: Path, progress: Callable[[str, int, int]
             time.sleep(0.05)
     elif word == "sleep":
         time.sleep(float(value))
+    elif word == "benchmark":
+        progress("benchmark", 0, 1)
+        began = time.time()
+        time.sleep(float(value))
+        (folder / "timings.json").write_text(json.dumps([began, time.time()]))
+        progress("benchmark", 1, 1)
     elif word == "ignore-signals":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     elif word == "grandchild":

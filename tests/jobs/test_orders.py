@@ -26,7 +26,7 @@ def test_options_and_bindings_survive_json() -> None:
 
 
 def test_an_order_survives_json() -> None:
-    order = Order("optimize", "/m", {"w": "/w"}, "/f", "/k", Limits(1.5, 2, 3), options={"threads": 2})
+    order = Order("optimize", "/m", {"w": "/w"}, "/f", "/k", Limits(1.5, 2, 3), "/t", options={"threads": 2})
     assert Order.from_json(order.to_json()) == order
     assert order.external_paths == {"w": Path("/w")}
 

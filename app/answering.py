@@ -1,0 +1,63 @@
+"""What all commands that ask a service have in common: its address, JSON on request, exit codes.
+
+What a program should read goes to standard output, all else to standard error.
+
+| exit code | |
+|---|---|
+| 0 | it was done, and every job that was waited for succeeded |
+| 1 | the service refused, or a job failed or was cancelled |
+| 2 | the request cannot be understood, a file is missing, or no service answers |
+| 3 | time was over before the jobs were |
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from app.client import DEFAULT_URL, Client, ServiceFailureError, UnreachableError
+from app.settings import key_of_client
+
+DONE, REFUSED, NOT_UNDERSTOOD, NOT_OVER = range(4)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where the service is, and how to answer."""
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON, for programs")
+    parser.add_argument("--key", help="key of the service (default: STOWPLAN_KEY)")
+    parser.add_argument("--url", default=DEFAULT_URL, help=f"address of the service (default: {DEFAULT_URL})")
+
+
+def ask(arguments: argparse.Namespace, act: Callable[[Client], int], *, timeout: float = 60.0) -> int:
+    """Act with a client, and tell in one line what went wrong; returns the exit code."""
+    try:
+        with Client(arguments.url, key=arguments.key or key_of_client(), timeout=timeout) as client:
+            return act(client)
+    except TimeoutError as error:
+        print(f"stowplan: {error}", file=sys.stderr)
+        return NOT_OVER
+    except (ValueError, OSError) as error:
+        print(f"stowplan: {error}", file=sys.stderr)
+        return NOT_UNDERSTOOD
+    except UnreachableError as error:
+        print(f"stowplan: {error}; start it with `make run`", file=sys.stderr)
+        return NOT_UNDERSTOOD
+    except ServiceFailureError as error:
+        print(f"stowplan: {error}", file=sys.stderr)
+        for problem in error.errors:
+            print(f"  {problem.get('pointer', '')}: {problem.get('message', '')}", file=sys.stderr)
+        return REFUSED
+
+
+def print_json(answer: Any) -> None:
+    """Print an answer for a program."""
+    print(json.dumps(answer, indent=1))
+
+
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Columns of plain text, which neither a narrow terminal nor a pipe cuts."""
+    lines = [list(map(str, heads)), *(list(map(str, row)) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    for line in lines:
+        print("  ".join(text.ljust(width) for text, width in zip(line, widths)).rstrip())

@@ -1,0 +1,91 @@
+"""When a worker looks into its queues: at once when there may be work, else seldom.
+
+The one use of the queue library's private loop is here: that loop waits on an event for a fixed
+interval, and takes another kind of event as well.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+from dbos import DBOS
+from dbos._dbos import _get_dbos_instance
+from dbos._queue import queue_worker_thread
+
+QUICK_SECONDS = 0.005
+SLOW_SECONDS = 2.0  # between two looks when nobody rang
+_GROWTH = 5.0
+_ENDING_SECONDS = 0.002  # between two looks whether the library noted the end of a job
+
+
+class Pace:
+    """Stands for the event that the loop waits on between two looks into a queue.
+
+    After a ring the loop looks at once, then after `QUICK_SECONDS`, and each time `_GROWTH` times
+    later, up to `SLOW_SECONDS`: another worker may hold the rows at the moment. It does not look while
+    the worker has its one job of the queue; `is_full` tells whether the library still counts one.
+    """
+
+    def __init__(self, is_full: Callable[[], bool]) -> None:
+        self._condition = threading.Condition()
+        self._is_full = is_full
+        self._rung = False
+        self._busy = 0
+        self._stopped = False
+        self._seconds = QUICK_SECONDS
+
+    def ring(self) -> None:
+        """Let the loop look now."""
+        with self._condition:
+            self._rung = True
+            self._condition.notify_all()
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Hold the loop until the context is left, and let it look then."""
+        with self._condition:
+            self._busy += 1
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._busy -= 1
+            self.ring()
+
+    def set(self) -> None:
+        """Let the loop end."""
+        with self._condition:
+            self._stopped = True
+            self._condition.notify_all()
+
+    def is_set(self) -> bool:
+        """Whether the loop shall end."""
+        return self._stopped
+
+    def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002  the pace is ours, not the caller's
+        """Wait for a ring, the end or the next look; whether it is the end."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._rung or self._stopped, self._seconds)
+            while not self._stopped and (self._busy or self._is_full()):
+                self._condition.wait(None if self._busy else _ENDING_SECONDS)
+            self._seconds = QUICK_SECONDS if self._rung else min(_GROWTH * self._seconds, SLOW_SECONDS)
+            self._rung = False
+            return self._stopped
+
+
+def look_into(queues: Sequence[str]) -> dict[str, Pace]:
+    """Start to take jobs from queues, and return the pace of each.
+
+    The process must have told the library to listen to no queues itself.
+    """
+    instance, paces = _get_dbos_instance(), {}
+    for name in queues:
+        pace = paces[name] = Pace(partial(_is_full, instance, name))
+        loop = (pace, instance, DBOS.retrieve_queue(name))
+        threading.Thread(target=queue_worker_thread, args=loop, name=f"queue {name}", daemon=True).start()
+    return paces
+
+
+def _is_full(instance: DBOS, queue: str) -> bool:
+    return bool(instance._active_workflows_set.count_for_queue(queue))

@@ -1,0 +1,18 @@
+"""`python -m benchmarks.part api|workers SETTINGS`: one part of a service; every child imports this."""
+
+import sys
+
+
+def main(part: str, settings_json: str) -> None:
+    """Run until SIGTERM."""
+    from app.api.main import run
+    from app.jobs.supervisor import parts, supervise
+    from app.settings import Settings
+
+    settings = Settings.from_json(settings_json)
+    rows = parts(settings, run)
+    supervise(settings, [row for row in rows if (row.name == "api") == (part == "api")])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -30,12 +30,13 @@ def _no_arguments(_parser: argparse.ArgumentParser) -> None:
 def _serve(_arguments: argparse.Namespace) -> int:
     from app.api.main import run as run_api
     from app.jobs.supervisor import parts, supervise
+    from app.serving.parts import Deployed
 
     settings = Settings.from_environment()
     _check_port(settings)
     _check_access(settings)
     threading.Thread(target=_announce, args=(settings,), daemon=True).start()
-    supervise(settings, parts(settings, run_api))
+    supervise(settings, parts(settings, run_api), Deployed(settings))
     return 0
 
 
@@ -100,10 +101,12 @@ def _worker(arguments: argparse.Namespace) -> int:
 
 def _api(_arguments: argparse.Namespace) -> int:
     from app.api.main import run
+    from app.jobs.supervisor import Part, supervise
+    from app.serving.parts import Deployed
 
     settings = Settings.from_environment()
     _check_access(settings)
-    run(settings.to_json())
+    supervise(settings, [Part("api", run)], Deployed(settings))
     return 0
 
 
@@ -168,7 +171,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("plan", "Place buffers of a CSV file in an arena.", plan.add_arguments, plan.run),
     Command("warm", "Compile and tune beforehand what models need.", warm.add_arguments, warm.run),
     Command("serve", "Start the API and the workers, and keep them running.", _no_arguments, _serve),
-    Command("api", "Start the API alone.", _no_arguments, _api),
+    Command("api", "Start the API and the deployed models, without workers.", _no_arguments, _api),
     Command("worker", "Start one worker alone.", _worker_arguments, _worker),
     Command("keys", "Make, list and revoke keys.", _keys_arguments, _keys),
 )

@@ -50,6 +50,8 @@ RULES = (
     Rule("/openapi.json", PUBLIC, _LOOKING),
     Rule("/v1/problems", PUBLIC, _LOOKING),
     Rule("/v1/keys", "admin"),
+    Rule("/v2/health", PUBLIC, _LOOKING),
+    Rule("/v2", "read"),  # an inference changes nothing
     Rule("/metrics", "read", _LOOKING),
 )
 

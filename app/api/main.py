@@ -13,7 +13,9 @@ from starlette.middleware.cors import CORSMiddleware
 from app import logs, tracing
 from app.api import (
     artifacts,
+    deployments,
     errors,
+    inference,
     jobs,
     keys,
     memory_plans,
@@ -45,9 +47,11 @@ def create_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.service = Service.open(settings, meter)
+        service = app.state.service = Service.open(settings, meter)
+        service.fleet.start()
         yield
-        app.state.service.close()
+        await service.fleet.stop()
+        service.close()
 
     app = FastAPI(
         title="Stowplan",
@@ -71,7 +75,8 @@ def create_app(settings: Settings) -> FastAPI:
         )
     app.add_middleware(AnswerHeaders, meter=meter)
     errors.install(app)
-    for module in (models, targets, jobs, artifacts, memory_plans, operators, keys, system, metrics):
+    app.router.routes.extend(inference.ROUTES)
+    for module in (models, targets, jobs, deployments, artifacts, memory_plans, operators, keys, system, metrics):
         app.include_router(module.router)
     pages.mount(app)
     return app

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.staticfiles import StaticFiles
 
-from app.api import errors
+from app.api import errors, inference_schema
 from app.api.errors import NotReadyError
 from app.api.gate import PUBLIC, scope_of
 from app.api.schemas import MemoryPlanRequest, ModelManifest, Problem
@@ -60,6 +60,8 @@ def _describe(app: FastAPI) -> dict[str, Any]:
     )
     found.setdefault("components", {}).setdefault("schemas", {}).update(named["$defs"])
     _describe_keys(found)
+    found["paths"] |= inference_schema.paths()
+    found["components"]["schemas"] |= inference_schema.SCHEMAS
     for unused in ("HTTPValidationError", "ValidationError"):
         found["components"]["schemas"].pop(unused, None)
     return found

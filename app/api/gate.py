@@ -5,6 +5,8 @@ a row below says otherwise; rows that it makes or reads belong to the caller (`a
 """
 
 import ipaddress
+import math
+import time
 from collections import Counter
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -24,15 +26,21 @@ from app.settings import PREFIX, Settings, SettingsError
 
 _LOOKING = ("GET", "HEAD", "OPTIONS")
 PUBLIC = "public"
+_MOST_FOUND = 1000  # keys that are remembered at once
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The scope that requests below an address take; `public` ones take no key."""
+    """The scope that requests below an address take; `public` ones take no key.
+
+    What a key may do is looked up for each request, or holds for `seconds` where each millisecond
+    counts: a key that was revoked is good for that much longer there.
+    """
 
     prefix: str
     scope: str
     methods: tuple[str, ...] = ()  # all, when empty
+    seconds: float = 0.0
 
     def covers(self, method: str, path: str) -> bool:
         """Whether a request is one of those."""
@@ -51,17 +59,25 @@ RULES = (
     Rule("/v1/problems", PUBLIC, _LOOKING),
     Rule("/v1/keys", "admin"),
     Rule("/v2/health", PUBLIC, _LOOKING),
-    Rule("/v2", "read"),  # an inference changes nothing
+    Rule("/v2", "read", seconds=1.0),  # an inference changes nothing
     Rule("/metrics", "read", _LOOKING),
 )
 
 
-def scope_of(method: str, path: str) -> str:
-    """The scope that a request takes, or `public`."""
+_LOOK, _CHANGE = Rule("/", "read"), Rule("/", "submit")
+
+
+def rule_of(method: str, path: str) -> Rule:
+    """The rule that a request is under."""
     for rule in RULES:
         if rule.covers(method, path):
-            return rule.scope
-    return "read" if method in _LOOKING else "submit"
+            return rule
+    return _LOOK if method in _LOOKING else _CHANGE
+
+
+def scope_of(method: str, path: str) -> str:
+    """The scope that a request takes, or `public`."""
+    return rule_of(method, path).scope
 
 
 def is_loopback(host: str) -> bool:
@@ -98,6 +114,7 @@ class Gate:
         self._settings = settings
         self._always = settings.require_keys or not is_loopback(settings.host)
         self._open: Counter[str] = Counter()  # requests that are being answered, by key
+        self._found: dict[str | None, tuple[float, Caller | None]] = {}  # when, and whom a key stood for
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the request pass on behalf of its caller, or answer with a problem."""
@@ -124,12 +141,13 @@ class Gate:
             self._open[caller.key] -= 1
 
     async def _admit(self, request: Request) -> Caller:
-        wanted = scope_of(request.method, _path(request.scope))
+        rule = rule_of(request.method, _path(request.scope))
+        wanted = rule.scope
         if wanted == PUBLIC or _is_preflight(request):
             return Caller(scope="read", key="")
         service: Service = request.app.state.service
         text = _key_of(request.headers)
-        caller = await run_in_threadpool(self._caller, service.database, text)
+        caller = await self._holder(service.database, text, rule.seconds)
         if caller is None:
             caller = self._anonymous(request)
         elif self._open[caller.key] >= self._settings.max_requests_per_key:
@@ -138,6 +156,19 @@ class Gate:
             )
         if not caller.may(wanted):
             raise ForbiddenError(f"the key's scope is {caller.scope!r}, the operation takes {wanted!r}")
+        return caller
+
+    async def _holder(self, database: Database, text: str | None, seconds: float) -> Caller | None:
+        """Whom a key stands for, as it was found that many seconds ago at most."""
+        now = time.monotonic()
+        when, caller = self._found.get(text, (-math.inf, None))
+        if now < when + seconds:
+            return caller
+        caller = await run_in_threadpool(self._caller, database, text)
+        if seconds:
+            if len(self._found) >= _MOST_FOUND:
+                self._found.clear()
+            self._found[text] = now, caller
         return caller
 
     def _caller(self, database: Database, text: str | None) -> Caller | None:

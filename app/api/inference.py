@@ -6,7 +6,6 @@ answers goes out. Nothing here looks into tensors.
 
 import json
 from collections.abc import Awaitable, Callable
-from importlib.metadata import version
 from typing import Any
 
 from fastapi import Request
@@ -15,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from app.api import limits
+from app.api.connection import body_of
 from app.api.errors import protocol_error
 from app.api.service import Service
 from app.serving.fleet import Deployed
@@ -50,8 +50,8 @@ def _deployed(request: Request, service: Service) -> Deployed:
     return service.fleet.find(request.path_params["name"], request.path_params.get("version"))
 
 
-async def _server(_request: Request, _service: Service) -> Response:
-    return _json({"name": "stowplan", "version": version("stowplan"), "extensions": list(EXTENSIONS)})
+async def _server(request: Request, _service: Service) -> Response:
+    return _json({"name": "stowplan", "version": request.app.version, "extensions": list(EXTENSIONS)})
 
 
 async def _live(_request: Request, _service: Service) -> Response:
@@ -104,9 +104,11 @@ async def _infer(request: Request, service: Service) -> Response:
         raise InferenceError(f"content encoding {encoding!r} is not understood; send the bytes as they are", 415)
     limits.allow(request, service.settings.max_infer_bytes)
     nbytes = _count(headers.get("content-length"), "Content-Length")
+    if nbytes is None:
+        raise InferenceError("Content-Length: expected the size of the body", 411)
     header = _count(headers.get(HEADER_LENGTH), "Inference-Header-Content-Length")
     try:
-        reply = await found.infer(request.stream(), nbytes, header)
+        reply = await found.infer(body_of(request), nbytes, header)
     except ClientDisconnect:
         raise InferenceError("the client is gone") from None
     if reply.header_nbytes == NO_HEADER:

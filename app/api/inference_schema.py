@@ -92,6 +92,7 @@ _FAILURES = {
     403: "The key's scope does not include the operation, or the request comes from a foreign page.",
     404: "No model, or no version, of that name.",
     408: "The body did not come in time.",
+    411: "The size of the body was not announced.",
     413: "The body exceeds the limit.",
     415: "The body is compressed.",
     429: "The key has as many open requests as it may have.",

@@ -26,6 +26,7 @@ from app.api import (
     system,
     targets,
 )
+from app.api.connection import Connection
 from app.api.gate import Gate, check_binding
 from app.api.headers import AnswerHeaders, Meter
 from app.api.limits import BodyLimit
@@ -117,6 +118,8 @@ def run(settings_json: str) -> None:
         host=settings.host,
         port=settings.port,
         root_path=settings.root_path,
+        http=Connection,
+        ws="none",
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=_GRACE_SECONDS,

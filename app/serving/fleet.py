@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,7 +36,9 @@ class Deployed:
     link: Link
     gauges: Gauges = field(default_factory=Gauges)
 
-    async def infer(self, body: AsyncIterator[bytes], nbytes: int | None, header: int | None) -> Reply:
+    async def infer(
+        self, body: Callable[[memoryview], Awaitable[int]], nbytes: int, header: int | None
+    ) -> Reply:
         """Send a request to it, see `Link.infer`.
 
         Raises:

@@ -8,7 +8,7 @@ import json
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from struct import error as StructError  # noqa: N812  it is a class
@@ -111,12 +111,14 @@ class Link:
         self._lose()
         self.state = "deleted"
 
-    async def infer(self, body: AsyncIterator[bytes], nbytes: int | None, header_nbytes: int | None) -> Reply:
+    async def infer(
+        self, body: Callable[[memoryview], Awaitable[int]], nbytes: int, header_nbytes: int | None
+    ) -> Reply:
         """Send a request, and wait for what the executor says.
 
         Args:
-            body: as it comes from the network.
-            nbytes: of it, where the caller has told.
+            body: puts it where it is told, as it comes from the network, and tells its size.
+            nbytes: of it, as announced.
             header_nbytes: of the JSON at its start; None when all of it is.
 
         Raises:
@@ -127,12 +129,12 @@ class Link:
         self._receiving += 1
         try:
             async with asyncio.timeout(self._bounds.seconds):
-                call, size = await self._receive(body, nbytes, header_nbytes or 0)
+                call = await self._receive(body, nbytes, header_nbytes or 0)
         except TimeoutError:
             raise InferenceError("the body of the request did not come in time", 408) from None
         finally:
             self._receiving -= 1
-        return await self._answer(call, size, NO_HEADER if header_nbytes is None else header_nbytes, deadline)
+        return await self._answer(call, nbytes, NO_HEADER if header_nbytes is None else header_nbytes, deadline)
 
     def _check(self) -> None:
         """Refuse what cannot be answered now.
@@ -148,28 +150,18 @@ class Link:
             raise InferenceError(f"{self.waiting} requests wait for the model already", 503, retry_after=1)
 
     async def _receive(
-        self, body: AsyncIterator[bytes], nbytes: int | None, header_nbytes: int
-    ) -> tuple[_Call, int]:
+        self, body: Callable[[memoryview], Awaitable[int]], nbytes: int, header_nbytes: int
+    ) -> _Call:
         """A body in the ring, its binary part aligned."""
-        if nbytes is None:
-            whole = b"".join([piece async for piece in body])
-            call = self._reserve(len(whole), header_nbytes)
-            self._ring.view[call.start : call.start + len(whole)] = whole
-            return call, len(whole)
         call = self._reserve(nbytes, header_nbytes)
-        view, place, end = self._ring.view, call.start, call.start + nbytes
         try:
-            async for piece in body:
-                if place + len(piece) > end:
-                    raise InferenceError(f"the body is longer than the {nbytes} byte that were announced")
-                view[place : place + len(piece)] = piece
-                place += len(piece)
-            if place != end:
-                raise InferenceError(f"expected a body of {nbytes} byte, found {place - call.start}")
+            found = await body(self._ring.view[call.start : call.start + nbytes])
+            if found != nbytes:
+                raise InferenceError(f"expected a body of {nbytes} byte, found {found} byte")
         except BaseException:
             self._ring.give(call.region)
             raise
-        return call, nbytes
+        return call
 
     def _reserve(self, nbytes: int, header_nbytes: int) -> _Call:
         if nbytes > self._bounds.body_nbytes:

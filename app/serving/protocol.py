@@ -304,8 +304,10 @@ def _converted(what: str, datatype: str, dtype: np.dtype[Any], found: Array) -> 
             raise InferenceError(
                 f"{what}: data: {datatype} holds {least} to {most}, found {found.min()} to {found.max()}"
             )
-    if dtype == np.float32 and found.size and float(np.abs(found).max()) > np.finfo(np.float32).max:
-        raise InferenceError(f"{what}: data: FP32 does not hold {np.abs(found).max():g}")
+    if dtype.kind == "f" and found.size:
+        largest = float(max(found.max(), -found.min()))
+        if not largest <= float(np.finfo(dtype).max):
+            raise InferenceError(f"{what}: data: {datatype} does not hold {largest:g}")
     return found.astype(dtype)
 
 

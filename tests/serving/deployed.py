@@ -1,13 +1,18 @@
 """A service with a deployed model of the engine for tests, and the inference client of the package index."""
 
+import contextlib
 import os
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import tritonclient.http as triton
 
+from app.jobs import deployments
+from app.jobs.database import Database
+from app.serving import channel
 from tests.jobs.service import Served
 
 
@@ -45,20 +50,30 @@ def tensor(values: Any, *, binary: bool = True, name: str = "x", kind: str = "FP
     return found
 
 
-def executors(service: Served) -> dict[str, int]:
-    """Process ids by the name of the deployment's socket."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            stat = (entry / "stat").read_text()
-            parent = int(stat.rpartition(")")[2].split()[1])
-            if parent != service.process.pid:
-                continue
-            for fd in (entry / "fd").iterdir():
-                if os.readlink(fd) == "/memfd:stowplan-ring (deleted)":
-                    found[entry.name] = int(entry.name)
-        except OSError:
-            continue
-    return found
+def process_of(service: Served, name: str) -> int:
+    """The process id of the latest version of a deployed model: the one that listens for it."""
+    rows = [r for r in service.http.get("/v1/deployments").json()["deployments"] if r["name"] == name]
+    database = Database(service.settings.jobs_database_url)
+    with database.read() as connection:
+        version = int(rows[-1]["version"])
+        (wanted,) = (
+            r["id"]
+            for r in deployments.listed(connection)
+            if (r["name"], r["version"]) == (name, version)
+        )
+    database.close()
+    path = channel.socket_path(service.settings.data, wanted)
+    for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[-1].endswith(path.name) and fields[3] == "00010000":  # it listens
+            return _holder(service.process.pid, fields[6])
+    raise AssertionError(f"nobody listens at {path}")
+
+
+def _holder(supervisor: int, inode: str) -> int:
+    for child in psutil.Process(supervisor).children():
+        for entry in Path(f"/proc/{child.pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if os.readlink(entry) == f"socket:[{inode}]":
+                    return int(child.pid)
+    raise AssertionError(f"no child of {supervisor} holds socket {inode}")

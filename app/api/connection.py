@@ -16,9 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 _EXTENSION = "stowplan.body"
 _BUFFER = 1 << 16  # byte read at once
 _MOST_HEAD = 2 * _BUFFER  # byte of a request's line and headers; what precedes them in a buffer counts too
-_REFUSAL = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-)
+_REFUSAL = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 # Takes a body into memory of the size that was announced; the number of bytes that came.
 Into = Callable[[memoryview], Awaitable[int]]

@@ -80,7 +80,10 @@ async def deploy_job(
 
 
 @router.get(
-    "/deployments", operation_id="listDeployments", summary="List deployed models", response_model=DeploymentList
+    "/deployments",
+    operation_id="listDeployments",
+    summary="List deployed models",
+    response_model=DeploymentList,
 )
 def list_deployments(service: ServiceOf) -> DeploymentList:
     """All versions of all names, and how their processes are."""

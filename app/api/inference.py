@@ -101,7 +101,9 @@ async def _infer(request: Request, service: Service) -> Response:
     headers = request.headers
     encoding = headers.get("content-encoding", "identity")
     if encoding != "identity":
-        raise InferenceError(f"content encoding {encoding!r} is not understood; send the bytes as they are", 415)
+        raise InferenceError(
+            f"content encoding {encoding!r} is not understood; send the bytes as they are", 415
+        )
     limits.allow(request, service.settings.max_infer_bytes)
     nbytes = _count(headers.get("content-length"), "Content-Length")
     if nbytes is None:

@@ -3,17 +3,15 @@
 from typing import Any
 
 from app.api.gate import PUBLIC, scope_of
+from app.serving.protocol import DATATYPES
 
 Json = dict[str, Any]
 
-_DATATYPES = (
-    "BOOL INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64 FP16 BF16 FP32 FP64".split()  # as in app.serving
-)
 _STRING: Json = {"type": "string"}
 _SHAPE: Json = {"type": "array", "items": {"type": "integer"}}
 _PARAMETERS: Json = {"type": "object", "description": "Such as `binary_data_size`, `binary_data`."}
 _DATA: Json = {"type": "array", "items": {}, "description": "Numbers, flat or nested as the shape says."}
-_DATATYPE: Json = {"type": "string", "enum": list(_DATATYPES)}
+_DATATYPE: Json = {"type": "string", "enum": list(DATATYPES)}
 _TENSOR: Json = {"name": _STRING, "datatype": _DATATYPE, "shape": _SHAPE}
 
 
@@ -64,7 +62,9 @@ SCHEMAS: Json = {
     "InputTensor": _object(
         {**_TENSOR, "parameters": _PARAMETERS, "data": _DATA}, _TENSOR_KEYS, "A tensor that is given."
     ),
-    "WantedOutput": _object({"name": _STRING, "parameters": _PARAMETERS}, ["name"], "A tensor that is wanted."),
+    "WantedOutput": _object(
+        {"name": _STRING, "parameters": _PARAMETERS}, ["name"], "A tensor that is wanted."
+    ),
     "InferenceRequest": _object(
         {
             "id": _STRING,
@@ -169,7 +169,10 @@ def _inference(identifier: str, path: str) -> Json:
     found["parameters"].append(_HEADER)
     found["requestBody"] = {
         "required": True,
-        "content": {"application/json": {"schema": _ref("InferenceRequest")}, "application/octet-stream": _BYTES},
+        "content": {
+            "application/json": {"schema": _ref("InferenceRequest")},
+            "application/octet-stream": _BYTES,
+        },
     }
     found["responses"]["200"]["content"]["application/octet-stream"] = _BYTES
     return found
@@ -178,17 +181,29 @@ def _inference(identifier: str, path: str) -> Json:
 def paths() -> Json:
     """The operations by address."""
     found: Json = {
-        "/v2": _operation("getServer", "What is this?", "Name, version, extensions.", "ServerMetadata", (), "/v2")
+        "/v2": _operation(
+            "getServer", "What is this?", "Name, version, extensions.", "ServerMetadata", (), "/v2"
+        )
     }
     rows = (
         ("live", "getServerLive", "Is the server alive?", "The process answers.", "ServerLive", (503,)),
-        ("ready", "getServerReady", "Are all models ready?", "All that is deployed.", "ServerReady", (400, 503)),
+        (
+            "ready",
+            "getServerReady",
+            "Are all models ready?",
+            "All that is deployed.",
+            "ServerReady",
+            (400, 503),
+        ),
     )
     for place, identifier, summary, description, answer, failures in rows:
         path = f"/v2/health/{place}"
         found[path] = {"get": _operation(identifier, summary, description, answer, failures, path)}
     found["/v2"] = {"get": found["/v2"]}
-    for path, kind in (("/v2/models/{name}", "Model"), ("/v2/models/{name}/versions/{version}", "ModelVersion")):
+    for path, kind in (
+        ("/v2/models/{name}", "Model"),
+        ("/v2/models/{name}/versions/{version}", "ModelVersion"),
+    ):
         which = "The latest version." if kind == "Model" else "One version."
         told = (f"get{kind}Metadata", "Look at a deployed model", which, "ModelMetadata")
         found[path] = {"get": _operation(*told, (400, *_LOOKING), path)}

@@ -77,7 +77,18 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(AnswerHeaders, meter=meter)
     errors.install(app)
     app.router.routes.extend(inference.ROUTES)
-    for module in (models, targets, jobs, deployments, artifacts, memory_plans, operators, keys, system, metrics):
+    for module in (
+        models,
+        targets,
+        jobs,
+        deployments,
+        artifacts,
+        memory_plans,
+        operators,
+        keys,
+        system,
+        metrics,
+    ):
         app.include_router(module.router)
     pages.mount(app)
     return app

@@ -178,9 +178,7 @@ deployments = sa.Table(
 deployment_files = sa.Table(
     "deployment_files",
     METADATA,
-    sa.Column(
-        "deployment_id", _ID, sa.ForeignKey("deployments.id", ondelete="CASCADE"), primary_key=True
-    ),
+    sa.Column("deployment_id", _ID, sa.ForeignKey("deployments.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("name", sa.String(255), primary_key=True),  # empty for the graph itself
     sa.Column("sha256", _HASH, sa.ForeignKey("blobs.sha256"), nullable=False, index=True),
 )

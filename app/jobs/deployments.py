@@ -1,7 +1,7 @@
 """The rows of deployed models: a name, its versions, and what an executor needs of the job."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 
@@ -81,7 +81,9 @@ def create(
             deployment_files.insert().values(deployment_id=identifier, name=place, sha256=sha256)
         )
     BlobStore.settle(connection, files.values())
-    return connection.execute(sa.select(deployments).where(deployments.c.id == identifier)).mappings().one(), True
+    return connection.execute(
+        sa.select(deployments).where(deployments.c.id == identifier)
+    ).mappings().one(), True
 
 
 def _deployable(connection: sa.Connection, job_id: str) -> Row:
@@ -131,7 +133,7 @@ def delete(connection: sa.Connection, name: str, version: int | None = None) -> 
     connection.execute(deployments.delete().where(deployments.c.id.in_(ids)))
 
 
-def _owner_of(rows: Sequence[Mapping[str, object]]) -> object:
+def _owner_of(rows: Sequence[Row]) -> str:
     owners = sorted({str(row["owner"]) for row in rows})
     own = current().owner
     return own if own in owners else next(iter(owners), own)

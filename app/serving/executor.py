@@ -153,9 +153,7 @@ class Executor:
         if text[:1] == b"Q":
             _, number, offset, capacity, nbytes, header, deadline = channel.REQUEST.unpack(text)
             came = time.monotonic()
-            self._queue.append(
-                _Request(caller, number, offset, capacity, nbytes, header, deadline, came)
-            )
+            self._queue.append(_Request(caller, number, offset, capacity, nbytes, header, deadline, came))
         elif text[:1] == b"G":
             _, number, offset, capacity = channel.GRANT.unpack(text)
             answer, times = caller.held.pop(number)

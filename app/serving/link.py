@@ -134,7 +134,9 @@ class Link:
             raise InferenceError("the body of the request did not come in time", 408) from None
         finally:
             self._receiving -= 1
-        return await self._answer(call, nbytes, NO_HEADER if header_nbytes is None else header_nbytes, deadline)
+        return await self._answer(
+            call, nbytes, NO_HEADER if header_nbytes is None else header_nbytes, deadline
+        )
 
     def _check(self) -> None:
         """Refuse what cannot be answered now.
@@ -156,11 +158,12 @@ class Link:
         call = self._reserve(nbytes, header_nbytes)
         try:
             found = await body(self._ring.view[call.start : call.start + nbytes])
-            if found != nbytes:
-                raise InferenceError(f"expected a body of {nbytes} byte, found {found} byte")
         except BaseException:
             self._ring.give(call.region)
             raise
+        if found != nbytes:
+            self._ring.give(call.region)
+            raise InferenceError(f"expected a body of {nbytes} byte, found {found} byte")
         return call
 
     def _reserve(self, nbytes: int, header_nbytes: int) -> _Call:
@@ -180,17 +183,22 @@ class Link:
         self._number += 1
         number = self._number
         capacity = call.region.end - call.start
-        future = call.future = loop.create_future()
+        future: asyncio.Future[Reply] = loop.create_future()
+        call.future = future
         try:
             self._socket.send(
                 channel.REQUEST.pack(b"Q", number, call.start, capacity, nbytes, header_nbytes, deadline)
             )
         except BlockingIOError:
             self._ring.give(call.region)
-            raise InferenceError("the process of the model takes no more requests", 503, retry_after=1) from None
+            raise InferenceError(
+                "the process of the model takes no more requests", 503, retry_after=1
+            ) from None
         except OSError:
             self._ring.give(call.region)
-            raise InferenceError("the process of the model has ended: try again", 503, retry_after=1) from None
+            raise InferenceError(
+                "the process of the model has ended: try again", 503, retry_after=1
+            ) from None
         self._calls[number] = call
         alarm = loop.call_at(loop.time() + deadline - time.monotonic(), self._expire, call)
         try:

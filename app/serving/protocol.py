@@ -40,6 +40,7 @@ _ROWS: tuple[tuple[str, np.dtype[Any], bool], ...] = (
     ("FP32", np.dtype(np.float32), True),
     ("FP64", np.dtype(np.float64), True),
 )
+DATATYPES = tuple(name for name, _, _ in _ROWS)
 _NAMES = {dtype: name for name, dtype, _ in _ROWS}
 _IN_JSON = {name for name, _, fits in _ROWS if fits}
 _REFUSED_PARAMETERS = {
@@ -125,9 +126,7 @@ def parse(
         if name in known:
             arrays[name] = array
     if len(rest):
-        raise InferenceError(
-            f"{len(rest)} byte follow the tensors: the sizes in `binary_data_size` add up to less than the body"
-        )
+        raise InferenceError(f"{len(rest)} byte follow the tensors: `binary_data_size` adds up to less")
     missing = [name for name in known if name not in arrays]
     if missing:
         raise InferenceError(f"input {missing[0]!r} is missing; the model takes {_listed(known)}")
@@ -213,7 +212,7 @@ def _tensor(
         raise InferenceError(f"{what}: BYTES is refused: models with strings are not served")
     dtype = next((d for n, d, _ in _ROWS if n == datatype), None)
     if dtype is None:
-        names = ", ".join(n for n, _, _ in _ROWS)
+        names = ", ".join(DATATYPES)
         raise InferenceError(f"{what}: datatype: expected one of {names}, found {_told(datatype)}")
     if port is not None:
         if dtype != port.dtype:
@@ -250,7 +249,12 @@ def _check_shape(what: str, shape: tuple[int, ...], port: Port) -> None:
 
 
 def _from_bytes(
-    what: str, dtype: np.dtype[Any], shape: tuple[int, ...], size: Any, row: Mapping[str, Any], rest: memoryview
+    what: str,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    size: Any,
+    row: Mapping[str, Any],
+    rest: memoryview,
 ) -> tuple[Array, memoryview]:
     expected = math.prod(shape) * dtype.itemsize
     if not isinstance(size, int) or isinstance(size, bool) or size != expected:
@@ -261,7 +265,9 @@ def _from_bytes(
     if "data" in row:
         raise InferenceError(f"{what} has both `data` and `binary_data_size`")
     if size > len(rest):
-        raise InferenceError(f"{what}: expected {size} byte of binary data, found {len(rest)} byte in the body")
+        raise InferenceError(
+            f"{what}: expected {size} byte of binary data, found {len(rest)} byte in the body"
+        )
     array = np.frombuffer(rest[:size], np.uint8 if dtype == np.bool_ else dtype).reshape(shape)
     if dtype == np.bool_:
         if size and array.max() > 1:
@@ -282,7 +288,9 @@ def _from_json(
     try:
         found = np.array(data) if data else np.zeros(0, dtype)
     except (ValueError, OverflowError, RecursionError) as error:
-        raise InferenceError(f"{what}: data: expected a list of numbers, flat or as the shape says") from error
+        raise InferenceError(
+            f"{what}: data: expected a list of numbers, flat or as the shape says"
+        ) from error
     if found.size != math.prod(shape):
         raise InferenceError(
             f"{what}: data: expected {math.prod(shape)} numbers for shape {list(shape)}, found {found.size}"
@@ -296,7 +304,9 @@ def _converted(what: str, datatype: str, dtype: np.dtype[Any], found: Array) -> 
     kinds = {"b": "b", "f": "fiu"}.get(dtype.kind, "iu")
     if found.size and found.dtype.kind not in kinds:
         expected = {"b": "true and false", "f": "numbers"}.get(dtype.kind, "integers")
-        held = {"b": "true or false", "f": "fractions", "U": "strings"}.get(found.dtype.kind, str(found.dtype))
+        held = {"b": "true or false", "f": "fractions", "U": "strings"}.get(
+            found.dtype.kind, str(found.dtype)
+        )
         raise InferenceError(f"{what}: data: expected {expected} for {datatype}, found {held}")
     if found.size and dtype.kind in "iu":
         least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
@@ -367,10 +377,9 @@ def answer(name: str, version: str, inference: Inference, outputs: Mapping[str, 
     rows: list[dict[str, Any]] = []
     arrays: list[Array] = []
     for wanted in inference.outputs:
-        array = np.ascontiguousarray(outputs[wanted.name])
-        datatype = _NAMES[array.dtype]
-        row: dict[str, Any] = {"name": wanted.name, "datatype": datatype}
-        row["shape"] = list(np.shape(outputs[wanted.name]))  # type: ignore[arg-type]  # an array
+        given = np.asarray(outputs[wanted.name])
+        array, datatype = np.ascontiguousarray(given), _NAMES[given.dtype]
+        row: dict[str, Any] = {"name": wanted.name, "datatype": datatype, "shape": list(given.shape)}
         if wanted.binary:
             row["parameters"] = {"binary_data_size": array.nbytes}
             arrays.append(array)
@@ -385,7 +394,9 @@ def answer(name: str, version: str, inference: Inference, outputs: Mapping[str, 
 
 def _as_json(name: str, datatype: str, array: Array) -> list[Any]:
     if datatype not in _IN_JSON:
-        raise InferenceError(f"output {name!r} is {datatype}, which JSON does not have: ask for `binary_data`")
+        raise InferenceError(
+            f"output {name!r} is {datatype}, which JSON does not have: ask for `binary_data`"
+        )
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise InferenceError(
             f"output {name!r} has infinite values or NaN, which JSON does not have: ask for `binary_data`"

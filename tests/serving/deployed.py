@@ -1,7 +1,6 @@
 """A service with a deployed model of the engine for tests, and the inference client of the package index."""
 
 import contextlib
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -57,9 +56,7 @@ def process_of(service: Served, name: str) -> int:
     with database.read() as connection:
         version = int(rows[-1]["version"])
         (wanted,) = (
-            r["id"]
-            for r in deployments.listed(connection)
-            if (r["name"], r["version"]) == (name, version)
+            r["id"] for r in deployments.listed(connection) if (r["name"], r["version"]) == (name, version)
         )
     database.close()
     path = channel.socket_path(service.settings.data, wanted)
@@ -74,6 +71,6 @@ def _holder(supervisor: int, inode: str) -> int:
     for child in psutil.Process(supervisor).children():
         for entry in Path(f"/proc/{child.pid}/fd").iterdir():
             with contextlib.suppress(OSError):
-                if os.readlink(entry) == f"socket:[{inode}]":
+                if str(entry.readlink()) == f"socket:[{inode}]":
                     return int(child.pid)
     raise AssertionError(f"no child of {supervisor} holds socket {inode}")

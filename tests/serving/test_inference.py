@@ -113,9 +113,7 @@ def test_refusals_have_the_form_of_the_protocol(served: Served) -> None:
         ),
         405: (served.http.get("/v2/models/one/infer"),),
         413: (served.http.post("/v2/models/one/infer", content=b"x" * ((1 << 20) + 1)),),
-        415: (
-            served.http.post("/v2/models/one/infer", content=b"x", headers={"content-encoding": "gzip"}),
-        ),
+        415: (served.http.post("/v2/models/one/infer", content=b"x", headers={"content-encoding": "gzip"}),),
         400: (
             post(served, inputs=[]),
             served.http.post("/v2/models/one/infer", content=b"{"),
@@ -290,7 +288,7 @@ def test_a_deployment_outlives_its_job_and_the_service(tmp_path: Any) -> None:
         assert service.http.delete(f"/v1/models/{row['model']}").status_code == 204
         processes = psutil.Process(service.process.pid).children(recursive=True)
         service.process.kill()
-        gone, alive = psutil.wait_procs(processes, 5)
+        _, alive = psutil.wait_procs(processes, 5)
         assert not alive
     with serve(tmp_path, workers=1) as service:
         wait_until(service, "kept")

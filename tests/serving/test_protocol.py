@@ -11,13 +11,11 @@ import pytest
 from app.serving import protocol
 from app.serving.protocol import NO_HEADER, Inference, InferenceError, Wanted
 
-NAMES = (
-    "BOOL INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64 FP16 BF16 FP32 FP64".split()
-)
+NAMES = "BOOL INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64 FP16 BF16 FP32 FP64".split()  # noqa: SIM905
 TYPES = dict(
     zip(
         NAMES,
-        "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64".split(),
+        "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64".split(),  # noqa: SIM905
         strict=True,
     )
 )
@@ -66,7 +64,7 @@ def test_binary_tensors_of_every_type_are_read_in_place(name: str) -> None:
 def test_json_tensors_are_flat_or_nested(name: str) -> None:
     port = Port("x", dtype_of(name), (2, 2))
     values = [[True, False], [False, True]] if name == "BOOL" else [[1, 2], [3, 4]]
-    for data in (values, sum(values, [])):
+    for data in (values, np.ravel(values).tolist()):
         found = parse(x(shape=[2, 2], datatype=name, data=data), ports=(port,)).inputs["x"]
         assert found.dtype == port.dtype
         np.testing.assert_array_equal(found, np.array(values))

@@ -1,7 +1,8 @@
-"""One connection of the HTTP server: uvicorn's, with two things more.
+"""One connection of the HTTP server: uvicorn's, with three things more.
 
-Heads of requests are bounded: its parser in C bounds none. And a body may go straight to where it is
+Heads of requests are bounded: its parser in C bounds none. A body may go straight to where it is
 wanted, as the tensors of inferences do: the system writes it there, and no copy is made in between.
+And head and body of a short answer go out together: whoever waits for it is woken once.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 _EXTENSION = "stowplan.body"
 _BUFFER = 1 << 16  # byte read at once
 _MOST_HEAD = 2 * _BUFFER  # byte of a request's line and headers; what precedes them in a buffer counts too
+_MOST_JOINED = 1 << 16  # byte of an answer that are sent together
 _REFUSAL = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 # Takes a body into memory of the size that was announced; the number of bytes that came.
@@ -30,6 +32,7 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         self._buffer = memoryview(bytearray(_BUFFER))
         self._place: memoryview | None = None  # where the rest of the present body goes
         self._at = 0  # in that place
+        self._joined: _Joined | None = None
         self._head: int | None = None  # bytes of the present head so far; None outside of one
 
     def get_buffer(self, _sizehint: int) -> memoryview:
@@ -59,12 +62,19 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         """A body comes, or the next request."""
         super().on_headers_complete()
         self._head = None
+        self._joined = self.cycle.transport = cast(Any, _Joined(self.transport, self.loop))
         self.scope["extensions"] = {_EXTENSION: cast(Any, _Body(self, self.cycle))}
 
     def on_body(self, body: bytes) -> None:
         """Keep a piece of a body, unless it is where it belongs already."""
         if self._place is None:
             super().on_body(body)
+
+    def shutdown(self) -> None:
+        """Stop after the present answer."""
+        if self._joined is not None:
+            self._joined.flush()
+        super().shutdown()
 
     def divert(self, place: memoryview, at: int) -> None:
         """Let the rest of the present body go to a place, from `at` on."""
@@ -75,6 +85,37 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         """Let what comes be read as ever; where the body ends."""
         self._place = None
         return self._at
+
+
+class _Joined:
+    """A transport that sends what is written in one turn of the event loop at once."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._pieces: list[bytes] = []
+        self._nbytes = 0
+
+    def write(self, piece: bytes) -> None:
+        if not self._pieces:
+            self._loop.call_soon(self.flush)
+        self._pieces.append(piece)
+        self._nbytes += len(piece)
+        if self._nbytes > _MOST_JOINED:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._pieces:
+            self._transport.write(b"".join(self._pieces))
+            self._pieces.clear()
+            self._nbytes = 0
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
 
 class _Body:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app import plan, run_operator, submit, warm
+from app import deploy, plan, run_operator, submit, warm
 from app.settings import DEFAULT_PORT, PREFIX, Settings, SettingsError
 
 
@@ -168,6 +168,9 @@ COMMANDS: tuple[Command, ...] = (
         run_operator.add_arguments,
         run_operator.run,
     ),
+    Command("deploy", "Let what a job made answer inferences.", deploy.add_deploy, deploy.deploy),
+    Command("deployments", "Show what is deployed.", deploy.add_deployments, deploy.deployments),
+    Command("undeploy", "End a deployed model.", deploy.add_undeploy, deploy.undeploy),
     Command("plan", "Place buffers of a CSV file in an arena.", plan.add_arguments, plan.run),
     Command("warm", "Compile and tune beforehand what models need.", warm.add_arguments, warm.run),
     Command("serve", "Start the API and the workers, and keep them running.", _no_arguments, _serve),

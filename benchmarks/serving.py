@@ -1,4 +1,4 @@
-"""`make bench-serving`: what a deployed model costs over its executor, called by the client of the package index.
+"""`make bench-serving`: what a deployed model costs over its executor, called by a real client.
 
 A service of its own optimizes the model and deploys it. Then, in turns: one client with binary tensors
 beside the same program called in this process (the overhead is the median of the differences of
@@ -182,9 +182,7 @@ class Caller:
         self._client = triton.InferenceServerClient(url.removeprefix("http://"))
         self._inputs = []
         for name, array in inputs.items():
-            self._inputs.append(
-                triton.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
-            )
+            self._inputs.append(triton.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype)))
             self._inputs[-1].set_data_from_numpy(array, binary_data=True)
 
     def __call__(self) -> None:
@@ -211,7 +209,7 @@ def clients(url: str, inputs: dict[str, Array], number: int, seconds: float) -> 
 
 
 def _prepare(url: str, inputs: dict[str, Array], barrier: Any) -> None:
-    global _CALLER, _BARRIER  # noqa: PLW0603  what a process of the pool has for its calls
+    global _CALLER, _BARRIER
     _CALLER, _BARRIER = Caller(url, inputs), barrier
 
 

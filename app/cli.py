@@ -101,12 +101,21 @@ def _worker(arguments: argparse.Namespace) -> int:
 
 def _api(_arguments: argparse.Namespace) -> int:
     from app.api.main import run
-    from app.jobs.supervisor import Part, supervise
-    from app.serving.parts import Deployed
 
     settings = Settings.from_environment()
     _check_access(settings)
-    supervise(settings, [Part("api", run)], Deployed(settings))
+    run(settings.to_json())
+    return 0
+
+
+def _executors(_arguments: argparse.Namespace) -> int:
+    from app.jobs.database import migrate
+    from app.jobs.supervisor import supervise
+    from app.serving.parts import Deployed
+
+    settings = Settings.from_environment()
+    migrate(settings)
+    supervise(settings, [], Deployed(settings))
     return 0
 
 
@@ -173,9 +182,10 @@ COMMANDS: tuple[Command, ...] = (
     Command("undeploy", "End a deployed model.", deploy.add_undeploy, deploy.undeploy),
     Command("plan", "Place buffers of a CSV file in an arena.", plan.add_arguments, plan.run),
     Command("warm", "Compile and tune beforehand what models need.", warm.add_arguments, warm.run),
-    Command("serve", "Start the API and the workers, and keep them running.", _no_arguments, _serve),
-    Command("api", "Start the API and the deployed models, without workers.", _no_arguments, _api),
+    Command("serve", "Start the API, the workers and the deployed models, and keep them running.", _no_arguments, _serve),
+    Command("api", "Start the API alone.", _no_arguments, _api),
     Command("worker", "Start one worker alone.", _worker_arguments, _worker),
+    Command("executors", "Start the processes of deployed models alone.", _no_arguments, _executors),
     Command("keys", "Make, list and revoke keys.", _keys_arguments, _keys),
 )
 

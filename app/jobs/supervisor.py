@@ -62,8 +62,9 @@ def supervise(settings: Settings, processes: Sequence[Part], more: Listing | Non
             _follow(more(), others, settings)
         for each in others.values():
             each.look(each.patience)
-    left = [each.process for each in (*running.values(), *others.values())]
-    _stop(left, settings.drain_seconds + _STOP_SECONDS)
+    # The API may still wait for the others.
+    for group in (running, others):
+        _stop([each.process for each in group.values()], settings.drain_seconds + _STOP_SECONDS)
 
 
 def _follow(wanted: Sequence[Part], running: dict[str, "_Running"], settings: Settings) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 from struct import Struct
 from typing import Final
 
-LARGEST = 1 << 16  # byte of a message
+LARGEST = 1 << 17  # byte of a message
+SHORT = 256  # byte of a message from the API
 ALIGNMENT = 64  # byte; where regions and the binary data in them start
 
 # From the API.

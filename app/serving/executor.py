@@ -138,7 +138,7 @@ class Executor:
         """Take all messages that wait."""
         while not caller.lost:
             try:
-                text, descriptors, _, _ = socket.recv_fds(caller.socket, channel.LARGEST, 1)
+                text, descriptors, _, _ = socket.recv_fds(caller.socket, channel.SHORT, 1)
             except BlockingIOError:
                 return
             except OSError:
@@ -175,6 +175,9 @@ class Executor:
 
     def _tell(self, *callers: _Caller) -> None:
         text = channel.STATE + json.dumps(self._state).encode()
+        if len(text) > channel.LARGEST:
+            told = {"state": "failed", "detail": "the model has too many inputs and outputs to tell of"}
+            text = channel.STATE + json.dumps(self._state | told | {"metadata": None}).encode()
         for caller in callers:
             caller.send(text)
 

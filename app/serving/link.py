@@ -18,6 +18,7 @@ from app.serving import channel
 from app.serving.protocol import ERROR_NBYTES, NO_HEADER, InferenceError
 from app.serving.ring import Region, Ring
 
+_TOLD = ("loading", "ready", "failed")  # states that the executor knows of
 logger = logging.getLogger("stowplan.serving")
 
 
@@ -77,6 +78,7 @@ class Link:
         self._number = 0
         self._largest = ERROR_NBYTES  # answer so far, as far as every request can have as much
         self._receiving = 0
+        self._buffer = memoryview(bytearray(channel.LARGEST))
         self.state = "starting"
         self.detail = ""
         self.metadata: dict[str, Any] | None = None
@@ -221,13 +223,13 @@ class Link:
         """Take all messages that wait."""
         while self._socket is not None:
             try:
-                text = self._socket.recv(channel.LARGEST)
+                text = self._buffer[: self._socket.recv_into(self._buffer)]
             except BlockingIOError:
                 return
             except OSError:
-                text = b""
+                text = self._buffer[:0]
             try:
-                if text:
+                if len(text):
                     self._hear(text)
                     continue
             except (OSError, KeyError, ValueError, StructError):
@@ -235,8 +237,8 @@ class Link:
             self.restarts += 1
             self._lose()
 
-    def _hear(self, text: bytes) -> None:
-        kind = text[:1]
+    def _hear(self, text: memoryview) -> None:
+        kind = bytes(text[:1])
         if kind == b"A":
             _, number, status, nbytes, header_nbytes, waited, ran = channel.ANSWER.unpack(text)
             call = self._calls.pop(number)
@@ -247,7 +249,9 @@ class Link:
                 call.future.set_result(Reply(status, body, header_nbytes, waited, ran))
             self._ring.give(call.region)
         elif kind == channel.STATE:
-            told = json.loads(text[1:])
+            told = json.loads(bytes(text[1:]))
+            if told["state"] not in _TOLD:
+                raise ValueError(f"state {told['state']!r}")
             self.state, self.detail = told["state"], told["detail"]
             self.programs, self.metadata = told["programs"], told["metadata"]
         elif kind == b"B":

@@ -15,6 +15,7 @@ import pytest
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
+from app.cli import main
 from tests.jobs import fake_engine
 from tests.jobs.service import Served, serve
 from tests.serving.deployed import client, deploy, process_of, tensor, wait_until
@@ -255,6 +256,19 @@ def test_versions_are_counted_and_deleted(served: Served) -> None:
     process.wait(20)
     assert served.http.delete("/v1/deployments/counted").json()["code"] == "deployment-not-found"
     assert post(served, "counted").status_code == 404
+
+
+def test_the_command_line_deploys(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    job = served.submit("cli", input_shapes={"x": [1, 3]})
+    served.end(job)
+    url = ["--url", str(served.http.base_url)]
+    assert main(["deploy", job, "--name", "cli", *url]) == 0
+    assert "cli 1 is ready: http://" in capsys.readouterr().out
+    assert main(["deployments", *url]) == 0
+    assert job in capsys.readouterr().out
+    assert main(["undeploy", "cli", *url]) == 0
+    assert main(["undeploy", "cli", *url]) == 1
+    assert "there is no deployment 'cli'" in capsys.readouterr().err
 
 
 def test_only_what_succeeded_is_deployed(served: Served) -> None:

@@ -182,7 +182,12 @@ COMMANDS: tuple[Command, ...] = (
     Command("undeploy", "End a deployed model.", deploy.add_undeploy, deploy.undeploy),
     Command("plan", "Place buffers of a CSV file in an arena.", plan.add_arguments, plan.run),
     Command("warm", "Compile and tune beforehand what models need.", warm.add_arguments, warm.run),
-    Command("serve", "Start the API, the workers and the deployed models, and keep them running.", _no_arguments, _serve),
+    Command(
+        "serve",
+        "Start the API, the workers and the deployed models, and keep them running.",
+        _no_arguments,
+        _serve,
+    ),
     Command("api", "Start the API alone.", _no_arguments, _api),
     Command("worker", "Start one worker alone.", _worker_arguments, _worker),
     Command("executors", "Start the processes of deployed models alone.", _no_arguments, _executors),

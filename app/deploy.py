@@ -87,7 +87,9 @@ def _show(rows: list[Deployment]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("name", "version", "state", "programs", "job", "detail")
+    table = Table("name", "version", "state", "programs")
+    table.add_column("job", min_width=32)  # an id that is cut is of no use
+    table.add_column("detail")
     for row in rows:
         table.add_row(row.name, row.version, row.state, str(row.programs), row.job, row.detail or "")
     Console(soft_wrap=True).print(table)

@@ -30,13 +30,13 @@ def _no_arguments(_parser: argparse.ArgumentParser) -> None:
 def _serve(_arguments: argparse.Namespace) -> int:
     from app.api.main import run as run_api
     from app.jobs.supervisor import parts, supervise
-    from app.serving.parts import Deployed
+    from app.serving.parts import Executors
 
     settings = Settings.from_environment()
     _check_port(settings)
     _check_access(settings)
     threading.Thread(target=_announce, args=(settings,), daemon=True).start()
-    supervise(settings, parts(settings, run_api), Deployed(settings))
+    supervise(settings, parts(settings, run_api), Executors(settings))
     return 0
 
 
@@ -111,11 +111,11 @@ def _api(_arguments: argparse.Namespace) -> int:
 def _executors(_arguments: argparse.Namespace) -> int:
     from app.jobs.database import migrate
     from app.jobs.supervisor import supervise
-    from app.serving.parts import Deployed
+    from app.serving.parts import Executors
 
     settings = Settings.from_environment()
     migrate(settings)
-    supervise(settings, [], Deployed(settings))
+    supervise(settings, [], Executors(settings))
     return 0
 
 

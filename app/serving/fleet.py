@@ -119,8 +119,8 @@ class Fleet:
         return [str(row.version) for row in reversed(rows) if row.owner == of.owner]
 
     def not_ready(self) -> int:
-        """How many models have no process that answers."""
-        return sum(d.link.state != "ready" for d in self._known.values())
+        """How many models do not answer yet; one that cannot be served at all keeps nobody waiting."""
+        return sum(d.link.state not in ("ready", "failed") for d in self._known.values())
 
     def lines(self) -> Iterator[str]:
         """The counts of the caller's models in Prometheus's text format."""
@@ -146,7 +146,10 @@ class Fleet:
             if self._changed.is_set() or time.monotonic() > refreshed + _REFRESH_SECONDS:
                 self._changed.clear()
                 refreshed = time.monotonic()
-                await self._refresh()
+                try:
+                    await self._refresh()
+                except Exception:  # nothing else would look again
+                    logger.exception("what is deployed could not be read")
             for deployed in self._known.values():
                 deployed.link.connect()
 

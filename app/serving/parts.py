@@ -15,7 +15,7 @@ from app.settings import Settings
 logger = logging.getLogger("stowplan.serving")
 
 
-class Deployed:
+class Executors:
     """Lists the processes for the supervisor; while the database is away, those that it listed last."""
 
     def __init__(self, settings: Settings) -> None:

@@ -1,6 +1,8 @@
 """Deployed models through the inference client of the package index, against a whole service."""
 
+import json
 import os
+import random
 import signal
 import threading
 import time
@@ -87,6 +89,25 @@ def test_large_bodies_and_answers_pass_whole(served: Served) -> None:
     with client(served) as here:
         for _ in range(3):
             np.testing.assert_array_equal(here.infer("one", [tensor(values)]).as_numpy("y"), values * 2)
+        text = [triton.InferRequestedOutput("y", binary_data=False)]  # longer than the request
+        found = here.infer("one", [tensor(values)], outputs=text).as_numpy("y")
+        np.testing.assert_array_equal(found, values * 2)
+
+
+def test_broken_bodies_are_refused_and_end_nothing(served: Served) -> None:
+    chance, before = random.Random(0), process_of(served, "one")
+    row = {"name": "x", "shape": [2, 3], "datatype": "FP32", "parameters": {"binary_data_size": 24}}
+    header = json.dumps({"inputs": [row]}).encode()
+    for _ in range(300):
+        body = bytearray(header + np.ones(6, np.float32).tobytes())
+        for _ in range(chance.randrange(1, 4)):
+            place = chance.randrange(len(body))
+            body[place : place + chance.randrange(3)] = chance.randbytes(chance.randrange(3))
+        length = len(header) + chance.choice((0, 0, -1, 1, 5))
+        headers = {"inference-header-content-length": str(length)}
+        answer = served.http.post("/v2/models/one/infer", content=bytes(body), headers=headers)
+        assert answer.status_code in (200, 400), answer.text
+    assert process_of(served, "one") == before
 
 
 def test_a_body_that_comes_in_pieces_is_one_request(served: Served) -> None:
@@ -227,6 +248,20 @@ def test_killed_under_load_it_is_back_soon(served: Served) -> None:
     assert answers[-1][0] == 200
 
 
+def test_killed_itself_the_api_finds_its_models_again(served: Served) -> None:
+    executor = process_of(served, "one")
+    children = psutil.Process(served.process.pid).children()
+    (api,) = (
+        p for p in children if any(c.laddr.port == served.settings.port for c in p.net_connections("tcp"))
+    )
+    api.kill()
+    api.wait(5)
+    served.wait_until_ready()
+    wait_until(served, "one")
+    assert infer(served, [[1, 1, 1]]).as_numpy("z") == [1]
+    assert process_of(served, "one") == executor
+
+
 def test_metrics_tell_of_each_model(served: Served) -> None:
     infer(served, [[1, 1, 1]], "other")
     text = served.http.get("/metrics").text
@@ -291,7 +326,8 @@ def test_a_model_that_cannot_be_loaded_says_why(served: Served) -> None:
     assert row["detail"] == "input 'x' does not fit"
     assert post(served, "broken").json() == {"error": "the model cannot be served: input 'x' does not fit"}
     with client(served) as here:
-        assert not here.is_server_ready()
+        assert not here.is_model_ready("broken")
+        assert here.is_server_ready()
     served.http.delete("/v1/deployments/broken")
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 
 from app.jobs.database import migrate
-from app.jobs.lifeline import end_with
+from app.jobs.lifeline import enter
 from app.jobs.worker import run as run_worker
 from app.settings import Settings
 
@@ -105,14 +105,9 @@ class _Running:
 
 def _start(part: Part, settings: Settings) -> BaseProcess:
     argument = settings.to_json() if part.argument is None else part.argument
-    process = _SPAWN.Process(target=_enter, args=(os.getpid(), part.target, argument), name=part.name)
+    process = _SPAWN.Process(target=enter, args=(os.getpid(), part.target, argument), name=part.name)
     process.start()
     return process
-
-
-def _enter(supervisor: int, target: Callable[[str], None], argument: str) -> None:
-    end_with(supervisor, signal.SIGHUP)  # nobody waits for this process then: it ends at once
-    target(argument)
 
 
 def _stop(processes: Sequence[BaseProcess], seconds: float) -> None:

@@ -103,19 +103,10 @@ class Executor:
     def serve(self) -> None:
         """Answer requests, for ever."""
         while True:
-            building = self._builder.since
-            patience = None if building is None and not self._parked else 1000  # ms
-            for descriptor, _ in self._poll.poll(0 if self._queue else patience):
+            for descriptor, _ in self._poll.poll(0 if self._queue else None):
                 self._listen_to(descriptor)
             if self._queue:
                 self._carry_out(self._queue.popleft())
-            self._check_builder()
-
-    def _check_builder(self) -> None:
-        since = self._builder.since
-        if since is not None and time.monotonic() > since + self._order.build_seconds:
-            logger.error("a program took longer than %g s to build", self._order.build_seconds)
-            os._exit(1)
 
     def _listen_to(self, descriptor: int) -> None:
         if descriptor == self._listener.fileno():

@@ -72,7 +72,7 @@ async def deploy_job(
             return deployments.create(connection, job_id, body.name, body.version, most=most)
 
     row, is_new = await run_in_threadpool(deploy)
-    service.fleet.note_change()
+    await service.fleet.refresh()
     response.status_code = 201 if is_new else 200
     answer = _answer_of(service, row)
     response.headers["location"] = answer.url
@@ -112,4 +112,4 @@ async def delete_deployment(
         service.blobs.free()
 
     await run_in_threadpool(delete)
-    service.fleet.note_change()
+    await service.fleet.refresh()

@@ -49,7 +49,7 @@ def create_app(settings: Settings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service = app.state.service = Service.open(settings, meter)
-        service.fleet.start()
+        await service.fleet.start()
         yield
         await service.fleet.stop()
         service.close()

@@ -63,7 +63,7 @@ class Fleet:
         self._known: dict[str, Deployed] = {}
         self._by_name: dict[str, list[Deployed]] = {}  # latest version first
         self._task: asyncio.Task[None] | None = None
-        self._changed = asyncio.Event()
+        self._refreshing = asyncio.Lock()
         self._bounds = Bounds(
             body_nbytes=settings.max_infer_bytes,
             ring_nbytes=max(_SMALLEST_RING, _RINGS * settings.max_infer_bytes),
@@ -71,8 +71,9 @@ class Fleet:
             seconds=settings.infer_seconds,
         )
 
-    def start(self) -> None:
+    async def start(self) -> None:
         """Begin to follow what is deployed."""
+        await self.refresh()
         self._task = asyncio.get_running_loop().create_task(self._follow())
 
     async def stop(self) -> None:
@@ -83,10 +84,6 @@ class Fleet:
                 await self._task
         for deployed in self._known.values():
             deployed.link.close()
-
-    def note_change(self) -> None:
-        """Look at once at what is deployed; to be called in the event loop."""
-        self._changed.set()
 
     def visible(self) -> list[Deployed]:
         """The caller's, by name and version."""
@@ -139,23 +136,24 @@ class Fleet:
         return prometheus.lines(map(row, self.visible()))
 
     async def _follow(self) -> None:
-        refreshed = 0.0
+        refreshed = time.monotonic()
         while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), _LOOK_SECONDS)
-            if self._changed.is_set() or time.monotonic() > refreshed + _REFRESH_SECONDS:
-                self._changed.clear()
+            await asyncio.sleep(_LOOK_SECONDS)
+            if time.monotonic() > refreshed + _REFRESH_SECONDS:
                 refreshed = time.monotonic()
                 try:
-                    await self._refresh()
+                    await self.refresh()
                 except Exception:  # nothing else would look again
                     logger.exception("what is deployed could not be read")
             for deployed in self._known.values():
                 deployed.link.connect()
 
-    async def _refresh(self) -> None:
-        """Look at the database; while it is away, all stays as it was."""
+    async def refresh(self) -> None:
+        """Look at once at what is deployed; while the database is away, all stays as it was."""
+        async with self._refreshing:
+            await self._refresh()
 
+    async def _refresh(self) -> None:
         def look() -> list[dict[str, Any]]:
             with acting_for(Caller()), self._database.read() as connection:
                 return [dict(row) for row in deployments.listed(connection)]

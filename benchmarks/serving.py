@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 from rich.console import Console
 from rich.table import Table
@@ -154,6 +155,7 @@ def measure(
         if number >= 5:
             served.append(between - began)
             bare.append(time.perf_counter() - between)
+    inside = {name: mean_ms(url, name) for name in ("", "_wait", "_run")}
     alone, shared = [], []
     for _ in range(arguments.rounds):
         alone.append(back_to_back(lambda: executor.run(given), arguments.seconds))
@@ -164,12 +166,23 @@ def measure(
         "bare_ms": statistics.median(bare) * 1e3,
         "overhead_ms": statistics.median(s - b for s, b in zip(served, bare)) * 1e3,
         "overhead_of_medians_ms": (statistics.median(served) - statistics.median(bare)) * 1e3,
+        "mean_ms_in_service": inside,
         "bare_per_second": statistics.median(alone),
         "served_per_second": statistics.median(shared),
         "share": statistics.median(s / a for s, a in zip(shared, alone)),
         "served_samples": served,
         "bare_samples": bare,
     }
+
+
+def mean_ms(url: str, part: str) -> float:
+    """Mean of a duration of all inferences so far, as the service counts it."""
+    found = {}
+    for line in httpx.get(f"{url}/metrics").text.splitlines():
+        name, _, rest = line.partition("{")
+        found[name] = float(rest.rpartition(" ")[2]) if rest else 0.0
+    family = f"stowplan_inference{part}_seconds"
+    return found[f"{family}_sum"] / found[f"{family}_count"] * 1e3
 
 
 class Caller:
@@ -230,6 +243,8 @@ def table_of(row: dict[str, Any]) -> Table:
         f"{row['overhead_ms']:+.2f} ms",
         "at most +1.5 ms",
     )
+    for part, told in (("", "seen by the API"), ("_wait", "in the queue"), ("_run", "in the executor")):
+        table.add_row(f"  of it {told}, mean", f"{row['mean_ms_in_service'][part]:.2f} ms", "", "", "")
     table.add_row(
         f"{row['clients']} clients, throughput",
         f"{row['served_per_second']:.2f}/s",

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := run
-.PHONY: run test check conformance kill-matrix fuzz bench bench-arena bench-backends bench-layouts bench-memory bench-queue bench-sparse lock clean
+.PHONY: run test check conformance kill-matrix fuzz bench bench-arena bench-backends bench-layouts bench-memory bench-queue bench-serving bench-sparse lock clean
 
 # One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -60,6 +60,9 @@ bench-memory: $(VENV)/.installed-bench
 
 bench-queue: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks.queue
+
+bench-serving: $(VENV)/.installed-test
+	$(BIN)/python -m benchmarks.serving
 
 bench-sparse: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.sparse

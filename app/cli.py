@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app import manage, plan, run_operator, submit, sweep, warm
+from app import deploy, manage, plan, run_operator, submit, sweep, warm
 from app.settings import DEFAULT_PORT, PREFIX, Settings, SettingsError
 
 
@@ -31,12 +31,13 @@ def _no_arguments(_parser: argparse.ArgumentParser) -> None:
 def _serve(_arguments: argparse.Namespace) -> int:
     from app.api.main import run as run_api
     from app.jobs.supervisor import parts, supervise
+    from app.serving.parts import Executors
 
     settings = Settings.from_environment()
     _check_port(settings)
     _check_access(settings)
     threading.Thread(target=_announce, args=(settings,), daemon=True).start()
-    supervise(settings, parts(settings, run_api))
+    supervise(settings, parts(settings, run_api), Executors(settings))
     return 0
 
 
@@ -105,6 +106,17 @@ def _api(_arguments: argparse.Namespace) -> int:
     settings = Settings.from_environment()
     _check_access(settings)
     run(settings.to_json())
+    return 0
+
+
+def _executors(_arguments: argparse.Namespace) -> int:
+    from app.jobs.database import migrate
+    from app.jobs.supervisor import supervise
+    from app.serving.parts import Executors
+
+    settings = Settings.from_environment()
+    migrate(settings)
+    supervise(settings, [], Executors(settings))
     return 0
 
 
@@ -177,11 +189,20 @@ COMMANDS: tuple[Command, ...] = (
         run_operator.add_arguments,
         run_operator.run,
     ),
+    Command("deploy", "Let what a job made answer inferences.", deploy.add_deploy, deploy.deploy),
+    Command("deployments", "Show what is deployed.", deploy.add_deployments, deploy.deployments),
+    Command("undeploy", "End a deployed model.", deploy.add_undeploy, deploy.undeploy),
     Command("plan", "Place buffers of a CSV file in an arena.", plan.add_arguments, plan.run),
     Command("warm", "Compile and tune beforehand what models need.", warm.add_arguments, warm.run),
-    Command("serve", "Start the API and the workers, and keep them running.", _no_arguments, _serve),
+    Command(
+        "serve",
+        "Start the API, the workers and the deployed models, and keep them running.",
+        _no_arguments,
+        _serve,
+    ),
     Command("api", "Start the API alone.", _no_arguments, _api),
     Command("worker", "Start one worker alone.", _worker_arguments, _worker),
+    Command("executors", "Start the processes of deployed models alone.", _no_arguments, _executors),
     Command("keys", "Make, list and revoke keys.", _keys_arguments, _keys),
 )
 

@@ -116,6 +116,21 @@ class Event:
     data: Json
 
 
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """One version of a deployed model; `url` is its address under `/v2`."""
+
+    name: str
+    version: str
+    job: str
+    model: str
+    owner: str
+    state: str
+    detail: str | None
+    programs: int
+    url: str
+
+
 T = TypeVar("T", Job, Group)
 
 
@@ -339,6 +354,40 @@ class Client:
         """An artifact's bytes."""
         return self._send("GET", f"/v1/jobs/{job_id}/artifacts/{name}").content
 
+    def deploy(self, job_id: str, name: str, *, version: int | None = None) -> Deployment:
+        """Let what a job made answer inferences under a name, as its next version if none is given."""
+        body = {"name": name, "version": version}
+        return _deployment(self._json("POST", f"/v1/jobs/{job_id}/deploy", json=body))
+
+    def deployments(self) -> list[Deployment]:
+        """All versions of all deployed models."""
+        return [_deployment(row) for row in self._json("GET", "/v1/deployments")["deployments"]]
+
+    def wait_until_ready(
+        self, name: str, version: str | None = None, *, timeout: float = 120.0
+    ) -> Deployment:
+        """A version of a deployed model, by default the latest, once it answers or has failed.
+
+        Raises:
+            TimeoutError: it did neither in time.
+            LookupError: it is not deployed.
+        """
+        end = time.monotonic() + timeout
+        while True:
+            found = [d for d in self.deployments() if d.name == name and version in (None, d.version)]
+            if not found:
+                raise LookupError(f"nothing is deployed as {name!r}")
+            if found[-1].state in ("ready", "failed"):
+                return found[-1]
+            if time.monotonic() >= end:
+                raise TimeoutError(f"{name!r} is {found[-1].state} after {timeout:g} s")
+            time.sleep(0.2)
+
+    def undeploy(self, name: str, *, version: int | None = None) -> None:
+        """End a deployed model, or one version of it."""
+        params = {} if version is None else {"version": version}
+        self._send("DELETE", f"/v1/deployments/{name}", params=params)
+
     def decisions(self, job_id: str, node: str | None = None) -> list[Json]:
         """Why each step of a job's plan runs as it does, or the one that computes a node."""
         params = {} if node is None else {"node": node}
@@ -391,6 +440,11 @@ def _model(found: Json) -> Model:
 
 def _group(found: Json) -> Group:
     return Group(**found | {"jobs": tuple(found["jobs"])})
+
+
+def _deployment(found: Json) -> Deployment:
+    names = ("name", "version", "job", "model", "owner", "state", "detail", "programs", "url")
+    return Deployment(**{k: found[k] for k in names})
 
 
 def _job(found: Json) -> Job:

@@ -28,6 +28,10 @@ _POSITIVE = (
     "max_jobs_per_key",
     "max_running_per_key",
     "max_requests_per_key",
+    "max_infer_bytes",
+    "max_infer_waiting",
+    "max_programs",
+    "executor_memory_bytes",
 )
 _PATHS = ("data", "benchmark_lock")
 _LOG_FORMATS = ("text", "json")
@@ -83,6 +87,12 @@ class Settings:
         max_requests_per_key: requests of one key that are answered at once.
         max_bytes_per_key: bytes of uploads and artifacts that an owner of keys may hold.
         reserve_bytes: free space of the disk below which uploads are refused.
+        max_deployments_per_key: versions of deployed models that an owner may have; 0 turns serving off.
+        max_infer_bytes: largest body of an inference.
+        max_infer_waiting: inferences of one deployed model that wait or run at once.
+        max_programs: input shapes that a deployed model keeps compiled.
+        infer_seconds: hard time limit of one inference.
+        executor_memory_bytes: hard memory limit of the process of a deployed model.
         retain_jobs_seconds: how long jobs are kept after their end; 0 keeps them.
         retain_models_seconds: how long models are kept after their last use; 0 keeps them.
         log_format: `text` for people, `json` for machines.
@@ -121,6 +131,12 @@ class Settings:
     max_requests_per_key: int = 64
     max_bytes_per_key: int = 64 * 2**30
     reserve_bytes: int = 256 * 2**20
+    max_deployments_per_key: int = 8
+    max_infer_bytes: int = 64 * 2**20
+    max_infer_waiting: int = 32
+    max_programs: int = 4
+    infer_seconds: float = 30.0
+    executor_memory_bytes: int = field(default_factory=_default_job_memory)
     retain_jobs_seconds: float = 0.0
     retain_models_seconds: float = 0.0
     log_format: str = "text"
@@ -136,7 +152,7 @@ class Settings:
                 raise SettingsError(
                     f"{PREFIX}{name.upper()}: expected at least 1, found {getattr(self, name)}"
                 )
-        for name in ("job_seconds", "inspect_seconds"):
+        for name in ("job_seconds", "inspect_seconds", "infer_seconds"):
             if getattr(self, name) <= 0:
                 raise SettingsError(
                     f"{PREFIX}{name.upper()}: expected a positive number, found {getattr(self, name)}"

@@ -156,6 +156,8 @@ def problem(
 ) -> Response:
     """The answer to a failed request: a problem, or a page that tells it to people."""
     status = status_of(kind)
+    if _speaks_protocol(request):
+        return protocol_error(status, detail, headers)
     body: dict[str, Any] = {
         "type": f"{request.scope.get('root_path', '')}/v1/problems/{code}",
         "title": _title(kind) or HTTPStatus(status).phrase,
@@ -169,6 +171,17 @@ def problem(
     if is_page(request):
         return error_page(request, body)
     return JSONResponse(body, status, media_type=MEDIA_TYPE, headers=headers)
+
+
+def _speaks_protocol(request: Request) -> bool:
+    """Whether the request is one of the Open Inference Protocol, whose clients know no problems."""
+    path = request.url.path.removeprefix(request.scope.get("root_path", ""))
+    return path == "/v2" or path.startswith("/v2/")
+
+
+def protocol_error(status: int, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    """A failure as the Open Inference Protocol has it."""
+    return JSONResponse({"error": message}, status, headers=headers)
 
 
 # What failed answers tell besides the problem.

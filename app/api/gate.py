@@ -5,6 +5,8 @@ a row below says otherwise; rows that it makes or reads belong to the caller (`a
 """
 
 import ipaddress
+import math
+import time
 from collections import Counter
 from dataclasses import dataclass
 from urllib.parse import urlencode, urlsplit
@@ -27,15 +29,21 @@ from app.web.rendering import is_page, page, path_of, root_of
 _LOOKING = ("GET", "HEAD", "OPTIONS")
 PUBLIC = "public"
 COOKIE = "stowplan_key"  # where a browser keeps the key that was typed at /login
+_MOST_FOUND = 1000  # keys that are remembered at once
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The scope that requests below an address take; `public` ones take no key."""
+    """The scope that requests below an address take; `public` ones take no key.
+
+    What a key may do is looked up for each request, or holds for `seconds` where each millisecond
+    counts: a key that was revoked is good for that much longer there.
+    """
 
     prefix: str
     scope: str
     methods: tuple[str, ...] = ()  # all, when empty
+    seconds: float = 0.0
 
     def covers(self, method: str, path: str) -> bool:
         """Whether a request is one of those."""
@@ -56,16 +64,26 @@ RULES = (
     Rule("/logout", PUBLIC),
     Rule("/v1/keys", "admin"),
     Rule("/keys", "admin"),
+    Rule("/v2/health", PUBLIC, _LOOKING),
+    Rule("/v2", "read", seconds=1.0),  # an inference changes nothing
     Rule("/metrics", "read", _LOOKING),
 )
 
 
-def scope_of(method: str, path: str) -> str:
-    """The scope that a request takes, or `public`."""
+_LOOK, _CHANGE = Rule("/", "read"), Rule("/", "submit")
+
+
+def rule_of(method: str, path: str) -> Rule:
+    """The rule that a request is under."""
     for rule in RULES:
         if rule.covers(method, path):
-            return rule.scope
-    return "read" if method in _LOOKING else "submit"
+            return rule
+    return _LOOK if method in _LOOKING else _CHANGE
+
+
+def scope_of(method: str, path: str) -> str:
+    """The scope that a request takes, or `public`."""
+    return rule_of(method, path).scope
 
 
 def is_loopback(host: str) -> bool:
@@ -102,6 +120,8 @@ class Gate:
         self._settings = settings
         self._always = settings.require_keys or not is_loopback(settings.host)
         self._open: Counter[str] = Counter()  # requests that are being answered, by key
+        # When, and whom a key that was shown, or kept in a cookie, stood for.
+        self._found: dict[tuple[str | None, str | None], tuple[float, Caller | None]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the request pass on behalf of its caller, or answer with a problem."""
@@ -130,12 +150,13 @@ class Gate:
             self._open[caller.key] -= 1
 
     async def _admit(self, request: Request) -> Caller:
-        wanted = scope_of(request.method, path_of(request))
+        rule = rule_of(request.method, path_of(request))
+        wanted = rule.scope
         if wanted == PUBLIC or _is_preflight(request):
             return Caller(scope="read", key="")
         service: Service = request.app.state.service
         shown, kept = _key_of(request.headers), request.cookies.get(COOKIE)
-        caller = await run_in_threadpool(self._caller, service.database, shown, kept)
+        caller = await self._holder(service.database, shown, kept, rule.seconds)
         if caller is not None and shown is None and request.method not in _LOOKING:
             check_same_origin(request)
         if caller is None:
@@ -146,6 +167,21 @@ class Gate:
             )
         if not caller.may(wanted):
             raise ForbiddenError(f"the key's scope is {caller.scope!r}, the operation takes {wanted!r}")
+        return caller
+
+    async def _holder(
+        self, database: Database, shown: str | None, kept: str | None, seconds: float
+    ) -> Caller | None:
+        """Whom a key stands for, as it was found that many seconds ago at most."""
+        now = time.monotonic()
+        when, caller = self._found.get((shown, kept), (-math.inf, None))
+        if now < when + seconds:
+            return caller
+        caller = await run_in_threadpool(self._caller, database, shown, kept)
+        if seconds:
+            if len(self._found) >= _MOST_FOUND:
+                self._found.clear()
+            self._found[shown, kept] = now, caller
         return caller
 
     def _caller(self, database: Database, shown: str | None, kept: str | None) -> Caller | None:

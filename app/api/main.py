@@ -13,8 +13,10 @@ from starlette.middleware.cors import CORSMiddleware
 from app import logs, tracing
 from app.api import (
     artifacts,
+    deployments,
     errors,
     groups,
+    inference,
     jobs,
     keys,
     memory_plans,
@@ -25,6 +27,7 @@ from app.api import (
     system,
     targets,
 )
+from app.api.connection import Connection
 from app.api.gate import Gate, check_binding
 from app.api.headers import AnswerHeaders, Meter
 from app.api.limits import BodyLimit
@@ -46,9 +49,11 @@ def create_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.service = Service.open(settings, meter)
+        service = app.state.service = Service.open(settings, meter)
+        await service.fleet.start()
         yield
-        app.state.service.close()
+        await service.fleet.stop()
+        service.close()
 
     app = FastAPI(
         title="Stowplan",
@@ -72,7 +77,20 @@ def create_app(settings: Settings) -> FastAPI:
         )
     app.add_middleware(AnswerHeaders, meter=meter)
     errors.install(app)
-    for module in (models, targets, jobs, groups, artifacts, memory_plans, operators, keys, system, metrics):
+    app.router.routes.extend(inference.ROUTES)
+    for module in (
+        models,
+        targets,
+        jobs,
+        groups,
+        deployments,
+        artifacts,
+        memory_plans,
+        operators,
+        keys,
+        system,
+        metrics,
+    ):
         app.include_router(module.router)
     pages.mount(app)
     return app
@@ -113,6 +131,8 @@ def run(settings_json: str) -> None:
         host=settings.host,
         port=settings.port,
         root_path=settings.root_path,
+        http=Connection,
+        ws="none",
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=_GRACE_SECONDS,

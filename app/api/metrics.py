@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import sqlalchemy as sa
 from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse
+from starlette.concurrency import run_in_threadpool
 
 from app.api.service import Service, ServiceOf
 from app.jobs import tallies
@@ -25,11 +26,16 @@ _MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
         200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "All metrics."}
     },
 )
-def get_metrics(service: ServiceOf) -> PlainTextResponse:
+async def get_metrics(service: ServiceOf) -> PlainTextResponse:
     """Counters and gauges in Prometheus's text format. Requests are those of this API process."""
-    with service.database.read() as connection:
-        lines = [*tallies.lines(connection), *_gauges(service, connection)]
-    return PlainTextResponse("\n".join((*lines, *service.meter.lines(), "")), media_type=_MEDIA_TYPE)
+
+    def look() -> list[str]:
+        with service.database.read() as connection:
+            return [*tallies.lines(connection), *_gauges(service, connection)]
+
+    lines = await run_in_threadpool(look)  # the others belong to the event loop
+    lines += [*service.meter.lines(), *service.fleet.lines(), ""]
+    return PlainTextResponse("\n".join(lines), media_type=_MEDIA_TYPE)
 
 
 def _gauges(service: Service, connection: sa.Connection) -> Iterator[str]:

@@ -10,6 +10,7 @@ from app.api.headers import Meter
 from app.jobs.blobs import BlobStore
 from app.jobs.database import Database
 from app.jobs.dispatch import Dispatcher
+from app.serving.fleet import Fleet
 from app.settings import Settings
 
 
@@ -25,6 +26,7 @@ class Service:
     blobs: BlobStore
     dispatcher: Dispatcher
     meter: Meter
+    fleet: Fleet
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     planning: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 
@@ -38,6 +40,7 @@ class Service:
             BlobStore.of(settings, database, reserve=settings.reserve_bytes),
             Dispatcher(settings, database),
             meter,
+            Fleet(settings, database),
         )
 
     def address(self, path: str) -> str:

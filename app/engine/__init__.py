@@ -13,12 +13,14 @@ from app.engine.target import Memory, Target
 if TYPE_CHECKING:
     from app.engine.job import ARTIFACTS, inspect, optimize, validate
     from app.engine.operator import run_operator
+    from app.engine.serving import ServedModel
 
 __all__ = [
     "ARTIFACTS",
     "Bindings",
     "Memory",
     "Options",
+    "ServedModel",
     "Target",
     "inspect",
     "optimize",
@@ -32,5 +34,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'app.engine' has no attribute {name!r}")
     from importlib import import_module
 
-    module = "operator" if name == "run_operator" else "job"
+    module = {"run_operator": "operator", "ServedModel": "serving"}.get(name, "job")
     return getattr(import_module(f"app.engine.{module}"), name)

@@ -217,6 +217,13 @@ class Executor:
             for name, (value, place) in self._outputs.items()
         }
 
+    def peek(self) -> dict[str, object]:
+        """The outputs where the program has them: the next run overwrites them."""
+        return {
+            name: self._host[value] if place is None else place
+            for name, (value, place) in self._outputs.items()
+        }
+
     def array(self, value: ir.Value) -> Array:
         """A value's memory as an array of its shape and dtype."""
         kind = graph.dtype(value)

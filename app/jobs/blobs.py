@@ -2,7 +2,7 @@
 
 Bytes are written to a temporary file while they are hashed, forced to disk and then kept as one, see
 `places`: a blob is whole or absent. The rows in `blobs` say which there are, `holdings` who brought
-them or refers to them, `model_files` and `job_files` what for. Whoever does not hold a blob cannot tell
+them or refers to them, `model_files`, `job_files` and `deployment_files` what for. Whoever does not hold a blob cannot tell
 that it is there.
 """
 
@@ -23,7 +23,17 @@ from typing import IO, Self
 import sqlalchemy as sa
 
 from app.jobs.callers import current, visible
-from app.jobs.database import Database, blobs, holdings, job_files, jobs, model_files, models
+from app.jobs.database import (
+    Database,
+    blobs,
+    deployment_files,
+    deployments,
+    holdings,
+    job_files,
+    jobs,
+    model_files,
+    models,
+)
 from app.jobs.errors import (
     BlobNotFoundError,
     HashMismatchError,
@@ -281,9 +291,13 @@ class BlobStore:
                     holdings.c.claimed_until < time.time(),
                     ~_refers(model_files, models, model_files.c.model_id == models.c.id),
                     ~_refers(job_files, jobs, job_files.c.job_id == jobs.c.id),
+                    ~_refers(
+                        deployment_files, deployments, deployment_files.c.deployment_id == deployments.c.id
+                    ),
                 )
             )
-            needed = sa.union_all(*(sa.select(t.c.sha256) for t in (holdings, model_files, job_files)))
+            referring = (holdings, model_files, job_files, deployment_files)
+            needed = sa.union_all(*(sa.select(t.c.sha256) for t in referring))
             loose = connection.scalars(sa.select(blobs.c.sha256).where(blobs.c.sha256.not_in(needed))).all()
             if loose:
                 connection.execute(blobs.delete().where(blobs.c.sha256.in_(loose)))

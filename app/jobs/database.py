@@ -169,6 +169,29 @@ workers = sa.Table(
     sa.Column("queues", sa.JSON, nullable=False),
 )
 
+# Models that answer under a name. They need neither their job nor its model any more.
+deployments = sa.Table(
+    "deployments",
+    METADATA,
+    sa.Column("id", _ID, primary_key=True),
+    sa.Column("owner", _OWNER, nullable=False),
+    sa.Column("name", sa.String(63), nullable=False),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("job_id", _ID, nullable=False),
+    sa.Column("model_id", _ID, nullable=False),
+    sa.Column("request", sa.JSON, nullable=False),  # options, bindings
+    sa.Column("created", sa.Float, nullable=False),
+    sa.UniqueConstraint("owner", "name", "version"),
+)
+
+deployment_files = sa.Table(
+    "deployment_files",
+    METADATA,
+    sa.Column("deployment_id", _ID, sa.ForeignKey("deployments.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("name", sa.String(255), primary_key=True),  # empty for the graph itself
+    sa.Column("sha256", _HASH, sa.ForeignKey("blobs.sha256"), nullable=False, index=True),
+)
+
 # Counters for monitoring: they only grow, whatever is deleted.
 tallies = sa.Table(
     "tallies",

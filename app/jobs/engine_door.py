@@ -4,8 +4,54 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from app.engine.options import Bindings, Options
 from app.engine.target import Target
+
+
+class Port(Protocol):
+    """An input or output of a served model: None stands for dimensions that differ, or an unknown rank."""
+
+    @property
+    def name(self) -> str:
+        """Of the model's."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the elements."""
+
+    @property
+    def shape(self) -> tuple[int | None, ...] | None:
+        """As far as it is known."""
+
+
+class Program(Protocol):
+    """A model for one set of input shapes."""
+
+    def feed(self, inputs: Mapping[str, object]) -> None:
+        """Copy the inputs."""
+
+    def step(self) -> None:
+        """Compute the outputs."""
+
+    def peek(self) -> dict[str, object]:
+        """The outputs, until the next step."""
+
+    def close(self) -> None:
+        """Give its threads back."""
+
+
+class ServedModel(Protocol):
+    """A model that stays in its process."""
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    fixed: Mapping[str, float | int | bool]  # inputs that have a value already
+    first: Mapping[str, tuple[int, ...]] | None  # shapes that calls will probably have
+
+    def program(self, shapes: Mapping[str, tuple[int, ...]]) -> Program:
+        """What computes inputs of these shapes; may take long."""
 
 
 class Engine(Protocol):
@@ -48,3 +94,14 @@ class Engine(Protocol):
 
         `kernels` is a folder where compiled kernels are kept; `progress` takes phase, done and total.
         """
+
+    def ServedModel(  # noqa: N802  it is a class there
+        self,
+        path: Path,
+        options: Options,
+        bindings: Bindings,
+        *,
+        kernels: Path,
+        external: Mapping[str, Path],
+    ) -> ServedModel:
+        """A model as a job planned it, to be called again and again."""

@@ -47,6 +47,12 @@ class ArtifactNotFoundError(NotFoundError):
     code = "artifact-not-found"
 
 
+class DeploymentNotFoundError(NotFoundError):
+    """Nothing is deployed under that name."""
+
+    code = "deployment-not-found"
+
+
 class NodeNotFoundError(NotFoundError):
     """No step of the job's plan computes a node of that name."""
 
@@ -89,6 +95,18 @@ class ModelInUseError(ConflictError):
     code = "model-in-use"
 
 
+class DeploymentExistsError(ConflictError):
+    """Another job is deployed as that version of the name."""
+
+    code = "deployment-exists"
+
+
+class NotDeployableError(ConflictError):
+    """The job has no result that this machine could run."""
+
+    code = "not-deployable"
+
+
 class TargetExistsError(ConflictError):
     """Another description has that name already."""
 
@@ -108,7 +126,7 @@ class QuotaError(TooLargeError):
 
 
 class TooManyError(ServiceError):
-    """The key has as many unfinished jobs or open requests as it may have."""
+    """The key has as many unfinished jobs, open requests or deployments as it may have."""
 
     code = "too-many"
 

@@ -3,6 +3,8 @@
 import ctypes
 import os
 import sys
+from collections.abc import Callable
+from signal import SIGHUP
 
 _PR_SET_PDEATHSIG = 1
 
@@ -17,3 +19,9 @@ def end_with(parent: int, signal: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal)
     if os.getppid() != parent:  # it ended before the signal was asked for
         os._exit(1)
+
+
+def enter(parent: int, work: Callable[[str], None], argument: str) -> None:
+    """Work in a process of its own until the parent ends: nobody waits for it then, so it ends at once."""
+    end_with(parent, SIGHUP)
+    work(argument)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 
 from app.jobs.database import migrate
-from app.jobs.lifeline import end_with
+from app.jobs.lifeline import enter
 from app.jobs.worker import run as run_worker
 from app.settings import Settings
 
@@ -19,15 +19,25 @@ _SPAWN = multiprocessing.get_context("spawn")
 _LOOK_SECONDS = 0.2
 _STOP_SECONDS = 10.0
 _RESTART_SECONDS = 1.0  # at least, between two starts of the same part
+_MOST_SECONDS = 30.0  # between two starts of a part that ends at once, again and again
+_SOUND_SECONDS = 60.0  # that such a part runs before it counts as sound again
+_LISTING_SECONDS = 0.5  # between two looks at what else shall run
 logger = logging.getLogger("stowplan.supervisor")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One process of the service; `target` takes the settings as JSON and returns at SIGTERM."""
+    """One process of the service; `target` returns at SIGTERM.
+
+    It takes the `argument`, by default the settings as JSON.
+    """
 
     name: str
     target: Callable[[str], None]
+    argument: str | None = None
+
+
+Listing = Callable[[], Sequence[Part]]
 
 
 def parts(settings: Settings, api: Callable[[str], None]) -> list[Part]:
@@ -35,34 +45,69 @@ def parts(settings: Settings, api: Callable[[str], None]) -> list[Part]:
     return [Part("api", api), *(Part(f"worker {i}", run_worker) for i in range(settings.workers))]
 
 
-def supervise(settings: Settings, processes: Sequence[Part]) -> None:
-    """Run the parts until SIGINT or SIGTERM."""
+def supervise(settings: Settings, processes: Sequence[Part], more: Listing | None = None) -> None:
+    """Run the parts until SIGINT or SIGTERM, and those that `more` lists, as long as it lists them."""
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
     migrate(settings)  # once here, so that no two parts wait for each other
-    running: dict[str, tuple[BaseProcess, float]] = {}
-    for part in processes:
-        running[part.name] = (_start(part, settings), time.monotonic())
+    running = {part.name: _Running(part, settings) for part in processes}
+    others: dict[str, _Running] = {}
+    listed = 0.0
     while not stopping.wait(_LOOK_SECONDS):
-        for part in processes:
-            process, since = running[part.name]
-            if not process.is_alive() and time.monotonic() > since + _RESTART_SECONDS:
-                logger.warning("%s ended with code %s and is started again", part.name, process.exitcode)
-                running[part.name] = (_start(part, settings), time.monotonic())
-    _stop([process for process, _ in running.values()], settings.drain_seconds + _STOP_SECONDS)
+        for each in running.values():
+            each.look(_RESTART_SECONDS)
+        if more is not None and time.monotonic() > listed + _LISTING_SECONDS:
+            listed = time.monotonic()
+            _follow(more(), others, settings)
+        for each in others.values():
+            each.look(each.patience)
+    # The API may still wait for the others.
+    for group in (running, others):
+        _stop([each.process for each in group.values()], settings.drain_seconds + _STOP_SECONDS)
+
+
+def _follow(wanted: Sequence[Part], running: dict[str, "_Running"], settings: Settings) -> None:
+    """Start the parts that are new, and end those that are gone."""
+    names = {part.name for part in wanted}
+    gone = [running.pop(name).process for name in list(running) if name not in names]
+    _stop(gone, _STOP_SECONDS)
+    for part in wanted:
+        if part.name not in running:
+            running[part.name] = _Running(part, settings)
+
+
+class _Running:
+    """A part and its present process."""
+
+    def __init__(self, part: Part, settings: Settings) -> None:
+        self._part = part
+        self._settings = settings
+        self._failures = 0
+        self._since = time.monotonic()
+        self.process = _start(part, settings)
+
+    @property
+    def patience(self) -> float:
+        """Seconds between two starts: longer for what does not stay up."""
+        return float(min(_MOST_SECONDS, _RESTART_SECONDS * 2**self._failures))
+
+    def look(self, patience: float) -> None:
+        """Start it again if it has ended, that many seconds after its last start or later."""
+        now = time.monotonic()
+        if self.process.is_alive() or now <= self._since + patience:
+            return
+        logger.warning("%s ended with code %s and is started again", self._part.name, self.process.exitcode)
+        self._failures = 0 if now > self._since + _SOUND_SECONDS else min(self._failures + 1, 10)
+        self._since = now
+        self.process = _start(self._part, self._settings)
 
 
 def _start(part: Part, settings: Settings) -> BaseProcess:
-    arguments = (os.getpid(), part.target, settings.to_json())
-    process = _SPAWN.Process(target=_enter, args=arguments, name=part.name)
+    argument = settings.to_json() if part.argument is None else part.argument
+    process = _SPAWN.Process(target=enter, args=(os.getpid(), part.target, argument), name=part.name)
     process.start()
     return process
-
-
-def _enter(supervisor: int, target: Callable[[str], None], settings_json: str) -> None:
-    end_with(supervisor, signal.SIGHUP)  # nobody waits for this process then: it ends at once
-    target(settings_json)
 
 
 def _stop(processes: Sequence[BaseProcess], seconds: float) -> None:

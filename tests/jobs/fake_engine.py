@@ -11,8 +11,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from app.engine.errors import InputError, NotOnnxError, PassError
 from app.engine.options import Bindings, Options
@@ -162,3 +165,72 @@ def _act(word: str, value: str, folder: Path, progress: Callable[[str, int, int]
         time.sleep(600)
     elif word == "link":
         (folder / "memory.json").symlink_to("/etc/hostname")
+
+
+@dataclass(frozen=True)
+class Port:
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int | None, ...] | None
+
+
+SLEEP, HANG, CRASH = -1.0, -2.0, -3.0  # what the first number of an input asks for
+REFUSED, SLOW = 99, 98  # rows whose programs are refused, or take a while to build
+
+
+class ServedModel:
+    """y = 2 x, z = the number of rows; `sleep` and the like happen when the process loads the model."""
+
+    def __init__(
+        self,
+        path: Path,
+        options: Options,
+        bindings: Bindings,
+        *,
+        kernels: Path,
+        external: Mapping[str, Path],
+    ) -> None:
+        words = path.read_text().split()
+        for word, value in zip(words, [*words[1:], ""]):
+            if word.startswith("load-"):
+                _act(word.removeprefix("load-"), value, path.parent, lambda *_: None)
+        self.inputs = (Port("x", np.dtype(np.float32), (None, 3)),)
+        self.outputs = (
+            Port("y", np.dtype(np.float32), (None, 3)),
+            Port("z", np.dtype(np.int64), (1,)),
+        )
+        self.fixed: dict[str, Any] = {"scale": 2}
+        self.first = {"x": bindings.shapes["x"]} if "x" in bindings.shapes else None
+
+    def program(self, shapes: Mapping[str, tuple[int, ...]]) -> "FakeProgram":
+        rows = shapes["x"][0]
+        if rows == REFUSED:
+            raise InputError(f"{rows} rows are too many")
+        if rows == SLOW:
+            time.sleep(1.5)
+        return FakeProgram(shapes["x"])
+
+
+class FakeProgram:
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self._x = np.zeros(shape, np.float32)
+        self._y = np.zeros(shape, np.float32)
+
+    def feed(self, inputs: Mapping[str, object]) -> None:
+        np.copyto(self._x, np.asarray(inputs["x"]))
+
+    def step(self) -> None:
+        first = self._x.reshape(-1)[0]
+        if first == SLEEP:
+            time.sleep(0.2)
+        elif first == HANG:
+            ctypes.PyDLL(None).sleep(600)  # with the GIL, as the worst of native code
+        elif first == CRASH:
+            ctypes.string_at(0)
+        np.multiply(self._x, 2, out=self._y)
+
+    def peek(self) -> dict[str, object]:
+        return {"y": self._y, "z": np.array([len(self._x)])}
+
+    def close(self) -> None:
+        self._x = self._y = np.zeros((0, 3), np.float32)

@@ -6,10 +6,11 @@ import sys
 def main(settings_json: str) -> None:
     from app.api.main import run as run_api
     from app.jobs.supervisor import parts, supervise
+    from app.serving.parts import Executors
     from app.settings import Settings
 
     settings = Settings.from_json(settings_json)
-    supervise(settings, parts(settings, run_api))
+    supervise(settings, parts(settings, run_api), Executors(settings))
 
 
 if __name__ == "__main__":

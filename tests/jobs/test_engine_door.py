@@ -12,7 +12,7 @@ from tests.jobs import fake_engine
 
 
 @pytest.mark.parametrize("engine", [app.engine, fake_engine], ids=["engine", "fake"])
-@pytest.mark.parametrize("name", ["inspect", "validate", "optimize", "run_operator"])
+@pytest.mark.parametrize("name", ["inspect", "validate", "optimize", "run_operator", "ServedModel"])
 def test_an_engine_takes_what_the_contract_gives(engine: ModuleType, name: str) -> None:
     wanted = list(inspect.signature(getattr(Engine, name)).parameters.values())[1:]
     found = inspect.signature(getattr(engine, name)).parameters

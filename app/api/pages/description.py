@@ -9,7 +9,7 @@ from fastapi.responses import FileResponse
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from app.api import errors
+from app.api import errors, inference_schema
 from app.api.errors import NotReadyError
 from app.api.gate import PUBLIC, scope_of
 from app.api.schemas import MemoryPlanRequest, ModelManifest, Problem
@@ -57,6 +57,8 @@ def _describe(app: FastAPI) -> dict[str, Any]:
     )
     found.setdefault("components", {}).setdefault("schemas", {}).update(named["$defs"])
     _describe_keys(found)
+    found["paths"] |= inference_schema.paths()
+    found["components"]["schemas"] |= inference_schema.SCHEMAS
     for unused in ("HTTPValidationError", "ValidationError"):
         found["components"]["schemas"].pop(unused, None)
     return found

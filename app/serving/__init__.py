@@ -1,0 +1,1 @@
+"""Deployed models: executor processes, and how the API reaches them. Knows no HTTP."""

@@ -1,0 +1,82 @@
+"""What the API and an executor process say to each other, over a socket and shared memory.
+
+The socket carries messages of a few bytes. Requests and answers lie in the ring: memory of the API,
+whose descriptor comes with the first message. The API gives every request a region of it, where the
+body is written as it arrives from the network; the executor reads it there, and leaves its answer
+in the same region.
+"""
+
+import os
+import socket
+from pathlib import Path
+from struct import Struct
+from typing import Final
+
+LARGEST = 1 << 17  # byte of a message
+SHORT = 256  # byte of a message from the API
+ALIGNMENT = 64  # byte; where regions and the binary data in them start
+
+# From the API.
+RING: Final = Struct("<cQ")  # b"M", bytes; the descriptor comes with it
+REQUEST: Final = Struct("<cQQQQqd")  # b"Q", id, offset, capacity, bytes, bytes of the header, deadline
+GRANT: Final = Struct("<cQQQ")  # b"G", id, offset, capacity: where an answer fits
+# From the executor.
+STATE: Final = b"S"  # and JSON: state, detail, metadata, programs
+BUILDING: Final = Struct("<cQ")  # b"B", id: it waits for a program of its shapes
+NEEDS: Final = Struct("<cQQ")  # b"N", id, bytes: the answer does not fit
+ANSWER: Final = Struct("<cQHQqdd")  # b"A", id, status, bytes, bytes of the header, waited, ran (seconds)
+
+
+def folder_of(data: Path) -> Path:
+    """Where the sockets are."""
+    return data / "serving"
+
+
+def socket_path(data: Path, identifier: str) -> Path:
+    """Where an executor listens."""
+    return folder_of(data) / f"{identifier}.sock"
+
+
+def listen(path: Path) -> socket.socket:
+    """Listen at a path, in place of whoever did before; nobody but this user may connect."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with _Folder(path) as short:
+        listener.bind(short)
+    path.chmod(0o600)
+    listener.listen(16)
+    listener.setblocking(False)
+    return listener
+
+
+def connect(path: Path) -> socket.socket:
+    """A connection that does not block.
+
+    Raises:
+        OSError: nobody listens.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        connection.setblocking(False)
+        with _Folder(path) as short:
+            connection.connect(short)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+class _Folder:
+    """A short name of a path: the addresses of sockets take 107 byte."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = -1
+
+    def __enter__(self) -> str:
+        self._descriptor = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        return f"/proc/self/fd/{self._descriptor}/{self._path.name}"
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)

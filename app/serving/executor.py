@@ -1,0 +1,281 @@
+"""An executor process: one deployed model, called through shared memory.
+
+One thread runs requests in the order in which they came; another one compiles. Beside the child of a
+job it is the other place where an uploaded model is parsed and run, and it has limits of its own. A run
+that takes too long ends the process: nothing else could end it inside compiled code. The supervisor
+starts it again.
+"""
+
+import contextlib
+import faulthandler
+import json
+import logging
+import mmap
+import os
+import resource
+import select
+import signal
+import socket
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app import logs
+from app.jobs.engine_door import ServedModel
+from app.serving import channel, protocol
+from app.serving.builder import Builder, Built, Programs, Shapes, key_of
+from app.serving.order import ExecutorOrder
+from app.serving.protocol import InferenceError
+from app.settings import Settings
+
+_GRACE_SECONDS = 1.0  # that the caller's own clock is ahead of the one that ends the process
+logger = logging.getLogger("stowplan.executor")
+
+
+def run(order_json: str) -> None:
+    """Serve until SIGTERM, or until the supervisor has ended."""
+    order = ExecutorOrder.from_json(order_json)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
+    for number in (signal.SIGTERM, signal.SIGALRM):
+        signal.signal(number, signal.SIG_DFL)
+    logs.configure(Settings(log_format=order.log[0], log_level=order.log[1]), f"executor {order.name}")
+    resource.setrlimit(resource.RLIMIT_DATA, (order.memory_bytes, order.memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    faulthandler.enable()
+    Executor(order).serve()
+
+
+@dataclass(eq=False, slots=True)
+class _Caller:
+    """An API process, and its ring."""
+
+    socket: socket.socket
+    ring: memoryview = field(default_factory=lambda: memoryview(b""))
+    # Answers that did not fit, and how long they waited and ran.
+    held: dict[int, tuple[protocol.Answer, tuple[float, float]]] = field(default_factory=dict)
+    lost: bool = False
+
+    def send(self, message: bytes) -> None:
+        try:
+            self.socket.send(message)
+        except OSError:
+            self.lost = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    caller: _Caller
+    id: int
+    offset: int
+    capacity: int
+    nbytes: int
+    header_nbytes: int
+    deadline: float  # of the monotonic clock, which is the same in all processes
+    came: float
+
+    @property
+    def region(self) -> memoryview:
+        """Where the answer goes."""
+        return self.caller.ring[self.offset : self.offset + self.capacity]
+
+
+class Executor:
+    """The loop of one process."""
+
+    def __init__(self, order: ExecutorOrder) -> None:
+        self._order = order
+        self._listener = channel.listen(channel.socket_path(Path(order.data), order.id))
+        self._poll = select.poll()
+        self._callers: dict[int, _Caller] = {}
+        self._queue: deque[_Request] = deque()
+        self._parked: dict[Shapes, list[_Request]] = {}  # by the program that they wait for
+        self._programs = Programs(order.programs)
+        self._builder = Builder(order)
+        self._model: ServedModel | None = None
+        self._state: dict[str, Any] = {"state": "loading", "detail": "", "programs": 0, "metadata": None}
+        self._poll.register(self._listener, select.POLLIN)
+        self._poll.register(self._builder.ready, select.POLLIN)
+
+    def serve(self) -> None:
+        """Answer requests, for ever."""
+        while True:
+            for descriptor, _ in self._poll.poll(0 if self._queue else None):
+                self._listen_to(descriptor)
+            if self._queue:
+                self._carry_out(self._queue.popleft())
+
+    def _listen_to(self, descriptor: int) -> None:
+        if descriptor == self._listener.fileno():
+            self._accept()
+        elif descriptor == self._builder.ready:
+            for built in self._builder.built():
+                self._take(built)
+        else:
+            self._read(self._callers[descriptor])
+
+    def _accept(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            connection, _ = self._listener.accept()
+            connection.setblocking(False)  # whoever takes no answers, far more than he may ask for, is lost
+            caller = self._callers[connection.fileno()] = _Caller(connection)
+            self._poll.register(connection, select.POLLIN)
+            self._tell(caller)
+
+    def _read(self, caller: _Caller) -> None:
+        """Take all messages that wait."""
+        while not caller.lost:
+            try:
+                text, descriptors, _, _ = socket.recv_fds(caller.socket, channel.SHORT, 1)
+            except BlockingIOError:
+                return
+            except OSError:
+                text, descriptors = b"", []
+            if not text:
+                caller.lost = True
+                break
+            self._hear(caller, text, descriptors)
+        self._forget(caller)
+
+    def _hear(self, caller: _Caller, text: bytes, descriptors: list[int]) -> None:
+        if text[:1] == b"Q":
+            _, number, offset, capacity, nbytes, header, deadline = channel.REQUEST.unpack(text)
+            came = time.monotonic()
+            self._queue.append(_Request(caller, number, offset, capacity, nbytes, header, deadline, came))
+        elif text[:1] == b"G":
+            _, number, offset, capacity = channel.GRANT.unpack(text)
+            answer, times = caller.held.pop(number)
+            if capacity:
+                self._put(_Request(caller, number, offset, capacity, 0, 0, 0.0, 0.0), answer, 200, *times)
+        elif text[:1] == b"M":
+            _, nbytes = channel.RING.unpack(text)
+            caller.ring = memoryview(mmap.mmap(descriptors[0], nbytes))
+            os.close(descriptors[0])
+
+    def _forget(self, caller: _Caller) -> None:
+        """An API process has ended: nobody waits for its requests."""
+        self._poll.unregister(caller.socket)
+        del self._callers[caller.socket.fileno()]
+        caller.socket.close()
+        self._queue = deque(r for r in self._queue if r.caller is not caller)
+        for shapes, requests in self._parked.items():
+            self._parked[shapes] = [r for r in requests if r.caller is not caller]
+
+    def _tell(self, *callers: _Caller) -> None:
+        text = channel.STATE + json.dumps(self._state).encode()
+        if len(text) > channel.LARGEST:
+            told = {"state": "failed", "detail": "the model has too many inputs and outputs to tell of"}
+            text = channel.STATE + json.dumps(self._state | told | {"metadata": None}).encode()
+        for caller in callers:
+            caller.send(text)
+
+    def _take(self, built: Built) -> None:
+        """Something was built."""
+        if built.shapes is None:
+            self._begin(built)
+        else:
+            waiting = self._parked.pop(built.shapes, [])
+            if built.program is not None:
+                self._programs.keep(built.shapes, built.program)
+                self._queue.extendleft(reversed(waiting))
+                if self._state["state"] != "ready":
+                    self._state["state"] = "ready"
+            elif self._state["state"] == "ready":
+                logger.warning("shapes %s: %s", dict(built.shapes), built.refusal)
+            else:
+                self._state |= {"state": "failed", "detail": built.refusal}
+            for request in waiting if built.program is None else ():
+                self._refuse(request, InferenceError(built.refusal, 503 if built.is_fault else 400))
+        self._state["programs"] = len(self._programs)
+        self._tell(*self._callers.values())
+
+    def _begin(self, built: Built) -> None:
+        """The model is loaded, or cannot be."""
+        model = built.model
+        if model is None:
+            self._state |= {"state": "failed", "detail": built.refusal}
+            return
+        refusal = protocol.unserved((*model.inputs, *model.outputs))
+        if refusal is not None:
+            self._state |= {"state": "failed", "detail": refusal}
+            return
+        self._model = model
+        self._state["metadata"] = {
+            "inputs": [protocol.metadata(p) for p in model.inputs],
+            "outputs": [protocol.metadata(p) for p in model.outputs],
+        }
+        if model.first is None:
+            self._state["state"] = "ready"
+        else:
+            self._builder.want(key_of(model.first))
+
+    def _carry_out(self, request: _Request) -> None:
+        """Answer a request, or let it wait for its program."""
+        model, began = self._model, time.monotonic()
+        try:
+            if began > request.deadline:
+                raise InferenceError("the request waited too long for its turn", 504)  # noqa: TRY301
+            if model is None:
+                raise InferenceError("the model is not ready", 503, retry_after=1)  # noqa: TRY301
+            # Whatever hangs from here on is ended with the process, by the kernel.
+            signal.setitimer(signal.ITIMER_REAL, self._order.infer_seconds + _GRACE_SECONDS)
+            body = request.region[: request.nbytes]
+            inference = protocol.parse(body, request.header_nbytes, model.inputs, model.outputs, model.fixed)
+            shapes = key_of(inference.shapes)
+            program = self._programs.find(shapes)
+            if program is None:
+                self._park(request, shapes)
+                return
+            program.feed(inference.inputs)
+            program.step()
+            outputs = _apart(program.peek(), request.region)
+            answer = protocol.answer(self._order.name, self._order.version, inference, outputs)
+        except InferenceError as error:
+            self._refuse(request, error)
+            return
+        except MemoryError:
+            self._refuse(request, InferenceError("the model ran out of memory", 503))
+            return
+        except Exception as error:  # the border of the process: whatever it was must be told
+            logger.exception("a request failed")
+            self._refuse(request, InferenceError(f"{type(error).__name__}: {error}", 500))
+            return
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+        times = began - request.came, time.monotonic() - began
+        if answer.nbytes > request.capacity:
+            request.caller.held[request.id] = answer.kept(), times
+            request.caller.send(channel.NEEDS.pack(b"N", request.id, answer.nbytes))
+        else:
+            self._put(request, answer, 200, *times)
+
+    def _park(self, request: _Request, shapes: Shapes) -> None:
+        waiting = self._parked.setdefault(shapes, [])
+        if not waiting:
+            self._builder.want(shapes)
+        waiting.append(request)
+        request.caller.send(channel.BUILDING.pack(b"B", request.id))
+
+    def _refuse(self, request: _Request, error: InferenceError) -> None:
+        waited = time.monotonic() - request.came
+        self._put(request, protocol.Answer(error.body(), ()), error.status, waited, 0.0)
+
+    def _put(
+        self, request: _Request, answer: protocol.Answer, status: int, waited: float, ran: float
+    ) -> None:
+        answer.write(request.region)
+        header = answer.header_nbytes
+        packed = channel.ANSWER.pack(b"A", request.id, status, answer.nbytes, header, waited, ran)
+        request.caller.send(packed)
+
+
+def _apart(outputs: dict[str, object], region: memoryview) -> dict[str, object]:
+    """Outputs of which none lies where the answer will: a model may hand an input on as it is."""
+    place = np.frombuffer(region, np.uint8)
+    return {
+        name: np.array(v) if isinstance(v, np.ndarray) and np.may_share_memory(v, place) else v
+        for name, v in outputs.items()
+    }

@@ -1,0 +1,259 @@
+"""`make bench-serving`: what a deployed model costs over its executor, called by a real client.
+
+A service of its own optimizes the model and deploys it. Then, in turns: one client with binary tensors
+beside the same program called in this process (the overhead is the median of the differences of
+neighbours), and several clients, each a process, beside the same program called back to back
+(throughput). All share the machine's cores, as they would on a server.
+"""
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from app.client import Client
+from app.engine.options import Bindings, Options
+from app.engine.serving import ServedModel
+from app.settings import PREFIX, Settings
+from benchmarks import models
+from benchmarks.row import recorded_inputs
+
+Array = np.ndarray[Any, Any]
+NAME = "bench"
+READY_SECONDS = 300.0
+
+
+def arguments_of(line: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.serving", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("name", nargs="?", default="resnet50", help="name, or path of an ONNX file")
+    parser.add_argument("--models", type=Path, nargs="*", default=models.FOLDERS, help="folders to look in")
+    parser.add_argument("--threads", type=int, default=1, help="of the executor")
+    parser.add_argument("--clients", type=int, default=2, help="at once, in the measurement of throughput")
+    parser.add_argument("--requests", type=int, default=150, help="of one client, for the overhead")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of a round of throughput")
+    parser.add_argument("--rounds", type=int, default=3, help="of throughput, each way")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    return parser.parse_args(line)
+
+
+def main(line: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    arguments, console = arguments_of(line), Console(width=120)
+    kernels = Settings.from_environment().data.absolute() / "kernels"
+    kernels.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        found = models.find(arguments.name, arguments.models, Path(scratch))
+        if found.path is None:
+            sys.exit(f"{found.name}: {found.reason}")
+        inputs = recorded_inputs(found.path) or seeded_inputs(found.path, kernels)
+        with service(Path(scratch), kernels) as url:
+            deploy(url, found.path, inputs, arguments.threads)
+            row = measure(url, found.path, inputs, kernels, arguments)
+    row = {"model": found.name, "threads": arguments.threads, "clients": arguments.clients, **row}
+    console.print(table_of(row))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(row, indent=1) + "\n")
+
+
+def seeded_inputs(path: Path, kernels: Path) -> dict[str, Array]:
+    """Random numbers for a model whose shapes are all known."""
+    model = ServedModel(path, Options(), Bindings(), kernels=kernels)
+    if model.first is None or any(p.dtype.kind != "f" for p in model.inputs):
+        sys.exit(f"{path.name}: no {path.stem}.io.npz beside it, with inputs to send")
+    random = np.random.default_rng(0)
+    return {p.name: random.standard_normal(model.first[p.name]).astype(p.dtype) for p in model.inputs}
+
+
+@contextlib.contextmanager
+def service(scratch: Path, kernels: Path) -> Iterator[str]:
+    """A whole service with data of its own, but for compiled kernels."""
+    data = scratch / "data"
+    data.mkdir()
+    (data / "kernels").symlink_to(kernels)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    given = {f"{PREFIX}DATA": str(data), f"{PREFIX}PORT": str(port), f"{PREFIX}WORKERS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "app.cli", "serve"],
+        env={**os.environ, **given},  # noqa: TID251  the service is to read what this run was given
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def deploy(url: str, path: Path, inputs: dict[str, Array], threads: int) -> None:
+    """Optimize the model and wait until it answers."""
+    deadline = time.monotonic() + READY_SECONDS
+    while True:
+        with contextlib.suppress(OSError):
+            host, _, port = url.removeprefix("http://").partition(":")
+            socket.create_connection((host, int(port)), timeout=1.0).close()
+            break
+        if time.monotonic() > deadline:
+            sys.exit("the service did not start")
+        time.sleep(0.1)
+    bindings = models.bindings_of(inputs)
+    with Client(url) as client:
+        job = client.submit(
+            client.upload(path).id,
+            input_shapes={k: list(v) for k, v in bindings.shapes.items()},
+            input_values=dict(bindings.values),
+            options={"threads": threads, "benchmark_seconds": 1.0, "tolerance": 1e-3},
+        )
+        done = client.wait(job.id)
+        if done.state != "succeeded":
+            sys.exit(f"the job {done.state}: {done.code} {done.detail}")
+        client.deploy(job.id, NAME)
+        deployed = client.wait_until_ready(NAME, timeout=READY_SECONDS)
+        if deployed.state != "ready":
+            sys.exit(f"the model is {deployed.state}: {deployed.detail}")
+
+
+def measure(
+    url: str,
+    path: Path,
+    inputs: dict[str, Array],
+    kernels: Path,
+    arguments: argparse.Namespace,
+) -> dict[str, Any]:
+    """Overhead and throughput."""
+    bindings = models.bindings_of(inputs)
+    given = {k: v for k, v in inputs.items() if k not in bindings.values}
+    shapes = {k: v.shape for k, v in given.items()}
+    options = Options(threads=arguments.threads)
+    model = ServedModel(path, options, Bindings(shapes=shapes, values=bindings.values), kernels=kernels)
+    executor = model.program(shapes)
+    caller = Caller(url, given)
+    served, bare = [], []
+    for number in range(arguments.requests + 5):
+        began = time.perf_counter()
+        caller()
+        between = time.perf_counter()
+        executor.run(given)
+        if number >= 5:
+            served.append(between - began)
+            bare.append(time.perf_counter() - between)
+    inside = {name: mean_ms(url, name) for name in ("", "_wait", "_run")}
+    alone, shared = [], []
+    for _ in range(arguments.rounds):
+        alone.append(back_to_back(lambda: executor.run(given), arguments.seconds))
+        shared.append(clients(url, given, arguments.clients, arguments.seconds))
+    executor.close()
+    return {
+        "served_ms": statistics.median(served) * 1e3,
+        "bare_ms": statistics.median(bare) * 1e3,
+        "overhead_ms": statistics.median(s - b for s, b in zip(served, bare)) * 1e3,
+        "overhead_of_medians_ms": (statistics.median(served) - statistics.median(bare)) * 1e3,
+        "mean_ms_in_service": inside,
+        "bare_per_second": statistics.median(alone),
+        "served_per_second": statistics.median(shared),
+        "share": statistics.median(s / a for s, a in zip(shared, alone)),
+        "served_samples": served,
+        "bare_samples": bare,
+    }
+
+
+def mean_ms(url: str, part: str) -> float:
+    """Mean of a duration of all inferences so far, as the service counts it."""
+    found = {}
+    for line in httpx.get(f"{url}/metrics").text.splitlines():
+        name, _, rest = line.partition("{")
+        found[name] = float(rest.rpartition(" ")[2]) if rest else 0.0
+    family = f"stowplan_inference{part}_seconds"
+    return found[f"{family}_sum"] / found[f"{family}_count"] * 1e3
+
+
+class Caller:
+    """One client, and its tensors as binary data both ways."""
+
+    def __init__(self, url: str, inputs: dict[str, Array]) -> None:
+        import tritonclient.http as triton
+        from tritonclient.utils import np_to_triton_dtype
+
+        self._client = triton.InferenceServerClient(url.removeprefix("http://"))
+        self._inputs = []
+        for name, array in inputs.items():
+            self._inputs.append(triton.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype)))
+            self._inputs[-1].set_data_from_numpy(array, binary_data=True)
+
+    def __call__(self) -> None:
+        """One inference; outputs come as binary data unless they are asked for otherwise."""
+        self._client.infer(NAME, self._inputs)
+
+
+def back_to_back(call: Any, seconds: float) -> float:
+    """Calls per second."""
+    call()
+    count, began = 0, time.perf_counter()
+    while time.perf_counter() < began + seconds:
+        call()
+        count += 1
+    return count / (time.perf_counter() - began)
+
+
+def clients(url: str, inputs: dict[str, Array], number: int, seconds: float) -> float:
+    """Inferences per second of several processes at once."""
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(number)
+    with context.Pool(number, _prepare, (url, inputs, barrier)) as pool:
+        return float(sum(pool.map(_call, [seconds] * number, chunksize=1)))
+
+
+def _prepare(url: str, inputs: dict[str, Array], barrier: Any) -> None:
+    global _CALLER, _BARRIER
+    _CALLER, _BARRIER = Caller(url, inputs), barrier
+
+
+def _call(seconds: float) -> float:
+    _CALLER()
+    _BARRIER.wait()
+    return back_to_back(_CALLER, seconds)
+
+
+def table_of(row: dict[str, Any]) -> Table:
+    """The figures, with what they are to be."""
+    threads = f"{row['threads']} thread" + "s" * (row["threads"] > 1)
+    table = Table("", "served", "bare executor", "", "wanted", title=f"{row['model']}, {threads}")
+    table.add_row(
+        "one client, p50",
+        f"{row['served_ms']:.2f} ms",
+        f"{row['bare_ms']:.2f} ms",
+        f"{row['overhead_ms']:+.2f} ms",
+        "at most +1.5 ms",
+    )
+    for part, told in (("", "seen by the API"), ("_wait", "in the queue"), ("_run", "in the executor")):
+        table.add_row(f"  of it {told}, mean", f"{row['mean_ms_in_service'][part]:.2f} ms", "", "", "")
+    table.add_row(
+        f"{row['clients']} clients, throughput",
+        f"{row['served_per_second']:.2f}/s",
+        f"{row['bare_per_second']:.2f}/s",
+        f"{row['share']:.1%}",
+        "at least 95 %",
+    )
+    return table
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""One executor process, called without a service around it."""
+
+import asyncio
+import json
+import multiprocessing
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.serving import channel
+from app.serving.executor import run
+from app.serving.link import Bounds, Link, Reply
+from app.serving.order import ExecutorOrder
+from app.serving.protocol import InferenceError
+from tests.jobs import fake_engine
+from tests.jobs.service import ENGINE
+
+BOUNDS = Bounds(body_nbytes=1 << 20, ring_nbytes=1 << 20, waiting=4, seconds=5.0)
+
+
+@contextmanager
+def executor(folder: Path, text: str, **changes: Any) -> Iterator[BaseProcess]:
+    model = folder / "model"
+    model.write_text(text)
+    given: dict[str, Any] = {
+        "id": "e",
+        "name": "model",
+        "version": "1",
+        "data": str(folder),
+        "engine": ENGINE,
+        "model": str(model),
+        "external": {},
+        "options": {},
+        "bindings": {"shapes": {"x": [1, 3]}},
+        "kernels": str(folder),
+        "programs": 2,
+        "infer_seconds": 5.0,
+        "build_seconds": 20.0,
+        "memory_bytes": 1 << 30,
+        "log": ("text", "warning"),
+    }
+    order = ExecutorOrder(**given | changes)
+    assert ExecutorOrder.from_json(order.to_json()) == order
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=run, args=(order.to_json(),), daemon=True)
+    process.start()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.join(10)
+
+
+@asynccontextmanager
+async def connected(folder: Path, bounds: Bounds = BOUNDS) -> AsyncIterator[Link]:
+    """A link to a model that is ready, or has failed."""
+    link = Link(channel.socket_path(folder, "e"), bounds)
+    deadline = time.monotonic() + 60
+    while link.state not in ("ready", "failed") and time.monotonic() < deadline:
+        link.connect()
+        await asyncio.sleep(0.02)
+    try:
+        yield link
+    finally:
+        link.close()
+
+
+async def ask(link: Link, rows: int) -> Reply:
+    """Binary data in, JSON out."""
+    size = {"binary_data_size": rows * 12}
+    tensor = {"name": "x", "shape": [rows, 3], "datatype": "FP32", "parameters": size}
+    header = json.dumps({"inputs": [tensor]}).encode()
+    body = header + np.ones(rows * 3, np.float32).tobytes()
+
+    async def into(place: memoryview) -> int:
+        place[:] = body
+        return len(body)
+
+    return await link.infer(into, len(body), len(header))
+
+
+def test_a_model_that_never_loads_ends_its_process(tmp_path: Path) -> None:
+    with executor(tmp_path, "load-sleep 600", build_seconds=1.0) as process:
+        process.join(30)
+        assert process.exitcode == 1
+
+
+def test_a_model_beyond_the_limit_of_memory_fails(tmp_path: Path) -> None:
+    async def detail() -> str:
+        async with connected(tmp_path) as link:
+            assert link.state == "failed"
+            with pytest.raises(InferenceError, match="cannot be served"):
+                await ask(link, 1)
+            return link.detail
+
+    with executor(tmp_path, f"load-hog {2 << 30}"):
+        assert asyncio.run(detail()) == f"the model needs more than the limit of {1 << 30} byte of memory"
+
+
+def test_an_answer_that_fits_nowhere_is_refused_and_holds_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(tmp_path, Bounds(1 << 16, 1 << 16, 4, 5.0)) as link:
+            with pytest.raises(InferenceError, match="no memory is free for an answer of"):
+                await ask(link, 5000)
+            assert link.waiting == 0
+            assert (await ask(link, 1)).status == 200
+
+    with executor(tmp_path, "wide"):
+        asyncio.run(main())
+
+
+def test_a_shape_that_takes_long_to_compile_says_so(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(tmp_path, Bounds(1 << 20, 1 << 20, 4, 0.5)) as link:
+            with pytest.raises(InferenceError, match="still being compiled") as failure:
+                await ask(link, fake_engine.SLOW)
+            assert (failure.value.status, failure.value.retry_after) == (503, 5)
+            assert link.waiting == 1, "the executor still has it"
+            while link.waiting:
+                await asyncio.sleep(0.02)
+            assert (await ask(link, fake_engine.SLOW)).status == 200
+
+    with executor(tmp_path, "slow"):
+        asyncio.run(main())
+
+
+def test_several_callers_have_memory_of_their_own(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(tmp_path) as one:
+            async with connected(tmp_path) as other:
+                for rows in (1, 2):
+                    replies = await asyncio.gather(ask(one, rows), ask(other, rows))
+                    assert all(json.loads(r.body)["outputs"][1]["data"] == [rows] for r in replies)
+            assert (await ask(one, 1)).status == 200
+
+    with executor(tmp_path, "shared"):
+        asyncio.run(main())

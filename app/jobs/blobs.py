@@ -2,8 +2,8 @@
 
 Bytes are written to a temporary file while they are hashed, forced to disk and then kept as one, see
 `places`: a blob is whole or absent. The rows in `blobs` say which there are, `holdings` who brought
-them or refers to them, `model_files`, `job_files` and `deployment_files` what for. Whoever does not hold a blob cannot tell
-that it is there.
+them or refers to them, `model_files`, `job_files` and `deployment_files` what for. Whoever does not hold
+a blob cannot tell that it is there.
 """
 
 import errno

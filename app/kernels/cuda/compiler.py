@@ -10,7 +10,6 @@ import importlib.metadata
 import importlib.util
 import json
 import linecache
-import os
 import re
 import tempfile
 import threading
@@ -143,7 +142,7 @@ def _write(path: Path, content: bytes) -> None:
     """Written aside and renamed, so that no other process reads half a file."""
     with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
         file.write(content)
-    os.replace(file.name, path)
+    Path(file.name).replace(path)
 
 
 def ptx(kernel: Kernel, sm: str) -> str:

@@ -58,7 +58,7 @@ NAMES: dict[str, Any] = {
 
 
 def type_of(name: str) -> Any:
-    """numba's type of `float32*`, `uint32` and the like."""
+    """Type in numba of `float32*`, `uint32` and the like."""
     return types.CPointer(SCALARS[name[:-1]]) if name.endswith("*") else SCALARS[name]
 
 
@@ -338,8 +338,14 @@ for _name, _shape in (
         f"mma.sync.aligned.{_shape} {{$0,$1,$2,$3}}, {{$8,$9,$10,$11}}, {{$12,$13}}, {{$4,$5,$6,$7}};",
     )
 _assembly("f32_tf32", "u", "f", "cvt.rna.tf32.f32 $0, $1;")
-_primitive("bits_f32", "f", "u", lambda context, builder, kinds, v: builder.bitcast(v[0], F32))
-_primitive("f32_bits", "u", "f", lambda context, builder, kinds, v: builder.bitcast(v[0], I32))
+
+
+def _cast(kind: Any) -> Callable[..., Any]:
+    return lambda _context, builder, _kinds, values: builder.bitcast(values[0], kind)
+
+
+_primitive("bits_f32", "f", "u", _cast(F32))  # the float of these bits
+_primitive("f32_bits", "u", "f", _cast(I32))
 
 # --- 16-bit floats ------------------------------------------------------------------------------------
 _assembly("f32_bf16x2", "u", "f f", "cvt.rn.bf16x2.f32 $0, $2, $1;")

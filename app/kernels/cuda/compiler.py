@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from app.kernels.cuda.kernel import Kernel
+from app.kernels.cuda.kernel import Kernel, KernelError
 
 # What compiling needs, module and distribution.
 TOOLKIT = (
@@ -28,10 +28,6 @@ TOOLKIT = (
     ("nvidia.cu13", "nvidia-nvjitlink"),
 )
 OLDEST = (8, 0)  # cp.async and bfloat16 in tensor cores
-
-
-class KernelError(Exception):
-    """A kernel that cannot be compiled here; the message tells the way out."""
 
 
 @dataclass(frozen=True, slots=True)

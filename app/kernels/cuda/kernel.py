@@ -18,6 +18,10 @@ STATIC_SHARED = 49_152  # bytes; beyond, the launch must set the attribute of th
 WORKSPACE = "workspace"
 
 
+class KernelError(Exception):
+    """A kernel that cannot be made, compiled or launched as asked; the message tells the way out."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """One kernel: everything that its machine code depends on.

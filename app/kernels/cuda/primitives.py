@@ -337,6 +337,24 @@ for _name, _shape in (
         "f4 u4 u2",
         f"mma.sync.aligned.{_shape} {{$0,$1,$2,$3}}, {{$8,$9,$10,$11}}, {{$12,$13}}, {{$4,$5,$6,$7}};",
     )
+
+
+def _rounded(builder: Any, value: Any) -> Any:
+    return _call(builder, I32, "cvt.rna.tf32.f32 $0, $1;", "=r,f", [value], effect=False)
+
+
+def _tf32(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
+    words = [builder.extract_value(values[0], i) for i in range(4)]
+    return [_rounded(builder, builder.bitcast(word, F32)) for word in words]
+
+
+def _tf32_rest(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
+    pairs = [[builder.bitcast(builder.extract_value(v, i), F32) for v in values] for i in range(4)]
+    return [_rounded(builder, builder.fsub(whole, high)) for whole, high in pairs]
+
+
+_primitive("tf32_x4", "u4", "u4", _tf32)  # float32 bits, rounded
+_primitive("tf32_rest_x4", "u4", "u4 u4", _tf32_rest)  # what rounding dropped, rounded
 _assembly("f32_tf32", "u", "f", "cvt.rna.tf32.f32 $0, $1;")
 
 

@@ -47,6 +47,10 @@ def _float(bits: int) -> Any:
     return np.uint32(int(bits) & 0xFFFFFFFF).view(F32)
 
 
+def _floats(words: Any) -> np.ndarray:
+    return np.array(words, np.uint32).view(F32)
+
+
 def _mma(name: str, decode: Callable[[np.ndarray], np.ndarray], depth: int) -> Callable[..., Any]:
     """D = A B + C over the fragments that PTX's manual draws for m16n8k16 (16 bits) or m16n8k8 (tf32)."""
     lanes = np.arange(32)
@@ -306,6 +310,10 @@ NAMES: dict[str, Any] = {
     "mma_f16": _mma("mma_f16", _halves(from_f16), 16),
     "mma_tf32": _mma("mma_tf32", _tf32, 8),
     "f32_tf32": lambda x: _bits(to_tf32(np.asarray(x, F32))),
+    "tf32_x4": lambda words: tuple(int(w) for w in to_tf32(_floats(words)).view(np.uint32)),
+    "tf32_rest_x4": lambda words, high: tuple(
+        int(w) for w in to_tf32(_floats(words) - _floats(high)).view(np.uint32)
+    ),
     "bits_f32": _float,
     "f32_bits": _bits,
     "f32_bf16x2": _pair(to_bf16),

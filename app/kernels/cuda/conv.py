@@ -1,0 +1,179 @@
+"""Convolutions of NHWC images as products: rows are pixels of the output, the reduction is the window.
+
+`packed_weights` says how weights lie: the reduction [kh][kw][channel], channels filled up with zeros to 16
+bytes. Groups are the batches of the product; a 1 x 1 convolution without stride or padding is a plain
+matrix product. A transposed convolution is one convolution for each remainder of the output's position by
+the stride: each has the taps of its remainder only, and writes every stride-th pixel.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from app.kernels.cuda import gemm, storage
+from app.kernels.cuda.epilogue import Epilogue
+from app.kernels.cuda.kernel import KernelError, Launches, Ref
+from app.kernels.cuda.operands import Patches, Rows, reciprocal
+from app.kernels.cuda.product import Product
+from app.kernels.cuda.tensor_product import PRECISIONS
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Conv:
+    """A convolution x[n, h, w, ci] -> y[n, ho, wo, co], `groups` of both channels.
+
+    `pads` are top, left, bottom, right; negative ones crop. Pixels of x, y and residual begin `*_pixel`
+    elements apart (0: their channels), which is more where they are slices of a wider tensor.
+    """
+
+    n: int
+    h: int
+    w: int
+    ci: int
+    co: int
+    kernel: Pair
+    strides: Pair = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilations: Pair = (1, 1)
+    groups: int = 1
+    x_pixel: int = 0
+    y_pixel: int = 0
+    residual_pixel: int = 0
+
+    @property
+    def out(self) -> Pair:
+        """Height and width of the output."""
+        sizes = self.h + self.pads[0] + self.pads[2], self.w + self.pads[1] + self.pads[3]
+        ho, wo = (
+            (size - d * (k - 1) - 1) // s + 1
+            for size, d, k, s in zip(sizes, self.dilations, self.kernel, self.strides)
+        )
+        return ho, wo
+
+    @property
+    def is_product(self) -> bool:
+        """Whether the patches are the pixels themselves."""
+        return self.kernel == (1, 1) and self.strides == (1, 1) and not any(self.pads)
+
+
+def dtype_of(precision: str) -> str:
+    """Storage type of x and of the weights."""
+    return "float32" if precision == "f32" else PRECISIONS[precision][0]
+
+
+def padded(channels: int, dtype: str) -> int:
+    """Channels filled up to 16 bytes."""
+    vector = 16 // storage.BYTES[dtype]
+    return -(-channels // vector) * vector
+
+
+def packed_weights(w: np.ndarray, groups: int, precision: str) -> np.ndarray:
+    """Weights [co, ci / groups, kh, kw], float32, in the kernels' order, still float32.
+
+    Tensor cores take [groups, co / groups, kh kw ci'], the exact kernel [groups, kh kw ci', co'], where
+    ci' and co' are filled up with zeros to 16 bytes of the storage type.
+    """
+    dtype = dtype_of(precision)
+    co, ci, kh, kw = w.shape
+    full = padded(ci, dtype)
+    rows = np.zeros((groups, co // groups, kh, kw, full), np.float32)
+    rows[..., :ci] = w.reshape(groups, co // groups, ci, kh, kw).transpose(0, 1, 3, 4, 2)
+    rows = rows.reshape(groups, co // groups, kh * kw * full)
+    if precision != "f32":
+        return rows
+    columns = np.zeros((groups, kh * kw * full, padded(co // groups, dtype)), np.float32)
+    columns[..., : co // groups] = rows.transpose(0, 2, 1)
+    return columns
+
+
+def conv(c: Conv, precision: str, after: Epilogue, tile: str, splits: int = 1) -> Launches:
+    """Launches of a convolution; roles are x, w (packed), y, bias, residual, workspace.
+
+    Arguments as for `gemm.gemm`.
+
+    Raises:
+        KernelError: pixels or groups of x do not begin at multiples of 16 bytes.
+    """
+    return _named(_launches(c, precision, after, tile, splits))
+
+
+def _named(launches: Launches) -> Launches:
+    """The same with the roles of a convolution: a is x, b is w."""
+    names = {"a": "x", "b": "w"}
+
+    def renamed(argument: Any) -> Any:
+        return (
+            replace(argument, role=names.get(argument.role, argument.role))
+            if isinstance(argument, Ref)
+            else argument
+        )
+
+    return Launches(
+        tuple(replace(step, arguments=tuple(map(renamed, step.arguments))) for step in launches.steps),
+        launches.workspace,
+    )
+
+
+def _launches(c: Conv, precision: str, after: Epilogue, tile: str, splits: int) -> Launches:
+    dtype = dtype_of(precision)
+    exact = precision == "f32"
+    ho, wo = c.out
+    ci, co = c.ci // c.groups, c.co // c.groups
+    full = padded(ci, dtype)
+    k = c.kernel[0] * c.kernel[1] * full
+    b_row = padded(co, dtype) if exact else k
+    pixel = c.x_pixel or c.ci
+    vector = 16 // storage.BYTES[dtype]
+    if pixel % vector or (c.groups > 1 and ci % vector):
+        raise KernelError(
+            f"a convolution of {c.ci} channels in {c.groups} groups, {pixel} elements from pixel to pixel: "
+            f"expected multiples of {vector} {dtype} (16 bytes); give pixels a wider pitch"
+        )
+    grouped = c.groups > 1
+    product = Product(
+        m=c.n * ho * wo,
+        n=co,
+        k=k,
+        a_row=pixel,
+        b_row=b_row,
+        y_row=c.y_pixel or c.co,
+        residual_row=c.residual_pixel or c.co,
+        batch=c.groups,
+        a_batch=ci if grouped else 0,
+        b_batch=(k if exact else co) * b_row if grouped else 0,
+        y_batch=co if grouped else 0,
+        bias_batch=co if grouped else 0,
+        residual_batch=co if grouped else 0,
+    )
+    longest = max(c.n * c.h * c.w * pixel, product.m * product.y_row)
+    if c.is_product and not grouped:
+        rows = replace(product, k=ci)
+        return gemm.launches(rows, precision, after, tile, splits, Rows(), {"a_row": pixel}, longest)
+    operand = Patches(storage.BYTES[dtype])
+    return gemm.launches(product, precision, after, tile, splits, operand, _numbers(c, pixel, full), longest)
+
+
+def _numbers(c: Conv, pixel: int, full: int) -> dict[str, int]:
+    ho, wo = c.out
+    numbers = {
+        "height": c.h,
+        "width": c.w,
+        "pixel": pixel,
+        "out_height": ho,
+        "out_width": wo,
+        "stride_h": c.strides[0],
+        "stride_w": c.strides[1],
+        "top": c.pads[0],
+        "left_pad": c.pads[1],
+        "dilation_h": c.dilations[0],
+        "dilation_w": c.dilations[1],
+        "filled": c.ci // c.groups,
+        "channels": full,
+        "window": c.kernel[1],
+    }
+    for name in ("out_height", "out_width", "channels", "window"):
+        numbers[f"{name}_factor"], numbers[f"{name}_shift"] = reciprocal(numbers[name])
+    return numbers

@@ -1,0 +1,77 @@
+"""Matrix products: which kernel is launched how, for a precision and a tile."""
+
+from collections.abc import Mapping
+
+from app.kernels.cuda import simt_product, tensor_product
+from app.kernels.cuda.epilogue import Epilogue
+from app.kernels.cuda.kernel import Launch, Launches, Ref
+from app.kernels.cuda.operands import Operand, Rows
+from app.kernels.cuda.product import Product, check, parameters, reduction, to_workspace
+from app.kernels.cuda.tiles import SIMT_DEPTH, SIMT_TILES, TENSOR_TILES, depth
+
+
+def gemm(product: Product, precision: str, after: Epilogue, tile: str, splits: int = 1) -> Launches:
+    """Launches of a product of two matrices; roles are a, b, y, bias, residual, workspace.
+
+    Args:
+        product: sizes; rows of a and b must be aligned to 16 bytes.
+        precision: a key of `tensor_product.PRECISIONS`, b being [n, k]; or "f32", exact, b being [k, n].
+        after: what is done to sums.
+        tile: a key of TENSOR_TILES or SIMT_TILES.
+        splits: blocks that share the reduction of one tile; their sums meet in the workspace.
+
+    Raises:
+        KernelError: a pitch is not aligned.
+    """
+    rows = product.m * product.a_row, product.n * product.b_row, product.m * product.y_row
+    return launches(product, precision, after, tile, splits, Rows(), {"a_row": product.a_row}, max(rows))
+
+
+def launches(
+    product: Product,
+    precision: str,
+    after: Epilogue,
+    tile: str,
+    splits: int,
+    operand: Operand,
+    numbers: Mapping[str, int],
+    longest: int,
+) -> Launches:
+    """The same with any left operand and the numbers that its kernel text reads."""
+    exact = precision == "f32"
+    maker, tiles = (simt_product, SIMT_TILES) if exact else (tensor_product, TENSOR_TILES)
+    dtype = "float32" if exact else tensor_product.PRECISIONS[precision][0]
+    check(product, dtype, longest)
+    shape = tiles[tile]
+    step = SIMT_DEPTH if exact else depth(dtype)
+    each = -(-product.k // (splits * step)) * step
+    splits = -(-product.k // each)  # none without work
+    shared, workspace = splits > 1, 0
+    inner, first = product, after
+    if shared:
+        inner, first, workspace = to_workspace(product, splits)
+    kernel = maker.kernel(precision, shape, operand, first, inner.width(first), shared)
+    down, across = -(-product.m // shape.m), -(-product.n // shape.n)
+    values = {
+        "m": product.m,
+        "n": product.n,
+        "k_end": product.k,
+        "tiles_m": down,
+        "tiles_n": across,
+        "k_split": each,
+        "y_split": product.batch * product.m * product.n,
+        **{name: getattr(inner, name) for name in ("b_row", "y_row", "residual_row")},
+        **{
+            name: getattr(inner, name)
+            for name in ("a_batch", "b_batch", "y_batch", "bias_batch", "residual_batch")
+        },
+        **numbers,
+    }
+    y = "workspace" if shared else "y"
+    refs = tuple(Ref(role) for role in ("a", "b", y, *first.roles))
+    launch = Launch(
+        kernel,
+        (down * across, splits, product.batch),
+        (*refs, *(values[name] for name in parameters(operand, shared))),
+    )
+    return Launches((launch, reduction(product, after, splits)) if shared else (launch,), workspace)

@@ -1,0 +1,161 @@
+"""Products on tensor cores: y[m, n] = epilogue(sum over k of a[m, k] b[n, k]), "TN".
+
+Tiles of both operands come by asynchronous copies, several under way, into rows of 128 bytes whose
+16-byte chunks are exchanged by row (chunk ^ row % 8), so that neither the copies nor `ldmatrix` meet a bank
+twice. Sums stay in registers until the end; then they pass through shared memory, so that a thread finishes
+16 bytes of the output and a warp writes whole lines. Source of the fragments' layouts: PTX ISA 9.0, section 9.7.14.
+"""
+
+from app.kernels.cuda import storage
+from app.kernels.cuda.epilogue import Epilogue
+from app.kernels.cuda.kernel import Kernel
+from app.kernels.cuda.operands import Operand
+from app.kernels.cuda.product import assembled, finish, parameters, place, share
+from app.kernels.cuda.source import Source
+from app.kernels.cuda.tiles import CHUNKS, Tile, depth
+
+# Storage type and instruction of a precision. "3xtf32" adds the products of the parts that tf32 drops, which
+# is nearly as exact as float32.
+PRECISIONS = {
+    "bf16": ("bfloat16", "mma_bf16"),
+    "fp16": ("float16", "mma_f16"),
+    "tf32": ("float32", "mma_tf32"),
+    "3xtf32": ("float32", "mma_tf32"),
+}
+
+
+def kernel(
+    precision: str, tile: Tile, operand: Operand, after: Epilogue, width: int, shared: bool = False
+) -> Kernel:
+    """The kernel; its addresses are a, b, y and those of `after`, its numbers `parameters`.
+
+    Args:
+        precision: a key of PRECISIONS.
+        tile: of a block.
+        operand: where a comes from.
+        after: what is done to sums.
+        width: columns that a thread finishes at a time; divides n and all pitches of y and residual.
+        shared: whether blocks along y of the grid share the reduction.
+    """
+    dtype, mma = PRECISIONS[precision]
+    each, vector = depth(dtype), 16 // storage.BYTES[dtype]
+    stage, rows = (tile.m + tile.n) * each, tile.threads // CHUNKS
+    s = Source()
+    names = ("a", "b", "y", *after.roles, *parameters(operand, shared))
+    with s.block(f"def kernel({', '.join(names)}):"):
+        place(s, tile, after)
+        s(
+            f"chunk = uint32(thread() & uint32({CHUNKS - 1}))",
+            f"mine = uint32(thread() >> uint32({CHUNKS.bit_length() - 1}))",
+            f"to = uint32(mine * {each} + (uint32(chunk ^ uint32(mine & uint32(7))) * {vector}))",
+            f"chunk = uint32(chunk * {vector})",
+            "row = uint32(first_m + mine)",
+        )
+        operand.prepare(s, tile.m // rows, rows)
+        for i in range(tile.n // rows):
+            s(
+                f"b_in{i} = int32(-1) if uint32(first_n + mine + {i * rows}) < n else int32(0)",
+                f"b_at{i} = uint32(uint32(first_n + mine + {i * rows}) * b_row)",
+            )
+        share(s, shared)
+        s(f"s = shared_{'f32' if dtype == 'float32' else 'u16'}(uint32(0))")
+
+        def fetch(at: str) -> None:
+            """Copies of the tile at `k0` of the reduction to the stage at element `at`."""
+            s(
+                "k = uint32(k0 + chunk)",
+                f"left = int32(min(max((int32(k_end) - int32(k)) * {storage.BYTES[dtype]}, 0), 16))",
+            )
+            operand.step(s)
+            for i in range(tile.m // rows):
+                index, count = operand.copy(s, i)
+                s(f"cp_async16(s, uint32({at} + to + {i * rows * each}), a, {index}, {count})")
+            for i in range(tile.n // rows):
+                where = tile.m * each + i * rows * each
+                s(
+                    f"cp_async16(s, uint32({at} + to + {where}), b, uint32(b_at{i} + k), "
+                    f"int32(left & b_in{i}))"
+                )
+            s("cp_commit()", f"k0 = uint32(k0 + {each})")
+
+        s(f"steps = uint32(uint32(k_end - k0 + {each - 1}) // uint32({each}))")
+        for i in range(tile.stages - 1):
+            fetch(f"{i * stage}")
+        _accumulators(s, tile)
+        _fragments(s, tile, each, vector)
+        s(f"read = uint32({0})", f"write = uint32({(tile.stages - 1) * stage})", "step = uint32(0)")
+        with s.block("while step < steps:"):
+            s(f"cp_wait({tile.stages - 2})", "sync()")
+            fetch("write")
+            _multiply(s, tile, precision, mma, each)
+            for name in ("read", "write"):
+                s(
+                    f"{name} = uint32({name} + {stage}) if {name} != uint32({(tile.stages - 1) * stage}) "
+                    "else uint32(0)"
+                )
+            s("step = uint32(step + 1)")
+        s("cp_wait(0)", "sync()")
+        _stage_sums(s, tile)
+        s("sync()")
+        finish(s, tile, after, width)
+    label = precision.replace("3x", "three_")
+    return assembled(s, tile, operand, dtype, label, after, width, shared)
+
+
+def _accumulators(s: Source, tile: Tile) -> None:
+    for i in range(tile.m // tile.down // 16):
+        for j in range(tile.n // tile.across // 8):
+            s(f"c{i}_{j} = (float32(0), float32(0), float32(0), float32(0))")
+
+
+def _fragments(s: Source, tile: Tile, each: int, vector: int) -> None:
+    """Where this lane's rows begin: fa of a, fb of b, one index for each 32 bytes of a row."""
+    s(
+        f"warp_m = uint32(uint32(warp() % uint32({tile.down})) * {tile.m // tile.down})",
+        f"warp_n = uint32(uint32(warp() // uint32({tile.down})) * {tile.n // tile.across})",
+        "row_a = uint32(warp_m + (lane() & uint32(15)))",
+        "row_b = uint32(warp_n + ((lane() >> uint32(4)) << uint32(3)) + (lane() & uint32(7)))",
+        "chunk_a = uint32(lane() >> uint32(4))",
+        "chunk_b = uint32((lane() >> uint32(3)) & uint32(1))",
+    )
+    for q in range(CHUNKS // 2):
+        for name, base in (("a", 0), ("b", tile.m * each)):
+            s(
+                f"f{name}{q} = uint32({base} + row_{name} * {each} + (uint32(uint32(chunk_{name} + {2 * q}) ^ "
+                f"uint32(row_{name} & uint32(7))) * {vector}))"
+            )
+
+
+def _multiply(s: Source, tile: Tile, precision: str, mma: str, each: int) -> None:
+    down, across = tile.m // tile.down // 16, tile.n // tile.across // 8
+    for q in range(CHUNKS // 2):
+        for i in range(down):
+            s(f"a{i} = ldmatrix_x4(s, uint32(read + fa{q} + {16 * i * each}))")
+        for j in range(0, across, 2):
+            s(f"b{j} = ldmatrix_x4(s, uint32(read + fb{q} + {8 * j * each}))")
+        if mma == "mma_tf32":
+            for name in (*(f"a{i}" for i in range(down)), *(f"b{j}" for j in range(0, across, 2))):
+                s(f"{name}h = tf32_x4({name})")
+                if precision == "3xtf32":
+                    s(f"{name}l = tf32_rest_x4({name}, {name}h)")
+        # Small parts first, then the large ones.
+        kinds = {"tf32": ("hh",), "3xtf32": ("lh", "hl", "hh")}.get(precision, ("",))
+        for kind in kinds:
+            for i in range(down):
+                for j in range(across):
+                    b = f"b{j - j % 2}{kind[1:]}"
+                    pair = f"({b}[{j % 2 * 2}], {b}[{j % 2 * 2 + 1}])"
+                    s(f"c{i}_{j} = {mma}(c{i}_{j}, a{i}{kind[:1]}, {pair})")
+
+
+def _stage_sums(s: Source, tile: Tile) -> None:
+    s("sums = shared_f32(uint32(0))")
+    s(
+        f"at = uint32((warp_m + (lane() >> uint32(2))) * {tile.staging_row} + warp_n + "
+        "((lane() & uint32(3)) << uint32(1)))"
+    )
+    for i in range(tile.m // tile.down // 16):
+        for j in range(tile.n // tile.across // 8):
+            for h in range(2):
+                index = (16 * i + 8 * h) * tile.staging_row + 8 * j
+                s(f"st_f32x2(sums, uint32(at + {index}), c{i}_{j}[{2 * h}], c{i}_{j}[{2 * h + 1}])")

@@ -152,10 +152,12 @@ def ptx(kernel: Kernel, sm: str) -> str:
             f"numba's CUDA target is the '{cuda.implementation}' one, expected that of 'numba-cuda'; "
             "install the extra into this environment: pip install 'stowplan[cuda]'"
         )
+    from numba.cuda import types
+
     from app.kernels.cuda import primitives
 
     function = _function(kernel, primitives.NAMES)
-    signature = primitives.types.void(*(primitives.type_of(t) for t in kernel.signature))
+    signature = types.void(*(primitives.type_of(t) for t in kernel.signature))
     try:
         text, _ = cuda.compile(
             function,

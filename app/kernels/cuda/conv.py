@@ -13,10 +13,10 @@ import numpy as np
 
 from app.kernels.cuda import gemm, storage
 from app.kernels.cuda.epilogue import Epilogue
+from app.kernels.cuda.gemm import dtype_of, vector
 from app.kernels.cuda.kernel import KernelError, Launches, Ref
 from app.kernels.cuda.operands import Patches, Rows, reciprocal
 from app.kernels.cuda.product import Product
-from app.kernels.cuda.tensor_product import PRECISIONS
 
 Pair = tuple[int, int]
 
@@ -59,15 +59,9 @@ class Conv:
         return self.kernel == (1, 1) and self.strides == (1, 1) and not any(self.pads)
 
 
-def dtype_of(precision: str) -> str:
-    """Storage type of x and of the weights."""
-    return "float32" if precision == "f32" else PRECISIONS[precision][0]
-
-
-def padded(channels: int, dtype: str) -> int:
+def padded(channels: int, precision: str) -> int:
     """Channels filled up to 16 bytes."""
-    vector = 16 // storage.BYTES[dtype]
-    return -(-channels // vector) * vector
+    return -(-channels // vector(precision)) * vector(precision)
 
 
 def packed_weights(w: np.ndarray, groups: int, precision: str) -> np.ndarray:
@@ -76,15 +70,14 @@ def packed_weights(w: np.ndarray, groups: int, precision: str) -> np.ndarray:
     Tensor cores take [groups, co / groups, kh kw ci'], the exact kernel [groups, kh kw ci', co'], where
     ci' and co' are filled up with zeros to 16 bytes of the storage type.
     """
-    dtype = dtype_of(precision)
     co, ci, kh, kw = w.shape
-    full = padded(ci, dtype)
+    full = padded(ci, precision)
     rows = np.zeros((groups, co // groups, kh, kw, full), np.float32)
     rows[..., :ci] = w.reshape(groups, co // groups, ci, kh, kw).transpose(0, 1, 3, 4, 2)
     rows = rows.reshape(groups, co // groups, kh * kw * full)
     if precision != "f32":
         return rows
-    columns = np.zeros((groups, kh * kw * full, padded(co // groups, dtype)), np.float32)
+    columns = np.zeros((groups, kh * kw * full, padded(co // groups, precision)), np.float32)
     columns[..., : co // groups] = rows.transpose(0, 2, 1)
     return columns
 
@@ -122,15 +115,15 @@ def _launches(c: Conv, precision: str, after: Epilogue, tile: str, splits: int) 
     exact = precision == "f32"
     ho, wo = c.out
     ci, co = c.ci // c.groups, c.co // c.groups
-    full = padded(ci, dtype)
+    full = padded(ci, precision)
     k = c.kernel[0] * c.kernel[1] * full
-    b_row = padded(co, dtype) if exact else k
+    b_row = padded(co, precision) if exact else k
     pixel = c.x_pixel or c.ci
-    vector = 16 // storage.BYTES[dtype]
-    if pixel % vector or (c.groups > 1 and ci % vector):
+    aligned = vector(precision)
+    if pixel % aligned or (c.groups > 1 and ci % aligned):
         raise KernelError(
             f"a convolution of {c.ci} channels in {c.groups} groups, {pixel} elements from pixel to pixel: "
-            f"expected multiples of {vector} {dtype} (16 bytes); give pixels a wider pitch"
+            f"expected multiples of {aligned} {dtype} (16 bytes); give pixels a wider pitch"
         )
     grouped = c.groups > 1
     product = Product(
@@ -150,9 +143,9 @@ def _launches(c: Conv, precision: str, after: Epilogue, tile: str, splits: int) 
     )
     longest = max(c.n * c.h * c.w * pixel, product.m * product.y_row)
     if c.is_product and not grouped:
-        rows = replace(product, k=ci)
-        return gemm.launches(rows, precision, after, tile, splits, Rows(), {"a_row": pixel}, longest)
-    operand = Patches(storage.BYTES[dtype])
+        rows, left = replace(product, k=ci), Rows(ragged=ci % aligned != 0)
+        return gemm.launches(rows, precision, after, tile, splits, left, {"a_row": pixel}, longest)
+    operand = Patches(storage.BYTES[dtype], ragged=ci % aligned != 0)
     return gemm.launches(product, precision, after, tile, splits, operand, _numbers(c, pixel, full), longest)
 
 

@@ -2,12 +2,22 @@
 
 from collections.abc import Mapping
 
-from app.kernels.cuda import simt_product, tensor_product
+from app.kernels.cuda import simt_product, storage, tensor_product
 from app.kernels.cuda.epilogue import Epilogue
 from app.kernels.cuda.kernel import Launch, Launches, Ref
 from app.kernels.cuda.operands import Operand, Rows
 from app.kernels.cuda.product import Product, check, parameters, reduction, to_workspace
 from app.kernels.cuda.tiles import SIMT_DEPTH, SIMT_TILES, TENSOR_TILES, depth
+
+
+def dtype_of(precision: str) -> str:
+    """Storage type of a and b."""
+    return "float32" if precision == "f32" else tensor_product.PRECISIONS[precision][0]
+
+
+def vector(precision: str) -> int:
+    """Elements of 16 bytes of a and b."""
+    return 16 // storage.BYTES[dtype_of(precision)]
 
 
 def gemm(product: Product, precision: str, after: Epilogue, tile: str, splits: int = 1) -> Launches:
@@ -23,8 +33,9 @@ def gemm(product: Product, precision: str, after: Epilogue, tile: str, splits: i
     Raises:
         KernelError: a pitch is not aligned.
     """
+    operand = Rows(ragged=product.k % vector(precision) != 0)
     rows = product.m * product.a_row, product.n * product.b_row, product.m * product.y_row
-    return launches(product, precision, after, tile, splits, Rows(), {"a_row": product.a_row}, max(rows))
+    return launches(product, precision, after, tile, splits, operand, {"a_row": product.a_row}, max(rows))
 
 
 def launches(
@@ -40,7 +51,7 @@ def launches(
     """The same with any left operand and the numbers that its kernel text reads."""
     exact = precision == "f32"
     maker, tiles = (simt_product, SIMT_TILES) if exact else (tensor_product, TENSOR_TILES)
-    dtype = "float32" if exact else tensor_product.PRECISIONS[precision][0]
+    dtype = dtype_of(precision)
     check(product, dtype, longest)
     shape = tiles[tile]
     step = SIMT_DEPTH if exact else depth(dtype)

@@ -1,53 +1,63 @@
 """How the left operand of a product comes into shared memory: rows of a matrix, or patches of images.
 
 A thread copies the same 16-byte chunk (`chunk`) of every `stride`-th row of a tile, `copies` in all. An
-operand writes three pieces of text: what is done once, what is done once a tile along the reduction
-(`k`, the first element of the thread's chunk), and for each copy where from and how many bytes.
+operand writes three pieces of text. `prepare`, done once: `row` is the first row that the thread copies, of
+`m`, its chunk begins `chunk` elements into a tile that begins at `k0`. `step`, once a tile along the
+reduction: the chunk begins at `k`. `copy`: copies chunk i to an element of the tile's stage.
+
+Copies of all 16 bytes or none are cheap; of some bytes (`ragged`) they take six instructions more.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 from app.kernels.cuda.source import Source
 
 FAR = 1 << 29  # rows away from any image; twice as far the other way, so that both are still outside
 
 
-class Operand(Protocol):
-    """The left operand, by its parameters and its text."""
-
-    name: str
-    parameters: tuple[str, ...]  # all uint32
-
-    def prepare(self, s: Source, copies: int, stride: int) -> None:
-        """Once: `row` is the first row of the result that this thread copies for, of `m` rows."""
-
-    def step(self, s: Source) -> None:
-        """Once a tile: chunk at `k`, `left` bytes of it before the reduction's end (-16 to 16 and beyond)."""
-
-    def copy(self, s: Source, i: int) -> tuple[str, str]:
-        """(index of the element, bytes to copy) of copy i."""
-
-
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of a matrix: a[row * a_row + k]."""
+    """Rows of a matrix: matrix[row * matrix_row + k].
 
-    name: str = "gemm"
-    parameters: tuple[str, ...] = ("a_row",)
+    `ragged`: the reduction ends within 16 bytes, `left` of which count.
+    """
+
+    ragged: bool = False
+    matrix: str = "a"
+    rows: str = "m"  # how many there are
+
+    @property
+    def name(self) -> str:
+        """For the kernel's name."""
+        return "gemm_ragged" if self.ragged else "gemm"
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Numbers that the kernel takes for it."""
+        return (f"{self.matrix}_row",)
 
     def prepare(self, s: Source, copies: int, stride: int) -> None:
+        """Text before the reduction."""
+        a = self.matrix
         for i in range(copies):
             s(
-                f"a_in{i} = int32(-1) if uint32(row + {i * stride}) < m else int32(0)",
-                f"a_at{i} = uint32(uint32(row + {i * stride}) * a_row)",
+                f"{a}_in{i} = uint32(row + {i * stride}) < {self.rows}",
+                f"skip = int64(uint32(row + {i * stride})) * int64({a}_row) + int64(k0 + chunk)",
+                f"{a}_at{i} = advance({a}, skip)",
             )
 
     def step(self, s: Source) -> None:
-        pass
+        """Text for each tile along the reduction."""
 
-    def copy(self, s: Source, i: int) -> tuple[str, str]:
-        return f"uint32(a_at{i} + k)", f"int32(left & a_in{i})"
+    def copy(self, s: Source, i: int, to: str, each: int) -> None:
+        """Text of a copy."""
+        a = self.matrix
+        if self.ragged:
+            s(f"cp_async16(s, {to}, {a}_at{i}, uint32(0), left if {a}_in{i} else int32(0))")
+        else:
+            s(f"cp_async16_if(s, {to}, {a}_at{i}, uint32(0), int32({a}_in{i} & (k < k_end)))")
+        s(f"{a}_at{i} = advance({a}_at{i}, {each})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +70,7 @@ class Patches:
     """
 
     element: int  # bytes
-    name: str = "conv"
+    ragged: bool = False  # whether `filled` ends within 16 bytes
     parameters: tuple[str, ...] = (
         "height",
         "width",
@@ -86,7 +96,13 @@ class Patches:
         "window_shift",
     )
 
+    @property
+    def name(self) -> str:
+        """For the kernel's name."""
+        return "conv_ragged" if self.ragged else "conv"
+
     def prepare(self, s: Source, copies: int, stride: int) -> None:
+        """Text before the reduction."""
         for i in range(copies):
             s(
                 f"at = uint32(row + {i * stride})",
@@ -98,10 +114,11 @@ class Patches:
                 f"a_w{i} = int32(x * stride_w) - int32(left_pad)",
                 # May wrap below zero; with the window's offset it is right again.
                 f"a_at{i} = uint32((int32(image * height) + a_h{i}) * int32(width) + a_w{i})",
-                f"a_at{i} = uint32(a_at{i} * pixel)",
+                f"a_at{i} = opaque(uint32(a_at{i} * pixel))",
             )
 
     def step(self, s: Source) -> None:
+        """Text for each tile along the reduction."""
         s(
             f"tap = {quotient('k', 'channels')}",
             "channel = uint32(k - tap * channels)",
@@ -109,15 +126,24 @@ class Patches:
             "tap_w = uint32(uint32(tap - tap_h * window) * dilation_w)",
             "tap_h = uint32(tap_h * dilation_h)",
             "from_tap = uint32(uint32(tap_h * width + tap_w) * pixel + channel)",
-            f"tap_h = tap_h if left > int32(0) else uint32({FAR})",
-            f"some = int32(min((int32(filled) - int32(channel)) * {self.element}, 16))",
+            f"tap_h = tap_h if k < k_end else uint32({FAR})",
         )
+        if self.ragged:
+            s(f"some = int32(min((int32(filled) - int32(channel)) * {self.element}, 16))")
 
-    def copy(self, s: Source, i: int) -> tuple[str, str]:
+    def copy(self, s: Source, i: int, to: str, each: int) -> None:  # noqa: ARG002  # as Rows has it
+        """Text of a copy."""
         s(
             f"inside = (uint32(a_h{i} + tap_h) < height) & (uint32(a_w{i} + tap_w) < width)",
+            f"at = uint32(a_at{i} + from_tap)",
         )
-        return f"uint32(a_at{i} + from_tap)", "some if inside else int32(0)"
+        if self.ragged:
+            s(f"cp_async16(s, {to}, a, at, some if inside else int32(0))")
+        else:
+            s(f"cp_async16_if(s, {to}, a, at, int32(inside))")
+
+
+Operand: TypeAlias = Rows | Patches
 
 
 def quotient(dividend: str, divisor: str) -> str:

@@ -294,12 +294,24 @@ for _name, _letter, _count in (
     _primitive(f"ld_{_name}", _tuple, "p u", _load)
     _primitive(f"st_{_name}", "v", f"p u {' '.join(_letter * _count)}", _store)
 
+# The same from shared memory with addresses of 32 bits, whose constant parts the instruction takes.
+_assembly("lds_f32x4", "f4", "p u", "ld.shared.v4.f32 {$0,$1,$2,$3}, [$4];", space="s", effect=True)
+_assembly("lds_f32x2", "f2", "p u", "ld.shared.v2.f32 {$0,$1}, [$2];", space="s", effect=True)
+
 # --- asynchronous copies: to shared, from global, `nbytes` of 16 (or 4), the rest zeros ---------------
 _assembly(
     "cp_async16",
     "v",
     "p u p u i",
     "cp.async.cg.shared.global.L2::128B [$0], [$1], 16, $2;",
+    space="sg",
+    effect=True,
+)
+_assembly(
+    "cp_async16_if",  # 16 bytes, or zeros where the last argument is 0: far fewer instructions than the above
+    "v",
+    "p u p u i",
+    "{ .reg .pred p; setp.eq.s32 p, $2, 0; cp.async.cg.shared.global.L2::128B [$0], [$1], 16, p; }",
     space="sg",
     effect=True,
 )
@@ -395,6 +407,8 @@ _assembly(
 )
 
 # --- arithmetic ---------------------------------------------------------------------------------------
+# The same number, of which the compiler knows nothing: it does not compute it again inside a loop.
+_assembly("opaque", "u", "u", "mov.b32 $0, $1;")
 _assembly("maximum", "f", "f f", "max.NaN.f32 $0, $1, $2;")  # NaN if either is
 _assembly("minimum", "f", "f f", "min.NaN.f32 $0, $1, $2;")
 _assembly("fma", "f", "f f f", "fma.rn.f32 $0, $1, $2, $3;")

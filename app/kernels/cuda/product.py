@@ -1,4 +1,4 @@
-"""Launches of matrix products and convolutions, whatever the kernel: sizes, pitches, batches, shared reductions."""
+"""What all products and convolutions share: sizes and pitches, batches, reductions shared by blocks."""
 
 from dataclasses import dataclass, replace
 

@@ -7,7 +7,7 @@ twice. Every product is a fused multiply-add in the order of the reduction, apar
 
 from app.kernels.cuda.epilogue import Epilogue
 from app.kernels.cuda.kernel import Kernel
-from app.kernels.cuda.operands import Operand
+from app.kernels.cuda.operands import Operand, Rows
 from app.kernels.cuda.product import assembled, finish, parameters, place, share
 from app.kernels.cuda.source import Source
 from app.kernels.cuda.tiles import SIMT_DEPTH, SIMT_ROWS, SimtTile
@@ -43,7 +43,8 @@ def kernel(
         s(
             f"chunk = uint32((thread() & uint32({CHUNKS - 1})) * 4)",
             f"mine = uint32(thread() >> uint32({CHUNKS.bit_length() - 1}))",
-            f"to_a = uint32(mine * {SIMT_DEPTH} + uint32(chunk ^ uint32(((mine >> uint32(3)) & uint32(3)) * 4)))",
+            "turn = uint32(((mine >> uint32(3)) & uint32(3)) * 4)",
+            f"to_a = uint32(mine * {SIMT_DEPTH} + uint32(chunk ^ turn))",
             "row = uint32(first_m + mine)",
         )
         operand.prepare(s, tile.m // rows, rows)
@@ -52,22 +53,26 @@ def kernel(
             f"b_column = uint32((thread() - b_line * {b_chunks}) * 4)",
             f"to_b = uint32({a_size} + b_line * {tile.n} + b_column)",
             "b_column = uint32(first_n + b_column)",
-            "b_left = int32(min(max((int32(n) - int32(b_column)) * 4, 0), 16))",
             "s = shared_f32(uint32(0))",
         )
+        # Columns from n on may be anything: nobody stores their sums.
+        for i in range(SIMT_DEPTH // b_rows):
+            s(f"b_at{i} = advance(b, int64(k0 + b_line + {i * b_rows}) * int64(b_row) + int64(b_column))")
 
         def fetch(at: str) -> None:
             """Copies of the tile at `k0` of the reduction to the stage at element `at`."""
-            s("k = uint32(k0 + chunk)", "left = int32(min(max((int32(k_end) - int32(k)) * 4, 0), 16))")
+            s("k = uint32(k0 + chunk)")
+            if isinstance(operand, Rows) and operand.ragged:
+                s("left = int32(min(max((int64(k_end) - int64(k)) * 4, 0), 16))")
             operand.step(s)
             for i in range(tile.m // rows):
-                index, count = operand.copy(s, i)
-                s(f"cp_async16(s, uint32({at} + to_a + {i * rows * SIMT_DEPTH}), a, {index}, {count})")
+                operand.copy(s, i, f"uint32({at} + to_a + {i * rows * SIMT_DEPTH})", SIMT_DEPTH)
             for i in range(SIMT_DEPTH // b_rows):
                 s(
-                    f"line = uint32(k0 + b_line + {i * b_rows})",
-                    f"cp_async16(s, uint32({at} + to_b + {i * b_rows * tile.n}), b, "
-                    "uint32(line * b_row + b_column), b_left if line < k_end else int32(0))",
+                    f"inside = (uint32(k0 + b_line + {i * b_rows}) < k_end) & (b_column < n)",
+                    f"cp_async16_if(s, uint32({at} + to_b + {i * b_rows * tile.n}), b_at{i}, uint32(0), "
+                    "int32(inside))",
+                    f"b_at{i} = advance(b_at{i}, int64(b_row) * {SIMT_DEPTH})",
                 )
             s("cp_commit()", f"k0 = uint32(k0 + {SIMT_DEPTH})")
 
@@ -92,11 +97,11 @@ def kernel(
             for k in range(0, SIMT_DEPTH, 2):
                 s(f"at = uint32(read + from_a + uint32(turn ^ uint32({k & ~3})) + {k & 3})")
                 for i in range(SIMT_ROWS):
-                    s(f"a{i} = ld_f32x2(s, uint32(at + {i * SIMT_DEPTH}))")
+                    s(f"a{i} = lds_f32x2(s, uint32(at + {i * SIMT_DEPTH}))")
                 for q in range(2):
                     for h in range(halves):
                         where = (k + q) * tile.n + h * tile.n // 2
-                        s(f"b{h} = ld_f32x4(s, uint32(read + from_b + {where}))")
+                        s(f"b{h} = lds_f32x4(s, uint32(read + from_b + {where}))")
                     for i in range(groups):
                         column = ", ".join(f"a{4 * i + r}[{q}]" for r in range(4))
                         for h in range(halves):

@@ -12,6 +12,7 @@ class Source:
         self._depth = 0
 
     def __call__(self, *lines: str) -> None:
+        """Add lines."""
         self._lines += ["    " * self._depth + line for line in lines]
 
     @contextmanager

@@ -8,7 +8,7 @@ _SHORT = {"bfloat16": "bf16", "float16": "f16"}
 
 
 def widest(dtype: str, *divisors: int) -> int:
-    """Elements of the widest vector, at most 16 bytes, that divides every number (sizes, pitches, offsets)."""
+    """Elements of the widest vector, at most 16 bytes, that divides all of some sizes and pitches."""
     width = 16 // BYTES[dtype]
     while any(d % width for d in divisors):
         width //= 2

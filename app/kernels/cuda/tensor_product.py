@@ -1,15 +1,18 @@
 """Products on tensor cores: y[m, n] = epilogue(sum over k of a[m, k] b[n, k]), "TN".
 
 Tiles of both operands come by asynchronous copies, several under way, into rows of 128 bytes whose
-16-byte chunks are exchanged by row (chunk ^ row % 8), so that neither the copies nor `ldmatrix` meet a bank
-twice. Sums stay in registers until the end; then they pass through shared memory, so that a thread finishes
-16 bytes of the output and a warp writes whole lines. Source of the fragments' layouts: PTX ISA 9.0, section 9.7.14.
+16-byte chunks are exchanged by row (chunk ^ row % 8), so that neither the copies nor `ldmatrix` meet a
+bank twice. Sums stay in registers until the end; then they pass through shared memory, so that a thread
+finishes 16 bytes of the output and a warp writes whole lines. Source of the fragments' layouts: PTX ISA
+9.0, section 9.7.14.
 """
+
+from dataclasses import replace
 
 from app.kernels.cuda import storage
 from app.kernels.cuda.epilogue import Epilogue
 from app.kernels.cuda.kernel import Kernel
-from app.kernels.cuda.operands import Operand
+from app.kernels.cuda.operands import Operand, Rows
 from app.kernels.cuda.product import assembled, finish, parameters, place, share
 from app.kernels.cuda.source import Source
 from app.kernels.cuda.tiles import CHUNKS, Tile, depth
@@ -38,12 +41,15 @@ def kernel(
         shared: whether blocks along y of the grid share the reduction.
     """
     dtype, mma = PRECISIONS[precision]
+    if dtype == "float32":  # its conversions need the registers of the other blocks
+        tile = replace(tile, minimum_blocks=1)
     each, vector = depth(dtype), 16 // storage.BYTES[dtype]
     stage, rows = (tile.m + tile.n) * each, tile.threads // CHUNKS
     s = Source()
     names = ("a", "b", "y", *after.roles, *parameters(operand, shared))
     with s.block(f"def kernel({', '.join(names)}):"):
         place(s, tile, after)
+        share(s, shared)
         s(
             f"chunk = uint32(thread() & uint32({CHUNKS - 1}))",
             f"mine = uint32(thread() >> uint32({CHUNKS.bit_length() - 1}))",
@@ -52,30 +58,23 @@ def kernel(
             "row = uint32(first_m + mine)",
         )
         operand.prepare(s, tile.m // rows, rows)
-        for i in range(tile.n // rows):
-            s(
-                f"b_in{i} = int32(-1) if uint32(first_n + mine + {i * rows}) < n else int32(0)",
-                f"b_at{i} = uint32(uint32(first_n + mine + {i * rows}) * b_row)",
-            )
-        share(s, shared)
+        right = Rows(isinstance(operand, Rows) and operand.ragged, "b", "n")
+        s("row = uint32(first_n + mine)")
+        right.prepare(s, tile.n // rows, rows)
         s(f"s = shared_{'f32' if dtype == 'float32' else 'u16'}(uint32(0))")
 
         def fetch(at: str) -> None:
             """Copies of the tile at `k0` of the reduction to the stage at element `at`."""
-            s(
-                "k = uint32(k0 + chunk)",
-                f"left = int32(min(max((int32(k_end) - int32(k)) * {storage.BYTES[dtype]}, 0), 16))",
-            )
+            s("k = uint32(k0 + chunk)")
+            if right.ragged:
+                nbytes = f"(int64(k_end) - int64(k)) * {storage.BYTES[dtype]}"
+                s(f"left = int32(min(max({nbytes}, 0), 16))")
             operand.step(s)
+            s(f"at_stage = uint32({at} + to)")
             for i in range(tile.m // rows):
-                index, count = operand.copy(s, i)
-                s(f"cp_async16(s, uint32({at} + to + {i * rows * each}), a, {index}, {count})")
+                operand.copy(s, i, f"uint32(at_stage + {i * rows * each})", each)
             for i in range(tile.n // rows):
-                where = tile.m * each + i * rows * each
-                s(
-                    f"cp_async16(s, uint32({at} + to + {where}), b, uint32(b_at{i} + k), "
-                    f"int32(left & b_in{i}))"
-                )
+                right.copy(s, i, f"uint32(at_stage + {tile.m * each + i * rows * each})", each)
             s("cp_commit()", f"k0 = uint32(k0 + {each})")
 
         s(f"steps = uint32(uint32(k_end - k0 + {each - 1}) // uint32({each}))")
@@ -121,8 +120,8 @@ def _fragments(s: Source, tile: Tile, each: int, vector: int) -> None:
     for q in range(CHUNKS // 2):
         for name, base in (("a", 0), ("b", tile.m * each)):
             s(
-                f"f{name}{q} = uint32({base} + row_{name} * {each} + (uint32(uint32(chunk_{name} + {2 * q}) ^ "
-                f"uint32(row_{name} & uint32(7))) * {vector}))"
+                f"turned = uint32(uint32(chunk_{name} + {2 * q}) ^ uint32(row_{name} & uint32(7)))",
+                f"f{name}{q} = uint32({base} + row_{name} * {each} + turned * {vector})",
             )
 
 

@@ -12,7 +12,8 @@ CHUNKS = ROW // 16
 class Tile:
     """A tile of `m` x `n` results, made by `down` x `across` warps.
 
-    `stages` tiles of the operands are under way; `minimum_blocks` of them share a multiprocessor.
+    `stages` tiles of the operands are under way; `minimum_blocks` of blocks share a multiprocessor where
+    the operands have 16 bits.
     """
 
     m: int
@@ -39,7 +40,7 @@ class Tile:
 
     @property
     def staging_row(self) -> int:
-        """Floats from a row of sums to the next on their way to memory; 8 more than n against bank conflicts."""
+        """Floats from a row of sums to the next in shared memory; 8 more than n against bank conflicts."""
         return self.n + 8
 
     @property
@@ -75,7 +76,7 @@ class SimtTile(Tile):
 TENSOR_TILES = {
     tile.label: tile
     for tile in (
-        Tile(128, 128, 2, 4, 3),
+        Tile(128, 128, 2, 4, 3, 2),
         Tile(128, 64, 2, 2, 3, 2),
         Tile(64, 64, 2, 2, 4, 3),
         Tile(32, 64, 2, 2, 4, 4),

@@ -242,6 +242,8 @@ def _ballot(values: list[Any]) -> list[int]:
     return [sum(1 << i for i, v in enumerate(values) if v)] * 32
 
 
+_COPY16 = _copy(16)
+
 NAMES: dict[str, Any] = {
     "uint16": _unsigned(16),
     "uint32": _unsigned(32),
@@ -295,6 +297,8 @@ NAMES: dict[str, Any] = {
     "ld_u32x4": _load(np.uint32, 4),
     "ld_u32x2": _load(np.uint32, 2),
     "ld_u32x1": _load(np.uint32, 1),
+    "lds_f32x4": _load(F32, 4),
+    "lds_f32x2": _load(F32, 2),
     "st_f32x4": _store(F32, 4),
     "st_f32x2": _store(F32, 2),
     "st_u32x4": _store(np.uint32, 4),
@@ -302,6 +306,8 @@ NAMES: dict[str, Any] = {
     "st_u32x1": _store(np.uint32, 1),
     "cp_async16": _copy(16),
     "cp_async4": _copy(4),
+    "cp_async16_if": lambda to, i, source, j, flag: _COPY16(to, i, source, j, 16 if flag else 0),
+    "opaque": lambda x: int(x),
     "cp_commit": _commit,
     "cp_wait": _wait,
     "ldmatrix_x4": lambda p, i: getcurrent().together("ldmatrix_x4", _row(p, i), _ldmatrix),

@@ -4,7 +4,8 @@ Stricter than a GPU, so that what would only sometimes go wrong there is an erro
 indexes outside a buffer and misaligned vectors are refused; shared memory starts as NaN;
 asynchronous copies land when they are waited for, not before; threads run in an order that `seed`
 shuffles between barriers, blocks too; a barrier that only some threads reach is reported; and a
-thread that touches shared memory which another one wrote or read without a barrier between is a race.
+thread that touches shared memory which another one wrote or read without a barrier between is a race
+(looked for in the block of each launch that runs first).
 A simulation keeps all its state in itself: any number run in one process, one per OS thread at a time.
 """
 
@@ -63,14 +64,14 @@ class Pointer:
 
     def __getitem__(self, index: int) -> Any:
         i = self._check(index, 1)
-        if self.memory.shared:
+        if self.memory.watched:
             self.memory.reads(self.start + i * self.size, self.size)
         value = self.array[i]
         return value if self.floating else int(value)
 
     def __setitem__(self, index: int, value: Any) -> None:
         i = self._check(index, 1)
-        if self.memory.shared:
+        if self.memory.watched:
             self.memory.writes(self.start + i * self.size, self.size)
         self.array[i] = value
 
@@ -80,7 +81,7 @@ class Pointer:
         at = self.start + i * self.size
         if at % nbytes:
             raise SimulationError(f"'{self.memory.name}': {nbytes} bytes at byte {at}, which is not aligned")
-        if self.memory.shared:
+        if self.memory.watched:
             (self.memory.writes if write else self.memory.reads)(at, nbytes)
         return self.memory.bytes[at : at + nbytes]
 
@@ -88,9 +89,11 @@ class Pointer:
 class Memory:
     """One buffer: a global one, or the shared memory of one block with a record of who touched what."""
 
-    def __init__(self, name: str, content: np.ndarray, *, shared: bool = False) -> None:
-        self.name, self.bytes, self.shared = name, content, shared
-        if shared:  # per 4-byte word: (block epoch, warp, warp epoch, lane) of the last write and reads
+    def __init__(
+        self, name: str, content: np.ndarray, *, shared: bool = False, watched: bool = False
+    ) -> None:
+        self.name, self.bytes, self.shared, self.watched = name, content, shared, watched
+        if watched:  # per 4-byte word: (block epoch, warp, warp epoch, lane) of the last write and reads
             self.written: dict[int, tuple[int, int, int, int]] = {}
             self.read: dict[int, tuple[int, int, int, int]] = {}
 
@@ -140,10 +143,11 @@ def _unordered(me: tuple[int, int, int, int], other: tuple[int, int, int, int]) 
 class Block:
     """What the threads of one block share."""
 
-    def __init__(self, threads: int, shared_bytes: int) -> None:
+    def __init__(self, threads: int, shared_bytes: int, watched: bool) -> None:
         self.epoch = 0
         self.warps = [0] * -(-threads // 32)
-        self.shared = Memory("shared memory", np.full(shared_bytes, POISON, np.uint8), shared=True)
+        content = np.full(shared_bytes, POISON, np.uint8)
+        self.shared = Memory("shared memory", content, shared=True, watched=watched)
 
 
 class Thread(greenlet):
@@ -169,9 +173,11 @@ class Thread(greenlet):
         self.parent.switch((-1, "sync", None, None))
 
 
-def _run_block(function: Callable[[], None], launch: Launch, position: Any, order: random.Random) -> None:
+def _run_block(
+    function: Callable[[], None], launch: Launch, position: Any, order: random.Random, watched: bool
+) -> None:
     threads = launch.kernel.threads
-    block = Block(threads, launch.kernel.shared_bytes)
+    block = Block(threads, launch.kernel.shared_bytes, watched)
     me = getcurrent()
     everyone = [Thread(function, me, block, i, position, launch.grid) for i in range(threads)]
     ready: list[tuple[Thread, tuple[Any, ...]]] = [(thread, ()) for thread in everyone]
@@ -252,5 +258,11 @@ def simulate(
         positions = [(i, j, k) for k in range(z) for j in range(y) for i in range(x)]
         order.shuffle(positions)
         with np.errstate(all="ignore"):
-            for position in positions:
-                _run_block(lambda: namespace["kernel"](*arguments), launch, position, order)  # noqa: B023
+            for i, position in enumerate(positions):
+                _run_block(
+                    lambda: namespace["kernel"](*arguments),  # noqa: B023
+                    launch,
+                    position,
+                    order,
+                    watched=i == 0,
+                )

@@ -8,10 +8,19 @@ import pytest
 from app.kernels.cuda.conv import Conv, conv, packed_weights
 from app.kernels.cuda.epilogue import ACTIVATIONS, Epilogue
 from app.kernels.cuda.gemm import dtype_of, gemm
+from app.kernels.cuda.gemv import gemv
 from app.kernels.cuda.kernel import KernelError
 from app.kernels.cuda.operands import reciprocal
 from app.kernels.cuda.product import Product, reduction
-from tests.kernels.cuda.oracle import PRECISION_TOLERANCE, decoded, encoded, error, finished, poisoned
+from tests.kernels.cuda.oracle import (
+    PRECISION_TOLERANCE,
+    TOLERANCE,
+    decoded,
+    encoded,
+    error,
+    finished,
+    poisoned,
+)
 from tests.kernels.cuda.simulator import simulate
 
 RELU = ("relu",)
@@ -157,3 +166,22 @@ def test_what_copies_of_16_bytes_cannot_do_is_refused() -> None:
         conv(Conv(1, 8, 8, 3, 8, (3, 3)), "bf16", Epilogue("bfloat16"), "64x64")
     with pytest.raises(ValueError, match="activation"):
         replace(Epilogue(), activation=("swoosh",))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "warps"),
+    [("bfloat16", (1, 21, 600), 64), ("float16", (5, 9, 77), 4), ("float32", (8, 6, 130), 6)],
+)
+def test_few_rows(dtype: str, shape: tuple[int, int, int], warps: int) -> None:
+    m, n, k = shape
+    rng = np.random.default_rng(n)
+    row = -(-k // 8) * 8 + 8
+    a, b = poisoned(dtype, m, row), poisoned(dtype, n, row)
+    a[:, :k], b[:, :k] = (encoded(dtype, rng.standard_normal((rows, k))) for rows in (m, n))
+    y = encoded(dtype, rng.standard_normal((m, n)))
+    residual, bias = decoded(dtype, y).copy(), rng.standard_normal(n).astype(np.float32)
+    after = Epilogue(dtype, bias=True, residual="before", activation=RELU)
+    launches = gemv(Product(m, n, k, row, row, n, n), dtype, after, warps)
+    simulate(launches, {"a": a, "b": b, "y": y, "bias": bias, "residual": y})
+    expected = finished(decoded(dtype, a[:, :k]) @ decoded(dtype, b[:, :k]).T, after, bias, residual)
+    assert error(decoded(dtype, y), expected) < TOLERANCE[dtype]

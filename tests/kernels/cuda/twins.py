@@ -141,7 +141,8 @@ def _copy(nbytes: int) -> Callable[..., None]:
         start = to.start + int(to_index) * to.size
 
         def land() -> None:
-            to.memory.writes(start, nbytes)
+            if to.memory.watched:
+                to.memory.writes(start, nbytes)
             target[:count] = source.memory.bytes[at : at + count]
             target[count:] = 0
 
@@ -221,9 +222,12 @@ def _maximum(a: Any, b: Any) -> Any:
 
 
 def _outer(c: Any, a0: Any, a1: Any, a2: Any, a3: Any, b: Any) -> Any:
-    a = np.array((a0, a1, a2, a3), np.float64)
-    out = (np.array(c, np.float64).reshape(4, 4) + a[:, None] * np.array(b, np.float64)).astype(F32)
-    return tuple(out.reshape(-1))
+    columns = [float(x) for x in b]
+    return tuple(
+        F32(float(c[4 * i + j]) + row * columns[j])
+        for i, row in enumerate((float(a0), float(a1), float(a2), float(a3)))
+        for j in range(4)
+    )
 
 
 def _pair(encode: Callable[[np.ndarray], np.ndarray]) -> Callable[[Any, Any], int]:

@@ -1,8 +1,9 @@
 """From a kernel's source to a cubin, through a disk cache, on any machine: no driver, no GPU.
 
-numba makes PTX with NVVM, nvJitLink makes the cubin and tells registers and spills. All come as
-wheels (the extra `cuda`), pinned to one version of the toolkit: PTX of a newer toolkit than the driver
-would not load, and a cubin runs on its own generation only.
+numba makes PTX with NVVM, nvJitLink makes the cubin and tells registers and spills. All come as wheels (the
+extra `cuda`), pinned to one version of the toolkit: what a newer one makes an older driver may not load. PTX
+is that of the oldest generation, which all later ones take: no kernel uses instructions of a newer one.
+A cubin runs on later generations of the same major number, too.
 """
 
 import hashlib
@@ -89,6 +90,7 @@ class Compiler:
         self.folder = cache / "cuda"
         self.folder.mkdir(parents=True, exist_ok=True)
         self._cubins: dict[tuple[Kernel, str], Cubin] = {}
+        self._texts: dict[Kernel, str] = {}
         self._lock = threading.Lock()
         self._versions: str | None = None
 
@@ -98,6 +100,7 @@ class Compiler:
         Raises:
             KernelError: not installed, unknown generation, or source that does not compile.
         """
+        capability(sm)
         with self._lock:
             if (kernel, sm) not in self._cubins:
                 self._cubins[kernel, sm] = self._stored(kernel, sm) or self._made(kernel, sm)
@@ -123,8 +126,9 @@ class Compiler:
             return None
 
     def _made(self, kernel: Kernel, sm: str) -> Cubin:
-        text = ptx(kernel, sm)
-        code, log = linked(text, sm)
+        if kernel not in self._texts:
+            self._texts[kernel] = ptx(kernel)
+        code, log = linked(self._texts[kernel], sm)
         cubin = Cubin(kernel.name, sm, code, *_usage(log))
         about = asdict(cubin)
         del about["code"]
@@ -141,9 +145,8 @@ def _write(path: Path, content: bytes) -> None:
     Path(file.name).replace(path)
 
 
-def ptx(kernel: Kernel, sm: str) -> str:
-    """PTX whose entry has the kernel's name."""
-    found = capability(sm)
+def ptx(kernel: Kernel) -> str:
+    """PTX for the oldest generation, whose entry has the kernel's name."""
     versions()
     from numba import cuda  # seconds, and only here
 
@@ -162,7 +165,7 @@ def ptx(kernel: Kernel, sm: str) -> str:
         text, _ = cuda.compile(
             function,
             signature,
-            cc=found,
+            cc=OLDEST,
             device=False,
             abi="numba",
             fastmath=kernel.fastmath,
@@ -170,7 +173,7 @@ def ptx(kernel: Kernel, sm: str) -> str:
             output="ptx",
         )
     except Exception as error:
-        raise KernelError(f"kernel '{kernel.name}' does not compile for '{sm}': {error}") from error
+        raise KernelError(f"kernel '{kernel.name}' does not compile: {error}") from error
     text = text.decode() if isinstance(text, bytes) else text
     (entry,) = re.findall(r"\.visible \.entry (\w+)\(", text)
     return re.sub(rf"\b{re.escape(entry)}(?=\b|_param)", kernel.name, text)
@@ -189,7 +192,10 @@ def linked(text: str, sm: str) -> tuple[bytes, str]:
     from cuda.bindings import nvjitlink
 
     options = [f"-arch={sm}", "-verbose"]
-    handle = nvjitlink.create(len(options), options)
+    try:
+        handle = nvjitlink.create(len(options), options)
+    except nvjitlink.nvJitLinkError as error:
+        raise KernelError(f"nvJitLink {versions()['nvidia-nvjitlink']} knows no '{sm}': {error}") from error
     try:
         data = text.encode()
         try:

@@ -1,4 +1,4 @@
-"""Products of few rows: y[m, n] = epilogue(sum over k of a[m, k] b[n, k]), m at most 8, which reading b bounds.
+"""Products of few rows: y[m, n] = epilogue(sum over k of a[m, k] b[n, k]), m at most 8, bound by reading b.
 
 A warp reads `rows` rows of b in 16-byte pieces; a, which is small, comes from the first cache. Where b has
 few rows, `share` warps share each of them along k, so that enough reads are under way. Any storage type.
@@ -109,7 +109,8 @@ def kernel(m: int, dtype: str, after: Epilogue, rows: int, share: int, ragged: b
                 "v = sums[at]",
                 *(f"v = v + sums[uint32(at + {j * sums})]" for j in range(1, share)),
                 f"row = uint32(inner // uint32({rows}))",
-                f"column = uint32(uint32(uint32(block_x() * {groups}) + group) * {rows} + inner - row * {rows})",
+                f"group = uint32(block_x() * {groups} + group)",
+                f"column = uint32(group * {rows} + inner - row * {rows})",
             )
             with s.block("if column < n:"):
                 s("to_y = uint32(row * y_row + column)", "to_r = uint32(row * residual_row + column)")

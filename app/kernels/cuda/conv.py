@@ -7,7 +7,6 @@ the stride: each has the taps of its remainder only, and writes every stride-th 
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -64,6 +63,13 @@ def padded(channels: int, precision: str) -> int:
     return -(-channels // vector(precision)) * vector(precision)
 
 
+def packed_shape(c: Conv, precision: str) -> tuple[int, int, int]:
+    """Of the packed weights: groups, rows, elements of a row."""
+    k = c.kernel[0] * c.kernel[1] * padded(c.ci // c.groups, precision)
+    co = c.co // c.groups
+    return (c.groups, k, padded(co, precision)) if precision == "f32" else (c.groups, co, k)
+
+
 def packed_weights(w: np.ndarray, groups: int, precision: str) -> np.ndarray:
     """Weights [co, ci / groups, kh, kw], float32, in the kernels' order, still float32.
 
@@ -90,34 +96,46 @@ def conv(c: Conv, precision: str, after: Epilogue, tile: str, splits: int = 1) -
     Raises:
         KernelError: pixels or groups of x do not begin at multiples of 16 bytes.
     """
-    return _named(_launches(c, precision, after, tile, splits))
+    return launches(c, precision, after, tile, splits)
 
 
-def _named(launches: Launches) -> Launches:
-    """The same with the roles of a convolution: a is x, b is w."""
-    names = {"a": "x", "b": "w"}
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """Where a convolution writes: pixel (i, j) to `first` + (i, j) `strides` of images of `out` pixels."""
 
-    def renamed(argument: Any) -> Any:
-        return (
-            replace(argument, role=names.get(argument.role, argument.role))
-            if isinstance(argument, Ref)
-            else argument
-        )
-
-    return Launches(
-        tuple(replace(step, arguments=tuple(map(renamed, step.arguments))) for step in launches.steps),
-        launches.workspace,
-    )
+    strides: Pair
+    first: Pair
+    out: Pair
 
 
-def _launches(c: Conv, precision: str, after: Epilogue, tile: str, splits: int) -> Launches:
+def launches(
+    c: Conv,
+    precision: str,
+    after: Epilogue,
+    tile: str,
+    splits: int = 1,
+    scatter: Scatter | None = None,
+    w_start: int = 0,
+) -> Launches:
+    """The same for a part of a transposed convolution, whose weights begin at byte `w_start`."""
+    made = _product(c, precision, after, tile, splits, scatter)
+    names = {"a": Ref("x"), "b": Ref("w", w_start)}
+
+    def renamed(argument: Ref | int | float) -> Ref | int | float:
+        return names.get(argument.role, argument) if isinstance(argument, Ref) else argument
+
+    steps = (replace(step, arguments=tuple(map(renamed, step.arguments))) for step in made.steps)
+    return Launches(tuple(steps), made.workspace)
+
+
+def _product(
+    c: Conv, precision: str, after: Epilogue, tile: str, splits: int, scatter: Scatter | None
+) -> Launches:
     dtype = dtype_of(precision)
-    exact = precision == "f32"
     ho, wo = c.out
     ci, co = c.ci // c.groups, c.co // c.groups
     full = padded(ci, precision)
-    k = c.kernel[0] * c.kernel[1] * full
-    b_row = padded(co, precision) if exact else k
+    _, b_rows, b_row = packed_shape(c, precision)
     pixel = c.x_pixel or c.ci
     aligned = vector(precision)
     if pixel % aligned or (c.groups > 1 and ci % aligned):
@@ -129,24 +147,32 @@ def _launches(c: Conv, precision: str, after: Epilogue, tile: str, splits: int) 
     product = Product(
         m=c.n * ho * wo,
         n=co,
-        k=k,
+        k=c.kernel[0] * c.kernel[1] * full,
         a_row=pixel,
         b_row=b_row,
         y_row=c.y_pixel or c.co,
         residual_row=c.residual_pixel or c.co,
         batch=c.groups,
         a_batch=ci if grouped else 0,
-        b_batch=(k if exact else co) * b_row if grouped else 0,
+        b_batch=b_rows * b_row if grouped else 0,
         y_batch=co if grouped else 0,
         bias_batch=co if grouped else 0,
         residual_batch=co if grouped else 0,
     )
+    numbers = {}
+    if scatter:
+        down, across = scatter.strides
+        line = scatter.out[1] * product.y_row
+        start = scatter.first[0] * line + scatter.first[1] * product.y_row
+        numbers = {"y_line": down * line, "y_image": scatter.out[0] * line}
+        product = replace(product, y_row=across * product.y_row, y_start=start)
     longest = max(c.n * c.h * c.w * pixel, product.m * product.y_row)
-    if c.is_product and not grouped:
+    if c.is_product and not grouped and not scatter:
         rows, left = replace(product, k=ci), Rows(ragged=ci % aligned != 0)
         return gemm.launches(rows, precision, after, tile, splits, left, {"a_row": pixel}, longest)
-    operand = Patches(storage.BYTES[dtype], ragged=ci % aligned != 0)
-    return gemm.launches(product, precision, after, tile, splits, operand, _numbers(c, pixel, full), longest)
+    operand = Patches(storage.BYTES[dtype], ci % aligned != 0, scatter is not None)
+    numbers |= _numbers(c, pixel, full)
+    return gemm.launches(product, precision, after, tile, splits, operand, numbers, longest)
 
 
 def _numbers(c: Conv, pixel: int, full: int) -> dict[str, int]:

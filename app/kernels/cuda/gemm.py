@@ -79,7 +79,8 @@ def launches(
         **numbers,
     }
     y = "workspace" if shared else "y"
-    refs = tuple(Ref(role) for role in ("a", "b", y, *first.roles))
+    start = inner.y_start * storage.BYTES[first.dtype]
+    refs = Ref("a"), Ref("b"), Ref(y, start), *(Ref(role) for role in first.roles)
     launch = Launch(
         kernel,
         (down * across, splits, product.batch),

@@ -59,6 +59,36 @@ class Rows:
             s(f"cp_async16_if(s, {to}, {a}_at{i}, uint32(0), int32({a}_in{i} & (k < k_end)))")
         s(f"{a}_at{i} = advance({a}_at{i}, {each})")
 
+    def output(self, s: Source) -> None:
+        """Text of to_y, where row `at_m` of the result lies, column `at_n`."""
+        s("to_y = uint32(at_m * y_row + at_n)")
+
+
+PATCHES = (
+    "height",
+    "width",
+    "pixel",
+    "out_height",
+    "out_width",
+    "stride_h",
+    "stride_w",
+    "top",
+    "left_pad",
+    "dilation_h",
+    "dilation_w",
+    "filled",
+    "channels",
+    "window",  # columns of the window
+    "out_height_factor",
+    "out_height_shift",
+    "out_width_factor",
+    "out_width_shift",
+    "channels_factor",
+    "channels_shift",
+    "window_factor",
+    "window_shift",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Patches:
@@ -71,35 +101,19 @@ class Patches:
 
     element: int  # bytes
     ragged: bool = False  # whether `filled` ends within 16 bytes
-    parameters: tuple[str, ...] = (
-        "height",
-        "width",
-        "pixel",
-        "out_height",
-        "out_width",
-        "stride_h",
-        "stride_w",
-        "top",
-        "left_pad",
-        "dilation_h",
-        "dilation_w",
-        "filled",
-        "channels",
-        "window",  # columns of the window
-        "out_height_factor",
-        "out_height_shift",
-        "out_width_factor",
-        "out_width_shift",
-        "channels_factor",
-        "channels_shift",
-        "window_factor",
-        "window_shift",
+    scattered: bool = (
+        False  # whether pixels of y lie `y_row` apart, lines and images have pitches of their own
     )
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Numbers that the kernel takes for it."""
+        return (*PATCHES, "y_line", "y_image") if self.scattered else PATCHES
 
     @property
     def name(self) -> str:
         """For the kernel's name."""
-        return "conv_ragged" if self.ragged else "conv"
+        return "conv" + "_scattered" * self.scattered + "_ragged" * self.ragged
 
     def prepare(self, s: Source, copies: int, stride: int) -> None:
         """Text before the reduction."""
@@ -141,6 +155,19 @@ class Patches:
             s(f"cp_async16(s, {to}, a, at, some if inside else int32(0))")
         else:
             s(f"cp_async16_if(s, {to}, a, at, int32(inside))")
+
+    def output(self, s: Source) -> None:
+        """Text of to_y, where row `at_m` of the result lies, column `at_n`."""
+        if not self.scattered:
+            s("to_y = uint32(at_m * y_row + at_n)")
+            return
+        s(
+            f"line = {quotient('at_m', 'out_width')}",
+            "x = uint32(at_m - line * out_width)",
+            f"image = {quotient('line', 'out_height')}",
+            "line = uint32(line - image * out_height)",
+            "to_y = uint32(image * y_image + line * y_line + x * y_row + at_n)",
+        )
 
 
 Operand: TypeAlias = Rows | Patches

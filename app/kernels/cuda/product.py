@@ -32,10 +32,11 @@ class Product:
     y_batch: int = 0
     bias_batch: int = 0
     residual_batch: int = 0
+    y_start: int = 0  # elements before the first row of y
 
     def width(self, after: Epilogue) -> int:
         """Columns that a thread may finish at a time: 16 bytes where everything is aligned to them."""
-        numbers = [self.n, self.y_row, self.y_batch, self.bias_batch]
+        numbers = [self.n, self.y_row, self.y_batch, self.bias_batch, self.y_start]
         if after.residual:
             numbers += [self.residual_row, self.residual_batch]
         return storage.widest(after.dtype, *numbers)
@@ -103,7 +104,7 @@ def share(s: Source, shared: bool) -> None:
     )
 
 
-def finish(s: Source, tile: Tile, after: Epilogue, width: int) -> None:
+def finish(s: Source, tile: Tile, operand: Operand, after: Epilogue, width: int) -> None:
     """Text that brings `sums` in shared memory to the output, `width` columns of a row at a time."""
     across = tile.n // width
     names = [f"v{i}" for i in range(width)]
@@ -117,7 +118,7 @@ def finish(s: Source, tile: Tile, after: Epilogue, width: int) -> None:
         )
         with s.block("if (at_m < m) & (at_n < n):"):
             storage.load(s, "float32", "sums", f"uint32(r * {tile.staging_row} + c)", names)
-            s("to_y = uint32(at_m * y_row + at_n)")
+            operand.output(s)
             if after.residual:
                 s("to_r = uint32(at_m * residual_row + at_n)")
             epilogue.write(s, after, names, "at_n", "to_y", "to_r")
@@ -197,5 +198,7 @@ def reduction(product: Product, after: Epilogue, splits: int) -> Launch:
 def to_workspace(product: Product, splits: int) -> tuple[Product, Epilogue, int]:
     """(the product whose sums go to the workspace, its epilogue, bytes of the workspace)."""
     size = product.m * product.n
-    plain = replace(product, y_row=product.n, y_batch=size, bias_batch=0, residual_row=0, residual_batch=0)
+    plain = replace(
+        product, y_row=product.n, y_batch=size, bias_batch=0, residual_row=0, residual_batch=0, y_start=0
+    )
     return plain, Epilogue(), 4 * splits * product.batch * size

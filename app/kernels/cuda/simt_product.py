@@ -118,5 +118,5 @@ def kernel(
                 where = i * tile.staging_row + h * tile.n // 2
                 s(f"st_f32x4(sums, uint32(at + {where}), {values})")
         s("sync()")
-        finish(s, tile, after, width)
+        finish(s, tile, operand, after, width)
     return assembled(s, tile, operand, "float32", "f32", after, width, shared)

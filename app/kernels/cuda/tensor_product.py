@@ -96,7 +96,7 @@ def kernel(
         s("cp_wait(0)", "sync()")
         _stage_sums(s, tile)
         s("sync()")
-        finish(s, tile, after, width)
+        finish(s, tile, operand, after, width)
     label = precision.replace("3x", "three_")
     return assembled(s, tile, operand, dtype, label, after, width, shared)
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from app.kernels.cuda.conv import Conv, conv, packed_weights
+from app.kernels.cuda.conv_transpose import ConvTranspose, conv_transpose
+from app.kernels.cuda.conv_transpose import packed_weights as packed_transposed
 from app.kernels.cuda.epilogue import ACTIVATIONS, Epilogue
 from app.kernels.cuda.gemm import dtype_of, gemm
 from app.kernels.cuda.gemv import gemv
@@ -135,6 +137,52 @@ def test_convolutions(precision: str, tile: str, c: Conv, residual: str, splits:
     simulate(launches, {"x": x, "w": packed, "y": y, "bias": bias, "residual": r}, seed=c.h)
     sums = reference(decoded(dtype, x[..., : c.ci]), decoded(dtype, w), c)
     expected = finished(sums, after, bias, decoded(dtype, r))
+    assert error(decoded(dtype, y[..., : c.co]), expected) < PRECISION_TOLERANCE[precision]
+    assert np.isnan(decoded(dtype, y[..., c.co :])).all()
+
+
+@pytest.mark.parametrize(
+    ("precision", "tile", "c"),
+    [
+        ("bf16", "32x64", ConvTranspose(1, 3, 5, 16, 12, (2, 2), (2, 2))),
+        (
+            "f32",
+            "32x128",
+            ConvTranspose(2, 3, 4, 8, 6, (3, 4), (2, 3), (1, 0, 0, 2), (1, 0), (1, 2), groups=2, y_pixel=8),
+        ),
+        ("tf32", "32x64", ConvTranspose(1, 3, 2, 3, 5, (1, 2), (3, 1), x_pixel=4)),
+    ],
+)
+def test_transposed_convolutions(precision: str, tile: str, c: ConvTranspose) -> None:
+    rng = np.random.default_rng(c.co)
+    dtype = dtype_of(precision)
+    x = poisoned(dtype, c.n, c.h, c.w, c.x_pixel or c.ci)
+    x[..., : c.ci] = encoded(dtype, rng.standard_normal((c.n, c.h, c.w, c.ci)))
+    w = decoded(dtype, encoded(dtype, rng.standard_normal((c.ci, c.co // c.groups, *c.kernel))))
+    packed = encoded(dtype, packed_transposed(np.float32(w), c, precision))
+    bias = rng.standard_normal(c.co).astype(np.float32)
+    y = poisoned(dtype, c.n, *c.out, c.y_pixel or c.co)
+    after = Epilogue(dtype, bias=True, activation=RELU)
+    simulate(conv_transpose(c, precision, after, tile), {"x": x, "w": packed, "y": y, "bias": bias})
+    reach = [
+        (size - 1) * s + d * (k - 1) + 1
+        for size, s, d, k in zip((c.h, c.w), c.strides, c.dilations, c.kernel)
+    ]
+    full = np.zeros((c.n, reach[0] + c.output_padding[0], reach[1] + c.output_padding[1], c.co))
+    ci, co = c.ci // c.groups, c.co // c.groups
+    values = decoded(dtype, x[..., : c.ci])
+    for g in range(c.groups):
+        for i in range(c.kernel[0]):
+            for j in range(c.kernel[1]):
+                a, b = i * c.dilations[0], j * c.dilations[1]
+                full[
+                    :,
+                    a : a + (c.h - 1) * c.strides[0] + 1 : c.strides[0],
+                    b : b + (c.w - 1) * c.strides[1] + 1 : c.strides[1],
+                    g * co : (g + 1) * co,
+                ] += values[..., g * ci : (g + 1) * ci] @ w[g * ci : (g + 1) * ci, :, i, j]
+    sums = full[:, c.pads[0] : c.pads[0] + c.out[0], c.pads[1] : c.pads[1] + c.out[1]]
+    expected = finished(sums, after, bias, np.zeros(1))
     assert error(decoded(dtype, y[..., : c.co]), expected) < PRECISION_TOLERANCE[precision]
     assert np.isnan(decoded(dtype, y[..., c.co :])).all()
 

@@ -1,0 +1,117 @@
+"""Attention as graphs spell it, MatMul, scale, mask, Softmax, MatMul, in one kernel; heads are read where they lie."""
+
+import onnx_ir as ir
+
+from app.engine import attention, graph
+from app.engine.attention import Core, Operand
+from app.engine.backends.cuda import tensors
+from app.engine.backends.cuda.launching import BACKEND, blocks_of, calls, moved_bytes, seconds
+from app.engine.backends.cuda.tensors import element
+from app.engine.plan import ATTENTION, Argument, Call, Group, of_group
+from app.engine.registry import Implementation, Known
+from app.kernels.cuda.attention import Attention, Heads, Mask
+from app.kernels.cuda.attention import attention as launches_of
+from app.kernels.cuda.geometry import LIMIT
+from app.kernels.cuda.kernel import Launches
+
+EXACT, TENSOR = 0.25, 3.0  # rates of float32 arithmetic and of tensor cores, estimates
+WIDEST = 256  # elements of a head that fit the registers of its threads
+
+
+def _core(group: Group) -> Core:
+    core = attention.read(group)
+    assert not isinstance(core, str)
+    return core
+
+
+def _value(operand: Operand) -> ir.Value:
+    assert isinstance(operand.value, ir.Value)
+    return operand.value
+
+
+def _unless(group: Group, _known: Known) -> str | None:
+    if group.anchor.op_type == ATTENTION:
+        return "the operator with its cache; this one is for chains of products"
+    core = attention.read(group)
+    if isinstance(core, str):
+        return core
+    values = [_value(o) for o in (core.q, core.k, core.v, core.y)]
+    reason = tensors.not_floats(group, *values)
+    if reason is not None:
+        return reason
+    for name, operand in (("queries", core.q), ("keys", core.k), ("values", core.v), ("the result", core.y)):
+        if operand.shape[3] > 1 and operand.strides[3] != 1:
+            return f"rows of {name} are {operand.strides[3]} elements apart"
+        if operand.shape[3] > WIDEST:
+            return f"heads of {operand.shape[3]} elements, at most {WIDEST} are supported"
+        if graph.elements(_value(operand)) >= LIMIT or 0 in operand.shape:
+            return f"{_value(operand).name!r} is empty, or too large for indices"
+    if core.mask is not None:
+        mask = _value(core.mask)
+        return tensors.untyped(mask, ("bool", element(values[0]), "float32"))
+    return None
+
+
+def _heads(operand: Operand) -> Heads:
+    batch, head, row, _ = operand.strides
+    return Heads(batch, head, row, operand.start)
+
+
+@of_group
+def _launches(group: Group) -> Launches:
+    core = _core(group)
+    batch, heads, rows, depth = core.q.shape
+    mask = None
+    if core.mask is not None:
+        a, b, c, d = core.mask.strides
+        mask = Mask(element(_value(core.mask)), (a, b, c, d), core.mask.shape[3], core.mask.start)
+    return launches_of(
+        Attention(
+            batch,
+            heads,
+            core.k.shape[1],
+            rows,
+            core.k.shape[2],
+            depth,
+            core.v.shape[3],
+            element(_value(core.q)),
+            *map(_heads, (core.q, core.k, core.v, core.y)),
+            core.scale,
+            mask,
+            core.causal,
+            core.past,
+            core.zero,
+        )
+    )
+
+
+def _lower(group: Group, _known: Known) -> tuple[Call, ...]:
+    core = _core(group)
+    roles: dict[str, Argument] = {"q": core.q.value, "k": core.k.value, "v": core.v.value, "y": core.y.value}
+    if core.mask is not None:
+        roles["mask"] = core.mask.value
+    return calls(_launches(group), roles)
+
+
+def _inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+    """Queries that lie as the result does: a block reads its own before it writes, keys and values never."""
+    core = _core(group)
+    q, y = _value(core.q), _value(core.y)
+    others = [o.value for o in (core.k, core.v, core.mask) if o is not None]
+    alike = (core.q.shape, core.q.strides, core.q.start) == (core.y.shape, core.y.strides, core.y.start)
+    if not alike or q in others or graph.is_constant(q) or graph.nbytes(q) != graph.nbytes(y):
+        return ()
+    return ((q, y),)
+
+
+def _seconds(group: Group, known: Known) -> float:
+    core = _core(group)
+    batch, heads, rows, depth = core.q.shape
+    work = 2.0 * batch * heads * rows * core.k.shape[2] * (depth + core.v.shape[3])
+    rate = EXACT if element(_value(core.q)) == "float32" else TENSOR
+    launches = _launches(group)
+    time = seconds(known, nbytes=moved_bytes(group), flops=work, rate=rate, blocks=blocks_of(launches))
+    return time + (len(launches.steps) - 1) * known.target.launch
+
+
+IMPLEMENTATIONS = (Implementation("cuda.attention", ATTENTION, BACKEND, _unless, _lower, _seconds, _inplace),)

@@ -1,5 +1,7 @@
 """Attention as graphs spell it, MatMul, scale, mask, Softmax, MatMul, in one kernel; heads are read where they lie."""
 
+from collections.abc import Callable
+
 import onnx_ir as ir
 
 from app.engine import attention, graph
@@ -10,11 +12,11 @@ from app.engine.backends.cuda.tensors import element
 from app.engine.plan import ATTENTION, Argument, Call, Group, of_group
 from app.engine.registry import Implementation, Known
 from app.kernels.cuda.attention import Attention, Heads, Mask
-from app.kernels.cuda.attention import attention as launches_of
+from app.kernels.cuda.attention import attention as flash
+from app.kernels.cuda.attention_decode import attention_decode, decode_unless
 from app.kernels.cuda.geometry import LIMIT
 from app.kernels.cuda.kernel import Launches
 
-EXACT, TENSOR = 0.25, 3.0  # rates of float32 arithmetic and of tensor cores, estimates
 WIDEST = 256  # elements of a head that fit the registers of its threads
 
 
@@ -58,39 +60,51 @@ def _heads(operand: Operand) -> Heads:
 
 
 @of_group
-def _launches(group: Group) -> Launches:
+def _attention(group: Group) -> Attention:
     core = _core(group)
     batch, heads, rows, depth = core.q.shape
     mask = None
     if core.mask is not None:
         a, b, c, d = core.mask.strides
         mask = Mask(element(_value(core.mask)), (a, b, c, d), core.mask.shape[3], core.mask.start)
-    return launches_of(
-        Attention(
-            batch,
-            heads,
-            core.k.shape[1],
-            rows,
-            core.k.shape[2],
-            depth,
-            core.v.shape[3],
-            element(_value(core.q)),
-            *map(_heads, (core.q, core.k, core.v, core.y)),
-            core.scale,
-            mask,
-            core.causal,
-            core.past,
-            core.zero,
-        )
+    return Attention(
+        batch,
+        heads,
+        core.k.shape[1],
+        rows,
+        core.k.shape[2],
+        depth,
+        core.v.shape[3],
+        element(_value(core.q)),
+        *map(_heads, (core.q, core.k, core.v, core.y)),
+        core.scale,
+        mask,
+        core.causal,
+        core.past,
+        core.zero,
     )
 
 
-def _lower(group: Group, _known: Known) -> tuple[Call, ...]:
+@of_group
+def _flash(group: Group, _processors: int) -> Launches:
+    return flash(_attention(group))
+
+
+@of_group
+def _decode(group: Group, processors: int) -> Launches:
+    return attention_decode(_attention(group), processors)
+
+
+def _decode_unless(group: Group, known: Known) -> str | None:
+    return _unless(group, known) or decode_unless(_attention(group))
+
+
+def _calls(group: Group, launches: Launches) -> tuple[Call, ...]:
     core = _core(group)
     roles: dict[str, Argument] = {"q": core.q.value, "k": core.k.value, "v": core.v.value, "y": core.y.value}
     if core.mask is not None:
         roles["mask"] = core.mask.value
-    return calls(_launches(group), roles)
+    return calls(launches, roles)
 
 
 def _inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
@@ -104,14 +118,34 @@ def _inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ..
     return ((q, y),)
 
 
-def _seconds(group: Group, known: Known) -> float:
+def _work(group: Group) -> float:
     core = _core(group)
     batch, heads, rows, depth = core.q.shape
-    work = 2.0 * batch * heads * rows * core.k.shape[2] * (depth + core.v.shape[3])
-    rate = EXACT if element(_value(core.q)) == "float32" else TENSOR
-    launches = _launches(group)
-    time = seconds(known, nbytes=moved_bytes(group), flops=work, rate=rate, blocks=blocks_of(launches))
-    return time + (len(launches.steps) - 1) * known.target.launch
+    return 2.0 * batch * heads * rows * core.k.shape[2] * (depth + core.v.shape[3])
 
 
-IMPLEMENTATIONS = (Implementation("cuda.attention", ATTENTION, BACKEND, _unless, _lower, _seconds, _inplace),)
+Made = Callable[[Group, int], Launches]
+
+
+def _row(
+    name: str, unless: Callable[[Group, Known], str | None], made: Made, rates: tuple[float, float]
+) -> Implementation:
+    """A row whose kernel reaches `rates` of the peak for float32 and for 16 bits."""
+
+    def seconds_of(group: Group, known: Known) -> float:
+        launches = made(group, known.target.cores)
+        rate = rates[element(_value(_core(group).q)) != "float32"]
+        blocks = blocks_of(launches)
+        time = seconds(known, nbytes=moved_bytes(group), flops=_work(group), rate=rate, blocks=blocks)
+        return time + (len(launches.steps) - 1) * known.target.launch
+
+    def lower(group: Group, known: Known) -> tuple[Call, ...]:
+        return _calls(group, made(group, known.target.cores))
+
+    return Implementation(name, ATTENTION, BACKEND, unless, lower, seconds_of, _inplace)
+
+
+IMPLEMENTATIONS = (
+    _row("cuda.attention", _unless, _flash, (0.25, 3.0)),
+    _row("cuda.attention_decode", _decode_unless, _decode, (0.5, 0.5)),
+)

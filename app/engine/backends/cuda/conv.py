@@ -24,8 +24,12 @@ from app.engine.plan import Argument, Call, Constant, Group, LaunchCall, Workspa
 from app.engine.registry import Implementation, Known
 from app.kernels.cpu.expressions import Instruction, Recipe
 from app.kernels.cuda.conv import Conv, conv, packed_weights
+from app.kernels.cuda.conv_transpose import ConvTranspose, conv_transpose
+from app.kernels.cuda.conv_transpose import packed_weights as packed_transposed
 from app.kernels.cuda.elementwise import copy
+from app.kernels.cuda.gemv import MOST, gemv
 from app.kernels.cuda.geometry import NBYTES, Strided
+from app.kernels.cuda.product import Product
 from app.kernels.cuda.tiles import SIMT_TILES, TENSOR_TILES
 from app.kernels.cuda.windows import Axis, depthwise
 
@@ -337,7 +341,158 @@ def _depthwise_seconds(group: Group, known: Known) -> float:
     return seconds(known, nbytes=moved_bytes(group), flops=flops(group), rate=0.5, blocks=blocks)
 
 
+# Transposed convolutions: one convolution for each remainder of the output's position by the strides.
+
+
+@of_group
+def _transposed(group: Group) -> ConvTranspose:
+    node = group.anchor
+    n, ci, h, w = graph.static_shape(_image(group))
+    weights = graph.static_shape(named(node.inputs[1]))
+    _, co, *out = graph.static_shape(node.outputs[0])
+    strides = tuple(graph.attribute(node, "strides", (1, 1)))
+    dilations = tuple(graph.attribute(node, "dilations", (1, 1)))
+    phases = windows.of_conv_transpose(node)
+    # Output pixel 0 sees the taps that pads leave: what the first phase reads tells how many are cut.
+    top, left = (
+        (
+            phases[0].taps[i][0] * d + phases[0].window.offsets[i][0] * s
+            for i, d, s in zip((1, 2), dilations, strides)
+        )
+        if all(phases[0].taps[1:])
+        else tuple(graph.attribute(node, "pads", (0, 0, 0, 0)))[:2]
+    )
+    reach = [
+        (size - 1) * s + d * (k - 1) + 1 - before - o
+        for size, s, d, k, before, o in zip((h, w), strides, dilations, weights[2:], (top, left), out)
+    ]
+    after = [max(r, 0) for r in reach]
+    extra = [max(-r, 0) for r in reach]
+    return ConvTranspose(
+        n,
+        h,
+        w,
+        ci,
+        co,
+        (weights[2], weights[3]),
+        (strides[0], strides[1]),
+        (top, left, after[0], after[1]),
+        (extra[0], extra[1]),
+        (dilations[0], dilations[1]),
+        graph.attribute(node, "group", 1),
+    )
+
+
+def _transposed_unless(precision: str) -> Callable[[Group, Known], str | None]:
+    def unless(group: Group, known: Known) -> str | None:
+        reason = _refusal(group)
+        if reason is not None:
+            return reason
+        dtype, shape = element(group.outputs[0]), _transposed(group)
+        if _ending(group).residual is not None:
+            return "adds a residual"
+        if tensors.aligned(shape.ci // shape.groups, dtype) != shape.ci // shape.groups:
+            return f"{shape.ci} channels in {shape.groups} groups, which are no multiple of 16 bytes"
+        return unfit(precision, dtype, known)
+
+    return unless
+
+
+@of_group
+def _transposed_calls(group: Group, precision: str, processors: int) -> tuple[LaunchCall, ...]:
+    shape, ending, (y,) = _transposed(group), _ending(group), group.outputs
+    own = graph.constant(graph.input_at(group.anchor, 2))
+    bias = ending.bias(shape.co, own)
+    tiles = SIMT_TILES if precision == "f32" else TENSOR_TILES
+    depth = shape.kernel[0] * shape.kernel[1] * shape.ci // shape.groups
+    pixels = shape.n * shape.h * shape.w
+    way = dispatch.cut(tiles, pixels, shape.co // shape.groups, depth, shape.groups, processors, shares=False)
+    epilogue = ending.epilogue(element(y), bias=bias is not None)
+    weights = named(group.anchor.inputs[1])
+
+    def pack() -> Array:
+        array = graph.constant(weights)
+        assert array is not None
+        return packed_transposed(array.astype(np.float32), shape, precision).astype(array.dtype)
+
+    roles: dict[str, Argument] = {"x": _image(group), "w": Constant(pack, weights.name or ""), "y": y}
+    return calls(
+        conv_transpose(shape, precision, epilogue, way.tile), {**roles, **fusing.roles(ending, bias)}
+    )
+
+
+def _transposed_seconds(precision: str) -> Callable[[Group, Known], float]:
+    def cost(group: Group, known: Known) -> float:
+        found = _transposed_calls(group, precision, known.target.cores)
+        blocks = max(call.units for call in found)
+        rate = dispatch.RATES[precision]
+        time = seconds(known, nbytes=moved_bytes(group), flops=flops(group), rate=rate, blocks=blocks)
+        return time + (len(found) - 1) * known.target.launch
+
+    return cost
+
+
+def _transposed_row(precision: str) -> Implementation:
+    return Implementation(
+        f"cuda.conv_transpose_{precision}",
+        "ConvTranspose",
+        BACKEND,
+        _transposed_unless(precision),
+        lambda group, known: _transposed_calls(group, precision, known.target.cores),
+        _transposed_seconds(precision),
+        layouts=_layouts(False),
+        precision=dispatch.TOLD[precision],
+        rank=PRECISIONS.index(precision),
+    )
+
+
+# Of so few pixels that the weights are all that is read: squeeze and excite.
+
+
+def _few_unless(group: Group, _known: Known) -> str | None:
+    reason = _refusal(group)
+    if reason is not None:
+        return reason
+    shape = shape_of(group)
+    ho, wo = shape.out
+    if not shape.is_product or shape.groups > 1:
+        return "is no product of pixels"
+    if shape.n * ho * wo > MOST:
+        return f"{shape.n * ho * wo} pixels, at most {MOST} are a matter of bandwidth"
+    if _needs_pitch(shape, element(group.outputs[0])):
+        return f"{shape.ci} channels, which are no multiple of 16 bytes"
+    return None
+
+
+@of_group
+def _few(group: Group, processors: int) -> tuple[LaunchCall, ...]:
+    shape, ending, (y,) = shape_of(group), _ending(group), group.outputs
+    bias, rows = _bias(group), shape.n * shape.h * shape.w
+    wide = shape.co if ending.residual is not None else 0
+    product = Product(rows, shape.co, shape.ci, shape.ci, shape.ci, shape.co, wide)
+    epilogue = ending.epilogue(element(y), bias=bias is not None)
+    launches = gemv(product, element(y), epilogue, dispatch.WARPS * processors)
+    roles = {"a": _image(group), "b": named(group.anchor.inputs[1]), "y": y, **fusing.roles(ending, bias)}
+    return calls(launches, roles)
+
+
+def _few_seconds(group: Group, known: Known) -> float:
+    (call,) = _few(group, known.target.cores)
+    return seconds(known, nbytes=moved_bytes(group), flops=flops(group), rate=0.5, blocks=call.units)
+
+
 IMPLEMENTATIONS = (
+    *(_transposed_row(p) for p in PRECISIONS),
+    Implementation(
+        "cuda.conv_of_few_pixels",
+        "Conv",
+        BACKEND,
+        _few_unless,
+        lambda group, known: _few(group, known.target.cores),
+        _few_seconds,
+        _inplace,
+        layouts=_layouts(False),
+    ),
     *(_row(Way(p)) for p in PRECISIONS),
     *(_row(Way(p, LAST)) for p in PRECISIONS),
     *(_row(Way(p, LAST, plain=True)) for p in PRECISIONS),

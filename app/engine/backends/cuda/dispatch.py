@@ -20,7 +20,7 @@ TOLD: Mapping[str, Computed] = {"f32": "f32", "3xtf32": "f32", "tf32": "tf32", "
 
 SHORTEST = 64  # elements of a reduction that are worth a block
 WAVES = 2  # of blocks that a shared reduction aims at, at most
-SKINNY = 8  # rows from which tiles are worth it; fewer are a matter of bandwidth
+WARPS = 16  # of a multiprocessor that keep its memory busy
 
 
 class Shape(Protocol):

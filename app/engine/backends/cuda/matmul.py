@@ -23,6 +23,7 @@ from app.engine.plan import Argument, Call, Constant, Group, LaunchCall, Workspa
 from app.engine.registry import Implementation, Known
 from app.kernels.cuda.epilogue import Epilogue
 from app.kernels.cuda.gemm import gemm
+from app.kernels.cuda.gemv import MOST, gemv
 from app.kernels.cuda.geometry import NBYTES, Strided
 from app.kernels.cuda.kernel import Launches
 from app.kernels.cuda.product import Product
@@ -209,13 +210,17 @@ def _lowered(group: Group, processors: int, precision: str) -> tuple[LaunchCall,
     sizes = _sizes(group, a, b, residual=found.residual is not None)
     way = _cut(group, processors, precision)
     launches = gemm(sizes, precision, found.epilogue(element(y), product.n), way.tile, way.splits)
-    roles: dict[str, Argument] = {"a": a.argument, "b": b.argument, "y": y}
-    bias = found.bias(product.n)
+    return (*a.calls(), *b.calls(), *calls(launches, _roles(group, found, a, b)))
+
+
+def _roles(group: Group, found: Added, a: Placed, b: Placed) -> dict[str, Argument]:
+    roles: dict[str, Argument] = {"a": a.argument, "b": b.argument, "y": group.outputs[0]}
+    bias = found.bias(operands(group).n)
     if bias is not None:
         roles["bias"] = Constant(bias)
     if found.residual is not None:
         roles["residual"] = found.residual
-    return (*a.calls(), *b.calls(), *calls(launches, roles))
+    return roles
 
 
 def _seconds(group: Group, known: Known, precision: str) -> float:
@@ -285,7 +290,49 @@ def _row(op: str, precision: str) -> Implementation:
     )
 
 
+# Few rows: the right operand streams by, each of its rows summed up by a part of a warp or by several.
+
+
+def _skinny_unless(group: Group, known: Known) -> str | None:
+    reason = refusal(group, known)
+    if reason is None and operands(group).m > MOST:
+        return f"{operands(group).m} rows, at most {MOST} are a matter of bandwidth"
+    return reason
+
+
+@of_group
+def _skinny(group: Group, processors: int) -> tuple[LaunchCall, ...]:
+    found, product = added(group), operands(group)
+    assert not isinstance(found, str)
+    strides = _strides_of_batches(product)
+    assert strides is not None
+    a = placed(product.a, product.m, product.k, product.a_strides, strides[0], len(product.offsets))
+    b = packed(product, by_column=True)
+    (y,) = group.outputs
+    sizes = _sizes(group, a, b, residual=found.residual is not None)
+    epilogue = found.epilogue(element(y), product.n)
+    launches = gemv(sizes, element(product.a), epilogue, dispatch.WARPS * processors)
+    return (*a.calls(), *b.calls(), *calls(launches, _roles(group, found, a, b)))
+
+
+def _skinny_seconds(group: Group, known: Known) -> float:
+    lowered = _skinny(group, known.target.cores)
+    time = seconds(known, nbytes=moved_bytes(group), flops=flops(group), rate=0.5, blocks=lowered[-1].units)
+    return time + (len(lowered) - 1) * known.target.launch
+
+
 IMPLEMENTATIONS = tuple(
+    Implementation(
+        f"cuda.{op.lower()}_of_few_rows",
+        op,
+        BACKEND,
+        _skinny_unless,
+        lambda group, known: _skinny(group, known.target.cores),
+        _skinny_seconds,
+        inplace,
+    )
+    for op in ("MatMul", "Gemm")
+) + tuple(
     _row(op, precision)
     for op in ("MatMul", "Gemm")
     for precision in ("f32", "3xtf32", "tf32", "bf16", "fp16")

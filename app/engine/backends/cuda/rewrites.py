@@ -1,4 +1,4 @@
-"""Operators that the kernels for GPUs compute as others: transposed convolutions, gathers by fixed indices."""
+"""Operators that the kernels for GPUs compute as others: gathers by fixed indices, GELU."""
 
 import math
 
@@ -24,54 +24,6 @@ def _attribute(value: object) -> tuple[ir.AttributeType, object]:
     if isinstance(value, int):
         return ir.AttributeType.INT, value
     return ir.AttributeType.INTS, value
-
-
-def unfolded_transposed_conv(node: ir.Node) -> Replacement | None:
-    """ConvTranspose whose windows do not overlap = a 1x1 Conv for every tap + DepthToSpace.
-
-    What follows is put before DepthToSpace by no rule: it is elementwise either way.
-    """
-    x, weights = node.inputs[:2]
-    shape = None if x is None else graph.shape(x)
-    array, out = graph.constant(weights), graph.shape(node.outputs[0])
-    bias = graph.input_at(node, 2)
-    if (
-        x is None
-        or shape is None
-        or array is None
-        or out is None
-        or len(shape) != 4
-        or array.dtype.kind != "f"
-    ):
-        return None
-    fixed = graph.constant(bias)
-    channels, outputs, height, width = array.shape
-    strides = tuple(graph.attribute(node, "strides", (1, 1)))
-    plain = (
-        height == width > 1
-        and strides == (height, width)
-        and graph.attribute(node, "group", 1) == 1
-        and out[2:] == (shape[2] * height, shape[3] * width)
-        and not any(graph.attribute(node, "pads", (0,)))
-        and not any(graph.attribute(node, "output_padding", (0,)))
-        and (bias is None or fixed is not None)
-    )
-    if not plain:
-        return None
-    y, taps = node.outputs[0], height * width
-    kernel = array.transpose(2, 3, 1, 0).reshape(taps * outputs, channels, 1, 1)
-    inputs = [x, constant(np.ascontiguousarray(kernel), f"{y.name}.weights")]
-    if fixed is not None:
-        inputs.append(constant(np.tile(fixed, taps), f"{y.name}.bias"))
-    deep = _value(y, "taps", (shape[0], taps * outputs, *shape[2:]))
-    spread = ir.Value(name="", shape=y.shape, type=y.type)
-    return Replacement(
-        [spread],
-        [
-            _node("Conv", list(inputs), deep, kernel_shape=[1, 1]),
-            _node("DepthToSpace", [deep], spread, blocksize=height, mode="DCR"),
-        ],
-    )
 
 
 def gather_of_rows(node: ir.Node) -> Replacement | None:
@@ -194,6 +146,5 @@ def _is_cubic(value: ir.Value | None, x: ir.Value) -> bool:
 
 REWRITES = (
     Row(gelu, ("Mul",), nested=False, backends=("cuda",)),
-    Row(unfolded_transposed_conv, ("ConvTranspose",), nested=False, backends=("cuda",)),
     Row(gather_of_rows, ("GatherND",), nested=False, backends=("cuda",)),
 )

@@ -112,10 +112,15 @@ def _inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ..
     core = _core(group)
     q, y = _value(core.q), _value(core.y)
     others = [o.value for o in (core.k, core.v, core.mask) if o is not None]
-    alike = (core.q.shape, core.q.strides, core.q.start) == (core.y.shape, core.y.strides, core.y.start)
-    if not alike or q in others or graph.is_constant(q) or graph.nbytes(q) != graph.nbytes(y):
+    if not _alike(core.q, core.y) or q in others or graph.is_constant(q) or graph.nbytes(q) != graph.nbytes(y):
         return ()
     return ((q, y),)
+
+
+def _alike(a: Operand, b: Operand) -> bool:
+    """Whether two matrices lie at the same elements; along an axis of one, strides do not count."""
+    steps = zip(a.shape, a.strides, b.strides)
+    return a.shape == b.shape and a.start == b.start and all(n == 1 or s == t for n, s, t in steps)
 
 
 def _work(group: Group) -> float:

@@ -97,11 +97,11 @@ class _Work:
         """Let a node make 16-bit floats where it made float32."""
         for value in node.outputs:
             if value.dtype == ir.DataType.FLOAT:
-                value.dtype = self._half
+                value.type = ir.TensorType(self._half)  # clones share the type: it must not change
                 if node.op_type == "Cast":
                     node.attributes["to"] = ir.AttrInt64("to", int(self._half))
                 if node.op_type in ("ConstantOfShape", "Range", "RandomNormal", "RandomUniform"):
-                    value.dtype = ir.DataType.FLOAT  # their type is told otherwise
+                    value.type = ir.TensorType(ir.DataType.FLOAT)  # theirs is told otherwise
 
     def _as(self, value: ir.Value, kind: ir.DataType, reader: ir.Node) -> ir.Value:
         """The value in another type: a constant of its own, or a cast that all readers share."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app import plan, run_operator, submit, warm
+from app import bench, plan, run_operator, submit, warm
 from app.settings import DEFAULT_PORT, PREFIX, Settings, SettingsError
 
 
@@ -167,6 +167,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command("plan", "Place buffers of a CSV file in an arena.", plan.add_arguments, plan.run),
     Command("warm", "Compile and tune beforehand what models need.", warm.add_arguments, warm.run),
+    Command("bench", "Time models on this machine or on its GPU.", bench.add_arguments, bench.run),
     Command("serve", "Start the API and the workers, and keep them running.", _no_arguments, _serve),
     Command("api", "Start the API alone.", _no_arguments, _api),
     Command("worker", "Start one worker alone.", _worker_arguments, _worker),

@@ -106,7 +106,7 @@ def is_constant(value: ir.Value) -> bool:
 def number(value: ir.Value | None) -> float | None:
     """The number that every element of a constant equals, of 16-bit floats too; None for others."""
     array = constant(value)
-    if array is None or array.size == 0 or array.dtype.kind not in "fiu" and array.dtype.name != "bfloat16":
+    if array is None or array.size == 0 or (array.dtype.kind not in "fiu" and array.dtype.name != "bfloat16"):
         return None
     first = array.reshape(-1)[0]
     return float(first) if bool(np.all(array == first)) else None

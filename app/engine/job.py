@@ -171,7 +171,9 @@ def optimize(
             if precision.used == "f32":
                 raise
             # Some models amplify the rounding of their operands beyond what outputs may differ by.
-            precision = dataclasses.replace(precision, used="f32", reason=f"in {precision.used} {error.message}")
+            precision = dataclasses.replace(
+                precision, used="f32", reason=f"in {precision.used} {error.message}"
+            )
             run, verification = verified(dataclasses.replace(options, precision="f32"))
         fused, plain = run.fused, run.plain
         points = session.front(compilation, fused.compilation.options) if options.pareto else ()
@@ -277,13 +279,14 @@ class _Run:
                 self._inference(fused),
                 self._inference(plain),
             ]
+            refused = ""
             try:
                 if self.fused.compilation.target.device == "cuda":
-                    raise TargetError("the onnxruntime of this installation computes on processors")
-                peer = runtime(self._converted, threads=threads, optimized=True)
-                peer(self._inputs)
-                works.append(lambda: peer(self._inputs))
-                refused = ""
+                    refused = "the onnxruntime of this installation computes on processors"
+                else:
+                    peer = runtime(self._converted, threads=threads, optimized=True)
+                    peer(self._inputs)
+                    works.append(lambda: peer(self._inputs))
             except Exception as cause:  # any refusal of the peer is told in the report
                 refused = str(cause).strip().splitlines()[0][:300]
             samples = measure_in_turn(works, seconds)

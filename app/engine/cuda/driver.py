@@ -6,6 +6,7 @@ Nothing of NVIDIA's is imported before a device is asked for. What can be missin
 import ctypes
 import functools
 import importlib
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -157,8 +158,8 @@ class Gpu:
             function = module.get_kernel(kernel.name)
         except Exception as cause:  # cuda.core raises types of its own
             raise KernelError(
-                f"GPU {self.name!r} ({self.sm}) does not load kernel {kernel.name!r}: {cause}; its driver knows "
-                f"CUDA {self.driver}, a newer one may be needed"
+                f"GPU {self.name!r} ({self.sm}) does not load kernel {kernel.name!r}: {cause}; "
+                f"its driver knows CUDA {self.driver}, a newer one may be needed"
             ) from cause
         if kernel.shared_bytes > STATIC_SHARED:
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -208,7 +209,7 @@ class Gpu:
             work()
             events.append(self._stream.record(options=options))
         self.wait()
-        return [1e-3 * float(after - before) for before, after in zip(events, events[1:])]
+        return [1e-3 * float(after - before) for before, after in itertools.pairwise(events)]
 
     def close(self) -> None:
         """See `Device`."""
@@ -259,8 +260,8 @@ def _answering(library: Library, number: int) -> Any:
     except Exception as cause:  # cuda.core raises types of its own where there is no driver or no device
         told = " ".join(str(cause).split())[:300]
         raise NoDeviceError(
-            f"no GPU {number} answers on this machine: {told}; install NVIDIA's driver (580 or newer) and pass "
-            f"the device to the container, or {PREDICTED}"
+            f"no GPU {number} answers on this machine: {told}; install NVIDIA's driver (580 or newer) and "
+            f"pass the device to the container, or {PREDICTED}"
         ) from cause
     return device
 

@@ -296,8 +296,8 @@ class DeviceExecutor:
         for call in step.calls:
             if isinstance(call, SubgraphCall):
                 raise KernelError(
-                    f"step {step.group.name!r}: backend {call.backend!r} is for CPUs; a program on a GPU takes "
-                    "backends 'cuda' and 'reference'",
+                    f"step {step.group.name!r}: backend {call.backend!r} is for CPUs; a program on a GPU "
+                    "takes backends 'cuda' and 'reference'",
                     pointer=f"node:{step.group.name}",
                 )
             assert isinstance(call, HostCall)

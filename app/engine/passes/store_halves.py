@@ -86,7 +86,7 @@ class _Work:
                     continue
                 kind = ir.DataType.FLOAT if i in fixed else wanted
                 if value.dtype != kind:
-                    node.replace_input_with(i, self._as(value, kind, node))
+                    node.replace_input_with(i, self._as(value, kind))
             if wanted == self._half:
                 self._change(node)
         for i, value in enumerate(tuple(self._graph.outputs)):
@@ -103,7 +103,7 @@ class _Work:
                 if node.op_type in ("ConstantOfShape", "Range", "RandomNormal", "RandomUniform"):
                     value.type = ir.TensorType(ir.DataType.FLOAT)  # theirs is told otherwise
 
-    def _as(self, value: ir.Value, kind: ir.DataType, reader: ir.Node) -> ir.Value:
+    def _as(self, value: ir.Value, kind: ir.DataType) -> ir.Value:
         """The value in another type: a constant of its own, or a cast that all readers share."""
         if (value, kind) in self._cast:
             return self._cast[value, kind]
@@ -140,9 +140,9 @@ def _node(value: ir.Value, made: ir.Value, kind: ir.DataType) -> ir.Node:
     return cast
 
 
-def _rounded(array: np.ndarray, kind: ir.DataType) -> np.ndarray:  # type: ignore[type-arg]
+def _rounded(array: np.ndarray, kind: ir.DataType) -> np.ndarray:
     """Elements in another type; what is finite stays finite, as a mask of the lowest number must."""
     dtype = kind.numpy()
-    most = float(ml_dtypes.finfo(dtype).max)
+    most = float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]  # theirs
     clipped = np.where(np.isfinite(array), np.clip(array, -most, most), array)
     return np.ascontiguousarray(clipped.astype(dtype)).reshape(array.shape)

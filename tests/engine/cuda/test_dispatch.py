@@ -38,7 +38,9 @@ def test_a_cut_covers_the_product_and_no_block_is_idle(m: int, n: int, k: int, b
         (16, 4096, 4096, "", True),
     ],
 )
-def test_large_products_get_large_tiles_and_small_ones_share(m: int, n: int, k: int, tile: str, shares: bool) -> None:
+def test_large_products_get_large_tiles_and_small_ones_share(
+    m: int, n: int, k: int, tile: str, shares: bool
+) -> None:
     found = dispatch.cut(TENSOR_TILES, m, n, k, 1, 132)
     assert (found.splits > 1) == shares
     assert not tile or found.tile == tile
@@ -46,10 +48,20 @@ def test_large_products_get_large_tiles_and_small_ones_share(m: int, n: int, k: 
 
 
 REASONS = [
-    ("cuda.matmul_bf16", "y = MatMul(x, w)", {"w": f(8, 8)}, "elements are float32; this one multiplies bf16"),
+    (
+        "cuda.matmul_bf16",
+        "y = MatMul(x, w)",
+        {"w": f(8, 8)},
+        "elements are float32; this one multiplies bf16",
+    ),
     ("cuda.matmul_tf32", "y = MatMul(x, w)", {"w": f(8, 8)}, "the job computes in f32"),
     ("cuda.matmul_of_few_rows", "y = MatMul(x, w)", {"w": f(8, 8)}, "9 rows, at most 8"),
-    ("cuda.matmul_f32", "h = MatMul(x, w) y = Round(h)", {"w": f(8, 8)}, "no activation that contractions know"),
+    (
+        "cuda.matmul_f32",
+        "h = MatMul(x, w) y = Round(h)",
+        {"w": f(8, 8)},
+        "no activation that contractions know",
+    ),
 ]
 
 

@@ -64,7 +64,9 @@ class Stream:
         return Builder()
 
 
-def library(*, capability: tuple[int, int] = (9, 0), free: int = 1 << 20, refuses: str = "") -> tuple[Library, list[Any]]:
+def library(
+    *, capability: tuple[int, int] = (9, 0), free: int = 1 << 20, refuses: str = ""
+) -> tuple[Library, list[Any]]:
     """NVIDIA's modules as far as they are used, and what they were asked for."""
     log: list[Any] = []
     results = SimpleNamespace(CUDA_ERROR_OUT_OF_MEMORY=2)
@@ -118,7 +120,9 @@ def gpu(compiler: Any = None, **options: Any) -> tuple[Gpu, list[Any]]:
 
 def test_packages_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.core", None)
-    with pytest.raises(NoDeviceError, match=r"pip install 'stowplan\[cuda\]'; or ask for timings 'predicted'"):
+    with pytest.raises(
+        NoDeviceError, match=r"pip install 'stowplan\[cuda\]'; or ask for timings 'predicted'"
+    ):
         libraries()
 
 
@@ -127,25 +131,35 @@ def test_a_machine_without_a_driver() -> None:
         raise RuntimeError("libcuda.so.1 was not found")
 
     found = Library(SimpleNamespace(Device=refuse), None)
-    with pytest.raises(NoDeviceError, match=r"libcuda.so.1 was not found; install NVIDIA's driver \(580 or newer\)"):
+    with pytest.raises(
+        NoDeviceError, match=r"libcuda.so.1 was not found; install NVIDIA's driver \(580 or newer\)"
+    ):
         Gpu(Compiles(), found)  # type: ignore[arg-type]
 
 
 def test_a_generation_that_nobody_compiled_for() -> None:
-    device, _ = gpu(Compiles("'sm_75' has no asynchronous copies: expected sm_80 or later"), capability=(7, 5))
-    with pytest.raises(KernelError, match=r"'probe' for 'Fake H200' \(sm_75\): 'sm_75' has no asynchronous copies"):
+    device, _ = gpu(
+        Compiles("'sm_75' has no asynchronous copies: expected sm_80 or later"), capability=(7, 5)
+    )
+    with pytest.raises(
+        KernelError, match=r"'probe' for 'Fake H200' \(sm_75\): 'sm_75' has no asynchronous copies"
+    ):
         device.load(KERNEL)
 
 
 def test_code_that_the_driver_does_not_load() -> None:
     device, _ = gpu(refuses="CUDA_ERROR_NO_BINARY_FOR_GPU")
-    with pytest.raises(KernelError, match="NO_BINARY_FOR_GPU; its driver knows CUDA 12.8, a newer one may be needed"):
+    with pytest.raises(
+        KernelError, match="NO_BINARY_FOR_GPU; its driver knows CUDA 12.8, a newer one may be needed"
+    ):
         device.load(KERNEL)
 
 
 def test_a_device_without_memory() -> None:
     device, _ = gpu(free=1000)
-    with pytest.raises(CapacityError, match="2000 byte are needed, 1000 of 1073741824 byte are free") as caught:
+    with pytest.raises(
+        CapacityError, match="2000 byte are needed, 1000 of 1073741824 byte are free"
+    ) as caught:
         device.allocate(2000)
     assert (caught.value.needed, caught.value.available) == (2000, 1000)
 
@@ -174,7 +188,9 @@ def test_launches_go_to_the_stream_or_to_the_graph_that_records() -> None:
 
 def test_a_target_names_its_generation() -> None:
     assert sm_of(find("cuda-sm90")) == "sm_90"
-    with pytest.raises(TargetError, match=r"isa must name the generation of the GPU \(sm_80, sm_90\), found \[\]"):
+    with pytest.raises(
+        TargetError, match=r"isa must name the generation of the GPU \(sm_80, sm_90\), found \[\]"
+    ):
         sm_of(Target("gpu", device="cuda", backends=("cuda",)))
 
 
@@ -215,7 +231,10 @@ FORBIDDEN = ("fastapi", "pydantic", "starlette", "uvicorn", "numba_cuda", "cuda"
     ("modules", "forbidden"),
     [
         ("app.engine.session app.engine.job app.engine.cuda.execute app.engine.cuda.offline", FORBIDDEN),
-        ("app.kernels.cuda.gemm app.kernels.cuda.conv app.kernels.cuda.attention", (*FORBIDDEN, "app.engine")),
+        (
+            "app.kernels.cuda.gemm app.kernels.cuda.conv app.kernels.cuda.attention",
+            (*FORBIDDEN, "app.engine"),
+        ),
     ],
 )
 def test_engine_and_kernels_import_without_the_web_layer_and_without_nvidia(
@@ -244,7 +263,9 @@ planned(path, target=find("cpu-avx2"))
 bad = [m for m in sys.modules if m.split(".")[0] in ("cuda", "numba_cuda") or m.startswith("app.engine.cuda.driver")]
 assert not bad, bad
 """
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, cwd=Path(__file__).resolve().parents[3])
+    subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], check=True, cwd=Path(__file__).resolve().parents[3]
+    )
 
 
 def test_numbers_reach_a_kernel_in_the_type_of_its_signature() -> None:

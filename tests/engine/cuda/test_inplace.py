@@ -36,7 +36,9 @@ class Case:
 
 
 PRODUCT = "h = MatMul(x, w) b = Add(h, c) a = Relu(b) y = Add(a, r)"
-CONV = "h = Conv<kernel_shape=[{k},{k}], pads=[{p},{p},{p},{p}], group={g}>(x, w, c) a = Add(h, r) y = Relu(a)"
+CONV = (
+    "h = Conv<kernel_shape=[{k},{k}], pads=[{p},{p},{p},{p}], group={g}>(x, w, c) a = Add(h, r) y = Relu(a)"
+)
 MATRICES = ("{t}[{m},{k}] x, {t}[{m},24] r", "{t}[{m},24] y")
 
 
@@ -46,7 +48,9 @@ def product(rows: tuple[str, ...], m: int, k: int, kind: str = "float", precisio
     return Case(rows, PRODUCT, inputs, output, weights, precision=precision)
 
 
-def conv(rows: tuple[str, ...], ci: int, co: int, size: int, k: int, g: int = 1, precision: str = "f32") -> Case:
+def conv(
+    rows: tuple[str, ...], ci: int, co: int, size: int, k: int, g: int = 1, precision: str = "f32"
+) -> Case:
     return Case(
         rows,
         CONV.format(k=k, p=k // 2, g=g),
@@ -111,7 +115,9 @@ SAME = {
     "cuda.matmul_fp16": "cuda.matmul_tf32",
     "cuda.gemm_bf16": "cuda.gemm_tf32",
     "cuda.gemm_fp16": "cuda.gemm_tf32",
-    **{f"cuda.conv_{p}{w}": "cuda.conv_tf32" for p in ("bf16", "fp16") for w in ("", "_widened", "_of_plain")},
+    **{
+        f"cuda.conv_{p}{w}": "cuda.conv_tf32" for p in ("bf16", "fp16") for w in ("", "_widened", "_of_plain")
+    },
     "cuda.conv_tf32_widened": "cuda.conv_tf32",
     "cuda.conv_tf32_of_plain": "cuda.conv_tf32",
     "cuda.conv_f32_of_plain": "cuda.conv_f32",

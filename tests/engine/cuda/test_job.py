@@ -22,8 +22,13 @@ RNG = np.random.default_rng(0)
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    weights = {"w": RNG.standard_normal((16, 16), np.float32), "b": RNG.standard_normal(16).astype(np.float32)}
-    return saved(tmp_path, "h = MatMul(x, w) a = Add(h, b) y = Relu(a)", "float[4,16] x", "float[4,16] y", weights)
+    weights = {
+        "w": RNG.standard_normal((16, 16), np.float32),
+        "b": RNG.standard_normal(16).astype(np.float32),
+    }
+    return saved(
+        tmp_path, "h = MatMul(x, w) a = Add(h, b) y = Relu(a)", "float[4,16] x", "float[4,16] y", weights
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +62,9 @@ def test_without_a_device_a_job_is_compiled_and_predicted(model: Path, tmp_path:
     assert all(a["reason"] for a in decisions[0]["alternatives"] if a["seconds"] is None)
 
 
-def test_without_the_toolkit_the_report_says_so(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_toolkit_the_report_says_so(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def missing() -> dict[str, str]:
         raise CompileError("compiling for CUDA needs 'nvidia-nvvm': pip install 'stowplan[cuda]'")
 
@@ -68,7 +75,9 @@ def test_without_the_toolkit_the_report_says_so(model: Path, tmp_path: Path, mon
 
 
 def test_a_measurement_needs_the_device(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(TargetError, match=r"no GPU 0 answers on this machine\): ask for 'predicted' or 'auto'"):
+    with pytest.raises(
+        TargetError, match=r"no GPU 0 answers on this machine\): ask for 'predicted' or 'auto'"
+    ):
         run(model, tmp_path, tmp_path, timings="measured")
 
 
@@ -84,7 +93,9 @@ def test_with_a_device_a_job_is_verified_and_measured_there(
     monkeypatch.setattr(driver, "absent", lambda _sm: None)
     monkeypatch.setattr(driver, "open_gpu", open_gpu)
     monkeypatch.setattr(job, "_built", lambda *_: {"sm": "sm_90"})
-    monkeypatch.setattr(job, "measure_in_turn", lambda works, _s: [Samples((1.0,), 0) for w in works if not w()])
+    monkeypatch.setattr(
+        job, "measure_in_turn", lambda works, _s: [Samples((1.0,), 0) for w in works if not w()]
+    )
     summary = run(model, tmp_path, tmp_path, precision="bf16", benchmark_seconds=0.01, timings="measured")
     assert summary["timings"] == "measured"
     assert summary["precision"]["used"] == "bf16"

@@ -1,4 +1,4 @@
-"""Attention as graphs spell it, MatMul, scale, mask, Softmax, MatMul, in one kernel; heads are read where they lie."""
+"""Attention as graphs spell it (MatMul, scale, mask, Softmax, MatMul) in one kernel."""
 
 from collections.abc import Callable
 
@@ -76,7 +76,10 @@ def _attention(group: Group) -> Attention:
         depth,
         core.v.shape[3],
         element(_value(core.q)),
-        *map(_heads, (core.q, core.k, core.v, core.y)),
+        _heads(core.q),
+        _heads(core.k),
+        _heads(core.v),
+        _heads(core.y),
         core.scale,
         mask,
         core.causal,
@@ -112,7 +115,12 @@ def _inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ..
     core = _core(group)
     q, y = _value(core.q), _value(core.y)
     others = [o.value for o in (core.k, core.v, core.mask) if o is not None]
-    if not _alike(core.q, core.y) or q in others or graph.is_constant(q) or graph.nbytes(q) != graph.nbytes(y):
+    if (
+        not _alike(core.q, core.y)
+        or q in others
+        or graph.is_constant(q)
+        or graph.nbytes(q) != graph.nbytes(y)
+    ):
         return ()
     return ((q, y),)
 

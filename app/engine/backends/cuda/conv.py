@@ -1,7 +1,7 @@
 """Rows of convolutions of images whose channels lie last: products of patches, and depthwise ones.
 
-Pixels must begin at multiples of 16 bytes. Where they do not (three channels of a photograph), the image is copied
-with a wider pitch first, out of either layout.
+Pixels must begin at multiples of 16 bytes. Where they do not (three channels of a photograph), the image is
+copied with a wider pitch first, out of either layout.
 """
 
 from collections.abc import Callable, Mapping

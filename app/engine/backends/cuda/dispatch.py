@@ -10,8 +10,8 @@ from typing import Protocol
 
 from app.engine.precision import Computed
 
-# What each instruction reaches on large products, as a multiple of the target's peak in float32. Estimates from
-# published figures (design note cuda.md, section 2); none was measured by us.
+# What each instruction reaches on large products, as a multiple of the target's peak in float32. Estimates
+# from published figures (design note cuda.md, section 2); none was measured by us.
 RATES: Mapping[str, float] = {"f32": 0.65, "tf32": 3.0, "3xtf32": 1.0, "bf16": 6.0, "fp16": 6.0}
 # Precision of tensor cores by the type of elements in memory.
 HALVES: Mapping[str, str] = {"bfloat16": "bf16", "float16": "fp16"}

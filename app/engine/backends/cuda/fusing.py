@@ -78,7 +78,7 @@ def read(group: Group, axis: int) -> Ending | str:
         if added is not None:
             found, value = added, node.outputs[0]
             continue
-        return _activated(found, nodes[i:], value, group)
+        return _activated(found, nodes[i:], value)
     return found
 
 
@@ -107,7 +107,7 @@ def _is_activated(found: Ending) -> bool:
     return found.activation != ("",)
 
 
-def _activated(found: Ending, nodes: Sequence[ir.Node], value: ir.Value, group: Group) -> Ending | str:
+def _activated(found: Ending, nodes: Sequence[ir.Node], value: ir.Value) -> Ending | str:
     """The ending with the function that the nodes from here on are, and a residual after it."""
     if _is_activated(found):
         return f"{nodes[0].op_type} {nodes[0].name!r} follows an activation"
@@ -158,7 +158,7 @@ def _clip(recipe: Recipe, constants: list[float]) -> Activation | None:
 
 
 def _gated(recipe: Recipe, constants: list[float]) -> Activation | None:
-    """x * HardSigmoid(x), which is HardSwish where the slope is a sixth."""
+    """HardSwish: x * HardSigmoid(x) where the slope is a sixth."""
     (_, gate, parameters), (_, factors, _) = recipe
     if constants or gate != (0,) or set(factors) != {0, 1}:
         return None

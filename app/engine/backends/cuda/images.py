@@ -74,7 +74,7 @@ def _pool(group: Group, last: bool) -> tuple[Launches, dict[str, Argument]]:
 # Elements copied from where tables tell: nearest Resize, Pad.
 
 
-def _table_roles(x: ir.Value, y: ir.Value, tables: list[np.ndarray]) -> dict[str, Argument]:  # type: ignore[type-arg]
+def _table_roles(x: ir.Value, y: ir.Value, tables: list[np.ndarray]) -> dict[str, Argument]:
     named = {f"t{k}": Constant(t.astype(np.int32)) for k, t in enumerate(tables)}
     return {"x": x, "y": y, **named}
 
@@ -83,7 +83,7 @@ def _looked_up(
     group: Group,
     indices: list[np.ndarray],
     last: bool,
-    fill: int,  # type: ignore[type-arg]
+    fill: int,
 ) -> tuple[Launches, dict[str, Argument]]:
     x, y = data(group.anchor), first_output(group)
     order = _order(len(indices), last)
@@ -165,7 +165,7 @@ def _single(group: Group) -> str | None:
 
 
 @of_group
-def _blended(group: Group) -> tuple[tuple[int, np.ndarray, np.ndarray], ...]:  # type: ignore[type-arg]
+def _blended(group: Group) -> tuple[tuple[int, np.ndarray, np.ndarray], ...]:
     """(axis, indices, weights) of the axes that are resized."""
     found = []
     for number, axis in enumerate(resized_axes(group.anchor)):

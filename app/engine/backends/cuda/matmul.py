@@ -97,7 +97,7 @@ def _strides_of_batches(product: Operands) -> tuple[int, int] | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placed:
-    """An operand as a kernel reads it: rows `row` elements apart, batches `batch`; and the copy before, if any."""
+    """An operand as a kernel reads it: rows `row` elements apart, batches `batch`; and the copy before."""
 
     argument: Argument
     row: int

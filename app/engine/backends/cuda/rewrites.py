@@ -55,7 +55,8 @@ def gather_of_rows(node: ir.Node) -> Replacement | None:
 
 def _factors(value: ir.Value, limit: int) -> list[ir.Value]:
     """The operands of a tree of Mul nodes, at most so many; the tree's inner values have one reader."""
-    found, pending = [], [value]
+    found: list[ir.Value] = []
+    pending = [value]
     while pending and len(found) + len(pending) <= limit:
         current = pending.pop()
         node = current.producer()
@@ -82,7 +83,7 @@ NEAR = 1e-5  # what models write for roots is off by less
 
 
 def gelu(node: ir.Node) -> Replacement | None:
-    """x / 2 * (1 + Erf(x / sqrt(2))) = Gelu(x), and the same with Tanh is its approximation.
+    """Gelu(x) = x / 2 * (1 + Erf(x / sqrt(2))), and the same with Tanh is its approximation.
 
     As one node it stays recognizable when constants are rounded to 16 bits.
     """

@@ -73,14 +73,17 @@ def _chunks(whole: ir.Value, parts: Sequence[ir.Value | None], axis: int) -> tup
 
 
 def concat_parts(node: ir.Node) -> tuple[Part, ...]:
+    """The inputs of a Concat in its output."""
     return _chunks(node.outputs[0], node.inputs, graph.attribute(node, "axis", 0))
 
 
 def split_parts(node: ir.Node) -> tuple[Part, ...]:
+    """The outputs of a Split in its input."""
     return _chunks(data(node), node.outputs, graph.attribute(node, "axis", 0))
 
 
 def slice_parts(node: ir.Node) -> tuple[Part, ...]:
+    """The output of a Slice in its input."""
     return (Part(data(node), node.outputs[0], taken_ranges(node)),)
 
 

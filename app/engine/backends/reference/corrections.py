@@ -59,7 +59,7 @@ def scatter(x: Array, indices: Array, updates: Array, *, axis: int = 0) -> list[
 
 
 def gather_elements(x: Array, indices: Array, *, axis: int = 0) -> list[Array]:
-    """Element [i, j, k] of the result is x[i, indices[i, j, k], k]; indices may span less of the other axes."""
+    """Element [i, j, k] is x[i, indices[i, j, k], k]; indices may span less of the other axes."""
     box = tuple(slice(None) if a == axis % x.ndim else slice(n) for a, n in enumerate(indices.shape))
     return [np.take_along_axis(x[box], indices, axis)]
 

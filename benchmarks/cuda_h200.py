@@ -2,13 +2,14 @@
 
     python -m benchmarks.cuda_h200 [--seconds 570] [--json FILE] [--kernels FOLDER] [MODEL.onnx ...]
 
-It has never been run on a GPU yet; the simulator has run the same programs. One call ends within ten minutes:
-what does not fit any more is named as left out. Versions come first, because a driver, a toolkit or a numba
-that is newer or older than the pinned one is what fails most often. Peers are torch eager, under CUDA graphs
-and compiled, where torch is importable; both of its tf32 switches are off for float32.
+It has never been run on a GPU yet; a device that only writes down what it is asked has run it. One call ends
+within ten minutes: what does not fit any more is named as left out. Versions come first, because a driver, a
+toolkit or a numba that is newer or older than the pinned one is what fails most often. Peers are torch eager
+(cuBLAS, cuDNN), compiled, and compiled with CUDA graphs for whole models, where torch is importable; both of
+its tf32 switches are off for float32.
 
-Times are medians on the device's own clock. `hot` repeats on the same memory, `cold` writes more than the second
-cache holds in between.
+Times are medians on the device's own clock. `hot` repeats on the same memory, `cold` writes more than the
+second cache holds in between.
 """
 
 import argparse
@@ -45,16 +46,8 @@ TARGET = "cuda-sm90"
 FLUSHED = 128 << 20  # byte written between cold runs: more than the second cache holds
 REPEATS = 20
 WARM = 3
-PACKAGES = (
-    "numba",
-    "numba-cuda",
-    "cuda-core",
-    "cuda-bindings",
-    "nvidia-nvvm",
-    "nvidia-cuda-nvrtc",
-    "torch",
-    "triton",
-)
+PACKAGES = ("numba", "numba-cuda", "cuda-core", "cuda-bindings", "nvidia-nvvm", "nvidia-cuda-nvrtc")
+PEERS = ("torch", "triton", "timm")
 TOLERANCES = {"f32": 2e-5, "tf32": 4e-3, "bf16": 3e-2, "fp16": 4e-3}  # of the largest element
 
 
@@ -103,12 +96,14 @@ class Bench:
     left_out: list[str] = field(default_factory=list)
 
     def has_time(self, what: str, seconds: float = 5.0) -> bool:
+        """Whether something that takes so long may begin; it is noted where not."""
         if time.monotonic() + seconds < self.deadline:
             return True
         self.left_out.append(what)
         return False
 
     def add(self, row: Row) -> None:
+        """Keep a row and show it."""
         self.rows.append(row)
         print(_told(row), flush=True)
 
@@ -125,7 +120,7 @@ def _told(row: Row) -> str:
 def versions(gpu: Gpu) -> dict[str, str]:
     found = {"python": sys.version.split()[0], "machine": platform.machine(), "gpu": gpu.name, "sm": gpu.sm}
     found |= {"driver's CUDA": gpu.driver, "multiprocessors": str(gpu.processors)}
-    for package in PACKAGES:
+    for package in (*PACKAGES, *PEERS):
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
@@ -217,9 +212,10 @@ def checked_cases() -> Iterator[Case]:
         (64, 64, 3, 2, 64),
         (64, 32, 1, 1, 1),
     ):
+        p = k // 2
         yield Case(
             f"conv {ci}->{co} {k}x{k} /{stride} g{groups}",
-            f"y = Conv<kernel_shape=[{k},{k}], strides=[{stride},{stride}], pads=[{k // 2},{k // 2},{k // 2},{k // 2}], "
+            f"y = Conv<kernel_shape=[{k},{k}], strides=[{stride},{stride}], pads=[{p},{p},{p},{p}], "
             f"group={groups}>(x, w)",
             f"float[2,{ci},29,31] x", f"float[2,{co},{-(-29 // stride)},{-(-31 // stride)}] y",
             {"w": f(co, ci // groups, k, k, scale=(ci // groups * k * k) ** -0.5)},
@@ -238,11 +234,11 @@ def checked_cases() -> Iterator[Case]:
         _norm,
     )
     yield Case(
-        "chain", "a = Mul(x, s) b = Tanh(a) y = Add(b, x)", "float[33,1001] x", "float[33,1001] y", {"s": f(1001)},
-        lambda x, s: np.tanh(x * s) + x,
+        "chain", "a = Mul(x, s) b = Tanh(a) y = Add(b, x)", "float[33,1001] x", "float[33,1001] y",
+        {"s": f(1001)}, lambda x, s: np.tanh(x * s) + x,
     )  # fmt: skip
     yield Case("mean of rows", "y = ReduceMean<keepdims=0>(x, a)", "float[77,999] x", "float[77] y",
-               {"a": np.array([1])}, lambda x, a: x.mean(1))  # fmt: skip
+               {"a": np.array([1])}, lambda x, **_: x.mean(1))  # fmt: skip
     yield Case(
         "transpose", "y = Transpose<perm=[1,0]>(x)", "float[300,77] x", "float[77,300] y", {}, lambda x: x.T
     )
@@ -280,7 +276,7 @@ def check(bench: Bench) -> None:
 
 
 def torch_module() -> Any:
-    """torch with a GPU, tf32 off; None where there is none."""
+    """The module torch where it has a GPU, tf32 off; else None."""
     if importlib.util.find_spec("torch") is None:
         return None
     import torch
@@ -313,7 +309,7 @@ def torch_type(torch: Any, precision: str) -> Any:
 
 
 def step_of(bench: Bench, case: Case, precision: str, op: str) -> tuple[float, str]:
-    """Median seconds of the step that computes an operator, and its row; what converts layouts is left out."""
+    """Median seconds of the step that computes an operator, and its row; not of what converts layouts."""
     program = planned(saved(case, bench.folder), bench.target, precision)
     executor = DeviceExecutor(program, bench.gpu)
     try:
@@ -378,15 +374,18 @@ def convolutions(bench: Bench, torch: Any) -> None:
 
 def memory_bound(bench: Bench, torch: Any) -> None:
     rows, columns = 1 << 16, 2048  # 512 MiB of float32
-    shape = f"[{rows},{columns}]"
+    ends = f"float[{rows},{columns}] x", f"float[{rows},{columns}] y"
+    scale = {"s": f(columns)}
     chains: tuple[tuple[Case, int, Callable[[Any, Any], Any]], ...] = (
-        (Case("x * s + x", "a = Mul(x, s) y = Add(a, x)", f"float{shape} x", f"float{shape} y", {"s": f(columns)}),
-         2, lambda _t, x: x * x[0] + x),
-        (Case("gelu", "y = Relu(x)", f"float{shape} x", f"float{shape} y"), 2, lambda t, x: t.relu(x)),
-        (Case("softmax", "y = Softmax(x)", f"float{shape} x", f"float{shape} y"), 2, lambda t, x: t.softmax(x, -1)),
-        (Case("layer norm", "y = LayerNormalization(x, s)", f"float{shape} x", f"float{shape} y",
-              {"s": np.ones(columns, np.float32)}), 2, lambda t, x: t.nn.functional.layer_norm(x, (columns,))),
-    )  # fmt: skip
+        (Case("x * s + x", "a = Mul(x, s) y = Add(a, x)", *ends, scale), 2, lambda _t, x: x * x[0] + x),
+        (Case("relu", "y = Relu(x)", *ends), 2, lambda t, x: t.relu(x)),
+        (Case("softmax", "y = Softmax(x)", *ends), 2, lambda t, x: t.softmax(x, -1)),
+        (
+            Case("layer norm", "y = LayerNormalization(x, s)", *ends, scale),
+            2,
+            lambda t, x: t.nn.functional.layer_norm(x, (columns,)),
+        ),
+    )
     ops = ("Mul", "Relu", "Softmax", "LayerNormalization")
     for (case, passes, peer_of), op in zip(chains, ops, strict=True):
         if not bench.has_time(f"memory-bound {case.name}", 20.0):
@@ -429,7 +428,7 @@ def whole_models(bench: Bench, torch: Any, paths: Sequence[Path]) -> None:
 
 def _model(bench: Bench, torch: Any, path: Path, batch: int) -> None:
     cases = recorded(path.parent, path.stem) if path.with_suffix(".io.npz").exists() else []
-    inputs = {k: v for k, v in cases[0][0].items()} if cases and batch == 1 else {}
+    inputs = dict(cases[0][0]) if cases and batch == 1 else {}
     file = batched(path, batch, bench.folder) if batch > 1 else path
     for precision in ("bf16", "f32"):
         program = planned(file, bench.target, precision, bindings_of(inputs) if inputs else Bindings())
@@ -457,7 +456,7 @@ def _model(bench: Bench, torch: Any, path: Path, batch: int) -> None:
 
 
 def _torch_model(torch: Any, stem: str, batch: int, precision: str) -> tuple[float | None, str]:
-    """torch.compile with CUDA graphs, channels last, of the same network; None where it is not to be had."""
+    """The same network by torch.compile with CUDA graphs, channels last; None where it is not to be had."""
     names = {"resnet50": "resnet50", "mobilenetv2": "mobilenetv2_100"}
     if torch is None or stem not in names or importlib.util.find_spec("timm") is None:
         return None, ""

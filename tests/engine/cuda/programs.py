@@ -19,6 +19,7 @@ from tests.engine.cuda.devices import SimulatedDevice
 
 Array = np.ndarray[Any, Any]
 REGISTRY = load_registry()
+OPTIONS, BINDINGS = Options(), Bindings()
 
 
 def saved(folder: Path, text: str, inputs: str, output: str, constants: Mapping[str, Array]) -> Path:
@@ -33,7 +34,7 @@ def saved(folder: Path, text: str, inputs: str, output: str, constants: Mapping[
 
 
 def planned(
-    path: Path, options: Options = Options(), bindings: Bindings = Bindings(), target: Target | None = None
+    path: Path, options: Options = OPTIONS, bindings: Bindings = BINDINGS, target: Target | None = None
 ) -> Program:
     """The program of a model for `cuda-sm90`."""
     target = target or find("cuda-sm90")
@@ -62,9 +63,9 @@ def simulated(program: Program, inputs: Mapping[str, Array], *, poison: bool = T
 def check(
     path: Path,
     inputs: Mapping[str, Array],
-    options: Options = Options(),
+    options: Options = OPTIONS,
     tolerance: float = 1e-5,
-    bindings: Bindings = Bindings(),
+    bindings: Bindings = BINDINGS,
 ) -> Program:
     """A model has no fallback on `cuda-sm90`, and computes there what onnxruntime computes."""
     program = planned(path, options, bindings)

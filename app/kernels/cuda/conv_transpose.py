@@ -103,7 +103,7 @@ def _axis(c: ConvTranspose, i: int, first: int) -> tuple[tuple[int, ...], int, i
 
 
 def packed_weights(w: np.ndarray, c: ConvTranspose, precision: str) -> np.ndarray:
-    """Weights [ci, co / groups, kh, kw], float32, as one float32 array: those of each phase, one after another."""
+    """Weights [ci, co / groups, kh, kw], float32, as one float32 array: those of each phase in turn."""
     ci, co = c.ci // c.groups, c.co // c.groups
     by_group = w.reshape(c.groups, ci, co, *c.kernel).transpose(0, 2, 1, 3, 4).reshape(c.co, ci, *c.kernel)
     filled = np.pad(by_group, ((0, 0), (0, 0), (0, 1), (0, 1)))  # tap -1

@@ -20,7 +20,9 @@ def vector(precision: str) -> int:
     return 16 // storage.BYTES[dtype_of(precision)]
 
 
-def gemm(product: Product, precision: str, after: Epilogue, tile: str, splits: int = 1) -> Launches:
+def gemm(
+    product: Product, precision: str, after: Epilogue, tile: str, splits: int = 1, *, columns: bool = False
+) -> Launches:
     """Launches of a product of two matrices; roles are a, b, y, bias, residual, workspace.
 
     Args:
@@ -29,13 +31,15 @@ def gemm(product: Product, precision: str, after: Epilogue, tile: str, splits: i
         after: what is done to sums.
         tile: a key of TENSOR_TILES or SIMT_TILES.
         splits: blocks that share the reduction of one tile; their sums meet in the workspace.
+        columns: whether b is [k, n] for tensor cores, too.
 
     Raises:
         KernelError: a pitch is not aligned.
     """
     operand = Rows(ragged=product.k % vector(precision) != 0)
-    rows = product.m * product.a_row, product.n * product.b_row, product.m * product.y_row
-    return launches(product, precision, after, tile, splits, operand, {"a_row": product.a_row}, max(rows))
+    rows = product.m * product.a_row, max(product.n, product.k) * product.b_row, product.m * product.y_row
+    numbers = {"a_row": product.a_row}
+    return launches(product, precision, after, tile, splits, operand, numbers, max(rows), columns)
 
 
 def launches(
@@ -47,6 +51,7 @@ def launches(
     operand: Operand,
     numbers: Mapping[str, int],
     longest: int,
+    columns: bool = False,
 ) -> Launches:
     """The same with any left operand and the numbers that its kernel text reads."""
     exact = precision == "f32"
@@ -61,7 +66,8 @@ def launches(
     inner, first = product, after
     if shared:
         inner, first, workspace = to_workspace(product, splits)
-    kernel = maker.kernel(precision, shape, operand, first, inner.width(first), shared)
+    order = {} if exact else {"columns": columns}
+    kernel = maker.kernel(precision, shape, operand, first, inner.width(first), shared, **order)
     down, across = -(-product.m // shape.m), -(-product.n // shape.n)
     values = {
         "m": product.m,

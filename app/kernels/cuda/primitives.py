@@ -296,6 +296,7 @@ for _name, _letter, _count in (
 
 # The same from shared memory with addresses of 32 bits, whose constant parts the instruction takes.
 _assembly("lds_f32x4", "f4", "p u", "ld.shared.v4.f32 {$0,$1,$2,$3}, [$4];", space="s", effect=True)
+_assembly("lds_u32", "u", "p u", "ld.shared.b32 $0, [$1];", space="s", effect=True)
 _assembly("lds_f32x2", "f2", "p u", "ld.shared.v2.f32 {$0,$1}, [$2];", space="s", effect=True)
 
 # --- asynchronous copies: to shared, from global, `nbytes` of 16 (or 4), the rest zeros ---------------

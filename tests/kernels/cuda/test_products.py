@@ -29,15 +29,21 @@ RELU = ("relu",)
 
 
 def check_product(
-    precision: str, tile: str, shape: tuple[int, int, int], after: Epilogue, splits: int = 1, batch: int = 1
+    precision: str,
+    tile: str,
+    shape: tuple[int, int, int],
+    after: Epilogue,
+    splits: int = 1,
+    batch: int = 1,
+    columns: bool = False,
 ) -> None:
     """Rows of every operand are longer than they need be, and NaN there."""
     m, n, k = shape
     rng = np.random.default_rng(m * n)
     dtype = dtype_of(precision)
     aligned = 8 if dtype != "float32" else 4
-    exact = precision == "f32"
-    b_shape = (k, n) if exact else (n, k)
+    columns = columns or precision == "f32"
+    b_shape = (k, n) if columns else (n, k)
     a_row, b_row = ((-(-size // aligned) + 1) * aligned for size in (k, b_shape[1]))
     y_row = n + 8
     a, b = poisoned(dtype, batch, m, a_row), poisoned(dtype, batch, b_shape[0], b_row)
@@ -52,11 +58,11 @@ def check_product(
     product = Product(
         m, n, k, a_row, b_row, y_row, y_row, batch, m * a_row, b_shape[0] * b_row, m * y_row, 0, m * y_row
     )
-    launches = gemm(product, precision, after, tile, splits)
+    launches = gemm(product, precision, after, tile, splits, columns=columns)
     assert len(launches.steps) == (1 if splits == 1 else 2)
     simulate(launches, {"a": a, "b": b, "y": y, "bias": bias, "residual": y}, seed=m)
     right = decoded(dtype, b[..., : b_shape[1]])
-    sums = decoded(dtype, a[..., :k]) @ (right if exact else right.transpose(0, 2, 1))
+    sums = decoded(dtype, a[..., :k]) @ (right if columns else right.transpose(0, 2, 1))
     expected = finished(sums, after, bias, residual)
     limit = PRECISION_TOLERANCE["bf16" if after.dtype == "bfloat16" else precision]
     assert error(decoded(after.dtype, y[..., :n]), expected) < limit
@@ -79,6 +85,13 @@ def test_products_of_ragged_sizes(
     precision: str, tile: str, shape: tuple[int, int, int], after: Epilogue, splits: int, batch: int
 ) -> None:
     check_product(precision, tile, shape, after, splits, batch)
+
+
+@pytest.mark.parametrize(
+    ("precision", "tile", "shape"), [("bf16", "64x64", (20, 70, 81)), ("3xtf32", "32x64", (33, 66, 38))]
+)
+def test_right_operands_by_columns(precision: str, tile: str, shape: tuple[int, int, int]) -> None:
+    check_product(precision, tile, shape, Epilogue(dtype_of(precision)), columns=True)
 
 
 @pytest.mark.parametrize(

@@ -303,6 +303,7 @@ NAMES: dict[str, Any] = {
     "ld_u32x1": _load(np.uint32, 1),
     "lds_f32x4": _load(F32, 4),
     "lds_f32x2": _load(F32, 2),
+    "lds_u32": _load(np.uint32, 1),
     "st_f32x4": _store(F32, 4),
     "st_f32x2": _store(F32, 2),
     "st_u32x4": _store(np.uint32, 4),

@@ -131,6 +131,7 @@ CONVS = [
     ("tf32", "32x64", Conv(1, 5, 6, 12, 22, (1, 1)), "", 1),
     ("f32", "32x128", Conv(1, 5, 6, 8, 22, (3, 3), (1, 1), (1, 1, 1, 1), groups=2), "before", 1),
     ("f32", "32x128", Conv(1, 6, 6, 5, 6, (1, 1), (2, 2), x_pixel=8), "", 1),
+    ("bf16", "32x64", Conv(1, 4, 5, 6, 8, (3, 3), pads=(1, 1, 1, 1), groups=2, x_pixel=7), "", 1),
 ]
 
 
@@ -220,11 +221,25 @@ def test_reciprocals_divide_exactly() -> None:
         assert all(x * factor >> shift == x // divisor)
 
 
-def test_what_copies_of_16_bytes_cannot_do_is_refused() -> None:
-    with pytest.raises(KernelError, match="a_row = 71: expected a multiple of 8"):
-        gemm(Product(8, 8, 71, 71, 72, 8), "bf16", Epilogue("bfloat16"), "64x64")
-    with pytest.raises(KernelError, match="give pixels a wider pitch"):
-        conv(Conv(1, 8, 8, 3, 8, (3, 3)), "bf16", Epilogue("bfloat16"), "64x64")
+def test_operands_that_are_not_aligned_are_copied_first() -> None:
+    rng = np.random.default_rng(0)
+    a, b = (encoded("bfloat16", rng.standard_normal(shape)) for shape in ((2, 9, 5), (5, 11)))
+    y = poisoned("bfloat16", 2, 9, 11)
+    product = Product(9, 11, 5, 5, 11, 11, batch=2, a_batch=45, y_batch=99)
+    launches = gemm(product, "bf16", Epilogue("bfloat16"), "32x64", columns=True)
+    assert [step.kernel.name for step in launches][:2] == ["realign_bfloat16"] * 2
+    simulate(launches, {"a": a, "b": b, "y": y})
+    expected = decoded("bfloat16", a) @ decoded("bfloat16", b)
+    assert error(decoded("bfloat16", y), expected) < TOLERANCE["bfloat16"]
+
+
+def test_what_the_kernels_cannot_do_is_refused() -> None:
+    with pytest.raises(KernelError, match="index fewer than"):
+        gemm(Product(2**17, 8, 2**16, 2**16, 2**16, 8), "bf16", Epilogue("bfloat16"), "64x64")
+    with pytest.raises(KernelError, match="1 to 8"):
+        gemv(Product(9, 8, 64, 64, 64, 8), "bfloat16", Epilogue("bfloat16"), 64)
+    with pytest.raises(KernelError, match="b_row = 71: expected a multiple of 8"):
+        gemv(Product(1, 8, 71, 72, 71, 8), "bfloat16", Epilogue("bfloat16"), 64)
     with pytest.raises(ValueError, match="activation"):
         replace(Epilogue(), activation=("swoosh",))
 

@@ -96,7 +96,7 @@ def test_right_operands_by_columns(precision: str, tile: str, shape: tuple[int, 
 
 @pytest.mark.parametrize(
     ("precision", "tile", "shape"),
-    [("bf16", "128x128", (100, 72, 64)), ("bf16", "128x64", (130, 40, 72)), ("f32", "128x128", (100, 40, 8))],
+    [("bf16", "128x256", (50, 136, 64)), ("bf16", "128x64", (130, 40, 72)), ("f32", "128x128", (100, 40, 8))],
 )
 def test_large_tiles(precision: str, tile: str, shape: tuple[int, int, int]) -> None:
     check_product(precision, tile, shape, Epilogue(dtype_of(precision), bias=True, activation=RELU))

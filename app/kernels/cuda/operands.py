@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from app.kernels.cuda.source import Source
+from app.kernels.cuda.storage import BYTES
 
 FAR = 1 << 29  # rows away from any image; twice as far the other way, so that both are still outside
 
@@ -171,6 +172,51 @@ class Patches:
 
 
 Operand: TypeAlias = Rows | Patches
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The right operand as b[k * b_row + column]: `depth` rows of `columns` elements in a tile.
+
+    In shared memory its rows lie `pitch` elements apart, from element `start` of a stage.
+    """
+
+    dtype: str
+    columns: int
+    depth: int
+    threads: int
+    start: int
+    pitch: int
+
+    @property
+    def _chunks(self) -> int:
+        return self.columns * BYTES[self.dtype] // 16
+
+    @property
+    def _copies(self) -> range:
+        return range(0, self.depth, self.threads // self._chunks)
+
+    def prepare(self, s: Source) -> None:
+        """Text before the reduction."""
+        vector = 16 // BYTES[self.dtype]
+        s(
+            f"b_line = uint32(thread() // uint32({self._chunks}))",
+            f"b_column = uint32((thread() - b_line * {self._chunks}) * {vector})",
+            f"to_b = uint32({self.start} + b_line * {self.pitch} + b_column)",
+            "b_column = uint32(first_n + b_column)",
+        )
+        for i in self._copies:
+            s(f"b_at{i} = advance(b, int64(k0 + b_line + {i}) * int64(b_row) + int64(b_column))")
+
+    def copy(self, s: Source, at: str) -> None:
+        """Text of all copies to the stage at an element; columns from n on may be anything."""
+        for i in self._copies:
+            s(
+                f"inside = (uint32(k0 + b_line + {i}) < k_end) & (b_column < n)",
+                f"to_line = uint32({at} + to_b + {i * self.pitch})",
+                f"cp_async16_if(s, to_line, b_at{i}, uint32(0), int32(inside))",
+                f"b_at{i} = advance(b_at{i}, int64(b_row) * {self.depth})",
+            )
 
 
 def quotient(dividend: str, divisor: str) -> str:

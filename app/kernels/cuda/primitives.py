@@ -300,6 +300,7 @@ for _name, _letter, _count in (
 
 # The same from shared memory with addresses of 32 bits, whose constant parts the instruction takes.
 _assembly("lds_f32x4", "f4", "p u", "ld.shared.v4.f32 {$0,$1,$2,$3}, [$4];", space="s", effect=True)
+_assembly("lds_u32", "u", "p u", "ld.shared.b32 $0, [$1];", space="s", effect=True)
 _assembly("lds_f32x2", "f2", "p u", "ld.shared.v2.f32 {$0,$1}, [$2];", space="s", effect=True)
 
 # --- asynchronous copies: to shared, from global, `nbytes` of 16 (or 4), the rest zeros ---------------
@@ -353,6 +354,29 @@ for _name, _shape in (
         "f4 u4 u2",
         f"mma.sync.aligned.{_shape} {{$0,$1,$2,$3}}, {{$8,$9,$10,$11}}, {{$12,$13}}, {{$4,$5,$6,$7}};",
     )
+
+
+def _mma_x2(shape: str) -> Callable[..., Any]:
+    text = f"mma.sync.aligned.{shape} {{$0,$1,$2,$3}}, {{$8,$9,$10,$11}}, {{$12,$13}}, {{$4,$5,$6,$7}};"
+    constraints = ",".join(["=f"] * 4 + ["f"] * 4 + ["r"] * 6)
+
+    def lower(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
+        c, a, b = ([builder.extract_value(v, i) for i in range(n)] for v, n in zip(values, (8, 4, 4)))
+        out = []
+        for i in range(2):
+            operands = [*c[4 * i : 4 * i + 4], *a, *b[2 * i : 2 * i + 2]]
+            kind = ir.LiteralStructType([F32] * 4)
+            value = _call(builder, kind, text, constraints, operands, effect=False)
+            out += [builder.extract_value(value, j) for j in range(4)]
+        return out
+
+    return lower
+
+
+# Two neighbouring tiles with the same a: one statement, and b as `ldmatrix_x4` gives it.
+_primitive("mma_bf16_x2", "f8", "f8 u4 u4", _mma_x2("m16n8k16.row.col.f32.bf16.bf16.f32"))
+_primitive("mma_f16_x2", "f8", "f8 u4 u4", _mma_x2("m16n8k16.row.col.f32.f16.f16.f32"))
+_primitive("mma_tf32_x2", "f8", "f8 u4 u4", _mma_x2("m16n8k8.row.col.f32.tf32.tf32.f32"))
 
 
 def _rounded(builder: Any, value: Any) -> Any:

@@ -7,7 +7,7 @@ twice. Every product is a fused multiply-add in the order of the reduction, apar
 
 from app.kernels.cuda.epilogue import Epilogue
 from app.kernels.cuda.kernel import Kernel
-from app.kernels.cuda.operands import Operand, Rows
+from app.kernels.cuda.operands import Columns, Operand, Rows
 from app.kernels.cuda.product import assembled, finish, parameters, place, share
 from app.kernels.cuda.source import Source
 from app.kernels.cuda.tiles import SIMT_DEPTH, SIMT_ROWS, SimtTile
@@ -32,8 +32,7 @@ def kernel(
     threads_n = tile.n // tile.across
     stage, a_size = (tile.m + tile.n) * SIMT_DEPTH, tile.m * SIMT_DEPTH
     rows = tile.threads // CHUNKS  # of a, copied at once
-    b_chunks = tile.n // 4
-    b_rows = tile.threads // b_chunks
+    right = Columns("float32", tile.n, SIMT_DEPTH, tile.threads, a_size, tile.n)
     halves, groups = tile.across // 4, SIMT_ROWS // 4
     s = Source()
     names = ("a", "b", "y", *after.roles, *parameters(operand, shared))
@@ -48,16 +47,8 @@ def kernel(
             "row = uint32(first_m + mine)",
         )
         operand.prepare(s, tile.m // rows, rows)
-        s(
-            f"b_line = uint32(thread() // uint32({b_chunks}))",
-            f"b_column = uint32((thread() - b_line * {b_chunks}) * 4)",
-            f"to_b = uint32({a_size} + b_line * {tile.n} + b_column)",
-            "b_column = uint32(first_n + b_column)",
-            "s = shared_f32(uint32(0))",
-        )
-        # Columns from n on may be anything: nobody stores their sums.
-        for i in range(SIMT_DEPTH // b_rows):
-            s(f"b_at{i} = advance(b, int64(k0 + b_line + {i * b_rows}) * int64(b_row) + int64(b_column))")
+        right.prepare(s)
+        s("s = shared_f32(uint32(0))")
 
         def fetch(at: str) -> None:
             """Copies of the tile at `k0` of the reduction to the stage at element `at`."""
@@ -67,13 +58,7 @@ def kernel(
             operand.step(s)
             for i in range(tile.m // rows):
                 operand.copy(s, i, f"uint32({at} + to_a + {i * rows * SIMT_DEPTH})", SIMT_DEPTH)
-            for i in range(SIMT_DEPTH // b_rows):
-                s(
-                    f"inside = (uint32(k0 + b_line + {i * b_rows}) < k_end) & (b_column < n)",
-                    f"cp_async16_if(s, uint32({at} + to_b + {i * b_rows * tile.n}), b_at{i}, uint32(0), "
-                    "int32(inside))",
-                    f"b_at{i} = advance(b_at{i}, int64(b_row) * {SIMT_DEPTH})",
-                )
+            right.copy(s, at)
             s("cp_commit()", f"k0 = uint32(k0 + {SIMT_DEPTH})")
 
         s(f"steps = uint32(uint32(k_end - k0 + {SIMT_DEPTH - 1}) // uint32({SIMT_DEPTH}))")

@@ -14,8 +14,11 @@ import linecache
 import re
 import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from app.kernels.cuda.kernel import Kernel, KernelError
@@ -162,21 +165,39 @@ def ptx(kernel: Kernel) -> str:
     function = _function(kernel, primitives.NAMES)
     signature = types.void(*(primitives.type_of(t) for t in kernel.signature))
     try:
-        text, _ = cuda.compile(
-            function,
-            signature,
-            cc=OLDEST,
-            device=False,
-            abi="numba",
-            fastmath=kernel.fastmath,
-            launch_bounds=(kernel.threads, kernel.minimum_blocks),
-            output="ptx",
-        )
+        with _generation():
+            text, _ = cuda.compile(
+                function,
+                signature,
+                cc=OLDEST,
+                device=False,
+                abi="numba",
+                fastmath=kernel.fastmath,
+                launch_bounds=(kernel.threads, kernel.minimum_blocks),
+                output="ptx",
+            )
     except Exception as error:
         raise KernelError(f"kernel '{kernel.name}' does not compile: {error}") from error
     text = text.decode() if isinstance(text, bytes) else text
     (entry,) = re.findall(r"\.visible \.entry (\w+)\(", text)
     return re.sub(rf"\b{re.escape(entry)}(?=\b|_param)", kernel.name, text)
+
+
+_DEVICE = threading.RLock()
+
+
+@contextmanager
+def _generation() -> Iterator[None]:
+    """Functions that a kernel calls ask numba which GPU there is: the one that is compiled for."""
+    from numba.cuda import dispatcher
+
+    with _DEVICE:
+        asked = dispatcher.get_current_device
+        dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=OLDEST)
+        try:
+            yield
+        finally:
+            dispatcher.get_current_device = asked
 
 
 def _function(kernel: Kernel, names: dict[str, Any]) -> Any:

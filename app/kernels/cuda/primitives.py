@@ -16,6 +16,7 @@ from functools import reduce
 from typing import Any
 
 from llvmlite import ir
+from numba import cuda
 from numba.cuda import cgutils, types
 from numba.cuda.extending import intrinsic
 from numba.cuda.typing import signature
@@ -50,6 +51,9 @@ NAMES: dict[str, Any] = {
         name: getattr(math, name)
         for name in ("log1p", "expm1", "atan", "asin", "acos", "sinh", "cosh", "tan")
     },
+    **{name: SCALARS[name] for name in ("int8", "uint8", "int16")},
+    "fmod": math.fmod,
+    "device": cuda.jit(device=True),  # decorates functions that a kernel calls
     "min": min,
     "max": max,
     "range": range,

@@ -84,8 +84,11 @@ def _columns(outer: int, n: int, inner: int, dtype: str, log: bool) -> Launches:
     groups = inner // width
     lines = vectors.load("load", dtype, width) + vectors.store("store", dtype, width)
     lines += lanewise("highest", ("m", "v"), "max(m[{i}], v[{i}])", width)
-    # Where all so far are -inf, exp(m - higher) is of a NaN, but nothing has been summed up.
-    grown = "(s[{i}] * exp32(m[{i}] - h[{i}]) if s[{i}] > float32(0) else s[{i}]) + exp32(v[{i}] - h[{i}])"
+    # Of columns that begin with -inf nothing is summed up, and no difference of infinities is taken.
+    grown = (
+        "(s[{i}] * exp32(m[{i}] - h[{i}]) if s[{i}] > float32(0) else s[{i}])"
+        " + (exp32(v[{i}] - h[{i}]) if v[{i}] != float32(-inf) else float32(0))"
+    )
     lines += lanewise("added", ("s", "m", "v", "h"), grown, width)
     lines += lanewise("logs", ("s",), "log32(s[{i}])", width)
     lines += lanewise("inverses", ("s",), "float32(1) / s[{i}]", width)

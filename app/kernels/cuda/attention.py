@@ -121,7 +121,7 @@ def attention(a: Attention, *, exact: bool = False) -> Launches:
     return _exact(a)
 
 
-def _signature(a: Attention) -> list[tuple[str, str]]:
+def operands_of(a: Attention) -> list[tuple[str, str]]:
     """(role, type of its address)."""
     kind = vectors.pointer(a.dtype)
     operands = [(name, kind) for name in "qkvy"]
@@ -129,25 +129,25 @@ def _signature(a: Attention) -> list[tuple[str, str]]:
     return [*operands, *([("lengths", "int64*")] if a.lengths else [])]
 
 
-def _at(o: Heads, head: str, row: str = "") -> str:
+def place_of(o: Heads, head: str, row: str = "") -> str:
     """Source of where a head's matrix, or one of its rows, begins."""
     names, strides = ["b", head], [o.batch, o.head]
     return place([*names, row] if row else names, [*strides, o.row] if row else strides, o.start)
 
 
-def _limit(a: Attention, row: str) -> str:
+def limit_of(a: Attention, row: str) -> str:
     """Source of how many keys a query row sees, as far as its place tells."""
     text = "seen"
     return f"min({text}, int32(int32({row}) + int32({a.past + 1})))" if a.causal else text
 
 
-def _seen(a: Attention) -> str:
+def keys_of(a: Attention) -> str:
     """Source of how many keys a batch has that any row may see."""
     most = min(a.keys, a.mask.length) if a.mask else a.keys
     return f"min(int32({most}), int32(lengths[b]))" if a.lengths else f"int32({most})"
 
 
-def _score_lines(a: Attention) -> list[str]:
+def score_lines(a: Attention) -> list[str]:
     """Lines of `score(s)`, of a product in the domain of exp2, and of `seen_through(s, mask, at)`."""
     if a.softcap:
         cap, inner = a.softcap * LOG2E, a.scale / a.softcap
@@ -164,7 +164,7 @@ def _score_lines(a: Attention) -> list[str]:
     return [*lines, "@device", "def seen_through(s, mask, at):", f"    return {through}", ""]
 
 
-def _mask_place(a: Attention, head: str, row: str, key: str) -> str:
+def mask_place(a: Attention, head: str, row: str, key: str) -> str:
     assert a.mask is not None
     return place(["b", head, row, key], a.mask.strides, a.mask.start)
 
@@ -184,7 +184,7 @@ def _mma(a: Attention) -> Launches:
     depth, width = a.depth, a.width
     # A row of a tile begins 16 bytes further around the banks than the row before.
     pitch_k, pitch_v = depth + 8, width + 8
-    lines = _score_lines(a)
+    lines = score_lines(a)
     lines += _mma_functions(a, short)
     blocks = -(-a.rows // ROWS)
     body = [
@@ -199,26 +199,26 @@ def _mma(a: Attention) -> Launches:
         f"vs = shared_u16(uint32({2 * KEYS * pitch_k}))",
         "t = lane()",
         "w = warp()",
-        f"seen = {_seen(a)}",
+        f"seen = {keys_of(a)}",
         # This thread's rows of the accumulators: r0 and r1; those beyond the last repeat it.
         "r0 = uint32(m0 + w * uint32(16) + (t >> uint32(2)))",
         "r1 = uint32(r0 + uint32(8))",
         f"i0 = min(r0, uint32({a.rows - 1}))",
         f"i1 = min(r1, uint32({a.rows - 1}))",
         "c2 = uint32((t & uint32(3)) * uint32(2))",
-        f"q0 = {_at(a.q, 'h', 'i0')}",
-        f"q1 = {_at(a.q, 'h', 'i1')}",
+        f"q0 = {place_of(a.q, 'h', 'i0')}",
+        f"q1 = {place_of(a.q, 'h', 'i1')}",
     ]
     for kk in range(depth // 16):
         body.append(f"qf{kk} = query(q, uint32(q0 + c2 + uint32({16 * kk})), uint32(q1 + c2 + uint32({16 * kk})))")
     body += [
-        f"k0 = {_at(a.k, 'kv')}",
-        f"v0 = {_at(a.v, 'kv')}",
-        f"lim0 = {_limit(a, 'i0')}",
-        f"lim1 = {_limit(a, 'i1')}",
+        f"k0 = {place_of(a.k, 'kv')}",
+        f"v0 = {place_of(a.v, 'kv')}",
+        f"lim0 = {limit_of(a, 'i0')}",
+        f"lim1 = {limit_of(a, 'i1')}",
         # Keys that all rows of the block see, and those that any sees.
-        f"sure = {_limit(a, 'm0')}",
-        f"last = {_limit(a, f'min(uint32(m0 + uint32({ROWS - 1})), uint32({a.rows - 1}))')}",
+        f"sure = {limit_of(a, 'm0')}",
+        f"last = {limit_of(a, f'min(uint32(m0 + uint32({ROWS - 1})), uint32({a.rows - 1}))')}",
         f"tiles = uint32((max(last, int32(0)) + int32({KEYS - 1})) // int32({KEYS}))",
         "x0 = float32(-inf)",
         "x1 = float32(-inf)",
@@ -260,8 +260,8 @@ def _mma(a: Attention) -> Launches:
     if a.mask:
         assert a.mask
         loop += [
-            f"m_0 = {_mask_place(a, 'h', 'i0', 'n0')}",
-            f"m_1 = {_mask_place(a, 'h', 'i1', 'n0')}",
+            f"m_0 = {mask_place(a, 'h', 'i0', 'n0')}",
+            f"m_1 = {mask_place(a, 'h', 'i1', 'n0')}",
             *(
                 f"s{j} = masked(s{j}, mask, m_0, m_1, n0, uint32(c2 + uint32({8 * j})))"
                 for j in range(KEYS // 8)
@@ -310,7 +310,7 @@ def _mma(a: Attention) -> Launches:
             f"f{i} = float32(1) / l{i} if l{i} > float32(0) else {nothing}",
             f"f{i} = f{i} if l{i} == l{i} else float32(nan)",
         ]
-    body += [f"d0 = {_at(a.y, 'h', 'i0')}", f"d1 = {_at(a.y, 'h', 'i1')}"]
+    body += [f"d0 = {place_of(a.y, 'h', 'i0')}", f"d1 = {place_of(a.y, 'h', 'i1')}"]
     for i in (0, 1):
         body.append(f"if r{i} < uint32({a.rows}):")
         body += [
@@ -318,7 +318,7 @@ def _mma(a: Attention) -> Launches:
             f" f32_{short}x2(o{j}[{2 * i}] * f{i}, o{j}[{2 * i + 1}] * f{i}))"
             for j in range(width // 8)
         ]
-    signature = _signature(a)
+    signature = operands_of(a)
     text = [f"def kernel({', '.join(name for name, _ in signature)}):", *indented(body), ""]
     kernel = Kernel(
         f"attention_{short}_{depth}",
@@ -409,7 +409,7 @@ def _exact(a: Attention) -> Launches:
     padded = columns * 64
     words = {"qs": depth * PITCH, "ks": depth * PITCH, "vs": SIDE * padded, "ps": SIDE * PITCH}
     blocks = -(-a.rows // SIDE)
-    lines = [*_score_lines(a), *vectors.load("load", a.dtype, 1), *vectors.store("store", a.dtype, 1)]
+    lines = [*score_lines(a), *vectors.load("load", a.dtype, 1), *vectors.store("store", a.dtype, 1)]
     body = [
         f"block = uint32(block_x() % uint32({blocks}))",
         f"bh = uint32(block_x() // uint32({blocks}))",
@@ -425,17 +425,17 @@ def _exact(a: Attention) -> Launches:
         body.append(f"{name} = shared_f32(uint32({offset}))")
         offset += 4 * count
     body += [
-        f"seen = {_seen(a)}",
-        *_spread("qs", "q", _at(a.q, "h"), "m0", a.rows, a.q.row, depth),
-        f"k0 = {_at(a.k, 'kv')}",
-        f"v0 = {_at(a.v, 'kv')}",
-        f"last = {_limit(a, f'min(uint32(m0 + uint32({SIDE - 1})), uint32({a.rows - 1}))')}",
+        f"seen = {keys_of(a)}",
+        *_spread("qs", "q", place_of(a.q, "h"), "m0", a.rows, a.q.row, depth),
+        f"k0 = {place_of(a.k, 'kv')}",
+        f"v0 = {place_of(a.v, 'kv')}",
+        f"last = {limit_of(a, f'min(uint32(m0 + uint32({SIDE - 1})), uint32({a.rows - 1}))')}",
         f"tiles = uint32((max(last, int32(0)) + int32({SIDE - 1})) // int32({SIDE}))",
     ]
     for i in range(4):
         body += [
             f"r{i} = min(uint32(m0 + ty * uint32(4) + uint32({i})), uint32({a.rows - 1}))",
-            f"lim{i} = {_limit(a, f'r{i}')}",
+            f"lim{i} = {limit_of(a, f'r{i}')}",
             f"x{i} = float32(-inf)",
             f"l{i} = float32(0)",
         ]
@@ -462,7 +462,7 @@ def _exact(a: Attention) -> Launches:
                 loop += [
                     f"if key + uint32({j}) < uint32({a.mask.length}):",
                     f"    s{j} = seen_through(s{j}, mask, "
-                    f"{_mask_place(a, 'h', f'r{i}', f'(key + uint32({j}))')})",
+                    f"{mask_place(a, 'h', f'r{i}', f'(key + uint32({j}))')})",
                 ]
             parts.append(f"s{j} if int32(key) + int32({j}) < lim{i} else float32(-inf)")
         loop += [f"t{i} = ({', '.join(parts)})"]
@@ -498,7 +498,7 @@ def _exact(a: Attention) -> Launches:
         body += [
             f"f = float32(1) / l{i} if l{i} > float32(0) else {nothing}",
             f"f = f if l{i} == l{i} else float32(nan)",
-            f"at = {_at(a.y, 'h', f'r{i}')}",
+            f"at = {place_of(a.y, 'h', f'r{i}')}",
             f"if m0 + ty * uint32(4) + uint32({i}) < uint32({a.rows}):",
         ]
         for n in range(columns):
@@ -521,7 +521,7 @@ def _exact(a: Attention) -> Launches:
         "    return (" + ", ".join(f"o[{i}] * e{i // 4}" for i in range(16)) + ")",
         "",
     ]
-    signature = _signature(a)
+    signature = operands_of(a)
     text = [f"def kernel({', '.join(name for name, _ in signature)}):", *indented(body), ""]
     kernel = Kernel(
         f"attention_exact_{depth}",

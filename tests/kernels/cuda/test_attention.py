@@ -74,9 +74,9 @@ def _check(made, a, expected, arrays):
 @pytest.mark.parametrize(
     ("sizes", "options"),
     [
-        ((1, 2, 1, 70, 130, 32, 32, "bfloat16"), {"causal": True, "past": 60}),
+        ((1, 1, 1, 70, 100, 32, 32, "bfloat16"), {"causal": True, "past": 30}),
         ((1, 1, 1, 20, 70, 64, 32, "float16"), {"mask": "bool", "zero": True}),
-        ((2, 2, 2, 5, 9, 48, 48, "bfloat16"), {"mask": "float16", "lengths": (4, 9), "lie": _tokens}),
+        ((1, 2, 1, 5, 9, 48, 48, "bfloat16"), {"mask": "float16", "lengths": (4,), "lie": _tokens}),
     ],
 )
 def test_attention_by_tensor_cores(sizes, options):
@@ -89,8 +89,8 @@ def test_attention_by_tensor_cores(sizes, options):
 @pytest.mark.parametrize(
     ("sizes", "options"),
     [
-        ((1, 2, 1, 9, 70, 8, 8, "float32"), {"mask": "float32", "causal": True, "past": 61}),
-        ((1, 1, 1, 5, 9, 4, 70, "bfloat16"), {"mask": "bool", "zero": True, "softcap": 0.5}),
+        ((1, 1, 1, 9, 70, 8, 8, "float32"), {"mask": "float32", "causal": True, "past": 61}),
+        ((1, 2, 1, 5, 9, 4, 70, "bfloat16"), {"mask": "bool", "zero": True, "softcap": 0.5}),
     ],
 )
 def test_attention_in_float32(sizes, options):
@@ -103,7 +103,7 @@ def test_attention_in_float32(sizes, options):
 @pytest.mark.parametrize(
     ("sizes", "options", "kernels"),
     [
-        ((2, 4, 2, 1, 150, 32, 32, "bfloat16"), {"mask": "float32", "lengths": (90, 150)}, 2),
+        ((2, 2, 1, 1, 150, 32, 32, "bfloat16"), {"mask": "float32", "lengths": (90, 150)}, 2),
         ((1, 2, 1, 2, 40, 16, 16, "float32"), {"mask": "bool", "causal": True, "past": 38, "zero": True}, 1),
         ((1, 1, 1, 1, 70, 8, 8, "float16"), {"softcap": 2.0}, 1),
     ],

@@ -257,12 +257,10 @@ def simulate(
         x, y, z = launch.grid
         positions = [(i, j, k) for k in range(z) for j in range(y) for i in range(x)]
         order.shuffle(positions)
-        with np.errstate(all="ignore"):
-            for i, position in enumerate(positions):
-                _run_block(
-                    lambda: namespace["kernel"](*arguments),  # noqa: B023
-                    launch,
-                    position,
-                    order,
-                    watched=i == 0,
-                )
+
+        def body(kernel: Any = namespace["kernel"], given: list[Any] = arguments) -> None:
+            with np.errstate(all="ignore"):  # a greenlet has a context of its own
+                kernel(*given)
+
+        for i, position in enumerate(positions):
+            _run_block(body, launch, position, order, watched=i == 0)

@@ -210,7 +210,9 @@ def _mma(a: Attention) -> Launches:
         f"q1 = {place_of(a.q, 'h', 'i1')}",
     ]
     for kk in range(depth // 16):
-        body.append(f"qf{kk} = query(q, uint32(q0 + c2 + uint32({16 * kk})), uint32(q1 + c2 + uint32({16 * kk})))")
+        body.append(
+            f"qf{kk} = query(q, uint32(q0 + c2 + uint32({16 * kk})), uint32(q1 + c2 + uint32({16 * kk})))"
+        )
     body += [
         f"k0 = {place_of(a.k, 'kv')}",
         f"v0 = {place_of(a.v, 'kv')}",
@@ -389,9 +391,10 @@ def _mma_functions(a: Attention, short: str) -> list[str]:
         key = f"uint32(column + uint32({e}))" if e else "column"
         lines += [f"    k{e} = {key}", f"    in{e} = n0 + k{e} < uint32({a.mask.length})"]
     parts = [
-        f"seen_through(s[{2 * i + e}], mask, uint32(at{i} + k{e} * uint32({step}))) if in{e} else s[{2 * i + e}]"
+        f"seen_through({s}, mask, uint32(at{i} + k{e} * uint32({step}))) if in{e} else {s}"
         for i in (0, 1)
         for e in (0, 1)
+        for s in (f"s[{2 * i + e}]",)
     ]
     return [*lines, f"    return ({', '.join(parts)})", ""]
 
@@ -506,7 +509,9 @@ def _exact(a: Attention) -> Launches:
                 column = f"tx * uint32(4) + uint32({64 * n + j})"
                 put = f"store(y, uint32(at + {column}), (o{n}[{4 * i + j}] * f,))"
                 inside = 64 * (n + 1) <= a.width
-                body += [f"    {put}"] if inside else [f"    if {column} < uint32({a.width}):", f"        {put}"]
+                body += (
+                    [f"    {put}"] if inside else [f"    if {column} < uint32({a.width}):", f"        {put}"]
+                )
     lines += [
         "@device",
         "def exp2(x):",

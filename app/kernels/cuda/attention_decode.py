@@ -9,12 +9,12 @@ Source: Dao et al., 2023, "Flash-Decoding for long-context inference".
 from app.kernels.cuda import functions, vectors
 from app.kernels.cuda.attention import (
     Attention,
-    place_of,
+    keys_of,
     limit_of,
     mask_place,
-    score_lines,
-    keys_of,
     operands_of,
+    place_of,
+    score_lines,
 )
 from app.kernels.cuda.geometry import NBYTES, indented
 from app.kernels.cuda.kernel import WORKSPACE, Kernel, Launch, Launches, Ref
@@ -135,7 +135,10 @@ def _ranges(a: Attention, rows: int, ranges: int, per_range: int) -> Launch:
             inner.append(f"s{i} = score(s{i})")
             if a.mask:
                 at = mask_place(a, f"h{r}", f"uint32({query})", f"at{i}")
-                inner += [f"if at{i} < uint32({a.mask.length}):", f"    s{i} = seen_through(s{i}, mask, {at})"]
+                inner += [
+                    f"if at{i} < uint32({a.mask.length}):",
+                    f"    s{i} = seen_through(s{i}, mask, {at})",
+                ]
             inner += [
                 f"s{i} = s{i} if ok{i} and n{i} < lim{r} else float32(-inf)",
                 f"most = max(most, s{i})",
@@ -271,4 +274,3 @@ def _merge(a: Attention, rows: int, ranges: int) -> Launch:
         128,
     )
     return Launch(kernel, (-(-units // 128), 1, 1), (Ref(WORKSPACE), Ref("y")))
-

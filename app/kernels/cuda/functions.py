@@ -20,7 +20,7 @@ from app.kernels.cpu.expressions import (
 )
 from app.kernels.cuda.geometry import NBYTES
 
-_LIBRARY = '''
+_LIBRARY = """
 def select(condition, a, b):
     return a if condition else b
 
@@ -177,7 +177,7 @@ def integer_power(base, exponent):
         b = int64(b * b)
         n = int64(n >> 1)
     return result
-'''
+"""
 
 
 def _parsed(text: str) -> tuple[dict[str, str], dict[str, frozenset[str]]]:

@@ -112,7 +112,7 @@ def scatter_elements(
     indices: str,
     reduction: str = "none",
 ) -> Launches:
-    """y = data, then y[i with i[axis] = index[i]] joined with updates[i].
+    """The data, then y[i with i[axis] = index[i]] joined with updates[i].
 
     Roles data, index, updates, y: data, y: dtype[sizes]; index: indices[shape], updates: dtype[shape];
     all contiguous. y may be data. The updates of a line are applied in order, so results do not vary.
@@ -156,7 +156,7 @@ def scatter_elements(
 def scatter_nd(
     sizes: Sequence[int], inner: int, count: int, dtype: str, indices: str, reduction: str = "none"
 ) -> Launches:
-    """y = data, then y[index[j, 0], ..., :] joined with updates[j, :].
+    """The data, then y[index[j, 0], ..., :] joined with updates[j, :].
 
     Roles data, index, updates, y: data, y: dtype[*sizes, inner]; index: indices[count, len(sizes)],
     updates: dtype[count, inner]; all contiguous. y may be data. Without a reduction all updates
@@ -191,9 +191,7 @@ def _whole(sizes: Sequence[int], dtype: str) -> tuple[Launch, ...]:
     """The copy of the data, which does nothing where y is data."""
     size = math.prod(sizes)
     made = copy((size,), Strided(dtype, (1,)), Strided(dtype, (1,)), "scatter_data")
-    return tuple(
-        Launch(s.kernel, s.grid, (Ref("data"), Ref("y"), *s.arguments[2:])) for s in made.steps
-    )
+    return tuple(Launch(s.kernel, s.grid, (Ref("data"), Ref("y"), *s.arguments[2:])) for s in made.steps)
 
 
 def _combine(dtype: str, reduction: str) -> tuple[list[str], str]:

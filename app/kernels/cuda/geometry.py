@@ -65,9 +65,7 @@ def collapsed(
             axes.append((extent, steps))
     if not axes:
         axes = [(1, (1,) * len(operands))]
-    moved = tuple(
-        replace(o, strides=tuple(steps[i] for _, steps in axes)) for i, o in enumerate(operands)
-    )
+    moved = tuple(replace(o, strides=tuple(steps[i] for _, steps in axes)) for i, o in enumerate(operands))
     return tuple(n for n, _ in axes), moved
 
 

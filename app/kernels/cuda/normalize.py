@@ -25,7 +25,7 @@ def layer_norm(
     statistics: bool = False,
     after: Recipe = (),
 ) -> Launches:
-    """y = (z - mean) / sqrt(variance + epsilon) · scale + bias for rows of z = x or x + r.
+    """Rows of (z - mean) / sqrt(variance + epsilon) · scale + bias, where z is x or x + r.
 
     Roles x, [r], y, [z], scale, [bias], [mean, deviation]: x, r, y, z: dtype[rows, n] contiguous,
     scale, bias: parameters[n], mean and deviation (1 / standard deviation): float32[rows]. y may be
@@ -44,7 +44,17 @@ def layer_norm(
         after: what is made of each element of y last, a recipe of one float32.
     """
     return _row_norm(
-        "layer_norm", rows, n, dtype, epsilon, parameters or dtype, bias, residual, keeps_sum, statistics, after
+        "layer_norm",
+        rows,
+        n,
+        dtype,
+        epsilon,
+        parameters or dtype,
+        bias,
+        residual,
+        keeps_sum,
+        statistics,
+        after,
     )
 
 
@@ -59,7 +69,7 @@ def rms_norm(
     keeps_sum: bool = False,
     after: Recipe = (),
 ) -> Launches:
-    """y = z / sqrt(mean of z² + epsilon) · scale for rows of z = x or x + r.
+    """Rows of z / sqrt(mean of z² + epsilon) · scale, where z is x or x + r.
 
     Roles x, [r], y, [z], scale and all else as `layer_norm`.
     """
@@ -168,7 +178,8 @@ def group_norm(
     i = "{i}" if last else "0"
     made.functions += _finish(("v", "f", "s", "b"), f"v[{{i}}] * f * s[{i}] + b[{i}]", after, width)
     made.sweep(
-        f"store(y, {place}, finish({{v}}, f, load_parameter(scale, {channel}), load_parameter(bias, {channel})))"
+        f"channel = {channel}",
+        f"store(y, {place}, finish({{v}}, f, load_parameter(scale, channel), load_parameter(bias, channel)))",
     )
     kind, parameter = vectors.pointer(dtype), vectors.pointer(parameters)
     return made.launch(

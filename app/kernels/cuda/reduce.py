@@ -70,7 +70,7 @@ def reduce(
     strides: Sequence[int] | None = None,
     output: str = "",
 ) -> Launches:
-    """y = the reduction of x over some axes.
+    """Reduce x over some axes.
 
     Roles x, y: x: dtype[shape], contiguous unless strides are given; y: output[the axes that are
     kept] contiguous. No aliasing. float32, float16 and bfloat16 for every operation; int32, int64, int8,
@@ -155,7 +155,12 @@ def _offsets(name: str, axes: Axes) -> list[str]:
     """Lines of `name(i)`: the element that a row-major number over axes is."""
     names = [f"i{a}" for a in range(len(axes))]
     lines = unpacked("i", [n for n, _ in axes], names)
-    return ["@device", f"def {name}(i):", *indented([*lines, f"return {place(names, [s for _, s in axes])}"]), ""]
+    return [
+        "@device",
+        f"def {name}(i):",
+        *indented([*lines, f"return {place(names, [s for _, s in axes])}"]),
+        "",
+    ]
 
 
 def _rows(
@@ -281,7 +286,7 @@ def argument(
     *,
     last: bool = False,
 ) -> Launches:
-    """y = index of the largest (or smallest) element along the middle axis; a NaN is beyond all.
+    """Index of the largest (or smallest) element along the middle axis; a NaN is beyond all.
 
     Roles x, y: x: dtype[outer, n, inner] contiguous, float32, float16, bfloat16, int32 or int64;
     y: int64[outer, inner]. No aliasing.
@@ -369,7 +374,5 @@ def _argument_rows(lines: list[str], largest: bool, outer: int, n: int, dtype: s
             *indented(swap),
         ]
     made.body += ["if live and column == 0:", "    y[row] = int64(i)"]
-    launches = made.launch(
-        "argument", (("x", vectors.pointer(dtype), "x"), ("y", "int64*", "y")), outer
-    )
+    launches = made.launch("argument", (("x", vectors.pointer(dtype), "x"), ("y", "int64*", "y")), outer)
     return Launches(tuple(replace(s, kernel=replace(s.kernel, shared_bytes=shared)) for s in launches))

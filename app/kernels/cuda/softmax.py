@@ -17,7 +17,7 @@ def row_width(n: int, *dtypes: str) -> int:
 
 
 def softmax(outer: int, n: int, inner: int, dtype: str, log: bool = False) -> Launches:
-    """y = softmax(x) along the middle axis, or log softmax.
+    """Softmax along the middle axis, or log softmax.
 
     Roles x, y: dtype[outer, n, inner] contiguous, y may be x. float32, float16 or bfloat16; computed
     in float32.
@@ -112,5 +112,3 @@ def _columns(outer: int, n: int, inner: int, dtype: str, log: bool) -> Launches:
     if not units:
         return Launches(())
     return Launches((Launch(kernel, (-(-units // THREADS), 1, 1), (Ref("x"), Ref("y"), units)),))
-
-

@@ -30,7 +30,7 @@ FLOATS = ("float32", "float16", "bfloat16")
 
 
 def transpose(shape: Sequence[int], permutation: Sequence[int], dtype: str) -> Launches:
-    """y = x with axes in another order: y's axis i is x's axis permutation[i].
+    """Axes in another order: y's axis i is x's axis permutation[i].
 
     Roles x0, y0: dtype[shape] and dtype[the permuted shape], contiguous. No aliasing. Every element
     type: bits are moved.

@@ -108,6 +108,10 @@ def _word(dtype: str, j: int) -> str:
     if nbytes == 4:
         return f"uint32(v[{j}])"
     mask = 2 ** (8 * nbytes) - 1
-    return "uint32(" + " | ".join(
-        f"((uint32(v[{j + k}]) & uint32({mask})) << uint32({8 * nbytes * k}))" for k in range(4 // nbytes)
-    ) + ")"
+    return (
+        "uint32("
+        + " | ".join(
+            f"((uint32(v[{j + k}]) & uint32({mask})) << uint32({8 * nbytes * k}))" for k in range(4 // nbytes)
+        )
+        + ")"
+    )

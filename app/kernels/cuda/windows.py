@@ -23,7 +23,7 @@ LOWEST = {"uint8": "0", "int8": "-128"}
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One spatial axis of a window; tap t of output pixel p reads pixel p · stride + t · dilation - before."""
+    """One spatial axis of a window: tap t of output p reads pixel p · stride + t · dilation - before."""
 
     size: int
     taps: int
@@ -44,7 +44,7 @@ def pool(
     last: bool,
     counts_padding: bool = False,
 ) -> Launches:
-    """y = maximum or average of every window.
+    """Maximum or average of every window.
 
     Roles x, y: dtype[batch, spatial ..., channels] if `last`, else dtype[batch, channels, spatial ...],
     contiguous. No aliasing. float32, float16, bfloat16; "max" also of int8 and uint8.
@@ -58,7 +58,9 @@ def pool(
         last: whether channels are innermost.
         counts_padding: whether an average counts padding as zeros.
     """
-    check_size("pool", batch * channels * max(math.prod(a.size for a in axes), math.prod(a.out for a in axes)))
+    check_size(
+        "pool", batch * channels * max(math.prod(a.size for a in axes), math.prod(a.out for a in axes))
+    )
     width = row_width(channels, dtype) if last else 1
     real = dtype in FLOATS
     start = ("float32(0)" if kind == "average" else "float32(-inf)") if real else f"int32({LOWEST[dtype]})"
@@ -97,7 +99,9 @@ def _counts(axes: Sequence[Axis], counts_padding: bool) -> list[str]:
     for a, axis in enumerate(axes):
         low = f"int32(o{a} * uint32({axis.stride})) - int32({axis.before})"
         if counts_padding:
-            if (axis.out - 1) * axis.stride + (axis.taps - 1) * axis.dilation < axis.size + axis.before + axis.after:
+            if (axis.out - 1) * axis.stride + (
+                axis.taps - 1
+            ) * axis.dilation < axis.size + axis.before + axis.after:
                 lines.append(f"n = n * float32({axis.taps})")
                 continue
             bounds, limit = (-axis.before, axis.size + axis.after), axis.taps

@@ -74,7 +74,9 @@ JOIN = {"none": lambda a, b: b, "add": lambda a, b: a + b, "mul": lambda a, b: a
 def test_scatter_elements(dtype, reduction):
     data, updates = _whole(0, (3, 6, 4), dtype, 0, 9), _whole(1, (3, 5, 4), dtype, 0, 9)
     rng = np.random.default_rng(2)
-    index = np.argsort(rng.random((3, 6, 4)), 1)[:, :5] if reduction == "none" else rng.integers(-6, 6, (3, 5, 4))
+    index = (
+        np.argsort(rng.random((3, 6, 4)), 1)[:, :5] if reduction == "none" else rng.integers(-6, 6, (3, 5, 4))
+    )
     index = index.astype(np.int32)
     expected = decoded(data, dtype).copy()
     for i, j, k in np.ndindex(3, 5, 4):

@@ -51,7 +51,14 @@ def test_layer_norm(rows, n, dtype, residual):
     (xb, x), (sb, s), (bb, b) = normal(0, (rows, n), dtype), normal(1, n, dtype), normal(2, n, dtype)
     rb, r = normal(3, (rows, n), dtype)
     made = layer_norm(
-        rows, n, dtype, 1e-5, residual=residual, keeps_sum=residual, statistics=True, after=(("Relu", (0,), ()),)
+        rows,
+        n,
+        dtype,
+        1e-5,
+        residual=residual,
+        keeps_sum=residual,
+        statistics=True,
+        after=(("Relu", (0,), ()),),
     )
     given = {"x": xb, "scale": sb, "bias": bb}
     given |= {"mean": poisoned(rows, "float32"), "deviation": poisoned(rows, "float32")}

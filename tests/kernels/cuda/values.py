@@ -50,4 +50,9 @@ def run(launches: Launches, seed: int = 0, **arrays: Array) -> None:
 def close(found: Array, expected: Array, dtype: str = "float32", scale: float = 1.0) -> None:
     """Equal to the rounding of the type, at magnitudes up to `scale` times those expected."""
     largest = np.max(np.abs(expected[np.isfinite(expected)]), initial=1e-30)
-    np.testing.assert_allclose(decoded(found, dtype), expected, rtol=EPSILON[dtype] * scale, atol=EPSILON[dtype] * scale * float(largest))
+    np.testing.assert_allclose(
+        decoded(found, dtype),
+        expected,
+        rtol=EPSILON[dtype] * scale,
+        atol=EPSILON[dtype] * scale * float(largest),
+    )

@@ -309,7 +309,7 @@ def _mma(a: Attention) -> Launches:
         body += [
             f"l{i} = l{i} + shfl_xor_f32(l{i}, uint32(1))",
             f"l{i} = l{i} + shfl_xor_f32(l{i}, uint32(2))",
-            f"f{i} = float32(1) / l{i} if l{i} > float32(0) else {nothing}",
+            f"f{i} = rcp_approx(l{i}) if l{i} > float32(0) else {nothing}",
             f"f{i} = f{i} if l{i} == l{i} else float32(nan)",
         ]
     body += [f"d0 = {place_of(a.y, 'h', 'i0')}", f"d1 = {place_of(a.y, 'h', 'i1')}"]

@@ -160,7 +160,15 @@ def score_lines(a: Attention) -> list[str]:
     if a.mask.dtype == "bool":
         through = "s if mask[at] != 0 else float32(-inf)"
     else:
-        through = f"s + {vectors.scalar(a.mask.dtype, 'mask[at]')} * float32({LOG2E!r})"
+        # The lowest number stays one: a row that has only such ones is a mean, not NaN.
+        lines += [
+            "@device",
+            "def bias(x):",
+            f"    y = x * float32({LOG2E!r})",
+            "    return float32(-3e38) if y < float32(-3e38) and x > float32(-inf) else y",
+            "",
+        ]
+        through = f"s + bias({vectors.scalar(a.mask.dtype, 'mask[at]')})"
     return [*lines, "@device", "def seen_through(s, mask, at):", f"    return {through}", ""]
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from app.kernels.cuda.attention import Attention, Heads, Mask, attention
 from app.kernels.cuda.attention_decode import attention_decode, decode_unless
-from tests.kernels.cuda.values import close, normal, poisoned, run
+from tests.kernels.cuda.values import close, decoded, normal, poisoned, run
 
 
 def _heads(heads, rows, width):
@@ -114,6 +114,17 @@ def test_attention_of_few_queries(sizes, options, kernels):
     made = attention_decode(a)
     assert len(made.steps) == kernels
     _check(made, a, expected, arrays)
+
+
+@pytest.mark.parametrize("make", [attention, attention_decode])
+def test_the_lowest_number_as_a_mask_hides_but_a_row_of_it_is_a_mean(make):
+    a, _, arrays = _case(1, 2, 1, 1, 40, 16, 16, "bfloat16", mask="float32")
+    arrays["mask"][:] = np.finfo(np.float32).min
+    arrays["mask"][0, 1, 0, 5] = 0
+    y = poisoned((1, 2, 1, 16), "bfloat16")
+    run(make(a), **arrays, y=y)
+    v = decoded(arrays["v"], "bfloat16")[0, 0]
+    close(y, np.stack([v.mean(0), v[5]]).reshape(1, 2, 1, 16), "bfloat16", 4)
 
 
 def test_a_row_that_sees_nothing_is_nan_unless_zero_is_asked_for():

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from app.kernels.cuda import functions, vectors
 from app.kernels.cuda.geometry import check_size, indented, place
-from app.kernels.cuda.kernel import Kernel, Launch, Launches, Ref
+from app.kernels.cuda.kernel import LIMITS, Kernel, Launch, Launches, Ref
 from app.kernels.cuda.vectors import HALVES
 
 LOG2E = math.log2(math.e)
@@ -105,6 +105,24 @@ class Attention:
             check_size(name, o.start + self.batch * o.batch + heads * o.head + rows * o.row)
 
 
+def attention_unless(a: Attention) -> str | None:
+    """Why `attention` has no kernel; None if it has one."""
+    if _uses_tensor_cores(a):
+        return None
+    needed = 4 * sum(_exact_words(a).values())
+    if needed > LIMITS["shared_bytes"]:
+        return (
+            f"heads of {a.depth} and {a.width} elements need {needed} byte of shared memory, at most "
+            + str(LIMITS["shared_bytes"])
+        )
+    return None
+
+
+def _uses_tensor_cores(a: Attention) -> bool:
+    aligned = all(o.is_aligned for o in (a.q, a.k, a.v, a.y))
+    return aligned and a.dtype in HALVES and a.depth in DEPTHS and a.width in DEPTHS
+
+
 def attention(a: Attention, *, exact: bool = False) -> Launches:
     """The kernel for many query rows.
 
@@ -112,13 +130,13 @@ def attention(a: Attention, *, exact: bool = False) -> Launches:
     block does. Tensor cores multiply float16 and bfloat16 of rows at multiples of 16 bytes, of a depth
     and width that is a multiple of 16 up to 128; scores and sums are float32, probabilities are
     rounded to dtype. All else, and all with `exact`, is computed in float32.
+
+    Raises:
+        ValueError: heads too wide for shared memory, see `attention_unless`.
     """
     if not a.batch * a.rows * a.width:
         return Launches(())
-    if not exact and a.dtype in HALVES and a.depth in DEPTHS and a.width in DEPTHS:
-        if all(o.is_aligned for o in (a.q, a.k, a.v, a.y)):
-            return _mma(a)
-    return _exact(a)
+    return _mma(a) if not exact and _uses_tensor_cores(a) else _exact(a)
 
 
 def operands_of(a: Attention) -> list[tuple[str, str]]:
@@ -418,7 +436,7 @@ def _exact(a: Attention) -> Launches:
     """Tiles of 64 by 64 scores in float32; queries and keys lie transposed in shared memory."""
     depth, columns = a.depth, -(-a.width // 64)
     padded = columns * 64
-    words = {"qs": depth * PITCH, "ks": depth * PITCH, "vs": SIDE * padded, "ps": SIDE * PITCH}
+    words = _exact_words(a)
     blocks = -(-a.rows // SIDE)
     lines = [*score_lines(a), *vectors.load("load", a.dtype, 1), *vectors.store("store", a.dtype, 1)]
     body = [
@@ -545,6 +563,16 @@ def _exact(a: Attention) -> Launches:
     )
     grid = (blocks * a.batch * a.heads, 1, 1)
     return Launches((Launch(kernel, grid, tuple(Ref(name) for name, _ in signature)),))
+
+
+def _exact_words(a: Attention) -> dict[str, int]:
+    """Shared float32s: queries, keys, values, probabilities."""
+    return {
+        "qs": a.depth * PITCH,
+        "ks": a.depth * PITCH,
+        "vs": SIDE * -(-a.width // 64) * 64,
+        "ps": SIDE * PITCH,
+    }
 
 
 def _spread(memory: str, name: str, base: str, first: str, rows: int, step: int, depth: int) -> list[str]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.kernels.cuda.attention import Attention, Heads, Mask, attention
+from app.kernels.cuda.attention import Attention, Heads, Mask, attention, attention_unless
 from app.kernels.cuda.attention_decode import attention_decode, decode_unless
 from tests.kernels.cuda.values import close, decoded, normal, poisoned, run
 
@@ -133,3 +133,14 @@ def test_a_row_that_sees_nothing_is_nan_unless_zero_is_asked_for():
     run(attention(a), **arrays, y=y)
     assert np.isnan(expected[0, 0, 1]).all()
     close(y, expected, "bfloat16", 4)
+
+
+def test_heads_that_shared_memory_does_not_hold_are_refused():
+    a, _, _ = _case(1, 1, 1, 2, 3, 512, 512, "float32")
+    assert (
+        attention_unless(a)
+        == "heads of 512 and 512 elements need 427008 byte of shared memory, at most 232448"
+    )
+    with pytest.raises(ValueError, match="shared memory"):
+        attention(a)
+    assert attention_unless(_case(1, 1, 1, 2, 3, 128, 128, "bfloat16")[0]) is None

@@ -210,8 +210,8 @@ def _mma(a: Attention) -> Launches:
     depth, width = a.depth, a.width
     # A row of a tile begins 16 bytes further around the banks than the row before.
     pitch_k, pitch_v = depth + 8, width + 8
-    lines = score_lines(a)
-    lines += _mma_functions(a, short)
+    folded, factor = _is_folded(a), a.scale * LOG2E
+    lines = [*score_lines(a), *_mma_functions(a, short)]
     blocks = -(-a.rows // ROWS)
     body = [
         f"block = uint32(block_x() % uint32({blocks}))",
@@ -283,10 +283,9 @@ def _mma(a: Attention) -> Launches:
         "if uint32(tile) + uint32(1) < tiles:",
         *indented(_tile("ks", "k", "k0", "n1", a.k.row, depth, pitch_k)),
         "cp_commit()",
-        *(f"s{j} = scores(s{j})" for j in range(KEYS // 8)),
+        *([] if folded else [f"s{j} = scores(s{j})" for j in range(KEYS // 8)]),
     ]
     if a.mask:
-        assert a.mask
         loop += [
             f"m_0 = {mask_place(a, 'h', 'i0', 'n0')}",
             f"m_1 = {mask_place(a, 'h', 'i1', 'n0')}",
@@ -303,15 +302,17 @@ def _mma(a: Attention) -> Launches:
     ]
     for j in range(KEYS // 8):
         loop += [f"y0 = max(y0, max(s{j}[0], s{j}[1]))", f"y1 = max(y1, max(s{j}[2], s{j}[3]))"]
+    difference = f"(x{{i}} - z{{i}}) * float32({factor!r})" if folded else "x{i} - z{i}"
     for i in (0, 1):
         loop += [
             f"y{i} = max(y{i}, shfl_xor_f32(y{i}, uint32(1)))",
             f"y{i} = max(y{i}, shfl_xor_f32(y{i}, uint32(2)))",
             # Of a row that has seen nothing all differences would be NaN.
             f"z{i} = y{i} if y{i} > float32(-inf) else float32(0)",
-            f"e{i} = exp2_approx(x{i} - z{i})",
+            f"e{i} = exp2_approx({difference.format(i=i)})",
             f"x{i} = y{i}",
             f"l{i} = l{i} * e{i}",
+            *([f"z{i} = z{i} * float32({factor!r})"] if folded else []),
         ]
     for j in range(KEYS // 8):
         loop += [
@@ -377,7 +378,16 @@ def _tile(memory: str, name: str, base: str, first: str, row: int, width: int, p
     return lines
 
 
+def _is_folded(a: Attention) -> bool:
+    """Whether the scale is multiplied in with the subtraction of the maximum: nothing comes between."""
+    return a.mask is None and not a.softcap and a.scale > 0
+
+
 def _mma_functions(a: Attention, short: str) -> list[str]:
+    power = "exp2_approx(s[{}] - z{})"
+    if _is_folded(a):
+        power = f"exp2_approx(fma(s[{{}}], float32({a.scale * LOG2E!r}), -z{{}}))"
+    powers = [power.format(i, i // 2) for i in range(4)]
     lines = [
         "@device",
         "def query(q, at0, at1):",  # the fragment of 16 rows and 16 columns
@@ -396,8 +406,7 @@ def _mma_functions(a: Attention, short: str) -> list[str]:
         "",
         "@device",
         "def powers(s, z0, z1):",
-        "    return (exp2_approx(s[0] - z0), exp2_approx(s[1] - z0), exp2_approx(s[2] - z1),"
-        " exp2_approx(s[3] - z1))",
+        f"    return ({', '.join(powers)})",
         "",
         "@device",
         "def shrunk(o, e0, e1):",

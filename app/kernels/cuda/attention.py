@@ -166,7 +166,7 @@ def keys_of(a: Attention) -> str:
 
 
 def score_lines(a: Attention) -> list[str]:
-    """Lines of `score(s)`, of a product in the domain of exp2, and of `seen_through(s, mask, at)`."""
+    """Lines of `score(s)`, of a product in the domain of exp2, and of `bias(mask, at)`, what is added."""
     if a.softcap:
         cap, inner = a.softcap * LOG2E, a.scale / a.softcap
         value = f"float32({cap!r}) * float32(tanh(s * float32({inner!r})))"
@@ -176,18 +176,15 @@ def score_lines(a: Attention) -> list[str]:
     if a.mask is None:
         return lines
     if a.mask.dtype == "bool":
-        through = "s if mask[at] != 0 else float32(-inf)"
+        added = ["return float32(0) if mask[at] != 0 else float32(-inf)"]
     else:
-        # The lowest number stays one: a row that has only such ones is a mean, not NaN.
-        lines += [
-            "@device",
-            "def bias(x):",
-            f"    y = x * float32({LOG2E!r})",
-            "    return float32(-3e38) if y < float32(-3e38) and x > float32(-inf) else y",
-            "",
+        added = [
+            f"x = {vectors.scalar(a.mask.dtype, 'mask[at]')}",
+            f"y = x * float32({LOG2E!r})",
+            # The lowest number stays one: a row that has only such ones is a mean, not NaN.
+            "return float32(-3e38) if y < float32(-3e38) and x > float32(-inf) else y",
         ]
-        through = f"s + bias({vectors.scalar(a.mask.dtype, 'mask[at]')})"
-    return [*lines, "@device", "def seen_through(s, mask, at):", f"    return {through}", ""]
+    return [*lines, "@device", "def bias(mask, at):", *indented(added), ""]
 
 
 def mask_place(a: Attention, head: str, row: str, key: str) -> str:
@@ -266,9 +263,17 @@ def _mma(a: Attention) -> Launches:
         "    sync()",
         *indented(_tile("vs", "v", "v0", "n0", a.v.row, width, pitch_v)),
         "    cp_commit()",
-        "    cp_wait(1)",
-        "    sync()",
     ]
+    shared_mask = a.mask is not None and not a.mask.strides[2]  # by all query rows
+    loop = []
+    for name, row in (("b", "i0"), ("d", "i1")) if a.mask else ():
+        if name == "b" or not shared_mask:  # under way while keys are waited for and multiplied
+            loop.append(f"at = {mask_place(a, 'h', row, 'n0')}")
+            loop += [
+                f"{name}{j} = pair(mask, at, n0, uint32(c2 + uint32({8 * j})))" for j in range(KEYS // 8)
+            ]
+    body += indented(loop)
+    body += ["    cp_wait(1)", "    sync()"]
     loop = [f"s{j} = (float32(0), float32(0), float32(0), float32(0))" for j in range(KEYS // 8)]
     for kk in range(depth // 16):
         for j in range(0, KEYS // 8, 2):
@@ -283,17 +288,11 @@ def _mma(a: Attention) -> Launches:
         "if uint32(tile) + uint32(1) < tiles:",
         *indented(_tile("ks", "k", "k0", "n1", a.k.row, depth, pitch_k)),
         "cp_commit()",
-        *([] if folded else [f"s{j} = scores(s{j})" for j in range(KEYS // 8)]),
     ]
     if a.mask:
-        loop += [
-            f"m_0 = {mask_place(a, 'h', 'i0', 'n0')}",
-            f"m_1 = {mask_place(a, 'h', 'i1', 'n0')}",
-            *(
-                f"s{j} = masked(s{j}, mask, m_0, m_1, n0, uint32(c2 + uint32({8 * j})))"
-                for j in range(KEYS // 8)
-            ),
-        ]
+        loop += [f"s{j} = biased(s{j}, b{j}, {'b' if shared_mask else 'd'}{j})" for j in range(KEYS // 8)]
+    elif not folded:
+        loop += [f"s{j} = scores(s{j})" for j in range(KEYS // 8)]
     loop += [
         f"if int32(n0) + int32({KEYS}) > sure:",
         *(f"    s{j} = hidden(s{j}, int32(n0 + c2) + int32({8 * j}), lim0, lim1)" for j in range(KEYS // 8)),
@@ -420,18 +419,25 @@ def _mma_functions(a: Attention, short: str) -> list[str]:
     ]
     if a.mask is None:
         return lines
-    step = a.mask.strides[3]
-    lines += ["@device", "def masked(s, mask, at0, at1, n0, column):"]
-    for e in (0, 1):
-        key = f"uint32(column + uint32({e}))" if e else "column"
-        lines += [f"    k{e} = {key}", f"    in{e} = n0 + k{e} < uint32({a.mask.length})"]
-    parts = [
-        f"seen_through({s}, mask, uint32(at{i} + k{e} * uint32({step}))) if in{e} else {s}"
-        for i in (0, 1)
-        for e in (0, 1)
-        for s in (f"s[{2 * i + e}]",)
+    step, length = a.mask.strides[3], a.mask.length
+    score = "score({s}) + {b}" if a.softcap else f"fma({{s}}, float32({a.scale * LOG2E!r}), {{b}})"
+    parts = [score.format(s=f"s[{i}]", b=f"{'pq'[i // 2]}[{i % 2}]") for i in range(4)]
+    keys = [
+        f"bias(mask, uint32(at + {key} * uint32({step}))) if n0 + {key} < uint32({length}) else float32(0)"
+        for key in ("column", "(column + uint32(1))")
     ]
-    return [*lines, f"    return ({', '.join(parts)})", ""]
+    return [
+        *lines,
+        "@device",
+        "def pair(mask, at, n0, column):",  # of two neighbouring keys; the limit hides those beyond the end
+        f"    return ({keys[0]},",
+        f"        {keys[1]})",
+        "",
+        "@device",
+        "def biased(s, p, q):",
+        f"    return ({', '.join(parts)})",
+        "",
+    ]
 
 
 # --- float32 arithmetic ---------------------------------------------------------------------------------
@@ -499,8 +505,7 @@ def _exact(a: Attention) -> Launches:
             if a.mask:
                 loop += [
                     f"if key + uint32({j}) < uint32({a.mask.length}):",
-                    f"    s{j} = seen_through(s{j}, mask, "
-                    f"{mask_place(a, 'h', f'r{i}', f'(key + uint32({j}))')})",
+                    f"    s{j} = s{j} + bias(mask, {mask_place(a, 'h', f'r{i}', f'(key + uint32({j}))')})",
                 ]
             parts.append(f"s{j} if int32(key) + int32({j}) < lim{i} else float32(-inf)")
         loop += [f"t{i} = ({', '.join(parts)})"]

@@ -371,8 +371,8 @@ def _tile(memory: str, name: str, base: str, first: str, row: int, width: int, p
             f"n = uint32({first} + j)",
             "ok = int32(n) < seen",
             "n = n if ok else uint32(0)",
-            f"cp_async16({memory}, uint32(j * uint32({pitch}) + c), {name},"
-            f" uint32({base} + n * uint32({row}) + c), int32(16) if ok else int32(0))",
+            f"cp_async16_if({memory}, uint32(j * uint32({pitch}) + c), {name},"
+            f" uint32({base} + n * uint32({row}) + c), int32(ok))",
         ]
     return lines
 

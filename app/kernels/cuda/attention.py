@@ -16,7 +16,7 @@ from app.kernels.cuda.kernel import LIMITS, Kernel, Launch, Launches, Ref
 from app.kernels.cuda.vectors import HALVES
 
 LOG2E = math.log2(math.e)
-DEPTHS = range(16, 129, 16)  # of heads that tensor cores take
+DEPTHS = range(8, 129, 8)  # of heads that tensor cores take
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def attention(a: Attention, *, exact: bool = False) -> Launches:
 
     y may be q where both lie alike: a block reads its query rows before it writes them, and no other
     block does. Tensor cores multiply float16 and bfloat16 of rows at multiples of 16 bytes, of a depth
-    and width that is a multiple of 16 up to 128; scores and sums are float32, probabilities are
+    and width that is a multiple of 8 up to 128; scores and sums are float32, probabilities are
     rounded to dtype. All else, and all with `exact`, is computed in float32.
 
     Raises:
@@ -204,9 +204,9 @@ def _mma(a: Attention) -> Launches:
     are multiplied with values the next keys are.
     """
     short = HALVES[a.dtype]
-    depth, width = a.depth, a.width
+    width, steps = a.width, -(-a.depth // 16)
     # A row of a tile begins 16 bytes further around the banks than the row before.
-    pitch_k, pitch_v = depth + 8, width + 8
+    pitch_k, pitch_v = 16 * steps + 8, -(-width // 16) * 16 + 8
     folded, factor = _is_folded(a), a.scale * LOG2E
     lines = [*score_lines(a), *_mma_functions(a, short)]
     blocks = -(-a.rows // ROWS)
@@ -232,9 +232,10 @@ def _mma(a: Attention) -> Launches:
         f"q0 = {place_of(a.q, 'h', 'i0')}",
         f"q1 = {place_of(a.q, 'h', 'i1')}",
     ]
-    for kk in range(depth // 16):
+    for kk in range(steps):
+        name = "query" if 16 * (kk + 1) <= a.depth else "half_query"
         body.append(
-            f"qf{kk} = query(q, uint32(q0 + c2 + uint32({16 * kk})), uint32(q1 + c2 + uint32({16 * kk})))"
+            f"qf{kk} = {name}(q, uint32(q0 + c2 + uint32({16 * kk})), uint32(q1 + c2 + uint32({16 * kk})))"
         )
     body += [
         f"k0 = {place_of(a.k, 'kv')}",
@@ -256,7 +257,7 @@ def _mma(a: Attention) -> Launches:
         f"va = uint32((((t >> uint32(3)) & uint32(1)) * uint32(8) + (t & uint32(7))) * uint32({pitch_v})"
         " + (t >> uint32(4)) * uint32(8))",
         "if tiles > 0:",
-        *indented(_tile("ks", "k", "k0", "uint32(0)", a.k.row, depth, pitch_k)),
+        *indented(_tile("ks", "k", "k0", "uint32(0)", a.k.row, a.depth, pitch_k)),
         "cp_commit()",
         "for tile in range(tiles):",
         f"    n0 = uint32(uint32(tile) * uint32({KEYS}))",
@@ -275,7 +276,7 @@ def _mma(a: Attention) -> Launches:
     body += indented(loop)
     body += ["    cp_wait(1)", "    sync()"]
     loop = [f"s{j} = (float32(0), float32(0), float32(0), float32(0))" for j in range(KEYS // 8)]
-    for kk in range(depth // 16):
+    for kk in range(steps):
         for j in range(0, KEYS // 8, 2):
             loop += [
                 f"f = ldmatrix_x4(ks, uint32(ka + uint32({8 * j * pitch_k + 16 * kk})))",
@@ -286,7 +287,7 @@ def _mma(a: Attention) -> Launches:
         "sync()",
         f"n1 = uint32(n0 + uint32({KEYS}))",
         "if uint32(tile) + uint32(1) < tiles:",
-        *indented(_tile("ks", "k", "k0", "n1", a.k.row, depth, pitch_k)),
+        *indented(_tile("ks", "k", "k0", "n1", a.k.row, a.depth, pitch_k)),
         "cp_commit()",
     ]
     if a.mask:
@@ -327,8 +328,9 @@ def _mma(a: Attention) -> Launches:
             loop += [
                 f"f = ldmatrix_x4_trans(vs, uint32(va + uint32({16 * kk * pitch_v + 8 * j})))",
                 f"o{j} = mma_{short}(o{j}, p, (f[0], f[1]))",
-                f"o{j + 1} = mma_{short}(o{j + 1}, p, (f[2], f[3]))",
             ]
+            if j + 1 < width // 8:
+                loop.append(f"o{j + 1} = mma_{short}(o{j + 1}, p, (f[2], f[3]))")
     body += indented(loop)
     nothing = "float32(0)" if a.zero else "float32(nan)"
     for i in (0, 1):
@@ -349,7 +351,7 @@ def _mma(a: Attention) -> Launches:
     signature = operands_of(a)
     text = [f"def kernel({', '.join(name for name, _ in signature)}):", *indented(body), ""]
     kernel = Kernel(
-        f"attention_{short}_{depth}",
+        f"attention_{short}_{a.depth}",
         "\n".join([*functions.library([*lines, *text]), *lines, *text]),
         tuple(kind for _, kind in signature),
         32 * WARPS,
@@ -360,8 +362,8 @@ def _mma(a: Attention) -> Launches:
 
 
 def _tile(memory: str, name: str, base: str, first: str, row: int, width: int, pitch: int) -> list[str]:
-    """Lines that start copies of 64 rows; those beyond the last become zeros."""
-    chunks, threads = width // 8, 32 * WARPS
+    """Lines that start copies of 64 rows, filled up with zeros to 64 and to a multiple of 16 columns."""
+    chunks, threads = -(-width // 16) * 2, 32 * WARPS
     lines = []
     for n in range(KEYS * chunks // threads):
         lines += [
@@ -369,7 +371,7 @@ def _tile(memory: str, name: str, base: str, first: str, row: int, width: int, p
             f"j = uint32(u // uint32({chunks}))",
             f"c = uint32(u % uint32({chunks}) * uint32(8))",
             f"n = uint32({first} + j)",
-            "ok = int32(n) < seen",
+            "ok = int32(n) < seen" + (f" and c < uint32({width})" if width % 16 else ""),
             "n = n if ok else uint32(0)",
             f"cp_async16_if({memory}, uint32(j * uint32({pitch}) + c), {name},"
             f" uint32({base} + n * uint32({row}) + c), int32(ok))",
@@ -392,6 +394,10 @@ def _mma_functions(a: Attention, short: str) -> list[str]:
         "def query(q, at0, at1):",  # the fragment of 16 rows and 16 columns
         "    return (ld_u32x1(q, at0), ld_u32x1(q, at1), ld_u32x1(q, uint32(at0 + uint32(8))),"
         " ld_u32x1(q, uint32(at1 + uint32(8))))",
+        "",
+        "@device",
+        "def half_query(q, at0, at1):",  # of 8 columns, the others zero
+        "    return (ld_u32x1(q, at0), ld_u32x1(q, at1), uint32(0), uint32(0))",
         "",
         "@device",
         "def scores(s):",

@@ -6,11 +6,13 @@ input.
 | family | factory |
 |---|---|
 | matrix products, convolutions | `gemm.gemm`, `gemv.gemv`, `conv.conv` |
-| attention | `attention.attention`, `attention_decode.attention_decode` (a few query rows) |
-| chains of elementwise operators, strided copies, casts, fill | `elementwise.elementwise`, `copy`, `cast`, `fill` |
+| attention, of a few query rows | `attention.attention`, `attention_decode.attention_decode` |
+| chains of elementwise operators | `elementwise.elementwise` |
+| strided copies, casts, fill | `elementwise.copy`, `cast`, `fill` |
 | softmax, log softmax | `softmax.softmax` |
 | layer, RMS, group and instance normalization | `normalize.layer_norm`, `rms_norm`, `group_norm` |
 | reductions, positions of extrema | `reduce.reduce`, `argument` |
+| running sums, the k largest | `scan.cumulative_sum`, `top_k` |
 | pooling, depthwise convolution | `windows.pool`, `depthwise` |
 | Resize, Pad | `resample.lookup`, `blend` |
 | transposes, channels first and last | `transpose.transpose`, `moved`, `to_last`, `to_first` |

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 from app.kernels.cuda import functions, vectors
 from app.kernels.cuda.geometry import check_size, indented, place
-from app.kernels.cuda.kernel import Kernel, Launch, Launches, Ref
+from app.kernels.cuda.kernel import LIMITS, Kernel, Launch, Launches, Ref
 from app.kernels.cuda.vectors import HALVES
 
 LOG2E = math.log2(math.e)
-DEPTHS = range(16, 129, 16)  # of heads that tensor cores take
+DEPTHS = range(8, 161, 8)  # of heads that tensor cores take
+MASKED = 128  # the widest that leave registers for a mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,20 +106,39 @@ class Attention:
             check_size(name, o.start + self.batch * o.batch + heads * o.head + rows * o.row)
 
 
+def attention_unless(a: Attention) -> str | None:
+    """Why `attention` has no kernel; None if it has one."""
+    if _uses_tensor_cores(a):
+        return None
+    needed = 4 * sum(_exact_words(a).values())
+    if needed > LIMITS["shared_bytes"]:
+        return (
+            f"heads of {a.depth} and {a.width} elements need {needed} byte of shared memory, at most "
+            + str(LIMITS["shared_bytes"])
+        )
+    return None
+
+
+def _uses_tensor_cores(a: Attention) -> bool:
+    aligned = all(o.is_aligned for o in (a.q, a.k, a.v, a.y))
+    fits = a.depth in DEPTHS and a.width in DEPTHS and (a.mask is None or max(a.depth, a.width) <= MASKED)
+    return aligned and fits and a.dtype in HALVES
+
+
 def attention(a: Attention, *, exact: bool = False) -> Launches:
     """The kernel for many query rows.
 
     y may be q where both lie alike: a block reads its query rows before it writes them, and no other
     block does. Tensor cores multiply float16 and bfloat16 of rows at multiples of 16 bytes, of a depth
-    and width that is a multiple of 16 up to 128; scores and sums are float32, probabilities are
-    rounded to dtype. All else, and all with `exact`, is computed in float32.
+    and width that is a multiple of 8 up to 160, with a mask up to 128; scores and sums are float32,
+    probabilities are rounded to dtype. All else, and all with `exact`, is computed in float32.
+
+    Raises:
+        ValueError: heads too wide for shared memory, see `attention_unless`.
     """
     if not a.batch * a.rows * a.width:
         return Launches(())
-    if not exact and a.dtype in HALVES and a.depth in DEPTHS and a.width in DEPTHS:
-        if all(o.is_aligned for o in (a.q, a.k, a.v, a.y)):
-            return _mma(a)
-    return _exact(a)
+    return _mma(a) if not exact and _uses_tensor_cores(a) else _exact(a)
 
 
 def operands_of(a: Attention) -> list[tuple[str, str]]:
@@ -148,7 +168,7 @@ def keys_of(a: Attention) -> str:
 
 
 def score_lines(a: Attention) -> list[str]:
-    """Lines of `score(s)`, of a product in the domain of exp2, and of `seen_through(s, mask, at)`."""
+    """Lines of `score(s)`, of a product in the domain of exp2, and of `bias(mask, at)`, what is added."""
     if a.softcap:
         cap, inner = a.softcap * LOG2E, a.scale / a.softcap
         value = f"float32({cap!r}) * float32(tanh(s * float32({inner!r})))"
@@ -158,10 +178,15 @@ def score_lines(a: Attention) -> list[str]:
     if a.mask is None:
         return lines
     if a.mask.dtype == "bool":
-        through = "s if mask[at] != 0 else float32(-inf)"
+        added = ["return float32(0) if mask[at] != 0 else float32(-inf)"]
     else:
-        through = f"s + {vectors.scalar(a.mask.dtype, 'mask[at]')} * float32({LOG2E!r})"
-    return [*lines, "@device", "def seen_through(s, mask, at):", f"    return {through}", ""]
+        added = [
+            f"x = {vectors.scalar(a.mask.dtype, 'mask[at]')}",
+            f"y = x * float32({LOG2E!r})",
+            # The lowest number stays one: a row that has only such ones is a mean, not NaN.
+            "return float32(-3e38) if y < float32(-3e38) and x > float32(-inf) else y",
+        ]
+    return [*lines, "@device", "def bias(mask, at):", *indented(added), ""]
 
 
 def mask_place(a: Attention, head: str, row: str, key: str) -> str:
@@ -181,11 +206,11 @@ def _mma(a: Attention) -> Launches:
     are multiplied with values the next keys are.
     """
     short = HALVES[a.dtype]
-    depth, width = a.depth, a.width
+    width, steps = a.width, -(-a.depth // 16)
     # A row of a tile begins 16 bytes further around the banks than the row before.
-    pitch_k, pitch_v = depth + 8, width + 8
-    lines = score_lines(a)
-    lines += _mma_functions(a, short)
+    pitch_k, pitch_v = 16 * steps + 8, -(-width // 16) * 16 + 8
+    folded, factor = _is_folded(a), a.scale * LOG2E
+    lines = [*score_lines(a), *_mma_functions(a, short)]
     blocks = -(-a.rows // ROWS)
     body = [
         f"block = uint32(block_x() % uint32({blocks}))",
@@ -209,9 +234,10 @@ def _mma(a: Attention) -> Launches:
         f"q0 = {place_of(a.q, 'h', 'i0')}",
         f"q1 = {place_of(a.q, 'h', 'i1')}",
     ]
-    for kk in range(depth // 16):
+    for kk in range(steps):
+        name = "query" if 16 * (kk + 1) <= a.depth else "half_query"
         body.append(
-            f"qf{kk} = query(q, uint32(q0 + c2 + uint32({16 * kk})), uint32(q1 + c2 + uint32({16 * kk})))"
+            f"qf{kk} = {name}(q, uint32(q0 + c2 + uint32({16 * kk})), uint32(q1 + c2 + uint32({16 * kk})))"
         )
     body += [
         f"k0 = {place_of(a.k, 'kv')}",
@@ -233,18 +259,26 @@ def _mma(a: Attention) -> Launches:
         f"va = uint32((((t >> uint32(3)) & uint32(1)) * uint32(8) + (t & uint32(7))) * uint32({pitch_v})"
         " + (t >> uint32(4)) * uint32(8))",
         "if tiles > 0:",
-        *indented(_tile("ks", "k", "k0", "uint32(0)", a.k.row, depth, pitch_k)),
+        *indented(_tile("ks", "k", "k0", "uint32(0)", a.k.row, a.depth, pitch_k)),
         "cp_commit()",
         "for tile in range(tiles):",
         f"    n0 = uint32(uint32(tile) * uint32({KEYS}))",
         "    sync()",
         *indented(_tile("vs", "v", "v0", "n0", a.v.row, width, pitch_v)),
         "    cp_commit()",
-        "    cp_wait(1)",
-        "    sync()",
     ]
+    shared_mask = a.mask is not None and not a.mask.strides[2]  # by all query rows
+    loop = []
+    for name, row in (("b", "i0"), ("d", "i1")) if a.mask else ():
+        if name == "b" or not shared_mask:  # under way while keys are waited for and multiplied
+            loop.append(f"at = {mask_place(a, 'h', row, 'n0')}")
+            loop += [
+                f"{name}{j} = pair(mask, at, n0, uint32(c2 + uint32({8 * j})))" for j in range(KEYS // 8)
+            ]
+    body += indented(loop)
+    body += ["    cp_wait(1)", "    sync()"]
     loop = [f"s{j} = (float32(0), float32(0), float32(0), float32(0))" for j in range(KEYS // 8)]
-    for kk in range(depth // 16):
+    for kk in range(steps):
         for j in range(0, KEYS // 8, 2):
             loop += [
                 f"f = ldmatrix_x4(ks, uint32(ka + uint32({8 * j * pitch_k + 16 * kk})))",
@@ -255,20 +289,13 @@ def _mma(a: Attention) -> Launches:
         "sync()",
         f"n1 = uint32(n0 + uint32({KEYS}))",
         "if uint32(tile) + uint32(1) < tiles:",
-        *indented(_tile("ks", "k", "k0", "n1", a.k.row, depth, pitch_k)),
+        *indented(_tile("ks", "k", "k0", "n1", a.k.row, a.depth, pitch_k)),
         "cp_commit()",
-        *(f"s{j} = scores(s{j})" for j in range(KEYS // 8)),
     ]
     if a.mask:
-        assert a.mask
-        loop += [
-            f"m_0 = {mask_place(a, 'h', 'i0', 'n0')}",
-            f"m_1 = {mask_place(a, 'h', 'i1', 'n0')}",
-            *(
-                f"s{j} = masked(s{j}, mask, m_0, m_1, n0, uint32(c2 + uint32({8 * j})))"
-                for j in range(KEYS // 8)
-            ),
-        ]
+        loop += [f"s{j} = biased(s{j}, b{j}, {'b' if shared_mask else 'd'}{j})" for j in range(KEYS // 8)]
+    elif not folded:
+        loop += [f"s{j} = scores(s{j})" for j in range(KEYS // 8)]
     loop += [
         f"if int32(n0) + int32({KEYS}) > sure:",
         *(f"    s{j} = hidden(s{j}, int32(n0 + c2) + int32({8 * j}), lim0, lim1)" for j in range(KEYS // 8)),
@@ -277,15 +304,17 @@ def _mma(a: Attention) -> Launches:
     ]
     for j in range(KEYS // 8):
         loop += [f"y0 = max(y0, max(s{j}[0], s{j}[1]))", f"y1 = max(y1, max(s{j}[2], s{j}[3]))"]
+    difference = f"(x{{i}} - z{{i}}) * float32({factor!r})" if folded else "x{i} - z{i}"
     for i in (0, 1):
         loop += [
             f"y{i} = max(y{i}, shfl_xor_f32(y{i}, uint32(1)))",
             f"y{i} = max(y{i}, shfl_xor_f32(y{i}, uint32(2)))",
             # Of a row that has seen nothing all differences would be NaN.
             f"z{i} = y{i} if y{i} > float32(-inf) else float32(0)",
-            f"e{i} = exp2_approx(x{i} - z{i})",
+            f"e{i} = exp2_approx({difference.format(i=i)})",
             f"x{i} = y{i}",
             f"l{i} = l{i} * e{i}",
+            *([f"z{i} = z{i} * float32({factor!r})"] if folded else []),
         ]
     for j in range(KEYS // 8):
         loop += [
@@ -301,15 +330,16 @@ def _mma(a: Attention) -> Launches:
             loop += [
                 f"f = ldmatrix_x4_trans(vs, uint32(va + uint32({16 * kk * pitch_v + 8 * j})))",
                 f"o{j} = mma_{short}(o{j}, p, (f[0], f[1]))",
-                f"o{j + 1} = mma_{short}(o{j + 1}, p, (f[2], f[3]))",
             ]
+            if j + 1 < width // 8:
+                loop.append(f"o{j + 1} = mma_{short}(o{j + 1}, p, (f[2], f[3]))")
     body += indented(loop)
     nothing = "float32(0)" if a.zero else "float32(nan)"
     for i in (0, 1):
         body += [
             f"l{i} = l{i} + shfl_xor_f32(l{i}, uint32(1))",
             f"l{i} = l{i} + shfl_xor_f32(l{i}, uint32(2))",
-            f"f{i} = float32(1) / l{i} if l{i} > float32(0) else {nothing}",
+            f"f{i} = rcp_approx(l{i}) if l{i} > float32(0) else {nothing}",
             f"f{i} = f{i} if l{i} == l{i} else float32(nan)",
         ]
     body += [f"d0 = {place_of(a.y, 'h', 'i0')}", f"d1 = {place_of(a.y, 'h', 'i1')}"]
@@ -323,7 +353,7 @@ def _mma(a: Attention) -> Launches:
     signature = operands_of(a)
     text = [f"def kernel({', '.join(name for name, _ in signature)}):", *indented(body), ""]
     kernel = Kernel(
-        f"attention_{short}_{depth}",
+        f"attention_{short}_{a.depth}",
         "\n".join([*functions.library([*lines, *text]), *lines, *text]),
         tuple(kind for _, kind in signature),
         32 * WARPS,
@@ -334,8 +364,8 @@ def _mma(a: Attention) -> Launches:
 
 
 def _tile(memory: str, name: str, base: str, first: str, row: int, width: int, pitch: int) -> list[str]:
-    """Lines that start copies of 64 rows; those beyond the last become zeros."""
-    chunks, threads = width // 8, 32 * WARPS
+    """Lines that start copies of 64 rows, filled up with zeros to 64 and to a multiple of 16 columns."""
+    chunks, threads = -(-width // 16) * 2, 32 * WARPS
     lines = []
     for n in range(KEYS * chunks // threads):
         lines += [
@@ -343,20 +373,33 @@ def _tile(memory: str, name: str, base: str, first: str, row: int, width: int, p
             f"j = uint32(u // uint32({chunks}))",
             f"c = uint32(u % uint32({chunks}) * uint32(8))",
             f"n = uint32({first} + j)",
-            "ok = int32(n) < seen",
+            "ok = int32(n) < seen" + (f" and c < uint32({width})" if width % 16 else ""),
             "n = n if ok else uint32(0)",
-            f"cp_async16({memory}, uint32(j * uint32({pitch}) + c), {name},"
-            f" uint32({base} + n * uint32({row}) + c), int32(16) if ok else int32(0))",
+            f"cp_async16_if({memory}, uint32(j * uint32({pitch}) + c), {name},"
+            f" uint32({base} + n * uint32({row}) + c), int32(ok))",
         ]
     return lines
 
 
+def _is_folded(a: Attention) -> bool:
+    """Whether the scale is multiplied in with the subtraction of the maximum: nothing comes between."""
+    return a.mask is None and not a.softcap and a.scale > 0
+
+
 def _mma_functions(a: Attention, short: str) -> list[str]:
+    power = "exp2_approx(s[{}] - z{})"
+    if _is_folded(a):
+        power = f"exp2_approx(fma(s[{{}}], float32({a.scale * LOG2E!r}), -z{{}}))"
+    powers = [power.format(i, i // 2) for i in range(4)]
     lines = [
         "@device",
         "def query(q, at0, at1):",  # the fragment of 16 rows and 16 columns
         "    return (ld_u32x1(q, at0), ld_u32x1(q, at1), ld_u32x1(q, uint32(at0 + uint32(8))),"
         " ld_u32x1(q, uint32(at1 + uint32(8))))",
+        "",
+        "@device",
+        "def half_query(q, at0, at1):",  # of 8 columns, the others zero
+        "    return (ld_u32x1(q, at0), ld_u32x1(q, at1), uint32(0), uint32(0))",
         "",
         "@device",
         "def scores(s):",
@@ -370,8 +413,7 @@ def _mma_functions(a: Attention, short: str) -> list[str]:
         "",
         "@device",
         "def powers(s, z0, z1):",
-        "    return (exp2_approx(s[0] - z0), exp2_approx(s[1] - z0), exp2_approx(s[2] - z1),"
-        " exp2_approx(s[3] - z1))",
+        f"    return ({', '.join(powers)})",
         "",
         "@device",
         "def shrunk(o, e0, e1):",
@@ -385,18 +427,25 @@ def _mma_functions(a: Attention, short: str) -> list[str]:
     ]
     if a.mask is None:
         return lines
-    step = a.mask.strides[3]
-    lines += ["@device", "def masked(s, mask, at0, at1, n0, column):"]
-    for e in (0, 1):
-        key = f"uint32(column + uint32({e}))" if e else "column"
-        lines += [f"    k{e} = {key}", f"    in{e} = n0 + k{e} < uint32({a.mask.length})"]
-    parts = [
-        f"seen_through({s}, mask, uint32(at{i} + k{e} * uint32({step}))) if in{e} else {s}"
-        for i in (0, 1)
-        for e in (0, 1)
-        for s in (f"s[{2 * i + e}]",)
+    step, length = a.mask.strides[3], a.mask.length
+    score = "score({s}) + {b}" if a.softcap else f"fma({{s}}, float32({a.scale * LOG2E!r}), {{b}})"
+    parts = [score.format(s=f"s[{i}]", b=f"{'pq'[i // 2]}[{i % 2}]") for i in range(4)]
+    keys = [
+        f"bias(mask, uint32(at + {key} * uint32({step}))) if n0 + {key} < uint32({length}) else float32(0)"
+        for key in ("column", "(column + uint32(1))")
     ]
-    return [*lines, f"    return ({', '.join(parts)})", ""]
+    return [
+        *lines,
+        "@device",
+        "def pair(mask, at, n0, column):",  # of two neighbouring keys; the limit hides those beyond the end
+        f"    return ({keys[0]},",
+        f"        {keys[1]})",
+        "",
+        "@device",
+        "def biased(s, p, q):",
+        f"    return ({', '.join(parts)})",
+        "",
+    ]
 
 
 # --- float32 arithmetic ---------------------------------------------------------------------------------
@@ -410,7 +459,7 @@ def _exact(a: Attention) -> Launches:
     """Tiles of 64 by 64 scores in float32; queries and keys lie transposed in shared memory."""
     depth, columns = a.depth, -(-a.width // 64)
     padded = columns * 64
-    words = {"qs": depth * PITCH, "ks": depth * PITCH, "vs": SIDE * padded, "ps": SIDE * PITCH}
+    words = _exact_words(a)
     blocks = -(-a.rows // SIDE)
     lines = [*score_lines(a), *vectors.load("load", a.dtype, 1), *vectors.store("store", a.dtype, 1)]
     body = [
@@ -464,8 +513,7 @@ def _exact(a: Attention) -> Launches:
             if a.mask:
                 loop += [
                     f"if key + uint32({j}) < uint32({a.mask.length}):",
-                    f"    s{j} = seen_through(s{j}, mask, "
-                    f"{mask_place(a, 'h', f'r{i}', f'(key + uint32({j}))')})",
+                    f"    s{j} = s{j} + bias(mask, {mask_place(a, 'h', f'r{i}', f'(key + uint32({j}))')})",
                 ]
             parts.append(f"s{j} if int32(key) + int32({j}) < lim{i} else float32(-inf)")
         loop += [f"t{i} = ({', '.join(parts)})"]
@@ -537,6 +585,16 @@ def _exact(a: Attention) -> Launches:
     )
     grid = (blocks * a.batch * a.heads, 1, 1)
     return Launches((Launch(kernel, grid, tuple(Ref(name) for name, _ in signature)),))
+
+
+def _exact_words(a: Attention) -> dict[str, int]:
+    """Shared float32s: queries, keys, values, probabilities."""
+    return {
+        "qs": a.depth * PITCH,
+        "ks": a.depth * PITCH,
+        "vs": SIDE * -(-a.width // 64) * 64,
+        "ps": SIDE * PITCH,
+    }
 
 
 def _spread(memory: str, name: str, base: str, first: str, rows: int, step: int, depth: int) -> list[str]:

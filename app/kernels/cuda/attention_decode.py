@@ -137,7 +137,7 @@ def _ranges(a: Attention, rows: int, ranges: int, per_range: int) -> Launch:
                 at = mask_place(a, f"h{r}", f"uint32({query})", f"at{i}")
                 inner += [
                     f"if at{i} < uint32({a.mask.length}):",
-                    f"    s{i} = seen_through(s{i}, mask, {at})",
+                    f"    s{i} = s{i} + bias(mask, {at})",
                 ]
             inner += [
                 f"s{i} = s{i} if ok{i} and n{i} < lim{r} else float32(-inf)",

@@ -11,7 +11,7 @@ from app.kernels.cpu.expressions import Recipe, computed, converted, result_dtyp
 from app.kernels.cuda import functions, vectors
 from app.kernels.cuda.geometry import (
     Strided,
-    check_size,
+    check_spans,
     collapsed,
     contiguous,
     indented,
@@ -50,8 +50,8 @@ def elementwise(
     reason = functions.unsupported(recipe, [i.dtype for i in inputs])
     if reason is not None:
         raise ValueError(reason)
-    check_size(name, math.prod(extents))
     operands = (*inputs, *(o for _, o in outputs))
+    check_spans(name, extents, operands)
     box, walked = collapsed(extents, operands)
     width = vector_width(box, walked)
     if any(o.strides[-1] not in (0, 1) for o in walked):
@@ -80,7 +80,7 @@ def copy(extents: Sequence[int], source: Strided, target: Strided, name: str = "
     y0 may be x0 as `elementwise` allows.
     """
     if source.dtype == target.dtype:
-        check_size(name, math.prod(extents))
+        check_spans(name, extents, (source, target))
         box, (source, target) = _words(*collapsed(extents, (source, target)))
         return elementwise((), box, (source,), ((0, target),), name)
     recipe: Recipe = (("Cast", (0,), (target.dtype,)),)
@@ -113,7 +113,7 @@ def cast(elements: int, source: str, target: str) -> Launches:
 
 def fill(extents: Sequence[int], target: Strided, bits: int = 0) -> Launches:
     """A number to every element of a box: role y0. `bits` are the value as the type's integer."""
-    check_size("fill", math.prod(extents))
+    check_spans("fill", extents, (target,))
     kind = {8: "int64", 4: "int32", 2: "uint16", 1: "uint8"}[target.nbytes]
     box, (walked,) = collapsed(extents, (Strided(kind, target.strides, target.start),))
     names = [f"i{a}" for a in range(len(box))]

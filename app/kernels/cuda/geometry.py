@@ -1,9 +1,10 @@
 """Tensors as kernels walk them: strides over common axes, vector widths, source text of indices."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-LIMIT = 2**32  # indices are uint32
+LIMIT = 2**32 - 2**16  # indices are uint32, and threads of the last block may count beyond the end
 WIDEST = 16  # bytes that one access moves
 
 NBYTES = {
@@ -116,5 +117,12 @@ def indented(lines: Sequence[str], levels: int = 1) -> list[str]:
 
 def check_size(what: str, elements: int) -> None:
     """Refuse what uint32 indices do not reach."""
-    if elements >= LIMIT:
-        raise ValueError(f"{what} spans {elements} elements, indices reach {LIMIT - 1}")
+    if elements > LIMIT:
+        raise ValueError(f"{what} spans {elements} elements, indices reach {LIMIT}")
+
+
+def check_spans(what: str, extents: Sequence[int], operands: Sequence[Strided]) -> None:
+    """Refuse operands that reach beyond uint32 indices."""
+    for o in operands:
+        check_size(what, o.start + sum(max(n - 1, 0) * abs(s) for n, s in zip(extents, o.strides)) + 1)
+    check_size(what, math.prod(extents))

@@ -232,10 +232,10 @@ def _columns(
         while kept[-1][0] % width or any((s * x.nbytes) % min(16, width * x.nbytes) for _, s in reduced):
             width //= 2
     groups = results // width
-    # Rows of the block share the reduced elements: eight each at least, if there are so few columns.
+    # Rows of the block share the reduced elements: four each at least, if there are so few columns.
     down = 1
     if kind == "float32":
-        while down < 16 and length >= 16 * down and groups * down < 132 * 1024:
+        while down < 16 and length >= 4 * down and groups * down < 132 * 1024:
             down *= 2
     across = WARP if down > 1 else 128
     lines = _offsets("outer", kept) + _offsets("inner", reduced)

@@ -4,7 +4,16 @@ import math
 from collections.abc import Sequence
 
 from app.kernels.cuda import vectors
-from app.kernels.cuda.geometry import Strided, check_size, contiguous, indented, place, unpacked, vector_width
+from app.kernels.cuda.geometry import (
+    NBYTES,
+    Strided,
+    check_size,
+    contiguous,
+    indented,
+    place,
+    unpacked,
+    vector_width,
+)
 from app.kernels.cuda.kernel import Launches
 from app.kernels.cuda.units import per_unit
 
@@ -29,7 +38,7 @@ def lookup(
         fill: the constant, its bits as an integer.
     """
     check_size("lookup", max(math.prod(shape), math.prod(sizes)))
-    kind = _BITS[vectors.NBYTES[dtype]]
+    kind = _BITS[NBYTES[dtype]]
     width = _width(shape, sizes, moved, kind)
     lines = vectors.load("load", kind, width) + vectors.store("store", kind, width)
     names = [f"i{a}" for a in range(len(shape))]

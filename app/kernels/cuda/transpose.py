@@ -15,6 +15,7 @@ from app.kernels.cuda.geometry import (
     NBYTES,
     Strided,
     check_size,
+    check_spans,
     collapsed,
     contiguous,
     indented,
@@ -46,7 +47,7 @@ def moved(extents: Sequence[int], source: Strided, target: Strided) -> Launches:
 
     Roles x0, y0. No aliasing.
     """
-    check_size("transpose", math.prod(extents))
+    check_spans("transpose", extents, (source, target))
     box, (x, y) = collapsed(extents, (source, target))
     across = [a for a, s in enumerate(x.strides) if s == 1]
     if not across or x.strides[-1] == 1 or y.strides[-1] != 1 or x.nbytes > 4 or 0 in box:

@@ -68,7 +68,7 @@ def pool(
     step = step if real else "larger(int32(a[{i}]), int32(v[{i}]))"
     lines = vectors.load("load", dtype, width) + vectors.store("store", dtype, width)
     lines += lanewise("join", ("a", "v"), step, width)
-    lines += lanewise("shared_by", ("a", "n"), "a[{i}] / n", width)
+    lines += lanewise("shared_by", ("a", "n"), "a[{i}] * n", width)
     rank = len(axes)
     names = [f"o{a}" for a in range(rank)]
     outs = [a.out for a in axes]
@@ -88,7 +88,7 @@ def pool(
     body += _counts(axes, counts_padding) if kind == "average" else []
     inner = "\n".join(f"t = join(t, load(x, uint32(base + {_pixel(rank, steps[1:])})))".splitlines())
     body += _loops(axes, [inner])
-    body += ["t = shared_by(t, n)"] if kind == "average" else []
+    body += ["t = shared_by(t, float32(1) / n)"] if kind == "average" else []
     body.append(f"store(y, uint32(u * uint32({width})), t)" if width > 1 else "store(y, u, t)")
     return per_unit(f"{kind}_pool", lines, body, [("x", dtype), ("y", dtype)], math.prod(units))
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from app.kernels.cuda.attention import Attention, Heads, Mask, attention
+from app.kernels.cuda.attention import Attention, Heads, Mask, attention, attention_unless
 from app.kernels.cuda.attention_decode import attention_decode, decode_unless
-from tests.kernels.cuda.values import close, normal, poisoned, run
+from tests.kernels.cuda.values import close, decoded, normal, poisoned, run
 
 
 def _heads(heads, rows, width):
@@ -76,7 +76,7 @@ def _check(made, a, expected, arrays):
     [
         ((1, 1, 1, 70, 100, 32, 32, "bfloat16"), {"causal": True, "past": 30}),
         ((1, 1, 1, 20, 70, 64, 32, "float16"), {"mask": "bool", "zero": True}),
-        ((1, 2, 1, 5, 9, 48, 48, "bfloat16"), {"mask": "float16", "lengths": (4,), "lie": _tokens}),
+        ((1, 2, 1, 5, 9, 40, 40, "bfloat16"), {"mask": "float16", "lengths": (4,), "lie": _tokens}),
     ],
 )
 def test_attention_by_tensor_cores(sizes, options):
@@ -116,9 +116,31 @@ def test_attention_of_few_queries(sizes, options, kernels):
     _check(made, a, expected, arrays)
 
 
+@pytest.mark.parametrize("make", [attention, attention_decode])
+def test_the_lowest_number_as_a_mask_hides_but_a_row_of_it_is_a_mean(make):
+    a, _, arrays = _case(1, 2, 1, 1, 40, 16, 16, "bfloat16", mask="float32")
+    arrays["mask"][:] = np.finfo(np.float32).min
+    arrays["mask"][0, 1, 0, 5] = 0
+    y = poisoned((1, 2, 1, 16), "bfloat16")
+    run(make(a), **arrays, y=y)
+    v = decoded(arrays["v"], "bfloat16")[0, 0]
+    close(y, np.stack([v.mean(0), v[5]]).reshape(1, 2, 1, 16), "bfloat16", 4)
+
+
 def test_a_row_that_sees_nothing_is_nan_unless_zero_is_asked_for():
     a, expected, arrays = _case(1, 1, 1, 3, 70, 16, 16, "bfloat16", mask="bool")
     y = poisoned(expected.shape, "bfloat16")
     run(attention(a), **arrays, y=y)
     assert np.isnan(expected[0, 0, 1]).all()
     close(y, expected, "bfloat16", 4)
+
+
+def test_heads_that_shared_memory_does_not_hold_are_refused():
+    a, _, _ = _case(1, 1, 1, 2, 3, 512, 512, "float32")
+    assert (
+        attention_unless(a)
+        == "heads of 512 and 512 elements need 427008 byte of shared memory, at most 232448"
+    )
+    with pytest.raises(ValueError, match="shared memory"):
+        attention(a)
+    assert attention_unless(_case(1, 1, 1, 2, 3, 128, 128, "bfloat16")[0]) is None

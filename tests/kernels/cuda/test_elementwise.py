@@ -156,3 +156,15 @@ def test_what_has_no_kernel_is_refused():
     assert unsupported((("Exp", (0,), ()),), ("int32",)) == "Exp has no expression for int32"
     with pytest.raises(ValueError, match="4294967296 elements"):
         copy((2**32,), Strided("float32", (1,)), Strided("float32", (1,)))
+    with pytest.raises(ValueError, match="spans 6000000001 elements"):
+        copy((2, 4), Strided("float32", (4, 1)), Strided("float32", (6 * 10**9 - 3, 1)))
+
+
+def test_numbers_and_nothing():
+    x, y = np.float32(2.5).reshape(()), poisoned((), "float32")
+    number = Strided("float32", ())
+    run(elementwise((("Mul", (0, 0), ()),), (), (number,), ((1, number),)), x0=x, y0=y)
+    assert y == 6.25
+    assert not elementwise(
+        (("Exp", (0,), ()),), (3, 0), (Strided("float32", (0, 1)),), ((1, Strided("float32", (0, 1))),)
+    ).steps

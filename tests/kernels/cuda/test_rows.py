@@ -5,6 +5,7 @@ import pytest
 
 from app.kernels.cuda.normalize import group_norm, layer_norm, rms_norm
 from app.kernels.cuda.reduce import argument, reduce
+from app.kernels.cuda.scan import cumulative_sum, top_k
 from app.kernels.cuda.softmax import softmax
 from tests.kernels.cuda.values import close, decoded, encoded, normal, poisoned, run
 
@@ -190,3 +191,37 @@ def test_the_position_of_a_nan_is_told():
     y = poisoned((1, 1), "int64")
     run(argument(True, 1, 4, 1, "float32"), x=x, y=y)
     assert y[0, 0] == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "exclusive", "reverse"),
+    [
+        ((3, 70, 1), "float32", False, True),
+        ((2, 40, 1), "int32", True, False),
+        ((2, 9, 3), "int64", True, True),
+        ((1, 5, 2), "bfloat16", False, False),
+    ],
+)
+def test_cumulative_sum(shape, dtype, exclusive, reverse):
+    x = np.random.default_rng(0).integers(-9, 9, shape)
+    xb, y = encoded(x, dtype), poisoned(shape, dtype)
+    made = cumulative_sum(*shape, dtype, exclusive=exclusive, reverse=reverse)
+    run(made, seed=1, x=xb, y=y)
+    z = x[:, ::-1] if reverse else x
+    total = np.cumsum(z, 1) - (z if exclusive else 0)
+    np.testing.assert_array_equal(decoded(y, dtype), total[:, ::-1] if reverse else total)
+    run(made, seed=2, x=xb, y=xb)
+    np.testing.assert_array_equal(xb, y)
+
+
+@pytest.mark.parametrize(
+    ("shape", "k", "dtype", "largest"),
+    [((2, 300, 1), 3, "float32", True), ((1, 7, 2), 7, "int64", False), ((1, 40, 1), 2, "bfloat16", False)],
+)
+def test_top_k(shape, k, dtype, largest):
+    x = np.random.default_rng(0).integers(-9, 9, shape)
+    y, index = poisoned((shape[0], k, shape[2]), dtype), poisoned((shape[0], k, shape[2]), "int64")
+    run(top_k(*shape, k, dtype, largest=largest), x=encoded(x, dtype), y=y, index=index)
+    places = np.argsort(-x if largest else x, axis=1, kind="stable")[:, :k]
+    np.testing.assert_array_equal(index, places)
+    np.testing.assert_array_equal(decoded(y, dtype), np.take_along_axis(x, places, 1))

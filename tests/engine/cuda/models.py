@@ -138,7 +138,7 @@ def bert_mini() -> Network:
     rows = g.add("GatherND", seen, g.constant(places))
     allowed = g.add("And", rows, g.constant(np.ones((1, 1, s, s), bool)))
     mask = g.add("Where", allowed, g.scalar(0.0), g.scalar(-3.4028234663852886e38))
-    for _ in range(2):
+    for _ in range(1):
         q, k, w = (g.add("Add", g.add("MatMul", v, g.weight(h, h)), g.weight(h, scale=0.2)) for _ in range(3))
         root = g.scalar((h // HEADS) ** -0.25)
         q = g.add("Mul", _heads(g, q, s, [0, 2, 1, 3]), root)

@@ -16,7 +16,8 @@ from app.kernels.cuda.kernel import LIMITS, Kernel, Launch, Launches, Ref
 from app.kernels.cuda.vectors import HALVES
 
 LOG2E = math.log2(math.e)
-DEPTHS = range(8, 129, 8)  # of heads that tensor cores take
+DEPTHS = range(8, 161, 8)  # of heads that tensor cores take
+MASKED = 128  # the widest that leave registers for a mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,8 @@ def attention_unless(a: Attention) -> str | None:
 
 def _uses_tensor_cores(a: Attention) -> bool:
     aligned = all(o.is_aligned for o in (a.q, a.k, a.v, a.y))
-    return aligned and a.dtype in HALVES and a.depth in DEPTHS and a.width in DEPTHS
+    fits = a.depth in DEPTHS and a.width in DEPTHS and (a.mask is None or max(a.depth, a.width) <= MASKED)
+    return aligned and fits and a.dtype in HALVES
 
 
 def attention(a: Attention, *, exact: bool = False) -> Launches:
@@ -128,8 +130,8 @@ def attention(a: Attention, *, exact: bool = False) -> Launches:
 
     y may be q where both lie alike: a block reads its query rows before it writes them, and no other
     block does. Tensor cores multiply float16 and bfloat16 of rows at multiples of 16 bytes, of a depth
-    and width that is a multiple of 8 up to 128; scores and sums are float32, probabilities are
-    rounded to dtype. All else, and all with `exact`, is computed in float32.
+    and width that is a multiple of 8 up to 160, with a mask up to 128; scores and sums are float32,
+    probabilities are rounded to dtype. All else, and all with `exact`, is computed in float32.
 
     Raises:
         ValueError: heads too wide for shared memory, see `attention_unless`.

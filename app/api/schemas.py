@@ -184,6 +184,9 @@ class JobOptions(_Schema):
         description="Whether to report the plans found of which none is both smaller and faster.",
     )
     fuse: bool = Field(default=_DEFAULTS.fuse, description="Whether operators may share a kernel.")
+    inplace: bool = Field(
+        default=_DEFAULTS.inplace, description="Whether results may take the bytes of a dead operand."
+    )
     verify: bool = Field(default=_DEFAULTS.verify, description="Whether to compare with the original.")
     tolerance: float = Field(
         default=_DEFAULTS.tolerance, gt=0, le=1, description="As a fraction of an output's maximum."

@@ -44,6 +44,7 @@ def predicted(group: Group, target: Target, *, threads: int = 1) -> float:
     return roofline(target, flops=flops(group), nbytes=moved, threads=threads)
 
 
+@of_group
 def flops(group: Group) -> float:
     """Floating-point operations of a group; 0 for what is dynamic."""
     return sum(map(arithmetic, group.nodes))

@@ -7,6 +7,7 @@ preference for memory takes the smallest of all; the front keeps every plan that
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 
+from app.engine import recompute
 from app.engine.errors import CapacityError
 from app.engine.options import Thrift
 from app.engine.program import Program
@@ -24,7 +25,8 @@ LADDER = (
     Thrift(order=True, workspace=True, plain=True),
 )
 UNDONE = 3  # fused groups at the peak that are tried without
-ROUNDS = 4  # of undoing one
+AGAIN = 3  # values alive at the peak that are tried computed again
+ROUNDS = 4  # of one such change
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,8 +44,8 @@ class Point:
 
 
 def seconds(program: Program) -> float:
-    """Predicted or measured seconds of all steps."""
-    return sum(step.choice.seconds for step in program.steps)
+    """Predicted or measured seconds of all steps, and of what slower memories cost."""
+    return sum(step.choice.seconds for step in program.steps) + program.placement.delay
 
 
 def fitting(build: Build) -> Program:
@@ -55,33 +57,76 @@ def fitting(build: Build) -> Program:
     try:
         return build(NOTHING)
     except CapacityError as error:
-        least, wanted = error, error.needed
-    tried = []
+        search = _Search(build, NOTHING, error)
     for thrift in LADDER:
-        try:
-            program = build(thrift)
-        except CapacityError as error:
-            tried.append(f"{thrift.told}: {error.needed} byte")
-            least = min(least, error, key=lambda e: e.needed)
-        else:
-            told = f"fits the budget with {thrift.told}; {wanted} byte would be needed without"
-            return _noted(program, f"memory: {told}")
+        if program := search.fits((thrift,)):
+            return search.noted(program)
+    for _ in range(ROUNDS):
+        least = search.least
+        whole = build(dataclasses.replace(search.thrift, unbounded=True))
+        if program := search.fits(_moves(whole)):
+            return search.noted(program)
+        if search.least is least:
+            break
+    if program := search.fits((dataclasses.replace(search.thrift, spill=True),)):
+        return search.noted(program)
     raise CapacityError(
-        f"{least}; tried: {'; '.join(tried)}", needed=least.needed, available=least.available
-    ) from least
+        f"{search.least}; tried: {'; '.join(search.tried)}",
+        needed=search.least.needed,
+        available=search.least.available,
+    ) from search.least
+
+
+@dataclasses.dataclass
+class _Search:
+    """What was tried for a budget, and what came nearest to it."""
+
+    build: Build
+    thrift: Thrift
+    least: CapacityError
+    tried: list[str] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.wanted = self.least.needed
+
+    def fits(self, thrifts: Iterable[Thrift]) -> Program | None:
+        """The fastest of the plans that fit."""
+        best: Program | None = None
+        for thrift in thrifts:
+            try:
+                program = self.build(thrift)
+            except CapacityError as error:
+                self.tried.append(f"{thrift.told}: {error.needed} byte")
+                if error.needed < self.least.needed:
+                    self.least, self.thrift = error, thrift
+            else:
+                best = program if best is None else min(best, program, key=seconds)
+        return best
+
+    def noted(self, program: Program) -> Program:
+        """The program with a note of what it gives up, and for how many bytes."""
+        without = seconds(self.build(dataclasses.replace(NOTHING, unbounded=True)))
+        return _noted(
+            program,
+            f"memory: fits the budget with {program.compilation.thrift.told}; {self.wanted} byte would be "
+            f"needed without; {seconds(program) * 1e6:.4g} us in place of {without * 1e6:.4g}",
+        )
 
 
 def smallest(build: Build) -> Program:
-    """The plan with the smallest arena, the faster of equal ones; fusion is undone where that saves bytes."""
-    programs = list(_possible(build, (NOTHING, *LADDER)))
-    if not programs:
+    """The plan with the smallest arena, of equal ones what gives up least.
+
+    At its peak, fusion is undone and values are computed again where that saves bytes.
+    """
+    best = _smaller(build, (NOTHING, *LADDER), None)
+    if best is None:
         return build(LADDER[-1])  # raises, with the reason
-    best = min(programs, key=_rank)
     for _ in range(ROUNDS):
-        better = _unfused(build, best)
-        if better is None:
+        before = best
+        best = _smaller(build, _moves(best), best)
+        assert best is not None
+        if best is before:
             break
-        best = better
     return _noted(best, f"memory: the smallest arena has {best.compilation.thrift.told}")
 
 
@@ -95,6 +140,18 @@ def front(build: Build) -> tuple[Point, ...]:
     return tuple(found)
 
 
+def _smaller(build: Build, thrifts: Iterable[Thrift], best: Program | None) -> Program | None:
+    """The smallest of the plans and the best so far, the first of equal ones.
+
+    That no order of a plan is below the best is often seen soon.
+    """
+    for thrift in thrifts:
+        within = None if best is None else _peak(best) - 1
+        for program in _possible(build, (dataclasses.replace(thrift, within=within),)):
+            best = program if best is None else min(best, program, key=_peak)
+    return best
+
+
 def _possible(build: Build, thrifts: Iterable[Thrift]) -> Iterator[Program]:
     for thrift in thrifts:
         try:
@@ -103,34 +160,45 @@ def _possible(build: Build, thrifts: Iterable[Thrift]) -> Iterator[Program]:
             continue
 
 
-def _rank(program: Program) -> tuple[int, float]:
-    return program.placement.solution.peak, seconds(program)
+def _peak(program: Program) -> int:
+    return program.placement.solution.peak
 
 
-def _unfused(build: Build, program: Program) -> Program | None:
-    """A smaller plan with one fused group at the peak undone; None when there is none."""
-    thrift = program.compilation.thrift
+def _moves(program: Program) -> list[Thrift]:
+    """What else may be given up, where most bytes live: a fused kernel, a value that waits."""
+    thrift = dataclasses.replace(program.compilation.thrift, unbounded=False, within=None)
     worst = _worst(program)
     groups = [s.group for s in program.steps if s.index in worst and len(s.group.nodes) > 1]
     largest = sorted(groups, key=lambda g: -len(g.nodes))[:UNDONE]
-    without = (
-        dataclasses.replace(thrift, apart=thrift.apart | {n.name or "" for n in g.nodes}) for g in largest
-    )
-    best = min(_possible(build, without), key=_rank, default=None)
-    return best if best is not None and _rank(best)[0] < _rank(program)[0] else None
+    apart = [thrift.apart | {n.name or "" for n in g.nodes} for g in largest]
+    again = recompute.candidates(program, fullest(program))[:AGAIN]
+    return [
+        *(dataclasses.replace(thrift, apart=names) for names in apart),
+        # In other layouts than that of the input, its conversion would wait in place of the value.
+        *(
+            dataclasses.replace(thrift, again=(*thrift.again, more), plain=plain)
+            for more in again
+            for plain in sorted({thrift.plain, True})
+        ),
+    ]
+
+
+def fullest(program: Program) -> int:
+    """The step at which most bytes of the first memory are in use, the first of equal ones."""
+    live = [0] * (len(program.steps) + 1)
+    first = program.compilation.target.memories[0].name
+    for buffer in (b for b in program.placement.buffers if b.memory == first):
+        for span in buffer.spans:
+            for step in range(span.first, span.last + 1):
+                live[step] += span.nbytes
+    return max(range(len(live)), key=live.__getitem__)
 
 
 def _worst(program: Program) -> set[int]:
     """Steps that make or last read a buffer that lives at the fullest step."""
-    buffers = program.placement.buffers
-    live = [0] * (len(program.steps) + 1)
-    for buffer in buffers:
-        for span in buffer.spans:
-            for step in range(span.first, span.last + 1):
-                live[step] += span.nbytes
-    fullest = max(range(len(live)), key=live.__getitem__)
-    alive = [b for b in buffers if any(s.first <= fullest <= s.last for s in b.spans)]
-    return {fullest, *(b.first for b in alive), *(b.last for b in alive)}
+    step = fullest(program)
+    alive = [b for b in program.placement.buffers if any(s.first <= step <= s.last for s in b.spans)]
+    return {step, *(b.first for b in alive), *(b.last for b in alive)}
 
 
 def _noted(program: Program, note: str) -> Program:

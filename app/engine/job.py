@@ -7,7 +7,7 @@ import json
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from app.engine.benchmark import Samples, measure_in_turn, pinned
 from app.engine.errors import EngineError, NumericsError, TargetError
 from app.engine.exchange import functions, report
 from app.engine.exchange.onnx import export, write
+from app.engine.exchange.trace import trace_json
 from app.engine.execute import Executor
 from app.engine.inputs import tensors
 from app.engine.layouts.conversions import changes
@@ -48,6 +49,7 @@ ARTIFACTS = (
     "memory.json",
     "memory.html",
     "timings.json",
+    "trace.json",
     "decisions.json",
     "report.html",
     "outputs.npz",  # only when inputs were given
@@ -179,10 +181,11 @@ def optimize(
             _write_outputs(folder / "outputs.npz", run.outputs())
         run.close()
     progress("report", 0, 1)
-    timings = _timings(fused, plain, measured, target)
+    seconds = measured.steps if measured else tuple(s.choice.seconds for s in fused.steps)
+    timings = _timings(fused, plain, measured, seconds, target)
     summary = _summary(path, loaded, fused, plain, timings, verification, precision)
     summary["pareto"] = [dataclasses.asdict(p) for p in points]
-    _write_reports(folder, fused, summary, timings)
+    _write_reports(folder, fused, summary, timings, seconds)
     progress("report", 1, 1)
     return summary
 
@@ -325,8 +328,9 @@ def _verification(
     }
 
 
-def _timings(fused: Program, plain: Program, measured: _Measured | None, target: Target) -> Json:
-    steps = measured.steps if measured else tuple(s.choice.seconds for s in fused.steps)
+def _timings(
+    fused: Program, plain: Program, measured: _Measured | None, steps: Sequence[float], target: Target
+) -> Json:
     total = sum(steps) or 1.0
     operators = [
         {
@@ -424,7 +428,9 @@ def _summary(
     }
 
 
-def _write_reports(folder: Path, fused: Program, summary: Json, timings: Json) -> None:
+def _write_reports(
+    folder: Path, fused: Program, summary: Json, timings: Json, seconds: Sequence[float]
+) -> None:
     compilation = fused.compilation
     memory = report.memory_json(compilation)
     decisions = report.decisions_json(compilation)
@@ -433,6 +439,7 @@ def _write_reports(folder: Path, fused: Program, summary: Json, timings: Json) -
     (folder / "memory.html").write_text(report.memory_html(memory, str(summary["model"])))
     _write(folder / "decisions.json", decisions)
     _write(folder / "timings.json", timings)
+    _write(folder / "trace.json", trace_json(compilation, memory, seconds, timings["kind"]))
     (folder / "report.html").write_text(report.report_html(summary, memory, timings, decisions))
 
 

@@ -20,6 +20,7 @@ class Options:
             measures when the target is this machine.
         memory_budget: bytes that the arena may take; None takes the target's.
         fuse: whether neighbouring operators may share a kernel.
+        inplace: whether results may take the bytes of an operand that nobody reads again.
         verify: whether to compare with the original model.
         tolerance: largest difference allowed, as a fraction of the output's maximum.
         seed: of the random inputs used where none are given.
@@ -32,8 +33,7 @@ class Options:
             report says why.
         autotune: whether implementations are measured on this machine before they are chosen; it
             takes a target that is this machine.
-        prefer: `latency` takes the fastest plan that fits the budget; `memory` the smallest arena, and
-            of equal ones the fastest.
+        prefer: `latency` takes the fastest plan that fits the budget; `memory` the smallest arena.
         pareto: whether to look for the plans of which none is both smaller and faster.
         backends: those that may run the graph, in order of preference; empty takes the target's. The
             reference evaluator always comes last, for what none of them can run.
@@ -47,6 +47,7 @@ class Options:
     timings: Timings = "auto"
     memory_budget: int | None = None
     fuse: bool = True
+    inplace: bool = True
     verify: bool = True
     tolerance: float = 1e-4
     seed: int = 0
@@ -63,6 +64,19 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
+class Again:
+    """Nodes that are computed a second time, for late readers of what they make.
+
+    Attributes:
+        nodes: their names, each after those it needs.
+        readers: names of the nodes that read the copies.
+    """
+
+    nodes: tuple[str, ...]
+    readers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Thrift:
     """What a plan does for a smaller arena, at a price in time.
 
@@ -72,6 +86,10 @@ class Thrift:
         padding: layouts are chosen by their padding first, then by their time.
         plain: all layouts are row-major.
         apart: names of nodes that stay out of fused kernels.
+        again: what is computed a second time, in this order.
+        spill: whether values may lie in slower memories of the target.
+        unbounded: whether a plan may take more than there is, to look at what it lacks.
+        within: bytes; plans whose every order takes more are of no interest.
     """
 
     order: bool = False
@@ -79,6 +97,10 @@ class Thrift:
     padding: bool = False
     plain: bool = False
     apart: frozenset[str] = frozenset()
+    again: tuple[Again, ...] = ()
+    spill: bool = False
+    unbounded: bool = False
+    within: int | None = None
 
     @property
     def told(self) -> str:
@@ -89,6 +111,8 @@ class Thrift:
             "layouts without padding" * self.padding,
             "row-major layouts" * self.plain,
             f"{len(self.apart)} nodes left unfused" * bool(self.apart),
+            f"{sum(len(a.nodes) for a in self.again)} nodes computed again" * bool(self.again),
+            "values in slower memories" * self.spill,
         ]
         return ", ".join(p for p in parts if p) or "nothing given up"
 

@@ -320,11 +320,21 @@ class PlacedBuffer:
     reason: str  # why it exists, and why it is shared
     slices: tuple[Slice, ...] = ()  # where each of its values lies, and when
     parts: tuple[Span, ...] = ()  # what of it is in use when; empty where all is from first to last
+    memory: str = ""  # of the target
 
     @property
     def spans(self) -> tuple[Span, ...]:
         """The parts; all of the buffer where there are none."""
         return self.parts or (Span(0, self.nbytes, self.first, self.last),)
+
+
+@dataclass(frozen=True, slots=True)
+class Bank:
+    """What a plan takes of a further memory; its offsets count from its start, which follows the others."""
+
+    memory: str
+    start: int  # byte of the arena
+    solution: "Solution"
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +344,9 @@ class Placement:
     Attributes:
         values: a location for every value that is not dynamic.
         workspaces: arena offset of each Workspace argument of a group's calls, in order.
-        solution: offsets with peak, lower bound and gap, as proved by `validate`.
+        solution: offsets with peak, lower bound and gap, as proved by `validate`, in the first memory.
+        banks: slower memories in use; in the arena they follow the first.
+        delay: seconds that slower memories are predicted to cost.
         naive: bytes if no memory were ever used twice.
         activations: most bytes of values alive at a step, workspace and alignment left out.
         policies: what the same buffers take under the policies of other systems.
@@ -349,6 +361,13 @@ class Placement:
     activations: int = 0
     policies: tuple[Mapping[str, object], ...] = ()
     unplanned: tuple[str, ...] = ()
+    banks: tuple[Bank, ...] = ()
+    delay: float = 0.0
+
+    @property
+    def arena_bytes(self) -> int:
+        """Of all memories together."""
+        return self.banks[-1].start + self.banks[-1].solution.peak if self.banks else self.solution.peak
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,8 +58,8 @@ class Program:
 
     @property
     def arena_bytes(self) -> int:
-        """Size of the arena."""
-        return self.placement.solution.peak
+        """Size of the arena, all memories together."""
+        return self.placement.arena_bytes
 
     @property
     def kernels(self) -> tuple["Request", ...]:

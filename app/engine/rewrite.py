@@ -61,7 +61,8 @@ class Row:
 
 def constant(array: np.ndarray[Any, Any], name: str, dtype: ir.DataType | None = None) -> ir.Value:
     """An array as a value that new nodes can read; it becomes an initializer when they are used."""
-    return constant_of(ir.tensor(array, dtype=dtype, name=name), name)
+    # `ir.tensor` walks the protocols that an array might have.
+    return constant_of(ir.Tensor(np.asarray(array), dtype=dtype, name=name), name)
 
 
 def constant_of(tensor: ir.TensorProtocol, name: str) -> ir.Value:

@@ -19,6 +19,7 @@ from app.engine.passes.infer_types import InferTypes
 from app.engine.passes.order import Order
 from app.engine.passes.partition import Partition
 from app.engine.passes.plan_memory import PlanMemory
+from app.engine.passes.rematerialize import Rematerialize
 from app.engine.passes.rewrite_operators import RewriteOperators
 from app.engine.passes.select_implementations import SelectImplementations
 from app.engine.pipeline import Pass, Progress, silent
@@ -33,12 +34,20 @@ from app.kernels.cpu.parallel import Request
 FRONT: tuple[Pass, ...] = (InferTypes(), Canonicalize(), RewriteOperators())
 
 
-def back(options: Options) -> tuple[Pass, ...]:
-    """The passes from a canonical graph to a complete plan."""
+def grouping(options: Options) -> tuple[Pass, ...]:
+    """The passes from a canonical graph to what one kernel or library computes."""
     return (
+        Rematerialize(),
         Partition(),
         # MXNet infers storage types operator by operator.
         Fuse(enabled=options.fuse and options.semantics == "stowplan"),
+    )
+
+
+def back(options: Options) -> tuple[Pass, ...]:
+    """The passes from a canonical graph to a complete plan."""
+    return (
+        *grouping(options),
         InferStorage(),
         InferLayouts(),
         SelectImplementations(),
@@ -93,7 +102,7 @@ def _timed(
     """The compilation with measured seconds of kernels, for the backends that choose node by node."""
     compilation, whole = allocation.without_libraries(compilation), compilation
     started = dataclasses.replace(compilation, model=compilation.model.clone(), options=options)
-    groups = pipeline.run(started, back(options)[:2], silent)
+    groups = pipeline.run(started, grouping(options), silent)
 
     def likely() -> tuple[Request, ...]:
         return planned(

@@ -20,6 +20,7 @@ ARTIFACTS: Mapping[str, str] = {
     "memory.json": "application/json",
     "memory.html": "text/html; charset=utf-8",
     "timings.json": "application/json",
+    "trace.json": "application/json",
     "decisions.json": "application/json",
     "report.html": "text/html; charset=utf-8",
     "outputs.npz": "application/octet-stream",

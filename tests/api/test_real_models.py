@@ -81,6 +81,7 @@ def test_the_command_line_optimizes_a_sample_and_saves_every_artifact(
         "memory.json",
         "memory.html",
         "timings.json",
+        "trace.json",
         "decisions.json",
         "report.html",
     }

@@ -34,6 +34,7 @@ class MemoryMap:
         live: points of the outline of live bytes, as an SVG path.
         ticks: (fraction of the height from the top, bytes).
         omitted: buffers too small to be drawn.
+        further: where slower memories begin, from the top, and their names.
     """
 
     rectangles: tuple[Rectangle, ...]
@@ -44,12 +45,14 @@ class MemoryMap:
     ticks: tuple[tuple[float, int], ...]
     steps: int
     omitted: int
+    further: tuple[tuple[float, str], ...] = ()
 
 
 def draw(memory: Mapping[str, Any]) -> MemoryMap:
     """Geometry of a `stowplan.memory/1` document."""
     steps = max(1, len(memory["steps"]))
-    top: float = max(1, memory["peak_bytes"]) * HEADROOM
+    end = max(m["start"] + m["peak_bytes"] for m in memory["memories"])
+    top: float = max(1, end) * HEADROOM
 
     def y(nbytes: int) -> float:
         return HEIGHT * (1.0 - nbytes / top)
@@ -89,9 +92,10 @@ def draw(memory: Mapping[str, Any]) -> MemoryMap:
         outline,
         y(memory["peak_bytes"]),
         y(memory["lower_bound"]),
-        _ticks(memory["peak_bytes"], top),
+        _ticks(end, top),
         steps,
         len(shown) - len(kept),
+        tuple((y(m["start"]), m["name"]) for m in memory["memories"][1:]),
     )
 
 

@@ -47,13 +47,15 @@ def memory_json(compilation: Compilation) -> Json:
     placement, solution = plan.placement, plan.placement.solution
     asked = compilation.options.memory_budget
     alignment = compilation.target.memories[0].alignment
-    live = _live_by_step(placement.buffers, alignment, len(plan.order))
+    first = compilation.target.memories[0].name
+    live = _live_by_step([b for b in placement.buffers if b.memory == first], alignment, len(plan.order))
     by_name = {v.name or "": v for v in placement.values}
     return {
         "schema": "stowplan.memory/1",
-        "memory": compilation.target.memories[0].name,
+        "memory": first,
         "alignment": alignment,
         "budget_bytes": compilation.target.budget if asked is None else asked,
+        "memories": _memories(compilation),
         "peak_bytes": solution.peak,
         "lower_bound": solution.lower_bound,
         "gap": solution.gap,
@@ -74,6 +76,7 @@ def memory_json(compilation: Compilation) -> Json:
             {
                 "name": b.name,
                 "kind": b.kind,
+                "memory": b.memory,
                 "offset": b.offset,
                 "bytes": b.nbytes,
                 "first": b.first,
@@ -109,6 +112,26 @@ def memory_json(compilation: Compilation) -> Json:
             for i, group in enumerate(plan.order)
         ],
     }
+
+
+def _memories(compilation: Compilation) -> list[Json]:
+    """What the plan takes of each memory of the target; offsets of buffers count from the first's start."""
+    placement = compilation.plan.placement
+    assert placement is not None
+    first, *further = compilation.target.memories
+    banks = {bank.memory: bank for bank in placement.banks}
+    used = [(first, 0, placement.solution)]
+    used += [(m, banks[m.name].start, banks[m.name].solution) for m in further if m.name in banks]
+    return [
+        {
+            "name": memory.name,
+            "size": memory.size,
+            "start": start,
+            "peak_bytes": solution.peak,
+            "lower_bound": solution.lower_bound,
+        }
+        for memory, start, solution in used
+    ]
 
 
 def plan_json(compilation: Compilation) -> Json:
@@ -351,7 +374,7 @@ def cut(text: object, length: int = 160) -> str:
     return whole if len(whole) <= length else f"{whole[: length - 1]}…"
 
 
-def _live_by_step(buffers: tuple[PlacedBuffer, ...], alignment: int, steps: int) -> list[int]:
+def _live_by_step(buffers: Iterable[PlacedBuffer], alignment: int, steps: int) -> list[int]:
     change = [0] * (steps + 1)
     for b in buffers:
         for part in b.spans:

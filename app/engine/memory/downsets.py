@@ -22,6 +22,7 @@ from app.engine.memory.order import Step, least_peak
 Array: TypeAlias = np.ndarray[Any, Any]
 
 FIRST_ROOM = 1 << 12  # states of the first try; each other has eight times as many
+NO_LIMIT = (1 << 62) - 1
 STATES = 1 << 22  # of a segment: bounds the search by work, never by the clock
 
 
@@ -30,8 +31,8 @@ class Schedule:
     """An order, and what is known of the best.
 
     Attributes:
-        order: steps.
-        peak: bytes of the order.
+        order: steps; empty where every order takes more than the limit.
+        peak: bytes of the order; of none, bytes above the limit that every order takes.
         lower_bound: bytes that no order stays below.
         states: that were reached.
     """
@@ -64,11 +65,14 @@ def segments(needs: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
     return [tuple(range(a, b)) for a, b in zip(starts, [*starts[1:], n], strict=True)]
 
 
-def least_order(steps: Sequence[Step], sizes: Sequence[int], states: int = STATES) -> Schedule | None:
+def least_order(
+    steps: Sequence[Step], sizes: Sequence[int], states: int = STATES, limit: int = NO_LIMIT
+) -> Schedule | None:
     """The order with the least peak, where a segment has no more than `states` states; else None.
 
     The steps come in a topological order; `sizes` are bytes by storage, 0 for what is not in the arena.
-    The lower bound of what is returned is its peak.
+    The lower bound of what is returned is its peak. Orders that take more than `limit` bytes are not
+    looked at: that no other is there is often seen much sooner than which is the best.
     """
     touchers: list[list[int]] = [[] for _ in sizes]
     for i, step in enumerate(steps):
@@ -79,13 +83,15 @@ def least_order(steps: Sequence[Step], sizes: Sequence[int], states: int = STATE
         if len(part) == 1:
             found: tuple[Array, int, int, int] = _alone(steps[part[0]], part[0], sizes, touchers, live)
         else:
-            found = _search(_Segment(steps, sizes, touchers, part), live, peak, states)
+            found = _search(_Segment(steps, sizes, touchers, part), live, peak, states, limit)
         local, needed, live, count = found
         total += count
+        peak = max(peak, needed)
+        if peak > limit:
+            return Schedule((), peak, peak, total)
         if not len(local):
             return None
         order += [part[i] for i in local]
-        peak = max(peak, needed)
     return Schedule(tuple(order), peak, peak, total)
 
 
@@ -162,16 +168,17 @@ def _packed(*arrays: Array) -> Array:
     return np.concatenate((starts, *arrays)).astype(np.int64)
 
 
-def _search(s: _Segment, live: int, budget: int, states: int) -> tuple[Array, int, int, int]:
+def _search(s: _Segment, live: int, budget: int, states: int, limit: int) -> tuple[Array, int, int, int]:
     """An order of the segment, its peak, the bytes alive after it, and the states reached.
 
-    The order is empty when there are more than `states`; the peak is then what no order stays below.
+    The order is empty when there are more than `states`, or all take more than `limit`; the peak is then
+    what no order stays below.
     """
     room = FIRST_ROOM
     while True:
         room = min(room, states)
         order = np.full(s.n, -1, np.int64)
-        results = np.array([live, budget, 0], np.int64)
+        results = np.array([live, budget, 0, limit], np.int64)
         fits = _explore(
             s.numbers,
             s.needs,
@@ -183,10 +190,10 @@ def _search(s: _Segment, live: int, budget: int, states: int) -> tuple[Array, in
             order,
             results,
         )
-        left, peak, count = map(int, results)
+        left, peak, count = map(int, results[:3])
         if fits:
             return order, peak, left, count
-        if room == states:
+        if room == states or peak > limit:
             return order[:0], peak, left, count
         room *= 8
 
@@ -252,7 +259,7 @@ def _explore(
     order: Array,
     results: Array,
 ) -> bool:
-    """Fill `order`; False when there are more states than room.
+    """Fill `order`; False when there are more states than room, or the peak is above the limit.
 
     Args:
         numbers: packed: users, storages and in-place pairs of the steps; of storages whether they begin
@@ -264,13 +271,13 @@ def _explore(
         table: states by hash, -1 where empty.
         heap: (bytes, state, step) of what was refused, the least first.
         order: filled.
-        results: bytes alive before, budget, 0; then bytes alive after, peak, states.
+        results: bytes alive before, budget, 0, limit; then bytes alive after, peak, states.
     """
     n, words, one = needs.shape[0], needs.shape[1], np.uint64(1)
     dying, placed = np.zeros(len(touch), np.bool_), np.zeros(len(touch), np.bool_)
     during, after, ways = np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64)
     row = np.zeros(words, np.uint64)
-    budget = results[1]
+    budget, least = results[1], np.int64(NO_LIMIT)  # of what is above the limit
     for i in range(n):
         first = True
         for w in range(words):
@@ -284,6 +291,9 @@ def _explore(
         # The next ways on: of a state of the stack, else the cheapest that was refused.
         free, number = -1, 0
         refused = high == 0
+        if refused and not waiting:
+            results[1], results[2] = least, count
+            return False
         if refused:
             budget, state, number, ways[0] = heap[0, 0], heap[0, 1], 1, heap[0, 2]
             waiting -= 1
@@ -323,6 +333,9 @@ def _explore(
             ways[0], number = free, 1
         for k in range(number):
             i = ways[k]
+            if during[i] > results[3]:
+                least = min(least, during[i])
+                continue
             if during[i] > budget:
                 if waiting == len(heap):
                     results[1], results[2] = budget, count

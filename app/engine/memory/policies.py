@@ -108,8 +108,7 @@ def by_size(buffers: Sequence[Buffer], _kinds: Kinds) -> int:
                 best = room, at
             at = max(at, end)
         start = best[1] if best else at
-        placed.append((start, start + buffer.extent, buffer))
-        placed.sort(key=lambda row: row[:2])
+        insort(placed, (start, start + buffer.extent, buffer), key=lambda row: row[:2])
     return max((end for _, end, _ in placed), default=0)
 
 

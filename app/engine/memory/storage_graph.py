@@ -121,11 +121,7 @@ def build(compilation: Compilation, *, whole: bool = True) -> StorageGraph:
     scratch, workspaces = _scratch(steps, compilation.options.threads, taken)
     alignment = compilation.target.memories[0].alignment
     buffers = (
-        *(
-            Buffer(s.id, s.first, s.last + 1, s.nbytes, alignment, parts(s, alignment))
-            for s in storages
-            if s.space == "arena"
-        ),
+        *(buffer_of(s, alignment) for s in storages if s.space == "arena"),
         *(Buffer(s.id, s.first, s.last + 1, s.nbytes, alignment) for s in scratch),
     )
     alone = [value_bytes(v, compilation) for v in planned if v not in owners] + [s.nbytes for s in scratch]
@@ -158,9 +154,10 @@ def parts(storage: Storage, alignment: int) -> tuple[Part, ...]:
     return tuple(found)
 
 
-def unaligned(storage: Storage) -> Buffer:
-    """The storage as a buffer whose bytes count as they are."""
-    return Buffer(storage.id, storage.first, storage.last + 1, storage.nbytes, 1, parts(storage, 1))
+def buffer_of(storage: Storage, alignment: int) -> Buffer:
+    """The storage as a buffer; aligned to 1, its bytes count as they are."""
+    lower, upper = storage.first, storage.last + 1
+    return Buffer(storage.id, lower, upper, storage.nbytes, alignment, parts(storage, alignment))
 
 
 def value_bytes(value: ir.Value, compilation: Compilation) -> int:

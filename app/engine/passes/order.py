@@ -4,6 +4,7 @@ import heapq
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from app.engine.errors import CapacityError
 from app.engine.memory.order import least_peak, schedule
 from app.engine.memory.placement import place
 from app.engine.memory.steps import memory_steps
@@ -28,6 +29,7 @@ class Order:
 
         Raises:
             ValueError: the groups depend on each other in a cycle.
+            CapacityError: every order takes more than what is of interest, `thrift.within`.
         """
         needs = dependencies(compilation)
         given = compilation.with_plan(order=_stable(needs))
@@ -36,9 +38,16 @@ class Order:
         peak = peak_bytes(given, floor, search=True)
         if peak <= floor:
             return replace(given, order_bound=peak)
-        from app.engine.memory.downsets import least_order  # imports numba
+        from app.engine.memory.downsets import NO_LIMIT, least_order  # imports numba
 
-        exact = least_order(steps, sizes, STATES_AT_LENGTH if compilation.thrift.order else STATES)
+        states = STATES_AT_LENGTH if compilation.thrift.order else STATES
+        within = compilation.thrift.within
+        exact = least_order(steps, sizes, states, NO_LIMIT if within is None else within)
+        if exact and not exact.order:
+            assert within is not None
+            raise CapacityError(
+                f"every order takes {exact.peak} byte or more", needed=exact.peak, available=within
+            )
         order = exact.order if exact else schedule(steps, sizes, peak)
         bound = exact.lower_bound if exact else None
         given = replace(given, order_bound=bound)

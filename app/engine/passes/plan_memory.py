@@ -10,7 +10,8 @@ from app.engine.errors import CapacityError
 from app.engine.memory.placement import place
 from app.engine.memory.policies import replay
 from app.engine.memory.problem import Problem, Solution, live_bytes, lower_bound, validate
-from app.engine.memory.storage_graph import StorageGraph, unaligned
+from app.engine.memory.spill import Spread, spread
+from app.engine.memory.storage_graph import StorageGraph, buffer_of
 from app.engine.plan import COLUMNS, Compilation, Location, PlacedBuffer, Placement, Span
 
 LISTED = 5  # live values that a message names
@@ -34,20 +35,29 @@ class PlanMemory:
         storage, solution = place(compilation, compilation.order_bound or 0)
         asked = compilation.options.memory_budget
         budget = compilation.target.budget if asked is None else asked
-        if solution.peak > budget:
+        found = Spread(solution, (), 0.0)
+        if solution.peak > budget and compilation.thrift.spill:
+            found = spread(compilation, storage, budget) or found
+        if found.solution.peak > budget and not compilation.thrift.unbounded:
             raise CapacityError(
                 _shortage(compilation, storage, solution, budget), needed=solution.peak, available=budget
             )
-        validate(Problem(storage.problem.buffers, budget), solution)
-        return compilation.with_plan(placement=_placement(storage, solution))
+        if not found.banks:
+            validate(Problem(storage.problem.buffers, max(budget, solution.peak)), solution)
+        return compilation.with_plan(placement=_placement(compilation, storage, found))
 
 
-def _placement(storage: StorageGraph, solution: Solution) -> Placement:
+def _placement(compilation: Compilation, storage: StorageGraph, found: Spread) -> Placement:
+    first, *_ = compilation.target.memories
+    offsets, memory = dict(found.solution.offsets), dict.fromkeys(found.solution.offsets, first.name)
+    for bank in found.banks:
+        offsets |= {i: bank.start + offset for i, offset in bank.solution.offsets.items()}
+        memory |= dict.fromkeys(bank.solution.offsets, bank.memory)
     values: dict[ir.Value, Location] = {}
     buffers = []
     of = {b.id: b for b in storage.problem.buffers}
     for row in storage.storages:
-        offset = solution.offsets[row.id] if row.space == "arena" else 0
+        offset = offsets[row.id] if row.space == "arena" else 0
         for value, part in zip(row.values, row.slices, strict=True):
             values[value] = Location(row.space, offset + part.offset, part.nbytes, row.root)
         if row.space == "arena":
@@ -64,21 +74,35 @@ def _placement(storage: StorageGraph, solution: Solution) -> Placement:
                     row.reason,
                     row.slices,
                     tuple(Span(p.offset, p.size, p.lower, p.upper - 1) for p in of[row.id].parts),
+                    memory[row.id],
                 )
             )
     buffers += [
-        PlacedBuffer(s.id, s.kind, solution.offsets[s.id], s.nbytes, s.first, s.last, (), s.reason)
+        PlacedBuffer(
+            s.id, s.kind, offsets[s.id], s.nbytes, s.first, s.last, (), s.reason, memory=memory[s.id]
+        )
         for s in storage.scratch
     ]
-    workspaces = {group: tuple(solution.offsets[i] for i in ids) for group, ids in storage.workspaces.items()}
+    workspaces = {group: tuple(offsets[i] for i in ids) for group, ids in storage.workspaces.items()}
     unplanned = tuple(v.name or "" for v in storage.unplanned)
     ordered = tuple(sorted(buffers, key=lambda b: (b.first, b.offset, b.name)))
     kinds = {row.id: str(graph.dtype(row.values[0])) for row in storage.storages}
     policies = tuple(replay(storage.problem.buffers, kinds))
     activations = lower_bound(
-        Problem(tuple(unaligned(row) for row in storage.storages if row.space == "arena"))
+        Problem(tuple(buffer_of(row, 1) for row in storage.storages if row.space == "arena"))
     )
-    return Placement(values, workspaces, ordered, solution, storage.naive, activations, policies, unplanned)
+    return Placement(
+        values,
+        workspaces,
+        ordered,
+        found.solution,
+        storage.naive,
+        activations,
+        policies,
+        unplanned,
+        found.banks,
+        found.seconds,
+    )
 
 
 def _is_converted(value: ir.Value) -> bool:

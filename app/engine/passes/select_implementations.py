@@ -155,7 +155,8 @@ def choose(
     seconds, tuning = compared[row]
     views.share(granted[row], outputs_of(group))
     facts = replace(known, tuning=tuning or "")
-    choice = Choice(row, row.lower(group, facts), row.inplace(group, facts), seconds, granted[row])
+    inplace = row.inplace(group, facts) if compilation.options.inplace else ()
+    choice = Choice(row, row.lower(group, facts), inplace, seconds, granted[row])
     others = tuple(a for a in alternatives if a["name"] != row.name)
     told = "; ".join(
         [_reason(row, seconds, len(compared), others, tuning)]

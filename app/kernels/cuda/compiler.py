@@ -23,13 +23,14 @@ from typing import Any
 
 from app.kernels.cuda.kernel import Kernel, KernelError
 
-# What compiling needs, module and distribution.
+# What compiling needs, by the names of its wheels.
 TOOLKIT = (
-    ("numba_cuda", "numba-cuda"),
-    ("cuda.bindings", "cuda-bindings"),
-    ("nvidia.cu13", "nvidia-nvvm"),
-    ("nvidia.cu13", "nvidia-cuda-nvrtc"),
-    ("nvidia.cu13", "nvidia-nvjitlink"),
+    "numba-cuda",
+    "cuda-bindings",
+    "nvidia-nvvm",
+    "nvidia-cuda-nvrtc",
+    "nvidia-nvjitlink",
+    "nvidia-cuda-runtime",
 )
 OLDEST = (8, 0)  # cp.async and bfloat16 in tensor cores
 
@@ -54,7 +55,7 @@ def versions() -> dict[str, str]:
         KernelError: something is not installed.
     """
     found = {}
-    for _, distribution in TOOLKIT:
+    for distribution in TOOLKIT:
         try:
             found[distribution] = importlib.metadata.version(distribution)
         except importlib.metadata.PackageNotFoundError:

@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from app.kernels.cuda import gemm, storage
+from app.kernels.cuda import gemm, realign, storage
 from app.kernels.cuda.epilogue import Epilogue
 from app.kernels.cuda.gemm import dtype_of, vector
-from app.kernels.cuda.kernel import KernelError, Launches, Ref
+from app.kernels.cuda.kernel import Launches, Ref
 from app.kernels.cuda.operands import Patches, Rows, reciprocal
 from app.kernels.cuda.product import Product
+from app.kernels.cuda.realign import Matrices
 
 Pair = tuple[int, int]
 
@@ -25,7 +26,8 @@ class Conv:
     """A convolution x[n, h, w, ci] -> y[n, ho, wo, co], `groups` of both channels.
 
     `pads` are top, left, bottom, right; negative ones crop. Pixels of x, y and residual begin `*_pixel`
-    elements apart (0: their channels), which is more where they are slices of a wider tensor.
+    elements apart (0: their channels), which is more where they are slices of a wider tensor; groups of x
+    begin `x_group` apart (0: their channels).
     """
 
     n: int
@@ -41,6 +43,7 @@ class Conv:
     x_pixel: int = 0
     y_pixel: int = 0
     residual_pixel: int = 0
+    x_group: int = 0
 
     @property
     def out(self) -> Pair:
@@ -91,12 +94,23 @@ def packed_weights(w: np.ndarray, groups: int, precision: str) -> np.ndarray:
 def conv(c: Conv, precision: str, after: Epilogue, tile: str, splits: int = 1) -> Launches:
     """Launches of a convolution; roles are x, w (packed), y, bias, residual, workspace.
 
+    Where pixels or groups of x do not begin at multiples of 16 bytes, x is copied to the workspace first.
     Arguments as for `gemm.gemm`.
-
-    Raises:
-        KernelError: pixels or groups of x do not begin at multiples of 16 bytes.
     """
-    return launches(c, precision, after, tile, splits)
+    source = pixels(c)
+    dtype = dtype_of(precision)
+    if source.is_aligned(dtype):
+        return launches(c, precision, after, tile, splits)
+    made = realign.layout(source, dtype, beside=True)
+    inner = launches(replace(c, x_pixel=made.row, x_group=made.step), precision, after, tile, splits)
+    return realign.after_copies(inner, {"x": (source, made)}, dtype)
+
+
+def pixels(c: Conv) -> Matrices:
+    """X as matrices, one for each group."""
+    ci = c.ci // c.groups
+    step = (c.x_group or ci) if c.groups > 1 else 0
+    return Matrices(c.n * c.h * c.w, ci, c.x_pixel or c.ci, c.groups, step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +131,9 @@ def launches(
     scatter: Scatter | None = None,
     w_start: int = 0,
 ) -> Launches:
-    """The same for a part of a transposed convolution, whose weights begin at byte `w_start`."""
+    """The same for aligned x; also a part of a transposed convolution, with weights from byte `w_start`."""
     made = _product(c, precision, after, tile, splits, scatter)
-    names = {"a": Ref("x"), "b": Ref("w", w_start)}
-
-    def renamed(argument: Ref | int | float) -> Ref | int | float:
-        return names.get(argument.role, argument) if isinstance(argument, Ref) else argument
-
-    steps = (replace(step, arguments=tuple(map(renamed, step.arguments))) for step in made.steps)
-    return Launches(tuple(steps), made.workspace)
+    return made.moved({"a": Ref("x"), "b": Ref("w", w_start)})
 
 
 def _product(
@@ -138,11 +146,6 @@ def _product(
     _, b_rows, b_row = packed_shape(c, precision)
     pixel = c.x_pixel or c.ci
     aligned = vector(precision)
-    if pixel % aligned or (c.groups > 1 and ci % aligned):
-        raise KernelError(
-            f"a convolution of {c.ci} channels in {c.groups} groups, {pixel} elements from pixel to pixel: "
-            f"expected multiples of {aligned} {dtype} (16 bytes); give pixels a wider pitch"
-        )
     grouped = c.groups > 1
     product = Product(
         m=c.n * ho * wo,
@@ -153,7 +156,7 @@ def _product(
         y_row=c.y_pixel or c.co,
         residual_row=c.residual_pixel or c.co,
         batch=c.groups,
-        a_batch=ci if grouped else 0,
+        a_batch=pixels(c).step,
         b_batch=b_rows * b_row if grouped else 0,
         y_batch=co if grouped else 0,
         bias_batch=co if grouped else 0,

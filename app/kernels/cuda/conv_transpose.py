@@ -10,7 +10,7 @@ from math import gcd, prod
 
 import numpy as np
 
-from app.kernels.cuda import conv, gemm, storage
+from app.kernels.cuda import conv, gemm, realign, storage
 from app.kernels.cuda.conv import Conv, Pair, Scatter
 from app.kernels.cuda.epilogue import Epilogue
 from app.kernels.cuda.kernel import KernelError, Launch, Launches
@@ -118,15 +118,20 @@ def conv_transpose(c: ConvTranspose, precision: str, after: Epilogue, tile: str)
     """Launches, one for each phase; arguments as for `gemm.gemm`.
 
     Raises:
-        KernelError: pixels or groups of x do not begin at multiples of 16 bytes, or there is a residual.
+        KernelError: there is a residual.
     """
     if after.residual:
         raise KernelError("a transposed convolution adds no residual")
+    dtype = gemm.dtype_of(precision)
+    source = conv.pixels(next(phases(c)).conv)
+    copies = {} if source.is_aligned(dtype) else {"x": (source, realign.layout(source, dtype, beside=True))}
     steps: list[Launch] = []
     start = 0
     for phase in phases(c):
         part = replace(phase.conv, y_pixel=c.y_pixel)
+        if copies:
+            part = replace(part, x_pixel=copies["x"][1].row, x_group=copies["x"][1].step)
         to = Scatter(c.strides, phase.first, c.out)
         steps += conv.launches(part, precision, after, tile, scatter=to, w_start=start).steps
-        start += prod(conv.packed_shape(part, precision)) * storage.BYTES[gemm.dtype_of(precision)]
-    return Launches(tuple(steps))
+        start += prod(conv.packed_shape(part, precision)) * storage.BYTES[dtype]
+    return realign.after_copies(Launches(tuple(steps)), copies, dtype)

@@ -1,12 +1,14 @@
 """Matrix products: which kernel is launched how, for a precision and a tile."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from app.kernels.cuda import simt_product, storage, tensor_product
+from app.kernels.cuda import realign, simt_product, storage, tensor_product
 from app.kernels.cuda.epilogue import Epilogue
 from app.kernels.cuda.kernel import Launch, Launches, Ref
 from app.kernels.cuda.operands import Operand, Rows
 from app.kernels.cuda.product import Product, check, parameters, reduction, to_workspace
+from app.kernels.cuda.realign import Matrices
 from app.kernels.cuda.tiles import SIMT_DEPTH, SIMT_TILES, TENSOR_TILES, depth
 
 
@@ -26,20 +28,34 @@ def gemm(
     """Launches of a product of two matrices; roles are a, b, y, bias, residual, workspace.
 
     Args:
-        product: sizes; rows of a and b must be aligned to 16 bytes.
+        product: sizes; its a and b begin at multiples of 16 bytes.
         precision: a key of `tensor_product.PRECISIONS`, b being [n, k]; or "f32", exact, b being [k, n].
         after: what is done to sums.
         tile: a key of TENSOR_TILES or SIMT_TILES.
         splits: blocks that share the reduction of one tile; their sums meet in the workspace.
         columns: whether b is [k, n] for tensor cores, too.
 
-    Raises:
-        KernelError: a pitch is not aligned.
+    Operands whose rows do not begin at multiples of 16 bytes are copied to the workspace first; a constant b
+    is better packed with aligned rows.
     """
-    operand = Rows(ragged=product.k % vector(precision) != 0)
-    rows = product.m * product.a_row, max(product.n, product.k) * product.b_row, product.m * product.y_row
-    numbers = {"a_row": product.a_row}
-    return launches(product, precision, after, tile, splits, operand, numbers, max(rows), columns)
+    p, dtype = product, dtype_of(precision)
+    columns = columns or precision == "f32"
+    b_size = (p.k, p.n) if columns else (p.n, p.k)
+    sources = {
+        "a": Matrices(p.m, p.k, p.a_row, p.batch, p.a_batch),
+        "b": Matrices(*b_size, p.b_row, p.batch, p.b_batch),
+    }
+    copies = {
+        role: (source, realign.layout(source, dtype))
+        for role, source in sources.items()
+        if not source.is_aligned(dtype)
+    }
+    for role, (_, made) in copies.items():
+        p = replace(p, **{f"{role}_row": made.row, f"{role}_batch": made.step})
+    operand = Rows(ragged=p.k % vector(precision) != 0)
+    longest = max(p.m * p.a_row, b_size[0] * p.b_row, p.m * p.y_row)
+    inner = launches(p, precision, after, tile, splits, operand, {"a_row": p.a_row}, longest, columns)
+    return realign.after_copies(inner, copies, dtype)
 
 
 def launches(

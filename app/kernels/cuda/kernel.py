@@ -5,8 +5,8 @@ A kernel's source is the text of one function `kernel`. It may use the names of
 compiler and the simulator of the tests each run it among their own versions of these names.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 LIMITS = {
     "threads": 1024,
@@ -100,6 +100,18 @@ class Launches:
 
     steps: tuple[Launch, ...]
     workspace: int = 0
+
+    def moved(self, places: Mapping[str, Ref]) -> "Launches":
+        """The same with other addresses for some roles; offsets add up."""
+
+        def moved(argument: Ref | int | float) -> Ref | int | float:
+            if not isinstance(argument, Ref) or argument.role not in places:
+                return argument
+            place = places[argument.role]
+            return Ref(place.role, place.offset + argument.offset)
+
+        steps = (replace(step, arguments=tuple(map(moved, step.arguments))) for step in self.steps)
+        return Launches(tuple(steps), self.workspace)
 
     def __iter__(self) -> Iterator[Launch]:
         return iter(self.steps)

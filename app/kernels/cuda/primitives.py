@@ -356,6 +356,29 @@ for _name, _shape in (
     )
 
 
+def _mma_x2(shape: str) -> Callable[..., Any]:
+    text = f"mma.sync.aligned.{shape} {{$0,$1,$2,$3}}, {{$8,$9,$10,$11}}, {{$12,$13}}, {{$4,$5,$6,$7}};"
+    constraints = ",".join(["=f"] * 4 + ["f"] * 4 + ["r"] * 6)
+
+    def lower(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
+        c, a, b = ([builder.extract_value(v, i) for i in range(n)] for v, n in zip(values, (8, 4, 4)))
+        out = []
+        for i in range(2):
+            operands = [*c[4 * i : 4 * i + 4], *a, *b[2 * i : 2 * i + 2]]
+            kind = ir.LiteralStructType([F32] * 4)
+            value = _call(builder, kind, text, constraints, operands, effect=False)
+            out += [builder.extract_value(value, j) for j in range(4)]
+        return out
+
+    return lower
+
+
+# Two neighbouring tiles with the same a: one statement, and b as `ldmatrix_x4` gives it.
+_primitive("mma_bf16_x2", "f8", "f8 u4 u4", _mma_x2("m16n8k16.row.col.f32.bf16.bf16.f32"))
+_primitive("mma_f16_x2", "f8", "f8 u4 u4", _mma_x2("m16n8k16.row.col.f32.f16.f16.f32"))
+_primitive("mma_tf32_x2", "f8", "f8 u4 u4", _mma_x2("m16n8k8.row.col.f32.tf32.tf32.f32"))
+
+
 def _rounded(builder: Any, value: Any) -> Any:
     return _call(builder, I32, "cvt.rna.tf32.f32 $0, $1;", "=r,f", [value], effect=False)
 

@@ -125,8 +125,8 @@ def kernel(
 
 def _accumulators(s: Source, tile: Tile) -> None:
     for i in range(tile.m // tile.down // 16):
-        for j in range(tile.n // tile.across // 8):
-            s(f"c{i}_{j} = (float32(0), float32(0), float32(0), float32(0))")
+        for j in range(0, tile.n // tile.across // 8, 2):
+            s(f"c{i}_{j} = ({', '.join(['float32(0)'] * 8)})")
 
 
 def _fragments(s: Source, tile: Tile, each: int, vector: int) -> None:
@@ -180,10 +180,8 @@ def _multiply(s: Source, tile: Tile, precision: str, mma: str, each: int, column
         kinds = {"tf32": ("hh",), "3xtf32": ("lh", "hl", "hh")}.get(precision, ("",))
         for kind in kinds:
             for i in range(down):
-                for j in range(across):
-                    b = f"b{j - j % 2}{kind[1:]}"
-                    pair = f"({b}[{j % 2 * 2}], {b}[{j % 2 * 2 + 1}])"
-                    s(f"c{i}_{j} = {mma}(c{i}_{j}, a{i}{kind[:1]}, {pair})")
+                for j in range(0, across, 2):
+                    s(f"c{i}_{j} = {mma}_x2(c{i}_{j}, a{i}{kind[:1]}, b{j}{kind[1:]})")
 
 
 def _stage_sums(s: Source, tile: Tile) -> None:
@@ -196,4 +194,5 @@ def _stage_sums(s: Source, tile: Tile) -> None:
         for j in range(tile.n // tile.across // 8):
             for h in range(2):
                 index = (16 * i + 8 * h) * tile.staging_row + 8 * j
-                s(f"st_f32x2(sums, uint32(at + {index}), c{i}_{j}[{2 * h}], c{i}_{j}[{2 * h + 1}])")
+                c, e = f"c{i}_{j - j % 2}", j % 2 * 4 + 2 * h
+                s(f"st_f32x2(sums, uint32(at + {index}), {c}[{e}], {c}[{e + 1}])")

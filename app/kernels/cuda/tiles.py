@@ -22,6 +22,7 @@ class Tile:
     across: int
     stages: int
     minimum_blocks: int = 1
+    suffix: str = ""  # of the label, for another share of the same tile
 
     def __post_init__(self) -> None:
         assert self.m % (16 * self.down) == 0, self
@@ -36,7 +37,7 @@ class Tile:
     @property
     def label(self) -> str:
         """Its name in tables and kernels."""
-        return f"{self.m}x{self.n}"
+        return f"{self.m}x{self.n}{self.suffix}"
 
     @property
     def staging_row(self) -> int:
@@ -76,6 +77,9 @@ class SimtTile(Tile):
 TENSOR_TILES = {
     tile.label: tile
     for tile in (
+        # Warps of 64 x 64 read shared memory least for what they multiply; three stages fit sm_80, too.
+        Tile(128, 256, 2, 4, 3),
+        Tile(128, 128, 2, 2, 3, 2, "w4"),
         Tile(128, 128, 2, 4, 3, 2),
         Tile(128, 64, 2, 2, 3, 2),
         Tile(64, 64, 2, 2, 4, 3),

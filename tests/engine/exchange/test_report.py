@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from app.engine.exchange import memory_map, report
+from app.engine.exchange.trace import trace_json
 from app.engine.options import Options
 from app.engine.passes.order import Order
 from app.engine.passes.plan_memory import PlanMemory
@@ -293,3 +294,22 @@ def test_a_plan_without_an_arena_has_a_page() -> None:
 )
 def test_durations_read_well(seconds: float | None, expected: str) -> None:
     assert report.duration(seconds).replace("\N{NO-BREAK SPACE}", " ") == expected
+
+
+def test_a_trace_has_every_step_once_and_the_bytes_alive_beside_it() -> None:
+    compilation = planned()
+    memory = report.memory_json(compilation)
+    seconds = [1e-6 * (i + 1) for i in range(len(memory["steps"]))]
+    trace = trace_json(compilation, memory, seconds, "measured")
+    assert trace == json.loads(json.dumps(trace))
+    steps = [e for e in trace["traceEvents"] if e["ph"] == "X"]
+    assert [e["args"]["step"] for e in steps] == list(range(len(seconds)))
+    ends = [0.0, *(e["ts"] + e["dur"] for e in steps)]
+    assert [e["ts"] for e in steps] == pytest.approx(ends[:-1])
+    assert ends[-1] == pytest.approx(sum(seconds) * 1e6)
+    counted = [e["args"]["live"] for e in trace["traceEvents"] if e["ph"] == "C"]
+    assert counted == [step["live_bytes"] for step in memory["steps"]]
+    rows = {e["tid"]: e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"}
+    assert {rows[e["tid"]] for e in steps} == {
+        c.implementation.backend for c in (compilation.plan.implementation or {}).values()
+    }

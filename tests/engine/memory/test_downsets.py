@@ -22,6 +22,21 @@ def test_the_peak_is_the_least_of_all_orders(drawn: Drawn) -> None:
     assert peak_of(steps, sizes, found.order) == best == found.peak == found.lower_bound
 
 
+@settings(deadline=None, max_examples=200)
+@given(graphs(most=9), st.integers(-2, 2))
+def test_a_limit_below_the_best_peak_is_told_and_one_above_finds_it(drawn: Drawn, away: int) -> None:
+    steps, sizes = drawn
+    best = least_order(steps, sizes)
+    assert best is not None
+    found = least_order(steps, sizes, limit=best.peak + away)
+    assert found is not None
+    if away < 0:
+        assert not found.order
+        assert best.peak + away < found.lower_bound <= best.peak
+    else:
+        assert found.peak == best.peak == peak_of(steps, sizes, found.order)
+
+
 @settings(deadline=None)
 @given(graphs(most=80))
 def test_long_graphs_get_a_valid_order_of_the_peak_it_claims(drawn: Drawn) -> None:

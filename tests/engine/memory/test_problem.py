@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.engine.memory.problem import Buffer, Problem, Solution, live_bytes, lower_bound, validate
+from tests.engine.memory import planted
 
 
 @st.composite
@@ -108,3 +109,7 @@ def test_a_buffer_may_start_where_another_ends() -> None:
 def test_two_buffers_of_one_name_are_refused() -> None:
     with pytest.raises(ValueError, match="two buffers are called 'a'"):
         Problem((Buffer("a", 0, 1, 4), Buffer("a", 3, 4, 4)))
+
+
+def test_no_planted_overlap_is_missed() -> None:
+    assert planted.run(4000)["overlap planted"] > 1000

@@ -52,7 +52,7 @@ class Pointer:
             raise SimulationError(f"'{memory.name}': {self.size}-byte elements at byte {start}")
         end = start + (len(memory.bytes) - start) // self.size * self.size
         self.array = memory.bytes[start:end].view(dtype)
-        self.floating = np.issubdtype(dtype, np.floating)
+        self.floating = np.dtype(dtype).kind == "f"
 
     def _check(self, index: int, count: int) -> int:
         i = int(index)

@@ -25,6 +25,7 @@ TENSOR = {"HMMA", "LDGSTS", "LDSM"}
 # Kernel, registers of a thread at most, instructions that must be there.
 KERNELS = [
     (gemm(SQUARE, "bf16", BF16, "128x128"), 128, TENSOR),
+    (gemm(SQUARE, "bf16", BF16, "128x256"), 255, TENSOR),
     (gemm(SQUARE, "3xtf32", Epilogue(), "64x64", 2), 232, TENSOR),
     (gemm(SQUARE, "f32", Epilogue(bias=True), "128x128"), 184, {"FFMA", "LDGSTS"}),
     (

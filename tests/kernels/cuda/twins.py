@@ -247,6 +247,16 @@ def _ballot(values: list[Any]) -> list[int]:
 
 
 _COPY16 = _copy(16)
+_MMA = {
+    "mma_bf16": _mma("mma_bf16", _halves(from_bf16), 16),
+    "mma_f16": _mma("mma_f16", _halves(from_f16), 16),
+    "mma_tf32": _mma("mma_tf32", _tf32, 8),
+}
+
+
+def _twice(mma: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda c, a, b: mma(c[:4], a, b[:2]) + mma(c[4:], a, b[2:])
+
 
 NAMES: dict[str, Any] = {
     "uint16": _unsigned(16),
@@ -322,9 +332,8 @@ NAMES: dict[str, Any] = {
     "cp_wait": _wait,
     "ldmatrix_x4": lambda p, i: getcurrent().together("ldmatrix_x4", _row(p, i), _ldmatrix),
     "ldmatrix_x4_trans": lambda p, i: getcurrent().together("ldmatrix_x4_trans", _row(p, i), _ldmatrix_trans),
-    "mma_bf16": _mma("mma_bf16", _halves(from_bf16), 16),
-    "mma_f16": _mma("mma_f16", _halves(from_f16), 16),
-    "mma_tf32": _mma("mma_tf32", _tf32, 8),
+    **_MMA,
+    **{f"{name}_x2": _twice(mma) for name, mma in _MMA.items()},
     "f32_tf32": lambda x: _bits(to_tf32(np.asarray(x, F32))),
     "tf32_x4": lambda words: tuple(int(w) for w in to_tf32(_floats(words)).view(np.uint32)),
     "tf32_rest_x4": lambda words, high: tuple(

@@ -1,0 +1,63 @@
+"""One run as a trace: steps on a time line, a row per backend, the bytes alive beside them.
+
+Opens in Perfetto and in chrome://tracing. Source: "Trace Event Format", Google, sections "Complete Events",
+"Counter Events" and "Metadata Events"; times are microseconds.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from app.engine.plan import Compilation
+
+Json = dict[str, Any]
+
+
+def trace_json(compilation: Compilation, memory: Json, seconds: Sequence[float], kind: str) -> Json:
+    """The steps one after another, each as long as it took or is predicted to take.
+
+    Args:
+        compilation: its plan has an order.
+        memory: the `stowplan.memory/1` document of the plan.
+        seconds: by step.
+        kind: `measured` or `predicted`.
+    """
+    plan = compilation.plan
+    assert plan.order is not None
+    assert plan.implementation is not None
+    choices = [plan.implementation[group] for group in plan.order]
+    rows = {name: n for n, name in enumerate(dict.fromkeys(c.implementation.backend for c in choices))}
+    events: list[Json] = [
+        {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": compilation.target.name}},
+        *(
+            {"ph": "M", "name": "thread_name", "pid": 0, "tid": n, "args": {"name": b}}
+            for b, n in rows.items()
+        ),
+    ]
+    start = 0.0
+    for choice, step, length in zip(choices, memory["steps"], seconds, strict=True):
+        events.append(
+            {
+                "ph": "X",
+                "name": step["op"],
+                "cat": choice.implementation.name,
+                "pid": 0,
+                "tid": rows[choice.implementation.backend],
+                "ts": start,
+                "dur": length * 1e6,
+                "args": {
+                    "step": step["index"],
+                    "node": step["name"],
+                    "implementation": step["implementation"],
+                },
+            }
+        )
+        events.append(
+            {"ph": "C", "name": "arena", "pid": 0, "ts": start, "args": {"live": step["live_bytes"]}}
+        )
+        start += length * 1e6
+    return {
+        "schema": "stowplan.trace/1",
+        "displayTimeUnit": "ms",
+        "otherData": {"model": compilation.graph.name or "", "timings": kind},
+        "traceEvents": events,
+    }

@@ -1,0 +1,78 @@
+"""Compute values again for late readers, in place of keeping them: more work, fewer bytes alive.
+
+Source: Chen et al., 2016, "Training deep nets with sublinear memory cost", arXiv:1604.06174, section 4.
+"""
+
+from collections.abc import Container
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from app.engine.options import Again
+from app.engine.plan import Compilation
+from app.engine.rewrite import value_like
+
+
+@dataclass(frozen=True, slots=True)
+class Rematerialize:
+    """Apply `thrift.again`, in its order: nodes are copied ahead of the first of the late readers."""
+
+    name: ClassVar[str] = "rematerialize"
+    reads: ClassVar[tuple[str, ...]] = ()
+    writes: ClassVar[tuple[str, ...]] = ()
+    keeps: ClassVar[tuple[str, ...]] = ()
+
+    def __call__(self, compilation: Compilation) -> Compilation:
+        """The compilation with the copies in its graph, in place."""
+        for again in compilation.thrift.again:
+            copy(compilation.graph, again)
+        return compilation
+
+
+def copy(graph: ir.Graph, again: Again) -> None:
+    """Let the late readers read copies of what the nodes make.
+
+    Raises:
+        ValueError: the graph lacks a node.
+    """
+    named = {node.name: node for node in graph}
+    missing = [name for name in (*again.nodes, *again.readers) if name not in named]
+    if missing:
+        raise ValueError(f"node {missing[0]!r} is to be computed again or to read a copy, but there is none")
+    values = {v.name for node in graph for v in node.outputs} | set(graph.initializers)
+    values |= {v.name for v in graph.inputs}
+    late = frozenset(again.readers)
+    place = next(node for node in graph if node.name in late)
+    copied: dict[ir.Value | None, ir.Value] = {}
+    for name in again.nodes:
+        node = named[name]
+        outputs = [
+            value_like(v, _unused(v.name, values)) if v.name else ir.Value(name="") for v in node.outputs
+        ]
+        new = ir.Node(
+            node.domain,
+            node.op_type,
+            [copied.get(v, v) for v in node.inputs],
+            tuple(node.attributes.values()),
+            outputs=outputs,
+            version=node.version,
+            name=_unused(name, named.keys()),
+        )
+        graph.insert_before(place, new)
+        copied.update(zip(node.outputs, outputs))
+        named[new.name] = new
+        values |= {v.name for v in outputs}
+    for name in again.readers:
+        for index, value in enumerate(named[name].inputs):
+            if value in copied:
+                named[name].replace_input_with(index, copied[value])
+
+
+def _unused(name: str | None, taken: Container[str | None]) -> str:
+    """A name of a copy."""
+    found, count = f"{name}.again", 1
+    while found in taken:
+        count += 1
+        found = f"{name}.again{count}"
+    return found

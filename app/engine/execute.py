@@ -12,7 +12,7 @@ import onnx_ir as ir
 from app.engine import graph
 from app.engine.errors import InputError, KernelError, LibraryError
 from app.engine.layout import to_physical
-from app.engine.plan import Body, Constant, HostCall, KernelCall, Slice, SubgraphCall, Workspace
+from app.engine.plan import Body, Constant, HostCall, KernelCall, RunBody, Slice, SubgraphCall, Workspace
 from app.engine.program import Program, Step
 from app.kernels.cpu.compiler import Compiler, resolve
 from app.kernels.cpu.driver import Stretch, Team, compile_walk
@@ -80,6 +80,29 @@ class Pool:
         return piece
 
 
+class _Body:
+    """A body that is ready to run; see `plan.RunBody`."""
+
+    def __init__(self, executor: "Executor", body: Body) -> None:
+        model = body.program.compilation.graph
+        self._executor = executor
+        self._inputs = {i: v.name or "" for v, i in zip(model.inputs, body.inputs, strict=True)}
+        self._outputs = [model.outputs[i].name or "" for i in body.outputs]
+
+    def __call__(self, values: Sequence[object | None], /) -> list[object]:
+        self._executor.feed({name: values[i] for i, name in self._inputs.items()})
+        return self._run()
+
+    def again(self, changed: Mapping[int, object], /) -> list[object]:
+        self._executor.refeed({self._inputs[i]: value for i, value in changed.items()})
+        return self._run()
+
+    def _run(self) -> list[object]:
+        self._executor.step()
+        found = self._executor.fetch()
+        return [found[name] for name in self._outputs]
+
+
 class Executor:
     """A program in memory of its own: one arena, the weights, and staging for inputs and outputs.
 
@@ -90,6 +113,7 @@ class Executor:
             each step, so that a wrong plan shows in the outputs; after a step also the padded lanes
             that it leaves undefined. Slow; for tests.
         cores: cores to pin the team to; empty leaves threads where they are.
+        arena: where its values live, of whoever runs it as a body; else it takes memory of its own.
         team: threads to run on, of whoever closes them; else it starts its own.
         progress: called with (done, total) while kernels compile.
     """
@@ -101,13 +125,14 @@ class Executor:
         *,
         poison: bool = False,
         cores: Sequence[int] = (),
+        arena: Array | None = None,
         team: Team | None = None,
         progress: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> None:
         self.program = program
         self._model = program.compilation.graph
         self._poison = poison
-        self._arena = aligned(program.arena_bytes)
+        self._arena = aligned(program.arena_bytes) if arena is None else arena[: program.arena_bytes]
         self._pool = Pool()  # of inputs, outputs and weights
         self._roots: dict[ir.Value, Array] = {}  # memory of inputs, outputs and weights
         self._packed: dict[int, Array] = {}  # Constant arguments, by identity
@@ -150,20 +175,25 @@ class Executor:
 
     def feed(self, inputs: Mapping[str, object]) -> None:
         """Copy inputs to where the program reads them."""
-        for name in inputs:
+        missing = next((name for name in self._inputs if name not in inputs), None)
+        if missing is not None:
+            raise InputError(f"input {missing!r} is missing", pointer=f"/inputs/{missing}")
+        self._host.clear()
+        self.refeed(inputs)
+
+    def refeed(self, inputs: Mapping[str, object]) -> None:
+        """Copy inputs that have changed; the others stay as they are."""
+        for name, array in inputs.items():
             if name not in self._inputs:
                 raise InputError(
                     f"input {name!r} is unknown; the model has {list(self._inputs)}",
                     pointer=f"/inputs/{name}",
                 )
-        self._host.clear()
-        for name, (value, place) in self._inputs.items():
-            if name not in inputs:
-                raise InputError(f"input {name!r} is missing", pointer=f"/inputs/{name}")
+            value, place = self._inputs[name]
             if place is None:
-                self._host[value] = inputs[name]
+                self._host[value] = array
                 continue
-            given = np.asarray(inputs[name])
+            given = np.asarray(array)
             if given.shape != place.shape or given.dtype != place.dtype:
                 raise InputError(
                     f"input {name!r}: expected {place.dtype}{list(place.shape)}, "
@@ -298,7 +328,7 @@ class Executor:
         calls = []
         for call in step.calls:
             assert isinstance(call, HostCall)
-            bodies = [self._body(b) for b in call.bodies]
+            bodies = [self._body(b, step) for b in call.bodies]
             function = resolve(call.function)(call.node, *([bodies] if bodies else []))
             fixed = [None if v is None else self._fixed(v) for v in call.inputs]
             dynamic = [(i, v) for i, v in enumerate(call.inputs) if v is not None and fixed[i] is None]
@@ -367,20 +397,15 @@ class Executor:
             return fixed
         return self._place_of(value)
 
-    def _body(self, body: Body | None) -> Callable[[Sequence[object]], list[object]] | None:
-        """A function that runs a body on the threads of this program."""
+    def _body(self, body: Body | None, step: Step) -> RunBody | None:
+        """A body on the threads of this program, in the part of its arena that the step has for it."""
         if body is None:
             return None
-        executor = Executor(body.program, self._compiler, poison=self._poison, team=self._team)
-        model = body.program.compilation.graph
-        inputs = [(v.name or "", i) for v, i in zip(model.inputs, body.inputs, strict=True)]
-        outputs = [model.outputs[i].name or "" for i in body.outputs]
-
-        def run(values: Sequence[object]) -> list[object]:
-            found = executor.run({name: values[i] for name, i in inputs})
-            return [found[name] for name in outputs]
-
-        return run
+        offset = self.program.placement.bodies.get(step.group, 0)
+        arena = self._arena[offset : offset + body.program.arena_bytes]
+        return _Body(
+            Executor(body.program, self._compiler, poison=self._poison, arena=arena, team=self._team), body
+        )
 
     def _store(self, value: ir.Value, result: object, writer: str) -> None:
         if value not in self.program.placement.values:

@@ -4,7 +4,7 @@ The graph (onnx-ir) always speaks logical ONNX; a pass reads columns and returns
 compilation with more of them. Columns are keyed by `ir.Value`, `ir.Node` or `Group`.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import (
@@ -14,6 +14,7 @@ from typing import (
     Literal,
     NamedTuple,
     ParamSpec,
+    Protocol,
     TypeAlias,
     TypeVar,
     cast,
@@ -180,6 +181,18 @@ class Body:
     outputs: tuple[int, ...]
 
 
+class RunBody(Protocol):
+    """A body that is ready to run, in the memory of the program that it belongs to."""
+
+    def __call__(self, values: Sequence[object | None], /) -> list[object]:
+        """Its outputs for these values, in the order of `Body.inputs`."""
+        ...
+
+    def again(self, changed: Mapping[int, object], /) -> list[object]:
+        """Its outputs where the values at these positions have changed, and no others."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class HostCall:
     """One call from Python, outside the compiled driver: the reference evaluator or a library.
@@ -188,8 +201,8 @@ class HostCall:
     is called with the list of inputs for every inference and returns the list of outputs. An input
     is None where the node omits it; values that bodies capture follow the node's own inputs.
 
-    With `bodies` it is called with the node and, for each that was planned, a function from the same
-    list of inputs to its outputs; None for the others.
+    With `bodies` it is called with the node and, for each that was planned, a `RunBody` of the same list
+    of inputs; None for the others.
     """
 
     function: str
@@ -251,7 +264,14 @@ def workspace_bytes(calls: Iterable[Call], threads: int, alignment: int = 1) -> 
         for a in call.arguments
         if isinstance(a, Workspace)
     }
-    return sum(-(-n // alignment) * alignment for n in found.values())
+    bodies = body_bytes(calls)
+    return sum(-(-n // alignment) * alignment for n in (*found.values(), bodies))
+
+
+def body_bytes(calls: Iterable[Call]) -> int:
+    """Bytes that the bodies of calls take, one of them at a time."""
+    planned = (b for call in calls if isinstance(call, HostCall) for b in call.bodies)
+    return max((b.program.arena_bytes for b in planned if b is not None), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,6 +364,7 @@ class Placement:
     Attributes:
         values: a location for every value that is not dynamic.
         workspaces: arena offset of each Workspace argument of a group's calls, in order.
+        bodies: arena offset of what the bodies of a group's calls work in.
         solution: offsets with peak, lower bound and gap, as proved by `validate`, in the first memory.
         banks: slower memories in use; in the arena they follow the first.
         delay: seconds that slower memories are predicted to cost.
@@ -361,6 +382,7 @@ class Placement:
     activations: int = 0
     policies: tuple[Mapping[str, object], ...] = ()
     unplanned: tuple[str, ...] = ()
+    bodies: Mapping[Group, int] = field(default_factory=dict)
     banks: tuple[Bank, ...] = ()
     delay: float = 0.0
 

@@ -326,7 +326,49 @@ def _concat_axis(node: ir.Node) -> int | None:
     return None if shape is None else graph.attribute(node, "axis", 0) % len(shape)
 
 
+def hoist_invariant(node: ir.Node) -> Replacement | None:
+    """What a Loop hands from one iteration to the next unchanged is read from outside."""
+    body = node.attributes["body"].as_graph()
+    first = 2  # of the carried values, after the trip count and the condition; so in the body
+    carried = len(node.inputs) - first
+    kept = [k for k in range(carried) if _source(body.outputs[1 + k]) is not body.inputs[first + k]]
+    if len(kept) == carried:
+        return None
+    body = body.clone(allow_outer_scope_values=True)
+    for k in reversed(range(carried)):
+        initial = node.inputs[first + k]
+        if k in kept or initial is None:
+            continue
+        received = body.inputs[first + k]
+        del body.outputs[1 + k]
+        received.replace_all_uses_with(initial, replace_graph_outputs=True)
+        del body.inputs[first + k]
+    scans = range(carried, len(node.outputs))
+    attributes = [a for a in node.attributes.values() if a.name != "body"]
+    new = ir.Node(
+        "",
+        "Loop",
+        (*node.inputs[:first], *(node.inputs[first + k] for k in kept)),
+        (*attributes, ir.AttrGraph("body", body)),
+        num_outputs=len(kept) + len(scans),
+    )
+    places = dict(zip((*kept, *scans), new.outputs))
+    return Replacement(
+        [places[i] if i in places else node.inputs[first + i] for i in range(len(node.outputs))], (new,)
+    )
+
+
+def _source(value: ir.Value) -> ir.Value:
+    """What a value is an Identity of, or itself."""
+    producer = value.producer()
+    while producer is not None and producer.op_type == "Identity" and not producer.domain:
+        value = producer.inputs[0] or value
+        producer = value.producer()
+    return value
+
+
 ROWS = (
+    Row(hoist_invariant, ("Loop",)),
     Row(flatten_concat, ("Concat",), nested=False),
     Row(drop_neutral, ("Add", "Sub", "Mul", "Div", "Pow")),
     Row(expand_power, ("Pow",)),

@@ -25,6 +25,7 @@ from app.engine.plan import (
     Space,
     SubgraphCall,
     Workspace,
+    body_bytes,
 )
 from app.engine.storage import SparseFormat
 
@@ -61,7 +62,7 @@ class Scratch:
 
     Attributes:
         nbytes: of all threads together.
-        kind: `workspace` or `library`.
+        kind: `workspace`, `body` or `library`.
     """
 
     id: str
@@ -79,6 +80,7 @@ class StorageGraph:
     Attributes:
         workspaces: ids of scratch by group, one per Workspace argument of its calls, in order;
             an object that is passed twice is named twice.
+        bodies: id of the scratch that the bodies of a group's calls work in, one at a time.
         problem: what lies in the arena, as buffers.
         naive: bytes if no memory of the arena were ever used twice.
         unplanned: dynamic values, by first use.
@@ -87,6 +89,7 @@ class StorageGraph:
     storages: tuple[Storage, ...]
     scratch: tuple[Scratch, ...]
     workspaces: Mapping[Group, tuple[str, ...]]
+    bodies: Mapping[Group, str]
     problem: Problem
     naive: int
     unplanned: tuple[ir.Value, ...]
@@ -118,7 +121,7 @@ def build(compilation: Compilation, *, whole: bool = True) -> StorageGraph:
     taken: set[str] = set()
     planned = tuple(v for v in lives if not graph.is_dynamic(v))
     storages = _storages(planned, steps, classes, lives, notes, taken)
-    scratch, workspaces = _scratch(steps, compilation.options.threads, taken)
+    scratch, workspaces, bodies = _scratch(steps, compilation.options.threads, taken)
     alignment = compilation.target.memories[0].alignment
     buffers = (
         *(buffer_of(s, alignment) for s in storages if s.space == "arena"),
@@ -127,7 +130,7 @@ def build(compilation: Compilation, *, whole: bool = True) -> StorageGraph:
     alone = [value_bytes(v, compilation) for v in planned if v not in owners] + [s.nbytes for s in scratch]
     naive = sum(-(-n // alignment) * alignment for n in alone)
     unplanned = tuple(v for v in lives if graph.is_dynamic(v))
-    return StorageGraph(storages, scratch, workspaces, Problem(buffers), naive, unplanned)
+    return StorageGraph(storages, scratch, workspaces, bodies, Problem(buffers), naive, unplanned)
 
 
 def parts(storage: Storage, alignment: int) -> tuple[Part, ...]:
@@ -305,9 +308,10 @@ def _storages(
 
 def _scratch(
     steps: Steps, threads: int, taken: set[str]
-) -> tuple[tuple[Scratch, ...], dict[Group, tuple[str, ...]]]:
+) -> tuple[tuple[Scratch, ...], dict[Group, tuple[str, ...]], dict[Group, str]]:
     rows: list[Scratch] = []
     by_group: dict[Group, tuple[str, ...]] = {}
+    bodies: dict[Group, str] = {}
     for step, (group, choice) in enumerate(steps):
         ids: dict[int, str] = {}  # equal workspaces are two; the same object is one
         named = []
@@ -332,7 +336,11 @@ def _scratch(
                 rows.append(Scratch(name, 0, len(steps) - 1, call.arena_nbytes, reason, "library"))
         if named:
             by_group[group] = tuple(named)
-    return tuple(rows), by_group
+        if nbytes := body_bytes(choice.calls):
+            bodies[group] = _unique(f"{group.name}.body", taken)
+            reason = f"what the bodies of step {step} {group.name!r} work in, one at a time"
+            rows.append(Scratch(bodies[group], step, step, nbytes, reason, "body"))
+    return tuple(rows), by_group, bodies
 
 
 def _unique(name: str, taken: set[str]) -> str:

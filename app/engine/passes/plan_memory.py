@@ -100,6 +100,7 @@ def _placement(compilation: Compilation, storage: StorageGraph, found: Spread) -
         activations,
         policies,
         unplanned,
+        {group: offsets[i] for group, i in storage.bodies.items()},
         found.banks,
         found.seconds,
     )

@@ -32,7 +32,7 @@ def test_a_cut_covers_the_product_and_no_block_is_idle(m: int, n: int, k: int, b
 @pytest.mark.parametrize(
     ("m", "n", "k", "tile", "shares"),
     [
-        (4096, 4096, 4096, "128x128", False),
+        (4096, 4096, 4096, "128x256", False),
         (3136, 256, 64, "64x64", False),  # the first bottlenecks of ResNet-50
         (49, 512, 4608, "", True),  # its last windows of three by three: few tiles, long reductions
         (16, 4096, 4096, "", True),

@@ -147,3 +147,26 @@ def test_a_program_in_another_precision_is_near(precision: str, tolerance: float
     expected = np.maximum(h, 0) + x
     error = np.max(np.abs(found - expected)) / np.max(np.abs(expected))
     assert 1e-6 < error < tolerance
+
+
+@pytest.mark.parametrize(("n", "launches"), [(16, 1), (13, 2)])
+def test_products_of_activations_copy_what_is_not_aligned_only(n: int, launches: int, tmp_path: Path) -> None:
+    path = saved(
+        tmp_path, "y = MatMul(x, z)", f"float[2,12,20] x, float[2,20,{n}] z", f"float[2,12,{n}] y", {}
+    )
+    program = planned(path)
+    assert sum(len(s.calls) for s in program.steps) == launches
+    x, z = RNG.standard_normal((2, 12, 20), np.float32), RNG.standard_normal((2, 20, n), np.float32)
+    np.testing.assert_allclose(simulated(program, {"x": x, "z": z})["y"], x @ z, atol=1e-4)
+
+
+def test_control_flow_runs_on_the_host(tmp_path: Path) -> None:
+    text = (
+        "a = Relu(x) b = If (c) <then_branch = t () => (float[4] u) { u = Add(a, a) }, "
+        "else_branch = e () => (float[4] w) { w = Mul(a, a) }> y = Add(b, x)"
+    )
+    program = planned(saved(tmp_path, text, "float[4] x, bool c", "float[4] y", {}))
+    x = RNG.standard_normal(4).astype(np.float32)
+    a = np.maximum(x, 0)
+    for c, expected in ((True, a + a + x), (False, a * a + x)):
+        np.testing.assert_allclose(simulated(program, {"x": x, "c": np.array(c)})["y"], expected, rtol=1e-6)

@@ -153,6 +153,13 @@ def packed(product: Operands, *, by_column: bool) -> Placed:
     return Placed(Constant(pack, product.b.name or ""), row, rows * row if batch else 0)
 
 
+def _has_columns(product: Operands, precision: str) -> bool:
+    """Whether a kernel reads the right operand as [k, n]: exact ones always, others what lies so."""
+    if precision == "f32":
+        return True
+    return not graph.is_constant(product.b) and product.b_strides[1] == 1
+
+
 def refusal(group: Group, _known: Known) -> str | None:
     """Why no kernel computes this product."""
     reason = tensors.not_floats(group)
@@ -205,11 +212,13 @@ def _lowered(group: Group, processors: int, precision: str) -> tuple[LaunchCall,
     strides = _strides_of_batches(product)
     assert strides is not None
     a = placed(product.a, product.m, product.k, product.a_strides, strides[0], len(product.offsets))
-    b = packed(product, by_column=precision != "f32")
+    columns = _has_columns(product, precision)
+    b = packed(product, by_column=not columns)
     (y,) = group.outputs
     sizes = _sizes(group, a, b, residual=found.residual is not None)
     way = _cut(group, processors, precision)
-    launches = gemm(sizes, precision, found.epilogue(element(y), product.n), way.tile, way.splits)
+    epilogue = found.epilogue(element(y), product.n)
+    launches = gemm(sizes, precision, epilogue, way.tile, way.splits, columns=columns)
     return (*a.calls(), *b.calls(), *calls(launches, _roles(group, found, a, b)))
 
 

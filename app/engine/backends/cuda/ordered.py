@@ -1,4 +1,4 @@
-"""Rows along an axis by place: positions of extrema, running sums, the k largest; groups of channels; scatters."""
+"""Rows along an axis by place: extrema, running sums, the k largest; groups of channels; scatters."""
 
 import math
 from collections.abc import Callable

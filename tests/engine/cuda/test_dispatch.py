@@ -91,3 +91,10 @@ def test_a_smaller_device_is_predicted_to_take_longer() -> None:
 def test_every_row_has_a_cost() -> None:
     rows = [r for rows in load().implementations.values() for r in rows if r.backend == "cuda"]
     assert all(r.cost.__name__ != "unknown_cost" or r.views.__name__ != "no_views" for r in rows)
+
+
+def test_ragged_reductions_get_tiles_that_do_not_spill() -> None:
+    assert list(dispatch.offered("3xtf32", 62)) == ["64x64", "32x64"]
+    assert dispatch.offered("3xtf32", 64) is TENSOR_TILES
+    assert dispatch.offered("bf16", 12) is TENSOR_TILES
+    assert dispatch.offered("f32", 62) is SIMT_TILES

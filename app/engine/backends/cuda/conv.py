@@ -30,7 +30,6 @@ from app.kernels.cuda.elementwise import copy
 from app.kernels.cuda.gemv import MOST, gemv
 from app.kernels.cuda.geometry import NBYTES, Strided
 from app.kernels.cuda.product import Product
-from app.kernels.cuda.tiles import SIMT_TILES, TENSOR_TILES
 from app.kernels.cuda.windows import Axis, depthwise
 
 Array = np.ndarray[Any, Any]
@@ -148,7 +147,7 @@ def _unless(way: Way) -> Callable[[Group, Known], str | None]:
 def _cut(group: Group, precision: str, processors: int) -> dispatch.Cut:
     shape = shape_of(group)
     ho, wo = shape.out
-    tiles = SIMT_TILES if precision == "f32" else TENSOR_TILES
+    tiles = dispatch.offered(precision, shape.ci // shape.groups)
     depth = shape.kernel[0] * shape.kernel[1] * shape.ci // shape.groups
     return dispatch.cut(tiles, shape.n * ho * wo, shape.co // shape.groups, depth, shape.groups, processors)
 
@@ -193,7 +192,7 @@ def _lowered(group: Group, way: Way, processors: int) -> tuple[LaunchCall, ...]:
 def _seconds(group: Group, known: Known, way: Way) -> float:
     shape, processors = shape_of(group), known.target.cores
     cut = _cut(group, way.precision, processors)
-    tile = (SIMT_TILES if way.precision == "f32" else TENSOR_TILES)[cut.tile]
+    tile = dispatch.offered(way.precision, shape.ci // shape.groups)[cut.tile]
     ho, wo = shape.out
     m, n = shape.n * ho * wo, shape.co // shape.groups
     wasted = dispatch.tiles_of(tile, m, n) * tile.m * tile.n / (m * n)
@@ -403,7 +402,7 @@ def _transposed_calls(group: Group, precision: str, processors: int) -> tuple[La
     shape, ending, (y,) = _transposed(group), _ending(group), group.outputs
     own = graph.constant(graph.input_at(group.anchor, 2))
     bias = ending.bias(shape.co, own)
-    tiles = SIMT_TILES if precision == "f32" else TENSOR_TILES
+    tiles = dispatch.offered(precision, shape.ci // shape.groups)
     depth = shape.kernel[0] * shape.kernel[1] * shape.ci // shape.groups
     pixels = shape.n * shape.h * shape.w
     way = dispatch.cut(tiles, pixels, shape.co // shape.groups, depth, shape.groups, processors, shares=False)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from app.engine.precision import Computed
+from app.kernels.cuda.tiles import SIMT_TILES, TENSOR_TILES
 
 # What each instruction reaches on large products, as a multiple of the target's peak in float32. Estimates
 # from published figures (design note cuda.md, section 2); none was measured by us.
@@ -17,6 +18,9 @@ RATES: Mapping[str, float] = {"f32": 0.65, "tf32": 3.0, "3xtf32": 1.0, "bf16": 6
 HALVES: Mapping[str, str] = {"bfloat16": "bf16", "float16": "fp16"}
 # The same as a plan tells it: sums are float32 in any, and the products of 3xtf32 nearly.
 TOLD: Mapping[str, Computed] = {"f32": "f32", "3xtf32": "f32", "tf32": "tf32", "bf16": "bf16", "fp16": "fp16"}
+
+# Where a reduction ends within 16 bytes, all but the small tiles of this precision spill registers.
+UNSPILLED: Mapping[str, frozenset[str]] = {"3xtf32": frozenset({"64x64", "32x64"})}
 
 SHORTEST = 64  # elements of a reduction that are worth a block
 WAVES = 2  # of blocks that a shared reduction aims at, at most
@@ -42,6 +46,16 @@ class Cut:
     tile: str
     splits: int
     blocks: int
+
+
+def offered(precision: str, depth: int) -> Mapping[str, Shape]:
+    """The tiles of a precision, largest first, for rows of so many elements along the reduction."""
+    if precision == "f32":
+        return SIMT_TILES
+    vector = 8 if precision in HALVES.values() else 4
+    if depth % vector == 0 or precision not in UNSPILLED:
+        return TENSOR_TILES
+    return {name: tile for name, tile in TENSOR_TILES.items() if name in UNSPILLED[precision]}
 
 
 def tiles_of(shape: Shape, m: int, n: int) -> int:

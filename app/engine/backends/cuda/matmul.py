@@ -27,7 +27,6 @@ from app.kernels.cuda.gemv import MOST, gemv
 from app.kernels.cuda.geometry import NBYTES, Strided
 from app.kernels.cuda.kernel import Launches
 from app.kernels.cuda.product import Product
-from app.kernels.cuda.tiles import SIMT_TILES, TENSOR_TILES
 from app.kernels.cuda.transpose import moved
 
 Array = np.ndarray[Any, Any]
@@ -201,7 +200,7 @@ def _sizes(group: Group, a: Placed, b: Placed, *, residual: bool) -> Product:
 
 def _cut(group: Group, processors: int, precision: str) -> dispatch.Cut:
     product = operands(group)
-    tiles = SIMT_TILES if precision == "f32" else TENSOR_TILES
+    tiles = dispatch.offered(precision, product.k)
     return dispatch.cut(tiles, product.m, product.n, product.k, len(product.offsets), processors)
 
 
@@ -234,7 +233,7 @@ def _roles(group: Group, found: Added, a: Placed, b: Placed) -> dict[str, Argume
 
 def _seconds(group: Group, known: Known, precision: str) -> float:
     way, product = _cut(group, known.target.cores, precision), operands(group)
-    tiles = SIMT_TILES if precision == "f32" else TENSOR_TILES
+    tiles = dispatch.offered(precision, product.k)
     tile = tiles[way.tile]
     wasted = dispatch.tiles_of(tile, product.m, product.n) * tile.m * tile.n / (product.m * product.n)
     time = seconds(

@@ -73,6 +73,7 @@ lock:
 	uv pip compile pyproject.toml --extra s3 --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --quiet --output-file requirements-s3.txt --constraint requirements.txt
 	uv pip compile pyproject.toml --extra test --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --quiet --output-file requirements-test.txt --constraint requirements.txt
 	uv pip compile pyproject.toml --extra bench --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --quiet --output-file requirements-bench.txt --constraint requirements.txt
+	uv pip compile pyproject.toml --extra cuda --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --quiet --output-file requirements-cuda.txt --constraint requirements.txt
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

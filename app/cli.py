@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app import deploy, manage, plan, run_operator, submit, sweep, warm
+from app import bench, deploy, manage, plan, run_operator, submit, sweep, warm
 from app.settings import DEFAULT_PORT, PREFIX, Settings, SettingsError
 
 
@@ -194,6 +194,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("undeploy", "End a deployed model.", deploy.add_undeploy, deploy.undeploy),
     Command("plan", "Place buffers of a CSV file in an arena.", plan.add_arguments, plan.run),
     Command("warm", "Compile and tune beforehand what models need.", warm.add_arguments, warm.run),
+    Command("bench", "Time models on this machine or on its GPU.", bench.add_arguments, bench.run),
     Command(
         "serve",
         "Start the API, the workers and the deployed models, and keep them running.",

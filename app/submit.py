@@ -58,7 +58,9 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tolerance", type=float, help="largest difference, as a fraction of an output's maximum"
     )
-    parser.add_argument("--precision", choices=("f32", "bf16", "auto"), help="of arithmetic (default: f32)")
+    parser.add_argument(
+        "--precision", choices=("f32", "tf32", "bf16", "fp16", "auto"), help="of arithmetic (default: f32)"
+    )
     parser.add_argument(
         "--no-fast-algorithms", action="store_true", help="without Winograd's and Strassen's algorithms"
     )

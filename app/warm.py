@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from app.settings import Settings
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress
 
     from app.engine.options import Options
@@ -24,6 +25,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "models", nargs="*", metavar="SAMPLE|PATH", help="samples or ONNX files (default: all samples)"
     )
     parser.add_argument("--threads", type=int, default=1, help="threads of the executor (default: 1)")
+    parser.add_argument(
+        "--target",
+        choices=("host", "cuda-sm90"),
+        default="host",
+        help="what for; machine code of a GPU needs none (default: host)",
+    )
+    parser.add_argument(
+        "--precision", choices=("f32", "tf32", "bf16", "fp16"), default="f32", help="on a GPU (default: f32)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -42,12 +52,14 @@ def run(arguments: argparse.Namespace) -> int:
     if unknown:
         console.print(f"{unknown[0]!r} is neither a file nor a sample ({', '.join(SAMPLES)})")
         return 2
+    if arguments.target != "host":
+        return _warm_gpu(models, arguments.target, Options(precision=arguments.precision), console)
     _warm_memory_search()
     compiler = Compiler(Settings.from_environment().data / "kernels")
     refused = 0
     for model in models:
         before, started = compiler.count(), time.perf_counter()
-        with _file(model) as path, progress_bar(console) as progress:
+        with file_of(model) as path, progress_bar(console) as progress:
             try:
                 _warm(path, compiler, Options(threads=arguments.threads), progress)
             except EngineError as error:
@@ -57,6 +69,47 @@ def run(arguments: argparse.Namespace) -> int:
         seconds = time.perf_counter() - started
         console.print(f"{model}: {seconds:.1f} s, {compiler.count() - before} kernels compiled")
     return 1 if refused else 0
+
+
+def _warm_gpu(models: Sequence[str], name: str, options: "Options", console: "Console") -> int:
+    """Compile the kernels of programs for a GPU, which needs the toolkit and no GPU."""
+    from app.console import progress_bar
+    from app.engine.errors import EngineError
+
+    refused = 0
+    for model in models:
+        with file_of(model) as path, progress_bar(console) as progress:
+            try:
+                told = _compiled(path, name, options, progress)
+            except EngineError as error:
+                told = error.message
+                refused += 1
+        console.print(f"{model}: {told}")
+    return 1 if refused else 0
+
+
+def _compiled(path: Path, name: str, options: "Options", progress: "Progress") -> str:
+    """How many kernels a program for a GPU has, all of them in the cache.
+
+    Raises:
+        EngineError: the model, or a kernel, is refused; or the toolkit is not installed.
+    """
+    from app.engine import session
+    from app.engine.cuda.offline import compiled
+    from app.engine.errors import KernelError
+    from app.engine.load import load
+    from app.engine.options import Bindings
+    from app.engine.registry import load as load_registry
+    from app.engine.target import find
+
+    folder = Settings.from_environment().data / "kernels"
+    task = progress.add_task("compile")
+    compilation = session.canonical(load(path), find(name), options, Bindings(), load_registry())
+    program = session.planned(compilation, options)
+    told = compiled(program, folder, lambda done, total: progress.update(task, completed=done, total=total))
+    if "uncompiled" in told:
+        raise KernelError(told["uncompiled"])
+    return f"{len(told['kernels'])} kernels for {told['sm']} in {folder}"
 
 
 def _warm_memory_search() -> None:
@@ -70,7 +123,7 @@ def _warm_memory_search() -> None:
 
 
 @contextmanager
-def _file(model: str) -> Iterator[Path]:
+def file_of(model: str) -> Iterator[Path]:
     """A model as a file; a sample is built."""
     from app.samples import SAMPLES
 

@@ -13,7 +13,6 @@ import onnx_ir as ir
 
 from app.engine import graph
 from app.engine.plan import Argument, Group, of_group
-from app.engine.simplification import scalar
 
 Array = np.ndarray[Any, Any]
 RANK = 4  # batch, heads, rows, columns
@@ -142,7 +141,7 @@ def _moved_input(node: ir.Node) -> ir.Value | None:
 def _scaled(node: ir.Node) -> tuple[ir.Value | None, float]:
     """(x, c) of a product with a constant c that leaves the shape as it is."""
     for x, other in (node.inputs, node.inputs[::-1]):
-        factor = scalar(other)
+        factor = graph.number(other)
         if factor is not None and x is not None and graph.shape(x) == graph.shape(node.outputs[0]):
             return x, factor
     return None, 1.0

@@ -210,6 +210,10 @@ class Executor:
         for work in self._work:
             work()
 
+    def infer(self) -> None:
+        """The same; when it returns, all is done."""
+        self.step()
+
     def fetch(self) -> dict[str, object]:
         """Copies of the outputs."""
         return {

@@ -103,6 +103,15 @@ def is_constant(value: ir.Value) -> bool:
     return value.const_value is not None and not value.is_graph_input()
 
 
+def number(value: ir.Value | None) -> float | None:
+    """The number that every element of a constant equals, of 16-bit floats too; None for others."""
+    array = constant(value)
+    if array is None or array.size == 0 or (array.dtype.kind not in "fiu" and array.dtype.name != "bfloat16"):
+        return None
+    first = array.reshape(-1)[0]
+    return float(first) if bool(np.all(array == first)) else None
+
+
 def attribute(node: ir.Node, name: str, default: T) -> T:
     """The value of an attribute, or the default where the node leaves it out."""
     found = node.attributes.get(name)

@@ -20,11 +20,11 @@ from app.engine.errors import EngineError, NumericsError, TargetError
 from app.engine.exchange import drawing, functions, report
 from app.engine.exchange.onnx import export, write
 from app.engine.exchange.trace import trace_json
-from app.engine.execute import Executor
 from app.engine.inputs import tensors
 from app.engine.layouts.conversions import changes
 from app.engine.load import Loaded, load
 from app.engine.load import inspect as inspect_file
+from app.engine.machines import absence
 from app.engine.options import Bindings, Options
 from app.engine.oracle import Oracle, distrust, original, runtime
 from app.engine.pipeline import Progress, silent
@@ -32,7 +32,7 @@ from app.engine.plan import Compilation
 from app.engine.precision import Resolved, resolve, tolerance
 from app.engine.program import Program
 from app.engine.registry import load as load_registry
-from app.engine.target import Target, host, is_host
+from app.engine.target import Target, host
 from app.engine.verify import Difference, check, compare
 from app.kernels.cpu.compiler import Compiler
 
@@ -127,10 +127,11 @@ def optimize(
     Raises:
         EngineError: the model, the request or the result is refused; `code` says why.
     """
-    runs_here = is_host(target, host())
+    absent = absence(target)
+    runs_here = absent is None
     if options.timings == "measured" and not runs_here:
         raise TargetError(
-            f"timings 'measured' need a machine that is {target.name!r}; this one is not: "
+            f"timings 'measured' need a machine that is {target.name!r}; this one is not ({absent}): "
             "ask for 'predicted' or 'auto'",
             pointer="/options/timings",
         )
@@ -173,10 +174,13 @@ def optimize(
             if precision.used == "f32":
                 raise
             # Some models amplify the rounding of their operands beyond what outputs may differ by.
-            precision = dataclasses.replace(precision, used="f32", reason=f"in bf16 {error.message}")
+            precision = dataclasses.replace(
+                precision, used="f32", reason=f"in {precision.used} {error.message}"
+            )
             run, verification = verified(dataclasses.replace(options, precision="f32"))
         fused, plain = run.fused, run.plain
         points = session.front(compilation, fused.compilation.options) if options.pareto else ()
+        built = _built(fused, kernels, progress) if target.device == "cuda" else None
         measured = run.benchmark(options.benchmark_seconds) if measures else None
         if bindings.tensors and runs_here:
             _write_outputs(folder / "outputs.npz", run.outputs())
@@ -185,6 +189,8 @@ def optimize(
     seconds = measured.steps if measured else tuple(s.choice.seconds for s in fused.steps)
     timings = _timings(fused, plain, measured, seconds, target)
     summary = _summary(path, loaded, fused, plain, timings, verification, precision)
+    if built is not None:
+        summary["cuda"] = built
     summary["pareto"] = [dataclasses.asdict(p) for p in points]
     _write_reports(folder, fused, summary, timings, seconds)
     progress("report", 1, 1)
@@ -211,12 +217,12 @@ class _Run:
         self._inputs = inputs
         self._compiler = compiler
         self._progress = progress
-        self._executors: dict[int, Executor] = {}
+        self._executors: dict[int, session.Running] = {}
 
-    def executor(self, program: Program) -> Executor:
+    def executor(self, program: Program) -> session.Running:
         """The program's executor, its kernels compiled on first use."""
         if id(program) not in self._executors:
-            self._executors[id(program)] = Executor(
+            self._executors[id(program)] = session.bound(
                 program, self._compiler, progress=lambda done, total: self._progress("compile", done, total)
             )
         return self._executors[id(program)]
@@ -277,11 +283,14 @@ class _Run:
                 self._inference(fused),
                 self._inference(plain),
             ]
+            refused = ""
             try:
-                peer = runtime(self._converted, threads=threads, optimized=True)
-                peer(self._inputs)
-                works.append(lambda: peer(self._inputs))
-                refused = ""
+                if self.fused.compilation.target.device == "cuda":
+                    refused = "the onnxruntime of this installation computes on processors"
+                else:
+                    peer = runtime(self._converted, threads=threads, optimized=True)
+                    peer(self._inputs)
+                    works.append(lambda: peer(self._inputs))
             except Exception as cause:  # any refusal of the peer is told in the report
                 refused = str(cause).strip().splitlines()[0][:300]
             samples = measure_in_turn(works, seconds)
@@ -291,14 +300,24 @@ class _Run:
         steps = tuple(float(s) for s in np.median(np.array(runs), axis=0)) if runs[0] else ()
         return _Measured(samples[0], samples[1], refused or samples[2], steps)
 
-    def _inference(self, executor: Executor) -> Callable[[], object]:
+    def _inference(self, executor: session.Running) -> Callable[[], object]:
         inputs = self._fed(executor.program)
+        if executor.program.compilation.target.device == "cuda":  # inputs and outputs stay on the device
+            executor.feed(inputs)
+            return executor.infer
         return lambda: executor.run(inputs)
 
     def _fed(self, program: Program) -> dict[str, object]:
         """The inputs that the program still has; a bound value is none of them."""
         names = {v.name for v in program.compilation.graph.inputs}
         return {k: v for k, v in self._inputs.items() if k in names}
+
+
+def _built(program: Program, folder: Path, progress: Progress) -> Json:
+    """What the kernels of a program for a GPU take, compiled on any machine."""
+    from app.engine.cuda.offline import compiled
+
+    return compiled(program, folder, lambda done, total: progress("compile", done, total))
 
 
 def _part(phase: str, progress: Progress) -> Progress:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Timings = Literal["auto", "measured", "predicted"]
-Policy = Literal["f32", "bf16", "auto"]
+Policy = Literal["f32", "tf32", "bf16", "fp16", "auto"]
 Preference = Literal["latency", "memory"]
 Semantics = Literal["stowplan", "mxnet-1.9"]
 Choose = Literal["first", "measured"]
@@ -28,7 +28,9 @@ class Options:
         fast_algorithms: whether products may be computed with fewer multiplications (Winograd,
             Strassen), where their error, measured on the weights, is far inside the tolerance.
         precision: of products in float32 models. `bf16` allows bf16 where the target computes it, and
-            the outputs to differ by 1e-2 of their maximum; `auto` does so if `tolerance` is that large.
+            the outputs to differ by 1e-2 of their maximum; `tf32` and `fp16` (GPUs only) by 2e-3; `auto`
+            takes one of these if `tolerance` is that large. On GPUs, bf16 and fp16 are also what activations
+            and weights are stored in.
             Sums are float32. Where bf16 is not applicable, or outputs differ by more, float32 is used and the
             report says why.
         autotune: whether implementations are measured on this machine before they are chosen; it

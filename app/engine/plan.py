@@ -4,6 +4,7 @@ The graph (onnx-ir) always speaks logical ONNX; a pass reads columns and returns
 compilation with more of them. Columns are keyed by `ir.Value`, `ir.Node` or `Group`.
 """
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from app.engine.program import Program
     from app.engine.registry import Implementation, Registry
     from app.kernels.cpu.parallel import Request
+    from app.kernels.cuda.kernel import Launch
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -166,6 +168,35 @@ class KernelCall:
     def request(self) -> "Request":
         """What the compiler is asked for."""
         return self.kernel, self.types, self.static, self.takes_thread
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LaunchCall(KernelCall):
+    """One launch of a kernel on an accelerator; `units` are the blocks of threads.
+
+    Attributes:
+        launch: the kernel, its grid, and its arguments by role, for which `arguments` stand.
+    """
+
+    launch: "Launch | None" = None
+
+    @classmethod
+    def of(cls, launch: "Launch", roles: Mapping[str, Argument]) -> "LaunchCall":
+        """The call of a launch whose roles are these arguments.
+
+        Raises:
+            ValueError: a role has no argument.
+        """
+        arguments: list[Argument] = []
+        for argument in launch.arguments:
+            if isinstance(argument, int | float):
+                arguments.append(argument)  # type: ignore[arg-type]  # numbers are those of the launch
+            elif argument.role in roles:
+                arguments.append(roles[argument.role])
+            else:
+                raise ValueError(f"{launch.kernel.name}: nothing stands for {argument.role!r}")
+        kernel = launch.kernel
+        return cls(kernel.name, kernel.signature, tuple(arguments), math.prod(launch.grid), launch=launch)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

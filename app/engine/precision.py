@@ -1,21 +1,29 @@
 """The precision that a job computes in: what was asked, what the target and its kernels offer."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from app.engine.options import Options, Policy
 from app.engine.target import Target
 
-Computed: TypeAlias = Literal["f32", "bf16"]  # what CPU kernels multiply float32 operands in
+# What products of float32 operands are computed in. On CPUs bf16 is for products only; on GPUs bf16 and fp16
+# are what activations and weights are stored in.
+Computed: TypeAlias = Literal["f32", "tf32", "bf16", "fp16"]
 
 BF16_TOLERANCE = 1e-2  # of an output's maximum, that a model computed in bf16 may differ by
+# The same for all, which follow from the bits of their significands: 24, 11, 8, 11.
+TOLERANCES: Mapping[Computed, float] = {"f32": 0.0, "tf32": 2e-3, "bf16": BF16_TOLERANCE, "fp16": 2e-3}
+
+# What the kernels of a backend compute in, beside f32; what `auto` takes comes first.
+OFFERED: Mapping[str, tuple[Computed, ...]] = {"numba-cpu": ("bf16",), "cuda": ("bf16", "tf32", "fp16")}
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
     """A precision, and why it is not the one that was asked for; no reason when it is.
 
-    With `used` bf16 each node takes the faster of its bf16 and float32 implementations.
+    With `used` other than f32 each node takes the faster of its implementations in it and in float32.
     """
 
     asked: Policy
@@ -28,23 +36,26 @@ def resolve(options: Options, target: Target) -> Resolved:
     asked = options.precision
     if asked == "f32":
         return Resolved(asked, "f32")
-    if "bf16" not in target.precisions:
+    offered = [p for backend in target.backends for p in OFFERED.get(backend, ())]
+    wanted: Computed = "bf16" if asked == "auto" else asked
+    if wanted not in target.precisions:
         offers = ", ".join(target.precisions)
-        return Resolved(asked, "f32", f"bf16 is not applicable: target {target.name!r} offers {offers}")
-    if "numba-cpu" not in target.backends:
+        return Resolved(asked, "f32", f"{wanted} is not applicable: target {target.name!r} offers {offers}")
+    if wanted not in offered:
         backends = ", ".join(target.backends)
-        return Resolved(asked, "f32", f"no kernel of the backends {backends} computes in bf16")
-    if asked == "auto" and options.tolerance < BF16_TOLERANCE:
-        return Resolved(
-            asked,
-            "f32",
-            f"the tolerance is {options.tolerance:g}; bf16 needs {BF16_TOLERANCE:g} or is asked for",
-        )
-    return Resolved(asked, "bf16")
+        return Resolved(asked, "f32", f"no kernel of the backends {backends} computes in {wanted}")
+    if asked != "auto":
+        return Resolved(asked, wanted)
+    for found in offered:
+        if found in target.precisions and options.tolerance >= TOLERANCES[found]:
+            return Resolved(asked, found)
+    return Resolved(
+        asked,
+        "f32",
+        f"the tolerance is {options.tolerance:g}; bf16 needs {BF16_TOLERANCE:g} or is asked for",
+    )
 
 
 def tolerance(options: Options, target: Target) -> float:
     """What an output may differ by, as a fraction of its maximum."""
-    if resolve(options, target).used == "bf16":
-        return max(options.tolerance, BF16_TOLERANCE)
-    return options.tolerance
+    return max(options.tolerance, TOLERANCES[resolve(options, target).used])

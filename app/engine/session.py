@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Protocol
 
 from app.engine import allocation, fit, pipeline, program, tuning
 from app.engine.errors import LibraryError
@@ -22,6 +23,7 @@ from app.engine.passes.plan_memory import PlanMemory
 from app.engine.passes.rematerialize import Rematerialize
 from app.engine.passes.rewrite_operators import RewriteOperators
 from app.engine.passes.select_implementations import SelectImplementations
+from app.engine.passes.store_halves import StoreHalves
 from app.engine.pipeline import Pass, Progress, silent
 from app.engine.plan import Compilation
 from app.engine.program import Program
@@ -37,6 +39,7 @@ FRONT: tuple[Pass, ...] = (InferTypes(), Canonicalize(), RewriteOperators())
 def grouping(options: Options) -> tuple[Pass, ...]:
     """The passes from a canonical graph to what one kernel or library computes."""
     return (
+        StoreHalves(),
         Rematerialize(),
         Partition(),
         # MXNet infers storage types operator by operator.
@@ -171,8 +174,51 @@ def runnable(
             return compilation, found
 
 
+class Running(Protocol):
+    """A program in memory: `app.engine.execute.Executor`, or `app.engine.cuda.execute.DeviceExecutor`."""
+
+    program: Program
+
+    def run(self, inputs: Mapping[str, object]) -> dict[str, object]:
+        """Outputs by name."""
+
+    def feed(self, inputs: Mapping[str, object]) -> None:
+        """Copy inputs to where the program reads them."""
+
+    def infer(self) -> None:
+        """Run on the inputs that were fed; all is done when it returns."""
+
+    def step_seconds(self) -> list[float]:
+        """Seconds of every step in one run."""
+
+    def close(self) -> None:
+        """Give back what it holds."""
+
+
+def bound(
+    program: Program,
+    compiler: Compiler,
+    *,
+    poison: bool = False,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Running:
+    """A program bound to the memory of the machine that it is for, which this one must be.
+
+    Raises:
+        NoDeviceError: it is for a GPU, and none answers.
+    """
+    target = program.compilation.target
+    if target.device != "cuda":
+        return Executor(program, compiler, poison=poison, progress=progress)
+    from app.engine.cuda.driver import open_gpu
+    from app.engine.cuda.execute import DeviceExecutor
+
+    gpu = open_gpu(compiler.cache, target)
+    return DeviceExecutor(program, gpu, poison=poison, owns_device=True, progress=progress)
+
+
 class Session:
-    """A model planned for this machine and ready to run, in this process.
+    """A model planned for this machine, or for the GPU in it, and ready to run, in this process.
 
     For models that are trusted, or inside the limited child: parsing happens here.
     """
@@ -193,7 +239,7 @@ class Session:
         self.compilation, self.program = runnable(
             tuned_, options, kernels, allocation.samples(tuned_.graph.inputs)
         )
-        self._executor = Executor(self.program, kernels, poison=poison)
+        self._executor = bound(self.program, kernels, poison=poison)
 
     def run(self, inputs: Mapping[str, object]) -> dict[str, object]:
         """Outputs by name; inputs that were bound to a value may be left out or given."""

@@ -17,6 +17,7 @@ from dbos import error as queue_error
 from sqlalchemy.exc import SQLAlchemyError
 
 from app import logs, tracing
+from app.engine.machines import present
 from app.engine.target import host
 from app.jobs import dispatch, turns
 from app.jobs.database import Database, migrate
@@ -166,10 +167,12 @@ def queues_of(text: str) -> tuple[str, ...]:
 def served(wanted: Sequence[str]) -> tuple[str, ...]:
     """The queues of a worker: those wanted, or all that this machine can serve.
 
+    That of a GPU is among them only when the GPU answers.
+
     Raises:
         SettingsError: this machine cannot serve one of them.
     """
-    able = (dispatch.CPU_QUEUE, dispatch.INSPECT_QUEUE, target_queue(host()))
+    able = (dispatch.CPU_QUEUE, dispatch.INSPECT_QUEUE, *map(target_queue, present()))
     unable = [queue for queue in wanted if queue not in able]
     if unable:
         raise SettingsError(f"queue {unable[0]!r}: this machine can serve {', '.join(able)}")

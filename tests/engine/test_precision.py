@@ -16,7 +16,7 @@ from app.engine.exchange.report import decisions_json
 from app.engine.job import optimize
 from app.engine.options import Bindings, Options, Policy
 from app.engine.oracle import runtime
-from app.engine.precision import BF16_TOLERANCE, resolve, tolerance
+from app.engine.precision import BF16_TOLERANCE, TOLERANCES, resolve, tolerance
 from app.engine.session import Session
 from app.engine.target import find, host
 from app.kernels.cpu.compiler import Compiler
@@ -159,7 +159,13 @@ APPLIES = [
     ("f32", 1e-2, "cpu-avx512-bf16", "f32", ""),
     ("bf16", 1e-4, "cpu-avx512-bf16", "bf16", ""),
     ("bf16", 1e-4, "cpu-avx512", "f32", "bf16 is not applicable: target 'cpu-avx512' offers f32"),
-    ("bf16", 1e-4, "cuda-sm90", "f32", "no kernel of the backends cuda, reference computes in bf16"),
+    ("tf32", 1e-4, "cpu-avx2", "f32", "tf32 is not applicable: target 'cpu-avx2' offers f32"),
+    ("fp16", 1e-4, "cpu-avx512-bf16", "f32", "fp16 is not applicable"),
+    ("bf16", 1e-4, "cuda-sm90", "bf16", ""),
+    ("tf32", 1e-4, "cuda-sm90", "tf32", ""),
+    ("fp16", 1e-4, "cuda-sm90", "fp16", ""),
+    ("auto", 1e-4, "cuda-sm90", "f32", "the tolerance is 0.0001"),
+    ("auto", 5e-3, "cuda-sm90", "tf32", ""),
     ("auto", 1e-4, "cpu-avx512-bf16", "f32", "the tolerance is 0.0001"),
     ("auto", 2e-2, "cpu-avx512-bf16", "bf16", ""),
     ("auto", 2e-2, "cpu-avx2", "f32", "not applicable"),
@@ -173,7 +179,7 @@ def test_what_a_job_computes_in(asked: Policy, allowed: float, name: str, used: 
     assert found.used == used
     assert reason in found.reason
     assert bool(found.reason) == bool(reason)
-    assert tolerance(options, find(name)) == (max(allowed, BF16_TOLERANCE) if used == "bf16" else allowed)
+    assert tolerance(options, find(name)) == max(allowed, TOLERANCES[used])
 
 
 @pytest.mark.parametrize(("target", "used"), [("cpu-avx512-bf16", "bf16"), ("cpu-avx512", "f32")])

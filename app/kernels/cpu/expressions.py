@@ -123,6 +123,7 @@ EXPRESSIONS: dict[str, Expression] = {
         flops=4,
     ),
     "IsInf": Expression("({0} == {p}) | ({0} == {q})", result="bool"),  # the infinities that count
+    "Clamp": Expression("at_most({q}, at_least({p}, {0}))", flops=2),  # low, high
     "Saturate": Expression("saturated({0}, {p}, {q})", result="parameter", flops=3),  # low, high, dtype
     "DividedBy": Expression("{0} / {p}", "{t}({0} / {p})", flops=4),
     # two operands

@@ -154,7 +154,7 @@ def _whole(node: ir.Node) -> Copies:
 
 
 # (name, operator, inputs that must be constant, its copies)
-_TABLE: tuple[tuple[str, str, tuple[int, ...], Callable[[ir.Node], Copies]], ...] = (
+COPIES: tuple[tuple[str, str, tuple[int, ...], Callable[[ir.Node], Copies]], ...] = (
     ("transpose.strided", "Transpose", (), _transpose),
     ("slice.strided", "Slice", (1, 2, 3, 4), slice_copies),
     ("concat.blocks", "Concat", (), concat_copies),
@@ -189,7 +189,7 @@ def _row(
     return Implementation(name, op, "numba-cpu", unless, lower, cost=moved_seconds, rank=1)
 
 
-def _is_view(node: ir.Node) -> bool:
+def is_view(node: ir.Node) -> bool:
     """Whether a Transpose leaves the order of the axes that are longer than one."""
     shape = graph.static_shape(data(node))
     long = [a for a in permutation(node) if shape[a] != 1]
@@ -198,7 +198,7 @@ def _is_view(node: ir.Node) -> bool:
 
 def _view_unless(group: Group, _known: Known) -> str | None:
     reason = unsuited(group)
-    if reason is None and group.op == "Transpose" and not _is_view(group.anchor):
+    if reason is None and group.op == "Transpose" and not is_view(group.anchor):
         axes = permutation(group.anchor)
         return f"Transpose {axes} of {list(graph.static_shape(data(group.anchor)))} moves elements"
     return reason
@@ -219,5 +219,5 @@ IMPLEMENTATIONS = (
         Implementation(f"{op.lower()}.view", op, "numba-cpu", _view_unless, _view_lower, views=_views)
         for op in VIEWS
     ),
-    *(_row(*entry) for entry in _TABLE),
+    *(_row(*entry) for entry in COPIES),
 )

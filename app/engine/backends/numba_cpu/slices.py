@@ -72,19 +72,22 @@ def _chunks(whole: ir.Value, parts: Sequence[ir.Value | None], axis: int) -> tup
     return tuple(found)
 
 
-def _concat(node: ir.Node) -> tuple[Part, ...]:
+def concat_parts(node: ir.Node) -> tuple[Part, ...]:
+    """The inputs of a Concat in its output."""
     return _chunks(node.outputs[0], node.inputs, graph.attribute(node, "axis", 0))
 
 
-def _split(node: ir.Node) -> tuple[Part, ...]:
+def split_parts(node: ir.Node) -> tuple[Part, ...]:
+    """The outputs of a Split in its input."""
     return _chunks(data(node), node.outputs, graph.attribute(node, "axis", 0))
 
 
-def _slice(node: ir.Node) -> tuple[Part, ...]:
+def slice_parts(node: ir.Node) -> tuple[Part, ...]:
+    """The output of a Slice in its input."""
     return (Part(data(node), node.outputs[0], taken_ranges(node)),)
 
 
-def _gather(node: ir.Node) -> tuple[Part, ...]:
+def gather_parts(node: ir.Node) -> tuple[Part, ...]:
     """One part where the indices count up; none else."""
     x = data(node)
     shape = graph.static_shape(x)
@@ -229,11 +232,11 @@ def _blocked_row(
 
 
 IMPLEMENTATIONS = (
-    _plain_row("Concat", _concat, (), concat_copies),
-    _plain_row("Split", _split, (1,), split_copies),
-    _plain_row("Slice", _slice, (1, 2, 3, 4), None),
-    _plain_row("Gather", _gather, (1,), None),
-    _blocked_row("Concat", _concat, (), concat_boxes, LANEWISE),
-    _blocked_row("Split", _split, (1,), split_boxes),
-    _blocked_row("Slice", _slice, (1, 2, 3, 4), slice_boxes),
+    _plain_row("Concat", concat_parts, (), concat_copies),
+    _plain_row("Split", split_parts, (1,), split_copies),
+    _plain_row("Slice", slice_parts, (1, 2, 3, 4), None),
+    _plain_row("Gather", gather_parts, (1,), None),
+    _blocked_row("Concat", concat_parts, (), concat_boxes, LANEWISE),
+    _blocked_row("Split", split_parts, (1,), split_boxes),
+    _blocked_row("Slice", slice_parts, (1, 2, 3, 4), slice_boxes),
 )

@@ -58,6 +58,12 @@ def scatter(x: Array, indices: Array, updates: Array, *, axis: int = 0) -> list[
     return [y]
 
 
+def gather_elements(x: Array, indices: Array, *, axis: int = 0) -> list[Array]:
+    """Element [i, j, k] is x[i, indices[i, j, k], k]; indices may span less of the other axes."""
+    box = tuple(slice(None) if a == axis % x.ndim else slice(n) for a, n in enumerate(indices.shape))
+    return [np.take_along_axis(x[box], indices, axis)]
+
+
 def lp_normalization(x: Array, *, axis: int = -1, p: int = 2) -> list[Array]:
     """Each row along the axis divided by its p-norm; a row of zeros stays."""
     norm = np.sum(np.abs(x) ** p, axis=axis, keepdims=True) ** (1 / p)
@@ -209,6 +215,7 @@ CORRECTIONS = (
     Correction("Hardmax", coerced(hardmax), "does not see a matrix", until=13),
     Correction("DequantizeLinear", dequantize_linear, "is absent below opset 19", until=19),
     Correction("Scatter", scatter, "is absent"),
+    Correction("GatherElements", gather_elements, "counts wrongly where an axis has one element", since=11),
     Correction("LRN", lrn, "computes as many channels as there are images"),
     Correction("LpNormalization", lp_normalization, "takes no absolute values"),
     Correction("Pad", pad, "refuses negative numbers of elements", since=11),

@@ -1,0 +1,5 @@
+"""The kernels for NVIDIA GPUs, one file of rows per kernel family."""
+
+from app.engine.registry import Backend
+
+BACKENDS = (Backend("cuda", devices=("cuda",)),)

@@ -1,0 +1,508 @@
+"""Rows of convolutions of images whose channels lie last: products of patches, and depthwise ones.
+
+Pixels must begin at multiples of 16 bytes. Where they do not (three channels of a photograph), the image is
+copied with a wider pitch first, out of either layout.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine import graph
+from app.engine.backends.cuda import dispatch, fusing, tensors
+from app.engine.backends.cuda.fusing import Ending
+from app.engine.backends.cuda.launching import BACKEND, calls, moved_bytes, named, seconds
+from app.engine.backends.cuda.matmul import unfit
+from app.engine.backends.cuda.tensors import element
+from app.engine.backends.numba_cpu import windows
+from app.engine.cost import flops
+from app.engine.layout import LAST, Layout
+from app.engine.plan import Argument, Call, Constant, Group, LaunchCall, Workspace, of_group
+from app.engine.registry import Implementation, Known
+from app.kernels.cpu.expressions import Instruction, Recipe
+from app.kernels.cuda.conv import Conv, conv, packed_weights
+from app.kernels.cuda.conv_transpose import ConvTranspose, conv_transpose
+from app.kernels.cuda.conv_transpose import packed_weights as packed_transposed
+from app.kernels.cuda.elementwise import copy
+from app.kernels.cuda.gemv import MOST, gemv
+from app.kernels.cuda.geometry import NBYTES, Strided
+from app.kernels.cuda.product import Product
+from app.kernels.cuda.windows import Axis, depthwise
+
+Array = np.ndarray[Any, Any]
+PRECISIONS = ("f32", "3xtf32", "tf32", "bf16", "fp16")
+CHANNELS = 1  # the axis of an image
+
+
+def _image(group: Group) -> ir.Value:
+    return named(group.anchor.inputs[0])
+
+
+@of_group
+def shape_of(group: Group) -> Conv:
+    """The convolution that the anchor is; padding as its output's shape tells."""
+    window = windows.of_conv(group)
+    (_, h, w), (_, ho, wo) = window.size, window.out
+    taps = [len(o) for o in window.offsets[1:]]
+    dilations = [(o[1] - o[0]) if len(o) > 1 else 1 for o in window.offsets[1:]]
+    before = [-o[0] for o in window.offsets[1:]]
+    reach = [
+        (out - 1) * s + d * (k - 1) + 1 - size - b
+        for out, s, d, k, size, b in zip((ho, wo), window.stride[1:], dilations, taps, (h, w), before)
+    ]
+    # What lies beyond the last window is no padding.
+    after = [max(n, 0) for n in reach]
+    return Conv(
+        window.batch,
+        h,
+        w,
+        window.groups * window.channels,
+        window.groups * window.outputs,
+        (taps[0], taps[1]),
+        (window.stride[1], window.stride[2]),
+        (before[0], before[1], after[0], after[1]),
+        (dilations[0], dilations[1]),
+        window.groups,
+    )
+
+
+def _ending(group: Group) -> Ending:
+    found = fusing.read(group, CHANNELS)
+    assert not isinstance(found, str)
+    return found
+
+
+def _refusal(group: Group) -> str | None:
+    """Why no kernel computes this convolution."""
+    reason = tensors.not_image(_image(group)) or tensors.not_floats(group)
+    if reason is not None:
+        return reason
+    for value in (group.anchor.inputs[1], graph.input_at(group.anchor, 2)):
+        if value is not None and not graph.is_constant(value):
+            return f"{value.name!r} changes between runs; this one packs it offline"
+    if any(graph.elements(v) == 0 for v in (*group.inputs, *group.outputs)):
+        return "an operand is empty"
+    found = fusing.read(group, CHANNELS)
+    return found if isinstance(found, str) else None
+
+
+def _is_depthwise(shape: Conv) -> bool:
+    return shape.groups == shape.ci > 1
+
+
+def _bias(group: Group) -> Array | None:
+    own = graph.constant(graph.input_at(group.anchor, 2))
+    return _ending(group).bias(shape_of(group).co, own)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One row: a precision, and the layout that the image is copied out of, if it is."""
+
+    precision: str
+    copied: Layout | None = None
+    plain: bool = False  # whether that copy reads a row-major image
+
+    @property
+    def name(self) -> str:
+        """Of the row."""
+        return f"cuda.conv_{self.precision}" + (
+            "_of_plain" if self.plain else "_widened" if self.copied else ""
+        )
+
+
+def _pixel(shape: Conv, dtype: str) -> int:
+    """Elements from one pixel to the next, if they begin at multiples of 16 bytes."""
+    return tensors.aligned(shape.ci, dtype)
+
+
+def _needs_pitch(shape: Conv, dtype: str) -> bool:
+    return _pixel(shape, dtype) != shape.ci
+
+
+def _unless(way: Way) -> Callable[[Group, Known], str | None]:
+    def unless(group: Group, known: Known) -> str | None:
+        reason = _refusal(group)
+        if reason is not None:
+            return reason
+        dtype, shape = element(group.outputs[0]), shape_of(group)
+        reason = unfit(way.precision, dtype, known)
+        if reason is not None:
+            return reason
+        each = shape.ci // shape.groups
+        if shape.groups > 1 and tensors.aligned(each, dtype) != each:
+            return f"{each} channels in a group, which are no multiple of 16 bytes"
+        if _needs_pitch(shape, dtype) and way.copied is None:
+            return f"{shape.ci} channels, which are no multiple of 16 bytes; one that copies is needed"
+        if not _needs_pitch(shape, dtype) and way.copied is not None:
+            return "the pixels begin at multiples of 16 bytes as they are"
+        return None
+
+    return unless
+
+
+def _cut(group: Group, precision: str, processors: int) -> dispatch.Cut:
+    shape = shape_of(group)
+    ho, wo = shape.out
+    tiles = dispatch.offered(precision, shape.ci // shape.groups)
+    depth = shape.kernel[0] * shape.kernel[1] * shape.ci // shape.groups
+    return dispatch.cut(tiles, shape.n * ho * wo, shape.co // shape.groups, depth, shape.groups, processors)
+
+
+def _weights(group: Group, precision: str) -> Constant:
+    weights, groups = named(group.anchor.inputs[1]), shape_of(group).groups
+
+    def pack() -> Array:
+        array = graph.constant(weights)
+        assert array is not None
+        return packed_weights(array.astype(np.float32), groups, precision).astype(array.dtype)
+
+    return Constant(pack, weights.name or "")
+
+
+def widened(group: Group, pixel: int, *, plain: bool) -> tuple[Argument, tuple[LaunchCall, ...]]:
+    """The image with a wider pitch from pixel to pixel, and the copy that makes it."""
+    x, dtype = _image(group), element(_image(group))
+    n, c, h, w = graph.static_shape(x)
+    source = tensors.in_memory_order(tensors.strided(x, last=not plain), LAST)
+    target = Strided(dtype, (h * w * pixel, w * pixel, pixel, 1))
+    held = Workspace(n * h * w * pixel * NBYTES[dtype])
+    return held, calls(copy((n, h, w, c), source, target, "widen"), {"x0": x, "y0": held})
+
+
+@of_group
+def _lowered(group: Group, way: Way, processors: int) -> tuple[LaunchCall, ...]:
+    shape, ending, (y,) = shape_of(group), _ending(group), group.outputs
+    argument: Argument = _image(group)
+    before: tuple[LaunchCall, ...] = ()
+    if way.copied is not None:
+        pixel = _pixel(shape, element(y))
+        argument, before = widened(group, pixel, plain=way.plain)
+        shape = replace(shape, x_pixel=pixel)
+    bias, cut = _bias(group), _cut(group, way.precision, processors)
+    epilogue = ending.epilogue(element(y), bias=bias is not None)
+    launches = conv(shape, way.precision, epilogue, cut.tile, cut.splits)
+    roles = {"x": argument, "w": _weights(group, way.precision), "y": y, **fusing.roles(ending, bias)}
+    return (*before, *calls(launches, roles))
+
+
+def _seconds(group: Group, known: Known, way: Way) -> float:
+    shape, processors = shape_of(group), known.target.cores
+    cut = _cut(group, way.precision, processors)
+    tile = dispatch.offered(way.precision, shape.ci // shape.groups)[cut.tile]
+    ho, wo = shape.out
+    m, n = shape.n * ho * wo, shape.co // shape.groups
+    wasted = dispatch.tiles_of(tile, m, n) * tile.m * tile.n / (m * n)
+    time = seconds(
+        known,
+        nbytes=moved_bytes(group),
+        flops=flops(group) * wasted,
+        rate=dispatch.RATES[way.precision],
+        blocks=cut.blocks,
+    )
+    if way.copied is not None:
+        time += seconds(known, nbytes=2 * graph.nbytes(_image(group)) * (2 if way.plain else 1))
+    return time + (known.target.launch if cut.splits > 1 else 0.0)
+
+
+def _layouts(plain: bool) -> Callable[[Group, Known], Mapping[ir.Value, Layout]]:
+    """Channels last for what is read pixel by pixel and for what is written."""
+
+    def layouts(group: Group, _known: Known) -> Mapping[ir.Value, Layout]:
+        values = [v for v in (_ending(group).residual, *group.outputs) if v is not None]
+        image = _image(group)
+        if not plain or image in values:
+            values.append(image)
+        return dict.fromkeys(values, LAST)
+
+    return layouts
+
+
+def _inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+    return fusing.inplace(group, CHANNELS)
+
+
+def _row(way: Way) -> Implementation:
+    return Implementation(
+        way.name,
+        "Conv",
+        BACKEND,
+        _unless(way),
+        lambda group, known: _lowered(group, way, known.target.cores),
+        lambda group, known: _seconds(group, known, way),
+        _inplace,
+        layouts=_layouts(way.plain),
+        precision=dispatch.TOLD[way.precision],
+        rank=PRECISIONS.index(way.precision),
+    )
+
+
+# Depthwise: every channel with windows of its own.
+
+
+def _depthwise_unless(group: Group, _known: Known) -> str | None:
+    reason = _refusal(group)
+    if reason is not None:
+        return reason
+    shape = shape_of(group)
+    if not _is_depthwise(shape):
+        return f"{shape.groups} groups of {shape.ci} channels; this one has a group for each"
+    return None
+
+
+# The activations of contractions as recipes of the sum, whose number is 0.
+_RECIPES: Mapping[str, str] = {
+    "clip": "Clamp",
+    "relu": "Relu",
+    "sigmoid": "Sigmoid",
+    "tanh": "Tanh",
+    "silu": "Silu",
+    "gelu": "Gelu",
+    "gelu_tanh": "GeluTanh",
+    "leaky_relu": "LeakyRelu",
+    "elu": "Elu",
+    "hard_sigmoid": "HardSigmoid",
+    "hard_swish": "HardSwish",
+}
+
+
+def _after(ending: Ending) -> Recipe:
+    """What is made of a sum (0) and of the residual (1), where there is one."""
+    steps: list[Instruction] = []
+    inputs = 1 + (ending.residual is not None)
+    value = 0
+    if ending.place == "before":
+        steps.append(("Add", (0, 1), ()))
+        value = inputs
+    name, *parameters = ending.activation
+    if name:
+        steps.append((_RECIPES[str(name)], (value,), tuple(float(p) for p in parameters)))
+        value = inputs + len(steps) - 1
+    if ending.place == "after":
+        steps.append(("Add", (value, 1), ()))
+    return tuple(steps)
+
+
+@of_group
+def _depthwise(group: Group) -> tuple[LaunchCall, ...]:
+    shape, ending, (y,) = shape_of(group), _ending(group), group.outputs
+    ho, wo = shape.out
+    axes = [
+        Axis(size, taps, out, stride, dilation, before, after)
+        for size, taps, out, stride, dilation, before, after in zip(
+            (shape.h, shape.w),
+            shape.kernel,
+            (ho, wo),
+            shape.strides,
+            shape.dilations,
+            shape.pads,
+            shape.pads[2:],
+        )
+    ]
+    bias, after = _bias(group), _after(ending)
+    launches = depthwise(
+        shape.n,
+        shape.ci,
+        axes,
+        element(y),
+        multiplier=shape.co // shape.ci,
+        bias=bias is not None,
+        residual=ending.residual is not None,
+        after=after,
+    )
+    weights = named(group.anchor.inputs[1])
+
+    def pack() -> Array:
+        array = graph.constant(weights)
+        assert array is not None
+        return np.ascontiguousarray(array[:, 0].transpose(1, 2, 0))
+
+    roles = {
+        "x": _image(group),
+        "w": Constant(pack, weights.name or ""),
+        "y": y,
+        **fusing.roles(ending, bias),
+    }
+    if "residual" in roles:
+        roles["r"] = roles.pop("residual")
+    return calls(launches, roles)
+
+
+def _depthwise_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+    return _depthwise(group)
+
+
+def _depthwise_seconds(group: Group, known: Known) -> float:
+    blocks = sum(call.units for call in _depthwise(group))
+    return seconds(known, nbytes=moved_bytes(group), flops=flops(group), rate=0.5, blocks=blocks)
+
+
+# Transposed convolutions: one convolution for each remainder of the output's position by the strides.
+
+
+@of_group
+def _transposed(group: Group) -> ConvTranspose:
+    node = group.anchor
+    n, ci, h, w = graph.static_shape(_image(group))
+    weights = graph.static_shape(named(node.inputs[1]))
+    _, co, *out = graph.static_shape(node.outputs[0])
+    strides = tuple(graph.attribute(node, "strides", (1, 1)))
+    dilations = tuple(graph.attribute(node, "dilations", (1, 1)))
+    phases = windows.of_conv_transpose(node)
+    # Output pixel 0 sees the taps that pads leave: what the first phase reads tells how many are cut.
+    top, left = (
+        (
+            phases[0].taps[i][0] * d + phases[0].window.offsets[i][0] * s
+            for i, d, s in zip((1, 2), dilations, strides)
+        )
+        if all(phases[0].taps[1:])
+        else tuple(graph.attribute(node, "pads", (0, 0, 0, 0)))[:2]
+    )
+    reach = [
+        (size - 1) * s + d * (k - 1) + 1 - before - o
+        for size, s, d, k, before, o in zip((h, w), strides, dilations, weights[2:], (top, left), out)
+    ]
+    after = [max(r, 0) for r in reach]
+    extra = [max(-r, 0) for r in reach]
+    return ConvTranspose(
+        n,
+        h,
+        w,
+        ci,
+        co,
+        (weights[2], weights[3]),
+        (strides[0], strides[1]),
+        (top, left, after[0], after[1]),
+        (extra[0], extra[1]),
+        (dilations[0], dilations[1]),
+        graph.attribute(node, "group", 1),
+    )
+
+
+def _transposed_unless(precision: str) -> Callable[[Group, Known], str | None]:
+    def unless(group: Group, known: Known) -> str | None:
+        reason = _refusal(group)
+        if reason is not None:
+            return reason
+        dtype, shape = element(group.outputs[0]), _transposed(group)
+        if _ending(group).residual is not None:
+            return "adds a residual"
+        if tensors.aligned(shape.ci // shape.groups, dtype) != shape.ci // shape.groups:
+            return f"{shape.ci} channels in {shape.groups} groups, which are no multiple of 16 bytes"
+        return unfit(precision, dtype, known)
+
+    return unless
+
+
+@of_group
+def _transposed_calls(group: Group, precision: str, processors: int) -> tuple[LaunchCall, ...]:
+    shape, ending, (y,) = _transposed(group), _ending(group), group.outputs
+    own = graph.constant(graph.input_at(group.anchor, 2))
+    bias = ending.bias(shape.co, own)
+    tiles = dispatch.offered(precision, shape.ci // shape.groups)
+    depth = shape.kernel[0] * shape.kernel[1] * shape.ci // shape.groups
+    pixels = shape.n * shape.h * shape.w
+    way = dispatch.cut(tiles, pixels, shape.co // shape.groups, depth, shape.groups, processors, shares=False)
+    epilogue = ending.epilogue(element(y), bias=bias is not None)
+    weights = named(group.anchor.inputs[1])
+
+    def pack() -> Array:
+        array = graph.constant(weights)
+        assert array is not None
+        return packed_transposed(array.astype(np.float32), shape, precision).astype(array.dtype)
+
+    roles: dict[str, Argument] = {"x": _image(group), "w": Constant(pack, weights.name or ""), "y": y}
+    return calls(
+        conv_transpose(shape, precision, epilogue, way.tile), {**roles, **fusing.roles(ending, bias)}
+    )
+
+
+def _transposed_seconds(precision: str) -> Callable[[Group, Known], float]:
+    def cost(group: Group, known: Known) -> float:
+        found = _transposed_calls(group, precision, known.target.cores)
+        blocks = max(call.units for call in found)
+        rate = dispatch.RATES[precision]
+        time = seconds(known, nbytes=moved_bytes(group), flops=flops(group), rate=rate, blocks=blocks)
+        return time + (len(found) - 1) * known.target.launch
+
+    return cost
+
+
+def _transposed_row(precision: str) -> Implementation:
+    return Implementation(
+        f"cuda.conv_transpose_{precision}",
+        "ConvTranspose",
+        BACKEND,
+        _transposed_unless(precision),
+        lambda group, known: _transposed_calls(group, precision, known.target.cores),
+        _transposed_seconds(precision),
+        layouts=_layouts(False),
+        precision=dispatch.TOLD[precision],
+        rank=PRECISIONS.index(precision),
+    )
+
+
+# Of so few pixels that the weights are all that is read: squeeze and excite.
+
+
+def _few_unless(group: Group, _known: Known) -> str | None:
+    reason = _refusal(group)
+    if reason is not None:
+        return reason
+    shape = shape_of(group)
+    ho, wo = shape.out
+    if not shape.is_product or shape.groups > 1:
+        return "is no product of pixels"
+    if shape.n * ho * wo > MOST:
+        return f"{shape.n * ho * wo} pixels, at most {MOST} are a matter of bandwidth"
+    if _needs_pitch(shape, element(group.outputs[0])):
+        return f"{shape.ci} channels, which are no multiple of 16 bytes"
+    return None
+
+
+@of_group
+def _few(group: Group, processors: int) -> tuple[LaunchCall, ...]:
+    shape, ending, (y,) = shape_of(group), _ending(group), group.outputs
+    bias, rows = _bias(group), shape.n * shape.h * shape.w
+    wide = shape.co if ending.residual is not None else 0
+    product = Product(rows, shape.co, shape.ci, shape.ci, shape.ci, shape.co, wide)
+    epilogue = ending.epilogue(element(y), bias=bias is not None)
+    launches = gemv(product, element(y), epilogue, dispatch.WARPS * processors)
+    roles = {"a": _image(group), "b": named(group.anchor.inputs[1]), "y": y, **fusing.roles(ending, bias)}
+    return calls(launches, roles)
+
+
+def _few_seconds(group: Group, known: Known) -> float:
+    (call,) = _few(group, known.target.cores)
+    return seconds(known, nbytes=moved_bytes(group), flops=flops(group), rate=0.5, blocks=call.units)
+
+
+IMPLEMENTATIONS = (
+    *(_transposed_row(p) for p in PRECISIONS),
+    Implementation(
+        "cuda.conv_of_few_pixels",
+        "Conv",
+        BACKEND,
+        _few_unless,
+        lambda group, known: _few(group, known.target.cores),
+        _few_seconds,
+        _inplace,
+        layouts=_layouts(False),
+    ),
+    *(_row(Way(p)) for p in PRECISIONS),
+    *(_row(Way(p, LAST)) for p in PRECISIONS),
+    *(_row(Way(p, LAST, plain=True)) for p in PRECISIONS),
+    Implementation(
+        "cuda.conv_depthwise",
+        "Conv",
+        BACKEND,
+        _depthwise_unless,
+        _depthwise_lower,
+        _depthwise_seconds,
+        _inplace,
+        layouts=_layouts(False),
+    ),
+)

@@ -1,0 +1,106 @@
+"""Which tile, and how many blocks share one reduction: pure functions of sizes and of the device.
+
+A multiprocessor that waits for the last wave costs more than a smaller tile's traffic, so the largest tile
+is taken that gives every multiprocessor one; where none does, blocks share the reduction.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from app.engine.precision import Computed
+from app.kernels.cuda.tiles import SIMT_TILES, TENSOR_TILES
+
+# What each instruction reaches on large products, as a multiple of the target's peak in float32. Estimates
+# from published figures (design note cuda.md, section 2); none was measured by us.
+RATES: Mapping[str, float] = {"f32": 0.65, "tf32": 3.0, "3xtf32": 1.0, "bf16": 6.0, "fp16": 6.0}
+# Precision of tensor cores by the type of elements in memory.
+HALVES: Mapping[str, str] = {"bfloat16": "bf16", "float16": "fp16"}
+# The same as a plan tells it: sums are float32 in any, and the products of 3xtf32 nearly.
+TOLD: Mapping[str, Computed] = {"f32": "f32", "3xtf32": "f32", "tf32": "tf32", "bf16": "bf16", "fp16": "fp16"}
+
+# Where a reduction ends within 16 bytes, all but the small tiles of this precision spill registers.
+UNSPILLED: Mapping[str, frozenset[str]] = {"3xtf32": frozenset({"64x64", "32x64"})}
+
+SHORTEST = 64  # elements of a reduction that are worth a block
+WAVES = 2  # of blocks that a shared reduction aims at, at most
+WARPS = 16  # of a multiprocessor that keep its memory busy
+
+
+class Shape(Protocol):
+    """A tile."""
+
+    @property
+    def m(self) -> int:
+        """Rows."""
+
+    @property
+    def n(self) -> int:
+        """Columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A tile by its name, the blocks that share a reduction, and all blocks."""
+
+    tile: str
+    splits: int
+    blocks: int
+
+
+def offered(precision: str, depth: int) -> Mapping[str, Shape]:
+    """The tiles of a precision, largest first, for rows of so many elements along the reduction."""
+    if precision == "f32":
+        return SIMT_TILES
+    vector = 8 if precision in HALVES.values() else 4
+    if depth % vector == 0 or precision not in UNSPILLED:
+        return TENSOR_TILES
+    return {name: tile for name, tile in TENSOR_TILES.items() if name in UNSPILLED[precision]}
+
+
+def tiles_of(shape: Shape, m: int, n: int) -> int:
+    """Tiles that cover a matrix."""
+    return -(-m // shape.m) * -(-n // shape.n)
+
+
+def cut(
+    tiles: Mapping[str, Shape], m: int, n: int, k: int, batch: int, processors: int, *, shares: bool = True
+) -> Cut:
+    """The tile of a product, and the blocks that share a reduction.
+
+    Args:
+        tiles: those there are, largest first.
+        m: rows of the result.
+        n: its columns.
+        k: elements of the reduction.
+        batch: how many such products.
+        processors: of the device.
+        shares: whether a reduction may be shared.
+    """
+    wide = _fitting(tiles, m, n)
+    for name in wide:
+        blocks = tiles_of(tiles[name], m, n) * batch
+        if blocks >= processors:
+            return Cut(name, 1, blocks)
+    # Tiles no wider than needed, then the reduction is cut until there is work for all.
+    name = wide[-1] if not shares else _least(tiles, wide, m, n)
+    blocks = tiles_of(tiles[name], m, n) * batch
+    splits = 1
+    if shares:
+        most = max(k // SHORTEST, 1)
+        splits = max(min(most, WAVES * processors // blocks, -(-processors // blocks)), 1)
+        step = -(-k // splits)
+        splits = -(-k // step)
+    return Cut(name, splits, blocks * splits)
+
+
+def _fitting(tiles: Mapping[str, Shape], m: int, n: int) -> Sequence[str]:
+    """Tiles that are not twice as large as the result; the smallest, if all are."""
+    names = list(tiles)
+    found = [t for t in names if tiles[t].m < 2 * m and tiles[t].n < 2 * n]
+    return found or names[-1:]
+
+
+def _least(tiles: Mapping[str, Shape], names: Sequence[str], m: int, n: int) -> str:
+    """The tile that computes least beside the result; of equals the larger."""
+    return min(names, key=lambda t: tiles_of(tiles[t], m, n) * tiles[t].m * tiles[t].n)

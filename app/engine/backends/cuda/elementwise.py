@@ -1,0 +1,157 @@
+"""Any chain of elementwise nodes as one generated kernel, row-major or on images with channels last.
+
+A thread reads the elements of an index before it writes them, so operands that lie as the result does may
+be overwritten. In channels last, an operand that is broadcast or constant is read where it is, by strides.
+"""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine import graph
+from app.engine.backends.cuda import tensors
+from app.engine.backends.cuda.launching import BACKEND, calls, numbered, streamed
+from app.engine.backends.numba_cpu.recipes import Formula, Operand, recipe_of
+from app.engine.layout import LAST, Layout, plain
+from app.engine.plan import ELEMENTWISE, Call, Group, of_group
+from app.engine.registry import Implementation, Known
+from app.kernels.cuda import functions
+from app.kernels.cuda.elementwise import elementwise
+from app.kernels.cuda.geometry import LIMIT, Strided
+from app.kernels.cuda.kernel import Launches
+
+MOST = 40  # operands; a launch carries 4 KiB of arguments, but registers run out first
+
+
+@of_group
+def _why_not(group: Group) -> str | None:
+    formula = recipe_of(group.nodes, group.outputs)
+    if isinstance(formula, str):
+        return formula
+    shape = graph.static_shape(group.outputs[0])
+    for value in group.outputs:
+        if graph.static_shape(value) != shape:
+            return f"outputs {group.outputs[0].name!r} and {value.name!r} differ in shape"
+    try:
+        wide = np.broadcast_shapes(*(operand.shape for operand in formula.operands))
+    except ValueError as mismatch:
+        return f"operands do not broadcast: {mismatch}"
+    if wide != shape:
+        return f"operands broadcast to {list(wide)}, the output is {list(shape)}"
+    if math.prod(shape) >= LIMIT:
+        return f"the output has {math.prod(shape)} elements, indices reach {LIMIT - 1}"
+    count = len(formula.operands) + len(formula.results)
+    if count > MOST:
+        return f"{count} operands, a kernel takes {MOST}"
+    return functions.unsupported(formula.recipe, formula.dtypes)
+
+
+def _formula(group: Group) -> Formula:
+    formula = recipe_of(group.nodes, group.outputs)
+    assert not isinstance(formula, str), formula
+    return formula
+
+
+def _unless(group: Group, _known: Known) -> str | None:
+    return _why_not(group)
+
+
+def _follows(operand: Operand) -> bool:
+    """Whether an operand lies with channels last beside results that do."""
+    value = operand.value
+    return (
+        not graph.is_constant(value)
+        and tensors.is_image(value)
+        and operand.shape == graph.static_shape(value)
+    )
+
+
+def _last_unless(group: Group, _known: Known) -> str | None:
+    for output in group.outputs:
+        if not tensors.is_image(output):
+            return f"{output.name!r} is no image; channels lie last in images"
+    reason = _why_not(group)
+    if reason is None and not any(_follows(o) for o in _formula(group).operands):
+        reason = "no operand is an image"
+    return reason
+
+
+def _operands(group: Group, layout: Layout) -> tuple[Strided, ...]:
+    """What the kernel reads, by the axes of the results as they lie in memory."""
+    shape = graph.static_shape(group.outputs[0])
+    last = not layout.is_plain
+    return tuple(
+        tensors.in_memory_order(tensors.read_as(o.value, o.shape, shape, last=last and _follows(o)), layout)
+        for o in _formula(group).operands
+    )
+
+
+@of_group
+def _launches(group: Group, layout: Layout) -> Launches:
+    formula, last = _formula(group), not layout.is_plain
+    outputs = [tensors.in_memory_order(tensors.strided(v, last=last), layout) for v in group.outputs]
+    shape = layout.physical_shape(graph.static_shape(group.outputs[0]))
+    numbers = [number for number, _ in formula.results]
+    return elementwise(formula.recipe, shape, _operands(group, layout), list(zip(numbers, outputs)))
+
+
+def _layout(group: Group) -> Layout:
+    return plain(len(graph.static_shape(group.outputs[0])))
+
+
+def _lower_in(group: Group, layout: Layout) -> tuple[Call, ...]:
+    values = [o.value for o in _formula(group).operands]
+    return calls(_launches(group, layout), numbered(values, group.outputs))
+
+
+def _inplace_in(group: Group, layout: Layout) -> tuple[tuple[ir.Value, ir.Value], ...]:
+    """Inputs that are read at the very element that is written, and at no other."""
+    found: dict[ir.Value, set[tuple[int, ...]]] = {}
+    for operand, read in zip(_formula(group).operands, _operands(group, layout)):
+        found.setdefault(operand.value, set()).add(read.strides)
+    pairs = []
+    for output in group.outputs:
+        own = tensors.in_memory_order(tensors.strided(output, last=not layout.is_plain), layout)
+        shape = layout.physical_shape(graph.static_shape(output))
+        for source, strides in found.items():
+            same = all(_same(s, own.strides, shape) for s in strides)
+            size = graph.nbytes(source) == graph.nbytes(output)
+            if same and size and not graph.is_constant(source):
+                pairs.append((source, output))
+    return tuple(pairs)
+
+
+def _same(a: tuple[int, ...], b: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether strides lead to the same elements; along an axis of one, none counts."""
+    return all(n == 1 or x == y for n, x, y in zip(shape, a, b))
+
+
+def _last_layouts(group: Group, _known: Known) -> Mapping[ir.Value, Layout]:
+    images = [o.value for o in _formula(group).operands if _follows(o)]
+    return dict.fromkeys((*images, *group.outputs), LAST)
+
+
+IMPLEMENTATIONS = (
+    Implementation(
+        "cuda.elementwise",
+        ELEMENTWISE,
+        BACKEND,
+        _unless,
+        lambda group, _known: _lower_in(group, _layout(group)),
+        lambda group, known: streamed(group, known, _launches(group, _layout(group))),
+        lambda group, _known: _inplace_in(group, _layout(group)),
+    ),
+    Implementation(
+        "cuda.elementwise_last",
+        ELEMENTWISE,
+        BACKEND,
+        _last_unless,
+        lambda group, _known: _lower_in(group, LAST),
+        lambda group, known: streamed(group, known, _launches(group, LAST)),
+        lambda group, _known: _inplace_in(group, LAST),
+        layouts=_last_layouts,
+        rank=1,
+    ),
+)

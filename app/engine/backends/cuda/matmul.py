@@ -1,0 +1,347 @@
+"""Rows of matrix products: on tensor cores, exact in float32, and of few rows.
+
+Tensor cores want rows of the right operand along the reduction, so weights are packed that way offline; an
+activation that lies otherwise, or whose rows are no multiple of 16 bytes, is copied first.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine import graph
+from app.engine.backends.cuda import dispatch, fusing, tensors
+from app.engine.backends.cuda.fusing import Ending
+from app.engine.backends.cuda.launching import BACKEND, calls, moved_bytes, named, seconds
+from app.engine.backends.cuda.tensors import element
+from app.engine.backends.numba_cpu.matmul import PRODUCTS, matrices
+from app.engine.backends.numba_cpu.matmul import Product as Operands
+from app.engine.cost import flops
+from app.engine.plan import Argument, Call, Constant, Group, LaunchCall, Workspace, of_group
+from app.engine.registry import Implementation, Known
+from app.kernels.cuda.epilogue import Epilogue
+from app.kernels.cuda.gemm import gemm
+from app.kernels.cuda.gemv import MOST, gemv
+from app.kernels.cuda.geometry import NBYTES, Strided
+from app.kernels.cuda.kernel import Launches
+from app.kernels.cuda.product import Product
+from app.kernels.cuda.transpose import moved
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Added:
+    """What a Gemm and the nodes after it add to the sums."""
+
+    ending: Ending
+    alpha: float = 1.0
+    columns: Array | None = None  # of C, one element each
+    matrix: ir.Value | None = None  # C of the output's shape
+
+    @property
+    def residual(self) -> ir.Value | None:
+        """What is added element by element."""
+        return self.matrix or self.ending.residual
+
+    def bias(self, n: int) -> Array | None:
+        """One float32 a column."""
+        wide = None if self.columns is None else np.broadcast_to(self.columns.reshape(-1), (n,))
+        return self.ending.bias(n, wide)
+
+    def epilogue(self, dtype: str, n: int) -> Epilogue:
+        """What the kernel's generator is told."""
+        found = self.ending.epilogue(dtype, bias=self.bias(n) is not None, alpha=self.alpha)
+        return found if self.matrix is None else replace(found, residual="before")
+
+
+def operands(group: Group) -> Operands:
+    """The product that the anchor is."""
+    return PRODUCTS[group.anchor.op_type](group.anchor)
+
+
+@of_group
+def added(group: Group) -> Added | str:
+    """What is added, or why a kernel does not add it."""
+    ending = fusing.read(group, -1)
+    if isinstance(ending, str):
+        return ending
+    node = group.anchor
+    if node.op_type != "Gemm":
+        return Added(ending)
+    product = operands(group)
+    found = Added(ending, float(graph.attribute(node, "alpha", 1.0)))
+    c, beta = graph.input_at(node, 2), float(graph.attribute(node, "beta", 1.0))
+    if c is None or beta == 0.0:
+        return found
+    array, shape = graph.constant(c), graph.static_shape(c)
+    wide = (1,) * (2 - len(shape)) + shape
+    if array is not None and wide[0] == 1:
+        return replace(found, columns=array.astype(np.float64) * beta)
+    if wide == (product.m, product.n) and beta == 1.0 and ending.residual is None:
+        return replace(found, matrix=c)
+    return f"C {c.name!r} of shape {list(shape)} is neither a constant per column nor a plain residual"
+
+
+def _strides_of_batches(product: Operands) -> tuple[int, int] | None:
+    """Elements from one batch of a and b to the next; None where they are not all as far apart."""
+    if len(product.offsets) < 2:
+        return 0, 0
+    a, b = product.offsets[1]
+    regular = all(offset == (i * a, i * b) for i, offset in enumerate(product.offsets))
+    return (a, b) if regular else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """An operand as a kernel reads it: rows `row` elements apart, batches `batch`; and the copy before."""
+
+    argument: Argument
+    row: int
+    batch: int
+    copying: Launches | None = None
+    source: ir.Value | None = None
+
+    def calls(self) -> tuple[LaunchCall, ...]:
+        """The copy."""
+        if self.copying is None or self.source is None:
+            return ()
+        return calls(self.copying, {"x0": self.source, "y0": self.argument})
+
+
+def placed(
+    value: ir.Value, rows: int, columns: int, strides: tuple[int, int], batch: int, batches: int
+) -> Placed:
+    """An activation as `rows` of `columns`, which lie `strides` apart; copied where that does not suit."""
+    dtype = element(value)
+    suits = strides[1] == 1 or columns == 1
+    if suits and not any(n % (tensors.VECTOR // NBYTES[dtype]) for n in (strides[0], batch)):
+        return Placed(value, strides[0], batch)
+    row, count = tensors.aligned(columns, dtype), batches if batch else 1
+    copying = moved(
+        (count, rows, columns),
+        Strided(dtype, (batch, *strides)),
+        Strided(dtype, (rows * row, row, 1)),
+    )
+    whole = rows * row
+    held = Workspace(count * whole * NBYTES[dtype])
+    return Placed(held, row, whole if batch else 0, copying, value)
+
+
+def packed(product: Operands, *, by_column: bool) -> Placed:
+    """The right operand; a constant is packed offline, as [n, k] `by_column` or as [k, n]."""
+    strides = _strides_of_batches(product)
+    assert strides is not None
+    dtype, batch = element(product.b), strides[1]
+    rows, columns = (product.n, product.k) if by_column else (product.k, product.n)
+    if not graph.is_constant(product.b):
+        k_stride, n_stride = product.b_strides
+        steps = (n_stride, k_stride) if by_column else (k_stride, n_stride)
+        return placed(product.b, rows, columns, steps, batch, len(product.offsets))
+    row = tensors.aligned(columns, dtype)
+
+    def pack() -> Array:
+        array = graph.constant(product.b)
+        assert array is not None
+        found = matrices(product, array).reshape(-1, product.k, product.n)
+        found = found.swapaxes(1, 2) if by_column else found
+        return np.pad(found, ((0, 0), (0, 0), (0, row - columns)))
+
+    return Placed(Constant(pack, product.b.name or ""), row, rows * row if batch else 0)
+
+
+def _has_columns(product: Operands, precision: str) -> bool:
+    """Whether a kernel reads the right operand as [k, n]: exact ones always, others what lies so."""
+    if precision == "f32":
+        return True
+    return not graph.is_constant(product.b) and product.b_strides[1] == 1
+
+
+def refusal(group: Group, _known: Known) -> str | None:
+    """Why no kernel computes this product."""
+    reason = tensors.not_floats(group)
+    if reason is not None:
+        return reason
+    if any(graph.elements(v) == 0 for v in (*group.inputs, *group.outputs)):
+        return "an operand is empty"
+    found = added(group)
+    if isinstance(found, str):
+        return found
+    product = operands(group)
+    if _strides_of_batches(product) is None:
+        return f"batches of {product.a.name!r} and {product.b.name!r} are broadcast in turns"
+    if group.epilogue and len(graph.static_shape(named(group.anchor.inputs[1]))) < 2:
+        return "the second operand is a vector, so the output has no columns to speak of"
+    return None
+
+
+def _sizes(group: Group, a: Placed, b: Placed, *, residual: bool) -> Product:
+    """The product as kernels see it."""
+    product = operands(group)
+    batch, whole = len(product.offsets), product.m * product.n
+    return Product(
+        product.m,
+        product.n,
+        product.k,
+        a.row,
+        b.row,
+        product.n,
+        product.n if residual else 0,
+        batch,
+        a.batch,
+        b.batch,
+        whole if batch > 1 else 0,
+        0,
+        whole if residual and batch > 1 else 0,
+    )
+
+
+def _cut(group: Group, processors: int, precision: str) -> dispatch.Cut:
+    product = operands(group)
+    tiles = dispatch.offered(precision, product.k)
+    return dispatch.cut(tiles, product.m, product.n, product.k, len(product.offsets), processors)
+
+
+@of_group
+def _lowered(group: Group, processors: int, precision: str) -> tuple[LaunchCall, ...]:
+    found, product = added(group), operands(group)
+    assert not isinstance(found, str)
+    strides = _strides_of_batches(product)
+    assert strides is not None
+    a = placed(product.a, product.m, product.k, product.a_strides, strides[0], len(product.offsets))
+    columns = _has_columns(product, precision)
+    b = packed(product, by_column=not columns)
+    (y,) = group.outputs
+    sizes = _sizes(group, a, b, residual=found.residual is not None)
+    way = _cut(group, processors, precision)
+    epilogue = found.epilogue(element(y), product.n)
+    launches = gemm(sizes, precision, epilogue, way.tile, way.splits, columns=columns)
+    return (*a.calls(), *b.calls(), *calls(launches, _roles(group, found, a, b)))
+
+
+def _roles(group: Group, found: Added, a: Placed, b: Placed) -> dict[str, Argument]:
+    roles: dict[str, Argument] = {"a": a.argument, "b": b.argument, "y": group.outputs[0]}
+    bias = found.bias(operands(group).n)
+    if bias is not None:
+        roles["bias"] = Constant(bias)
+    if found.residual is not None:
+        roles["residual"] = found.residual
+    return roles
+
+
+def _seconds(group: Group, known: Known, precision: str) -> float:
+    way, product = _cut(group, known.target.cores, precision), operands(group)
+    tiles = dispatch.offered(precision, product.k)
+    tile = tiles[way.tile]
+    wasted = dispatch.tiles_of(tile, product.m, product.n) * tile.m * tile.n / (product.m * product.n)
+    time = seconds(
+        known,
+        nbytes=moved_bytes(group),
+        flops=flops(group) * wasted,
+        rate=dispatch.RATES[precision],
+        blocks=way.blocks,
+    )
+    lowered = _lowered(group, known.target.cores, precision)
+    return time + (len(lowered) - 1) * known.target.launch
+
+
+def inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+    """The residual: who stores an element has read it, also where a second kernel sums up."""
+    found = added(group)
+    assert not isinstance(found, str)
+    residual = found.residual
+    if residual is None or residual in group.anchor.inputs[:2] or graph.is_constant(residual):
+        return ()
+    return ((residual, group.outputs[0]),)
+
+
+def unless_of(precision: str) -> Callable[[Group, Known], str | None]:
+    """Why the kernel of a precision does not compute a product."""
+
+    def unless(group: Group, known: Known) -> str | None:
+        reason = refusal(group, known)
+        return reason or unfit(precision, element(group.outputs[0]), known)
+
+    return unless
+
+
+def unfit(precision: str, dtype: str, known: Known) -> str | None:
+    """Why a precision does not suit elements of a type, or the job."""
+    if (dtype == "float32") == (precision in dispatch.HALVES.values()):
+        return f"elements are {dtype}; this one multiplies {precision}"
+    if dtype != "float32":
+        wanted = dispatch.HALVES[dtype]
+        return None if precision == wanted else f"elements are {dtype}; this one multiplies {precision}"
+    if precision == "tf32" and known.precision != "tf32":
+        return f"the job computes in {known.precision}"
+    if precision == "3xtf32" and not known.fast_algorithms:
+        return "fast_algorithms is off; the parts of products that this one leaves out are about 2^-22"
+    return None
+
+
+def _row(op: str, precision: str) -> Implementation:
+    def lower(group: Group, known: Known) -> tuple[Call, ...]:
+        return _lowered(group, known.target.cores, precision)
+
+    return Implementation(
+        f"cuda.{op.lower()}_{precision}",
+        op,
+        BACKEND,
+        unless_of(precision),
+        lower,
+        lambda group, known: _seconds(group, known, precision),
+        inplace,
+        precision=dispatch.TOLD[precision],
+        rank=("f32", "3xtf32", "tf32", "bf16", "fp16").index(precision),
+    )
+
+
+# Few rows: the right operand streams by, each of its rows summed up by a part of a warp or by several.
+
+
+def _skinny_unless(group: Group, known: Known) -> str | None:
+    reason = refusal(group, known)
+    if reason is None and operands(group).m > MOST:
+        return f"{operands(group).m} rows, at most {MOST} are a matter of bandwidth"
+    return reason
+
+
+@of_group
+def _skinny(group: Group, processors: int) -> tuple[LaunchCall, ...]:
+    found, product = added(group), operands(group)
+    assert not isinstance(found, str)
+    strides = _strides_of_batches(product)
+    assert strides is not None
+    a = placed(product.a, product.m, product.k, product.a_strides, strides[0], len(product.offsets))
+    b = packed(product, by_column=True)
+    (y,) = group.outputs
+    sizes = _sizes(group, a, b, residual=found.residual is not None)
+    epilogue = found.epilogue(element(y), product.n)
+    launches = gemv(sizes, element(product.a), epilogue, dispatch.WARPS * processors)
+    return (*a.calls(), *b.calls(), *calls(launches, _roles(group, found, a, b)))
+
+
+def _skinny_seconds(group: Group, known: Known) -> float:
+    lowered = _skinny(group, known.target.cores)
+    time = seconds(known, nbytes=moved_bytes(group), flops=flops(group), rate=0.5, blocks=lowered[-1].units)
+    return time + (len(lowered) - 1) * known.target.launch
+
+
+IMPLEMENTATIONS = tuple(
+    Implementation(
+        f"cuda.{op.lower()}_of_few_rows",
+        op,
+        BACKEND,
+        _skinny_unless,
+        lambda group, known: _skinny(group, known.target.cores),
+        _skinny_seconds,
+        inplace,
+    )
+    for op in ("MatMul", "Gemm")
+) + tuple(
+    _row(op, precision)
+    for op in ("MatMul", "Gemm")
+    for precision in ("f32", "3xtf32", "tf32", "bf16", "fp16")
+)

@@ -1,0 +1,300 @@
+"""Rows that move elements or only rename them: views, strided copies, changes of layout, padding."""
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import onnx_ir as ir
+
+from app.engine import graph
+from app.engine.backends.cuda import tensors
+from app.engine.backends.cuda.launching import BACKEND, blocks_of, calls, named, numbered, seconds
+from app.engine.backends.numba_cpu.movement import COPIES, is_view, permutation
+from app.engine.backends.numba_cpu.operands import data, fixed_inputs
+from app.engine.backends.numba_cpu.slices import (
+    Part,
+    concat_parts,
+    first_element,
+    gather_parts,
+    slice_parts,
+    split_parts,
+)
+from app.engine.layout import LAST, Layout, plain
+from app.engine.plan import Call, Group, View
+from app.engine.registry import Implementation, Known
+from app.kernels.cuda.elementwise import copy
+from app.kernels.cuda.geometry import Strided
+from app.kernels.cuda.kernel import Launches
+from app.kernels.cuda.transpose import moved
+
+ALIGNED = 16  # byte that a view begins at a multiple of: the widest access
+
+Move: TypeAlias = tuple[ir.Value, ir.Value, Launches]  # (from, to, roles x0 and y0)
+
+
+def _calls(moves: tuple[Move, ...], group: Group) -> tuple[Call, ...]:
+    return tuple(
+        call for x, y, launches in moves if y in group.outputs for call in calls(launches, numbered([x], [y]))
+    )
+
+
+def _seconds(group: Group, known: Known, moves: tuple[Move, ...]) -> float:
+    total = 0.0
+    for _, _, launches in moves:
+        share = 2 * sum(graph.nbytes(v) for v in group.outputs) / max(len(moves), 1)
+        total += seconds(known, nbytes=share, blocks=blocks_of(launches)) if launches.steps else 0.0
+    return total
+
+
+# Views.
+
+
+def _whole_view(group: Group, _known: Known) -> tuple[View, ...]:
+    return (View(data(group.anchor), group.anchor.outputs[0]),)
+
+
+def _view_unless(group: Group, _known: Known) -> str | None:
+    reason = tensors.unsuited(group)
+    if reason is None and group.op == "Transpose" and not is_view(group.anchor):
+        return f"Transpose {permutation(group.anchor)} moves elements"
+    return reason
+
+
+def _nothing(_group: Group, _known: Known) -> tuple[Call, ...]:
+    return ()
+
+
+def _part_view(part: Part, group: Group) -> View | str:
+    """A part as a view of the whole, or why it is none."""
+    for value in (part.whole, part.part):
+        if graph.is_constant(value):
+            return f"{value.name!r} is constant"
+    if graph.elements(part.part) == 0:
+        return f"{part.part.name!r} has no elements"
+    if part.part not in (*group.inputs, *group.outputs):
+        return f"nothing reads {part.part.name!r}"
+    first = first_element(part, plain(len(graph.static_shape(part.whole))))
+    if isinstance(first, str):
+        return first
+    kind = graph.dtype(part.whole)
+    assert kind is not None
+    start = first * kind.itemsize
+    if start % ALIGNED:
+        return f"{part.part.name!r} begins at byte {start} of {part.whole.name!r}, no multiple of {ALIGNED}"
+    return View(part.whole, part.part, start)
+
+
+Parts: TypeAlias = Callable[[ir.Node], tuple[Part, ...]]
+# Operators whose values are boxes of others, and the inputs that must be constant.
+PARTS: tuple[tuple[str, Parts, tuple[int, ...]], ...] = (
+    ("Concat", concat_parts, ()),
+    ("Split", split_parts, (1,)),
+    ("Slice", slice_parts, (1, 2, 3, 4)),
+    ("Gather", gather_parts, (1,)),
+)
+
+
+def _parts_view(op: str, parts: Parts, constants: tuple[int, ...]) -> Implementation:
+    def found(group: Group) -> tuple[View | str, ...]:
+        return tuple(_part_view(p, group) for p in parts(group.anchor))
+
+    def unless(group: Group, _known: Known) -> str | None:
+        reason = tensors.unsuited(group) or fixed_inputs(group.anchor, constants)
+        if reason is not None:
+            return reason
+        views = found(group)
+        return next((v for v in views if isinstance(v, str)), None if views else f"{op} takes no range")
+
+    def views(group: Group, _known: Known) -> tuple[View, ...]:
+        return tuple(v for v in found(group) if isinstance(v, View))
+
+    return Implementation(f"cuda.{op.lower()}_view", op, BACKEND, unless, _nothing, views=views)
+
+
+# Boxes of images with their channels last.
+
+
+def _part_moves(op: str, parts: tuple[Part, ...]) -> tuple[Move, ...]:
+    moves = []
+    for part in parts:
+        own = tensors.strided(part.part, last=True)
+        whole = tensors.last_strides(graph.static_shape(part.whole))
+        box = Strided(
+            own.dtype,
+            tuple(s * r.step for s, r in zip(whole, part.taken)),
+            sum(s * r.start for s, r in zip(whole, part.taken)),
+        )
+        shape = LAST.physical_shape(graph.static_shape(part.part))
+        box, own = (tensors.in_memory_order(t, LAST) for t in (box, own))
+        if op == "Concat":
+            moves.append((part.part, part.whole, copy(shape, own, box, "concat")))
+        else:
+            moves.append((part.whole, part.part, copy(shape, box, own, op.lower())))
+    return tuple(moves)
+
+
+def _images(*values: ir.Value) -> str | None:
+    return next(filter(None, map(tensors.not_image, values)), None)
+
+
+def _parts_last(op: str, parts: Parts, constants: tuple[int, ...]) -> Implementation:
+    def ends(group: Group) -> tuple[ir.Value, ...]:
+        found = parts(group.anchor)
+        return tuple(dict.fromkeys(v for p in found for v in (p.whole, p.part) if v.name))
+
+    def unless(group: Group, _known: Known) -> str | None:
+        reason = tensors.unsuited(group) or fixed_inputs(group.anchor, constants)
+        reason = reason or _images(*ends(group))
+        fixed = next((v for v in ends(group) if graph.is_constant(v)), None)
+        return reason or (None if fixed is None else f"{fixed.name!r} is constant, and row-major")
+
+    def layouts(group: Group, _known: Known) -> Mapping[ir.Value, Layout]:
+        return dict.fromkeys((v for v in ends(group) if v in (*group.inputs, *group.outputs)), LAST)
+
+    return Implementation(
+        f"cuda.{op.lower()}_last",
+        op,
+        BACKEND,
+        unless,
+        lambda group, _known: _calls(_part_moves(op, parts(group.anchor)), group),
+        lambda group, known: _seconds(group, known, _part_moves(op, parts(group.anchor))),
+        layouts=layouts,
+        rank=2,
+    )
+
+
+# Copies by strides, row-major.
+
+
+def _copy_row(op: str, constants: tuple[int, ...]) -> Implementation:
+    copies = next(of for _, operator, _, of in COPIES if operator == op)
+
+    def moves(group: Group) -> tuple[Move, ...]:
+        return tuple(
+            (
+                x,
+                y,
+                moved(
+                    c.sizes,
+                    Strided(tensors.element(x), c.sx, c.x0),
+                    Strided(tensors.element(x), c.sy, c.y0),
+                ),
+            )
+            for c, x, y in copies(group.anchor)
+        )
+
+    return Implementation(
+        f"cuda.{op.lower()}",
+        op,
+        BACKEND,
+        lambda group, _known: tensors.unsuited(group) or fixed_inputs(group.anchor, constants),
+        lambda group, _known: _calls(moves(group), group),
+        lambda group, known: _seconds(group, known, moves(group)),
+        rank=1,
+    )
+
+
+# Blocks of pixels as channels and back, channels last.
+
+
+def _depth_moves(node: ir.Node) -> tuple[Move, ...]:
+    x, y = data(node), node.outputs[0]
+    deep, wide = (y, x) if node.op_type == "SpaceToDepth" else (x, y)
+    block = graph.attribute(node, "blocksize", 1)
+    n, c, height, width = graph.static_shape(deep)
+    channels = c // (block * block)
+    # Where an element (image, row, row of the block, column, column of the block, channel) lies.
+    row, pixel = width * c, c
+    if node.op_type == "SpaceToDepth" or graph.attribute(node, "mode", "DCR") == "DCR":
+        inside = (block * channels, channels, 1)
+    else:
+        inside = (block, 1, block * block)
+    source = Strided(tensors.element(x), (height * row, row, inside[0], pixel, inside[1], inside[2]))
+    s = tensors.last_strides(graph.static_shape(wide))
+    target = Strided(tensors.element(x), (s[0], block * s[2], s[2], block * s[3], s[3], s[1]))
+    box = (n, height, block, width, block, channels)
+    if wide is x:
+        source, target = target, source
+    return ((x, y, copy(box, source, target, node.op_type.lower())),)
+
+
+def _depth_row(op: str) -> Implementation:
+    return Implementation(
+        f"cuda.{op.lower()}_last",
+        op,
+        BACKEND,
+        lambda group, _known: tensors.unsuited(group) or _images(*group.inputs, *group.outputs),
+        lambda group, _known: _calls(_depth_moves(group.anchor), group),
+        lambda group, known: _seconds(group, known, _depth_moves(group.anchor)),
+        layouts=lambda group, _known: dict.fromkeys((*group.inputs, *group.outputs), LAST),
+        rank=2,
+    )
+
+
+# Changes of layout.
+
+
+def _change_moves(group: Group, side: int) -> tuple[Move, ...]:
+    """A copy between row-major and channels last; side 0: the input lies so, side 1: the output."""
+    x, y = named(group.anchor.inputs[0]), group.anchor.outputs[0]
+    order = plain(4) if side == 0 else LAST
+    source = tensors.in_memory_order(tensors.strided(x, last=side == 0), order)
+    target = tensors.in_memory_order(tensors.strided(y, last=side == 1), order)
+    shape = order.physical_shape(graph.static_shape(x))
+    return ((x, y, moved(shape, source, target)),)
+
+
+def _change_rows(side: int) -> tuple[Implementation, ...]:
+    def ends(group: Group) -> tuple[ir.Value, ir.Value]:
+        return named(group.anchor.inputs[0]), group.anchor.outputs[0]
+
+    def unless(group: Group, _known: Known) -> str | None:
+        return tensors.unsuited(group) or _images(*ends(group))
+
+    def view_unless(group: Group, known: Known) -> str | None:
+        reason = unless(group, known)
+        shape = graph.static_shape(ends(group)[0]) if reason is None else ()
+        if reason is None and not LAST.is_same_bytes(shape):
+            return f"the layouts of {list(shape)} differ; a view is the same bytes"
+        return reason
+
+    def layouts(group: Group, _known: Known) -> Mapping[ir.Value, Layout]:
+        return {ends(group)[side]: LAST}
+
+    name = ("to_plain", "to_last")[side]
+    return (
+        Implementation(
+            f"cuda.{name}_view",
+            "ChangeLayout",
+            BACKEND,
+            view_unless,
+            _nothing,
+            views=_whole_view,
+            layouts=layouts,
+            domain="stowplan",
+        ),
+        Implementation(
+            f"cuda.{name}",
+            "ChangeLayout",
+            BACKEND,
+            unless,
+            lambda group, _known: _calls(_change_moves(group, side), group),
+            lambda group, known: _seconds(group, known, _change_moves(group, side)),
+            layouts=layouts,
+            rank=1,
+            domain="stowplan",
+        ),
+    )
+
+
+IMPLEMENTATIONS = (
+    *(
+        Implementation(f"cuda.{op.lower()}_as_is", op, BACKEND, _view_unless, _nothing, views=_whole_view)
+        for op in ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Transpose")
+    ),
+    *(_parts_view(*row) for row in PARTS),
+    *(_parts_last(*row) for row in PARTS[:3]),
+    *(_copy_row(op, constants) for _, op, constants, _ in COPIES),
+    *(_depth_row(op) for op in ("DepthToSpace", "SpaceToDepth")),
+    *_change_rows(0),
+    *_change_rows(1),
+)

@@ -1,0 +1,151 @@
+"""Operators that the kernels for GPUs compute as others: gathers by fixed indices, GELU."""
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine import graph
+from app.engine.rewrite import Replacement, Row, constant
+
+
+def _value(like: ir.Value, name: str, shape: tuple[int, ...]) -> ir.Value:
+    return ir.Value(name=f"{like.name}.{name}", shape=ir.Shape(list(shape)), type=like.type)
+
+
+def _node(op: str, inputs: list[ir.Value | None], output: ir.Value, **attributes: object) -> ir.Node:
+    given = [ir.Attr(k, *_attribute(v)) for k, v in attributes.items()]
+    return ir.Node("", op, inputs, given, outputs=[output])
+
+
+def _attribute(value: object) -> tuple[ir.AttributeType, object]:
+    if isinstance(value, str):
+        return ir.AttributeType.STRING, value
+    if isinstance(value, int):
+        return ir.AttributeType.INT, value
+    return ir.AttributeType.INTS, value
+
+
+def gather_of_rows(node: ir.Node) -> Replacement | None:
+    """GatherND by constant indices = Gather along its indexed axes, taken as one."""
+    x, indices = node.inputs
+    shape = None if x is None else graph.shape(x)
+    array = graph.constant(indices)
+    if x is None or shape is None or array is None or graph.attribute(node, "batch_dims", 0):
+        return None
+    depth = array.shape[-1]
+    extents = np.array(shape[:depth], np.int64)
+    if not depth or array.size == 0 or np.any(array < -extents) or np.any(array >= extents):
+        return None
+    steps = np.array([math.prod(shape[i + 1 : depth]) for i in range(depth)], np.int64)
+    flat = (np.where(array < 0, array + extents, array) * steps).sum(axis=-1)
+    y = node.outputs[0]
+    joined = (math.prod(shape[:depth]), *shape[depth:])
+    rows = _value(x, f"{y.name}.rows", joined)
+    to = constant(np.array(joined, np.int64), f"{y.name}.shape")
+    gathered = ir.Value(name="", shape=y.shape, type=y.type)
+    return Replacement(
+        [gathered],
+        [
+            _node("Reshape", [x, to], rows),
+            _node("Gather", [rows, constant(flat, f"{y.name}.indices")], gathered, axis=0),
+        ],
+    )
+
+
+def _factors(value: ir.Value, limit: int) -> list[ir.Value]:
+    """The operands of a tree of Mul nodes, at most so many; the tree's inner values have one reader."""
+    found: list[ir.Value] = []
+    pending = [value]
+    while pending and len(found) + len(pending) <= limit:
+        current = pending.pop()
+        node = current.producer()
+        if node is not None and node.op_type == "Mul" and (current is value or len(current.uses()) == 1):
+            pending += [v for v in node.inputs if v is not None]
+        else:
+            found.append(current)
+    return found if not pending else []
+
+
+def _other(node: ir.Node | None, op: str, number: float) -> ir.Value | None:
+    """What an operator combines with a constant number, in either order."""
+    if node is None or node.op_type != op:
+        return None
+    a, b = node.inputs
+    for value, constant_ in ((a, b), (b, a)):
+        found = graph.number(constant_)
+        if found is not None and abs(found - number) < NEAR * max(abs(number), 1.0):
+            return value
+    return None
+
+
+NEAR = 1e-5  # what models write for roots is off by less
+
+
+def gelu(node: ir.Node) -> Replacement | None:
+    """Gelu(x) = x / 2 * (1 + Erf(x / sqrt(2))), and the same with Tanh is its approximation.
+
+    As one node it stays recognizable when constants are rounded to 16 bits.
+    """
+    output = node.outputs[0]
+    factors = _factors(output, 3)
+    if len(factors) != 3 or output.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+        return None
+    for i, gate in enumerate(factors):
+        curve = _other(gate.producer(), "Add", 1.0)
+        bent = None if curve is None else curve.producer()
+        rest = factors[:i] + factors[i + 1 :]
+        x = next((v for v, h in (rest, rest[::-1]) if _is(h, 0.5)), None)
+        if bent is None or x is None or graph.shape(x) != graph.shape(output):
+            continue
+        inner = bent.inputs[0]
+        if bent.op_type == "Erf" and _is_rooted(inner, x):
+            approximate = "none"
+        elif bent.op_type == "Tanh" and _is_cubic(inner, x):
+            approximate = "tanh"
+        else:
+            continue
+        made = ir.Value(name="", shape=output.shape, type=output.type)
+        return Replacement([made], [_node("Gelu", [x], made, approximate=approximate)])
+    return None
+
+
+def _is(value: ir.Value, number: float) -> bool:
+    return graph.number(value) == number
+
+
+def _is_rooted(value: ir.Value | None, x: ir.Value) -> bool:
+    """Whether a value is x / sqrt(2)."""
+    node = None if value is None else value.producer()
+    if _other(node, "Mul", 0.5**0.5) is x:
+        return True
+    return (
+        node is not None
+        and node.op_type == "Div"
+        and node.inputs[0] is x
+        and _other(node, "Div", 2**0.5) is x
+    )
+
+
+def _is_cubic(value: ir.Value | None, x: ir.Value) -> bool:
+    """Whether a value is sqrt(2 / pi) (x + 0.044715 x^3)."""
+    total = _other(None if value is None else value.producer(), "Mul", math.sqrt(2 / math.pi))
+    node = None if total is None else total.producer()
+    if node is None or node.op_type != "Add" or x not in node.inputs:
+        return False
+    term = next((v for v in node.inputs if v is not x), None)
+    if term is None:
+        return False
+    cube = _other(term.producer(), "Mul", 0.044715)
+    if cube is None:
+        return False
+    power = cube.producer()
+    if power is not None and power.op_type == "Pow":
+        return power.inputs[0] is x and graph.number(power.inputs[1]) == 3.0
+    return _factors(cube, 3) == [x, x, x]
+
+
+REWRITES = (
+    Row(gelu, ("Mul",), nested=False, backends=("cuda",)),
+    Row(gather_of_rows, ("GatherND",), nested=False, backends=("cuda",)),
+)

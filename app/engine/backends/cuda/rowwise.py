@@ -1,0 +1,238 @@
+"""Rows of what works along axes: softmax, normalization, reductions and global pooling.
+
+Where a row is in the registers of its threads before they store, the result may overwrite it.
+"""
+
+import math
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from app.engine import graph
+from app.engine.backends.cuda import tensors
+from app.engine.backends.cuda.launching import BACKEND, calls, named, streamed
+from app.engine.backends.cuda.tensors import element
+from app.engine.backends.numba_cpu.recipes import recipe_of
+from app.engine.backends.numba_cpu.reduce import reduced_axes
+from app.engine.backends.numba_cpu.single import along_axis, first_input, first_output
+from app.engine.layout import LAST, Layout
+from app.engine.plan import Argument, Call, Group, of_group
+from app.engine.registry import Implementation, Known
+from app.kernels.cpu.expressions import Recipe
+from app.kernels.cuda.kernel import Launches
+from app.kernels.cuda.normalize import layer_norm, rms_norm
+from app.kernels.cuda.reduce import reduce
+from app.kernels.cuda.softmax import softmax
+
+Pairs = tuple[tuple[ir.Value, ir.Value], ...]
+
+
+def over_first(group: Group, _known: Known) -> Pairs:
+    """The output over the first input, unless that is read twice."""
+    x = first_input(group)
+    same = group.anchor.inputs.count(x) == 1 and graph.nbytes(x) == graph.nbytes(group.outputs[0])
+    return ((x, group.outputs[0]),) if same else ()
+
+
+# Softmax.
+
+
+def _softmax_unless(group: Group, _known: Known) -> str | None:
+    return tensors.unsuited(group, tensors.FLOATS)
+
+
+@of_group
+def _softmax(group: Group) -> Launches:
+    outer, n, inner = along_axis(group)
+    return softmax(outer, n, inner, element(first_input(group)), group.op == "LogSoftmax")
+
+
+def _softmax_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+    return calls(_softmax(group), {"x": first_input(group), "y": first_output(group)})
+
+
+# Normalization of rows, with a chain of functions of one value after it.
+
+_NORMS = {"LayerNormalization": "layer", "RMSNormalization": "rms"}
+
+
+def _rows_of(group: Group) -> tuple[int, int]:
+    shape = graph.static_shape(first_input(group))
+    axis = graph.attribute(group.anchor, "axis", -1) % max(len(shape), 1)
+    return math.prod(shape[:axis]), math.prod(shape[axis:])
+
+
+@of_group
+def _after(group: Group) -> Recipe | str:
+    """What follows the normalization, element by element."""
+    if not group.epilogue:
+        return ()
+    value = group.anchor.outputs[0]
+    formula = recipe_of(group.epilogue, group.outputs, first=(value,))
+    if isinstance(formula, str):
+        return formula
+    if len(formula.operands) > 1:
+        return f"{formula.operands[1].value.name!r} takes part in what follows"
+    return formula.recipe if formula.results[0][0] == len(formula.recipe) else "an inner value leaves"
+
+
+def _norm_unless(group: Group, _known: Known) -> str | None:
+    reason = tensors.not_floats(group, first_input(group), group.outputs[0])
+    if reason is not None:
+        return reason
+    if len(group.outputs) > 1:
+        return f"{len(group.outputs)} values leave the group; this one writes one"
+    _, n = _rows_of(group)
+    scale = named(group.anchor.inputs[1])
+    for operand in (scale, graph.input_at(group.anchor, 2)):
+        if operand is None:
+            continue
+        reason = tensors.not_floats(group, operand, scale)
+        if reason is None and graph.elements(operand) != n:
+            reason = f"operand {operand.name!r} has {graph.elements(operand)} elements, rows have {n}"
+        if reason is not None:
+            return reason
+    if n == 0:
+        return "the rows are empty"
+    if graph.attribute(group.anchor, "stash_type", 1) != 1:
+        return "statistics in another type than float32"
+    found = _after(group)
+    if isinstance(found, str):
+        return found
+    if found and element(first_input(group)) != "float32":
+        return "what follows rounds to 16 bits in between"
+    return None
+
+
+@of_group
+def _norm(group: Group) -> Launches:
+    rows, n = _rows_of(group)
+    kind, epsilon = element(first_input(group)), float(graph.attribute(group.anchor, "epsilon", 1e-5))
+    parameters = element(named(group.anchor.inputs[1]))
+    after = _after(group)
+    assert not isinstance(after, str)
+    if group.op == "RMSNormalization":
+        return rms_norm(rows, n, kind, epsilon, parameters=parameters, after=after)
+    bias = graph.input_at(group.anchor, 2) is not None
+    return layer_norm(rows, n, kind, epsilon, parameters=parameters, bias=bias, after=after)
+
+
+def _norm_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+    roles: dict[str, Argument] = {"x": first_input(group), "y": group.outputs[0]}
+    roles["scale"] = named(group.anchor.inputs[1])
+    bias = graph.input_at(group.anchor, 2)
+    if bias is not None:
+        roles["bias"] = bias
+    return calls(_norm(group), roles)
+
+
+# Reductions, row-major or of images with channels last.
+
+_OPERATIONS = {
+    "ReduceSum": "sum",
+    "ReduceMean": "mean",
+    "ReduceMax": "max",
+    "ReduceMin": "min",
+    "ReduceProd": "prod",
+    "ReduceL1": "l1",
+    "ReduceL2": "l2",
+    "ReduceLogSum": "log_sum",
+    "ReduceSumSquare": "sum_square",
+    "GlobalAveragePool": "mean",
+    "GlobalMaxPool": "max",
+}
+_WHOLE = ("sum", "prod", "max", "min", "l1", "sum_square", "mean")  # that integers have too
+_INTEGERS = ("int32", "int64", "int8", "uint8")
+
+
+def _reduce_unless(group: Group, _known: Known) -> str | None:
+    operation = _OPERATIONS[group.op]
+    whole = _INTEGERS if operation in _WHOLE else ()
+    x = first_input(group)
+    reason = tensors.unsuited(group) or tensors.untyped(x, (*tensors.FLOATS, *whole))
+    if reason is not None:
+        return reason
+    axes = reduced_axes(group)
+    if axes is None:
+        return "the axes change between runs"
+    if not axes:
+        return "no axis is reduced"
+    if graph.elements(x) == 0:
+        return "the input is empty"
+    return None
+
+
+def _reduce_last_unless(group: Group, known: Known) -> str | None:
+    reason = tensors.not_image(first_input(group)) or _reduce_unless(group, known)
+    if reason is None and set(reduced_axes(group) or ()) != {2, 3}:
+        return f"axes {reduced_axes(group)} are reduced; channels last are worth it for 2 and 3"
+    return reason
+
+
+@of_group
+def _reduction(group: Group, last: bool) -> Launches:
+    x, axes = first_input(group), reduced_axes(group)
+    assert axes is not None
+    shape = graph.static_shape(x)
+    strides = tensors.last_strides(shape) if last else None
+    return reduce(_OPERATIONS[group.op], shape, axes, element(x), strides=strides)
+
+
+def _reduce_lower(group: Group, last: bool) -> tuple[Call, ...]:
+    return calls(_reduction(group, last), {"x": first_input(group), "y": first_output(group)})
+
+
+def _read_last(group: Group, _known: Known) -> Mapping[ir.Value, Layout]:
+    return {first_input(group): LAST}
+
+
+IMPLEMENTATIONS = (
+    *(
+        Implementation(
+            f"cuda.{op.lower()}",
+            op,
+            BACKEND,
+            _softmax_unless,
+            _softmax_lower,
+            lambda group, known: streamed(group, known, _softmax(group)),
+            over_first,
+        )
+        for op in ("Softmax", "LogSoftmax")
+    ),
+    *(
+        Implementation(
+            f"cuda.{name}_norm",
+            op,
+            BACKEND,
+            _norm_unless,
+            _norm_lower,
+            lambda group, known: streamed(group, known, _norm(group)),
+            over_first,
+        )
+        for op, name in _NORMS.items()
+    ),
+    *(
+        row
+        for op in _OPERATIONS
+        for row in (
+            Implementation(
+                f"cuda.{op.lower()}",
+                op,
+                BACKEND,
+                _reduce_unless,
+                lambda group, _known: _reduce_lower(group, last=False),
+                lambda group, known: streamed(group, known, _reduction(group, False)),
+            ),
+            Implementation(
+                f"cuda.{op.lower()}_last",
+                op,
+                BACKEND,
+                _reduce_last_unless,
+                lambda group, _known: _reduce_lower(group, last=True),
+                lambda group, known: streamed(group, known, _reduction(group, True)),
+                layouts=_read_last,
+                rank=1,
+            ),
+        )
+    ),
+)

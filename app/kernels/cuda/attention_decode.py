@@ -1,0 +1,276 @@
+"""Attention of a few query rows, which reads keys and values once at the speed of memory.
+
+A block has all query rows that share a head of keys, and a range of the keys; 16 bytes of a key are a
+lane's. The ranges' results (maximum, sum, weighted values) meet in a second kernel.
+
+Source: Dao et al., 2023, "Flash-Decoding for long-context inference".
+"""
+
+from app.kernels.cuda import functions, vectors
+from app.kernels.cuda.attention import (
+    Attention,
+    keys_of,
+    limit_of,
+    mask_place,
+    operands_of,
+    place_of,
+    score_lines,
+)
+from app.kernels.cuda.geometry import NBYTES, indented
+from app.kernels.cuda.kernel import WORKSPACE, Kernel, Launch, Launches, Ref
+from app.kernels.cuda.rows import lanewise
+
+MOST_ROWS = 8  # of a block
+WARPS = 4
+LEAST_KEYS = 64  # of a range
+MOST_RANGES = 64
+
+
+def decode_unless(a: Attention) -> str | None:
+    """Why the kernel does not apply; None if it does."""
+    rows, per = a.rows * (a.heads // a.kv_heads), 16 // NBYTES[a.dtype]
+    if rows > MOST_ROWS:
+        return f"{rows} query rows share a head of keys, at most {MOST_ROWS} are supported"
+    if a.depth != a.width:
+        return f"keys of {a.depth} elements and values of {a.width}"
+    lanes = a.depth // per
+    if a.depth % per or lanes & (lanes - 1) or not 1 <= lanes <= 32:
+        return f"depth {a.depth}: 16 bytes a lane do not fill a power of two of lanes"
+    if any(n % per for o in (a.q, a.k, a.v, a.y) for n in (o.batch, o.head, o.row, o.start)):
+        return "rows do not begin at multiples of 16 bytes"
+    return None
+
+
+def attention_decode(a: Attention, multiprocessors: int = 132) -> Launches:
+    """The kernel for few query rows, that is rows · heads / kv_heads up to `MOST_ROWS`.
+
+    y may be q where both lie alike. All in float32 but for the operands.
+
+    Args:
+        a: what is computed; roles are told there.
+        multiprocessors: of the GPU, which the keys are split for.
+
+    Raises:
+        ValueError: `decode_unless` tells why.
+    """
+    reason = decode_unless(a)
+    if reason is not None:
+        raise ValueError(reason)
+    if not a.batch * a.rows * a.width:
+        return Launches(())
+    heads = a.batch * a.kv_heads
+    ranges = min(-(-2 * multiprocessors // heads), max(a.keys // LEAST_KEYS, 1), MOST_RANGES)
+    per_range = -(-max(a.keys, 1) // ranges)
+    ranges = -(-max(a.keys, 1) // per_range)
+    rows = a.rows * (a.heads // a.kv_heads)
+    first = _ranges(a, rows, ranges, per_range)
+    if ranges == 1:
+        return Launches((first,))
+    return Launches((first, _merge(a, rows, ranges)), workspace=4 * heads * ranges * rows * (a.width + 2))
+
+
+def _row(a: Attention, r: int) -> tuple[int, int]:
+    """(query, head of the group) of a block's row."""
+    return r // (a.heads // a.kv_heads), r % (a.heads // a.kv_heads)
+
+
+def _ranges(a: Attention, rows: int, ranges: int, per_range: int) -> Launch:
+    per = 16 // NBYTES[a.dtype]
+    lanes, group = a.depth // per, a.heads // a.kv_heads
+    step = WARPS * (32 // lanes)
+    lines = [*score_lines(a), *vectors.load("load", a.dtype, per), *vectors.store("store", a.dtype, 1)]
+    products = [f"a[{i}] * v[{i}]" for i in range(per)]
+    while len(products) > 1:
+        products = [f"({x} + {y})" for x, y in zip(products[::2], products[1::2])]
+    lines += ["@device", "def dot(a, v):", f"    return {products[0]}", ""]
+    lines += lanewise("moved", ("o", "e", "p", "v"), "o[{i}] * e + p * v[{i}]", per)
+    lines += lanewise("joined", ("o", "e", "z", "f"), "o[{i}] * e + z[{i}] * f", per)
+    lines += [
+        "@device",
+        "def safe(m):",  # of what has seen nothing all differences would be NaN
+        "    return m if m > float32(-inf) else float32(0)",
+        "",
+    ]
+    body = [
+        f"part = uint32(block_x() % uint32({ranges}))",
+        f"bk = uint32(block_x() // uint32({ranges}))",
+        f"kv = uint32(bk % uint32({a.kv_heads}))",
+        f"b = uint32(bk // uint32({a.kv_heads}))",
+        "shared = shared_f32(uint32(0))",
+        f"seen = {keys_of(a)}",
+        f"begin = int32(part * uint32({per_range}))",
+        f"end = min(seen, begin + int32({per_range}))",
+        f"c = uint32(lane() % uint32({lanes}) * uint32({per}))",
+        f"mine = uint32(warp() * uint32({32 // lanes}) + lane() // uint32({lanes}))",
+        f"k0 = uint32({place_of(a.k, 'kv')} + c)",
+        f"v0 = uint32({place_of(a.v, 'kv')} + c)",
+    ]
+    for r in range(rows):
+        query, member = _row(a, r)
+        body += [
+            f"h{r} = uint32(kv * uint32({group}) + uint32({member}))",
+            f"q{r} = load(q, uint32({place_of(a.q, f'h{r}', f'uint32({query})')} + c))",
+            f"lim{r} = int32({limit_of(a, str(query))})",
+            f"m{r} = float32(-inf)",
+            f"l{r} = float32(0)",
+            f"o{r} = ({', '.join(['float32(0)'] * per)},)",
+        ]
+    # Several keys under way at once hide the latency of memory.
+    unroll = 4 if rows <= 2 else 2
+    inner = []
+    for i in range(unroll):
+        inner += [
+            f"n{i} = int32(int32(base) + int32(mine) + int32({i * step}))",
+            f"ok{i} = n{i} < end",
+            f"at{i} = uint32(n{i}) if ok{i} else uint32(0)",
+            f"key{i} = load(k, uint32(k0 + at{i} * uint32({a.k.row})))",
+            f"value{i} = load(v, uint32(v0 + at{i} * uint32({a.v.row})))",
+        ]
+    for r in range(rows):
+        query, _ = _row(a, r)
+        inner.append(f"most = m{r}")
+        for i in range(unroll):
+            inner.append(f"s{i} = dot(q{r}, key{i})")
+            inner += [f"s{i} = s{i} + shfl_xor_f32(s{i}, uint32({m}))" for m in _reach(lanes // 2)]
+            inner.append(f"s{i} = score(s{i})")
+            if a.mask:
+                at = mask_place(a, f"h{r}", f"uint32({query})", f"at{i}")
+                inner += [
+                    f"if at{i} < uint32({a.mask.length}):",
+                    f"    s{i} = s{i} + bias(mask, {at})",
+                ]
+            inner += [
+                f"s{i} = s{i} if ok{i} and n{i} < lim{r} else float32(-inf)",
+                f"most = max(most, s{i})",
+            ]
+        inner += [f"e = exp2_approx(m{r} - safe(most))", f"m{r} = most", f"l{r} = l{r} * e"]
+        for i in range(unroll):
+            inner += [
+                f"p = exp2_approx(s{i} - safe(most))",
+                f"l{r} = l{r} + p",
+                f"o{r} = moved(o{r}, {'e' if i == 0 else 'float32(1)'}, p, value{i})",
+            ]
+    body += [f"for base in range(begin, end, {step * unroll}):", *indented(inner)]
+    pitch = a.width + 2
+    for r in range(rows):
+        # Groups of lanes of a warp, then its warps.
+        for m in _reach(16):
+            if m < lanes:
+                continue
+            body += [
+                f"other = shfl_xor_f32(m{r}, uint32({m}))",
+                f"t = shfl_xor_f32(l{r}, uint32({m}))",
+                "u = (" + ", ".join(f"shfl_xor_f32(o{r}[{i}], uint32({m}))" for i in range(per)) + ",)",
+                f"most = max(m{r}, other)",
+                f"e = exp2_approx(m{r} - safe(most))",
+                "f = exp2_approx(other - safe(most))",
+                f"m{r} = most",
+                f"l{r} = l{r} * e + t * f",
+                f"o{r} = joined(o{r}, e, u, f)",
+            ]
+        at = f"uint32((warp() * uint32({rows}) + uint32({r})) * uint32({pitch}))"
+        body += [
+            f"at = {at}",
+            f"if lane() < {lanes}:",
+            *(f"    shared[uint32(at + c + uint32({i}))] = o{r}[{i}]" for i in range(per)),
+            "if lane() == 0:",
+            f"    shared[uint32(at + uint32({a.width}))] = m{r}",
+            f"    shared[uint32(at + uint32({a.width + 1}))] = l{r}",
+        ]
+    body += [
+        "sync()",
+        f"for w in range(thread(), uint32({rows * a.width}), uint32({32 * WARPS})):",
+        f"    r = uint32(uint32(w) // uint32({a.width}))",
+        f"    d = uint32(uint32(w) % uint32({a.width}))",
+        f"    at = uint32(r * uint32({pitch}))",
+        "    m = float32(-inf)",
+        f"    for i in range({WARPS}):",
+        f"        m = max(m, shared[uint32(at + uint32(i) * uint32({rows * pitch}) + uint32({a.width}))])",
+        "    l = float32(0)",
+        "    o = float32(0)",
+        f"    for i in range({WARPS}):",
+        f"        p = uint32(at + uint32(i) * uint32({rows * pitch}))",
+        f"        e = exp2_approx(shared[uint32(p + uint32({a.width}))] - safe(m))",
+        f"        l = l + e * shared[uint32(p + uint32({a.width + 1}))]",
+        "        o = o + e * shared[uint32(p + d)]",
+    ]
+    signature = operands_of(a)
+    if ranges == 1:
+        body += indented(_result(a, "uint32(r)", "uint32(d)"))
+    else:
+        signature.append(("work", "float32*"))
+        body += [
+            f"    p = uint32((block_x() * uint32({rows}) + r) * uint32({pitch}))",
+            "    work[uint32(p + d)] = o",
+            "    if d == 0:",
+            f"        work[uint32(p + uint32({a.width}))] = m",
+            f"        work[uint32(p + uint32({a.width + 1}))] = l",
+        ]
+    text = [f"def kernel({', '.join(name for name, _ in signature)}):", *indented(body), ""]
+    kernel = Kernel(
+        f"attention_decode_{a.depth}",
+        "\n".join([*functions.library([*lines, *text]), *lines, *text]),
+        tuple(kind for _, kind in signature),
+        32 * WARPS,
+        shared_bytes=4 * WARPS * rows * pitch,
+    )
+    roles = tuple(Ref(WORKSPACE if name == "work" else name) for name, _ in signature)
+    return Launch(kernel, (ranges * a.batch * a.kv_heads, 1, 1), roles)
+
+
+def _reach(most: int) -> list[int]:
+    """most, most / 2, ... 1."""
+    return [most >> i for i in range(most.bit_length())]
+
+
+def _result(a: Attention, row: str, column: str) -> list[str]:
+    """Lines that write `o` / `l` of one of a block's rows and columns, for `b` and `kv`."""
+    group = a.heads // a.kv_heads
+    nothing = "float32(0)" if a.zero else "float32(nan)"
+    return [
+        f"head = uint32(kv * uint32({group}) + {row} % uint32({group}))",
+        f"query = uint32({row} // uint32({group}))",
+        f"o = o / l if l != float32(0) else {nothing}",
+        f"store(y, uint32({place_of(a.y, 'head', 'query')} + {column}), (o,))",
+    ]
+
+
+def _merge(a: Attention, rows: int, ranges: int) -> Launch:
+    """A thread an element of y."""
+    pitch, units = a.width + 2, a.batch * a.kv_heads * rows * a.width
+    lines = [
+        *vectors.store("store", a.dtype, 1),
+        "@device",
+        "def safe(m):",
+        "    return m if m > float32(-inf) else float32(0)",
+        "",
+    ]
+    body = [
+        "u = uint32(block_x() * uint32(128) + thread())",
+        f"if u < uint32({units}):",
+        f"    d = uint32(u % uint32({a.width}))",
+        f"    r = uint32(u // uint32({a.width}) % uint32({rows}))",
+        f"    bk = uint32(u // uint32({a.width * rows}))",
+        f"    kv = uint32(bk % uint32({a.kv_heads}))",
+        f"    b = uint32(bk // uint32({a.kv_heads}))",
+        f"    at = uint32((bk * uint32({ranges * rows}) + r) * uint32({pitch}))",
+        "    m = float32(-inf)",
+        f"    for i in range({ranges}):",
+        f"        m = max(m, work[uint32(at + uint32(i) * uint32({rows * pitch}) + uint32({a.width}))])",
+        "    l = float32(0)",
+        "    o = float32(0)",
+        f"    for i in range({ranges}):",
+        f"        p = uint32(at + uint32(i) * uint32({rows * pitch}))",
+        f"        e = exp2_approx(work[uint32(p + uint32({a.width}))] - safe(m))",
+        f"        l = l + e * work[uint32(p + uint32({a.width + 1}))]",
+        "        o = o + e * work[uint32(p + d)]",
+        *indented(_result(a, "r", "d")),
+    ]
+    text = ["def kernel(work, y):", *indented(body), ""]
+    kernel = Kernel(
+        "attention_merge",
+        "\n".join([*functions.library([*lines, *text]), *lines, *text]),
+        ("float32*", vectors.pointer(a.dtype)),
+        128,
+    )
+    return Launch(kernel, (-(-units // 128), 1, 1), (Ref(WORKSPACE), Ref("y")))

@@ -1,0 +1,249 @@
+"""From a kernel's source to a cubin, through a disk cache, on any machine: no driver, no GPU.
+
+numba makes PTX with NVVM, nvJitLink makes the cubin and tells registers and spills. All come as wheels (the
+extra `cuda`), pinned to one version of the toolkit: what a newer one makes an older driver may not load. PTX
+is that of the oldest generation, which all later ones take: no kernel uses instructions of a newer one.
+A cubin runs on later generations of the same major number, too.
+"""
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import linecache
+import re
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from app.kernels.cuda.kernel import Kernel, KernelError
+
+# What compiling needs, by the names of its wheels.
+TOOLKIT = (
+    "numba-cuda",
+    "cuda-bindings",
+    "nvidia-nvvm",
+    "nvidia-cuda-nvrtc",
+    "nvidia-nvjitlink",
+    "nvidia-cuda-runtime",
+)
+OLDEST = (8, 0)  # cp.async and bfloat16 in tensor cores
+
+
+@dataclass(frozen=True, slots=True)
+class Cubin:
+    """Machine code of one kernel for one generation of GPUs, and what it uses."""
+
+    name: str
+    sm: str
+    code: bytes
+    registers: int  # of a thread
+    spills: int  # bytes stored and loaded by a thread
+    stack: int  # bytes of a thread
+    shared_bytes: int  # static ones that the compiler added, beside `Kernel.shared_bytes`
+
+
+def versions() -> dict[str, str]:
+    """Installed versions of all that decides the machine code.
+
+    Raises:
+        KernelError: something is not installed.
+    """
+    found = {}
+    for distribution in TOOLKIT:
+        try:
+            found[distribution] = importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            raise KernelError(
+                f"compiling for CUDA needs '{distribution}', which is not installed; "
+                "install the extra: pip install 'stowplan[cuda]'"
+            ) from None
+    found["numba"] = importlib.metadata.version("numba")
+    found["llvmlite"] = importlib.metadata.version("llvmlite")
+    return found
+
+
+def capability(sm: str) -> tuple[int, int]:
+    """(9, 0) of "sm_90".
+
+    Raises:
+        KernelError: no such generation, or one without what the kernels use.
+    """
+    match = re.fullmatch(r"sm_(\d+)(\d)", sm)
+    if not match:
+        raise KernelError(f"unknown GPU generation '{sm}', expected sm_80, sm_90 or the like")
+    found = int(match[1]), int(match[2])
+    if found < OLDEST:
+        raise KernelError(f"'{sm}' has no asynchronous copies and no bfloat16: expected sm_80 or later")
+    return found
+
+
+class Compiler:
+    """Compiles kernels, each once per process and once per cache folder.
+
+    Args:
+        cache: folder for cubins; anybody who can write to it can run code on the GPU.
+    """
+
+    def __init__(self, cache: Path) -> None:
+        self.folder = cache / "cuda"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._cubins: dict[tuple[Kernel, str], Cubin] = {}
+        self._texts: dict[Kernel, str] = {}
+        self._lock = threading.Lock()
+        self._versions: str | None = None
+
+    def compile(self, kernel: Kernel, sm: str) -> Cubin:
+        """Machine code of a kernel for a generation ("sm_90").
+
+        Raises:
+            KernelError: not installed, unknown generation, or source that does not compile.
+        """
+        capability(sm)
+        with self._lock:
+            if (kernel, sm) not in self._cubins:
+                self._cubins[kernel, sm] = self._stored(kernel, sm) or self._made(kernel, sm)
+            return self._cubins[kernel, sm]
+
+    def has(self, kernel: Kernel, sm: str) -> bool:
+        """Whether `compile` finds a kernel in memory or on disk."""
+        return (kernel, sm) in self._cubins or self._path(kernel, sm).with_suffix(".json").exists()
+
+    def _path(self, kernel: Kernel, sm: str) -> Path:
+        if self._versions is None:
+            digest = hashlib.sha256((Path(__file__).parent / "primitives.py").read_bytes())
+            self._versions = f"{digest.hexdigest()} {versions()}"
+        key = hashlib.sha256(f"{kernel!r} {sm} {self._versions}".encode()).hexdigest()[:24]
+        return self.folder / f"{kernel.name}_{sm}_{key}.cubin"
+
+    def _stored(self, kernel: Kernel, sm: str) -> Cubin | None:
+        path = self._path(kernel, sm)
+        try:
+            about = json.loads(path.with_suffix(".json").read_text())
+            return Cubin(code=path.read_bytes(), **about)
+        except FileNotFoundError:
+            return None
+
+    def _made(self, kernel: Kernel, sm: str) -> Cubin:
+        if kernel not in self._texts:
+            self._texts[kernel] = ptx(kernel)
+        code, log = linked(self._texts[kernel], sm)
+        cubin = Cubin(kernel.name, sm, code, *_usage(log))
+        about = asdict(cubin)
+        del about["code"]
+        path = self._path(kernel, sm)
+        _write(path, code)
+        _write(path.with_suffix(".json"), json.dumps(about).encode())  # last: it tells that both are there
+        return cubin
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Written aside and renamed, so that no other process reads half a file."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
+        file.write(content)
+    Path(file.name).replace(path)
+
+
+def ptx(kernel: Kernel) -> str:
+    """PTX for the oldest generation, whose entry has the kernel's name."""
+    versions()
+    from numba import cuda  # seconds, and only here
+
+    if cuda.implementation != "NVIDIA":
+        raise KernelError(
+            f"numba's CUDA target is the '{cuda.implementation}' one, expected that of 'numba-cuda'; "
+            "install the extra into this environment: pip install 'stowplan[cuda]'"
+        )
+    from numba.cuda import types
+
+    from app.kernels.cuda import primitives
+
+    function = _function(kernel, primitives.NAMES)
+    signature = types.void(*(primitives.type_of(t) for t in kernel.signature))
+    try:
+        with _generation():
+            text, _ = cuda.compile(
+                function,
+                signature,
+                cc=OLDEST,
+                device=False,
+                abi="numba",
+                fastmath=kernel.fastmath,
+                launch_bounds=(kernel.threads, kernel.minimum_blocks),
+                output="ptx",
+            )
+    except Exception as error:
+        raise KernelError(f"kernel '{kernel.name}' does not compile: {error}") from error
+    text = text.decode() if isinstance(text, bytes) else text
+    (entry,) = re.findall(r"\.visible \.entry (\w+)\(", text)
+    return re.sub(rf"\b{re.escape(entry)}(?=\b|_param)", kernel.name, text)
+
+
+_DEVICE = threading.RLock()
+
+
+@contextmanager
+def _generation() -> Iterator[None]:
+    """Functions that a kernel calls ask numba which GPU there is: the one that is compiled for."""
+    from numba.cuda import dispatcher
+
+    with _DEVICE:
+        asked = dispatcher.get_current_device
+        dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=OLDEST)
+        try:
+            yield
+        finally:
+            dispatcher.get_current_device = asked
+
+
+def _function(kernel: Kernel, names: dict[str, Any]) -> Any:
+    file = f"<{kernel.name}>"
+    linecache.cache[file] = (len(kernel.source), None, kernel.source.splitlines(keepends=True), file)
+    namespace = {**names, "__name__": kernel.name}
+    exec(compile(kernel.source, file, "exec"), namespace)
+    return namespace["kernel"]
+
+
+def linked(text: str, sm: str) -> tuple[bytes, str]:
+    """(cubin, ptxas's report) of PTX, by nvJitLink."""
+    from cuda.bindings import nvjitlink
+
+    options = [f"-arch={sm}", "-verbose"]
+    try:
+        handle = nvjitlink.create(len(options), options)
+    except nvjitlink.nvJitLinkError as error:
+        raise KernelError(f"nvJitLink {versions()['nvidia-nvjitlink']} knows no '{sm}': {error}") from error
+    try:
+        data = text.encode()
+        try:
+            nvjitlink.add_data(handle, nvjitlink.InputType.PTX, data, len(data), "kernel.ptx")
+            nvjitlink.complete(handle)
+        except nvjitlink.nvJitLinkError as error:
+            log = bytearray(nvjitlink.get_error_log_size(handle))
+            nvjitlink.get_error_log(handle, log)
+            raise KernelError(
+                f"nvJitLink refuses the kernel for '{sm}': {error}: {log.decode(errors='replace')[:2000]}"
+            ) from error
+        code = bytearray(nvjitlink.get_linked_cubin_size(handle))
+        nvjitlink.get_linked_cubin(handle, code)
+        log = bytearray(nvjitlink.get_info_log_size(handle))
+        nvjitlink.get_info_log(handle, log)
+        return bytes(code), log.decode(errors="replace")
+    finally:
+        nvjitlink.destroy(handle)
+
+
+def _usage(log: str) -> tuple[int, int, int, int]:
+    """Registers, spilled bytes, stack, static shared bytes, from ptxas's report."""
+    registers = re.search(r"Used (\d+) registers", log)
+    frame = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
+    if not registers or not frame:
+        raise KernelError(f"nvJitLink's report has no registers and spills: {log[:500]!r}")
+    shared = re.search(r"Used .*?(\d+) bytes smem", log)
+    stack, stores, loads = (int(x) for x in frame.groups())
+    return int(registers[1]), stores + loads, stack, int(shared[1]) if shared else 0

@@ -1,0 +1,247 @@
+"""Functions that the expressions of `app.kernels.cpu.expressions` name, as text for GPU kernels.
+
+Their twins for processors are `vectormath`, `angles`, `piecewise` and `integers`. Here the toolkit's
+own library is accurate and fast enough, so most are one line. `rcp_approx` is off by one unit in the last
+place; a division takes ten instructions more, which chains on 16 bits cannot afford.
+"""
+
+import ast
+import re
+from collections.abc import Sequence
+
+from app.kernels.cpu.expressions import (
+    EXPRESSIONS,
+    Instruction,
+    Recipe,
+    class_of,
+    computed,
+    line,
+    result_dtypes,
+    template,
+)
+from app.kernels.cuda.geometry import NBYTES
+
+_LIBRARY = """
+def select(condition, a, b):
+    return a if condition else b
+
+def floor(x):
+    return floor_f32(x)
+
+def ceil(x):
+    return ceil_f32(x)
+
+def rint(x):
+    return round_f32(x)
+
+def larger(a, b):
+    return a if a > b else b
+
+def smaller(a, b):
+    return a if a < b else b
+
+def at_least(low, x):
+    return low if low > x else x
+
+def at_most(high, x):
+    return high if high < x else x
+
+def saturated(x, low, high):
+    x = x if x > low else low
+    return x if x < high else high
+
+def from_half(x):
+    return f16_f32(x)
+
+def to_half(x):
+    return f32_f16(x)
+
+def from_bfloat(x):
+    return bf16_f32(x)
+
+def to_bfloat(x):
+    return f32_bf16(x)
+
+def exp32(x):
+    return float32(exp(x))
+
+def log32(x):
+    return float32(log(x))
+
+def sin32(x):
+    return float32(sin(x))
+
+def cos32(x):
+    return float32(cos(x))
+
+def tan32(x):
+    return float32(tan(x))
+
+def asin32(x):
+    return float32(asin(x))
+
+def acos32(x):
+    return float32(acos(x))
+
+def atan32(x):
+    return float32(atan(x))
+
+def sinh32(x):
+    return float32(sinh(x))
+
+def cosh32(x):
+    return float32(cosh(x))
+
+def asinh32(x):
+    a = abs(x)
+    y = float32(log1p(a + a * a / (float32(1) + sqrt(a * a + float32(1)))))
+    y = float32(log(a)) + float32(0.6931471805599453) if a > float32(1e9) else y
+    return y if x >= float32(0) else -y
+
+def acosh32(x):
+    d = x - float32(1)
+    y = float32(log1p(d + sqrt(d * (x + float32(1)))))
+    return float32(log(x)) + float32(0.6931471805599453) if x > float32(1e9) else y
+
+def atanh32(x):
+    return float32(0.5) * float32(log1p(x)) - float32(0.5) * float32(log1p(-x))
+
+def tanh32(x):
+    return float32(tanh(x))
+
+def sigmoid32(x):
+    z = float32(exp(-abs(x)))
+    return (z if x < float32(0) else float32(1)) * rcp_approx(float32(1) + z)
+
+def erf32(x):
+    return float32(erf(x))
+
+def softplus32(x):
+    return (float32(0) if x < float32(0) else x) + float32(log1p(exp(-abs(x))))
+
+def mish32(x):
+    y = float32(exp(-abs(x)))
+    below = float32(1) if x < float32(0) else y * y
+    above = y * (y + float32(2)) if x < float32(0) else float32(1) + float32(2) * y
+    return x * (above * rcp_approx(above + float32(2) * below))
+
+def expm1_falling32(x):
+    return float32(expm1(x))
+
+def silu32(x):
+    return x * sigmoid32(x) if x > float32(-88) else float32(0) * x
+
+def swish32(x, alpha):
+    return x * sigmoid32(alpha * x)
+
+def gelu32(x):
+    return x * (float32(0.5) + float32(0.5) * float32(erf(x * float32(0.7071067811865476))))
+
+def gelu_tanh32(x):
+    return x * sigmoid32(float32(1.5957691216057308) * (x + float32(0.044715) * x * x * x))
+
+def power32(x, y):
+    return float32(pow(x, y))
+
+def real_remainder(a, b):
+    return float32(fmod(a, b))
+
+def real_floor_remainder(a, b):
+    r = float32(fmod(a, b))
+    return r + b if r != float32(0) and (r < float32(0)) != (b < float32(0)) else r
+
+def quotient(a, b):
+    q = a // b if b != 0 else a - a
+    return q + 1 if b != 0 and q * b != a and (a < 0) != (b < 0) else q
+
+def remainder(a, b):
+    return a - quotient(a, b) * b if b != 0 else a - a
+
+def floor_remainder(a, b):
+    return a % b if b != 0 else a - a
+
+def shifted_left(a, n):
+    return a << n if n >= 0 and n < 64 else a - a
+
+def shifted_right(a, n):
+    return a >> n if n >= 0 and n < 64 else a >> 63
+
+def integer_power(base, exponent):
+    n = int64(exponent)
+    b = int64(base)
+    result = int64(1)
+    if n < 0:
+        return (b if n % 2 else int64(1)) if b == 1 or b == -1 else int64(0)
+    while n > 0:
+        if n & 1:
+            result = int64(result * b)
+        b = int64(b * b)
+        n = int64(n >> 1)
+    return result
+"""
+
+
+def _parsed(text: str) -> tuple[dict[str, str], dict[str, frozenset[str]]]:
+    functions = {f.name: f for f in ast.parse(text).body if isinstance(f, ast.FunctionDef)}
+    source = {name: ast.get_source_segment(text, f) or "" for name, f in functions.items()}
+    used = {
+        name: frozenset(n.id for n in ast.walk(f) if isinstance(n, ast.Name)) & functions.keys()
+        for name, f in functions.items()
+    }
+    return source, used
+
+
+_SOURCE, _USES = _parsed(_LIBRARY)
+_SPECIAL = "inf = 1e999\nnan = inf - inf"
+_EXTREMA = {"maximum(": "larger(", "minimum(": "smaller("}  # the primitives are for floats
+
+
+def library(lines: Sequence[str]) -> list[str]:
+    """Lines of the functions that some lines call, those they call themselves first."""
+    wanted: dict[str, None] = {}
+
+    def visit(name: str) -> None:
+        for inner in sorted(_USES[name]):
+            visit(inner)
+        wanted[name] = None
+
+    for name in re.findall(r"[A-Za-z_]\w*", "\n".join(lines)):
+        if name in _SOURCE:
+            visit(name)
+    text = [_SPECIAL]
+    for name in wanted:
+        text += ["@device", _SOURCE[name], ""]
+    return text
+
+
+def instruction(step: Instruction, dtypes: Sequence[str], prefix: str = "v") -> str:
+    """Source of one instruction of a recipe; `dtypes` are those of all values before it."""
+    text = re.sub(r"\b(np|vectormath|angles|libm)\.", "", line(step, dtypes, prefix))
+    op, operands, _ = step
+    kind = computed(dtypes[operands[-1]])
+    if class_of(kind) in ("signed", "unsigned"):
+        for name, ours in _EXTREMA.items():
+            text = text.replace(name, ours)
+        if EXPRESSIONS[op].result == "same":
+            text = f"{kind}({text})"
+    return text
+
+
+def body(recipe: Recipe, dtypes: Sequence[str], prefix: str = "v") -> list[str]:
+    """Lines that compute a recipe: value i is the local variable `{prefix}{i}`, inputs are there."""
+    kinds = result_dtypes(recipe, dtypes)
+    first = len(dtypes)
+    return [f"{prefix}{first + k} = {instruction(step, kinds, prefix)}" for k, step in enumerate(recipe)]
+
+
+def unsupported(recipe: Recipe, dtypes: Sequence[str]) -> str | None:
+    """Why no GPU kernel computes a recipe on inputs of these types; None if one does."""
+    kinds = result_dtypes(recipe, dtypes)
+    for dtype in (*dtypes, *kinds):
+        if dtype not in NBYTES or dtype == "float64":
+            return f"{dtype} has no GPU kernels"
+    for op, operands, _ in recipe:
+        kind = computed(kinds[operands[-1]])
+        if template(op, kind) is None:
+            return f"{op} has no expression for {kind}"
+    return None

@@ -1,0 +1,29 @@
+"""Writes the text of a kernel, with its indentation."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Source:
+    """Lines of a kernel: `s("x = 1")` adds one, `with s.block("if x:")` indents what follows."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._depth = 0
+
+    def __call__(self, *lines: str) -> None:
+        """Add lines."""
+        self._lines += ["    " * self._depth + line for line in lines]
+
+    @contextmanager
+    def block(self, header: str) -> Iterator[None]:
+        """What is added inside is indented under the header."""
+        self(header)
+        self._depth += 1
+        yield
+        self._depth -= 1
+
+    @property
+    def text(self) -> str:
+        """What was added so far."""
+        return "\n".join(self._lines) + "\n"

@@ -1,0 +1,198 @@
+"""Products on tensor cores: y[m, n] = epilogue(sum over k of a[m, k] b[n, k]), or b[k, n].
+
+Tiles of both operands come by asynchronous copies, several under way, into rows of 128 bytes whose
+16-byte chunks are exchanged by row (chunk ^ row % 8), so that neither the copies nor `ldmatrix` meet a
+bank twice. Sums stay in registers until the end; then they pass through shared memory, so that a thread
+finishes 16 bytes of the output and a warp writes whole lines. Source of the fragments' layouts: PTX ISA
+9.0, section 9.7.14.
+"""
+
+from dataclasses import replace
+
+from app.kernels.cuda import storage
+from app.kernels.cuda.epilogue import Epilogue
+from app.kernels.cuda.kernel import Kernel
+from app.kernels.cuda.operands import Columns, Operand, Rows
+from app.kernels.cuda.product import assembled, finish, parameters, place, share
+from app.kernels.cuda.source import Source
+from app.kernels.cuda.tiles import CHUNKS, Tile, depth
+
+# Storage type and instruction of a precision. "3xtf32" adds the products of the parts that tf32 drops, which
+# is nearly as exact as float32.
+PRECISIONS = {
+    "bf16": ("bfloat16", "mma_bf16"),
+    "fp16": ("float16", "mma_f16"),
+    "tf32": ("float32", "mma_tf32"),
+    "3xtf32": ("float32", "mma_tf32"),
+}
+
+
+PAD = 8  # elements between rows of b as [k, n]: no lanes of a fragment share a bank
+
+
+def kernel(
+    precision: str,
+    tile: Tile,
+    operand: Operand,
+    after: Epilogue,
+    width: int,
+    shared: bool = False,
+    columns: bool = False,
+) -> Kernel:
+    """The kernel; its addresses are a, b, y and those of `after`, its numbers `parameters`.
+
+    Args:
+        precision: a key of PRECISIONS.
+        tile: of a block.
+        operand: where a comes from.
+        after: what is done to sums.
+        width: columns that a thread finishes at a time; divides n and all pitches of y and residual.
+        shared: whether blocks along y of the grid share the reduction.
+        columns: whether b is [k, n] and not [n, k].
+    """
+    dtype, mma = PRECISIONS[precision]
+    if dtype == "float32":  # its conversions need the registers of the other blocks
+        tile = replace(tile, minimum_blocks=1)
+    each, vector = depth(dtype), 16 // storage.BYTES[dtype]
+    a_size, rows = tile.m * each, tile.threads // CHUNKS
+    pad = PAD if columns else 0
+    stage = a_size + (tile.n + pad) * each
+    s = Source()
+    names = ("a", "b", "y", *after.roles, *parameters(operand, shared))
+    with s.block(f"def kernel({', '.join(names)}):"):
+        place(s, tile, after)
+        share(s, shared)
+        s(
+            f"chunk = uint32(thread() & uint32({CHUNKS - 1}))",
+            f"mine = uint32(thread() >> uint32({CHUNKS.bit_length() - 1}))",
+            f"to = uint32(mine * {each} + (uint32(chunk ^ uint32(mine & uint32(7))) * {vector}))",
+            f"chunk = uint32(chunk * {vector})",
+            "row = uint32(first_m + mine)",
+        )
+        operand.prepare(s, tile.m // rows, rows)
+        ragged = isinstance(operand, Rows) and operand.ragged
+        across = Columns(dtype, tile.n, each, tile.threads, a_size, tile.n + pad)
+        along = Rows(ragged, "b", "n")
+        if columns:
+            across.prepare(s)
+        else:
+            s("row = uint32(first_n + mine)")
+            along.prepare(s, tile.n // rows, rows)
+        s(f"s = shared_{'f32' if dtype == 'float32' else 'u16'}(uint32(0))")
+
+        def fetch(at: str) -> None:
+            """Copies of the tile at `k0` of the reduction to the stage at element `at`."""
+            s("k = uint32(k0 + chunk)")
+            if ragged:
+                nbytes = f"(int64(k_end) - int64(k)) * {storage.BYTES[dtype]}"
+                s(f"left = int32(min(max({nbytes}, 0), 16))")
+            operand.step(s)
+            s(f"at_stage = uint32({at} + to)")
+            for i in range(tile.m // rows):
+                operand.copy(s, i, f"uint32(at_stage + {i * rows * each})", each)
+            if columns:
+                across.copy(s, at)
+            for i in range(0 if columns else tile.n // rows):
+                along.copy(s, i, f"uint32(at_stage + {a_size + i * rows * each})", each)
+            s("cp_commit()", f"k0 = uint32(k0 + {each})")
+
+        s(f"steps = uint32(uint32(k_end - k0 + {each - 1}) // uint32({each}))")
+        for i in range(tile.stages - 1):
+            fetch(f"{i * stage}")
+        _accumulators(s, tile)
+        _fragments(s, tile, each, vector)
+        if columns:
+            _column_fragments(s, tile, dtype, a_size)
+        s(f"read = uint32({0})", f"write = uint32({(tile.stages - 1) * stage})", "step = uint32(0)")
+        with s.block("while step < steps:"):
+            s(f"cp_wait({tile.stages - 2})", "sync()")
+            fetch("write")
+            _multiply(s, tile, precision, mma, each, columns)
+            for name in ("read", "write"):
+                s(
+                    f"{name} = uint32({name} + {stage}) if {name} != uint32({(tile.stages - 1) * stage}) "
+                    "else uint32(0)"
+                )
+            s("step = uint32(step + 1)")
+        s("cp_wait(0)", "sync()")
+        _stage_sums(s, tile)
+        s("sync()")
+        finish(s, tile, operand, after, width)
+    label = precision.replace("3x", "three_") + "_nn" * columns
+    made = assembled(s, tile, operand, dtype, label, after, width, shared)
+    return replace(made, shared_bytes=max(made.shared_bytes, tile.stages * stage * storage.BYTES[dtype]))
+
+
+def _accumulators(s: Source, tile: Tile) -> None:
+    for i in range(tile.m // tile.down // 16):
+        for j in range(0, tile.n // tile.across // 8, 2):
+            s(f"c{i}_{j} = ({', '.join(['float32(0)'] * 8)})")
+
+
+def _fragments(s: Source, tile: Tile, each: int, vector: int) -> None:
+    """Where this lane's rows begin: fa of a, fb of b, one index for each 32 bytes of a row."""
+    s(
+        f"warp_m = uint32(uint32(warp() % uint32({tile.down})) * {tile.m // tile.down})",
+        f"warp_n = uint32(uint32(warp() // uint32({tile.down})) * {tile.n // tile.across})",
+        "row_a = uint32(warp_m + (lane() & uint32(15)))",
+        "row_b = uint32(warp_n + ((lane() >> uint32(4)) << uint32(3)) + (lane() & uint32(7)))",
+        "chunk_a = uint32(lane() >> uint32(4))",
+        "chunk_b = uint32((lane() >> uint32(3)) & uint32(1))",
+    )
+    for q in range(CHUNKS // 2):
+        for name, base in (("a", 0), ("b", tile.m * each)):
+            s(
+                f"turned = uint32(uint32(chunk_{name} + {2 * q}) ^ uint32(row_{name} & uint32(7)))",
+                f"f{name}{q} = uint32({base} + row_{name} * {each} + turned * {vector})",
+            )
+
+
+def _column_fragments(s: Source, tile: Tile, dtype: str, start: int) -> None:
+    """Where this lane reads b as [k, n]: rows of it for 16 bits, single elements for 32."""
+    if dtype == "float32":
+        row, column = "lane() & uint32(3)", "lane() >> uint32(2)"
+    else:
+        row, column = "lane() & uint32(15)", "(lane() >> uint32(4)) << uint32(3)"
+    s(f"from_b = uint32({start} + ({row}) * {tile.n + PAD} + warp_n + ({column}))")
+
+
+def _multiply(s: Source, tile: Tile, precision: str, mma: str, each: int, columns: bool) -> None:
+    down, across = tile.m // tile.down // 16, tile.n // tile.across // 8
+    for q in range(CHUNKS // 2):
+        for i in range(down):
+            s(f"a{i} = ldmatrix_x4(s, uint32(read + fa{q} + {16 * i * each}))")
+        for j in range(0, across, 2):
+            if not columns:
+                s(f"b{j} = ldmatrix_x4(s, uint32(read + fb{q} + {8 * j * each}))")
+            elif mma == "mma_tf32":
+                at = f"read + from_b + {(8 * q) * (tile.n + PAD) + 8 * j}"
+                places = (0, 4 * (tile.n + PAD), 8, 4 * (tile.n + PAD) + 8)
+                s(f"b{j} = ({', '.join(f'lds_u32(s, uint32({at} + {place}))' for place in places)})")
+            else:
+                at = f"read + from_b + {(16 * q) * (tile.n + PAD) + 8 * j}"
+                s(f"b{j} = ldmatrix_x4_trans(s, uint32({at}))")
+        if mma == "mma_tf32":
+            for name in (*(f"a{i}" for i in range(down)), *(f"b{j}" for j in range(0, across, 2))):
+                s(f"{name}h = tf32_x4({name})")
+                if precision == "3xtf32":
+                    s(f"{name}l = tf32_rest_x4({name}, {name}h)")
+        # Small parts first, then the large ones.
+        kinds = {"tf32": ("hh",), "3xtf32": ("lh", "hl", "hh")}.get(precision, ("",))
+        for kind in kinds:
+            for i in range(down):
+                for j in range(0, across, 2):
+                    s(f"c{i}_{j} = {mma}_x2(c{i}_{j}, a{i}{kind[:1]}, b{j}{kind[1:]})")
+
+
+def _stage_sums(s: Source, tile: Tile) -> None:
+    s("sums = shared_f32(uint32(0))")
+    s(
+        f"at = uint32((warp_m + (lane() >> uint32(2))) * {tile.staging_row} + warp_n + "
+        "((lane() & uint32(3)) << uint32(1)))"
+    )
+    for i in range(tile.m // tile.down // 16):
+        for j in range(tile.n // tile.across // 8):
+            for h in range(2):
+                index = (16 * i + 8 * h) * tile.staging_row + 8 * j
+                c, e = f"c{i}_{j - j % 2}", j % 2 * 4 + 2 * h
+                s(f"st_f32x2(sums, uint32(at + {index}), {c}[{e}], {c}[{e + 1}])")

@@ -1,0 +1,36 @@
+"""Kernels in which every thread does one unit of work alone."""
+
+from collections.abc import Sequence
+
+from app.kernels.cuda import functions, vectors
+from app.kernels.cuda.geometry import indented
+from app.kernels.cuda.kernel import Kernel, Launch, Launches, Ref
+
+THREADS = 256
+
+
+def per_unit(
+    name: str, lines: Sequence[str], body: Sequence[str], operands: Sequence[tuple[str, str]], units: int
+) -> Launches:
+    """The kernel whose threads run `body` for `u` = 0 to units - 1; no launch for no units.
+
+    Args:
+        name: of the kernel.
+        lines: functions that the body calls.
+        body: lines that know `u` (uint32) and the operands.
+        operands: name, which is the role too, and element type of every address.
+        units: how many.
+    """
+    if not units:
+        return Launches(())
+    text = [
+        f"def kernel({', '.join([*(o for o, _ in operands), 'units'])}):",
+        f"    u = uint32(block_x() * uint32({THREADS}) + thread())",
+        "    if u < units:",
+        *indented(body, 2),
+        "",
+    ]
+    source = "\n".join([*functions.library([*lines, *body]), *lines, *text])
+    kernel = Kernel(name, source, (*(vectors.pointer(d) for _, d in operands), "uint32"), THREADS)
+    roles = tuple(Ref(o) for o, _ in operands)
+    return Launches((Launch(kernel, (-(-units // THREADS), 1, 1), (*roles, units)),))

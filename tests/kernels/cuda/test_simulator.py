@@ -1,0 +1,92 @@
+"""The simulator finds what a GPU would not forgive, and has the compiler's names."""
+
+import numpy as np
+import pytest
+
+from app.kernels.cuda.kernel import Kernel, Launch, Ref
+from tests.kernels.cuda.simulator import SimulationError, simulate
+from tests.kernels.cuda.twins import NAMES, from_bf16, to_bf16
+
+
+def launch(source: str, threads: int = 64, shared_bytes: int = 0, blocks: int = 1) -> Launch:
+    kernel = Kernel("probe", source, ("float32*", "float32*"), threads, shared_bytes=shared_bytes)
+    return Launch(kernel, (blocks, 1, 1), (Ref("x"), Ref("y")))
+
+
+def test_names_of_compiler_and_simulator_are_the_same() -> None:
+    pytest.importorskip("numba_cuda")
+    from app.kernels.cuda import primitives
+
+    assert set(primitives.NAMES) == set(NAMES)
+
+
+REVERSE = """
+def kernel(x, y):
+    s = shared_f32(uint32(0))
+    i = thread()
+    s[i] = x[i]
+    {barrier}
+    y[i] = s[uint32(63 - i)]
+"""
+
+
+def test_a_barrier_makes_shared_memory_visible() -> None:
+    x, y = np.arange(64, dtype=np.float32), np.full(64, np.nan, np.float32)
+    simulate(launch(REVERSE.format(barrier="sync()"), shared_bytes=256), {"x": x, "y": y})
+    np.testing.assert_array_equal(y, x[::-1])
+
+
+def test_a_missing_barrier_is_a_race() -> None:
+    x, y = np.arange(64, dtype=np.float32), np.full(64, np.nan, np.float32)
+    with pytest.raises(SimulationError, match="race in shared memory"):
+        simulate(launch(REVERSE.format(barrier="pass"), shared_bytes=256), {"x": x, "y": y})
+
+
+@pytest.mark.parametrize("wait", ["cp_wait(0)", "pass"])
+def test_an_asynchronous_copy_lands_when_it_is_waited_for(wait: str) -> None:
+    source = f"""
+def kernel(x, y):
+    s = shared_f32(uint32(0))
+    i = uint32(thread() * 4)
+    cp_async16(s, i, x, i, int32(12))
+    cp_commit()
+    {wait}
+    a, b, c, d = ld_f32x4(s, i)
+    st_f32x4(y, i, a, b, c, d)
+"""
+    x, y = np.arange(256, dtype=np.float32), np.full(256, 7, np.float32)
+    simulate(launch(source, shared_bytes=1024), {"x": x, "y": y})
+    expected = np.where(np.arange(256) % 4 == 3, np.float32(0), x)
+    assert np.isnan(y).all() if wait == "pass" else (y == expected).all()
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("y[thread() + 1] = x[0]", "outside"),
+        ("y[int32(thread()) - 1] = x[0]", "outside"),
+        ("st_f32x4(y, thread(), x[0], x[0], x[0], x[0])", "not aligned"),
+        ("if thread() < 40:\n        sync_warp()", "deadlock"),
+        ("if lane() < 4:\n        sync_warp()\n    else:\n        y[0] = warp_sum_f32(x[0])", "diverges"),
+    ],
+)
+def test_what_a_gpu_would_not_forgive_is_an_error(body: str, message: str) -> None:
+    x, y = np.zeros(64, np.float32), np.zeros(64, np.float32)
+    with pytest.raises(SimulationError, match=message):
+        simulate(launch(f"def kernel(x, y):\n    {body}\n"), {"x": x, "y": y})
+
+
+def test_shuffles_sum_a_warp() -> None:
+    source = (
+        "def kernel(x, y):\n    y[thread()] = warp_sum_f32(x[thread()]) + shfl_f32(x[thread()], uint32(3))\n"
+    )
+    x, y = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
+    simulate(launch(source), {"x": x, "y": y})
+    np.testing.assert_array_equal(y, np.repeat([496 + 3, 1520 + 35], 32))
+
+
+def test_bfloat16_rounds_to_nearest_even() -> None:
+    x = np.array([1.0, 1.00390625, 1.01171875, -3.1415927, np.nan, np.inf], np.float32)
+    np.testing.assert_array_equal(
+        from_bf16(to_bf16(x)), np.float32([1, 1, 1.015625, -3.140625, np.nan, np.inf])
+    )

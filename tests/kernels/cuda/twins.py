@@ -1,0 +1,368 @@
+"""Every name of `app/kernels/cuda/primitives.py` in plain Python, for the simulator."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from greenlet import getcurrent
+
+from tests.kernels.cuda.simulator import DTYPES, Pointer, SimulationError
+
+F32 = np.float32
+
+
+def to_bf16(x: np.ndarray) -> np.ndarray:
+    """bfloat16 bits of float32, to nearest even."""
+    bits = np.ascontiguousarray(x, F32).view(np.uint32).astype(np.uint64)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return np.where(np.isnan(np.asarray(x, F32)), np.uint16(0x7FFF), rounded)
+
+
+def from_bf16(bits: np.ndarray) -> np.ndarray:
+    return (np.asarray(bits, np.uint16).astype(np.uint32) << 16).view(F32)
+
+
+def to_f16(x: np.ndarray) -> np.ndarray:
+    """float16 bits of float32."""
+    return np.asarray(x, F32).astype(np.float16).view(np.uint16)
+
+
+def from_f16(bits: np.ndarray) -> np.ndarray:
+    return np.asarray(bits, np.uint16).view(np.float16).astype(F32)
+
+
+def to_tf32(x: np.ndarray) -> np.ndarray:
+    """float32 with 10 bits of mantissa, half away from zero, as `cvt.rna` does."""
+    bits = np.ascontiguousarray(x, F32).view(np.uint32)
+    rounded = ((bits + 0x1000) & 0xFFFFE000).astype(np.uint32).view(F32)
+    return np.where(np.isfinite(x), rounded, x)
+
+
+def _bits(x: Any) -> int:
+    return int(np.asarray(x, F32).view(np.uint32))
+
+
+def _float(bits: int) -> Any:
+    return np.uint32(int(bits) & 0xFFFFFFFF).view(F32)
+
+
+def _floats(words: Any) -> np.ndarray:
+    return np.array(words, np.uint32).view(F32)
+
+
+def _mma(name: str, decode: Callable[[np.ndarray], np.ndarray], depth: int) -> Callable[..., Any]:
+    """D = A B + C over the fragments that PTX's manual draws for m16n8k16 (16 bits) or m16n8k8 (tf32)."""
+    lanes = np.arange(32)
+    g, t = lanes // 4, lanes % 4
+
+    def multiply(values: list[Any]) -> list[Any]:
+        c = np.array([v[0] for v in values], F32)
+        a = decode(np.array([v[1] for v in values], np.uint32))  # [32, 4, elements of a register]
+        b = decode(np.array([v[2] for v in values], np.uint32))
+        each = a.shape[2]
+        A, B, C = np.empty((16, depth)), np.empty((depth, 8)), np.empty((16, 8))
+        for i, (row, column) in enumerate(((0, 0), (8, 0), (0, depth // 2), (8, depth // 2))):
+            for e in range(each):
+                A[g + row, column + t * each + e] = a[:, i, e]
+        for i in range(2):
+            for e in range(each):
+                B[i * depth // 2 + t * each + e, g] = b[:, i, e]
+        for i in range(4):
+            C[g + 8 * (i // 2), 2 * t + i % 2] = c[:, i]
+        D = (A @ B + C).astype(F32)
+        out = np.stack([D[g + 8 * (i // 2), 2 * t + i % 2] for i in range(4)], 1)
+        return [tuple(row) for row in out]
+
+    return lambda c, a, b: getcurrent().together(name, (c, a, b), multiply)
+
+
+def _halves(decode: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda words: decode(np.stack([words & 0xFFFF, words >> 16], -1).astype(np.uint16))
+
+
+def _tf32(words: np.ndarray) -> np.ndarray:
+    """The tensor cores ignore the 13 low bits."""
+    return (words & np.uint32(0xFFFFE000)).view(F32)[..., None]
+
+
+def _ldmatrix(values: list[Any]) -> list[Any]:
+    rows = np.stack(values).reshape(4, 8, 4)  # matrix, row, word
+    return [tuple(int(rows[i, lane // 4, lane % 4]) for i in range(4)) for lane in range(32)]
+
+
+def _ldmatrix_trans(values: list[Any]) -> list[Any]:
+    rows = np.stack(values).view(np.uint16).reshape(4, 8, 8)
+    flipped = np.ascontiguousarray(rows.transpose(0, 2, 1)).view(np.uint32).reshape(4, 8, 4)
+    return [tuple(int(flipped[i, lane // 4, lane % 4]) for i in range(4)) for lane in range(32)]
+
+
+def _row(pointer: Pointer, index: int) -> np.ndarray:
+    return pointer.vector(index, 16).view(np.uint32).copy()
+
+
+def _shuffle(name: str, source: Callable[[int, int], int]) -> Callable[..., Any]:
+    def move(values: list[Any]) -> list[Any]:
+        out = []
+        for lane, (_, amount) in enumerate(values):
+            other = source(lane, int(amount))
+            out.append(values[other if 0 <= other < 32 else lane][0])
+        return out
+
+    return lambda value, amount: getcurrent().together(name, (value, amount), move)
+
+
+def _reduction(name: str, combine: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def reduce(values: list[Any]) -> list[Any]:
+        for step in (16, 8, 4, 2, 1):
+            values = [combine(values[lane], values[lane ^ step]) for lane in range(32)]
+        return values
+
+    return lambda value: getcurrent().together(name, F32(value), reduce)
+
+
+def _copy(nbytes: int) -> Callable[..., None]:
+    def copy(to: Pointer, to_index: int, source: Pointer, index: int, count: int) -> None:
+        count = int(count)
+        if not 0 <= count <= nbytes:
+            raise SimulationError(f"an asynchronous copy of {count} of {nbytes} bytes")
+        target = to.vector(to_index, nbytes, write=True)
+        if not to.memory.shared or source.memory.shared:
+            raise SimulationError("an asynchronous copy goes from global to shared memory")
+        at = source.start + int(index) * source.size
+        if at % nbytes:
+            raise SimulationError(f"'{source.memory.name}': asynchronous copy from byte {at}: not aligned")
+        if count and not 0 <= at <= len(source.memory.bytes) - count:
+            raise SimulationError(
+                f"'{source.memory.name}': asynchronous copy of {count} bytes from byte {at} of {len(source.memory.bytes)}"
+            )
+        target[:] = 0xFF  # in flight
+
+        start = to.start + int(to_index) * to.size
+
+        def land() -> None:
+            if to.memory.watched:
+                to.memory.writes(start, nbytes)
+            target[:count] = source.memory.bytes[at : at + count]
+            target[count:] = 0
+
+        getcurrent().copies.append(land)
+
+    return copy
+
+
+def _commit() -> None:
+    me = getcurrent()
+    me.groups.append(me.copies)
+    me.copies = []
+
+
+def _wait(groups: int) -> None:
+    me = getcurrent()
+    while len(me.groups) > groups:
+        for land in me.groups.popleft():
+            land()
+
+
+def _atomic_add(pointer: Pointer, index: int, value: Any) -> Any:
+    i = pointer._check(index, 1)
+    old = pointer.array[i]
+    pointer.array[i] = old + value
+    return old if pointer.floating else int(old)
+
+
+def _shared(dtype: str) -> Callable[[int], Pointer]:
+    return lambda offset: Pointer(getcurrent().block.shared, int(offset), DTYPES[dtype])
+
+
+def _load(dtype: Any, count: int) -> Callable[..., Any]:
+    def load(pointer: Pointer, index: int) -> Any:
+        values = pointer.vector(index, 4 * count).view(dtype)
+        out = tuple(values) if dtype is F32 else tuple(int(v) for v in values)
+        return out if count > 1 else out[0]
+
+    return load
+
+
+def _store(dtype: Any, count: int) -> Callable[..., Any]:
+    def store(pointer: Pointer, index: int, *values: Any) -> None:
+        assert len(values) == count
+        pointer.vector(index, 4 * count, write=True).view(dtype)[:] = values
+
+    return store
+
+
+def _math(function: Callable[..., float]) -> Callable[..., Any]:
+    def compute(*x: Any) -> Any:
+        try:
+            return F32(function(*(float(v) for v in x)))
+        except OverflowError:
+            return F32(np.inf)
+        except ValueError:
+            return F32(np.nan)
+
+    return compute
+
+
+def _log(x: Any) -> Any:
+    return F32(np.log(F32(x)))
+
+
+def _unsigned(bits: int) -> Callable[[Any], int]:
+    return lambda x: int(x) & ((1 << bits) - 1)
+
+
+def _signed(bits: int) -> Callable[[Any], int]:
+    half = 1 << (bits - 1)
+    return lambda x: ((int(x) + half) & ((1 << bits) - 1)) - half
+
+
+def _maximum(a: Any, b: Any) -> Any:
+    return np.maximum(F32(a), F32(b))
+
+
+def _outer(c: Any, a0: Any, a1: Any, a2: Any, a3: Any, b: Any) -> Any:
+    columns = [float(x) for x in b]
+    return tuple(
+        F32(float(c[4 * i + j]) + row * columns[j])
+        for i, row in enumerate((float(a0), float(a1), float(a2), float(a3)))
+        for j in range(4)
+    )
+
+
+def _pair(encode: Callable[[np.ndarray], np.ndarray]) -> Callable[[Any, Any], int]:
+    def pack(low: Any, high: Any) -> int:
+        a, b = encode(np.array([low, high], F32))
+        return int(a) | int(b) << 16
+
+    return pack
+
+
+def _unpair(decode: Callable[[np.ndarray], np.ndarray]) -> Callable[[int], Any]:
+    return lambda word: tuple(decode(np.array([int(word) & 0xFFFF, int(word) >> 16], np.uint16)))
+
+
+def _ballot(values: list[Any]) -> list[int]:
+    return [sum(1 << i for i, v in enumerate(values) if v)] * 32
+
+
+_COPY16 = _copy(16)
+_MMA = {
+    "mma_bf16": _mma("mma_bf16", _halves(from_bf16), 16),
+    "mma_f16": _mma("mma_f16", _halves(from_f16), 16),
+    "mma_tf32": _mma("mma_tf32", _tf32, 8),
+}
+
+
+def _twice(mma: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda c, a, b: mma(c[:4], a, b[:2]) + mma(c[4:], a, b[2:])
+
+
+NAMES: dict[str, Any] = {
+    "uint16": _unsigned(16),
+    "uint32": _unsigned(32),
+    "uint64": _unsigned(64),
+    "int32": _signed(32),
+    "int64": _signed(64),
+    "float32": F32,
+    "float64": np.float64,
+    **{
+        name: _math(getattr(math, name))
+        for name in ("exp", "erf", "tanh", "sin", "cos", "pow", "expm1", "atan", "asin", "acos")
+    },
+    **{name: _math(getattr(math, name)) for name in ("sinh", "cosh", "tan")},
+    "log": _log,
+    "log1p": lambda x: F32(np.log1p(F32(x))),
+    "sqrt": lambda x: F32(np.sqrt(F32(x))),
+    "int8": _signed(8),
+    "uint8": _unsigned(8),
+    "int16": _signed(16),
+    "fmod": _math(math.fmod),
+    "device": lambda function: function,
+    "min": min,
+    "max": max,
+    "range": range,
+    "abs": abs,
+    "thread": lambda: getcurrent().number,
+    "lane": lambda: getcurrent().lane,
+    "warp": lambda: getcurrent().warp,
+    **{f"block_{axis}": (lambda i=i: getcurrent().position[i]) for i, axis in enumerate("xyz")},
+    **{f"grid_{axis}": (lambda i=i: getcurrent().grid[i]) for i, axis in enumerate("xyz")},
+    "sync": lambda: getcurrent().sync(),
+    "sync_warp": lambda: getcurrent().together("sync_warp", None, lambda values: values),
+    **{
+        f"shfl_{kind}{word}": _shuffle(f"shfl_{kind}{word}", source)
+        for word in ("f32", "i32")
+        for kind, source in (
+            ("xor_", lambda lane, amount: lane ^ amount),
+            ("", lambda lane, amount: amount & 31),
+            ("up_", lambda lane, amount: lane - amount),
+            ("down_", lambda lane, amount: lane + amount),
+        )
+    },
+    "ballot": lambda value: getcurrent().together("ballot", int(value), _ballot),
+    "atomic_add_f32": _atomic_add,
+    "atomic_add_i32": _atomic_add,
+    "shared_f32": _shared("float32"),
+    "shared_u16": _shared("uint16"),
+    "shared_u32": _shared("uint32"),
+    "shared_i32": _shared("int32"),
+    "shared_u8": _shared("uint8"),
+    "advance": lambda pointer, n: Pointer(
+        pointer.memory, pointer.start + int(n) * pointer.size, pointer.array.dtype
+    ),
+    "ld_f32x4": _load(F32, 4),
+    "ld_f32x2": _load(F32, 2),
+    "ld_u32x4": _load(np.uint32, 4),
+    "ld_u32x2": _load(np.uint32, 2),
+    "ld_u32x1": _load(np.uint32, 1),
+    "lds_f32x4": _load(F32, 4),
+    "lds_f32x2": _load(F32, 2),
+    "lds_u32": _load(np.uint32, 1),
+    "st_f32x4": _store(F32, 4),
+    "st_f32x2": _store(F32, 2),
+    "st_u32x4": _store(np.uint32, 4),
+    "st_u32x2": _store(np.uint32, 2),
+    "st_u32x1": _store(np.uint32, 1),
+    "cp_async16": _copy(16),
+    "cp_async4": _copy(4),
+    "cp_async16_if": lambda to, i, source, j, flag: _COPY16(to, i, source, j, 16 if flag else 0),
+    "opaque": lambda x: int(x),
+    "cp_commit": _commit,
+    "cp_wait": _wait,
+    "ldmatrix_x4": lambda p, i: getcurrent().together("ldmatrix_x4", _row(p, i), _ldmatrix),
+    "ldmatrix_x4_trans": lambda p, i: getcurrent().together("ldmatrix_x4_trans", _row(p, i), _ldmatrix_trans),
+    **_MMA,
+    **{f"{name}_x2": _twice(mma) for name, mma in _MMA.items()},
+    "f32_tf32": lambda x: _bits(to_tf32(np.asarray(x, F32))),
+    "tf32_x4": lambda words: tuple(int(w) for w in to_tf32(_floats(words)).view(np.uint32)),
+    "tf32_rest_x4": lambda words, high: tuple(
+        int(w) for w in to_tf32(_floats(words) - _floats(high)).view(np.uint32)
+    ),
+    "bits_f32": _float,
+    "f32_bits": _bits,
+    "f32_bf16x2": _pair(to_bf16),
+    "f32_f16x2": _pair(to_f16),
+    "f32_bf16": lambda x: int(to_bf16(np.array([x], F32))[0]),
+    "f32_f16": lambda x: int(to_f16(np.array([x], F32))[0]),
+    "bf16_f32": lambda h: _float(int(h) << 16),
+    "f16_f32": lambda h: F32(np.uint16(h).view(np.float16)),
+    "bf16x2_f32": _unpair(from_bf16),
+    "f16x2_f32": _unpair(from_f16),
+    "maximum": _maximum,
+    "minimum": lambda a, b: np.minimum(F32(a), F32(b)),
+    "fma": lambda a, b, c: F32(np.float64(a) * np.float64(b) + np.float64(c)),
+    "exp2_approx": lambda x: np.exp2(F32(x)),
+    "log2_approx": lambda x: np.log2(F32(x)),
+    "rcp_approx": lambda x: F32(1) / F32(x),
+    "rsqrt_approx": lambda x: F32(1) / np.sqrt(F32(x)),
+    "tanh_approx": lambda x: np.tanh(F32(x)),
+    "floor_f32": lambda x: np.floor(F32(x)),
+    "ceil_f32": lambda x: np.ceil(F32(x)),
+    "round_f32": lambda x: np.rint(F32(x)),
+    "trunc_f32": lambda x: np.trunc(F32(x)),
+    "outer_4x4": _outer,
+    "dot_4": lambda s, a, b: F32(np.float64(s) + np.dot(np.array(a, np.float64), np.array(b, np.float64))),
+    "warp_sum_f32": _reduction("warp_sum_f32", lambda a, b: F32(a + b)),
+    "warp_max_f32": _reduction("warp_max_f32", np.maximum),
+}

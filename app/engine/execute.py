@@ -25,6 +25,7 @@ BLOCK = 16 * HUGE  # byte of a block of a pool; what is not touched takes no mem
 # Predicted time of a step on all threads below which one thread runs it: to meet costs about a microsecond.
 WORTH_SHARING = 1e-6
 LONGEST = 400  # characters of what a library says
+GUARD = 4096  # bytes behind the arena
 POISON = 0xFF  # every floating-point type reads NaN, every index is far out of range
 
 
@@ -132,7 +133,9 @@ class Executor:
         self.program = program
         self._model = program.compilation.graph
         self._poison = poison
-        self._arena = aligned(program.arena_bytes) if arena is None else arena[: program.arena_bytes]
+        # In poisoned memory what follows the arena is watched too.
+        own = program.arena_bytes + GUARD * poison
+        self._arena = aligned(own) if arena is None else arena[: program.arena_bytes]
         self._pool = Pool()  # of inputs, outputs and weights
         self._roots: dict[ir.Value, Array] = {}  # memory of inputs, outputs and weights
         self._packed: dict[int, Array] = {}  # Constant arguments, by identity
@@ -480,6 +483,12 @@ class Executor:
                     segment.stretch.run(first, last)
                 else:
                     segment.work()
+                astray = np.flatnonzero((owner == 0) & (self._arena != POISON))
+                if astray.size:
+                    raise KernelError(
+                        f"step {index} {self.program.steps[index].group.name!r} wrote byte {astray[0]} of the "
+                        "arena, which belongs to no buffer that lives then"
+                    )
                 for array, padded in self._lanes[index]:
                     array[padded] = np.nan
                 self._ran(index)

@@ -94,9 +94,11 @@ def product(a, packed, a_row, a_k, k0, b, b_k, b_panel, k, c, c_row, m, n, spare
             ahead = at(panel, b_k * (FAR if size == 1 else NEAR))
             if ahead_k != b_k:
                 ahead = at(panel, b_panel + COLUMNS * k * i // m)
-            narrow_ = width <= VECTOR
-            whole = width == COLUMNS and (size == ROWS or size == SMALL or size == 1)
-            whole = whole or (width == (PART or VECTOR) and size == ROWS)
+            narrow_ = width <= VECTOR and (COLUMNS > VECTOR or PART > 0)
+            if narrow_:  # a tile of ROWS rows
+                whole = width == (PART or VECTOR) and size == ROWS
+            else:
+                whole = width == COLUMNS and (size == ROWS or size == SMALL or size == 1)
             target, target_row = (to, c_row) if whole else (spare, VECTOR if narrow_ else COLUMNS)
             f = flags if whole else 0
             if narrow_:

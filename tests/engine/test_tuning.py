@@ -17,6 +17,7 @@ from app.engine.options import Bindings, Options
 from app.engine.plan import Compilation, Group
 from app.engine.registry import Known
 from app.engine.registry import load as load_registry
+from app.engine.session import Session
 from app.engine.target import Target, host
 from app.kernels.cpu.compiler import Compiler
 from tests.harness import model_of
@@ -103,3 +104,18 @@ def test_a_job_tells_which_times_it_chose_by(compilation: Compilation, fresh: Co
     others = {"conv.blocked x1 [another]": 1.0}
     assert cost.consulted([group, *changes([group])], {**table, **others}) == table
     assert cost.consulted([], table) == {}
+
+
+def test_a_group_that_has_nothing_to_do_is_measured_too(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    agraph (float[2, 8] x) => (float[2, 8] y) <int64[2] parts = {8, 0}> {
+        a, b = Split <axis = 1> (x, parts)
+        c = Neg (a)
+        y = Concat <axis = 1> (c, b)
+    }"""
+    path = tmp_path / "net.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    session = Session(path, Compiler(tmp_path / "kernels"))
+    x = np.arange(16, dtype=np.float32).reshape(2, 8)
+    np.testing.assert_array_equal(session.run({"x": x})["y"], -x)
+    session.close()

@@ -485,9 +485,10 @@ class Executor:
                     segment.work()
                 astray = np.flatnonzero((owner == 0) & (self._arena != POISON))
                 if astray.size:
+                    name = self.program.steps[index].group.name
                     raise KernelError(
-                        f"step {index} {self.program.steps[index].group.name!r} wrote byte {astray[0]} of the "
-                        "arena, which belongs to no buffer that lives then"
+                        f"step {index} {name!r} wrote byte {astray[0]} of the arena, "
+                        "which belongs to no buffer that lives then"
                     )
                 for array, padded in self._lanes[index]:
                     array[padded] = np.nan

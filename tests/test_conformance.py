@@ -36,14 +36,14 @@ def test_a_view_and_a_kernel_count_as_our_own(compiler: Compiler) -> None:
 
 def test_a_step_of_the_reference_backend_does_not_count_as_our_own(compiler: Compiler) -> None:
     model = prepared(
-        """g (float[2] x, int64 n, bool go) => (float[2] y) {
-            y = Loop (n, go, x) <body = b (int64 i, bool c, float[2] v) => (bool d, float[2] w)
-                { d = Identity (c) w = Add (v, v) }>
+        """g (float[3, 2] x, float[2] first) => (float[2] last) {
+            last = Scan <num_scan_inputs = 1, body = b (float[2] sum, float[2] v) => (float[2] more)
+                { more = Add (sum, v) }> (first, x)
         }""",
         compiler,
     )
-    (y,) = model.run([np.array([1, 2], np.float32), np.array(3), np.array(True)])
-    np.testing.assert_array_equal(y, [8, 16])
+    (y,) = model.run([np.array([[1, 2], [3, 4], [5, 6]], np.float32), np.array([1, 0], np.float32)])
+    np.testing.assert_array_equal(y, [10, 12])
     assert not model.own_kernels()
     assert "reference" in model.implementations()
     model.close()

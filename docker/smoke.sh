@@ -91,7 +91,7 @@ export STOWPLAN_BASE=$base
 
 # --- build ------------------------------------------------------------------------------------------
 if ! docker build --network "${STOWPLAN_BUILD_NETWORK:-default}" --build-arg "BASE=$base" \
-    --file docker/Dockerfile --tag stowplan . >"$place/build.log" 2>&1; then
+    --file docker/Dockerfile --target run --tag stowplan . >"$place/build.log" 2>&1; then
     if grep -qE 'Could not find a version|No matching distribution|Connection|Temporary failure|CERTIFICATE' \
         "$place/build.log"; then
         skip "pip inside the build reaches no package registry: $(grep -E 'ERROR|WARNING' "$place/build.log" | tail -n 1)"

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from app.engine import graph
-from app.engine.errors import InputError, KernelError, LibraryError
+from app.engine import feeding, graph
+from app.engine.errors import KernelError, LibraryError
 from app.engine.layout import to_physical
 from app.engine.plan import Body, Constant, HostCall, KernelCall, RunBody, Slice, SubgraphCall, Workspace
 from app.engine.program import Program, Step
@@ -178,31 +178,19 @@ class Executor:
 
     def feed(self, inputs: Mapping[str, object]) -> None:
         """Copy inputs to where the program reads them."""
-        missing = next((name for name in self._inputs if name not in inputs), None)
-        if missing is not None:
-            raise InputError(f"input {missing!r} is missing", pointer=f"/inputs/{missing}")
+        feeding.check_complete(inputs, self._inputs)
         self._host.clear()
         self.refeed(inputs)
 
     def refeed(self, inputs: Mapping[str, object]) -> None:
         """Copy inputs that have changed; the others stay as they are."""
+        feeding.check_known(inputs, self._inputs)
         for name, array in inputs.items():
-            if name not in self._inputs:
-                raise InputError(
-                    f"input {name!r} is unknown; the model has {list(self._inputs)}",
-                    pointer=f"/inputs/{name}",
-                )
             value, place = self._inputs[name]
             if place is None:
                 self._host[value] = array
                 continue
-            given = np.asarray(array)
-            if given.shape != place.shape or given.dtype != place.dtype:
-                raise InputError(
-                    f"input {name!r}: expected {place.dtype}{list(place.shape)}, "
-                    f"found {given.dtype}{list(given.shape)}",
-                    pointer=f"/inputs/{name}",
-                )
+            given = feeding.as_planned(name, array, place.shape, place.dtype)
             np.copyto(place, given)
 
     def step(self) -> None:

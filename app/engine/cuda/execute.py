@@ -13,9 +13,9 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from app.engine import graph
+from app.engine import feeding, graph
 from app.engine.cuda.device import ALIGNMENT, Array, Device, Loaded, Passed, Pointer
-from app.engine.errors import InputError, KernelError
+from app.engine.errors import KernelError
 from app.engine.plan import Constant, HostCall, LaunchCall, Slice, SubgraphCall, Workspace
 from app.engine.program import Program, Step
 from app.kernels.cpu.compiler import resolve
@@ -134,25 +134,15 @@ class DeviceExecutor:
 
     def feed(self, inputs: Mapping[str, object]) -> None:
         """Copy inputs to where the program reads them."""
-        for name in inputs:
-            if name not in self._inputs:
-                raise InputError(
-                    f"input {name!r} is unknown; the model has {list(self._inputs)}",
-                    pointer=f"/inputs/{name}",
-                )
+        feeding.check_known(inputs, self._inputs)
+        feeding.check_complete(inputs, self._inputs)
         self._host.clear()
         for name, value in self._inputs.items():
-            if name not in inputs:
-                raise InputError(f"input {name!r} is missing", pointer=f"/inputs/{name}")
             if graph.is_dynamic(value):
                 self._host[value] = inputs[name]
                 continue
-            given, kind, shape = np.asarray(inputs[name]), graph.dtype(value), graph.static_shape(value)
-            if given.shape != shape or given.dtype != kind:
-                raise InputError(
-                    f"input {name!r}: expected {kind}{list(shape)}, found {given.dtype}{list(given.shape)}",
-                    pointer=f"/inputs/{name}",
-                )
+            shape, kind = graph.static_shape(value), graph.dtype(value)
+            given = feeding.as_planned(name, inputs[name], shape, kind)
             self._write(value, given)
 
     def step(self) -> None:

@@ -31,7 +31,8 @@ def _chromium() -> str:
     return found
 
 
-@pytest.fixture(scope="session")
+# A module: while it lasts, the thread runs an event loop, and no other test can run one of its own.
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     path = _chromium()
     with sync_playwright() as playwright:

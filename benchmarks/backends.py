@@ -2,7 +2,9 @@
 
 Every model has a process of its own, in which our kernels alone, onnxruntime, OpenVINO (both on the
 file, specialized to the same shapes) and the program of `choose: measured` take turns on the same
-cores. With one thread times are processor times of the process, so that other load does not count.
+cores, run by run, and are compared by the median of the ratios of neighbouring runs; a choice without
+a library is our kernels alone. With one thread times are processor times of the process, so that other
+load does not count.
 The first run on a machine also measures what the choice needs, which is kept beside the kernels.
 """
 
@@ -24,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.engine import allocation, session
-from app.engine.benchmark import measure_in_turn, pinned
+from app.engine.benchmark import pinned
 from app.engine.execute import Executor
 from app.engine.inputs import tensors
 from app.engine.load import load
@@ -34,13 +36,13 @@ from app.engine.target import host
 from app.kernels.cpu.compiler import Compiler
 from app.settings import Settings
 from benchmarks import models
+from benchmarks.paired import in_turn, ratios
 from benchmarks.peers import ONNXRUNTIME, OPENVINO_F32
 from benchmarks.row import OURS, Request, attempt, peers_of, recorded_inputs
 
 CHOICE = "measured choice"
 COLUMNS = (OURS, ONNXRUNTIME, OPENVINO_F32, CHOICE)
 BACKENDS = ("numba-cpu", "onnxruntime", "openvino")
-ROUNDS = 9
 SLOWER = 1.03  # times the fastest single backend, that the choice may take
 
 
@@ -58,6 +60,7 @@ def row(request: Request) -> dict[str, Any]:
     chosen = session.tuned(compilation, options, compiler)
     chosen, program = session.runnable(chosen, options, compiler, fed)
     preparing = time.perf_counter() - started
+    parts = [s.choice.implementation.backend for s in program.steps if s.is_library]
     with tempfile.TemporaryDirectory() as scratch, pinned(request.threads) as cores:
         file = Path(scratch) / "specialized.onnx"
         models.specialize(request.path, inputs, bindings.values, file)
@@ -69,20 +72,21 @@ def row(request: Request) -> dict[str, Any]:
         works: dict[str, Callable[[], object]] = {
             OURS: lambda: executors[0].run(fed),
             **{p.name: lambda p=p: p.run(inputs) for p in peers},  # type: ignore[misc]  # a default binds it
-            CHOICE: lambda: executors[1].run(fed),
         }
+        if parts:
+            works[CHOICE] = lambda: executors[1].run(fed)
         clock = time.process_time if request.threads == 1 else time.perf_counter
-        samples = measure_in_turn(list(works.values()), request.seconds, ROUNDS, clock)
+        samples = in_turn(list(works.values()), request.seconds, clock)
         for executor in executors:
             executor.close()
-    milliseconds = {name: s.p50 * 1e3 for name, s in zip(works, samples, strict=True)}
-    singles = {name: t for name, t in milliseconds.items() if name != CHOICE}
-    fastest = min(singles, key=singles.__getitem__)
-    parts = [s.choice.implementation.backend for s in program.steps if s.is_library]
+    milliseconds = dict(zip(works, (np.median(samples, axis=0) * 1e3).tolist(), strict=True))
+    names = list(works)
+    fastest = min((n for n in names if n != CHOICE), key=milliseconds.__getitem__)
+    against = dict(zip(names, ratios(samples, names.index(fastest)).tolist(), strict=True))
     return {
-        "milliseconds": milliseconds,
+        "milliseconds": {CHOICE: milliseconds[OURS], **milliseconds},
         "fastest": fastest,
-        "ratio": milliseconds[CHOICE] / singles[fastest],
+        "ratio": against[CHOICE if parts else OURS],
         "chosen": {name: parts.count(name) for name in dict.fromkeys(parts)},
         "steps": len(program.steps),
         "preparing": preparing,

@@ -43,16 +43,14 @@ from app.kernels.cpu.compiler import Compiler
 from app.settings import Settings
 from benchmarks import models
 from benchmarks.latency import in_own_process
+from benchmarks.paired import in_turn, ratios
 from benchmarks.peers import ONNXRUNTIME, OPENVINO_F32
 from benchmarks.row import OURS, Request
-
-Array = np.ndarray[Any, np.dtype[np.float64]]
 
 WIDTHS = (48, 50, 56, 60, 62, 64)
 SWEEP = models.ROOT.parent / "shared" / "data" / "channel_sweep"
 SIZES = (1_500, 5_000, 12_000, 50_000)  # nodes
 NOISE = 0.03  # of a ratio; where a policy seems faster by less, it is measured again
-SAMPLE = 2e-3  # seconds of one sample, filled with as many runs as it takes
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 PARTS = ("sweep", "policies", "pipeline")
 
@@ -217,33 +215,6 @@ def policy_row(path: Path, seconds: float, kernels: Path) -> dict[str, Any] | st
         },
         "notes": [n for n in programs["joint"].program.compilation.notes if n.startswith("layouts:")],
     }
-
-
-def in_turn(works: Sequence[Callable[[], object]], seconds: float) -> Array:
-    """float64[rounds, works]: seconds a run of each, one after the other in every round."""
-    runs = []
-    for work in works:
-        work()
-        started = time.perf_counter()
-        work()
-        runs.append(max(int(SAMPLE / (time.perf_counter() - started)), 1))
-    deadline = time.perf_counter() + seconds * len(works)
-    rounds: list[list[float]] = []
-    while len(rounds) < 5 or time.perf_counter() < deadline:
-        taken = [0.0] * len(works)
-        # Every other round goes backwards, so that none always follows the same.
-        for i in range(len(works))[:: -1 if len(rounds) % 2 else 1]:
-            started = time.perf_counter()
-            for _ in range(runs[i]):
-                works[i]()
-            taken[i] = (time.perf_counter() - started) / runs[i]
-        rounds.append(taken)
-    return np.array(rounds)
-
-
-def ratios(samples: Array, joint: int) -> Array:
-    """float64[works]: median over the rounds of each one's time over that of the joint choice."""
-    return np.asarray(np.median(samples / samples[:, joint : joint + 1], axis=0))
 
 
 def told(row: dict[str, Any]) -> str:

@@ -4,8 +4,9 @@ The steps of the program that our own kernels make are in a topological order, s
 them is a convex sub-graph. The interval of all steps is halved again and again where few bytes cross;
 every interval is timed in every library, alone and on row-major values, and a tree of intervals tells
 the least sum, conversions at the borders included. Sums are no more than a guess: whole programs of
-the best guesses then race with those of each single backend, and the fastest is taken. All times are
-kept in the timings table, so that the same choice is made again without measuring.
+the best guesses then race with those of each single backend. The fastest of many is partly luck: a
+mixture that leads must win once more, in a duel with the fastest single backend. All times are kept in
+the timings table, so that the same choice is made again without measuring.
 """
 
 import hashlib
@@ -41,7 +42,10 @@ DEPTH = 2  # halvings that are timed even so
 REPEATS = 3
 SAMPLE = 5e-3  # seconds of one sample
 ROUNDS = 7  # of a race
-MARGIN = 0.03  # by which a mixture must beat every single backend: races repeat to about that, as a fraction
+DUEL = 21  # rounds of a duel
+MARGIN = 0.01  # by which a mixture must win its duel, in the median and as a fraction
+WON = 0.75  # of the rounds of its duel that a mixture must win
+DUELS = 2  # mixtures that are given one
 GAIN = 0.003  # of the whole time, that an interval must promise to race
 RUNNERS = 4  # intervals that race alone beside our own steps
 
@@ -315,14 +319,18 @@ class _Allocation:
         return {c: self.table[key] for c, key in keys.items()}
 
     def _fastest(self, raced: Mapping[Labels, float], singles: set[Labels]) -> Compilation:
-        """The compilation of the fastest whole program; a mixture must win by a margin."""
-        order = list(raced)
-        simple = min(singles, key=lambda c: (raced[c], order.index(c)))
-        best = min(order, key=lambda c: (raced[c], order.index(c)))
-        if raced[best] > raced[simple] * (1.0 - MARGIN):
-            best = simple
+        """The compilation of the fastest single backend, or of a mixture that wins a duel with it."""
+        ranked = sorted(raced, key=raced.__getitem__)
+        simple = next(c for c in ranked if c in singles)
+        leaders = ranked[: ranked.index(simple)][:DUELS]
+        duels = {c: self._duel(c, simple) for c in leaders}
+        best = next((c for c, (ratio, won) in duels.items() if ratio <= 1.0 - MARGIN and won >= WON), simple)
         told = ", ".join(f"{_told(c)} {s * 1e6:.4g} us" for c, s in raced.items() if s != float("inf"))
-        notes = (f"choose: {_told(best)} is taken; measured: {told}", *self.failed)
+        against = "".join(
+            f"; {_told(c)} in a duel with {_told(simple)}: {ratio:.3f} of its time, {won:.0%} of rounds won"
+            for c, (ratio, won) in duels.items()
+        )
+        notes = (f"choose: {_told(best)} is taken; measured: {told}{against}", *self.failed)
         found = self._assigned(best)
         return replace(found, timings=self.table, notes=(*self.compilation.notes, *notes))
 
@@ -357,10 +365,29 @@ class _Allocation:
             own_seconds = float(np.median(ours or self._in_turn([own], inputs)[0]))
         return {**found, **{key: ratio * own_seconds for key, ratio in ratios.items()}}
 
-    def _in_turn(self, executors: Sequence[Executor], inputs: Mapping[str, object]) -> list[list[float]]:
+    def _duel(self, labels: Labels, other: Labels) -> tuple[float, float]:
+        """Median ratio of two programs' times, and the share of the rounds that the first won."""
+        key = f"duel {self.versions} x{self.options.threads} {self._digest(repr((labels, other)))}"
+        names = (f"{key} ratio", f"{key} won")
+        if not all(name in self.table for name in names):
+            programs = [self.planned(self._assigned(c), self.options) for c in (labels, other)]
+            inputs = samples(self.compilation.graph.inputs)
+            with (
+                closing(Executor(programs[0], self.compiler)) as one,
+                closing(Executor(programs[1], self.compiler)) as two,
+            ):
+                taken = np.array(self._in_turn([one, two], inputs, DUEL))
+            ratios = taken[0] / taken[1]
+            self.table.update(zip(names, (float(np.median(ratios)), float(np.mean(ratios < 1.0)))))
+            tuning.store(self.compiler.folder, self.table)
+        return self.table[names[0]], self.table[names[1]]
+
+    def _in_turn(
+        self, executors: Sequence[Executor], inputs: Mapping[str, object], rounds: int = ROUNDS
+    ) -> list[list[float]]:
         """Seconds of whole runs, by executor and round; every second round goes backwards."""
         taken: list[list[float]] = [[] for _ in executors]
-        for turn in range(ROUNDS):
+        for turn in range(rounds):
             pairs = list(zip(taken, executors))
             for column, executor in reversed(pairs) if turn % 2 else pairs:
                 executor.run(inputs)

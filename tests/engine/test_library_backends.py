@@ -280,6 +280,32 @@ def test_the_fastest_by_measurement_is_chosen_and_not_measured_again(
     assert session.tuned(compilation, options, own).assignment == found.assignment
 
 
+@pytest.mark.parametrize(
+    ("duel", "taken"),
+    [((0.95, 0.9), True), ((0.95, 0.6), False), ((0.995, 0.9), False)],
+    ids=["won", "rounds lost", "won by nothing"],
+)
+def test_a_mixture_is_taken_when_it_wins_a_duel(
+    duel: tuple[float, float],
+    taken: bool,
+    tmp_path: Path,
+    compiler: Compiler,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options = Options(backends=("numba-cpu", "onnxruntime"), choose="measured", autotune=False)
+    compilation = compiled(SIMPLE, tmp_path, options)
+    every = tuple(n.name or "" for n in compilation.graph)
+    mixture, alone = (("onnxruntime", every[0]),), (("onnxruntime", *every),)
+    fought = []
+    monkeypatch.setattr(allocation._Allocation, "_duel", lambda _self, *both: fought.append(both) or duel)
+    measured = allocation._Allocation(compilation, options, compiler, session.planned, ["onnxruntime"])
+    found = measured._fastest({(): 2.0, mixture: 1.0, alone: 3.0}, {(), alone})
+    assert fought == [(mixture, ())], "with the fastest single backend"
+    assert found.assignment is not None
+    assert set(found.assignment.values()) == ({"onnxruntime#0", ""} if taken else {""})
+    assert any("in a duel with no library" in n for n in found.notes)
+
+
 @pytest.mark.parametrize("faster", ["onnxruntime", ""])
 def test_the_plan_follows_the_measured_times(
     faster: str, tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,44 @@
+"""Times of programs that take turns, compared round by round: what the machine does meanwhile meets all."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+SAMPLE = 2e-3  # seconds of one sample, filled with as many runs as it takes
+FEWEST = 5  # rounds
+
+
+def in_turn(
+    works: Sequence[Callable[[], object]], seconds: float, clock: Callable[[], float] = time.perf_counter
+) -> Array:
+    """float64[rounds, works]: seconds a run of each on `clock`, one after the other in every round.
+
+    Takes about `seconds` a work, and FEWEST rounds however long they last.
+    """
+    runs = []
+    for work in works:
+        work()
+        started = time.perf_counter()
+        work()
+        runs.append(max(int(SAMPLE / (time.perf_counter() - started)), 1))
+    deadline = time.perf_counter() + seconds * len(works)
+    rounds: list[list[float]] = []
+    while len(rounds) < FEWEST or time.perf_counter() < deadline:
+        taken = [0.0] * len(works)
+        # Every other round goes backwards, so that none always follows the same.
+        for i in range(len(works))[:: -1 if len(rounds) % 2 else 1]:
+            started = clock()
+            for _ in range(runs[i]):
+                works[i]()
+            taken[i] = (clock() - started) / runs[i]
+        rounds.append(taken)
+    return np.array(rounds)
+
+
+def ratios(samples: Array, reference: int) -> Array:
+    """float64[works]: median over the rounds of each one's time over that of the reference."""
+    return np.asarray(np.median(samples / samples[:, reference : reference + 1], axis=0))

@@ -1,6 +1,5 @@
 """Job groups: option sets times targets in one request, compared in one table."""
 
-import hashlib
 from collections import Counter
 from dataclasses import asdict
 from typing import Annotated
@@ -119,7 +118,7 @@ def _combined(body: JobGroupRequest) -> list[JobGroupRequest]:
     response_model=JobGroupAnswer,
     responses=errors.responses(
         JobGroupNotFoundError,
-        also={304: {"description": "It is as it was when the `If-None-Match` tag was given."}},
+        also=waiting.UNCHANGED,
     ),
 )
 async def get_job_group(
@@ -127,7 +126,7 @@ async def get_job_group(
     response: Response,
     service: ServiceOf,
     wait: waiting.Wait = None,
-    if_none_match: Annotated[str | None, Header(max_length=255)] = None,
+    if_none_match: waiting.IfNoneMatch = None,
 ) -> JobGroupAnswer | Response:
     """Every job beside the others, with the best so far; with `wait`, once all have ended.
 
@@ -138,12 +137,7 @@ async def get_job_group(
         answer = _find(service, group_id)
         return answer, answer.state == "done"
 
-    answer = await waiting.until_done(service, look, wait)
-    tag = f'W/"{hashlib.sha256(answer.model_dump_json().encode()).hexdigest()[:16]}"'
-    if if_none_match == tag:
-        return Response(status_code=304, headers={"etag": tag})
-    response.headers["etag"] = tag
-    return answer
+    return await waiting.tagged(service, response, look, wait, if_none_match)
 
 
 @router.post(

@@ -212,7 +212,7 @@ def list_jobs(
     response_model=JobAnswer,
     responses=errors.responses(
         JobNotFoundError,
-        also={304: {"description": "It is as it was when the `If-None-Match` tag was given."}},
+        also=waiting.UNCHANGED,
     ),
 )
 async def get_job(
@@ -220,7 +220,7 @@ async def get_job(
     response: Response,
     service: ServiceOf,
     wait: waiting.Wait = None,
-    if_none_match: Annotated[str | None, Header(max_length=255)] = None,
+    if_none_match: waiting.IfNoneMatch = None,
 ) -> JobAnswer | Response:
     """Its state, progress, and in the end its artifacts, or the code of its failure."""
 
@@ -228,12 +228,7 @@ async def get_job(
         answer = _find(service, job_id)
         return answer, answer.state in ledger.TERMINAL
 
-    answer = await waiting.until_done(service, look, wait)
-    tag = f'W/"{hashlib.sha256(answer.model_dump_json().encode()).hexdigest()[:16]}"'
-    if if_none_match == tag:
-        return Response(status_code=304, headers={"etag": tag})
-    response.headers["etag"] = tag
-    return answer
+    return await waiting.tagged(service, response, look, wait, if_none_match)
 
 
 @router.get(

@@ -299,26 +299,10 @@ async def validate_model(
 ) -> ValidateAnswer | JSONResponse:
     """Load the model and bind its inputs for a target, in a limited process, without optimizing it."""
 
-    def send() -> str:
-        with service.database.write() as connection:
-            drafts = drafts_of(connection, service.settings, "validate", model_id, [body.target], body)
-            (job_id,) = ledger.create(connection, drafts)
-        service.dispatcher.try_send([job_id])
-        return job_id
+    def drafted(connection: sa.Connection) -> list[ledger.Draft]:
+        return drafts_of(connection, service.settings, "validate", model_id, [body.target], body)
 
-    job_id = await run_in_threadpool(send)
-
-    def look() -> tuple[ledger.Row, bool]:
-        with service.database.read() as connection:
-            row = ledger.find(connection, job_id)
-        return row, row["state"] in ledger.TERMINAL
-
-    seconds = service.settings.inspect_seconds + _WAIT_MARGIN
-    row = await waiting.until_done(service, look, seconds)
-    if row["state"] not in ledger.TERMINAL:
-        with service.database.write() as connection:
-            ledger.cancel(connection, job_id)
-        raise NoAnswerError(f"no worker answered within {seconds:g} s")
+    row = await waiting.ended(service, drafted, service.settings.inspect_seconds + _WAIT_MARGIN)
     problems = _problems(row)
     return ValidateAnswer(model=model_id, target=body.target, valid=not problems, problems=problems)
 

@@ -3,7 +3,6 @@
 from dataclasses import asdict
 
 from fastapi import APIRouter
-from starlette.concurrency import run_in_threadpool
 
 from app.api import errors, waiting
 from app.api.requests import limits_of
@@ -35,36 +34,18 @@ async def run_operator(body: OperatorRequest, service: ServiceOf) -> OperatorAns
     """
     options = body.options.to_options()
 
-    def send() -> str:
-        draft = ledger.Draft(
-            kind="operator",
-            model_id="",
-            target="host",
-            queue=INSPECT_QUEUE,
-            request={
-                "operator": body.model_dump(exclude={"options", "limits"}),
-                "options": asdict(options),
-                "limits": asdict(limits_of(service.settings, "operator", body.limits)),
-            },
-        )
-        with service.database.write() as connection:
-            (job_id,) = ledger.create(connection, [draft])
-        service.dispatcher.try_send([job_id])
-        return job_id
-
-    job_id = await run_in_threadpool(send)
-
-    def look() -> tuple[ledger.Row, bool]:
-        with service.database.read() as connection:
-            row = ledger.find(connection, job_id)
-        return row, row["state"] in ledger.TERMINAL
-
-    seconds = service.settings.inspect_seconds + _WAIT_MARGIN
-    row = await waiting.until_done(service, look, seconds)
-    if row["state"] not in ledger.TERMINAL:
-        with service.database.write() as connection:
-            ledger.cancel(connection, job_id)
-        raise NoAnswerError(f"no worker answered within {seconds:g} s")
+    draft = ledger.Draft(
+        kind="operator",
+        model_id="",
+        target="host",
+        queue=INSPECT_QUEUE,
+        request={
+            "operator": body.model_dump(exclude={"options", "limits"}),
+            "options": asdict(options),
+            "limits": asdict(limits_of(service.settings, "operator", body.limits)),
+        },
+    )
+    row = await waiting.ended(service, lambda _: [draft], service.settings.inspect_seconds + _WAIT_MARGIN)
     if row["state"] != "succeeded":
         code = row["code"] or "cancelled"
         raise OperatorFailedError(row["detail"] or code, code=code, pointer=row["pointer"] or "")

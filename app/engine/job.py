@@ -29,7 +29,7 @@ from app.engine.options import Bindings, Options
 from app.engine.oracle import Oracle, distrust, original, runtime
 from app.engine.pipeline import Progress, silent
 from app.engine.plan import Compilation
-from app.engine.precision import Resolved, resolve, tolerance
+from app.engine.precision import Resolved, exacter, resolve, tolerance
 from app.engine.program import Program
 from app.engine.registry import load as load_registry
 from app.engine.target import Target, host
@@ -151,7 +151,7 @@ def optimize(
             )
         inputs = tensors(compilation, bindings, options.seed)
 
-        def verified(options: Options) -> tuple[_Run, Json | None]:
+        def verified(options: Options, compilation: Compilation) -> tuple[_Run, Json | None]:
             planning = _part("plan", progress)
             if runs_here:
                 _, fused = session.runnable(compilation, options, compiler, inputs, planning)
@@ -167,17 +167,23 @@ def optimize(
                 run.close()
                 raise
 
-        precision = resolve(options, target)
-        try:
-            run, verification = verified(options)
-        except NumericsError as error:
-            if precision.used == "f32":
-                raise
-            # Some models amplify the rounding of their operands beyond what outputs may differ by.
-            precision = dataclasses.replace(
-                precision, used="f32", reason=f"in {precision.used} {error.message}"
-            )
-            run, verification = verified(dataclasses.replace(options, precision="f32"))
+        precision, given = resolve(options, target), options
+        while True:
+            try:
+                run, verification = verified(given, compilation)
+                break
+            except NumericsError as error:
+                # Some models amplify rounding beyond what outputs may differ by.
+                stricter = exacter(given, target)
+                if stricter is None:
+                    raise
+                if stricter.precision != given.precision:
+                    reason = f"in {precision.used} {error.message}"
+                    precision = dataclasses.replace(precision, used="f32", reason=reason)
+                else:
+                    note = f"fast algorithms are off: with them {error.message}"
+                    compilation = dataclasses.replace(compilation, notes=(*compilation.notes, note))
+                given = stricter
         fused, plain = run.fused, run.plain
         points = session.front(compilation, fused.compilation.options) if options.pareto else ()
         built = _built(fused, kernels, progress) if target.device == "cuda" else None
@@ -431,6 +437,7 @@ def _summary(
         "timings": timings["kind"],
         "precision": {
             **dataclasses.asdict(precision),
+            "fast_algorithms": compilation.options.fast_algorithms,
             "steps": dict(Counter(s.choice.implementation.precision for s in fused.steps)),
         },
         "verification": verification,

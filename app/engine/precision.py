@@ -1,7 +1,7 @@
 """The precision that a job computes in: what was asked, what the target and its kernels offer."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from app.engine.options import Options, Policy
@@ -54,6 +54,13 @@ def resolve(options: Options, target: Target) -> Resolved:
         "f32",
         f"the tolerance is {options.tolerance:g}; bf16 needs {BF16_TOLERANCE:g} or is asked for",
     )
+
+
+def exacter(options: Options, target: Target) -> Options | None:
+    """The options with the next source of rounding gone; None when there is none that options rule."""
+    if resolve(options, target).used != "f32":
+        return replace(options, precision="f32")
+    return replace(options, fast_algorithms=False) if options.fast_algorithms else None
 
 
 def tolerance(options: Options, target: Target) -> float:

@@ -60,9 +60,10 @@ def create(
         raise TooManyError(f"{count} models are deployed, {most} are allowed: delete one first")
     catalog.find_model(connection, job["model_id"])
     identifier = ledger.new_id()
-    # What the job resolved stays: bf16 was tried there, and given up where outputs differed.
-    used = ((job["summary"] or {}).get("precision") or {}).get("used")
-    options = job["request"]["options"] | ({"precision": used} if used else {})
+    # What the job resolved stays: what rounds more was tried there, and given up where outputs differed.
+    resolved = (job["summary"] or {}).get("precision") or {}
+    settled = {"precision": resolved.get("used"), "fast_algorithms": resolved.get("fast_algorithms")}
+    options = job["request"]["options"] | {k: v for k, v in settled.items() if v is not None}
     connection.execute(
         deployments.insert().values(
             id=identifier,

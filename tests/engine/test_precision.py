@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
+from app.engine.errors import NumericsError
 from app.engine.exchange.report import decisions_json
 from app.engine.job import optimize
 from app.engine.options import Bindings, Options, Policy
@@ -210,3 +211,29 @@ def test_a_model_that_amplifies_rounding_is_computed_in_float32(compiler: Compil
     assert "in bf16 output 'y' differs" in summary["precision"]["reason"]
     assert set(summary["precision"]["steps"]) == {"f32"}
     assert all(row["ok"] for row in summary["verification"]["outputs"])
+
+
+def test_a_model_that_amplifies_rounding_is_computed_without_fast_algorithms(
+    compiler: Compiler, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((64, 64, 3, 3), np.float32)
+    near = {"w": w, "v": w + rng.standard_normal(w.shape, np.float32) * np.float32(1e-2)}
+    text = "a = Conv <pads = [1, 1, 1, 1]> (x, w) b = Conv <pads = [1, 1, 1, 1]> (x, v) y = Sub(a, b)"
+    path = saved(tmp_path, text, ("[1,64,28,28]", "[1,64,28,28]"), near)
+
+    def optimized(tolerance: float) -> dict[str, Any]:
+        options = Options(timings="predicted", tolerance=tolerance)
+        return optimize(path, host(), options, Bindings(), tmp_path, kernels=compiler.cache)
+
+    lenient = optimized(1e-2)
+    assert any("winograd" in o["implementation"] for o in lenient["operators"])
+    found = lenient["verification"]["outputs"][0]["max_rel"]
+    strict = optimized(found / 2)
+    assert not any("winograd" in o["implementation"] for o in strict["operators"])
+    assert lenient["precision"]["fast_algorithms"]
+    assert not strict["precision"]["fast_algorithms"]
+    assert any(n.startswith("fast algorithms are off: with them output 'y' differs") for n in strict["notes"])
+    assert all(row["ok"] for row in strict["verification"]["outputs"])
+    with pytest.raises(NumericsError, match="differs from the original"):
+        optimized(1e-9)

@@ -105,6 +105,16 @@ def test_the_files_of_a_deployment_are_kept(settings: Settings) -> None:
         assert store.free() == 1
 
 
+def test_what_the_job_gave_up_for_exactness_its_deployment_does_not_use(settings: Settings) -> None:
+    with inside(settings) as api:
+        job = succeeded(api, api.http)
+        resolved = {"asked": "bf16", "used": "f32", "fast_algorithms": False}
+        with api.database.write() as connection:
+            connection.execute(jobs.update().values(summary={"precision": resolved}))
+            row, _ = deployments.create(connection, job, "exact")
+        assert row["request"]["options"].items() >= {"precision": "f32", "fast_algorithms": False}.items()
+
+
 def test_a_job_for_another_machine_is_not_deployed(settings: Settings) -> None:
     with inside(settings) as api:
         target = {"name": "small", "memories": [{"name": "m", "size": 1 << 20}]}

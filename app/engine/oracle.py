@@ -1,17 +1,23 @@
 """What the original model computes: onnxruntime where it runs there, else the reference evaluator."""
 
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import onnxruntime
 
 from app.engine import graph
 from app.engine.backends import reference
+from app.engine.exchange.onnx import export
 from app.engine.load import load
 from app.engine.target import Target
+from app.engine.verify import compare
 
+Array = np.ndarray[Any, Any]
 Run = Callable[[Mapping[str, object]], dict[str, object]]
 
 
@@ -75,6 +81,58 @@ def distrust(model: ir.Graph, machine: Target) -> str | None:
         return None
     found = [n.op_type for n in model if n.op_type in _PRODUCTS]
     return f"onnxruntime saturates the 8-bit products of {found[0]} on a CPU without VNNI" if found else None
+
+
+# What rounds to steps: an operand at the edge of one is moved a whole step by the last bit of a float.
+_ROUNDING = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "QLinearMatMul", "QLinearConv"})
+_SCALES = {
+    "QuantizeLinear": (1,),
+    "DequantizeLinear": (1,),
+    "QLinearConv": (1, 4, 6),
+    "QLinearMatMul": (1, 4, 6),
+}
+NUDGE = 2.0**-20  # of a number: what sums of some hundred products in float32 are off by
+NUDGES = 3
+
+
+def rounds(model: ir.Graph) -> bool:
+    """Whether values are quantized on the way, so that rounding is amplified to steps."""
+    return any(n.op_type in _ROUNDING or n.op_type == "DynamicQuantizeLSTM" for n in model)
+
+
+def spread(path: Path, inputs: Mapping[str, object], oracle: Oracle) -> dict[str, float]:
+    """By output, how far it moves when all weights, scales and inputs are off by rounding.
+
+    The largest difference, as a fraction of the output's maximum, of NUDGES evaluations in which every
+    float of them is multiplied by a number within NUDGE of 1, drawn from a seed.
+    """
+    expected = oracle.run(inputs)
+    found = dict.fromkeys(expected, 0.0)
+    for seed in range(NUDGES):
+        rng = np.random.default_rng(seed)
+        model = load(path).model
+        scales = {n.inputs[i] for n in model.graph for i in _SCALES.get(n.op_type, ()) if i < len(n.inputs)}
+        for value in model.graph.initializers.values():
+            tensor = value.const_value
+            if tensor is not None and (len(tensor.shape) > 1 or value in scales):
+                value.const_value = ir.tensor(_nudged(tensor.numpy(), rng), name=value.name)
+        given = {name: _nudged(np.asarray(array), rng) for name, array in inputs.items()}
+        if oracle.name == "onnxruntime":
+            with tempfile.TemporaryDirectory() as scratch:
+                file = Path(scratch) / "nudged.onnx"
+                export(model, file)
+                moved = runtime(file, threads=1, optimized=False)(given)
+        else:
+            moved = evaluate(model, given)
+        for row in compare(expected, moved, 0.0):
+            found[row.name] = max(found[row.name], row.max_rel)
+    return found
+
+
+def _nudged(array: Array, rng: np.random.Generator) -> Array:
+    if array.dtype.kind != "f":
+        return array
+    return (array * (1.0 + rng.uniform(-NUDGE, NUDGE, array.shape))).astype(array.dtype)
 
 
 def original(

@@ -1,11 +1,13 @@
 """Compares the outputs of an optimized program with those of the original model."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from app.engine.errors import NumericsError
+
+SPREADS = 2.0  # of a quantized model's own spread, that an output may differ by
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,11 @@ def check(differences: tuple[Difference, ...]) -> None:
                 f"({row.max_rel:.3g} of its maximum), allowed is {row.tolerance:.3g} of its maximum",
                 pointer=f"value:{row.name}",
             )
+
+
+def allowing(differences: tuple[Difference, ...], spread: Mapping[str, float]) -> tuple[Difference, ...]:
+    """The rows with what the model makes of rounding allowed: SPREADS times, and no less than before."""
+    return tuple(replace(d, tolerance=max(d.tolerance, SPREADS * spread[d.name])) for d in differences)
 
 
 def _difference(name: str, expected: object, found: Mapping[str, object], tolerance: float) -> Difference:

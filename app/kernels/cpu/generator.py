@@ -25,6 +25,7 @@ from app.kernels.cpu.tiles import (
     RESIDUAL,
     ROW_BIAS,
     SCALE,
+    right_element,
 )
 
 
@@ -110,8 +111,9 @@ def tile(
     """
     scalar = ELEMENTS[dtype][0]
     address, size = types.CPointer(scalar), types.int64
+    right = types.CPointer(getattr(types, right_element(dtype)))
     signature = types.void(
-        address, size, size, size, address, size, size, address, size, address, size,
+        address, size, size, size, right, size, size, right, size, address, size,
         address, size, address, size, address, address, size, address, size,
     )  # fmt: skip
 
@@ -126,7 +128,7 @@ def tile(
             starts.append(v.at(a, builder.mul(row, a_row)) if r else a)
 
         def step(index: Any, pointer: Any, line: Any, sums: list[Any]) -> list[Any]:
-            vectors = [v.load(v.at(pointer, j * lanes)) for j in range(columns)]
+            vectors = [v.load_right(v.at(pointer, j * lanes)) for j in range(columns)]
             v.prefetch(line)
             new = list(sums)
             for r in range(rows):

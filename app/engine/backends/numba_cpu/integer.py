@@ -5,6 +5,7 @@ become what the group stores (a recipe: scale, bias, limit, quantize) while they
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -37,7 +38,7 @@ MATMUL_PANELS = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Operand:
+class Operand:
     """What a recipe reads besides the sums, and at which place."""
 
     argument: Argument
@@ -46,19 +47,21 @@ class _Operand:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Finish:
+class Finish:
     """How sums become the output: a recipe on input 0, or nothing where they are the output."""
 
     recipe: Recipe
-    operands: tuple[_Operand, ...]
+    operands: tuple[Operand, ...]
     result: str
 
     @property
     def static(self) -> tuple[Recipe, tuple[tuple[str, str], ...], str]:
+        """What the generator is told of it."""
         return self.recipe, tuple((o.place, o.dtype) for o in self.operands), self.result
 
     @property
     def arguments(self) -> tuple[tuple[str, Argument], ...]:
+        """What the kernel takes besides, with its types."""
         return tuple((f"{stored(o.dtype)}*", o.argument) for o in self.operands)
 
 
@@ -109,13 +112,13 @@ def _unless(group: Group, _known: Known) -> str | None:
     return finish if isinstance(finish, str) else None
 
 
-def _finish(group: Group) -> _Finish | str:
+def _finish(group: Group) -> Finish | str:
     """What becomes of the sums, or why it cannot be computed here."""
     (sums,) = group.anchor.outputs
     if group.op.startswith("QLinear"):
         return _requantized(group)
     if not group.epilogue:
-        return _Finish((), (), "int32")
+        return Finish((), (), "int32")
     if len(group.outputs) > 1:
         return f"{len(group.outputs)} values leave the group; this one stores one"
     (y,) = group.outputs
@@ -134,11 +137,11 @@ def _finish(group: Group) -> _Finish | str:
         place = epilogues.place(operand.shape, shape, 1 if is_conv else -1)
         if place not in places:
             return f"operand {operand.value.name!r} of shape {operand.shape} varies along other axes"
-        operands.append(_Operand(operand.value, str(graph.dtype(operand.value)), place))
-    return _Finish(formula.recipe, tuple(operands), formula.results[0][1])
+        operands.append(Operand(operand.value, str(graph.dtype(operand.value)), place))
+    return Finish(formula.recipe, tuple(operands), formula.results[0][1])
 
 
-def _requantized(group: Group) -> _Finish:
+def _requantized(group: Group) -> Finish:
     """The sums as 8-bit numbers of the output's scale."""
     of = _Inputs(group.anchor)
     kind = graph.dtype(group.outputs[0])
@@ -162,10 +165,10 @@ def _requantized(group: Group) -> _Finish:
         ("Saturate", (8,), (float(limits.min), float(limits.max), kind.name)),
     )
     operands = [
-        _Operand(Constant(array.astype(np.float32)), "float32", "channel" if array.size > 1 else "scalar")
+        Operand(Constant(array.astype(np.float32)), "float32", "channel" if array.size > 1 else "scalar")
         for array in (factors, addends, origin)
     ]
-    return _Finish(recipe, tuple(operands), kind.name)
+    return Finish(recipe, tuple(operands), kind.name)
 
 
 def _bias(value: ir.Value) -> Array:
@@ -293,7 +296,7 @@ def _lower_matmul(group: Group, known: Known, form: Form) -> tuple[KernelCall, .
     product = matmul.product_of(of.a, of.b)
     lanes, shapes = known.target.vector_lanes, _SHAPES[together]
     width = tiles.columns_of(PAIRS, lanes, shapes)
-    m, n, k = product.m, product.n, -(-product.k // together)
+    n, k = product.n, -(-product.k // together)
     first, a = _rows(of, product.k, together)
     second, b = _columns(of, product, width, together)
     third: tuple[tuple[KernelCall, ...], Argument] = ((), Constant(np.zeros(1, np.int32)))
@@ -302,6 +305,29 @@ def _lower_matmul(group: Group, known: Known, form: Form) -> tuple[KernelCall, .
 
     size = -(-n // width) * width * k
     offsets = [(i // max(product.k, 1) * k, j // max(product.k * n, 1) * size) for i, j in product.offsets]
+    operands = Product(a, b, third[1], y, product.m, n, k, offsets)
+    return *first, *second, *third[0], product_call(operands, finish, form, known)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Product:
+    """Operands of a product as the kernel reads them; k counts elements of several steps each."""
+
+    a: Argument
+    b: Argument
+    corrections: Argument
+    y: Argument
+    m: int
+    n: int
+    k: int
+    offsets: Sequence[tuple[int, int]]  # elements, where a and b of each batch begin
+
+
+def product_call(of: Product, finish: Finish, form: Form, known: Known) -> KernelCall:
+    """The call of `emit_matmul`."""
+    lanes, shapes = known.target.vector_lanes, _SHAPES[form.together]
+    width = tiles.columns_of(PAIRS, lanes, shapes)
+    m, n, k, offsets = of.m, of.n, of.k, of.offsets
     block_m = blocking.balanced(m, MATMUL_ROWS, shapes[lanes][0])
     block_n = blocking.balanced(n, MATMUL_PANELS * width, width)
     while block_n > width and len(offsets) * -(-m // block_m) * -(-n // block_n) < 4 * known.threads:
@@ -311,16 +337,16 @@ def _lower_matmul(group: Group, known: Known, form: Form) -> tuple[KernelCall, .
     spare = tiles.spare(PAIRS, lanes, shapes)
     numbers = (m, n, k, block_m, block_n, block_k, sums, sums + spare)
     operands: tuple[tuple[str, Argument], ...] = (
-        ("int32*", a),
-        ("int32*", b),
-        ("int32*", third[1]),
-        (f"{stored(finish.result)}*", y),
+        ("int32*", of.a),
+        ("int32*", of.b),
+        ("int32*", of.corrections),
+        (f"{stored(finish.result)}*", of.y),
         ("int64*", Constant(np.array(offsets, np.int64))),
         ("int64*", _table(MATMUL_SIZES, numbers)),
         ("int32*", Workspace((sums + spare) * 4, per_thread=True)),
         *finish.arguments,
     )
-    call = KernelCall(
+    return KernelCall(
         "app.kernels.cpu.integer_products:emit_matmul",
         tuple(t for t, _ in operands),
         tuple(x for _, x in operands),
@@ -328,7 +354,6 @@ def _lower_matmul(group: Group, known: Known, form: Form) -> tuple[KernelCall, .
         static=(form.dtype(LEFT_UNSIGNED, known), lanes, *finish.static),
         takes_thread=True,
     )
-    return *first, *second, *third[0], call
 
 
 _SHAPES: dict[int, Shapes] = {2: PAIRED, 4: QUADS}  # of tiles, by the steps that are taken together
@@ -584,7 +609,8 @@ def _cost(group: Group, known: Known, form: Form) -> float:
     )
 
 
-FORMS = (Form("pairs", 2), Form("quads", 4), Form("dot", 4, dot=True))
+PAIRS_FORM = Form("pairs", 2)
+FORMS = (PAIRS_FORM, Form("quads", 4), Form("dot", 4, dot=True))
 
 IMPLEMENTATIONS = (
     *(

@@ -65,7 +65,7 @@ class Finish:
         return tuple((f"{stored(o.dtype)}*", o.argument) for o in self.operands)
 
 
-class _Inputs:
+class Inputs:
     """The operands of an integer product by their roles; scales and y's zero point only of QLinear*."""
 
     def __init__(self, node: ir.Node) -> None:
@@ -80,11 +80,12 @@ class _Inputs:
         self.bias = graph.input_at(node, 8) if node.op_type == "QLinearConv" else None
 
 
-def _unless(group: Group, _known: Known) -> str | None:
+def refusal(group: Group, _known: Known) -> str | None:
+    """Why no integer product at all applies."""
     for value in (*group.inputs, *group.outputs):
         if graph.is_dynamic(value):
             return f"value {value.name!r} has no static shape"
-    node, of = group.anchor, _Inputs(group.anchor)
+    node, of = group.anchor, Inputs(group.anchor)
     is_conv = "Conv" in node.op_type
     for value in (of.a, of.b):
         kind = graph.dtype(value)
@@ -108,11 +109,11 @@ def _unless(group: Group, _known: Known) -> str | None:
     for single in (of.a_zero, of.a_scale, of.y_scale, of.y_zero):
         if single is not None and graph.elements(single) != 1:
             return f"{single.name!r} has {graph.elements(single)} elements; this one takes one"
-    finish = _finish(group)
+    finish = finish_of(group)
     return finish if isinstance(finish, str) else None
 
 
-def _finish(group: Group) -> Finish | str:
+def finish_of(group: Group) -> Finish | str:
     """What becomes of the sums, or why it cannot be computed here."""
     (sums,) = group.anchor.outputs
     if group.op.startswith("QLinear"):
@@ -143,7 +144,7 @@ def _finish(group: Group) -> Finish | str:
 
 def _requantized(group: Group) -> Finish:
     """The sums as 8-bit numbers of the output's scale."""
-    of = _Inputs(group.anchor)
+    of = Inputs(group.anchor)
     kind = graph.dtype(group.outputs[0])
     assert kind is not None
     a, b, y = (graph.constant(v) for v in (of.a_scale, of.b_scale, of.y_scale))
@@ -177,7 +178,7 @@ def _bias(value: ir.Value) -> Array:
     return array.reshape(-1)
 
 
-def _has_vector(of: _Inputs) -> bool:
+def _has_vector(of: Inputs) -> bool:
     return min(len(graph.static_shape(v)) for v in (of.a, of.b)) < 2
 
 
@@ -202,7 +203,7 @@ class Form:
 
     def unless(self, group: Group, known: Known) -> str | None:
         """Why it does not apply."""
-        reason = _unless(group, known)
+        reason = refusal(group, known)
         if reason is not None or self.together == 2:
             return reason
         if self.dot and "int8" not in known.target.precisions:
@@ -218,9 +219,9 @@ def _quads_unless(group: Group, known: Known) -> str | None:
         return (
             f"the target has no {needed}, which multiplies vectors of {known.target.vector_lanes} * 4 bytes"
         )
-    of = _Inputs(group.anchor)
+    of = Inputs(group.anchor)
     is_conv = "Conv" in group.op
-    shifted = _shifted(of.b, of.b_zero, 0 if is_conv else -1)
+    shifted = less_zero(of.b, of.b_zero, 0 if is_conv else -1)
     steps = _weight_quads(shifted) if is_conv else tiles.pack_steps(shifted, 4)
     if not tiles.quads_fit(steps):
         return f"two products of {of.b.name!r} and an activation may add up to more than 16 bits"
@@ -229,13 +230,13 @@ def _quads_unless(group: Group, known: Known) -> str | None:
 
 def _fours_unless(group: Group) -> str | None:
     """Why the second operand cannot be bytes, four steps of the reduction in one element."""
-    of = _Inputs(group.anchor)
+    of = Inputs(group.anchor)
     if not graph.is_constant(of.b) or (of.b_zero is not None and not graph.is_constant(of.b_zero)):
         return f"{of.b.name!r} changes between runs; this one looks at it offline"
     is_conv = "Conv" in group.op
     if not is_conv and _has_vector(of):
         return "an operand is a vector; this one takes matrices"
-    shifted = _shifted(of.b, of.b_zero, 0 if is_conv else -1)
+    shifted = less_zero(of.b, of.b_zero, 0 if is_conv else -1)
     if shifted.size and (shifted.min() < -128 or shifted.max() > 127):
         return f"{of.b.name!r} less its zero point does not fit int8"
     return None
@@ -251,7 +252,7 @@ def _shift(value: ir.Value) -> int:
     return 128 if graph.dtype(value) == np.int8 else 0
 
 
-def _corrections(of: _Inputs, sums: Array) -> tuple[tuple[KernelCall, ...], Argument]:
+def _corrections(of: Inputs, sums: Array) -> tuple[tuple[KernelCall, ...], Argument]:
     """What a zero point adds to the sums of each output, and the call that computes it if it may change."""
     sums, shift = sums.astype(np.int32), _shift(of.a)
     zero = graph.constant(of.a_zero)
@@ -269,12 +270,12 @@ def _corrections(of: _Inputs, sums: Array) -> tuple[tuple[KernelCall, ...], Argu
     return (call,), y
 
 
-def _zero(value: ir.Value | None, like: ir.Value) -> Argument:
+def zero_point(value: ir.Value | None, like: ir.Value) -> Argument:
     """A zero point as an operand; one that is left out is zero."""
     return Constant(np.zeros(1, graph.dtype(like))) if value is None else value
 
 
-def _shifted(value: ir.Value, zero: ir.Value | None, axis: int) -> Array:
+def less_zero(value: ir.Value, zero: ir.Value | None, axis: int) -> Array:
     """A constant minus its zero point, which may be one per position along an axis."""
     array, offset = graph.constant(value), graph.constant(zero)
     assert array is not None
@@ -291,7 +292,7 @@ def _lower_matmul(group: Group, known: Known, form: Form) -> tuple[KernelCall, .
     (y,) = group.outputs
     if graph.elements(y) == 0:
         return ()
-    of, finish = _Inputs(group.anchor), _finish(group)
+    of, finish = Inputs(group.anchor), finish_of(group)
     assert not isinstance(finish, str)
     product = matmul.product_of(of.a, of.b)
     lanes, shapes = known.target.vector_lanes, _SHAPES[together]
@@ -301,7 +302,7 @@ def _lower_matmul(group: Group, known: Known, form: Form) -> tuple[KernelCall, .
     second, b = _columns(of, product, width, together)
     third: tuple[tuple[KernelCall, ...], Argument] = ((), Constant(np.zeros(1, np.int32)))
     if together == 4:
-        third = _corrections(of, _shifted(of.b, of.b_zero, -1).sum(-2))
+        third = _corrections(of, less_zero(of.b, of.b_zero, -1).sum(-2))
 
     size = -(-n // width) * width * k
     offsets = [(i // max(product.k, 1) * k, j // max(product.k * n, 1) * size) for i, j in product.offsets]
@@ -342,7 +343,7 @@ def product_call(of: Product, finish: Finish, form: Form, known: Known) -> Kerne
         ("int32*", of.corrections),
         (f"{stored(finish.result)}*", of.y),
         ("int64*", Constant(np.array(offsets, np.int64))),
-        ("int64*", _table(MATMUL_SIZES, numbers)),
+        ("int64*", size_table(MATMUL_SIZES, numbers)),
         ("int32*", Workspace((sums + spare) * 4, per_thread=True)),
         *finish.arguments,
     )
@@ -359,7 +360,7 @@ def product_call(of: Product, finish: Finish, form: Form, known: Known) -> Kerne
 _SHAPES: dict[int, Shapes] = {2: PAIRED, 4: QUADS}  # of tiles, by the steps that are taken together
 
 
-def _rows(of: _Inputs, k: int, together: int) -> tuple[tuple[KernelCall, ...], Argument]:
+def _rows(of: Inputs, k: int, together: int) -> tuple[tuple[KernelCall, ...], Argument]:
     """The first operand with several steps in one element; bytes may be that already."""
     kind = graph.dtype(of.a)
     assert kind is not None
@@ -372,17 +373,17 @@ def _rows(of: _Inputs, k: int, together: int) -> tuple[tuple[KernelCall, ...], A
         types = (pointer, "int64", "uint8*", "int64")
         return (KernelCall("app.kernels.cpu.pairs:group_rows", types, (of.a, _shift(of.a), y, k), rows),), y
     types = (pointer, pointer, "int16*", "int64")
-    arguments = (of.a, _zero(of.a_zero, of.a), y, k)
+    arguments = (of.a, zero_point(of.a_zero, of.a), y, k)
     return (KernelCall("app.kernels.cpu.pairs:widen_rows", types, arguments, rows),), y
 
 
 def _columns(
-    of: _Inputs, product: matmul.Product, width: int, together: int
+    of: Inputs, product: matmul.Product, width: int, together: int
 ) -> tuple[tuple[KernelCall, ...], Argument]:
     """The second operand as panels of columns, and the call that packs one that changes between runs."""
     fixed = graph.is_constant(of.b) and (of.b_zero is None or graph.is_constant(of.b_zero))
     if fixed:
-        shifted = _shifted(of.b, of.b_zero, -1)
+        shifted = less_zero(of.b, of.b_zero, -1)
         steps = tiles.pack_steps(matmul.matrices(product, shifted), together)
         return (), Constant(tiles.pack_columns(steps, width), of.b.name or "")
     kind = graph.dtype(of.b)
@@ -395,13 +396,14 @@ def _columns(
     call = KernelCall(
         "app.kernels.cpu.pairs:widen_panels",
         (pointer, pointer, "int64", "int16*", "int64", "int64", "int64"),
-        (of.b, _zero(of.b_zero, of.b), int(many), y, product.k, product.n, width),
+        (of.b, zero_point(of.b_zero, of.b), int(many), y, product.k, product.n, width),
         panels,
     )
     return (call,), y
 
 
-def _table(names: tuple[str, ...], numbers: tuple[int, ...]) -> Constant:
+def size_table(names: tuple[str, ...], numbers: tuple[int, ...]) -> Constant:
+    """The sizes that a kernel reads, by their names."""
     assert len(names) == len(numbers)
     return Constant(np.array(numbers, np.int64))
 
@@ -411,7 +413,7 @@ def _lower_conv(group: Group, known: Known, form: Form) -> tuple[KernelCall, ...
     (y,) = group.outputs
     if graph.elements(y) == 0:
         return ()
-    of, finish = _Inputs(group.anchor), _finish(group)
+    of, finish = Inputs(group.anchor), finish_of(group)
     assert not isinstance(finish, str)
     window = windows.of_conv(group, of.b).flat()
     lanes, shapes = known.target.vector_lanes, _SHAPES[together]
@@ -433,19 +435,14 @@ def _lower_conv(group: Group, known: Known, form: Form) -> tuple[KernelCall, ...
         gather = KernelCall(
             "app.kernels.cpu.pairs:group_planes",
             (pointer, pointer, "int64", "uint8*", "int64*"),
-            (of.a, _zero(of.a_zero, of.a), _shift(of.a), x, table),
+            (of.a, zero_point(of.a_zero, of.a), _shift(of.a), x, table),
             planes,
         )
     else:
-        gather = KernelCall(
-            "app.kernels.cpu.pairs:widen_planes",
-            (pointer, pointer, "int16*", "int64*"),
-            (of.a, _zero(of.a_zero, of.a), x, table),
-            planes,
-        )
+        gather = widening_call(of, x, table, planes)
     correct: tuple[tuple[KernelCall, ...], Argument] = ((), Constant(np.zeros(1, np.int32)))
     if together == 4:
-        weights = _shifted(of.b, of.b_zero, 0)
+        weights = less_zero(of.b, of.b_zero, 0)
         correct = _corrections(of, weights.reshape(weights.shape[0], -1).sum(1))
 
     layer, line = whole[1] * whole[2], whole[2]
@@ -483,7 +480,7 @@ def _lower_conv(group: Group, known: Known, form: Form) -> tuple[KernelCall, ...
         ("int32*", correct[1]),
         (f"{stored(finish.result)}*", y),
         ("int64*", Constant(np.array(taps, np.int64))),
-        ("int64*", _table(CONV_SIZES, numbers)),
+        ("int64*", size_table(CONV_SIZES, numbers)),
         ("int32*", Workspace(work * 4, per_thread=True)),
         *finish.arguments,
     )
@@ -498,12 +495,23 @@ def _lower_conv(group: Group, known: Known, form: Form) -> tuple[KernelCall, ...
     return gather, *correct[0], call
 
 
+def widening_call(of: Inputs, x: Workspace, table: Constant, planes: int) -> KernelCall:
+    """The call of `pairs.widen_planes` on the first operand."""
+    pointer = f"{graph.dtype(of.a)}*"
+    return KernelCall(
+        "app.kernels.cpu.pairs:widen_planes",
+        (pointer, pointer, "int16*", "int64*"),
+        (of.a, zero_point(of.a_zero, of.a), x, table),
+        planes,
+    )
+
+
 def _single_channels(group: Group, known: Known) -> str | None:
     """Why a convolution is none of one channel to one, along two axes at most."""
-    reason = _unless(group, known)
+    reason = refusal(group, known)
     if reason is not None:
         return reason
-    window = windows.of_conv(group, _Inputs(group.anchor).b)
+    window = windows.of_conv(group, Inputs(group.anchor).b)
     if (window.channels, window.outputs) != (1, 1):
         return f"{window.channels} channels to {window.outputs} in a group; this one takes 1 to 1"
     if (window.size[0], window.out[0], window.offsets[0]) != (1, 1, (0,)):
@@ -515,7 +523,7 @@ def _lower_depthwise(group: Group, known: Known) -> tuple[KernelCall, ...]:
     (y,) = group.outputs
     if graph.elements(y) == 0:
         return ()
-    of, finish = _Inputs(group.anchor), _finish(group)
+    of, finish = Inputs(group.anchor), finish_of(group)
     assert not isinstance(finish, str)
     window = windows.of_conv(group, of.b)
     lanes = known.target.vector_lanes
@@ -533,7 +541,7 @@ def _lower_depthwise(group: Group, known: Known) -> tuple[KernelCall, ...]:
         for r in down[::2]
         for c in across
     ]
-    shifted = _shifted(of.b, of.b_zero, 0).reshape(-1, len(down), len(across))
+    shifted = less_zero(of.b, of.b_zero, 0).reshape(-1, len(down), len(across))
     weights = tiles.pack_steps(shifted, 2).reshape(window.groups, -1)
     block = max(min(SUMS // max(columns, 1), rows) // ROWS_APART * ROWS_APART, min(ROWS_APART, rows))
     plane = phase * stride_w
@@ -548,11 +556,11 @@ def _lower_depthwise(group: Group, known: Known) -> tuple[KernelCall, ...]:
     pointer = f"{kind.name}*"
     operands: tuple[tuple[str, Argument], ...] = (
         (pointer, of.a),
-        (pointer, _zero(of.a_zero, of.a)),
+        (pointer, zero_point(of.a_zero, of.a)),
         ("int32*", Constant(weights, of.b.name or "")),
         (f"{stored(finish.result)}*", y),
         ("int64*", Constant(np.array(offsets, np.int64))),
-        ("int64*", _table(DEPTHWISE_SIZES, numbers)),
+        ("int64*", size_table(DEPTHWISE_SIZES, numbers)),
         (pointer, Workspace(border, per_thread=True)),
         ("int32*", Workspace((plane + sums) * 4, per_thread=True)),
         *finish.arguments,
@@ -568,11 +576,9 @@ def _lower_depthwise(group: Group, known: Known) -> tuple[KernelCall, ...]:
     return (call,)
 
 
-def _panels(
-    of: _Inputs, window: windows.Window, part: int, block: int, lanes: int, together: int
-) -> Constant:
+def _panels(of: Inputs, window: windows.Window, part: int, block: int, lanes: int, together: int) -> Constant:
     """The weights as tiles read them: [elements of channels * taps][rows] for every group of rows."""
-    shifted = _shifted(of.b, of.b_zero, 0).reshape(window.groups * window.outputs, window.channels, -1)
+    shifted = less_zero(of.b, of.b_zero, 0).reshape(window.groups * window.outputs, window.channels, -1)
     rows = tiles.pack_steps(shifted, together).reshape(window.groups, window.outputs, -1)
     panels = [
         tiles.pack_rows(matrix[first : first + part], block, lanes, _SHAPES[together])
@@ -584,7 +590,7 @@ def _panels(
 
 def _depthwise_cost(group: Group, known: Known) -> float:
     """Bound by loads: one for every two taps."""
-    work = sum(graph.elements(v) for v in group.anchor.outputs) * graph.elements(_Inputs(group.anchor).b)
+    work = sum(graph.elements(v) for v in group.anchor.outputs) * graph.elements(Inputs(group.anchor).b)
     per_channel = work / max(graph.static_shape(group.anchor.outputs[0])[1], 1)
     nbytes = sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs))
     return roofline(
@@ -596,7 +602,7 @@ def _cost(group: Group, known: Known, form: Form) -> float:
     """Of the tiles as they are computed, whole; what is stored counts as some steps more."""
     wasted = 1.0
     if "Conv" in group.op:
-        window = windows.of_conv(group, _Inputs(group.anchor).b)
+        window = windows.of_conv(group, Inputs(group.anchor).b)
         rows = -(-window.outputs // 4) * 4 / max(window.outputs, 1)
         pairs = -(-window.channels // form.together) * form.together / max(window.channels, 1)
         wasted = rows * pairs * (1 + 16 / max(window.depth, 1)) * (1 + 8 / max(window.outputs, 1))

@@ -51,6 +51,7 @@ def narrow(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
 def rows_that_run(op: str) -> list[tuple[str, int]]:
     """Rows of an operator with the vectors that they compile for on this machine."""
     rows = [(f"{op}.pairs", 8), (f"{op}.pairs", 16), (f"{op}.dot", 8), (f"{op}.dot", 16)]
+    rows += [(f"{op}.bytes", 8), (f"{op}.bytes", 16)] * (op == "matmul_integer")
     return [*rows, (f"{op}.quads", 8)] if "avx2" in host().isa else rows
 
 

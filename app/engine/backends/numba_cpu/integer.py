@@ -24,7 +24,17 @@ from app.kernels.cpu.expressions import Recipe, stored
 from app.kernels.cpu.integer_depthwise import ROWS as ROWS_APART
 from app.kernels.cpu.integer_depthwise import SIZES as DEPTHWISE_SIZES
 from app.kernels.cpu.integer_products import CONV_PLACES, CONV_SIZES, MATMUL_PLACES, MATMUL_SIZES
-from app.kernels.cpu.tiles import DOT, LEFT_UNSIGNED, PAIRED, PAIRS, QUADS, RIGHT_UNSIGNED, SPREAD_DOT, Shapes
+from app.kernels.cpu.tiles import (
+    BYTE_PAIRS,
+    DOT,
+    LEFT_UNSIGNED,
+    PAIRED,
+    PAIRS,
+    QUADS,
+    RIGHT_UNSIGNED,
+    SPREAD_DOT,
+    Shapes,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -189,11 +199,12 @@ class Form:
     name: str
     together: int
     dot: bool = False
+    narrow: bool = False  # pairs of the second operand lie in memory as bytes
 
     def dtype(self, unsigned: str, known: Known) -> str:
         """The type of an element; `unsigned` names the operand whose bytes are."""
         if self.together == 2:
-            return PAIRS
+            return BYTE_PAIRS if self.narrow else PAIRS
         if not self.dot:
             return unsigned
         target = known.target
@@ -204,8 +215,10 @@ class Form:
     def unless(self, group: Group, known: Known) -> str | None:
         """Why it does not apply."""
         reason = refusal(group, known)
-        if reason is not None or self.together == 2:
+        if reason is not None or (self.together == 2 and not self.narrow):
             return reason
+        if self.narrow:
+            return _fours_unless(group)
         if self.dot and "int8" not in known.target.precisions:
             return f"target {known.target.name!r} has no instruction that adds four products of bytes"
         return _fours_unless(group) or (None if self.dot else _quads_unless(group, known))
@@ -299,7 +312,7 @@ def _lower_matmul(group: Group, known: Known, form: Form) -> tuple[KernelCall, .
     width = tiles.columns_of(PAIRS, lanes, shapes)
     n, k = product.n, -(-product.k // together)
     first, a = _rows(of, product.k, together)
-    second, b = _columns(of, product, width, together)
+    second, b = _columns(of, product, width, form)
     third: tuple[tuple[KernelCall, ...], Argument] = ((), Constant(np.zeros(1, np.int32)))
     if together == 4:
         third = _corrections(of, less_zero(of.b, of.b_zero, -1).sum(-2))
@@ -339,7 +352,7 @@ def product_call(of: Product, finish: Finish, form: Form, known: Known) -> Kerne
     numbers = (m, n, k, block_m, block_n, block_k, sums, sums + spare)
     operands: tuple[tuple[str, Argument], ...] = (
         ("int32*", of.a),
-        ("int32*", of.b),
+        (f"{tiles.right_element(form.dtype(LEFT_UNSIGNED, known))}*", of.b),
         ("int32*", of.corrections),
         (f"{stored(finish.result)}*", of.y),
         ("int64*", Constant(np.array(offsets, np.int64))),
@@ -378,14 +391,15 @@ def _rows(of: Inputs, k: int, together: int) -> tuple[tuple[KernelCall, ...], Ar
 
 
 def _columns(
-    of: Inputs, product: matmul.Product, width: int, together: int
+    of: Inputs, product: matmul.Product, width: int, form: Form
 ) -> tuple[tuple[KernelCall, ...], Argument]:
     """The second operand as panels of columns, and the call that packs one that changes between runs."""
     fixed = graph.is_constant(of.b) and (of.b_zero is None or graph.is_constant(of.b_zero))
     if fixed:
         shifted = less_zero(of.b, of.b_zero, -1)
-        steps = tiles.pack_steps(matmul.matrices(product, shifted), together)
-        return (), Constant(tiles.pack_columns(steps, width), of.b.name or "")
+        steps = tiles.pack_steps(matmul.matrices(product, shifted), form.together)
+        packed = tiles.pack_columns(steps, width)
+        return (), Constant(tiles.narrowed(packed) if form.narrow else packed, of.b.name or "")
     kind = graph.dtype(of.b)
     assert kind is not None
     batches = max(graph.elements(of.b) // max(product.k * product.n, 1), 1)
@@ -601,6 +615,7 @@ def _depthwise_cost(group: Group, known: Known) -> float:
 def _cost(group: Group, known: Known, form: Form) -> float:
     """Of the tiles as they are computed, whole; what is stored counts as some steps more."""
     wasted = 1.0
+    widened = graph.nbytes(Inputs(group.anchor).b) if form.together == 2 and not form.narrow else 0
     if "Conv" in group.op:
         window = windows.of_conv(group, Inputs(group.anchor).b)
         rows = -(-window.outputs // 4) * 4 / max(window.outputs, 1)
@@ -609,13 +624,15 @@ def _cost(group: Group, known: Known, form: Form) -> float:
     return roofline(
         known.target,
         flops=flops(group) * wasted / (4.0 if form.dot else 2.0 if form.together == 2 else 2.4),
-        nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
-        efficiency=0.7,
+        nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)) + widened,
+        efficiency=0.65 if form.narrow else 0.7,  # each load widens
         threads=known.threads,
     )
 
 
 PAIRS_FORM = Form("pairs", 2)
+# For few rows, which take weights from memory as fast as it gives them.
+_BYTES = Form("bytes", 2, narrow=True)
 FORMS = (PAIRS_FORM, Form("quads", 4), Form("dot", 4, dot=True))
 
 IMPLEMENTATIONS = (
@@ -635,6 +652,17 @@ IMPLEMENTATIONS = (
             ("qlinear_conv", "QLinearConv", _lower_conv),
         )
         for form in FORMS
+    ),
+    *(
+        Implementation(
+            f"{name}.bytes",
+            op,
+            "numba-cpu",
+            _BYTES.unless,
+            partial(_lower_matmul, form=_BYTES),
+            partial(_cost, form=_BYTES),
+        )
+        for name, op in (("matmul_integer", "MatMulInteger"), ("qlinear_matmul", "QLinearMatMul"))
     ),
     *(
         Implementation(

@@ -108,7 +108,7 @@ def _lower(group: Group, known: Known) -> tuple[Call, ...]:
     depth = steps.shape[1]
     panels = tiles.pack_columns(steps, width)
     if narrow:
-        panels = panels.view(np.int16).astype(np.int8).view(np.int16)
+        panels = tiles.narrowed(panels)
     rows = 1 if layer.batch <= 1 else -(-layer.batch // ROWS) * ROWS
     s_row = -(-n // width) * width
     pairs = Workspace(4 * d * max(layer.batch, 1) * depth)

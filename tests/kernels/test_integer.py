@@ -51,6 +51,7 @@ def narrow(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
 def rows_that_run(op: str) -> list[tuple[str, int]]:
     """Rows of an operator with the vectors that they compile for on this machine."""
     rows = [(f"{op}.pairs", 8), (f"{op}.pairs", 16), (f"{op}.dot", 8), (f"{op}.dot", 16)]
+    rows += [(f"{op}.bytes", 8), (f"{op}.bytes", 16)] * (op == "matmul_integer")
     return [*rows, (f"{op}.quads", 8)] if "avx2" in host().isa else rows
 
 
@@ -264,7 +265,64 @@ def test_convolutions_are_exact(compiler: Compiler, row: str, lanes: int, dtype:
         np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("row", ["conv_integer.pairs", "conv_integer.depthwise"])
+# channels, outputs, size, pads: odd and even, less than a vector of tiles and more, several blocks
+NEIGHBORS = (
+    (1, 1, (3, 3), (0, 0, 0, 0)),
+    (5, 13, (7, 7), (1, 1, 1, 1)),
+    (4, 25, (9, 34), (1, 0, 0, 2)),
+    (3, 2, (70, 21), (0, 2, 1, 1)),
+)
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("extreme", [False, True])
+def test_winograd_convolutions_are_exact(compiler: Compiler, lanes: int, threads: int, extreme: bool) -> None:
+    rng = np.random.default_rng(5)
+    for c, f, size, pads in NEIGHBORS:
+        x, w = random(rng, "uint8", (2, c, *size)), random(rng, "uint8", (f, c, 3, 3))
+        if extreme:
+            x, w = x // 128 * 255, w // 128 * 255
+        values = {"x": x, "w": w, "z": np.array(200, np.uint8), "v": random(rng, "uint8", (f,))}
+        zeros = values["v"].astype(np.int64).reshape(-1, 1, 1, 1)
+        expected = convolved(x.astype(np.int64) - 200, w.astype(np.int64) - zeros, 1, pads, (1, 1))
+        model = harness.model_of(
+            f"""{HEAD} ({declared(values)}) => (int32{list(expected.shape)} y) {{
+            y = ConvInteger <pads = {list(pads)}> (x, w, z, v) }}""",
+            {"w": w, "v": values["v"]},
+        )
+        (found,) = harness.run_group(
+            harness.implementation("conv_integer.winograd", REGISTRY),
+            harness.group_of(model, REGISTRY),
+            {"x": x, "z": values["z"]},
+            compiler,
+            lanes=lanes,
+            threads=threads,
+        )
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_winograd_refuses_sums_that_do_not_fit_and_other_windows() -> None:
+    row = harness.implementation("conv_integer.winograd", REGISTRY)
+
+    def reason(w: Array, attributes: str, shape: str) -> str | None:
+        values = {"x": np.zeros((1, w.shape[1], 9, 9), np.uint8), "w": w}
+        model = harness.model_of(
+            f"{HEAD} ({declared(values)}) => (int32{shape} y) {{ y = ConvInteger {attributes} (x, w) }}",
+            {"w": w},
+        )
+        return row.unless(harness.group_of(model, REGISTRY), harness.known(lanes=8))
+
+    most = (2**31 - 1) // (4 * 255 * 9 * 128)  # channels of the lowest weights whose sums fit
+    assert reason(np.full((1, most, 3, 3), -128, np.int8), "", "[1,1,7,7]") is None
+    assert "32 bits" in (reason(np.full((1, most + 1, 3, 3), -128, np.int8), "", "[1,1,7,7]") or "")
+    few = np.ones((2, 2, 3, 3), np.int8)
+    assert "steps of one" in (reason(few, "<strides = [2, 2]>", "[1,2,4,4]") or "")
+    assert "steps of one" in (reason(few, "<dilations = [2, 2]>", "[1,2,5,5]") or "")
+    assert "groups" in (reason(few[:, :1], "<group = 2>", "[1,2,7,7]") or "")
+
+
+@pytest.mark.parametrize("row", ["conv_integer.pairs", "conv_integer.depthwise", "conv_integer.winograd"])
 @pytest.mark.parametrize("tail", ["", "QuantizeLinear(f, u, t)"], ids=["real", "quantized"])
 def test_what_follows_the_sums_is_computed_with_them(compiler: Compiler, row: str, tail: str) -> None:
     rng = np.random.default_rng(3)

@@ -226,12 +226,27 @@ def rounded(v: Array) -> Array:
     return (np.clip(np.rint(v / step) + zero, 0, 255) - zero).astype(np.float64) * step
 
 
-@pytest.mark.parametrize(("kind", "per_column"), [("int8", False), ("uint8", True)])
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize(
+    ("kind", "per_column", "zeros", "batch", "n"),
+    [("int8", False, (100, 120), 2, 7), ("uint8", True, (100, 120), 1, 40), ("int8", True, (0, 1), 1, 40)]
+    + [("int8", False, (0, 1), batch, n) for batch, n in ((1, 7), (3, 7), (5, 36))],
+)
 def test_quantized_lstm_rounds_its_activations(
-    registry: Registry, compiler: Compiler, kind: str, per_column: bool
+    registry: Registry,
+    compiler: Compiler,
+    kind: str,
+    per_column: bool,
+    zeros: tuple[int, int],
+    batch: int,
+    n: int,
+    lanes: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    steps, batch, inputs, n = 5, 2, 6, 7
-    a = operands_of("LSTM", steps, batch, inputs, n, 2, "x w r b h0 c0")
+    target = replace(host(), vector_lanes=lanes)
+    monkeypatch.setattr(harness, "known", lambda threads=1, _lanes=0: Known(target, threads))
+    steps, inputs = 5, 5
+    a = operands_of("LSTM", steps, batch, inputs, n, 2, "x w r b h0 c0 p")
     rng = np.random.default_rng(5)
     limits = np.iinfo(kind)
     shapes = {"w": (2, inputs, 4 * n), "r": (2, n, 4 * n)}
@@ -239,8 +254,8 @@ def test_quantized_lstm_rounds_its_activations(
         a[name] = rng.integers(limits.min, limits.max, shape, endpoint=True).astype(kind)
         columns = (2, 4 * n) if per_column else (2,)
         a[f"{name}_scale"] = rng.uniform(0.001, 0.01, columns).astype(np.float32)
-        a[f"{name}_zero"] = rng.integers(100, 120, columns).astype(kind)
-    names = ["x", "w", "r", "b", "", "h0", "c0", "", "w_scale", "w_zero", "r_scale", "r_zero"]
+        a[f"{name}_zero"] = rng.integers(*zeros, columns).astype(kind)
+    names = ["x", "w", "r", "b", "", "h0", "c0", "p", "w_scale", "w_zero", "r_scale", "r_zero"]
     body = (
         f'com.microsoft.DynamicQuantizeLSTM <hidden_size = {n}, direction = "bidirectional"> '
         f"({', '.join(names)})"
@@ -264,8 +279,9 @@ def test_quantized_lstm_rounds_its_activations(
         for t in reversed(range(steps)) if d else range(steps):
             g = x[t] @ real["w"][d] + rounded(h) @ real["r"][d] + bias[: 4 * n] + bias[4 * n :]
             i, o, f, new = np.split(g, 4, axis=1)
-            c = sigmoid(f) * c + sigmoid(i) * np.tanh(new)
-            h = sigmoid(o) * np.tanh(c)
+            pi, po, pf = np.split(a["p"][d].astype(np.float64), 3)
+            c = sigmoid(f + pf * c) * c + sigmoid(i + pi * c) * np.tanh(new)
+            h = sigmoid(o + po * c) * np.tanh(c)
             assert_close(found[0][t, d], h, 1e-5)
         assert_close(found[1][d], h, 1e-5)
         assert_close(found[2][d], c, 1e-5)

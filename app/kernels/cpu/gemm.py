@@ -7,7 +7,7 @@ multiplication": a k x columns panel of B in the first cache, a block of A in th
 from app.kernels.cpu.epilogue import ALONG, FIXED, run_library
 from app.kernels.cpu.expressions import Recipe
 from app.kernels.cpu.linking import Sources
-from app.kernels.cpu.tiles import NARROW, SHAPES, Shapes, element, lanes_of
+from app.kernels.cpu.tiles import NARROW, SHAPES, Shapes, element, lanes_of, right_element
 
 # Defines `product` and its tiles. `a` holds rows `a_row` apart with elements `a_k` apart, or, when
 # `packed`, one [k][rows] panel for each group of rows; k0 is where this chunk of the reduction begins.
@@ -20,7 +20,7 @@ from app.kernels.cpu.tiles import (
     ACCUMULATE, ALPHA, BETA, CLAMP, COLUMN_BIAS, HIGH, LOW, RESIDUAL, ROW_BIAS, SCALE,
 )
 
-T, N = types.CPointer(types.{element}), types.int64
+T, B, N = types.CPointer(types.{element}), types.CPointer(types.{right}), types.int64
 VECTOR, ROWS, SMALL, COLUMNS, PART = {vector}, {rows}, {small}, {columns}, {part}
 wide = tile("{dtype}", VECTOR, ROWS, COLUMNS // VECTOR, {unroll})
 MAIN = f"tile_{symbol}_{{ROWS}}x{{COLUMNS // VECTOR}}x{{VECTOR}}"  # takes nearly all the time
@@ -65,7 +65,7 @@ def finish(x, x_row, y, y_row, m, n, sums, sums_row, rows, rows_step, columns, r
             to[j] = v[j]
 
 
-@shared(types.void(T, N, N, N, N, T, N, N, N, T, N, N, N, T, T, N, T, N, T, T, N, T, N))
+@shared(types.void(T, N, N, N, N, B, N, N, N, T, N, N, N, T, T, N, T, N, T, T, N, T, N))
 def product(a, packed, a_row, a_k, k0, b, b_k, b_panel, k, c, c_row, m, n, spare,
             sums, sums_row, rows, rows_step, columns, residual, residual_row, scalars, flags):
     # Where panels are contiguous, the rows of one share the prefetching of the next.
@@ -133,6 +133,7 @@ def product_library(dtype: str, lanes: int, shapes: Shapes = SHAPES, part: int =
         _PRODUCT.format(
             dtype=dtype,
             element=element(dtype),
+            right=right_element(dtype),
             symbol=dtype.replace(" * ", "_"),
             vector=vector,
             rows=rows,

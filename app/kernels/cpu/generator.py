@@ -25,6 +25,7 @@ from app.kernels.cpu.tiles import (
     RESIDUAL,
     ROW_BIAS,
     SCALE,
+    right_element,
 )
 
 
@@ -110,8 +111,9 @@ def tile(
     """
     scalar = ELEMENTS[dtype][0]
     address, size = types.CPointer(scalar), types.int64
+    right = types.CPointer(getattr(types, right_element(dtype)))
     signature = types.void(
-        address, size, size, size, address, size, size, address, size, address, size,
+        address, size, size, size, right, size, size, right, size, address, size,
         address, size, address, size, address, address, size, address, size,
     )  # fmt: skip
 
@@ -126,7 +128,7 @@ def tile(
             starts.append(v.at(a, builder.mul(row, a_row)) if r else a)
 
         def step(index: Any, pointer: Any, line: Any, sums: list[Any]) -> list[Any]:
-            vectors = [v.load(v.at(pointer, j * lanes)) for j in range(columns)]
+            vectors = [v.load_right(v.at(pointer, j * lanes)) for j in range(columns)]
             v.prefetch(line)
             new = list(sums)
             for r in range(rows):
@@ -193,8 +195,9 @@ def stream_tile(dtype: str, lanes: int, columns: int, streams: int, unroll: int 
     """
     scalar = ELEMENTS[dtype][0]
     address, size = types.CPointer(scalar), types.int64
+    right = types.CPointer(getattr(types, right_element(dtype)))
     signature = types.void(
-        address, size, address, size, size, size, address, address, address, address, address, address, size
+        address, size, right, size, size, size, address, address, address, address, address, address, size
     )
     cells = streams * columns
 
@@ -213,7 +216,7 @@ def stream_tile(dtype: str, lanes: int, columns: int, streams: int, unroll: int 
                         panel = v.at(place, b.mul(number(s), b_panel))
                         for j in range(columns):
                             i = turn * cells + s * columns + j
-                            new[i] = v.dot(x, v.load(v.at(panel, j * lanes)), new[i])
+                            new[i] = v.dot(x, v.load_right(v.at(panel, j * lanes)), new[i])
                     row, place = v.at(row, a_k), v.at(place, b_k)
                 return [row, place, *new]
 
@@ -232,7 +235,7 @@ def stream_tile(dtype: str, lanes: int, columns: int, streams: int, unroll: int 
 
     def body(_context, a, a_k, b, b_k, b_panel, k, c, sums, row_bias, column_bias, residual, scalars,
              flags):  # fmt: skip
-        return signature, outlined(f"stream_{dtype}_{columns}x{lanes}", write)
+        return signature, outlined(f"stream_{dtype.replace(' * ', '_')}_{columns}x{lanes}", write)
 
     return intrinsic(body)
 

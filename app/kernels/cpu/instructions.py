@@ -14,6 +14,7 @@ from numba.core import cgutils
 from app.kernels.cpu.tiles import (
     BFLOAT_PAIRS,
     BFLOATS,
+    BYTE_PAIRS,
     DOT,
     DOTS,
     LEFT_UNSIGNED,
@@ -120,6 +121,14 @@ class Vectors:
         kind = ll.VectorType(self.element, lanes) if lanes else self.type
         return self.b.load(self.b.bitcast(pointer, kind.as_pointer()), align=self.nbytes)
 
+    def load_right(self, pointer: Any) -> Any:
+        """The second operand of `dot` from an address, see `tiles.right_element`."""
+        if self.dtype != BYTE_PAIRS:
+            return self.load(pointer)
+        narrow, wide = (ll.VectorType(kind, 2 * self.lanes) for kind in (I8, I16))
+        pairs = self.b.load(self.b.bitcast(pointer, narrow.as_pointer()), align=2)
+        return self.b.bitcast(self.b.sext(pairs, wide), self.type)
+
     def store(self, value: Any, pointer: Any) -> None:
         """A vector to an address."""
         self.b.store(value, self.b.bitcast(pointer, value.type.as_pointer()), align=self.nbytes)
@@ -165,7 +174,7 @@ class Vectors:
         """
         if self.dtype in BFLOAT_PAIRS:
             return self._bfloat_products(x, y, z)
-        if self.dtype == PAIRS:
+        if self.dtype in (PAIRS, BYTE_PAIRS):
             return self.b.add(self._pair_products(x, y), z)
         if self.dtype in DOTS:
             return self._quad_dot(x, y, z)

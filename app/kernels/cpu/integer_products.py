@@ -9,7 +9,7 @@ from app.kernels.cpu.epilogue import ALONG, FIXED, converted_run_library
 from app.kernels.cpu.expressions import Recipe
 from app.kernels.cpu.gemm import product_library
 from app.kernels.cpu.linking import Sources
-from app.kernels.cpu.tiles import PAIRED, PAIRS, QUADS
+from app.kernels.cpu.tiles import BYTE_PAIRS, PAIRED, PAIRS, QUADS
 
 _HEAD = """\
 from numba import njit
@@ -66,13 +66,14 @@ def emit_matmul(
 ) -> Sources:
     """The module of a matrix product.
 
-    a: rows of k elements; b: panels of COLUMNS columns; corrections: int32[n], not of PAIRS;
+    a: rows of k elements; b: panels of COLUMNS columns (`tiles.right_element`);
+    corrections: int32[n], not of pairs;
     offsets: int64[batches, 2], where a and b of a batch begin; y: [batches, m, n] of type
     `result`; sizes: int64, see MATMUL_SIZES; work: int32, per thread; then the operands of the
     recipe. Units are blocks of m (fastest), n, batch.
 
     Args:
-        dtype: of the elements of operands: PAIRS, or four numbers in one.
+        dtype: of the elements of operands: PAIRS, BYTE_PAIRS, or four numbers in one.
         lanes: int32 in a register.
         recipe: what makes an element of y of a sum, its input 0; empty where y takes the sums.
         operands: (place, dtype) of the recipe's other inputs; see MATMUL_PLACES.
@@ -244,10 +245,10 @@ def _module(
         sizes=", ".join(f"sizes[{i}]" for i in range(len(sizes))),
         operands="".join(f", x{i}" for i in range(len(operands))),
         direct=not recipe,
-        corrects=dtype != PAIRS,
+        corrects=dtype not in (PAIRS, BYTE_PAIRS),
         finish=runs.format(places=begins) if recipe else "                    pass" * ("last:" in kernel),
     )
-    product = product_library(dtype, lanes, PAIRED if dtype == PAIRS else QUADS)
+    product = product_library(dtype, lanes, PAIRED if dtype in (PAIRS, BYTE_PAIRS) else QUADS)
     if not recipe:
         return product, _HEAD + text
     advances = tuple((FIXED if place in fixed else ALONG, kind) for place, kind in operands)

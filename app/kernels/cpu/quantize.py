@@ -8,6 +8,8 @@ second call sums up the ranges that the first has found.
 import numpy as np
 from numba import njit
 
+from app.kernels.cpu.generator import at
+
 _compiled = njit(error_model="numpy", boundscheck=False)
 ROUNDER = np.float32(12582912.0)  # 1.5 · 2 ** 23: adding and subtracting it rounds half to even
 LEVELS = np.float32(255.0)
@@ -89,11 +91,35 @@ def quantize(x, limits, y, scale, zero, n, chunk, units, begin, end):
         y[i] = np.uint8(np.int32(q))
 
 
-def round_trip(x, limits, y, n, chunk, units, begin, end):
-    """Put into y what is left of x after quantization and back. x, y: float32[n]."""
-    low, high = _whole_range(limits, units)
+@_compiled
+def range_of(x, n):
+    """The lowest and the highest of x[0], …, x[n - 1] and 0."""
+    return lowest(x, n), highest(x, n)
+
+
+@_compiled
+def centered(x, y, n, low, high):
+    """y[i] = the integer for x[i] on the scale of a range, less the one for zero; returns the step.
+
+    y: int16, with a zero after an odd n.
+    """
     step = scale_of(low, high)
     origin = zero_of(low, step)
-    for i in range(begin * chunk, min(end * chunk, n)):
-        q = min(max(rounded(x[i] / step) + origin, ZERO), LEVELS)
-        y[i] = (q - origin) * step
+    for i in range(n):
+        y[i] = np.int16(np.int32(min(max(rounded(x[i] / step) + origin, ZERO), LEVELS) - origin))
+    if n % 2:
+        y[n] = 0
+    return step
+
+
+def center_rows(x, limits, y, scale, k, units, begin, end):
+    """`centered` of rows: y: int16[rows, 2 ceil(k / 2)]; scale: one element. Units are rows of k elements.
+
+    limits: of `units` chunks, see `ranges`.
+    """
+    low, high = _whole_range(limits, units)
+    row = (k + 1) // 2 * 2
+    for i in range(begin, end):
+        step = centered(at(x, i * k), at(y, i * row), k, low, high)
+        if i == 0:
+            scale[0] = step

@@ -1,71 +1,58 @@
-"""The time loop of an LSTM whose states are quantized to 8 bits before every product."""
+"""The time loop of an LSTM whose states are quantized to 8 bits before every product.
 
-import numpy as np
-from numba import njit
+The products are of integers, two steps of a reduction at a time (`tiles.BYTE_PAIRS`): weights stay
+bytes in memory, so that those of a layer may stay in the second cache from step to step.
+"""
 
-from app.kernels.cpu.generator import at
-from app.kernels.cpu.quantize import LEVELS, highest, lowest, rounded, scale_of, zero_of
-from app.kernels.cpu.recurrent import add_product, copy, fill, lstm_cell
+from app.kernels.cpu.recurrent import PRODUCT, panel_width
 
-ZERO = np.float32(0.0)
+_LOOP = """
+from app.kernels.cpu.quantize import centered, range_of
+from app.kernels.cpu.recurrent import scaled_sums
 
-
-@njit(error_model="numpy", boundscheck=False)
-def _quantized(h, q, n):
-    """Put into q integers of h over its own range, less the one for zero; return the step."""
-    low = lowest(h, n)
-    step = scale_of(low, highest(h, n))
-    origin = zero_of(low, step)
-    for i in range(n):
-        q[i] = min(max(rounded(h[i] / step) + origin, ZERO), LEVELS) - origin
-    return step
-
-
-def lstm(gates, r, r_scale, peepholes, initial_h, initial_c, lengths, limits, h, c, q, sums, y, y_h, y_c,
-         steps, batch, hidden, gates_t, gates_b, y_t, y_d, y_b, state_d, state_b, reverse, wants,
-         begin, end):  # fmt: skip
-    """See `recurrent.lstm`. r: 8-bit integers less their zero [d, H, 4H]; r_scale: float32[d, 4H].
-
-    q: scratch [d, b, H]; sums: scratch [d, 4H]. All sequences of a batch share one range, so units
-    are directions. Sums of products of integers stay exact up to 2 ** 24.
-    """
-    rows = steps * batch
-    limit = limits[0]
-    n = 4 * hidden
+def kernel(gates, r, r_scale, peepholes, initial_h, initial_c, lengths, limits, h, c, q, pairs, sums, added,
+           y, y_h, y_c, steps, batch, hidden, gates_t, gates_b, y_t, y_d, y_b, state_d, state_b, reverse,
+           wants, directions, r_d, s_row, s_d, has_peepholes, begin, end, thread):
+    n, depth = 4 * hidden, (hidden + 1) // 2
+    extra = at(added, thread * n)
     for d in range(begin, end):
-        weights = at(r, d * hidden * n)
-        scales = at(r_scale, d * n)
-        total = at(sums, d * n)
-        states = at(h, d * batch * hidden)
-        cells = at(c, d * batch * hidden)
-        integers = at(q, d * batch * hidden)
+        own, cells = at(h, d * batch * hidden), at(c, d * batch * hidden)
+        integers, found = at(q, 2 * d * batch * depth), at(sums, d * s_d)
         backwards = d == 1 or reverse
-        for b in range(batch):
-            start = d * state_d + b * state_b
-            copy(at(states, b * hidden), at(initial_h, start), hidden)
-            copy(at(cells, b * hidden), at(initial_c, start), hidden)
-        for t in range(steps):
-            scale = _quantized(states, integers, batch * hidden)
+        load_states(own, initial_h, d, 0, batch, state_d, state_b, hidden)
+        load_states(cells, initial_c, d, 0, batch, state_d, state_b, hidden)
+        for step in range(steps):
+            low, high = range_of(own, batch * hidden)
             for b in range(batch):
-                if t >= lengths[b]:
-                    if wants & 1:
-                        fill(at(y, t * y_t + d * y_d + b * y_b), ZERO, hidden)
-                    continue
-                place = lengths[b] - 1 - t if backwards else t
-                g = at(gates, (d * rows + place * gates_t + b * gates_b) * n)
-                fill(total, ZERO, n)
-                add_product(at(integers, b * hidden), weights, n, total, hidden, n)
-                for j in range(n):
-                    total[j] *= scale * scales[j]
-                own = at(states, b * hidden)
-                lstm_cell(
-                    g, total, at(peepholes, d * 3 * hidden), at(cells, b * hidden), own, limit, hidden, True
-                )
-                if wants & 1:
-                    copy(at(y, place * y_t + d * y_d + b * y_b), own, hidden)
-        for b in range(batch):
-            start = d * state_d + b * state_b
-            if wants & 2:
-                copy(at(y_h, start), at(states, b * hidden), hidden)
-            if wants & 4:
-                copy(at(y_c, start), at(cells, b * hidden), hidden)
+                scale = centered(at(own, b * hidden), at(integers, 2 * b * depth), hidden, low, high)
+            product(at(pairs, d * batch * depth), depth, at(r, d * r_d), found, s_row, batch, depth, n)
+            for b in range(batch):
+                if step < lengths[b]:
+                    t = time_of(step, lengths[b], backwards)
+                    g = at(gates, ((t * gates_t + b * gates_b) * directions + d) * n)
+                    scaled_sums(at(found, b * s_row), at(r_scale, d * n), scale, extra, n)
+                    lstm_cell(g, extra, at(peepholes, d * 3 * hidden), at(cells, b * hidden),
+                              at(own, b * hidden), limits[0], hidden, has_peepholes)
+            if wants & 1:
+                store_step(y, own, lengths, step, d, 0, batch, y_t, y_d, y_b, backwards, hidden)
+        if wants & 2:
+            store_states(y_h, own, d, 0, batch, state_d, state_b, hidden)
+        if wants & 4:
+            store_states(y_c, cells, d, 0, batch, state_d, state_b, hidden)
+"""
+
+
+def emit_loop(dtype: str, lanes: int) -> str:
+    """The module of the time loop; see `recurrent.emit_loop` for what is not said here.
+
+    gates: float32[rows, d, 4H]; r: pairs of rows of integers less their zero, in panels of columns,
+    `r_d` elements a direction; r_scale: float32[d, 4H]. q: scratch int16[d, b, 2 ceil(H / 2)], and
+    `pairs` the same memory as int32; sums: scratch int32, `s_d` a direction, rows `s_row` apart;
+    added: scratch, 4H a thread. All sequences of a batch share one range, so units are directions.
+    Sums of products are exact.
+
+    Args:
+        dtype: PAIRS or, for weights that fit 8 bits, BYTE_PAIRS.
+        lanes: int32 in a register.
+    """
+    return PRODUCT.format(dtype=dtype, lanes=lanes, width=panel_width(lanes)) + _LOOP

@@ -215,6 +215,13 @@ def rnn_cell(g, s, h, limit, n, activation):
 
 
 @_compiled
+def scaled_sums(sums, scales, scale, y, n):
+    """y[j] = sums[j] · scale · scales[j]. sums: int32."""
+    for j in range(n):
+        y[j] = f32(sums[j]) * (scale * scales[j])
+
+
+@_compiled
 def load_states(h, source, d, b0, b1, state_d, state_b, n):
     for b in range(b0, b1):
         copy(at(h, (b - b0) * n), at(source, d * state_d + b * state_b), n)
@@ -245,7 +252,7 @@ def store_step(y, h, lengths, step, d, b0, b1, y_t, y_d, y_b, backwards, n):
 
 # `product` puts h · w into s. h: [m, k], rows `h_row` apart; w: panels of [k, n]; s: rows `s_row`
 # apart, with room for whole panels and, unless m is 1, for a multiple of ROWS rows.
-_PRODUCT = """
+PRODUCT = """
 from numba import njit
 from app.kernels.cpu.generator import at, tile
 from app.kernels.cpu.recurrent import (
@@ -254,8 +261,8 @@ from app.kernels.cpu.recurrent import (
 
 LANES, WIDTH = {lanes}, {width}
 # Weights stream in order, which the hardware sees best alone: each asks for its own cache lines.
-one = tile("float32", LANES, 1, WIDTH // LANES, 2)
-several = tile("float32", LANES, ROWS, 2, 2)
+one = tile("{dtype}", LANES, 1, WIDTH // LANES, 2)
+several = tile("{dtype}", LANES, ROWS, 2, 2)
 
 
 @njit(error_model="numpy", boundscheck=False)
@@ -388,4 +395,4 @@ def emit_loop(op: str, lanes: int) -> str:
     the initial and last states. `reverse`: the first direction runs backwards. `wants`: bits for
     y, y_h, y_c. Units are d · batch + b.
     """
-    return _PRODUCT.format(lanes=lanes, width=panel_width(lanes)) + _LOOPS[op]
+    return PRODUCT.format(dtype="float32", lanes=lanes, width=panel_width(lanes)) + _LOOPS[op]

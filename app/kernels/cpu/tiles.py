@@ -10,6 +10,8 @@ Array = np.ndarray[Any, Any]
 # The type of two int16 in one int32, low half first. A step of a reduction over pairs multiplies two of
 # them at once and adds both products to an int32, exactly modulo 2 ** 32.
 PAIRS = "int16x2"
+# The same with right operands whose pairs are int8 in one int16, widened as they are loaded: half the memory.
+BYTE_PAIRS = "int16x2 * int8x2"
 # Four 8-bit numbers in one int32; of the two that are multiplied the named one is unsigned, the other signed.
 # Both sums of two products must fit int16 (see `quads_fit`), else they saturate.
 LEFT_UNSIGNED, RIGHT_UNSIGNED = "uint8x4 * int8x4", "int8x4 * uint8x4"
@@ -17,7 +19,7 @@ LEFT_UNSIGNED, RIGHT_UNSIGNED = "uint8x4 * int8x4", "int8x4 * uint8x4"
 # of int16 on processors that have none.
 DOT, SPREAD_DOT = "_dot", "_spread_dot"
 DOTS = tuple(kind + by for kind in (LEFT_UNSIGNED, RIGHT_UNSIGNED) for by in (DOT, SPREAD_DOT))
-PACKED = (PAIRS, LEFT_UNSIGNED, RIGHT_UNSIGNED, *DOTS)
+PACKED = (PAIRS, BYTE_PAIRS, LEFT_UNSIGNED, RIGHT_UNSIGNED, *DOTS)
 # Two bfloat16 in the bits of one float32, low half first. A step of a reduction over them multiplies two of
 # each at once and adds both products to a float32: by one instruction (x86: vdpbf16ps, vcvtneps2bf16 makes
 # them), or by shifts and fused products on processors that have none, with the same result but for
@@ -100,6 +102,11 @@ def columns_of(dtype: str, lanes: int, shapes: Shapes = SHAPES) -> int:
     return shapes[lanes][2] * lanes_of(dtype, lanes)
 
 
+def right_element(dtype: str) -> str:
+    """The type of an element of the second operand in memory."""
+    return "int16" if dtype == BYTE_PAIRS else element(dtype)
+
+
 def spare(dtype: str, lanes: int, shapes: Shapes = SHAPES) -> int:
     """Elements of the scratch tile of a product, which is also the buffer of an epilogue."""
     return max(shapes[lanes][0] * columns_of(dtype, lanes, shapes), 256)
@@ -124,6 +131,12 @@ def pack_steps(b: Array, together: int) -> Array:
     whole[..., :k, :] = b
     steps = np.moveaxis(whole.reshape(*batch, -1, together, n), -2, -1)
     return np.ascontiguousarray(steps).view(np.int32)[..., 0]
+
+
+def narrowed(pairs: Array) -> Array:
+    """Pairs of int16 that fit int8, in half the memory: int16 of two bytes each."""
+    found: Array = pairs.view(np.int16).astype(np.int8).view(np.int16)
+    return found
 
 
 def pack_bfloats(b: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Rows of DynamicQuantizeLinear, and the two calls that quantize a tensor over its own range."""
+"""Rows of DynamicQuantizeLinear, and the calls that quantize a tensor over its own range."""
 
 import onnx_ir as ir
 
@@ -23,16 +23,17 @@ def range_call(x: Argument, size: int) -> tuple[KernelCall, Workspace]:
     return call, limits
 
 
-def round_trip_calls(x: Argument, y: Argument, size: int) -> tuple[KernelCall, ...]:
-    """The calls that make y what is left of x after dynamic quantization to 8 bits and back."""
-    first, limits = range_call(x, size)
+def center_calls(x: Argument, rows: int, k: int) -> tuple[tuple[KernelCall, ...], Workspace, Workspace]:
+    """Calls that quantize x over its own range: int16[rows, 2 ceil(k / 2)] less zero, and the scale."""
+    first, limits = range_call(x, rows * k)
+    pairs, scale = Workspace(max(rows * -(-k // 2), 1) * 4), Workspace(4)
     second = KernelCall(
-        "app.kernels.cpu.quantize:round_trip",
-        ("float32*", "float32*", "float32*", *["int64"] * 3),
-        (x, limits, y, size, CHUNK, first.units),
-        units=first.units,
+        "app.kernels.cpu.quantize:center_rows",
+        ("float32*", "float32*", "int16*", "float32*", "int64", "int64"),
+        (x, limits, pairs, scale, k, first.units),
+        units=rows,
     )
-    return first, second
+    return (first, second), pairs, scale
 
 
 def _unless(group: Group, _known: Known) -> str | None:

@@ -5,6 +5,7 @@ become what the group stores (a recipe: scale, bias, limit, quantize) while they
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,7 +24,17 @@ from app.kernels.cpu.expressions import Recipe, stored
 from app.kernels.cpu.integer_depthwise import ROWS as ROWS_APART
 from app.kernels.cpu.integer_depthwise import SIZES as DEPTHWISE_SIZES
 from app.kernels.cpu.integer_products import CONV_PLACES, CONV_SIZES, MATMUL_PLACES, MATMUL_SIZES
-from app.kernels.cpu.tiles import DOT, LEFT_UNSIGNED, PAIRED, PAIRS, QUADS, RIGHT_UNSIGNED, SPREAD_DOT, Shapes
+from app.kernels.cpu.tiles import (
+    BYTE_PAIRS,
+    DOT,
+    LEFT_UNSIGNED,
+    PAIRED,
+    PAIRS,
+    QUADS,
+    RIGHT_UNSIGNED,
+    SPREAD_DOT,
+    Shapes,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -37,7 +48,7 @@ MATMUL_PANELS = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Operand:
+class Operand:
     """What a recipe reads besides the sums, and at which place."""
 
     argument: Argument
@@ -46,23 +57,25 @@ class _Operand:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Finish:
+class Finish:
     """How sums become the output: a recipe on input 0, or nothing where they are the output."""
 
     recipe: Recipe
-    operands: tuple[_Operand, ...]
+    operands: tuple[Operand, ...]
     result: str
 
     @property
     def static(self) -> tuple[Recipe, tuple[tuple[str, str], ...], str]:
+        """What the generator is told of it."""
         return self.recipe, tuple((o.place, o.dtype) for o in self.operands), self.result
 
     @property
     def arguments(self) -> tuple[tuple[str, Argument], ...]:
+        """What the kernel takes besides, with its types."""
         return tuple((f"{stored(o.dtype)}*", o.argument) for o in self.operands)
 
 
-class _Inputs:
+class Inputs:
     """The operands of an integer product by their roles; scales and y's zero point only of QLinear*."""
 
     def __init__(self, node: ir.Node) -> None:
@@ -77,11 +90,12 @@ class _Inputs:
         self.bias = graph.input_at(node, 8) if node.op_type == "QLinearConv" else None
 
 
-def _unless(group: Group, _known: Known) -> str | None:
+def refusal(group: Group, _known: Known) -> str | None:
+    """Why no integer product at all applies."""
     for value in (*group.inputs, *group.outputs):
         if graph.is_dynamic(value):
             return f"value {value.name!r} has no static shape"
-    node, of = group.anchor, _Inputs(group.anchor)
+    node, of = group.anchor, Inputs(group.anchor)
     is_conv = "Conv" in node.op_type
     for value in (of.a, of.b):
         kind = graph.dtype(value)
@@ -105,17 +119,17 @@ def _unless(group: Group, _known: Known) -> str | None:
     for single in (of.a_zero, of.a_scale, of.y_scale, of.y_zero):
         if single is not None and graph.elements(single) != 1:
             return f"{single.name!r} has {graph.elements(single)} elements; this one takes one"
-    finish = _finish(group)
+    finish = finish_of(group)
     return finish if isinstance(finish, str) else None
 
 
-def _finish(group: Group) -> _Finish | str:
+def finish_of(group: Group) -> Finish | str:
     """What becomes of the sums, or why it cannot be computed here."""
     (sums,) = group.anchor.outputs
     if group.op.startswith("QLinear"):
         return _requantized(group)
     if not group.epilogue:
-        return _Finish((), (), "int32")
+        return Finish((), (), "int32")
     if len(group.outputs) > 1:
         return f"{len(group.outputs)} values leave the group; this one stores one"
     (y,) = group.outputs
@@ -134,13 +148,13 @@ def _finish(group: Group) -> _Finish | str:
         place = epilogues.place(operand.shape, shape, 1 if is_conv else -1)
         if place not in places:
             return f"operand {operand.value.name!r} of shape {operand.shape} varies along other axes"
-        operands.append(_Operand(operand.value, str(graph.dtype(operand.value)), place))
-    return _Finish(formula.recipe, tuple(operands), formula.results[0][1])
+        operands.append(Operand(operand.value, str(graph.dtype(operand.value)), place))
+    return Finish(formula.recipe, tuple(operands), formula.results[0][1])
 
 
-def _requantized(group: Group) -> _Finish:
+def _requantized(group: Group) -> Finish:
     """The sums as 8-bit numbers of the output's scale."""
-    of = _Inputs(group.anchor)
+    of = Inputs(group.anchor)
     kind = graph.dtype(group.outputs[0])
     assert kind is not None
     a, b, y = (graph.constant(v) for v in (of.a_scale, of.b_scale, of.y_scale))
@@ -162,10 +176,10 @@ def _requantized(group: Group) -> _Finish:
         ("Saturate", (8,), (float(limits.min), float(limits.max), kind.name)),
     )
     operands = [
-        _Operand(Constant(array.astype(np.float32)), "float32", "channel" if array.size > 1 else "scalar")
+        Operand(Constant(array.astype(np.float32)), "float32", "channel" if array.size > 1 else "scalar")
         for array in (factors, addends, origin)
     ]
-    return _Finish(recipe, tuple(operands), kind.name)
+    return Finish(recipe, tuple(operands), kind.name)
 
 
 def _bias(value: ir.Value) -> Array:
@@ -174,7 +188,7 @@ def _bias(value: ir.Value) -> Array:
     return array.reshape(-1)
 
 
-def _has_vector(of: _Inputs) -> bool:
+def _has_vector(of: Inputs) -> bool:
     return min(len(graph.static_shape(v)) for v in (of.a, of.b)) < 2
 
 
@@ -185,11 +199,12 @@ class Form:
     name: str
     together: int
     dot: bool = False
+    narrow: bool = False  # pairs of the second operand lie in memory as bytes
 
     def dtype(self, unsigned: str, known: Known) -> str:
         """The type of an element; `unsigned` names the operand whose bytes are."""
         if self.together == 2:
-            return PAIRS
+            return BYTE_PAIRS if self.narrow else PAIRS
         if not self.dot:
             return unsigned
         target = known.target
@@ -199,9 +214,11 @@ class Form:
 
     def unless(self, group: Group, known: Known) -> str | None:
         """Why it does not apply."""
-        reason = _unless(group, known)
-        if reason is not None or self.together == 2:
+        reason = refusal(group, known)
+        if reason is not None or (self.together == 2 and not self.narrow):
             return reason
+        if self.narrow:
+            return _fours_unless(group)
         if self.dot and "int8" not in known.target.precisions:
             return f"target {known.target.name!r} has no instruction that adds four products of bytes"
         return _fours_unless(group) or (None if self.dot else _quads_unless(group, known))
@@ -215,9 +232,9 @@ def _quads_unless(group: Group, known: Known) -> str | None:
         return (
             f"the target has no {needed}, which multiplies vectors of {known.target.vector_lanes} * 4 bytes"
         )
-    of = _Inputs(group.anchor)
+    of = Inputs(group.anchor)
     is_conv = "Conv" in group.op
-    shifted = _shifted(of.b, of.b_zero, 0 if is_conv else -1)
+    shifted = less_zero(of.b, of.b_zero, 0 if is_conv else -1)
     steps = _weight_quads(shifted) if is_conv else tiles.pack_steps(shifted, 4)
     if not tiles.quads_fit(steps):
         return f"two products of {of.b.name!r} and an activation may add up to more than 16 bits"
@@ -226,13 +243,13 @@ def _quads_unless(group: Group, known: Known) -> str | None:
 
 def _fours_unless(group: Group) -> str | None:
     """Why the second operand cannot be bytes, four steps of the reduction in one element."""
-    of = _Inputs(group.anchor)
+    of = Inputs(group.anchor)
     if not graph.is_constant(of.b) or (of.b_zero is not None and not graph.is_constant(of.b_zero)):
         return f"{of.b.name!r} changes between runs; this one looks at it offline"
     is_conv = "Conv" in group.op
     if not is_conv and _has_vector(of):
         return "an operand is a vector; this one takes matrices"
-    shifted = _shifted(of.b, of.b_zero, 0 if is_conv else -1)
+    shifted = less_zero(of.b, of.b_zero, 0 if is_conv else -1)
     if shifted.size and (shifted.min() < -128 or shifted.max() > 127):
         return f"{of.b.name!r} less its zero point does not fit int8"
     return None
@@ -248,7 +265,7 @@ def _shift(value: ir.Value) -> int:
     return 128 if graph.dtype(value) == np.int8 else 0
 
 
-def _corrections(of: _Inputs, sums: Array) -> tuple[tuple[KernelCall, ...], Argument]:
+def _corrections(of: Inputs, sums: Array) -> tuple[tuple[KernelCall, ...], Argument]:
     """What a zero point adds to the sums of each output, and the call that computes it if it may change."""
     sums, shift = sums.astype(np.int32), _shift(of.a)
     zero = graph.constant(of.a_zero)
@@ -266,12 +283,12 @@ def _corrections(of: _Inputs, sums: Array) -> tuple[tuple[KernelCall, ...], Argu
     return (call,), y
 
 
-def _zero(value: ir.Value | None, like: ir.Value) -> Argument:
+def zero_point(value: ir.Value | None, like: ir.Value) -> Argument:
     """A zero point as an operand; one that is left out is zero."""
     return Constant(np.zeros(1, graph.dtype(like))) if value is None else value
 
 
-def _shifted(value: ir.Value, zero: ir.Value | None, axis: int) -> Array:
+def less_zero(value: ir.Value, zero: ir.Value | None, axis: int) -> Array:
     """A constant minus its zero point, which may be one per position along an axis."""
     array, offset = graph.constant(value), graph.constant(zero)
     assert array is not None
@@ -288,20 +305,43 @@ def _lower_matmul(group: Group, known: Known, form: Form) -> tuple[KernelCall, .
     (y,) = group.outputs
     if graph.elements(y) == 0:
         return ()
-    of, finish = _Inputs(group.anchor), _finish(group)
+    of, finish = Inputs(group.anchor), finish_of(group)
     assert not isinstance(finish, str)
     product = matmul.product_of(of.a, of.b)
     lanes, shapes = known.target.vector_lanes, _SHAPES[together]
     width = tiles.columns_of(PAIRS, lanes, shapes)
-    m, n, k = product.m, product.n, -(-product.k // together)
+    n, k = product.n, -(-product.k // together)
     first, a = _rows(of, product.k, together)
-    second, b = _columns(of, product, width, together)
+    second, b = _columns(of, product, width, form)
     third: tuple[tuple[KernelCall, ...], Argument] = ((), Constant(np.zeros(1, np.int32)))
     if together == 4:
-        third = _corrections(of, _shifted(of.b, of.b_zero, -1).sum(-2))
+        third = _corrections(of, less_zero(of.b, of.b_zero, -1).sum(-2))
 
     size = -(-n // width) * width * k
     offsets = [(i // max(product.k, 1) * k, j // max(product.k * n, 1) * size) for i, j in product.offsets]
+    operands = Product(a, b, third[1], y, product.m, n, k, offsets)
+    return *first, *second, *third[0], product_call(operands, finish, form, known)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Product:
+    """Operands of a product as the kernel reads them; k counts elements of several steps each."""
+
+    a: Argument
+    b: Argument
+    corrections: Argument
+    y: Argument
+    m: int
+    n: int
+    k: int
+    offsets: Sequence[tuple[int, int]]  # elements, where a and b of each batch begin
+
+
+def product_call(of: Product, finish: Finish, form: Form, known: Known) -> KernelCall:
+    """The call of `emit_matmul`."""
+    lanes, shapes = known.target.vector_lanes, _SHAPES[form.together]
+    width = tiles.columns_of(PAIRS, lanes, shapes)
+    m, n, k, offsets = of.m, of.n, of.k, of.offsets
     block_m = blocking.balanced(m, MATMUL_ROWS, shapes[lanes][0])
     block_n = blocking.balanced(n, MATMUL_PANELS * width, width)
     while block_n > width and len(offsets) * -(-m // block_m) * -(-n // block_n) < 4 * known.threads:
@@ -311,16 +351,16 @@ def _lower_matmul(group: Group, known: Known, form: Form) -> tuple[KernelCall, .
     spare = tiles.spare(PAIRS, lanes, shapes)
     numbers = (m, n, k, block_m, block_n, block_k, sums, sums + spare)
     operands: tuple[tuple[str, Argument], ...] = (
-        ("int32*", a),
-        ("int32*", b),
-        ("int32*", third[1]),
-        (f"{stored(finish.result)}*", y),
+        ("int32*", of.a),
+        (f"{tiles.right_element(form.dtype(LEFT_UNSIGNED, known))}*", of.b),
+        ("int32*", of.corrections),
+        (f"{stored(finish.result)}*", of.y),
         ("int64*", Constant(np.array(offsets, np.int64))),
-        ("int64*", _table(MATMUL_SIZES, numbers)),
+        ("int64*", size_table(MATMUL_SIZES, numbers)),
         ("int32*", Workspace((sums + spare) * 4, per_thread=True)),
         *finish.arguments,
     )
-    call = KernelCall(
+    return KernelCall(
         "app.kernels.cpu.integer_products:emit_matmul",
         tuple(t for t, _ in operands),
         tuple(x for _, x in operands),
@@ -328,13 +368,12 @@ def _lower_matmul(group: Group, known: Known, form: Form) -> tuple[KernelCall, .
         static=(form.dtype(LEFT_UNSIGNED, known), lanes, *finish.static),
         takes_thread=True,
     )
-    return *first, *second, *third[0], call
 
 
 _SHAPES: dict[int, Shapes] = {2: PAIRED, 4: QUADS}  # of tiles, by the steps that are taken together
 
 
-def _rows(of: _Inputs, k: int, together: int) -> tuple[tuple[KernelCall, ...], Argument]:
+def _rows(of: Inputs, k: int, together: int) -> tuple[tuple[KernelCall, ...], Argument]:
     """The first operand with several steps in one element; bytes may be that already."""
     kind = graph.dtype(of.a)
     assert kind is not None
@@ -347,19 +386,20 @@ def _rows(of: _Inputs, k: int, together: int) -> tuple[tuple[KernelCall, ...], A
         types = (pointer, "int64", "uint8*", "int64")
         return (KernelCall("app.kernels.cpu.pairs:group_rows", types, (of.a, _shift(of.a), y, k), rows),), y
     types = (pointer, pointer, "int16*", "int64")
-    arguments = (of.a, _zero(of.a_zero, of.a), y, k)
+    arguments = (of.a, zero_point(of.a_zero, of.a), y, k)
     return (KernelCall("app.kernels.cpu.pairs:widen_rows", types, arguments, rows),), y
 
 
 def _columns(
-    of: _Inputs, product: matmul.Product, width: int, together: int
+    of: Inputs, product: matmul.Product, width: int, form: Form
 ) -> tuple[tuple[KernelCall, ...], Argument]:
     """The second operand as panels of columns, and the call that packs one that changes between runs."""
     fixed = graph.is_constant(of.b) and (of.b_zero is None or graph.is_constant(of.b_zero))
     if fixed:
-        shifted = _shifted(of.b, of.b_zero, -1)
-        steps = tiles.pack_steps(matmul.matrices(product, shifted), together)
-        return (), Constant(tiles.pack_columns(steps, width), of.b.name or "")
+        shifted = less_zero(of.b, of.b_zero, -1)
+        steps = tiles.pack_steps(matmul.matrices(product, shifted), form.together)
+        packed = tiles.pack_columns(steps, width)
+        return (), Constant(tiles.narrowed(packed) if form.narrow else packed, of.b.name or "")
     kind = graph.dtype(of.b)
     assert kind is not None
     batches = max(graph.elements(of.b) // max(product.k * product.n, 1), 1)
@@ -370,13 +410,14 @@ def _columns(
     call = KernelCall(
         "app.kernels.cpu.pairs:widen_panels",
         (pointer, pointer, "int64", "int16*", "int64", "int64", "int64"),
-        (of.b, _zero(of.b_zero, of.b), int(many), y, product.k, product.n, width),
+        (of.b, zero_point(of.b_zero, of.b), int(many), y, product.k, product.n, width),
         panels,
     )
     return (call,), y
 
 
-def _table(names: tuple[str, ...], numbers: tuple[int, ...]) -> Constant:
+def size_table(names: tuple[str, ...], numbers: tuple[int, ...]) -> Constant:
+    """The sizes that a kernel reads, by their names."""
     assert len(names) == len(numbers)
     return Constant(np.array(numbers, np.int64))
 
@@ -386,7 +427,7 @@ def _lower_conv(group: Group, known: Known, form: Form) -> tuple[KernelCall, ...
     (y,) = group.outputs
     if graph.elements(y) == 0:
         return ()
-    of, finish = _Inputs(group.anchor), _finish(group)
+    of, finish = Inputs(group.anchor), finish_of(group)
     assert not isinstance(finish, str)
     window = windows.of_conv(group, of.b).flat()
     lanes, shapes = known.target.vector_lanes, _SHAPES[together]
@@ -408,19 +449,14 @@ def _lower_conv(group: Group, known: Known, form: Form) -> tuple[KernelCall, ...
         gather = KernelCall(
             "app.kernels.cpu.pairs:group_planes",
             (pointer, pointer, "int64", "uint8*", "int64*"),
-            (of.a, _zero(of.a_zero, of.a), _shift(of.a), x, table),
+            (of.a, zero_point(of.a_zero, of.a), _shift(of.a), x, table),
             planes,
         )
     else:
-        gather = KernelCall(
-            "app.kernels.cpu.pairs:widen_planes",
-            (pointer, pointer, "int16*", "int64*"),
-            (of.a, _zero(of.a_zero, of.a), x, table),
-            planes,
-        )
+        gather = widening_call(of, x, table, planes)
     correct: tuple[tuple[KernelCall, ...], Argument] = ((), Constant(np.zeros(1, np.int32)))
     if together == 4:
-        weights = _shifted(of.b, of.b_zero, 0)
+        weights = less_zero(of.b, of.b_zero, 0)
         correct = _corrections(of, weights.reshape(weights.shape[0], -1).sum(1))
 
     layer, line = whole[1] * whole[2], whole[2]
@@ -458,7 +494,7 @@ def _lower_conv(group: Group, known: Known, form: Form) -> tuple[KernelCall, ...
         ("int32*", correct[1]),
         (f"{stored(finish.result)}*", y),
         ("int64*", Constant(np.array(taps, np.int64))),
-        ("int64*", _table(CONV_SIZES, numbers)),
+        ("int64*", size_table(CONV_SIZES, numbers)),
         ("int32*", Workspace(work * 4, per_thread=True)),
         *finish.arguments,
     )
@@ -473,12 +509,23 @@ def _lower_conv(group: Group, known: Known, form: Form) -> tuple[KernelCall, ...
     return gather, *correct[0], call
 
 
+def widening_call(of: Inputs, x: Workspace, table: Constant, planes: int) -> KernelCall:
+    """The call of `pairs.widen_planes` on the first operand."""
+    pointer = f"{graph.dtype(of.a)}*"
+    return KernelCall(
+        "app.kernels.cpu.pairs:widen_planes",
+        (pointer, pointer, "int16*", "int64*"),
+        (of.a, zero_point(of.a_zero, of.a), x, table),
+        planes,
+    )
+
+
 def _single_channels(group: Group, known: Known) -> str | None:
     """Why a convolution is none of one channel to one, along two axes at most."""
-    reason = _unless(group, known)
+    reason = refusal(group, known)
     if reason is not None:
         return reason
-    window = windows.of_conv(group, _Inputs(group.anchor).b)
+    window = windows.of_conv(group, Inputs(group.anchor).b)
     if (window.channels, window.outputs) != (1, 1):
         return f"{window.channels} channels to {window.outputs} in a group; this one takes 1 to 1"
     if (window.size[0], window.out[0], window.offsets[0]) != (1, 1, (0,)):
@@ -490,7 +537,7 @@ def _lower_depthwise(group: Group, known: Known) -> tuple[KernelCall, ...]:
     (y,) = group.outputs
     if graph.elements(y) == 0:
         return ()
-    of, finish = _Inputs(group.anchor), _finish(group)
+    of, finish = Inputs(group.anchor), finish_of(group)
     assert not isinstance(finish, str)
     window = windows.of_conv(group, of.b)
     lanes = known.target.vector_lanes
@@ -508,7 +555,7 @@ def _lower_depthwise(group: Group, known: Known) -> tuple[KernelCall, ...]:
         for r in down[::2]
         for c in across
     ]
-    shifted = _shifted(of.b, of.b_zero, 0).reshape(-1, len(down), len(across))
+    shifted = less_zero(of.b, of.b_zero, 0).reshape(-1, len(down), len(across))
     weights = tiles.pack_steps(shifted, 2).reshape(window.groups, -1)
     block = max(min(SUMS // max(columns, 1), rows) // ROWS_APART * ROWS_APART, min(ROWS_APART, rows))
     plane = phase * stride_w
@@ -523,11 +570,11 @@ def _lower_depthwise(group: Group, known: Known) -> tuple[KernelCall, ...]:
     pointer = f"{kind.name}*"
     operands: tuple[tuple[str, Argument], ...] = (
         (pointer, of.a),
-        (pointer, _zero(of.a_zero, of.a)),
+        (pointer, zero_point(of.a_zero, of.a)),
         ("int32*", Constant(weights, of.b.name or "")),
         (f"{stored(finish.result)}*", y),
         ("int64*", Constant(np.array(offsets, np.int64))),
-        ("int64*", _table(DEPTHWISE_SIZES, numbers)),
+        ("int64*", size_table(DEPTHWISE_SIZES, numbers)),
         (pointer, Workspace(border, per_thread=True)),
         ("int32*", Workspace((plane + sums) * 4, per_thread=True)),
         *finish.arguments,
@@ -543,11 +590,9 @@ def _lower_depthwise(group: Group, known: Known) -> tuple[KernelCall, ...]:
     return (call,)
 
 
-def _panels(
-    of: _Inputs, window: windows.Window, part: int, block: int, lanes: int, together: int
-) -> Constant:
+def _panels(of: Inputs, window: windows.Window, part: int, block: int, lanes: int, together: int) -> Constant:
     """The weights as tiles read them: [elements of channels * taps][rows] for every group of rows."""
-    shifted = _shifted(of.b, of.b_zero, 0).reshape(window.groups * window.outputs, window.channels, -1)
+    shifted = less_zero(of.b, of.b_zero, 0).reshape(window.groups * window.outputs, window.channels, -1)
     rows = tiles.pack_steps(shifted, together).reshape(window.groups, window.outputs, -1)
     panels = [
         tiles.pack_rows(matrix[first : first + part], block, lanes, _SHAPES[together])
@@ -559,7 +604,7 @@ def _panels(
 
 def _depthwise_cost(group: Group, known: Known) -> float:
     """Bound by loads: one for every two taps."""
-    work = sum(graph.elements(v) for v in group.anchor.outputs) * graph.elements(_Inputs(group.anchor).b)
+    work = sum(graph.elements(v) for v in group.anchor.outputs) * graph.elements(Inputs(group.anchor).b)
     per_channel = work / max(graph.static_shape(group.anchor.outputs[0])[1], 1)
     nbytes = sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs))
     return roofline(
@@ -570,21 +615,25 @@ def _depthwise_cost(group: Group, known: Known) -> float:
 def _cost(group: Group, known: Known, form: Form) -> float:
     """Of the tiles as they are computed, whole; what is stored counts as some steps more."""
     wasted = 1.0
+    widened = graph.nbytes(Inputs(group.anchor).b) if form.together == 2 and not form.narrow else 0
     if "Conv" in group.op:
-        window = windows.of_conv(group, _Inputs(group.anchor).b)
+        window = windows.of_conv(group, Inputs(group.anchor).b)
         rows = -(-window.outputs // 4) * 4 / max(window.outputs, 1)
         pairs = -(-window.channels // form.together) * form.together / max(window.channels, 1)
         wasted = rows * pairs * (1 + 16 / max(window.depth, 1)) * (1 + 8 / max(window.outputs, 1))
     return roofline(
         known.target,
         flops=flops(group) * wasted / (4.0 if form.dot else 2.0 if form.together == 2 else 2.4),
-        nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
-        efficiency=0.7,
+        nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)) + widened,
+        efficiency=0.65 if form.narrow else 0.7,  # each load widens
         threads=known.threads,
     )
 
 
-FORMS = (Form("pairs", 2), Form("quads", 4), Form("dot", 4, dot=True))
+PAIRS_FORM = Form("pairs", 2)
+# For few rows, which take weights from memory as fast as it gives them.
+_BYTES = Form("bytes", 2, narrow=True)
+FORMS = (PAIRS_FORM, Form("quads", 4), Form("dot", 4, dot=True))
 
 IMPLEMENTATIONS = (
     *(
@@ -603,6 +652,17 @@ IMPLEMENTATIONS = (
             ("qlinear_conv", "QLinearConv", _lower_conv),
         )
         for form in FORMS
+    ),
+    *(
+        Implementation(
+            f"{name}.bytes",
+            op,
+            "numba-cpu",
+            _BYTES.unless,
+            partial(_lower_matmul, form=_BYTES),
+            partial(_cost, form=_BYTES),
+        )
+        for name, op in (("matmul_integer", "MatMulInteger"), ("qlinear_matmul", "QLinearMatMul"))
     ),
     *(
         Implementation(

@@ -5,16 +5,18 @@ point of w, scale and zero point of r, for each direction or each of its columns
 """
 
 import numpy as np
+import onnx_ir as ir
 
 from app.engine import graph
-from app.engine.backends.numba_cpu.dynamic_quantize import round_trip_calls
+from app.engine.backends.numba_cpu.dynamic_quantize import center_calls
+from app.engine.backends.numba_cpu.integer import PAIRS_FORM, Finish, Operand, Product, product_call
 from app.engine.backends.numba_cpu.operands import data, fixed_inputs, unsuited
 from app.engine.backends.numba_cpu.recurrent import (
     PEEPHOLES,
     POINTER,
     Array,
+    Layer,
     Loop,
-    fixed_projection,
     layer_of,
     loop_call,
     or_zeros,
@@ -24,6 +26,10 @@ from app.engine.backends.numba_cpu.recurrent import (
 )
 from app.engine.plan import Call, Constant, Group, Workspace
 from app.engine.registry import Implementation, Known
+from app.kernels.cpu import tiles
+from app.kernels.cpu.expressions import Recipe
+from app.kernels.cpu.recurrent import ROWS, panel_width
+from app.kernels.cpu.tiles import BYTE_PAIRS, PAIRS
 
 W, R, BIAS = 1, 2, 3
 W_SCALE, W_ZERO, R_SCALE, R_ZERO = 8, 9, 10, 11
@@ -53,35 +59,80 @@ def _dequantized(group: Group, weights: int, scale: int, zero: int) -> tuple[Arr
     return integers, np.broadcast_to(scales.reshape(d, -1), (d, n)).astype(np.float32)
 
 
+def _projection(group: Group, layer: Layer, gates: Workspace, known: Known) -> tuple[Call, ...]:
+    """Quantized inputs by quantized weights, with the biases: gates[row, d, 4h]."""
+    node = group.anchor
+    columns = layer.directions * layer.columns
+    w, scales = _dequantized(group, W, W_SCALE, W_ZERO)
+    bias = graph.constant(graph.input_at(node, BIAS))
+    n = layer.columns
+    summed = np.zeros(columns) if bias is None else bias[:, :n] + bias[:, n:]
+    before, x, scale = center_calls(data(node), layer.rows, layer.inputs)
+    width = tiles.columns_of(PAIRS, known.target.vector_lanes, tiles.PAIRED)
+    steps = tiles.pack_steps(w.transpose(1, 0, 2).reshape(layer.inputs, columns), 2)
+    panels = Constant(tiles.pack_columns(steps, width), _name(node, W))
+    nothing = Constant(np.zeros(1, np.int32))
+    operands = Product(x, panels, nothing, gates, layer.rows, columns, len(steps), [(0, 0)])
+    recipe: Recipe = (
+        ("Cast", (0,), ("float32",)),
+        ("Mul", (1, 2), ()),
+        ("Mul", (4, 5), ()),
+        ("Add", (6, 3), ()),
+    )
+    added = (
+        Operand(scale, "float32", "scalar"),
+        Operand(_floats(scales), "float32", "channel"),
+        Operand(_floats(summed), "float32", "channel"),
+    )
+    return (*before, product_call(operands, Finish(recipe, added, "float32"), PAIRS_FORM, known))
+
+
+def _name(node: ir.Node, position: int) -> str:
+    value = node.inputs[position]
+    return (value and value.name) or ""
+
+
+def _floats(array: Array) -> Constant:
+    return Constant(np.ascontiguousarray(array, np.float32).reshape(-1))
+
+
 def _lower(group: Group, known: Known) -> tuple[Call, ...]:
     node = group.anchor
-    x = data(node)
-    layer = layer_of(node)
-    d, n = layer.directions, layer.columns
+    layer, lanes = layer_of(node), known.target.vector_lanes
+    d, n, width = layer.directions, layer.columns, panel_width(lanes)
     gates = Workspace(4 * d * layer.rows * n)
-    rounded = Workspace(graph.nbytes(x))
-    w, w_scales = _dequantized(group, W, W_SCALE, W_ZERO)
-    bias = graph.constant(graph.input_at(node, BIAS))
-    summed = np.zeros((d, n)) if bias is None else bias[:, :n] + bias[:, n:]
-    project = fixed_projection(rounded, w * w_scales[:, None, :], summed, gates, layer, known)
     r, r_scales = _dequantized(group, R, R_SCALE, R_ZERO)
-    # A zero point may carry 8-bit weights to 9 bits; they then go as what the kernel computes in.
+    # A zero point may carry 8-bit weights to 9 bits.
     narrow = r.min(initial=0) >= -128 and r.max(initial=0) <= 127
-    kind = "int8" if narrow else "float32"
+    steps = tiles.pack_steps(r, 2)
+    depth = steps.shape[1]
+    panels = tiles.pack_columns(steps, width)
+    if narrow:
+        panels = tiles.narrowed(panels)
+    rows = 1 if layer.batch <= 1 else -(-layer.batch // ROWS) * ROWS
+    s_row = -(-n // width) * width
+    pairs = Workspace(4 * d * max(layer.batch, 1) * depth)
+    peepholes = or_zeros(node, PEEPHOLES, d * 3 * layer.hidden)
     own = Loop(
-        "lstm",
+        "emit_loop",
         "quantized_lstm",
         (
-            (f"{kind}*", Constant(r.astype(kind))),
-            (POINTER, Constant(r_scales)),
-            or_zeros(node, PEEPHOLES, d * 3 * layer.hidden),
+            (f"{panels.dtype}*", Constant(panels, _name(node, R))),
+            (POINTER, _floats(r_scales)),
+            peepholes,
         ),
-        (scratch(layer.states), scratch(layer.states), scratch(d * n)),
-        (),
+        (
+            scratch(layer.states),
+            ("int16*", pairs),
+            ("int32*", pairs),
+            ("int32*", Workspace(4 * d * rows * s_row)),
+            (POINTER, Workspace(4 * n, per_thread=True)),
+        ),
+        (d, s_row * depth, s_row, rows * s_row, int(graph.input_at(node, PEEPHOLES) is not None)),
         d,
+        (BYTE_PAIRS if narrow else PAIRS, lanes),
     )
-    loop = loop_call(group, layer, gates, own)
-    return (*round_trip_calls(x, rounded, graph.elements(x)), project, loop)
+    return (*_projection(group, layer, gates, known), loop_call(group, layer, gates, own))
 
 
 IMPLEMENTATIONS = (

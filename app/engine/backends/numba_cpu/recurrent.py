@@ -132,14 +132,6 @@ def unsupported_cell(node: ir.Node) -> str | None:
     return None
 
 
-def fixed_projection(
-    x: Argument, weights: Array, bias: Array, gates: Workspace, layer: Layer, known: Known, name: str = ""
-) -> KernelCall:
-    """gates[d, row] = x[row] · weights[d] + bias[d] with weights [d, inputs, n] and bias [d, n] constant."""
-    panels = tiles.pack_columns(weights, tiles.columns_of("float32", known.target.vector_lanes))
-    return _projection_call(x, _array(panels, name), _array(bias), gates, layer, known)
-
-
 def _projection_call(
     x: Argument,
     panels: tuple[str, Argument],

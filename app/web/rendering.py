@@ -79,13 +79,19 @@ def _common(request: Request) -> dict[str, Any]:
         "root": root_of(request),
         "path": path_of(request),
         "query": request.url.query,
-        "version": version("stowplan"),
+        "version": _version(),
         "key": caller.key if caller else "",
         "may_submit": bool(caller and caller.may("submit")),
         "may_admin": bool(caller and caller.may("admin")),
         "scope": caller.scope if caller else "",
         "now": time.time(),
     }
+
+
+@functools.cache
+def _version() -> str:
+    """Of this program; it is read from a file."""
+    return version("stowplan")
 
 
 @functools.cache

@@ -2,6 +2,10 @@
 
 import difflib
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path as FilePath
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Path, Query, Response
@@ -16,6 +20,7 @@ from app.jobs.errors import ArtifactNotFoundError, JobNotFoundError, NodeNotFoun
 from app.jobs.orders import ARTIFACTS
 
 router = APIRouter(prefix="/v1/jobs", tags=["artifacts"])
+_KEPT_NBYTES = 32 << 20  # of a decisions.json that stays in memory between two questions
 # A report is made from a stranger's model: it may draw, but reach nothing of ours and nothing outside.
 _SANDBOX = (
     "sandbox allow-scripts; default-src 'none'; img-src data:; "
@@ -103,13 +108,13 @@ def list_decisions(
 
     An alternative that was refused says why, and so does a step that is not blocked.
     """
-    found = json.loads(service.blobs.path(_sha256(service, job_id, "decisions.json")).read_bytes())
-    rows = found["decisions"]
+    path = service.blobs.path(_sha256(service, job_id, "decisions.json"))
     if node is None:
-        return {"decisions": rows}
-    kept = [row for row in rows if node == row["subject"] or node in row["nodes"]]
+        return {"decisions": json.loads(path.read_bytes())["decisions"]}
+    decisions = (_kept_decisions if path.stat().st_size <= _KEPT_NBYTES else Decisions.read)(path)
+    kept = decisions.about(node)
     if not kept:
-        near = difflib.get_close_matches(node, [name for row in rows for name in row["nodes"]], 3)
+        near = difflib.get_close_matches(node, decisions.names, 3)
         hint = f"; near it are {', '.join(map(repr, near))}" if near else ""
         raise NodeNotFoundError(
             f"no step of job {job_id!r} computes a node {node!r}: it may have been folded away, "
@@ -117,3 +122,36 @@ def list_decisions(
             pointer="query:node",
         )
     return {"decisions": kept}
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """The rows of one decisions.json as text, and which of them are about a node."""
+
+    rows: tuple[bytes, ...]
+    where: Mapping[str, tuple[int, ...]]  # by the row's subject, and by each node that it computes
+
+    @classmethod
+    def read(cls, path: FilePath) -> "Decisions":
+        """Those of a file."""
+        rows = json.loads(path.read_bytes())["decisions"]
+        where: dict[str, tuple[int, ...]] = {}
+        for number, row in enumerate(rows):
+            for name in dict.fromkeys((row["subject"], *row["nodes"])):
+                where[name] = (*where.get(name, ()), number)
+        return cls(tuple(json.dumps(row).encode() for row in rows), where)
+
+    def about(self, node: str) -> list[dict[str, object]]:
+        """The rows about a node."""
+        return [json.loads(self.rows[number]) for number in self.where.get(node, ())]
+
+    @property
+    def names(self) -> list[str]:
+        """Every node that can be asked for."""
+        return list(self.where)
+
+
+@lru_cache(maxsize=4)
+def _kept_decisions(path: FilePath) -> Decisions:
+    """Those of a blob, which never changes: who looks at a report asks again and again."""
+    return Decisions.read(path)

@@ -7,7 +7,6 @@ a row below says otherwise; rows that it makes or reads belong to the caller (`a
 import ipaddress
 import math
 import time
-from collections import Counter
 from dataclasses import dataclass
 from urllib.parse import urlencode, urlsplit
 
@@ -119,7 +118,6 @@ class Gate:
         self._app = app
         self._settings = settings
         self._always = settings.require_keys or not is_loopback(settings.host)
-        self._open: Counter[str] = Counter()  # requests that are being answered, by key
         # When, and whom a key that was shown, or kept in a cookie, stood for.
         self._found: dict[tuple[str | None, str | None], tuple[float, Caller | None]] = {}
 
@@ -130,7 +128,7 @@ class Gate:
             return
         request = Request(scope)
         try:
-            caller = await self._admit(request)
+            caller, until = await self._admit(request)
         except OUTAGE:
             await answer_to(request, NotReadyError("the database does not answer; try again"))(
                 scope, receive, send
@@ -141,48 +139,50 @@ class Gate:
             answer = ask_for_key(request) if asks_in else answer_to(request, error)
             await answer(scope, receive, send)
             return
-        scope["caller"] = caller
-        self._open[caller.key] += 1
+        scope["caller"], scope["admitted_until"] = caller, until
+        answering = request.app.state.service.answering
+        answering[caller.key] += 1
         try:
             with acting_for(caller):
                 await self._app(scope, receive, send)
         finally:
-            self._open[caller.key] -= 1
+            answering[caller.key] -= 1
 
-    async def _admit(self, request: Request) -> Caller:
+    async def _admit(self, request: Request) -> tuple[Caller, float]:
+        """The caller, and until when of the monotonic clock he may send the same request again."""
         rule = rule_of(request.method, path_of(request))
         wanted = rule.scope
         if wanted == PUBLIC or _is_preflight(request):
-            return Caller(scope="read", key="")
+            return Caller(scope="read", key=""), 0.0
         service: Service = request.app.state.service
         shown, kept = _key_of(request.headers), request.cookies.get(COOKIE)
-        caller = await self._holder(service.database, shown, kept, rule.seconds)
+        when, caller = await self._holder(service.database, shown, kept, rule.seconds)
         if caller is not None and shown is None and request.method not in _LOOKING:
             check_same_origin(request)
         if caller is None:
             caller = self._anonymous(request)
-        elif self._open[caller.key] >= self._settings.max_requests_per_key:
+        elif service.answering[caller.key] >= self._settings.max_requests_per_key:
             raise TooManyError(
                 f"{self._settings.max_requests_per_key} requests of this key are being answered already"
             )
         if not caller.may(wanted):
             raise ForbiddenError(f"the key's scope is {caller.scope!r}, the operation takes {wanted!r}")
-        return caller
+        return caller, when + rule.seconds
 
     async def _holder(
         self, database: Database, shown: str | None, kept: str | None, seconds: float
-    ) -> Caller | None:
-        """Whom a key stands for, as it was found that many seconds ago at most."""
+    ) -> tuple[float, Caller | None]:
+        """When, that many seconds ago at most, it was looked up whom a key stands for, and whom."""
         now = time.monotonic()
         when, caller = self._found.get((shown, kept), (-math.inf, None))
         if now < when + seconds:
-            return caller
+            return when, caller
         caller = await run_in_threadpool(self._caller, database, shown, kept)
         if seconds:
             if len(self._found) >= _MOST_FOUND:
                 self._found.clear()
             self._found[shown, kept] = now, caller
-        return caller
+        return now, caller
 
     def _caller(self, database: Database, shown: str | None, kept: str | None) -> Caller | None:
         """The caller with a key, shown or kept in a cookie; None where none is asked for and none shown.

@@ -25,6 +25,11 @@ DEFAULTS = (
 logger = logging.getLogger("stowplan.requests")
 
 
+def new_id() -> str:
+    """The id of a request."""
+    return secrets.token_hex(8)
+
+
 class Meter:
     """Counts the answers of this process, by method, route and status."""
 
@@ -33,8 +38,8 @@ class Meter:
         self._seconds: dict[tuple[str, str, int], float] = {}
 
     def note(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count an answer that took so long."""
-        where = (method, route, status)
+        """Count an answer that took so long; `route` is "-" for a request that none was found for."""
+        where = (method if route != "-" else "-", route, status)
         self._count[where] += 1
         self._seconds[where] = self._seconds.get(where, 0.0) + seconds
 
@@ -61,7 +66,7 @@ class AnswerHeaders:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = scope["request_id"] = secrets.token_hex(8)
+        request_id = scope["request_id"] = new_id()
         status = 499  # what others call an answer that nobody waited for
         began = time.monotonic()
 
@@ -83,8 +88,17 @@ class AnswerHeaders:
                 self._note(scope, status, time.monotonic() - began)
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
-        route = getattr(scope.get("route"), "path", "-")
-        self._meter.note(scope["method"] if route != "-" else "-", route, status, seconds)
+        self._meter.note(scope["method"], route_of(scope), status, seconds)
         caller = scope.get("caller")
-        what = {"status": status, "seconds": round(seconds, 4), "key": caller.key if caller else ""}
-        logger.info("%s %s", scope["method"], scope["path"], extra=what)
+        log(scope["method"], scope["path"], status, seconds, caller.key if caller else "")
+
+
+def route_of(scope: Scope) -> str:
+    """Under which route a request is counted."""
+    return str(getattr(scope.get("route"), "path", "-"))
+
+
+def log(method: str, path: str, status: int, seconds: float, key: str) -> None:
+    """The line that an answer leaves."""
+    what = {"status": status, "seconds": round(seconds, 4), "key": key}
+    logger.info("%s %s", method, path, extra=what)

@@ -13,11 +13,14 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import Route
 
-from app.api import limits
-from app.api.connection import body_of
+from app import tracing
+from app.api import heads, limits
+from app.api.connection import body_of, head_of
 from app.api.errors import protocol_error
+from app.api.headers import route_of
 from app.api.service import Service
 from app.serving.fleet import Deployed
+from app.serving.link import Outcome
 from app.serving.protocol import NO_HEADER, InferenceError
 
 HEADER_LENGTH = "inference-header-content-length"
@@ -36,10 +39,20 @@ def _handled(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         try:
             return await handler(request, request.app.state.service)
         except InferenceError as error:
-            headers = {} if error.retry_after is None else {"retry-after": str(error.retry_after)}
-            return protocol_error(error.status, error.message, headers)
+            return answer_of(error)
 
     return handle
+
+
+def answer_of(outcome: Outcome) -> Response:
+    """The answer to an inference."""
+    if isinstance(outcome, InferenceError):
+        headers = {} if outcome.retry_after is None else {"retry-after": str(outcome.retry_after)}
+        return protocol_error(outcome.status, outcome.message, headers)
+    if outcome.header_nbytes == NO_HEADER:
+        return Response(outcome.body, outcome.status, media_type=_JSON)
+    told = {HEADER_LENGTH: str(outcome.header_nbytes)}
+    return Response(outcome.body, outcome.status, told, media_type=_OCTETS)
 
 
 def _json(content: dict[str, Any]) -> Response:
@@ -113,10 +126,26 @@ async def _infer(request: Request, service: Service) -> Response:
         reply = await found.infer(body_of(request), nbytes, header)
     except ClientDisconnect:
         raise InferenceError("the client is gone") from None
-    if reply.header_nbytes == NO_HEADER:
-        return Response(reply.body, reply.status, media_type=_JSON)
-    told = {HEADER_LENGTH: str(reply.header_nbytes)}
-    return Response(reply.body, reply.status, told, media_type=_OCTETS)
+    _remember(request, service, nbytes, header)
+    return answer_of(reply)
+
+
+def _remember(request: Request, service: Service, nbytes: int, header_nbytes: int | None) -> None:
+    """Let the next request with the same head go the short way (`app.api.express`)."""
+    head = head_of(request)
+    if head is None or tracing.is_on() or not heads.is_common(request.scope["headers"]):
+        return
+    admitted = heads.Admitted(
+        caller=request.scope["caller"],
+        name=request.path_params["name"],
+        version=request.path_params.get("version"),
+        nbytes=nbytes,
+        header_nbytes=header_nbytes,
+        path=request.scope["path"],
+        route=route_of(request.scope),
+        until=request.scope["admitted_until"],
+    )
+    service.heads.keep(head, admitted)
 
 
 def _count(text: str | None, name: str) -> int | None:

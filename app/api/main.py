@@ -27,7 +27,8 @@ from app.api import (
     system,
     targets,
 )
-from app.api.connection import Connection
+from app.api.connection import SHORT_WAY, Connection
+from app.api.express import Express
 from app.api.gate import Gate, check_binding
 from app.api.headers import AnswerHeaders, Meter
 from app.api.limits import BodyLimit
@@ -48,10 +49,10 @@ def create_app(settings: Settings) -> FastAPI:
     meter = Meter()
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, object]]:
         service = app.state.service = Service.open(settings, meter)
         await service.fleet.start()
-        yield
+        yield {SHORT_WAY: Express(service)}
         await service.fleet.stop()
         service.close()
 

@@ -1,12 +1,14 @@
 """What every request may use: settings, tables, blobs, queue."""
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
 from app.api.headers import Meter
+from app.api.heads import Heads
 from app.jobs.blobs import BlobStore
 from app.jobs.database import Database
 from app.jobs.dispatch import Dispatcher
@@ -18,7 +20,8 @@ from app.settings import Settings
 class Service:
     """The parts below the API, made once per process.
 
-    `stopping` ends long answers, `planning` lets one memory plan be made at a time.
+    `stopping` ends long answers, `planning` lets one memory plan be made at a time, `answering` counts
+    the requests that are being answered, by key, and `heads` has those of inferences that were answered.
     """
 
     settings: Settings
@@ -29,6 +32,8 @@ class Service:
     fleet: Fleet
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     planning: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    answering: Counter[str] = field(default_factory=Counter)
+    heads: Heads = field(default_factory=Heads)
 
     @classmethod
     def open(cls, settings: Settings, meter: Meter) -> "Service":

@@ -59,6 +59,13 @@ class _Caller:
     held: dict[int, tuple[protocol.Answer, tuple[float, float]]] = field(default_factory=dict)
     lost: bool = False
 
+    def receive(self) -> tuple[bytes, list[int]]:
+        """A message, and the descriptors that came with it: the ring's, with the first one."""
+        if self.ring.nbytes:
+            return self.socket.recv(channel.SHORT), []
+        text, descriptors, _, _ = socket.recv_fds(self.socket, channel.SHORT, 1)
+        return text, descriptors
+
     def send(self, message: bytes) -> None:
         try:
             self.socket.send(message)
@@ -96,6 +103,7 @@ class Executor:
         self._programs = Programs(order.programs)
         self._builder = Builder(order)
         self._model: ServedModel | None = None
+        self._forms = protocol.Forms((), (), {})
         self._state: dict[str, Any] = {"state": "loading", "detail": "", "programs": 0, "metadata": None}
         self._poll.register(self._listener, select.POLLIN)
         self._poll.register(self._builder.ready, select.POLLIN)
@@ -129,7 +137,7 @@ class Executor:
         """Take all messages that wait."""
         while not caller.lost:
             try:
-                text, descriptors, _, _ = socket.recv_fds(caller.socket, channel.SHORT, 1)
+                text, descriptors = caller.receive()
             except BlockingIOError:
                 return
             except OSError:
@@ -203,6 +211,7 @@ class Executor:
             self._state |= {"state": "failed", "detail": refusal}
             return
         self._model = model
+        self._forms = protocol.Forms(model.inputs, model.outputs, model.fixed)
         self._state["metadata"] = {
             "inputs": [protocol.metadata(p) for p in model.inputs],
             "outputs": [protocol.metadata(p) for p in model.outputs],
@@ -223,7 +232,7 @@ class Executor:
             # Whatever hangs from here on is ended with the process, by the kernel.
             signal.setitimer(signal.ITIMER_REAL, self._order.infer_seconds + _GRACE_SECONDS)
             body = request.region[: request.nbytes]
-            inference = protocol.parse(body, request.header_nbytes, model.inputs, model.outputs, model.fixed)
+            inference = self._forms.parse(body, request.header_nbytes)
             shapes = key_of(inference.shapes)
             program = self._programs.find(shapes)
             if program is None:

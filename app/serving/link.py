@@ -50,12 +50,31 @@ class Reply:
     ran: float | None
 
 
+Outcome = Reply | InferenceError
+
+
 @dataclass(eq=False, slots=True)
-class _Call:
+class Call:
+    """A request that has its region of the ring."""
+
     region: Region
     start: int  # of the body
-    future: "asyncio.Future[Reply] | None" = None  # None when nobody waits any more
+    done: Callable[[Outcome], None] | None = None  # None when nobody waits any more
+    alarm: asyncio.TimerHandle | None = None
     building: bool = False
+
+    def settle(self, outcome: Outcome) -> None:
+        """Tell whoever waits, once."""
+        done = self.done
+        self.forget()
+        if done is not None:
+            done(outcome)
+
+    def forget(self) -> None:
+        """Nobody waits any more; the region stays taken until the executor is done with it."""
+        self.done = None
+        if self.alarm is not None:
+            self.alarm.cancel()
 
 
 class Link:
@@ -74,7 +93,7 @@ class Link:
         self._bounds = bounds
         self._ring = Ring(bounds.ring_nbytes)
         self._socket: socket.socket | None = None
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, Call] = {}
         self._number = 0
         self._largest = ERROR_NBYTES  # answer so far, as far as every request can have as much
         self._receiving = 0
@@ -127,18 +146,109 @@ class Link:
             InferenceError: it could not be sent, the process ended meanwhile, or it took too long.
         """
         deadline = time.monotonic() + self._bounds.seconds
-        self._check()
-        self._receiving += 1
+        call = self.reserve(nbytes, header_nbytes)
         try:
             async with asyncio.timeout(self._bounds.seconds):
-                call = await self._receive(body, nbytes, header_nbytes or 0)
-        except TimeoutError:
-            raise InferenceError("the body of the request did not come in time", 408) from None
+                found = await body(self.place(call, nbytes))
+        except BaseException as error:
+            self.release(call)
+            if isinstance(error, TimeoutError):
+                raise self.late_body() from None
+            raise
+        if found != nbytes:
+            self.release(call)
+            raise InferenceError(f"expected a body of {nbytes} byte, found {found} byte")
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+        def settle(outcome: Outcome) -> None:
+            if future.done():
+                return  # the task was cancelled, and has not run since
+            if isinstance(outcome, Reply):
+                future.set_result(outcome)
+            else:
+                future.set_exception(outcome)
+
+        self.submit(call, nbytes, header_nbytes, deadline, settle)
+        try:
+            return await future
         finally:
-            self._receiving -= 1
-        return await self._answer(
-            call, nbytes, NO_HEADER if header_nbytes is None else header_nbytes, deadline
-        )
+            call.forget()
+
+    @property
+    def seconds(self) -> float:
+        """Until a request is answered, however it may be."""
+        return self._bounds.seconds
+
+    @staticmethod
+    def late_body() -> InferenceError:
+        """What a request is told whose body takes longer than `seconds`."""
+        return InferenceError("the body of the request did not come in time", 408)
+
+    def reserve(self, nbytes: int, header_nbytes: int | None) -> Call:
+        """A region for a body whose binary part is aligned: to be submitted, or released.
+
+        Raises:
+            InferenceError: the model is not ready, has enough to do, or takes no body of that size.
+        """
+        self._check()
+        if nbytes > self._bounds.body_nbytes:
+            raise InferenceError(f"the body exceeds the limit of {self._bounds.body_nbytes} byte", 413)
+        lead = -(header_nbytes or 0) % channel.ALIGNMENT
+        region = self._ring.take(max(nbytes + lead, self._largest))
+        if region is None:
+            raise InferenceError("the requests that wait take all memory: try again", 503, retry_after=1)
+        self._receiving += 1
+        return Call(region, region.start + lead)
+
+    def place(self, call: Call, nbytes: int) -> memoryview:
+        """Where the body goes."""
+        return self._ring.view[call.start : call.start + nbytes]
+
+    def release(self, call: Call) -> None:
+        """Give a region back whose body did not come."""
+        self._receiving -= 1
+        self._ring.give(call.region)
+
+    def submit(
+        self,
+        call: Call,
+        nbytes: int,
+        header_nbytes: int | None,
+        deadline: float,
+        done: Callable[[Outcome], None],
+    ) -> None:
+        """Send a request whose body has come; `done` is called once, unless the call is forgotten.
+
+        Raises:
+            InferenceError: it could not be sent; the region is given back.
+        """
+        self._number += 1
+        number = self._number
+        capacity = call.region.end - call.start
+        header = NO_HEADER if header_nbytes is None else header_nbytes
+        packed = channel.REQUEST.pack(b"Q", number, call.start, capacity, nbytes, header, deadline)
+        refusal = self._send(packed)
+        if refusal is not None:
+            self.release(call)
+            raise refusal
+        self._receiving -= 1
+        self._calls[number] = call
+        call.done = done
+        loop = asyncio.get_running_loop()
+        call.alarm = loop.call_at(loop.time() + deadline - time.monotonic(), self._expire, call)
+
+    def _send(self, message: bytes) -> InferenceError | None:
+        """Why a message cannot be sent; None when it was."""
+        if self._socket is not None:
+            try:
+                self._socket.send(message)
+            except BlockingIOError:
+                return InferenceError("the process of the model takes no more requests", 503, retry_after=1)
+            except OSError:
+                pass
+            else:
+                return None
+        return InferenceError("the process of the model has ended: try again", 503, retry_after=1)
 
     def _check(self) -> None:
         """Refuse what cannot be answered now.
@@ -153,71 +263,13 @@ class Link:
         if self.waiting >= self._bounds.waiting:
             raise InferenceError(f"{self.waiting} requests wait for the model already", 503, retry_after=1)
 
-    async def _receive(
-        self, body: Callable[[memoryview], Awaitable[int]], nbytes: int, header_nbytes: int
-    ) -> _Call:
-        """A body in the ring, its binary part aligned."""
-        call = self._reserve(nbytes, header_nbytes)
-        try:
-            found = await body(self._ring.view[call.start : call.start + nbytes])
-        except BaseException:
-            self._ring.give(call.region)
-            raise
-        if found != nbytes:
-            self._ring.give(call.region)
-            raise InferenceError(f"expected a body of {nbytes} byte, found {found} byte")
-        return call
-
-    def _reserve(self, nbytes: int, header_nbytes: int) -> _Call:
-        if nbytes > self._bounds.body_nbytes:
-            raise InferenceError(f"the body exceeds the limit of {self._bounds.body_nbytes} byte", 413)
-        lead = -header_nbytes % channel.ALIGNMENT
-        region = self._ring.take(max(nbytes + lead, self._largest))
-        if region is None:
-            raise InferenceError("the requests that wait take all memory: try again", 503, retry_after=1)
-        return _Call(region, region.start + lead)
-
-    async def _answer(self, call: _Call, nbytes: int, header_nbytes: int, deadline: float) -> Reply:
-        loop = asyncio.get_running_loop()
-        if self._socket is None:
-            self._ring.give(call.region)
-            raise InferenceError("the process of the model has ended: try again", 503, retry_after=1)
-        self._number += 1
-        number = self._number
-        capacity = call.region.end - call.start
-        future: asyncio.Future[Reply] = loop.create_future()
-        call.future = future
-        try:
-            self._socket.send(
-                channel.REQUEST.pack(b"Q", number, call.start, capacity, nbytes, header_nbytes, deadline)
-            )
-        except BlockingIOError:
-            self._ring.give(call.region)
-            raise InferenceError(
-                "the process of the model takes no more requests", 503, retry_after=1
-            ) from None
-        except OSError:
-            self._ring.give(call.region)
-            raise InferenceError(
-                "the process of the model has ended: try again", 503, retry_after=1
-            ) from None
-        self._calls[number] = call
-        alarm = loop.call_at(loop.time() + deadline - time.monotonic(), self._expire, call)
-        try:
-            return await future
-        finally:
-            alarm.cancel()
-            call.future = None  # the region stays taken until the executor is done with it
-
-    def _expire(self, call: _Call) -> None:
-        if call.future is None or call.future.done():
-            return
+    def _expire(self, call: Call) -> None:
         error = InferenceError(f"no answer within {self._bounds.seconds:g} s", 504)
         if call.building:
             error = InferenceError(
                 "a program for these shapes is still being compiled: try again", 503, retry_after=5
             )
-        call.future.set_exception(error)
+        call.settle(error)
 
     def _read(self) -> None:
         """Take all messages that wait."""
@@ -243,11 +295,9 @@ class Link:
             _, number, status, nbytes, header_nbytes, waited, ran = channel.ANSWER.unpack(text)
             call = self._calls.pop(number)
             self._note_size(nbytes)
-            if call.future is not None and not call.future.done():
-                nbytes = min(nbytes, call.region.end - call.start)
-                body = bytes(self._ring.view[call.start : call.start + nbytes])
-                call.future.set_result(Reply(status, body, header_nbytes, waited, ran))
+            body = bytes(self._ring.view[call.start : min(call.start + nbytes, call.region.end)])
             self._ring.give(call.region)
+            call.settle(Reply(status, body, header_nbytes, waited, ran))
         elif kind == channel.STATE:
             told = json.loads(bytes(text[1:]))
             if told["state"] not in _TOLD:
@@ -269,7 +319,7 @@ class Link:
         region = self._ring.take(nbytes)
         if region is None:
             del self._calls[number]
-            self._fail(call, InferenceError(f"no memory is free for an answer of {nbytes} byte", 503))
+            call.settle(InferenceError(f"no memory is free for an answer of {nbytes} byte", 503))
             region = Region(0, 0)
         call.region, call.start = region, region.start
         self._socket.send(channel.GRANT.pack(b"G", number, region.start, region.nbytes))
@@ -277,11 +327,6 @@ class Link:
     def _note_size(self, nbytes: int) -> None:
         bounds = self._bounds
         self._largest = min(max(self._largest, nbytes), bounds.ring_nbytes // (2 * bounds.waiting))
-
-    @staticmethod
-    def _fail(call: _Call, error: InferenceError) -> None:
-        if call.future is not None and not call.future.done():
-            call.future.set_exception(error)
 
     def _lose(self) -> None:
         """The process has ended: so have all its requests."""
@@ -291,12 +336,9 @@ class Link:
         self._socket.close()
         self._socket = None
         self.state, self.programs = "starting", 0
-        for call in self._calls.values():
-            self._fail(
-                call,
-                InferenceError(
-                    "the process of the model ended before it answered: try again", 503, retry_after=1
-                ),
-            )
-            self._ring.give(call.region)
+        calls = list(self._calls.values())
         self._calls.clear()
+        ended = "the process of the model ended before it answered: try again"
+        for call in calls:
+            self._ring.give(call.region)
+            call.settle(InferenceError(ended, 503, retry_after=1))

@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import ml_dtypes
@@ -22,6 +23,8 @@ from app.jobs.engine_door import Port
 Array = np.ndarray[Any, Any]
 _LONGEST = 600  # characters of a message
 ERROR_NBYTES = 4096  # a character takes 6 byte of JSON at most
+_LONGEST_KNOWN = 4096  # byte of a header that is remembered
+_MOST_KNOWN = 64  # such headers
 NO_HEADER = -1  # bytes of the header, where the whole body is JSON
 
 # The protocol's name, ours, whether JSON can hold its numbers.
@@ -99,6 +102,67 @@ class Inference:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of the inputs."""
         return {name: array.shape for name, array in self.inputs.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A request without its numbers: what a header says that only tensors as bytes follow.
+
+    Tensors are by name, dtype, shape, number of elements, and where they begin in the body.
+    """
+
+    id: str | None
+    tensors: tuple[tuple[str, np.dtype[Any], tuple[int, ...], int, int], ...]
+    outputs: tuple[Wanted, ...]
+
+    def filled(self, body: memoryview) -> Inference:
+        """The request with a body."""
+        arrays = {
+            name: np.frombuffer(body, dtype, count, begin).reshape(shape)
+            for name, dtype, shape, count, begin in self.tensors
+        }
+        return Inference(self.id, arrays, self.outputs)
+
+
+class Forms:
+    """Reads the requests of one model; clients send one header again and again, which is read once."""
+
+    def __init__(
+        self, inputs: Sequence[Port], outputs: Sequence[Port], fixed: Mapping[str, float | int | bool]
+    ) -> None:
+        self._model = (inputs, outputs, fixed)
+        self._known: dict[tuple[bytes, int], Form] = {}
+
+    def parse(self, body: memoryview, header_nbytes: int) -> Inference:
+        """As the function `parse`."""
+        if not 0 < header_nbytes <= min(_LONGEST_KNOWN, len(body)):
+            return parse(body, header_nbytes, *self._model)
+        key = bytes(body[:header_nbytes]), len(body)
+        known = self._known.get(key)
+        if known is not None:
+            return known.filled(body)
+        inference = parse(body, header_nbytes, *self._model)
+        form = _form(inference, header_nbytes, len(body))
+        if form is not None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[key] = form
+        return inference
+
+
+def _form(inference: Inference, header_nbytes: int, nbytes: int) -> Form | None:
+    """What a request has in common with others; None where numbers decided whether it fits the model.
+
+    So they did where a tensor came as JSON or for an input that is fixed, which shows in the sizes, and
+    for those of type BOOL, of which each byte is looked at.
+    """
+    tensors, begin = [], header_nbytes
+    for name, array in inference.inputs.items():
+        tensors.append((name, array.dtype, array.shape, array.size, begin))
+        begin += array.nbytes
+    if begin != nbytes or any(a.dtype == np.bool_ for a in inference.inputs.values()):
+        return None
+    return Form(inference.id, tuple(tensors), inference.outputs)
 
 
 def parse(
@@ -374,25 +438,39 @@ def answer(name: str, version: str, inference: Inference, outputs: Mapping[str, 
     Raises:
         InferenceError: an output is wanted as JSON and has numbers that JSON does not.
     """
+    given = {w.name: np.asarray(outputs[w.name]) for w in inference.outputs}
+    tensors = tuple((name, _NAMES[a.dtype], a.shape, a.nbytes) for name, a in given.items())
+    arrays = tuple(np.ascontiguousarray(given[w.name]) for w in inference.outputs if w.binary)
+    data = {w.name: _as_json(w.name, given[w.name]) for w in inference.outputs if not w.binary}
+    told = (name, version, inference.id, tensors)
+    return Answer(_header(*told, data) if data else _header_of_bytes(*told), arrays)
+
+
+_Tensors = tuple[tuple[str, str, tuple[int, ...], int], ...]  # name, datatype, shape, bytes
+
+
+def _header(
+    name: str, version: str, identifier: str | None, tensors: _Tensors, data: Mapping[str, list[Any]]
+) -> bytes:
     rows: list[dict[str, Any]] = []
-    arrays: list[Array] = []
-    for wanted in inference.outputs:
-        given = np.asarray(outputs[wanted.name])
-        array, datatype = np.ascontiguousarray(given), _NAMES[given.dtype]
-        row: dict[str, Any] = {"name": wanted.name, "datatype": datatype, "shape": list(given.shape)}
-        if wanted.binary:
-            row["parameters"] = {"binary_data_size": array.nbytes}
-            arrays.append(array)
-        else:
-            row["data"] = _as_json(wanted.name, datatype, array)
-        rows.append(row)
+    for tensor, datatype, shape, nbytes in tensors:
+        row: dict[str, Any] = {"name": tensor, "datatype": datatype, "shape": shape}
+        own = {"data": data[tensor]} if tensor in data else {"parameters": {"binary_data_size": nbytes}}
+        rows.append(row | own)
     told: dict[str, Any] = {"model_name": name, "model_version": version, "outputs": rows}
-    if inference.id is not None:
-        told["id"] = inference.id
-    return Answer(json.dumps(told).encode(), tuple(arrays))
+    if identifier is not None:
+        told["id"] = identifier
+    return json.dumps(told).encode()
 
 
-def _as_json(name: str, datatype: str, array: Array) -> list[Any]:
+@lru_cache(maxsize=_MOST_KNOWN)
+def _header_of_bytes(name: str, version: str, identifier: str | None, tensors: _Tensors) -> bytes:
+    """The header where all tensors follow it: the same for all requests of one form."""
+    return _header(name, version, identifier, tensors, {})
+
+
+def _as_json(name: str, array: Array) -> list[Any]:
+    datatype = _NAMES[array.dtype]
     if datatype not in _IN_JSON:
         raise InferenceError(
             f"output {name!r} is {datatype}, which JSON does not have: ask for `binary_data`"

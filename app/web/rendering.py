@@ -1,6 +1,7 @@
 """Pages out of templates: what all of them know, and the headers that they carry."""
 
 import functools
+import hashlib
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -12,7 +13,7 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse
 
 from app.engine.exchange import units
-from app.web import TEMPLATES
+from app.web import STATIC, TEMPLATES
 
 # No script, style or image but our own files; nothing may frame a page or send a form elsewhere.
 POLICY = (
@@ -79,13 +80,24 @@ def _common(request: Request) -> dict[str, Any]:
         "root": root_of(request),
         "path": path_of(request),
         "query": request.url.query,
-        "version": version("stowplan"),
+        "version": _version(),
         "key": caller.key if caller else "",
         "may_submit": bool(caller and caller.may("submit")),
         "may_admin": bool(caller and caller.may("admin")),
         "scope": caller.scope if caller else "",
         "now": time.time(),
     }
+
+
+def hash_of(content: bytes) -> str:
+    """What an asset's content is told by in addresses and tags."""
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+@functools.cache
+def _version() -> str:
+    """Of this program; it is read from a file."""
+    return version("stowplan")
 
 
 @functools.cache
@@ -98,6 +110,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {**units.FILTERS, "ago": ago, "iso": iso, "number": number, "percent": percent}
+    environment.globals["style"] = hash_of((STATIC / "pages.css").read_bytes())
     environment.tests["finite"] = lambda value: isinstance(value, int | float) and value == value
     return environment
 

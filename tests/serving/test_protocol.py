@@ -183,3 +183,33 @@ def test_outputs_that_are_not_named_all_come() -> None:
     assert binary.outputs == (Wanted("y", True), Wanted("z", True))
     one = parse(x() | {"outputs": [{"name": "z", "parameters": {"binary_data": True}}]})
     assert one.outputs == (Wanted("z", True),)
+
+
+def test_a_header_that_was_read_before_is_taken_for_the_numbers_that_follow_it() -> None:
+    flag = Port("flag", np.dtype(np.bool_), (1,))
+    forms = protocol.Forms((X,), OUTPUTS, {"rate": 16000})
+    size = {"binary_data_size": 8}
+    text = json.dumps(x(data=None, parameters=size) | {"id": "7"}).encode()
+    for values in ([1, 2], [3, 4], [-5, np.nan]):
+        body = text + np.array([values], np.float32).tobytes()
+        found, expected = (
+            forms.parse(memoryview(body), len(text)),
+            protocol.parse(memoryview(body), len(text), (X,), OUTPUTS, {"rate": 16000}),
+        )
+        np.testing.assert_array_equal(found.inputs["x"], np.array([values], np.float32))
+        assert (found.id, found.outputs, found.shapes) == (expected.id, expected.outputs, expected.shapes)
+    with pytest.raises(InferenceError, match="expected 8 byte of binary data, found 4"):
+        forms.parse(memoryview(text + bytes(4)), len(text))
+    with pytest.raises(InferenceError, match="follow the tensors"):
+        forms.parse(memoryview(text + bytes(12)), len(text))
+    rate = {"name": "rate", "shape": [1], "datatype": "INT32", "parameters": {"binary_data_size": 4}}
+    both = json.dumps({"inputs": [*x(data=None, parameters=size)["inputs"], rate]}).encode()
+    forms.parse(memoryview(both + bytes(8) + np.int32(16000).tobytes()), len(both))
+    with pytest.raises(InferenceError, match="'rate' was bound to 16000"):
+        forms.parse(memoryview(both + bytes(8) + np.int32(8000).tobytes()), len(both))
+    flags = protocol.Forms((flag,), OUTPUTS, {})
+    row = {"name": "flag", "shape": [1], "datatype": "BOOL", "parameters": {"binary_data_size": 1}}
+    told = json.dumps({"inputs": [row]}).encode()
+    assert flags.parse(memoryview(told + b"\1"), len(told)).inputs["flag"] == [True]
+    with pytest.raises(InferenceError, match="expected bytes 0 and 1"):
+        flags.parse(memoryview(told + b"\2"), len(told))

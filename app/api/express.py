@@ -1,0 +1,111 @@
+"""The short way of inferences whose heads are known: from the connection to the executor, and back.
+
+The parser, the middleware and the routes were passed a moment ago by a request with the same head
+(`app.api.heads`), and would come to the same. What they do besides is done here as well: the request
+counts for its key, and in metrics and log. What cannot be answered by a model is left to the long way.
+"""
+
+import asyncio
+import time
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from app import logs
+from app.api import headers
+from app.api.connection import Connection
+from app.api.heads import Admitted
+from app.api.inference import answer_of
+from app.api.service import Service
+from app.jobs.callers import acting_for
+from app.serving.fleet import Deployed
+from app.serving.link import Call, Outcome, Reply
+from app.serving.protocol import InferenceError
+
+_DEFAULTS = "".join(f"{name}: {value}\r\n" for name, value in headers.DEFAULTS).encode()
+
+
+class Express:
+    """Takes inferences whose heads are known."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def enter(self, head: bytes, connection: Connection) -> "Inference | None":
+        """Take a request; None when it must go the long way."""
+        service = self._service
+        admitted = service.heads.find(head)
+        if admitted is None:
+            return None
+        if service.answering[admitted.caller.key] >= service.settings.max_requests_per_key:
+            return None
+        try:
+            with acting_for(admitted.caller):
+                deployed = service.fleet.find(admitted.name, admitted.version)
+            call = deployed.link.reserve(admitted.nbytes, admitted.header_nbytes)
+        except InferenceError:
+            return None
+        return Inference(service, admitted, deployed, call, connection)
+
+
+class Inference:
+    """One request.
+
+    Attributes:
+        place: where its body goes.
+    """
+
+    def __init__(
+        self, service: Service, admitted: Admitted, deployed: Deployed, call: Call, connection: Connection
+    ) -> None:
+        self._service = service
+        self._admitted = admitted
+        self._deployed = deployed
+        self._call = call
+        self._connection: Connection | None = connection
+        self._began = time.monotonic()
+        self._alarm = asyncio.get_running_loop().call_later(deployed.link.seconds, self._expire)
+        self._has_body = False
+        self.place = deployed.link.place(call, admitted.nbytes)
+        service.answering[admitted.caller.key] += 1
+
+    def go_on(self) -> None:
+        """The body has come."""
+        self._alarm.cancel()
+        self._has_body = True
+        link, admitted = self._deployed.link, self._admitted
+        deadline = self._began + link.seconds
+        try:
+            link.submit(self._call, admitted.nbytes, admitted.header_nbytes, deadline, self._end)
+        except InferenceError as error:
+            self._end(error)
+
+    def leave(self) -> None:
+        """The client has left; an answer is counted when it comes."""
+        self._connection = None
+        if not self._has_body:
+            self._give_up(InferenceError("the client is gone"))
+
+    def _expire(self) -> None:
+        self._give_up(self._deployed.link.late_body())
+
+    def _give_up(self, error: InferenceError) -> None:
+        self._alarm.cancel()
+        self._deployed.link.release(self._call)
+        self._end(error, close=True)
+
+    def _end(self, outcome: Outcome, *, close: bool = False) -> None:
+        admitted, service = self._admitted, self._service
+        service.answering[admitted.caller.key] -= 1
+        seconds = time.monotonic() - self._began
+        times = (outcome.waited, outcome.ran) if isinstance(outcome, Reply) else (None, None)
+        self._deployed.gauges.note(outcome.status, seconds, *times)
+        service.meter.note("POST", admitted.route, outcome.status, seconds)
+        request_id = headers.new_id()
+        with logs.about(request_id=request_id):
+            headers.log("POST", admitted.path, outcome.status, seconds, admitted.caller.key)
+        if self._connection is not None:
+            response = answer_of(outcome)
+            lines = [b"%b: %b\r\n" % pair for pair in response.raw_headers]
+            own = f"x-request-id: {request_id}\r\n".encode()
+            head = b"".join((STATUS_LINE[outcome.status], *lines, own, _DEFAULTS))
+            self._connection.answer(head, bytes(response.body), close=close)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from app.jobs.callers import Caller
 
 _MOST = 256  # heads that are known at once
-LONGEST = 4096  # byte of a head that is kept
 # What a request differs by from others, or wants of its connection, is not for those after it.
 _OWN = (b"origin", b"traceparent", b"expect", b"transfer-encoding")
 

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 import onnx_ir as ir
 
+from app.engine.alike import looks
 from app.engine.plan import Group
 
 T = TypeVar("T")
@@ -75,6 +76,7 @@ def constant(value: ir.Value | None) -> np.ndarray[Any, Any] | None:
     """
     if value is None or value.const_value is None or value.is_graph_input():
         return None
+    looks.count += 1
     if value.const_value.dtype != ir.DataType.STRING:
         return _fact(value.const_value, "array", value.const_value.numpy)
     array = value.const_value.numpy()

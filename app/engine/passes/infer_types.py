@@ -64,7 +64,8 @@ class InferTypes:
         # A branch that is never taken may not fit the bound shapes; folding removes it.
         with suppress(GraphError):
             inference.infer(model)
-            model.meta[TYPED] = True
+            # Of a nested graph that does not fit, inference leaves what the file claims.
+            model.meta[TYPED] = not any(map(graph.bodies, model.graph))
         return compilation
 
 

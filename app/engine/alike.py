@@ -6,7 +6,7 @@ again for what was found with a look: whether a result holds for all groups of a
 """
 
 from collections.abc import Callable, Hashable, MutableMapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import onnx_ir as ir
 
@@ -29,7 +29,7 @@ class Looks:
 looks = Looks()
 
 
-def once(facts: dict[Hashable, tuple[T, bool]], key: Hashable, make: Callable[[], T]) -> T:
+def once(facts: dict[Hashable, tuple[Any, bool]], key: Hashable, make: Callable[[], T]) -> T:
     """What `make` returns, asked once; with it is kept whether it looked at elements of constants."""
     found = facts.get(key)
     if found is None:
@@ -38,7 +38,7 @@ def once(facts: dict[Hashable, tuple[T, bool]], key: Hashable, make: Callable[[]
         found = facts[key] = made, looks.count != before
     elif found[1]:
         looks.count += 1
-    return found[0]
+    return found[0]  # type: ignore[no-any-return]  # what `make` returned
 
 
 def shared(group: "Group", key: Hashable, make: Callable[[], T], among: Shared) -> T:
@@ -83,7 +83,7 @@ def kind(group: "Group") -> Hashable | None:
             return places[value]
         places[value] = len(places)
         if value.shape is None or value.type.__class__ is not ir.TensorType:
-            raise _Unknown
+            raise _UnknownError
         fixed = value.const_value is not None
         return value.dtype, value.shape.dims, fixed, fixed and value.is_graph_input()
 
@@ -99,7 +99,7 @@ def kind(group: "Group") -> Hashable | None:
             )
             for node in group.nodes
         )
-    except _Unknown:
+    except _UnknownError:
         return None
     ends = (tuple(places.get(v) for v in side) for side in (group.inputs, group.outputs))
     return group.op, nodes, *ends
@@ -107,11 +107,11 @@ def kind(group: "Group") -> Hashable | None:
 
 def _attribute(attribute: ir.Attr) -> Hashable:
     if attribute.type not in PLAIN:
-        raise _Unknown
+        raise _UnknownError
     return attribute.name, attribute.type, attribute.value
 
 
-class _Unknown(Exception):
+class _UnknownError(Exception):
     """There is more to a group than its kind can tell."""
 
 

@@ -211,18 +211,16 @@ def _converted(
     return proto
 
 
-def _detach(proto: onnx.ModelProto) -> dict[str, ir.Tensor]:
+def _detach(proto: onnx.ModelProto) -> dict[str, ir.TensorProtocol]:
     """Take large weights out of the message, which gives out a copy each time, also to the converter."""
-    kept = {}
+    kept: dict[str, ir.TensorProtocol] = {}
     for tensor in proto.graph.initializer:
         if not tensor.HasField("raw_data"):
             continue
         kind, raw = ir.DataType(tensor.data_type), tensor.raw_data
         if len(raw) > _SHIPPED and kind.bitwidth >= 8:  # smaller elements share bytes
             array = np.frombuffer(raw, kind.numpy()).reshape(tensor.dims)
-            kept[tensor.name] = ir.Tensor(
-                array, kind, name=tensor.name, doc_string=tensor.doc_string or None
-            )
+            kept[tensor.name] = ir.Tensor(array, kind, name=tensor.name, doc_string=tensor.doc_string or None)
             tensor.ClearField("raw_data")
     return kept
 

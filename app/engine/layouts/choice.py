@@ -344,9 +344,7 @@ class Energy:
         """What it counts of each conversion, where no group is fixed."""
         return {at: self._value(*at, self.every) for at in self.conversion}
 
-    def _value(
-        self, value: ir.Value, threshold: int, shown: Mapping[Group, Readings]
-    ) -> "_Shared | None":
+    def _value(self, value: ir.Value, threshold: int, shown: Mapping[Group, Readings]) -> "_Shared | None":
         """One conversion when written above the threshold and read below by any, or the reverse."""
         row_major = ABOVE if threshold <= PLAIN else BELOW
         writer = self.writer.get(value)
@@ -466,8 +464,10 @@ def _group(group: Group, found: Readings) -> _Edges:
     edges: list[tuple[object, object, int]] = []
     sides = (len(terms),) if found.is_diagonal else (len(terms), len(terms[0]))
     for side, count in enumerate(sides):
-        for place in range(2, count):  # a label that passes a threshold passes those below
-            edges.append((_step(side, group, found, place), _step(side, group, found, place - 1), INFINITE))
+        edges.extend(  # a label that passes a threshold passes those below
+            (_step(side, group, found, place), _step(side, group, found, place - 1), INFINITE)
+            for place in range(2, count)
+        )
 
     def unary(vertex: object, above_costs: int) -> int:
         """What it costs more when a vertex is above; less than nothing is counted beyond the cut."""

@@ -54,9 +54,7 @@ class Canonicalize:
         return replace(compilation, notes=(*compilation.notes, *_notes(applied, model)))
 
 
-def reduce(
-    model: ir.Model, growth: int, more: tuple[Row, ...] = (), *, typed: bool = False
-) -> Counter[str]:
+def reduce(model: ir.Model, growth: int, more: tuple[Row, ...] = (), *, typed: bool = False) -> Counter[str]:
     """Apply the rules, `more` among them, until none does; how often each did.
 
     `typed` tells that the types are inferred. Rules state those of what they make: only where some

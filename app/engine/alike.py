@@ -38,7 +38,7 @@ def once(facts: dict[Hashable, tuple[Any, bool]], key: Hashable, make: Callable[
         found = facts[key] = made, looks.count != before
     elif found[1]:
         looks.count += 1
-    return found[0]  # type: ignore[no-any-return]  # what `make` returned
+    return found[0]
 
 
 def shared(group: "Group", key: Hashable, make: Callable[[], T], among: Shared) -> T:

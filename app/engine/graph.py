@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 import onnx_ir as ir
 
+from app.engine.alike import looks
 from app.engine.plan import Group
 
 T = TypeVar("T")
@@ -75,6 +76,7 @@ def constant(value: ir.Value | None) -> np.ndarray[Any, Any] | None:
     """
     if value is None or value.const_value is None or value.is_graph_input():
         return None
+    looks.count += 1
     if value.const_value.dtype != ir.DataType.STRING:
         return _fact(value.const_value, "array", value.const_value.numpy)
     array = value.const_value.numpy()
@@ -134,6 +136,9 @@ def values(graph: ir.Graph) -> tuple[ir.Value, ...]:
 
 def captures(node: ir.Node) -> tuple[ir.Value, ...]:
     """Values of enclosing graphs that the bodies of a control-flow node read, each once."""
+    graphs = bodies(node)
+    if not graphs:
+        return ()
     found: dict[ir.Value, None] = {}
     inner: set[ir.Value] = set()
 
@@ -147,7 +152,7 @@ def captures(node: ir.Node) -> tuple[ir.Value, ...]:
             inner.update(member.outputs)
         found.update(dict.fromkeys(v for v in body.outputs if v is not None and v not in inner))
 
-    for body in bodies(node):
+    for body in graphs:
         visit(body)
     return tuple(v for v in found if v not in inner)
 
@@ -155,7 +160,7 @@ def captures(node: ir.Node) -> tuple[ir.Value, ...]:
 def bodies(node: ir.Node) -> tuple[ir.Graph, ...]:
     """The graphs in a node's attributes."""
     found: list[ir.Graph] = []
-    for attribute_ in node.attributes.values():
+    for attribute_ in node.attributes.data.values():  # not through the view of a UserDict: asked of all nodes
         if attribute_.type == ir.AttributeType.GRAPH:
             found.append(attribute_.value)
         elif attribute_.type == ir.AttributeType.GRAPHS:
@@ -165,7 +170,9 @@ def bodies(node: ir.Node) -> tuple[ir.Graph, ...]:
 
 def reads(node: ir.Node) -> tuple[ir.Value, ...]:
     """Every value a node depends on, captured ones included, each once."""
-    return tuple(dict.fromkeys((*(v for v in node.inputs if v is not None), *captures(node))))
+    found = dict.fromkeys((*node.inputs, *captures(node)))
+    found.pop(None, None)
+    return tuple(found)  # type: ignore[arg-type]  # None is gone
 
 
 def order_by_wiring(graph: ir.Graph) -> None:

@@ -5,7 +5,7 @@ process: the message is foreign data, and so is what the opset converter makes o
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,11 +65,15 @@ def load(path: Path, *, external: Mapping[str, Path] | None = None, limits: Limi
     proto, nodes = parse(path, external or _NO_FILES, limits)
     sparse = [t.name for t in proto.graph.initializer if any(p.key == DECLARED for p in t.metadata_props)]
     notes: list[str] = []
-    proto = _converted(proto, limits, notes)
+    kept = _detach(proto)
+    proto = _converted(proto, limits, notes, kept.keys())
     try:
         model = ir.from_proto(proto)
     except (ValueError, TypeError, KeyError, NotImplementedError) as cause:
         raise GraphError(f"the model cannot be represented: {cause}") from cause
+    for name, value in model.graph.initializers.items():
+        if name in kept:
+            value.const_value = kept[name]
     demoted = sum(1 for v in model.graph.inputs if v.is_initializer())
     if demoted and proto.ir_version >= 4:
         notes.append(f"{demoted} inputs with default values are fixed to these values")
@@ -179,16 +183,15 @@ def _strides(dims: tuple[int, ...]) -> np.ndarray[Any, Any]:
     return np.array([math.prod(dims[i + 1 :]) for i in range(len(dims))], np.int64)
 
 
-def _converted(proto: onnx.ModelProto, limits: Limits, notes: list[str]) -> onnx.ModelProto:
+def _converted(
+    proto: onnx.ModelProto, limits: Limits, notes: list[str], detached: Collection[str]
+) -> onnx.ModelProto:
     """The model with local functions inlined and its opset raised to the floor, if that works.
 
     Types declared for inner values are dropped where the converter ran: it leaves wrong ones.
     """
     version = next((e.version for e in proto.opset_import if not e.domain), None)
     raises = version is not None and version < FLOOR
-    if not raises and not proto.functions:
-        return proto
-    kept = _detach(proto)
     if proto.functions:
         try:
             inlined = onnx.inliner.inline_local_functions(proto, convert_version=True)
@@ -198,35 +201,28 @@ def _converted(proto: onnx.ModelProto, limits: Limits, notes: list[str]) -> onnx
     if raises:
         try:
             candidate = onnx.version_converter.convert_version(proto, FLOOR)
-            _attach(candidate, kept)
-            wellformed.check(candidate, limits, shape_rules.has_rule)
+            wellformed.check(candidate, limits, shape_rules.has_rule, detached)
             _check_signature(proto, candidate)
         except Exception as cause:  # as above; any failure means the same
             notes.append(f"opset stays {version}: the conversion to {FLOOR} failed: {_first_line(cause)}")
         else:
             _restore_signature(proto, candidate)
             return candidate
-    _attach(proto, kept)
     return proto
 
 
-def _detach(proto: onnx.ModelProto) -> dict[str, bytes]:
-    """Take large weights out of the message, so that the converter does not copy them."""
-    kept = {
-        t.name: t.raw_data
-        for t in proto.graph.initializer
-        if t.HasField("raw_data") and len(t.raw_data) > _SHIPPED
-    }
+def _detach(proto: onnx.ModelProto) -> dict[str, ir.TensorProtocol]:
+    """Take large weights out of the message, which gives out a copy each time, also to the converter."""
+    kept: dict[str, ir.TensorProtocol] = {}
     for tensor in proto.graph.initializer:
-        if tensor.name in kept:
+        if not tensor.HasField("raw_data"):
+            continue
+        kind, raw = ir.DataType(tensor.data_type), tensor.raw_data
+        if len(raw) > _SHIPPED and kind.bitwidth >= 8:  # smaller elements share bytes
+            array = np.frombuffer(raw, kind.numpy()).reshape(tensor.dims)
+            kept[tensor.name] = ir.Tensor(array, kind, name=tensor.name, doc_string=tensor.doc_string or None)
             tensor.ClearField("raw_data")
     return kept
-
-
-def _attach(proto: onnx.ModelProto, kept: Mapping[str, bytes]) -> None:
-    for tensor in proto.graph.initializer:
-        if tensor.name in kept:
-            tensor.raw_data = kept[tensor.name]
 
 
 def _signatures(original: onnx.ModelProto, converted: onnx.ModelProto) -> tuple[tuple[Any, Any], ...]:

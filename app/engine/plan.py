@@ -23,6 +23,7 @@ from typing import (
 
 import onnx_ir as ir
 
+from app.engine import alike
 from app.engine.layout import Layout
 from app.engine.options import Bindings, Options, Thrift
 from app.engine.storage import DispatchMode, StorageType
@@ -56,7 +57,8 @@ class Group:
         anchor: the node whose arithmetic dominates; its operator names the group.
         inputs: values read from outside, in order of first use, each once; initializers included.
         outputs: values that something outside reads, or graph outputs.
-        facts: what functions `of_group` found; nodes do not change while they are in a group.
+        facts: what functions `of_group` found, see `app.engine.alike`; nodes do not change while they
+            are in a group.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -64,7 +66,7 @@ class Group:
     inputs: tuple[ir.Value, ...]
     outputs: tuple[ir.Value, ...]
     op: str  # operator of the anchor, or ELEMENTWISE, or ATTENTION
-    facts: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
+    facts: dict[Hashable, tuple[Any, bool]] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -83,9 +85,7 @@ def of_group(function: Callable[Concatenate[Group, P], T]) -> Callable[Concatena
     @wraps(function)
     def found(group: Group, *args: P.args, **kwargs: P.kwargs) -> T:
         key = (function, args, *kwargs.items())
-        if key not in group.facts:
-            group.facts[key] = function(group, *args, **kwargs)
-        return group.facts[key]  # type: ignore[no-any-return]  # what the function returned
+        return alike.once(group.facts, key, lambda: function(group, *args, **kwargs))
 
     return cast("Callable[Concatenate[Group, P], T]", found)
 
@@ -490,6 +490,8 @@ class Compilation:
     assignment: Mapping[str, str] = field(default_factory=dict)  # by node: `backend#part`, as measured
     failures: Mapping[tuple[str, str], str] = field(default_factory=dict)  # by node and backend: why
     passed_over: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by node, by backend: why
+    # What rows said of groups that are alike, see `app.engine.alike`.
+    facts: alike.Shared = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def graph(self) -> ir.Graph:

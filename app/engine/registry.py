@@ -14,6 +14,8 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import onnx_ir as ir
 
+from app.engine import alike
+from app.engine.alike import once, shared
 from app.engine.backend_names import ENTRY_POINTS, check
 from app.engine.layout import Layout
 from app.engine.options import Thrift
@@ -42,6 +44,7 @@ class Known:
         granted: the views of partial rows that may be taken; None before memory is shared, where all
             of them may.
         storage: storage types of values, once they are inferred.
+        facts: what rows said of groups that are alike.
     """
 
     target: Target
@@ -54,6 +57,7 @@ class Known:
     granted: frozenset[View] | None = None
     thrift: Thrift = field(default_factory=Thrift)
     storage: Mapping[ir.Value, StorageType] = field(default_factory=dict)
+    facts: alike.Shared = field(default_factory=dict, repr=False, compare=False)
     key: Hashable = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -65,6 +69,7 @@ class Known:
         dtype, shape = value.dtype, value.shape
         assert dtype is not None
         assert shape is not None
+        alike.looks.count += 1  # how full a value is tells groups apart
         density = self.storage[value].density if value in self.storage else 1.0
         dims = tuple(int(d) for d in shape.dims if isinstance(d, int))
         return SparseFormat.of(StorageType(kind, dtype.name, density), dims, dtype.numpy().itemsize)
@@ -82,6 +87,7 @@ class Known:
             thrift=compilation.thrift,
             precision=resolve(options, compilation.target).used,
             storage=compilation.plan.storage or {},
+            facts=compilation.facts,
         )
 
 
@@ -202,7 +208,9 @@ class Implementation:
         op: operator type of the group's anchor, `Elementwise`, or `*` for any.
         backend: which backend offers it.
         unless: the reason why it does not apply to this group, or None; sees shapes, dtypes,
-            attributes and the target (FInferStorageTypeEx of apache/mxnet issue 13598).
+            attributes and the target (FInferStorageTypeEx of apache/mxnet issue 13598), and elements of
+            constants by `graph.constant`. Like `cost` it depends on nothing outside the group and on no
+            name, and is asked once for groups that are alike.
         lower: the calls that compute the group, workspace among their arguments.
         cost: predicted seconds.
         inplace: (input, output) values that may share memory if the input dies here; read after
@@ -245,17 +253,21 @@ class Implementation:
     domain: str = ""
     version: str = ""
 
+    def __hash__(self) -> int:
+        return hash(self.name)  # rows are keys of many small tables
+
     def refusal(self, group: Group, known: Known) -> str | None:
         """Why the row does not compute a group whose values are stored as `known` tells; else None.
 
         `unless` is asked once for each group; before storage types are inferred, all values are dense.
         """
-        return _once(self, group, "unless", self.unless, known) or misstored(self, group, known)
+        return _once_alike(self, group, "unless", self.unless, known) or misstored(self, group, known)
 
     def predicted(self, group: Group, known: Known) -> float:
         """`cost`, asked once for each group."""
-        kind = ("cost", known.tuning, known.granted if self.partial else None)
-        return _once(self, group, kind, self.cost, known)
+        if self.partial:  # views are values of the group
+            return _once(self, group, ("cost", known.tuning, known.granted), self.cost, known)
+        return _once_alike(self, group, ("cost", known.tuning), self.cost, known)
 
     def asked(self, group: Group, known: Known) -> Mapping[ir.Value, Layout]:
         """`layouts`, asked once for each group."""
@@ -265,10 +277,16 @@ class Implementation:
 def _once(
     row: Implementation, group: Group, kind: Hashable, function: Callable[[Group, Known], T], known: Known
 ) -> T:
-    key = (row.name, kind, known.key)
-    if key not in group.facts:
-        group.facts[key] = function(group, known)
-    return group.facts[key]  # type: ignore[no-any-return]  # what the function returned
+    return once(group.facts, (row.name, kind, known.key), lambda: function(group, known))
+
+
+def _once_alike(
+    row: Implementation, group: Group, kind: Hashable, function: Callable[[Group, Known], T], known: Known
+) -> T:
+    def own() -> T:
+        return shared(group, (function, kind, known.key), lambda: function(group, known), known.facts)
+
+    return once(group.facts, (row.name, kind, known.key), own)
 
 
 def misstored(row: Implementation, group: Group, known: Known) -> str | None:
@@ -347,6 +365,10 @@ class Registry:
     backends: Mapping[str, Backend] = field(default_factory=dict)
     rewrites: tuple[Row, ...] = ()
     symbols: Mapping[str, SymbolOf] = field(default_factory=dict)  # by operators of ONNX
+    # By operator and backends, see `candidates`: asked several times for every group.
+    _candidates: dict[tuple[str, tuple[str, ...]], tuple[Implementation, ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def rewrites_for(self, target: Target) -> tuple[Row, ...]:
         """The rules of the target's backends, in the order of the backends."""
@@ -364,12 +386,15 @@ class Registry:
 
     def candidates(self, op: str, backends: tuple[str, ...]) -> tuple[Implementation, ...]:
         """Implementations of an operator on these backends, in the order of the backends."""
-        rows = (*self.implementations.get(op, ()), *self.implementations.get("*", ()))
-        return tuple(
-            row
-            for backend in backends
-            for row in sorted((r for r in rows if r.backend == backend), key=lambda r: r.rank)
-        )
+        found = self._candidates.get((op, backends))
+        if found is None:
+            rows = (*self.implementations.get(op, ()), *self.implementations.get("*", ()))
+            found = self._candidates[op, backends] = tuple(
+                row
+                for backend in backends
+                for row in sorted((r for r in rows if r.backend == backend), key=lambda r: r.rank)
+            )
+        return found
 
 
 def _domain(domain: str) -> str:

@@ -101,6 +101,9 @@ class Target:
                 f"target {self.name!r}: memory_budget must be positive, found {self.memory_budget} byte"
             )
 
+    def __hash__(self) -> int:
+        return hash(self.name)  # hashed for every group that is planned
+
     @property
     def budget(self) -> int:
         """Bytes that the arena may take."""

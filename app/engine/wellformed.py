@@ -5,7 +5,7 @@ value cannot even be represented in the graph that the engine works on.
 """
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import onnx
@@ -28,12 +28,14 @@ class _Checker:
     limits: Limits
     operators: Operators
     nodes: int = 0
+    detached: Collection[str] = ()
 
 
-def check(model: onnx.ModelProto, limits: Limits, known: Known) -> int:
+def check(model: onnx.ModelProto, limits: Limits, known: Known, detached: Collection[str] = ()) -> int:
     """Refuse a model that is not well formed; put its nodes in topological order; count them.
 
-    `known` tells of operators that have no schema in the onnx package.
+    `known` tells of operators that have no schema in the onnx package. The data of the main graph's
+    initializers that are `detached` lie elsewhere.
 
     Raises:
         GraphError: or the child that names the defect.
@@ -44,7 +46,7 @@ def check(model: onnx.ModelProto, limits: Limits, known: Known) -> int:
         )
     functions = frozenset((domain_of(f.domain), f.name) for f in model.functions)
     opsets = _opsets(model.opset_import, "the model")
-    checker = _Checker(limits, Operators(opsets, functions, known))
+    checker = _Checker(limits, Operators(opsets, functions, known), detached=detached)
     _check_calls(model)
     _check_graph(model.graph, checker, frozenset(), 0)
     for function in model.functions:
@@ -117,7 +119,8 @@ def _check_graph(graph: onnx.GraphProto, checker: _Checker, outer: frozenset[str
     tensors = [*graph.initializer, *(s.values for s in graph.sparse_initializer)]
     _check_duplicates((t.name for t in tensors), title)
     for tensor in graph.initializer:
-        check_tensor(tensor, checker.limits, f"initializer {tensor.name!r}")
+        if depth or tensor.name not in checker.detached:
+            check_tensor(tensor, checker.limits, f"initializer {tensor.name!r}")
     for value in graph.input:
         if depth == 0:  # a body's inputs may leave their types to inference
             _check_type(value.type, value.name)

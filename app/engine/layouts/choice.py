@@ -13,9 +13,10 @@ by branch and bound: a group whose mixed readings are dear, or whose rows disagr
 
 import heapq
 import itertools
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal, TypeAlias
 
 import onnx_ir as ir
@@ -83,7 +84,12 @@ class Readings:
     @cached_property
     def is_diagonal(self) -> bool:
         """Whether every mode writes at the level at which it reads."""
-        return all(reads == writes for mode in self.modes for reads, writes in (mode.labels,))
+        return all(reads == writes for reads, writes in zip(*self._labels))
+
+    @cached_property
+    def _labels(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """By side, the label of each mode."""
+        return tuple(m.labels[0] for m in self.modes), tuple(m.labels[1] for m in self.modes)
 
     def levels(self, side: int) -> tuple[int, ...]:
         """At which the modes read (side 0) or write, in order."""
@@ -91,32 +97,47 @@ class Readings:
 
     @cached_property
     def _levels(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        reads, writes = (tuple(sorted({mode.labels[side] for mode in self.modes})) for side in (0, 1))
+        reads, writes = (tuple(sorted(set(labels))) for labels in self._labels)
         return reads, writes
 
     @cached_property
     def terms(self) -> "Terms":
         """What each pair of labels costs; pairs that no row has cost more than any labelling can."""
-        return _terms(self)
+        return _terms(*self._levels, tuple(self.seconds.items()))
 
     @cached_property
     def counted(self) -> "Terms":
         """Terms that a cut can count, none of them larger."""
         return _submodular(self.terms)
 
+    def level(self, value: ir.Value) -> tuple[int, ...]:
+        """Of a value, by mode."""
+        return self._by_value.get(value) or (PLAIN,) * len(self.modes)
+
+    @cached_property
+    def _by_value(self) -> Mapping[ir.Value, tuple[int, ...]]:
+        asked = dict.fromkeys(v for mode in self.modes for v in mode.asked)
+        return {v: tuple(level(mode.asked.get(v)) for mode in self.modes) for v in asked}
+
     def always(self, value: ir.Value, side: int, threshold: int) -> bool | None:
         """Whether a value is above the threshold just where the label of this side is.
 
         False when it is on one side of the threshold for all modes; None when neither holds.
         """
-        above = [level(mode.asked.get(value)) >= threshold for mode in self.modes]
-        if above == [mode.labels[side] >= threshold for mode in self.modes]:
-            return True
-        return None if True in above and False in above else False
+        return _always(self.level(value), self._labels[side], threshold)
 
     def nearest(self, labels: Labels) -> Mode:
         """The cheapest mode with these labels, or of all."""
         return next((mode for mode in self.modes if mode.labels == labels), self.modes[0])
+
+
+@lru_cache  # few are different, and each is asked for thousands of values
+def _always(levels: tuple[int, ...], labels: tuple[int, ...], threshold: int) -> bool | None:
+    """See `Readings.always`: levels of a value and labels of the group, by mode."""
+    above = [at >= threshold for at in levels]
+    if above == [label >= threshold for label in labels]:
+        return True
+    return None if True in above and False in above else False
 
 
 def readings(group: Group, compilation: Compilation, known: Known, *, alike: bool = True) -> Readings:
@@ -285,10 +306,20 @@ class Energy:
         seconds.
         """
         network = Network()
-        shown = {g: Readings((fixed[g],)) if g in fixed else found for g, found in self.every.items()}
-        spent = sum(_group(network, group, found) for group, found in shown.items())
-        for (value, threshold), seconds in self.conversion.items():
-            self._value(network, value, threshold, round(seconds * SECOND) + 1, shown)
+        shown = {**self.every, **{g: Readings((mode,)) for g, mode in fixed.items()}}
+        spent = 0
+        for group, (own, edges) in self._terms.items():
+            if group in fixed:
+                own, edges = _group(group, shown[group])
+            spent += own
+            for edge in edges:
+                network.add(*edge)
+        decided = {v for group in fixed for v in (*group.inputs, *group.outputs)}
+        for at, shared in self._shared.items():
+            if at[0] in decided:
+                shared = self._value(*at, shown)
+            if shared is not None:
+                network.add_shared(*shared)
         above = network.source_side(ABOVE, BELOW)
         labelling = {group: _labels(group, found, above) for group, found in shown.items()}
         return labelling, (spent + network.flow) / SECOND
@@ -303,24 +334,31 @@ class Energy:
         counted = found.counted[places[0]][places[1]] / SECOND
         return mode.seconds - counted + sum(self.conversion[at] for at in _unseen(group, found))
 
-    def _value(
-        self,
-        network: Network,
-        value: ir.Value,
-        threshold: int,
-        capacity: int,
-        shown: Mapping[Group, Readings],
-    ) -> None:
+    @cached_property
+    def _terms(self) -> Mapping[Group, "_Edges"]:
+        """What a cut counts of each group, none of them fixed."""
+        return {group: _group(group, found) for group, found in self.every.items()}
+
+    @cached_property
+    def _shared(self) -> Mapping[tuple[ir.Value, int], "_Shared | None"]:
+        """What it counts of each conversion, where no group is fixed."""
+        return {at: self._value(*at, self.every) for at in self.conversion}
+
+    def _value(self, value: ir.Value, threshold: int, shown: Mapping[Group, Readings]) -> "_Shared | None":
         """One conversion when written above the threshold and read below by any, or the reverse."""
         row_major = ABOVE if threshold <= PLAIN else BELOW
         writer = self.writer.get(value)
         source = row_major if writer is None else _vertex(1, writer, shown[writer], value, threshold)
+        if source is None:
+            return None
         sinks: list[object] = [row_major] * (value in self.outputs)
         sinks += [_vertex(0, group, shown[group], value, threshold) for group in self.readers.get(value, ())]
-        if source is not None:
-            read = (s for s in sinks if s is not None)
-            network.add_shared(source, read, ("value", value, threshold), capacity)
+        capacity = round(self.conversion[value, threshold] * SECOND) + 1
+        return source, [s for s in sinks if s is not None], ("value", value, threshold), capacity
 
+
+_Edges: TypeAlias = tuple[int, Sequence[tuple[object, object, int]]]  # beyond the cut; tail, head, capacity
+_Shared: TypeAlias = tuple[object, Sequence[object], object, int]  # arguments of `Network.add_shared`
 
 ABOVE, BELOW = "above", "below"  # the ends of a network: every threshold passed, none
 
@@ -332,13 +370,12 @@ def _vertex(side: int, group: Group, found: Readings, value: ir.Value, threshold
         return None
     if always:
         return _label(side, group, found, threshold)
-    return ABOVE if level(found.modes[0].asked.get(value)) >= threshold else BELOW
+    return ABOVE if found.level(value)[0] >= threshold else BELOW
 
 
 def _label(side: int, group: Group, found: Readings, threshold: int) -> object:
     """The vertex that tells whether a label is above a threshold."""
-    place = sum(at < threshold for at in found.levels(side))
-    return _step(side, group, found, place)
+    return _step(side, group, found, bisect_left(found.levels(side), threshold))
 
 
 def _step(side: int, group: Group, found: Readings, place: int) -> object:
@@ -378,20 +415,24 @@ def _is_exact(group: Group, found: Readings) -> bool:
     return not _unseen(group, found) and found.counted == found.terms
 
 
-Terms: TypeAlias = list[list[int]]  # by the places of the labels among the levels of each side
+Terms: TypeAlias = tuple[tuple[int, ...], ...]  # by the places of the labels among the levels of each side
 
 
-def _terms(found: Readings) -> Terms:
+@lru_cache(maxsize=1024)  # groups that are alike have the same
+def _terms(
+    reads: tuple[int, ...], writes: tuple[int, ...], seconds: tuple[tuple[Labels, float], ...]
+) -> Terms:
     """Terms of one group by its labels; those that no row has cost more than any labelling can."""
-    reads, writes = found.levels(0), found.levels(1)
     given = [
-        (reads.index(r), writes.index(w), round(seconds * SECOND) + _unusual(r) + _unusual(w))
-        for (r, w), seconds in found.seconds.items()
+        (reads.index(r), writes.index(w), round(taken * SECOND) + _unusual(r) + _unusual(w))
+        for (r, w), taken in seconds
     ]
-    return [
-        [min(s + IMPOSSIBLE * (abs(i - r) + abs(j - w)) for r, w, s in given) for j in range(len(writes))]
+    return tuple(
+        tuple(
+            min(s + IMPOSSIBLE * (abs(i - r) + abs(j - w)) for r, w, s in given) for j in range(len(writes))
+        )
         for i in range(len(reads))
-    ]
+    )
 
 
 def _unusual(label: int) -> int:
@@ -399,46 +440,54 @@ def _unusual(label: int) -> int:
     return int(label != PLAIN)
 
 
+@lru_cache(maxsize=1024)
 def _submodular(terms: Terms) -> Terms:
     """Terms that a cut can count, none of them larger: towards the dearer end they are lowered."""
     if terms[0][0] > terms[-1][-1]:
-        return [row[::-1] for row in _submodular([row[::-1] for row in terms[::-1]])[::-1]]
+        return _turned(_submodular(_turned(terms)))
     lowered = [list(row) for row in terms]
     for i, j in itertools.product(range(1, len(terms)), range(1, len(terms[0]))):
         most = lowered[i - 1][j] + lowered[i][j - 1] - lowered[i - 1][j - 1]
         lowered[i][j] = min(lowered[i][j], most)
-    return lowered
+    return tuple(map(tuple, lowered))
 
 
-def _group(network: Network, group: Group, found: Readings) -> int:
-    """Add the terms of one group; what it costs beyond the cut."""
+def _turned(terms: Terms) -> Terms:
+    """Both axes from the other end."""
+    return tuple(row[::-1] for row in terms[::-1])
+
+
+def _group(group: Group, found: Readings) -> _Edges:
+    """The terms of one group: what it costs beyond the cut, and edges."""
     terms = found.counted
     spent = terms[0][0]
+    edges: list[tuple[object, object, int]] = []
     sides = (len(terms),) if found.is_diagonal else (len(terms), len(terms[0]))
     for side, count in enumerate(sides):
-        for place in range(2, count):  # a label that passes a threshold passes those below
-            network.add(_step(side, group, found, place), _step(side, group, found, place - 1), INFINITE)
+        edges.extend(  # a label that passes a threshold passes those below
+            (_step(side, group, found, place), _step(side, group, found, place - 1), INFINITE)
+            for place in range(2, count)
+        )
+
+    def unary(vertex: object, above_costs: int) -> int:
+        """What it costs more when a vertex is above; less than nothing is counted beyond the cut."""
+        edges.append((vertex, BELOW, above_costs) if above_costs > 0 else (ABOVE, vertex, -above_costs))
+        return min(above_costs, 0)
+
     if found.is_diagonal:
         for i in range(1, len(terms)):
-            spent += _unary(network, _step(0, group, found, i), terms[i][i] - terms[i - 1][i - 1])
-        return spent
+            spent += unary(_step(0, group, found, i), terms[i][i] - terms[i - 1][i - 1])
+        return spent, edges
     # f(r, w) = f(0, 0) + sum of (f(i, 0) - f(i - 1, 0)) over i <= r + sum of (f(-1, j) - f(-1, j - 1))
     # over j <= w + sum of slack(i, j) over i > r, j <= w; every slack >= 0.
     for i in range(1, len(terms)):
-        spent += _unary(network, _step(0, group, found, i), terms[i][0] - terms[i - 1][0])
+        spent += unary(_step(0, group, found, i), terms[i][0] - terms[i - 1][0])
     for j in range(1, len(terms[0])):
-        spent += _unary(network, _step(1, group, found, j), terms[-1][j] - terms[-1][j - 1])
+        spent += unary(_step(1, group, found, j), terms[-1][j] - terms[-1][j - 1])
         for i in range(1, len(terms)):
             slack = terms[i - 1][j] + terms[i][j - 1] - terms[i - 1][j - 1] - terms[i][j]
-            network.add(_step(1, group, found, j), _step(0, group, found, i), slack)
-    return spent
-
-
-def _unary(network: Network, vertex: object, above_costs: int) -> int:
-    """What it costs more when a vertex is above; less than nothing is counted beyond the cut."""
-    network.add(vertex, BELOW, above_costs)
-    network.add(ABOVE, vertex, -above_costs)
-    return min(above_costs, 0)
+            edges.append((_step(1, group, found, j), _step(0, group, found, i), slack))
+    return spent, edges
 
 
 def branch_and_bound(energy: Energy) -> Assignment:

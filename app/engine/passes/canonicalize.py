@@ -21,7 +21,7 @@ from app.engine import (
     transposes,
 )
 from app.engine.errors import GraphError
-from app.engine.passes.infer_types import DECLARED
+from app.engine.passes.infer_types import DECLARED, TYPED
 from app.engine.plan import Compilation
 from app.engine.rewrite import Row, rewrite
 
@@ -49,13 +49,16 @@ class Canonicalize:
         model = compilation.model
         lift_initializers(model)
         graph.order_by_wiring(model.graph)
-        applied = reduce(model, self.growth)
+        applied = reduce(model, self.growth, typed=model.meta.pop(TYPED, False))
         _check_types(model)
         return replace(compilation, notes=(*compilation.notes, *_notes(applied, model)))
 
 
-def reduce(model: ir.Model, growth: int, more: tuple[Row, ...] = ()) -> Counter[str]:
+def reduce(model: ir.Model, growth: int, more: tuple[Row, ...] = (), *, typed: bool = False) -> Counter[str]:
     """Apply the rules, `more` among them, until none does; how often each did.
+
+    `typed` tells that the types are inferred. Rules state those of what they make: only where some
+    shape is left open can another inference tell more.
 
     Raises:
         GraphError: operands do not fit an operator.
@@ -69,7 +72,6 @@ def reduce(model: ir.Model, growth: int, more: tuple[Row, ...] = ()) -> Counter[
         *transposes.ROWS,
     )
     applied: Counter[str] = Counter()
-    typed = False  # whether the types are those of the graph as it is
     copied: float = math.inf  # bytes that transposes copied when they last were moved
     while True:
         round_ = rewrite(model.graph, rows) + merging.merge(model.graph)
@@ -80,6 +82,9 @@ def reduce(model: ir.Model, growth: int, more: tuple[Row, ...] = ()) -> Counter[
             if not moved:
                 break
             applied += moved
+        typed = typed and _is_static(model)
+        if typed:
+            continue
         try:
             inference.infer(model)
             typed = True
@@ -93,6 +98,14 @@ def reduce(model: ir.Model, growth: int, more: tuple[Row, ...] = ()) -> Counter[
         trim(node, model.opset_imports)
     naming.make_unique(model)
     return applied
+
+
+def _is_static(model: ir.Model) -> bool:
+    """Whether the types and shapes of all values are known, in a graph without nested ones."""
+    return not any(
+        graph.bodies(node) or any((v.name or v.uses()) and graph.is_dynamic(v) for v in node.outputs)
+        for node in model.graph
+    )
 
 
 def lift_initializers(model: ir.Model) -> None:

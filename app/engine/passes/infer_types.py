@@ -12,9 +12,11 @@ from app.engine import graph, inference, naming
 from app.engine.errors import GraphError, InputError
 from app.engine.plan import Compilation
 
-# Keys of model.meta: inputs that became constants; element types that the file gives its outputs.
+# Keys of model.meta: inputs that became constants; element types that the file gives its outputs; whether
+# all types are inferred.
 BOUND = "stowplan.bound_inputs"
 DECLARED = "stowplan.declared_outputs"
+TYPED = "stowplan.typed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class InferTypes:
         # A branch that is never taken may not fit the bound shapes; folding removes it.
         with suppress(GraphError):
             inference.infer(model)
+            # Of a nested graph that does not fit, inference leaves what the file claims.
+            model.meta[TYPED] = not any(map(graph.bodies, model.graph))
         return compilation
 
 

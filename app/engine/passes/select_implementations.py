@@ -154,7 +154,7 @@ def choose(
     row = min(compared, key=lambda r: (cost.weighed(r, group, known, compared[r][0]), r.rank))
     seconds, tuning = compared[row]
     views.share(granted[row], outputs_of(group))
-    facts = replace(known, tuning=tuning or "")
+    facts = replace(known, tuning=tuning) if tuning else known
     inplace = row.inplace(group, facts) if compilation.options.inplace else ()
     choice = Choice(row, row.lower(group, facts), inplace, seconds, granted[row])
     others = tuple(a for a in alternatives if a["name"] != row.name)

@@ -132,13 +132,19 @@ def ends(group: Group, known: Known, layout: Layout | None = None) -> Ends:
     assert not isinstance(epilogue, str)
     channels = graph.static_shape(group.outputs[0])[1]
     kind = np.dtype(np.float32)
-    total = epilogue.bias(channels, kind)
-    own = graph.constant(graph.input_at(group.anchor, 2)) if group.anchor.op_type.startswith("Conv") else None
-    if own is not None:
-        total = own.astype(kind) if total is None else total + own
+    own = graph.input_at(group.anchor, 2) if group.anchor.op_type.startswith("Conv") else None
+    has_bias = bool(epilogue.biases) or (own is not None and graph.is_constant(own))
+
+    def total() -> Array:
+        following, array = epilogue.bias(channels, kind), graph.constant(own)
+        if array is None:
+            assert following is not None
+            return lane_vector(following, layout)
+        return lane_vector(array.astype(kind) if following is None else following + array, layout)
+
     nothing = Constant(np.zeros(1, kind))
-    bias = nothing if total is None else Constant(lane_vector(total, layout))
-    flags = COLUMN_BIAS * (total is not None) | CLAMP * epilogue.clamps
+    bias = Constant(total) if has_bias else nothing
+    flags = COLUMN_BIAS * has_bias | CLAMP * epilogue.clamps
     flags |= RESIDUAL * (epilogue.residual is not None)
     operands = tuple(("float32*", _operand(v, place, layout)) for v, place in epilogue.operands)
     residual = epilogue.residual

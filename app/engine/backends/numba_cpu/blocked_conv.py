@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine import graph
-from app.engine.backends.numba_cpu import bfloat, blocked, blocking, windows
+from app.engine.backends.numba_cpu import bfloat, blocked, blocking, epilogues, windows
 from app.engine.backends.numba_cpu.windows import Window
 from app.engine.cost import flops, roofline
 from app.engine.layout import Layout
@@ -52,7 +52,8 @@ def _stem_refusal(group: Group, known: Known) -> str | None:
         return reason
     if windows.of_conv(group).groups > 1:
         return "groups of channels; a stem has one"
-    epilogue = blocked.ends(group, known).epilogue
+    epilogue = epilogues.read(group, 1)
+    assert not isinstance(epilogue, str)
     x = group.anchor.inputs[0]
     if x is epilogue.residual or any(v is x for v, _ in epilogue.operands):
         return "the input is an operand of what follows, which reads blocks"

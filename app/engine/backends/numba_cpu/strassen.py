@@ -5,6 +5,8 @@ errors are larger than the definition's, so a row applies where the error on the
 small enough.
 """
 
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 
@@ -14,6 +16,8 @@ from app.engine.cost import flops
 from app.engine.plan import Argument, Constant, Group, KernelCall, Workspace
 from app.engine.registry import Implementation, Known
 from app.kernels.cpu import strassen, tiles
+
+Array = np.ndarray[Any, Any]
 
 LEAST_ROWS = 16  # below, the products read more weights than they compute on
 LEAST_DEPTH = 96  # of a block: below, the sums that are read again cost what is saved
@@ -63,8 +67,11 @@ def error(product: matmul.Product) -> float:
 
     Measured against float64 on a sample of rows and of pairs of columns, which are independent.
     """
-    array = graph.constant(product.b)
-    assert array is not None
+    name = f"error of Strassen {product.b_strides} {product.k}x{product.n}"
+    return graph.fact(product.b, name, lambda array: _sampled_error(product, array))
+
+
+def _sampled_error(product: matmul.Product, array: Array) -> float:
     half = product.n // 2
     taken = np.linspace(0, half - 1, min(SAMPLE, half)).astype(np.int64)
     b = matmul.matrices(product, array).reshape(product.k, product.n)[

@@ -6,7 +6,8 @@ limits grow, so that some run in the end searches the whole tree. Budgets are nu
 never times: the same problem gives the same plan everywhere.
 
 Source of restarts: Gomes, Selman and Kautz, 1998 (heavy tails); the order "width, area, total" is
-MiniMalloc's (ASPLOS 2023).
+MiniMalloc's (ASPLOS 2023); that what found no place comes earlier in the next run is squeaky wheel
+optimization (Joslin and Clements, 1999).
 """
 
 import itertools
@@ -26,6 +27,7 @@ Verdict: TypeAlias = Literal["feasible", "infeasible", "undecided"]
 FIRST_LIMIT = 100  # failures of the first run
 GROWTH = 1.01  # of the limit, a run
 NOISE = 0.22  # half width of the disturbance of orders, in logarithms
+LIFT = 0.25  # of all positions: how far a buffer that a run left unplaced moves to the front
 # The state is quadratic in buffers that live together: beyond this number of pairs (twice) the search
 # would hardly end anyway.
 MOST_PAIRS = 4_000_000
@@ -161,10 +163,13 @@ class Search:
         if not core.settle(settled, given.near, given.members, self._queues, self._trail, count, n, sections):
             return Outcome("infeasible", None, 0)
         nodes = spent = 0
+        rules = (core.BY_LOAD, core.BY_FLOOR, core.BY_CANDIDATES)
+        left = dict.fromkeys(rules, np.zeros(n, np.int64))
         for run in itertools.count():
             limit = min(int(FIRST_LIMIT * GROWTH**run), budget - spent)
+            rule = rules[run % len(rules)]
             state = settled.copy()
-            state[:n, core.RANK] = self._ranks(run)
+            state[:n, core.RANK] = self._ranks(run, left[rule])
             count[:] = 0
             count[core.ENTRIES] = len(self._trail)
             found = core.search(
@@ -178,7 +183,7 @@ class Search:
                 self._parts,
                 count,
                 sections,
-                (core.BY_LOAD, core.BY_FLOOR, core.BY_CANDIDATES)[run % 3],
+                rule,
                 limit,
             )
             nodes += int(count[core.NODES])
@@ -191,10 +196,14 @@ class Search:
                 return Outcome("infeasible", None, nodes, spent)
             if spent >= budget or count[core.FAILURES] < limit:  # or the trail is full
                 break
+            left[rule] = 1 - state[:n, core.PLACED]
         return Outcome("undecided", None, nodes, spent)
 
-    def _ranks(self, run: int) -> Array:
-        """Positions of the buffers, widest first, then by area, then by the load they live under."""
+    def _ranks(self, run: int, left: Array) -> Array:
+        """Positions of the buffers, widest first, then by area, then by the load they live under.
+
+        Those `left` unplaced by the last run of the same rule come earlier.
+        """
         given = self._given
         random = np.random.default_rng(run)
         spread: Callable[[], Floats] = lambda: (  # noqa: E731
@@ -206,6 +215,12 @@ class Search:
             np.append(given.load, 0), np.stack((given.first, given.end), axis=1).ravel()
         )[::2]
         order = np.lexsort((-total, -area, -width))
-        ranks = np.empty(len(order), np.int64)
-        ranks[order] = np.arange(len(order))
-        return ranks
+        ranks = _positions(order)
+        return _positions(np.lexsort((ranks, ranks - LIFT * len(ranks) * left))) if left.any() else ranks
+
+
+def _positions(order: Array) -> Array:
+    """Where each is in an order."""
+    positions = np.empty(len(order), np.int64)
+    positions[order] = np.arange(len(order))
+    return positions

@@ -37,9 +37,10 @@ from numba.extending import intrinsic
 STRIDE = 32
 FLOOR, LOWER, UPPER, SIZE, PLACED, LIFTED, FIRST, END, ALIGN, RANK, NEAR, CHECK, PAIR, OFFSET = range(14)
 # Columns of a section: where its members start, sizes of the unplaced ones, how many of them go on into
-# the next section; the two least lower bounds and the two least ends, with the owners of the least; how
-# many could be the lowest; the highest end that bounds allow; whether it waits to be read again.
-MEMBERS, LOAD, CROSSING, LOW, LOW2, LOW_AT, TOP, TOP2, TOP_AT, LOWEST, CEILING, DIRTY = range(16, 28)
+# the next section; the two least lower bounds, the two least ends and the two highest that bounds allow,
+# with the owners of the first; whether it waits to be read again.
+MEMBERS, LOAD, CROSSING, LOW, LOW2, LOW_AT, TOP, TOP2, TOP_AT = range(16, 25)
+CEILING, CEILING2, CEILING_AT, DIRTY = range(25, 29)
 # Entries of `count`: what waits in three queues, entries of the trail and room for them, where the last
 # failure was, nodes and failures so far.
 SECTIONS, CHECKS, PAIRS, TRAIL, ENTRIES, FAILED, NODES, FAILURES = range(8)
@@ -116,13 +117,9 @@ def _raise_lower(m, queues, trail, count, q, value):
     top = old + m[q * STRIDE + SIZE]
     _put(m, trail, count, q * STRIDE + LOWER, value)
     _pair_again(m, queues, count, q)
-    # Only where the old bound was among the least, or made a candidate for the lowest, anything changes.
+    # Only where the old bound was among the least, anything changes.
     for x in range(m[q * STRIDE + FIRST], m[q * STRIDE + END]):
-        if (
-            old <= m[x * STRIDE + LOW2]
-            or top <= m[x * STRIDE + TOP2]
-            or old + m[x * STRIDE + LOAD] <= m[x * STRIDE + CEILING]
-        ):
+        if old <= m[x * STRIDE + LOW2] or top <= m[x * STRIDE + TOP2]:
             _read_again(m, queues, count, x)
     return True
 
@@ -138,7 +135,7 @@ def _cut_upper(m, queues, trail, count, q, value):
     _put(m, trail, count, q * STRIDE + UPPER, value)
     _pair_again(m, queues, count, q)
     for x in range(m[q * STRIDE + FIRST], m[q * STRIDE + END]):
-        if top >= m[x * STRIDE + LOW] + m[x * STRIDE + LOAD]:
+        if top >= m[x * STRIDE + CEILING2]:
             _read_again(m, queues, count, x)
     return True
 
@@ -179,8 +176,8 @@ def _place(m, near, queues, trail, count, q):
 def _read_section(m, members, queues, trail, count, x):
     load = m[x * STRIDE + LOAD]
     low = low2 = top = top2 = _NOTHING
-    low_at = top_at = np.int64(-1)
-    ceiling = np.int64(0)
+    ceiling = ceiling2 = np.int64(-1)
+    low_at = top_at = ceiling_at = np.int64(-1)
     begin, end = m[x * STRIDE + MEMBERS], m[(x + 1) * STRIDE + MEMBERS]
     for k in range(begin, end):
         q = members[k]
@@ -188,6 +185,7 @@ def _read_section(m, members, queues, trail, count, x):
             continue
         lower = m[q * STRIDE + LOWER]
         upper = lower + m[q * STRIDE + SIZE]
+        highest = m[q * STRIDE + UPPER] + m[q * STRIDE + SIZE]
         if lower < low:
             low2, low, low_at = low, lower, q
         elif lower < low2:
@@ -196,11 +194,16 @@ def _read_section(m, members, queues, trail, count, x):
             top2, top, top_at = top, upper, q
         elif upper < top2:
             top2 = upper
-        ceiling = max(ceiling, m[q * STRIDE + UPPER] + m[q * STRIDE + SIZE])
+        if highest > ceiling:
+            ceiling2, ceiling, ceiling_at = ceiling, highest, q
+        elif highest > ceiling2:
+            ceiling2 = highest
     if low + load > ceiling:
         count[FAILED] = x
         return False
     _put(m, trail, count, x * STRIDE + CEILING, ceiling)
+    _put(m, trail, count, x * STRIDE + CEILING2, ceiling2)
+    _put(m, trail, count, x * STRIDE + CEILING_AT, ceiling_at)
     if (
         low != m[x * STRIDE + LOW]
         or low2 != m[x * STRIDE + LOW2]
@@ -218,24 +221,23 @@ def _read_section(m, members, queues, trail, count, x):
         for k in range(begin, end):
             if not m[members[k] * STRIDE + PLACED]:
                 _check(m, queues, count, members[k])
-    lowest = highest = 0
-    lowest_at = highest_at = np.int64(-1)
-    for k in range(begin, end):
-        q = members[k]
-        if m[q * STRIDE + PLACED]:
-            continue
-        if m[q * STRIDE + LOWER] + load <= ceiling:
-            lowest += 1
-            lowest_at = q
-        if m[q * STRIDE + UPPER] + m[q * STRIDE + SIZE] >= low + load:
-            highest += 1
-            highest_at = q
-    _put(m, trail, count, x * STRIDE + LOWEST, lowest)
-    if lowest == 1 and not _cut_upper(m, queues, trail, count, lowest_at, ceiling - load):
+    if low2 + load > ceiling and not _cut_upper(m, queues, trail, count, low_at, ceiling - load):
         return False
-    return highest != 1 or _raise_lower(
-        m, queues, trail, count, highest_at, low + load - m[highest_at * STRIDE + SIZE]
+    return ceiling2 >= low + load or _raise_lower(
+        m, queues, trail, count, ceiling_at, low + load - m[ceiling_at * STRIDE + SIZE]
     )
+
+
+@_compiled
+def _candidates(m, members, x):
+    """How many buffers of a section could be its lowest."""
+    highest = m[x * STRIDE + CEILING] - m[x * STRIDE + LOAD]
+    number = 0
+    for k in range(m[x * STRIDE + MEMBERS], m[(x + 1) * STRIDE + MEMBERS]):
+        q = members[k]
+        if not m[q * STRIDE + PLACED] and m[q * STRIDE + LOWER] <= highest:
+            number += 1
+    return number
 
 
 @_compiled
@@ -335,7 +337,7 @@ def _choose(m, members, weight, begin, end, rule):
         else:
             score = (
                 -(
-                    m[x * STRIDE + LOWEST]
+                    _candidates(m, members, x)
                     - m[x * STRIDE + LOAD] / (1.0 + m[x * STRIDE + LOW] + m[x * STRIDE + LOAD])
                 )
                 / weight[x]

@@ -300,17 +300,17 @@ def _check_buffer(m, near, queues, trail, count, q):
 @_compiled
 def _propagate(m, near, members, queues, trail, count):
     while True:
-        if count[SECTIONS]:
-            count[SECTIONS] -= 1
-            x = queues[3 * count[SECTIONS] + 0]
-            m[x * STRIDE + DIRTY] = 0
-            if m[x * STRIDE + LOAD] and not _read_section(m, members, queues, trail, count, x):
-                return False
-        elif count[PAIRS]:
+        if count[PAIRS]:
             count[PAIRS] -= 1
             q = queues[3 * count[PAIRS] + 2]
             m[q * STRIDE + PAIR] = 0
             if not m[q * STRIDE + PLACED] and not _order_pairs(m, near, queues, trail, count, q):
+                return False
+        elif count[SECTIONS]:
+            count[SECTIONS] -= 1
+            x = queues[3 * count[SECTIONS] + 0]
+            m[x * STRIDE + DIRTY] = 0
+            if m[x * STRIDE + LOAD] and not _read_section(m, members, queues, trail, count, x):
                 return False
         elif count[CHECKS]:
             count[CHECKS] -= 1

@@ -1,12 +1,14 @@
 """Complete search for a placement below a capacity: restarts of the compiled core, within a node budget.
 
 One run of a depth-first search either meets a good choice early or is lost in a hopeless part of the
-tree, so that runs are short, and take turns with rules of choice and disturbed orders of buffers. Their
-limits grow, so that some run in the end searches the whole tree. Budgets are numbers of failed branches,
-never times: the same problem gives the same plan everywhere.
+tree, so that runs are short, and take turns with rules of choice and disturbed orders of buffers. What
+they learn (weights of sections, buffers that found no place) helps the next ones but can mislead all of
+them, so that it is forgotten now and then. Limits grow, so that some run in the end searches the whole
+tree. Budgets are numbers of failed branches, never times: the same problem gives the same plan everywhere.
 
 Source of restarts: Gomes, Selman and Kautz, 1998 (heavy tails); the order "width, area, total" is
-MiniMalloc's (ASPLOS 2023).
+MiniMalloc's (ASPLOS 2023); that what found no place comes earlier in the next run is squeaky wheel
+optimization (Joslin and Clements, 1999).
 """
 
 import itertools
@@ -19,13 +21,15 @@ import numpy as np
 from app.engine.memory.greedy import Columns
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
-Indices: TypeAlias = np.ndarray[Any, np.dtype[np.uint32]]
 Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 Verdict: TypeAlias = Literal["feasible", "infeasible", "undecided"]
 
 FIRST_LIMIT = 100  # failures of the first run
 GROWTH = 1.01  # of the limit, a run
+EPOCH = 6  # runs, times a term of Luby's sequence: after so many, what was learned is forgotten
+SEED = 0
 NOISE = 0.22  # half width of the disturbance of orders, in logarithms
+LIFT = 0.25  # of all positions: how far a buffer that a run left unplaced moves to the front
 # The state is quadratic in buffers that live together: beyond this number of pairs (twice) the search
 # would hardly end anyway.
 MOST_PAIRS = 4_000_000
@@ -58,10 +62,9 @@ class Instance:
     end: Array
     size: Array
     alignment: Array
-    near: Indices  # buffers that overlap each one in time, from near_at on
-    near_at: Array
-    members: Indices  # buffers of each section, from members_at on
-    members_at: Array
+    near: Array  # [buffer, word] bit sets of those that overlap each one in time
+    members: Array  # [section, word] bit sets of the buffers of each section
+    pairs: int  # elements of all these sets
     load: Array
     crossing: Array
     duration: Array
@@ -70,6 +73,10 @@ class Instance:
 def instance(columns: Columns) -> Instance | None:
     """The instance of a problem; None if it is too large to search."""
     rows = np.flatnonzero(columns.extent)
+    # By time: sets of those that live together have few words, and the order of the problem does not matter.
+    rows = rows[
+        np.lexsort([c[rows] for c in (columns.alignment, columns.extent, columns.upper, columns.lower)])
+    ]
     lower, upper = columns.lower[rows], columns.upper[rows]
     first, end = sections(lower, upper)
     begun = np.searchsorted(np.sort(lower), upper, side="left")
@@ -78,11 +85,9 @@ def instance(columns: Columns) -> Instance | None:
         return None
     overlap = (lower[:, None] < upper) & (lower < upper[:, None])
     np.fill_diagonal(overlap, False)
-    near = np.nonzero(overlap)[1].astype(np.uint32)
     count = int(end.max(initial=0))
     steps = np.arange(count)[:, None]
     inside = (first <= steps) & (steps < end)
-    members = np.nonzero(inside)[1].astype(np.uint32)
     unit = int(np.gcd.reduce(np.concatenate((columns.extent[rows], columns.alignment[rows])))) or 1
     size = columns.extent[rows] // unit
     return Instance(
@@ -93,14 +98,28 @@ def instance(columns: Columns) -> Instance | None:
         end=end,
         size=size,
         alignment=columns.alignment[rows] // unit,
-        near=near,
-        near_at=np.concatenate(([0], np.cumsum(overlap.sum(axis=1)))),
-        members=members,
-        members_at=np.concatenate(([0], np.cumsum(inside.sum(axis=1)))),
+        near=_bits(overlap),
+        members=_bits(inside),
+        pairs=int(overlap.sum() + inside.sum()),
         load=inside @ size,
         crossing=(inside & (steps + 1 < end)).sum(axis=1),
         duration=upper - lower,
     )
+
+
+def _bits(rows: np.ndarray[Any, np.dtype[np.bool_]]) -> Array:
+    """Rows of truths as bit sets, in words of 64."""
+    packed = np.zeros((len(rows), -(-rows.shape[1] // 64) * 8), np.uint8)
+    found = np.packbits(rows, axis=1, bitorder="little")
+    packed[:, : found.shape[1]] = found
+    return packed.view("<i8").astype(np.int64)
+
+
+def _range(sets: Array) -> tuple[Array, Array]:
+    """Of each bit set, the first word that is not 0 and the one after the last."""
+    used = sets != 0
+    last = used.shape[1] - np.argmax(used[:, ::-1], axis=1)
+    return np.argmax(used, axis=1), np.where(used.any(axis=1), last, 0)
 
 
 def sections(lower: Array, upper: Array) -> tuple[Array, Array]:
@@ -125,13 +144,18 @@ class Search:
         n, count = len(given.rows), len(given.load)
         most = max(n, count)
         table = np.zeros((most + 1, core.STRIDE), np.int64)
+        near, near_end = _range(given.near)
+        members, members_end = _range(given.members)
         for column, values in (
             (core.FIRST, given.first),
             (core.END, given.end),
             (core.SIZE, given.size),
             (core.ALIGN, given.alignment),
-            (core.NEAR, given.near_at),
-            (core.MEMBERS, given.members_at),
+            (core.NEAR, near),
+            (core.NEAR_END, near_end),
+            (core.LEFT, _bits(np.ones((1, n), np.bool_))[0]),
+            (core.MEMBERS, members),
+            (core.MEMBERS_END, members_end),
             (core.LOAD, given.load),
             (core.CROSSING, given.crossing),
         ):
@@ -139,7 +163,7 @@ class Search:
         self._table = table
         self._weight = np.ones(count)
         self._queues = np.empty((most, 3), np.int64)
-        reach = 16 * (len(given.near) + len(given.members)) + (1 << 16)
+        reach = 16 * given.pairs + (1 << 16)
         self._trail = np.empty((min(reach, MOST_TRAIL), 2), np.int64)
         self._frames = np.empty((n, 7), np.int64)
         self._parts = np.empty((n, 4), np.int64)
@@ -157,16 +181,24 @@ class Search:
         sections = len(given.load)
         settled, count = self._table.copy(), np.zeros(core.COUNTS, np.int64)
         settled[:n, core.UPPER] = room - given.size
-        count[core.ENTRIES] = len(self._trail)
+        count[core.ENTRIES], count[core.WORDS] = len(self._trail), given.near.shape[1]
         if not core.settle(settled, given.near, given.members, self._queues, self._trail, count, n, sections):
             return Outcome("infeasible", None, 0)
         nodes = spent = 0
+        rules = (core.BY_LOAD, core.BY_FLOOR, core.BY_CANDIDATES)
+        left: dict[int, Array] = {}
+        epochs, forget = itertools.count(1), 0
         for run in itertools.count():
+            if run == forget:
+                left = dict.fromkeys(rules, np.zeros(n, np.int64))
+                self._weight[:] = 1.0
+                forget += EPOCH * _luby(next(epochs))
             limit = min(int(FIRST_LIMIT * GROWTH**run), budget - spent)
+            rule = rules[run % len(rules)]
             state = settled.copy()
-            state[:n, core.RANK] = self._ranks(run)
+            state[:n, core.RANK] = self._ranks(run, left[rule])
             count[:] = 0
-            count[core.ENTRIES] = len(self._trail)
+            count[core.ENTRIES], count[core.WORDS] = len(self._trail), given.near.shape[1]
             found = core.search(
                 state,
                 given.near,
@@ -178,7 +210,7 @@ class Search:
                 self._parts,
                 count,
                 sections,
-                (core.BY_LOAD, core.BY_FLOOR, core.BY_CANDIDATES)[run % 3],
+                rule,
                 limit,
             )
             nodes += int(count[core.NODES])
@@ -191,12 +223,16 @@ class Search:
                 return Outcome("infeasible", None, nodes, spent)
             if spent >= budget or count[core.FAILURES] < limit:  # or the trail is full
                 break
+            left[rule] = 1 - state[:n, core.PLACED]
         return Outcome("undecided", None, nodes, spent)
 
-    def _ranks(self, run: int) -> Array:
-        """Positions of the buffers, widest first, then by area, then by the load they live under."""
+    def _ranks(self, run: int, left: Array) -> Array:
+        """Positions of the buffers, widest first, then by area, then by the load they live under.
+
+        Those `left` unplaced by the last run of the same rule come earlier.
+        """
         given = self._given
-        random = np.random.default_rng(run)
+        random = np.random.default_rng((SEED, run))
         spread: Callable[[], Floats] = lambda: (  # noqa: E731
             np.exp(random.uniform(-NOISE, NOISE, len(given.rows))) if run else np.ones(len(given.rows))
         )
@@ -206,6 +242,21 @@ class Search:
             np.append(given.load, 0), np.stack((given.first, given.end), axis=1).ravel()
         )[::2]
         order = np.lexsort((-total, -area, -width))
-        ranks = np.empty(len(order), np.int64)
-        ranks[order] = np.arange(len(order))
-        return ranks
+        ranks = _positions(order)
+        return _positions(np.lexsort((ranks, ranks - LIFT * len(ranks) * left))) if left.any() else ranks
+
+
+def _luby(i: int) -> int:
+    """The i-th term, from 1 on, of 1, 1, 2, 1, 1, 2, 4, ...
+
+    Source: Luby, Sinclair and Zuckerman, 1993 (optimal speedup of Las Vegas algorithms).
+    """
+    bits = i.bit_length()
+    return 1 << (bits - 1) if i == (1 << bits) - 1 else _luby(i - (1 << (bits - 1)) + 1)
+
+
+def _positions(order: Array) -> Array:
+    """Where each is in an order."""
+    positions = np.empty(len(order), np.int64)
+    positions[order] = np.arange(len(order))
+    return positions

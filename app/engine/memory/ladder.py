@@ -16,6 +16,7 @@ from app.engine.memory.problem import Problem, Solution, live_bytes, lower_bound
 
 # Failed branches of all searches together. One costs about 20 microseconds on hundreds of buffers.
 BUDGET = 30_000
+WITH_CAPACITY = 100_000  # where a capacity is asked for, and not the least peak
 # Of it, what the first search, at the lowest capacity of interest, may take.
 FIRST_SHARE = 0.5
 # Pairs of buffers and placed ones that the learning orders may look at.
@@ -45,7 +46,7 @@ class _Best:
         return self.offsets is not None and self.peak <= max(self.goal, self.bound)
 
 
-def solve(problem: Problem, budget: int = BUDGET) -> Solution:
+def solve(problem: Problem, budget: int | None = None) -> Solution:
     """The best placement that the ladder finds, validated; `budget` counts failed branches of searches.
 
     With a capacity, any placement below it will do, and the ladder ends at the first. Without one it
@@ -54,6 +55,8 @@ def solve(problem: Problem, budget: int = BUDGET) -> Solution:
     """
     if not problem.buffers:
         return Solution({}, 0, 0, True, "nothing to place")
+    if budget is None:
+        budget = BUDGET if problem.capacity is None else WITH_CAPACITY
     columns = greedy.columns_of(problem)
     assert not any(b.parts for b in problem.buffers), "a search knows whole buffers only"
     bound = lower_bound(problem)

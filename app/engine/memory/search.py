@@ -29,21 +29,25 @@ weights of failures are Boussemart et al., 2004.
 from typing import Any
 
 import numpy as np
+from llvmlite import ir as llvm
 from numba import njit, types
 from numba.extending import intrinsic
 
 # The state is one table, one row for the buffer and the section of that number. Columns of a buffer (times
-# are sections [FIRST, END), bytes are units of the problem; NEAR: where those that overlap it start):
+# are sections [FIRST, END), bytes are units of the problem; NEAR to NEAR_END: words of its bit set of those
+# that overlap it), and LEFT: the word of this number of the bit set of what is unplaced:
 STRIDE = 32
 FLOOR, LOWER, UPPER, SIZE, PLACED, LIFTED, FIRST, END, ALIGN, RANK, NEAR, CHECK, PAIR, OFFSET = range(14)
-# Columns of a section: where its members start, sizes of the unplaced ones, how many of them go on into
-# the next section; the two least lower bounds and the two least ends, with the owners of the least; how
-# many could be the lowest; the highest end that bounds allow; whether it waits to be read again.
-MEMBERS, LOAD, CROSSING, LOW, LOW2, LOW_AT, TOP, TOP2, TOP_AT, LOWEST, CEILING, DIRTY = range(16, 28)
+NEAR_END, LEFT = 14, 15
+# Columns of a section: words of its bit set of members, sizes of the unplaced ones, how many of them go on
+# into the next section; the two least lower bounds, the two least ends and the two highest that bounds allow,
+# with the owners of the first; whether it waits to be read again.
+MEMBERS, LOAD, CROSSING, LOW, LOW2, LOW_AT, TOP, TOP2, TOP_AT = range(16, 25)
+CEILING, CEILING2, CEILING_AT, DIRTY, MEMBERS_END = range(25, 30)
 # Entries of `count`: what waits in three queues, entries of the trail and room for them, where the last
-# failure was, nodes and failures so far.
-SECTIONS, CHECKS, PAIRS, TRAIL, ENTRIES, FAILED, NODES, FAILURES = range(8)
-COUNTS = 8
+# failure was, nodes and failures so far, and the words of a bit set of buffers.
+SECTIONS, CHECKS, PAIRS, TRAIL, ENTRIES, FAILED, NODES, FAILURES, WORDS = range(9)
+COUNTS = 9
 # How the section to branch in is chosen: the lowest free place of all, the most bytes still to place,
 # or the fewest candidates for its lowest place (by weight of its failures).
 BY_FLOOR, BY_LOAD, BY_CANDIDATES = range(3)
@@ -61,6 +65,16 @@ def _pointer(_context, array):
         return context.make_array(signature.args[0])(context, builder, arguments[0]).data
 
     return pointer(array), emit
+
+
+@intrinsic
+def _lowest_bit(_context, word):
+    """The number of the lowest bit of a word that is not 0."""
+
+    def emit(_context, builder, _signature, arguments):
+        return builder.cttz(arguments[0], llvm.Constant(llvm.IntType(1), 1))
+
+    return word(word), emit
 
 
 _compiled: Any = njit(cache=True, error_model="numpy", boundscheck=False, nogil=True)
@@ -116,13 +130,9 @@ def _raise_lower(m, queues, trail, count, q, value):
     top = old + m[q * STRIDE + SIZE]
     _put(m, trail, count, q * STRIDE + LOWER, value)
     _pair_again(m, queues, count, q)
-    # Only where the old bound was among the least, or made a candidate for the lowest, anything changes.
+    # Only where the old bound was among the least, anything changes.
     for x in range(m[q * STRIDE + FIRST], m[q * STRIDE + END]):
-        if (
-            old <= m[x * STRIDE + LOW2]
-            or top <= m[x * STRIDE + TOP2]
-            or old + m[x * STRIDE + LOAD] <= m[x * STRIDE + CEILING]
-        ):
+        if old <= m[x * STRIDE + LOW2] or top <= m[x * STRIDE + TOP2]:
             _read_again(m, queues, count, x)
     return True
 
@@ -138,7 +148,7 @@ def _cut_upper(m, queues, trail, count, q, value):
     _put(m, trail, count, q * STRIDE + UPPER, value)
     _pair_again(m, queues, count, q)
     for x in range(m[q * STRIDE + FIRST], m[q * STRIDE + END]):
-        if top >= m[x * STRIDE + LOW] + m[x * STRIDE + LOAD]:
+        if top >= m[x * STRIDE + CEILING2]:
             _read_again(m, queues, count, x)
     return True
 
@@ -153,25 +163,28 @@ def _place(m, near, queues, trail, count, q):
     end = offset + m[q * STRIDE + SIZE]
     m[q * STRIDE + OFFSET] = offset
     _put(m, trail, count, q * STRIDE + PLACED, 1)
+    word = (q // 64) * STRIDE + LEFT
+    _put(m, trail, count, word, m[word] & ~(np.int64(1) << (q % 64)))
     first, last = m[q * STRIDE + FIRST], m[q * STRIDE + END] - 1
     for x in range(first, last + 1):
         _put(m, trail, count, x * STRIDE + LOAD, m[x * STRIDE + LOAD] - m[q * STRIDE + SIZE])
         _read_again(m, queues, count, x)
     for x in range(first, last):
         _put(m, trail, count, x * STRIDE + CROSSING, m[x * STRIDE + CROSSING] - 1)
-    for k in range(m[q * STRIDE + NEAR], m[(q + 1) * STRIDE + NEAR]):
-        r = near[k]
-        if m[r * STRIDE + PLACED]:
-            continue
-        if m[r * STRIDE + FLOOR] < end:
-            align = m[r * STRIDE + ALIGN]
-            floor = end if align == 1 else -(-end // align) * align
-            _put(m, trail, count, r * STRIDE + FLOOR, floor)
-        if m[r * STRIDE + LIFTED]:
-            _put(m, trail, count, r * STRIDE + LIFTED, 0)
-        if not _raise_lower(m, queues, trail, count, r, end):
-            return False
-        _check(m, queues, count, r)
+    for w in range(m[q * STRIDE + NEAR], m[q * STRIDE + NEAR_END]):
+        rest = near[q * count[WORDS] + w] & m[w * STRIDE + LEFT]
+        while rest:
+            r = 64 * w + _lowest_bit(rest)
+            rest &= rest - 1
+            if m[r * STRIDE + FLOOR] < end:
+                align = m[r * STRIDE + ALIGN]
+                floor = end if align == 1 else -(-end // align) * align
+                _put(m, trail, count, r * STRIDE + FLOOR, floor)
+            if m[r * STRIDE + LIFTED]:
+                _put(m, trail, count, r * STRIDE + LIFTED, 0)
+            if not _raise_lower(m, queues, trail, count, r, end):
+                return False
+            _check(m, queues, count, r)
     return True
 
 
@@ -179,28 +192,35 @@ def _place(m, near, queues, trail, count, q):
 def _read_section(m, members, queues, trail, count, x):
     load = m[x * STRIDE + LOAD]
     low = low2 = top = top2 = _NOTHING
-    low_at = top_at = np.int64(-1)
-    ceiling = np.int64(0)
-    begin, end = m[x * STRIDE + MEMBERS], m[(x + 1) * STRIDE + MEMBERS]
-    for k in range(begin, end):
-        q = members[k]
-        if m[q * STRIDE + PLACED]:
-            continue
-        lower = m[q * STRIDE + LOWER]
-        upper = lower + m[q * STRIDE + SIZE]
-        if lower < low:
-            low2, low, low_at = low, lower, q
-        elif lower < low2:
-            low2 = lower
-        if upper < top:
-            top2, top, top_at = top, upper, q
-        elif upper < top2:
-            top2 = upper
-        ceiling = max(ceiling, m[q * STRIDE + UPPER] + m[q * STRIDE + SIZE])
+    ceiling = ceiling2 = np.int64(-1)
+    low_at = top_at = ceiling_at = np.int64(-1)
+    begin, end, at = m[x * STRIDE + MEMBERS], m[x * STRIDE + MEMBERS_END], x * count[WORDS]
+    for w in range(begin, end):
+        rest = members[at + w] & m[w * STRIDE + LEFT]
+        while rest:
+            q = 64 * w + _lowest_bit(rest)
+            rest &= rest - 1
+            lower = m[q * STRIDE + LOWER]
+            upper = lower + m[q * STRIDE + SIZE]
+            highest = m[q * STRIDE + UPPER] + m[q * STRIDE + SIZE]
+            if lower < low:
+                low2, low, low_at = low, lower, q
+            elif lower < low2:
+                low2 = lower
+            if upper < top:
+                top2, top, top_at = top, upper, q
+            elif upper < top2:
+                top2 = upper
+            if highest > ceiling:
+                ceiling2, ceiling, ceiling_at = ceiling, highest, q
+            elif highest > ceiling2:
+                ceiling2 = highest
     if low + load > ceiling:
         count[FAILED] = x
         return False
     _put(m, trail, count, x * STRIDE + CEILING, ceiling)
+    _put(m, trail, count, x * STRIDE + CEILING2, ceiling2)
+    _put(m, trail, count, x * STRIDE + CEILING_AT, ceiling_at)
     if (
         low != m[x * STRIDE + LOW]
         or low2 != m[x * STRIDE + LOW2]
@@ -215,58 +235,61 @@ def _read_section(m, members, queues, trail, count, x):
         _put(m, trail, count, x * STRIDE + TOP, top)
         _put(m, trail, count, x * STRIDE + TOP2, top2)
         _put(m, trail, count, x * STRIDE + TOP_AT, top_at)
-        for k in range(begin, end):
-            if not m[members[k] * STRIDE + PLACED]:
-                _check(m, queues, count, members[k])
-    lowest = highest = 0
-    lowest_at = highest_at = np.int64(-1)
-    for k in range(begin, end):
-        q = members[k]
-        if m[q * STRIDE + PLACED]:
-            continue
-        if m[q * STRIDE + LOWER] + load <= ceiling:
-            lowest += 1
-            lowest_at = q
-        if m[q * STRIDE + UPPER] + m[q * STRIDE + SIZE] >= low + load:
-            highest += 1
-            highest_at = q
-    _put(m, trail, count, x * STRIDE + LOWEST, lowest)
-    if lowest == 1 and not _cut_upper(m, queues, trail, count, lowest_at, ceiling - load):
+        for w in range(begin, end):
+            rest = members[at + w] & m[w * STRIDE + LEFT]
+            while rest:
+                _check(m, queues, count, 64 * w + _lowest_bit(rest))
+                rest &= rest - 1
+    if low2 + load > ceiling and not _cut_upper(m, queues, trail, count, low_at, ceiling - load):
         return False
-    return highest != 1 or _raise_lower(
-        m, queues, trail, count, highest_at, low + load - m[highest_at * STRIDE + SIZE]
+    return ceiling2 >= low + load or _raise_lower(
+        m, queues, trail, count, ceiling_at, low + load - m[ceiling_at * STRIDE + SIZE]
     )
+
+
+@_compiled
+def _candidates(m, members, count, x):
+    """How many buffers of a section could be its lowest."""
+    highest = m[x * STRIDE + CEILING] - m[x * STRIDE + LOAD]
+    number = 0
+    for w in range(m[x * STRIDE + MEMBERS], m[x * STRIDE + MEMBERS_END]):
+        rest = members[x * count[WORDS] + w] & m[w * STRIDE + LEFT]
+        while rest:
+            number += m[(64 * w + _lowest_bit(rest)) * STRIDE + LOWER] <= highest
+            rest &= rest - 1
+    return number
 
 
 @_compiled
 def _order_pairs(m, near, queues, trail, count, q):
     """Of `q` and each buffer that overlaps it in time one lies below; bounds may tell which."""
     size = m[q * STRIDE + SIZE]
-    for k in range(m[q * STRIDE + NEAR], m[(q + 1) * STRIDE + NEAR]):
-        r = near[k]
-        if m[r * STRIDE + PLACED]:
-            continue
-        other = m[r * STRIDE + SIZE]
-        r_below = m[r * STRIDE + LOWER] + other <= m[q * STRIDE + UPPER]
-        q_below = m[q * STRIDE + LOWER] + size <= m[r * STRIDE + UPPER]
-        if (
-            size == other
-            and m[q * STRIDE + FIRST] == m[r * STRIDE + FIRST]
-            and m[q * STRIDE + END] == m[r * STRIDE + END]
-            and m[q * STRIDE + ALIGN] == m[r * STRIDE + ALIGN]
-        ):
-            r_below = r_below and r < q
-            q_below = q_below and q < r
-        if r_below == q_below:
-            if r_below:
-                continue
-            count[FAILED] = max(m[q * STRIDE + FIRST], m[r * STRIDE + FIRST])
-            return False
-        under, over, height = (q, r, size) if q_below else (r, q, other)
-        if not _raise_lower(m, queues, trail, count, over, m[under * STRIDE + LOWER] + height):
-            return False
-        if not _cut_upper(m, queues, trail, count, under, m[over * STRIDE + UPPER] - height):
-            return False
+    for w in range(m[q * STRIDE + NEAR], m[q * STRIDE + NEAR_END]):
+        rest = near[q * count[WORDS] + w] & m[w * STRIDE + LEFT]
+        while rest:
+            r = 64 * w + _lowest_bit(rest)
+            rest &= rest - 1
+            other = m[r * STRIDE + SIZE]
+            r_below = m[r * STRIDE + LOWER] + other <= m[q * STRIDE + UPPER]
+            q_below = m[q * STRIDE + LOWER] + size <= m[r * STRIDE + UPPER]
+            if (
+                size == other
+                and m[q * STRIDE + FIRST] == m[r * STRIDE + FIRST]
+                and m[q * STRIDE + END] == m[r * STRIDE + END]
+                and m[q * STRIDE + ALIGN] == m[r * STRIDE + ALIGN]
+            ):
+                r_below = r_below and r < q
+                q_below = q_below and q < r
+            if r_below == q_below:
+                if r_below:
+                    continue
+                count[FAILED] = max(m[q * STRIDE + FIRST], m[r * STRIDE + FIRST])
+                return False
+            under, over, height = (q, r, size) if q_below else (r, q, other)
+            if not _raise_lower(m, queues, trail, count, over, m[under * STRIDE + LOWER] + height):
+                return False
+            if not _cut_upper(m, queues, trail, count, under, m[over * STRIDE + UPPER] - height):
+                return False
     return True
 
 
@@ -298,17 +321,17 @@ def _check_buffer(m, near, queues, trail, count, q):
 @_compiled
 def _propagate(m, near, members, queues, trail, count):
     while True:
-        if count[SECTIONS]:
-            count[SECTIONS] -= 1
-            x = queues[3 * count[SECTIONS] + 0]
-            m[x * STRIDE + DIRTY] = 0
-            if m[x * STRIDE + LOAD] and not _read_section(m, members, queues, trail, count, x):
-                return False
-        elif count[PAIRS]:
+        if count[PAIRS]:
             count[PAIRS] -= 1
             q = queues[3 * count[PAIRS] + 2]
             m[q * STRIDE + PAIR] = 0
             if not m[q * STRIDE + PLACED] and not _order_pairs(m, near, queues, trail, count, q):
+                return False
+        elif count[SECTIONS]:
+            count[SECTIONS] -= 1
+            x = queues[3 * count[SECTIONS] + 0]
+            m[x * STRIDE + DIRTY] = 0
+            if m[x * STRIDE + LOAD] and not _read_section(m, members, queues, trail, count, x):
                 return False
         elif count[CHECKS]:
             count[CHECKS] -= 1
@@ -321,7 +344,7 @@ def _propagate(m, near, members, queues, trail, count):
 
 
 @_compiled
-def _choose(m, members, weight, begin, end, rule):
+def _choose(m, members, weight, count, begin, end, rule):
     """A buffer in the sections [begin, end) to branch on: unplaced, and not lifted."""
     best = -1
     best_score = 0.0
@@ -335,7 +358,7 @@ def _choose(m, members, weight, begin, end, rule):
         else:
             score = (
                 -(
-                    m[x * STRIDE + LOWEST]
+                    _candidates(m, members, count, x)
                     - m[x * STRIDE + LOAD] / (1.0 + m[x * STRIDE + LOW] + m[x * STRIDE + LOAD])
                 )
                 / weight[x]
@@ -347,47 +370,43 @@ def _choose(m, members, weight, begin, end, rule):
         low = m[best * STRIDE + LOW]
         for x in range(begin, end):
             if m[x * STRIDE + LOAD] and m[x * STRIDE + LOW] == low:
-                for k in range(m[x * STRIDE + MEMBERS], m[(x + 1) * STRIDE + MEMBERS]):
-                    p = members[k]
-                    ready = (
-                        not m[p * STRIDE + PLACED]
-                        and not m[p * STRIDE + LIFTED]
-                        and m[p * STRIDE + FLOOR] >= m[p * STRIDE + LOWER]
-                    )
-                    if (
-                        ready
-                        and m[p * STRIDE + LOWER] == low
-                        and (q < 0 or m[p * STRIDE + RANK] < m[q * STRIDE + RANK])
-                    ):
-                        q = p
+                for w in range(m[x * STRIDE + MEMBERS], m[x * STRIDE + MEMBERS_END]):
+                    rest = members[x * count[WORDS] + w] & m[w * STRIDE + LEFT]
+                    while rest:
+                        p = 64 * w + _lowest_bit(rest)
+                        rest &= rest - 1
+                        if (
+                            m[p * STRIDE + LOWER] == low
+                            and not m[p * STRIDE + LIFTED]
+                            and m[p * STRIDE + FLOOR] >= low
+                            and (q < 0 or m[p * STRIDE + RANK] < m[q * STRIDE + RANK])
+                        ):
+                            q = p
         if q >= 0:
             return q
-    for k in range(m[best * STRIDE + MEMBERS], m[(best + 1) * STRIDE + MEMBERS]):
-        p = members[k]
-        if m[p * STRIDE + PLACED]:
-            continue
-        if (
-            q < 0
-            or m[p * STRIDE + LOWER] < m[q * STRIDE + LOWER]
-            or (
-                m[p * STRIDE + LOWER] == m[q * STRIDE + LOWER] and m[p * STRIDE + RANK] < m[q * STRIDE + RANK]
-            )
-        ):
-            q = p
+    for w in range(m[best * STRIDE + MEMBERS], m[best * STRIDE + MEMBERS_END]):
+        rest = members[best * count[WORDS] + w] & m[w * STRIDE + LEFT]
+        while rest:
+            p = 64 * w + _lowest_bit(rest)
+            rest &= rest - 1
+            lower = m[p * STRIDE + LOWER] - m[q * STRIDE + LOWER] if q >= 0 else -1
+            if lower < 0 or (lower == 0 and m[p * STRIDE + RANK] < m[q * STRIDE + RANK]):
+                q = p
     # A lifted buffer lies on another: go down to one that may lie on its floor.
     while m[q * STRIDE + LIFTED] or m[q * STRIDE + LOWER] > m[q * STRIDE + FLOOR]:
         below = np.int64(-1)
         for x in range(m[q * STRIDE + FIRST], m[q * STRIDE + END]):
-            for k in range(m[x * STRIDE + MEMBERS], m[(x + 1) * STRIDE + MEMBERS]):
-                p = members[k]
-                if p == q or m[p * STRIDE + PLACED]:
-                    continue
-                if (
-                    below < 0
-                    or m[p * STRIDE + LOWER] + m[p * STRIDE + SIZE]
-                    < m[below * STRIDE + LOWER] + m[below * STRIDE + SIZE]
-                ):
-                    below = p
+            for w in range(m[x * STRIDE + MEMBERS], m[x * STRIDE + MEMBERS_END]):
+                rest = members[x * count[WORDS] + w] & m[w * STRIDE + LEFT]
+                while rest:
+                    p = 64 * w + _lowest_bit(rest)
+                    rest &= rest - 1
+                    if p != q and (
+                        below < 0
+                        or m[p * STRIDE + LOWER] + m[p * STRIDE + SIZE]
+                        < m[below * STRIDE + LOWER] + m[below * STRIDE + SIZE]
+                    ):
+                        below = p
         q = below
     return q
 
@@ -432,7 +451,7 @@ def _descend(m, near, members, weight, queues, trail, frames, parts, count, sect
                 continue
             begin, end = first_begin, first_end
             count[NODES] += 1
-            q = _choose(m, members, weight, begin, end, rule)
+            q = _choose(m, members, weight, count, begin, end, rule)
             frames[7 * depth + 0], frames[7 * depth + 1], frames[7 * depth + 2], frames[7 * depth + 3] = (
                 count[TRAIL],
                 q,
@@ -487,8 +506,8 @@ def settle(m, near, members, queues, trail, count, n, sections):
 def search(m, near, members, weight, queues, trail, frames, parts, count, sections, rule, limit):
     """Place all buffers: FEASIBLE (column OFFSET), INFEASIBLE, or UNDECIDED after `limit` failures.
 
-    m: int64[1 + most of n and sections, STRIDE], the state, settled; near, members: uint32, the buffers
-        that overlap each buffer in time, and those of each section;
+    m: int64[1 + most of n and sections, STRIDE], the state, settled; near, members: int64[., words], bit
+        sets of the buffers that overlap each buffer in time, and of those of each section;
     weight: float64[sections], failures of each section, kept between calls;
     queues: int64[most of n and sections, 3]; trail: int64[count[ENTRIES], 2]; frames: int64[n, 7];
     parts: int64[n, 4]; count: int64[COUNTS].

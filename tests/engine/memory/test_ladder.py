@@ -1,5 +1,6 @@
 """The ladder and its complete search: equal to brute force on small problems, both verdicts."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +65,15 @@ def tight_problem(random: np.random.Generator, most: int) -> Problem:
     return Problem(tuple(Buffer(f"b{i}", *row, alignment=1) for i, row in enumerate(rows[:most])))
 
 
+def two_pairings() -> Problem:
+    """Buffers that do not fit their lower bound of 4.
+
+    a and b take the place of one buffer, c and d of another; then a and c, b and d make room for one.
+    """
+    rows = [(0, 1, 2), (0, 2, 2), (1, 3, 1), (1, 4, 1), (2, 3, 1), (2, 4, 1), (3, 5, 2), (4, 5, 2)]
+    return Problem(tuple(Buffer(str(i), *row, alignment=1) for i, row in enumerate(rows)))
+
+
 def verdict(search: Search, problem: Problem, capacity: int) -> bool:
     """Whether the search finds a placement, which is then validated; it must decide."""
     outcome = search.below(capacity, 100_000)
@@ -106,10 +116,37 @@ def test_the_search_and_brute_force_agree_on_both_verdicts(alignments: tuple[int
     assert above > 0 or len(alignments) == 1  # where all is a multiple of one, the bound nearly always holds
 
 
+@pytest.mark.parametrize("ahead", [58, 61, 64])
+def test_verdicts_hold_where_bit_sets_of_buffers_have_two_words(ahead: int) -> None:
+    problem = two_pairings()
+    best = optimum(problem)
+    assert best > lower_bound(problem)
+    early = tuple(Buffer(f"early {k}", k, k + 1, 1, 1) for k in range(ahead))
+    late = tuple(replace(b, lower=b.lower + ahead, upper=b.upper + ahead) for b in problem.buffers)
+    longer = Problem((*early, *late))
+    given = instance(greedy.columns_of(longer))
+    assert given is not None
+    search = Search(given)
+    assert not verdict(search, longer, best - 1)
+    assert verdict(search, longer, best)
+
+
+def test_the_search_does_not_depend_on_the_order_of_buffers(shared: Path) -> None:
+    file = shared / "memory" / "minimalloc_E.1048576.csv"
+    buffers = table.read(file.read_text()).buffers
+    found = []
+    for order in (range(len(buffers)), np.random.default_rng(0).permutation(len(buffers))):
+        given = instance(greedy.columns_of(Problem(tuple(buffers[k] for k in order))))
+        assert given is not None
+        outcome = Search(given).below(1 << 20, 20_000)
+        assert outcome.offsets is not None
+        placed = zip(order, outcome.offsets.tolist(), strict=True)
+        found.append((outcome.nodes, sorted((buffers[k].lower, buffers[k].upper, at) for k, at in placed)))
+    assert found[0] == found[1]
+
+
 def test_two_pairings_of_four_halves_do_not_fit_their_bound() -> None:
-    # a and b take the place of one buffer, c and d of another; then a and c, b and d make room for one.
-    rows = [(0, 1, 2), (0, 2, 2), (1, 3, 1), (1, 4, 1), (2, 3, 1), (2, 4, 1), (3, 5, 2), (4, 5, 2)]
-    problem = Problem(tuple(Buffer(str(i), *row, alignment=1) for i, row in enumerate(rows)))
+    problem = two_pairings()
     solution = ladder.solve(problem)
     assert lower_bound(problem) == 4
     assert (solution.peak, solution.lower_bound, solution.proved) == (optimum(problem), 5, True)

@@ -352,6 +352,9 @@ def _cost(form: Form, group: Group, known: Known) -> float:
     if plain_input:
         # Each channel is another stream of the input; the caches' prefetching follows a few.
         waste *= (1.05 if shape.side_by_side else 1.5) * (1.0 if window.channels <= lanes else 1.5)
+    elif window.channels < shape.x_lanes:
+        # The loop over the channels of a tap is short: 8 to 19 % above a stem with 3, 35 % with 1, AVX2.
+        waste *= 1.0 + 0.5 / window.channels
     products = flops(group) * waste
     if form.paired:
         x = group.anchor.inputs[0]

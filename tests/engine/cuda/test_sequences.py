@@ -50,3 +50,33 @@ def test_a_convolution_along_one_axis(name: str, tmp_path: Path) -> None:
     path = saved(tmp_path, text, inputs, output, constants)
     given = {v.split("] ")[1]: f(*map(int, v.split("[")[1].split("]")[0].split(","))) for v in inputs.split(", ")}
     check(path, given, tolerance=2e-5)
+
+
+H = 5  # of the state
+LAYERS = {
+    "lstm": ("y, h, c = LSTM<hidden_size=5>(x, w, r, b)", 4, 1, "", {}),
+    "lstm of both directions": (
+        'y, h, c = LSTM<hidden_size=5, direction="bidirectional">(x, w, r, b, lengths, h0, c0, p)', 4, 2,
+        "int32[2] lengths, float[2,2,5] h0, float[2,2,5] c0", {"p": f(2, 15)},
+    ),
+    "gru": ('y, h = GRU<hidden_size=5, direction="reverse", clip=0.3>(x, w, r, b, lengths)', 3, 1,
+            "int32[2] lengths", {}),
+    "gru that resets after": (
+        'y, h = GRU<hidden_size=5, linear_before_reset=1, direction="bidirectional">(x, w, r, b)', 3, 2, "", {},
+    ),
+    "rnn": (
+        'y, h = RNN<hidden_size=5, direction="bidirectional", activations=["Relu", "Tanh"]>(x, w, r)', 1, 2, "", {},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_recurrent_layer(name: str, tmp_path: Path) -> None:
+    text, gates, d, more, constants = LAYERS[name]
+    weights = {"w": f(d, gates * H, 3), "r": f(d, gates * H, H), "b": f(d, 2 * gates * H)}
+    used = {k: v for k, v in (weights | constants).items() if f"{k})" in text or f" {k}," in text}
+    results = [f"float[4,{d},2,5] y", f"float[{d},2,5] h", f"float[{d},2,5] c"][: text.split("=")[0].count(",") + 1]
+    inputs = ", ".join(filter(None, ("float[4,2,3] x", more)))
+    path = saved(tmp_path, text, inputs, ", ".join(results), used)
+    given = {"x": f(4, 2, 3) * 3, "h0": f(2, 2, 5), "c0": f(2, 2, 5), "lengths": np.array([4, 2], np.int32)}
+    check(path, {k: v for k, v in given.items() if f" {k}" in f" {inputs}"}, tolerance=2e-5)

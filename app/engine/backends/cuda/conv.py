@@ -133,6 +133,8 @@ def _unless(way: Way) -> Callable[[Group, Known], str | None]:
         reason = unfit(way.precision, dtype, known)
         if reason is not None:
             return reason
+        if _is_depthwise(shape):
+            return "every channel is a group of its own, which this one would fill up to 16 bytes"
         if _needs_pitch(shape, dtype) and not way.copied:
             return f"{shape.ci} channels, which are no multiple of 16 bytes; one that copies is needed"
         if not _needs_pitch(shape, dtype) and way.copied:
@@ -214,7 +216,8 @@ def _seconds(group: Group, known: Known, way: Way) -> float:
         rate=dispatch.RATES[way.precision],
         blocks=cut.blocks,
     )
-    if way.copied:
+    each = shape.ci // shape.groups
+    if way.copied or tensors.aligned(each, element(_image(group))) != each:
         time += seconds(known, nbytes=2 * graph.nbytes(_image(group)) * (2 if way.plain else 1))
     return time + (known.target.launch if cut.splits > 1 else 0.0)
 

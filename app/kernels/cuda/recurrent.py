@@ -253,7 +253,8 @@ def _lstm(s: Source, layer: Recurrent) -> None:
     def gate(name: str, number: int, peephole: int, cell: str) -> list[str]:
         value, inner = f"x{number} + t{number}", Source()
         if layer.peepholes:
-            storage.load(inner, layer.dtype, "peepholes", f"uint32(peephole + uint32({peephole * n}) + u)", ["p"])
+            place = f"uint32(peephole + uint32({peephole * n}) + u)"
+            storage.load(inner, layer.dtype, "peepholes", place, ["p"])
             value += f" + p * {cell}"
         inner(f"{name} = {_of(layer, 'sigmoid', value)}")
         return inner.text.splitlines()

@@ -48,7 +48,9 @@ LINES = {
 def test_a_convolution_along_one_axis(name: str, tmp_path: Path) -> None:
     text, inputs, output, constants = LINES[name]
     path = saved(tmp_path, text, inputs, output, constants)
-    given = {v.split("] ")[1]: f(*map(int, v.split("[")[1].split("]")[0].split(","))) for v in inputs.split(", ")}
+    given = {
+        v.split("] ")[1]: f(*map(int, v.split("[")[1].split("]")[0].split(","))) for v in inputs.split(", ")
+    }
     check(path, given, tolerance=2e-5)
 
 
@@ -75,7 +77,9 @@ def test_a_recurrent_layer(name: str, tmp_path: Path) -> None:
     text, gates, d, more, constants = LAYERS[name]
     weights = {"w": f(d, gates * H, 3), "r": f(d, gates * H, H), "b": f(d, 2 * gates * H)}
     used = {k: v for k, v in (weights | constants).items() if f"{k})" in text or f" {k}," in text}
-    results = [f"float[4,{d},2,5] y", f"float[{d},2,5] h", f"float[{d},2,5] c"][: text.split("=")[0].count(",") + 1]
+    results = [f"float[4,{d},2,5] y", f"float[{d},2,5] h", f"float[{d},2,5] c"][
+        : text.split("=")[0].count(",") + 1
+    ]
     inputs = ", ".join(filter(None, ("float[4,2,3] x", more)))
     path = saved(tmp_path, text, inputs, ", ".join(results), used)
     given = {"x": f(4, 2, 3) * 3, "h0": f(2, 2, 5), "c0": f(2, 2, 5), "lengths": np.array([4, 2], np.int32)}

@@ -19,8 +19,11 @@ HALVES: Mapping[str, str] = {"bfloat16": "bf16", "float16": "fp16"}
 # The same as a plan tells it: sums are float32 in any, and the products of 3xtf32 nearly.
 TOLD: Mapping[str, Computed] = {"f32": "f32", "3xtf32": "f32", "tf32": "tf32", "bf16": "bf16", "fp16": "fp16"}
 
-# Where a reduction ends within 16 bytes, all but the small tiles of this precision spill registers.
-UNSPILLED: Mapping[str, frozenset[str]] = {"3xtf32": frozenset({"64x64", "32x64"})}
+# Where a reduction ends within 16 bytes, all but these tiles of a precision spill registers.
+UNSPILLED: Mapping[str, frozenset[str]] = {
+    "3xtf32": frozenset({"64x64", "32x64"}),
+    "tf32": frozenset({"128x128", "128x64", "64x64", "32x64"}),
+}
 
 SHORTEST = 64  # elements of a reduction that are worth a block
 WAVES = 2  # of blocks that a shared reduction aims at, at most

@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
 from app.engine import graph
 from app.engine.backends.cuda import dispatch, tensors
@@ -73,7 +72,6 @@ def _layer(group: Group) -> Recurrent:
         *given,
         wants=wants,
     )
-
 
 
 def _biases(group: Group) -> tuple[Array | None, Array | None]:

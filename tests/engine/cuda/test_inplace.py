@@ -128,6 +128,11 @@ CASES = {
         "float[1,2,1,16] q, float[1,2,40,16] k, float[1,2,40,16] v", "float[1,2,1,16] y",
         {"h": np.float32(0.3)}, ATTENTION, "Softmax",
     ),
+    "attention, the operator": Case(
+        ("cuda.attention", "cuda.attention_decode"), "y = Attention(q, k, v)",
+        "bfloat16[1,2,1,16] q, bfloat16[1,2,7,16] k, bfloat16[1,2,7,16] v", "bfloat16[1,2,1,16] y",
+        precision="bf16",
+    ),
 }  # fmt: skip
 DTYPES = {"float": "FLOAT", "float16": "FLOAT16", "bfloat16": "BFLOAT16"}
 

@@ -53,7 +53,10 @@ def _unless(group: Group, _known: Known) -> str | None:
 def _layer(group: Group) -> Recurrent:
     node = group.anchor
     found = layer_of(node)
-    given = [graph.input_at(node, i) is not None for i in (INITIAL_H, INITIAL_C, LENGTHS, PEEPHOLES)]
+
+    def has(position: int) -> bool:
+        return graph.input_at(node, position) is not None
+
     wants = tuple(role for role, v in zip(RESULTS, node.outputs) if v in group.outputs)
     return Recurrent(
         node.op_type,
@@ -69,8 +72,11 @@ def _layer(group: Group) -> Recurrent:
         float(graph.attribute(node, "clip", math.inf)),
         activations(node),
         bool(graph.attribute(node, "linear_before_reset", 0)),
-        *given,
-        wants=wants,
+        has(INITIAL_H),
+        has(INITIAL_C),
+        has(LENGTHS),
+        has(PEEPHOLES),
+        wants,
     )
 
 

@@ -1,4 +1,4 @@
-"""Operators that the kernels for GPUs compute as others: gathers by fixed indices, GELU, LRN and their like."""
+"""Operators that the kernels for GPUs compute as others: gathers by fixed indices, GELU, LRN and more."""
 
 import math
 from collections.abc import Sequence

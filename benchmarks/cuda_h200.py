@@ -4,25 +4,31 @@
 
 It has never been run on a GPU yet; a device that only writes down what it is asked has run it. One call ends
 within ten minutes: what does not fit any more is named as left out. Versions come first, because a driver, a
-toolkit or a numba that is newer or older than the pinned one is what fails most often. Peers are torch eager
-(cuBLAS, cuDNN), compiled, and compiled with CUDA graphs for whole models, where torch is importable; both of
-its tf32 switches are off for float32.
+toolkit or a numba that is newer or older than the pinned one is what fails most often. Kernels are compiled
+by a process per core before they are needed. What fails is a line of the table, and the rest goes on; the
+JSON is written after every section. Peers are torch eager (cuBLAS, cuDNN), compiled, and compiled with CUDA
+graphs for whole models, where torch is importable; both of its tf32 switches are off for float32.
 
 Times are medians on the device's own clock. `hot` repeats on the same memory, `cold` writes more than the
 second cache holds in between.
 """
 
 import argparse
+import contextlib
 import importlib.metadata
 import importlib.util
+import itertools
 import json
 import math
+import multiprocessing
+import os
 import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +39,13 @@ from app import samples
 from app.engine import session
 from app.engine.cuda.driver import Gpu, NoDeviceError, open_gpu
 from app.engine.cuda.execute import DeviceExecutor, kernels_of
-from app.engine.errors import EngineError
 from app.engine.load import load
 from app.engine.options import Bindings, Options
 from app.engine.program import Program
 from app.engine.registry import load as load_registry
 from app.engine.target import Target, find
+from app.kernels.cuda.compiler import Compiler
+from app.kernels.cuda.kernel import Kernel, KernelError
 from benchmarks.models import FOLDERS, bindings_of, recorded
 
 Array = np.ndarray[Any, Any]
@@ -91,7 +98,9 @@ class Bench:
     gpu: Gpu
     target: Target
     folder: Path
+    kernels: Path
     deadline: float
+    pool: ProcessPoolExecutor
     rows: list[Row] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
@@ -106,6 +115,36 @@ class Bench:
         """Keep a row and show it."""
         self.rows.append(row)
         print(_told(row), flush=True)
+
+    @contextlib.contextmanager
+    def attempt(self, row: Row) -> Iterator[None]:
+        """Work that adds its row; the row says so where it fails, and the others go on."""
+        try:
+            yield
+        except Exception as error:  # of a driver, a compiler or torch: all that a first run may meet
+            self.add(replace(row, note=f"FAILED: {_line(error)}"))
+
+    def compile_ahead(self, programs: Iterable[Program]) -> None:
+        """Put what programs launch into the cache, a process per core; what does not compile says so then."""
+        compiler, sm = Compiler(self.kernels), self.gpu.sm
+        wanted = dict.fromkeys(k for program in programs for k in kernels_of(program))
+        missing = [kernel for kernel in wanted if not compiler.has(kernel, sm)]
+        if missing:
+            list(self.pool.map(_compiled, itertools.repeat(self.kernels), missing, itertools.repeat(sm)))
+
+    def executor(self, program: Program) -> DeviceExecutor:
+        """A program in the memory of the device."""
+        self.compile_ahead((program,))
+        return DeviceExecutor(program, self.gpu)
+
+
+def _compiled(folder: Path, kernel: Kernel, sm: str) -> None:
+    with contextlib.suppress(KernelError):
+        Compiler(folder).compile(kernel, sm)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
 def _told(row: Row) -> str:
@@ -254,34 +293,49 @@ def checked_cases() -> Iterator[Case]:
 
 def check(bench: Bench) -> None:
     """Every family in every precision against float64."""
-    for precision in ("f32", "tf32", "bf16", "fp16"):
-        for case in checked_cases():
-            if not bench.has_time(f"check {case.name} in {precision}"):
-                return
-            program = planned(saved(case, bench.folder), bench.target, precision)
-            inputs = random_inputs(program)
-            executor = DeviceExecutor(program, bench.gpu)
-            try:
-                executor.run(inputs)
-                found = executor.run(inputs)["y"]
-            finally:
-                executor.close()
-            assert case.expected is not None
-            given = {**inputs, **case.weights}
-            expected = case.expected(**{k: np.asarray(v, np.float64) for k, v in given.items()})
-            scale = float(np.max(np.abs(expected)))
-            error = float(np.max(np.abs(found.astype(np.float64) - expected))) / scale
-            verdict = "ok" if error <= TOLERANCES[precision] else "WRONG"
-            bench.add(Row("check", case.name, precision, rate=f"{error:.1e}", note=verdict))
+    every = [(p, case) for p in ("f32", "tf32", "bf16", "fp16") for case in checked_cases()]
+    programs: dict[int, Program] = {}
+    for i, (precision, case) in enumerate(every):
+        with bench.attempt(Row("check", case.name, precision)):
+            programs[i] = planned(saved(case, bench.folder), bench.target, precision)
+    with bench.attempt(Row("check", "compilation", "")):
+        bench.compile_ahead(programs.values())
+    for i, program in programs.items():
+        precision, case = every[i]
+        if not bench.has_time(f"check {case.name} in {precision}"):
+            return
+        with bench.attempt(Row("check", case.name, precision)):
+            _check(bench, case, precision, program)
+
+
+def _check(bench: Bench, case: Case, precision: str, program: Program) -> None:
+    inputs = random_inputs(program)
+    executor = DeviceExecutor(program, bench.gpu)
+    try:
+        first = executor.run(inputs)["y"]
+        found = executor.run(inputs)["y"]
+    finally:
+        executor.close()
+    assert case.expected is not None
+    given = {**inputs, **case.weights}
+    expected = case.expected(**{k: np.asarray(v, np.float64) for k, v in given.items()})
+    scale = float(np.max(np.abs(expected)))
+    error = float(np.max(np.abs(found.astype(np.float64) - expected))) / scale
+    right = error <= TOLERANCES[precision]  # not so of NaN
+    if not np.array_equal(first, found):
+        right = False  # what was recorded must be what was launched
+    bench.add(Row("check", case.name, precision, rate=f"{error:.1e}", note="ok" if right else "WRONG"))
 
 
 def torch_module() -> Any:
-    """The module torch where it has a GPU, tf32 off; else None."""
+    """The module torch where it has a GPU, tf32 off; else None, and a line that says why."""
     if importlib.util.find_spec("torch") is None:
+        print("no peers: torch is not installed for this Python", flush=True)
         return None
     import torch
 
     if not torch.cuda.is_available():
+        print(f"no peers: torch {torch.__version__} finds no GPU", flush=True)
         return None
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
@@ -303,6 +357,17 @@ def torch_seconds(torch: Any, work: Callable[[], Any]) -> float:
     return float(np.median(times))
 
 
+def peer(torch: Any, work: Callable[[], Callable[[], Any]]) -> tuple[float | None, str]:
+    """Seconds of what `work` makes, of torch where there is one; and why there are none."""
+    if torch is None:
+        return None, ""
+    try:
+        with torch.no_grad():
+            return torch_seconds(torch, work()), ""
+    except Exception as error:  # what torch cannot do costs only the comparison
+        return None, f"peer failed: {_line(error)}"
+
+
 def torch_type(torch: Any, precision: str) -> Any:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
@@ -311,7 +376,7 @@ def torch_type(torch: Any, precision: str) -> Any:
 def step_of(bench: Bench, case: Case, precision: str, op: str) -> tuple[float, str]:
     """Median seconds of the step that computes an operator, and its row; not of what converts layouts."""
     program = planned(saved(case, bench.folder), bench.target, precision)
-    executor = DeviceExecutor(program, bench.gpu)
+    executor = bench.executor(program)
     try:
         executor.feed(random_inputs(program))
         executor.infer()
@@ -322,19 +387,27 @@ def step_of(bench: Bench, case: Case, precision: str, op: str) -> tuple[float, s
     return float(runs[steps[0].index]), steps[0].choice.implementation.name
 
 
+SIZES = (("bf16", 4096), ("fp16", 4096), ("tf32", 4096), ("f32", 4096), ("bf16", 8192), ("bf16", 1024))
+STREAMED = (1 << 16, 2048)  # rows, columns: 512 MiB of float32
+
+
 def products(bench: Bench, torch: Any) -> None:
-    sizes = (("bf16", 4096), ("fp16", 4096), ("tf32", 4096), ("f32", 4096), ("bf16", 8192), ("bf16", 1024))
-    for precision, n in sizes:
+    for precision, n in SIZES:
         if not bench.has_time(f"product {n} in {precision}", 15.0):
             return
-        case = Case("", "y = MatMul(x, w)", f"float[{n},{n}] x", f"float[{n},{n}] y", {"w": f(n, n)})
-        seconds, row = step_of(bench, case, precision, "MatMul")
-        peer = None
-        if torch is not None:
-            a, b = (torch.randn(n, n, device="cuda", dtype=torch_type(torch, precision)) for _ in range(2))
-            peer = torch_seconds(torch, lambda a=a, b=b: a @ b)
-        rate = f"{2 * n**3 / seconds / 1e12:.0f} TFLOP/s"
-        bench.add(Row("product", f"{n} x {n} x {n}", precision, seconds, None, peer, "cuBLAS", rate, row))
+        row = Row("product", f"{n} x {n} x {n}", precision, peer_name="cuBLAS")
+        with bench.attempt(row):
+            case = Case("", "y = MatMul(x, w)", f"float[{n},{n}] x", f"float[{n},{n}] y", {"w": f(n, n)})
+            seconds, ours = step_of(bench, case, precision, "MatMul")
+
+            def work(n: int = n, precision: str = precision) -> Callable[[], Any]:
+                kind = torch_type(torch, precision)
+                a, b = (torch.randn(n, n, device="cuda", dtype=kind) for _ in range(2))
+                return lambda: a @ b
+
+            theirs, note = peer(torch, work)
+            rate = f"{2 * n**3 / seconds / 1e12:.0f} TFLOP/s"
+            bench.add(replace(row, seconds=seconds, peer=theirs, rate=rate, note=f"{ours} {note}".strip()))
 
 
 LAYERS = (
@@ -352,28 +425,35 @@ def convolutions(bench: Bench, torch: Any) -> None:
         for ci, co, k, size in LAYERS:
             if not bench.has_time(f"convolution {ci}->{co} of batch {batch}", 8.0):
                 return
-            p = k // 2
-            case = Case(
-                "", f"h = Conv<kernel_shape=[{k},{k}], pads=[{p},{p},{p},{p}]>(x, w, b) y = Relu(h)",
-                f"float[{batch},{ci},{size},{size}] x", f"float[{batch},{co},{size},{size}] y",
-                {"w": f(co, ci, k, k), "b": f(co)},
-            )  # fmt: skip
-            seconds, row = step_of(bench, case, "bf16", "Conv")
-            peer = None
-            if torch is not None:
-                layer = torch.nn.Conv2d(ci, co, k, padding=p).cuda().to(torch.bfloat16)
-                layer = layer.to(memory_format=torch.channels_last)
-                x = torch.randn(batch, ci, size, size, device="cuda", dtype=torch.bfloat16)
-                x = x.to(memory_format=torch.channels_last)
-                with torch.no_grad():
-                    peer = torch_seconds(torch, lambda layer=layer, x=x: torch.relu(layer(x)))
-            rate = f"{2 * batch * co * ci * k * k * size**2 / seconds / 1e12:.1f} TFLOP/s"
             name = f"{ci}->{co} {k}x{k} at {size}, batch {batch}"
-            bench.add(Row("conv", name, "bf16", seconds, None, peer, "cuDNN + relu", rate, row))
+            row = Row("conv", name, "bf16", peer_name="cuDNN + relu")
+            with bench.attempt(row):
+                _convolution(bench, torch, row, (batch, ci, co, k, size))
+
+
+def _convolution(bench: Bench, torch: Any, row: Row, sizes: tuple[int, int, int, int, int]) -> None:
+    batch, ci, co, k, size = sizes
+    p = k // 2
+    case = Case(
+        "", f"h = Conv<kernel_shape=[{k},{k}], pads=[{p},{p},{p},{p}]>(x, w, b) y = Relu(h)",
+        f"float[{batch},{ci},{size},{size}] x", f"float[{batch},{co},{size},{size}] y",
+        {"w": f(co, ci, k, k), "b": f(co)},
+    )  # fmt: skip
+    seconds, ours = step_of(bench, case, "bf16", "Conv")
+
+    def work() -> Callable[[], Any]:
+        last = torch.channels_last
+        layer = torch.nn.Conv2d(ci, co, k, padding=p).cuda().to(torch.bfloat16).to(memory_format=last)
+        x = torch.randn(batch, ci, size, size, device="cuda", dtype=torch.bfloat16).to(memory_format=last)
+        return lambda: torch.relu(layer(x))
+
+    theirs, note = peer(torch, work)
+    rate = f"{2 * batch * co * ci * k * k * size**2 / seconds / 1e12:.1f} TFLOP/s"
+    bench.add(replace(row, seconds=seconds, peer=theirs, rate=rate, note=f"{ours} {note}".strip()))
 
 
 def memory_bound(bench: Bench, torch: Any) -> None:
-    rows, columns = 1 << 16, 2048  # 512 MiB of float32
+    rows, columns = STREAMED
     ends = f"float[{rows},{columns}] x", f"float[{rows},{columns}] y"
     scale = {"s": f(columns)}
     chains: tuple[tuple[Case, int, Callable[[Any, Any], Any]], ...] = (
@@ -390,14 +470,18 @@ def memory_bound(bench: Bench, torch: Any) -> None:
     for (case, passes, peer_of), op in zip(chains, ops, strict=True):
         if not bench.has_time(f"memory-bound {case.name}", 20.0):
             return
-        seconds, row = step_of(bench, case, "f32", op)
-        peer = None
-        if torch is not None:
-            x = torch.randn(rows, columns, device="cuda")
-            compiled = torch.compile(lambda x, of=peer_of: of(torch, x))
-            peer = torch_seconds(torch, lambda compiled=compiled, x=x: compiled(x))
-        rate = f"{passes * rows * columns * 4 / seconds / 1e9:.0f} GB/s"
-        bench.add(Row("memory", case.name, "f32", seconds, None, peer, "torch.compile", rate, row))
+        row = Row("memory", case.name, "f32", peer_name="torch.compile")
+        with bench.attempt(row):
+            seconds, ours = step_of(bench, case, "f32", op)
+
+            def work(of: Callable[[Any, Any], Any] = peer_of) -> Callable[[], Any]:
+                x = torch.randn(rows, columns, device="cuda")
+                compiled = torch.compile(lambda x: of(torch, x))
+                return lambda: compiled(x)
+
+            theirs, note = peer(torch, work)
+            rate = f"{passes * rows * columns * 4 / seconds / 1e9:.0f} GB/s"
+            bench.add(replace(row, seconds=seconds, peer=theirs, rate=rate, note=f"{ours} {note}".strip()))
 
 
 def batched(path: Path, batch: int, folder: Path) -> Path:
@@ -416,58 +500,62 @@ def batched(path: Path, batch: int, folder: Path) -> Path:
 def whole_models(bench: Bench, torch: Any, paths: Sequence[Path]) -> None:
     for path in paths:
         for batch in (1, 64) if "resnet50" in path.stem else (1,):
-            if not bench.has_time(f"model {path.stem} of batch {batch}", 40.0):
-                return
-            try:
-                _model(bench, torch, path, batch)
-            except EngineError as error:
-                bench.add(
-                    Row("model", f"{path.stem} batch {batch}", "bf16", note=f"refused: {error.message}")
-                )
+            for precision in ("bf16", "f32"):
+                if not bench.has_time(f"model {path.stem} of batch {batch} in {precision}", 60.0):
+                    return
+                row = Row("model", f"{path.stem} batch {batch}", precision)
+                with bench.attempt(row):
+                    _model(bench, torch, row, path, batch)
 
 
-def _model(bench: Bench, torch: Any, path: Path, batch: int) -> None:
+def _model(bench: Bench, torch: Any, row: Row, path: Path, batch: int) -> None:
     cases = recorded(path.parent, path.stem) if path.with_suffix(".io.npz").exists() else []
     inputs = dict(cases[0][0]) if cases and batch == 1 else {}
     file = batched(path, batch, bench.folder) if batch > 1 else path
-    for precision in ("bf16", "f32"):
-        program = planned(file, bench.target, precision, bindings_of(inputs) if inputs else Bindings())
-        fed = {v.name: inputs.get(v.name) for v in program.compilation.graph.inputs}
-        drawn = random_inputs(program)
-        started = time.monotonic()
-        executor = DeviceExecutor(program, bench.gpu)
-        loading = time.monotonic() - started
-        try:
-            executor.feed({k: drawn[k] if v is None else v for k, v in fed.items()})
-            hot, cold = timed(bench, executor)
-            host = time.perf_counter()
-            for _ in range(REPEATS):
-                executor.step()
-            host = (time.perf_counter() - host) / REPEATS
-            bench.gpu.wait()
-        finally:
-            executor.close()
-        peer, name = _torch_model(torch, path.stem, batch, precision)
-        rate = f"{batch / hot:.0f}/s"
-        fallbacks = sum(s.is_host for s in program.steps)
-        note = f"{len(kernels_of(program))} kernels loaded in {loading:.0f} s, host {host * 1e6:.0f} us"
-        note += f", {fallbacks} nodes on the host" if fallbacks else ""
-        bench.add(Row("model", f"{path.stem} batch {batch}", precision, hot, cold, peer, name, rate, note))
+    bindings = bindings_of(inputs) if inputs else Bindings()
+    program = planned(file, bench.target, row.precision, bindings)
+    fed = {v.name: inputs.get(v.name) for v in program.compilation.graph.inputs}
+    drawn = random_inputs(program)
+    started = time.monotonic()
+    executor = bench.executor(program)
+    loading = time.monotonic() - started
+    try:
+        executor.feed({k: drawn[k] if v is None else v for k, v in fed.items()})
+        hot, cold = timed(bench, executor)
+        host = time.perf_counter()
+        for _ in range(REPEATS):
+            executor.step()
+        host = (time.perf_counter() - host) / REPEATS
+        bench.gpu.wait()
+    finally:
+        executor.close()
+    fallbacks = sum(s.is_host for s in program.steps)
+    note = f"{len(kernels_of(program))} kernels loaded in {loading:.0f} s, host {host * 1e6:.0f} us"
+    note += f", {fallbacks} nodes on the host" if fallbacks else ""
+    theirs = _torch_model(torch, path.stem, batch) if row.precision == "bf16" else None
+    seconds, failed = (None, "") if theirs is None else peer(torch, theirs)
+    name = "" if theirs is None else "torch.compile"
+    note = f"{note} {failed}".strip()
+    rate = f"{batch / hot:.0f}/s"
+    bench.add(replace(row, seconds=hot, cold=cold, peer=seconds, peer_name=name, rate=rate, note=note))
 
 
-def _torch_model(torch: Any, stem: str, batch: int, precision: str) -> tuple[float | None, str]:
+def _torch_model(torch: Any, stem: str, batch: int) -> Callable[[], Callable[[], Any]] | None:
     """The same network by torch.compile with CUDA graphs, channels last; None where it is not to be had."""
     names = {"resnet50": "resnet50", "mobilenetv2": "mobilenetv2_100"}
     if torch is None or stem not in names or importlib.util.find_spec("timm") is None:
-        return None, ""
-    import timm
+        return None
 
-    kind = torch_type(torch, precision)
-    model = timm.create_model(names[stem]).eval().cuda().to(kind).to(memory_format=torch.channels_last)
-    x = torch.randn(batch, 3, 224, 224, device="cuda", dtype=kind).to(memory_format=torch.channels_last)
-    with torch.no_grad():
+    def work() -> Callable[[], Any]:
+        import timm
+
+        last, kind = torch.channels_last, torch_type(torch, "bf16")
+        model = timm.create_model(names[stem]).eval().cuda().to(kind).to(memory_format=last)
+        x = torch.randn(batch, 3, 224, 224, device="cuda", dtype=kind).to(memory_format=last)
         compiled = torch.compile(model, mode="reduce-overhead")
-        return torch_seconds(torch, lambda: compiled(x)), "torch.compile"
+        return lambda: compiled(x)
+
+    return work
 
 
 def found_models(given: Sequence[str], folder: Path) -> list[Path]:
@@ -483,7 +571,7 @@ def found_models(given: Sequence[str], folder: Path) -> list[Path]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 0 when all that was run is right, 1 when a check fails, 2 without a GPU."""
+    """Exit code 0 when all that was run is right, 1 when something is wrong or failed, 2 without a GPU."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -492,6 +580,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, default=Path("build/cuda_h200.json"))
     parser.add_argument("--kernels", type=Path, default=Path("build/kernels"), help="compiled kernels")
     options = parser.parse_args(arguments)
+    for name in options.models:
+        if not Path(name).is_file():
+            parser.error(f"no model {name!r}")
     started = time.monotonic()
     target = find(TARGET)
     options.kernels.mkdir(parents=True, exist_ok=True)
@@ -502,29 +593,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     told = versions(gpu)
     print("\n".join(f"{name}: {version}" for name, version in told.items()), flush=True)
-    with tempfile.TemporaryDirectory() as scratch:
-        bench = Bench(gpu, target, Path(scratch), started + options.seconds)
+    spawn = multiprocessing.get_context("spawn")  # a process that holds a device cannot be forked
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        ProcessPoolExecutor(os.cpu_count(), spawn) as pool,
+        contextlib.closing(gpu),
+    ):
+        bench = Bench(gpu, target, Path(scratch), options.kernels, started + options.seconds, pool)
         torch = torch_module()
-        check(bench)
-        products(bench, torch)
-        convolutions(bench, torch)
-        memory_bound(bench, torch)
-        whole_models(bench, torch, found_models(options.models, bench.folder))
-    gpu.close()
+        sections: tuple[Callable[[], None], ...] = (
+            lambda: check(bench),
+            lambda: products(bench, torch),
+            lambda: convolutions(bench, torch),
+            lambda: memory_bound(bench, torch),
+            lambda: whole_models(bench, torch, found_models(options.models, bench.folder)),
+        )
+        for section in sections:
+            section()
+            _write(options.json, bench, told, time.monotonic() - started)
     print("\nsection    name, precision, us hot, us cold, us peer, peer / ours, rate")
     print("\n".join(map(_told, bench.rows)))
     if bench.left_out:
         print(f"left out, for want of time: {', '.join(bench.left_out)}")
-    options.json.parent.mkdir(parents=True, exist_ok=True)
+    return int(any(row.note.startswith(("WRONG", "FAILED")) for row in bench.rows))
+
+
+def _write(path: Path, bench: Bench, told: Mapping[str, str], seconds: float) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     report = {
         "schema": "stowplan.cuda-bench/1",
         "versions": told,
         "rows": [asdict(r) | {"ratio": r.ratio} for r in bench.rows],
         "left_out": bench.left_out,
-        "seconds": time.monotonic() - started,
+        "seconds": seconds,
     }
-    options.json.write_text(json.dumps(report, indent=1) + "\n")
-    return int(any(row.note == "WRONG" for row in bench.rows))
+    path.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

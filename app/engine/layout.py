@@ -168,7 +168,13 @@ def blocked(rank: int, lanes: int, axis: int = 1) -> Layout:
     return Layout(tuple(range(rank)), ((axis, lanes),))
 
 
-LAST = Layout((0, 2, 3, 1))  # NHWC: the channels of a pixel lie together
+@cache
+def channels_last(rank: int) -> Layout:
+    """The channels of a pixel lie together: `NHWC` is `channels_last(4)`."""
+    return Layout((0, *range(2, rank), 1))
+
+
+LAST = channels_last(4)
 
 
 def to_physical(array: Array, layout: Layout, fill: float = 0) -> Array:

@@ -1,4 +1,4 @@
-"""Operators along an axis, by place: each computes in the simulator what onnxruntime computes."""
+"""Operators along an axis, by place, and those that are computed as others: each computes in the simulator what onnxruntime computes."""
 
 from pathlib import Path
 
@@ -20,6 +20,16 @@ CASES = {
                            {"i": I([[[4, 0, 1, -1]]]), "u": np.float32([[[9, 8, 7, 6]]])}),
     "scattered sums": ('y = ScatterND<reduction="add">(x, i, u)', "float[3,5,4] y",
                        {"i": I([[0, 1], [2, -1], [0, 1]]), "u": np.ones((3, 4), np.float32)}),
+    "lower triangle": ("y = Trilu<upper=0>(x, k)", "float[3,5,4] y", {"k": I(-1)}),
+    "upper triangle": ("y = Trilu(x)", "float[3,5,4] y", {}),
+    "neighbors": (
+        "a = Reshape(x, s) y = LRN<size=3, alpha=0.5, beta=0.6, bias=1.5>(a)", "float[3,5,2,2] y",
+        {"s": I([3, 5, 2, 2])},
+    ),
+    "gemm of a row": (
+        "a = Reshape(x, s) c = ReduceMax<keepdims=1>(a, axes) y = Gemm<beta=0.5, transB=1>(a, w, c)", "float[3,6] y",
+        {"s": I([3, 20]), "axes": I([1]), "w": RNG.standard_normal((6, 20), np.float32)},
+    ),
 }  # fmt: skip
 
 

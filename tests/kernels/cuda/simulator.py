@@ -12,6 +12,8 @@ A simulation keeps all its state in itself: any number run in one process, one p
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -101,28 +103,31 @@ class Memory:
         if nbytes < 4:
             return  # parts of a word may be several threads'
         me = getcurrent().stamp()
+        epoch, written, read = me[0], self.written, self.read
         for word in range(at >> 2, (at + nbytes + 3) >> 2):
-            other = self.written.get(word)
-            if other is not None and _unordered(me, other):
+            other = written.get(word)
+            if other is not None and other[0] == epoch and _unordered(me, other):
                 self._race("reads", at, me, "wrote", other)
-            last = self.read.get(word)
+            last = read.get(word)
             # Of several readers since the last barrier keep one that no later writer can be equal to.
-            if last is not None and last[0] == me[0] and last != me:
-                mixed = -1 if last[1] != me[1] else me[1]
-                self.read[word] = (me[0], mixed, me[2], -1)
+            if last is None or last[0] != epoch or last == me:
+                read[word] = me
             else:
-                self.read[word] = me
+                read[word] = (epoch, -1 if last[1] != me[1] else me[1], me[2], -1)
 
     def writes(self, at: int, nbytes: int) -> None:
         if nbytes < 4:
             return
         me = getcurrent().stamp()
+        epoch, written, read = me[0], self.written, self.read
         for word in range(at >> 2, (at + nbytes + 3) >> 2):
-            for verb, table in (("wrote", self.written), ("read", self.read)):
-                other = table.get(word)
-                if other is not None and _unordered(me, other):
-                    self._race("writes", at, me, verb, other)
-            self.written[word] = me
+            other = written.get(word)
+            if other is not None and other[0] == epoch and _unordered(me, other):
+                self._race("writes", at, me, "wrote", other)
+            other = read.get(word)
+            if other is not None and other[0] == epoch and _unordered(me, other):
+                self._race("writes", at, me, "read", other)
+            written[word] = me
 
     def _race(self, verb: str, at: int, me: Any, other_verb: str, other: Any) -> None:
         raise SimulationError(
@@ -225,6 +230,11 @@ def _run_block(
         )
 
 
+@cache
+def _code(source: str, name: str) -> CodeType:
+    return compile(source, f"<{name}>", "exec")
+
+
 def simulate(
     launches: Launch | Launches | Sequence[Launch], arrays: Mapping[str, np.ndarray], seed: int = 0
 ) -> None:
@@ -247,7 +257,7 @@ def simulate(
     for launch in steps:
         kernel = launch.kernel
         namespace: dict[str, Any] = dict(NAMES)
-        exec(compile(kernel.source, f"<{kernel.name}>", "exec"), namespace)
+        exec(_code(kernel.source, kernel.name), namespace)
         arguments = []
         for kind, argument in zip(kernel.signature, launch.arguments, strict=True):
             if isinstance(argument, Ref):

@@ -1,15 +1,17 @@
 """Offline compilation for sm_80 and sm_90: no spills, registers within budget, the instructions that are claimed."""
 
 import importlib.metadata
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from app.engine.backends.cuda.dispatch import offered
 from app.kernels.cuda import compiler as compilation
 from app.kernels.cuda.compiler import Compiler
 from app.kernels.cuda.conv import Conv, conv
 from app.kernels.cuda.epilogue import Epilogue
-from app.kernels.cuda.gemm import gemm
+from app.kernels.cuda.gemm import dtype_of, gemm
 from app.kernels.cuda.gemv import gemv
 from app.kernels.cuda.kernel import Kernel, KernelError
 from app.kernels.cuda.product import Product
@@ -19,8 +21,12 @@ pytest.importorskip("numba_cuda", reason="pip install 'stowplan[cuda]'")
 
 SQUARE = Product(512, 512, 512, 512, 512, 512, 512)
 BF16 = Epilogue("bfloat16", bias=True, residual="before", activation=("relu",))
-COPIES = {"LDGSTS"}
 TENSOR = {"HMMA", "LDGSTS", "LDSM"}
+# The longest epilogue of each precision; fp16 differs from bf16 in the names of instructions only.
+WHOLE = {
+    p: Epilogue(dtype_of(p), bias=True, residual="before", activation=("relu",))
+    for p in ("bf16", "tf32", "3xtf32", "f32")
+}
 
 # Kernel, registers of a thread at most, instructions that must be there.
 KERNELS = [
@@ -32,6 +38,12 @@ KERNELS = [
         conv(Conv(1, 56, 56, 64, 64, (3, 3), (1, 1), (1, 1, 1, 1)), "fp16", Epilogue("float16"), "64x64"),
         168,
         TENSOR,
+    ),
+    *(
+        (gemm(replace(SQUARE, k=depth), p, WHOLE[p], tile), 255, TENSOR if p != "f32" else {"FFMA", "LDGSTS"})
+        for p in WHOLE
+        for depth in (512, 509)
+        for tile in offered(p, depth)
     ),
     (gemv(Product(8, 512, 512, 512, 512, 512), "bfloat16", BF16, 512), 96, {"LDG", "FFMA"}),
 ]

@@ -44,6 +44,15 @@ def test_softmax_of_columns_that_begin_with_infinities():
     close(y, _softmax(x.astype(np.float64), False), scale=4)
 
 
+def either_way(made, given, y, z):
+    """Both outputs over both inputs, either over either: what was found apart."""
+    for over in ({"y": "r", "z": "x"}, {"y": "x", "z": "r"}):
+        inputs = {name: given[name].copy() for name in over.values()}
+        run(made, seed=2, **{**given, **inputs, **{out: inputs[name] for out, name in over.items()}})
+        np.testing.assert_array_equal(inputs[over["y"]], y, err_msg=f"y over {over['y']}")
+        np.testing.assert_array_equal(inputs[over["z"]], z, err_msg=f"z over {over['z']}")
+
+
 @pytest.mark.parametrize(
     ("rows", "n", "dtype", "residual"),
     [(3, 72, "bfloat16", True), (2, 1000, "float32", False), (1, 4101, "float32", True)],
@@ -73,9 +82,7 @@ def test_layer_norm(rows, n, dtype, residual):
     close(given["deviation"], deviation[:, 0], scale=8)
     if residual:
         close(z, total, dtype)
-        run(made, seed=2, **{**given, "y": rb, "z": xb})
-        np.testing.assert_array_equal(rb, y)
-        np.testing.assert_array_equal(xb, z)
+        either_way(made, given, y, z)
     else:
         run(made, seed=2, **given, y=xb)
         np.testing.assert_array_equal(xb, y)
@@ -87,6 +94,18 @@ def test_layer_norm_is_exact_where_the_mean_is_large():
     run(layer_norm(2, 256, "float32", 0.0), x=x, scale=one, bias=zero, y=y)
     w = x.astype(np.float64)
     np.testing.assert_allclose(y, (w - w.mean(1, keepdims=True)) / w.std(1, keepdims=True), atol=2e-3)
+
+
+@pytest.mark.parametrize(("rows", "n", "dtype"), [(3, 72, "bfloat16"), (1, 4100, "float32")])
+def test_rms_norm_of_a_sum_that_is_kept(rows, n, dtype):
+    (xb, x), (rb, r), (sb, s) = normal(0, (rows, n), dtype), normal(1, (rows, n), dtype), normal(2, n, dtype)
+    made = rms_norm(rows, n, dtype, 1e-6, residual=True, keeps_sum=True)
+    given, y, z = {"x": xb, "r": rb, "scale": sb}, poisoned((rows, n), dtype), poisoned((rows, n), dtype)
+    run(made, seed=1, **given, y=y, z=z)
+    total = x + r
+    close(z, total, dtype)
+    close(y, total / np.sqrt((total * total).mean(1, keepdims=True) + 1e-6) * s, dtype, 8)
+    either_way(made, given, y, z)
 
 
 def test_rms_norm_with_parameters_of_another_type():

@@ -10,6 +10,7 @@ from app.kernels.cuda.elementwise import elementwise
 from app.kernels.cuda.geometry import Strided
 from app.kernels.cuda.kernel import Launches
 from app.kernels.cuda.normalize import layer_norm
+from app.kernels.cuda.recurrent import Recurrent, recurrent
 from app.kernels.cuda.reduce import argument, reduce
 from app.kernels.cuda.transpose import transpose
 from app.kernels.cuda.windows import Axis, depthwise, pool
@@ -25,6 +26,14 @@ IMAGE = (Axis(56, 3, 56, 1, 1, 1, 1), Axis(56, 3, 56, 1, 1, 1, 1))
 def _chain() -> Launches:
     rows, row = Strided("bfloat16", (768, 1)), Strided("bfloat16", (0, 1))
     return elementwise((("Add", (0, 1), ()), ("Gelu", (2,), ())), (128, 768), (rows, row), ((3, rows),))
+
+
+def _layer(cell: str) -> Recurrent:
+    wants = ("y", "y_h", "y_c")[: 2 + (cell == "LSTM")]
+    return Recurrent(
+        cell, 10, 4, 256, 2, (4, 1), (2048, 1024, 256), (1024, 256), lengths=True, initial_h=True,
+        initial_c=cell == "LSTM", peepholes=cell == "LSTM", clip=3.0, resets_after=True, wants=wants,
+    )  # fmt: skip
 
 
 def _attention(rows: int, keys: int, width: int) -> Attention:
@@ -50,6 +59,10 @@ CASES = {
         168,
         ("HMMA.16816.F32.BF16", "LDSM.16.M88.4", "LDSM.16.MT88.4", "LDGSTS.E.BYPASS.LTC128B.128"),
     ),
+    **{
+        f"{cell.lower()}": (lambda cell=cell: recurrent(_layer(cell)), 64, ("LDG.E", "BAR.SYNC"))
+        for cell in ("LSTM", "GRU", "RNN")
+    },
     "decode": (lambda: attention_decode(_attention(1, 1024, 64)), 128, ("LDG.E.128",)),
 }
 

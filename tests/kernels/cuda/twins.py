@@ -113,10 +113,13 @@ def _shuffle(name: str, source: Callable[[int, int], int]) -> Callable[..., Any]
 
 
 def _reduction(name: str, combine: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    lanes = np.arange(32)
+
     def reduce(values: list[Any]) -> list[Any]:
+        totals = np.array(values, F32)
         for step in (16, 8, 4, 2, 1):
-            values = [combine(values[lane], values[lane ^ step]) for lane in range(32)]
-        return values
+            totals = combine(totals, totals[lanes ^ step])
+        return list(totals)
 
     return lambda value: getcurrent().together(name, F32(value), reduce)
 
@@ -363,6 +366,6 @@ NAMES: dict[str, Any] = {
     "trunc_f32": lambda x: np.trunc(F32(x)),
     "outer_4x4": _outer,
     "dot_4": lambda s, a, b: F32(np.float64(s) + np.dot(np.array(a, np.float64), np.array(b, np.float64))),
-    "warp_sum_f32": _reduction("warp_sum_f32", lambda a, b: F32(a + b)),
+    "warp_sum_f32": _reduction("warp_sum_f32", np.add),
     "warp_max_f32": _reduction("warp_max_f32", np.maximum),
 }

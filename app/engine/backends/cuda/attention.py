@@ -1,29 +1,133 @@
-"""Attention as graphs spell it (MatMul, scale, mask, Softmax, MatMul) in one kernel."""
+"""Attention in one kernel: the operator, with key-value cache, or the chain of nodes that spells it."""
 
+import math
 from collections.abc import Callable
 
 import onnx_ir as ir
 
 from app.engine import attention, graph
-from app.engine.attention import Core, Operand
+from app.engine.attention import (
+    LENGTHS,
+    MASK,
+    PAST_K,
+    PAST_V,
+    PRESENT_K,
+    PRESENT_V,
+    SCORES,
+    Core,
+    K,
+    Operand,
+    V,
+    heads,
+    mask_of,
+    spread,
+)
 from app.engine.backends.cuda import tensors
-from app.engine.backends.cuda.launching import BACKEND, blocks_of, calls, moved_bytes, seconds
+from app.engine.backends.cuda.launching import (
+    BACKEND,
+    blocks_of,
+    calls,
+    moved_bytes,
+    named,
+    numbered,
+    seconds,
+)
 from app.engine.backends.cuda.tensors import element
-from app.engine.plan import ATTENTION, Argument, Call, Group, of_group
+from app.engine.plan import ATTENTION, Argument, Call, Group, LaunchCall, Workspace, of_group
 from app.engine.registry import Implementation, Known
 from app.kernels.cuda.attention import Attention, Heads, Mask
 from app.kernels.cuda.attention import attention as flash
 from app.kernels.cuda.attention_decode import attention_decode, decode_unless
-from app.kernels.cuda.geometry import LIMIT
+from app.kernels.cuda.geometry import LIMIT, NBYTES, Strided
 from app.kernels.cuda.kernel import Launches
+from app.kernels.cuda.transpose import moved
 
 WIDEST = 256  # elements of a head that fit the registers of its threads
 
 
-def _core(group: Group) -> Core:
+def _is_node(group: Group) -> bool:
+    return group.anchor.op_type == ATTENTION
+
+
+@of_group
+def _prepared(group: Group) -> tuple[tuple[LaunchCall, ...], Core]:
+    """The attention, and the calls that put new keys and values behind old ones."""
+    if _is_node(group):
+        return _of_node(group)
     core = attention.read(group)
     assert not isinstance(core, str)
-    return core
+    return (), core
+
+
+def _core(group: Group) -> Core:
+    return _prepared(group)[1]
+
+
+def _of_node(group: Group) -> tuple[tuple[LaunchCall, ...], Core]:
+    node = group.anchor
+    q = heads(named(node.inputs[0]), node, "q_num_heads")
+    past = graph.input_at(node, PAST_K)
+    before_k, k = _cached(group, named(node.inputs[K]), past, PRESENT_K)
+    before_v, v = _cached(group, named(node.inputs[V]), graph.input_at(node, PAST_V), PRESENT_V)
+    core = Core(
+        q,
+        k,
+        v,
+        heads(node.outputs[0], node, "q_num_heads"),
+        mask_of(graph.input_at(node, MASK)),
+        graph.attribute(node, "scale", 1.0 / math.sqrt(max(q.shape[3], 1))),
+        bool(graph.attribute(node, "is_causal", 0)),
+        0 if past is None else graph.static_shape(past)[2],
+        zero=True,
+    )
+    return (*before_k, *before_v), core
+
+
+def _cached(
+    group: Group, value: ir.Value, past: ir.Value | None, position: int
+) -> tuple[tuple[LaunchCall, ...], Operand]:
+    """Where old and new keys, or values, lie one behind the other, and the copies that put them there."""
+    fresh, outputs = heads(value, group.anchor, "kv_num_heads"), group.anchor.outputs
+    present = outputs[position] if position < len(outputs) and outputs[position] in group.outputs else None
+    if past is None and present is None:
+        return (), fresh
+    old = 0 if past is None else graph.static_shape(past)[2]
+    batch, count, length, width = fresh.shape
+    shape, dtype = (batch, count, old + length, width), element(value)
+    target: Argument = Workspace(math.prod(shape) * NBYTES[dtype]) if present is None else present
+    strides = spread(shape).strides
+    parts = [(value, fresh.shape, fresh.strides, old * width)]
+    if past is not None:
+        own = graph.static_shape(past)
+        parts.append((past, own, spread(own).strides, 0))
+    made = tuple(
+        call
+        for source, sizes, lies, start in parts
+        for call in calls(
+            moved(sizes, Strided(dtype, lies), Strided(dtype, strides, start)), numbered([source], [target])
+        )
+    )
+    return made, Operand(target, 0, shape, strides)
+
+
+def _node_unless(group: Group) -> str | None:
+    """Why the operator is not computed."""
+    node = group.anchor
+    reason = tensors.unsuited(group)
+    if reason is not None:
+        return reason
+    if node.outputs[0] not in group.outputs:
+        return "the result is not read"
+    if len(node.outputs) > SCORES and node.outputs[SCORES] in group.outputs:
+        return "scores are an output, here they stay in registers"
+    if any(graph.attribute(node, f"{side}_window_size", -1) >= 0 for side in ("left", "right")):
+        return "queries see a window of keys"
+    if graph.attribute(node, "softmax_precision", 1) == ir.DataType.DOUBLE.value:
+        return "softmax in double precision"
+    if graph.input_at(node, LENGTHS) is not None and graph.attribute(node, "is_causal", 0):
+        return "queries of sequences of several lengths see what is before them"
+    given = [graph.input_at(node, i) for i in (K, V, PAST_K, PAST_V)]
+    return tensors.not_floats(group, node.inputs[0], *given, *group.outputs)
 
 
 def _value(operand: Operand) -> ir.Value:
@@ -32,25 +136,26 @@ def _value(operand: Operand) -> ir.Value:
 
 
 def _unless(group: Group, _known: Known) -> str | None:
-    if group.anchor.op_type == ATTENTION:
-        return "the operator with its cache; this one is for chains of products"
-    core = attention.read(group)
-    if isinstance(core, str):
-        return core
-    values = [_value(o) for o in (core.q, core.k, core.v, core.y)]
-    reason = tensors.not_floats(group, *values)
+    if _is_node(group):
+        reason = _node_unless(group)
+    else:
+        found = attention.read(group)
+        if isinstance(found, str):
+            return found
+        reason = tensors.not_floats(group, *(_value(o) for o in (found.q, found.k, found.v, found.y)))
     if reason is not None:
         return reason
+    core = _core(group)
     for name, operand in (("queries", core.q), ("keys", core.k), ("values", core.v), ("the result", core.y)):
         if operand.shape[3] > 1 and operand.strides[3] != 1:
             return f"rows of {name} are {operand.strides[3]} elements apart"
         if operand.shape[3] > WIDEST:
             return f"heads of {operand.shape[3]} elements, at most {WIDEST} are supported"
-        if graph.elements(_value(operand)) >= LIMIT or 0 in operand.shape:
-            return f"{_value(operand).name!r} is empty, or too large for indices"
+        if math.prod(operand.shape) >= LIMIT or 0 in operand.shape:
+            return f"{name} are empty, or too large for indices"
     if core.mask is not None:
         mask = _value(core.mask)
-        return tensors.untyped(mask, ("bool", element(values[0]), "float32"))
+        return tensors.untyped(mask, ("bool", element(_value(core.q)), "float32"))
     return None
 
 
@@ -85,7 +190,14 @@ def _attention(group: Group) -> Attention:
         core.causal,
         core.past,
         core.zero,
+        float(graph.attribute(group.anchor, "softcap", 0.0)) if _is_node(group) else 0.0,
+        _lengths(group) is not None,
     )
+
+
+def _lengths(group: Group) -> ir.Value | None:
+    """Keys that each sequence has."""
+    return graph.input_at(group.anchor, LENGTHS) if _is_node(group) else None
 
 
 @of_group
@@ -103,11 +215,14 @@ def _decode_unless(group: Group, known: Known) -> str | None:
 
 
 def _calls(group: Group, launches: Launches) -> tuple[Call, ...]:
-    core = _core(group)
+    before, core = _prepared(group)
     roles: dict[str, Argument] = {"q": core.q.value, "k": core.k.value, "v": core.v.value, "y": core.y.value}
     if core.mask is not None:
         roles["mask"] = core.mask.value
-    return calls(launches, roles)
+    lengths = _lengths(group)
+    if lengths is not None:
+        roles["lengths"] = lengths
+    return (*before, *calls(launches, roles))
 
 
 def _inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
@@ -150,7 +265,8 @@ def _row(
         rate = rates[element(_value(_core(group).q)) != "float32"]
         blocks = blocks_of(launches)
         time = seconds(known, nbytes=moved_bytes(group), flops=_work(group), rate=rate, blocks=blocks)
-        return time + (len(launches.steps) - 1) * known.target.launch
+        count = len(launches.steps) + len(_prepared(group)[0])
+        return time + (count - 1) * known.target.launch
 
     def lower(group: Group, known: Known) -> tuple[Call, ...]:
         return _calls(group, made(group, known.target.cores))

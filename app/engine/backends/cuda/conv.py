@@ -1,10 +1,11 @@
 """Rows of convolutions of images whose channels lie last: products of patches, and depthwise ones.
 
-Pixels must begin at multiples of 16 bytes. Where they do not (three channels of a photograph), the image is
-copied with a wider pitch first, out of either layout.
+Images have one or two axes of places; one is seen as the second of two. Pixels must begin at multiples of
+16 bytes. Where they do not (three channels of a photograph), the image is copied with a wider pitch first,
+out of either layout; where groups do not, the kernel's launches copy it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from app.engine.backends.cuda.matmul import unfit
 from app.engine.backends.cuda.tensors import element
 from app.engine.backends.numba_cpu import windows
 from app.engine.cost import flops
-from app.engine.layout import LAST, Layout
+from app.engine.layout import Layout
 from app.engine.plan import Argument, Call, Constant, Group, LaunchCall, Workspace, of_group
 from app.engine.registry import Implementation, Known
 from app.kernels.cpu.expressions import Instruction, Recipe
@@ -28,7 +29,7 @@ from app.kernels.cuda.conv_transpose import ConvTranspose, conv_transpose
 from app.kernels.cuda.conv_transpose import packed_weights as packed_transposed
 from app.kernels.cuda.elementwise import copy
 from app.kernels.cuda.gemv import MOST, gemv
-from app.kernels.cuda.geometry import NBYTES, Strided
+from app.kernels.cuda.geometry import Strided
 from app.kernels.cuda.product import Product
 from app.kernels.cuda.windows import Axis, depthwise
 
@@ -100,10 +101,10 @@ def _bias(group: Group) -> Array | None:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One row: a precision, and the layout that the image is copied out of, if it is."""
+    """One row: a precision, and whether the image is copied first."""
 
     precision: str
-    copied: Layout | None = None
+    copied: bool = False
     plain: bool = False  # whether that copy reads a row-major image
 
     @property
@@ -120,7 +121,7 @@ def _pixel(shape: Conv, dtype: str) -> int:
 
 
 def _needs_pitch(shape: Conv, dtype: str) -> bool:
-    return _pixel(shape, dtype) != shape.ci
+    return shape.groups == 1 and _pixel(shape, dtype) != shape.ci
 
 
 def _unless(way: Way) -> Callable[[Group, Known], str | None]:
@@ -132,13 +133,12 @@ def _unless(way: Way) -> Callable[[Group, Known], str | None]:
         reason = unfit(way.precision, dtype, known)
         if reason is not None:
             return reason
-        each = shape.ci // shape.groups
-        if shape.groups > 1 and tensors.aligned(each, dtype) != each:
-            return f"{each} channels in a group, which are no multiple of 16 bytes"
-        if _needs_pitch(shape, dtype) and way.copied is None:
+        if _is_depthwise(shape):
+            return "every channel is a group of its own, which this one would fill up to 16 bytes"
+        if _needs_pitch(shape, dtype) and not way.copied:
             return f"{shape.ci} channels, which are no multiple of 16 bytes; one that copies is needed"
-        if not _needs_pitch(shape, dtype) and way.copied is not None:
-            return "the pixels begin at multiples of 16 bytes as they are"
+        if not _needs_pitch(shape, dtype) and way.copied:
+            return "the pixels begin at multiples of 16 bytes as they are, or belong to groups"
         return None
 
     return unless
@@ -152,12 +152,25 @@ def _cut(group: Group, precision: str, processors: int) -> dispatch.Cut:
     return dispatch.cut(tiles, shape.n * ho * wo, shape.co // shape.groups, depth, shape.groups, processors)
 
 
+def _pair(values: Sequence[int], fill: int) -> tuple[int, int]:
+    """Numbers of one axis or of two as those of two."""
+    first, second = (fill, *values)[-2:]
+    return first, second
+
+
+def _in_rows(weights: ir.Value) -> Array:
+    """Weights [a, b, kh, kw] of one axis or of two."""
+    array = graph.constant(weights)
+    assert array is not None
+    a, b, *kernel = array.shape
+    return array.reshape(a, b, *_pair(kernel, 1))
+
+
 def _weights(group: Group, precision: str) -> Constant:
     weights, groups = named(group.anchor.inputs[1]), shape_of(group).groups
 
     def pack() -> Array:
-        array = graph.constant(weights)
-        assert array is not None
+        array = _in_rows(weights)
         return packed_weights(array.astype(np.float32), groups, precision).astype(array.dtype)
 
     return Constant(pack, weights.name or "")
@@ -166,11 +179,11 @@ def _weights(group: Group, precision: str) -> Constant:
 def widened(group: Group, pixel: int, *, plain: bool) -> tuple[Argument, tuple[LaunchCall, ...]]:
     """The image with a wider pitch from pixel to pixel, and the copy that makes it."""
     x, dtype = _image(group), element(_image(group))
-    n, c, h, w = graph.static_shape(x)
-    source = tensors.in_memory_order(tensors.strided(x, last=not plain), LAST)
-    target = Strided(dtype, (h * w * pixel, w * pixel, pixel, 1))
-    held = Workspace(n * h * w * pixel * NBYTES[dtype])
-    return held, calls(copy((n, h, w, c), source, target, "widen"), {"x0": x, "y0": held})
+    shape, last = graph.static_shape(x), tensors.last_of(x)
+    source = tensors.in_memory_order(tensors.strided(x, last=not plain), last)
+    target = tensors.in_memory_order(Strided(dtype, tensors.last_strides(shape, pixel)), last)
+    held = Workspace(graph.nbytes(x) // shape[1] * pixel)
+    return held, calls(copy(last.physical_shape(shape), source, target, "widen"), {"x0": x, "y0": held})
 
 
 @of_group
@@ -178,7 +191,7 @@ def _lowered(group: Group, way: Way, processors: int) -> tuple[LaunchCall, ...]:
     shape, ending, (y,) = shape_of(group), _ending(group), group.outputs
     argument: Argument = _image(group)
     before: tuple[LaunchCall, ...] = ()
-    if way.copied is not None:
+    if way.copied:
         pixel = _pixel(shape, element(y))
         argument, before = widened(group, pixel, plain=way.plain)
         shape = replace(shape, x_pixel=pixel)
@@ -203,7 +216,8 @@ def _seconds(group: Group, known: Known, way: Way) -> float:
         rate=dispatch.RATES[way.precision],
         blocks=cut.blocks,
     )
-    if way.copied is not None:
+    each = shape.ci // shape.groups
+    if way.copied or tensors.aligned(each, element(_image(group))) != each:
         time += seconds(known, nbytes=2 * graph.nbytes(_image(group)) * (2 if way.plain else 1))
     return time + (known.target.launch if cut.splits > 1 else 0.0)
 
@@ -216,7 +230,7 @@ def _layouts(plain: bool) -> Callable[[Group, Known], Mapping[ir.Value, Layout]]
         image = _image(group)
         if not plain or image in values:
             values.append(image)
-        return dict.fromkeys(values, LAST)
+        return tensors.lasts(values)
 
     return layouts
 
@@ -316,9 +330,7 @@ def _depthwise(group: Group) -> tuple[LaunchCall, ...]:
     weights = named(group.anchor.inputs[1])
 
     def pack() -> Array:
-        array = graph.constant(weights)
-        assert array is not None
-        return np.ascontiguousarray(array[:, 0].transpose(1, 2, 0))
+        return np.ascontiguousarray(_in_rows(weights)[:, 0].transpose(1, 2, 0))
 
     roles = {
         "x": _image(group),
@@ -346,11 +358,12 @@ def _depthwise_seconds(group: Group, known: Known) -> float:
 @of_group
 def _transposed(group: Group) -> ConvTranspose:
     node = group.anchor
-    n, ci, h, w = graph.static_shape(_image(group))
-    weights = graph.static_shape(named(node.inputs[1]))
-    _, co, *out = graph.static_shape(node.outputs[0])
-    strides = tuple(graph.attribute(node, "strides", (1, 1)))
-    dilations = tuple(graph.attribute(node, "dilations", (1, 1)))
+    n, ci, *places = graph.static_shape(_image(group))
+    _, _, *kernel = graph.static_shape(named(node.inputs[1]))
+    _, co, *ends = graph.static_shape(node.outputs[0])
+    (h, w), out, taps = (_pair(sizes, 1) for sizes in (places, ends, kernel))
+    strides = _pair(graph.attribute(node, "strides", (1, 1)), 1)
+    dilations = _pair(graph.attribute(node, "dilations", (1, 1)), 1)
     phases = windows.of_conv_transpose(node)
     # Output pixel 0 sees the taps that pads leave: what the first phase reads tells how many are cut.
     top, left = (
@@ -359,11 +372,11 @@ def _transposed(group: Group) -> ConvTranspose:
             for i, d, s in zip((1, 2), dilations, strides)
         )
         if all(phases[0].taps[1:])
-        else tuple(graph.attribute(node, "pads", (0, 0, 0, 0)))[:2]
+        else _pair(graph.attribute(node, "pads", (0, 0, 0, 0))[: len(places)], 0)
     )
     reach = [
         (size - 1) * s + d * (k - 1) + 1 - before - o
-        for size, s, d, k, before, o in zip((h, w), strides, dilations, weights[2:], (top, left), out)
+        for size, s, d, k, before, o in zip((h, w), strides, dilations, taps, (top, left), out)
     ]
     after = [max(r, 0) for r in reach]
     extra = [max(-r, 0) for r in reach]
@@ -373,11 +386,11 @@ def _transposed(group: Group) -> ConvTranspose:
         w,
         ci,
         co,
-        (weights[2], weights[3]),
-        (strides[0], strides[1]),
+        taps,
+        strides,
         (top, left, after[0], after[1]),
         (extra[0], extra[1]),
-        (dilations[0], dilations[1]),
+        dilations,
         graph.attribute(node, "group", 1),
     )
 
@@ -387,12 +400,9 @@ def _transposed_unless(precision: str) -> Callable[[Group, Known], str | None]:
         reason = _refusal(group)
         if reason is not None:
             return reason
-        dtype, shape = element(group.outputs[0]), _transposed(group)
         if _ending(group).residual is not None:
             return "adds a residual"
-        if tensors.aligned(shape.ci // shape.groups, dtype) != shape.ci // shape.groups:
-            return f"{shape.ci} channels in {shape.groups} groups, which are no multiple of 16 bytes"
-        return unfit(precision, dtype, known)
+        return unfit(precision, element(group.outputs[0]), known)
 
     return unless
 
@@ -410,8 +420,7 @@ def _transposed_calls(group: Group, precision: str, processors: int) -> tuple[La
     weights = named(group.anchor.inputs[1])
 
     def pack() -> Array:
-        array = graph.constant(weights)
-        assert array is not None
+        array = _in_rows(weights)
         return packed_transposed(array.astype(np.float32), shape, precision).astype(array.dtype)
 
     roles: dict[str, Argument] = {"x": _image(group), "w": Constant(pack, weights.name or ""), "y": y}
@@ -493,8 +502,8 @@ IMPLEMENTATIONS = (
         layouts=_layouts(False),
     ),
     *(_row(Way(p)) for p in PRECISIONS),
-    *(_row(Way(p, LAST)) for p in PRECISIONS),
-    *(_row(Way(p, LAST, plain=True)) for p in PRECISIONS),
+    *(_row(Way(p, copied=True)) for p in PRECISIONS),
+    *(_row(Way(p, copied=True, plain=True)) for p in PRECISIONS),
     Implementation(
         "cuda.conv_depthwise",
         "Conv",

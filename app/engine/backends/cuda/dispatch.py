@@ -19,8 +19,12 @@ HALVES: Mapping[str, str] = {"bfloat16": "bf16", "float16": "fp16"}
 # The same as a plan tells it: sums are float32 in any, and the products of 3xtf32 nearly.
 TOLD: Mapping[str, Computed] = {"f32": "f32", "3xtf32": "f32", "tf32": "tf32", "bf16": "bf16", "fp16": "fp16"}
 
-# Where a reduction ends within 16 bytes, all but the small tiles of this precision spill registers.
-UNSPILLED: Mapping[str, frozenset[str]] = {"3xtf32": frozenset({"64x64", "32x64"})}
+# Tiles that spill registers, by precision and whether a reduction ends within 16 bytes.
+SPILLING: Mapping[tuple[str, bool], frozenset[str]] = {
+    ("tf32", True): frozenset({"128x256", "128x128w4"}),
+    ("3xtf32", False): frozenset({"128x128w4"}),
+    ("3xtf32", True): frozenset({"128x256", "128x128w4", "128x128", "128x64"}),
+}
 
 SHORTEST = 64  # elements of a reduction that are worth a block
 WAVES = 2  # of blocks that a shared reduction aims at, at most
@@ -53,9 +57,8 @@ def offered(precision: str, depth: int) -> Mapping[str, Shape]:
     if precision == "f32":
         return SIMT_TILES
     vector = 8 if precision in HALVES.values() else 4
-    if depth % vector == 0 or precision not in UNSPILLED:
-        return TENSOR_TILES
-    return {name: tile for name, tile in TENSOR_TILES.items() if name in UNSPILLED[precision]}
+    spilling = SPILLING.get((precision, depth % vector != 0), frozenset())
+    return {name: tile for name, tile in TENSOR_TILES.items() if name not in spilling}
 
 
 def tiles_of(shape: Shape, m: int, n: int) -> int:

@@ -14,7 +14,7 @@ from app.engine import graph
 from app.engine.backends.cuda import tensors
 from app.engine.backends.cuda.launching import BACKEND, calls, numbered, streamed
 from app.engine.backends.numba_cpu.recipes import Formula, Operand, recipe_of
-from app.engine.layout import LAST, Layout, plain
+from app.engine.layout import Layout, plain
 from app.engine.plan import ELEMENTWISE, Call, Group, of_group
 from app.engine.registry import Implementation, Known
 from app.kernels.cuda import functions
@@ -130,7 +130,7 @@ def _same(a: tuple[int, ...], b: tuple[int, ...], shape: tuple[int, ...]) -> boo
 
 def _last_layouts(group: Group, _known: Known) -> Mapping[ir.Value, Layout]:
     images = [o.value for o in _formula(group).operands if _follows(o)]
-    return dict.fromkeys((*images, *group.outputs), LAST)
+    return tensors.lasts((*images, *group.outputs))
 
 
 IMPLEMENTATIONS = (
@@ -148,9 +148,9 @@ IMPLEMENTATIONS = (
         ELEMENTWISE,
         BACKEND,
         _last_unless,
-        lambda group, _known: _lower_in(group, LAST),
-        lambda group, known: streamed(group, known, _launches(group, LAST)),
-        lambda group, _known: _inplace_in(group, LAST),
+        lambda group, _known: _lower_in(group, tensors.last_of(group.outputs[0])),
+        lambda group, known: streamed(group, known, _launches(group, tensors.last_of(group.outputs[0]))),
+        lambda group, _known: _inplace_in(group, tensors.last_of(group.outputs[0])),
         layouts=_last_layouts,
         rank=1,
     ),

@@ -20,7 +20,7 @@ from app.engine.backends.numba_cpu.resize import (
     taps_unless,
 )
 from app.engine.backends.numba_cpu.single import first_input, first_output, output_at
-from app.engine.layout import LAST, Layout
+from app.engine.layout import Layout, channels_last
 from app.engine.plan import Argument, Call, Constant, Group, LaunchCall, of_group
 from app.engine.registry import Implementation, Known
 from app.kernels.cuda.kernel import Launches
@@ -32,7 +32,7 @@ _POOLS = {"MaxPool": "max", "AveragePool": "average"}
 
 
 def _order(rank: int, last: bool) -> tuple[int, ...]:
-    return LAST.order if last else tuple(range(rank))
+    return channels_last(rank).order if last else tuple(range(rank))
 
 
 # Pooling.
@@ -202,7 +202,7 @@ def _rows(
         return tensors.not_image(x) or tensors.not_image(y) or unless(group, known)
 
     def layouts(group: Group, _known: Known) -> Mapping[ir.Value, Layout]:
-        return {data(group.anchor): LAST, group.anchor.outputs[0]: LAST}
+        return tensors.lasts((data(group.anchor), group.anchor.outputs[0]))
 
     def lower(last: bool) -> Callable[[Group, Known], tuple[Call, ...]]:
         def lowered(group: Group, _known: Known) -> tuple[LaunchCall, ...]:

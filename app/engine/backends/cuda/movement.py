@@ -18,7 +18,7 @@ from app.engine.backends.numba_cpu.slices import (
     slice_parts,
     split_parts,
 )
-from app.engine.layout import LAST, Layout, plain
+from app.engine.layout import Layout, plain
 from app.engine.plan import Call, Group, View
 from app.engine.registry import Implementation, Known
 from app.kernels.cuda.elementwise import copy
@@ -123,8 +123,9 @@ def _part_moves(op: str, parts: tuple[Part, ...]) -> tuple[Move, ...]:
             tuple(s * r.step for s, r in zip(whole, part.taken)),
             sum(s * r.start for s, r in zip(whole, part.taken)),
         )
-        shape = LAST.physical_shape(graph.static_shape(part.part))
-        box, own = (tensors.in_memory_order(t, LAST) for t in (box, own))
+        last = tensors.last_of(part.part)
+        shape = last.physical_shape(graph.static_shape(part.part))
+        box, own = (tensors.in_memory_order(t, last) for t in (box, own))
         if op == "Concat":
             moves.append((part.part, part.whole, copy(shape, own, box, "concat")))
         else:
@@ -148,7 +149,7 @@ def _parts_last(op: str, parts: Parts, constants: tuple[int, ...]) -> Implementa
         return reason or (None if fixed is None else f"{fixed.name!r} is constant, and row-major")
 
     def layouts(group: Group, _known: Known) -> Mapping[ir.Value, Layout]:
-        return dict.fromkeys((v for v in ends(group) if v in (*group.inputs, *group.outputs)), LAST)
+        return tensors.lasts(v for v in ends(group) if v in (*group.inputs, *group.outputs))
 
     return Implementation(
         f"cuda.{op.lower()}_last",
@@ -225,7 +226,7 @@ def _depth_row(op: str) -> Implementation:
         lambda group, _known: tensors.unsuited(group) or _images(*group.inputs, *group.outputs),
         lambda group, _known: _calls(_depth_moves(group.anchor), group),
         lambda group, known: _seconds(group, known, _depth_moves(group.anchor)),
-        layouts=lambda group, _known: dict.fromkeys((*group.inputs, *group.outputs), LAST),
+        layouts=lambda group, _known: tensors.lasts((*group.inputs, *group.outputs)),
         rank=2,
     )
 
@@ -236,7 +237,7 @@ def _depth_row(op: str) -> Implementation:
 def _change_moves(group: Group, side: int) -> tuple[Move, ...]:
     """A copy between row-major and channels last; side 0: the input lies so, side 1: the output."""
     x, y = named(group.anchor.inputs[0]), group.anchor.outputs[0]
-    order = plain(4) if side == 0 else LAST
+    order = plain(len(graph.static_shape(x))) if side == 0 else tensors.last_of(x)
     source = tensors.in_memory_order(tensors.strided(x, last=side == 0), order)
     target = tensors.in_memory_order(tensors.strided(y, last=side == 1), order)
     shape = order.physical_shape(graph.static_shape(x))
@@ -253,12 +254,12 @@ def _change_rows(side: int) -> tuple[Implementation, ...]:
     def view_unless(group: Group, known: Known) -> str | None:
         reason = unless(group, known)
         shape = graph.static_shape(ends(group)[0]) if reason is None else ()
-        if reason is None and not LAST.is_same_bytes(shape):
+        if reason is None and not tensors.last_of(ends(group)[0]).is_same_bytes(shape):
             return f"the layouts of {list(shape)} differ; a view is the same bytes"
         return reason
 
     def layouts(group: Group, _known: Known) -> Mapping[ir.Value, Layout]:
-        return {ends(group)[side]: LAST}
+        return tensors.lasts((ends(group)[side],))
 
     name = ("to_plain", "to_last")[side]
     return (

@@ -1,12 +1,13 @@
-"""Operators that the kernels for GPUs compute as others: gathers by fixed indices, GELU."""
+"""Operators that the kernels for GPUs compute as others: gathers by fixed indices, GELU, LRN and more."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from app.engine import graph
-from app.engine.rewrite import Replacement, Row, constant
+from app.engine.rewrite import Replacement, Row, constant, value_like
 
 
 def _value(like: ir.Value, name: str, shape: tuple[int, ...]) -> ir.Value:
@@ -145,7 +146,86 @@ def _is_cubic(value: ir.Value | None, x: ir.Value) -> bool:
     return _factors(cube, 3) == [x, x, x]
 
 
+def triangle(node: ir.Node) -> Replacement | None:
+    """Trilu by a constant diagonal = Where over a constant triangle."""
+    x, k = node.inputs[0], graph.input_at(node, 1)
+    shape = None if x is None else graph.shape(x)
+    diagonal = np.array(0) if k is None else graph.constant(k)
+    if x is None or shape is None or diagonal is None or x.dtype is None:
+        return None
+    y, whole = node.outputs[0], np.ones(shape[-2:], bool)
+    number = int(diagonal.reshape(-1)[0])
+    seen = np.triu(whole, number) if graph.attribute(node, "upper", 1) else np.tril(whole, number)
+    made = ir.Value(name="", shape=y.shape, type=y.type)
+    zero = constant(np.zeros((), x.dtype.numpy()), f"{y.name}.zero", x.dtype)
+    return Replacement([made], [_node("Where", [constant(seen, f"{y.name}.seen"), x, zero], made)])
+
+
+def added_apart(node: ir.Node) -> Replacement | None:
+    """Gemm with a C that is neither constant nor of the result's shape = Gemm and an addition."""
+    c, y = graph.input_at(node, 2), node.outputs[0]
+    if c is None or c.dtype is None or graph.is_constant(c) or graph.shape(y) is None:
+        return None
+    beta = float(graph.attribute(node, "beta", 1.0))
+    if graph.shape(c) == graph.shape(y) and beta == 1.0:
+        return None
+    product, scaled = value_like(y, f"{y.name}.product"), value_like(c, f"{y.name}.scaled")
+    made = ir.Value(name="", shape=y.shape, type=y.type)
+    kept = [a for name, a in node.attributes.items() if name != "beta"]
+    factor = constant(np.array(beta, c.dtype.numpy()), f"{y.name}.beta", c.dtype)
+    return Replacement(
+        [made],
+        [
+            ir.Node("", "Gemm", node.inputs[:2], kept, outputs=[product]),
+            _node("Mul", [c, factor], scaled),
+            _node("Add", [product, scaled], made),
+        ],
+    )
+
+
+def response_of_neighbors(node: ir.Node) -> Replacement | None:
+    """LRN = x / (bias + alpha mean)^beta, the mean of squares of `size` channels being a pool along them."""
+    x, y = node.inputs[0], node.outputs[0]
+    shape = None if x is None else graph.shape(x)
+    if x is None or shape is None or x.dtype is None or len(shape) < 3:
+        return None
+    size = graph.attribute(node, "size", 1)
+    before, after = (size - 1) // 2, size // 2
+    n, c, *places = shape
+    channels = (n, 1, c, math.prod(places))
+    kind = x.dtype
+
+    def number(name: str, default: float) -> ir.Value:
+        found = graph.attribute(node, name, default)
+        return constant(np.array(found, kind.numpy()), f"{y.name}.{name}", kind)
+
+    def whole(name: str, numbers: Sequence[int]) -> ir.Value:
+        return constant(np.array(numbers, np.int64), f"{y.name}.{name}")
+
+    names = ("squares", "mean", "scaled", "shifted", "power")
+    squares, mean, scaled, shifted, power = (value_like(x, f"{y.name}.{name}") for name in names)
+    lines, pooled = (_value(x, f"{y.name}.{name}", channels) for name in ("lines", "pooled"))
+    made = ir.Value(name="", shape=y.shape, type=y.type)
+    pads = (before, 0, after, 0)
+    return Replacement(
+        [made],
+        [
+            _node("Mul", [x, x], squares),
+            _node("Reshape", [squares, whole("lines", channels)], lines),
+            _node("AveragePool", [lines], pooled, kernel_shape=(size, 1), pads=pads, count_include_pad=1),
+            _node("Reshape", [pooled, whole("shape", shape)], mean),
+            _node("Mul", [mean, number("alpha", 1e-4)], scaled),
+            _node("Add", [scaled, number("bias", 1.0)], shifted),
+            _node("Pow", [shifted, number("beta", 0.75)], power),
+            _node("Div", [x, power], made),
+        ],
+    )
+
+
 REWRITES = (
+    Row(triangle, ("Trilu",), nested=False, backends=("cuda",)),
+    Row(added_apart, ("Gemm",), nested=False, backends=("cuda",)),
+    Row(response_of_neighbors, ("LRN",), nested=False, backends=("cuda",)),
     Row(gelu, ("Mul",), nested=False, backends=("cuda",)),
     Row(gather_of_rows, ("GatherND",), nested=False, backends=("cuda",)),
 )

@@ -15,7 +15,7 @@ from app.engine.backends.cuda.tensors import element
 from app.engine.backends.numba_cpu.recipes import recipe_of
 from app.engine.backends.numba_cpu.reduce import reduced_axes
 from app.engine.backends.numba_cpu.single import along_axis, first_input, first_output
-from app.engine.layout import LAST, Layout
+from app.engine.layout import Layout
 from app.engine.plan import Argument, Call, Group, of_group
 from app.engine.registry import Implementation, Known
 from app.kernels.cpu.expressions import Recipe
@@ -164,8 +164,10 @@ def _reduce_unless(group: Group, _known: Known) -> str | None:
 
 def _reduce_last_unless(group: Group, known: Known) -> str | None:
     reason = tensors.not_image(first_input(group)) or _reduce_unless(group, known)
-    if reason is None and set(reduced_axes(group) or ()) != {2, 3}:
-        return f"axes {reduced_axes(group)} are reduced; channels last are worth it for 2 and 3"
+    if reason is None and set(reduced_axes(group) or ()) != set(
+        range(2, len(graph.static_shape(first_input(group))))
+    ):
+        return f"axes {reduced_axes(group)} are reduced; channels last are worth it for all places"
     return reason
 
 
@@ -183,7 +185,7 @@ def _reduce_lower(group: Group, last: bool) -> tuple[Call, ...]:
 
 
 def _read_last(group: Group, _known: Known) -> Mapping[ir.Value, Layout]:
-    return {first_input(group): LAST}
+    return tensors.lasts((first_input(group),))
 
 
 IMPLEMENTATIONS = (

@@ -1,11 +1,11 @@
 """Tensors of a plan as kernels for GPUs see them: element types, strides in a layout, reasons why not."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
 from app.engine import graph
-from app.engine.layout import Layout
+from app.engine.layout import Layout, channels_last
 from app.engine.plan import Group
 from app.kernels.cuda.geometry import LIMIT, NBYTES, Strided, broadcast, contiguous
 
@@ -64,9 +64,9 @@ def not_floats(group: Group, *values: ir.Value | None) -> str | None:
 
 
 def is_image(value: ir.Value) -> bool:
-    """Whether a value has batch, channels, height and width."""
+    """Whether a value has batch, channels, and a width, which may have a height before it."""
     found = graph.shape(value)
-    return found is not None and len(found) == 4
+    return found is not None and len(found) in (3, 4)
 
 
 def not_image(value: ir.Value | None) -> str | None:
@@ -75,14 +75,28 @@ def not_image(value: ir.Value | None) -> str | None:
         return "an operand is omitted"
     reason = untyped(value, FLOATS)
     if reason is None and not is_image(value):
-        reason = f"{value.name!r} has {len(graph.static_shape(value))} axes; images have 4"
+        reason = f"{value.name!r} has {len(graph.static_shape(value))} axes; images have 3 or 4"
     return reason
 
 
-def last_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Elements from one index to the next of batch, channel, row, column, where channels lie last."""
-    _, c, h, w = shape
-    return (h * w * c, 1, w * c, c)
+def last_of(value: ir.Value) -> Layout:
+    """The layout of an image with its channels last."""
+    return channels_last(len(graph.static_shape(value)))
+
+
+def lasts(values: Iterable[ir.Value]) -> dict[ir.Value, Layout]:
+    """Images, all with their channels last."""
+    return {v: last_of(v) for v in values}
+
+
+def last_strides(shape: Sequence[int], pitch: int = 0) -> tuple[int, ...]:
+    """Elements from one index to the next of batch, channel and place, where channels lie last.
+
+    `pitch` is from one pixel to the next, by default the channels.
+    """
+    n, c, *places = shape
+    batch, *rest = (s * (pitch or c) for s in contiguous((n, *places)))
+    return (batch, 1, *rest)
 
 
 def strided(value: ir.Value, *, last: bool = False, start: int = 0) -> Strided:

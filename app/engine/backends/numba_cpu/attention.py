@@ -7,7 +7,22 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine import attention, graph
-from app.engine.attention import Core, Operand
+from app.engine.attention import (
+    LENGTHS,
+    MASK,
+    PAST_K,
+    PAST_V,
+    PRESENT_K,
+    PRESENT_V,
+    SCORES,
+    Core,
+    K,
+    Operand,
+    Q,
+    V,
+    heads,
+    mask_of,
+)
 from app.engine.backends.numba_cpu import blocking
 from app.engine.backends.numba_cpu.operands import data, unsuited
 from app.engine.backends.numba_cpu.strided import StridedCopy, calls, strides_of
@@ -17,8 +32,6 @@ from app.engine.registry import Implementation, Known
 from app.kernels.cpu import tiles
 from app.kernels.cpu.attention_blocks import SIZES, TILES
 
-Q, K, V, MASK, PAST_K, PAST_V, LENGTHS = range(7)
-PRESENT_K, PRESENT_V, SCORES = 1, 2, 3  # outputs after y
 POINTER = "float32*"
 FLOAT64 = 11  # as ONNX numbers element types
 ROWS_EFFICIENCY = 0.15  # of peak arithmetic: dot products and rows of values, one query at a time
@@ -62,25 +75,6 @@ def _wrong_type(group: Group) -> str | None:
     return None
 
 
-def _heads(value: ir.Value, node: ir.Node, attribute: str) -> Operand:
-    """[batch, heads, length, width]: rank 4 as it is; rank 3 is [batch, length, heads · width]."""
-    shape = graph.static_shape(value)
-    if len(shape) == 4:
-        return Operand(value, 0, shape, strides_of(shape))
-    b, s, all_heads = shape
-    h = graph.attribute(node, attribute, 1)
-    w = all_heads // h
-    return Operand(value, 0, (b, h, s, w), (s * all_heads, w, all_heads, 1))
-
-
-def _mask(mask: ir.Value | None) -> Operand | None:
-    if mask is None:
-        return None
-    shape = graph.static_shape(mask)
-    shape = (1,) * (4 - len(shape)) + shape
-    return Operand(mask, 0, shape, tuple(0 if n == 1 else s for n, s in zip(shape, strides_of(shape))))
-
-
 def _cached(
     group: Group, fresh: Operand, past: ir.Value | None, position: int
 ) -> tuple[tuple[Call, ...], Operand]:
@@ -107,13 +101,13 @@ def _of_node(group: Group) -> tuple[tuple[Call, ...], Core]:
     fresh_k, fresh_v = node.inputs[K], node.inputs[V]
     assert fresh_k is not None
     assert fresh_v is not None
-    q = _heads(data(node), node, "q_num_heads")
+    q = heads(data(node), node, "q_num_heads")
     old = graph.input_at(node, PAST_K)
-    key_calls, k = _cached(group, _heads(fresh_k, node, "kv_num_heads"), old, PRESENT_K)
+    key_calls, k = _cached(group, heads(fresh_k, node, "kv_num_heads"), old, PRESENT_K)
     value_calls, v = _cached(
-        group, _heads(fresh_v, node, "kv_num_heads"), graph.input_at(node, PAST_V), PRESENT_V
+        group, heads(fresh_v, node, "kv_num_heads"), graph.input_at(node, PAST_V), PRESENT_V
     )
-    y = _heads(node.outputs[0], node, "q_num_heads")
+    y = heads(node.outputs[0], node, "q_num_heads")
     if y.value not in group.outputs:
         y = replace(y, value=Workspace(graph.nbytes(node.outputs[0])))
     core = Core(
@@ -121,7 +115,7 @@ def _of_node(group: Group) -> tuple[tuple[Call, ...], Core]:
         k,
         v,
         y,
-        _mask(graph.input_at(node, MASK)),
+        mask_of(graph.input_at(node, MASK)),
         graph.attribute(node, "scale", 1.0 / math.sqrt(max(q.shape[3], 1))),
         bool(graph.attribute(node, "is_causal", 0)),
         0 if old is None else graph.static_shape(old)[2],

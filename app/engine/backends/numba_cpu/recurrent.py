@@ -100,7 +100,7 @@ def _directions(node: ir.Node) -> int:
     return 2 if graph.attribute(node, "direction", "forward") == "bidirectional" else 1
 
 
-def _activations(node: ir.Node) -> tuple[str, ...]:
+def activations(node: ir.Node) -> tuple[str, ...]:
     """Names in small letters, those of the second direction after those of the first."""
     none: tuple[str, ...] = ()
     given = tuple(a.lower() for a in graph.attribute(node, "activations", none))
@@ -121,7 +121,7 @@ def _unless(group: Group, _known: Known) -> str | None:
 
 def unsupported_cell(node: ir.Node) -> str | None:
     """Why the kernels lack the cell that the attributes describe, or None."""
-    found = _activations(node)
+    found = activations(node)
     if node.op_type == "RNN":
         if any(a not in RNN_ACTIVATIONS for a in found):
             return f"activations {found}, supported are {', '.join(RNN_ACTIVATIONS)}"
@@ -321,7 +321,7 @@ def _gru_operands(node: ir.Node, layer: Layer, width: int) -> tuple[Operands, Op
 
 
 def _rnn_operands(node: ir.Node, _layer: Layer, _width: int) -> tuple[Operands, Operands, tuple[int, ...]]:
-    codes = np.array([RNN_ACTIVATIONS[a] for a in _activations(node)], np.int64)
+    codes = np.array([RNN_ACTIVATIONS[a] for a in activations(node)], np.int64)
     return (("int64*", Constant(codes)),), (), ()
 
 

@@ -7,13 +7,12 @@ be overwritten. In channels last, an operand that is broadcast or constant is re
 import math
 from collections.abc import Mapping
 
-import numpy as np
 import onnx_ir as ir
 
 from app.engine import graph
 from app.engine.backends.cuda import tensors
 from app.engine.backends.cuda.launching import BACKEND, calls, numbered, streamed
-from app.engine.backends.numba_cpu.recipes import Formula, Operand, recipe_of
+from app.engine.backends.numba_cpu.recipes import Formula, Operand, formula_of, recipe_of
 from app.engine.layout import Layout, plain
 from app.engine.plan import ELEMENTWISE, Call, Group, of_group
 from app.engine.registry import Implementation, Known
@@ -27,19 +26,10 @@ MOST = 40  # operands; a launch carries 4 KiB of arguments, but registers run ou
 
 @of_group
 def _why_not(group: Group) -> str | None:
-    formula = recipe_of(group.nodes, group.outputs)
+    formula = formula_of(group)
     if isinstance(formula, str):
         return formula
     shape = graph.static_shape(group.outputs[0])
-    for value in group.outputs:
-        if graph.static_shape(value) != shape:
-            return f"outputs {group.outputs[0].name!r} and {value.name!r} differ in shape"
-    try:
-        wide = np.broadcast_shapes(*(operand.shape for operand in formula.operands))
-    except ValueError as mismatch:
-        return f"operands do not broadcast: {mismatch}"
-    if wide != shape:
-        return f"operands broadcast to {list(wide)}, the output is {list(shape)}"
     if math.prod(shape) >= LIMIT:
         return f"the output has {math.prod(shape)} elements, indices reach {LIMIT - 1}"
     count = len(formula.operands) + len(formula.results)

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from app.engine import graph
 from app.engine.backends.numba_cpu import blocked
-from app.engine.backends.numba_cpu.recipes import Formula, Operand, recipe_of
+from app.engine.backends.numba_cpu.recipes import Formula, Operand, formula_of, recipe_of
 from app.engine.cost import roofline
 from app.engine.layout import LAST, Layout, to_physical
 from app.engine.plan import ELEMENTWISE, Argument, Call, Constant, Group, KernelCall, Workspace, of_group
@@ -27,19 +27,9 @@ def _unless(group: Group, _known: Known) -> str | None:
 
 @of_group
 def _plain_unless(group: Group) -> str | None:
-    formula = recipe_of(group.nodes, group.outputs)
+    formula = formula_of(group)
     if isinstance(formula, str):
         return formula
-    shape = graph.static_shape(group.outputs[0])
-    for value in group.outputs:
-        if graph.static_shape(value) != shape:
-            return f"outputs {group.outputs[0].name!r} and {value.name!r} differ in shape"
-    try:
-        broadcast = np.broadcast_shapes(*(operand.shape for operand in formula.operands))
-    except ValueError as mismatch:
-        return f"operands do not broadcast: {mismatch}"
-    if broadcast != shape:
-        return f"operands broadcast to {list(broadcast)}, the output is {list(shape)}"
     count = len(_arguments(group, formula))
     return f"{count} arguments, a kernel takes {MOST_ARGUMENTS}" if count > MOST_ARGUMENTS else None
 

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine import graph
+from app.engine.plan import Group
 from app.engine.simplification import scalar
 from app.kernels.cpu.expressions import (
     DTYPES,
@@ -56,6 +57,24 @@ class Formula:
 
 class _RefusedError(Exception):
     """Why nodes have no recipe."""
+
+
+def formula_of(group: Group) -> Formula | str:
+    """The formula of an elementwise group, or why it is not one over a single shape of outputs."""
+    formula = recipe_of(group.nodes, group.outputs)
+    if isinstance(formula, str):
+        return formula
+    shape = graph.static_shape(group.outputs[0])
+    for value in group.outputs:
+        if graph.static_shape(value) != shape:
+            return f"outputs {group.outputs[0].name!r} and {value.name!r} differ in shape"
+    try:
+        broadcast = np.broadcast_shapes(*(operand.shape for operand in formula.operands))
+    except ValueError as mismatch:
+        return f"operands do not broadcast: {mismatch}"
+    if broadcast != shape:
+        return f"operands broadcast to {list(broadcast)}, the output is {list(shape)}"
+    return formula
 
 
 def recipe_of(

@@ -32,6 +32,8 @@ from app.engine.target import Target
 if TYPE_CHECKING:
     import numpy as np
 
+    from app.engine.memory.placement import Placed
+
     Array: TypeAlias = np.ndarray[Any, Any]
 
     from app.engine.memory.problem import Solution
@@ -487,6 +489,7 @@ class Compilation:
     thrift: Thrift = field(default_factory=Thrift)  # what is given up for memory
     # Byte below which no order of the chosen implementations stays; None where it is not known.
     order_bound: int | None = None
+    placed: "Placed | None" = field(default=None, repr=False, compare=False)  # what the order was chosen by
     assignment: Mapping[str, str] = field(default_factory=dict)  # by node: `backend#part`, as measured
     failures: Mapping[tuple[str, str], str] = field(default_factory=dict)  # by node and backend: why
     passed_over: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by node, by backend: why

@@ -1,9 +1,28 @@
 """A place for every buffer of an ordered plan: the best of the ways to share bytes in place."""
 
+from dataclasses import dataclass
+
 from app.engine.memory import greedy, ladder
 from app.engine.memory.problem import Solution
 from app.engine.memory.storage_graph import StorageGraph, build
-from app.engine.plan import Compilation
+from app.engine.plan import Compilation, Group
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where the buffers of a plan lie in one order of its groups."""
+
+    order: tuple[Group, ...]
+    storage: StorageGraph
+    solution: Solution
+
+
+def placed(compilation: Compilation) -> tuple[StorageGraph, Solution]:
+    """The placement that the order was chosen by, or one of a plan whose order was given."""
+    known = compilation.placed
+    if known is not None and known.order is compilation.plan.order:
+        return known.storage, known.solution
+    return place(compilation, compilation.order_bound or 0)
 
 
 def place(compilation: Compilation, bound: int = 0, *, search: bool = True) -> tuple[StorageGraph, Solution]:

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from app.engine.errors import CapacityError
 from app.engine.memory.order import least_peak, schedule
-from app.engine.memory.placement import place
+from app.engine.memory.placement import Placed, place
 from app.engine.memory.steps import memory_steps
 from app.engine.memory.storage_graph import touched
 from app.engine.plan import COLUMNS, Compilation, Group
@@ -35,7 +35,8 @@ class Order:
         given = compilation.with_plan(order=_stable(needs))
         steps, sizes = memory_steps(given, needs)
         floor = least_peak(steps, sizes)
-        peak = peak_bytes(given, floor, search=True)
+        given = _placed(given, floor)
+        peak = _peak(given)
         if peak <= floor:
             return replace(given, order_bound=peak)
         from app.engine.memory.downsets import NO_LIMIT, least_order  # imports numba
@@ -56,11 +57,24 @@ class Order:
         assert given.plan.order is not None
         better = given.with_plan(order=tuple(given.plan.order[i] for i in order))
         # The search knows no offsets and estimates what is shared in place; the plan decides.
-        found = peak_bytes(better, bound or floor, search=True)
+        better = _placed(better, bound or floor)
+        found = _peak(better)
         if found >= peak:
             return given
         note = f"order: peak {peak} byte in graph order, {found} byte in the order found"
         return replace(better, notes=(*better.notes, note))
+
+
+def _placed(compilation: Compilation, bound: int) -> Compilation:
+    """The compilation with a place for every buffer in its order."""
+    order = compilation.plan.order
+    assert order is not None
+    return replace(compilation, placed=Placed(order, *place(compilation, bound)))
+
+
+def _peak(compilation: Compilation) -> int:
+    assert compilation.placed is not None
+    return compilation.placed.solution.peak
 
 
 def dependencies(compilation: Compilation) -> dict[Group, frozenset[Group]]:
@@ -104,6 +118,6 @@ def in_graph_order(compilation: Compilation) -> Compilation:
     return compilation.with_plan(order=_stable(dependencies(compilation)))
 
 
-def peak_bytes(compilation: Compilation, bound: int = 0, *, search: bool = False) -> int:
-    """The arena that a plan with an order takes; `bound` bytes are few enough not to try more."""
-    return place(compilation, bound, search=search)[1].peak
+def peak_bytes(compilation: Compilation) -> int:
+    """The arena that a plan with an order takes, placed greedily."""
+    return place(compilation, search=False)[1].peak

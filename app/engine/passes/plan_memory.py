@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from app.engine import graph
 from app.engine.errors import CapacityError
-from app.engine.memory.placement import place
+from app.engine.memory.placement import placed
 from app.engine.memory.policies import replay
 from app.engine.memory.problem import Problem, Solution, live_bytes, lower_bound, validate
 from app.engine.memory.spill import Spread, spread
@@ -32,7 +32,7 @@ class PlanMemory:
         Raises:
             CapacityError: the plan needs more than `options.memory_budget`, or than the target has.
         """
-        storage, solution = place(compilation, compilation.order_bound or 0)
+        storage, solution = placed(compilation)
         asked = compilation.options.memory_budget
         budget = compilation.target.budget if asked is None else asked
         found = Spread(solution, (), 0.0)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -125,17 +126,20 @@ class Blocks:
 
 
 def _blocks(part: Part, dtype: str, known: Known) -> Blocks:
-    lanes, window = known.target.vector_lanes, part.window
+    constant = not isinstance(part.weights, ir.Value)
+    return _cut(part.window, dtype, known.target.vector_lanes, known.threads, constant=constant)
+
+
+@lru_cache(maxsize=256)
+def _cut(window: Window, dtype: str, lanes: int, threads: int, *, constant: bool) -> Blocks:
     item, width = np.dtype(dtype).itemsize, tiles.columns_of(dtype, lanes)
-    turned = not isinstance(part.weights, ir.Value) and _turned_cost(window, dtype, lanes) < _plain_cost(
-        window, dtype, lanes
-    )
+    turned = constant and _turned_cost(window, dtype, lanes) < _plain_cost(window, dtype, lanes)
     k = blocking.depth(window.depth, item, blocking.TURNED_DEPTH if turned else blocking.DEPTH)
     row = tiles.SHAPES[lanes][0]
     n = blocking.balanced(
         window.pixels, max(blocking.PACKED // (k * item), 7 * width), row if turned else width
     )
-    parts = _splits(window, n, known.threads)
+    parts = _splits(window, n, threads)
     tile = width if turned else row
     m = blocking.balanced(-(-window.outputs // parts), max(blocking.WEIGHTS // (k * item), tile), tile)
     if window.depth <= k and not turned:

@@ -3,6 +3,7 @@
 import itertools
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -59,11 +60,13 @@ class Window:
         line = (1, 1, self.pixels)
         return replace(self, size=line, out=line)
 
+    @lru_cache(maxsize=256)  # noqa: B019  # of a value, which networks repeat
     def tap_table(self) -> Array:
         """int64[taps, 5]: offsets along the axes, then the output columns [low, high) that read the input."""
         rows = [(*offsets, *self._valid(offsets[2])) for offsets in itertools.product(*self.offsets)]
         return np.array(rows, np.int64).reshape(-1, 5)
 
+    @lru_cache(maxsize=32)  # noqa: B019  # as above
     def valid_pixels(self, row: int) -> Array:
         """uint8[taps, row]: 255 where a tap reads the input, 0 where padding or beyond the pixels."""
         table = np.zeros((self.taps, row), np.uint8)

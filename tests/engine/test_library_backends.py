@@ -30,7 +30,7 @@ from tests.harness import assert_close, model_of
 
 ROOT = Path(__file__).resolve().parents[2]
 CONSTANTS = {
-    "w": np.random.default_rng(0).standard_normal((8, 8, 3, 3)).astype(np.float32),
+    "w": np.random.default_rng(0).standard_normal((16, 16, 3, 3)).astype(np.float32),
 }
 SIMPLE = """<ir_version: 10, opset_import: ["": 21]>
 agraph (float[4, 6] x) => (float[4, 6] y) {
@@ -50,7 +50,7 @@ def compiled(text: str, tmp_path: Path, options: Options, registry: Registry | N
 
 
 SAMPLED = """<ir_version: 10, opset_import: ["": 21]>
-agraph (float[1, 8, 6, 6] x, float[1, 6, 6, 2] grid, float[8, 8, 3, 3] w) => (float[1, 8, 6, 6] y) {
+agraph (float[1, 16, 6, 6] x, float[1, 6, 6, 2] grid, float[16, 16, 3, 3] w) => (float[1, 16, 6, 6] y) {
     c = Conv <pads = [1, 1, 1, 1]> (x, w)
     r = Relu (c)
     g = GridSample (r, grid)
@@ -58,7 +58,7 @@ agraph (float[1, 8, 6, 6] x, float[1, 6, 6, 2] grid, float[8, 8, 3, 3] w) => (fl
     y = Relu (k)
 }"""
 DET = """<ir_version: 10, opset_import: ["": 21]>
-agraph (float[1, 8, 6, 6] x, float[8, 8, 3, 3] w) => (float[1, 8] d) {
+agraph (float[1, 16, 6, 6] x, float[16, 16, 3, 3] w) => (float[1, 16] d) {
     c = Conv <pads = [1, 1, 1, 1]> (x, w)
     r = Relu (c)
     d = Det (r)

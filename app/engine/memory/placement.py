@@ -45,10 +45,11 @@ def place(compilation: Compilation, bound: int = 0, *, search: bool = True) -> t
 def _solved(storage: StorageGraph, search: bool) -> Solution:
     problem = storage.problem
     if any(b.parts for b in problem.buffers):
-        solution = greedy.solve(problem)
-        if solution.peak == solution.lower_bound:
-            return solution
+        first = greedy.by_size(problem) or greedy.solve(problem)
+        if first.proved:
+            return first
         from app.engine.memory.rigid import improve  # imports numba
 
-        return improve(problem, solution)
+        found = improve(problem, first)
+        return found if found.proved else min(found, greedy.solve(problem), key=lambda s: s.peak)
     return ladder.solve(problem) if search else greedy.solve(problem)

@@ -4,8 +4,9 @@ Vocabulary of the literature: Pisarchyk and Lee, 2020, arXiv:2001.03288; MiniMal
 """
 
 from bisect import bisect_left, insort
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
@@ -24,6 +25,11 @@ class Buffer:
 
     `parts` say more of a buffer whose bytes do not all live as long, such as a concatenation that is
     written slice by slice: where a part does not live, others may. Empty means all of it, always.
+
+    Attributes:
+        extent: bytes taken in the arena, the size rounded up to the alignment. Peak, lower bound and
+            overlap all speak of extents, so that they can be compared.
+        pieces: the parts; all of the buffer where there are none.
     """
 
     id: str
@@ -32,6 +38,8 @@ class Buffer:
     size: int  # byte
     alignment: int = 64  # byte
     parts: tuple[Part, ...] = ()
+    extent: int = field(init=False, repr=False, compare=False)
+    pieces: tuple[Part, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.lower >= self.upper:
@@ -40,6 +48,9 @@ class Buffer:
             raise ValueError(f"buffer {self.id!r}: size must not be negative, found {self.size} byte")
         if self.alignment < 1:
             raise ValueError(f"buffer {self.id!r}: alignment must be positive, found {self.alignment} byte")
+        extent = -(-self.size // self.alignment) * self.alignment
+        object.__setattr__(self, "extent", extent)
+        object.__setattr__(self, "pieces", self.parts or (Part(0, extent, self.lower, self.upper),))
         for part in self.parts:
             inside = part.offset >= 0 and part.offset + part.size <= self.extent
             if not (inside and self.lower <= part.lower < part.upper <= self.upper):
@@ -47,19 +58,6 @@ class Buffer:
                     f"buffer {self.id!r}: {part} is not within {self.extent} byte "
                     f"and the lifespan [{self.lower}, {self.upper})"
                 )
-
-    @property
-    def extent(self) -> int:
-        """Bytes taken in the arena: the size rounded up to the alignment.
-
-        Peak, lower bound and overlap all speak of extents, so that they can be compared.
-        """
-        return -(-self.size // self.alignment) * self.alignment
-
-    @property
-    def pieces(self) -> tuple[Part, ...]:
-        """The parts; all of the buffer where there are none."""
-        return self.parts or (Part(0, self.extent, self.lower, self.upper),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +97,11 @@ class Solution:
 
 def live_bytes(problem: Problem) -> tuple[tuple[int, int], ...]:
     """Live bytes over time as (step, bytes) pairs: from that step on, until the next pair."""
-    change: dict[int, int] = {}
+    change: defaultdict[int, int] = defaultdict(int)
     for buffer in problem.buffers:
-        for part in buffer.pieces:
-            change[part.lower] = change.get(part.lower, 0) + part.size
-            change[part.upper] = change.get(part.upper, 0) - part.size
+        for _, size, lower, upper in buffer.pieces:
+            change[lower] += size
+            change[upper] -= size
     live = 0
     profile = []
     for step in sorted(change):
@@ -159,10 +157,10 @@ def validate(problem: Problem, solution: Solution) -> None:
 def _check_overlaps(problem: Problem, offsets: Mapping[str, int]) -> None:
     """Two neighbours by offset must not touch; the live set, ordered by offset, stays disjoint."""
     rows = [
-        (offsets[b.id] + p.offset, p.size, p.lower, p.upper, b.id)
+        (offsets[b.id] + offset, size, lower, upper, b.id)
         for b in problem.buffers
-        for p in b.pieces
-        if p.size
+        for offset, size, lower, upper in b.pieces
+        if size
     ]
     # At one step ends come before starts: lifespans are half-open.
     events = sorted([(r[2], 1, i) for i, r in enumerate(rows)] + [(r[3], 0, i) for i, r in enumerate(rows)])

@@ -5,7 +5,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from app.engine import job
+from app.engine import (
+    job,
+    preload,  # noqa: F401  as the children of the engine itself are
+)
 from app.engine.job import inspect, validate
 from app.engine.operator import run_operator
 from app.engine.options import Bindings, Options

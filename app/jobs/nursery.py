@@ -126,6 +126,7 @@ class Nursery:
             "app.jobs.turns",
             engine,
             f"{engine}.job",
+            f"{engine}.preload",
         ]
         multiprocessing.set_forkserver_preload(modules)
         self._warm = warm

@@ -1,7 +1,8 @@
 """When a worker looks into its queues: at once when there may be work, else seldom.
 
-The one use of the queue library's private loop is here: that loop waits on an event for a fixed
-interval, and takes another kind of event as well.
+The one use of the queue library's private loops is here. The one that takes jobs waits on an event for
+a fixed interval, and takes another kind of event as well. Those for what this service does not use
+(schedules, delays, deadlines, a queue of the library's own) would ask the database every second, and end.
 """
 
 import threading
@@ -80,9 +81,14 @@ def look_into(queues: Sequence[str]) -> dict[str, Pace]:
     The process must have told the library to listen to no queues itself.
     """
     instance, paces = _get_dbos_instance(), {}
+    for unused in (*instance.background_thread_stop_events, instance._background_jobs_stop_event):
+        unused.set()
     for name in queues:
         pace = paces[name] = Pace(partial(_is_full, instance, name))
-        loop = (pace, instance, DBOS.retrieve_queue(name))
+        queue = DBOS.retrieve_queue(name)
+        assert queue is not None
+        queue.database_backed_queue = False  # nobody changes it: it need not be read again at each look
+        loop = (pace, instance, queue)
         threading.Thread(target=queue_worker_thread, args=loop, name=f"queue {name}", daemon=True).start()
     return paces
 

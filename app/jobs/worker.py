@@ -20,7 +20,7 @@ from app import logs, tracing
 from app.engine.machines import present
 from app.engine.target import host
 from app.jobs import dispatch, turns
-from app.jobs.database import Database, migrate
+from app.jobs.database import Database, migrate, queue_engine
 from app.jobs.doorbell import Doorbell
 from app.jobs.fingerprint import target_queue
 from app.jobs.polling import SLOW_SECONDS, Pace, look_into
@@ -119,6 +119,7 @@ def work(settings: Settings, name: str, stopping: Stopping) -> None:
         "executor_id": name,
         "application_version": dispatch.VERSION,
         "log_level": "ERROR",
+        "db_engine_kwargs": queue_engine(settings),
     }
     DBOS(config=config)
     DBOS.listen_queues([])  # `look_into` does

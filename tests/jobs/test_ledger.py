@@ -43,7 +43,7 @@ def test_an_attempt_that_lost_the_job_can_change_it_no_more(database: Database) 
         assert stale is not None
         assert fresh is not None
         assert ledger.is_wanted(connection, stale) is None
-        ledger.progress(connection, stale, "stale", 1, 2)
+        ledger.progress(connection, stale, [ledger.Progress("stale", 1, 2)])
         ledger.give_back(connection, stale)
         assert not ledger.finish(connection, stale, "failed", code="stale")
         assert ledger.find(connection, job_id)["phase"] == "starting"

@@ -142,7 +142,7 @@ class Nursery:
         return request.result()
 
     def replenish(self) -> None:
-        """Start children until enough are ready: best asked when no job is being timed."""
+        """Start children until enough are ready, without waiting for it: best asked when none times anything."""
         self._requests.put(True)
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ import secrets
 import shutil
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO
@@ -150,9 +150,9 @@ def work(settings: Settings, name: str, stopping: Stopping) -> None:
         logger.exception("the database did not take the end of this worker; others will miss its heartbeat")
 
 
-def _busy(paces: Mapping[str, Pace], queue: str) -> AbstractContextManager[None]:
+def _busy(paces: Mapping[str, Pace], queue: str) -> AbstractContextManager[Callable[[], None]]:
     """A job of a queue runs; one that was recovered may be of a queue that this worker does not serve."""
-    return paces[queue].busy() if queue in paces else nullcontext()
+    return paces[queue].busy() if queue in paces else nullcontext(lambda: None)
 
 
 def queues_of(text: str) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 
@@ -26,6 +26,7 @@ logger = logging.getLogger("stowplan.jobs")
 _PROGRESS_SECONDS = 0.1  # between two times that progress is written
 _OUTAGE_SECONDS = 0.5  # between two tries to reach a database that does not answer
 T = TypeVar("T")
+Leave: TypeAlias = Callable[[], None]
 
 
 class Stopping(threading.Event):
@@ -42,7 +43,11 @@ class GivenBackError(BaseException):
 
 
 class Runner:
-    """Carries out jobs of one worker process; `busy` is entered, with its queue, while one is tried."""
+    """Carries out jobs of one worker process.
+
+    `busy` is entered, with its queue, while one is tried; what it gives is called when the child is done,
+    for then the next job can begin.
+    """
 
     def __init__(
         self,
@@ -51,7 +56,7 @@ class Runner:
         folder: Path,
         stopping: Stopping,
         worker: str | None = None,
-        busy: Callable[[str], AbstractContextManager[None]] = lambda _queue: nullcontext(),
+        busy: Callable[[str], AbstractContextManager[Leave]] = lambda _queue: nullcontext(lambda: None),
     ) -> None:
         self._worker = worker
         self._busy = busy
@@ -82,11 +87,11 @@ class Runner:
             return _Taken(row, files, ledger.files(connection, job_id, "input"))
 
         while (taken := self._insist(start)) is not None:
-            with self._busy(taken.row["queue"]):
-                if self._attempt(taken):
+            with self._busy(taken.row["queue"]) as leave:
+                if self._attempt(taken, leave):
                     return
 
-    def _attempt(self, taken: "_Taken") -> bool:
+    def _attempt(self, taken: "_Taken", leave: Leave) -> bool:
         """Try to bring a job to its end; False when it should be tried again."""
         row = taken.row
         folder = self._folder / row["id"]
@@ -98,7 +103,7 @@ class Runner:
                 logs.about(job_id=row["id"]),
                 tracing.span("job", row["trace"], kind=row["kind"], job=row["id"]),
             ):
-                return self._carry_out(taken, folder)
+                return self._carry_out(taken, folder, leave)
         except Exception as error:
             logger.exception("job %s failed inside the worker", row["id"])
             self._end(row, watch.Outcome(code="internal-error", detail=f"{type(error).__name__}: {error}"))
@@ -110,14 +115,14 @@ class Runner:
         """End the children that wait."""
         self._nursery.close()
 
-    def _carry_out(self, taken: "_Taken", folder: Path) -> bool:
+    def _carry_out(self, taken: "_Taken", folder: Path, leave: Leave) -> bool:
         row = taken.row
         job = _Following(self._database, row, self._stopping, self._settings.drain_seconds)
         order = self._until_done(lambda: self._order(taken, folder))
         child = self._nursery.take()
+        self._nursery.replenish()  # now, as nothing is timed yet: the next job finds a child that waits
         try:
             outcome = watch.carry_out(child, order, job.progress, job.should_stop)
-            self._nursery.replenish()  # no job is being timed here now
             if outcome.stopped and not job.cancelled:
                 job.flush()
                 self._insist(lambda connection: ledger.give_back(connection, row))
@@ -128,6 +133,7 @@ class Runner:
                 return False
             if outcome.code == "child-crashed":
                 logger.warning("job %s: %s\n%s", row["id"], outcome.detail, _tail(folder / "log.txt"))
+            leave()
             self._told.note(outcome.result)
             outcome = self._kept(row, outcome, folder, child, job)
         finally:

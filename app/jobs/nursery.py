@@ -142,7 +142,7 @@ class Nursery:
         return request.result()
 
     def replenish(self) -> None:
-        """Start children until enough are ready, without waiting for it: best asked when none times anything."""
+        """Start children until enough are ready, without waiting: best asked when no job is being timed."""
         self._requests.put(True)
 
     def close(self) -> None:

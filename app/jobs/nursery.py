@@ -146,9 +146,9 @@ class Nursery:
         self._requests.put(True)
 
     def close(self) -> None:
-        """End all children that were not given away."""
+        """End all children that were not given away; those that still start end with this process."""
         self._requests.put(False)
-        self._thread.join(timeout=5.0)
+        self._thread.join(timeout=1.0)
 
     def _run(self) -> None:
         while True:

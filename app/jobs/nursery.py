@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -44,8 +44,13 @@ class Child:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process has not ended."""
-        return not self._future.done()
+        """Whether the process has not ended, as far as the kernel knows: the library notices later."""
+        try:
+            return not self._future.done() and (
+                self._process is None or not wait([self._process.sentinel], 0.0)
+            )
+        except (OSError, ValueError):
+            return False
 
     def send(self, order: bytes) -> None:
         """Give the child its order; one that has died says so at the next `receive`."""

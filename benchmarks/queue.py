@@ -107,13 +107,18 @@ def measure(settings: Settings, model: bytes, count: int, lone: int, idle_second
         for _ in range(count):
             client.submit(identifier, **request)
         with _process("workers", settings) as workers:
+            _ended(database, WARM_UP * settings.workers)
+            before = _beyond(database, workers)
             _ended(database, count)
+            after = _beyond(database, workers)
             wall, rows = _queued(database)
             engine = sum(row[2] for row in rows)
             yield f"{count} jobs, {settings.workers} workers: {wall:.1f} s, {count / wall:.1f} jobs/s"
             share = engine / settings.workers
             yield f"  the engine alone: {engine:.1f} s, so {share:.1f} s of each worker, {share / wall:.0%}"
             yield f"  queue overhead of a job: {_quantiles(overheads(rows))}"
+            beyond = (after[1] - before[1]) / max(1, after[0] - before[0])
+            yield f"  CPU of workers and children beyond the engine's: {beyond * 1e3:.1f} ms a job"
             time.sleep(2.0)
             waits, turns = [], []
             for _ in range(lone):
@@ -132,13 +137,20 @@ def measure(settings: Settings, model: bytes, count: int, lone: int, idle_second
     database.close()
 
 
+def _beyond(database: Database, workers: psutil.Process) -> tuple[int, float]:
+    """Jobs that ended, and CPU seconds that workers and children spent besides the engine's."""
+    with database.read() as connection:
+        ended = sa.select(jobs.c.summary).where(jobs.c.kind == "optimize", jobs.c.state == "succeeded")
+        engine = [summary["engine_cpu_seconds"] for summary in connection.scalars(ended)]
+    return len(engine), _burnt(workers) - sum(engine)
+
+
 def _burnt(process: psutil.Process) -> float:
-    """CPU seconds of a process and all below it."""
+    """CPU seconds of a process and all below it, those that ended too."""
     total = 0.0
     for each in (process, *process.children(recursive=True)):
         with contextlib.suppress(psutil.NoSuchProcess):
-            times = each.cpu_times()
-            total += times.user + times.system
+            total += sum(each.cpu_times()[:4])
     return total
 
 

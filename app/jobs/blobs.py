@@ -74,6 +74,15 @@ class Blob:
     created: bool  # whether this upload brought it
 
 
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """Bytes that lie where they shall be kept, but are no blob yet."""
+
+    sha256: str
+    size: int  # byte
+    path: Path
+
+
 class Upload:
     """Bytes on their way into the store; leaving the context before `commit` forgets them."""
 
@@ -213,34 +222,53 @@ class BlobStore:
         Raises:
             QuotaError: he would hold more than he may.
         """
-        hashes = [upload.sha256 for upload in uploads]
-        with storing("the upload"):
-            files = dict(zip(hashes, at_once(self._bring, uploads)))
-        with storing("the upload"), self._database.write() as connection:
-            self._database.lock(connection, _LOCK)
-            known, held = _known(connection, hashes), _held_of(connection, hashes)
-            sizes_by_hash = {upload.sha256: upload.size for upload in uploads}
-            if more := sum(size for sha256, size in sizes_by_hash.items() if sha256 not in held):
-                _check_quota(connection, more)
-            fresh = [sha256 for sha256 in sizes_by_hash if sha256 not in known]
-            if fresh:
-                self._place.keep({sha256: files[sha256] for sha256 in fresh})
-                rows = [{"sha256": s, "size": sizes_by_hash[s], "created": time.time()} for s in fresh]
-                connection.execute(blobs.insert(), rows)
-            self.hold(connection, hashes, time.time() + claim)
-        return [Blob(upload.sha256, upload.size, upload.sha256 not in held) for upload in uploads]
+        brought = self.bring(uploads)
+        with self._database.write() as connection:
+            return self.enter(connection, brought, time.time() + claim)
 
-    def _bring(self, upload: Upload) -> Path:
+    def bring(self, uploads: Iterable[Upload]) -> list[Brought]:
+        """Force finished uploads to where they shall be kept: the slow part, which needs no lock."""
+        with storing("the upload"):
+            return at_once(self._bring, list(uploads))
+
+    def enter(self, connection: sa.Connection, brought: Sequence[Brought], until: float = 0.0) -> list[Blob]:
+        """Make what was brought blobs, all or none, held by the caller; once only for what was brought.
+
+        Kept until a time even if nothing refers to them, which without one must be so in this transaction.
+
+        Raises:
+            QuotaError: he would hold more than he may.
+        """
+        found = {each.sha256: each for each in brought}
+        self._database.lock(connection, _LOCK)
+        known, held = _known(connection, found), _held_of(connection, found)
+        if more := sum(each.size for each in found.values() if each.sha256 not in held):
+            _check_quota(connection, more)
+        fresh = [each for each in found.values() if each.sha256 not in known]
+        if fresh:
+            with storing("the upload"):
+                self._place.keep({each.sha256: each.path for each in fresh})
+            rows = [{"sha256": each.sha256, "size": each.size, "created": time.time()} for each in fresh]
+            connection.execute(blobs.insert(), rows)
+        self.hold(connection, found, until, held)
+        return [Blob(each.sha256, each.size, each.sha256 not in held) for each in brought]
+
+    def _bring(self, upload: Upload) -> Brought:
         path = upload.flush()
         path.chmod(0o444)
         self._place.bring(path, upload.sha256)
-        return path
+        return Brought(upload.sha256, upload.size, path)
 
     @staticmethod
-    def hold(connection: sa.Connection, hashes: Iterable[str], until: float = 0.0) -> None:
-        """Note that the caller has blobs, kept until a time at least even if nothing refers to them."""
+    def hold(
+        connection: sa.Connection, hashes: Iterable[str], until: float = 0.0, held: set[str] | None = None
+    ) -> None:
+        """Note that the caller has blobs, kept until a time at least even if nothing refers to them.
+
+        `held` are those that he is known to hold.
+        """
         owner, wanted = current().owner, set(hashes)
-        fresh = sorted(wanted - _held_of(connection, wanted))
+        fresh = sorted(wanted - (_held_of(connection, wanted) if held is None else held))
         if fresh:
             rows = [{"sha256": sha256, "owner": owner, "claimed_until": until} for sha256 in fresh]
             connection.execute(holdings.insert(), rows)
@@ -249,8 +277,9 @@ class BlobStore:
             longer = holdings.update().where(*of_owner, holdings.c.claimed_until < until)
             connection.execute(longer.values(claimed_until=until))
 
-    def store_files(self, paths: Mapping[str, Path], limit: int) -> dict[str, Blob]:
-        """Copy regular files that another process wrote, all or none; a link is refused.
+    @contextmanager
+    def copies(self, paths: Mapping[str, Path], limit: int) -> Iterator[dict[str, Brought]]:
+        """Copies of regular files that another process wrote, to be entered in the context.
 
         Raises:
             OSError: one is a link, or cannot be read.
@@ -258,7 +287,7 @@ class BlobStore:
         """
         with ExitStack() as stack:
             uploads = [stack.enter_context(self._copy(path, limit)) for path in paths.values()]
-            return dict(zip(paths, self.adopt(uploads, 60.0))) if uploads else {}
+            yield dict(zip(paths, self.bring(uploads)))
 
     def _copy(self, path: Path, limit: int) -> Upload:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

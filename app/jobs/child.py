@@ -13,10 +13,13 @@ import os
 import resource
 import signal
 import tempfile
+import time
 from multiprocessing.connection import Connection
 from typing import Any
 
 from app.jobs.lifeline import end_with
+
+PROGRESS_SECONDS = 0.1  # between two messages about the same phase
 
 
 def serve_one(engine: str, orders: Connection, events: Connection) -> None:
@@ -90,7 +93,14 @@ def _call(name: str, order: Any, events: Connection) -> Any:
     if order.kind == "validate":
         return engine.validate(model, target, options, bindings, order.external_paths)
 
+    told, at = "", 0.0
+
     def tell(phase: str, done: int, total: int) -> None:
+        nonlocal told, at
+        now = time.monotonic()
+        if phase == told and now < at + PROGRESS_SECONDS and done < total:
+            return
+        told, at = phase, now
         _send(events, {"progress": [phase, done, total]})
 
     return engine.optimize(

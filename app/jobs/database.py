@@ -270,6 +270,21 @@ def file_lock(path: Path) -> Iterator[None]:
         yield
 
 
+class _QueueConnection(sqlite3.Connection):
+    """As `_prepare_sqlite` has it: what the disk forgets when the machine's power fails is sent again."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.execute("pragma synchronous=normal")
+
+
+def queue_engine(settings: Settings) -> dict[str, Any]:
+    """What the queue's library is to give SQLAlchemy for its database."""
+    if settings.database_url:
+        return {}
+    return {"connect_args": {"factory": _QueueConnection}, "pool_pre_ping": False}
+
+
 def _migrate_queue(url: str) -> None:
     if url.startswith("sqlite:///"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:

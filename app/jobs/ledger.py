@@ -211,13 +211,12 @@ def start(connection: sa.Connection, job_id: str, *, worker: str | None = None, 
         return None
     values = {"state": "running", "attempt": row["attempt"] + 1, "detail": None, "phase": "starting"}
     values |= {"done": 0, "total": 0, "started": row["started"] or time.time(), "worker": worker}
-    taken = connection.execute(
-        jobs.update().where(jobs.c.id == job_id, jobs.c.attempt == row["attempt"]).values(**values)
-    )
-    if taken.rowcount != 1:
-        return None
-    tell(connection, job_id, "state", {"state": "running"})
-    return find(connection, job_id)
+    mine = (jobs.c.id == job_id, jobs.c.attempt == row["attempt"])
+    taken = connection.execute(jobs.update().where(*mine).values(**values).returning(*jobs.c))
+    started = taken.mappings().first()
+    if started is not None:
+        tell(connection, job_id, "state", {"state": "running"})
+    return started
 
 
 def is_wanted(connection: sa.Connection, row: Row) -> bool | None:
@@ -229,15 +228,35 @@ def is_wanted(connection: sa.Connection, row: Row) -> bool | None:
     return None if cancelled is None else not cancelled
 
 
-def progress(connection: sa.Connection, row: Row, phase: str, done: int, total: int) -> None:
-    """Note how far a running job is."""
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job was at a time."""
+
+    phase: str
+    done: int
+    total: int
+    at: float = field(default_factory=time.time)
+
+
+def progress(connection: sa.Connection, row: Row, steps: Sequence[Progress]) -> None:
+    """Note how far a running job is: all steps for those who follow it, the last for those who look."""
+    if not steps:
+        return
+    last = {"phase": steps[-1].phase, "done": steps[-1].done, "total": steps[-1].total}
     changed = connection.execute(
         jobs.update()
         .where(jobs.c.id == row["id"], jobs.c.attempt == row["attempt"], jobs.c.state == "running")
-        .values(phase=phase, done=done, total=total)
+        .values(**last)
     )
     if changed.rowcount:
-        tell(connection, row["id"], "progress", {"phase": phase, "done": done, "total": total})
+        told = {"job_id": row["id"], "kind": "progress"}
+        connection.execute(
+            job_events.insert(),
+            [
+                told | {"data": {"phase": s.phase, "done": s.done, "total": s.total}, "created": s.at}
+                for s in steps
+            ],
+        )
 
 
 def give_back(connection: sa.Connection, row: Row) -> None:
@@ -265,8 +284,10 @@ def finish(
 ) -> bool:
     """Move a job to a terminal state, with its artifacts; False when it was no longer ours to end.
 
+    The artifacts are blobs that were entered in this transaction, or are claimed.
     `cache_key` says under what later jobs find the result; without one they do not.
     """
+    now = time.time()
     ended = connection.execute(
         jobs.update()
         .where(
@@ -280,7 +301,7 @@ def finish(
             code=code,
             detail=detail,
             pointer=pointer,
-            finished=time.time(),
+            finished=now,
             cache_key=cache_key,
         )
     )
@@ -290,10 +311,9 @@ def finish(
     if artifacts:
         rows = [made | {"name": n, "sha256": b.sha256, "size": b.size} for n, b in artifacts.items()]
         connection.execute(job_files.insert(), rows)
-    BlobStore.settle(connection, [b.sha256 for b in (artifacts or {}).values()])
     end = {"state": state, "code": code, "detail": detail}
     tell(connection, row["id"], "state", {k: v for k, v in end.items() if v is not None})
-    tallies.note_end(connection, find(connection, row["id"]))
+    tallies.note_end(connection, {**row, "state": state, "code": code, "finished": now})
     return True
 
 

@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -44,8 +44,13 @@ class Child:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process has not ended."""
-        return not self._future.done()
+        """Whether the process has not ended, as far as the kernel knows: the library notices later."""
+        try:
+            return not self._future.done() and (
+                self._process is None or not wait([self._process.sentinel], 0.0)
+            )
+        except (OSError, ValueError):
+            return False
 
     def send(self, order: bytes) -> None:
         """Give the child its order; one that has died says so at the next `receive`."""
@@ -126,6 +131,7 @@ class Nursery:
             "app.jobs.turns",
             engine,
             f"{engine}.job",
+            f"{engine}.preload",
         ]
         multiprocessing.set_forkserver_preload(modules)
         self._warm = warm
@@ -141,13 +147,13 @@ class Nursery:
         return request.result()
 
     def replenish(self) -> None:
-        """Start children until enough are ready: best asked when no job is being timed."""
+        """Start children until enough are ready, without waiting: best asked when no job is being timed."""
         self._requests.put(True)
 
     def close(self) -> None:
-        """End all children that were not given away."""
+        """End all children that were not given away; those that still start end with this process."""
         self._requests.put(False)
-        self._thread.join(timeout=5.0)
+        self._thread.join(timeout=1.0)
 
     def _run(self) -> None:
         while True:

@@ -1,6 +1,7 @@
 """Counters of what happened to jobs: rows, so that every process adds to the same ones."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -33,7 +34,7 @@ def add(connection: sa.Connection, rows: Iterable[Row]) -> None:
     )
 
 
-def note_end(connection: sa.Connection, job: sa.RowMapping) -> None:
+def note_end(connection: sa.Connection, job: Mapping[str, Any]) -> None:
     """Count a job that ended, and how long it waited and ran."""
     kind = {"kind": job["kind"]}
     started = job["started"] or job["finished"]

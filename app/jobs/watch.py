@@ -45,7 +45,8 @@ def carry_out(
     child.send(order.to_json())
     outcome: Outcome | None = None
     deadline = time.monotonic() + _START_SECONDS
-    ask, phase, looked = 0.0, "starting", time.monotonic()
+    phase, looked = "starting", time.monotonic()
+    ask, weigh = looked + _ASK, looked
     try:
         while outcome is None:
             message = child.receive(_TICK) or {}
@@ -58,9 +59,12 @@ def carry_out(
             if "progress" in message:
                 phase, done, total = str(message["progress"][0]), *map(int, message["progress"][1:3])
                 progress(phase, done, total)
-            outcome = _answer(message) or _breach(child, order.limits, deadline, phase)
-            if outcome is None and time.monotonic() > ask:
-                ask = time.monotonic() + _ASK
+            outcome = _answer(message)
+            if outcome is None and now >= weigh:
+                weigh = now + _TICK
+                outcome = _breach(child, order.limits, deadline, phase)
+            if outcome is None and now > ask:
+                ask = now + _ASK
                 outcome = Outcome(stopped=True) if should_stop() else None
     except EOFError:
         code = child.end()

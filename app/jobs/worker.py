@@ -7,7 +7,7 @@ import secrets
 import shutil
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO
@@ -20,7 +20,7 @@ from app import logs, tracing
 from app.engine.machines import present
 from app.engine.target import host
 from app.jobs import dispatch, turns
-from app.jobs.database import Database, migrate
+from app.jobs.database import Database, migrate, queue_engine
 from app.jobs.doorbell import Doorbell
 from app.jobs.fingerprint import target_queue
 from app.jobs.polling import SLOW_SECONDS, Pace, look_into
@@ -119,6 +119,7 @@ def work(settings: Settings, name: str, stopping: Stopping) -> None:
         "executor_id": name,
         "application_version": dispatch.VERSION,
         "log_level": "ERROR",
+        "db_engine_kwargs": queue_engine(settings),
     }
     DBOS(config=config)
     DBOS.listen_queues([])  # `look_into` does
@@ -149,9 +150,9 @@ def work(settings: Settings, name: str, stopping: Stopping) -> None:
         logger.exception("the database did not take the end of this worker; others will miss its heartbeat")
 
 
-def _busy(paces: Mapping[str, Pace], queue: str) -> AbstractContextManager[None]:
+def _busy(paces: Mapping[str, Pace], queue: str) -> AbstractContextManager[Callable[[], None]]:
     """A job of a queue runs; one that was recovered may be of a queue that this worker does not serve."""
-    return paces[queue].busy() if queue in paces else nullcontext()
+    return paces[queue].busy() if queue in paces else nullcontext(lambda: None)
 
 
 def queues_of(text: str) -> tuple[str, ...]:

@@ -4,27 +4,29 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 
 from app import logs, tracing
 from app.jobs import fallbacks, ledger, results, watch
-from app.jobs.blobs import Blob, BlobStore
+from app.jobs.blobs import BlobStore, Brought
 from app.jobs.callers import Caller, acting_for
 from app.jobs.database import OUTAGE, Database, jobs, models
 from app.jobs.errors import StorageFullError, StoreOutageError, TooLargeError
-from app.jobs.nursery import Nursery
+from app.jobs.nursery import Child, Nursery
 from app.jobs.orders import ARTIFACTS, Limits, Order
 from app.settings import Settings
 
 logger = logging.getLogger("stowplan.jobs")
-_PROGRESS_SECONDS = 0.1  # between two progress events of the same phase
+_PROGRESS_SECONDS = 0.1  # between two times that progress is written
 _OUTAGE_SECONDS = 0.5  # between two tries to reach a database that does not answer
 T = TypeVar("T")
+Leave: TypeAlias = Callable[[], None]
 
 
 class Stopping(threading.Event):
@@ -41,7 +43,11 @@ class GivenBackError(BaseException):
 
 
 class Runner:
-    """Carries out jobs of one worker process; `busy` is entered, with its queue, while one is tried."""
+    """Carries out jobs of one worker process.
+
+    `busy` is entered, with its queue, while one is tried; what it gives is called when the child is done,
+    for then the next job can begin.
+    """
 
     def __init__(
         self,
@@ -50,7 +56,7 @@ class Runner:
         folder: Path,
         stopping: Stopping,
         worker: str | None = None,
-        busy: Callable[[str], AbstractContextManager[None]] = lambda _queue: nullcontext(),
+        busy: Callable[[str], AbstractContextManager[Leave]] = lambda _queue: nullcontext(lambda: None),
     ) -> None:
         self._worker = worker
         self._busy = busy
@@ -72,18 +78,22 @@ class Runner:
         if self._stopping.is_set():
             raise GivenBackError
 
-        def start(connection: sa.Connection) -> ledger.Row | None:
+        def start(connection: sa.Connection) -> _Taken | None:
             row = ledger.start(connection, job_id, worker=self._worker, most=self._settings.max_attempts)
-            _note_failed_inspection(connection, job_id)
-            return row
+            if row is None:
+                _note_failed_inspection(connection, job_id)
+                return None
+            files = ledger.model_paths(connection, row["model_id"])
+            return _Taken(row, files, ledger.files(connection, job_id, "input"))
 
-        while (row := self._insist(start)) is not None:
-            with self._busy(row["queue"]):
-                if self._attempt(row):
+        while (taken := self._insist(start)) is not None:
+            with self._busy(taken.row["queue"]) as leave:
+                if self._attempt(taken, leave):
                     return
 
-    def _attempt(self, row: ledger.Row) -> bool:
+    def _attempt(self, taken: "_Taken", leave: Leave) -> bool:
         """Try to bring a job to its end; False when it should be tried again."""
+        row = taken.row
         folder = self._folder / row["id"]
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700, parents=True)
@@ -93,54 +103,95 @@ class Runner:
                 logs.about(job_id=row["id"]),
                 tracing.span("job", row["trace"], kind=row["kind"], job=row["id"]),
             ):
-                return self._carry_out(row, folder)
+                return self._carry_out(taken, folder, leave)
         except Exception as error:
             logger.exception("job %s failed inside the worker", row["id"])
             self._end(row, watch.Outcome(code="internal-error", detail=f"{type(error).__name__}: {error}"))
             return True
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-            self._nursery.replenish()
 
     def close(self) -> None:
         """End the children that wait."""
         self._nursery.close()
 
-    def _carry_out(self, row: ledger.Row, folder: Path) -> bool:
+    def _carry_out(self, taken: "_Taken", folder: Path, leave: Leave) -> bool:
+        row = taken.row
         job = _Following(self._database, row, self._stopping, self._settings.drain_seconds)
-        order = self._until_done(lambda: self._order(row, folder))
+        order = self._until_done(lambda: self._order(taken, folder))
         child = self._nursery.take()
+        self._nursery.replenish()  # now, as nothing is timed yet: the next job finds a child that waits
         try:
             outcome = watch.carry_out(child, order, job.progress, job.should_stop)
-            # What was killed takes a while to go; what it wrote is read meanwhile.
-            outcome, artifacts = self._kept(folder, outcome)
+            if outcome.stopped and not job.cancelled:
+                job.flush()
+                self._insist(lambda connection: ledger.give_back(connection, row))
+                raise GivenBackError
+            if outcome.killed and row["attempt"] < self._settings.max_attempts:
+                logger.warning("the process of job %s was killed; trying again", row["id"])
+                job.flush()
+                return False
+            if outcome.code == "child-crashed":
+                logger.warning("job %s: %s\n%s", row["id"], outcome.detail, _tail(folder / "log.txt"))
+            leave()
+            self._told.note(outcome.result)
+            outcome = self._kept(row, outcome, folder, child, job)
         finally:
             child.end()
-        if outcome.stopped and not job.cancelled:
-            self._insist(lambda connection: ledger.give_back(connection, row))
-            raise GivenBackError
-        if outcome.killed and row["attempt"] < self._settings.max_attempts:
-            logger.warning("the process of job %s was killed; trying again", row["id"])
-            return False
-        if outcome.code == "child-crashed":
-            logger.warning("job %s: %s\n%s", row["id"], outcome.detail, _tail(folder / "log.txt"))
-        self._told.note(outcome.result)
-        self._end(row, outcome, artifacts)
         seconds = round(time.time() - row["started"], 3)
         what = {"kind": row["kind"], "code": outcome.code or "", "seconds": seconds, "owner": row["owner"]}
         logger.info("the job ended", extra=what)
         return True
 
-    def _end(
-        self, row: ledger.Row, outcome: watch.Outcome, artifacts: Mapping[str, Blob] | None = None
-    ) -> None:
-        state = "cancelled" if outcome.stopped else "succeeded" if outcome.code is None else "failed"
+    def _kept(
+        self, row: ledger.Row, outcome: watch.Outcome, folder: Path, child: Child, job: "_Following"
+    ) -> watch.Outcome:
+        """End a job with what it made, if it did what was asked; with a failure if that cannot be kept."""
+        paths = {}
+        if outcome.code is None and not outcome.stopped:
+            names = (n for n in ARTIFACTS if (folder / n).is_symlink() or (folder / n).exists())
+            paths = {name: folder / name for name in names}
 
+        def keep() -> None:
+            # What was killed takes a while to go; what it wrote is read meanwhile.
+            with self._blobs.copies(paths, self._settings.max_artifact_bytes) as made:
+                child.end()
+                self._end_once(row, outcome, made, job.told)
+
+        try:
+            self._until_done(keep)
+        except StorageFullError as error:
+            outcome = watch.Outcome(code=error.code, detail=error.message)
+        except (OSError, TooLargeError) as error:
+            outcome = watch.Outcome(code="artifact-unreadable", detail=str(error))
+        else:
+            return outcome
+        child.end()
+        self._end(row, outcome, job.told)
+        return outcome
+
+    def _end(self, row: ledger.Row, outcome: watch.Outcome, told: Sequence[ledger.Progress] = ()) -> None:
+        self._until_done(lambda: self._end_once(row, outcome, {}, told))
+
+    def _end_once(
+        self,
+        row: ledger.Row,
+        outcome: watch.Outcome,
+        made: Mapping[str, Brought],
+        told: Sequence[ledger.Progress],
+    ) -> None:
+        """End a job, with its artifacts and what it told last, in one transaction.
+
+        Raises:
+            GivenBackError: it is another worker's now.
+        """
+        state = "cancelled" if outcome.stopped else "succeeded" if outcome.code is None else "failed"
         key = row["cache_key"]
         if key is not None and state == "succeeded":
             key = results.filed(key, row["request"], self._settings.data / "kernels")
-
-        def end(connection: sa.Connection) -> bool:
+        with self._database.write() as connection:
+            ledger.progress(connection, row, told)
+            blobs = self._blobs.enter(connection, list(made.values())) if made else []
             ended = ledger.finish(
                 connection,
                 row,
@@ -149,14 +200,13 @@ class Runner:
                 code=outcome.code,
                 detail="cancelled on request" if outcome.stopped else outcome.detail,
                 pointer=outcome.pointer,
-                artifacts=artifacts,
+                artifacts=dict(zip(made, blobs, strict=True)),
                 cache_key=key if state == "succeeded" else None,
             )
             if ended and row["kind"] == "inspect" and not outcome.stopped:
                 _note_inspection(connection, row["model_id"], outcome)
-            return ended or self._is_over(connection, row["id"])
-
-        if not self._insist(end):
+            over = ended or self._is_over(connection, row["id"])
+        if not over:
             raise GivenBackError
 
     @staticmethod
@@ -187,17 +237,11 @@ class Runner:
             if self._stopping.wait(_OUTAGE_SECONDS):
                 raise GivenBackError
 
-    def _order(self, row: ledger.Row, folder: Path) -> Order:
-
-        def look(connection: sa.Connection) -> tuple[dict[str, str], list[ledger.Row]]:
-            return ledger.model_paths(connection, row["model_id"]), ledger.files(
-                connection, row["id"], "input"
-            )
-
-        files, inputs = self._insist(look)
+    def _order(self, taken: "_Taken", folder: Path) -> Order:
+        row, files = taken.row, dict(taken.files)
         request = row["request"]
         bindings = dict(request.get("bindings", {}))
-        bindings["tensors"] = {f["name"]: str(self._blobs.path(f["sha256"])) for f in inputs}
+        bindings["tensors"] = {f["name"]: str(self._blobs.path(f["sha256"])) for f in taken.inputs}
         return Order(
             kind=row["kind"],
             model=str(self._blobs.path(files.pop(""))) if files else "",
@@ -212,25 +256,21 @@ class Runner:
             operator=request.get("operator", {}),
         )
 
-    def _kept(self, folder: Path, outcome: watch.Outcome) -> tuple[watch.Outcome, dict[str, Blob]]:
-        """Keep what a job made that did what was asked; a failure when that cannot be done."""
-        if outcome.code is not None or outcome.stopped:
-            return outcome, {}
-        try:
-            return outcome, self._until_done(lambda: self._keep(folder))
-        except StorageFullError as error:
-            return watch.Outcome(code=error.code, detail=error.message), {}
-        except (OSError, TooLargeError) as error:
-            return watch.Outcome(code="artifact-unreadable", detail=str(error)), {}
 
-    def _keep(self, folder: Path) -> dict[str, Blob]:
-        limit = self._settings.max_artifact_bytes
-        names = [name for name in ARTIFACTS if (folder / name).is_symlink() or (folder / name).exists()]
-        return self._blobs.store_files({name: folder / name for name in names}, limit)
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A job that this worker has, and the hashes of its model's files and of given inputs."""
+
+    row: ledger.Row
+    files: Mapping[str, str]
+    inputs: Sequence[ledger.Row]
 
 
 class _Following:
-    """What the supervision of one job tells and asks the ledger."""
+    """What the supervision of one job tells and asks the ledger.
+
+    What the job tells is written a few times a second, all steps at once.
+    """
 
     def __init__(self, database: Database, row: ledger.Row, stopping: Stopping, drain_seconds: float) -> None:
         self._database = database
@@ -238,21 +278,29 @@ class _Following:
         self._stopping = stopping
         self._drain_seconds = drain_seconds
         self._asked_to_stop: float | None = None
-        self._told = ("", 0.0)
+        self._written = time.monotonic()
+        self.told: list[ledger.Progress] = []  # but not written yet
         self.cancelled = False
 
     def progress(self, phase: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        if phase == self._told[0] and now < self._told[1] + _PROGRESS_SECONDS and done < total:
+        self.told.append(ledger.Progress(phase[:60], done, total))
+        if time.monotonic() > self._written + _PROGRESS_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was told."""
+        self._written = time.monotonic()
+        if not self.told:
             return
-        self._told = (phase, now)
         try:
             with self._database.write() as connection:
-                ledger.progress(connection, self._row, phase[:60], done, total)
+                ledger.progress(connection, self._row, self.told)
         except OUTAGE:
             logger.warning("the database did not take the progress of job %s", self._row["id"])
+        self.told = []
 
     def should_stop(self) -> bool:
+        self.flush()
         try:
             with self._database.read() as connection:
                 wanted = ledger.is_wanted(connection, self._row)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.jobs.blobs import BlobStore
+from app.jobs.blobs import Blob, BlobStore
 from app.jobs.database import Database, model_files, models
 from app.jobs.errors import BlobNotFoundError, HashMismatchError, StoreOutageError, TooLargeError
 from app.settings import Settings
@@ -86,23 +86,28 @@ def test_free_deletes_what_nothing_needs(store: BlobStore, database: Database) -
     assert store.free() == 2
 
 
+def entered(store: BlobStore, paths: dict[str, Path], limit: int = 1000) -> list[Blob]:
+    with store.copies(paths, limit) as made, store._database.write() as connection:
+        return store.enter(connection, list(made.values()))
+
+
 def test_only_regular_files_are_taken_from_a_job(store: BlobStore, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "link").symlink_to(tmp_path / "secret")
     with pytest.raises(OSError, match="symbolic"):
-        store.store_files({"a": tmp_path / "secret", "b": tmp_path / "link"}, 1000)
+        entered(store, {"a": tmp_path / "secret", "b": tmp_path / "link"})
     assert store.free() == 0
-    assert store.size(store.store_files({"a": tmp_path / "secret"}, 1000)["a"].sha256) == 6
+    assert store.size(entered(store, {"a": tmp_path / "secret"})[0].sha256) == 6
     with pytest.raises(TooLargeError):
-        store.store_files({"a": tmp_path / "secret"}, 5)
+        entered(store, {"a": tmp_path / "secret"}, limit=5)
 
 
 def test_files_of_the_same_bytes_are_one_blob(store: BlobStore, tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).write_bytes(b"same")
-    kept = store.store_files({name: tmp_path / name for name in "ab"}, 1000)
-    assert kept["a"].sha256 == kept["b"].sha256
-    assert content_of(store, kept["a"].sha256) == b"same"
+    kept = entered(store, {name: tmp_path / name for name in "ab"})
+    assert kept[0].sha256 == kept[1].sha256
+    assert content_of(store, kept[0].sha256) == b"same"
     assert list(store.incoming.iterdir()) == []
 
 

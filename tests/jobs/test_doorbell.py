@@ -17,7 +17,7 @@ class Counted(Pace):
     """Counts its rings."""
 
     def __init__(self) -> None:
-        super().__init__(lambda: False)
+        super().__init__(lambda: 0)
         self.rings = 0
 
     def ring(self) -> None:
@@ -53,7 +53,7 @@ def test_a_ring_reaches_all_who_serve_the_queue_and_nobody_else(
 
 
 def test_a_pace_is_quick_after_a_ring_and_slow_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    pace, waited = Pace(lambda: False), []
+    pace, waited = Pace(lambda: 0), []
     monkeypatch.setattr(
         pace._condition, "wait_for", lambda _true, timeout=None: waited.append(timeout), raising=False
     )
@@ -69,8 +69,8 @@ def test_a_pace_is_quick_after_a_ring_and_slow_later(monkeypatch: pytest.MonkeyP
 
 
 def test_a_worker_does_not_look_while_it_has_a_job() -> None:
-    full = [False]
-    pace = Pace(lambda: full[0])
+    taken = [0]
+    pace = Pace(lambda: taken[0])
     looks: list[float] = []
 
     def loop() -> None:
@@ -80,17 +80,26 @@ def test_a_worker_does_not_look_while_it_has_a_job() -> None:
     thread = threading.Thread(target=loop, daemon=True)
     thread.start()
     assert until(lambda: len(looks) > 1)
-    with pace.busy():
+    with pace.busy() as leave:
+        taken[0] = 1
         time.sleep(0.2)
         count = len(looks)
         pace.ring()
         time.sleep(0.1)
         assert len(looks) <= count + 1, "one may have been on its way"
-        full[0] = True
+        leave()
+        assert until(lambda: len(looks) > count), "the slot is free while the job ends"
+        taken[0] = 2
+        time.sleep(0.1)
+        count = len(looks)
+        pace.ring()
+        time.sleep(0.1)
+        assert len(looks) <= count + 1, "another one was taken, and has not begun"
+        taken[0] = 1
     count = len(looks)
     time.sleep(0.1)
     assert len(looks) <= count + 1, "the library still counts the job"
-    full[0] = False
+    taken[0] = 0
     assert until(lambda: len(looks) > count)
     pace.set()
     thread.join(5)

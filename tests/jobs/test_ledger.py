@@ -43,12 +43,23 @@ def test_an_attempt_that_lost_the_job_can_change_it_no_more(database: Database) 
         assert stale is not None
         assert fresh is not None
         assert ledger.is_wanted(connection, stale) is None
-        ledger.progress(connection, stale, "stale", 1, 2)
+        ledger.progress(connection, stale, [ledger.Progress("stale", 1, 2)])
         ledger.give_back(connection, stale)
         assert not ledger.finish(connection, stale, "failed", code="stale")
         assert ledger.find(connection, job_id)["phase"] == "starting"
         assert ledger.is_wanted(connection, fresh) is True
         assert ledger.finish(connection, fresh, "succeeded")
+
+
+def test_steps_that_are_told_at_once_are_all_kept_in_order(database: Database) -> None:
+    job_id = make(database)
+    with database.write() as connection:
+        row = ledger.start(connection, job_id)
+        assert row is not None
+        ledger.progress(connection, row, [ledger.Progress("plan", done, 2, at=done) for done in range(3)])
+        told = [e for e in ledger.events_after(connection, job_id, 0) if e["kind"] == "progress"]
+        assert [(e["data"]["done"], e["created"]) for e in told] == [(0, 0.0), (1, 1.0), (2, 2.0)]
+        assert ledger.find(connection, job_id)["done"] == 2
 
 
 def test_a_job_that_is_given_back_has_lost_no_attempt(database: Database) -> None:

@@ -328,6 +328,13 @@ def memory_html(memory: Mapping[str, Any], model: str) -> str:
     )
 
 
+def compile_templates() -> None:
+    """Make the pages' templates ready for this process and those it forks."""
+    environment = _environment()
+    for name in environment.list_templates():
+        environment.get_template(name)
+
+
 @functools.cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(

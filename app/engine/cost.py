@@ -24,18 +24,25 @@ LONGEST = 4000  # characters of a signature; that of a longer one is its hash
 
 
 def roofline(
-    target: Target, *, flops: float, nbytes: float, efficiency: float = 0.8, threads: int = 1
+    target: Target,
+    *,
+    flops: float,
+    nbytes: float,
+    weights: float = 0.0,
+    efficiency: float = 0.8,
+    threads: int = 1,
 ) -> float:
     """Seconds for work of `flops` operations that moves `nbytes` through main memory.
 
     `efficiency` is the fraction of peak arithmetic that the implementation reaches. Traffic that
-    fits the last cache is taken to move four times as fast as main memory.
+    fits the last cache is taken to move four times as fast as main memory; `weights` are bytes that never
+    do, because the other weights of a model pass between two uses.
     """
     cores = min(threads, target.cores)
     bandwidth = target.memories[0].bandwidth
-    if target.caches and nbytes <= target.caches[-1]:
-        bandwidth *= 4.0
-    return target.launch + max(flops / (target.flops * cores * efficiency), nbytes / bandwidth)
+    near = 4.0 if target.caches and nbytes <= target.caches[-1] else 1.0
+    moving = nbytes / (bandwidth * near) + weights / bandwidth
+    return target.launch + max(flops / (target.flops * cores * efficiency), moving)
 
 
 def predicted(group: Group, target: Target, *, threads: int = 1) -> float:

@@ -7,11 +7,12 @@ never measured again, so plans are reproducible once it is filled.
 """
 
 import fcntl
+import itertools
 import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from app.engine.layout import Layout, plain
 from app.engine.layouts.choice import LAST, choose, level
 from app.engine.layouts.conversions import change, conversion, rows_between
 from app.engine.plan import SUBGRAPH, Compilation, Constant, Group, KernelCall, Workspace
-from app.engine.registry import Implementation, Known
+from app.engine.registry import Implementation, Known, no_error
 from app.kernels.cpu.compiler import Compiler
 from app.kernels.cpu.driver import Stretch, Team, compile_walk
 from app.kernels.cpu.parallel import Request, helped
@@ -36,12 +37,17 @@ Array = np.ndarray[Any, Any]
 
 FACTOR = 1.4  # a row predicted to take longer than the best by this factor is not measured
 LAST_FACTOR = 1.0  # the same for rows over channels last, where images come in another order
+EXACT_FACTOR = 2.0  # the same for the best row that multiplies as often as the definition does
 HOPELESS = 8.0  # the same for the best row that stores a constant sparse
 WORTH = 0.002  # share of the predicted time of the graph below which a group is not measured
 REPEATS = 5
 CLOSE = 1.15  # rows of a group whose times are within this factor are sampled
 MORE = 6  # times more
 SAMPLE = 1e-3  # seconds of one sample, filled with as many runs as it takes
+# In a run of a model its other constants pass through the caches before a kernel meets its own again. So
+# runs of a sample take turns with copies of them, as large together as the constants of the model, up to
+AROUND = 32 * 2**20  # byte, where few last caches still have the first; and
+COPIES = 64  # at most: smaller constants hardly matter
 
 
 def stored(folder: Path) -> dict[str, float]:
@@ -77,7 +83,9 @@ def measure(
     table = stored(compiler.folder)
     known = replace(Known.of(compilation), timings=table)
     groups, conversions = _worth_measuring(compilation, known)
-    with closing(_Bench(known, compiler, table)) as bench:
+    constants = {v for group in compilation.plan.groups for v in group.inputs if graph.is_constant(v)}
+    around = min(sum(graph.nbytes(v) for v in constants if graph.dtype(v) is not None), AROUND)
+    with closing(_Bench(known, compiler, table, around)) as bench:
         candidates = [(group, row, row.tunings[0]) for group, rows in groups for row in rows]
         bench.add([*candidates, *conversions], likely, progress)
         # Only the row that is best as it is is cut in other ways.
@@ -89,9 +97,10 @@ def measure(
 class _Bench:
     """The timings table of a folder, filled as asked."""
 
-    def __init__(self, known: Known, compiler: Compiler, table: dict[str, float]) -> None:
+    def __init__(self, known: Known, compiler: Compiler, table: dict[str, float], around: int) -> None:
         self.table = table
         self.known = known  # sees what is added to the table
+        self._around = around
         self._compiler = compiler
         self._team = Team(known.threads)
 
@@ -125,7 +134,8 @@ class _Bench:
             runs = []
             for name in names:
                 group, row, facts, calls = work[name]
-                runs.append(sampler(calls, row.asked(group, facts), facts, self._compiler, self._team))
+                layouts = row.asked(group, facts)
+                runs.append(sampler(calls, layouts, facts, self._compiler, self._team, self._around))
             fresh.update(zip(names, least(runs)))
         store(self._compiler.folder, fresh)
         self.table.update(fresh)
@@ -178,6 +188,10 @@ def _worth_measuring(
             for value, layout in row.asked(group, known).items():
                 wanted.setdefault((graph.shape(value), layout), (value, layout))
         rows += [r for r in _rivals(predicted, group, known) if r not in rows]
+        if all(r.error is not no_error for r in rows):  # what they save in products, they pay in weights
+            exact = {r: s for r, s in predicted.items() if r.error is no_error and not r.views(group, known)}
+            limit = EXACT_FACTOR * best
+            rows += [r for r in exact if exact[r] <= limit and exact[r] == min(exact.values())][:1]
         several = len(rows) > 1 or any(len(r.tunings) > 1 for r in rows)
         if several and best >= WORTH * total:
             found.append((group, tuple(rows)))
@@ -234,8 +248,12 @@ def sampler(
     known: Known,
     compiler: Compiler,
     team: Team,
+    around: int = 0,
 ) -> Callable[[], float]:
-    """What measures the seconds of calls, alone, their operands in cache: the mean of a sample of runs."""
+    """What measures the seconds of calls, alone: the mean of a sample of runs.
+
+    Operands are in cache, but for constants where so many bytes `around` them are used between.
+    """
     drawn = np.random.default_rng(0).uniform(0.5, 1.0, 4096)
     memory: dict[ir.Value, Array] = {}
     keep: list[Array] = []
@@ -247,11 +265,15 @@ def sampler(
         keep.append(place)
         return int(place.ctypes.data)
 
+    arrays = [np.ascontiguousarray(a.array) for c in calls for a in c.arguments if isinstance(a, Constant)]
+    own = sum(a.nbytes for a in arrays)
+    constants: Iterator[Array] = iter(())
+
     def address(argument: object) -> int:
         if isinstance(argument, int):
             return argument
         if isinstance(argument, Constant):
-            return held(argument.array)
+            return held(next(constants))
         if isinstance(argument, Workspace):
             if id(argument) not in scratch:
                 copies = known.threads if argument.per_thread else 1
@@ -268,24 +290,28 @@ def sampler(
             memory[argument] = keep[-1]
         return int(memory[argument].ctypes.data)
 
-    rows = []
-    for call in calls:
-        kernel = compiler.compile(call.kernel, call.types, call.static, takes_thread=call.takes_thread)
-        rows.append((kernel.address, call.units, tuple(map(address, call.arguments))))
-    stretch = Stretch(compile_walk(), rows, team)
+    stretches = []
+    for _ in range(min(around // own, COPIES) + 1 if own else 1):
+        constants = iter(arrays)
+        rows = []
+        for call in calls:
+            kernel = compiler.compile(call.kernel, call.types, call.static, takes_thread=call.takes_thread)
+            rows.append((kernel.address, call.units, tuple(map(address, call.arguments))))
+        stretches.append(Stretch(compile_walk(), rows, team))
     # The time of this thread alone, where it does all the work: other load does not count.
     clock = time.thread_time if known.threads == 1 else time.perf_counter
-    stretch.run()
-    started = clock()
-    stretch.run()
-    once = clock() - started
+    for stretch in stretches:
+        started = clock()
+        stretch.run()
+        once = clock() - started
     times = max(int(SAMPLE / max(once, 1e-7)), 1)
+    turns = itertools.cycle(stretches)
 
     def sample() -> float:
         assert keep is not None  # holds what the addresses in the rows point at; empty where nothing is done
         started = clock()
         for _ in range(times):
-            stretch.run()
+            next(turns).run()
         return (clock() - started) / times
 
     return sample

@@ -21,6 +21,7 @@ from app.kernels.cpu.tiles import BFLOAT_PAIRS, element
 # Vectors of a tile to its rows: as many accumulators as hide the latency of a product and leave
 # registers for the operands, of which there are 16 below 16 lanes and 32 from there.
 ROWS = {8: {1: 8, 2: 6, 3: 4, 4: 2}, 16: {1: 8, 2: 12, 3: 8, 4: 6}}
+LINE = 16  # elements of a cache line
 
 
 def rows_of(lanes: int, columns: int) -> int:
@@ -66,16 +67,21 @@ from app.kernels.cpu.generator import at
 from app.kernels.cpu.linking import shared
 
 T, N, I = types.CPointer(types.{element}), types.int64, types.CPointer(types.int64)
+LINES = {lines}  # cache lines of weights between the prefetches of a tile
 {tiles}
 MAIN = "tile_{dtype}_{rows}x{columns}x{lanes}"  # takes nearly all the time
 
 
-@shared(types.void(T, I, N, I, N, N, N, N, T, T, N, N, T, T, T, N))
-def product(x, pixels, n, taps, tap_count, blocks, block_step, tail, weights, y, y_row, y_block,
+@shared(types.void(T, I, N, I, N, N, N, N, T, N, T, N, N, T, T, T, N))
+def product(x, pixels, n, taps, tap_count, blocks, block_step, tail, weights, following, y, y_row, y_block,
             bias, residual, scalars, flags):
-    # `pixels_tile` for n pixels, shared evenly by as few tiles as it takes.
-    i = 0
+    # `pixels_tile` for n pixels, shared evenly by as few tiles as it takes. The first of them ask for
+    # the weights `following` elements beyond these, each for other cache lines.
+    i = tile = 0
+    asking = min((n + {rows} - 1) // {rows}, LINES)
     while i < n:
+        ahead = following + tile * LINES // asking * {line} if tile < asking else 0
+        tile += 1
         left = n - i
         count = (left + {rows} - 1) // {rows}
         size = (left + count - 1) // count
@@ -114,8 +120,8 @@ def fill(x, x_block, x_lanes, blocks, channels, first, lines, h, w, left, line, 
 
 _TILE = """\
         {keyword} size == {rows}:
-            tile_{rows}(x, place, taps, tap_count, blocks, block_step, tail, weights, to, y_row, y_block,
-                   bias, add, scalars, flags)
+            tile_{rows}(x, place, taps, tap_count, blocks, block_step, tail, weights, ahead, to, y_row,
+                   y_block, bias, add, scalars, flags)
 """
 
 
@@ -146,16 +152,27 @@ def _product_text(dtype: str, lanes: int, columns: int, unroll: int) -> str:
         lanes=lanes,
         rows=largest,
         columns=columns,
+        lines=max(min(unroll, step) * columns * lanes // LINE, 1),
+        line=LINE,
         tiles="\n".join(tiles),
         calls="".join(calls),
     )
 
 
 _SOURCE = """\
+from numba import njit
 from app.kernels.cpu.generator import at
 from app.kernels.cpu.tiles import ACCUMULATE, CLAMP, COLUMN_BIAS, RESIDUAL
 {imports}
 LANES, WIDE = {lanes}, {wide}
+
+
+@njit
+def vectors(left):
+    # Blocks of the next tile, as in `tiles.block_groups`.
+    if left == WIDE + 1:
+        return (left + 1) // 2 if WIDE > 2 else 3
+    return min(left, 3) if left < WIDE else WIDE
 
 
 def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, work{operands}, begin, end, thread):
@@ -189,13 +206,15 @@ def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, work{ope
             now = flags & (COLUMN_BIAS | RESIDUAL) if c == 0 else ACCUMULATE  # the residual may lie in y
             block = low
             while block < high:
-                more = high - block  # the same groups as `tiles.block_groups`
-                wide = min(more, 3) if more < WIDE else WIDE
-                if more == WIDE + 1:
-                    wide = (more + 1) // 2 if WIDE > 2 else 3
+                wide = vectors(high - block)
                 plane = image * out_blocks + block
                 place = plane * plane_size + first * columns * LANES
                 panel = (group * out_blocks + block) * depth + begin_block * x_lanes * tap_count * wide
+                then, start = block + wide, begin_block  # of the panel after this one
+                if then >= high:
+                    then, start = low, 0 if last else begin_block + chunk
+                following = (group * out_blocks + then) * depth
+                following += start * x_lanes * tap_count * vectors(high - then) - panel
 {products}{finish}
                 block += wide
 """
@@ -203,7 +222,7 @@ def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, work{ope
 _CALL = """\
                 {keyword} wide == {columns}:
                     product{columns}(at(source, begin_block * step), pixels, n, taps, tap_count, count, step,
-                             tail if last else 0, at(weights, panel * LANES),
+                             tail if last else 0, at(weights, panel * LANES), following * LANES,
                              at(y, place), LANES, plane_size, at(bias, (group * out_blocks + block) * LANES),
                              at(residual, place), scalars, now | (flags & CLAMP if last else 0))
 """

@@ -19,14 +19,15 @@ def pixels_tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 2
     """An intrinsic that computes `rows` pixels of `columns` blocks of output channels.
 
     It is called as
-        tile(x, pixels, taps, tap_count, blocks, block_step, tail, weights, y, y_row, y_block,
+        tile(x, pixels, taps, tap_count, blocks, block_step, tail, weights, ahead, y, y_row, y_block,
              bias, residual, scalars, flags)
     and computes y[j * y_block + r * y_row + l] as the sum, over taps t and input channels c, of
     x[pixels[r] + taps[t] + c // step * block_step + c % step] * weights[t][c][j * lanes + l], where
     c counts `blocks` whole blocks and `tail` channels more, or pairs of them (`tiles.BFLOAT_PAIRS`). As
     `flags` ask it adds y itself (ACCUMULATE), bias[j * lanes + l] (COLUMN_BIAS) and the residual at the
     place of y (RESIDUAL), and limits to [low, high] of `scalars` (CLAMP). Every element is read
-    before it is written there.
+    before it is written there. Every `unroll` steps it asks for the cache line `ahead` elements beyond
+    the weights that it reads, which need not be valid.
 
     Args:
         dtype: of all elements.
@@ -39,7 +40,7 @@ def pixels_tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 2
     scalar = ELEMENTS[dtype][0]
     address, size, table = types.CPointer(scalar), types.int64, types.CPointer(types.int64)
     signature = types.void(
-        address, table, table, size, size, size, size, address, address, size, size,
+        address, table, table, size, size, size, size, address, size, address, size, size,
         address, address, address, size,
     )  # fmt: skip
     width = columns * lanes
@@ -47,7 +48,7 @@ def pixels_tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 2
     unroll = min(unroll, depth)
 
     def write(b: Any, values: Any) -> None:
-        (x, pixels, taps, tap_count, blocks, block_step, tail, weights, y, y_row, y_block,
+        (x, pixels, taps, tap_count, blocks, block_step, tail, weights, ahead, y, y_row, y_block,
          bias, residual, scalars, flags) = values  # fmt: skip
         v = Vectors(b, dtype, lanes)
         starts = [v.at(x, b.load(v.at(pixels, r))) for r in range(rows)]
@@ -64,6 +65,7 @@ def pixels_tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 2
         def some(times: int) -> Any:
             def body(state: list[Any]) -> list[Any]:
                 index, pointer, *sums = state
+                v.prefetch(v.at(pointer, ahead), level=2)
                 sums = steps(index, pointer, list(sums), times)
                 return [b.add(index, number(times)), v.at(pointer, times * width), *sums]
 
@@ -104,8 +106,8 @@ def pixels_tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 2
             v.store(u, v.at(y, at))
         b.ret_void()
 
-    def body(_context, x, pixels, taps, tap_count, blocks, block_step, tail, weights, y, y_row, y_block,
-             bias, residual, scalars, flags):  # fmt: skip
+    def body(_context, x, pixels, taps, tap_count, blocks, block_step, tail, weights, ahead, y,
+             y_row, y_block, bias, residual, scalars, flags):  # fmt: skip
         return signature, outlined(f"tile_{dtype}_{rows}x{columns}x{lanes}", write)
 
     return intrinsic(body)

@@ -183,15 +183,15 @@ def tile(
     return intrinsic(body)
 
 
-def stream_tile(dtype: str, lanes: int, columns: int, streams: int, unroll: int = 2) -> Any:
+def stream_tile(dtype: str, lanes: int, columns: int, streams: int, ahead: int = 0, unroll: int = 2) -> Any:
     """An intrinsic that computes one row of a matrix product over several panels at once.
 
     It is called as
         stream(a, a_k, b, b_k, b_panel, k, c, sums, row_bias, column_bias, residual, scalars, flags)
     and computes c[s * columns * lanes + j] for s < streams and j < columns * lanes as the sum over
     p < k of a[p * a_k] * b[s * b_panel + p * b_k + j], plus what `flags` ask for, see `tile`. A row
-    takes every element of b once, from memory: that is fastest in several streams, and without
-    software prefetches, which compete with those of the hardware.
+    takes every element of b once, from memory: that is fastest in several streams. Each asks for the
+    elements of b that lie `ahead` of what it reads, into the second cache, if that is not 0.
     """
     scalar = ELEMENTS[dtype][0]
     address, size = types.CPointer(scalar), types.int64
@@ -215,6 +215,8 @@ def stream_tile(dtype: str, lanes: int, columns: int, streams: int, unroll: int 
                     for s in range(streams):
                         panel = v.at(place, b.mul(number(s), b_panel))
                         for j in range(columns):
+                            if ahead:
+                                v.prefetch(v.at(panel, j * lanes + ahead), level=2)
                             i = turn * cells + s * columns + j
                             new[i] = v.dot(x, v.load_right(v.at(panel, j * lanes)), new[i])
                     row, place = v.at(row, a_k), v.at(place, b_k)

@@ -141,11 +141,11 @@ class Vectors:
             first, undefined, ll.Constant(ll.VectorType(I32, self.lanes), [0] * self.lanes)
         )
 
-    def prefetch(self, pointer: Any, *, write: bool = False) -> None:
-        """Ask for the cache line of an address, which need not be valid."""
+    def prefetch(self, pointer: Any, *, write: bool = False, level: int = 1) -> None:
+        """Ask for the cache line of an address, which need not be valid, into this level of the caches."""
         flat = self.b.bitcast(pointer, ll.IntType(8).as_pointer())
         function = self._function("llvm.prefetch.p0", ll.VoidType(), [flat.type, I32, I32, I32])
-        self.b.call(function, [flat, *(ll.Constant(I32, i) for i in (int(write), 3, 1))])
+        self.b.call(function, [flat, *(ll.Constant(I32, i) for i in (int(write), 4 - level, 1))])
 
     def broadcast(self, pointer: Any) -> Any:
         """The element at an address in every lane."""

@@ -37,9 +37,9 @@ POINTS = {2: (Fraction(1),), 4: (Fraction(5, 8), Fraction(3, 2))}
 # Rows of the register tiles with 2 vectors of columns, and of the one with 3, for odd numbers of
 # blocks; by float32 lanes of a register, of which there are 16, and 32 of the widest. Above 10 rows their
 # addresses take all scalar registers, and compiled for Zen 4 12 rows keep 36 to 60 vectors on the stack.
-ROWS: dict[int, tuple[tuple[int, ...], int]] = {4: ((4, 5, 6), 4), 8: ((4, 5, 6), 4), 16: ((4, 7, 10), 8)}
+ROWS: dict[int, tuple[tuple[int, ...], int]] = {4: ((4, 5, 6), 4), 8: ((4, 5, 6), 4), 16: ((4, 6, 8, 10), 8)}
 
-PREFETCH = 32  # steps of the reduction ahead: weights come from the third cache or from memory
+LINE = 16  # elements of a cache line
 
 # What the kernel reads from its table of sizes, in this order.
 SIZES = (
@@ -253,20 +253,24 @@ def product_tiles(lanes: int, rows: int, vectors: int, unroll: int = 2, dtype: s
     """An intrinsic for tiles of `rows` x `vectors * lanes` elements of a product, one below another.
 
     It is called as
-        multiply(a, a_row, b, k, c, step, count)
+        multiply(a, a_row, b, k, c, step, count, before)
     and computes, for i < count, rows i * step to i * step + rows of c, `vectors * lanes` elements
     apart, from the same rows of a, a_row apart with k elements each, and b, which is
-    [k][vectors * lanes].
+    [k][vectors * lanes]. The matrix that lies after b, which is needed next and comes from the third
+    cache or from memory, is asked for meanwhile, every other cache line by one tile: `before` counts those
+    that went before on the same b.
     """
     address, size = types.CPointer(types.float32), types.int64
-    signature = types.void(address, size, address, size, address, size, size)
+    signature = types.void(address, size, address, size, address, size, size, size)
     width = vectors * lanes
 
     def write(builder, values):
-        a, a_row, b, k, c, step, count = values
+        a, a_row, b, k, c, step, count, earlier = values
         v = Vectors(builder, dtype, lanes)
 
-        def reduction(starts: Sequence[Any], times: Any, index: Any, sums: list[Any], turns: int) -> Any:
+        def reduction(
+            starts: Sequence[Any], times: Any, index: Any, ahead: Any, sums: list[Any], turns: int
+        ) -> Any:
             before = builder.block
             head, body, end = (builder.append_basic_block(s) for s in ("head", "body", "end"))
             builder.branch(head)
@@ -278,10 +282,12 @@ def product_tiles(lanes: int, rows: int, vectors: int, unroll: int = 2, dtype: s
             builder.cbranch(builder.icmp_signed("<", p, times), body, end)
             builder.position_at_end(body)
             current, q = list(new), p
+            asked = v.at(v.at(b, ahead), builder.mul(p, number(width)))
+            for line in range(0, turns * width, 2 * LINE):
+                v.prefetch(v.at(asked, line), level=2)
             for turn in range(turns):
                 panel = v.at(b, builder.mul(q, number(width)))
                 columns = [v.load(v.at(panel, j * lanes)) for j in range(vectors)]
-                v.prefetch(v.at(panel, PREFETCH * width))
                 for r in range(rows):
                     x = v.broadcast(v.at(starts[r], q))
                     for j in range(vectors):
@@ -299,14 +305,16 @@ def product_tiles(lanes: int, rows: int, vectors: int, unroll: int = 2, dtype: s
             first = v.at(a, builder.mul(place, a_row))
             starts = [v.at(first, builder.mul(a_row, number(r))) for r in range(rows)]
             whole = builder.and_(k, number(-unroll))
-            index, sums = reduction(starts, whole, number(0), [v.zero] * (rows * vectors), unroll)
-            _, sums = reduction(starts, k, index, sums, 1)
+            odd = builder.and_(builder.add(earlier, loop.index), number(1))
+            ahead = builder.add(builder.mul(k, number(width)), builder.mul(odd, number(LINE)))
+            index, sums = reduction(starts, whole, number(0), ahead, [v.zero] * (rows * vectors), unroll)
+            _, sums = reduction(starts, k, index, ahead, sums, 1)
             target = v.at(c, builder.mul(place, number(width)))
             for i, x in enumerate(sums):
                 v.store(x, v.at(target, i * lanes))
         builder.ret_void()
 
-    def body(_context, a, a_row, b, k, c, step, count):
+    def body(_context, a, a_row, b, k, c, step, count, before):
         return signature, outlined(f"product_{rows}x{vectors}x{lanes}", write)
 
     return intrinsic(body)
@@ -360,12 +368,12 @@ def multiply(v, v_row, v_plane, weights, channels, vectors, count, sums, m_plane
         c, done = at(sums, point * m_plane), larger * (size + 1)
         rest, below = at(a, done * v_row), at(c, done * vectors * LANES)
         if vectors == 3:
-            broad(a, v_row, b, channels, c, size + 1, larger)
-            broad(rest, v_row, b, channels, below, size, parts - larger)
+            broad(a, v_row, b, channels, c, size + 1, larger, 0)
+            broad(rest, v_row, b, channels, below, size, parts - larger, larger)
         else:
             if larger:
-                choose(size + 1, a, v_row, b, channels, c, larger)
-            choose(size, rest, v_row, b, channels, below, parts - larger)
+                choose(size + 1, a, v_row, b, channels, c, larger, 0)
+            choose(size, rest, v_row, b, channels, below, parts - larger, larger)
 
 
 @shared(types.void(T, N, N, N, N, N, N, N, T, T, T, T, N, T))
@@ -458,10 +466,12 @@ def emit(
     sizes, broad = ROWS[lanes]
     tiles = "".join(f'tile{rows} = product_tiles(LANES, {rows}, 2, 2, "{dtype}")\n' for rows in sizes)
     tiles += f'broad = product_tiles(LANES, {broad}, 3, 2, "{dtype}")\n\n\n'
-    tiles += '@njit(error_model="numpy", boundscheck=False)\ndef choose(size, a, a_row, b, k, c, count):\n'
+    tiles += (
+        '@njit(error_model="numpy", boundscheck=False)\ndef choose(size, a, a_row, b, k, c, count, before):\n'
+    )
     for rows, larger in zip(reversed(sizes), [*reversed(sizes[:-1]), None]):
         word = "else" if larger is None else f"{'if' if rows == sizes[-1] else 'elif'} size > {larger}"
-        tiles += f"    {word}:\n        tile{rows}(a, a_row, b, k, c, size, count)\n"
+        tiles += f"    {word}:\n        tile{rows}(a, a_row, b, k, c, size, count, before)\n"
     step = lanes // 2 if dtype in BFLOAT_PAIRS else lanes
     library = _LIBRARY.format(
         m=m, lanes=lanes, step=step, dtype=dtype, tiles=tiles, broad=broad, largest=sizes[-1]

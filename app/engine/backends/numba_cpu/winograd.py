@@ -262,7 +262,8 @@ def _cost(form: Form, group: Group, known: Known) -> float:
     return roofline(
         known.target,
         flops=max(tiling.tiles, least) * points * each * share + flops(group) - definition,
-        nbytes=sum(graph.nbytes(v) for v in images) + 4 / rate * points * window.channels * outputs,
+        nbytes=sum(graph.nbytes(v) for v in images),
+        weights=4 / rate * points * window.channels * outputs,
         efficiency=0.9,
         threads=known.threads,
     )

@@ -9,7 +9,7 @@ from typing import Any
 from numba import types
 from numba.extending import intrinsic
 
-from app.kernels.cpu.instructions import Vectors, repeat
+from app.kernels.cpu.instructions import Vectors, number, repeat
 
 
 def narrower(dtype: str, lanes: int) -> Any:
@@ -134,3 +134,87 @@ def fill(x, x_block, x_lanes, blocks, channels, first, lines, h, w, left, line, 
 def fill_library(dtype: str, lanes: int) -> str:
     """Defines `fill`: a strip of a blocked image, or of planes, with its padding, in pairs of channels."""
     return _FILL.format(dtype=dtype, lanes=lanes)
+
+
+def block_narrower(lanes: int) -> Any:
+    """An intrinsic that rounds pixels of two blocks of channels, as tile registers take them.
+
+    It is called as narrow(x, x_block, x_pixel, count, valid, y) and makes y[i * lanes + p], for i < count,
+    p < lanes, the pair of channels 2 * p and 2 * p + 1 of pixel i, of which channel c stands at
+    x[c // lanes * x_block + i * x_pixel + c % lanes]; zeros where c >= valid, and nothing is read there.
+    """
+    address, size = types.CPointer(types.float32), types.int64
+    signature = types.void(address, size, size, size, size, address)
+
+    def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        x, x_block, x_pixel, count, valid, y = values
+        v = Vectors(builder, "float32", lanes)
+        masks = [v.below(builder.sub(valid, number(first))) for first in (0, lanes)]
+
+        def step(state: list[Any]) -> list[Any]:
+            source, target = state
+            places = source, v.at(source, x_block)
+            low, high = (v.masked_load(place, mask) for place, mask in zip(places, masks))
+            v.store(v.narrow_two(low, high), target)
+            return [v.at(source, x_pixel), v.at(target, lanes)]
+
+        repeat(builder, count, [x, y], step)
+        return context.get_dummy_value()
+
+    def body(_context: Any, x: Any, x_block: Any, x_pixel: Any, count: Any, valid: Any, y: Any) -> Any:
+        return signature, generate
+
+    return intrinsic(body)
+
+
+_FILL_PHASES = """\
+from numba import njit, types
+from app.kernels.cpu.bfloat import block_narrower
+from app.kernels.cpu.generator import at
+from app.kernels.cpu.linking import shared
+
+T, N = types.CPointer(types.float32), types.int64
+LANES = {lanes}
+narrow = block_narrower(LANES)
+
+
+@njit(error_model="numpy", boundscheck=False)
+def clear(y, n):
+    for i in range(n):
+        y[i] = 0
+
+
+@shared(types.void(T, N, N, N, N, N, N, N, N, N, N, N, N, N, T))
+def fill(x, x_block, blocks, channels, first, stride_h, stride_w, phases_h, phases_w, lines, h, w, left,
+         line, out):
+    # Blocks of 2 * LANES channels, in pairs. Each has an image of lines * line pixels for every phase of
+    # the strides, row by row: pixel (i, j) of the image of phase (p, q) is that of the input in row
+    # first + p + i * stride_h and column q + j * stride_w - left, zero outside.
+    size = lines * line * LANES
+    for image in range(blocks * phases_h * phases_w):
+        p, q = image // phases_w % phases_h, image % phases_w
+        block = image // (phases_h * phases_w)
+        source, target = at(x, 2 * block * x_block), at(out, image * size)
+        valid = channels - 2 * block * LANES
+        low = min(max((stride_h - 1 - first - p) // stride_h, 0), lines)
+        high = max(min((h + stride_h - 1 - first - p) // stride_h, lines), low)
+        begin = min(max((stride_w - 1 + left - q) // stride_w, 0), line)
+        end = max(min((w + stride_w - 1 + left - q) // stride_w, line), begin)
+        runs, run = high - low, end - begin
+        if stride_h == 1 and begin == 0 and stride_w * line == w and q == left:  # all rows in one
+            runs, run = min(runs, 1), runs * line
+        clear(target, low * line * LANES)
+        clear(at(target, high * line * LANES), (lines - high) * line * LANES)
+        for r in range(runs):
+            to = at(target, (low + r) * line * LANES)
+            pixel = (first + p + (low + r) * stride_h) * w + q + begin * stride_w - left
+            clear(to, begin * LANES)
+            if run < line:
+                clear(at(to, end * LANES), (line - end) * LANES)
+            narrow(at(source, pixel * LANES), x_block, stride_w * LANES, run, valid, at(to, begin * LANES))
+"""
+
+
+def fill_phases_library(lanes: int) -> str:
+    """Defines `fill`: a strip of a blocked image with its padding, in pairs, cut by the phases of strides."""
+    return _FILL_PHASES.format(lanes=lanes)

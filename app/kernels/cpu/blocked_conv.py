@@ -12,11 +12,11 @@ In bfloat16 (`tiles.BFLOAT_PAIRS`) the input is rounded into a strip of pairs of
 which is used by all output channels; outputs, bias and residual are float32.
 """
 
-from app.kernels.cpu import bfloat
+from app.kernels.cpu import bfloat, matrix_tiles
 from app.kernels.cpu.epilogue import ADVANCE, lanes_run_library
 from app.kernels.cpu.expressions import Recipe
 from app.kernels.cpu.linking import Sources
-from app.kernels.cpu.tiles import BFLOAT_PAIRS, element
+from app.kernels.cpu.tiles import BFLOAT_PAIRS, TILED_BFLOATS, element
 
 # Vectors of a tile to its rows: as many accumulators as hide the latency of a product and leave
 # registers for the operands, of which there are 16 below 16 lanes and 32 from there.
@@ -42,6 +42,9 @@ SIZES = (
     "columns",  # of the output; of a flat one, pixels
     "rows",  # of the output
     "stride",  # of rows
+    "stride_w",
+    "phases_h",  # images that a strip has of a block, see `bfloat.fill_phases_library`; else 1
+    "phases_w",
     "copied",  # whether a strip is copied with its padding
     "top",
     "left",
@@ -172,11 +175,10 @@ def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, work{ope
         n = min(strip_rows, rows - first) * columns
         source, step = at(x, image * x_image + first * stride * w * x_lanes), x_block
         if copied:
-            step = lines * line * x_lanes
+            step = phases_h * phases_w * lines * line * x_lanes
             if unit // parts != before:
                 origin = at(x, image * x_image)
-                fill(origin, x_block, x_lanes, x_blocks, channels, first * stride - top, lines, h, w, left,
-                     line, strip)
+                {fill}
                 before = unit // parts
             source = strip
         low = unit % parts * part
@@ -199,6 +201,13 @@ def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, work{ope
 {products}{finish}
                 block += wide
 """
+
+_FILLS = {
+    False: "fill(origin, x_block, x_lanes, x_blocks, channels, first * stride - top, lines, h, w, left, line,"
+    " strip)",
+    True: "fill(origin, x_block, x_blocks, channels, first * stride - top, stride, stride_w, phases_h,"
+    " phases_w, lines, h, w, left, line, strip)",
+}
 
 _CALL = """\
                 {keyword} wide == {columns}:
@@ -247,10 +256,15 @@ def emit(
         recipe: what follows bias, residual and limits.
         places: of the recipe's inputs after the first; see PLACES.
     """
-    libraries: list[str | tuple[str, ...]] = [
-        bfloat.fill_library(dtype, lanes) if dtype in BFLOAT_PAIRS else fill_library(dtype),
-        *(product_library(dtype, lanes, columns) for columns in widths),
-    ]
+    tiled = dtype == TILED_BFLOATS
+    libraries: list[str | tuple[str, ...]] = []
+    if tiled:
+        libraries = [bfloat.fill_phases_library(lanes), *map(matrix_tiles.pixels_library, widths)]
+    else:
+        libraries = [
+            bfloat.fill_library(dtype, lanes) if dtype in BFLOAT_PAIRS else fill_library(dtype),
+            *(product_library(dtype, lanes, columns) for columns in widths),
+        ]
     imports = ["from LIBRARY0 import fill\n"]
     imports += [f"from LIBRARY{i} import product as product{w}\n" for i, w in enumerate(widths, start=1)]
     if recipe:
@@ -261,6 +275,7 @@ def emit(
     source = _SOURCE.format(
         lanes=lanes,
         wide=wide,
+        fill=_FILLS[tiled],
         imports="".join(imports),
         products="".join(calls),
         operands="".join(f", x{i}" for i in range(len(places))),

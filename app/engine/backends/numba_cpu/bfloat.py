@@ -6,16 +6,30 @@ rounded offline. So every product has two relative errors of at most 2**-9, and 
 
 from app.engine.plan import Argument, KernelCall, Workspace
 from app.engine.registry import Known
+from app.kernels.cpu import matrix_tiles
 from app.kernels.cpu.tiles import BFLOATS, SHIFTED_BFLOATS
 
 RATE = 2.0  # products a second, over those of float32
 ROUNDING = 4.0  # operations of float32 that take as long as rounding one element
+TILES_RATE = 6.0  # the same of tile registers, as far as the caches feed them
+ENDING = 4.0  # the same as ROUNDING for what takes a sum from a tile register through the epilogue
+TILES = "amx_bf16"
 INSTRUCTIONS = "avx512_bf16"  # of vectors of 8 and 16 float32
 
 
 def refusal(known: Known) -> str | None:
     """Why nothing is computed in bfloat16 here."""
     return "the job computes in f32" if known.precision != "bf16" else None
+
+
+def tiles_refusal(known: Known) -> str | None:
+    """Why no tile registers multiply bfloat16 here."""
+    if known.precision != "bf16":
+        return refusal(known)
+    if TILES not in known.target.isa:
+        return f"target {known.target.name!r} has no {TILES}, or its system does not permit this process to use it"
+    lanes = known.target.vector_lanes
+    return None if lanes == matrix_tiles.LANES else f"vectors of {lanes} float32; tile registers have 16 columns"
 
 
 def dtype(known: Known) -> str:

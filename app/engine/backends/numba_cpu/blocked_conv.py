@@ -1,6 +1,7 @@
 """Rows of dense and grouped convolutions over blocked images, in float32 and with products of bfloat16."""
 
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +17,7 @@ from app.engine.cost import flops, roofline
 from app.engine.layout import Layout
 from app.engine.plan import Argument, Constant, Group, KernelCall, Workspace
 from app.engine.registry import Implementation, Known
-from app.kernels.cpu import tiles
+from app.kernels.cpu import matrix_tiles, tiles
 from app.kernels.cpu.blocked_conv import SIZES, rows_of
 
 Array = np.ndarray[Any, Any]
@@ -24,6 +25,7 @@ Array = np.ndarray[Any, Any]
 DEPTH = 320  # steps of the reduction whose panel of two vectors stays in the first cache
 OUTPUTS = 16 * 1024  # byte of a strip's output of one block that stay in the first cache
 INPUTS = 192 * 1024  # byte of a strip's input in a chunk that stay in the second
+TILED_INPUTS, TILED_OUTPUTS = 512 * 1024, 64 * 1024  # the same where tile registers multiply
 
 # Ways to cut that are worth measuring: as is, tiles of three vectors, strips of more or fewer rows.
 THREE, STRIPS = "three", {"tall": 2.0, "short": 0.5}
@@ -92,6 +94,8 @@ class Geometry:
         down, along: offsets of taps along the axes.
         x_lanes: elements of a block of the input, each a channel or a pair of them; 1 for planes.
         copied: whether strips are copied with their padding, or rounded to pairs.
+        tiled: whether a strip has the phases of the strides apart, so that pixels of a row that one tap
+            reads are neighbors there, as tile registers take them.
     """
 
     window: Window
@@ -105,6 +109,7 @@ class Geometry:
     along: tuple[int, ...]
     x_lanes: int
     copied: bool
+    tiled: bool = False
 
     @property
     def top(self) -> int:
@@ -118,15 +123,41 @@ class Geometry:
 
     @property
     def line(self) -> int:
-        """Pixels of a row as a strip has it."""
+        """Pixels of a row as a strip has it, of one phase if `tiled`."""
         if not self.copied:
             return self.w
+        if self.tiled:
+            return self.columns + (self.along[-1] + self.left) // self.stride_w
         reach = (self.columns - 1) * self.stride_w + self.along[-1] + self.left + 1
         return max(reach, self.left + 1)
 
     def lines(self, rows: int) -> int:
-        """Input rows of a strip of `rows` output rows."""
+        """Input rows of a strip of `rows` output rows, of one phase if `tiled`."""
+        if self.tiled:
+            return rows + (self.down[-1] + self.top) // self.stride_h
         return (rows - 1) * self.stride_h + self.down[-1] + self.top + 1
+
+    @property
+    def phases(self) -> tuple[int, int]:
+        """How many phases of the strides along the axes taps read."""
+        if not self.tiled:
+            return 1, 1
+        down = max((i + self.top) % self.stride_h for i in self.down)
+        return down + 1, max((j + self.left) % self.stride_w for j in self.along) + 1
+
+    def places(self, rows: int) -> tuple[Array, list[int], list[int]]:
+        """Where output pixels [rows, columns] and taps along the axes read a strip, as offsets of elements."""
+        line = self.line
+        row, pixel = (1, 1) if self.tiled else (self.stride_h, self.stride_w)
+        image = self.lines(rows) * line  # of a phase
+
+        def offsets(taps: tuple[int, ...], before: int, stride: int, next_phase: int, step: int) -> list[int]:
+            phased = (divmod(t + before, stride if self.tiled else 1) for t in taps)
+            return [(whole * step + phase * next_phase) * self.x_lanes for whole, phase in phased]
+
+        pixels = np.add.outer(np.arange(rows) * row * line, np.arange(self.columns) * pixel) * self.x_lanes
+        down = offsets(self.down, self.top, self.stride_h, image * self.phases[1], line)
+        return pixels, down, offsets(self.along, self.left, self.stride_w, image, 1)
 
     @property
     def side_by_side(self) -> bool:
@@ -135,22 +166,25 @@ class Geometry:
         return self.x_lanes == 1 and steps <= {1}
 
 
-def geometry(group: Group, lanes: int, *, paired: bool = False) -> Geometry:
+def geometry(group: Group, lanes: int, *, paired: bool = False, tiled: bool = False) -> Geometry:
     """The geometry of a convolution whose input has blocks of this many channels.
 
-    One of pairs of channels has half as many: those of its window are pairs.
+    One of pairs of channels has half as many: those of its window are pairs. Tile registers take whole
+    blocks of as many pairs.
     """
-    window = windows.of_conv(group)
-    if paired:
+    window, rounded = windows.of_conv(group), paired or tiled
+    if tiled:
+        window = replace(window, channels=-(-window.channels // (2 * lanes)) * lanes)
+    elif paired:
         window, lanes = replace(window, channels=-(-window.channels // 2)), max(lanes // 2, 1)
     flat = window.flat()
     if flat is not window:
-        return Geometry(window, window.pixels, 1, window.pixels, 1, 1, 1, (0,), (0,), lanes, paired)
+        return Geometry(window, window.pixels, 1, window.pixels, 1, 1, 1, (0,), (0,), lanes, rounded, tiled)
     (_, rows, columns), (_, h, w), (_, down, along) = window.out, window.size, window.offsets
     (_, stride_h, stride_w) = window.stride
-    outside = paired or down[0] < 0 or along[0] < 0
+    outside = rounded or down[0] < 0 or along[0] < 0
     outside |= (rows - 1) * stride_h + down[-1] >= h or (columns - 1) * stride_w + along[-1] >= w
-    return Geometry(window, rows, columns, h, w, stride_h, stride_w, down, along, lanes, outside)
+    return Geometry(window, rows, columns, h, w, stride_h, stride_w, down, along, lanes, outside, tiled)
 
 
 def cut(shape: Geometry, known: Known, follows: bool) -> Cut:
@@ -161,19 +195,23 @@ def cut(shape: Geometry, known: Known, follows: bool) -> Cut:
     """
     window, lanes = shape.window, known.target.vector_lanes
     out_blocks = -(-window.outputs // lanes)
-    wide = 4 if shape.rows * shape.columns <= 2 and out_blocks >= 4 else 2
+    wide = 4 if shape.rows * shape.columns <= 2 and out_blocks >= 4 and not shape.tiled else 2
     if known.tuning == THREE:
         wide = 3
     whole = window.channels // shape.x_lanes if shape.x_lanes > 1 else 0
     chunk = blocking.balanced(max(whole, 1), max(DEPTH * 2 // wide // (shape.x_lanes * window.taps), 1), 1)
+    inputs, outputs, tile = INPUTS, OUTPUTS, rows_of(lanes, 2)
+    if shape.tiled:  # products are so fast that reading weights again for another strip takes longer
+        chunk, tile = max(whole, 1), matrix_tiles.BEHIND
+        inputs, outputs = TILED_INPUTS, TILED_OUTPUTS
     channels = chunk * shape.x_lanes if shape.x_lanes > 1 else window.channels
     row = channels * 4 * shape.w * shape.stride_h
-    rows = max(min(INPUTS // row - (len(shape.down) - 1 if shape.copied else 0), shape.rows), 1)
+    rows = max(min(inputs // row - (len(shape.down) - 1 if shape.copied else 0), shape.rows), 1)
     if follows:
-        rows = max(min(rows, OUTPUTS // (shape.columns * lanes * 4)), 1)
+        rows = max(min(rows, outputs // (shape.columns * lanes * 4)), 1)
     rows = min(round(rows * STRIPS.get(known.tuning, 1.0)) or 1, shape.rows)
     if shape.columns == 1:
-        rows = blocking.balanced(shape.rows, max(rows, 1), min(rows_of(lanes, 2), shape.rows))
+        rows = blocking.balanced(shape.rows, max(rows, 1), min(tile, shape.rows))
     else:
         rows = -(-shape.rows // -(-shape.rows // rows))
     best, seconds = Cut(rows, chunk, wide, out_blocks), float("inf")
@@ -191,7 +229,7 @@ def cut(shape: Geometry, known: Known, follows: bool) -> Cut:
     return best
 
 
-def _packed(group: Group, shape: Geometry, parts: Cut, lanes: int, *, paired: bool) -> Constant:
+def _packed(group: Group, shape: Geometry, parts: Cut, lanes: int, form: "Form") -> Constant:
     weights = group.anchor.inputs[1]
     array = graph.constant(weights)
     assert weights is not None
@@ -199,7 +237,11 @@ def _packed(group: Group, shape: Geometry, parts: Cut, lanes: int, *, paired: bo
 
     def panels() -> Array:
         flat = array.reshape(*array.shape[:2], -1)
-        return _panels(tiles.pack_bfloats(flat) if paired else flat, shape, parts, lanes)
+        if form.paired or form.tiled:
+            pairs = tiles.pack_bfloats(flat)
+            absent = shape.window.channels - pairs.shape[1]
+            flat = np.pad(pairs, ((0, 0), (0, absent), (0, 0)))
+        return _panels(flat, shape, parts, lanes)
 
     return Constant(panels, weights.name or "")
 
@@ -242,24 +284,33 @@ def _widths(out_blocks: int, parts: Cut) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Which of the rows it is: over planes or blocks, of float32 or of pairs of bfloat16."""
+    """Which of the rows it is: over planes or blocks, of float32 or of pairs of bfloat16.
+
+    Pairs are multiplied by vector instructions or, if `tiled`, by tile registers.
+    """
 
     plain_input: bool = False
     paired: bool = False
+    tiled: bool = False
 
     def geometry(self, group: Group, known: Known) -> Geometry:
         """The geometry of a convolution in this form."""
-        return geometry(group, 1 if self.plain_input else known.target.vector_lanes, paired=self.paired)
+        lanes = 1 if self.plain_input else known.target.vector_lanes
+        return geometry(group, lanes, paired=self.paired, tiled=self.tiled)
+
+    def dtype(self, known: Known) -> str:
+        """What is multiplied."""
+        return tiles.TILED_BFLOATS if self.tiled else bfloat.dtype(known) if self.paired else "float32"
 
     def unless(self, group: Group, known: Known) -> str | None:
         """Why it does not apply."""
-        reason = bfloat.refusal(known) if self.paired else None
+        reason = bfloat.refusal(known) if self.paired else bfloat.tiles_refusal(known) if self.tiled else None
         return reason or (_stem_refusal if self.plain_input else refusal)(group, known)
 
 
 def _lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
     lanes, plain_input = known.target.vector_lanes, form.plain_input
-    dtype, shape = bfloat.dtype(known) if form.paired else "float32", form.geometry(group, known)
+    dtype, shape = form.dtype(known), form.geometry(group, known)
     window, ends = shape.window, blocked.ends(group, known)
     parts = cut(shape, known, bool(ends.epilogue.recipe))
     x, y = group.anchor.inputs[0], group.outputs[0]
@@ -268,18 +319,15 @@ def _lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
     # Of the input as it lies in memory, whose blocks hold channels and not pairs of them.
     source_lanes, channels = 1 if plain_input else lanes, windows.of_conv(group).channels
     x_block = shape.h * shape.w * source_lanes
-    line, lines = shape.line, shape.lines(parts.rows)
-    pixel, row = shape.x_lanes * shape.stride_w, shape.x_lanes * shape.stride_h * line
-    pixels = np.add.outer(np.arange(parts.rows) * row, np.arange(shape.columns) * pixel)
-    step = lines * line * shape.x_lanes if shape.copied else x_block
-    # Offsets of taps count from the pixel where the window begins, which is in the strip.
-    rows_of_taps = [(i + shape.top) * line * shape.x_lanes for i in shape.down]
-    columns_of_taps = [(j + shape.left) * shape.x_lanes for j in shape.along]
+    line, lines, phases = shape.line, shape.lines(parts.rows), shape.phases
+    step = math.prod(phases) * lines * line * shape.x_lanes if shape.copied else x_block
+    pixels, rows_of_taps, columns_of_taps = shape.places(parts.rows)
     planes = range(window.channels) if plain_input else range(1)
     inner = columns_of_taps[:1] if shape.side_by_side else columns_of_taps
     taps = np.array([c * step + i + j for c in planes for i in rows_of_taps for j in inner], np.int64)
     tail = len(shape.along) if shape.side_by_side else 1 if plain_input else window.channels % shape.x_lanes
-    strip = x_blocks * lines * line * shape.x_lanes if shape.copied else 0
+    strip = x_blocks * step if shape.copied else 0
+    strip += matrix_tiles.BEHIND * shape.x_lanes if shape.tiled else 0
     strip += -strip % (blocking.LINE // 4)
     work = strip + ends.buffer
     work += -work % (blocking.LINE // 4)
@@ -297,6 +345,9 @@ def _lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
         "columns": shape.columns,
         "rows": shape.rows,
         "stride": shape.stride_h,
+        "stride_w": shape.stride_w,
+        "phases_h": phases[0],
+        "phases_w": phases[1],
         "copied": shape.copied,
         "top": shape.top,
         "left": shape.left,
@@ -315,7 +366,7 @@ def _lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
     }
     operands: tuple[tuple[str, Argument], ...] = (
         ("float32*", x),
-        ("float32*", _packed(group, shape, parts, lanes, paired=form.paired)),
+        ("float32*", _packed(group, shape, parts, lanes, form)),
         ("float32*", y),
         ("float32*", ends.bias),
         ("float32*", ends.residual),
@@ -356,6 +407,8 @@ def _cost(form: Form, group: Group, known: Known) -> float:
         # The loop over the channels of a tap is short: 8 to 19 % above a stem with 3, 35 % with 1, AVX2.
         waste *= 1.0 + 0.5 / window.channels
     products = flops(group) * waste
+    if form.tiled:
+        return _tiled_cost(shape, group, known)
     if form.paired:
         x = group.anchor.inputs[0]
         assert x is not None
@@ -370,11 +423,29 @@ def _cost(form: Form, group: Group, known: Known) -> float:
     )
 
 
+def _tiled_cost(shape: Geometry, group: Group, known: Known) -> float:
+    """Tiles are whole; the larger part of the time goes to what is read, rounded and written."""
+    window, x, y = shape.window, group.anchor.inputs[0], group.outputs[0]
+    assert x is not None
+    lines = shape.rows * shape.line * window.batch * window.groups  # as many pixels are computed
+    outputs = -(-window.outputs // matrix_tiles.LANES) * matrix_tiles.LANES
+    products = 2.0 * lines * outputs * 2 * window.depth / bfloat.TILES_RATE
+    moved = bfloat.ROUNDING * graph.elements(x) + bfloat.ENDING * graph.elements(y)
+    return roofline(
+        known.target,
+        flops=products + moved,
+        nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
+        efficiency=0.95,
+        threads=known.threads,
+    )
+
+
 FORMS = {
     "conv.blocked": Form(),
     "conv.blocked_stem": Form(plain_input=True),
     "conv.blocked_bf16": Form(paired=True),
     "conv.blocked_stem_bf16": Form(plain_input=True, paired=True),
+    "conv.blocked_tiles": Form(tiled=True),
 }
 
 IMPLEMENTATIONS = tuple(
@@ -388,7 +459,7 @@ IMPLEMENTATIONS = tuple(
         inplace=blocked.inplace,
         layouts=_stem_layouts if form.plain_input else blocked.layouts,
         tunings=("",) if form.plain_input else TUNINGS,
-        precision="bf16" if form.paired else "f32",
+        precision="bf16" if form.paired or form.tiled else "f32",
     )
     for name, form in FORMS.items()
 )

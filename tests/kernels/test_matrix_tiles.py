@@ -35,3 +35,8 @@ def test_conv(case: tuple[Any, ...], compiler: Compiler) -> None:
 def test_epilogues_of_conv(name: str, compiler: Compiler) -> None:
     for case in (conv_cases.CASES[5], conv_cases.CASES[2]):
         bfloat_cases.check("conv.blocked_tiles", case, name, compiler, inplace=name == "residual")
+
+
+@pytest.mark.parametrize("case", bfloat_cases.PRODUCTS, ids=str)
+def test_products(case: tuple[Any, ...], compiler: Compiler) -> None:
+    bfloat_cases.check_product(case, "tiles", compiler)

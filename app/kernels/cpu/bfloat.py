@@ -218,3 +218,26 @@ def fill(x, x_block, blocks, channels, first, stride_h, stride_w, phases_h, phas
 def fill_phases_library(lanes: int) -> str:
     """Defines `fill`: a strip of a blocked image with its padding, in pairs, cut by the phases of strides."""
     return _FILL_PHASES.format(lanes=lanes)
+
+
+_BLOCKED_ROWS = """\
+from app.kernels.cpu.bfloat import block_narrower
+from app.kernels.cpu.generator import at
+
+LANES = {lanes}
+narrow = block_narrower(LANES)
+
+
+def kernel(x, y, k, y_row, begin, end):
+    for i in range(begin, end):
+        row, to = at(x, i * k), at(y, i * y_row)
+        whole = k // (2 * LANES)
+        narrow(row, LANES, 2 * LANES, whole, 2 * LANES, to)
+        if k % (2 * LANES) > 0:
+            narrow(at(row, whole * 2 * LANES), LANES, 2 * LANES, 1, k % (2 * LANES), at(to, whole * LANES))
+"""
+
+
+def emit_blocked_rows(lanes: int) -> str:
+    """The module that rounds rows to whole vectors of pairs: x: float32[m, k]; y: pairs, rows y_row apart."""
+    return _BLOCKED_ROWS.format(lanes=lanes)

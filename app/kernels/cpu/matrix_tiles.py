@@ -84,6 +84,16 @@ def buffer(columns: int) -> Any:
     return intrinsic(body)
 
 
+@intrinsic
+def origin(_context):
+    """A table of one offset, 0: the taps of a product without any."""
+
+    def generate(_context, builder, _signature, _values):
+        return cgutils.global_constant(builder.module, "origin", number(0))
+
+    return _TABLE(), generate
+
+
 def product(rows: int, columns: int) -> Any:
     """An intrinsic that multiplies `rows` tiles of rows with `columns` vectors of columns.
 
@@ -266,3 +276,106 @@ def pixels_library(columns: int) -> str:
     `_tail` is 0; lines of the strip lie one after the other. Up to 31 pixels behind the last are read.
     """
     return _PIXELS.format(columns=columns)
+
+
+def rows_finish(columns: int, unroll: int = 4) -> Any:
+    """An intrinsic that takes sums of rows through the epilogue of a matrix product.
+
+    It is called as
+        finish(found, m, c, c_row,
+               sums, sums_row, row_bias, row_bias_step, column_bias, residual, residual_row, scalars, flags)
+    and makes c[i * c_row + 16 * j + l], for i < m, j < columns, l < 16, what `generator.tile` makes of
+    found[j * SUMS + 16 * i + l]; see there.
+    """
+    signature = types.void(
+        _SCALAR, _SIZE, _SCALAR, _SIZE,
+        _SCALAR, _SIZE, _SCALAR, _SIZE, _SCALAR, _SCALAR, _SIZE, _SCALAR, _SIZE,
+    )  # fmt: skip
+
+    def write(b: Any, values: Any) -> None:
+        (found, m, c, c_row, sums, sums_row, row_bias, row_bias_step, column_bias, residual,
+         residual_row, scalars, flags) = values  # fmt: skip
+        v = Vectors(b, "float32", LANES)
+        # Addresses that advance, by how much a row.
+        steps = number(LANES), c_row, sums_row, row_bias_step, residual_row
+
+        def some(times: int) -> Any:
+            places = [(i, j * LANES) for i in range(times) for j in range(columns)]
+
+            def body(state: list[Any]) -> list[Any]:
+                row, to, old, bias, add = state
+                epilogue = Epilogue(
+                    old, sums_row, bias, row_bias_step, column_bias, add, residual_row, scalars, flags
+                )
+                values = [v.load(v.at(row, i * LANES + j // LANES * SUMS)) for i, j in places]
+                for u, (i, j) in zip(epilogue.apply(v, values, places), places):
+                    v.store(u, v.at(v.at(to, b.mul(number(i), c_row)), j))
+                return [v.at(p, b.mul(number(times), step)) for p, step in zip(state, steps)]
+
+            return body
+
+        state = [found, c, sums, row_bias, residual]
+        state = repeat(b, b.sdiv(m, number(unroll)), state, some(unroll))
+        repeat(b, b.srem(m, number(unroll)), state, some(1))
+        b.ret_void()
+
+    def body(_context, found, m, c, c_row, sums, sums_row, row_bias, row_bias_step, column_bias,
+             residual, residual_row, scalars, flags):  # fmt: skip
+        return signature, outlined(f"rows_finish_{columns}", write)
+
+    return intrinsic(body)
+
+
+_ROWS = """\
+from numba import types
+from app.kernels.cpu.generator import at
+from app.kernels.cpu.linking import shared
+from app.kernels.cpu.matrix_tiles import (
+    LANES, LINES, SUMS, buffer, configure, origin, release, rows_finish,
+)
+from app.kernels.cpu.matrix_tiles import product as tiles
+from app.kernels.cpu.ragged import finish as finish_ragged
+
+T, N = types.CPointer(types.float32), types.int64
+ROWS, COLUMNS = 32, 32
+MAIN = "tiles_"  # takes nearly all the time
+two, one, finish, sums_of = tiles(2, 2), tiles(1, 2), rows_finish(2), buffer(2)
+
+
+@shared(types.void(T, N, N, N, N, T, N, N, N, T, N, N, N, T, T, N, T, N, T, T, N, T, N))
+def product(a, _packed, a_row, _a_k, k0, b, _b_k, b_panel, k, c, c_row, m, n, spare,
+            sums, sums_row, rows, rows_step, columns, residual, residual_row, scalars, flags):
+    configure()
+    found, nowhere = sums_of(), origin()
+    for j in range(0, n, COLUMNS):
+        panel, width = at(b, j // COLUMNS * b_panel), min(COLUMNS, n - j)
+        for i in range(0, m, ROWS):
+            count = min(ROWS, m - i)
+            # The first two tiles share the prefetching of the next panel.
+            ahead = at(panel, (b_panel if i < 2 * ROWS else 0) + i // ROWS % 2 * LINES * LANES)
+            first = at(a, i * a_row + k0)
+            if count > ROWS // 2:
+                two(first, a_row, nowhere, 1, k // LANES, LANES, panel, ahead, found)
+            else:
+                one(first, a_row, nowhere, 1, k // LANES, LANES, panel, ahead, found)
+            to, old, add = at(c, i * c_row + j), at(sums, i * sums_row + j), at(residual, i * residual_row + j)
+            bias, columns_j = at(rows, i * rows_step), at(columns, j)
+            if width == COLUMNS:
+                finish(found, count, to, c_row, old, sums_row, bias, rows_step, columns_j, add, residual_row,
+                       scalars, flags)
+            else:
+                finish(found, count, spare, COLUMNS, old, sums_row, bias, rows_step, columns_j, add,
+                       residual_row, scalars, 0)
+                finish_ragged(spare, COLUMNS, to, c_row, count, width, old, sums_row, bias, rows_step,
+                              columns_j, add, residual_row, scalars, flags)
+    release()
+"""
+
+
+def rows_library() -> str:
+    """Defines the `product` of `gemm`, and ROWS, COLUMNS of its tiles.
+
+    Rows of `a` are pairs side by side and lie an even number of them apart, up to 31 rows behind the last
+    are read; `b` is packed; k counts pairs, a multiple of 16.
+    """
+    return _ROWS

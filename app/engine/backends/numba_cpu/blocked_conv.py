@@ -413,7 +413,7 @@ def _cost(form: Form, group: Group, known: Known) -> float:
         x = group.anchor.inputs[0]
         assert x is not None
         padded = 2 * window.channels / max(windows.of_conv(group).channels, 1)
-        products = products * padded / bfloat.RATE + bfloat.ROUNDING * graph.elements(x)
+        products = products * padded / bfloat.rate(known) + bfloat.ROUNDING * graph.elements(x)
     return roofline(
         known.target,
         flops=products,

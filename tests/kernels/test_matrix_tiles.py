@@ -40,3 +40,15 @@ def test_epilogues_of_conv(name: str, compiler: Compiler) -> None:
 @pytest.mark.parametrize("case", bfloat_cases.PRODUCTS, ids=str)
 def test_products(case: tuple[Any, ...], compiler: Compiler) -> None:
     bfloat_cases.check_product(case, "tiles", compiler)
+
+
+STEMS = [
+    *(case for case in conv_cases.STEMS if case[0][1] <= 4),
+    ((1, 2, 9, 40), (17, 2, 3, 11), (1, 3), (1, 5, 1, 5), (1, 1), 1),
+    ((1, 3, 32, 48), (40, 3, 16, 16), (16, 16), (0, 0, 0, 0), (1, 1), 1),
+]
+
+
+@pytest.mark.parametrize("case", STEMS, ids=str)
+def test_stem(case: tuple[Any, ...], compiler: Compiler) -> None:
+    bfloat_cases.check("conv.blocked_stem_tiles", case, "relu", compiler, threads=2)

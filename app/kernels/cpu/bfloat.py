@@ -6,10 +6,13 @@ offline, see `tiles.pack_bfloats`.
 
 from typing import Any
 
+import llvmlite.ir as ll
 from numba import types
 from numba.extending import intrinsic
 
-from app.kernels.cpu.instructions import Vectors, number, repeat
+from app.kernels.cpu.instructions import I16, I32, Vectors, number, repeat
+
+PLANES = 4  # channels that an interleaved pixel holds at most
 
 
 def narrower(dtype: str, lanes: int) -> Any:
@@ -218,6 +221,86 @@ def fill(x, x_block, blocks, channels, first, stride_h, stride_w, phases_h, phas
 def fill_phases_library(lanes: int) -> str:
     """Defines `fill`: a strip of a blocked image with its padding, in pairs, cut by the phases of strides."""
     return _FILL_PHASES.format(lanes=lanes)
+
+
+def plane_narrower(lanes: int, planes: int) -> Any:
+    """An intrinsic that rounds pixels of a few planes and lays their channels side by side.
+
+    It is called as narrow(x, x_plane, count, y) and makes y[i * p + c // 2], for i < count, c < 2 * p, the
+    pair whose half c % 2 is x[c * x_plane + i], zero for c >= planes, where p = ceil(planes / 2), at most 2.
+    Up to `lanes` - 1 pixels behind the last are zero.
+    """
+    address, size = types.CPointer(types.float32), types.int64
+    signature = types.void(address, size, size, address)
+    pairs = -(-planes // 2)
+
+    def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        x, x_plane, count, y = values
+        v = Vectors(builder, "float32", lanes)
+        halves = ll.VectorType(I16, 2 * lanes)
+
+        def step(state: list[Any]) -> list[Any]:
+            left, source, target = state
+            mask = v.below(left)
+            loaded = [v.masked_load(v.at(source, builder.mul(number(c), x_plane)), mask) for c in range(planes)]
+            loaded += [v.zero] * (2 * pairs - planes)
+            found = [builder.bitcast(v.narrow_two(*loaded[c : c + 2]), halves) for c in range(0, 2 * pairs, 2)]
+            # Channel c of pixel i is element c * lanes + i of both vectors, or of the one.
+            order = [c * lanes + i for i in range(lanes) for c in range(2 * pairs)]
+            for k in range(pairs):
+                places = ll.Constant(
+                    ll.VectorType(I32, 2 * lanes), order[2 * lanes * k : 2 * lanes * (k + 1)]
+                )
+                mixed = builder.shuffle_vector(found[0], found[-1], places)
+                v.store(builder.bitcast(mixed, v.type), v.at(target, k * lanes))
+            return [builder.sub(left, number(lanes)), v.at(source, lanes), v.at(target, pairs * lanes)]
+
+        times = builder.sdiv(builder.add(count, number(lanes - 1)), number(lanes))
+        repeat(builder, times, [count, x, y], step)
+        return context.get_dummy_value()
+
+    def body(_context: Any, x: Any, x_plane: Any, count: Any, y: Any) -> Any:
+        return signature, generate
+
+    return intrinsic(body)
+
+
+_FILL_PLANES = """\
+from numba import njit, types
+from app.kernels.cpu.bfloat import plane_narrower
+from app.kernels.cpu.generator import at
+from app.kernels.cpu.linking import shared
+
+T, N = types.CPointer(types.float32), types.int64
+PAIRS = {pairs}
+narrow = plane_narrower({lanes}, {planes})
+
+
+@njit(error_model="numpy", boundscheck=False)
+def clear(y, n):
+    for i in range(n):
+        y[i] = 0
+
+
+@shared(types.void(T, N, N, N, N, N, N, N, T))
+def fill(x, x_plane, first, lines, h, w, left, line, out):
+    # Rows first..first+lines of an image and their padding, PAIRS of channels a pixel. What is written
+    # behind the end of a row, the next one overwrites.
+    run = min(w, line - left)
+    for r in range(lines):
+        to, row = at(out, r * line * PAIRS), first + r
+        if row < 0 or row >= h:
+            clear(to, line * PAIRS)
+            continue
+        clear(to, left * PAIRS)
+        narrow(at(x, row * w), x_plane, run, at(to, left * PAIRS))
+        clear(at(to, (left + run) * PAIRS), (line - left - run) * PAIRS)
+"""
+
+
+def fill_planes_library(lanes: int, planes: int) -> str:
+    """Defines `fill`: a strip of planes with its padding, the channels of a pixel side by side in pairs."""
+    return _FILL_PLANES.format(lanes=lanes, planes=planes, pairs=-(-planes // 2))
 
 
 _BLOCKED_ROWS = """\

@@ -175,7 +175,7 @@ def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, work{ope
         n = min(strip_rows, rows - first) * columns
         source, step = at(x, image * x_image + first * stride * w * x_lanes), x_block
         if copied:
-            step = phases_h * phases_w * lines * line * x_lanes
+            step = {step}
             if unit // parts != before:
                 origin = at(x, image * x_image)
                 {fill}
@@ -202,12 +202,17 @@ def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, work{ope
                 block += wide
 """
 
-_FILLS = {
-    False: "fill(origin, x_block, x_lanes, x_blocks, channels, first * stride - top, lines, h, w, left, line,"
-    " strip)",
-    True: "fill(origin, x_block, x_blocks, channels, first * stride - top, stride, stride_w, phases_h,"
-    " phases_w, lines, h, w, left, line, strip)",
-}
+# How a strip is filled, and elements between its blocks.
+_COPY = (
+    "fill(origin, x_block, x_lanes, x_blocks, channels, first * stride - top, lines, h, w, left, line, strip)",
+    "lines * line * x_lanes",
+)
+_PHASES = (
+    "fill(origin, x_block, x_blocks, channels, first * stride - top, stride, stride_w, phases_h, phases_w,"
+    " lines, h, w, left, line, strip)",
+    "phases_h * phases_w * lines * line * x_lanes",
+)
+_PLANES = "fill(origin, x_block, first * stride - top, lines, h, w, left, line, strip)", "LANES"
 
 _CALL = """\
                 {keyword} wide == {columns}:
@@ -239,6 +244,8 @@ def emit(
     widths: tuple[int, ...],
     recipe: Recipe = (),
     places: tuple[str, ...] = (),
+    spacing: int = matrix_tiles.LANES,
+    planes: int = 0,
 ) -> Sources:
     """The module of a convolution over blocked images.
 
@@ -255,16 +262,18 @@ def emit(
         widths: blocks of the tiles that there are, see `tiles.block_groups`.
         recipe: what follows bias, residual and limits.
         places: of the recipe's inputs after the first; see PLACES.
+        spacing: elements of the strip between neighbors of a row of output pixels, for tile registers.
+        planes: of the input, where they have planes; else 0.
     """
-    tiled = dtype == TILED_BFLOATS
-    libraries: list[str | tuple[str, ...]] = []
-    if tiled:
-        libraries = [bfloat.fill_phases_library(lanes), *map(matrix_tiles.pixels_library, widths)]
+    (fill, step), filling = _COPY, fill_library(dtype)
+    if dtype == TILED_BFLOATS:
+        products: list[str | tuple[str, ...]] = [matrix_tiles.pixels_library(w, spacing) for w in widths]
+        fill, step = _PLANES if planes else _PHASES
+        filling = bfloat.fill_planes_library(lanes, planes) if planes else bfloat.fill_phases_library(lanes)
     else:
-        libraries = [
-            bfloat.fill_library(dtype, lanes) if dtype in BFLOAT_PAIRS else fill_library(dtype),
-            *(product_library(dtype, lanes, columns) for columns in widths),
-        ]
+        products = [product_library(dtype, lanes, columns) for columns in widths]
+        filling = bfloat.fill_library(dtype, lanes) if dtype in BFLOAT_PAIRS else filling
+    libraries = [filling, *products]
     imports = ["from LIBRARY0 import fill\n"]
     imports += [f"from LIBRARY{i} import product as product{w}\n" for i, w in enumerate(widths, start=1)]
     if recipe:
@@ -275,7 +284,8 @@ def emit(
     source = _SOURCE.format(
         lanes=lanes,
         wide=wide,
-        fill=_FILLS[tiled],
+        fill=fill,
+        step=step,
         imports="".join(imports),
         products="".join(calls),
         operands="".join(f", x{i}" for i in range(len(places))),

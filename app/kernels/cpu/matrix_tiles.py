@@ -172,13 +172,13 @@ def product(rows: int, columns: int) -> Any:
     return intrinsic(body)
 
 
-def pixels_finish(columns: int, unroll: int = 4) -> Any:
+def pixels_finish(columns: int, spacing: int, unroll: int = 4) -> Any:
     """An intrinsic that takes sums of pixels through the epilogue of a convolution.
 
     It is called as
         finish(sums, pixels, first, n, y, y_row, y_block, bias, residual, scalars, flags)
     and makes y[i * y_row + j * y_block + l], for i < n, j < columns, l < 16, what
-    `blocked_tile.pixels_tile` makes of sums[j * SUMS + pixels[i] - first + l]; see there.
+    `blocked_tile.pixels_tile` makes of sums[j * SUMS + (pixels[i] - first) // spacing * 16 + l]; see there.
     """
     signature = types.void(
         _SCALAR, _TABLE, _SIZE, _SIZE, _SCALAR, _SIZE, _SIZE, _SCALAR, _SCALAR, _SCALAR, _SIZE
@@ -205,7 +205,8 @@ def pixels_finish(columns: int, unroll: int = 4) -> Any:
                 place, to, add = state
                 found, places = [], []
                 for i in range(times):
-                    row = v.at(sums, b.sub(b.load(v.at(place, i)), first))
+                    tile_row = b.sdiv(b.sub(b.load(v.at(place, i)), first), number(spacing), flags=["exact"])
+                    row = v.at(sums, b.mul(tile_row, number(LANES)))
                     for j in range(columns):
                         found.append(v.add(v.load(v.at(row, j * SUMS)), added[j]))
                         places.append(b.add(b.mul(number(i), y_row), b.mul(number(j), y_block)))
@@ -235,9 +236,10 @@ from app.kernels.cpu.matrix_tiles import LANES, LINES, ROWS, buffer, configure, 
 from app.kernels.cpu.matrix_tiles import product as tiles
 
 T, N, I = types.CPointer(types.float32), types.int64, types.CPointer(types.int64)
-COLUMNS = {columns}
+COLUMNS, SPACING = {columns}, {spacing}
 MAIN = "tiles_"  # takes nearly all the time
-two, one, finish, sums_of = tiles(2, COLUMNS), tiles(1, COLUMNS), pixels_finish(COLUMNS), buffer(COLUMNS)
+two, one, sums_of = tiles(2, COLUMNS), tiles(1, COLUMNS), buffer(COLUMNS)
+finish = pixels_finish(COLUMNS, SPACING)
 
 
 @shared(types.void(T, I, N, I, N, N, N, N, T, T, N, N, T, T, T, N))
@@ -252,16 +254,16 @@ def product(x, pixels, n, taps, tap_count, blocks, block_step, _tail, weights, y
     while i < n:
         first = pixels[i]
         end = i + 2 * ROWS
-        if end > n or pixels[end - 1] - first >= 2 * ROWS * LANES:
+        if end > n or pixels[end - 1] - first >= 2 * ROWS * SPACING:
             end = i + 1
-            while end < n and pixels[end] - first < 2 * ROWS * LANES:
+            while end < n and pixels[end] - first < 2 * ROWS * SPACING:
                 end += 1
         # The first tiles share the prefetching of the next panel.
         ahead = at(weights, (panel if turn < COLUMNS else 0) + turn % COLUMNS * LINES * LANES)
-        if pixels[end - 1] - first < ROWS * LANES:
-            one(at(x, first), LANES, taps, tap_count, blocks, block_step, weights, ahead, sums)
+        if pixels[end - 1] - first < ROWS * SPACING:
+            one(at(x, first), SPACING, taps, tap_count, blocks, block_step, weights, ahead, sums)
         else:
-            two(at(x, first), LANES, taps, tap_count, blocks, block_step, weights, ahead, sums)
+            two(at(x, first), SPACING, taps, tap_count, blocks, block_step, weights, ahead, sums)
         finish(sums, at(pixels, i), first, end - i, at(y, i * y_row), y_row, y_block, bias,
                at(residual, i * y_row), scalars, flags)
         i = end
@@ -270,12 +272,13 @@ def product(x, pixels, n, taps, tap_count, blocks, block_step, _tail, weights, y
 """
 
 
-def pixels_library(columns: int) -> str:
-    """Defines the `product` of `blocked_conv` over a strip of pairs, 16 of each pixel one after the other.
+def pixels_library(columns: int, spacing: int = LANES) -> str:
+    """Defines the `product` of `blocked_conv` over a strip of pairs, for tiles of so many vectors.
 
-    `_tail` is 0; lines of the strip lie one after the other. Up to 31 pixels behind the last are read.
+    `_tail` is 0. What neighboring output pixels read lies `spacing` pairs apart; lines lie a multiple of that
+    apart. As much as up to 31 pixels behind the last would read is read.
     """
-    return _PIXELS.format(columns=columns)
+    return _PIXELS.format(columns=columns, spacing=spacing)
 
 
 def rows_finish(columns: int, unroll: int = 4) -> Any:

@@ -1,11 +1,10 @@
 """Rows of dense and grouped convolutions over blocked images, in float32 and with products of bfloat16."""
 
 import itertools
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -48,7 +47,7 @@ def refusal(group: Group, known: Known) -> str | None:
     return None
 
 
-def _stem_refusal(group: Group, known: Known) -> str | None:
+def stem_refusal(group: Group, known: Known) -> str | None:
     reason = refusal(group, known)
     if reason is not None:
         return reason
@@ -62,7 +61,7 @@ def _stem_refusal(group: Group, known: Known) -> str | None:
     return None
 
 
-def _stem_layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
+def stem_layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
     return {v: at for v, at in blocked.layouts(group, known).items() if v is not group.anchor.inputs[0]}
 
 
@@ -94,9 +93,9 @@ class Geometry:
         down, along: offsets of taps along the axes.
         x_lanes: elements of a block of the input, each a channel or a pair of them; 1 for planes.
         copied: whether strips are copied with their padding, or rounded to pairs.
-        tiled: whether a strip has the phases of the strides apart, so that pixels of a row that one tap
-            reads are neighbors there, as tile registers take them.
     """
+
+    tiled: ClassVar[bool] = False  # whether tile registers multiply, see `tiled_conv`
 
     window: Window
     rows: int
@@ -109,7 +108,6 @@ class Geometry:
     along: tuple[int, ...]
     x_lanes: int
     copied: bool
-    tiled: bool = False
 
     @property
     def top(self) -> int:
@@ -123,41 +121,51 @@ class Geometry:
 
     @property
     def line(self) -> int:
-        """Pixels of a row as a strip has it, of one phase if `tiled`."""
+        """Pixels of a row as a strip has it."""
         if not self.copied:
             return self.w
-        if self.tiled:
-            return self.columns + (self.along[-1] + self.left) // self.stride_w
         reach = (self.columns - 1) * self.stride_w + self.along[-1] + self.left + 1
         return max(reach, self.left + 1)
 
     def lines(self, rows: int) -> int:
-        """Input rows of a strip of `rows` output rows, of one phase if `tiled`."""
-        if self.tiled:
-            return rows + (self.down[-1] + self.top) // self.stride_h
+        """Input rows of a strip of `rows` output rows."""
         return (rows - 1) * self.stride_h + self.down[-1] + self.top + 1
 
     @property
     def phases(self) -> tuple[int, int]:
-        """How many phases of the strides along the axes taps read."""
-        if not self.tiled:
-            return 1, 1
-        down = max((i + self.top) % self.stride_h for i in self.down)
-        return down + 1, max((j + self.left) % self.stride_w for j in self.along) + 1
+        """How many phases of the strides along the axes a strip has apart."""
+        return 1, 1
 
-    def places(self, rows: int) -> tuple[Array, list[int], list[int]]:
-        """Where output pixels [rows, columns] and taps along the axes read a strip, as offsets of elements."""
-        line = self.line
-        row, pixel = (1, 1) if self.tiled else (self.stride_h, self.stride_w)
-        image = self.lines(rows) * line  # of a phase
+    def strip(self, rows: int) -> int:
+        """Elements of a strip of `rows` output rows."""
+        return -(-self.window.channels // self.x_lanes) * self.lines(rows) * self.line * self.x_lanes
 
-        def offsets(taps: tuple[int, ...], before: int, stride: int, next_phase: int, step: int) -> list[int]:
-            phased = (divmod(t + before, stride if self.tiled else 1) for t in taps)
-            return [(whole * step + phase * next_phase) * self.x_lanes for whole, phase in phased]
+    def places(self, rows: int) -> tuple[Array, Array]:
+        """Where output pixels of a strip and taps read it, as offsets of elements.
 
-        pixels = np.add.outer(np.arange(rows) * row * line, np.arange(self.columns) * pixel) * self.x_lanes
-        down = offsets(self.down, self.top, self.stride_h, image * self.phases[1], line)
-        return pixels, down, offsets(self.along, self.left, self.stride_w, image, 1)
+        Those of taps count from the pixel where the window begins, which is in the strip.
+        """
+        row, pixel = self.x_lanes * self.stride_h * self.line, self.x_lanes * self.stride_w
+        pixels = np.add.outer(np.arange(rows) * row, np.arange(self.columns) * pixel)
+        plane = self.lines(rows) * self.line if self.copied else self.h * self.w
+        planes = range(self.window.channels if self.x_lanes == 1 else 1)
+        down = [(i + self.top) * self.line * self.x_lanes for i in self.down]
+        along = [(j + self.left) * self.x_lanes for j in self.along[: 1 if self.side_by_side else None]]
+        return pixels, np.array([c * plane + i + j for c in planes for i in down for j in along], np.int64)
+
+    def weights(self, array: Array, *, paired: bool) -> Array:
+        """Weights[outputs, channels, taps], or pairs of their channels."""
+        flat = array.reshape(*array.shape[:2], -1)
+        return tiles.pack_bfloats(flat) if paired else flat
+
+    def row_bytes(self, blocks: int) -> int:
+        """Bytes that so many blocks of a row of the input take in a strip."""
+        return (blocks * self.x_lanes if self.x_lanes > 1 else self.window.channels) * 4 * self.w
+
+    @property
+    def static(self) -> tuple[object, ...]:
+        """What the generator of the kernel takes beside the rest."""
+        return ()
 
     @property
     def side_by_side(self) -> bool:
@@ -166,25 +174,22 @@ class Geometry:
         return self.x_lanes == 1 and steps <= {1}
 
 
-def geometry(group: Group, lanes: int, *, paired: bool = False, tiled: bool = False) -> Geometry:
+def geometry(group: Group, lanes: int, *, paired: bool = False) -> Geometry:
     """The geometry of a convolution whose input has blocks of this many channels.
 
-    One of pairs of channels has half as many: those of its window are pairs. Tile registers take whole
-    blocks of as many pairs.
+    One of pairs of channels has half as many: those of its window are pairs.
     """
-    window, rounded = windows.of_conv(group), paired or tiled
-    if tiled:
-        window = replace(window, channels=-(-window.channels // (2 * lanes)) * lanes)
-    elif paired:
+    window = windows.of_conv(group)
+    if paired:
         window, lanes = replace(window, channels=-(-window.channels // 2)), max(lanes // 2, 1)
     flat = window.flat()
     if flat is not window:
-        return Geometry(window, window.pixels, 1, window.pixels, 1, 1, 1, (0,), (0,), lanes, rounded, tiled)
+        return Geometry(window, window.pixels, 1, window.pixels, 1, 1, 1, (0,), (0,), lanes, paired)
     (_, rows, columns), (_, h, w), (_, down, along) = window.out, window.size, window.offsets
     (_, stride_h, stride_w) = window.stride
-    outside = rounded or down[0] < 0 or along[0] < 0
+    outside = paired or down[0] < 0 or along[0] < 0
     outside |= (rows - 1) * stride_h + down[-1] >= h or (columns - 1) * stride_w + along[-1] >= w
-    return Geometry(window, rows, columns, h, w, stride_h, stride_w, down, along, lanes, outside, tiled)
+    return Geometry(window, rows, columns, h, w, stride_h, stride_w, down, along, lanes, outside)
 
 
 def cut(shape: Geometry, known: Known, follows: bool) -> Cut:
@@ -204,8 +209,7 @@ def cut(shape: Geometry, known: Known, follows: bool) -> Cut:
     if shape.tiled:  # products are so fast that reading weights again for another strip takes longer
         chunk, tile = max(whole, 1), matrix_tiles.BEHIND
         inputs, outputs = TILED_INPUTS, TILED_OUTPUTS
-    channels = chunk * shape.x_lanes if shape.x_lanes > 1 else window.channels
-    row = channels * 4 * shape.w * shape.stride_h
+    row = shape.row_bytes(chunk) * shape.stride_h
     rows = max(min(inputs // row - (len(shape.down) - 1 if shape.copied else 0), shape.rows), 1)
     if follows:
         rows = max(min(rows, outputs // (shape.columns * lanes * 4)), 1)
@@ -229,19 +233,14 @@ def cut(shape: Geometry, known: Known, follows: bool) -> Cut:
     return best
 
 
-def _packed(group: Group, shape: Geometry, parts: Cut, lanes: int, form: "Form") -> Constant:
+def _packed(group: Group, shape: Geometry, parts: Cut, lanes: int, *, paired: bool) -> Constant:
     weights = group.anchor.inputs[1]
     array = graph.constant(weights)
     assert weights is not None
     assert array is not None
 
     def panels() -> Array:
-        flat = array.reshape(*array.shape[:2], -1)
-        if form.paired or form.tiled:
-            pairs = tiles.pack_bfloats(flat)
-            absent = shape.window.channels - pairs.shape[1]
-            flat = np.pad(pairs, ((0, 0), (0, absent), (0, 0)))
-        return _panels(flat, shape, parts, lanes)
+        return _panels(shape.weights(array, paired=paired), shape, parts, lanes)
 
     return Constant(panels, weights.name or "")
 
@@ -284,31 +283,28 @@ def _widths(out_blocks: int, parts: Cut) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Which of the rows it is: over planes or blocks, of float32 or of pairs of bfloat16.
-
-    Pairs are multiplied by vector instructions or, if `tiled`, by tile registers.
-    """
+    """Which of the rows it is: over planes or blocks, of float32 or of pairs of bfloat16."""
 
     plain_input: bool = False
     paired: bool = False
-    tiled: bool = False
 
     def geometry(self, group: Group, known: Known) -> Geometry:
         """The geometry of a convolution in this form."""
         lanes = 1 if self.plain_input else known.target.vector_lanes
-        return geometry(group, lanes, paired=self.paired, tiled=self.tiled)
+        return geometry(group, lanes, paired=self.paired)
 
     def dtype(self, known: Known) -> str:
         """What is multiplied."""
-        return tiles.TILED_BFLOATS if self.tiled else bfloat.dtype(known) if self.paired else "float32"
+        return bfloat.dtype(known) if self.paired else "float32"
 
     def unless(self, group: Group, known: Known) -> str | None:
         """Why it does not apply."""
-        reason = bfloat.refusal(known) if self.paired else bfloat.tiles_refusal(known) if self.tiled else None
-        return reason or (_stem_refusal if self.plain_input else refusal)(group, known)
+        reason = bfloat.refusal(known) if self.paired else None
+        return reason or (stem_refusal if self.plain_input else refusal)(group, known)
 
 
-def _lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
+def lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
+    """The call of a form that applies."""
     lanes, plain_input = known.target.vector_lanes, form.plain_input
     dtype, shape = form.dtype(known), form.geometry(group, known)
     window, ends = shape.window, blocked.ends(group, known)
@@ -319,15 +315,10 @@ def _lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
     # Of the input as it lies in memory, whose blocks hold channels and not pairs of them.
     source_lanes, channels = 1 if plain_input else lanes, windows.of_conv(group).channels
     x_block = shape.h * shape.w * source_lanes
-    line, lines, phases = shape.line, shape.lines(parts.rows), shape.phases
-    step = math.prod(phases) * lines * line * shape.x_lanes if shape.copied else x_block
-    pixels, rows_of_taps, columns_of_taps = shape.places(parts.rows)
-    planes = range(window.channels) if plain_input else range(1)
-    inner = columns_of_taps[:1] if shape.side_by_side else columns_of_taps
-    taps = np.array([c * step + i + j for c in planes for i in rows_of_taps for j in inner], np.int64)
-    tail = len(shape.along) if shape.side_by_side else 1 if plain_input else window.channels % shape.x_lanes
-    strip = x_blocks * step if shape.copied else 0
-    strip += matrix_tiles.BEHIND * shape.x_lanes if shape.tiled else 0
+    pixels, taps = shape.places(parts.rows)
+    planes = shape.x_lanes == 1
+    tail = len(shape.along) if shape.side_by_side else 1 if planes else window.channels % shape.x_lanes
+    strip = shape.strip(parts.rows) if shape.copied else 0
     strip += -strip % (blocking.LINE // 4)
     work = strip + ends.buffer
     work += -work % (blocking.LINE // 4)
@@ -346,14 +337,13 @@ def _lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
         "rows": shape.rows,
         "stride": shape.stride_h,
         "stride_w": shape.stride_w,
-        "phases_h": phases[0],
-        "phases_w": phases[1],
+        **dict(zip(("phases_h", "phases_w"), shape.phases)),
         "copied": shape.copied,
         "top": shape.top,
         "left": shape.left,
-        "line": line,
-        "lines": lines,
-        "blocks": 0 if plain_input else window.channels // shape.x_lanes,
+        "line": shape.line,
+        "lines": shape.lines(parts.rows),
+        "blocks": 0 if planes else window.channels // shape.x_lanes,
         "tail": tail,
         "chunk": parts.chunk,
         "tap_count": taps.size,
@@ -366,7 +356,7 @@ def _lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
     }
     operands: tuple[tuple[str, Argument], ...] = (
         ("float32*", x),
-        ("float32*", _packed(group, shape, parts, lanes, form)),
+        ("float32*", _packed(group, shape, parts, lanes, paired=form.paired)),
         ("float32*", y),
         ("float32*", ends.bias),
         ("float32*", ends.residual),
@@ -383,7 +373,7 @@ def _lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
         tuple(t for t, _ in operands),
         tuple(a for _, a in operands),
         units,
-        static=(dtype, lanes, parts.wide, _widths(out_blocks, parts), *ends.static),
+        static=(dtype, lanes, parts.wide, _widths(out_blocks, parts), *ends.static, *shape.static),
         takes_thread=True,
     )
     return (call,)
@@ -407,8 +397,6 @@ def _cost(form: Form, group: Group, known: Known) -> float:
         # The loop over the channels of a tap is short: 8 to 19 % above a stem with 3, 35 % with 1, AVX2.
         waste *= 1.0 + 0.5 / window.channels
     products = flops(group) * waste
-    if form.tiled:
-        return _tiled_cost(shape, group, known)
     if form.paired:
         x = group.anchor.inputs[0]
         assert x is not None
@@ -423,29 +411,11 @@ def _cost(form: Form, group: Group, known: Known) -> float:
     )
 
 
-def _tiled_cost(shape: Geometry, group: Group, known: Known) -> float:
-    """Tiles are whole; the larger part of the time goes to what is read, rounded and written."""
-    window, x, y = shape.window, group.anchor.inputs[0], group.outputs[0]
-    assert x is not None
-    lines = shape.rows * shape.line * window.batch * window.groups  # as many pixels are computed
-    outputs = -(-window.outputs // matrix_tiles.LANES) * matrix_tiles.LANES
-    products = 2.0 * lines * outputs * 2 * window.depth / bfloat.TILES_RATE
-    moved = bfloat.ROUNDING * graph.elements(x) + bfloat.ENDING * graph.elements(y)
-    return roofline(
-        known.target,
-        flops=products + moved,
-        nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
-        efficiency=0.95,
-        threads=known.threads,
-    )
-
-
 FORMS = {
     "conv.blocked": Form(),
     "conv.blocked_stem": Form(plain_input=True),
     "conv.blocked_bf16": Form(paired=True),
     "conv.blocked_stem_bf16": Form(plain_input=True, paired=True),
-    "conv.blocked_tiles": Form(tiled=True),
 }
 
 IMPLEMENTATIONS = tuple(
@@ -454,12 +424,12 @@ IMPLEMENTATIONS = tuple(
         "Conv",
         "numba-cpu",
         form.unless,
-        partial(_lower, form),
+        partial(lower, form),
         cost=partial(_cost, form),
         inplace=blocked.inplace,
-        layouts=_stem_layouts if form.plain_input else blocked.layouts,
+        layouts=stem_layouts if form.plain_input else blocked.layouts,
         tunings=("",) if form.plain_input else TUNINGS,
-        precision="bf16" if form.paired or form.tiled else "f32",
+        precision="bf16" if form.paired else "f32",
     )
     for name, form in FORMS.items()
 )

@@ -151,7 +151,7 @@ def tiles_permitted() -> bool:
     """
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return False
-    return ctypes.CDLL(None).syscall(_ARCH_PRCTL, _PERMIT, _TILE_DATA) == 0
+    return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _PERMIT, _TILE_DATA) == 0)
 
 
 def host() -> Target:

@@ -242,9 +242,13 @@ def plane_narrower(lanes: int, planes: int) -> Any:
         def step(state: list[Any]) -> list[Any]:
             left, source, target = state
             mask = v.below(left)
-            loaded = [v.masked_load(v.at(source, builder.mul(number(c), x_plane)), mask) for c in range(planes)]
+            loaded = [
+                v.masked_load(v.at(source, builder.mul(number(c), x_plane)), mask) for c in range(planes)
+            ]
             loaded += [v.zero] * (2 * pairs - planes)
-            found = [builder.bitcast(v.narrow_two(*loaded[c : c + 2]), halves) for c in range(0, 2 * pairs, 2)]
+            found = [
+                builder.bitcast(v.narrow_two(*loaded[c : c + 2]), halves) for c in range(0, 2 * pairs, 2)
+            ]
             # Channel c of pixel i is element c * lanes + i of both vectors, or of the one.
             order = [c * lanes + i for i in range(lanes) for c in range(2 * pairs)]
             for k in range(pairs):

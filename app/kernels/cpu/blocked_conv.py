@@ -204,7 +204,8 @@ def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, work{ope
 
 # How a strip is filled, and elements between its blocks.
 _COPY = (
-    "fill(origin, x_block, x_lanes, x_blocks, channels, first * stride - top, lines, h, w, left, line, strip)",
+    "fill(origin, x_block, x_lanes, x_blocks, channels, first * stride - top, lines, h, w, left, line,"
+    " strip)",
     "lines * line * x_lanes",
 )
 _PHASES = (

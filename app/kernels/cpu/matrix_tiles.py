@@ -20,7 +20,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from app.kernels.cpu.generator import Epilogue, outlined
-from app.kernels.cpu.instructions import I8, I32, I64, Vectors, choose, number, repeat
+from app.kernels.cpu.instructions import I8, I32, Vectors, choose, number, repeat
 from app.kernels.cpu.tiles import CLAMP, COLUMN_BIAS, HIGH, LOW, RESIDUAL
 
 ROWS = 16  # of a tile register; as many pairs are a step
@@ -361,8 +361,8 @@ def product(a, _packed, a_row, _a_k, k0, b, _b_k, b_panel, k, c, c_row, m, n, sp
                 two(first, a_row, nowhere, 1, k // LANES, LANES, panel, ahead, found)
             else:
                 one(first, a_row, nowhere, 1, k // LANES, LANES, panel, ahead, found)
-            to, old, add = at(c, i * c_row + j), at(sums, i * sums_row + j), at(residual, i * residual_row + j)
-            bias, columns_j = at(rows, i * rows_step), at(columns, j)
+            to, old = at(c, i * c_row + j), at(sums, i * sums_row + j)
+            add, bias, columns_j = at(residual, i * residual_row + j), at(rows, i * rows_step), at(columns, j)
             if width == COLUMNS:
                 finish(found, count, to, c_row, old, sums_row, bias, rows_step, columns_j, add, residual_row,
                        scalars, flags)

@@ -33,9 +33,11 @@ def tiles_refusal(known: Known) -> str | None:
     if known.precision != "bf16":
         return refusal(known)
     if TILES not in known.target.isa:
-        return f"target {known.target.name!r} has no {TILES}, or its system does not permit this process to use it"
+        return f"target {known.target.name!r} has no {TILES}, or its system does not permit its use"
     lanes = known.target.vector_lanes
-    return None if lanes == matrix_tiles.LANES else f"vectors of {lanes} float32; tile registers have 16 columns"
+    return (
+        None if lanes == matrix_tiles.LANES else f"vectors of {lanes} float32; tile registers have 16 columns"
+    )
 
 
 def dtype(known: Known) -> str:

@@ -48,6 +48,7 @@ def refusal(group: Group, known: Known) -> str | None:
 
 
 def stem_refusal(group: Group, known: Known) -> str | None:
+    """What no direct convolution from planes to blocked outputs computes."""
     reason = refusal(group, known)
     if reason is not None:
         return reason
@@ -62,6 +63,7 @@ def stem_refusal(group: Group, known: Known) -> str | None:
 
 
 def stem_layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
+    """Those of the others: the input is plain."""
     return {v: at for v, at in blocked.layouts(group, known).items() if v is not group.anchor.inputs[0]}
 
 

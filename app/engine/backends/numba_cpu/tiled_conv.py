@@ -18,7 +18,6 @@ from app.engine.plan import Group
 from app.engine.registry import Implementation, Known
 from app.kernels.cpu import tiles
 from app.kernels.cpu.bfloat import PLANES
-
 from app.kernels.cpu.matrix_tiles import BEHIND, LANES
 
 
@@ -136,7 +135,17 @@ def _interleaved(group: Group) -> Interleaved:
     elements = (along[-1] - along[0] + 1) * -(-window.channels // 2) * 2
     steps = replace(window, channels=-(-elements // (2 * LANES)) * LANES, offsets=((0,), down, (0,)))
     return Interleaved(
-        steps, rows, columns, h, w, *window.stride[1:], down, along, LANES, copied=True, planes=window.channels
+        steps,
+        rows,
+        columns,
+        h,
+        w,
+        *window.stride[1:],
+        down,
+        along,
+        LANES,
+        copied=True,
+        planes=window.channels,
     )
 
 

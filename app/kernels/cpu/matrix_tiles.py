@@ -28,7 +28,9 @@ LANES = 16  # columns of a tile register
 REGISTERS = 8
 SUMS = 2 * ROWS * LANES  # of one vector of columns in the buffer: two tiles, rows one after the other
 BEHIND = 2 * ROWS  # rows from the last that is asked for on, which must be there to be read
-LINES = 16  # cache lines of the next panel that a step asks for
+# Cache lines of the next panel that a step asks for, where its panel meets up to SHORT rows, and more: all
+# that comes from memory should come while it is multiplied with, and no faster than memory gives.
+LINES, FEW, SHORT = 16, 4, 6 * ROWS
 
 _SCALAR = types.CPointer(types.float32)
 _SIZE, _TABLE = types.int64, types.CPointer(types.int64)
@@ -94,7 +96,7 @@ def origin(_context):
     return _TABLE(), generate
 
 
-def product(rows: int, columns: int) -> Any:
+def product(rows: int, columns: int, lines: int) -> Any:
     """An intrinsic that multiplies `rows` tiles of rows with `columns` vectors of columns.
 
     It is called as
@@ -102,11 +104,12 @@ def product(rows: int, columns: int) -> Any:
     and makes sums[j * SUMS + r * LANES + l], for r < 16 * rows, j < columns, l < 16, the sum over taps t,
     c < 16 * blocks and both halves of pairs of
     a[r * a_row + taps[t] + c // 16 * block_step + c % 16] * panel[t][c][j * LANES + l].
-    Each step asks for LINES cache lines from `ahead` on, which advances as the panel and need not be valid.
+    Each step asks for the next cache lines from `ahead` on, which need not be valid.
 
     Args:
         rows: 1 or 2.
         columns: 1 to 3.
+        lines: that a step asks for.
     """
     signature = types.void(
         _SCALAR, _SIZE, _TABLE, _SIZE, _SIZE, _SIZE, _SCALAR, _SCALAR, _SCALAR
@@ -135,7 +138,7 @@ def product(rows: int, columns: int) -> Any:
         def block(state: list[Any]) -> list[Any]:
             index, right, asked = state
             loaded: dict[int, int] = {}  # column that a register holds
-            for line in range(LINES):
+            for line in range(lines):
                 prefetch(v.at(asked, line * LANES))
             for r in range(rows):
                 left = cells + r % own_left
@@ -150,7 +153,7 @@ def product(rows: int, columns: int) -> Any:
                         loaded[register] = j
                     _instruction(b, "tdpbf16ps", *map(tile, (r * columns + j, left, register)))
             step = ROWS * columns * LANES
-            return [b.add(index, block_step), v.at(right, step), v.at(asked, step)]
+            return [b.add(index, block_step), v.at(right, step), v.at(asked, lines * LANES)]
 
         def tap(state: list[Any]) -> list[Any]:
             place, right, asked = state
@@ -167,7 +170,7 @@ def product(rows: int, columns: int) -> Any:
         b.ret_void()
 
     def body(_context, a, a_row, taps, tap_count, blocks, block_step, panel, ahead, sums):
-        return signature, outlined(f"tiles_{rows}x{columns}", write)
+        return signature, outlined(f"tiles_{rows}x{columns}_{lines}", write)
 
     return intrinsic(body)
 
@@ -232,13 +235,16 @@ _PIXELS = """\
 from numba import types
 from app.kernels.cpu.generator import at
 from app.kernels.cpu.linking import shared
-from app.kernels.cpu.matrix_tiles import LANES, LINES, ROWS, buffer, configure, pixels_finish, release
+from app.kernels.cpu.matrix_tiles import (
+    FEW, LANES, LINES, ROWS, SHORT, buffer, configure, pixels_finish, release,
+)
 from app.kernels.cpu.matrix_tiles import product as tiles
 
 T, N, I = types.CPointer(types.float32), types.int64, types.CPointer(types.int64)
 COLUMNS, SPACING = {columns}, {spacing}
 MAIN = "tiles_"  # takes nearly all the time
-two, one, sums_of = tiles(2, COLUMNS), tiles(1, COLUMNS), buffer(COLUMNS)
+two, one, sums_of = tiles(2, COLUMNS, LINES), tiles(1, COLUMNS, LINES), buffer(COLUMNS)
+two_few, one_few = tiles(2, COLUMNS, FEW), tiles(1, COLUMNS, FEW)
 finish = pixels_finish(COLUMNS, SPACING)
 
 
@@ -249,8 +255,9 @@ def product(x, pixels, n, taps, tap_count, blocks, block_step, _tail, weights, y
     # lines: a tile has 32 pixels from the first one that is left, of which some are padding.
     configure()
     sums = sums_of()
-    panel = tap_count * blocks * ROWS * COLUMNS * LANES
-    i = turn = 0
+    steps = tap_count * blocks
+    lines = LINES if n <= SHORT else FEW
+    i = asked = 0  # asked: lines of the next panel for each step
     while i < n:
         first = pixels[i]
         end = i + 2 * ROWS
@@ -258,16 +265,20 @@ def product(x, pixels, n, taps, tap_count, blocks, block_step, _tail, weights, y
             end = i + 1
             while end < n and pixels[end] - first < 2 * ROWS * SPACING:
                 end += 1
-        # The first tiles share the prefetching of the next panel.
-        ahead = at(weights, (panel if turn < COLUMNS else 0) + turn % COLUMNS * LINES * LANES)
-        if pixels[end - 1] - first < ROWS * SPACING:
-            one(at(x, first), SPACING, taps, tap_count, blocks, block_step, weights, ahead, sums)
+        ahead = at(weights, (ROWS * COLUMNS + asked) * steps * LANES if asked < ROWS * COLUMNS else 0)
+        place, single = at(x, first), pixels[end - 1] - first < ROWS * SPACING
+        if lines == FEW and single:
+            one_few(place, SPACING, taps, tap_count, blocks, block_step, weights, ahead, sums)
+        elif lines == FEW:
+            two_few(place, SPACING, taps, tap_count, blocks, block_step, weights, ahead, sums)
+        elif single:
+            one(place, SPACING, taps, tap_count, blocks, block_step, weights, ahead, sums)
         else:
-            two(at(x, first), SPACING, taps, tap_count, blocks, block_step, weights, ahead, sums)
+            two(place, SPACING, taps, tap_count, blocks, block_step, weights, ahead, sums)
         finish(sums, at(pixels, i), first, end - i, at(y, i * y_row), y_row, y_block, bias,
                at(residual, i * y_row), scalars, flags)
         i = end
-        turn += 1
+        asked += lines
     release()
 """
 
@@ -334,7 +345,7 @@ from numba import types
 from app.kernels.cpu.generator import at
 from app.kernels.cpu.linking import shared
 from app.kernels.cpu.matrix_tiles import (
-    LANES, LINES, SUMS, buffer, configure, origin, release, rows_finish,
+    FEW, LANES, LINES, SHORT, buffer, configure, origin, release, rows_finish,
 )
 from app.kernels.cpu.matrix_tiles import product as tiles
 from app.kernels.cpu.ragged import finish as finish_ragged
@@ -342,7 +353,8 @@ from app.kernels.cpu.ragged import finish as finish_ragged
 T, N = types.CPointer(types.float32), types.int64
 ROWS, COLUMNS = 32, 32
 MAIN = "tiles_"  # takes nearly all the time
-two, one, finish, sums_of = tiles(2, 2), tiles(1, 2), rows_finish(2), buffer(2)
+two, one, finish, sums_of = tiles(2, 2, LINES), tiles(1, 2, LINES), rows_finish(2), buffer(2)
+two_few, one_few = tiles(2, 2, FEW), tiles(1, 2, FEW)
 
 
 @shared(types.void(T, N, N, N, N, T, N, N, N, T, N, N, N, T, T, N, T, N, T, T, N, T, N))
@@ -350,17 +362,22 @@ def product(a, _packed, a_row, _a_k, k0, b, _b_k, b_panel, k, c, c_row, m, n, sp
             sums, sums_row, rows, rows_step, columns, residual, residual_row, scalars, flags):
     configure()
     found, nowhere = sums_of(), origin()
+    steps, lines = k // LANES, LINES if m <= SHORT else FEW
     for j in range(0, n, COLUMNS):
         panel, width = at(b, j // COLUMNS * b_panel), min(COLUMNS, n - j)
         for i in range(0, m, ROWS):
-            count = min(ROWS, m - i)
-            # The first two tiles share the prefetching of the next panel.
-            ahead = at(panel, (b_panel if i < 2 * ROWS else 0) + i // ROWS % 2 * LINES * LANES)
-            first = at(a, i * a_row + k0)
-            if count > ROWS // 2:
-                two(first, a_row, nowhere, 1, k // LANES, LANES, panel, ahead, found)
+            count, first = min(ROWS, m - i), at(a, i * a_row + k0)
+            asked = i // ROWS * lines  # of the next panel, for each step
+            ahead = at(panel, b_panel + asked * steps * LANES if asked < ROWS else 0)
+            single = count <= ROWS // 2
+            if lines == FEW and single:
+                one_few(first, a_row, nowhere, 1, steps, LANES, panel, ahead, found)
+            elif lines == FEW:
+                two_few(first, a_row, nowhere, 1, steps, LANES, panel, ahead, found)
+            elif single:
+                one(first, a_row, nowhere, 1, steps, LANES, panel, ahead, found)
             else:
-                one(first, a_row, nowhere, 1, k // LANES, LANES, panel, ahead, found)
+                two(first, a_row, nowhere, 1, steps, LANES, panel, ahead, found)
             to, old = at(c, i * c_row + j), at(sums, i * sums_row + j)
             add, bias, columns_j = at(residual, i * residual_row + j), at(rows, i * rows_step), at(columns, j)
             if width == COLUMNS:

@@ -96,7 +96,7 @@ def origin(_context):
     return _TABLE(), generate
 
 
-def product(rows: int, columns: int, lines: int) -> Any:
+def tiles_product(rows: int, columns: int, lines: int) -> Any:
     """An intrinsic that multiplies `rows` tiles of rows with `columns` vectors of columns.
 
     It is called as
@@ -236,15 +236,14 @@ from numba import types
 from app.kernels.cpu.generator import at
 from app.kernels.cpu.linking import shared
 from app.kernels.cpu.matrix_tiles import (
-    FEW, LANES, LINES, ROWS, SHORT, buffer, configure, pixels_finish, release,
+    FEW, LANES, LINES, ROWS, SHORT, buffer, configure, pixels_finish, release, tiles_product,
 )
-from app.kernels.cpu.matrix_tiles import product as tiles
 
 T, N, I = types.CPointer(types.float32), types.int64, types.CPointer(types.int64)
 COLUMNS, SPACING = {columns}, {spacing}
 MAIN = "tiles_"  # takes nearly all the time
-two, one, sums_of = tiles(2, COLUMNS, LINES), tiles(1, COLUMNS, LINES), buffer(COLUMNS)
-two_few, one_few = tiles(2, COLUMNS, FEW), tiles(1, COLUMNS, FEW)
+two, one, sums_of = tiles_product(2, COLUMNS, LINES), tiles_product(1, COLUMNS, LINES), buffer(COLUMNS)
+two_few, one_few = tiles_product(2, COLUMNS, FEW), tiles_product(1, COLUMNS, FEW)
 finish = pixels_finish(COLUMNS, SPACING)
 
 
@@ -345,16 +344,16 @@ from numba import types
 from app.kernels.cpu.generator import at
 from app.kernels.cpu.linking import shared
 from app.kernels.cpu.matrix_tiles import (
-    FEW, LANES, LINES, SHORT, buffer, configure, origin, release, rows_finish,
+    FEW, LANES, LINES, SHORT, buffer, configure, origin, release, rows_finish, tiles_product,
 )
-from app.kernels.cpu.matrix_tiles import product as tiles
-from app.kernels.cpu.ragged import finish as finish_ragged
+from app.kernels.cpu.ragged import finish
 
 T, N = types.CPointer(types.float32), types.int64
 ROWS, COLUMNS = 32, 32
 MAIN = "tiles_"  # takes nearly all the time
-two, one, finish, sums_of = tiles(2, 2, LINES), tiles(1, 2, LINES), rows_finish(2), buffer(2)
-two_few, one_few = tiles(2, 2, FEW), tiles(1, 2, FEW)
+two, one, sums_of = tiles_product(2, 2, LINES), tiles_product(1, 2, LINES), buffer(2)
+two_few, one_few = tiles_product(2, 2, FEW), tiles_product(1, 2, FEW)
+finish_whole = rows_finish(2)
 
 
 @shared(types.void(T, N, N, N, N, T, N, N, N, T, N, N, N, T, T, N, T, N, T, T, N, T, N))
@@ -381,13 +380,13 @@ def product(a, _packed, a_row, _a_k, k0, b, _b_k, b_panel, k, c, c_row, m, n, sp
             to, old = at(c, i * c_row + j), at(sums, i * sums_row + j)
             add, bias, columns_j = at(residual, i * residual_row + j), at(rows, i * rows_step), at(columns, j)
             if width == COLUMNS:
-                finish(found, count, to, c_row, old, sums_row, bias, rows_step, columns_j, add, residual_row,
-                       scalars, flags)
+                finish_whole(found, count, to, c_row, old, sums_row, bias, rows_step, columns_j, add,
+                             residual_row, scalars, flags)
             else:
-                finish(found, count, spare, COLUMNS, old, sums_row, bias, rows_step, columns_j, add,
-                       residual_row, scalars, 0)
-                finish_ragged(spare, COLUMNS, to, c_row, count, width, old, sums_row, bias, rows_step,
-                              columns_j, add, residual_row, scalars, flags)
+                finish_whole(found, count, spare, COLUMNS, old, sums_row, bias, rows_step, columns_j, add,
+                             residual_row, scalars, 0)
+                finish(spare, COLUMNS, to, c_row, count, width, old, sums_row, bias, rows_step,
+                       columns_j, add, residual_row, scalars, flags)
     release()
 """
 

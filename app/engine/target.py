@@ -4,8 +4,12 @@ A target is data: nothing here runs on it. `host()` probes this machine; every o
 a row. A target that this machine is not can be planned for and predicted, never benchmarked.
 """
 
+import ctypes
+import functools
 import os
+import platform
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -135,12 +139,32 @@ _PRECISIONS: tuple[tuple[Precision, frozenset[str]], ...] = (
 )
 
 
+_PERMIT, _TILE_DATA = 0x1023, 18  # ARCH_REQ_XCOMP_PERM of arch_prctl(2), and the state of AMX tiles
+_ARCH_PRCTL = 158  # number of that system call on x86-64
+
+
+@functools.cache
+def tiles_permitted() -> bool:
+    """Ask Linux for the state of AMX tiles, which every thread of this process may then use.
+
+    It is large, so that a process has none until it asks, and may be refused.
+    """
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return False
+    return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _PERMIT, _TILE_DATA) == 0)
+
+
 def host() -> Target:
-    """This machine: CPU flags, cores and caches as the operating system tells them."""
+    """This machine: CPU flags, cores and caches as the operating system tells them.
+
+    Without AMX where the system does not permit this process its use.
+    """
     path = Path("/proc/cpuinfo")
     cpuinfo = path.read_text() if path.exists() else ""
     flags = cpu_flags(cpuinfo)
     isa = tuple(f for f in ISA_FEATURES if f in flags)
+    if "amx_tile" in isa and not tiles_permitted():
+        isa = tuple(f for f in isa if not f.startswith("amx_"))
     lanes = 16 if "avx512f" in isa else 8 if "avx2" in isa else 4
     model = re.search(r"^model name\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -13,6 +13,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numba
 import numpy as np
 
 from app.engine.plan import KernelCall
@@ -25,9 +26,12 @@ from app.kernels.cpu.generator import spills
 from tests.harness import group_of, implementation, model_of
 
 TARGET = replace(find("cpu-avx512-bf16"), name="other")
-INSTRUCTIONS = ("vdpbf16ps", "vcvtneps2bf16", "vpdpbusd")
+TILED = replace(TARGET, isa=(*TARGET.isa, "amx_tile", "amx_bf16"))
+INSTRUCTIONS = ("vdpbf16ps", "vcvtneps2bf16", "vpdpbusd", "tdpbf16ps", "vcvtne2ps2bf16")
 CONV = """g (float[1,64,14,14] x, float[96,64,3,3] w) => (float[1,96,14,14] y)
     { y = Conv<pads = [1, 1, 1, 1]>(x, w) }"""
+STEM = """g (float[1,3,32,32] x, float[32,3,7,7] w) => (float[1,32,16,16] y)
+    { y = Conv<pads = [3, 3, 3, 3], strides = [2, 2]>(x, w) }"""
 MATMUL = "g (float[64,512] x, float[512,768] w) => (float[64,768] y) { y = MatMul(x, w) }"
 INTEGER = """g (uint8[64,512] x, int8[512,96] w) => (int32[64,96] y) { y = MatMulInteger(x, w) }"""
 CASES = {
@@ -38,17 +42,18 @@ CASES = {
     "conv.winograd_f4": CONV,
     "matmul_integer.dot": INTEGER,
 }
+TILED_CASES = {"conv.blocked_tiles": CONV, "conv.blocked_stem_tiles": STEM, "matmul.tiles": MATMUL}
 
 
 def compiled(name: str, text: str, compiler: Compiler) -> list[dict[str, object]]:
     """The functions of a row's kernels for one group, each with its instructions and spills."""
-    registry = load()
+    registry, tiled = load(), name in TILED_CASES
     ((kind, shape),) = re.findall(r"(\w+)\[([\d,]+)\] w", text)
     w = np.random.default_rng(0).standard_normal([int(d) for d in shape.split(",")], np.float32)
     w = (w * 40).astype(np.int8) if kind == "int8" else w
-    precision: Computed = "bf16" if name.endswith("bf16") else "f32"
+    precision: Computed = "bf16" if name.endswith(("bf16", "tiles")) else "f32"
     group = group_of(model_of(f'<ir_version: 10, opset_import: ["": 21]> {text}', {"w": w}), registry)
-    row, known = implementation(name, registry), Known(TARGET, precision=precision)
+    row, known = implementation(name, registry), Known(TILED if tiled else TARGET, precision=precision)
     reason = row.unless(group, known)
     assert reason is None, reason
     before = set(linking._LINKED)
@@ -61,7 +66,7 @@ def compiled(name: str, text: str, compiler: Compiler) -> list[dict[str, object]
     return [
         {
             "function": symbol.rpartition(".")[2],
-            "instructions": {i: len(re.findall(rf"{i}\s.*%[yz]mm", assembly)) for i in INSTRUCTIONS},
+            "instructions": {i: len(re.findall(rf"{i}\s.*%[yzt]mm", assembly)) for i in INSTRUCTIONS},
             "spills": spills(assembly, main_tile(symbol)),
         }
         for symbol, assembly in texts
@@ -75,4 +80,5 @@ def main_tile(symbol: str) -> str:
 
 if __name__ == "__main__":
     compiler = Compiler(Path(sys.argv[1]), processes=1)
-    print(json.dumps({name: compiled(name, text, compiler) for name, text in CASES.items()}))
+    cases = CASES | (TILED_CASES if "amx-bf16" in (numba.config.CPU_FEATURES or "") else {})
+    print(json.dumps({name: compiled(name, text, compiler) for name, text in cases.items()}))

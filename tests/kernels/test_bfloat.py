@@ -109,6 +109,10 @@ FOLLOWING = {
 
 @pytest.mark.parametrize("case", PRODUCTS, ids=str)
 def test_products(case: tuple[Any, ...], compiler: Compiler) -> None:
+    check_product(case, "blocked_bf16", compiler)
+
+
+def check_product(case: tuple[Any, ...], row: str, compiler: Compiler) -> None:
     *shapes, op, follows = case
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(s).astype(np.float32) for s in shapes)
@@ -119,7 +123,7 @@ def test_products(case: tuple[Any, ...], compiler: Compiler) -> None:
     values |= {"r": r} if follows == "residual" else {}
     for threads in (1, 2):
         found = product(
-            compiler, f"{op.split()[0].lower()}.blocked_bf16", nodes.format(op), values, y.shape,
+            compiler, f"{op.split()[0].lower()}.{row}", nodes.format(op), values, y.shape,
             fixed=("b",), threads=threads, inplace=follows == "residual",
         )  # fmt: skip
         close(found, oracle(y, r), shapes[0][-1])

@@ -11,19 +11,28 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 FEATURES = "avx avx2 fma f16c bmi bmi2 avx512f avx512bw avx512dq avx512vl avx512cd avx512bf16 avx512vnni"
 
+# What else a processor has, and what of it the rows with each ending use.
+PROCESSORS = {"sapphirerapids": " amx-tile amx-bf16", "znver4": ""}
+USED = {
+    "bf16": {"vdpbf16ps", "vcvtneps2bf16"},
+    "tiles": {"tdpbf16ps", "vcvtne2ps2bf16"},
+    "dot": {"vpdpbusd"},
+}
 
-@pytest.mark.parametrize("processor", ["sapphirerapids", "znver4"])
+
+@pytest.mark.parametrize("processor", PROCESSORS)
 def test_products_are_one_instruction_and_nothing_is_spilled(processor: str, tmp_path: Path) -> None:
     environment = {
         **os.environ,  # noqa: TID251  # numba reads the processor from the environment alone
         "NUMBA_CPU_NAME": processor,
-        "NUMBA_CPU_FEATURES": ",".join(f"+{f}" for f in FEATURES.split()),
+        "NUMBA_CPU_FEATURES": ",".join(f"+{f}" for f in (FEATURES + PROCESSORS[processor]).split()),
     }
     command = [sys.executable, "-m", "tests.kernels.cross", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    for row, functions in json.loads(done.stdout).items():
+    rows = json.loads(done.stdout)
+    assert ("matmul.tiles" in rows) == ("amx" in PROCESSORS[processor])
+    for row, functions in rows.items():
         found = {i for f in functions for i, count in f["instructions"].items() if count}
-        bf16 = {"vdpbf16ps", "vcvtneps2bf16"} if row.endswith("bf16") else set()
-        assert found == (bf16 or ({"vpdpbusd"} if row.endswith("dot") else set())), row
+        assert found == next((used for ending, used in USED.items() if row.endswith(ending)), set()), row
         assert {f["function"]: f["spills"] for f in functions if f["spills"]} == {}, row

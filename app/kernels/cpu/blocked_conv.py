@@ -12,11 +12,11 @@ In bfloat16 (`tiles.BFLOAT_PAIRS`) the input is rounded into a strip of pairs of
 which is used by all output channels; outputs, bias and residual are float32.
 """
 
-from app.kernels.cpu import bfloat
+from app.kernels.cpu import bfloat, matrix_tiles
 from app.kernels.cpu.epilogue import ADVANCE, lanes_run_library
 from app.kernels.cpu.expressions import Recipe
 from app.kernels.cpu.linking import Sources
-from app.kernels.cpu.tiles import BFLOAT_PAIRS, element
+from app.kernels.cpu.tiles import BFLOAT_PAIRS, TILED_BFLOATS, element
 
 # Vectors of a tile to its rows: as many accumulators as hide the latency of a product and leave
 # registers for the operands, of which there are 16 below 16 lanes and 32 from there.
@@ -43,6 +43,9 @@ SIZES = (
     "columns",  # of the output; of a flat one, pixels
     "rows",  # of the output
     "stride",  # of rows
+    "stride_w",
+    "phases_h",  # images that a strip has of a block, see `bfloat.fill_phases_library`; else 1
+    "phases_w",
     "copied",  # whether a strip is copied with its padding
     "top",
     "left",
@@ -189,11 +192,10 @@ def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, work{ope
         n = min(strip_rows, rows - first) * columns
         source, step = at(x, image * x_image + first * stride * w * x_lanes), x_block
         if copied:
-            step = lines * line * x_lanes
+            step = {step}
             if unit // parts != before:
                 origin = at(x, image * x_image)
-                fill(origin, x_block, x_lanes, x_blocks, channels, first * stride - top, lines, h, w, left,
-                     line, strip)
+                {fill}
                 before = unit // parts
             source = strip
         low = unit % parts * part
@@ -218,6 +220,19 @@ def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, work{ope
 {products}{finish}
                 block += wide
 """
+
+# How a strip is filled, and elements between its blocks.
+_COPY = (
+    "fill(origin, x_block, x_lanes, x_blocks, channels, first * stride - top, lines, h, w, left, line,"
+    " strip)",
+    "lines * line * x_lanes",
+)
+_PHASES = (
+    "fill(origin, x_block, x_blocks, channels, first * stride - top, stride, stride_w, phases_h, phases_w,"
+    " lines, h, w, left, line, strip)",
+    "phases_h * phases_w * lines * line * x_lanes",
+)
+_PLANES = "fill(origin, x_block, first * stride - top, lines, h, w, left, line, strip)", "LANES"
 
 _CALL = """\
                 {keyword} wide == {columns}:
@@ -249,6 +264,8 @@ def emit(
     widths: tuple[int, ...],
     recipe: Recipe = (),
     places: tuple[str, ...] = (),
+    spacing: int = matrix_tiles.LANES,
+    planes: int = 0,
 ) -> Sources:
     """The module of a convolution over blocked images.
 
@@ -265,11 +282,18 @@ def emit(
         widths: blocks of the tiles that there are, see `tiles.block_groups`.
         recipe: what follows bias, residual and limits.
         places: of the recipe's inputs after the first; see PLACES.
+        spacing: elements of the strip between neighbors of a row of output pixels, for tile registers.
+        planes: of the input, where they have planes; else 0.
     """
-    libraries: list[str | tuple[str, ...]] = [
-        bfloat.fill_library(dtype, lanes) if dtype in BFLOAT_PAIRS else fill_library(dtype),
-        *(product_library(dtype, lanes, columns) for columns in widths),
-    ]
+    (fill, step), filling = _COPY, fill_library(dtype)
+    if dtype == TILED_BFLOATS:
+        products: list[str | tuple[str, ...]] = [matrix_tiles.pixels_library(w, spacing) for w in widths]
+        fill, step = _PLANES if planes else _PHASES
+        filling = bfloat.fill_planes_library(lanes, planes) if planes else bfloat.fill_phases_library(lanes)
+    else:
+        products = [product_library(dtype, lanes, columns) for columns in widths]
+        filling = bfloat.fill_library(dtype, lanes) if dtype in BFLOAT_PAIRS else filling
+    libraries = [filling, *products]
     imports = ["from LIBRARY0 import fill\n"]
     imports += [f"from LIBRARY{i} import product as product{w}\n" for i, w in enumerate(widths, start=1)]
     if recipe:
@@ -280,6 +304,8 @@ def emit(
     source = _SOURCE.format(
         lanes=lanes,
         wide=wide,
+        fill=fill,
+        step=step,
         imports="".join(imports),
         products="".join(calls),
         operands="".join(f", x{i}" for i in range(len(places))),

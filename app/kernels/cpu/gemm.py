@@ -4,10 +4,11 @@ The loops follow Goto and van de Geijn, 2008, "Anatomy of high-performance matri
 multiplication": a k x columns panel of B in the first cache, a block of A in the second.
 """
 
+from app.kernels.cpu import matrix_tiles
 from app.kernels.cpu.epilogue import ALONG, FIXED, run_library
 from app.kernels.cpu.expressions import Recipe
 from app.kernels.cpu.linking import Sources
-from app.kernels.cpu.tiles import NARROW, SHAPES, Shapes, element, lanes_of, right_element
+from app.kernels.cpu.tiles import NARROW, SHAPES, TILED_BFLOATS, Shapes, element, lanes_of, right_element
 
 # Panels that one row streams at once, and how many elements ahead it asks for each, by float32 lanes. With 16
 # registers two are what the sums leave room for, and prefetches compete with those of the hardware (Zen 3).
@@ -18,12 +19,10 @@ STREAMED = {8: (2, 0), 16: (4, 1024)}
 # `packed`, one [k][rows] panel for each group of rows; k0 is where this chunk of the reduction begins.
 # A ragged tile is computed whole into `spare` (T[ROWS * COLUMNS]) and finished by plain loops.
 _PRODUCT = """\
-from numba import njit, types
+from numba import types
 from app.kernels.cpu.generator import at, stream_tile, tile
 from app.kernels.cpu.linking import shared
-from app.kernels.cpu.tiles import (
-    ACCUMULATE, ALPHA, BETA, CLAMP, COLUMN_BIAS, HIGH, LOW, RESIDUAL, ROW_BIAS, SCALE,
-)
+from app.kernels.cpu.ragged import finish
 
 T, B, N = types.CPointer(types.{element}), types.CPointer(types.{right}), types.int64
 VECTOR, ROWS, SMALL, COLUMNS, PART = {vector}, {rows}, {small}, {columns}, {part}
@@ -36,38 +35,6 @@ single = tile("{dtype}", VECTOR, 1, COLUMNS // VECTOR, 4, 2)
 STREAMS = {streams}
 stream = stream_tile("{dtype}", VECTOR, COLUMNS // VECTOR, STREAMS, {ahead})
 NEAR, FAR = 16, 64  # steps ahead that are prefetched where rows of b lie apart, and where b streams
-
-
-@njit(error_model="numpy", boundscheck=False)
-def finish(x, x_row, y, y_row, m, n, sums, sums_row, rows, rows_step, columns, residual, residual_row,
-           scalars, flags):
-    for i in range(m):
-        v, to = at(x, i * x_row), at(y, i * y_row)
-        old, add = at(sums, i * sums_row), at(residual, i * residual_row)
-        if flags & ACCUMULATE:
-            for j in range(n):
-                v[j] += old[j]
-        if flags & SCALE:
-            for j in range(n):
-                v[j] *= scalars[ALPHA]
-        if flags & ROW_BIAS:
-            bias = rows[i * rows_step]
-            for j in range(n):
-                v[j] += bias
-        if flags & COLUMN_BIAS:
-            for j in range(n):
-                v[j] += columns[j]
-        if flags & RESIDUAL:
-            beta = scalars[BETA]
-            for j in range(n):
-                v[j] += beta * add[j]
-        if flags & CLAMP:
-            low, high = scalars[LOW], scalars[HIGH]
-            for j in range(n):
-                w = low if v[j] < low else v[j]
-                v[j] = high if w > high else w
-        for j in range(n):
-            to[j] = v[j]
 
 
 @shared(types.void(T, N, N, N, N, B, N, N, N, T, N, N, N, T, T, N, T, N, T, T, N, T, N))
@@ -276,8 +243,10 @@ def emit(
         f'copy = copier("{element(dtype)}", {lanes_of(dtype, lanes)}, 1)\n'
     )
     advances = tuple((FIXED if place in ("row", "scalar") else ALONG, kind) for place, kind in operands)
+    tiled = dtype == TILED_BFLOATS
+    library = matrix_tiles.rows_library() if tiled else product_library(dtype, lanes, NARROW[vectors], part)
     if not recipe:
-        return product_library(dtype, lanes, NARROW[vectors], part), head + kernel
+        return library, head + kernel
     runs = "from LIBRARY1 import run\n"
     run = run_library(element(dtype), recipe, advances)
-    return product_library(dtype, lanes, NARROW[vectors], part), run, head + runs + kernel
+    return library, run, head + runs + kernel

@@ -213,6 +213,13 @@ class Vectors:
         bits = self.b.lshr(self.b.select(nan, self.b.or_(bits, quiet), rounded), sixteen)
         return self.b.bitcast(self.b.trunc(bits, ll.VectorType(I16, self.lanes)), half)
 
+    def narrow_two(self, x: Any, y: Any) -> Any:
+        """Two vectors of float32 rounded as `narrow` does, one after the other in one vector."""
+        wide = ll.VectorType(BfloatType(), 2 * self.lanes)
+        name = f"llvm.x86.avx512bf16.cvtne2ps2bf16.{32 * self.lanes}"
+        function = self._function(name, wide, [self.type] * 2)
+        return self.b.bitcast(self.b.call(function, [y, x]), self.type)
+
     def _pair_products(self, x: Any, y: Any) -> Any:
         """Sums of two products of int16 as int32: one instruction where there is one (x86: vpmaddwd)."""
         narrow = ll.VectorType(I16, 2 * self.lanes)

@@ -25,7 +25,10 @@ PACKED = (PAIRS, BYTE_PAIRS, LEFT_UNSIGNED, RIGHT_UNSIGNED, *DOTS)
 # them), or by shifts and fused products on processors that have none, with the same result but for
 # subnormal numbers, which the instructions take for zeros.
 BFLOATS, SHIFTED_BFLOATS = "bfloat16x2", "bfloat16x2_shifted"
-BFLOAT_PAIRS = (BFLOATS, SHIFTED_BFLOATS)
+# The same pairs, multiplied by tile registers, see `matrix_tiles`: what they multiply comes in sixteens of
+# pairs, zeros at the end.
+TILED_BFLOATS = "bfloat16x2_tiled"
+BFLOAT_PAIRS = (BFLOATS, SHIFTED_BFLOATS, TILED_BFLOATS)
 
 # What a tile does with its sums before it stores them, in this order.
 ACCUMULATE, SCALE, ROW_BIAS, COLUMN_BIAS, RESIDUAL, CLAMP = 1, 2, 4, 8, 16, 32
@@ -52,6 +55,9 @@ LOADS = {3: 1.0, 2: 1.02, 1: 1.15}
 PAIRED: Shapes = {4: (6, 4, 2, 1), 8: (6, 4, 2, 1), 16: (8, 4, 3, 1)}
 # And for quads, which keep a register of ones too.
 QUADS: Shapes = {4: (5, 3, 2, 1), 8: (5, 3, 2, 1), 16: (8, 4, 3, 1)}
+
+# Of tile registers, see `matrix_tiles`.
+TILED: Shapes = {16: (32, 16, 2, 1)}
 
 
 def lanes_of(dtype: str, lanes: int) -> int:

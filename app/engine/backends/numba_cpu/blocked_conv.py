@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -16,7 +16,7 @@ from app.engine.cost import flops, roofline
 from app.engine.layout import Layout
 from app.engine.plan import Argument, Constant, Group, KernelCall, Workspace
 from app.engine.registry import Implementation, Known
-from app.kernels.cpu import tiles
+from app.kernels.cpu import matrix_tiles, tiles
 from app.kernels.cpu.blocked_conv import SIZES, rows_of
 
 Array = np.ndarray[Any, Any]
@@ -24,10 +24,12 @@ Array = np.ndarray[Any, Any]
 DEPTH = 320  # steps of the reduction whose panel of two vectors stays in the first cache
 OUTPUTS = 16 * 1024  # byte of a strip's output of one block that stay in the first cache
 INPUTS = 192 * 1024  # byte of a strip's input in a chunk that stay in the second
+TILED_INPUTS, TILED_OUTPUTS = 512 * 1024, 64 * 1024  # the same where tile registers multiply
 
 # Vectors of a tile, first as it is and then another number that is worth measuring, by lanes: 8 x 3 loads
 # less for each product than 12 x 2, and fewer pixels than a tile still hide the latency of a product.
 VECTORS = {8: (2, 3), 16: (3, 2)}
+TILED_VECTORS = 2, 3
 
 # Ways to cut that are worth measuring: as is, tiles of as many vectors, strips of more or fewer rows.
 OTHER, STRIPS = "other", {"tall": 2.0, "short": 0.5}
@@ -50,7 +52,8 @@ def refusal(group: Group, known: Known) -> str | None:
     return None
 
 
-def _stem_refusal(group: Group, known: Known) -> str | None:
+def stem_refusal(group: Group, known: Known) -> str | None:
+    """What no direct convolution from planes to blocked outputs computes."""
     reason = refusal(group, known)
     if reason is not None:
         return reason
@@ -64,7 +67,8 @@ def _stem_refusal(group: Group, known: Known) -> str | None:
     return None
 
 
-def _stem_layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
+def stem_layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
+    """Those of the others: the input is plain."""
     return {v: at for v, at in blocked.layouts(group, known).items() if v is not group.anchor.inputs[0]}
 
 
@@ -97,6 +101,8 @@ class Geometry:
         x_lanes: elements of a block of the input, each a channel or a pair of them; 1 for planes.
         copied: whether strips are copied with their padding, or rounded to pairs.
     """
+
+    tiled: ClassVar[bool] = False  # whether tile registers multiply, see `tiled_conv`
 
     window: Window
     rows: int
@@ -133,6 +139,42 @@ class Geometry:
         return (rows - 1) * self.stride_h + self.down[-1] + self.top + 1
 
     @property
+    def phases(self) -> tuple[int, int]:
+        """How many phases of the strides along the axes a strip has apart."""
+        return 1, 1
+
+    def strip(self, rows: int) -> int:
+        """Elements of a strip of `rows` output rows."""
+        return -(-self.window.channels // self.x_lanes) * self.lines(rows) * self.line * self.x_lanes
+
+    def places(self, rows: int) -> tuple[Array, Array]:
+        """Where output pixels of a strip and taps read it, as offsets of elements.
+
+        Those of taps count from the pixel where the window begins, which is in the strip.
+        """
+        row, pixel = self.x_lanes * self.stride_h * self.line, self.x_lanes * self.stride_w
+        pixels = np.add.outer(np.arange(rows) * row, np.arange(self.columns) * pixel)
+        plane = self.lines(rows) * self.line if self.copied else self.h * self.w
+        planes = range(self.window.channels if self.x_lanes == 1 else 1)
+        down = [(i + self.top) * self.line * self.x_lanes for i in self.down]
+        along = [(j + self.left) * self.x_lanes for j in self.along[: 1 if self.side_by_side else None]]
+        return pixels, np.array([c * plane + i + j for c in planes for i in down for j in along], np.int64)
+
+    def weights(self, array: Array, *, paired: bool) -> Array:
+        """Weights[outputs, channels, taps], or pairs of their channels."""
+        flat = array.reshape(*array.shape[:2], -1)
+        return tiles.pack_bfloats(flat) if paired else flat
+
+    def row_bytes(self, blocks: int) -> int:
+        """Bytes that so many blocks of a row of the input take in a strip."""
+        return (blocks * self.x_lanes if self.x_lanes > 1 else self.window.channels) * 4 * self.w
+
+    @property
+    def static(self) -> tuple[object, ...]:
+        """What the generator of the kernel takes beside the rest."""
+        return ()
+
+    @property
     def side_by_side(self) -> bool:
         """Whether the taps of a row are steps of the reduction: planes without dilation."""
         steps = {b - a for a, b in itertools.pairwise(self.along)}
@@ -165,20 +207,23 @@ def cut(shape: Geometry, known: Known, follows: bool) -> Cut:
     """
     window, lanes = shape.window, known.target.vector_lanes
     out_blocks = -(-window.outputs // lanes)
-    usual, other = VECTORS[16 if lanes > 8 else 8]
-    wide = 4 if shape.rows * shape.columns <= 2 and out_blocks >= 4 else usual
+    usual, other = TILED_VECTORS if shape.tiled else VECTORS[16 if lanes > 8 else 8]
+    wide = 4 if shape.rows * shape.columns <= 2 and out_blocks >= 4 and not shape.tiled else usual
     if known.tuning == OTHER:
         wide = other
     whole = window.channels // shape.x_lanes if shape.x_lanes > 1 else 0
     chunk = blocking.balanced(max(whole, 1), max(DEPTH * 2 // wide // (shape.x_lanes * window.taps), 1), 1)
-    channels = chunk * shape.x_lanes if shape.x_lanes > 1 else window.channels
-    row = channels * 4 * shape.w * shape.stride_h
-    rows = max(min(INPUTS // row - (len(shape.down) - 1 if shape.copied else 0), shape.rows), 1)
+    inputs, outputs, tile = INPUTS, OUTPUTS, rows_of(lanes, 2)
+    if shape.tiled:  # products are so fast that reading weights again for another strip takes longer
+        chunk, tile = max(whole, 1), matrix_tiles.BEHIND
+        inputs, outputs = TILED_INPUTS, TILED_OUTPUTS
+    row = shape.row_bytes(chunk) * shape.stride_h
+    rows = max(min(inputs // row - (len(shape.down) - 1 if shape.copied else 0), shape.rows), 1)
     if follows:
-        rows = max(min(rows, OUTPUTS // (shape.columns * lanes * 4)), 1)
+        rows = max(min(rows, outputs // (shape.columns * lanes * 4)), 1)
     rows = min(round(rows * STRIPS.get(known.tuning, 1.0)) or 1, shape.rows)
     if shape.columns == 1:
-        rows = blocking.balanced(shape.rows, max(rows, 1), min(rows_of(lanes, 2), shape.rows))
+        rows = blocking.balanced(shape.rows, max(rows, 1), min(tile, shape.rows))
     else:
         rows = -(-shape.rows // -(-shape.rows // rows))
     best, seconds = Cut(rows, chunk, wide, out_blocks), float("inf")
@@ -203,8 +248,7 @@ def _packed(group: Group, shape: Geometry, parts: Cut, lanes: int, *, paired: bo
     assert array is not None
 
     def panels() -> Array:
-        flat = array.reshape(*array.shape[:2], -1)
-        return _panels(tiles.pack_bfloats(flat) if paired else flat, shape, parts, lanes)
+        return _panels(shape.weights(array, paired=paired), shape, parts, lanes)
 
     return Constant(panels, weights.name or "")
 
@@ -254,17 +298,23 @@ class Form:
 
     def geometry(self, group: Group, known: Known) -> Geometry:
         """The geometry of a convolution in this form."""
-        return geometry(group, 1 if self.plain_input else known.target.vector_lanes, paired=self.paired)
+        lanes = 1 if self.plain_input else known.target.vector_lanes
+        return geometry(group, lanes, paired=self.paired)
+
+    def dtype(self, known: Known) -> str:
+        """What is multiplied."""
+        return bfloat.dtype(known) if self.paired else "float32"
 
     def unless(self, group: Group, known: Known) -> str | None:
         """Why it does not apply."""
         reason = bfloat.refusal(known) if self.paired else None
-        return reason or (_stem_refusal if self.plain_input else refusal)(group, known)
+        return reason or (stem_refusal if self.plain_input else refusal)(group, known)
 
 
-def _lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
+def lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
+    """The call of a form that applies."""
     lanes, plain_input = known.target.vector_lanes, form.plain_input
-    dtype, shape = bfloat.dtype(known) if form.paired else "float32", form.geometry(group, known)
+    dtype, shape = form.dtype(known), form.geometry(group, known)
     window, ends = shape.window, blocked.ends(group, known)
     parts = cut(shape, known, bool(ends.epilogue.recipe))
     x, y = group.anchor.inputs[0], group.outputs[0]
@@ -273,18 +323,10 @@ def _lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
     # Of the input as it lies in memory, whose blocks hold channels and not pairs of them.
     source_lanes, channels = 1 if plain_input else lanes, windows.of_conv(group).channels
     x_block = shape.h * shape.w * source_lanes
-    line, lines = shape.line, shape.lines(parts.rows)
-    pixel, row = shape.x_lanes * shape.stride_w, shape.x_lanes * shape.stride_h * line
-    pixels = np.add.outer(np.arange(parts.rows) * row, np.arange(shape.columns) * pixel)
-    step = lines * line * shape.x_lanes if shape.copied else x_block
-    # Offsets of taps count from the pixel where the window begins, which is in the strip.
-    rows_of_taps = [(i + shape.top) * line * shape.x_lanes for i in shape.down]
-    columns_of_taps = [(j + shape.left) * shape.x_lanes for j in shape.along]
-    planes = range(window.channels) if plain_input else range(1)
-    inner = columns_of_taps[:1] if shape.side_by_side else columns_of_taps
-    taps = np.array([c * step + i + j for c in planes for i in rows_of_taps for j in inner], np.int64)
-    tail = len(shape.along) if shape.side_by_side else 1 if plain_input else window.channels % shape.x_lanes
-    strip = x_blocks * lines * line * shape.x_lanes if shape.copied else 0
+    pixels, taps = shape.places(parts.rows)
+    planes = shape.x_lanes == 1
+    tail = len(shape.along) if shape.side_by_side else 1 if planes else window.channels % shape.x_lanes
+    strip = shape.strip(parts.rows) if shape.copied else 0
     strip += -strip % (blocking.LINE // 4)
     work = strip + ends.buffer
     work += -work % (blocking.LINE // 4)
@@ -302,12 +344,14 @@ def _lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
         "columns": shape.columns,
         "rows": shape.rows,
         "stride": shape.stride_h,
+        "stride_w": shape.stride_w,
+        **dict(zip(("phases_h", "phases_w"), shape.phases)),
         "copied": shape.copied,
         "top": shape.top,
         "left": shape.left,
-        "line": line,
-        "lines": lines,
-        "blocks": 0 if plain_input else window.channels // shape.x_lanes,
+        "line": shape.line,
+        "lines": shape.lines(parts.rows),
+        "blocks": 0 if planes else window.channels // shape.x_lanes,
         "tail": tail,
         "chunk": parts.chunk,
         "tap_count": taps.size,
@@ -337,7 +381,7 @@ def _lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
         tuple(t for t, _ in operands),
         tuple(a for _, a in operands),
         units,
-        static=(dtype, lanes, parts.wide, _widths(out_blocks, parts), *ends.static),
+        static=(dtype, lanes, parts.wide, _widths(out_blocks, parts), *ends.static, *shape.static),
         takes_thread=True,
     )
     return (call,)
@@ -365,7 +409,7 @@ def _cost(form: Form, group: Group, known: Known) -> float:
         x = group.anchor.inputs[0]
         assert x is not None
         padded = 2 * window.channels / max(windows.of_conv(group).channels, 1)
-        products = products * padded / bfloat.RATE + bfloat.ROUNDING * graph.elements(x)
+        products = products * padded / bfloat.rate(known) + bfloat.ROUNDING * graph.elements(x)
     return roofline(
         known.target,
         flops=products,
@@ -388,10 +432,10 @@ IMPLEMENTATIONS = tuple(
         "Conv",
         "numba-cpu",
         form.unless,
-        partial(_lower, form),
+        partial(lower, form),
         cost=partial(_cost, form),
         inplace=blocked.inplace,
-        layouts=_stem_layouts if form.plain_input else blocked.layouts,
+        layouts=stem_layouts if form.plain_input else blocked.layouts,
         tunings=("",) if form.plain_input else TUNINGS,
         precision="bf16" if form.paired else "f32",
     )

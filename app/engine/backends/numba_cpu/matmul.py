@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from app.engine.backends.numba_cpu import bfloat, blocking, epilogues
 from app.engine.cost import flops, roofline
 from app.engine.plan import Argument, Constant, Group, KernelCall, Workspace
 from app.engine.registry import Implementation, Known
-from app.kernels.cpu import tiles
+from app.kernels.cpu import matrix_tiles, tiles
 from app.kernels.cpu.gemm import PLACES, SIZES
 from app.kernels.cpu.tiles import CLAMP, COLUMN_BIAS, RESIDUAL, ROW_BIAS, SCALE
 
@@ -191,8 +192,8 @@ def _blocks(product: Product, dtype: str, packed: bool, known: Known) -> Blocks:
     shapes = _shapes(product.n, dtype, lanes)
     width = tiles.columns_of(dtype, lanes, shapes)
     depth = blocking.depth(product.k, np.dtype(tiles.element(dtype)).itemsize, DEPTH)
-    if product.m <= shapes[lanes][0] and packed:
-        depth = max(product.k, 1)  # nothing of b is read twice: it streams
+    if packed and (product.m <= shapes[lanes][0] or dtype == tiles.TILED_BFLOATS):
+        depth = max(product.k, 1)  # nothing of b is read twice, or from the second cache: it streams
     m = blocking.balanced(product.m, BLOCK_ROWS, shapes[lanes][0])
     n = blocking.balanced(product.n, BLOCK_PANELS * width, width)
     while n > width and len(product.offsets) * -(-product.m // m) * -(-product.n // n) < 4 * known.threads:
@@ -202,6 +203,8 @@ def _blocks(product: Product, dtype: str, packed: bool, known: Known) -> Blocks:
 
 def _shapes(columns: int, dtype: str, lanes: int) -> tiles.Shapes:
     """The shapes of the tiles for so many columns."""
+    if dtype == tiles.TILED_BFLOATS:
+        return tiles.TILED
     return tiles.NARROW[tiles.vectors_for(columns, dtype, lanes)]
 
 
@@ -216,8 +219,8 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
     return (product_call(product, kind, product.a, product.b, y, known, added, epilogue),)
 
 
-def _bfloat_refusal(group: Group, known: Known) -> str | None:
-    reason = bfloat.refusal(known) or refusal(group, known)
+def _bfloat_refusal(unless: Callable[[Known], str | None], group: Group, known: Known) -> str | None:
+    reason = unless(known) or refusal(group, known)
     if reason is not None:
         return reason
     product = PRODUCTS[group.anchor.op_type](group.anchor)
@@ -249,15 +252,43 @@ def _bfloat_lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
     return rows, product_call(paired, kind, pairs, weights, y, known, added, epilogue, dtype=dtype)
 
 
-def bfloat_product(product: Product) -> Product:
-    """The same product over pairs along k, of rows of `a` and row-major `b`."""
-    k = -(-product.k // 2)
-    offsets = ((i // product.k * k, j // product.k * k) for i, j in product.offsets)
+def _tiled_lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
+    """The same for tile registers, which take whole vectors of pairs."""
+    product = PRODUCTS[group.anchor.op_type](group.anchor)
+    (y,) = group.outputs
+    array = graph.constant(product.b)
+    assert array is not None
+    if graph.elements(y) == 0 or product.k == 0:
+        return _lower(group, known)
+    added, epilogue = additions(group, product)
+    count = graph.elements(product.a) // product.k
+    rows, pairs, row = bfloat.tiled_rows_call(product.a, count, product.k)
+    paired = bfloat_product(product, matrix_tiles.LANES, row)
+
+    def weights() -> Array:
+        packed = tiles.pack_bfloats(matrices(product, array))
+        absent = [(0, 0)] * packed.ndim
+        absent[-2] = (0, paired.k - packed.shape[-2])
+        return np.pad(packed, absent)
+
+    return rows, product_call(
+        paired, np.dtype(np.float32), pairs, weights, y, known, added, epilogue, dtype=tiles.TILED_BFLOATS
+    )
+
+
+def bfloat_product(product: Product, multiple: int = 1, row: int = 0) -> Product:
+    """The same product over pairs along k, of rows of `a` and row-major `b`.
+
+    There are a multiple of so many, and rows of `a` lie `row` apart if that is given.
+    """
+    k = -(-product.k // (2 * multiple)) * multiple
+    row = row or k
+    offsets = ((i // product.k * row, j // product.k * k) for i, j in product.offsets)
     return replace(
         product,
         k=k,
         offsets=tuple(offsets),
-        a_strides=(k, 1),
+        a_strides=(row, 1),
         b_strides=(product.n, 1),
         b_shape=(*product.b_shape[:-2], k, product.n),
     )
@@ -377,8 +408,14 @@ def product_call(
             dtype,
             lanes,
             *epilogue.static,
-            tiles.vectors_for(product.n, dtype, lanes),
-            product.n if product.n < tiles.lanes_of(dtype, lanes) else 0,
+            *(
+                (tiles.TILED[lanes][2], 0)
+                if dtype == tiles.TILED_BFLOATS
+                else (
+                    tiles.vectors_for(product.n, dtype, lanes),
+                    product.n if product.n < tiles.lanes_of(dtype, lanes) else 0,
+                )
+            ),
         ),
         takes_thread=True,
     )
@@ -410,7 +447,23 @@ def _bfloat_predicted(group: Group, known: Known) -> float:
     wasted = -(-product.n // width) * width / max(product.n, 1) * max(product.m, 4) / max(product.m, 1)
     return known.target.launch + roofline(
         known.target,
-        flops=flops(group) * wasted / bfloat.RATE + bfloat.ROUNDING * graph.elements(product.a),
+        flops=flops(group) * wasted / bfloat.rate(known) + bfloat.ROUNDING * graph.elements(product.a),
+        nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)) - graph.nbytes(product.b) / 2,
+        efficiency=0.9,
+        threads=known.threads,
+    )
+
+
+def _tiled_predicted(group: Group, known: Known) -> float:
+    product = PRODUCTS[group.anchor.op_type](group.anchor)
+    (y,) = group.outputs
+    wasted = 1.0
+    for size, multiple in ((product.m, 16), (product.n, 32), (product.k, 32)):
+        wasted *= -(-size // multiple) * multiple / max(size, 1)
+    moved = bfloat.ROUNDING * graph.elements(product.a) + bfloat.ENDING * graph.elements(y)
+    return known.target.launch + roofline(
+        known.target,
+        flops=flops(group) * wasted / bfloat.TILES_RATE + moved,
         nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)) - graph.nbytes(product.b) / 2,
         efficiency=0.9,
         threads=known.threads,
@@ -432,9 +485,19 @@ IMPLEMENTATIONS = tuple(
             f"{op.lower()}.blocked_bf16",
             op,
             "numba-cpu",
-            _bfloat_refusal,
+            partial(_bfloat_refusal, bfloat.refusal),
             _bfloat_lower,
             cost=_bfloat_predicted,
+            inplace=_inplace,
+            precision="bf16",
+        ),
+        Implementation(
+            f"{op.lower()}.tiles",
+            op,
+            "numba-cpu",
+            partial(_bfloat_refusal, bfloat.tiles_refusal),
+            _tiled_lower,
+            cost=_tiled_predicted,
             inplace=_inplace,
             precision="bf16",
         ),

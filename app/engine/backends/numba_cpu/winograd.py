@@ -252,7 +252,7 @@ def _cost(form: Form, group: Group, known: Known) -> float:
     outputs = sum(vectors) * lanes
     # Threads that share a block of tiles transform it each.
     again = (tiling.parts + known.threads - 1) / tiling.parts
-    rate = bfloat.RATE if form.paired else 1.0
+    rate = bfloat.rate(known) if form.paired else 1.0
     channels = blocked.blocks_of(window.channels, known) * lanes
     each = 2.0 * (window.channels / rate + START) * outputs + INPUT * channels * again + OUTPUT * outputs
     share = blocking.longest_share(tiling.parts * len(vectors), known.threads)

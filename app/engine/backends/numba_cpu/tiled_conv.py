@@ -182,7 +182,9 @@ def _cost(form: TiledForm, group: Group, known: Known) -> float:
     shape, x, y = form.geometry(group, known), group.anchor.inputs[0], group.outputs[0]
     assert x is not None
     window = shape.window
-    pixels = shape.rows * shape.line * window.batch * window.groups
+    # Those between two rows of the output are computed too; planes keep the pixels that a stride skips.
+    along = shape.line // shape.stride_w if form.plain_input else shape.line
+    pixels = shape.rows * along * window.batch * window.groups
     outputs = -(-window.outputs // LANES) * LANES
     products = 2.0 * pixels * outputs * 2 * window.depth / bfloat.TILES_RATE
     moved = bfloat.ROUNDING * graph.elements(x) + bfloat.ENDING * graph.elements(y)

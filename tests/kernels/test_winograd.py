@@ -167,8 +167,7 @@ def test_the_error_is_that_of_the_kernel(compiler: Compiler) -> None:
     for m in (2, 4):
         row = harness.implementation(f"conv.winograd_f{m}", REGISTRY)
         (found,) = harness.run_group(row, own, {"x": values["x"]}, compiler)
-        # A BLAS adds up in partial sums, with less error the wider the registers are.
-        assert 0.4 < rows.error(own, rows.Form(m)) / relative(found, exact) < 2
+        assert 0.5 < rows.error(own, rows.Form(m)) / relative(found, exact) < 2
 
 
 def test_a_layer_whose_error_is_too_large_is_refused() -> None:

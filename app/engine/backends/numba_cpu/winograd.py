@@ -132,7 +132,10 @@ def sampled_error(
     u = winograd.transformed(weights, m).reshape(n, n, -1, channels)
     if paired:
         u, v = rounded_to_bfloat(u), rounded_to_bfloat(v)
-    found = both_axes(a, np.matmul(u, v))
+    sums = np.zeros((n, n, len(weights), tiles), np.float32)
+    for c in range(channels):  # one after the other, as the kernel adds; partial sums of a BLAS err less
+        sums += u[..., c, None] * v[..., c, None, :]
+    found = both_axes(a, sums)
     exact = np.zeros(found.shape)
     wide, taps = x.astype(np.float64), weights.astype(np.float64)
     for i in range(3):

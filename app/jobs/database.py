@@ -222,6 +222,8 @@ class Database:
     def __init__(self, url: str) -> None:
         # A server may have gone and come back between two requests: connections are tried first.
         self._engine = sa.create_engine(url, pool_pre_ping=not url.startswith("sqlite"))
+        self._closed = False
+        sa.event.listen(self._engine, "checkin", self._checked_in)
         self.sqlite = self._engine.dialect.name == "sqlite"
         if self.sqlite:
             sa.event.listen(self._engine, "connect", _prepare_sqlite)
@@ -246,8 +248,13 @@ class Database:
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections; one that another thread still uses is closed when that gives it back."""
+        self._closed = True  # first: the pool that is disposed of would keep what comes back, open
         self._engine.dispose()
+
+    def _checked_in(self, _connection: object, record: sa.pool.ConnectionPoolEntry) -> None:
+        if self._closed:
+            record.invalidate()
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:

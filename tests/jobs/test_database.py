@@ -1,8 +1,10 @@
 """Migrations make the tables that the code uses, from anywhere and at any number of times."""
 
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from alembic import command
@@ -87,3 +89,14 @@ def to_revision(settings: Settings, revision: str) -> None:
         config.attributes["connection"] = connection
         (command.upgrade if revision == "head" else command.downgrade)(config, revision)
     database.close()
+
+
+def test_a_connection_in_use_is_closed_when_it_comes_back_after_the_end(settings: Settings) -> None:
+    database = Database(settings.jobs_database_url)
+    with database.read() as connection:
+        driver = connection.connection.driver_connection
+        database.close()
+        assert connection.scalar(sa.select(1)) == 1
+    assert driver is not None
+    with pytest.raises((sqlite3.ProgrammingError, psycopg.OperationalError), match="closed"):
+        driver.execute("select 1")

@@ -233,27 +233,11 @@ def _bfloat_refusal(unless: Callable[[Known], str | None], group: Group, known: 
     return None
 
 
-def _bfloat_lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
-    """Rows of the first operand are rounded in a call of their own, the second operand offline."""
-    product = PRODUCTS[group.anchor.op_type](group.anchor)
-    (y,) = group.outputs
-    array = graph.constant(product.b)
-    assert array is not None
-    if graph.elements(y) == 0 or product.k == 0:
-        return _lower(group, known)
-    added, epilogue = additions(group, product)
-    rows, pairs = bfloat.rows_call(product.a, graph.elements(product.a) // product.k, product.k, known)
-    paired = bfloat_product(product)
-    kind, dtype = np.dtype(np.float32), bfloat.dtype(known)
+def _bfloat_lower(group: Group, known: Known, *, tiled: bool = False) -> tuple[KernelCall, ...]:
+    """Rows of the first operand are rounded in a call of their own, the second operand offline.
 
-    def weights() -> Array:
-        return tiles.pack_bfloats(matrices(product, array))
-
-    return rows, product_call(paired, kind, pairs, weights, y, known, added, epilogue, dtype=dtype)
-
-
-def _tiled_lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
-    """The same for tile registers, which take whole vectors of pairs."""
+    Tile registers take whole vectors of pairs, zeros at the end.
+    """
     product = PRODUCTS[group.anchor.op_type](group.anchor)
     (y,) = group.outputs
     array = graph.constant(product.b)
@@ -262,8 +246,12 @@ def _tiled_lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
         return _lower(group, known)
     added, epilogue = additions(group, product)
     count = graph.elements(product.a) // product.k
-    rows, pairs, row = bfloat.tiled_rows_call(product.a, count, product.k)
-    paired = bfloat_product(product, matrix_tiles.LANES, row)
+    if tiled:
+        rows, pairs, row = bfloat.tiled_rows_call(product.a, count, product.k)
+        paired, dtype = bfloat_product(product, matrix_tiles.LANES, row), tiles.TILED_BFLOATS
+    else:
+        rows, pairs = bfloat.rows_call(product.a, count, product.k, known)
+        paired, dtype = bfloat_product(product), bfloat.dtype(known)
 
     def weights() -> Array:
         packed = tiles.pack_bfloats(matrices(product, array))
@@ -271,9 +259,8 @@ def _tiled_lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
         absent[-2] = (0, paired.k - packed.shape[-2])
         return np.pad(packed, absent)
 
-    return rows, product_call(
-        paired, np.dtype(np.float32), pairs, weights, y, known, added, epilogue, dtype=tiles.TILED_BFLOATS
-    )
+    kind = np.dtype(np.float32)
+    return rows, product_call(paired, kind, pairs, weights, y, known, added, epilogue, dtype=dtype)
 
 
 def bfloat_product(product: Product, multiple: int = 1, row: int = 0) -> Product:
@@ -496,7 +483,7 @@ IMPLEMENTATIONS = tuple(
             op,
             "numba-cpu",
             partial(_bfloat_refusal, bfloat.tiles_refusal),
-            _tiled_lower,
+            partial(_bfloat_lower, tiled=True),
             cost=_tiled_predicted,
             inplace=_inplace,
             precision="bf16",

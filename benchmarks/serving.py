@@ -1,8 +1,8 @@
 """`make bench-serving`: what a deployed model costs over its executor, called by a real client.
 
-A service of its own optimizes the model and deploys it. Then, in turns: one client with binary tensors
-beside the same program called in this process (the overhead is the median of the differences of
-neighbours), and several clients, each a process, beside the same program called back to back
+A service of its own optimizes the model and deploys it. Then, in turns of some calls: one client with
+binary tensors beside the same program called in this process (the overhead is the median of the turns'
+differences of medians), and several clients, each a process, beside the same program called back to back
 (throughput). All share the machine's cores, as they would on a server.
 """
 
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from benchmarks.row import recorded_inputs
 Array = np.ndarray[Any, Any]
 NAME = "bench"
 READY_SECONDS = 300.0
+TURN = 10  # calls of a turn: a client waits for answers, it does not run the model itself in between
 
 
 def arguments_of(line: Sequence[str] | None = None) -> argparse.Namespace:
@@ -146,15 +147,13 @@ def measure(
     model = ServedModel(path, options, Bindings(shapes=shapes, values=bindings.values), kernels=kernels)
     executor = model.program(shapes)
     caller = Caller(url, given)
-    served, bare = [], []
-    for number in range(arguments.requests + 5):
-        began = time.perf_counter()
-        caller()
-        between = time.perf_counter()
-        executor.run(given)
-        if number >= 5:
-            served.append(between - began)
-            bare.append(time.perf_counter() - between)
+    served, bare, differences = [], [], []
+    for number in range(arguments.requests // TURN + 1):
+        calls, runs = timed(caller, TURN), timed(lambda: executor.run(given), TURN)
+        if number:  # after a first turn of each, to warm up
+            served += calls
+            bare += runs
+            differences.append(statistics.median(calls) - statistics.median(runs))
     inside = {name: mean_ms(url, name) for name in ("", "_wait", "_run")}
     alone, shared = [], []
     for _ in range(arguments.rounds):
@@ -164,7 +163,7 @@ def measure(
     return {
         "served_ms": statistics.median(served) * 1e3,
         "bare_ms": statistics.median(bare) * 1e3,
-        "overhead_ms": statistics.median(s - b for s, b in zip(served, bare)) * 1e3,
+        "overhead_ms": statistics.median(differences) * 1e3,
         "overhead_of_medians_ms": (statistics.median(served) - statistics.median(bare)) * 1e3,
         "mean_ms_in_service": inside,
         "bare_per_second": statistics.median(alone),
@@ -173,6 +172,16 @@ def measure(
         "served_samples": served,
         "bare_samples": bare,
     }
+
+
+def timed(call: Callable[[], object], times: int) -> list[float]:
+    """Seconds of calls one after the other."""
+    found = []
+    for _ in range(times):
+        began = time.perf_counter()
+        call()
+        found.append(time.perf_counter() - began)
+    return found
 
 
 def mean_ms(url: str, part: str) -> float:

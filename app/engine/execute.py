@@ -21,6 +21,9 @@ from app.kernels.cpu.parallel import helped
 Array = np.ndarray[Any, Any]
 ALIGNMENT = 64  # byte: a cache line
 HUGE = 2 * 1024 * 1024  # byte of a huge page
+# Byte before and after an array that are ours too. A load whose masked-off lanes lie in a page that is
+# not there gives the right result, but takes a hundred times as long.
+MARGIN = 4096
 BLOCK = 16 * HUGE  # byte of a block of a pool; what is not touched takes no memory
 # Predicted time of a step on all threads below which one thread runs it: to meet costs about a microsecond.
 WORTH_SHARING = 1e-6
@@ -55,13 +58,15 @@ def aligned(nbytes: int) -> Array:
     """
     start = HUGE if nbytes >= HUGE else ALIGNMENT
     if nbytes < HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
-        raw = np.zeros(nbytes + start, np.uint8)
+        raw = np.zeros(nbytes + start + 2 * MARGIN, np.uint8)
     else:
-        mapping = mmap.mmap(-1, nbytes + 2 * HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        mapping = mmap.mmap(-1, nbytes + 2 * MARGIN + 2 * HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         mapping.madvise(mmap.MADV_HUGEPAGE)
         raw = np.frombuffer(mapping, np.uint8)
-    first = -raw.ctypes.data % start
-    return raw[first : first + nbytes]
+    first = -raw.ctypes.data % start + MARGIN
+    end = first + nbytes
+    raw[first - MARGIN : first] = raw[end : end + MARGIN] = 0  # written, so that the pages are there
+    return raw[first:end]
 
 
 class Pool:

@@ -16,6 +16,7 @@ from app.engine.cost import flops, roofline
 from app.engine.layout import Layout
 from app.engine.plan import Argument, Constant, Group, KernelCall, Workspace
 from app.engine.registry import Implementation, Known
+from app.engine.target import Target
 from app.kernels.cpu import matrix_tiles, tiles
 from app.kernels.cpu.blocked_conv import SIZES, rows_of
 
@@ -234,11 +235,22 @@ def cut(shape: Geometry, known: Known, follows: bool) -> Cut:
             continue
         own = max(-(-rows // halves), 1)
         units = window.batch * window.groups * -(-shape.rows // own) * -(-out_blocks // part)
-        took = blocking.longest_share(units, known.threads)
-        took *= 1.0 + 0.02 * (split - 1) + 0.01 * (halves - 1)
-        if took < seconds - 1e-9:
+        took = -(-units // known.threads) * _unit_seconds(shape, own, part, known.target)
+        if took < seconds * (1 - 1e-9):
             best, seconds = Cut(own, chunk, wide, part), took
     return best
+
+
+def _unit_seconds(shape: Geometry, rows: int, part: int, target: Target) -> float:
+    """Of a unit, to compare cuts: its arithmetic, and reading its weights and its input.
+
+    Halving the rows has all weights read twice, halving the outputs all of the input.
+    """
+    channels, outputs = shape.window.channels, part * target.vector_lanes  # channels, or pairs of them
+    depth = channels * shape.window.taps
+    moved = outputs * depth + channels * shape.lines(rows) * shape.line
+    seconds = 2 * outputs * depth * rows * shape.columns / target.flops
+    return seconds + 4 * moved / target.memories[0].bandwidth
 
 
 def _packed(group: Group, shape: Geometry, parts: Cut, lanes: int, *, paired: bool) -> Constant:

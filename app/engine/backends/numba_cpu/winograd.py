@@ -30,7 +30,6 @@ Array = np.ndarray[Any, Any]
 SHARE = 0.1  # of the tolerance that the relative rms error of one layer may take
 BF16_ERROR = 5e-3  # that a layer whose products are bf16 may have
 LARGEST = 1e30  # weights whose transforms are finite
-SECOND_CACHE = 256 * 1024  # byte of it that the sums of a block of tiles take
 LEAST = 16  # tiles of a block, below which reading the weights is what takes long
 
 # Measured on Zen 3: transforms take as long as this many operations of the products for every
@@ -166,7 +165,7 @@ def _tiling(window: Window, form: Form, known: Known) -> Tiling:
     tiles = window.batch * high * wide
     v_row = blocked.blocks_of(window.channels, known) * (lanes // 2 if form.paired else lanes)
     vectors = max(winograd.groups_of(blocked.blocks_of(window.outputs, known)))
-    fitting = max(SECOND_CACHE // (4 * points * (v_row + vectors * lanes)), LEAST)
+    fitting = max(blocking.second_cache(known.target) // 2 // (4 * points * (v_row + vectors * lanes)), LEAST)
     parts = -(-tiles // fitting)
     groups = len(winograd.groups_of(blocked.blocks_of(window.outputs, known)))
     if blocking.longest_share(parts * groups, known.threads) > 1.03:

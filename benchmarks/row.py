@@ -1,6 +1,8 @@
 """One row of the benchmark: a model at a number of threads, ours and the peers' in one process."""
 
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -141,6 +143,26 @@ def recorded_inputs(path: Path) -> dict[str, np.ndarray[Any, Any]] | None:
     return models.recorded(path.parent, path.stem)[0][0]
 
 
+def _try_apart(name: str, file: Path) -> None:
+    """Open a file that a peer may refuse in a process of its own first.
+
+    onnxruntime that fails on a model leaves its process broken: slower libraries, or a crash.
+
+    Raises:
+        RuntimeError: it does not open the file.
+    """
+    load = (
+        "import onnxruntime; onnxruntime.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])"
+        if name == ONNXRUNTIME
+        else "import openvino; openvino.Core().compile_model(sys.argv[1], 'CPU')"
+    )
+    tried = subprocess.run(
+        [sys.executable, "-c", f"import sys; {load}", str(file)], capture_output=True, text=True, check=False
+    )
+    if tried.returncode:
+        raise RuntimeError(tried.stderr.strip().rpartition("\n")[2] or f"it ends with {tried.returncode}")
+
+
 def peers_of(
     files: Sequence[Path], threads: int, inputs: dict[str, Any], names: Sequence[str] = ()
 ) -> tuple[list[Peer], dict[str, str]]:
@@ -157,6 +179,8 @@ def peers_of(
             continue
         for file in files:
             try:
+                if file is not files[-1]:
+                    _try_apart(name, file)
                 peer = make(file)
                 peer.run(inputs)
             except Exception as cause:  # peers raise types of their own, and any of them is a refusal

@@ -46,6 +46,24 @@ def improve(problem: Problem, known: Solution, tries: int = TRIES) -> Solution:
 
 
 @numba.njit(cache=True)
+def _neighbours(pieces: Array, owners: Array) -> tuple[Array, Array]:
+    """Where the list of each piece begins, and all lists: the pieces of other buffers that are live with it."""
+    begins, found = np.zeros(len(pieces) + 1, np.int64), np.zeros(0, np.int64)
+    for _ in range(2):  # once to count
+        total = 0
+        for p in range(len(pieces)):
+            for q in range(len(pieces)):
+                if owners[p] != owners[q] and pieces[q, 2] < pieces[p, 3] and pieces[q, 3] > pieces[p, 2]:
+                    if total < len(found):
+                        found[total] = q
+                    total += 1
+            begins[p + 1] = total
+        if len(found) < total:
+            found = np.zeros(total, np.int64)
+    return begins, found
+
+
+@numba.njit(cache=True)
 def _settle(
     order: Array,
     starts: Array,
@@ -72,40 +90,41 @@ def _settle(
     """
     n = len(order)
     limit = bound
+    owners = np.zeros(len(pieces), np.int64)
+    for b in range(n):
+        owners[starts[b] : starts[b + 1]] = b
+    beside, others = _neighbours(pieces, owners)
     trial = np.zeros(n, np.int64)
-    # What is placed: start, end, first step, step after the last; and what an offset must not be in.
-    rows = np.zeros((len(pieces), 4), np.int64)
-    taken = np.zeros((len(pieces) * 8 + 8, 2), np.int64)
+    placed = np.full(n, -1, np.int64)  # by buffer: the last attempt that did
+    taken = np.zeros((8, 2), np.int64)  # what an offset must not be in
     for attempt in range(tries):
-        placed, top, failed = 0, 0, -1
+        top, failed = 0, -1
         for at in range(n):
             b = order[at]
+            first, last = beside[starts[b]], beside[starts[b + 1]]
+            if last - first > len(taken):
+                taken = np.zeros((2 * (last - first), 2), np.int64)
             count = 0
             for p in range(starts[b], starts[b + 1]):
-                for r in range(placed):
-                    if rows[r, 2] < pieces[p, 3] and rows[r, 3] > pieces[p, 2]:
-                        if count == len(taken):
-                            taken = np.concatenate((taken, np.zeros_like(taken)))
-                        taken[count, 0] = rows[r, 0] - pieces[p, 0] - pieces[p, 1]
-                        taken[count, 1] = rows[r, 1] - pieces[p, 0]
+                for i in range(beside[p], beside[p + 1]):
+                    q = others[i]
+                    if placed[owners[q]] == attempt:
+                        low = trial[owners[q]] + pieces[q, 0]
+                        taken[count, 0] = low - pieces[p, 0] - pieces[p, 1]
+                        taken[count, 1] = low + pieces[q, 1] - pieces[p, 0]
                         count += 1
-            ranked = np.argsort(taken[:count, 0])
-            offset = 0
-            for k in ranked:
-                if offset <= taken[k, 0]:
-                    break
-                if taken[k, 1] > offset:
-                    offset = -(-taken[k, 1] // alignments[b]) * alignments[b]
+            offset = moved = 0
+            while moved >= 0:  # up, until it is in none
+                moved = -1
+                for k in range(count):
+                    if taken[k, 0] < offset < taken[k, 1]:
+                        moved = offset = -(-taken[k, 1] // alignments[b]) * alignments[b]
             if offset + extents[b] > limit and failed < 0:
                 failed = at
             if offset + extents[b] >= peak:
                 break
             top = max(top, offset + extents[b])
-            trial[b] = offset
-            for p in range(starts[b], starts[b + 1]):
-                rows[placed, 0], rows[placed, 1] = offset + pieces[p, 0], offset + pieces[p, 0] + pieces[p, 1]
-                rows[placed, 2], rows[placed, 3] = pieces[p, 2], pieces[p, 3]
-                placed += 1
+            trial[b], placed[b] = offset, attempt
         else:
             peak = top
             offsets[:] = trial

@@ -65,7 +65,7 @@ def row(request: Request) -> dict[str, Any]:
         file = Path(scratch) / "specialized.onnx"
         models.specialize(request.path, inputs, bindings.values, file)
         ours = session.planned(allocation.without_libraries(chosen), options)
-        # Before the peers: what OpenVINO compiles after onnxruntime has opened a model is up to twice as slow.
+        # Before the peers: what OpenVINO compiles after onnxruntime has opened a model may be twice as slow.
         executors = [Executor(p, compiler, cores=cores) for p in (ours, program)]
         peers, refused = peers_of([file, request.path], request.threads, inputs, (ONNXRUNTIME, OPENVINO_F32))
         if cores:  # as in `benchmarks.row`

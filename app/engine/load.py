@@ -15,7 +15,7 @@ import onnx
 import onnx.inliner
 import onnx.version_converter
 import onnx_ir as ir
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # it has no stubs here
+from google.protobuf.message import DecodeError
 from onnx_ir.passes.common import RemoveInitializersFromInputsPass
 
 from app.engine import external_data, inspection, shape_rules, wellformed

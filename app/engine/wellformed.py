@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import onnx
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
 
 from app.engine.errors import CyclicGraphError, DtypeError, GraphError, ModelTooLargeError, OpsetError
 from app.engine.limits import Limits
@@ -40,6 +42,7 @@ def check(model: onnx.ModelProto, limits: Limits, known: Known, detached: Collec
     Raises:
         GraphError: or the child that names the defect.
     """
+    _check_texts(model)
     if model.ir_version > onnx.IR_VERSION:
         raise OpsetError(
             f"the model has IR version {model.ir_version}; the newest known is {onnx.IR_VERSION}"
@@ -57,6 +60,27 @@ def check(model: onnx.ModelProto, limits: Limits, known: Known, detached: Collec
         _check_nodes(function.node, scope, function.output, inner, 0, f"function {function.name!r}", scope)
         checker.nodes = inner.nodes
     return checker.nodes
+
+
+def _check_texts(message: Message) -> None:
+    """Refuse text that is not UTF-8: protobuf hands it out as bytes, which no name may be."""
+    if isinstance(message, onnx.TensorProto):  # its data, which are large, are looked at elsewhere
+        _check_each_text((message.name, message.doc_string), message.DESCRIPTOR.full_name)
+        for entry in message.external_data:
+            _check_texts(entry)
+        return
+    for field, value in message.ListFields():
+        if field.type == FieldDescriptor.TYPE_STRING:
+            _check_each_text((value,) if isinstance(value, (str, bytes)) else value, field.full_name)
+        elif field.type == FieldDescriptor.TYPE_MESSAGE:
+            for part in (value,) if isinstance(value, Message) else value:
+                _check_texts(part)
+
+
+def _check_each_text(texts: Iterable[object], field: str) -> None:
+    for text in texts:
+        if isinstance(text, bytes):
+            raise GraphError(f"{field}: expected UTF-8 text, found {text[:40]!r}")
 
 
 def _opsets(imports: Iterable[onnx.OperatorSetIdProto], owner: str) -> dict[str, int]:

@@ -81,6 +81,24 @@ def test_limits_on_bytes_nodes_depth_and_elements_are_kept(tmp_path: Path) -> No
         load(weights, limits=Limits(elements=8))
 
 
+@pytest.mark.parametrize("name", ["a name", "an output", "weights", "a dim", "a body", "a key"])
+def test_text_that_is_not_utf8_is_refused(name: str, tmp_path: Path) -> None:
+    proto = parsed(NESTED)
+    node = proto.graph.node[0]
+    node.name, node.attribute[0].g.node[0].name = "a name", "a body"
+    proto.graph.value_info.append(onnx.helper.make_tensor_value_info("an output", 1, ["a dim"]))
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(2, np.float32), "weights"))
+    proto.metadata_props.add(key="a key", value="")
+    content = proto.SerializeToString()
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content)
+    load(path)
+    assert content.count(name.encode()) == 1
+    path.write_bytes(content.replace(name.encode(), name.encode()[:-1] + b"\xff"))
+    with pytest.raises(GraphError, match="expected UTF-8 text"):
+        load(path)
+
+
 def test_a_cycle_is_refused_by_the_name_of_a_node_in_it(tmp_path: Path) -> None:
     proto = parsed(RELU)
     del proto.graph.node[:]

@@ -18,10 +18,14 @@ from app.engine.memory.problem import Problem, Solution, lower_bound
 Array: TypeAlias = np.ndarray[Any, Any]
 
 TRIES = 400  # placements: bounds the search by work, never by the clock
+ENTRIES = 1 << 24  # pieces that are live with others, summed; with more nothing is searched
 
 
 def improve(problem: Problem, known: Solution, tries: int = TRIES) -> Solution:
-    """A placement with a lower peak than a known one, at the lower bound if it can; else the known one."""
+    """A placement with a lower peak than a known one, at the lower bound if it can; else the known one.
+
+    So too where more buffers are live at once than a search could place again and again (see ENTRIES).
+    """
     bound = lower_bound(problem)
     if known.peak == bound or not any(b.parts for b in problem.buffers):
         return known
@@ -30,11 +34,30 @@ def improve(problem: Problem, known: Solution, tries: int = TRIES) -> Solution:
     extents = np.array([b.extent for b in problem.buffers], np.int64)
     alignments = np.array([b.alignment for b in problem.buffers], np.int64)
     spans = np.array([b.upper - b.lower for b in problem.buffers], np.int64)
+    owners = np.repeat(np.arange(len(extents)), np.diff(starts))
+    beside, others = _neighbours(pieces, owners, ENTRIES)
+    if not len(beside):
+        return known
     peak, best = known.peak, None
     for keys in ((extents,), (spans, extents), (extents * spans,)):
         order = np.lexsort([-k for k in reversed(keys)])
         offsets = np.zeros(len(order), np.int64)
-        found = int(_settle(order, starts, pieces, extents, alignments, bound, peak, tries, offsets))
+        found = int(
+            _settle(
+                order,
+                starts,
+                pieces,
+                owners,
+                beside,
+                others,
+                extents,
+                alignments,
+                bound,
+                peak,
+                tries,
+                offsets,
+            )
+        )
         if found < peak:
             peak, best = found, offsets
         if peak == bound:
@@ -46,21 +69,42 @@ def improve(problem: Problem, known: Solution, tries: int = TRIES) -> Solution:
 
 
 @numba.njit(cache=True)
-def _neighbours(pieces: Array, owners: Array) -> tuple[Array, Array]:
-    """Where the list of each piece begins, and all lists: the pieces of other buffers that are live with it."""
-    begins, found = np.zeros(len(pieces) + 1, np.int64), np.zeros(0, np.int64)
-    for _ in range(2):  # once to count
-        total = 0
-        for p in range(len(pieces)):
-            for q in range(len(pieces)):
-                if owners[p] != owners[q] and pieces[q, 2] < pieces[p, 3] and pieces[q, 3] > pieces[p, 2]:
-                    if total < len(found):
-                        found[total] = q
-                    total += 1
-            begins[p + 1] = total
-        if len(found) < total:
-            found = np.zeros(total, np.int64)
-    return begins, found
+def _neighbours(pieces: Array, owners: Array, most: int) -> tuple[Array, Array]:
+    """Pieces of other buffers that are live with each: where its list begins, and all lists in a row.
+
+    With more than `most` entries in all there are no lists, and the first array is empty.
+    """
+    by_start = np.argsort(pieces[:, 2])
+    begins, entries = np.zeros(len(pieces) + 1, np.int64), np.zeros(0, np.int32)
+    live = np.zeros(len(pieces), np.int64)
+    for fill in (False, True):
+        filled, total, count = begins[:-1].copy(), 0, 0
+        for p in by_start:
+            kept = 0
+            for i in range(count):
+                q = live[i]
+                if pieces[q, 3] <= pieces[p, 2]:
+                    continue
+                live[kept] = q
+                kept += 1
+                if owners[p] == owners[q]:
+                    continue
+                total += 2
+                if fill:
+                    entries[filled[p]], entries[filled[q]] = q, p
+                    filled[p] += 1
+                    filled[q] += 1
+                else:
+                    begins[p + 1] += 1
+                    begins[q + 1] += 1
+            live[kept] = p
+            count = kept + 1
+            if total > most:
+                return begins[:0], entries
+        if not fill:
+            begins = np.cumsum(begins)
+            entries = np.zeros(total, np.int32)
+    return begins, entries
 
 
 @numba.njit(cache=True)
@@ -68,6 +112,9 @@ def _settle(
     order: Array,
     starts: Array,
     pieces: Array,
+    owners: Array,
+    beside: Array,
+    others: Array,
     extents: Array,
     alignments: Array,
     bound: int,
@@ -81,6 +128,9 @@ def _settle(
         order: buffers; changed.
         starts: where the pieces of each buffer begin.
         pieces: [piece, 4] offset in the buffer, bytes, first step, step after the last.
+        owners: buffers by piece.
+        beside: where the list of each piece begins, see `_neighbours`.
+        others: these lists.
         extents: bytes by buffer.
         alignments: by buffer.
         bound: bytes that are enough.
@@ -90,10 +140,6 @@ def _settle(
     """
     n = len(order)
     limit = bound
-    owners = np.zeros(len(pieces), np.int64)
-    for b in range(n):
-        owners[starts[b] : starts[b + 1]] = b
-    beside, others = _neighbours(pieces, owners)
     trial = np.zeros(n, np.int64)
     placed = np.full(n, -1, np.int64)  # by buffer: the last attempt that did
     taken = np.zeros((8, 2), np.int64)  # what an offset must not be in

@@ -2,10 +2,12 @@
 
 import itertools
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.engine.memory import rigid
 from app.engine.memory.greedy import solve
 from app.engine.memory.problem import Buffer, Part, Problem, Solution, lower_bound, validate
 from app.engine.memory.rigid import improve
@@ -71,6 +73,28 @@ def test_a_slice_that_is_not_written_yet_leaves_room_for_others() -> None:
     found = improve(Problem((joined, early)), solve(Problem((joined, early))))
     assert found.peak == 20
     assert found.proved
+
+
+def test_where_too_much_is_live_at_once_the_known_placement_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    joined = Buffer("joined", 0, 4, 20, 1, (Part(0, 10, 0, 4), Part(10, 10, 2, 4)))
+    problem = Problem((joined, Buffer("early", 0, 2, 10, 1)))
+    known = solve(problem)
+    monkeypatch.setattr(rigid, "ENTRIES", 1)
+    assert improve(problem, known) is known
+
+
+@settings(deadline=None, max_examples=40)
+@given(problems())
+def test_neighbours_are_the_pieces_of_others_that_live_at_a_common_step(problem: Problem) -> None:
+    pieces = [p for b in problem.buffers for p in b.pieces]
+    owners = [i for i, b in enumerate(problem.buffers) for _ in b.pieces]
+    beside, others = rigid._neighbours(np.array(pieces, np.int64), np.array(owners), 10_000)
+    for i, (_, _, first, last) in enumerate(pieces):
+        steps = set(range(first, last))
+        expected = [
+            j for j, q in enumerate(pieces) if owners[i] != owners[j] and steps & set(range(q[2], q[3]))
+        ]
+        assert sorted(others[beside[i] : beside[i + 1]]) == expected
 
 
 @settings(deadline=None, max_examples=40)

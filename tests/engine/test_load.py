@@ -86,7 +86,8 @@ def test_text_that_is_not_utf8_is_refused(name: str, tmp_path: Path) -> None:
     proto = parsed(NESTED)
     node = proto.graph.node[0]
     node.name, node.attribute[0].g.node[0].name = "a name", "a body"
-    proto.graph.value_info.append(onnx.helper.make_tensor_value_info("an output", 1, ["a dim"]))
+    proto.graph.value_info.add(name="an output").type.tensor_type.elem_type = 1
+    proto.graph.value_info[0].type.tensor_type.shape.dim.add(dim_param="a dim")
     proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(2, np.float32), "weights"))
     proto.metadata_props.add(key="a key", value="")
     content = proto.SerializeToString()

@@ -8,6 +8,7 @@ In bf16 the operands of these products are rounded, which F(2x2, 3x3) bears and 
 weights (relative rms errors of 3e-3 and 2e-2): there the error decides, measured in the same way.
 """
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -30,6 +31,8 @@ Array = np.ndarray[Any, Any]
 SHARE = 0.1  # of the tolerance that the relative rms error of one layer may take
 BF16_ERROR = 5e-3  # that a layer whose products are bf16 may have
 LARGEST = 1e30  # weights whose transforms are finite
+# Byte that a block of tiles and its sums may take; up to half the second cache for images half as large.
+HELD = 256 * 1024
 LEAST = 16  # tiles of a block, below which reading the weights is what takes long
 
 # Measured on Zen 3: transforms take as long as this many operations of the products for every
@@ -165,7 +168,11 @@ def _tiling(window: Window, form: Form, known: Known) -> Tiling:
     tiles = window.batch * high * wide
     v_row = blocked.blocks_of(window.channels, known) * (lanes // 2 if form.paired else lanes)
     vectors = max(winograd.groups_of(blocked.blocks_of(window.outputs, known)))
-    fitting = max(blocking.second_cache(known.target) // 2 // (4 * points * (v_row + vectors * lanes)), LEAST)
+    images = (
+        4 * window.batch * (window.channels * math.prod(window.size) + window.outputs * math.prod(window.out))
+    )
+    held = max(HELD, min(blocking.second_cache(known.target) // 2, 2 * images))
+    fitting = max(held // (4 * points * (v_row + vectors * lanes)), LEAST)
     parts = -(-tiles // fitting)
     groups = len(winograd.groups_of(blocked.blocks_of(window.outputs, known)))
     if blocking.longest_share(parts * groups, known.threads) > 1.03:

@@ -5,6 +5,7 @@ a start raises `attempt`, so that a worker which lost its job to another can cha
 """
 
 import secrets
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -63,9 +64,19 @@ class Draft:
     cached_from: str | None = None
 
 
+_latest = 0  # the number of the identifier that this process made last
+_making = threading.Lock()
+
+
 def new_id() -> str:
-    """An identifier of 32 hexadecimal digits; later ones sort after earlier ones."""
-    return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(10)}"
+    """An identifier of 32 hexadecimal digits; later ones of a process sort after earlier ones."""
+    global _latest
+    with _making:
+        number = (time.time_ns() // 1_000_000 << 80) + secrets.randbits(80)
+        if number <= _latest:  # in the same millisecond, or the clock was set back
+            number = _latest + 1 + secrets.randbits(64)
+        _latest = number
+    return f"{number:032x}"
 
 
 def create(connection: sa.Connection, drafts: Sequence[Draft], group: str | None = None) -> list[str]:

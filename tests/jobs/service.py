@@ -32,6 +32,7 @@ def serve(data: Path, **given: Any) -> Iterator["Served"]:
             data=data,
             port=free_port(),
             engine=ENGINE,
+            benchmark_lock=data / "benchmark.lock",  # tests beside this one have services too
             workers=2,
             job_memory_bytes=4 << 30,
             max_model_bytes=8 << 20,

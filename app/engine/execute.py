@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 ALIGNMENT = 64  # byte: a cache line
 HUGE = 2 * 1024 * 1024  # byte of a huge page
 # Byte before and after an array that are ours too. A load whose masked-off lanes lie in a page that is
-# not there gives the right result, but takes a hundred times as long.
+# not there gives the right result, but far more slowly.
 MARGIN = 4096
 BLOCK = 16 * HUGE  # byte of a block of a pool; what is not touched takes no memory
 # Predicted time of a step on all threads below which one thread runs it: to meet costs about a microsecond.

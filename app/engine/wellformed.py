@@ -80,7 +80,7 @@ def _check_texts(message: Message) -> None:
 def _check_each_text(texts: Iterable[object], field: str) -> None:
     for text in texts:
         if isinstance(text, bytes):
-            raise GraphError(f"{field}: expected UTF-8 text, found {text[:40]!r}")
+            raise GraphError(f"{field}: expected UTF-8 text, found {text[:40]!r}; save it as UTF-8")
 
 
 def _opsets(imports: Iterable[onnx.OperatorSetIdProto], owner: str) -> dict[str, int]:

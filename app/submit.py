@@ -62,7 +62,9 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
         "--precision", choices=("f32", "tf32", "bf16", "fp16", "auto"), help="of arithmetic (default: f32)"
     )
     parser.add_argument(
-        "--no-fast-algorithms", action="store_true", help="without Winograd's and Strassen's algorithms"
+        "--no-fast-algorithms",
+        action="store_true",
+        help="without Winograd's and Strassen's algorithms and fixed point",
     )
     parser.add_argument("--prefer", choices=("latency", "memory"), help="what to plan for (default: latency)")
     parser.add_argument("--pareto", action="store_true", help="also report plans with less memory or time")

@@ -42,7 +42,9 @@ def arguments_of(line: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=6.0, help="per model, thread count and runtime")
     parser.add_argument("--operators", action="store_true", help="also print the slowest steps")
     parser.add_argument(
-        "--no-fast-algorithms", action="store_true", help="without Winograd and Strassen: plain products only"
+        "--no-fast-algorithms",
+        action="store_true",
+        help="without Winograd, Strassen and fixed point: plain products only",
     )
     parser.add_argument(
         "--precision", choices=get_args(Policy), default="f32", help="of ours; bf16 where the CPU computes it"

@@ -228,7 +228,8 @@ class JobOptions(_Schema):
     threads: int = Field(default=_DEFAULTS.threads, ge=1, le=1024)
     fast_algorithms: bool = Field(
         default=_DEFAULTS.fast_algorithms,
-        description="Whether Winograd's and Strassen's algorithms may be used, far inside the tolerance.",
+        description="Whether Winograd's and Strassen's algorithms and weights in 24 bits of fixed point "
+        "may be used, far inside the tolerance.",
     )
     precision: Policy = Field(
         default=_DEFAULTS.precision,

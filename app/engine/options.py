@@ -26,7 +26,8 @@ class Options:
         seed: of the random inputs used where none are given.
         threads: of the executor.
         fast_algorithms: whether products may be computed with fewer multiplications (Winograd,
-            Strassen), where their error, measured on the weights, is far inside the tolerance.
+            Strassen) or from weights in fixed point, where their error, measured on the weights, is far
+            inside the tolerance.
         precision: of products in float32 models. `bf16` allows bf16 where the target computes it, and
             the outputs to differ by 1e-2 of their maximum; `tf32` and `fp16` (GPUs only) by 2e-3; `auto`
             takes one of these if `tolerance` is that large. On GPUs, bf16 and fp16 are also what activations

@@ -35,7 +35,8 @@ class Known:
     """What a row may see besides the group itself; values carry their shapes and dtypes.
 
     Attributes:
-        fast_algorithms: whether products may be computed with fewer multiplications (Winograd, Strassen).
+        fast_algorithms: whether products may be computed with fewer multiplications (Winograd, Strassen) or
+            from weights in fixed point.
         tolerance: largest error of an output that the job allows, as a fraction of its maximum.
         timings: measured seconds, see `app.engine.cost.key`.
         tuning: which of the row's `tunings` is meant; empty for the one that is predicted best.

@@ -33,12 +33,14 @@ CONV = """g (float[1,64,14,14] x, float[96,64,3,3] w) => (float[1,96,14,14] y)
 STEM = """g (float[1,3,32,32] x, float[32,3,7,7] w) => (float[1,32,16,16] y)
     { y = Conv<pads = [3, 3, 3, 3], strides = [2, 2]>(x, w) }"""
 MATMUL = "g (float[64,512] x, float[512,768] w) => (float[64,768] y) { y = MatMul(x, w) }"
+ROWS = "g (float[4,512] x, float[512,768] w) => (float[4,768] y) { y = MatMul(x, w) }"
 INTEGER = """g (uint8[64,512] x, int8[512,96] w) => (int32[64,96] y) { y = MatMulInteger(x, w) }"""
 CASES = {
     "conv.blocked_bf16": CONV,
     "conv.winograd_f2_bf16": CONV,
     "matmul.blocked_bf16": MATMUL,
     "matmul.blocked": MATMUL,
+    "matmul.fixed_point": ROWS,
     "conv.winograd_f4": CONV,
     "matmul_integer.dot": INTEGER,
 }

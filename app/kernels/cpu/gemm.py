@@ -4,16 +4,42 @@ The loops follow Goto and van de Geijn, 2008, "Anatomy of high-performance matri
 multiplication": a k x columns panel of B in the first cache, a block of A in the second.
 """
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 from app.kernels.cpu import matrix_tiles
 from app.kernels.cpu.epilogue import ALONG, FIXED, run_library
 from app.kernels.cpu.expressions import Recipe
 from app.kernels.cpu.linking import Sources
-from app.kernels.cpu.tiles import NARROW, SHAPES, TILED_BFLOATS, Shapes, element, lanes_of, right_element
+from app.kernels.cpu.tiles import (
+    FIXED_POINT,
+    SHAPES,
+    TILED_BFLOATS,
+    Shapes,
+    element,
+    lanes_of,
+    panel_sizes,
+    right_element,
+    shapes_of,
+)
 
-# Panels that one row streams at once, and how many elements ahead it asks for each, by float32 lanes. With 16
-# registers two are what the sums leave room for, and prefetches compete with those of the hardware (Zen 3).
-# A core of Sapphire Rapids reads 10.0 GB/s in two streams, 11.2 in four, 12.0 in four that ask 4 KB ahead.
-STREAMED = {8: (2, 0), 16: (4, 1024)}
+
+class Stream(NamedTuple):
+    """How one row streams the second operand."""
+
+    panels: int  # at once
+    ahead: int  # elements, that it asks for; 0 for not at all
+    level: int  # of the cache, that it asks for them into
+    unroll: int
+
+
+# By float32 lanes. With 16 registers two panels are what the sums leave room for, and prefetches compete with
+# those of the hardware (Zen 3). A core of Sapphire Rapids reads 10.0 GB/s in two streams, 11.2 in four, 12.0
+# in four that ask 4 KB ahead.
+STREAMS: Mapping[int, Stream] = {8: Stream(2, 0, 2, 2), 16: Stream(4, 1024, 2, 2)}
+# Fixed point takes more instructions for each cache line, so fewer loads are under way unless they are asked
+# for 6 KB ahead into the first cache: 37 GB/s of memory, not 31, on a core of Zen 5, in any number of them.
+FIXED_STREAMS: Mapping[int, Stream] = {8: Stream(2, 1536, 1, 1), 16: Stream(1, 1536, 1, 1)}
 
 # Defines `product` and its tiles. `a` holds rows `a_row` apart with elements `a_k` apart, or, when
 # `packed`, one [k][rows] panel for each group of rows; k0 is where this chunk of the reduction begins.
@@ -26,14 +52,15 @@ from app.kernels.cpu.ragged import finish
 
 T, B, N = types.CPointer(types.{element}), types.CPointer(types.{right}), types.int64
 VECTOR, ROWS, SMALL, COLUMNS, PART = {vector}, {rows}, {small}, {columns}, {part}
+STEP, TAIL = {sizes}  # right elements of a step of a panel and after its last, see `tiles.panel_sizes`
 wide = tile("{dtype}", VECTOR, ROWS, COLUMNS // VECTOR, {unroll})
 MAIN = f"tile_{symbol}_{{ROWS}}x{{COLUMNS // VECTOR}}x{{VECTOR}}"  # takes nearly all the time
 small = tile("{dtype}", VECTOR, SMALL, COLUMNS // VECTOR, {unroll})
 narrow = tile("{dtype}", VECTOR, ROWS, 1, {unroll}, 1, PART)
 # A single row streams b, from memory more often than not.
 single = tile("{dtype}", VECTOR, 1, COLUMNS // VECTOR, 4, 2)
-STREAMS = {streams}
-stream = stream_tile("{dtype}", VECTOR, COLUMNS // VECTOR, STREAMS, {ahead})
+STREAMS, AHEAD, LEVEL, UNROLL = {stream}
+stream = stream_tile("{dtype}", VECTOR, COLUMNS // VECTOR, STREAMS, AHEAD, LEVEL, UNROLL)
 NEAR, FAR = 16, 64  # steps ahead that are prefetched where rows of b lie apart, and where b streams
 
 
@@ -42,10 +69,10 @@ def product(a, packed, a_row, a_k, k0, b, b_k, b_panel, k, c, c_row, m, n, spare
             sums, sums_row, rows, rows_step, columns, residual, residual_row, scalars, flags):
     # Where panels are contiguous, the rows of one share the prefetching of the next.
     ahead_k = b_k
-    if b_k == COLUMNS and m > ROWS:
-        ahead_k = (COLUMNS * ROWS + m - 1) // m
+    if b_k == STEP and m > ROWS:
+        ahead_k = (STEP * ROWS + m - 1) // m
     done = 0
-    if m == 1 and b_k == COLUMNS:
+    if m == 1 and b_k == STEP:
         step = 1 if packed else a_k
         for j in range(0, n - STREAMS * COLUMNS + 1, STREAMS * COLUMNS):
             stream(at(a, k0 * step), step, at(b, j // COLUMNS * b_panel), b_k, b_panel, k, at(c, j),
@@ -65,7 +92,7 @@ def product(a, packed, a_row, a_k, k0, b, b_k, b_panel, k, c, c_row, m, n, spare
             bias, columns_j = at(rows, i * rows_step), at(columns, j)
             ahead = at(panel, b_k * (FAR if size == 1 else NEAR))
             if ahead_k != b_k:
-                ahead = at(panel, b_panel + COLUMNS * k * i // m)
+                ahead = at(panel, b_panel + STEP * k * i // m)
             narrow_ = width <= VECTOR and (COLUMNS > VECTOR or PART > 0)
             if narrow_:  # a tile of ROWS rows
                 whole = width == (PART or VECTOR) and size == ROWS
@@ -101,7 +128,7 @@ def product_library(dtype: str, lanes: int, shapes: Shapes = SHAPES, part: int =
     """
     rows, small, vectors, unroll = shapes[lanes]
     vector = lanes_of(dtype, lanes)
-    streams, ahead = STREAMED[16 if lanes > 8 else 8]
+    stream = (FIXED_STREAMS if dtype == FIXED_POINT else STREAMS)[16 if lanes > 8 else 8]
     return tuple(
         _PRODUCT.format(
             dtype=dtype,
@@ -112,8 +139,8 @@ def product_library(dtype: str, lanes: int, shapes: Shapes = SHAPES, part: int =
             rows=rows,
             small=small,
             columns=vectors * vector,
-            streams=streams,
-            ahead=ahead,
+            sizes=panel_sizes(dtype, vectors * vector),
+            stream=tuple(stream),
             unroll=times,
             part=part,
         )
@@ -146,7 +173,7 @@ SIZES = (
 # Where operands of a recipe begin for row r of the block: by their name, the offset.
 PLACES = {"same": "place + r * n", "channel": "j", "row": "batch * m + i + r", "scalar": "0"}
 
-_MATMUL = """
+_PACK = """
 @njit(error_model="numpy", boundscheck=False)
 def pack(b, b_row, b_column, k, n, out, out_row):
     # out[p * out_row + j] = b[p * b_row + j * b_column]
@@ -157,7 +184,9 @@ def pack(b, b_row, b_column, k, n, out, out_row):
         for p in range(k):
             for j in range(n):
                 out[p * out_row + j] = b[p * b_row + j * b_column]
+"""
 
+_MATMUL = """
 
 def kernel(a, b, y, row_bias, column_bias, residual, scalars, offsets, sizes, work{operands},
            begin, end, thread):
@@ -179,13 +208,10 @@ def kernel(a, b, y, row_bias, column_bias, residual, scalars, offsets, sizes, wo
         for chunk in range(chunks):
             k0 = chunk * block_k
             depth = min(block_k, k - k0)
-            if b_packed:
-                panel, b_k, b_panel = at(whole, j * k + k0 * COLUMNS), COLUMNS, k * COLUMNS
-            elif b_column == 1 and width % COLUMNS == 0 and rows <= 2 * ROWS:
-                panel, b_k, b_panel = at(whole, k0 * b_row + j), b_row, COLUMNS
-            else:
-                pack(at(whole, k0 * b_row + j * b_column), b_row, b_column, depth, width, panels, packed_row)
-                panel, b_k, b_panel = panels, packed_row, COLUMNS
+            if {packed}:
+                b_k, b_panel = STEP, k * STEP + TAIL
+                panel = at(whole, j // COLUMNS * b_panel + k0 * STEP)
+{unpacked}
             last = chunk == chunks - 1
             f = (flags if last else 0) | (ACCUMULATE if chunk > 0 else 0)
             to, step = (at(y, place), n) if last and {direct} else (mine, block_n)
@@ -193,6 +219,15 @@ def kernel(a, b, y, row_bias, column_bias, residual, scalars, offsets, sizes, wo
                     spare, mine, block_n, at(row_bias, i * rows_step), rows_step, at(column_bias, j),
                     extra, residual_row, scalars, f)
 {finish}
+"""
+
+# Of a second operand that lies as it came.
+_UNPACKED = """\
+            elif b_column == 1 and width % COLUMNS == 0 and rows <= 2 * ROWS:
+                panel, b_k, b_panel = at(whole, k0 * b_row + j), b_row, COLUMNS
+            else:
+                pack(at(whole, k0 * b_row + j * b_column), b_row, b_column, depth, width, panels, packed_row)
+                panel, b_k, b_panel = panels, packed_row, COLUMNS\
 """
 
 _RUNS = """\
@@ -219,7 +254,8 @@ def emit(
     Units are blocks of m (fastest), n and batch.
 
     Args:
-        dtype: T; of pairs that a and b hold and k counts (`tiles.BFLOAT_PAIRS`) where T is float32.
+        dtype: T; of what a and b hold and k counts (`tiles.BFLOAT_PAIRS`, `tiles.FIXED_POINT`) where T is
+            float32.
         lanes: float32 in a register.
         recipe: what follows the tile's own epilogue.
         operands: (place, element type) of the recipe's inputs after the first; see PLACES.
@@ -227,11 +263,14 @@ def emit(
         part: all columns of y, if they are less than a vector, else 0.
     """
     places = "".join(f", at(x{i}, {PLACES[place]})" for i, (place, _) in enumerate(operands))
-    kernel = _MATMUL.format(
+    fixed = dtype == FIXED_POINT
+    kernel = ("" if fixed else _PACK) + _MATMUL.format(
         unpack=", ".join(SIZES),
         sizes=", ".join(f"sizes[{i}]" for i in range(len(SIZES))),
         operands="".join(f", x{i}" for i in range(len(operands))),
         direct=not recipe,
+        packed="True" if fixed else "b_packed",
+        unpacked="" if fixed else _UNPACKED,
         finish=_RUNS.format(places=places) if recipe else "",
     )
     head = (
@@ -239,12 +278,13 @@ def emit(
         "from app.kernels.cpu.copies import copier\n"
         "from app.kernels.cpu.generator import at\n"
         "from app.kernels.cpu.tiles import ACCUMULATE\n"
-        "from LIBRARY0 import COLUMNS, ROWS, product\n"
+        "from LIBRARY0 import COLUMNS, ROWS, STEP, TAIL, product\n"
         f'copy = copier("{element(dtype)}", {lanes_of(dtype, lanes)}, 1)\n'
     )
     advances = tuple((FIXED if place in ("row", "scalar") else ALONG, kind) for place, kind in operands)
     tiled = dtype == TILED_BFLOATS
-    library = matrix_tiles.rows_library() if tiled else product_library(dtype, lanes, NARROW[vectors], part)
+    shapes = shapes_of(dtype, vectors)
+    library = matrix_tiles.rows_library() if tiled else product_library(dtype, lanes, shapes, part)
     if not recipe:
         return library, head + kernel
     runs = "from LIBRARY1 import run\n"

@@ -5,6 +5,7 @@ widens it for the machine at hand. A generated module makes an intrinsic a globa
 calls it, so that numba's disk cache finds it again (see `compiler`).
 """
 
+import itertools
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -108,6 +109,9 @@ def tile(
     The reduction runs in `chains` independent sums, for tiles too small to hide the latency of a
     product. Step p of it asks for the cache line of next[p * next_k], which need not be valid. Of each
     vector of the result the first `part` elements are written, if it is not 0, and read of what is added.
+
+    Where several steps lie together (`Vectors.together`) p counts such groups, whose elements of a are
+    neighbours.
     """
     scalar = ELEMENTS[dtype][0]
     address, size = types.CPointer(scalar), types.int64
@@ -128,13 +132,13 @@ def tile(
             starts.append(v.at(a, builder.mul(row, a_row)) if r else a)
 
         def step(index: Any, pointer: Any, line: Any, sums: list[Any]) -> list[Any]:
-            vectors = [v.load_right(v.at(pointer, j * lanes)) for j in range(columns)]
+            vectors = [v.load_steps(v.right(pointer, j * lanes)) for j in range(columns)]
             v.prefetch(line)
             new = list(sums)
-            for r in range(rows):
-                x = v.broadcast(v.at(starts[r], index))
+            for r, t in itertools.product(range(rows), range(v.together)):
+                x = v.broadcast(v.at(v.at(starts[r], index), t))
                 for j in range(columns):
-                    new[r * columns + j] = v.dot(x, vectors[j], new[r * columns + j])
+                    new[r * columns + j] = v.dot(x, vectors[j][t], new[r * columns + j])
             return new
 
         def loop(count: Any, index: Any, pointer: Any, line: Any, sums: list[Any], times: int) -> Any:
@@ -167,9 +171,10 @@ def tile(
         *place, sums = loop(
             builder.sdiv(k, number(unroll)), number(0), b, ahead, [v.zero] * (cells * chains), unroll
         )
-        *_, sums = loop(builder.srem(k, number(unroll)), *place, sums, 1)
+        _, end, _, sums = loop(builder.srem(k, number(unroll)), *place, sums, 1)
         while len(sums) > cells:
             sums = [v.add(x, y) for x, y in zip(sums[: len(sums) // 2], sums[len(sums) // 2 :])]
+        sums = v.scale(sums, end, columns)
 
         places = [(r, j * lanes) for r in range(rows) for j in range(columns)]
         for x, (r, j) in zip(epilogue.apply(v, sums, places), places):
@@ -183,7 +188,9 @@ def tile(
     return intrinsic(body)
 
 
-def stream_tile(dtype: str, lanes: int, columns: int, streams: int, ahead: int = 0, unroll: int = 2) -> Any:
+def stream_tile(
+    dtype: str, lanes: int, columns: int, streams: int, ahead: int = 0, level: int = 2, unroll: int = 2
+) -> Any:
     """An intrinsic that computes one row of a matrix product over several panels at once.
 
     It is called as
@@ -191,7 +198,7 @@ def stream_tile(dtype: str, lanes: int, columns: int, streams: int, ahead: int =
     and computes c[s * columns * lanes + j] for s < streams and j < columns * lanes as the sum over
     p < k of a[p * a_k] * b[s * b_panel + p * b_k + j], plus what `flags` ask for, see `tile`. A row
     takes every element of b once, from memory: that is fastest in several streams. Each asks for the
-    elements of b that lie `ahead` of what it reads, into the second cache, if that is not 0.
+    elements of b that lie `ahead` of what it reads, into the cache of this level, if that is not 0.
     """
     scalar = ELEMENTS[dtype][0]
     address, size = types.CPointer(scalar), types.int64
@@ -211,14 +218,16 @@ def stream_tile(dtype: str, lanes: int, columns: int, streams: int, ahead: int =
             def body(state: list[Any]) -> list[Any]:
                 row, place, *new = state
                 for turn in range(times):
-                    x = v.broadcast(row)
+                    xs = [v.broadcast(v.at(row, t)) for t in range(v.together)]
                     for s in range(streams):
                         panel = v.at(place, b.mul(number(s), b_panel))
                         for j in range(columns):
-                            if ahead:
-                                v.prefetch(v.at(panel, j * lanes + ahead), level=2)
+                            vector = v.right(panel, j * lanes)
+                            for word in range(v.words if ahead else 0):
+                                v.prefetch(v.at(vector, word * lanes + ahead), level=level)
                             i = turn * cells + s * columns + j
-                            new[i] = v.dot(x, v.load_right(v.at(panel, j * lanes)), new[i])
+                            for x, y in zip(xs, v.load_steps(vector)):
+                                new[i] = v.dot(x, y, new[i])
                     row, place = v.at(row, a_k), v.at(place, b_k)
                 return [row, place, *new]
 
@@ -226,12 +235,16 @@ def stream_tile(dtype: str, lanes: int, columns: int, streams: int, ahead: int =
 
         state = [a, panels, *[v.zero] * (cells * unroll)]
         state = repeat(b, b.sdiv(k, number(unroll)), state, steps(unroll))
-        _, _, *found = repeat(b, b.srem(k, number(unroll)), state, steps(1))
+        _, end, *found = repeat(b, b.srem(k, number(unroll)), state, steps(1))
         for turn in range(1, unroll):
             own = found[turn * cells : (turn + 1) * cells]
             found[:cells] = [v.add(x, y) for x, y in zip(found[:cells], own)]
+        scaled = []
+        for s in range(streams):
+            own = found[s * columns : (s + 1) * columns]
+            scaled += v.scale(own, v.at(end, b.mul(number(s), b_panel)), columns)
         places = [(0, i * lanes) for i in range(cells)]
-        for x, (_, j) in zip(epilogue.apply(v, found[:cells], places), places):
+        for x, (_, j) in zip(epilogue.apply(v, scaled, places), places):
             v.store(x, v.at(c, j))
         b.ret_void()
 

@@ -1,8 +1,8 @@
 """Vector instructions as LLVM IR, for intrinsics that numba compiles.
 
-Elements are float32, float64, integers, several integers in one (`tiles.PACKED`) or two bfloat16 in one
-(`tiles.BFLOAT_PAIRS`); `lanes` is the number of elements in a vector, which LLVM splits or widens for the
-machine at hand.
+Elements are float32, float64, integers, several integers in one (`tiles.PACKED`), two bfloat16 in one
+(`tiles.BFLOAT_PAIRS`) or float32 beside fixed point (`tiles.FIXED_POINT`); `lanes` is the number of elements
+in a vector, which LLVM splits or widens for the machine at hand.
 """
 
 from typing import Any
@@ -17,10 +17,14 @@ from app.kernels.cpu.tiles import (
     BYTE_PAIRS,
     DOT,
     DOTS,
+    FIXED_POINT,
+    FIXED_STEPS,
+    FIXED_WORDS,
     LEFT_UNSIGNED,
     PACKED,
     PAIRS,
     RIGHT_UNSIGNED,
+    panel_sizes,
 )
 
 ELEMENTS = {
@@ -31,7 +35,7 @@ ELEMENTS = {
     "int64": (types.int64, ll.IntType(64), 8),
     "uint64": (types.uint64, ll.IntType(64), 8),
     **dict.fromkeys(PACKED, (types.int32, ll.IntType(32), 4)),
-    **dict.fromkeys(BFLOAT_PAIRS, (types.float32, ll.FloatType(), 4)),
+    **dict.fromkeys((*BFLOAT_PAIRS, FIXED_POINT), (types.float32, ll.FloatType(), 4)),
 }
 I1, I8, I16, I32, I64 = (ll.IntType(n) for n in (1, 8, 16, 32, 64))
 
@@ -104,6 +108,10 @@ class Vectors:
         self.lanes = lanes
         self.floating = not isinstance(self.element, ll.IntType)
         self.dtype = dtype
+        fixed = dtype == FIXED_POINT
+        self.together = FIXED_STEPS if fixed else 1  # steps of a reduction
+        self.words = FIXED_WORDS if fixed else 1  # vectors that hold their second operands
+        self.scaled = fixed  # sums are multiplied by what follows the second operand
         self.type = ll.VectorType(self.element, lanes)
         self.zero = ll.Constant(self.type, [0.0 if self.floating else 0] * lanes)
         self.suffix = f"v{lanes}{'f' if self.floating else 'i'}{self.nbytes * 8}"
@@ -128,6 +136,37 @@ class Vectors:
         narrow, wide = (ll.VectorType(kind, 2 * self.lanes) for kind in (I8, I16))
         pairs = self.b.load(self.b.bitcast(pointer, narrow.as_pointer()), align=2)
         return self.b.bitcast(self.b.sext(pairs, wide), self.type)
+
+    def load_steps(self, pointer: Any) -> list[Any]:
+        """The second operands of the steps that lie together, see `together`."""
+        return self._load_fixed(pointer) if self.dtype == FIXED_POINT else [self.load_right(pointer)]
+
+    def _load_fixed(self, pointer: Any) -> list[Any]:
+        """See `tiles.pack_fixed`; what is summed is 256 times as large."""
+        kind = ll.VectorType(I32, self.lanes)
+
+        def all_(n: int) -> Any:
+            return ll.Constant(kind, [n] * self.lanes)
+
+        words = [
+            self.b.load(self.b.bitcast(self.at(pointer, i * self.lanes), kind.as_pointer()), align=4)
+            for i in range(FIXED_WORDS)
+        ]
+        fourth = self.b.shl(words[0], all_(24))
+        for i, mask in ((1, 0xFF0000), (2, 0xFF00)):
+            fourth = self.b.or_(fourth, self.b.and_(self.b.shl(words[i], all_(24 - 8 * i)), all_(mask)))
+        return [self.b.sitofp(v, self.type) for v in (*words, fourth)]
+
+    def scale(self, sums: list[Any], end: Any, columns: int) -> list[Any]:
+        """Rows of `columns` vectors of sums times what follows the last step of a panel, see `tiles`."""
+        if not self.scaled:
+            return sums
+        scales = [self.load(self.at(end, self.lanes * j)) for j in range(columns)]
+        return [self.multiply(x, scales[i % columns]) for i, x in enumerate(sums)]
+
+    def right(self, pointer: Any, index: int) -> Any:
+        """The address of the second operand's pointer[index]."""
+        return self.at(pointer, panel_sizes(self.dtype, index)[0])
 
     def store(self, value: Any, pointer: Any) -> None:
         """A vector to an address."""

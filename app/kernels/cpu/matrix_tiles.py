@@ -350,6 +350,7 @@ from app.kernels.cpu.ragged import finish
 
 T, N = types.CPointer(types.float32), types.int64
 ROWS, COLUMNS = 32, 32
+STEP, TAIL = COLUMNS, 0
 MAIN = "tiles_"  # takes nearly all the time
 two, one, sums_of = tiles_product(2, 2, LINES), tiles_product(1, 2, LINES), buffer(2)
 two_few, one_few = tiles_product(2, 2, FEW), tiles_product(1, 2, FEW)

@@ -29,6 +29,13 @@ BFLOATS, SHIFTED_BFLOATS = "bfloat16x2", "bfloat16x2_shifted"
 # pairs, zeros at the end.
 TILED_BFLOATS = "bfloat16x2_tiled"
 BFLOAT_PAIRS = (BFLOATS, SHIFTED_BFLOATS, TILED_BFLOATS)
+# float32 times right operands of 24 bits in fixed point, with a scale for each column: three quarters of the
+# memory, with the precision of a float32 at the largest of the column. Four steps of a reduction lie together
+# in three int32, see `pack_fixed`; k counts such fours.
+FIXED_POINT = "float32 * fixed24"
+FIXED_STEPS, FIXED_WORDS = 4, 3
+FIXED_LIMIT = 2**23 - 1  # of their magnitude
+WHOLE = (TILED_BFLOATS, FIXED_POINT)  # whose panels are not split along k
 
 # What a tile does with its sums before it stores them, in this order.
 ACCUMULATE, SCALE, ROW_BIAS, COLUMN_BIAS, RESIDUAL, CLAMP = 1, 2, 4, 8, 16, 32
@@ -58,6 +65,13 @@ QUADS: Shapes = {4: (5, 3, 2, 1), 8: (5, 3, 2, 1), 16: (8, 4, 3, 1)}
 
 # Of tile registers, see `matrix_tiles`.
 TILED: Shapes = {16: (32, 16, 2, 1)}
+# Of fixed point, which takes four registers for a vector of columns.
+FIXED: Shapes = {4: (2, 1, 2, 1), 8: (2, 1, 2, 1), 16: (4, 2, 3, 1)}
+
+
+def shapes_of(dtype: str, vectors: int) -> Shapes:
+    """Shapes of tiles with so many vectors of columns, if their type leaves a choice."""
+    return {TILED_BFLOATS: TILED, FIXED_POINT: FIXED}.get(dtype) or NARROW[vectors]
 
 
 def lanes_of(dtype: str, lanes: int) -> int:
@@ -67,7 +81,7 @@ def lanes_of(dtype: str, lanes: int) -> int:
 
 def element(dtype: str) -> str:
     """The type of an element in memory, as NumPy and numba name it."""
-    return "int32" if dtype in PACKED else "float32" if dtype in BFLOAT_PAIRS else dtype
+    return "int32" if dtype in PACKED else "float32" if dtype in (*BFLOAT_PAIRS, FIXED_POINT) else dtype
 
 
 def vectors_for(columns: int, dtype: str, lanes: int) -> int:
@@ -110,7 +124,12 @@ def columns_of(dtype: str, lanes: int, shapes: Shapes = SHAPES) -> int:
 
 def right_element(dtype: str) -> str:
     """The type of an element of the second operand in memory."""
-    return "int16" if dtype == BYTE_PAIRS else element(dtype)
+    return {BYTE_PAIRS: "int16", FIXED_POINT: "int32"}.get(dtype) or element(dtype)
+
+
+def panel_sizes(dtype: str, width: int) -> tuple[int, int]:
+    """Right elements of a step of a panel of columns, and of what follows its last step."""
+    return (FIXED_WORDS * width, width) if dtype == FIXED_POINT else (width, 0)
 
 
 def spare(dtype: str, lanes: int, shapes: Shapes = SHAPES) -> int:
@@ -125,6 +144,48 @@ def pack_columns(b: Array, width: int) -> Array:
     wide = np.zeros((*batch, k, panels * width), b.dtype)
     wide[..., :n] = b
     return np.ascontiguousarray(np.moveaxis(wide.reshape(*batch, k, panels, width), -2, -3))
+
+
+def packed_panels(dtype: str, b: Array, width: int, lanes: int) -> Array:
+    """A constant second operand [..., k, n] as panels of columns for tiles of this type."""
+    return (
+        pack_fixed(b.reshape(b.shape[-2:]), width, lanes) if dtype == FIXED_POINT else pack_columns(b, width)
+    )
+
+
+def pack_fixed(b: Array, width: int, lanes: int) -> Array:
+    """float32[k, n] to panels of fixed point for tiles of `width` columns: int32, flat. k is a multiple of 4.
+
+    Of a panel each four steps are [width / lanes, 3, lanes]: numbers of the first three steps in the upper 24
+    bits, and the bytes of the fourth step's, the highest first, in the lowest eight, which count as parts of
+    the numbers above them. The bits of float32[width] follow: what columns are multiplied by once they are
+    summed. Absent columns are zeros.
+    """
+    k, n = b.shape
+    step, tail = panel_sizes(FIXED_POINT, width)
+    fours = k // FIXED_STEPS
+    panels = np.zeros((-(-n // width), fours * step + tail), np.int32)
+    scales = fixed_scales(b)
+    for panel, first in zip(panels, range(0, n, width)):
+        scale = scales[first : first + width]
+        whole = np.zeros((fours, FIXED_STEPS, width))
+        exact = np.where(scale, scale, 1).astype(np.float64)
+        whole.reshape(k, width)[:, : scale.size] = b[:, first : first + width] / exact
+        fourth = np.rint(whole[:, 3]).astype(np.int32)
+        low = fourth[:, None] >> np.array([[16], [8], [0]], np.int32) & 255
+        words = np.rint(whole[:, :3] - low / 256).astype(np.int32) << 8 | low
+        vectors = words.reshape(fours, FIXED_WORDS, width // lanes, lanes)
+        panel[: fours * step] = vectors.transpose(0, 2, 1, 3).ravel()
+        panel[fours * step :][: scale.size] = (scale / np.float32(256)).view(np.int32)
+    return panels.ravel()
+
+
+def fixed_scales(b: Array) -> Array:
+    """float32[k, n] to float32[n]: what one stands for in fixed point, by columns."""
+    largest = np.maximum(b.max(0, initial=0), -b.min(0, initial=0)).astype(np.float64)
+    # Rounded upwards, so that the largest stays within the limit.
+    found: Array = np.nextafter((largest / FIXED_LIMIT).astype(np.float32), np.float32(np.inf))
+    return np.where(largest, found, np.float32(0))
 
 
 def pack_steps(b: Array, together: int) -> Array:

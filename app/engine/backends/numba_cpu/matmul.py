@@ -192,7 +192,7 @@ def _blocks(product: Product, dtype: str, packed: bool, known: Known) -> Blocks:
     shapes = _shapes(product.n, dtype, lanes)
     width = tiles.columns_of(dtype, lanes, shapes)
     depth = blocking.depth(product.k, np.dtype(tiles.element(dtype)).itemsize, DEPTH)
-    if packed and (product.m <= shapes[lanes][0] or dtype == tiles.TILED_BFLOATS):
+    if packed and (product.m <= shapes[lanes][0] or dtype in tiles.WHOLE):
         depth = max(product.k, 1)  # nothing of b is read twice, or from the second cache: it streams
     m = blocking.balanced(product.m, BLOCK_ROWS, shapes[lanes][0])
     n = blocking.balanced(product.n, BLOCK_PANELS * width, width)
@@ -203,9 +203,7 @@ def _blocks(product: Product, dtype: str, packed: bool, known: Known) -> Blocks:
 
 def _shapes(columns: int, dtype: str, lanes: int) -> tiles.Shapes:
     """The shapes of the tiles for so many columns."""
-    if dtype == tiles.TILED_BFLOATS:
-        return tiles.TILED
-    return tiles.NARROW[tiles.vectors_for(columns, dtype, lanes)]
+    return tiles.shapes_of(dtype, tiles.vectors_for(columns, dtype, lanes))
 
 
 def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
@@ -326,7 +324,7 @@ def product_call(
     *,
     dtype: str = "",
 ) -> KernelCall:
-    """The product of elements of this kind; a `b` that is, or makes, an array is packed here.
+    """The product of elements of this kind; a `b` that is an array, or makes [.., k, n], is packed here.
 
     Several in one element are of a `dtype` of their own, see `tiles`.
     """
@@ -340,11 +338,12 @@ def product_call(
     if isinstance(given, np.ndarray) or callable(given):
 
         def panels() -> Array:
-            array = given() if callable(given) else given
-            return tiles.pack_columns(matrices(product, array), width)
+            whole = given() if callable(given) else matrices(product, given)
+            return tiles.packed_panels(dtype, whole, width, tiles.lanes_of(dtype, lanes))
 
         b = Constant(panels, product.b.name or "")
-        size = -(-product.n // width) * width * product.k
+        step, tail = tiles.panel_sizes(dtype, width)
+        size = -(-product.n // width) * (product.k * step + tail)
         offsets = tuple((i, j // max(product.k * product.n, 1) * size) for i, j in offsets)
     assert isinstance(b, Argument)
     blocks = _blocks(product, dtype, packed, known)
@@ -375,7 +374,7 @@ def product_call(
     pointer = f"{kind.name}*"
     arguments: tuple[tuple[str, Argument], ...] = (
         (pointer, a),
-        (pointer, b),
+        (f"{tiles.right_element(dtype)}*", b),
         (pointer, y),
         (pointer, added.rows or nothing),
         (pointer, added.columns or nothing),
@@ -396,8 +395,8 @@ def product_call(
             lanes,
             *epilogue.static,
             *(
-                (tiles.TILED[lanes][2], 0)
-                if dtype == tiles.TILED_BFLOATS
+                (shapes[lanes][2], 0)
+                if dtype in tiles.WHOLE
                 else (
                     tiles.vectors_for(product.n, dtype, lanes),
                     product.n if product.n < tiles.lanes_of(dtype, lanes) else 0,

@@ -1,0 +1,116 @@
+"""Rows of products of few rows with constant weights in fixed point: three quarters of the bytes of float32.
+
+A product of a few rows takes every weight once, from memory, and lasts as long as that. 24 bits in fixed
+point with a scale for each column keep the precision that float32 has at the largest weight of the column, so
+what is lost is about what a sum of float32 loses anyway. A row applies where that holds on the very weights.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine import graph
+from app.engine.backends.numba_cpu import epilogues, matmul
+from app.engine.cost import roofline
+from app.engine.plan import Group, KernelCall
+from app.engine.registry import Implementation, Known
+from app.kernels.cpu import tiles
+
+Array = np.ndarray[Any, Any]
+
+SHARE = 0.05  # of the tolerance of the job that one product may use up
+LEAST_BYTES = 1 << 18  # of weights: fewer stay in a cache near the core
+
+
+def _refusal(group: Group, known: Known) -> str | None:
+    """Why fixed point does not apply."""
+    reason = matmul.refusal(group, known)
+    if reason is not None:
+        return reason
+    if not known.fast_algorithms:
+        return "fast algorithms are switched off"
+    kind = graph.dtype(group.outputs[0])
+    if kind != np.float32:
+        return f"elements are {kind}; this one computes float32"
+    product = matmul.PRODUCTS[group.anchor.op_type](group.anchor)
+    if not graph.is_constant(product.b):
+        return f"{product.b.name!r} changes between runs; this one converts it offline"
+    if graph.nbytes(product.b) < LEAST_BYTES:
+        return f"{graph.nbytes(product.b)} bytes of weights stay in a cache; this one takes {LEAST_BYTES}"
+    if len(product.offsets) > 1:
+        return f"{len(product.offsets)} products; this one takes 1"
+    if product.a_strides[1] != 1:
+        return "the first operand is transposed"
+    if product.k % tiles.FIXED_STEPS:
+        return f"the reduction of {product.k} is no multiple of {tiles.FIXED_STEPS}"
+    rows = tiles.FIXED[known.target.vector_lanes][0]
+    if product.m > rows:
+        return f"{product.m} rows, more than the {rows} of a tile: weights are not what takes the time"
+    limit = SHARE * known.tolerance
+    found = error(product)
+    if not found <= limit:
+        return f"relative rms error {found:.1e} on these weights exceeds {limit:.1e}"
+    return None
+
+
+def error(product: matmul.Product) -> float:
+    """A bound on the relative rms error of the worst column, for standard normal input.
+
+    Relative to what typical weights of the column make, so that a large one does not hide what others lose.
+    """
+    name = f"error of fixed point {product.b_strides} {product.k}x{product.n}"
+    return graph.fact(product.b, name, lambda array: _error(matmul.matrices(product, array)))
+
+
+def _error(b: Array) -> float:
+    """Each weight is off by half a step of its column, and half as much once it is a float32 again."""
+    b = b.reshape(b.shape[-2:])
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        typical = np.mean(np.sqrt(np.abs(b)), axis=0, dtype=np.float64) ** 2
+        scales = tiles.fixed_scales(b).astype(np.float64)
+        normal = scales / 256 >= np.finfo(np.float32).tiny
+        found = np.where(typical == 0, 0, np.where(normal, 0.75 * scales / typical, np.inf))
+    return float(np.max(found, initial=0))
+
+
+def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
+    product = matmul.PRODUCTS[group.anchor.op_type](group.anchor)
+    (y,) = group.outputs
+    array = graph.constant(product.b)
+    assert array is not None
+    weights = matmul.matrices(product, array)
+    added, epilogue = matmul.additions(group, product)
+    kind = np.dtype(np.float32)
+    fours = replace(product, k=product.k // tiles.FIXED_STEPS, a_strides=(product.k, tiles.FIXED_STEPS))
+    form = tiles.FIXED_POINT
+    return (
+        matmul.product_call(fours, kind, product.a, lambda: weights, y, known, added, epilogue, dtype=form),
+    )
+
+
+def _cost(group: Group, known: Known) -> float:
+    product = matmul.PRODUCTS[group.anchor.op_type](group.anchor)
+    moved = sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)) - graph.nbytes(product.b) / 4
+    arithmetic = 2.0 * max(product.m, 4) * product.n * product.k * len(product.offsets)
+    return roofline(known.target, flops=arithmetic, nbytes=moved, efficiency=0.9, threads=known.threads)
+
+
+def _inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+    return epilogues.inplace(group, -1)
+
+
+IMPLEMENTATIONS = tuple(
+    Implementation(
+        f"{op.lower()}.fixed_point",
+        op,
+        "numba-cpu",
+        _refusal,
+        _lower,
+        cost=_cost,
+        inplace=_inplace,
+        error=lambda group, _known: error(matmul.PRODUCTS[group.anchor.op_type](group.anchor)),
+    )
+    for op in ("MatMul", "Gemm")
+)

@@ -47,7 +47,11 @@ def arguments_of(line: Sequence[str] | None = None) -> argparse.Namespace:
         help="without Winograd, Strassen and fixed point: plain products only",
     )
     parser.add_argument(
-        "--precision", choices=get_args(Policy), default="f32", help="of ours; bf16 where the CPU computes it"
+        "--precision",
+        choices=get_args(Policy),
+        default="f32",
+        help="of ours; bf16 where the CPU computes it. Models with recorded inputs keep nodes in float32, "
+        "as a job does, until outputs differ by at most 1e-2; those with random weights are plain bf16",
     )
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     return parser.parse_args(line)
@@ -91,6 +95,7 @@ def main(line: Sequence[str] | None = None) -> None:
                 rows.append({"model": found.name, **row})
                 told = f"{row['milliseconds'][OURS]:.3f} ms, "
                 told += f"{row['ratio']:.2f}x of {row['better']}" if row["better"] else "no peer runs it"
+                told += f", {len(row['exact'])} nodes in float32" if row["exact"] else ""
                 console.print(f"{place}: {told}", markup=False, highlight=False)
     plain = "" if options.fast_algorithms else ", no fast algorithms"
     title = f"batch 1{plain}, {machine.cpu_model}, {machine.cores} cores, {', '.join(machine.isa)}"

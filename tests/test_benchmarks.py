@@ -8,8 +8,12 @@ import onnx
 import pytest
 
 from app.engine.options import Options
+from app.engine.precision import BF16_TOLERANCE
+from app.engine.target import host
 from benchmarks import latency, models, queue, row, tables
 from benchmarks.peers import ONNXRUNTIME, OPENVINO, OPENVINO_F32
+from tests.engine.test_sensitivity import cancelling
+from tests.harness import offering
 
 TEXT = """
     <ir_version: 10, opset_import: ["": 21]>
@@ -110,3 +114,18 @@ def test_the_overhead_of_a_turn_is_what_the_engine_did_not_take() -> None:
     rows = [("a", 10.0 * n, 8.0) for n in range(queue.WARM_UP + 2)]
     rows += [("b", 10.0 * n + 1, 9.5) for n in range(queue.WARM_UP + 1)]
     assert queue.overheads(rows) == [2.0, 2.0, 0.5]
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_outputs_in_bf16_are_held_on_recorded_inputs(
+    is_recorded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = cancelling(tmp_path)
+    if is_recorded:
+        x = np.random.default_rng(1).standard_normal((32, 64)).astype(np.float32)
+        np.savez(path.with_suffix(".io.npz"), in__x=x)
+    monkeypatch.setattr(row, "host", lambda: offering(host()))
+    options = Options(precision="bf16", autotune=False)
+    found = row.measure(row.Request(path, 1, 0.01, tmp_path / "kernels", options))
+    assert (len(found["exact"]) == 1) == is_recorded
+    assert (found["max_rel"] <= BF16_TOLERANCE) == is_recorded

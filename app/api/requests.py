@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app.api.schemas import BindingsRequest, JobLimits, JobRequest
+from app.api.schemas import BindingsRequest, JobLimits, JobOptions, JobRequest
 from app.engine.errors import UnknownTargetError
 from app.engine.target import Target, host, is_host, presets
 from app.jobs import catalog, labels, ledger, results
@@ -21,6 +21,15 @@ from app.settings import Settings
 def known_targets(connection: sa.Connection) -> dict[str, Target]:
     """All targets by name; a built-in one cannot be described anew."""
     return catalog.described_targets(connection) | dict(presets())
+
+
+def asked(options: JobOptions) -> dict[str, Any]:
+    """What a request may say of the engine's options.
+
+    Raises:
+        UnknownBackendError: a backend is asked for that there is not.
+    """
+    return {k: v for k, v in asdict(options.to_options()).items() if k in JobOptions.model_fields}
 
 
 def drafts_of(
@@ -52,7 +61,7 @@ def drafts_of(
         request = {
             # This machine is described where the job runs, all others where it is asked for.
             "target": None if name == "host" else asdict(target),
-            "options": asdict(body.options.to_options()),
+            "options": asked(body.options),
             "bindings": _bindings(body),
             "limits": asdict(limits),
         }

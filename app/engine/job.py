@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from app.engine import cost, session
+from app.engine import cost, sensitivity, session
 from app.engine.benchmark import Samples, measure_in_turn, pinned
 from app.engine.errors import EngineError, NumericsError, TargetError
 from app.engine.exchange import drawing, functions, report
@@ -145,10 +145,12 @@ def optimize(
             loaded, target, options, bindings, load_registry(), _part("canonicalize", progress)
         )
         compiler = Compiler(kernels)
+
+        def tuning(done: int, total: int) -> None:
+            progress("tune", done, total)
+
         if measures:
-            compilation = session.tuned(
-                compilation, options, compiler, lambda done, total: progress("tune", done, total)
-            )
+            compilation = session.tuned(compilation, options, compiler, tuning)
         inputs = tensors(compilation, bindings, options.seed)
 
         def verified(options: Options, compilation: Compilation) -> tuple[_Run, Json | None]:
@@ -179,7 +181,14 @@ def optimize(
                     raise
                 if stricter.precision != given.precision:
                     reason = f"in {precision.used} {error.message}"
-                    precision = dataclasses.replace(precision, used="f32", reason=reason)
+                    if runs_here and sensitivity.mixes(given, target):
+                        tried = dataclasses.replace(given, autotune=given.autotune and measures)
+                        compilation, found = sensitivity.held(compilation, tried, compiler, inputs, tuning)
+                        if found.exact:
+                            stricter = dataclasses.replace(given, exact=found.exact)
+                            reason = f"nodes that stay float32: {len(found.exact)}; {reason}"
+                    used = precision.used if stricter.exact else "f32"
+                    precision = Resolved(precision.asked, used, reason, stricter.exact)
                 else:
                     note = f"fast algorithms are off: with them {error.message}"
                     compilation = dataclasses.replace(compilation, notes=(*compilation.notes, note))

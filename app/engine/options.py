@@ -32,8 +32,10 @@ class Options:
             the outputs to differ by 1e-2 of their maximum; `tf32` and `fp16` (GPUs only) by 2e-3; `auto`
             takes one of these if `tolerance` is that large. On GPUs, bf16 and fp16 are also what activations
             and weights are stored in.
-            Sums are float32. Where bf16 is not applicable, or outputs differ by more, float32 is used and the
-            report says why.
+            Sums are float32. On CPUs, nodes whose rounding moves outputs by more stay float32; where bf16 is
+            not applicable, or outputs differ by more all the same, float32 is used and the report says why.
+        exact: nodes that stay float32 whatever `precision`: why, by name. What a job finds, see
+            `app.engine.sensitivity`; no request tells it.
         autotune: whether implementations are measured on this machine before they are chosen; it
             takes a target that is this machine.
         prefer: `latency` takes the fastest plan that fits the budget; `memory` the smallest arena.
@@ -57,6 +59,7 @@ class Options:
     threads: int = 1
     fast_algorithms: bool = True
     precision: Policy = "f32"
+    exact: Mapping[str, str] = field(default_factory=dict)
     autotune: bool = True
     prefer: Preference = "latency"
     pareto: bool = False

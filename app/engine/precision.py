@@ -1,7 +1,7 @@
 """The precision that a job computes in: what was asked, what the target and its kernels offer."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from app.engine.options import Options, Policy
@@ -21,14 +21,16 @@ OFFERED: Mapping[str, tuple[Computed, ...]] = {"numba-cpu": ("bf16",), "cuda": (
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A precision, and why it is not the one that was asked for; no reason when it is.
+    """A precision, and why it is not the one that was asked for, or not for all nodes; else no reason.
 
-    With `used` other than f32 each node takes the faster of its implementations in it and in float32.
+    With `used` other than f32 each node takes the faster of its implementations in it and in float32, but
+    for `exact` ones, which stay float32: why, by name.
     """
 
     asked: Policy
     used: Computed
     reason: str = ""
+    exact: Mapping[str, str] = field(default_factory=dict)
 
 
 def resolve(options: Options, target: Target) -> Resolved:
@@ -59,7 +61,7 @@ def resolve(options: Options, target: Target) -> Resolved:
 def exacter(options: Options, target: Target) -> Options | None:
     """The options with the next source of rounding gone; None when there is none that options rule."""
     if resolve(options, target).used != "f32":
-        return replace(options, precision="f32")
+        return replace(options, precision="f32", exact={})
     return replace(options, fast_algorithms=False) if options.fast_algorithms else None
 
 

@@ -42,6 +42,7 @@ class Known:
         tuning: which of the row's `tunings` is meant; empty for the one that is predicted best.
         thrift: what is given up for a smaller arena.
         precision: of products of float32, see `app.engine.precision`.
+        exact: nodes that stay float32 whatever the precision: why, by name.
         granted: the views of partial rows that may be taken; None before memory is shared, where all
             of them may.
         storage: storage types of values, once they are inferred.
@@ -55,6 +56,7 @@ class Known:
     timings: Mapping[str, float] = field(default_factory=dict)
     tuning: str = ""
     precision: Computed = "f32"
+    exact: Mapping[str, str] = field(default_factory=dict)
     granted: frozenset[View] | None = None
     thrift: Thrift = field(default_factory=Thrift)
     storage: Mapping[ir.Value, StorageType] = field(default_factory=dict)
@@ -87,6 +89,7 @@ class Known:
             compilation.timings,
             thrift=compilation.thrift,
             precision=resolve(options, compilation.target).used,
+            exact=options.exact,
             storage=compilation.plan.storage or {},
             facts=compilation.facts,
         )
@@ -262,7 +265,17 @@ class Implementation:
 
         `unless` is asked once for each group; before storage types are inferred, all values are dense.
         """
-        return _once_alike(self, group, "unless", self.unless, known) or misstored(self, group, known)
+        return (
+            self.inexact(group, known)
+            or _once_alike(self, group, "unless", self.unless, known)
+            or misstored(self, group, known)
+        )
+
+    def inexact(self, group: Group, known: Known) -> str | None:
+        """Why a group stays float32, which is not what the row computes; else None."""
+        if self.precision == "f32" or not known.exact:
+            return None
+        return next((known.exact[name] for n in group.nodes if (name := n.name or "") in known.exact), None)
 
     def predicted(self, group: Group, known: Known) -> float:
         """`cost`, asked once for each group."""

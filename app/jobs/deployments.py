@@ -62,7 +62,11 @@ def create(
     identifier = ledger.new_id()
     # What the job resolved stays: what rounds more was tried there, and given up where outputs differed.
     resolved = (job["summary"] or {}).get("precision") or {}
-    settled = {"precision": resolved.get("used"), "fast_algorithms": resolved.get("fast_algorithms")}
+    settled = {
+        "precision": resolved.get("used"),
+        "exact": resolved.get("exact"),
+        "fast_algorithms": resolved.get("fast_algorithms"),
+    }
     options = job["request"]["options"] | {k: v for k, v in settled.items() if v is not None}
     connection.execute(
         deployments.insert().values(

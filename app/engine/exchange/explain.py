@@ -57,7 +57,7 @@ def _rows(group: Group, compilation: Compilation) -> Mapping[str, Implementation
 
 
 def _facts(row: Implementation | None, group: Group, known: Known, sizes: Sizes) -> Json:
-    if row is None or row.unless(group, known) is not None:
+    if row is None or (row.inexact(group, known) or row.unless(group, known)) is not None:
         return {"seconds": None, "measured": False, "bytes": None, "layouts": {}}
     seconds, tuning = cost.seconds(row, group, known)
     layouts = {v.name: str(at) for v, at in row.layouts(group, known).items()}
@@ -82,7 +82,7 @@ def why_not_blocked(group: Group, compilation: Compilation, known: Known) -> str
     choice = plan.implementation[group]
     told = []
     for row in rows:
-        reason = row.unless(group, known)
+        reason = row.inexact(group, known) or row.unless(group, known)
         if reason is None:
             taken = {v: at for v, at in row.layouts(group, known).items() if at.blocks}
             converted = sum(conversion(v, at, compilation, known) for v, at in taken.items())

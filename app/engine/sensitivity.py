@@ -1,0 +1,175 @@
+"""Mixed precision: which nodes stay float32 where the rounding of a shorter precision costs outputs too much.
+
+A few nodes round what the rest of a model amplifies. How far a set of nodes moves the outputs is measured
+by a program in which only they round; sets that move them too far are halved until single nodes are found.
+Errors of sets are taken to add as independent ones do: the square of the whole is the sum of the squares.
+What is chosen by that is measured again as one program.
+"""
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from app.engine import session
+from app.engine.errors import NumericsError
+from app.engine.options import Options
+from app.engine.plan import Compilation
+from app.engine.precision import resolve, tolerance
+from app.engine.program import Program
+from app.engine.registry import Known
+from app.engine.target import Target
+from app.engine.verify import Difference, compare
+from app.kernels.cpu.compiler import Compiler
+
+MARGIN = 0.9  # of the tolerance that the error may take: that on other inputs may be larger
+PROGRAMS = 64  # that are measured at most, each planned, bound and run once
+BLOCKS = 40  # that nodes are measured in first
+ROUNDS = 5  # of choices, each with more or less error expected, as the one before was measured; by at most
+SLACK = 1.5  # times
+LEAST = 1e-9  # seconds that rounding is taken to save at least
+
+Block: TypeAlias = tuple[str, ...]  # names of nodes next to each other in the graph
+
+
+def mixes(options: Options, target: Target) -> bool:
+    """Whether some nodes may stay float32 while others round: not where values are stored rounded."""
+    return not options.exact and target.device != "cuda" and resolve(options, target).used != "f32"
+
+
+def held(
+    compilation: Compilation,
+    options: Options,
+    compiler: Compiler,
+    inputs: Mapping[str, object],
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> tuple[Compilation, Options]:
+    """The options with which outputs on these inputs are within MARGIN of the tolerance; runs kernels.
+
+    As they are where that holds already; else with `exact` nodes; else in float32. The compilation comes
+    back with measured seconds of what float32 takes.
+    """
+    single = replace(options, precision="f32", choose="first")
+    timings = session.tuned(compilation, single, compiler, progress).timings
+    compilation = replace(compilation, timings=timings)
+    trials = _Trials(compilation, options, compiler, inputs, progress)
+    limit = MARGIN * tolerance(options, compilation.target)
+    if trials.moved(trials.names).max_rel <= limit:
+        return compilation, options
+    size = max(-(-len(trials.names) // BLOCKS), 1)
+    cut = [trials.names[i : i + size] for i in range(0, len(trials.names), size)]
+    blocks = {block: trials.moved(block) for block in cut}
+    best, least, bound = dict.fromkeys(trials.names, ""), LEAST, limit
+    for _ in range(ROUNDS):
+        kept = _narrowed(blocks, trials, bound)
+        rounding = [name for block in blocks if block not in kept for name in block]
+        error = trials.moved(rounding).max_rel
+        saved = trials.seconds(rounding)
+        if error <= limit and saved > least:
+            told = {name: _told(block, blocks[block]) for block in kept for name in block}
+            best, least = {name: told[name] for name in trials.names if name in told}, saved
+        bound *= min(max(limit / error, 1 / SLACK), SLACK) if error else SLACK
+    if len(best) == len(trials.names):
+        return compilation, replace(options, precision="f32")
+    return compilation, replace(options, exact=best)
+
+
+def _narrowed(blocks: dict[Block, Difference], trials: "_Trials", bound: float) -> Collection[Block]:
+    """The blocks to keep in float32; those of several nodes are halved before, as long as trials last."""
+    while True:
+        kept = _kept(blocks, trials, bound)
+        wide = [block for block in kept if len(block) > 1]
+        if not wide or trials.left < 2 + ROUNDS:
+            return kept
+        widest = max(wide, key=lambda block: blocks[block].max_rel)
+        del blocks[widest]
+        middle = len(widest) // 2
+        for half in (widest[:middle], widest[middle:]):
+            blocks[half] = trials.moved(half)
+
+
+def _kept(blocks: Mapping[Block, Difference], trials: "_Trials", bound: float) -> Collection[Block]:
+    """Blocks without whose rounding the error is expected within the bound: most error a second first."""
+
+    def expected(kept: Collection[Block]) -> float:
+        return math.hypot(*(d.max_rel for block, d in blocks.items() if block not in kept))
+
+    kept: list[Block] = []
+    for block in sorted(blocks, key=lambda b: -(blocks[b].max_rel ** 2) / trials.seconds(b)):
+        if expected(kept) <= bound:
+            break
+        kept.append(block)
+    for block in sorted(kept, key=trials.seconds, reverse=True):  # what a later one has made needless
+        others = [other for other in kept if other != block]
+        if expected(others) <= bound:
+            kept = others
+    return kept
+
+
+def _told(block: Block, moved: Difference) -> str:
+    others = len(block) - 1
+    rounding = f"its rounding and that of {others} nearby move" if others else "its rounding alone moves"
+    return f"kept in float32: {rounding} output {moved.name!r} by {moved.max_rel:.1e} of its maximum"
+
+
+@dataclass
+class _Trials:
+    """Programs in which some nodes round, against the one in which none does."""
+
+    compilation: Compilation
+    options: Options
+    compiler: Compiler
+    inputs: Mapping[str, object]
+    progress: Callable[[int, int], None]
+    names: Block = field(init=False)  # of what may round
+    left: int = field(init=False)  # programs that may still be measured
+
+    def __post_init__(self) -> None:
+        self.left = PROGRAMS
+        # What an arena may take changes no sum.
+        self.options = replace(self.options, prefer="latency", memory_budget=None, pareto=False)
+        rounding, exact = self._program(self.options), self._program(replace(self.options, precision="f32"))
+        self._expected = self._outputs(exact)
+        self.names = _rounding(rounding.compilation)
+        seconds = {step.group.name: step.choice.seconds for step in exact.steps}
+        for step in rounding.steps:
+            seconds[step.group.name] = seconds.get(step.group.name, 0.0) - step.choice.seconds
+        self._saved = {name: max(seconds[name], 0.0) for name in self.names}
+
+    def moved(self, rounding: Collection[str]) -> Difference:
+        """The output that moves farthest from float32 when only these nodes round."""
+        self.left -= 1
+        self.progress(PROGRAMS - self.left, PROGRAMS)
+        members = set(rounding)
+        exact = {name: "another node is measured" for name in self.names if name not in members}
+        found = self._outputs(self._program(replace(self.options, exact=exact)))
+        try:
+            return max(compare(self._expected, found, 0.0), key=lambda d: d.max_rel)
+        except NumericsError as error:
+            return Difference(error.pointer.removeprefix("value:"), math.inf, math.inf, 0.0)
+
+    def seconds(self, rounding: Collection[str]) -> float:
+        """What is saved when these nodes round."""
+        return math.fsum((LEAST, *(self._saved[name] for name in rounding)))
+
+    def _program(self, options: Options) -> Program:
+        return session.runnable(self.compilation, options, self.compiler, self.inputs)[1]
+
+    def _outputs(self, program: Program) -> dict[str, object]:
+        free = {value.name for value in program.compilation.graph.inputs}
+        with closing(session.bound(program, self.compiler)) as executor:
+            return executor.run({k: v for k, v in self.inputs.items() if k in free})
+
+
+def _rounding(compilation: Compilation) -> Block:
+    """Names of the groups that a row applies to which does not compute float32, in graph order."""
+    known, backends = Known.of(compilation), compilation.target.backends
+    return tuple(
+        group.name
+        for group in compilation.plan.groups
+        if any(
+            row.precision != "f32" and row.refusal(group, known) is None
+            for row in compilation.registry.candidates(group.op, backends)
+        )
+    )

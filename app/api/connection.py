@@ -64,6 +64,7 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         self._passage: Passage | None = None
         self._ahead = 0  # byte in the buffer that came before the answer to the passage
         self._closes = False  # after that answer
+        self._own: tuple[list[tuple[bytes, bytes]], bytes] = ([], b"")  # the server's headers, and as lines
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         """Where the next bytes are written."""
@@ -128,9 +129,11 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         """Answer the request on the short way; `head` lacks the lines that the server adds."""
         self._passage = self._place = None
         closes = close or self._closes
-        own = b"".join(b"%b: %b\r\n" % pair for pair in self.server_state.default_headers)
+        defaults = self.server_state.default_headers
+        if self._own[0] is not defaults:  # the server makes a new list when the date changes
+            self._own = defaults, b"".join(b"%b: %b\r\n" % pair for pair in defaults)
         end = b"connection: close\r\n\r\n" if closes else b"\r\n"
-        self.transport.write(b"".join((head, own, end, body)))
+        self.transport.write(b"".join((head, self._own[1], end, body)))
         if closes:
             self.transport.close()
         self.on_response_complete()

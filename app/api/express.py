@@ -7,7 +7,9 @@ counts for its key, and in metrics and log. What cannot be answered by a model i
 
 import asyncio
 import time
+from functools import lru_cache
 
+from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from app import logs
@@ -21,6 +23,7 @@ from app.serving.fleet import Deployed
 from app.serving.link import Call, Outcome, Reply
 from app.serving.protocol import InferenceError
 
+_MOST_LINES = 256  # first lines of replies that are remembered
 _DEFAULTS = "".join(f"{name}: {value}\r\n" for name, value in headers.DEFAULTS).encode()
 
 
@@ -65,6 +68,7 @@ class Inference:
         self._began = time.monotonic()
         self._alarm = asyncio.get_running_loop().call_later(deployed.link.seconds, self._expire)
         self._has_body = False
+        self._request_id = ""
         self.place = deployed.link.place(call, admitted.nbytes)
         service.answering[admitted.caller.key] += 1
 
@@ -78,6 +82,8 @@ class Inference:
             link.submit(self._call, admitted.nbytes, admitted.header_nbytes, deadline, self._end)
         except InferenceError as error:
             self._end(error)
+        else:
+            self._request_id = headers.new_id()  # now, while nobody waits for this process
 
     def leave(self) -> None:
         """The client has left; an answer is counted when it comes."""
@@ -94,18 +100,38 @@ class Inference:
         self._end(error, close=True)
 
     def _end(self, outcome: Outcome, *, close: bool = False) -> None:
-        admitted, service = self._admitted, self._service
-        service.answering[admitted.caller.key] -= 1
+        self._service.answering[self._admitted.caller.key] -= 1
         seconds = time.monotonic() - self._began
+        request_id = self._request_id or headers.new_id()
+        self._note(outcome, seconds, request_id)
+        if self._connection is not None:
+            head, body = _told(outcome)
+            own = f"x-request-id: {request_id}\r\n".encode()
+            self._connection.answer(b"".join((head, own, _DEFAULTS)), body, close=close)
+
+    def _note(self, outcome: Outcome, seconds: float, request_id: str) -> None:
+        admitted = self._admitted
         times = (outcome.waited, outcome.ran) if isinstance(outcome, Reply) else (None, None)
         self._deployed.gauges.note(outcome.status, seconds, *times)
-        service.meter.note("POST", admitted.route, outcome.status, seconds)
-        request_id = headers.new_id()
+        self._service.meter.note("POST", admitted.route, outcome.status, seconds)
         with logs.about(request_id=request_id):
             headers.log("POST", admitted.path, outcome.status, seconds, admitted.caller.key)
-        if self._connection is not None:
-            response = answer_of(outcome)
-            lines = [b"%b: %b\r\n" % pair for pair in response.raw_headers]
-            own = f"x-request-id: {request_id}\r\n".encode()
-            head = b"".join((STATUS_LINE[outcome.status], *lines, own, _DEFAULTS))
-            self._connection.answer(head, bytes(response.body), close=close)
+
+
+def _told(outcome: Outcome) -> tuple[bytes, bytes]:
+    """An outcome as the first lines of a head, and a body."""
+    if isinstance(outcome, Reply):
+        return _lines(outcome.status, len(outcome.body), outcome.header_nbytes), outcome.body
+    response = answer_of(outcome)
+    return _lines_of(response), bytes(response.body)
+
+
+@lru_cache(maxsize=_MOST_LINES)
+def _lines(status: int, nbytes: int, header_nbytes: int) -> bytes:
+    """The first lines of a reply of such sizes: a model's replies have the same again and again."""
+    return _lines_of(answer_of(Reply(status, bytes(nbytes), header_nbytes, None, None)))
+
+
+def _lines_of(response: Response) -> bytes:
+    lines = (b"%b: %b\r\n" % pair for pair in response.raw_headers)
+    return b"".join((STATUS_LINE[response.status_code], *lines))

@@ -10,7 +10,7 @@ import queue
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -18,6 +18,7 @@ from app.engine.errors import EngineError
 from app.jobs.engine_door import Engine, Program, ServedModel
 from app.jobs.orders import bindings_of, options_of
 from app.serving.order import ExecutorOrder
+from app.serving.protocol import Answer, Form
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]  # by name, sorted
 
@@ -107,26 +108,34 @@ class Builder:
         return f"the model needs more than the limit of {self._order.memory_bytes} byte of memory"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Ready:
+    """A program, and answers of arrays that it fills in every run, by the form of the requests."""
+
+    program: Program
+    answers: dict[Form, Answer] = field(default_factory=dict)
+
+
 class Programs:
     """The programs used last, at most `most`."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._kept: OrderedDict[Shapes, Program] = OrderedDict()
+        self._kept: OrderedDict[Shapes, Ready] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def find(self, shapes: Shapes) -> Program | None:
+    def find(self, shapes: Shapes) -> Ready | None:
         """A program; it counts as used now."""
-        program = self._kept.get(shapes)
-        if program is not None:
+        ready = self._kept.get(shapes)
+        if ready is not None:
             self._kept.move_to_end(shapes)
-        return program
+        return ready
 
     def keep(self, shapes: Shapes, program: Program) -> None:
         """Add a program, in place of the one that was used longest ago."""
-        self._kept[shapes] = program
+        self._kept[shapes] = Ready(program)
         while len(self._kept) > self._most:
             _, oldest = self._kept.popitem(last=False)
-            oldest.close()
+            oldest.program.close()

@@ -11,7 +11,7 @@ data extension (Triton Inference Server, `extension_binary_data.md`).
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -97,6 +97,7 @@ class Inference:
     id: str | None
     inputs: Mapping[str, Array]
     outputs: tuple[Wanted, ...]
+    form: "Form | None" = None  # that it has in common with others, where it is known
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -104,7 +105,7 @@ class Inference:
         return {name: array.shape for name, array in self.inputs.items()}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Form:
     """A request without its numbers: what a header says that only tensors as bytes follow.
 
@@ -121,7 +122,7 @@ class Form:
             name: np.frombuffer(body, dtype, count, begin).reshape(shape)
             for name, dtype, shape, count, begin in self.tensors
         }
-        return Inference(self.id, arrays, self.outputs)
+        return Inference(self.id, arrays, self.outputs, self)
 
 
 class Forms:
@@ -404,20 +405,34 @@ def _outputs(request: Mapping[str, Any], ports: Sequence[Port], by_default: bool
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A body: JSON, and the arrays whose bytes follow it."""
+    """A body: JSON, and the arrays whose bytes follow it, contiguous.
+
+    Attributes:
+        nbytes: of the whole body.
+    """
 
     header: bytes
     arrays: tuple[Array, ...]
+    nbytes: int = field(init=False)
+    _pieces: tuple[memoryview, ...] = field(init=False)
 
-    @property
-    def nbytes(self) -> int:
-        """Of the whole body."""
-        return len(self.header) + sum(a.nbytes for a in self.arrays)
+    def __post_init__(self) -> None:
+        """See the arrays as bytes: an answer may be written many times (`is_of`)."""
+        pieces = tuple(a.reshape(-1).view(np.uint8).data for a in self.arrays)
+        object.__setattr__(self, "_pieces", pieces)
+        object.__setattr__(self, "nbytes", len(self.header) + sum(p.nbytes for p in pieces))
 
     @property
     def header_nbytes(self) -> int:
         """Of the JSON, where something follows it."""
         return len(self.header) if self.arrays else NO_HEADER
+
+    def is_of(self, inference: Inference, outputs: Mapping[str, object]) -> bool:
+        """Whether its arrays are these outputs themselves: then it answers all requests of one form."""
+        wanted = inference.outputs
+        return len(wanted) == len(self.arrays) and all(
+            outputs[w.name] is a for w, a in zip(wanted, self.arrays)
+        )
 
     def kept(self) -> "Answer":
         """The same, of arrays that no other run overwrites."""
@@ -427,9 +442,9 @@ class Answer:
         """Put the body into memory of its size."""
         end = len(self.header)
         place[:end] = self.header
-        for array in self.arrays:
-            begin, end = end, end + array.nbytes
-            np.frombuffer(place[begin:end], np.uint8)[:] = array.reshape(-1).view(np.uint8)
+        for piece in self._pieces:
+            begin, end = end, end + piece.nbytes
+            place[begin:end] = piece
 
 
 def answer(name: str, version: str, inference: Inference, outputs: Mapping[str, object]) -> Answer:

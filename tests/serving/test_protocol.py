@@ -170,6 +170,24 @@ def test_an_answer_has_json_and_then_the_bytes() -> None:
     assert rest == z.tobytes()
 
 
+def test_an_answer_of_the_outputs_themselves_tells_what_they_hold_when_it_is_written() -> None:
+    y, z = np.array([[1, 2]], np.float32), np.array([3], np.int64)
+    both = Inference(None, {}, (Wanted("z", True), Wanted("y", True)))
+    answer = protocol.answer("m", "1", both, {"y": y, "z": z})
+    assert answer.is_of(both, {"y": y, "z": z})
+    assert not answer.is_of(both, {"y": y.copy(), "z": z})
+    y[:], place = 7, bytearray(answer.nbytes)
+    answer.write(memoryview(place))
+    assert place[len(answer.header) :] == z.tobytes() + y.tobytes()
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_an_answer_of_copies_or_of_json_is_for_one_request(binary: bool) -> None:
+    inference = Inference(None, {}, (Wanted("y", binary),))
+    outputs = {"y": np.arange(6, dtype=np.float32).reshape(2, 3).T}
+    assert not protocol.answer("m", "1", inference, outputs).is_of(inference, outputs)
+
+
 def test_numbers_that_json_has_not_are_told_to_come_as_bytes() -> None:
     nan = np.array([np.nan], np.float32)
     for name, array in (("y", nan), ("z", nan.astype(np.float16))):

@@ -86,6 +86,22 @@ def test_every_type_goes_through(served: Served, rows: int, binary: bool) -> Non
         np.testing.assert_array_equal(output, np.concatenate([arrays[name]] * 2))
 
 
+def test_requests_of_one_form_have_answers_of_their_own(served: Served) -> None:
+    y, z = (triton.InferRequestedOutput(f"y_{name}", binary_data=True) for name in ("FP32", "INT64"))
+    with client(served) as here:
+        for seed, outputs in enumerate(2 * ([y], [z, y], None, [y], [z, y], None, [z, y])):
+            rows = 1 + 2 * (seed // 7)
+            tensors, arrays = given(rows, binary=True)
+            for tensor, (name, array) in zip(tensors, arrays.items()):
+                if name in ("FP32", "INT64"):
+                    array += 10 * seed
+                    tensor.set_data_from_numpy(array, binary_data=True)
+            answer = here.infer("types", tensors, outputs=outputs)
+            for name in ("FP32", "INT64") if outputs != [y] else ("FP32",):
+                found = answer.as_numpy(f"y_{name}")
+                np.testing.assert_array_equal(found, np.concatenate([arrays[name]] * 2))
+
+
 def test_shapes_that_contradict_each_other_are_refused(served: Served) -> None:
     tensors, _ = given(2, binary=True)
     tensors[0] = triton.InferInput("x_BOOL", [2, 3], "BOOL")

@@ -23,6 +23,7 @@ from app.jobs import dispatch, turns
 from app.jobs.database import Database, migrate, queue_engine
 from app.jobs.doorbell import Doorbell
 from app.jobs.fingerprint import target_queue
+from app.jobs.lifeline import ORPHANED
 from app.jobs.polling import SLOW_SECONDS, Pace, look_into
 from app.jobs.reaper import BEAT_SECONDS, Reaper
 from app.jobs.workflow import Runner, Stopping
@@ -73,7 +74,7 @@ def _node_id(data: Path) -> str:
 def run(settings_json: str) -> None:
     """Work until SIGTERM; a job that runs then has a while to end before it goes back to its queue.
 
-    At SIGHUP, as when the supervisor died, it goes back at once.
+    When the supervisor dies, or at SIGHUP if that is not ignored (`nohup`), it goes back at once.
     """
     settings = Settings.from_json(settings_json)
     stopping = Stopping()
@@ -84,7 +85,9 @@ def run(settings_json: str) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    signal.signal(signal.SIGHUP, hurry)
+    signal.signal(ORPHANED, hurry)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, hurry)
     logs.configure(settings, "worker")
     tracing.configure(settings, "worker")
     turns.check(settings.benchmark_lock)

@@ -116,6 +116,22 @@ def test_no_process_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None
         assert all(wait_until_gone(pid, 10.0) for pid in family)
 
 
+def test_under_nohup_a_hang_up_ends_nothing_and_a_killed_supervisor_ends_all(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as `nohup` does; what is started inherits it
+    try:
+        with serve(tmp_path, workers=1) as service:
+            child = running_child(service, service.submit("sleep 600"))
+            family = [child, parent(child), worker_of(child), *children(service.process.pid)]
+            for pid in (service.process.pid, *family):
+                os.kill(pid, signal.SIGHUP)
+            time.sleep(0.5)
+            assert not any(is_gone(pid) for pid in family)
+            service.process.kill()
+            assert all(wait_until_gone(pid, 10.0) for pid in family)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def children(pid: int) -> list[int]:
     return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 

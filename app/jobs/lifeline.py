@@ -6,8 +6,8 @@ import signal
 import sys
 from collections.abc import Callable
 
-# Tells a part of the service that its supervisor has ended. Not SIGHUP: `nohup` has all parts ignore that, and
-# a service that it protects must go on when the terminal closes.
+# Tells a part of the service that its supervisor has ended. Not SIGHUP: `nohup` has all parts ignore that,
+# and a service that it protects must go on when the terminal closes.
 ORPHANED = signal.SIGUSR1
 _PR_SET_PDEATHSIG = 1
 

@@ -11,7 +11,7 @@ import json
 import multiprocessing
 import platform
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -32,6 +32,13 @@ from benchmarks.tables import counted, latency_table, operator_table, summary
 PACKAGES = ("onnxruntime", "openvino", "numba", "numpy")
 
 
+HOLD: Mapping[str, Callable[[Path], bool]] = {
+    "development": lambda path: path.parent.resolve() == models.FOLDERS[0].resolve(),
+    "all": lambda _path: True,
+    "none": lambda _path: False,
+}
+
+
 def arguments_of(line: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="benchmarks.latency", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -50,8 +57,15 @@ def arguments_of(line: Sequence[str] | None = None) -> argparse.Namespace:
         "--precision",
         choices=get_args(Policy),
         default="f32",
-        help="of ours; bf16 where the CPU computes it. Models with recorded inputs keep nodes in float32, "
-        "as a job does, until outputs differ by at most 1e-2; those with random weights are plain bf16",
+        help="of ours; bf16 where the CPU computes it",
+    )
+    parser.add_argument(
+        "--hold",
+        choices=HOLD,
+        default="development",
+        help="in bf16: models whose nodes stay float32, as a verified job has them, until outputs of recorded "
+        "inputs differ by at most 1e-2: those of the development folder, not those built with random weights; "
+        "all; or none, as the peers have it",
     )
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     return parser.parse_args(line)
@@ -84,7 +98,13 @@ def main(line: Sequence[str] | None = None) -> None:
                 continue
             for threads in counts:
                 request = Request(
-                    found.path, threads, arguments.seconds, kernels, options, operators=arguments.operators
+                    found.path,
+                    threads,
+                    arguments.seconds,
+                    kernels,
+                    options,
+                    operators=arguments.operators,
+                    hold=HOLD[arguments.hold](found.path),
                 )
                 row = in_own_process(request)
                 place = f"[{number}/{len(arguments.names)}] {found.name}, {counted(threads)}"

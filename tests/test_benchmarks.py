@@ -116,16 +116,24 @@ def test_the_overhead_of_a_turn_is_what_the_engine_did_not_take() -> None:
     assert queue.overheads(rows) == [2.0, 2.0, 0.5]
 
 
-@pytest.mark.parametrize("is_recorded", [True, False])
-def test_outputs_in_bf16_are_held_on_recorded_inputs(
-    is_recorded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_held", [True, False])
+def test_outputs_in_bf16_are_held_on_recorded_inputs_if_asked(
+    is_held: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = cancelling(tmp_path)
-    if is_recorded:
-        x = np.random.default_rng(1).standard_normal((32, 64)).astype(np.float32)
-        np.savez(path.with_suffix(".io.npz"), in__x=x)
+    x = np.random.default_rng(1).standard_normal((32, 64)).astype(np.float32)
+    np.savez(path.with_suffix(".io.npz"), in__x=x)
     monkeypatch.setattr(row, "host", lambda: offering(host()))
     options = Options(precision="bf16", autotune=False)
-    found = row.measure(row.Request(path, 1, 0.01, tmp_path / "kernels", options))
-    assert (len(found["exact"]) == 1) == is_recorded
-    assert (found["max_rel"] <= BF16_TOLERANCE) == is_recorded
+    found = row.measure(row.Request(path, 1, 0.01, tmp_path / "kernels", options, hold=is_held))
+    assert (len(found["exact"]) == 1) == is_held
+    assert (found["max_rel"] <= BF16_TOLERANCE) == is_held
+
+
+def test_what_is_held_is_told_by_the_folder() -> None:
+    development, made = (folder / "a.onnx" for folder in models.FOLDERS)
+    assert {name: (holds(development), holds(made)) for name, holds in latency.HOLD.items()} == {
+        "development": (True, False),
+        "all": (True, True),
+        "none": (False, False),
+    }

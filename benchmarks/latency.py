@@ -63,9 +63,9 @@ def arguments_of(line: Sequence[str] | None = None) -> argparse.Namespace:
         "--hold",
         choices=HOLD,
         default="development",
-        help="in bf16: models whose nodes stay float32, as a verified job has them, until outputs of recorded "
-        "inputs differ by at most 1e-2: those of the development folder, not those built with random weights; "
-        "all; or none, as the peers have it",
+        help="in bf16: models whose nodes stay float32, as a verified job has them, until outputs of "
+        "recorded inputs differ by at most 1e-2: those of the development folder, not those built with "
+        "random weights; all; or none, as the peers have it",
     )
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     return parser.parse_args(line)

@@ -296,7 +296,10 @@ def absent(sm: str) -> str | None:
     except NoDeviceError as error:
         return error.message
     found = generation(device)
-    return None if found == sm else f"the GPU {device.name!r} is {found}, the target is {sm}"
+    if found == sm:
+        return None
+    way_out = f'a target with "isa": ["{found}"] describes it (POST /v1/targets)'
+    return f"the GPU {device.name!r} is {found}, the target is {sm}; {way_out}"
 
 
 def open_gpu(cache: Path, target: Target) -> Gpu:

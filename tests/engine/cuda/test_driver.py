@@ -158,7 +158,8 @@ def test_code_that_the_driver_does_not_load() -> None:
 def test_a_device_without_memory() -> None:
     device, _ = gpu(free=1000)
     with pytest.raises(
-        CapacityError, match="2000 byte are needed, 1000 of 1073741824 byte are free"
+        CapacityError,
+        match="2000 byte are needed, 1000 of 1073741824 byte are free; end other programs on it, bind smaller",
     ) as caught:
         device.allocate(2000)
     assert (caught.value.needed, caught.value.available) == (2000, 1000)
@@ -199,7 +200,10 @@ def test_a_gpu_of_another_generation_is_another_target(monkeypatch: pytest.Monke
     monkeypatch.setattr(driver, "libraries", lambda: found)
     driver.absent.cache_clear()
     assert driver.absent("sm_80") is None
-    assert driver.absent("sm_90") == "the GPU 'Fake H200' is sm_80, the target is sm_90"
+    assert driver.absent("sm_90") == (
+        "the GPU 'Fake H200' is sm_80, the target is sm_90; "
+        'a target with "isa": ["sm_80"] describes it (POST /v1/targets)'
+    )
     driver.absent.cache_clear()
     assert "timings" not in (machines.absence(host()) or "")
 

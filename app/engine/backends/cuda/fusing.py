@@ -189,7 +189,7 @@ def inplace(group: Group, axis: int) -> tuple[tuple[ir.Value, ir.Value], ...]:
     found = read(group, axis)
     assert not isinstance(found, str)
     residual = found.residual
-    if residual is None or residual in group.anchor.inputs:
+    if residual is None or residual in group.anchor.inputs or graph.is_constant(residual):
         return ()
     return ((residual, group.outputs[0]),)
 

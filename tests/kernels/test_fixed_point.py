@@ -10,7 +10,7 @@ from app.engine.registry import load
 from app.kernels.cpu import tiles
 from app.kernels.cpu.compiler import Compiler
 from tests import harness
-from tests.kernels.test_matmul import EPILOGUES, exact, random, run
+from tests.kernels.test_matmul import EPILOGUES, check_what_follows, exact, random, run
 
 Array = np.ndarray
 REGISTRY = load()
@@ -75,27 +75,7 @@ def test_product_equals_numpy(
 def test_what_follows_is_computed_in_the_same_step(
     compiler: Compiler, rows: int, epilogue: str, inplace: bool
 ) -> None:
-    rng = np.random.default_rng(0)
-    a, b = random(rng, "float32", (rows, 512)), random(rng, "float32", (512, 300))
-    c = exact(a) @ exact(b)
-    text, compute = EPILOGUES[epilogue]
-    operands = {"r": c.shape, "q": c.shape[-1:], "g": (*c.shape[:-1], 1), "s": ()}
-    words = text.replace("(", " ").replace(")", " ").replace(",", " ").split()
-    extra = {n: random(rng, "float32", s) for n, s in operands.items() if n in words}
-    if inplace and "r" not in extra:
-        pytest.skip("nothing to overwrite")
-    expected = compute(c=c, **{n: exact(v) for n, v in extra.items()})
-    found = run(
-        compiler,
-        "matmul.fixed_point",
-        f"c = MatMul(a, b) {text}",
-        {"a": a, "b": b, **extra},
-        expected.shape,
-        fixed=("b", *(n for n in extra if n == "q")),
-        threads=2,
-        inplace=inplace,
-    )
-    harness.assert_close(found, expected.astype(np.float32), 2e-6)
+    check_what_follows(compiler, "matmul.fixed_point", ((rows, 512), (512, 300)), epilogue, inplace, 2e-6)
 
 
 def test_gemm_scales_and_transposes_the_constant(compiler: Compiler) -> None:

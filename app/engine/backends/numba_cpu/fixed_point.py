@@ -9,10 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
 from app.engine import graph
-from app.engine.backends.numba_cpu import epilogues, matmul
+from app.engine.backends.numba_cpu import matmul
 from app.engine.cost import roofline
 from app.engine.plan import Group, KernelCall
 from app.engine.registry import Implementation, Known
@@ -20,39 +19,23 @@ from app.kernels.cpu import tiles
 
 Array = np.ndarray[Any, Any]
 
-SHARE = 0.05  # of the tolerance of the job that one product may use up
 LEAST_BYTES = 1 << 18  # of weights: fewer stay in a cache near the core
 
 
 def _refusal(group: Group, known: Known) -> str | None:
     """Why fixed point does not apply."""
-    reason = matmul.refusal(group, known)
+    reason = matmul.prepared_refusal(group, known)
     if reason is not None:
         return reason
-    if not known.fast_algorithms:
-        return "fast algorithms are switched off"
-    kind = graph.dtype(group.outputs[0])
-    if kind != np.float32:
-        return f"elements are {kind}; this one computes float32"
     product = matmul.PRODUCTS[group.anchor.op_type](group.anchor)
-    if not graph.is_constant(product.b):
-        return f"{product.b.name!r} changes between runs; this one converts it offline"
     if graph.nbytes(product.b) < LEAST_BYTES:
         return f"{graph.nbytes(product.b)} bytes of weights stay in a cache; this one takes {LEAST_BYTES}"
-    if len(product.offsets) > 1:
-        return f"{len(product.offsets)} products; this one takes 1"
-    if product.a_strides[1] != 1:
-        return "the first operand is transposed"
     if product.k % tiles.FIXED_STEPS:
         return f"the reduction of {product.k} is no multiple of {tiles.FIXED_STEPS}"
     rows = tiles.FIXED[known.target.vector_lanes][0]
     if product.m > rows:
         return f"{product.m} rows, more than the {rows} of a tile: weights are not what takes the time"
-    limit = SHARE * known.tolerance
-    found = error(product)
-    if not found <= limit:
-        return f"relative rms error {found:.1e} on these weights exceeds {limit:.1e}"
-    return None
+    return matmul.error_refusal(error(product), known)
 
 
 def error(product: matmul.Product) -> float:
@@ -93,12 +76,8 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
 def _cost(group: Group, known: Known) -> float:
     product = matmul.PRODUCTS[group.anchor.op_type](group.anchor)
     moved = sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)) - graph.nbytes(product.b) / 4
-    arithmetic = 2.0 * max(product.m, 4) * product.n * product.k * len(product.offsets)
+    arithmetic = 2.0 * max(product.m, 4) * product.n * product.k
     return roofline(known.target, flops=arithmetic, nbytes=moved, efficiency=0.9, threads=known.threads)
-
-
-def _inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
-    return epilogues.inplace(group, -1)
 
 
 IMPLEMENTATIONS = tuple(
@@ -109,7 +88,7 @@ IMPLEMENTATIONS = tuple(
         _refusal,
         _lower,
         cost=_cost,
-        inplace=_inplace,
+        inplace=matmul.inplace,
         error=lambda group, _known: error(matmul.PRODUCTS[group.anchor.op_type](group.anchor)),
     )
     for op in ("MatMul", "Gemm")

@@ -24,6 +24,7 @@ DTYPES = ("float32", "float64", "int32", "uint32", "int64", "uint64")
 BLOCK_ROWS = 192  # x DEPTH float32 of A stay in the second cache
 BLOCK_PANELS = 4
 DEPTH = 512  # float32 steps of the reduction: a panel is read from the second cache as fast as from the first
+SHARE = 0.05  # of the tolerance of the job that one fast product may use up
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -215,6 +216,32 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
     assert kind is not None
     added, epilogue = additions(group, product)
     return (product_call(product, kind, product.a, product.b, y, known, added, epilogue),)
+
+
+def prepared_refusal(group: Group, known: Known) -> str | None:
+    """Why no fast product of float32 rows with one constant matrix applies, which is prepared offline."""
+    reason = refusal(group, known)
+    if reason is not None:
+        return reason
+    if not known.fast_algorithms:
+        return "fast algorithms are switched off"
+    kind = graph.dtype(group.outputs[0])
+    if kind != np.float32:
+        return f"elements are {kind}; this one computes float32"
+    product = PRODUCTS[group.anchor.op_type](group.anchor)
+    if not graph.is_constant(product.b):
+        return f"{product.b.name!r} changes between runs; this one prepares it offline"
+    if len(product.offsets) > 1:
+        return f"{len(product.offsets)} products; this one takes 1"
+    if product.a_strides[1] != 1:
+        return "the first operand is transposed"
+    return None
+
+
+def error_refusal(found: float, known: Known) -> str | None:
+    """Why a product may not err so much, relative rms on its own weights."""
+    limit = SHARE * known.tolerance
+    return None if found <= limit else f"relative rms error {found:.1e} on these weights exceeds {limit:.1e}"
 
 
 def _bfloat_refusal(unless: Callable[[Known], str | None], group: Group, known: Known) -> str | None:
@@ -456,7 +483,8 @@ def _tiled_predicted(group: Group, known: Known) -> float:
     )
 
 
-def _inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+def inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+    """The output may lie over what is added to it."""
     return epilogues.inplace(group, -1)
 
 
@@ -465,7 +493,7 @@ IMPLEMENTATIONS = tuple(
     for op in ("MatMul", "Gemm")
     for row in (
         Implementation(
-            f"{op.lower()}.blocked", op, "numba-cpu", refusal, _lower, cost=predicted, inplace=_inplace
+            f"{op.lower()}.blocked", op, "numba-cpu", refusal, _lower, cost=predicted, inplace=inplace
         ),
         Implementation(
             f"{op.lower()}.blocked_bf16",
@@ -474,7 +502,7 @@ IMPLEMENTATIONS = tuple(
             partial(_bfloat_refusal, bfloat.refusal),
             _bfloat_lower,
             cost=_bfloat_predicted,
-            inplace=_inplace,
+            inplace=inplace,
             precision="bf16",
         ),
         Implementation(
@@ -484,7 +512,7 @@ IMPLEMENTATIONS = tuple(
             partial(_bfloat_refusal, bfloat.tiles_refusal),
             partial(_bfloat_lower, tiled=True),
             cost=_tiled_predicted,
-            inplace=_inplace,
+            inplace=inplace,
             precision="bf16",
         ),
     )

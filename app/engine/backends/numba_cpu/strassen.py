@@ -8,10 +8,9 @@ small enough.
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
 from app.engine import graph
-from app.engine.backends.numba_cpu import blocking, epilogues, matmul
+from app.engine.backends.numba_cpu import blocking, matmul
 from app.engine.cost import flops
 from app.engine.plan import Argument, Constant, Group, KernelCall, Workspace
 from app.engine.registry import Implementation, Known
@@ -24,28 +23,16 @@ LEAST_DEPTH = 96  # of a block: below, the sums that are read again cost what is
 BLOCK_ROWS = 112  # of the sums of three buffers, which stay in the second cache
 BLOCK_PANELS = 4
 DEPTH = 512  # float32 steps of the reduction at a time
-SHARE = 0.05  # of the tolerance of the job that one product may use up
 SAMPLE = 16  # rows and columns of the product whose error is measured
 
 
 def _refusal(group: Group, known: Known) -> str | None:
     """Why the algorithm does not apply."""
-    reason = matmul.refusal(group, known)
+    reason = matmul.prepared_refusal(group, known)
     if reason is not None:
         return reason
-    if not known.fast_algorithms:
-        return "fast algorithms are switched off"
-    kind = graph.dtype(group.outputs[0])
-    if kind != np.float32:
-        return f"elements are {kind}; this one computes float32"
     product = matmul.PRODUCTS[group.anchor.op_type](group.anchor)
-    if not graph.is_constant(product.b):
-        return f"{product.b.name!r} changes between runs; its factors are made offline"
-    if len(product.offsets) > 1:
-        return f"{len(product.offsets)} products; this one takes 1"
-    if product.a_strides[1] != 1:
-        return "the first operand is transposed"
-    width = tiles.columns_of(kind.name, known.target.vector_lanes, tiles.WIDE)
+    width = tiles.columns_of("float32", known.target.vector_lanes, tiles.WIDE)
     if product.k % 2 or product.k < 2 * LEAST_DEPTH:
         return f"the reduction of {product.k} is odd or shorter than {2 * LEAST_DEPTH}"
     if product.n % (2 * width) or not product.n:
@@ -55,11 +42,7 @@ def _refusal(group: Group, known: Known) -> str | None:
     added, _ = matmul.additions(group, product)
     if added.rows is not None:
         return "C of Gemm is added by rows"
-    limit = SHARE * known.tolerance
-    found = error(product)
-    if not found <= limit:
-        return f"relative rms error {found:.1e} on these weights exceeds {limit:.1e}"
-    return None
+    return matmul.error_refusal(error(product), known)
 
 
 def error(product: matmul.Product) -> float:
@@ -160,10 +143,6 @@ def _cost(group: Group, known: Known) -> float:
     return max(plain - arithmetic / 8 + passes / known.threads, weights)
 
 
-def _inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
-    return epilogues.inplace(group, -1)
-
-
 IMPLEMENTATIONS = tuple(
     Implementation(
         f"{op.lower()}.strassen",
@@ -172,7 +151,7 @@ IMPLEMENTATIONS = tuple(
         _refusal,
         _lower,
         cost=_cost,
-        inplace=_inplace,
+        inplace=matmul.inplace,
         error=lambda group, _known: error(matmul.PRODUCTS[group.anchor.op_type](group.anchor)),
     )
     for op in ("MatMul", "Gemm")

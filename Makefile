@@ -57,6 +57,7 @@ bench-arena: $(VENV)/.installed-bench
 
 bench-memory: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.memory
+	$(BIN)/python -m benchmarks.plans
 	$(BIN)/python -m benchmarks.arena
 
 bench-queue: $(VENV)/.installed-test

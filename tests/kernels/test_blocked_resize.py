@@ -5,9 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.engine.registry import load
 from app.kernels.cpu.compiler import Compiler
 from tests import harness
 from tests.kernels.single import node_group, refusal_of
+from tests.kernels.single_node import reference
+
+REGISTRY = load()
 
 CASES: list[tuple[tuple[int, ...], list[float], dict[str, Any]]] = [
     ((2, 20, 5, 7), [1, 1, 2, 2], {"mode": "nearest", "coordinate_transformation_mode": "asymmetric"}),
@@ -56,3 +60,55 @@ def test_resized_channels_are_refused() -> None:
     inputs = {"X": x, "roi": None, "scales": np.array([1, 2, 1, 1], np.float32)}
     group = node_group("Resize", inputs, {"Y": x.dtype}, constants=("scales",))
     assert "resizes axes [1] beside the pixels" in str(refusal_of("resize.blocked_nearest", group))
+
+
+HEAD = '<ir_version: 10, opset_import: ["": 21]> g '
+
+
+@pytest.mark.parametrize("alias", [False, True], ids=["apart", "in place"])
+@pytest.mark.parametrize("row", ["resize.nearest", "resize.blocked_nearest"])
+@pytest.mark.parametrize("start", [0.0, -0.4], ids=["inside", "outside"])
+@pytest.mark.parametrize(("shape", "size"), [((2, 20, 5, 7), (10, 14)), ((1, 3, 8, 6), (5, 13))])
+def test_copies_are_added_to_a_value(
+    compiler: Compiler, shape: tuple[int, ...], size: tuple[int, int], start: float, row: str, alias: bool
+) -> None:
+    random = np.random.default_rng(7)
+    x = random.standard_normal(shape).astype(np.float32)
+    r = random.standard_normal((*shape[:2], *size)).astype(np.float32)
+    constants = {
+        "roi": np.array([0, 0, start, 0, 1, 1, 1, 1], np.float32),
+        "sizes": np.array(r.shape),
+    }
+    declared = f"float{list(shape)} x, float{list(r.shape)} r, float[8] roi, int64[4] sizes"
+    resize = """Resize <mode = "nearest", coordinate_transformation_mode = "tf_crop_and_resize",
+                        extrapolation_value = 3.0> (x, roi, , sizes)"""
+    model = harness.model_of(
+        f"{HEAD} ({declared}) => (float{list(r.shape)} y) {{ a = {resize} y = Add (r, a) }}", constants
+    )
+    group, chosen = harness.group_of(model, REGISTRY), harness.implementation(row)
+    pairs = chosen.inplace(group, harness.known())
+    assert [(a.name, b.name) for a, b in pairs] == [("r", "y")]
+    (y,) = harness.run_group(
+        chosen, group, {"x": x, "r": r}, compiler, threads=2, alias=pairs if alias else ()
+    )
+    (copied,) = reference(resize, {"x": x, **constants})
+    assert (copied == 3).any() == (start < 0)
+    harness.assert_close(y, r.astype(np.float64) + copied, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ("y = Add (a, a)", "adds 'a'"),
+        ("y = Add (a, c)", "adds 'c' of shape"),
+        ("y = Mul (a, r)", "['Mul'] follow"),
+        ("b = Add (a, r) y = Relu (b)", "['Add', 'Relu'] follow"),
+    ],
+)
+def test_only_one_value_is_added(what: str, reason: str) -> None:
+    declared = "float[1,4,3,3] x, float[1,4,6,6] r, float[1,4,1,1] c, float[4] scales"
+    text = f'{HEAD} ({declared}) => (y) {{ a = Resize <mode = "nearest"> (x, , scales) {what} }}'
+    model = harness.model_of(text, {"scales": np.array([1, 1, 2, 2], np.float32)})
+    group = harness.group_of(model, REGISTRY)
+    for row in ("resize.nearest", "resize.blocked_nearest"):
+        assert reason in str(harness.implementation(row).refusal(group, harness.known()))

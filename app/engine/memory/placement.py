@@ -32,17 +32,18 @@ def place(compilation: Compilation, bound: int = 0, *, search: bool = True) -> t
     tried too. Without `search`, placements are greedy.
     """
     storage = build(compilation)
-    solution = _solved(storage, search)
+    solution = offsets(storage, search)
     if solution.peak <= bound:
         return storage, solution
     parts = build(compilation, whole=False)
     if parts.problem == storage.problem:
         return storage, solution
-    other = _solved(parts, search)
+    other = offsets(parts, search)
     return (parts, other) if other.peak < solution.peak else (storage, solution)
 
 
-def _solved(storage: StorageGraph, search: bool) -> Solution:
+def offsets(storage: StorageGraph, search: bool = True) -> Solution:
+    """An offset for every buffer of a storage graph; without `search` greedily."""
     problem = storage.problem
     if any(b.parts for b in problem.buffers):
         first = greedy.by_size(problem) or greedy.solve(problem)

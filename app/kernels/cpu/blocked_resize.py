@@ -8,7 +8,7 @@ _NEAREST = """\
 from app.kernels.cpu.vectors import load, splat, store
 
 
-def kernel(x, y, rows, columns, fill, h, w, oh, ow, begin, end):
+def kernel(x, {parameters}y, rows, columns, fill, h, w, oh, ow, begin, end):
     outside = splat(fill[0], {L})
     for unit in range(begin, end):
         row = rows[unit % oh]
@@ -16,13 +16,13 @@ def kernel(x, y, rows, columns, fill, h, w, oh, ow, begin, end):
         target = unit * ow * {L}
         if row < 0:
             for j in range(ow):
-                store(y, target + j * {L}, outside)
+                store(y, target + j * {L}, {added}outside)
         else:
             for j in range(ow):
                 if columns[j] < 0:
-                    store(y, target + j * {L}, outside)
+                    store(y, target + j * {L}, {added}outside)
                 else:
-                    store(y, target + j * {L}, load(x, (line + columns[j]) * {L}, {L}))
+                    store(y, target + j * {L}, {added}load(x, (line + columns[j]) * {L}, {L}))
 """
 
 _TAPS = """\
@@ -55,12 +55,21 @@ def kernel(
 """
 
 
-def emit_nearest(lanes: int) -> str:
+def emit_nearest(lanes: int, addends: int) -> str:
     """The module of a copy of pixels.
 
     rows: int64[oh], columns: int64[ow]: places in x; fill: float32[1]. Units are output rows.
+
+    Args:
+        lanes: channels in a block.
+        addends: operands after x that are added: of the shape of y, one maybe in its memory.
     """
-    return _NEAREST.format(L=lanes)
+    names = [f"added{i}" for i in range(addends)]
+    return _NEAREST.format(
+        L=lanes,
+        parameters="".join(f"{name}, " for name in names),
+        added="".join(f"load({name}, target + j * {lanes}, {lanes}) + " for name in names),
+    )
 
 
 def emit_taps(lanes: int, down: int, along: int) -> str:

@@ -5,6 +5,21 @@ t hold offsets in elements of x, strides included. `table: int64[…]` starts wi
 place of the axis's table) for the outer axes; the offsets follow.
 """
 
+from numba import njit
+
+
+@njit(error_model="numpy", boundscheck=False)
+def source_of(table, rank, row):
+    """Offset in x of a row of y, by its number along the outer axes; negative if it lies outside."""
+    base, inside = 0, True
+    for axis in range(rank - 1, -1, -1):
+        n = table[2 * axis]
+        offset = table[table[2 * axis + 1] + row % n]
+        row = row // n
+        inside = inside and offset >= 0
+        base += offset
+    return base if inside else -1
+
 
 def lookup(x, y, fill, table, rank, row, n0, left, right, begin, end):
     """The innermost axis has n0 entries at table[row:], those in [left, right) consecutive.
@@ -14,17 +29,9 @@ def lookup(x, y, fill, table, rank, row, n0, left, right, begin, end):
     value = fill[0]
     previous = -1  # offset of the row just written: nearest Resize repeats rows
     for unit in range(begin, end):
-        rest = unit
-        base = 0
-        inside = True
-        for axis in range(rank - 1, -1, -1):
-            n = table[2 * axis]
-            offset = table[table[2 * axis + 1] + rest % n]
-            rest = rest // n
-            inside = inside and offset >= 0
-            base += offset
+        base = source_of(table, rank, unit)
         target = unit * n0
-        if not inside:
+        if base < 0:
             for j in range(n0):
                 y[target + j] = value
         elif base == previous:
@@ -41,4 +48,15 @@ def lookup(x, y, fill, table, rank, row, n0, left, right, begin, end):
             for j in range(right, n0):
                 offset = table[row + j]
                 y[target + j] = x[base + offset] if offset >= 0 else value
-        previous = base if inside else -1
+        previous = base
+
+
+def lookup_add(x, added, y, fill, table, rank, row, n0, left, right, begin, end):
+    """As `lookup`, plus `added`, which has the elements of y and may be its memory."""
+    value = fill[0]
+    for unit in range(begin, end):
+        base = source_of(table, rank, unit)
+        target = unit * n0
+        for j in range(n0):
+            offset = table[row + j]
+            y[target + j] = added[target + j] + (x[base + offset] if base >= 0 and offset >= 0 else value)

@@ -9,8 +9,10 @@ from app.engine import graph
 from app.engine.backends.numba_cpu import blocked
 from app.engine.backends.numba_cpu.operands import data
 from app.engine.backends.numba_cpu.resize import (
+    addends,
     extrapolation,
     nearest_indices,
+    nearest_inplace,
     nearest_unless,
     resized_axes,
     taps_along,
@@ -39,7 +41,7 @@ def _unless(general: Unless) -> Unless:
 
 
 def _layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
-    return dict.fromkeys((data(group.anchor), group.outputs[0]), blocked.layout_of(known))
+    return dict.fromkeys((data(group.anchor), *addends(group), group.outputs[0]), blocked.layout_of(known))
 
 
 def _sizes(group: Group, known: Known) -> tuple[int, tuple[int, int, int, int]]:
@@ -52,14 +54,15 @@ def _sizes(group: Group, known: Known) -> tuple[int, tuple[int, int, int, int]]:
 def _nearest_lower(group: Group, known: Known) -> tuple[Call, ...]:
     x, y = data(group.anchor), group.outputs[0]
     planes, sizes = _sizes(group, known)
+    more = addends(group)
     rows, columns = (Constant(np.ascontiguousarray(i)) for i in nearest_indices(group.anchor)[2:])
     return (
         KernelCall(
             "app.kernels.cpu.blocked_resize:emit_nearest",
-            ("float32*", "float32*", "int64*", "int64*", "float32*", *("int64",) * 4),
-            (x, y, rows, columns, extrapolation(group.anchor), *sizes),
+            (*("float32*",) * (2 + len(more)), "int64*", "int64*", "float32*", *("int64",) * 4),
+            (x, *more, y, rows, columns, extrapolation(group.anchor), *sizes),
             units=planes * sizes[2],
-            static=(known.target.vector_lanes,),
+            static=(known.target.vector_lanes, len(more)),
         ),
     )
 
@@ -98,8 +101,9 @@ def _cost(flops: float) -> Callable[[Group, Known], float]:
     def cost(group: Group, known: Known) -> float:
         layout = blocked.layout_of(known)
         x, y = (layout.elements(graph.static_shape(v)) for v in (data(group.anchor), group.outputs[0]))
+        moved = x + y * (1 + len(addends(group)))
         return roofline(
-            known.target, flops=flops * y, nbytes=4.0 * (x + y), efficiency=0.3, threads=known.threads
+            known.target, flops=flops * y, nbytes=4.0 * moved, efficiency=0.3, threads=known.threads
         )
 
     return cost
@@ -109,7 +113,7 @@ IMPLEMENTATIONS = (
     *(
         Implementation(
             f"{op.lower()}.blocked_nearest", op, "numba-cpu", _unless(nearest_unless), _nearest_lower,
-            _cost(1.0), layouts=_layouts, padding=LANEWISE,
+            _cost(1.0), layouts=_layouts, inplace=nearest_inplace, padding=LANEWISE,
         )
         for op in OPERATORS
     ),

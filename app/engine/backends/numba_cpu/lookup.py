@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
+from app.engine import graph
 from app.engine.backends.numba_cpu.strided import element_type, strides_of
 from app.engine.plan import Argument, Constant, KernelCall
 
@@ -35,6 +37,29 @@ def lookup_calls(
     """
     if any(a.size == 0 for a in axes):
         return ()
+    address = element_type(itemsize)
+    fill = Constant(np.zeros(1, f"u{itemsize}")) if fill is None else fill
+    return (_call("lookup", axes, shape, (address, address), (x, y), fill),)
+
+
+def adding_calls(
+    axes: Sequence[Indices], shape: Sequence[int], x: ir.Value, added: ir.Value, y: ir.Value, fill: Argument
+) -> tuple[KernelCall, ...]:
+    """The call that computes y = `added` + what `lookup_calls` looks up, of floating-point elements."""
+    if any(a.size == 0 for a in axes):
+        return ()
+    address = f"{graph.dtype(x)}*"
+    return (_call("lookup_add", axes, shape, (address, address, address), (x, added, y), fill),)
+
+
+def _call(
+    kernel: str,
+    axes: Sequence[Indices],
+    shape: Sequence[int],
+    addresses: tuple[str, ...],
+    values: tuple[Argument, ...],
+    fill: Argument,
+) -> KernelCall:
     offsets = _merged(
         [np.where(a < 0, -1, a * s) for a, s in zip(axes, strides_of(shape))],
         [a.size == n and bool(np.all(a == np.arange(n))) for a, n in zip(axes, shape)],
@@ -43,24 +68,20 @@ def lookup_calls(
     places = 2 * rank + np.cumsum([0, *(o.size for o in offsets)])
     head = [number for o, place in zip(offsets[:-1], places) for number in (o.size, place)]
     left, right = longest_run(offsets[-1])
-    address = element_type(itemsize)
-    return (
-        KernelCall(
-            "app.kernels.cpu.lookup:lookup",
-            (address, address, address, "int64*", *["int64"] * 5),
-            (
-                x,
-                y,
-                Constant(np.zeros(1, f"u{itemsize}")) if fill is None else fill,
-                Constant(np.concatenate([np.array(head, np.int64), *offsets])),
-                rank,
-                int(places[rank]),
-                offsets[-1].size,
-                left,
-                right,
-            ),
-            units=math.prod(o.size for o in offsets[:-1]),
+    return KernelCall(
+        f"app.kernels.cpu.lookup:{kernel}",
+        (*addresses, addresses[0], "int64*", *["int64"] * 5),
+        (
+            *values,
+            fill,
+            Constant(np.concatenate([np.array(head, np.int64), *offsets])),
+            rank,
+            int(places[rank]),
+            offsets[-1].size,
+            left,
+            right,
         ),
+        units=math.prod(o.size for o in offsets[:-1]),
     )
 
 

@@ -10,9 +10,9 @@ from app.engine.registry import Known
 MOVABLE = (1, 2, 4, 8)  # byte; sizes of elements that data movement kernels exist for
 
 
-def unsuited(group: Group) -> str | None:
-    """Why a kernel of a single node on static tensors cannot take the group, or None."""
-    if len(group.nodes) > 1:
+def unsuited(group: Group, nodes: int = 1) -> str | None:
+    """Why a kernel of so many nodes at most, on static tensors, cannot take the group, or None."""
+    if len(group.nodes) > nodes:
         return f"{group.op} takes no epilogue, the group has {len(group.nodes)} nodes"
     for value in (*group.inputs, *group.outputs):
         if not graph.is_tensor(value):

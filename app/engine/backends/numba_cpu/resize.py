@@ -15,7 +15,7 @@ from app.engine.backends.numba_cpu.interpolation import (
     nearest,
     taps,
 )
-from app.engine.backends.numba_cpu.lookup import Indices, lookup_calls
+from app.engine.backends.numba_cpu.lookup import Indices, adding_calls, lookup_calls
 from app.engine.backends.numba_cpu.operands import data, fixed_inputs, itemsize, moved_seconds, unsuited
 from app.engine.backends.numba_cpu.strided import StridedCopy, calls
 from app.engine.cost import roofline
@@ -58,9 +58,9 @@ def _mode(node: ir.Node) -> str:
     return graph.attribute(node, "mode", "nearest")
 
 
-def _unless(group: Group) -> str | None:
+def _unless(group: Group, nodes: int = 1) -> str | None:
     node = group.anchor
-    reason = unsuited(group) or fixed_inputs(node, (1, 2, 3))
+    reason = unsuited(group, nodes) or fixed_inputs(node, (1, 2, 3))
     if reason:
         return reason
     if _transformation(node) not in COORDINATES:
@@ -83,7 +83,38 @@ def nearest_unless(group: Group, _known: Known) -> str | None:
     rounding = graph.attribute(group.anchor, "nearest_mode", "round_prefer_floor")
     if rounding not in ROUNDINGS:
         return f"nearest_mode {rounding!r} is unknown"
-    return _unless(group)
+    return _follows_unless(group) or _unless(group, nodes=2)
+
+
+def _follows_unless(group: Group) -> str | None:
+    """Why what follows is no sum with one more value."""
+    if not group.epilogue:
+        return None
+    node, value = group.epilogue[0], group.anchor.outputs[0]
+    if node.op_type != "Add" or len(group.epilogue) > 1:
+        return f"{[n.op_type for n in group.epilogue]} follow; this one adds one value"
+    (other,) = {v for v in node.inputs if v is not value} or {value}
+    if other is value or graph.shape(other) != graph.shape(value):
+        return f"adds {other.name!r} of shape {graph.shape(other)}, expected another of {graph.shape(value)}"
+    if str(graph.dtype(value)) not in INTERPOLATED:
+        return f"adds elements of {graph.dtype(value)}; this one adds {', '.join(INTERPOLATED)}"
+    return None
+
+
+def addends(group: Group) -> tuple[ir.Value, ...]:
+    """What a copy of nearest elements is added to, if anything is."""
+    return tuple(
+        v for n in group.epilogue for v in n.inputs if v is not None and v is not group.anchor.outputs[0]
+    )
+
+
+def nearest_inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+    """The sum may take the place of what is added: each element is read where it is stored."""
+    return tuple(
+        (value, group.outputs[0])
+        for value in addends(group)
+        if not graph.is_constant(value) and value not in group.anchor.inputs
+    )
 
 
 def nearest_indices(node: ir.Node) -> list[Indices]:
@@ -110,7 +141,16 @@ def _nearest_lower(group: Group, _known: Known) -> tuple[Call, ...]:
     x = data(node)
     indices = nearest_indices(node)
     shape = graph.static_shape(x)
+    if addends(group):
+        return adding_calls(indices, shape, x, addends(group)[0], group.outputs[0], extrapolation(node))
     return lookup_calls(indices, shape, itemsize(x), x, node.outputs[0], extrapolation(node))
+
+
+def _nearest_cost(group: Group, known: Known) -> float:
+    added = sum(graph.nbytes(v) for v in addends(group))
+    return moved_seconds(group, known) + roofline(
+        known.target, flops=0.0, nbytes=added, threads=known.threads
+    )
 
 
 def taps_unless(group: Group, _known: Known) -> str | None:
@@ -189,7 +229,13 @@ def _taps_cost(group: Group, known: Known) -> float:
 IMPLEMENTATIONS = (
     *(
         Implementation(
-            f"{op.lower()}.nearest", op, "numba-cpu", nearest_unless, _nearest_lower, cost=moved_seconds
+            f"{op.lower()}.nearest",
+            op,
+            "numba-cpu",
+            nearest_unless,
+            _nearest_lower,
+            cost=_nearest_cost,
+            inplace=nearest_inplace,
         )
         for op in ("Resize", "Upsample")
     ),

@@ -99,7 +99,7 @@ def test_copies_are_added_to_a_value(
 @pytest.mark.parametrize(
     ("what", "reason"),
     [
-        ("y = Add (a, a)", "adds 'a'"),
+        ("y = Add (a, a)", "adds 'a' to itself"),
         ("y = Add (a, c)", "adds 'c' of shape"),
         ("y = Mul (a, r)", "['Mul'] follow"),
         ("b = Add (a, r) y = Relu (b)", "['Add', 'Relu'] follow"),

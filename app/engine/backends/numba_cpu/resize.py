@@ -93,9 +93,12 @@ def _follows_unless(group: Group) -> str | None:
     node, value = group.epilogue[0], group.anchor.outputs[0]
     if node.op_type != "Add" or len(group.epilogue) > 1:
         return f"{[n.op_type for n in group.epilogue]} follow; this one adds one value"
-    (other,) = {v for v in node.inputs if v is not value} or {value}
-    if other is value or graph.shape(other) != graph.shape(value):
-        return f"adds {other.name!r} of shape {graph.shape(other)}, expected another of {graph.shape(value)}"
+    others = addends(group)
+    if not others:
+        return f"adds {value.name!r} to itself"
+    if graph.shape(others[0]) != graph.shape(value):
+        found = f"{others[0].name!r} of shape {graph.shape(others[0])}"
+        return f"adds {found}, expected another of {graph.shape(value)}"
     if str(graph.dtype(value)) not in INTERPOLATED:
         return f"adds elements of {graph.dtype(value)}; this one adds {', '.join(INTERPOLATED)}"
     return None

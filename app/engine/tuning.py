@@ -44,6 +44,9 @@ REPEATS = 5
 CLOSE = 1.15  # rows of a group whose times are within this factor are sampled
 MORE = 6  # times more
 SAMPLE = 1e-3  # seconds of one sample, filled with as many runs as it takes
+# Seconds of kernels that follow one another without Python, which takes a microsecond to start them: more
+# than a small kernel lasts.
+RUN = 2e-5
 # In a run of a model its other constants pass through the caches before a kernel meets its own again. So
 # runs of a sample take turns with copies of them, as large together as the constants of the model, up to
 AROUND = 32 * 2**20  # byte, where few last caches still have the first; and
@@ -290,21 +293,31 @@ def sampler(
             memory[argument] = keep[-1]
         return int(memory[argument].ctypes.data)
 
-    stretches = []
+    tables = []
     for _ in range(min(around // own, COPIES) + 1 if own else 1):
         constants = iter(arrays)
         rows = []
         for call in calls:
             kernel = compiler.compile(call.kernel, call.types, call.static, takes_thread=call.takes_thread)
             rows.append((kernel.address, call.units, tuple(map(address, call.arguments))))
-        stretches.append(Stretch(compile_walk(), rows, team))
+        tables.append(rows)
     # The time of this thread alone, where it does all the work: other load does not count.
     clock = time.thread_time if known.threads == 1 else time.perf_counter
-    for stretch in stretches:
-        started = clock()
-        stretch.run()
-        once = clock() - started
-    times = max(int(SAMPLE / max(once, 1e-7)), 1)
+
+    def prepared(repeats: int) -> tuple[list[Stretch], float]:
+        """Runs of so many repeats for every copy of the constants, warm, and the seconds of the last."""
+        stretches = [Stretch(compile_walk(), rows * repeats, team) for rows in tables]
+        for stretch in stretches:
+            started = clock()
+            stretch.run()
+            once = clock() - started
+        return stretches, max(once, 1e-7)
+
+    stretches, once = prepared(1)
+    repeats = max(int(RUN / once), 1)
+    if repeats > 1:
+        stretches, once = prepared(repeats)
+    times = max(int(SAMPLE / once), 1)
     turns = itertools.cycle(stretches)
 
     def sample() -> float:
@@ -312,6 +325,6 @@ def sampler(
         started = clock()
         for _ in range(times):
             next(turns).run()
-        return (clock() - started) / times
+        return (clock() - started) / (times * repeats)
 
     return sample

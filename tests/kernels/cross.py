@@ -30,6 +30,8 @@ TILED = replace(TARGET, isa=(*TARGET.isa, "amx_tile", "amx_bf16"))
 INSTRUCTIONS = ("vdpbf16ps", "vcvtneps2bf16", "vpdpbusd", "tdpbf16ps", "vcvtne2ps2bf16")
 CONV = """g (float[1,64,14,14] x, float[96,64,3,3] w) => (float[1,96,14,14] y)
     { y = Conv<pads = [1, 1, 1, 1]>(x, w) }"""
+WIDE = """g (float[1,64,14,14] x, float[96,64,5,5] w) => (float[1,96,14,14] y)
+    { y = Conv<pads = [2, 2, 2, 2]>(x, w) }"""
 STEM = """g (float[1,3,32,32] x, float[32,3,7,7] w) => (float[1,32,16,16] y)
     { y = Conv<pads = [3, 3, 3, 3], strides = [2, 2]>(x, w) }"""
 MATMUL = "g (float[64,512] x, float[512,768] w) => (float[64,768] y) { y = MatMul(x, w) }"
@@ -42,6 +44,7 @@ CASES = {
     "matmul.blocked": MATMUL,
     "matmul.fixed_point": ROWS,
     "conv.winograd_f4": CONV,
+    "conv.winograd_f2_5x5": WIDE,
     "matmul_integer.dot": INTEGER,
 }
 TILED_CASES = {"conv.blocked_tiles": CONV, "conv.blocked_stem_tiles": STEM, "matmul.tiles": MATMUL}

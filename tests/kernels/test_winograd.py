@@ -18,7 +18,8 @@ from tests import harness
 REGISTRY = load()
 Array = np.ndarray[Any, Any]
 SAME = (1, 1, 1, 1)
-CONV = "Conv <kernel_shape = [3, 3], pads = [{pads}]> (x, w, b)"
+WIDE = (2, 2, 2, 2)
+CONV = "Conv <kernel_shape = [{taps}, {taps}], pads = [{pads}]> (x, w, b)"
 # batch, channels of the input, of the output, height, width, pads; a single block of channels, odd
 # numbers of blocks, channels that fill none, tiles that stick out, blocks of tiles.
 CASES = [
@@ -32,23 +33,34 @@ CASES = [
 ]
 
 
+# The same for filters of 5 x 5.
+LARGER = [
+    (1, 8, 16, 14, 14, WIDE),
+    (1, 3, 5, 1, 1, WIDE),
+    (2, 13, 24, 7, 9, (2, 0, 1, 2)),
+    (1, 16, 40, 13, 6, (0, 0, 0, 0)),
+    (3, 33, 17, 5, 6, (1, 2, 2, 0)),
+]
+
+
 def convolve(x: Array, w: Array, pads: tuple[int, ...]) -> Array:
     """The definition, in float64."""
+    taps = w.shape[-1]
     wide = np.pad(x.astype(np.float64), [(0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])])
-    height, width = wide.shape[2] - 2, wide.shape[3] - 2
+    height, width = (d - taps + 1 for d in wide.shape[2:])
     y = np.zeros((x.shape[0], w.shape[0], height, width))
-    for i, j in itertools.product(range(3), range(3)):
+    for i, j in itertools.product(range(taps), range(taps)):
         part = wide[:, :, i : i + height, j : j + width]
         y += np.einsum("nchw,fc->nfhw", part, w[:, :, i, j].astype(np.float64))
     return y
 
 
-def operands(case: tuple[Any, ...]) -> tuple[dict[str, Array], Array]:
+def operands(case: tuple[Any, ...], taps: int = 3) -> tuple[dict[str, Array], Array]:
     """x, weights and bias, and the output by definition; its elements are about one."""
     n, channels, outputs, height, width, pads = case
     rng = np.random.default_rng(0)
     x = rng.standard_normal((n, channels, height, width), np.float32)
-    w = rng.standard_normal((outputs, channels, 3, 3), np.float32) / np.float32(3 * channels**0.5)
+    w = rng.standard_normal((outputs, channels, taps, taps), np.float32) / np.float32(taps * channels**0.5)
     b = rng.standard_normal(outputs, np.float32)
     return {"x": x, "w": w, "b": b}, convolve(x, w, pads) + b.reshape(-1, 1, 1)
 
@@ -63,8 +75,8 @@ def group(
     return harness.group_of(harness.model_of(text, constants), REGISTRY)
 
 
-def conv(pads: tuple[int, ...] = SAME) -> str:
-    return CONV.format(pads=", ".join(map(str, pads)))
+def conv(pads: tuple[int, ...] = SAME, taps: int = 3) -> str:
+    return CONV.format(taps=taps, pads=", ".join(map(str, pads)))
 
 
 def relative(found: Array, expected: Array) -> float:
@@ -72,11 +84,11 @@ def relative(found: Array, expected: Array) -> float:
     return float(np.sqrt(np.mean((found - expected) ** 2) / np.mean(expected**2)))
 
 
-@pytest.mark.parametrize("m", [2, 4])
-def test_the_matrices_compute_a_convolution(m: int) -> None:
-    b, g, a = winograd.matrices(m)
+@pytest.mark.parametrize(("m", "r"), [(2, 3), (4, 3), (2, 5)])
+def test_the_matrices_compute_a_convolution(m: int, r: int) -> None:
+    b, g, a = winograd.matrices(m, r)
     rng = np.random.default_rng(0)
-    d, taps = rng.standard_normal(m + 2), rng.standard_normal(3)
+    d, taps = rng.standard_normal(m + r - 1), rng.standard_normal(r)
     np.testing.assert_allclose(a @ ((g @ taps) * (b @ d)), np.correlate(d, taps), atol=1e-12)
     # All that transforms of activations multiply by is exact.
     assert all(Fraction(float(np.float32(x))) == Fraction(float(x)) for x in (*b.ravel(), *a.ravel()))
@@ -93,6 +105,17 @@ def test_winograd_equals_the_definition(
     row = harness.implementation(f"conv.winograd_f{m}", REGISTRY)
     (found,) = harness.run_group(row, own, {"x": values["x"]}, compiler, threads=threads)
     assert relative(found, expected) < {2: 5e-7, 4: 2e-6}[m]
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("case", LARGER, ids=str)
+def test_larger_filters(compiler: Compiler, case: tuple[Any, ...], lanes: int) -> None:
+    values, expected = operands(case, taps=5)
+    own = group(values, expected.shape, f"y = {conv(case[-1], taps=5)}")
+    row = harness.implementation("conv.winograd_f2_5x5", REGISTRY)
+    assert row.unless(own, harness.known(lanes=lanes)) is None
+    (found,) = harness.run_group(row, own, {"x": values["x"]}, compiler, threads=2, lanes=lanes)
+    assert relative(found, expected) < 3e-6
 
 
 @pytest.mark.parametrize("case", [CASES[i] for i in (0, 2, 3, 5)], ids=str)
@@ -170,6 +193,16 @@ def test_the_error_is_that_of_the_kernel(compiler: Compiler) -> None:
         assert 0.5 < rows.error(own, rows.Form(m)) / relative(found, exact) < 2
 
 
+def test_the_error_of_larger_filters_is_that_of_the_kernel(compiler: Compiler) -> None:
+    values, expected = operands((1, 32, 32, 16, 16, WIDE), taps=5)
+    values["b"][:] = 0
+    own = group(values, expected.shape, f"y = {conv(WIDE, taps=5)}")
+    exact = convolve(values["x"], values["w"], WIDE)
+    row = harness.implementation("conv.winograd_f2_5x5", REGISTRY)
+    (found,) = harness.run_group(row, own, {"x": values["x"]}, compiler)
+    assert 0.5 < rows.error(own, rows.Form(2, taps=5)) / relative(found, exact) < 2
+
+
 def test_a_layer_whose_error_is_too_large_is_refused() -> None:
     values, expected = operands((1, 64, 8, 8, 8, SAME))
     own = group(values, expected.shape, f"y = {conv()}")
@@ -193,5 +226,5 @@ def test_few_channels_are_predicted_to_be_faster_by_the_definition() -> None:
         own = group(values, expected.shape, f"y = {conv()}")
         return harness.implementation(name, REGISTRY).cost(own, harness.known(lanes=8))
 
-    assert cost("conv.blocked", 4) < min(cost("conv.winograd_f4", 4), cost("conv.winograd_f2", 4))
+    assert cost("conv.implicit_gemm", 4) < min(cost("conv.winograd_f4", 4), cost("conv.winograd_f2", 4))
     assert cost("conv.winograd_f4", 64) < cost("conv.winograd_f2", 64) < cost("conv.blocked", 64)

@@ -1,6 +1,6 @@
-"""Winograd convolutions F(m x m, 3 x 3) over channel-blocked images, m = 2 or 4.
+"""Winograd convolutions F(m x m, r x r) over channel-blocked images: F(2, 3), F(4, 3) and F(2, 5).
 
-An n x n tile of the input (n = m + 2) becomes n * n sums of its pixels, one vector of channels
+An n x n tile of the input (n = m + r - 1) becomes n * n sums of its pixels, one vector of channels
 each; a matrix product over the channels for each of them; and m x m output pixels are sums of
 the products. A block of tiles goes through the three steps while it stays in the second cache.
 
@@ -30,11 +30,11 @@ from app.kernels.cpu.tiles import BETA, BFLOAT_PAIRS, HIGH, LOW, RESIDUAL, pack_
 
 Array = np.ndarray[Any, Any]
 
-# Interpolation points are 0, infinity and plus and minus these. Of the sets with short fractions
-# these have half the error of the customary 1, 2 (relative rms 0.9e-6 and 2.0e-6).
-POINTS = {2: (Fraction(1),), 4: (Fraction(5, 8), Fraction(3, 2))}
+# By n: interpolation points are 0, infinity and plus and minus these. Of the sets with short fractions
+# these have half the error of the customary 1, 2 (F(4, 3): relative rms 0.9e-6 and 2.0e-6).
+POINTS = {4: (Fraction(1),), 6: (Fraction(5, 8), Fraction(3, 2))}
 
-# Rows of the register tiles with 2 vectors of columns, and of the one with 3, for odd numbers of
+# Rows of the register tiles with 2 vectors of columns, or 1, and of the one with 3, for odd numbers of
 # blocks; by float32 lanes of a register, of which there are 16, and 32 of the widest. Above 10 rows their
 # addresses take all scalar registers, and compiled for Zen 4 12 rows keep 36 to 60 vectors on the stack.
 ROWS: dict[int, tuple[tuple[int, ...], int]] = {4: ((4, 5, 6), 4), 8: ((4, 5, 6), 4), 16: ((4, 6, 8, 10), 8)}
@@ -67,13 +67,13 @@ SIZES = (
 
 
 @functools.cache
-def matrices(m: int) -> tuple[Array, Array, Array]:
-    """float64 B^T[n, n], G[n, 3], A^T[m, n] with y = A^T ((G g) * (B^T d)), a convolution by g of d.
+def matrices(m: int, taps: int = 3) -> tuple[Array, Array, Array]:
+    """float64 B^T[n, n], G[n, taps], A^T[m, n] with y = A^T ((G g) * (B^T d)), a convolution by g of d.
 
     Rows of B^T are monic, so that many of their coefficients are one.
     """
-    points = [Fraction(0), *(sign * p for p in POINTS[m] for sign in (1, -1))]
-    n = m + 2
+    n = m + taps - 1
+    points = [Fraction(0), *(sign * p for p in POINTS[n] for sign in (1, -1))]
     b, g = [], []
     for p in [*points, None]:
         others = [q for q in points if q != p]
@@ -84,12 +84,12 @@ def matrices(m: int) -> tuple[Array, Array, Array]:
             ]
         b.append(polynomial + [Fraction(0)] * (n - len(polynomial)))
         if p is None:
-            g.append([Fraction(0), Fraction(0), Fraction(1)])
+            g.append([Fraction(int(k == taps - 1)) for k in range(taps)])
         else:
             scale = Fraction(1)
             for q in others:
                 scale *= p - q
-            g.append([p**k / scale for k in range(3)])
+            g.append([p**k / scale for k in range(taps)])
     a = [[p**k for p in points] + [Fraction(int(k == m - 1))] for k in range(m)]
     found = [np.array([[float(x) for x in row] for row in rows]) for rows in (b, g, a)]
     for matrix in found:
@@ -137,7 +137,7 @@ def _output_sums(v: Vectors, a: Array, t: Sequence[Any]) -> list[Any]:
     return [_sum(v, row, vectors) for row in np.array(columns).T]
 
 
-def input_tile(lanes: int, m: int, dtype: str = "float32") -> Any:
+def input_tile(lanes: int, n: int, dtype: str = "float32") -> Any:
     """An intrinsic that transforms a tile of one block of channels.
 
     It is called as
@@ -147,7 +147,7 @@ def input_tile(lanes: int, m: int, dtype: str = "float32") -> Any:
     to[(i * n + j) * plane], rounded to half as many elements where dtype is of pairs. zeros: n * lanes
     zeros; buffer: n * n * lanes elements.
     """
-    n, b = m + 2, matrices(m)[0]
+    b = matrices(2, n - 1)[0]  # that of every F(m, r) with this n
     address, size = types.CPointer(types.float32), types.int64
     signature = types.void(address, size, size, size, size, size, address, address, address, size)
 
@@ -184,12 +184,12 @@ def input_tile(lanes: int, m: int, dtype: str = "float32") -> Any:
         builder.ret_void()
 
     def body(_context, x, x_row, r0, r1, c0, c1, zeros, buffer, to, plane):
-        return signature, outlined(f"input_{m}x{lanes}", write)
+        return signature, outlined(f"input_{n}x{lanes}", write)
 
     return intrinsic(body)
 
 
-def output_tile(lanes: int, m: int) -> Any:
+def output_tile(lanes: int, m: int, n: int) -> Any:
     """An intrinsic that makes a tile of output pixels of one block of channels.
 
     It is called as
@@ -199,7 +199,7 @@ def output_tile(lanes: int, m: int) -> Any:
     `flags` say, beta times the residual, which lies like y and may be y; then limits apply.
     buffer: n * m * lanes elements.
     """
-    n, a = m + 2, matrices(m)[2]
+    a = matrices(m, n - m + 1)[2]
     address, size = types.CPointer(types.float32), types.int64
     signature = types.void(address, size, address, address, address, address, address, size, size, size, size)
 
@@ -244,7 +244,7 @@ def output_tile(lanes: int, m: int) -> Any:
         builder.ret_void()
 
     def body(_context, sums, plane, buffer, bias, scalars, residual, y, row, rows, columns, flags):
-        return signature, outlined(f"output_{m}x{lanes}", write)
+        return signature, outlined(f"output_{m}x{n}x{lanes}", write)
 
     return intrinsic(body)
 
@@ -327,12 +327,11 @@ from app.kernels.cpu.linking import shared
 from app.kernels.cpu.winograd import input_tile, output_tile, product_tiles
 
 T, N = types.CPointer(types.float32), types.int64
-M, LANES = {m}, {lanes}
-TILE = M + 2
+M, TILE, LANES = {m}, {n}, {lanes}
 STEP = {step}  # elements of a block of channels in v
 LINE = max(16 // STEP, 1)  # blocks whose vectors share a cache line
-input_transform = input_tile(LANES, M, "{dtype}")
-output_transform = output_tile(LANES, M)
+input_transform = input_tile(LANES, TILE, "{dtype}")
+output_transform = output_tile(LANES, M, TILE)
 {tiles}
 
 
@@ -367,13 +366,9 @@ def multiply(v, v_row, v_plane, weights, channels, vectors, count, sums, m_plane
         a, b = at(v, point * v_plane), at(weights, point * channels * vectors * LANES)
         c, done = at(sums, point * m_plane), larger * (size + 1)
         rest, below = at(a, done * v_row), at(c, done * vectors * LANES)
-        if vectors == 3:
-            broad(a, v_row, b, channels, c, size + 1, larger, 0)
-            broad(rest, v_row, b, channels, below, size, parts - larger, larger)
-        else:
-            if larger:
-                choose(size + 1, a, v_row, b, channels, c, larger, 0)
-            choose(size, rest, v_row, b, channels, below, parts - larger, larger)
+        if larger:
+            choose(size + 1, vectors, a, v_row, b, channels, c, larger, 0)
+        choose(size, vectors, rest, v_row, b, channels, below, parts - larger, larger)
 
 
 @shared(types.void(T, N, N, N, N, N, N, N, T, T, T, T, N, T))
@@ -411,10 +406,10 @@ def kernel(x, weights, y, bias, residual, scalars, sizes, work{operands}, begin,
                 transform_input(x, blocks, h, w, top, left, high, wide, low, high_, block,
                                 min(block + LINE, blocks), v, v_row, v_plane, zeros, buffer)
         own = filters - 2 * group
-        vectors = 3 if own == 3 else 2
+        vectors = own if own == 3 else min(own, 2)
         matrices = at(weights, group * TILE * TILE * channels * 2 * LANES)
         multiply(v, v_row, v_plane, matrices, channels, vectors, high_ - low, sums, m_plane)
-        for i in range(min(vectors, own)):
+        for i in range(vectors):
             block = 2 * group + i
             tile = low
             while tile < high_:
@@ -442,6 +437,8 @@ _RUN = """\
 def emit(
     lanes: int,
     m: int,
+    taps: int,
+    filters: int,
     buffer: int,
     recipe: Recipe = (),
     operands: tuple[tuple[str, str], ...] = (),
@@ -456,7 +453,9 @@ def emit(
 
     Args:
         lanes: float32 in a register, and channels in a block.
-        m: rows and columns of a tile of the output, 2 or 4.
+        m: rows and columns of a tile of the output.
+        taps: rows and columns of a filter.
+        filters: blocks of output channels that tiles are for: 1, or 2 for any larger number.
         buffer: elements of scratch for tiles and for the recipe.
         recipe: what follows bias, residual and limits.
         operands: (how it advances, its offset in terms of place, block and plane) of each of the
@@ -464,17 +463,16 @@ def emit(
         dtype: of what is multiplied; of pairs of channels, of which there is an even number, or float32.
     """
     sizes, broad = ROWS[lanes]
-    tiles = "".join(f'tile{rows} = product_tiles(LANES, {rows}, 2, 2, "{dtype}")\n' for rows in sizes)
-    tiles += f'broad = product_tiles(LANES, {broad}, 3, 2, "{dtype}")\n\n\n'
-    tiles += (
-        '@njit(error_model="numpy", boundscheck=False)\ndef choose(size, a, a_row, b, k, c, count, before):\n'
-    )
-    for rows, larger in zip(reversed(sizes), [*reversed(sizes[:-1]), None]):
-        word = "else" if larger is None else f"{'if' if rows == sizes[-1] else 'elif'} size > {larger}"
-        tiles += f"    {word}:\n        tile{rows}(a, a_row, b, k, c, size, count, before)\n"
     step = lanes // 2 if dtype in BFLOAT_PAIRS else lanes
     library = _LIBRARY.format(
-        m=m, lanes=lanes, step=step, dtype=dtype, tiles=tiles, broad=broad, largest=sizes[-1]
+        m=m,
+        n=m + taps - 1,
+        lanes=lanes,
+        step=step,
+        dtype=dtype,
+        tiles=_tiles(dtype, sizes, broad, filters),
+        broad=broad,
+        largest=sizes[-1],
     )
     places = "".join(f", at(x{i}, {offset})" for i, (_, offset) in enumerate(operands))
     kernel = _KERNEL.format(
@@ -491,16 +489,34 @@ def emit(
     return library, lanes_run_library("float32", lanes, recipe, advances), kernel
 
 
+def _tiles(dtype: str, sizes: Sequence[int], broad: int, filters: int) -> str:
+    """Defines `choose`: register tiles of as many rows, and vectors, as are asked for."""
+    made = [f'tile{rows} = product_tiles(LANES, {rows}, {filters}, 2, "{dtype}")' for rows in sizes]
+    lines = ["def choose(size, vectors, a, a_row, b, k, c, count, before):"]
+    if filters > 1:
+        made.append(f'broad = product_tiles(LANES, {broad}, 3, 2, "{dtype}")')
+        lines += [
+            "    if vectors == 3:",
+            "        broad(a, a_row, b, k, c, size, count, before)",
+            "        return",
+        ]
+    for rows, smaller in zip(reversed(sizes), [*reversed(sizes[:-1]), 0]):
+        lines += [f"    if size > {smaller}:", f"        tile{rows}(a, a_row, b, k, c, size, count, before)"]
+        lines += ["        return"] * (smaller > 0)
+    return "\n".join([*made, "", "", '@njit(error_model="numpy", boundscheck=False)', *lines])
+
+
 def groups_of(blocks: int) -> tuple[int, ...]:
-    """Vectors of each group of output blocks: two, and three in the last of an odd number."""
+    """Vectors of each group of output blocks: two, three in the last of an odd number; one of one."""
     groups = max(blocks // 2, 1)
-    return (*(2,) * (groups - 1), max(blocks - 2 * (groups - 1), 2))
+    return (*(2,) * (groups - 1), blocks - 2 * (groups - 1))
 
 
 def transformed(weights: Array, m: int) -> Array:
-    """float32[n * n, outputs, channels] of weights[outputs, channels, 3, 3]; rounded once."""
-    g = matrices(m)[1]
-    wide = np.kron(g, g) @ weights.reshape(-1, 9).T.astype(np.float64)
+    """float32[n * n, outputs, channels] of weights[outputs, channels, taps, taps]; rounded once."""
+    taps = weights.shape[-1]
+    g = matrices(m, taps)[1]
+    wide = np.kron(g, g) @ weights.reshape(-1, taps * taps).T.astype(np.float64)
     return wide.reshape(-1, *weights.shape[:2]).astype(np.float32)
 
 
@@ -509,14 +525,14 @@ def packed(weights: Array, m: int, lanes: int, *, paired: bool = False) -> Array
 
     With `paired` as bfloat16, two channels (of an even number) in one element.
     """
-    g = matrices(m)[1]
-    outputs, channels = weights.shape[:2]
+    outputs, channels, *_, count = weights.shape
+    g = matrices(m, count)[1]
     widths = [vectors * lanes for vectors in groups_of(-(-outputs // lanes))]
     flat = np.empty(len(g) ** 2 * channels * sum(widths) // (2 if paired else 1), np.float32)
     first = at = 0
     for width in widths:
         own = weights[first : first + width]
-        taps = np.zeros((3, 3, channels, width))
+        taps = np.zeros((count, count, channels, width))
         taps[..., : len(own)] = own.transpose(2, 3, 1, 0)
         down = _rows_product(g, taps)
         piece = _rows_product(g, down.swapaxes(0, 1)).swapaxes(0, 1)  # in float64, rounded once
@@ -527,7 +543,7 @@ def packed(weights: Array, m: int, lanes: int, *, paired: bool = False) -> Array
 
 
 def _rows_product(g: Array, x: Array) -> Array:
-    """g[n, 3] x[3, ...], by sums of whole arrays: products as thin as these wait for threads of a BLAS."""
+    """g[n, taps] x[taps, ...], by sums of whole arrays: threads of a BLAS wait longer than these take."""
     y = np.zeros((len(g), *x.shape[1:]))
     for row, total in zip(g, y):
         for factor, part in zip(row, x):

@@ -1,6 +1,6 @@
-"""Rows of Winograd convolutions over channel-blocked images: F(4x4, 3x3) and F(2x2, 3x3).
+"""Rows of Winograd convolutions over channel-blocked images: F(4x4, 3x3), F(2x2, 3x3) and F(2x2, 5x5).
 
-They multiply 4 and 2.25 times less than the definition does, at the price of rounding errors that
+They multiply 4, 2.25 and 2.8 times less than the definition does, at the price of rounding errors that
 are larger; a row applies where the error on the layer's own weights is small enough. An element
 that is not finite makes whole tiles of the output NaN, not only the pixels next to it.
 
@@ -35,9 +35,9 @@ LARGEST = 1e30  # weights whose transforms are finite
 HELD = 256 * 1024
 LEAST = 16  # tiles of a block, below which reading the weights is what takes long
 
-# Measured on Zen 3: transforms take as long as this many operations of the products for every
-# point and channel of the input and of the output, and starting a tile as some channels more.
-INPUT, OUTPUT, START = 19.0, 12.0, 3
+# Measured on Zen 4 (Zen 3: a fifth less): transforms take as long as this many operations of the products for
+# every point and channel of the input and of the output, and starting a tile as some channels more.
+INPUT, OUTPUT, START = 24.0, 15.0, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,19 @@ class Form:
     """Which of the rows it is: tiles of m x m outputs, products of float32 or of pairs of bfloat16."""
 
     m: int
+    taps: int = 3
     paired: bool = False
+
+    @property
+    def n(self) -> int:
+        """Rows and columns of a tile of the input."""
+        return self.m + self.taps - 1
+
+    @property
+    def name(self) -> str:
+        """Of the row."""
+        size = f"_{self.taps}x{self.taps}" * (self.taps != 3)
+        return f"conv.winograd_f{self.m}{size}{'_bf16' * self.paired}"
 
 
 def unless(form: Form, group: Group, known: Known) -> str | None:
@@ -53,7 +65,7 @@ def unless(form: Form, group: Group, known: Known) -> str | None:
     if not known.fast_algorithms:
         return "the job allows no algorithms with fewer multiplications"
     reason = bfloat.refusal(known) if form.paired else None
-    reason = reason or blocked.refusal(group, known) or _shape_refusal(group)
+    reason = reason or blocked.refusal(group, known) or _shape_refusal(group, form.taps)
     if reason is not None:
         return reason
     if form.paired and windows.of_conv(group).channels % 2:
@@ -69,7 +81,7 @@ def unless(form: Form, group: Group, known: Known) -> str | None:
     return None
 
 
-def _shape_refusal(group: Group) -> str | None:
+def _shape_refusal(group: Group, taps: int) -> str | None:
     weights, bias = graph.input_at(group.anchor, 1), graph.input_at(group.anchor, 2)
     if weights is None or not graph.is_constant(weights):
         return "the weights change between runs; this one transforms them offline"
@@ -84,11 +96,11 @@ def _shape_refusal(group: Group) -> str | None:
         return f"strides {window.stride[1:]}; this one takes 1"
     for offsets, size, out in list(zip(window.offsets, window.size, window.out))[1:]:
         before = -offsets[0]
-        if offsets != (-before, 1 - before, 2 - before):
-            return f"taps at {offsets}; this one takes 3 x 3 without dilation"
-        after = out + 2 - size - before
-        if not (0 <= before <= 1 and 0 <= after <= 1):
-            return f"pads {before} and {after}; this one takes at most 1 at each side"
+        if offsets != tuple(range(-before, taps - before)):
+            return f"taps at {offsets}; this one takes {taps} x {taps} without dilation"
+        after = out + taps - 1 - size - before
+        if not (0 <= before <= taps // 2 and 0 <= after <= taps // 2):
+            return f"pads {before} and {after}; this one takes at most {taps // 2} at each side"
     # Elements last: what shapes tell holds for all groups that are alike.
     if not graph.fact(weights, "largest", _largest) < LARGEST:
         return f"weights {weights.name!r} are not all below {LARGEST:.0e}"
@@ -118,10 +130,11 @@ def _error(form: Form, group: Group, _known: Known) -> float:
 def sampled_error(
     weights: Array, m: int, tiles: int = 4, outputs: int = 12, *, paired: bool = False
 ) -> float:
-    """As `error`, for weights[outputs, channels, 3, 3]."""
-    b, _, a = winograd.matrices(m)
+    """As `error`, for weights[outputs, channels, taps, taps]."""
+    count = weights.shape[-1]
+    b, _, a = winograd.matrices(m, count)
     weights = weights[np.linspace(0, len(weights) - 1, min(outputs, len(weights))).astype(int)]
-    n, channels = m + 2, weights.shape[1]
+    n, channels = len(b), weights.shape[1]
     x = np.random.default_rng(0).standard_normal((n, n, channels, tiles), np.float32)
 
     def both_axes(matrix: Array, array: Array) -> Array:
@@ -140,8 +153,8 @@ def sampled_error(
     found = both_axes(a, sums)
     exact = np.zeros(found.shape)
     wide, taps = x.astype(np.float64), weights.astype(np.float64)
-    for i in range(3):
-        for j in range(3):
+    for i in range(count):
+        for j in range(count):
             exact += np.matmul(taps[:, :, i, j], wide[i : i + m, j : j + m])
     scale = np.mean(np.square(exact))
     return float(np.sqrt(np.mean(np.square(found - exact)) / scale)) if scale != 0 else 0.0
@@ -163,7 +176,7 @@ class Tiling:
 
 
 def _tiling(window: Window, form: Form, known: Known) -> Tiling:
-    m, lanes, points = form.m, known.target.vector_lanes, (form.m + 2) ** 2
+    m, lanes, points = form.m, known.target.vector_lanes, form.n**2
     high, wide = -(-window.out[1] // m), -(-window.out[2] // m)
     tiles = window.batch * high * wide
     v_row = blocked.blocks_of(window.channels, known) * (lanes // 2 if form.paired else lanes)
@@ -199,7 +212,7 @@ def _lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
     assert x is not None
     assert weights is not None
     assert array is not None
-    m, lanes, n = form.m, known.target.vector_lanes, form.m + 2
+    m, lanes, n = form.m, known.target.vector_lanes, form.n
     window, ends = windows.of_conv(group), blocked.ends(group, known)
     tiling, paired = _tiling(window, form, known), form.paired
     buffer = max(n * n * lanes, ends.buffer)
@@ -248,7 +261,16 @@ def _lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
             tuple(t for t, _ in operands),
             tuple(a for _, a in operands),
             tiling.parts * groups,
-            static=(lanes, m, buffer, ends.epilogue.recipe, places, *_dtype(form, known)),
+            static=(
+                lanes,
+                m,
+                form.taps,
+                min(filters, 2),
+                buffer,
+                ends.epilogue.recipe,
+                places,
+                *_dtype(form, known),
+            ),
             takes_thread=True,
         ),
     )
@@ -256,7 +278,7 @@ def _lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
 
 def _cost(form: Form, group: Group, known: Known) -> float:
     window, lanes = windows.of_conv(group), known.target.vector_lanes
-    tiling, points = _tiling(window, form, known), (form.m + 2) ** 2
+    tiling, points = _tiling(window, form, known), form.n**2
     vectors = winograd.groups_of(blocked.blocks_of(window.outputs, known))
     outputs = sum(vectors) * lanes
     # Threads that share a block of tiles transform it each.
@@ -280,7 +302,7 @@ def _cost(form: Form, group: Group, known: Known) -> float:
 
 IMPLEMENTATIONS = tuple(
     Implementation(
-        f"conv.winograd_f{form.m}{'_bf16' * form.paired}",
+        form.name,
         "Conv",
         "numba-cpu",
         partial(unless, form),
@@ -291,5 +313,5 @@ IMPLEMENTATIONS = tuple(
         error=partial(_error, form),
         precision="bf16" if form.paired else "f32",
     )
-    for form in (Form(4), Form(2), Form(4, paired=True), Form(2, paired=True))
+    for form in (Form(4), Form(2), Form(2, taps=5), Form(4, paired=True), Form(2, paired=True))
 )

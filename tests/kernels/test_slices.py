@@ -32,9 +32,8 @@ def run(body: str, compiler: Compiler, folder: Path, threads: int = 1, **constan
     shapes = {"x": (1, 32, 4, 8), "z": (2, 32, 4, 4)}
     inputs = {k: rng.standard_normal(s).astype(np.float32) for k, s in shapes.items()}
     target = replace(host(), vector_lanes=8)
-    session = Session(
-        path, compiler, options=Options(threads=threads, fast_algorithms=False), target=target, poison=True
-    )
+    options = Options(threads=threads, fast_algorithms=False, autotune=False)
+    session = Session(path, compiler, options=options, target=target, poison=True)
     expected = ReferenceEvaluator(proto).run(None, inputs)
     for _ in range(2):
         found = session.run(inputs)

@@ -16,6 +16,7 @@ from app.engine.target import Target, find
 from app.kernels.cuda.kernel import KernelError as CompileError
 from tests.engine.cuda.devices import SimulatedDevice
 from tests.engine.cuda.programs import saved
+from tests.needed import numba_cuda
 
 RNG = np.random.default_rng(0)
 
@@ -43,7 +44,7 @@ def run(model: Path, tmp_path: Path, kernels: Path, **options: object) -> dict:
 
 
 def test_without_a_device_a_job_is_compiled_and_predicted(model: Path, tmp_path: Path, compiler) -> None:
-    pytest.importorskip("numba_cuda")
+    numba_cuda()
     summary = run(model, tmp_path, compiler.cache)
     assert summary["timings"] == "predicted"
     assert summary["steps"]["fallback"] == 0

@@ -29,7 +29,9 @@ def _warm(cache: Path, kernel: Kernel) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description="compile every kernel for GPUs; none is needed")
     parser.add_argument("--only", default="", help="names of rows or networks that contain this")
-    only = parser.parse_args().only
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    arguments = parser.parse_args()
+    only = arguments.only
     shared = Path(os.environ.get("STOWPLAN_SHARED", ROOT.parent / "shared")) / "data"  # noqa: TID251
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -41,7 +43,7 @@ def main() -> int:
                     label = f"{name} {kernel.name} {len(steps)}"
                     rows[label], steps[label] = Row(label, lambda: None, warps(kernel)), [kernel]  # type: ignore[arg-type, return-value]
         wanted = list(dict.fromkeys(k for each in steps.values() for k in each))
-        with ProcessPoolExecutor() as pool:
+        with ProcessPoolExecutor(arguments.processes) as pool:
             for done, _ in enumerate(pool.map(partial(_warm, KERNELS), wanted, chunksize=4), 1):
                 if done % 100 == 0:
                     print(f"{done} of {len(wanted)} kernels", flush=True)

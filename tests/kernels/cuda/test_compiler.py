@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.kernels.cuda import compiler as compilation
-from app.kernels.cuda.compiler import Compiler
+from app.kernels.cuda.compiler import Compiler, MissingToolkitError
 from app.kernels.cuda.kernel import Kernel, KernelError
 from tests.needed import numba_cuda
 
@@ -38,17 +38,42 @@ def test_a_generation_that_does_not_exist_is_refused(tmp_path: Path) -> None:
         Compiler(tmp_path).compile(TRIVIAL, "sm_777")
 
 
-def test_a_missing_wheel_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def hide(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
+    """Distributions as if they were not installed."""
+    installed = importlib.metadata.version
+
     def version(name: str) -> str:
-        if name == "nvidia-nvvm":
+        if name in missing:
             raise importlib.metadata.PackageNotFoundError(name)
-        return "1"
+        return installed(name)
 
     monkeypatch.setattr(compilation.importlib.metadata, "version", version)
+
+
+@pytest.mark.parametrize("name", compilation.TOOLKIT)
+def test_a_missing_wheel_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hide(monkeypatch, name)
     with pytest.raises(
-        KernelError, match=r"'nvidia-nvvm', which is not installed; .*pip install 'stowplan\[cuda\]'"
+        MissingToolkitError, match=rf"'{name}', which is not installed; .*pip install 'stowplan\[cuda\]'"
     ):
         Compiler(tmp_path).compile(TRIVIAL, "sm_90")
+
+
+def test_cubins_of_an_image_are_loaded_without_the_toolkit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Compiler(tmp_path).compile(TRIVIAL, "sm_90")
+    hide(monkeypatch, *compilation.TOOLKIT)
+    bare = Compiler(tmp_path)
+    assert bare.has(TRIVIAL, "sm_90")
+    assert bare.compile(TRIVIAL, "sm_90") == first
+    assert not bare.has(TRIVIAL, "sm_80")
+    with pytest.raises(
+        MissingToolkitError,
+        match=r"pip install 'stowplan\[cuda\]'; or bring the cubin of kernel 'trivial' for sm_80 into .*, "
+        "which has it for sm_90: `stowplan warm --target`",
+    ):
+        bare.compile(TRIVIAL, "sm_80")
 
 
 def test_source_that_does_not_compile_names_the_kernel(tmp_path: Path) -> None:

@@ -32,10 +32,13 @@ def kernels(name: str, folders: Sequence[Path], scratch: Path) -> tuple[Kernel, 
 
 
 def family(kernel: Kernel) -> str:
-    """What kernels have in common that differ in sizes, in the kind of 16-bit floats, or in a product's ending."""
+    """What kernels have in common that differ in sizes, in the kind of 16-bit floats, or in a product's ending.
+
+    3xtf32 is tf32 three times, with a longer text.
+    """
     product = PRODUCT.match(kernel.name)
     if product:
-        return HALF.sub("half", f"{product[0]} {kernel.name.endswith('split')}")
+        return HALF.sub("half", f"{product[0].replace('three_', '')} {kernel.name.endswith('split')}")
     return f"{kernel.name} {kernel.threads} {NUMBER.sub('#', HALF.sub('half', kernel.source))}"
 
 

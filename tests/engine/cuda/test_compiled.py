@@ -1,7 +1,7 @@
 """Kernels of whole networks, compiled offline: none spills, and each leaves the warps that dispatch counts on.
 
-Kernels whose texts differ in sizes, in the kind of 16-bit floats, or in what ends a product are compiled once, as
-the longest of them; `make cuda-kernels` compiles every one.
+Kernels whose texts differ in sizes, in the kind of 16-bit floats, in what ends a product, or in how often it is
+taken in tf32 are compiled once, as the longest of them; `make cuda-kernels` compiles every one.
 """
 
 from pathlib import Path

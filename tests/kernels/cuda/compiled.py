@@ -1,5 +1,6 @@
 """Kernels compiled for both generations, disassembled, and what is wrong with them."""
 
+import gc
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -37,7 +38,11 @@ def compiled(
     kernels: Iterable[Kernel], compiler: Compiler, folder: Path
 ) -> dict[Kernel, tuple[Compiled, ...]]:
     """Kernels for each generation. The disassembler starts once for all."""
-    pairs = [(k, compiler.compile(k, sm)) for k in dict.fromkeys(kernels) for sm in GENERATIONS]
+    gc.disable()  # looking for the few cycles that numba leaves takes a sixth of its time
+    try:
+        pairs = [(k, compiler.compile(k, sm)) for k in dict.fromkeys(kernels) for sm in GENERATIONS]
+    finally:
+        gc.enable()
     found = instructions([cubin for _, cubin in pairs], folder)
     made: dict[Kernel, tuple[Compiled, ...]] = {}
     for (kernel, cubin), counts in zip(pairs, found, strict=True):

@@ -206,6 +206,16 @@ def _barrier(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
 
 _primitive("sync", "v", "", _barrier)
 _assembly("sync_warp", "v", "", "bar.warp.sync 0xffffffff;", effect=True)
+# Tells that the lanes of a warp are together. The compiler for sm_80 takes no loop's end for such a place, and
+# keeps a second copy of what lies between the shuffles of a loop, with its registers, for lanes that run apart.
+# An instruction that all lanes must run at once is proof; its result is not read, so none is left of it.
+_assembly(
+    "converged",
+    "v",
+    "",
+    "{ .reg .b32 t; mov.b32 t, 0; movmatrix.sync.aligned.m8n8.trans.b16 t, t; }",
+    effect=True,
+)
 for _kind in "fi":
     _word = {"f": "f32", "i": "i32"}[_kind]
     _shuffle = "shfl.sync.{} $0, $1, $2, {}, 0xffffffff;"

@@ -50,16 +50,15 @@ def compiled(
     return made
 
 
-def faults(made: Compiled, warps: int, spilling: Sequence[str] = (), stack: int = 0) -> list[str]:
+def faults(made: Compiled, warps: int, stack: int = 0) -> list[str]:
     """What is wrong with a kernel of which a multiprocessor must hold so many warps.
 
-    `spilling` are the generations for which it must spill, `stack` the bytes of a thread it may have beside.
+    `stack` are the bytes of a thread that it may have without a spill.
     """
     cubin, name = made.cubin, f"{made.cubin.name} for {made.cubin.sm}"
-    spills = cubin.spills > 0 or cubin.stack > stack or (not stack and bool(LOCAL & opcodes(made.found)))
     told = []
-    if spills != (cubin.sm in spilling):
-        told.append(f"{name}: {cubin.spills} byte spilled, {cubin.stack} of stack; known for {spilling}")
+    if cubin.spills or cubin.stack > stack or (not stack and LOCAL & opcodes(made.found)):
+        told.append(f"{name}: {cubin.spills} byte spilled, {cubin.stack} of stack, expected 0 and {stack}")
     least = max(warps, made.kernel.minimum_blocks * made.kernel.threads // 32)
     if made.warps < least:
         told.append(f"{name}: {cubin.registers} registers allow {made.warps} warps, expected {least}")

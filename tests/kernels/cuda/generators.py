@@ -53,7 +53,6 @@ class Row:
         made: the launches.
         warps: of a multiprocessor that must fit its registers, by blocks that are whole.
         expected: beginnings of instructions that the kernels must have between them.
-        spilling: generations for which it is known to spill; elsewhere it must not, and there it must.
         stack: bytes of a thread that are no spill: the library reduces large angles in an array.
     """
 
@@ -61,7 +60,6 @@ class Row:
     made: Callable[[], Launches]
     warps: int = 32
     expected: tuple[str, ...] = ()
-    spilling: tuple[str, ...] = ()
     stack: int = 0
 
 
@@ -198,10 +196,7 @@ def _exact(dtype: str, depth: int, mask: str = "", **more: object) -> Row:
 def _decode(dtype: str, depth: int, rows: int, keys: int = 4096, mask: str = "", **more: object) -> Row:
     label = " ".join(("decode", dtype, str(depth), str(rows), str(keys), *filter(None, (mask,)), *more))
     a = _attention(dtype, 1, keys, depth, heads=12 * rows, mask=mask, **more)
-    # Of 16 bits a lane has eight elements of every row's queries and sums. The compiler for sm_80 keeps a
-    # second copy of all shuffles, for threads that run apart, which takes up to a hundred registers more.
-    spilling = ("sm_80",) if rows == 8 and dtype in HALVES else ()
-    return Row(label, lambda: attention_decode(a), 8, ("LDG.E.128",), spilling)
+    return Row(label, lambda: attention_decode(a), 8, ("LDG.E.128",))
 
 
 def _window(taps: int, stride: int = 1, size: int = 56, dilation: int = 1) -> Axis:

@@ -26,12 +26,7 @@ def made(offline, tmp_path_factory) -> dict[Kernel, tuple[Compiled, ...]]:
 def test_machine_code_is_as_claimed(name: str, made: dict[Kernel, tuple[Compiled, ...]]) -> None:
     row = EVERYDAY[name]
     steps = [made[step.kernel] for step in row.made()]
-    # What merges the parts of a kernel that spills does not.
-    known = [row.spilling, *[()] * (len(steps) - 1)]
-    told = [
-        faults(one, row.warps, spilling, row.stack) for step, spilling in zip(steps, known) for one in step
-    ]
-    assert [fault for each in told for fault in each] == []
+    assert [fault for step in steps for one in step for fault in faults(one, row.warps, row.stack)] == []
     for generation in zip(*steps, strict=True):
         assert missing(row.expected, (one.found for one in generation)) == []
 

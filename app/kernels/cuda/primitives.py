@@ -206,9 +206,10 @@ def _barrier(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
 
 _primitive("sync", "v", "", _barrier)
 _assembly("sync_warp", "v", "", "bar.warp.sync 0xffffffff;", effect=True)
-# Tells that the lanes of a warp are together. The compiler for sm_80 takes no loop's end for such a place, and
-# keeps a second copy of what lies between the shuffles of a loop, with its registers, for lanes that run apart.
-# An instruction that all lanes must run at once is proof; its result is not read, so none is left of it.
+# Tells that all lanes of a warp are here; belongs at the end of a loop's body. For sm_80 the compiler does
+# not see that lanes are together after a turn: it copies what lies between the shuffles of the loop, for
+# lanes that run apart, which costs up to a hundred registers. An instruction that only whole warps may run
+# proves it. Its result is not read, so that nothing is left of it.
 _assembly(
     "converged",
     "v",

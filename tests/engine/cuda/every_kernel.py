@@ -2,7 +2,7 @@
 
 `python -m tests.engine.cuda.every_kernel [--only WORD]` takes all of `generators.py` and all kernels of the five
 networks, of which the test suite compiles one of each kind. Exit code 1 if a kernel spills, leaves too few
-warps, or lacks an instruction.
+warps, lacks an instruction, or has one that it must not have.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from app.kernels.cuda.compiler import Compiler
 from app.kernels.cuda.kernel import Kernel
 from tests.conftest import KERNELS, ROOT
 from tests.engine.cuda.networks import NETWORKS, folders_of, kernels, warps
-from tests.kernels.cuda.compiled import GENERATIONS, compiled, faults, missing
+from tests.kernels.cuda.compiled import GENERATIONS, compiled, faults, missing, present
 from tests.kernels.cuda.generators import EVERYDAY, REST, Row
 
 
@@ -54,6 +54,7 @@ def main() -> int:
         told += [f"{name}: {f}" for two in both for one in two for f in faults(one, row.warps, row.stack)]
         for generation in zip(*both, strict=True):
             told += [f"{name}: no {x}" for x in missing(row.expected, (one.found for one in generation))]
+            told += [f"{name}: has {x}" for x in present(row.refused, (one.found for one in generation))]
     print("\n".join([*told, f"{len(wanted)} kernels for {' and '.join(GENERATIONS)}, {len(told)} faults"]))
     return bool(told)
 

@@ -16,7 +16,9 @@ from tests.engine.cuda.test_models import whole
 
 NUMBER = re.compile(r"\d+(\.\d+)?(e[-+]?\d+)?")
 HALF = re.compile(r"bfloat16|float16|bfloat|bf16|fp16|f16|half")
-PRODUCT = re.compile(r"(?:gemm|conv)_\w*?_\d+x\d+(?:w4)?_")
+# What of a product's name tells its kind: all before the type of the result, and how blocks share its work.
+PRODUCT = re.compile(r"(gemm|conv)_\w*?_\d+x\d+(w4)?_|gemv_m\d+_[a-z]+\d*_|sum_splits_[a-z]+\d*_")
+SHARE = re.compile(r"_split$|_r\d+_s\d+$")
 REGISTERED = ("gemm_", "conv_", "attention_")  # whose tiles lie in registers
 
 
@@ -36,10 +38,11 @@ def family(kernel: Kernel) -> str:
 
     3xtf32 is tf32 three times, with a longer text.
     """
-    product = PRODUCT.match(kernel.name)
+    name = HALF.sub("half", kernel.name)
+    product = PRODUCT.match(name)
     if product:
-        return HALF.sub("half", f"{product[0].replace('three_', '')} {kernel.name.endswith('split')}")
-    return f"{kernel.name} {kernel.threads} {NUMBER.sub('#', HALF.sub('half', kernel.source))}"
+        return f"{product[0].replace('three_', '')} {SHARE.findall(name)}"
+    return f"{name} {kernel.threads} {NUMBER.sub('#', HALF.sub('half', kernel.source))}"
 
 
 def representatives(found: Iterable[Kernel]) -> tuple[Kernel, ...]:

@@ -69,3 +69,8 @@ def missing(expected: Sequence[str], found: Iterable[Counter[str]]) -> list[str]
     """Of beginnings of instructions those that none of some kernels has."""
     names = {name for counts in found for name in counts}
     return [start for start in expected if not any(name.startswith(start) for name in names)]
+
+
+def present(refused: Sequence[str], found: Iterable[Counter[str]]) -> list[str]:
+    """Instructions of some kernels that begin with something refused."""
+    return sorted({name for counts in found for name in counts if name.startswith(tuple(refused))})

@@ -41,6 +41,8 @@ ASYNCHRONOUS = "LDGSTS.E.BYPASS"
 TENSOR = ("HMMA", ASYNCHRONOUS, "LDSM.16.M88.4")
 EXACT = ("FFMA", ASYNCHRONOUS)
 WIDE = ("LDG.E.128", "STG.E.128")
+FUNCTIONS = ("CALL.ABS",)  # of the library: exact divisions and the like. CALL.REL is a jump out of a loop
+COPIES = ("BRA.DIV",)  # to a second copy of shuffles, for lanes that run apart
 ANGLES_STACK = 32  # bytes
 
 
@@ -54,6 +56,7 @@ class Row:
         warps: of a multiprocessor that must fit its registers, by blocks that are whole.
         expected: beginnings of instructions that the kernels must have between them.
         stack: bytes of a thread that are no spill: the library reduces large angles in an array.
+        refused: beginnings of instructions that no kernel may have.
     """
 
     name: str
@@ -61,6 +64,7 @@ class Row:
     warps: int = 32
     expected: tuple[str, ...] = ()
     stack: int = 0
+    refused: tuple[str, ...] = ()
 
 
 # Blocks of products on one multiprocessor: of 16 bits and of exact float32 those that the tiles name. Conversions
@@ -123,7 +127,7 @@ def _product(name: str, precision: str, tile: str) -> Row:
         expected = (*TENSOR, "LDS")  # elements one by one: no instruction transposes 32 bits
     warps = product_warps(precision, tile)
     label = f"{name} {precision} {tile}"
-    return Row(label, lambda: made(depth, precision, tile), warps, expected)
+    return Row(label, lambda: made(depth, precision, tile), warps, expected, refused=FUNCTIONS)
 
 
 def _products() -> Iterator[Row]:
@@ -158,7 +162,8 @@ def _few_rows(dtype: str, m: int, n: int, k: int = 512) -> Row:
     after = Epilogue(dtype, bias=True, residual="before", activation=("gelu",))
     product = Product(m, n, k, 512, 512, n, n)
     made = lambda: gemv(product, dtype, after, 16 * 132)  # noqa: E731
-    return Row(f"gemv {dtype} {m} {n} {k}", made, 16, ("LDG.E.128", "FFMA"))
+    warps = 20 if dtype in HALVES else 16
+    return Row(f"gemv {dtype} {m} {n} {k}", made, warps, ("LDG.E.128", "FFMA"), refused=(*FUNCTIONS, *COPIES))
 
 
 def _heads(heads: int, rows: int, width: int) -> Heads:
@@ -193,10 +198,14 @@ def _exact(dtype: str, depth: int, mask: str = "", **more: object) -> Row:
     return Row(label, lambda: attention(a, exact=True), 8, ("FFMA",))
 
 
+# By query rows of a block, whose queries and sums lie in registers.
+DECODE_WARPS = {1: 24, 2: 16, 4: 12, 8: 8}
+
+
 def _decode(dtype: str, depth: int, rows: int, keys: int = 4096, mask: str = "", **more: object) -> Row:
     label = " ".join(("decode", dtype, str(depth), str(rows), str(keys), *filter(None, (mask,)), *more))
     a = _attention(dtype, 1, keys, depth, heads=12 * rows, mask=mask, **more)
-    return Row(label, lambda: attention_decode(a), 8, ("LDG.E.128",))
+    return Row(label, lambda: attention_decode(a), DECODE_WARPS[rows], ("LDG.E.128",), refused=COPIES)
 
 
 def _window(taps: int, stride: int = 1, size: int = 56, dilation: int = 1) -> Axis:
@@ -399,27 +408,27 @@ def _all() -> Iterator[Row]:
 def _everyday() -> Iterator[Row]:
     """Every line that makes kernels, and of each kind what takes most registers.
 
-    The text for float16 differs from that for bfloat16 in the names of instructions only.
+    The text for float16 differs from that for bfloat16 in the names of instructions only; that for 3xtf32 has all
+    of that for tf32, so tf32 is here with the tiles that 3xtf32 has not. Every tile is here with whole vectors;
+    a convolution takes as many registers up to three, and a reduction that ends within 16 bytes takes more only
+    where elements are converted: of both the largest tile of a precision is here.
     """
     endings = {row.name: row for row in _endings()}
-    for precision, activation in (
-        ("bf16", "gelu"),
-        ("tf32", "hard_swish"),
-        ("3xtf32", "silu"),
-        ("f32", "sigmoid"),
-    ):
+    for precision, activation in (("bf16", "gelu"), ("3xtf32", "silu"), ("f32", "sigmoid")):
         largest, *others = offered(precision, 512)
         yield endings[f"gemm {precision} {largest} {activation}"]
         for tile in others:
             yield _product("gemm", precision, tile)
-        for tile in offered(precision, 509):
-            yield _product("gemm ragged", precision, tile)
-    for precision in ("bf16", "3xtf32", "f32"):  # tiles that the convolutions of whole networks do not take
-        for tile in offered(precision, 64):
-            if tile not in ("64x64", "32x64"):
-                yield _product("conv", precision, tile)
+        yield _product("gemm ragged", precision, next(iter(offered(precision, 509))))
+        yield _product("conv", precision, largest)
+    yield _product("gemm ragged", "3xtf32", "32x64")
+    for name in ("gemm", "gemm ragged"):
+        depth, _ = PRODUCTS[name]
+        for tile in offered("tf32", depth):
+            if tile not in offered("3xtf32", depth):
+                yield _product(name, "tf32", tile)
     yield _product("conv ragged", "fp16", "64x64")
-    yield _product("conv shared", "3xtf32", "128x256")
+    yield _product("conv shared", "f32", "64x64")
     yield _product("gemm shared", "3xtf32", "64x64")
     yield _product("gemm odd", "bf16", "64x64")
     yield _product("gemm columns", "bf16", "128x256")
@@ -433,7 +442,6 @@ def _everyday() -> Iterator[Row]:
     yield _flash("bfloat16", 64)
     yield _flash("bfloat16", 128, "bfloat16", softcap=30.0, lengths=True)
     yield _flash("float16", 160, softcap=30.0, lengths=True)
-    yield _exact("float32", 128)
     yield _exact("float32", 256, "float32", softcap=30.0, lengths=True)
     yield _decode("bfloat16", 64, 1)
     yield _decode("bfloat16", 128, 8, 64)
@@ -463,8 +471,7 @@ def _everyday() -> Iterator[Row]:
     for taps in (2, 4):
         yield _rows_of("blend", blend, (2, 40, 40, 64), (2, 16, 16, 64), ((1, taps), (2, taps)), "bfloat16")
     yield _rows_of("cast", cast, 4096, "bfloat16", "float32")
-    for taps in (3, 5, 7):
-        yield _depthwise("bfloat16", taps)
+    yield _depthwise("bfloat16", 7)
     yield _depthwise("float32", 3, 2, residual=True)
     yield _pool("max", "bfloat16", 3, last=True)
     yield _pool("average", "float32", 3, last=False)

@@ -12,7 +12,7 @@ import pytest
 
 import app.kernels.cuda
 from app.kernels.cuda.kernel import Kernel, Launch, Launches
-from tests.kernels.cuda.compiled import Compiled, compiled, faults, missing
+from tests.kernels.cuda.compiled import Compiled, compiled, faults, missing, present
 from tests.kernels.cuda.generators import EVERYDAY, REST
 
 
@@ -29,6 +29,7 @@ def test_machine_code_is_as_claimed(name: str, made: dict[Kernel, tuple[Compiled
     assert [fault for step in steps for one in step for fault in faults(one, row.warps, row.stack)] == []
     for generation in zip(*steps, strict=True):
         assert missing(row.expected, (one.found for one in generation)) == []
+        assert present(row.refused, (one.found for one in generation)) == []
 
 
 def _makers() -> Iterator[types.CodeType]:

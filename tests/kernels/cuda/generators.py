@@ -42,7 +42,8 @@ TENSOR = ("HMMA", ASYNCHRONOUS, "LDSM.16.M88.4")
 EXACT = ("FFMA", ASYNCHRONOUS)
 WIDE = ("LDG.E.128", "STG.E.128")
 FUNCTIONS = ("CALL.ABS",)  # of the library: exact divisions and the like. CALL.REL is a jump out of a loop
-COPIES = ("BRA.DIV",)  # to a second copy of shuffles, for lanes that run apart
+# Jumps to a second copy of shuffles, for lanes that run apart, and what is left of `converged()`.
+COPIES = ("BRA.DIV", "MOVM")
 ANGLES_STACK = 32  # bytes
 
 
@@ -461,9 +462,10 @@ def _everyday() -> Iterator[Row]:
     yield _rows_of("reduce", reduce, "mean", (8, 49, 2048), (1,), "int64")
     for inner in (1, 96):
         yield _rows_of("argument", argument, True, 4, 50_257, inner, "float32")
-        yield _rows_of(
+        sums = _rows_of(
             "cumulative_sum", cumulative_sum, 8, 1000, inner, "bfloat16", exclusive=True, reverse=True
         )
+        yield replace(sums, refused=COPIES)
     yield _rows_of("top_k", top_k, 8, 1000, 1, 10, "bfloat16")
     yield _rows_of("transpose", transpose, (8, 256, 196), (0, 2, 1), "bfloat16")
     yield from (row for row in _movement("bfloat16") if row.name.split()[0] not in ("transpose", "lookup"))

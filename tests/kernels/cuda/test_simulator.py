@@ -68,6 +68,7 @@ def kernel(x, y):
         ("y[int32(thread()) - 1] = x[0]", "outside"),
         ("st_f32x4(y, thread(), x[0], x[0], x[0], x[0])", "not aligned"),
         ("if thread() < 40:\n        sync_warp()", "deadlock"),
+        ("if lane() < 4:\n        converged()", "deadlock"),
         ("if lane() < 4:\n        sync_warp()\n    else:\n        y[0] = warp_sum_f32(x[0])", "diverges"),
     ],
 )

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := run
-.PHONY: run test check conformance kill-matrix fuzz bench bench-arena bench-backends bench-layouts bench-memory bench-queue bench-serving bench-sparse lock clean
+.PHONY: run test check conformance kill-matrix fuzz bench bench-arena bench-backends bench-layouts bench-memory bench-queue bench-serving bench-sparse cuda-kernels lock clean
 
 # One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -35,6 +35,10 @@ kill-matrix: $(VENV)/.installed-test
 
 fuzz: $(VENV)/.installed-test
 	$(BIN)/python -m tests.api.fuzz
+
+# Every kernel for GPUs, compiled for both generations; the suite takes one of each kind. Half an hour on two cores.
+cuda-kernels: $(VENV)/.installed-test
+	$(BIN)/python -m tests.engine.cuda.every_kernel
 
 conformance: $(VENV)/.installed-test
 	$(BIN)/python -m tests.conformance

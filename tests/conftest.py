@@ -10,14 +10,17 @@ import pytest
 
 from app.kernels.cpu.compiler import Compiler
 from app.settings import Settings
+from tests.needed import absent, numba_cuda
 
 if TYPE_CHECKING:
     from app.jobs.database import Database
+    from app.kernels.cuda.compiler import Compiler as CudaCompiler
     from tests.jobs.postgres import Postgres
     from tests.jobs.s3 import S3
     from tests.jobs.service import Served
 
 ROOT = Path(__file__).resolve().parent.parent
+KERNELS = Path(os.environ.get("STOWPLAN_KERNELS", ROOT / "build" / "kernels"))  # noqa: TID251
 
 
 @pytest.fixture(scope="session")
@@ -25,10 +28,7 @@ def shared() -> Path:
     """The folder of shared data; tests that need it skip where it is absent, but fail in CI."""
     folder = Path(os.environ.get("STOWPLAN_SHARED", ROOT.parent / "shared"))  # noqa: TID251
     if not (folder / "data").is_dir():
-        reason = f"no shared data at {folder}; set STOWPLAN_SHARED"
-        if os.environ.get("CI") == "true":  # noqa: TID251
-            pytest.fail(reason)
-        pytest.skip(reason)
+        absent(f"no shared data at {folder}; set STOWPLAN_SHARED")
     return folder / "data"
 
 
@@ -115,4 +115,13 @@ def database(settings: Settings) -> Iterator["Database"]:
 @pytest.fixture(scope="session")
 def compiler() -> Compiler:
     """Kernels compiled by any test are cached on disk for all."""
-    return Compiler(Path(os.environ.get("STOWPLAN_KERNELS", ROOT / "build" / "kernels")), processes=1)  # noqa: TID251
+    return Compiler(KERNELS, processes=1)
+
+
+@pytest.fixture(scope="session")
+def offline() -> "CudaCompiler":
+    """The same for kernels of GPUs, none of which is needed."""
+    numba_cuda()
+    from app.kernels.cuda.compiler import Compiler as CudaCompiler
+
+    return CudaCompiler(KERNELS)

@@ -11,7 +11,7 @@ from app.engine.cuda.execute import kernels_of, launch_of
 from app.engine.errors import KernelError
 from app.engine.plan import LaunchCall
 from app.engine.program import Program
-from app.kernels.cuda.compiler import Compiler, versions
+from app.kernels.cuda.compiler import Compiler, MissingToolkitError
 from app.kernels.cuda.kernel import KernelError as CompileError
 
 Json = dict[str, Any]
@@ -20,17 +20,14 @@ Json = dict[str, Any]
 def compiled(program: Program, folder: Path, progress: Callable[[int, int], None]) -> Json:
     """The resources of every kernel of a program, compiled into the cache; or why it is not compiled.
 
-    Where the compiler is not installed, the program stays a plan. A kernel that it refuses is an error.
+    Where the compiler is not installed and the cache lacks a kernel, the program stays a plan. A kernel that
+    the compiler refuses is an error.
 
     Raises:
         KernelError: a kernel does not compile for the target.
     """
     sm = sm_of(program.compilation.target)
     calls = [c for s in program.steps for c in s.calls if isinstance(c, LaunchCall)]
-    try:
-        toolkit = versions()
-    except CompileError as missing:
-        return {"sm": sm, "launches": len(calls), "uncompiled": str(missing)}
     compiler, wanted = Compiler(folder), kernels_of(program)
     launches = Counter(launch_of(c).kernel for c in calls)
     rows = []
@@ -38,6 +35,8 @@ def compiled(program: Program, folder: Path, progress: Callable[[int, int], None
         progress(done, len(wanted))
         try:
             cubin = compiler.compile(kernel, sm)
+        except MissingToolkitError as missing:
+            return {"sm": sm, "launches": len(calls), "uncompiled": str(missing)}
         except CompileError as cause:
             raise KernelError(f"kernel {kernel.name!r} does not compile for {sm}: {cause}") from cause
         rows.append(
@@ -52,4 +51,5 @@ def compiled(program: Program, folder: Path, progress: Callable[[int, int], None
                 "code_bytes": len(cubin.code),
             }
         )
+    toolkit = compiler.toolkit() if rows else {}
     return {"sm": sm, "launches": len(calls), "toolkit": toolkit, "kernels": rows}

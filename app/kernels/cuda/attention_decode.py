@@ -150,6 +150,7 @@ def _ranges(a: Attention, rows: int, ranges: int, per_range: int) -> Launch:
                 f"l{r} = l{r} + p",
                 f"o{r} = moved(o{r}, {'e' if i == 0 else 'float32(1)'}, p, value{i})",
             ]
+    inner.append("converged()")
     body += [f"for base in range(begin, end, {step * unroll}):", *indented(inner)]
     pitch = a.width + 2
     for r in range(rows):

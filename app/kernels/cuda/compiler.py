@@ -4,6 +4,9 @@ numba makes PTX with NVVM, nvJitLink makes the cubin and tells registers and spi
 extra `cuda`), pinned to one version of the toolkit: what a newer one makes an older driver may not load. PTX
 is that of the oldest generation, which all later ones take: no kernel uses instructions of a newer one.
 A cubin runs on later generations of the same major number, too.
+
+Cubins are keyed by the versions of all that made them. Beside them lies which these were, so that an image
+with cubins and without the toolkit loads what is there: launching needs none of the compiler's wheels.
 """
 
 import hashlib
@@ -33,6 +36,11 @@ TOOLKIT = (
     "nvidia-cuda-runtime",
 )
 OLDEST = (8, 0)  # cp.async and bfloat16 in tensor cores
+MANIFEST = "toolkit.json"  # in the folder of cubins: versions of what made the newest ones
+
+
+class MissingToolkitError(KernelError):
+    """What compiles is not installed, and what it would make is not in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +60,14 @@ def versions() -> dict[str, str]:
     """Installed versions of all that decides the machine code.
 
     Raises:
-        KernelError: something is not installed.
+        MissingToolkitError: something is not installed.
     """
     found = {}
     for distribution in TOOLKIT:
         try:
             found[distribution] = importlib.metadata.version(distribution)
         except importlib.metadata.PackageNotFoundError:
-            raise KernelError(
+            raise MissingToolkitError(
                 f"compiling for CUDA needs '{distribution}', which is not installed; "
                 "install the extra: pip install 'stowplan[cuda]'"
             ) from None
@@ -86,6 +94,8 @@ def capability(sm: str) -> tuple[int, int]:
 class Compiler:
     """Compiles kernels, each once per process and once per cache folder.
 
+    Where the toolkit is not installed, it gives what one that was has left in the folder.
+
     Args:
         cache: folder for cubins; anybody who can write to it can run code on the GPU.
     """
@@ -96,13 +106,33 @@ class Compiler:
         self._cubins: dict[tuple[Kernel, str], Cubin] = {}
         self._texts: dict[Kernel, str] = {}
         self._lock = threading.Lock()
-        self._versions: str | None = None
+        self._toolkit: dict[str, str] | None = None
+        self._primitives = hashlib.sha256((Path(__file__).parent / "primitives.py").read_bytes()).hexdigest()
+
+    def toolkit(self) -> dict[str, str]:
+        """Versions of what makes the cubins; without it, of what made those in the folder.
+
+        Raises:
+            MissingToolkitError: it is not installed, and the folder tells of none.
+        """
+        manifest = self.folder / MANIFEST
+        if self._toolkit is None:
+            try:
+                self._toolkit = versions()
+            except MissingToolkitError:
+                if not manifest.exists():
+                    raise
+                self._toolkit = json.loads(manifest.read_text())
+            if not manifest.exists():
+                _write(manifest, json.dumps(self._toolkit).encode())
+        return self._toolkit
 
     def compile(self, kernel: Kernel, sm: str) -> Cubin:
         """Machine code of a kernel for a generation ("sm_90").
 
         Raises:
-            KernelError: not installed, unknown generation, or source that does not compile.
+            MissingToolkitError: not in the cache, and the toolkit is not installed.
+            KernelError: unknown generation, or source that does not compile.
         """
         capability(sm)
         with self._lock:
@@ -115,10 +145,8 @@ class Compiler:
         return (kernel, sm) in self._cubins or self._path(kernel, sm).with_suffix(".json").exists()
 
     def _path(self, kernel: Kernel, sm: str) -> Path:
-        if self._versions is None:
-            digest = hashlib.sha256((Path(__file__).parent / "primitives.py").read_bytes())
-            self._versions = f"{digest.hexdigest()} {versions()}"
-        key = hashlib.sha256(f"{kernel!r} {sm} {self._versions}".encode()).hexdigest()[:24]
+        told = f"{kernel!r} {sm} {self._primitives} {self.toolkit()}"
+        key = hashlib.sha256(told.encode()).hexdigest()[:24]
         return self.folder / f"{kernel.name}_{sm}_{key}.cubin"
 
     def _stored(self, kernel: Kernel, sm: str) -> Cubin | None:
@@ -130,6 +158,13 @@ class Compiler:
             return None
 
     def _made(self, kernel: Kernel, sm: str) -> Cubin:
+        try:
+            toolkit = versions()
+        except MissingToolkitError as missing:
+            raise MissingToolkitError(
+                f"{missing}; or bring the cubin of kernel '{kernel.name}' for {sm} into '{self.folder}', "
+                f"which has it for {self._generations(kernel)}: `stowplan warm --target` on a machine with it"
+            ) from None
         if kernel not in self._texts:
             self._texts[kernel] = ptx(kernel)
         code, log = linked(self._texts[kernel], sm)
@@ -138,8 +173,15 @@ class Compiler:
         del about["code"]
         path = self._path(kernel, sm)
         _write(path, code)
-        _write(path.with_suffix(".json"), json.dumps(about).encode())  # last: it tells that both are there
+        _write(self.folder / MANIFEST, json.dumps(toolkit).encode())
+        _write(path.with_suffix(".json"), json.dumps(about).encode())  # last: it tells that all are there
         return cubin
+
+    def _generations(self, kernel: Kernel) -> str:
+        """Those that the folder has a kernel of this name for."""
+        names = {path.stem for path in self.folder.glob(f"{kernel.name}_sm_*_*.json")}
+        found = {name.removeprefix(f"{kernel.name}_").rpartition("_")[0] for name in names}
+        return ", ".join(sorted(found)) or "no generation"
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -217,7 +259,10 @@ def linked(text: str, sm: str) -> tuple[bytes, str]:
     try:
         handle = nvjitlink.create(len(options), options)
     except nvjitlink.nvJitLinkError as error:
-        raise KernelError(f"nvJitLink {versions()['nvidia-nvjitlink']} knows no '{sm}': {error}") from error
+        raise KernelError(
+            f"nvJitLink {versions()['nvidia-nvjitlink']} knows no '{sm}': {error}; "
+            "a generation newer than the toolkit needs a newer one"
+        ) from error
     try:
         data = text.encode()
         try:

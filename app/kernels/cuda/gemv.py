@@ -11,6 +11,7 @@ from app.kernels.cuda.product import Product, check
 from app.kernels.cuda.source import Source
 
 WARPS = 4  # in a block
+BLOCKS = 4  # of a multiprocessor that registers must leave room for: 16 warps keep its memory busy
 MOST = 8  # rows of a
 NUMBERS = (
     "n",
@@ -128,5 +129,6 @@ def kernel(m: int, dtype: str, after: Epilogue, rows: int, share: int, ragged: b
             *("uint32",) * len(NUMBERS),
         ),
         32 * WARPS,
+        BLOCKS,
         shared_bytes=4 * WARPS * sums,
     )

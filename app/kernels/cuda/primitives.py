@@ -206,6 +206,17 @@ def _barrier(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
 
 _primitive("sync", "v", "", _barrier)
 _assembly("sync_warp", "v", "", "bar.warp.sync 0xffffffff;", effect=True)
+# Tells that all lanes of a warp are here; belongs at the end of a loop's body. For sm_80 the compiler does
+# not see that lanes are together after a turn: it copies what lies between the shuffles of the loop, for
+# lanes that run apart, which costs up to a hundred registers. An instruction that only whole warps may run
+# proves it. Its result is not read, so that nothing is left of it.
+_assembly(
+    "converged",
+    "v",
+    "",
+    "{ .reg .b32 t; mov.b32 t, 0; movmatrix.sync.aligned.m8n8.trans.b16 t, t; }",
+    effect=True,
+)
 for _kind in "fi":
     _word = {"f": "f32", "i": "i32"}[_kind]
     _shuffle = "shfl.sync.{} $0, $1, $2, {}, 0xffffffff;"

@@ -73,6 +73,7 @@ def _warps(
         "    if ok:",
         f"        store(y, at, ({result},))",
         f"    carry = {kind}(carry + shfl_{word}(v, uint32(31)))",
+        "    converged()",
     ]
     source = "\n".join([*lines, "def kernel(x, y, rows):", *indented(body), ""])
     pointer = vectors.pointer(dtype)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,9 +18,9 @@ from app.engine.errors import CapacityError, KernelError, TargetError
 from app.engine.target import Target, find, host
 from app.jobs import worker
 from app.jobs.fingerprint import target_queue
-from app.kernels.cuda.compiler import Cubin
+from app.kernels.cuda import compiler as compilation
+from app.kernels.cuda.compiler import MANIFEST, Compiler, Cubin
 from app.kernels.cuda.kernel import Kernel
-from app.kernels.cuda.kernel import KernelError as CompileError
 from app.settings import SettingsError
 
 KERNEL = Kernel("probe", "def kernel(x, n): pass", ("float32*", "uint32"), 32, shared_bytes=100_000)
@@ -28,12 +29,7 @@ KERNEL = Kernel("probe", "def kernel(x, n): pass", ("float32*", "uint32"), 32, s
 class Compiles:
     """A compiler without a compiler."""
 
-    def __init__(self, reason: str = "") -> None:
-        self.reason = reason
-
     def compile(self, kernel: Kernel, sm: str) -> Cubin:
-        if self.reason:
-            raise CompileError(self.reason)
         return Cubin(kernel.name, sm, b"code", 32, 0, 0, 0)
 
 
@@ -137,13 +133,30 @@ def test_a_machine_without_a_driver() -> None:
         Gpu(Compiles(), found)  # type: ignore[arg-type]
 
 
-def test_a_generation_that_nobody_compiled_for() -> None:
-    device, _ = gpu(
-        Compiles("'sm_75' has no asynchronous copies: expected sm_80 or later"), capability=(7, 5)
-    )
-    with pytest.raises(
-        KernelError, match=r"'probe' for 'Fake H200' \(sm_75\): 'sm_75' has no asynchronous copies"
-    ):
+@pytest.mark.parametrize(
+    ("capability", "told"),
+    [
+        ((9, 0), r"\(sm_90\): compiling for CUDA needs 'nvidia-nvvm', .*pip install 'stowplan\[cuda\]'"),
+        ((8, 0), r"\(sm_80\): .*cubin of kernel 'probe' for sm_80 into .* which has it for sm_90"),
+        ((7, 5), r"\(sm_75\): 'sm_75' has no asynchronous copies and no bfloat16: expected sm_80 or later"),
+    ],
+)
+def test_machine_code_that_cannot_be_had(
+    capability: tuple[int, int], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiler itself: without the toolkit, and with a cache that has another generation only."""
+    compiler = Compiler(tmp_path)
+    if capability == (8, 0):
+        (compiler.folder / MANIFEST).write_text("{}")
+        (compiler.folder / "probe_sm_90_0.json").write_text("{}")
+
+    def missing(_name: str) -> str:
+        raise PackageNotFoundError("nvidia-nvvm")
+
+    monkeypatch.setattr(compilation, "TOOLKIT", ("nvidia-nvvm",))
+    monkeypatch.setattr(compilation.importlib.metadata, "version", missing)
+    device, _ = gpu(compiler, capability=capability)
+    with pytest.raises(KernelError, match=told):
         device.load(KERNEL)
 
 

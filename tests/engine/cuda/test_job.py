@@ -8,14 +8,16 @@ import pytest
 
 from app.engine import job
 from app.engine.benchmark import Samples
-from app.engine.cuda import driver, offline
+from app.engine.cuda import driver
 from app.engine.errors import TargetError
 from app.engine.job import optimize
 from app.engine.options import Bindings, Options
 from app.engine.target import Target, find
-from app.kernels.cuda.kernel import KernelError as CompileError
+from app.kernels.cuda import compiler as compilation
+from app.kernels.cuda.compiler import MissingToolkitError
 from tests.engine.cuda.devices import SimulatedDevice
 from tests.engine.cuda.programs import saved
+from tests.needed import numba_cuda
 
 RNG = np.random.default_rng(0)
 
@@ -43,7 +45,7 @@ def run(model: Path, tmp_path: Path, kernels: Path, **options: object) -> dict:
 
 
 def test_without_a_device_a_job_is_compiled_and_predicted(model: Path, tmp_path: Path, compiler) -> None:
-    pytest.importorskip("numba_cuda")
+    numba_cuda()
     summary = run(model, tmp_path, compiler.cache)
     assert summary["timings"] == "predicted"
     assert summary["steps"]["fallback"] == 0
@@ -62,16 +64,29 @@ def test_without_a_device_a_job_is_compiled_and_predicted(model: Path, tmp_path:
     assert all(a["reason"] for a in decisions[0]["alternatives"] if a["seconds"] is None)
 
 
+def without_the_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> dict[str, str]:
+        raise MissingToolkitError("compiling for CUDA needs 'nvidia-nvvm': pip install 'stowplan[cuda]'")
+
+    monkeypatch.setattr(compilation, "versions", missing)
+
+
 def test_without_the_toolkit_the_report_says_so(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def missing() -> dict[str, str]:
-        raise CompileError("compiling for CUDA needs 'nvidia-nvvm': pip install 'stowplan[cuda]'")
-
-    monkeypatch.setattr(offline, "versions", missing)
+    without_the_toolkit(monkeypatch)
     built = run(model, tmp_path, tmp_path)["cuda"]
     assert built["uncompiled"].endswith("pip install 'stowplan[cuda]'")
     assert "kernels" not in built
+
+
+def test_without_the_toolkit_what_the_cache_has_is_used(
+    model: Path, tmp_path: Path, compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numba_cuda()
+    before = run(model, tmp_path, compiler.cache)["cuda"]
+    without_the_toolkit(monkeypatch)
+    assert run(model, tmp_path, compiler.cache)["cuda"] == before
 
 
 def test_a_measurement_needs_the_device(model: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 from app.kernels.cuda.kernel import Kernel, Launch, Ref
 from tests.kernels.cuda.simulator import SimulationError, simulate
 from tests.kernels.cuda.twins import NAMES, from_bf16, to_bf16
+from tests.needed import numba_cuda
 
 
 def launch(source: str, threads: int = 64, shared_bytes: int = 0, blocks: int = 1) -> Launch:
@@ -14,7 +15,7 @@ def launch(source: str, threads: int = 64, shared_bytes: int = 0, blocks: int = 
 
 
 def test_names_of_compiler_and_simulator_are_the_same() -> None:
-    pytest.importorskip("numba_cuda")
+    numba_cuda()
     from app.kernels.cuda import primitives
 
     assert set(primitives.NAMES) == set(NAMES)
@@ -67,6 +68,7 @@ def kernel(x, y):
         ("y[int32(thread()) - 1] = x[0]", "outside"),
         ("st_f32x4(y, thread(), x[0], x[0], x[0], x[0])", "not aligned"),
         ("if thread() < 40:\n        sync_warp()", "deadlock"),
+        ("if lane() < 4:\n        converged()", "deadlock"),
         ("if lane() < 4:\n        sync_warp()\n    else:\n        y[0] = warp_sum_f32(x[0])", "diverges"),
     ],
 )

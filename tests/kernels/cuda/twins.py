@@ -292,7 +292,10 @@ NAMES: dict[str, Any] = {
     **{f"block_{axis}": (lambda i=i: getcurrent().position[i]) for i, axis in enumerate("xyz")},
     **{f"grid_{axis}": (lambda i=i: getcurrent().grid[i]) for i, axis in enumerate("xyz")},
     "sync": lambda: getcurrent().sync(),
-    "sync_warp": lambda: getcurrent().together("sync_warp", None, lambda values: values),
+    **{
+        name: (lambda name=name: getcurrent().together(name, None, lambda values: values))
+        for name in ("sync_warp", "converged")
+    },
     **{
         f"shfl_{kind}{word}": _shuffle(f"shfl_{kind}{word}", source)
         for word in ("f32", "i32")

@@ -1,0 +1,76 @@
+"""Kernels compiled for both generations, disassembled, and what is wrong with them."""
+
+import gc
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.kernels.cuda.compiler import Compiler, Cubin
+from app.kernels.cuda.kernel import Kernel
+from tests.kernels.cuda.sass import instructions, opcodes
+
+GENERATIONS = ("sm_80", "sm_90")
+# A multiprocessor of either generation has four schedulers, each with these registers, which warps get in
+# pieces: CUDA programming guide, "Compute Capabilities".
+SCHEDULERS, REGISTERS, PIECE = 4, 16_384, 256
+WARPS = 64  # at most
+LOCAL = {"LDL", "STL"}  # spills, and arrays that are indexed at run time
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A kernel's machine code for one generation, and how often each instruction occurs in it."""
+
+    kernel: Kernel
+    cubin: Cubin
+    found: Counter[str]
+
+    @property
+    def warps(self) -> int:
+        """How many of a multiprocessor's warps its registers allow, in whole blocks."""
+        each = -(-self.cubin.registers * 32 // PIECE) * PIECE
+        block = self.kernel.threads // 32
+        return min(SCHEDULERS * (REGISTERS // each), WARPS) // block * block
+
+
+def compiled(
+    kernels: Iterable[Kernel], compiler: Compiler, folder: Path
+) -> dict[Kernel, tuple[Compiled, ...]]:
+    """Kernels for each generation. The disassembler starts once for all."""
+    gc.disable()  # looking for the few cycles that numba leaves takes a sixth of its time
+    try:
+        pairs = [(k, compiler.compile(k, sm)) for k in dict.fromkeys(kernels) for sm in GENERATIONS]
+    finally:
+        gc.enable()
+    found = instructions([cubin for _, cubin in pairs], folder)
+    made: dict[Kernel, tuple[Compiled, ...]] = {}
+    for (kernel, cubin), counts in zip(pairs, found, strict=True):
+        made[kernel] = (*made.get(kernel, ()), Compiled(kernel, cubin, counts))
+    return made
+
+
+def faults(made: Compiled, warps: int, stack: int = 0) -> list[str]:
+    """What is wrong with a kernel of which a multiprocessor must hold so many warps.
+
+    `stack` are the bytes of a thread that it may have without a spill.
+    """
+    cubin, name = made.cubin, f"{made.cubin.name} for {made.cubin.sm}"
+    told = []
+    if cubin.spills or cubin.stack > stack or (not stack and LOCAL & opcodes(made.found)):
+        told.append(f"{name}: {cubin.spills} byte spilled, {cubin.stack} of stack, expected 0 and {stack}")
+    least = max(warps, made.kernel.minimum_blocks * made.kernel.threads // 32)
+    if made.warps < least:
+        told.append(f"{name}: {cubin.registers} registers allow {made.warps} warps, expected {least}")
+    return told
+
+
+def missing(expected: Sequence[str], found: Iterable[Counter[str]]) -> list[str]:
+    """Of beginnings of instructions those that none of some kernels has."""
+    names = {name for counts in found for name in counts}
+    return [start for start in expected if not any(name.startswith(start) for name in names)]
+
+
+def present(refused: Sequence[str], found: Iterable[Counter[str]]) -> list[str]:
+    """Instructions of some kernels that begin with something refused."""
+    return sorted({name for counts in found for name in counts if name.startswith(tuple(refused))})

@@ -12,7 +12,7 @@ A simulation keeps all its state in itself: any number run in one process, one p
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from types import CodeType
 from typing import Any
 
@@ -45,16 +45,16 @@ class SimulationError(AssertionError):
 class Pointer:
     """A typed address in `memory` (bytes), `start` bytes into it."""
 
-    __slots__ = ("array", "floating", "memory", "name", "size", "start")
+    __slots__ = ("array", "end", "floating", "memory", "size", "start")
 
     def __init__(self, memory: "Memory", start: int, dtype: Any) -> None:
         self.memory, self.start = memory, start
-        self.size = np.dtype(dtype).itemsize
+        kind = np.dtype(dtype)
+        self.size, self.floating = kind.itemsize, kind.kind == "f"
         if start % self.size:
             raise SimulationError(f"'{memory.name}': {self.size}-byte elements at byte {start}")
-        end = start + (len(memory.bytes) - start) // self.size * self.size
-        self.array = memory.bytes[start:end].view(dtype)
-        self.floating = np.dtype(dtype).kind == "f"
+        self.end = start + (len(memory.bytes) - start) // self.size * self.size
+        self.array = memory.bytes[start : self.end].view(kind)
 
     def _check(self, index: int, count: int) -> int:
         i = int(index)
@@ -79,8 +79,9 @@ class Pointer:
 
     def vector(self, index: int, nbytes: int, *, write: bool = False) -> np.ndarray:
         """`nbytes` at an element, as bytes, aligned to so many."""
-        i = self._check(index, max(1, nbytes // self.size))
-        at = self.start + i * self.size
+        at = self.start + int(index) * self.size
+        if at < self.start or at + nbytes > self.end:
+            self._check(index, max(1, nbytes // self.size))
         if at % nbytes:
             raise SimulationError(f"'{self.memory.name}': {nbytes} bytes at byte {at}, which is not aligned")
         if self.memory.watched:
@@ -150,6 +151,7 @@ class Block:
 
     def __init__(self, threads: int, shared_bytes: int, watched: bool) -> None:
         self.epoch = 0
+        self.pointers: dict[tuple[str, int], Pointer] = {}  # to shared memory, by type and byte
         self.warps = [0] * -(-threads // 32)
         content = np.full(shared_bytes, POISON, np.uint8)
         self.shared = Memory("shared memory", content, shared=True, watched=watched)
@@ -162,6 +164,7 @@ class Thread(greenlet):
         self, run: Callable[[], None], parent: Any, block: Block, number: int, position: Any, grid: Any
     ) -> None:
         greenlet.__init__(self, run, parent)
+        self.gr_context = parent.gr_context  # where NumPy keeps that it need not warn
         self.block, self.number, self.lane, self.warp = block, number, number % 32, number // 32
         self.position, self.grid = position, grid
         self.copies: list[Callable[[], None]] = []  # of the group that is being collected
@@ -268,9 +271,7 @@ def simulate(
         positions = [(i, j, k) for k in range(z) for j in range(y) for i in range(x)]
         order.shuffle(positions)
 
-        def body(kernel: Any = namespace["kernel"], given: list[Any] = arguments) -> None:
-            with np.errstate(all="ignore"):  # a greenlet has a context of its own
-                kernel(*given)
-
-        for i, position in enumerate(positions):
-            _run_block(body, launch, position, order, watched=i == 0)
+        body = partial(namespace["kernel"], *arguments)
+        with np.errstate(all="ignore"):
+            for i, position in enumerate(positions):
+                _run_block(body, launch, position, order, watched=i == 0)

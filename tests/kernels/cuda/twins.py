@@ -52,27 +52,24 @@ def _floats(words: Any) -> np.ndarray:
 
 
 def _mma(name: str, decode: Callable[[np.ndarray], np.ndarray], depth: int) -> Callable[..., Any]:
-    """D = A B + C over the fragments that PTX's manual draws for m16n8k16 (16 bits) or m16n8k8 (tf32)."""
-    lanes = np.arange(32)
-    g, t = lanes // 4, lanes % 4
+    """D = A B + C over the fragments that PTX's manual draws for m16n8k16 (16 bits) or m16n8k8 (tf32).
+
+    `decode` makes the elements [..., registers, elements of each] of registers.
+    """
+    each = depth // 8
+    lane, e = np.arange(32)[:, None, None], np.arange(each)
+    g, t = lane // 4, lane % 4
+    i, j = np.arange(4)[:, None], np.arange(2)[:, None]
+    rows_a, columns_a = np.broadcast_arrays(g + 8 * (i % 2), i // 2 * depth // 2 + t * each + e)
+    rows_b, columns_b = np.broadcast_arrays(j * depth // 2 + t * each + e, g)
+    rows_c, columns_c = g[..., 0] + 8 * (i.T // 2), 2 * t[..., 0] + i.T % 2
 
     def multiply(values: list[Any]) -> list[Any]:
-        c = np.array([v[0] for v in values], F32)
-        a = decode(np.array([v[1] for v in values], np.uint32))  # [32, 4, elements of a register]
-        b = decode(np.array([v[2] for v in values], np.uint32))
-        each = a.shape[2]
         A, B, C = np.empty((16, depth)), np.empty((depth, 8)), np.empty((16, 8))
-        for i, (row, column) in enumerate(((0, 0), (8, 0), (0, depth // 2), (8, depth // 2))):
-            for e in range(each):
-                A[g + row, column + t * each + e] = a[:, i, e]
-        for i in range(2):
-            for e in range(each):
-                B[i * depth // 2 + t * each + e, g] = b[:, i, e]
-        for i in range(4):
-            C[g + 8 * (i // 2), 2 * t + i % 2] = c[:, i]
-        D = (A @ B + C).astype(F32)
-        out = np.stack([D[g + 8 * (i // 2), 2 * t + i % 2] for i in range(4)], 1)
-        return [tuple(row) for row in out]
+        C[rows_c, columns_c] = [v[0] for v in values]
+        A[rows_a, columns_a] = decode(np.array([v[1] for v in values], np.uint32))
+        B[rows_b, columns_b] = decode(np.array([v[2] for v in values], np.uint32))
+        return [tuple(row) for row in (A @ B + C).astype(F32)[rows_c, columns_c]]
 
     return lambda c, a, b: getcurrent().together(name, (c, a, b), multiply)
 
@@ -175,16 +172,22 @@ def _atomic_add(pointer: Pointer, index: int, value: Any) -> Any:
 
 
 def _shared(dtype: str) -> Callable[[int], Pointer]:
-    return lambda offset: Pointer(getcurrent().block.shared, int(offset), DTYPES[dtype])
+    def at(offset: int) -> Pointer:
+        block, key = getcurrent().block, (dtype, int(offset))
+        if key not in block.pointers:
+            block.pointers[key] = Pointer(block.shared, key[1], DTYPES[dtype])
+        return block.pointers[key]
+
+    return at
 
 
 def _load(dtype: Any, count: int) -> Callable[..., Any]:
-    def load(pointer: Pointer, index: int) -> Any:
-        values = pointer.vector(index, 4 * count).view(dtype)
-        out = tuple(values) if dtype is F32 else tuple(int(v) for v in values)
-        return out if count > 1 else out[0]
-
-    return load
+    nbytes = 4 * count
+    if count == 1:
+        return lambda pointer, index: pointer.vector(index, nbytes).view(dtype)[0].item()
+    if dtype is F32:
+        return lambda pointer, index: tuple(pointer.vector(index, nbytes).view(F32))
+    return lambda pointer, index: tuple(pointer.vector(index, nbytes).view(dtype).tolist())
 
 
 def _store(dtype: Any, count: int) -> Callable[..., Any]:
@@ -226,11 +229,12 @@ def _maximum(a: Any, b: Any) -> Any:
 
 def _outer(c: Any, a0: Any, a1: Any, a2: Any, a3: Any, b: Any) -> Any:
     columns = [float(x) for x in b]
-    return tuple(
-        F32(float(c[4 * i + j]) + row * columns[j])
-        for i, row in enumerate((float(a0), float(a1), float(a2), float(a3)))
-        for j in range(4)
-    )
+    products = [row * column for row in (float(a0), float(a1), float(a2), float(a3)) for column in columns]
+    return np.add(c, products, dtype=np.float64).astype(F32)
+
+
+def _dot(s: Any, a: Any, b: Any) -> Any:
+    return F32(float(s) + sum([float(x) * float(y) for x, y in zip(a, b, strict=True)]))
 
 
 def _pair(encode: Callable[[np.ndarray], np.ndarray]) -> Callable[[Any, Any], int]:
@@ -365,7 +369,7 @@ NAMES: dict[str, Any] = {
     "round_f32": lambda x: np.rint(F32(x)),
     "trunc_f32": lambda x: np.trunc(F32(x)),
     "outer_4x4": _outer,
-    "dot_4": lambda s, a, b: F32(np.float64(s) + np.dot(np.array(a, np.float64), np.array(b, np.float64))),
+    "dot_4": _dot,
     "warp_sum_f32": _reduction("warp_sum_f32", np.add),
     "warp_max_f32": _reduction("warp_max_f32", np.maximum),
 }

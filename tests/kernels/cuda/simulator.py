@@ -5,7 +5,7 @@ indexes outside a buffer and misaligned vectors are refused; shared memory start
 asynchronous copies land when they are waited for, not before; threads run in an order that `seed`
 shuffles between barriers, blocks too; a barrier that only some threads reach is reported; and a
 thread that touches shared memory which another one wrote or read without a barrier between is a race
-(looked for in the block of each launch that runs first).
+(looked for in the block of each launch that runs first; on demand in global memory between all blocks).
 A simulation keeps all its state in itself: any number run in one process, one per OS thread at a time.
 """
 
@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from types import CodeType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from greenlet import getcurrent, greenlet
@@ -22,6 +22,7 @@ from greenlet import getcurrent, greenlet
 from app.kernels.cuda.kernel import Launch, Launches, Ref
 
 POISON = 0xFF  # of bytes: NaN in float32, bfloat16 and float16
+WORD = 4  # bytes of shared memory that races are looked for in
 
 DTYPES = {
     "float32": np.float32,
@@ -66,14 +67,14 @@ class Pointer:
 
     def __getitem__(self, index: int) -> Any:
         i = self._check(index, 1)
-        if self.memory.watched:
+        if self.memory.record is not None:
             self.memory.reads(self.start + i * self.size, self.size)
         value = self.array[i]
         return value if self.floating else int(value)
 
     def __setitem__(self, index: int, value: Any) -> None:
         i = self._check(index, 1)
-        if self.memory.watched:
+        if self.memory.record is not None:
             self.memory.writes(self.start + i * self.size, self.size)
         self.array[i] = value
 
@@ -84,77 +85,113 @@ class Pointer:
             self._check(index, max(1, nbytes // self.size))
         if at % nbytes:
             raise SimulationError(f"'{self.memory.name}': {nbytes} bytes at byte {at}, which is not aligned")
-        if self.memory.watched:
+        if self.memory.record is not None:
             (self.memory.writes if write else self.memory.reads)(at, nbytes)
         return self.memory.bytes[at : at + nbytes]
 
 
+# Who touched a byte: its block, how many barriers that had passed, its warp and the barriers of that, its
+# lane; -1 stands for several.
+Stamp: TypeAlias = tuple[int, int, int, int, int]
+
+
+class Record:
+    """Who touched what of a memory, `grain` bytes at a time: the last write, and the reads since.
+
+    Accesses of less than a grain are not looked at: parts of it may be several threads'.
+    """
+
+    def __init__(self, grain: int) -> None:
+        self.grain = grain
+        self.written: dict[int, Stamp] = {}
+        self.read: dict[int, Stamp] = {}
+
+    def reads(self, name: str, at: int, nbytes: int) -> None:
+        if nbytes < self.grain:
+            return
+        me, written, read = getcurrent().stamp(), self.written, self.read
+        for unit in range(at // self.grain, -(-(at + nbytes) // self.grain)):
+            other = written.get(unit)
+            if other is not None and other != me and _unordered(me, other):
+                _race(name, "reads", me, "wrote", other)
+            last = read.get(unit)
+            # Of several readers keep one that no later writer can be equal to.
+            if last is None or last == me or not _unordered(me, last):
+                read[unit] = me
+            else:
+                read[unit] = _several(me, last)
+
+    def writes(self, name: str, at: int, nbytes: int) -> None:
+        if nbytes < self.grain:
+            return
+        me, written, read = getcurrent().stamp(), self.written, self.read
+        for unit in range(at // self.grain, -(-(at + nbytes) // self.grain)):
+            other = written.get(unit)
+            if other is not None and other != me and _unordered(me, other):
+                _race(name, "writes", me, "wrote", other)
+            other = read.get(unit)
+            if other is not None and other != me and _unordered(me, other):
+                _race(name, "writes", me, "read", other)
+            written[unit] = me
+
+
+def _unordered(me: Stamp, other: Stamp) -> bool:
+    """Whether no barrier stands between two accesses: neither the launch's, the block's nor the warp's."""
+    if me[0] != other[0]:
+        return True
+    if me[1] != other[1]:
+        return False
+    return me[2] != other[2] or (me[3] == other[3] and me[4] != other[4])
+
+
+def _several(a: Stamp, b: Stamp) -> Stamp:
+    block, warp = (x if x == y else -1 for x, y in ((a[0], b[0]), (a[2], b[2])))
+    return block, a[1], warp, a[3], -1
+
+
+def _race(name: str, verb: str, me: Stamp, other_verb: str, other: Stamp) -> None:
+    raise SimulationError(
+        f"race in {name}: block {me[0]} warp {me[2]} lane {me[4]} {verb} what block {other[0]} warp {other[2]} "
+        f"lane {other[4]} {other_verb} with no barrier between (-1: several)"
+    )
+
+
 class Memory:
-    """One buffer: a global one, or the shared memory of one block with a record of who touched what."""
+    """One buffer: a global one, or the shared memory of one block; with a record, or None.
+
+    `base` is where it begins in what the record is of.
+    """
 
     def __init__(
-        self, name: str, content: np.ndarray, *, shared: bool = False, watched: bool = False
+        self,
+        name: str,
+        content: np.ndarray,
+        *,
+        shared: bool = False,
+        record: Record | None = None,
+        base: int = 0,
     ) -> None:
-        self.name, self.bytes, self.shared, self.watched = name, content, shared, watched
-        if watched:  # per 4-byte word: (block epoch, warp, warp epoch, lane) of the last write and reads
-            self.written: dict[int, tuple[int, int, int, int]] = {}
-            self.read: dict[int, tuple[int, int, int, int]] = {}
+        self.name, self.bytes, self.shared, self.record, self.base = name, content, shared, record, base
 
     def reads(self, at: int, nbytes: int) -> None:
-        if nbytes < 4:
-            return  # parts of a word may be several threads'
-        me = getcurrent().stamp()
-        epoch, written, read = me[0], self.written, self.read
-        for word in range(at >> 2, (at + nbytes + 3) >> 2):
-            other = written.get(word)
-            if other is not None and other[0] == epoch and _unordered(me, other):
-                self._race("reads", at, me, "wrote", other)
-            last = read.get(word)
-            # Of several readers since the last barrier keep one that no later writer can be equal to.
-            if last is None or last[0] != epoch or last == me:
-                read[word] = me
-            else:
-                read[word] = (epoch, -1 if last[1] != me[1] else me[1], me[2], -1)
+        if self.record is not None:
+            self.record.reads(self.name, self.base + at, nbytes)
 
     def writes(self, at: int, nbytes: int) -> None:
-        if nbytes < 4:
-            return
-        me = getcurrent().stamp()
-        epoch, written, read = me[0], self.written, self.read
-        for word in range(at >> 2, (at + nbytes + 3) >> 2):
-            other = written.get(word)
-            if other is not None and other[0] == epoch and _unordered(me, other):
-                self._race("writes", at, me, "wrote", other)
-            other = read.get(word)
-            if other is not None and other[0] == epoch and _unordered(me, other):
-                self._race("writes", at, me, "read", other)
-            written[word] = me
-
-    def _race(self, verb: str, at: int, me: Any, other_verb: str, other: Any) -> None:
-        raise SimulationError(
-            f"race in shared memory: warp {me[1]} lane {me[3]} {verb} byte {at}, which warp {other[1]} lane "
-            f"{other[3]} {other_verb} with no barrier between (-1: several)"
-        )
-
-
-def _unordered(me: tuple[int, int, int, int], other: tuple[int, int, int, int]) -> bool:
-    """Whether no barrier stands between two accesses, neither of the block nor of the common warp."""
-    if me[0] != other[0]:
-        return False
-    if me[1] != other[1]:
-        return True
-    return me[2] == other[2] and me[3] != other[3]
+        if self.record is not None:
+            self.record.writes(self.name, self.base + at, nbytes)
 
 
 class Block:
     """What the threads of one block share."""
 
-    def __init__(self, threads: int, shared_bytes: int, watched: bool) -> None:
-        self.epoch = 0
+    def __init__(self, number: int, threads: int, shared_bytes: int) -> None:
+        self.number, self.epoch = number, 0
         self.pointers: dict[tuple[str, int], Pointer] = {}  # to shared memory, by type and byte
         self.warps = [0] * -(-threads // 32)
         content = np.full(shared_bytes, POISON, np.uint8)
-        self.shared = Memory("shared memory", content, shared=True, watched=watched)
+        record = None if number else Record(WORD)  # of the first block: the others do the same
+        self.shared = Memory("shared memory", content, shared=True, record=record)
 
 
 class Thread(greenlet):
@@ -170,8 +207,9 @@ class Thread(greenlet):
         self.copies: list[Callable[[], None]] = []  # of the group that is being collected
         self.groups: deque[list[Callable[[], None]]] = deque()
 
-    def stamp(self) -> tuple[int, int, int, int]:
-        return self.block.epoch, self.warp, self.block.warps[self.warp], self.lane
+    def stamp(self) -> Stamp:
+        block = self.block
+        return block.number, block.epoch, self.warp, block.warps[self.warp], self.lane
 
     def together(self, name: str, value: Any, combine: Callable[[list[Any]], Sequence[Any]]) -> Any:
         """Give a value, wait for the whole warp, take this lane's part of what `combine` makes of all."""
@@ -182,10 +220,10 @@ class Thread(greenlet):
 
 
 def _run_block(
-    function: Callable[[], None], launch: Launch, position: Any, order: random.Random, watched: bool
+    function: Callable[[], None], launch: Launch, number: int, position: Any, order: random.Random
 ) -> None:
     threads = launch.kernel.threads
-    block = Block(threads, launch.kernel.shared_bytes, watched)
+    block = Block(number, threads, launch.kernel.shared_bytes)
     me = getcurrent()
     everyone = [Thread(function, me, block, i, position, launch.grid) for i in range(threads)]
     ready: list[tuple[Thread, tuple[Any, ...]]] = [(thread, ()) for thread in everyone]
@@ -239,12 +277,18 @@ def _code(source: str, name: str) -> CodeType:
 
 
 def simulate(
-    launches: Launch | Launches | Sequence[Launch], arrays: Mapping[str, np.ndarray], seed: int = 0
+    launches: Launch | Launches | Sequence[Launch],
+    arrays: Mapping[str, np.ndarray],
+    seed: int = 0,
+    *,
+    watched: bool = False,
 ) -> None:
     """Run launches in order on arrays by role, which are written in place.
 
     Arrays are C-contiguous; their element types need not be the kernel's. A role "workspace" that is
-    not given is made, full of NaN.
+    not given is made, full of NaN. `watched` looks for races in global memory too, which roles may share:
+    a thread that touches what one of another block, or one without a barrier between, wrote in the same
+    launch, or writes what it read. Atomic additions do not count.
     """
     from tests.kernels.cuda.twins import NAMES
 
@@ -254,11 +298,14 @@ def simulate(
     for role, array in arrays.items():
         if not array.flags.c_contiguous:
             raise SimulationError(f"array '{role}' is not contiguous")
-        memories[role] = Memory(role, array.reshape(-1).view(np.uint8))
+        content = array.reshape(-1).view(np.uint8)
+        memories[role] = Memory(role, content, base=content.__array_interface__["data"][0])
     if isinstance(launches, Launches) and launches.workspace and "workspace" not in memories:
         memories["workspace"] = Memory("workspace", np.full(launches.workspace, POISON, np.uint8))
     for launch in steps:
-        kernel = launch.kernel
+        kernel, record = launch.kernel, Record(1) if watched else None
+        for memory in memories.values():
+            memory.record = record
         namespace: dict[str, Any] = dict(NAMES)
         exec(_code(kernel.source, kernel.name), namespace)
         arguments = []
@@ -274,4 +321,4 @@ def simulate(
         body = partial(namespace["kernel"], *arguments)
         with np.errstate(all="ignore"):
             for i, position in enumerate(positions):
-                _run_block(body, launch, position, order, watched=i == 0)
+                _run_block(body, launch, i, position, order)

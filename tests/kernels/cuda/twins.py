@@ -139,10 +139,11 @@ def _copy(nbytes: int) -> Callable[..., None]:
         target[:] = 0xFF  # in flight
 
         start = to.start + int(to_index) * to.size
+        source.memory.reads(at, count)
 
         def land() -> None:
-            if to.memory.watched:
-                to.memory.writes(start, nbytes)
+            to.memory.writes(start, nbytes)
+            source.memory.reads(at, count)
             target[:count] = source.memory.bytes[at : at + count]
             target[count:] = 0
 

@@ -5,12 +5,12 @@ indexes outside a buffer and misaligned vectors are refused; shared memory start
 asynchronous copies land when they are waited for, not before; threads run in an order that `seed`
 shuffles between barriers, blocks too; a barrier that only some threads reach is reported; and a
 thread that touches shared memory which another one wrote or read without a barrier between is a race
-(looked for in the block of each launch that runs first; on demand in global memory between all blocks).
+(looked for in the block of each launch that runs first; in global memory that several roles share, between all blocks).
 A simulation keeps all its state in itself: any number run in one process, one per OS thread at a time.
 """
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from types import CodeType
@@ -281,14 +281,14 @@ def simulate(
     arrays: Mapping[str, np.ndarray],
     seed: int = 0,
     *,
-    watched: bool = False,
+    watched: bool = True,
 ) -> None:
     """Run launches in order on arrays by role, which are written in place.
 
     Arrays are C-contiguous; their element types need not be the kernel's. A role "workspace" that is
-    not given is made, full of NaN. `watched` looks for races in global memory too, which roles may share:
-    a thread that touches what one of another block, or one without a barrier between, wrote in the same
-    launch, or writes what it read. Atomic additions do not count.
+    not given is made, full of NaN. Where two roles begin at the same byte, races are looked for in that memory
+    too, unless it is not `watched`: a thread that touches what one of another block, or one without a barrier
+    between, wrote in the same launch, or writes what it read. Atomic additions do not count.
     """
     from tests.kernels.cuda.twins import NAMES
 
@@ -302,10 +302,13 @@ def simulate(
         memories[role] = Memory(role, content, base=content.__array_interface__["data"][0])
     if isinstance(launches, Launches) and launches.workspace and "workspace" not in memories:
         memories["workspace"] = Memory("workspace", np.full(launches.workspace, POISON, np.uint8))
+    begins = Counter(memory.base for memory in memories.values())
     for launch in steps:
-        kernel, record = launch.kernel, Record(1) if watched else None
-        for memory in memories.values():
-            memory.record = record
+        kernel = launch.kernel
+        if watched:
+            record = Record(min(DTYPES[k[:-1]]().itemsize for k in kernel.signature if k.endswith("*")))
+            for memory in memories.values():
+                memory.record = record if begins[memory.base] > 1 else None
         namespace: dict[str, Any] = dict(NAMES)
         exec(_code(kernel.source, kernel.name), namespace)
         arguments = []

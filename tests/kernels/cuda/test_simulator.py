@@ -95,7 +95,7 @@ def test_bfloat16_rounds_to_nearest_even() -> None:
 def over(source: str, blocks: int) -> None:
     """A kernel whose y is the memory of its x."""
     x = np.zeros(64 * blocks, np.float32)
-    simulate(launch(source, blocks=blocks), {"x": x, "y": x}, watched=True)
+    simulate(launch(source, blocks=blocks), {"x": x, "y": x})
 
 
 @pytest.mark.parametrize(

@@ -32,11 +32,9 @@ def from_f16(bits: np.ndarray) -> np.ndarray:
     return np.asarray(bits, np.uint16).view(np.float16).astype(F32)
 
 
-def to_tf32(x: np.ndarray) -> np.ndarray:
-    """float32 with 10 bits of mantissa, half away from zero, as `cvt.rna` does."""
-    bits = np.ascontiguousarray(x, F32).view(np.uint32)
-    rounded = ((bits + 0x1000) & 0xFFFFE000).astype(np.uint32).view(F32)
-    return np.where(np.isfinite(x), rounded, x)
+def _tf32_word(bits: int) -> int:
+    """float32 bits with 10 bits of mantissa, half away from zero, as `cvt.rna` does; NaN and infinity stay."""
+    return bits if bits & 0x7F800000 == 0x7F800000 else (bits + 0x1000) & 0xFFFFE000
 
 
 def _bits(x: Any) -> int:
@@ -85,13 +83,18 @@ def _tf32(words: np.ndarray) -> np.ndarray:
 
 def _ldmatrix(values: list[Any]) -> list[Any]:
     rows = np.stack(values).reshape(4, 8, 4)  # matrix, row, word
-    return [tuple(int(rows[i, lane // 4, lane % 4]) for i in range(4)) for lane in range(32)]
+    return _fragments(rows)
+
+
+def _fragments(rows: np.ndarray) -> list[Any]:
+    """The word of each matrix that a lane gets."""
+    return list(map(tuple, rows.reshape(4, 32).T.tolist()))
 
 
 def _ldmatrix_trans(values: list[Any]) -> list[Any]:
     rows = np.stack(values).view(np.uint16).reshape(4, 8, 8)
     flipped = np.ascontiguousarray(rows.transpose(0, 2, 1)).view(np.uint32).reshape(4, 8, 4)
-    return [tuple(int(flipped[i, lane // 4, lane % 4]) for i in range(4)) for lane in range(32)]
+    return _fragments(flipped)
 
 
 def _row(pointer: Pointer, index: int) -> np.ndarray:
@@ -342,10 +345,10 @@ NAMES: dict[str, Any] = {
     "ldmatrix_x4_trans": lambda p, i: getcurrent().together("ldmatrix_x4_trans", _row(p, i), _ldmatrix_trans),
     **_MMA,
     **{f"{name}_x2": _twice(mma) for name, mma in _MMA.items()},
-    "f32_tf32": lambda x: _bits(to_tf32(np.asarray(x, F32))),
-    "tf32_x4": lambda words: tuple(int(w) for w in to_tf32(_floats(words)).view(np.uint32)),
+    "f32_tf32": lambda x: _tf32_word(int(F32(x).view(np.uint32))),
+    "tf32_x4": lambda words: tuple([_tf32_word(w) for w in words]),
     "tf32_rest_x4": lambda words, high: tuple(
-        int(w) for w in to_tf32(_floats(words) - _floats(high)).view(np.uint32)
+        [_tf32_word(w) for w in (_floats(words) - _floats(high)).view(np.uint32).tolist()]
     ),
     "bits_f32": _float,
     "f32_bits": _bits,

@@ -9,9 +9,11 @@ thread that touches shared memory which another one wrote or read without a barr
 A simulation keeps all its state in itself: any number run in one process, one per OS thread at a time.
 """
 
+import gc
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from types import CodeType
 from typing import Any, TypeAlias
@@ -182,6 +184,11 @@ class Memory:
             self.record.writes(self.name, self.base + at, nbytes)
 
 
+# An asynchronous copy under way: memory, byte and bytes that it goes to; memory, byte and number of bytes
+# that it comes from.
+Copy: TypeAlias = tuple[Memory, int, np.ndarray, Memory, int, int]
+
+
 class Block:
     """What the threads of one block share."""
 
@@ -204,8 +211,8 @@ class Thread(greenlet):
         self.gr_context = parent.gr_context  # where NumPy keeps that it need not warn
         self.block, self.number, self.lane, self.warp = block, number, number % 32, number // 32
         self.position, self.grid = position, grid
-        self.copies: list[Callable[[], None]] = []  # of the group that is being collected
-        self.groups: deque[list[Callable[[], None]]] = deque()
+        self.copies: list[Copy] = []  # of the group that is being collected
+        self.groups: deque[list[Copy]] = deque()
 
     def stamp(self) -> Stamp:
         block = self.block
@@ -271,6 +278,18 @@ def _run_block(
         )
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the garbage collector, which so many greenlets would send through the whole process."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
 @cache
 def _code(source: str, name: str) -> CodeType:
     return compile(source, f"<{name}>", "exec")
@@ -322,6 +341,6 @@ def simulate(
         order.shuffle(positions)
 
         body = partial(namespace["kernel"], *arguments)
-        with np.errstate(all="ignore"):
+        with _uncollected(), np.errstate(all="ignore"):
             for i, position in enumerate(positions):
                 _run_block(body, launch, i, position, order)

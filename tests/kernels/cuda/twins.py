@@ -126,31 +126,24 @@ def _reduction(name: str, combine: Callable[[Any, Any], Any]) -> Callable[..., A
 
 def _copy(nbytes: int) -> Callable[..., None]:
     def copy(to: Pointer, to_index: int, source: Pointer, index: int, count: int) -> None:
-        count = int(count)
+        count, memory = int(count), source.memory
         if not 0 <= count <= nbytes:
             raise SimulationError(f"an asynchronous copy of {count} of {nbytes} bytes")
         target = to.vector(to_index, nbytes, write=True)
-        if not to.memory.shared or source.memory.shared:
+        if not to.memory.shared or memory.shared:
             raise SimulationError("an asynchronous copy goes from global to shared memory")
         at = source.start + int(index) * source.size
         if at % nbytes:
-            raise SimulationError(f"'{source.memory.name}': asynchronous copy from byte {at}: not aligned")
-        if count and not 0 <= at <= len(source.memory.bytes) - count:
+            raise SimulationError(f"'{memory.name}': asynchronous copy from byte {at}: not aligned")
+        if count and not 0 <= at <= len(memory.bytes) - count:
             raise SimulationError(
-                f"'{source.memory.name}': asynchronous copy of {count} bytes from byte {at} of {len(source.memory.bytes)}"
+                f"'{memory.name}': asynchronous copy of {count} bytes from byte {at} of {len(memory.bytes)}"
             )
-        target[:] = 0xFF  # in flight
-
+        if memory.record is not None:
+            memory.reads(at, count)
+        target.fill(0xFF)  # in flight
         start = to.start + int(to_index) * to.size
-        source.memory.reads(at, count)
-
-        def land() -> None:
-            to.memory.writes(start, nbytes)
-            source.memory.reads(at, count)
-            target[:count] = source.memory.bytes[at : at + count]
-            target[count:] = 0
-
-        getcurrent().copies.append(land)
+        getcurrent().copies.append((to.memory, start, target, memory, at, count))
 
     return copy
 
@@ -164,8 +157,13 @@ def _commit() -> None:
 def _wait(groups: int) -> None:
     me = getcurrent()
     while len(me.groups) > groups:
-        for land in me.groups.popleft():
-            land()
+        for to, start, target, source, at, count in me.groups.popleft():
+            if to.record is not None:
+                to.writes(start, len(target))
+            if source.record is not None:
+                source.reads(at, count)
+            target[:count] = source.bytes[at : at + count]
+            target[count:] = 0
 
 
 def _atomic_add(pointer: Pointer, index: int, value: Any) -> Any:

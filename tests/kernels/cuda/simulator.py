@@ -10,7 +10,6 @@ A simulation keeps all its state in itself: any number run in one process, one p
 """
 
 import gc
-import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -48,7 +47,7 @@ class SimulationError(AssertionError):
 class Pointer:
     """A typed address in `memory` (bytes), `start` bytes into it."""
 
-    __slots__ = ("array", "end", "floating", "memory", "size", "start")
+    __slots__ = ("array", "dtype", "end", "floating", "length", "memory", "size", "start")
 
     def __init__(self, memory: "Memory", start: int, dtype: Any) -> None:
         self.memory, self.start = memory, start
@@ -58,12 +57,14 @@ class Pointer:
             raise SimulationError(f"'{memory.name}': {self.size}-byte elements at byte {start}")
         self.end = start + (len(memory.bytes) - start) // self.size * self.size
         self.array = memory.bytes[start : self.end].view(kind)
+        self.dtype = dtype
+        self.length = len(self.array)
 
     def _check(self, index: int, count: int) -> int:
         i = int(index)
-        if not 0 <= i <= len(self.array) - count:
+        if not 0 <= i <= self.length - count:
             raise SimulationError(
-                f"'{self.memory.name}': elements {i} to {i + count} of {len(self.array)} are outside"
+                f"'{self.memory.name}': elements {i} to {i + count} of {self.length} are outside"
             )
         return i
 
@@ -71,8 +72,7 @@ class Pointer:
         i = self._check(index, 1)
         if self.memory.record is not None:
             self.memory.reads(self.start + i * self.size, self.size)
-        value = self.array[i]
-        return value if self.floating else int(value)
+        return self.array[i] if self.floating else self.array.item(i)
 
     def __setitem__(self, index: int, value: Any) -> None:
         i = self._check(index, 1)
@@ -80,8 +80,11 @@ class Pointer:
             self.memory.writes(self.start + i * self.size, self.size)
         self.array[i] = value
 
-    def vector(self, index: int, nbytes: int, *, write: bool = False) -> np.ndarray:
-        """`nbytes` at an element, as bytes, aligned to so many."""
+    def advance(self, count: int) -> "Pointer":
+        return self.memory.pointer(self.start + int(count) * self.size, self.dtype)
+
+    def _at(self, index: int, nbytes: int, write: bool) -> int:
+        """The byte at which `nbytes` at an element begin, aligned to so many."""
         at = self.start + int(index) * self.size
         if at < self.start or at + nbytes > self.end:
             self._check(index, max(1, nbytes // self.size))
@@ -89,7 +92,17 @@ class Pointer:
             raise SimulationError(f"'{self.memory.name}': {nbytes} bytes at byte {at}, which is not aligned")
         if self.memory.record is not None:
             (self.memory.writes if write else self.memory.reads)(at, nbytes)
+        return at
+
+    def vector(self, index: int, nbytes: int, *, write: bool = False) -> np.ndarray:
+        """`nbytes` at an element, as bytes."""
+        at = self._at(index, nbytes, write)
         return self.memory.bytes[at : at + nbytes]
+
+    def words(self, index: int, count: int, *, floating: bool, write: bool = False) -> np.ndarray:
+        """`count` words of 4 bytes at an element, as float32 or uint32."""
+        first = self._at(index, 4 * count, write) // 4
+        return (self.memory.floats if floating else self.memory.words)[first : first + count]
 
 
 # Who touched a byte: its block, how many barriers that had passed, its warp and the barriers of that, its
@@ -114,13 +127,13 @@ class Record:
         me, written, read = getcurrent().stamp(), self.written, self.read
         for unit in range(at // self.grain, -(-(at + nbytes) // self.grain)):
             other = written.get(unit)
-            if other is not None and other != me and _unordered(me, other):
+            if other is not None and other is not me and _unordered(me, other):
                 _race(name, "reads", me, "wrote", other)
             last = read.get(unit)
             # Of several readers keep one that no later writer can be equal to.
-            if last is None or last == me or not _unordered(me, last):
+            if last is None or not _unordered(me, last):
                 read[unit] = me
-            else:
+            elif last is not me and not _among(me, last):
                 read[unit] = _several(me, last)
 
     def writes(self, name: str, at: int, nbytes: int) -> None:
@@ -129,10 +142,10 @@ class Record:
         me, written, read = getcurrent().stamp(), self.written, self.read
         for unit in range(at // self.grain, -(-(at + nbytes) // self.grain)):
             other = written.get(unit)
-            if other is not None and other != me and _unordered(me, other):
+            if other is not None and other is not me and _unordered(me, other):
                 _race(name, "writes", me, "wrote", other)
             other = read.get(unit)
-            if other is not None and other != me and _unordered(me, other):
+            if other is not None and other is not me and _unordered(me, other):
                 _race(name, "writes", me, "read", other)
             written[unit] = me
 
@@ -146,9 +159,13 @@ def _unordered(me: Stamp, other: Stamp) -> bool:
     return me[2] != other[2] or (me[3] == other[3] and me[4] != other[4])
 
 
+def _among(me: Stamp, several: Stamp) -> bool:
+    """Whether a stamp of several readers, unordered with mine, stands for mine too."""
+    return several[4] == -1 and several[2] in (-1, me[2]) and several[0] in (-1, me[0])
+
+
 def _several(a: Stamp, b: Stamp) -> Stamp:
-    block, warp = (x if x == y else -1 for x, y in ((a[0], b[0]), (a[2], b[2])))
-    return block, a[1], warp, a[3], -1
+    return a[0] if a[0] == b[0] else -1, a[1], a[2] if a[2] == b[2] else -1, a[3], -1
 
 
 def _race(name: str, verb: str, me: Stamp, other_verb: str, other: Stamp) -> None:
@@ -174,6 +191,16 @@ class Memory:
         base: int = 0,
     ) -> None:
         self.name, self.bytes, self.shared, self.record, self.base = name, content, shared, record, base
+        whole = content[: len(content) // WORD * WORD]
+        self.words, self.floats = whole.view(np.uint32), whole.view(np.float32)
+        self._pointers: dict[tuple[int, Any], Pointer] = {}
+
+    def pointer(self, start: int, dtype: Any) -> Pointer:
+        """Made once: kernels ask for the same ones over and over."""
+        found = self._pointers.get((start, dtype))
+        if found is None:
+            found = self._pointers[start, dtype] = Pointer(self, start, dtype)
+        return found
 
     def reads(self, at: int, nbytes: int) -> None:
         if self.record is not None:
@@ -194,7 +221,6 @@ class Block:
 
     def __init__(self, number: int, threads: int, shared_bytes: int) -> None:
         self.number, self.epoch = number, 0
-        self.pointers: dict[tuple[str, int], Pointer] = {}  # to shared memory, by type and byte
         self.warps = [0] * -(-threads // 32)
         content = np.full(shared_bytes, POISON, np.uint8)
         record = None if number else Record(WORD)  # of the first block: the others do the same
@@ -211,23 +237,28 @@ class Thread(greenlet):
         self.gr_context = parent.gr_context  # where NumPy keeps that it need not warn
         self.block, self.number, self.lane, self.warp = block, number, number % 32, number // 32
         self.position, self.grid = position, grid
+        self._stamp: Stamp | None = None  # since the last barrier
         self.copies: list[Copy] = []  # of the group that is being collected
         self.groups: deque[list[Copy]] = deque()
 
     def stamp(self) -> Stamp:
-        block = self.block
-        return block.number, block.epoch, self.warp, block.warps[self.warp], self.lane
+        if self._stamp is None:
+            block = self.block
+            self._stamp = block.number, block.epoch, self.warp, block.warps[self.warp], self.lane
+        return self._stamp
 
     def together(self, name: str, value: Any, combine: Callable[[list[Any]], Sequence[Any]]) -> Any:
         """Give a value, wait for the whole warp, take this lane's part of what `combine` makes of all."""
+        self._stamp = None
         return self.parent.switch((self.warp, name, value, combine))
 
     def sync(self) -> None:
+        self._stamp = None
         self.parent.switch((-1, "sync", None, None))
 
 
 def _run_block(
-    function: Callable[[], None], launch: Launch, number: int, position: Any, order: random.Random
+    function: Callable[[], None], launch: Launch, number: int, position: Any, order: np.random.Generator
 ) -> None:
     threads = launch.kernel.threads
     block = Block(number, threads, launch.kernel.shared_bytes)
@@ -237,9 +268,9 @@ def _run_block(
     parked: dict[int, list[tuple[Thread, str, Any, Any]]] = {}
     live = threads
     while ready:
-        order.shuffle(ready)
         batch, ready = ready, []
-        for thread, given in batch:
+        for i in order.permutation(len(batch)).tolist():
+            thread, given = batch[i]
             try:
                 request = thread.switch(*given)
             except Exception as error:
@@ -251,9 +282,10 @@ def _run_block(
                 live -= 1
             else:
                 key, name, value, combine = request
-                parked.setdefault(key, []).append((thread, name, value, combine))
-                if key >= 0 and len(parked[key]) == min(32, threads - 32 * key):
-                    waiting = parked.pop(key)
+                waiting = parked.setdefault(key, [])
+                waiting.append((thread, name, value, combine))
+                if key >= 0 and len(waiting) == min(32, threads - 32 * key):
+                    del parked[key]
                     if len({entry[1] for entry in waiting}) != 1:
                         raise SimulationError(
                             f"warp {key} diverges: its lanes wait at {sorted({entry[1] for entry in waiting})}"
@@ -311,7 +343,7 @@ def simulate(
     """
     from tests.kernels.cuda.twins import NAMES
 
-    order = random.Random(seed)
+    order = np.random.default_rng(seed)
     steps = (launches,) if isinstance(launches, Launch) else tuple(launches)
     memories = {}
     for role, array in arrays.items():

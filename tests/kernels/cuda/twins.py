@@ -64,16 +64,18 @@ def _mma(name: str, decode: Callable[[np.ndarray], np.ndarray], depth: int) -> C
 
     def multiply(values: list[Any]) -> list[Any]:
         A, B, C = np.empty((16, depth)), np.empty((depth, 8)), np.empty((16, 8))
-        C[rows_c, columns_c] = [v[0] for v in values]
-        A[rows_a, columns_a] = decode(np.array([v[1] for v in values], np.uint32))
-        B[rows_b, columns_b] = decode(np.array([v[2] for v in values], np.uint32))
-        return [tuple(row) for row in (A @ B + C).astype(F32)[rows_c, columns_c]]
+        c, a, b = zip(*values, strict=True)
+        C[rows_c, columns_c] = c
+        A[rows_a, columns_a] = decode(np.array(a, np.uint32))
+        B[rows_b, columns_b] = decode(np.array(b, np.uint32))
+        flat = tuple((A @ B + C).astype(F32)[rows_c, columns_c].ravel())
+        return [flat[i : i + 4] for i in range(0, 128, 4)]
 
     return lambda c, a, b: getcurrent().together(name, (c, a, b), multiply)
 
 
 def _halves(decode: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda words: decode(np.stack([words & 0xFFFF, words >> 16], -1).astype(np.uint16))
+    return lambda words: decode(words.view(np.uint16)).reshape(*words.shape, 2)
 
 
 def _tf32(words: np.ndarray) -> np.ndarray:
@@ -98,7 +100,7 @@ def _ldmatrix_trans(values: list[Any]) -> list[Any]:
 
 
 def _row(pointer: Pointer, index: int) -> np.ndarray:
-    return pointer.vector(index, 16).view(np.uint32).copy()
+    return pointer.words(index, 4, floating=False).copy()
 
 
 def _shuffle(name: str, source: Callable[[int, int], int]) -> Callable[..., Any]:
@@ -174,28 +176,25 @@ def _atomic_add(pointer: Pointer, index: int, value: Any) -> Any:
 
 
 def _shared(dtype: str) -> Callable[[int], Pointer]:
-    def at(offset: int) -> Pointer:
-        block, key = getcurrent().block, (dtype, int(offset))
-        if key not in block.pointers:
-            block.pointers[key] = Pointer(block.shared, key[1], DTYPES[dtype])
-        return block.pointers[key]
-
-    return at
+    kind = DTYPES[dtype]
+    return lambda offset: getcurrent().block.shared.pointer(int(offset), kind)
 
 
 def _load(dtype: Any, count: int) -> Callable[..., Any]:
-    nbytes = 4 * count
+    floating = dtype is F32
     if count == 1:
-        return lambda pointer, index: pointer.vector(index, nbytes).view(dtype)[0].item()
-    if dtype is F32:
-        return lambda pointer, index: tuple(pointer.vector(index, nbytes).view(F32))
-    return lambda pointer, index: tuple(pointer.vector(index, nbytes).view(dtype).tolist())
+        return lambda pointer, index: pointer.words(index, 1, floating=floating).item()
+    if floating:
+        return lambda pointer, index: tuple(pointer.words(index, count, floating=True))
+    return lambda pointer, index: tuple(pointer.words(index, count, floating=False).tolist())
 
 
 def _store(dtype: Any, count: int) -> Callable[..., Any]:
+    floating = dtype is F32
+
     def store(pointer: Pointer, index: int, *values: Any) -> None:
         assert len(values) == count
-        pointer.vector(index, 4 * count, write=True).view(dtype)[:] = values
+        pointer.words(index, count, floating=floating, write=True)[:] = values
 
     return store
 
@@ -217,12 +216,13 @@ def _log(x: Any) -> Any:
 
 
 def _unsigned(bits: int) -> Callable[[Any], int]:
-    return lambda x: int(x) & ((1 << bits) - 1)
+    mask = (1 << bits) - 1
+    return lambda x: x & mask if x.__class__ is int else int(x) & mask
 
 
 def _signed(bits: int) -> Callable[[Any], int]:
-    half = 1 << (bits - 1)
-    return lambda x: ((int(x) + half) & ((1 << bits) - 1)) - half
+    half, mask = 1 << (bits - 1), (1 << bits) - 1
+    return lambda x: x if x.__class__ is int and -half <= x < half else ((int(x) + half) & mask) - half
 
 
 def _maximum(a: Any, b: Any) -> Any:
@@ -317,9 +317,7 @@ NAMES: dict[str, Any] = {
     "shared_u32": _shared("uint32"),
     "shared_i32": _shared("int32"),
     "shared_u8": _shared("uint8"),
-    "advance": lambda pointer, n: Pointer(
-        pointer.memory, pointer.start + int(n) * pointer.size, pointer.array.dtype
-    ),
+    "advance": lambda pointer, n: pointer.advance(n),
     "ld_f32x4": _load(F32, 4),
     "ld_f32x2": _load(F32, 2),
     "ld_u32x4": _load(np.uint32, 4),

@@ -9,6 +9,8 @@ from onnx.reference import ReferenceEvaluator
 
 from tests.engine.cuda.programs import fallbacks, planned, simulated
 
+pytestmark = pytest.mark.simulated
+
 RNG = np.random.default_rng(4)
 Q, KV = "float[2,2,3,8] q", "float[2,1,5,8] k, float[2,1,5,8] v"
 PAST = "float[2,1,6,8] pk, float[2,1,6,8] pv"

@@ -18,6 +18,8 @@ from app.engine.options import Options
 from app.engine.program import Program
 from tests.engine.cuda.programs import REGISTRY, check, offering, saved
 
+pytestmark = pytest.mark.simulated
+
 Array = np.ndarray[Any, Any]
 ROWS = {r.name: r for rows in REGISTRY.implementations.values() for r in rows if r.backend == "cuda"}
 FLOAT32, HALVES = ("f32",), {"bf16": "bfloat16", "fp16": "float16"}

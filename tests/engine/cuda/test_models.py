@@ -28,6 +28,7 @@ FILES = ("resnet50", "mobilenetv2", "bert_mini", "bert_base", "gpt2_mini_decode"
 TOLERANCE = {"f32": 2e-5, "bf16": 40**0.5 * 2.0**-9}
 
 
+@pytest.mark.simulated
 @pytest.mark.parametrize("policy", TOLERANCE)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_small_network_computes_on_the_device_what_it_should(

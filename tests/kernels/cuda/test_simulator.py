@@ -7,6 +7,8 @@ from app.kernels.cuda.kernel import Kernel, Launch, Ref
 from tests.kernels.cuda.simulator import SimulationError, simulate
 from tests.kernels.cuda.twins import NAMES, from_bf16, to_bf16
 
+pytestmark = pytest.mark.simulated
+
 
 def launch(source: str, threads: int = 64, shared_bytes: int = 0, blocks: int = 1) -> Launch:
     kernel = Kernel("probe", source, ("float32*", "float32*"), threads, shared_bytes=shared_bytes)

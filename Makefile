@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := run
-.PHONY: run test check conformance kill-matrix fuzz bench bench-arena bench-backends bench-layouts bench-memory bench-queue bench-serving bench-sparse cuda-kernels lock clean
+.PHONY: run test test-cuda check conformance kill-matrix fuzz bench bench-arena bench-backends bench-layouts bench-memory bench-queue bench-serving bench-sparse cuda-kernels lock clean
 
 # One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -28,6 +28,10 @@ check: $(VENV)/.installed-test
 
 test: check
 	$(BIN)/pytest
+
+# What is simulated of the CUDA kernels, in one process; needs no GPU, and compiles no kernel.
+test-cuda: $(VENV)/.installed-test
+	$(BIN)/pytest -n 0 -m simulated tests/kernels/cuda tests/engine/cuda
 
 # The whole of what the suite takes samples of: kills at random moments, and broken uploads.
 kill-matrix: $(VENV)/.installed-test

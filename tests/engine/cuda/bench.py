@@ -30,10 +30,13 @@ def run_row(
     facts: Known,
     alias: Sequence[tuple[ir.Value, ir.Value]] = (),
 ) -> list[Array]:
-    """Outputs of a group; `alias` lists (input, output) pairs that share memory."""
+    """Outputs of a group; `alias` lists (input, output) pairs that share memory.
+
+    There, what a block does with elements of another is an error, whichever of both runs first.
+    """
     reason = row.unless(group, facts)
     assert reason is None, reason
-    device, layouts = SimulatedDevice(), row.layouts(group, facts)
+    device, layouts = SimulatedDevice(watched=bool(alias)), row.layouts(group, facts)
     shared = {output: source for source, output in alias}
     places: dict[ir.Value, tuple[int, int]] = {}
     for value in group.inputs:

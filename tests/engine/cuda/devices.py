@@ -103,15 +103,16 @@ class Bound:
 class SimulatedDevice(FakeDevice):
     """Runs every launch through the simulator, on memory that starts as NaN.
 
-    A kernel that reads or writes past the end of what it was given is an error, as is a misaligned vector.
+    A kernel that reads or writes past the end of what it was given is an error, as is a misaligned vector;
+    where it is `watched`, also one that touches what another block of its launch wrote.
     """
 
     name = "simulated"
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, *, watched: bool = False) -> None:
         super().__init__()
         self._memory: dict[int, Array] = {}
-        self._seed = seed
+        self._seed, self._watched = seed, watched
 
     def allocate(self, nbytes: int) -> int:
         address = super().allocate(nbytes)
@@ -148,7 +149,7 @@ class SimulatedDevice(FakeDevice):
                 given.append(Ref(f"a{i}", at))
             else:
                 given.append(argument)
-        simulate(Launch(kernel, grid, tuple(given)), arrays, self._seed)
+        simulate(Launch(kernel, grid, tuple(given)), arrays, self._seed, watched=self._watched)
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
         """The work itself: what is replayed is launched anew."""

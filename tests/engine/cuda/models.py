@@ -1,7 +1,7 @@
 """Five networks as they are exported, scaled down until a simulator runs them in seconds.
 
 Each has every operator and every kind of wiring of the network it is named after, in the order of its
-graph; channels, layers and images are as few as that allows.
+graph; channels, layers and images are as few as that allows. Transformers are the same function at any size.
 """
 
 from collections.abc import Mapping
@@ -118,67 +118,93 @@ def mobilenetv2() -> Network:
     return g
 
 
-SEQUENCE, HIDDEN, HEADS = 6, 16, 2
+@dataclass(frozen=True)
+class Size:
+    """Of a transformer.
+
+    Attributes:
+        layers: how many.
+        hidden: elements of a token.
+        heads: that share them.
+        tokens: of BERT's input, or those that GPT-2's cache holds.
+        vocabulary: rows of the table of tokens.
+        positions: rows of the table of places.
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    tokens: int
+    vocabulary: int
+    positions: int
+
+    @property
+    def depth(self) -> int:
+        """Elements of a head."""
+        return self.hidden // self.heads
 
 
-def _heads(g: Network, x: str, rows: int, perm: list[int]) -> str:
-    return g.add("Transpose", g.add("Reshape", x, g.ints(1, rows, HEADS, HIDDEN // HEADS)), perm=perm)
+BERT_TOY, BERT_MINI = Size(1, 16, 2, 6, 30, 6), Size(4, 256, 4, 64, 30522, 512)
+GPT2_TOY, GPT2_MINI = Size(2, 16, 2, 5, 30, 12), Size(3, 192, 6, 32, 8192, 1024)
 
 
-def bert_mini() -> Network:
+def _heads(g: Network, x: str, size: Size, perm: list[int]) -> str:
+    shape = g.ints(1, size.tokens, size.heads, size.depth)
+    return g.add("Transpose", g.add("Reshape", x, shape), perm=perm)
+
+
+def bert_mini(size: Size = BERT_TOY) -> Network:
     """Embeddings by ids, a mask gathered from the attention mask, post-norm layers with the error function."""
-    s, h = SEQUENCE, HIDDEN
+    s, h = size.tokens, size.hidden
     g = Network(f"int64[1,{s}] input_ids, int64[1,{s}] attention_mask", f"float[1,{s},{h}] y")
-    tokens = g.add("Gather", g.weight(30, h), "input_ids", axis=0)
+    tokens = g.add("Gather", g.weight(size.vocabulary, h), "input_ids", axis=0)
     kinds = g.add("GatherElements", g.ints(*([0] * 2 * s)), g.ints(*range(s)), axis=0)
+    places = g.add("Slice", g.weight(size.positions, h), g.ints(0), g.ints(s), g.ints(0))
     typed = g.add("Gather", g.weight(2, h), kinds, axis=0)
-    v = g.norm(g.add("Add", g.add("Add", tokens, typed), g.weight(s, h)), h)
+    v = g.norm(g.add("Add", g.add("Add", tokens, typed), places), h)
     seen = g.add("Cast", "attention_mask", to=9)
-    places = np.stack([np.zeros(s, np.int64), np.arange(s)], axis=-1).reshape(1, 1, 1, s, 2)
-    rows = g.add("GatherND", seen, g.constant(places))
+    pairs = np.stack([np.zeros(s, np.int64), np.arange(s)], axis=-1).reshape(1, 1, 1, s, 2)
+    rows = g.add("GatherND", seen, g.constant(pairs))
     allowed = g.add("And", rows, g.constant(np.ones((1, 1, s, s), bool)))
     mask = g.add("Where", allowed, g.scalar(0.0), g.scalar(-3.4028234663852886e38))
-    for _ in range(1):
+    for _ in range(size.layers):
         q, k, w = (g.add("Add", g.add("MatMul", v, g.weight(h, h)), g.weight(h, scale=0.2)) for _ in range(3))
-        root = g.scalar((h // HEADS) ** -0.25)
-        q = g.add("Mul", _heads(g, q, s, [0, 2, 1, 3]), root)
-        k = g.add("Mul", _heads(g, k, s, [0, 2, 3, 1]), root)
+        root = g.scalar(size.depth**-0.25)
+        q = g.add("Mul", _heads(g, q, size, [0, 2, 1, 3]), root)
+        k = g.add("Mul", _heads(g, k, size, [0, 2, 3, 1]), root)
         scores = g.add("Softmax", g.add("Add", g.add("MatMul", q, k), mask), axis=-1)
-        mixed = g.add("MatMul", scores, _heads(g, w, s, [0, 2, 1, 3]))
+        mixed = g.add("MatMul", scores, _heads(g, w, size, [0, 2, 1, 3]))
         mixed = g.add("Reshape", g.add("Transpose", mixed, perm=[0, 2, 1, 3]), g.ints(1, s, h))
         out = g.add("Add", g.add("MatMul", mixed, g.weight(h, h)), g.weight(h, scale=0.2))
         v = g.norm(g.add("Add", out, v), h)
-        up = g.add("Add", g.add("MatMul", v, g.weight(h, 2 * h)), g.weight(2 * h, scale=0.2))
+        up = g.add("Add", g.add("MatMul", v, g.weight(h, 4 * h)), g.weight(4 * h, scale=0.2))
         half = g.add("Mul", up, g.scalar(0.5))
         erf = g.add("Erf", g.add("Div", up, g.scalar(2**0.5)))
         up = g.add("Mul", half, g.add("Add", erf, g.scalar(1.0)))
-        down = g.add("Add", g.add("MatMul", up, g.weight(2 * h, h)), g.weight(h, scale=0.2))
+        down = g.add("Add", g.add("MatMul", up, g.weight(4 * h, h)), g.weight(h, scale=0.2))
         v = g.norm(g.add("Add", down, v), h)
     g.name(v, "y")
     return g
 
 
-PAST = 5
-
-
-def gpt2_mini_decode() -> Network:
+def gpt2_mini_decode(size: Size = GPT2_TOY) -> Network:
     """One token against a cache of keys and values, which grows by one; pre-norm, GELU by tanh."""
-    h, d = HIDDEN, HIDDEN // HEADS
-    cache = f"2,2,1,{HEADS}"
+    h, d, heads, past = size.hidden, size.depth, size.heads, size.tokens
+    cache = f"{size.layers},2,1,{heads}"
     g = Network(
-        f"int64[1,1] input_ids, int64[1,1] position_ids, float[{cache},{PAST},{d}] past",
-        f"float[1,1,30] logits, float[{cache},{PAST + 1},{d}] present",
+        f"int64[1,1] input_ids, int64[1,1] position_ids, float[{cache},{past},{d}] past",
+        f"float[1,1,{size.vocabulary}] logits, float[{cache},{past + 1},{d}] present",
     )
-    words = g.weight(30, h)
-    v = g.add("Add", g.add("Gather", words, "input_ids"), g.add("Gather", g.weight(12, h), "position_ids"))
+    words, places = g.weight(size.vocabulary, h), g.weight(size.positions, h)
+    v = g.add("Add", g.add("Gather", words, "input_ids"), g.add("Gather", places, "position_ids"))
     layers = []
-    for layer in range(2):
+    for layer in range(size.layers):
         own = g.add("Gather", "past", g.constant(np.int64(layer)), axis=0)
         x = g.norm(v, h)
         x = g.add("Add", g.add("MatMul", x, g.weight(h, 3 * h)), g.weight(3 * h, scale=0.2))
         parts = [f"p{layer}_{i}" for i in range(3)]
         g.lines.append(f"{', '.join(parts)} = Split <axis=2> ({x}, {g.ints(h, h, h)})")
-        q, *new = (g.add("Reshape", p, g.ints(1, HEADS, 1, d)) for p in parts)
+        q, *new = (g.add("Reshape", p, g.ints(1, heads, 1, d)) for p in parts)
         held = [g.add("Gather", own, g.constant(np.int64(i)), axis=0) for i in range(2)]
         k, w = (g.add("Concat", old, one, axis=2) for old, one in zip(held, new))
         scores = g.add("MatMul", q, g.add("Transpose", k, perm=[0, 1, 3, 2]))
@@ -186,15 +212,15 @@ def gpt2_mini_decode() -> Network:
         x = g.add("Reshape", g.add("MatMul", scores, w), g.ints(1, 1, h))
         x = g.add("Add", g.add("MatMul", x, g.weight(h, h)), g.weight(h, scale=0.2))
         v = g.add("Add", x, v)
-        x = g.add("Add", g.add("MatMul", g.norm(v, h), g.weight(h, 2 * h)), g.weight(2 * h, scale=0.2))
+        x = g.add("Add", g.add("MatMul", g.norm(v, h), g.weight(h, 4 * h)), g.weight(4 * h, scale=0.2))
         cube = g.add("Mul", g.add("Pow", x, g.scalar(3.0)), g.scalar(0.044715))
         inner = g.add("Mul", g.add("Add", x, cube), g.scalar(0.7978845608028654))
         gate = g.add("Add", g.add("Tanh", inner), g.scalar(1.0))
         x = g.add("Mul", g.add("Mul", x, g.scalar(0.5)), gate)
-        v = g.add("Add", g.add("Add", g.add("MatMul", x, g.weight(2 * h, h)), g.weight(h, scale=0.2)), v)
+        v = g.add("Add", g.add("Add", g.add("MatMul", x, g.weight(4 * h, h)), g.weight(h, scale=0.2)), v)
         pair = [g.add("Unsqueeze", part, g.ints(0)) for part in (k, w)]
         layers.append(g.add("Unsqueeze", g.add("Concat", *pair, axis=0), g.ints(0)))
-    g.name(g.add("MatMul", g.norm(v, h), g.weight(h, 30)), "logits")
+    g.name(g.add("MatMul", g.norm(v, h), g.add("Transpose", words, perm=[1, 0])), "logits")
     g.name(g.add("Concat", *layers, axis=0), "present")
     return g
 
@@ -245,22 +271,27 @@ def ppocrv4_det() -> Network:
 
 
 def inputs() -> Mapping[str, Mapping[str, Array]]:
-    """Inputs of each network."""
+    """Inputs of each network, scaled down."""
     random = np.random.default_rng(5)
 
     def image(*shape: int) -> dict[str, Array]:
         return {"x": random.standard_normal(shape).astype(np.float32)}
 
-    mask = np.ones((1, SEQUENCE), np.int64)
+    bert, gpt2 = BERT_TOY, GPT2_TOY
+    mask = np.ones((1, bert.tokens), np.int64)
     mask[0, -2:] = 0
-    past = random.standard_normal((2, 2, 1, HEADS, PAST, HIDDEN // HEADS)).astype(np.float32)
+    shape = gpt2.layers, 2, 1, gpt2.heads, gpt2.tokens, gpt2.depth
+    past = random.standard_normal(shape).astype(np.float32)
     return {
         "resnet50": image(1, 3, 10, 10),
         "mobilenetv2": image(1, 3, 8, 8),
-        "bert_mini": {"input_ids": random.integers(0, 30, (1, SEQUENCE)), "attention_mask": mask},
+        "bert_mini": {
+            "input_ids": random.integers(0, bert.vocabulary, (1, bert.tokens)),
+            "attention_mask": mask,
+        },
         "gpt2_mini_decode": {
             "input_ids": np.array([[7]]),
-            "position_ids": np.array([[PAST]]),
+            "position_ids": np.array([[gpt2.tokens]]),
             "past": past,
         },
         "ppocrv4_det": image(1, 3, 8, 8),

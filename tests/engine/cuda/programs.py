@@ -1,6 +1,7 @@
 """Small models as programs for `cuda-sm90`, run by the simulator and by the reference."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from app.engine.load import load
 from app.engine.options import Bindings, Options
 from app.engine.oracle import runtime
 from app.engine.program import Program
+from app.engine.registry import Registry
 from app.engine.registry import load as load_registry
 from app.engine.target import Target, find
 from tests.engine.cuda.devices import SimulatedDevice
@@ -22,9 +24,11 @@ REGISTRY = load_registry()
 OPTIONS, BINDINGS = Options(), Bindings()
 
 
-def saved(folder: Path, text: str, inputs: str, output: str, constants: Mapping[str, Array]) -> Path:
+def saved(
+    folder: Path, text: str, inputs: str, output: str, constants: Mapping[str, Array], opset: int = 21
+) -> Path:
     """A model of ONNX text: `inputs` and `output` as in a signature."""
-    head = f'<ir_version: 10, opset_import: ["": 21]> g ({inputs}) => ({output})'
+    head = f'<ir_version: 11, opset_import: ["": {opset}]> g ({inputs}) => ({output})'
     proto = onnx.parser.parse_model(f"{head} {{ {text} }}")
     for name, array in constants.items():
         proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
@@ -33,12 +37,29 @@ def saved(folder: Path, text: str, inputs: str, output: str, constants: Mapping[
     return path
 
 
+def offering(rows: Iterable[str]) -> Registry:
+    """A registry that offers, of the operators of these CUDA rows, no other rows of that backend."""
+    names = set(rows)
+    known = [r for found in REGISTRY.implementations.values() for r in found if r.name in names]
+    ops = {r.op for r in known}
+    assert {r.name for r in known} == names, names - {r.name for r in known}
+    offered = {
+        op: tuple(r for r in found if r.backend != "cuda" or r.op not in ops or r.name in names)
+        for op, found in REGISTRY.implementations.items()
+    }
+    return replace(REGISTRY, implementations=offered)
+
+
 def planned(
-    path: Path, options: Options = OPTIONS, bindings: Bindings = BINDINGS, target: Target | None = None
+    path: Path,
+    options: Options = OPTIONS,
+    bindings: Bindings = BINDINGS,
+    target: Target | None = None,
+    registry: Registry = REGISTRY,
 ) -> Program:
     """The program of a model for `cuda-sm90`."""
     target = target or find("cuda-sm90")
-    compilation = session.canonical(load(path), target, options, bindings, REGISTRY)
+    compilation = session.canonical(load(path), target, options, bindings, registry)
     return session.planned(compilation, options)
 
 
@@ -66,9 +87,13 @@ def check(
     options: Options = OPTIONS,
     tolerance: float = 1e-5,
     bindings: Bindings = BINDINGS,
+    registry: Registry = REGISTRY,
 ) -> Program:
-    """A model has no fallback on `cuda-sm90`, and computes there what onnxruntime computes."""
-    program = planned(path, options, bindings)
+    """A model has no fallback on `cuda-sm90`, and computes there what onnxruntime computes.
+
+    `tolerance` is a fraction of an output's maximum.
+    """
+    program = planned(path, options, bindings, registry=registry)
     assert fallbacks(program) == []
     names = {v.name for v in program.compilation.graph.inputs}
     found = simulated(program, {k: v for k, v in inputs.items() if k in names})

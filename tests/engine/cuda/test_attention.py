@@ -9,24 +9,28 @@ from onnx.reference import ReferenceEvaluator
 
 from tests.engine.cuda.programs import fallbacks, planned, simulated
 
+pytestmark = pytest.mark.simulated
+
 RNG = np.random.default_rng(4)
-Q4, KV4 = "float[2,4,3,8] q", "float[2,2,5,8] k, float[2,2,5,8] v"
-PAST = "float[2,2,6,8] pk, float[2,2,6,8] pv"
+Q, KV = "float[2,2,3,8] q", "float[2,1,5,8] k, float[2,1,5,8] v"
+PAST = "float[2,1,6,8] pk, float[2,1,6,8] pv"
 CASES = {
-    "heads that share keys": ("y = Attention(q, k, v)", f"{Q4}, {KV4}", "float[2,4,3,8] y"),
+    "heads that share keys": (
+        "y = Attention(q, k, v)", "float[1,4,3,8] q, float[1,2,5,8] k, float[1,2,5,8] v", "float[1,4,3,8] y",
+    ),
     "heads in rows, causal, capped": (
         "y = Attention<q_num_heads=4, kv_num_heads=2, is_causal=1, softcap=0.7, scale=0.3>(q, k, v)",
-        "float[2,5,32] q, float[2,5,16] k, float[2,5,16] v", "float[2,5,32] y",
+        "float[1,5,32] q, float[1,5,16] k, float[1,5,16] v", "float[1,5,32] y",
     ),
     "a cache": (
-        "y, nk, nv = Attention<is_causal=1>(q, k, v, , pk, pv)", f"{Q4}, {KV4}, {PAST}",
-        "float[2,4,3,8] y, float[2,2,11,8] nk, float[2,2,11,8] nv",
+        "y, nk, nv = Attention<is_causal=1>(q, k, v, , pk, pv)", f"{Q}, {KV}, {PAST}",
+        "float[2,2,3,8] y, float[2,1,11,8] nk, float[2,1,11,8] nv",
     ),
     "a cache that is not kept, and a mask": (
-        "y, nk, nv = Attention<q_num_heads=4, kv_num_heads=2>(q, k, v, m, pk, pv)",
-        f"float[2,1,32] q, float[2,1,16] k, float[2,1,16] v, bool[1,7] m, {PAST}", "float[2,1,32] y",
+        "y, nk, nv = Attention<q_num_heads=2, kv_num_heads=1>(q, k, v, m, pk, pv)",
+        f"float[2,1,16] q, float[2,1,8] k, float[2,1,8] v, bool[1,7] m, {PAST}", "float[2,1,16] y",
     ),
-    "lengths": ("y = Attention(q, k, v, , , , n)", f"{Q4}, {KV4}, int64[2] n", "float[2,4,3,8] y"),
+    "lengths": ("y = Attention(q, k, v, , , , n)", f"{Q}, {KV}, int64[2] n", "float[2,2,3,8] y"),
 }  # fmt: skip
 
 

@@ -14,6 +14,8 @@ from app.engine.program import Program
 from tests.engine.cuda.devices import START, FakeDevice, SimulatedDevice
 from tests.engine.cuda.programs import fallbacks, planned, saved, simulated
 
+pytestmark = pytest.mark.simulated
+
 RNG = np.random.default_rng(1)
 WEIGHTS = {"w": RNG.standard_normal((16, 8), np.float32), "b": RNG.standard_normal(8).astype(np.float32)}
 

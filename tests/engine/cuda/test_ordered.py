@@ -7,6 +7,8 @@ import pytest
 
 from tests.engine.cuda.programs import check, saved
 
+pytestmark = pytest.mark.simulated
+
 RNG = np.random.default_rng(8)
 I = np.array  # noqa: E741
 CASES = {

@@ -7,6 +7,8 @@ from app.kernels.cuda.attention import Attention, Heads, Mask, attention, attent
 from app.kernels.cuda.attention_decode import attention_decode, decode_unless
 from tests.kernels.cuda.values import close, decoded, normal, poisoned, run
 
+pytestmark = pytest.mark.simulated
+
 
 def _heads(heads, rows, width):
     return Heads(heads * rows * width, rows * width, width)

@@ -11,6 +11,8 @@ from app.kernels.cuda.functions import unsupported
 from app.kernels.cuda.geometry import Strided, broadcast, collapsed, contiguous, vector_width
 from tests.kernels.cuda.values import close, decoded, encoded, normal, poisoned, run
 
+pytestmark = pytest.mark.simulated
+
 GELU: Recipe = (("Add", (0, 1), ()), ("Gelu", (2,), ()))
 
 

@@ -8,6 +8,8 @@ from app.kernels.cuda.resample import blend, lookup
 from app.kernels.cuda.transpose import to_first, to_last, transpose
 from tests.kernels.cuda.values import close, decoded, encoded, normal, poisoned, run
 
+pytestmark = pytest.mark.simulated
+
 
 def _whole(seed, shape, dtype, low=0, high=100):
     high = 2 if dtype == "bool" else high

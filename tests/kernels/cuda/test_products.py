@@ -25,6 +25,8 @@ from tests.kernels.cuda.oracle import (
 )
 from tests.kernels.cuda.simulator import simulate
 
+pytestmark = pytest.mark.simulated
+
 RELU = ("relu",)
 
 

@@ -8,6 +8,8 @@ from app.kernels.cuda.kernel import KernelError
 from app.kernels.cuda.recurrent import Recurrent, packed_weights, recurrent
 from tests.kernels.cuda.values import close, encoded, normal, poisoned, run
 
+pytestmark = pytest.mark.simulated
+
 STEPS, BATCH, H = 3, 2, 40
 LENGTHS = (3, 1)
 

@@ -9,6 +9,8 @@ from app.kernels.cuda.scan import cumulative_sum, top_k
 from app.kernels.cuda.softmax import softmax
 from tests.kernels.cuda.values import close, decoded, encoded, normal, poisoned, run
 
+pytestmark = pytest.mark.simulated
+
 
 def _softmax(x, log):
     x = x - x.max(1, keepdims=True)

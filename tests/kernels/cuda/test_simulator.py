@@ -8,6 +8,8 @@ from tests.kernels.cuda.simulator import SimulationError, simulate
 from tests.kernels.cuda.twins import NAMES, from_bf16, to_bf16
 from tests.needed import numba_cuda
 
+pytestmark = pytest.mark.simulated
+
 
 def launch(source: str, threads: int = 64, shared_bytes: int = 0, blocks: int = 1) -> Launch:
     kernel = Kernel("probe", source, ("float32*", "float32*"), threads, shared_bytes=shared_bytes)
@@ -91,4 +93,36 @@ def test_bfloat16_rounds_to_nearest_even() -> None:
     x = np.array([1.0, 1.00390625, 1.01171875, -3.1415927, np.nan, np.inf], np.float32)
     np.testing.assert_array_equal(
         from_bf16(to_bf16(x)), np.float32([1, 1, 1.015625, -3.140625, np.nan, np.inf])
+    )
+
+
+def over(source: str, blocks: int) -> None:
+    """A kernel whose y is the memory of its x."""
+    x = np.zeros(64 * blocks, np.float32)
+    simulate(launch(source, blocks=blocks), {"x": x, "y": x})
+
+
+@pytest.mark.parametrize(
+    ("read", "barrier", "blocks"),
+    [
+        ("uint32(63 - i)", "pass", 1),  # of another thread
+        ("(i + uint32(64)) % uint32(128)", "sync()", 2),  # of another block, in whichever order they run
+    ],
+)
+def test_what_another_reads_must_not_be_overwritten(read: str, barrier: str, blocks: int) -> None:
+    source = (
+        "def kernel(x, y):\n    i = uint32(block_x() * 64 + thread())\n"
+        f"    v = x[{read}]\n    {barrier}\n    y[i] = v\n"
+    )
+    with pytest.raises(SimulationError, match="race in"):
+        over(source, blocks)
+
+
+def test_what_the_same_thread_or_block_reads_may_be_overwritten() -> None:
+    over(
+        "def kernel(x, y):\n    i = uint32(block_x() * 64 + thread())\n    v = x[i]\n    y[i] = v\n", blocks=2
+    )
+    over(
+        "def kernel(x, y):\n    i = uint32(63 - thread())\n    v = x[i]\n    sync()\n    y[thread()] = v\n",
+        blocks=1,
     )

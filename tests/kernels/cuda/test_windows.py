@@ -7,6 +7,8 @@ from app.kernels.cuda import windows
 from app.kernels.cuda.windows import Axis, depthwise, pool
 from tests.kernels.cuda.values import close, normal, poisoned, run
 
+pytestmark = pytest.mark.simulated
+
 
 def _windows(x, axes, fill):
     """[n, out..., c, taps...] of x[n, sizes..., c]."""

@@ -32,11 +32,9 @@ def from_f16(bits: np.ndarray) -> np.ndarray:
     return np.asarray(bits, np.uint16).view(np.float16).astype(F32)
 
 
-def to_tf32(x: np.ndarray) -> np.ndarray:
-    """float32 with 10 bits of mantissa, half away from zero, as `cvt.rna` does."""
-    bits = np.ascontiguousarray(x, F32).view(np.uint32)
-    rounded = ((bits + 0x1000) & 0xFFFFE000).astype(np.uint32).view(F32)
-    return np.where(np.isfinite(x), rounded, x)
+def _tf32_word(bits: int) -> int:
+    """float32 bits with 10 bits of mantissa, half away from zero, as `cvt.rna` does; NaN and infinity stay."""
+    return bits if bits & 0x7F800000 == 0x7F800000 else (bits + 0x1000) & 0xFFFFE000
 
 
 def _bits(x: Any) -> int:
@@ -52,33 +50,32 @@ def _floats(words: Any) -> np.ndarray:
 
 
 def _mma(name: str, decode: Callable[[np.ndarray], np.ndarray], depth: int) -> Callable[..., Any]:
-    """D = A B + C over the fragments that PTX's manual draws for m16n8k16 (16 bits) or m16n8k8 (tf32)."""
-    lanes = np.arange(32)
-    g, t = lanes // 4, lanes % 4
+    """D = A B + C over the fragments that PTX's manual draws for m16n8k16 (16 bits) or m16n8k8 (tf32).
+
+    `decode` makes the elements [..., registers, elements of each] of registers.
+    """
+    each = depth // 8
+    lane, e = np.arange(32)[:, None, None], np.arange(each)
+    g, t = lane // 4, lane % 4
+    i, j = np.arange(4)[:, None], np.arange(2)[:, None]
+    rows_a, columns_a = np.broadcast_arrays(g + 8 * (i % 2), i // 2 * depth // 2 + t * each + e)
+    rows_b, columns_b = np.broadcast_arrays(j * depth // 2 + t * each + e, g)
+    rows_c, columns_c = g[..., 0] + 8 * (i.T // 2), 2 * t[..., 0] + i.T % 2
 
     def multiply(values: list[Any]) -> list[Any]:
-        c = np.array([v[0] for v in values], F32)
-        a = decode(np.array([v[1] for v in values], np.uint32))  # [32, 4, elements of a register]
-        b = decode(np.array([v[2] for v in values], np.uint32))
-        each = a.shape[2]
         A, B, C = np.empty((16, depth)), np.empty((depth, 8)), np.empty((16, 8))
-        for i, (row, column) in enumerate(((0, 0), (8, 0), (0, depth // 2), (8, depth // 2))):
-            for e in range(each):
-                A[g + row, column + t * each + e] = a[:, i, e]
-        for i in range(2):
-            for e in range(each):
-                B[i * depth // 2 + t * each + e, g] = b[:, i, e]
-        for i in range(4):
-            C[g + 8 * (i // 2), 2 * t + i % 2] = c[:, i]
-        D = (A @ B + C).astype(F32)
-        out = np.stack([D[g + 8 * (i // 2), 2 * t + i % 2] for i in range(4)], 1)
-        return [tuple(row) for row in out]
+        c, a, b = zip(*values, strict=True)
+        C[rows_c, columns_c] = c
+        A[rows_a, columns_a] = decode(np.array(a, np.uint32))
+        B[rows_b, columns_b] = decode(np.array(b, np.uint32))
+        flat = tuple((A @ B + C).astype(F32)[rows_c, columns_c].ravel())
+        return [flat[i : i + 4] for i in range(0, 128, 4)]
 
     return lambda c, a, b: getcurrent().together(name, (c, a, b), multiply)
 
 
 def _halves(decode: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda words: decode(np.stack([words & 0xFFFF, words >> 16], -1).astype(np.uint16))
+    return lambda words: decode(words.view(np.uint16)).reshape(*words.shape, 2)
 
 
 def _tf32(words: np.ndarray) -> np.ndarray:
@@ -88,17 +85,22 @@ def _tf32(words: np.ndarray) -> np.ndarray:
 
 def _ldmatrix(values: list[Any]) -> list[Any]:
     rows = np.stack(values).reshape(4, 8, 4)  # matrix, row, word
-    return [tuple(int(rows[i, lane // 4, lane % 4]) for i in range(4)) for lane in range(32)]
+    return _fragments(rows)
+
+
+def _fragments(rows: np.ndarray) -> list[Any]:
+    """The word of each matrix that a lane gets."""
+    return list(map(tuple, rows.reshape(4, 32).T.tolist()))
 
 
 def _ldmatrix_trans(values: list[Any]) -> list[Any]:
     rows = np.stack(values).view(np.uint16).reshape(4, 8, 8)
     flipped = np.ascontiguousarray(rows.transpose(0, 2, 1)).view(np.uint32).reshape(4, 8, 4)
-    return [tuple(int(flipped[i, lane // 4, lane % 4]) for i in range(4)) for lane in range(32)]
+    return _fragments(flipped)
 
 
 def _row(pointer: Pointer, index: int) -> np.ndarray:
-    return pointer.vector(index, 16).view(np.uint32).copy()
+    return pointer.words(index, 4, floating=False).copy()
 
 
 def _shuffle(name: str, source: Callable[[int, int], int]) -> Callable[..., Any]:
@@ -126,30 +128,24 @@ def _reduction(name: str, combine: Callable[[Any, Any], Any]) -> Callable[..., A
 
 def _copy(nbytes: int) -> Callable[..., None]:
     def copy(to: Pointer, to_index: int, source: Pointer, index: int, count: int) -> None:
-        count = int(count)
+        count, memory = int(count), source.memory
         if not 0 <= count <= nbytes:
             raise SimulationError(f"an asynchronous copy of {count} of {nbytes} bytes")
         target = to.vector(to_index, nbytes, write=True)
-        if not to.memory.shared or source.memory.shared:
+        if not to.memory.shared or memory.shared:
             raise SimulationError("an asynchronous copy goes from global to shared memory")
         at = source.start + int(index) * source.size
         if at % nbytes:
-            raise SimulationError(f"'{source.memory.name}': asynchronous copy from byte {at}: not aligned")
-        if count and not 0 <= at <= len(source.memory.bytes) - count:
+            raise SimulationError(f"'{memory.name}': asynchronous copy from byte {at}: not aligned")
+        if count and not 0 <= at <= len(memory.bytes) - count:
             raise SimulationError(
-                f"'{source.memory.name}': asynchronous copy of {count} bytes from byte {at} of {len(source.memory.bytes)}"
+                f"'{memory.name}': asynchronous copy of {count} bytes from byte {at} of {len(memory.bytes)}"
             )
-        target[:] = 0xFF  # in flight
-
+        if memory.record is not None:
+            memory.reads(at, count)
+        target.fill(0xFF)  # in flight
         start = to.start + int(to_index) * to.size
-
-        def land() -> None:
-            if to.memory.watched:
-                to.memory.writes(start, nbytes)
-            target[:count] = source.memory.bytes[at : at + count]
-            target[count:] = 0
-
-        getcurrent().copies.append(land)
+        getcurrent().copies.append((to.memory, start, target, memory, at, count))
 
     return copy
 
@@ -163,8 +159,13 @@ def _commit() -> None:
 def _wait(groups: int) -> None:
     me = getcurrent()
     while len(me.groups) > groups:
-        for land in me.groups.popleft():
-            land()
+        for to, start, target, source, at, count in me.groups.popleft():
+            if to.record is not None:
+                to.writes(start, len(target))
+            if source.record is not None:
+                source.reads(at, count)
+            target[:count] = source.bytes[at : at + count]
+            target[count:] = 0
 
 
 def _atomic_add(pointer: Pointer, index: int, value: Any) -> Any:
@@ -175,22 +176,25 @@ def _atomic_add(pointer: Pointer, index: int, value: Any) -> Any:
 
 
 def _shared(dtype: str) -> Callable[[int], Pointer]:
-    return lambda offset: Pointer(getcurrent().block.shared, int(offset), DTYPES[dtype])
+    kind = DTYPES[dtype]
+    return lambda offset: getcurrent().block.shared.pointer(int(offset), kind)
 
 
 def _load(dtype: Any, count: int) -> Callable[..., Any]:
-    def load(pointer: Pointer, index: int) -> Any:
-        values = pointer.vector(index, 4 * count).view(dtype)
-        out = tuple(values) if dtype is F32 else tuple(int(v) for v in values)
-        return out if count > 1 else out[0]
-
-    return load
+    floating = dtype is F32
+    if count == 1:
+        return lambda pointer, index: pointer.words(index, 1, floating=floating).item()
+    if floating:
+        return lambda pointer, index: tuple(pointer.words(index, count, floating=True))
+    return lambda pointer, index: tuple(pointer.words(index, count, floating=False).tolist())
 
 
 def _store(dtype: Any, count: int) -> Callable[..., Any]:
+    floating = dtype is F32
+
     def store(pointer: Pointer, index: int, *values: Any) -> None:
         assert len(values) == count
-        pointer.vector(index, 4 * count, write=True).view(dtype)[:] = values
+        pointer.words(index, count, floating=floating, write=True)[:] = values
 
     return store
 
@@ -212,12 +216,13 @@ def _log(x: Any) -> Any:
 
 
 def _unsigned(bits: int) -> Callable[[Any], int]:
-    return lambda x: int(x) & ((1 << bits) - 1)
+    mask = (1 << bits) - 1
+    return lambda x: x & mask if x.__class__ is int else int(x) & mask
 
 
 def _signed(bits: int) -> Callable[[Any], int]:
-    half = 1 << (bits - 1)
-    return lambda x: ((int(x) + half) & ((1 << bits) - 1)) - half
+    half, mask = 1 << (bits - 1), (1 << bits) - 1
+    return lambda x: x if x.__class__ is int and -half <= x < half else ((int(x) + half) & mask) - half
 
 
 def _maximum(a: Any, b: Any) -> Any:
@@ -226,11 +231,12 @@ def _maximum(a: Any, b: Any) -> Any:
 
 def _outer(c: Any, a0: Any, a1: Any, a2: Any, a3: Any, b: Any) -> Any:
     columns = [float(x) for x in b]
-    return tuple(
-        F32(float(c[4 * i + j]) + row * columns[j])
-        for i, row in enumerate((float(a0), float(a1), float(a2), float(a3)))
-        for j in range(4)
-    )
+    products = [row * column for row in (float(a0), float(a1), float(a2), float(a3)) for column in columns]
+    return np.add(c, products, dtype=np.float64).astype(F32)
+
+
+def _dot(s: Any, a: Any, b: Any) -> Any:
+    return F32(float(s) + sum([float(x) * float(y) for x, y in zip(a, b, strict=True)]))
 
 
 def _pair(encode: Callable[[np.ndarray], np.ndarray]) -> Callable[[Any, Any], int]:
@@ -314,9 +320,7 @@ NAMES: dict[str, Any] = {
     "shared_u32": _shared("uint32"),
     "shared_i32": _shared("int32"),
     "shared_u8": _shared("uint8"),
-    "advance": lambda pointer, n: Pointer(
-        pointer.memory, pointer.start + int(n) * pointer.size, pointer.array.dtype
-    ),
+    "advance": lambda pointer, n: pointer.advance(n),
     "ld_f32x4": _load(F32, 4),
     "ld_f32x2": _load(F32, 2),
     "ld_u32x4": _load(np.uint32, 4),
@@ -340,10 +344,10 @@ NAMES: dict[str, Any] = {
     "ldmatrix_x4_trans": lambda p, i: getcurrent().together("ldmatrix_x4_trans", _row(p, i), _ldmatrix_trans),
     **_MMA,
     **{f"{name}_x2": _twice(mma) for name, mma in _MMA.items()},
-    "f32_tf32": lambda x: _bits(to_tf32(np.asarray(x, F32))),
-    "tf32_x4": lambda words: tuple(int(w) for w in to_tf32(_floats(words)).view(np.uint32)),
+    "f32_tf32": lambda x: _tf32_word(int(F32(x).view(np.uint32))),
+    "tf32_x4": lambda words: tuple([_tf32_word(w) for w in words]),
     "tf32_rest_x4": lambda words, high: tuple(
-        int(w) for w in to_tf32(_floats(words) - _floats(high)).view(np.uint32)
+        [_tf32_word(w) for w in (_floats(words) - _floats(high)).view(np.uint32).tolist()]
     ),
     "bits_f32": _float,
     "f32_bits": _bits,
@@ -368,7 +372,7 @@ NAMES: dict[str, Any] = {
     "round_f32": lambda x: np.rint(F32(x)),
     "trunc_f32": lambda x: np.trunc(F32(x)),
     "outer_4x4": _outer,
-    "dot_4": lambda s, a, b: F32(np.float64(s) + np.dot(np.array(a, np.float64), np.array(b, np.float64))),
+    "dot_4": _dot,
     "warp_sum_f32": _reduction("warp_sum_f32", np.add),
     "warp_max_f32": _reduction("warp_max_f32", np.maximum),
 }

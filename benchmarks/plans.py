@@ -124,9 +124,7 @@ def orders(path: Path, _repeats: int) -> list[Row]:
 
 def inplace(path: Path, _repeats: int) -> list[Row]:
     """The default plan with and without results in the place of operands."""
-    return [
-        {"inplace": shared, **_bytes(planned(path, Options(inplace=shared)))} for shared in (True, False)
-    ]
+    return [{"inplace": shared, **_bytes(planned(path, Options(inplace=shared)))} for shared in (True, False)]
 
 
 def _bytes(program: Program) -> Row:

@@ -11,13 +11,13 @@ The first run on a machine also measures what the choice needs, which is kept be
 import argparse
 import json
 import multiprocessing
-import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.engine import allocation, session
-from app.engine.benchmark import pinned
+from app.engine.benchmark import keep_to, pinned
 from app.engine.execute import Executor
 from app.engine.inputs import tensors
 from app.engine.load import load
@@ -68,8 +68,7 @@ def row(request: Request) -> dict[str, Any]:
         # Before the peers: what OpenVINO compiles after onnxruntime has opened a model may be twice as slow.
         executors = [Executor(p, compiler, cores=cores) for p in (ours, program)]
         peers, refused = peers_of([file, request.path], request.threads, inputs, (ONNXRUNTIME, OPENVINO_F32))
-        if cores:  # as in `benchmarks.row`
-            os.sched_setaffinity(0, cores[:1])
+        keep = partial(keep_to, cores[:1])  # as in `benchmarks.row`
         works: dict[str, Callable[[], object]] = {
             OURS: lambda: executors[0].run(fed),
             **{p.name: lambda p=p: p.run(inputs) for p in peers},  # type: ignore[misc]  # a default binds it
@@ -77,7 +76,7 @@ def row(request: Request) -> dict[str, Any]:
         if parts:
             works[CHOICE] = lambda: executors[1].run(fed)
         clock = time.process_time if request.threads == 1 else time.perf_counter
-        samples = in_turn(list(works.values()), request.seconds, clock)
+        samples = in_turn(list(works.values()), request.seconds, clock, keep)
         for executor in executors:
             executor.close()
     milliseconds = dict(zip(works, (np.median(samples, axis=0) * 1e3).tolist(), strict=True))

@@ -13,11 +13,15 @@ FEWEST = 5  # rounds
 
 
 def in_turn(
-    works: Sequence[Callable[[], object]], seconds: float, clock: Callable[[], float] = time.perf_counter
+    works: Sequence[Callable[[], object]],
+    seconds: float,
+    clock: Callable[[], float] = time.perf_counter,
+    before: Callable[[], None] = lambda: None,
 ) -> Array:
     """float64[rounds, works]: seconds a run of each on `clock`, one after the other in every round.
 
-    Takes about `seconds` a work, and FEWEST rounds however long they last.
+    `before` is called ahead of each turn, outside the clock. Takes about `seconds` a work, and FEWEST rounds
+    however long they last.
     """
     runs = []
     for work in works:
@@ -31,6 +35,7 @@ def in_turn(
         taken = [0.0] * len(works)
         # Every other round goes backwards, so that none always follows the same.
         for i in range(len(works))[:: -1 if len(rounds) % 2 else 1]:
+            before()
             started = clock()
             for _ in range(runs[i]):
                 works[i]()

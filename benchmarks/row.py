@@ -1,18 +1,18 @@
 """One row of the benchmark: a model at a number of threads, ours and the peers' in one process."""
 
-import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from app.engine import sensitivity, session
-from app.engine.benchmark import measure_in_turn, pinned
+from app.engine.benchmark import keep_to, measure_in_turn, pinned
 from app.engine.cost import flops
 from app.engine.errors import EngineError
 from app.engine.execute import Executor
@@ -82,17 +82,18 @@ def measure(request: Request) -> dict[str, Any]:
             compilation, options = sensitivity.held(compilation, options, compiler, inputs)
         program = session.planned(compilation, options)
         executor = Executor(program, compiler, cores=cores)
-        if cores:
-            # All pools stand by now. They share the cores with this thread, which keeps to the first:
-            # else the system may run it beside a helper on one core and leave the other idle.
-            os.sched_setaffinity(0, cores[:1])
+        # All pools stand by now. They share the cores with this thread, which keeps to the first: else the
+        # system may run it beside a helper on one core and leave the other idle. OpenVINO gives the calling
+        # thread all cores again whenever it has run.
+        keep = partial(keep_to, cores[:1])
+        keep()
         differences = [
             d for p in peers if p.name == ONNXRUNTIME for d in compare(p.run(inputs), executor.run(fed), 0.0)
         ]
         works: list[Callable[[], object]] = [lambda: executor.run(fed)]
         works += [lambda peer=peer: peer.run(inputs) for peer in peers]
         names = [OURS, *(p.name for p in peers)]
-        samples = dict(zip(names, measure_in_turn(works, request.seconds), strict=True))
+        samples = dict(zip(names, measure_in_turn(works, request.seconds, before=keep), strict=True))
         peak = peak_flops(compiler, host(), threads, cores)
         operators = step_rows(program, executor) if request.operators else []
         executor.close()

@@ -71,11 +71,16 @@ def measure_in_turn(
     seconds: float,
     rounds: int = 5,
     clock: Callable[[], float] = time.perf_counter,
+    before: Callable[[], None] = lambda: None,
 ) -> list[Samples]:
-    """Samples of several things, interleaved round by round so that drift meets all alike."""
+    """Samples of several things, interleaved round by round so that drift meets all alike.
+
+    `before` is called ahead of each turn, outside the clock.
+    """
     parts: list[list[Samples]] = [[] for _ in works]
     for _ in range(rounds):
         for part, work in zip(parts, works, strict=True):
+            before()
             part.append(measure(work, seconds / rounds, clock))
     return [Samples(tuple(s for p in part for s in p.seconds), sum(p.warmup for p in part)) for part in parts]
 
@@ -98,6 +103,12 @@ def pinned(cores: int) -> Iterator[tuple[int, ...]]:
         yield chosen
     finally:
         os.sched_setaffinity(0, before)
+
+
+def keep_to(cores: Sequence[int]) -> None:
+    """Keep the calling thread to these cores; none leaves it be."""
+    if cores:
+        os.sched_setaffinity(0, cores)
 
 
 def _is_stable(taken: Sequence[float]) -> bool:

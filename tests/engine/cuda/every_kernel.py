@@ -15,7 +15,7 @@ from pathlib import Path
 from app.kernels.cuda.compiler import Compiler
 from app.kernels.cuda.kernel import Kernel
 from tests.conftest import KERNELS, ROOT
-from tests.engine.cuda.networks import NETWORKS, folders_of, kernels, warps
+from tests.engine.cuda.networks import NETWORKS, kernels, warps
 from tests.kernels.cuda.compiled import GENERATIONS, compiled, faults, missing, present
 from tests.kernels.cuda.generators import EVERYDAY, REST, Row
 
@@ -39,7 +39,7 @@ def main() -> int:
         steps = {n: [step.kernel for step in row.made()] for n, row in rows.items()}
         for name in NETWORKS:
             if only in name:
-                for kernel in kernels(name, folders_of(ROOT, shared), folder):
+                for kernel in kernels(name, shared, folder):
                     label = f"{name} {kernel.name} {len(steps)}"
                     rows[label], steps[label] = Row(label, lambda: None, warps(kernel)), [kernel]  # type: ignore[arg-type, return-value]
         wanted = list(dict.fromkeys(k for each in steps.values() for k in each))

@@ -1,18 +1,18 @@
 """The kernels of the five networks, in every precision, and which of them stand for others."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import get_args
 
 from app.engine.backends.cuda.dispatch import WARPS
 from app.engine.cuda.execute import kernels_of
-from app.engine.options import Options
+from app.engine.options import Bindings, Options
 from app.engine.precision import Computed
 from app.kernels.cuda.kernel import Kernel
 from tests.engine.cuda.models import NETWORKS
 from tests.engine.cuda.programs import fallbacks, planned
-from tests.engine.cuda.test_models import whole
+from tests.engine.cuda.test_models import BUILT, exported
 
 NUMBER = re.compile(r"\d+(\.\d+)?(e[-+]?\d+)?")
 HALF = re.compile(r"bfloat16|float16|bfloat|bf16|fp16|f16|half")
@@ -22,9 +22,13 @@ SHARE = re.compile(r"_split$|_r\d+_s\d+$")
 REGISTERED = ("gemm_", "conv_", "attention_")  # whose tiles lie in registers
 
 
-def kernels(name: str, folders: Sequence[Path], scratch: Path) -> tuple[Kernel, ...]:
+def kernels(name: str, shared: Path, scratch: Path) -> tuple[Kernel, ...]:
     """All kernels that the programs of a network launch, whatever they compute in; no node falls back."""
-    path, bindings = whole(name, folders, scratch)
+    path, bindings = scratch / f"{name}.onnx", Bindings()
+    if name in BUILT:
+        BUILT[name](path)
+    else:
+        path, bindings = exported(shared / "models", name)
     found: dict[Kernel, None] = {}
     for precision in get_args(Computed):
         program = planned(path, Options(precision=precision), bindings)
@@ -60,9 +64,4 @@ def warps(kernel: Kernel) -> int:
     return 8 if kernel.name.startswith(REGISTERED) else WARPS
 
 
-def folders_of(root: Path, shared: Path) -> tuple[Path, ...]:
-    """Where files of networks may be."""
-    return shared / "models", root.parent / "tools" / "models", root / "build" / "models"
-
-
-__all__ = ["NETWORKS", "family", "folders_of", "kernels", "representatives", "warps"]
+__all__ = ["NETWORKS", "family", "kernels", "representatives", "warps"]

@@ -4,22 +4,19 @@ Kernels whose texts differ in sizes, in the kind of 16-bit floats, in what ends 
 taken in tf32 are compiled once, as the longest of them; `make cuda-kernels` compiles every one.
 """
 
-from pathlib import Path
 
 import pytest
 
 from app.kernels.cuda.kernel import Kernel
-from tests.engine.cuda.networks import NETWORKS, family, folders_of, kernels, representatives, warps
+from tests.engine.cuda.networks import NETWORKS, family, kernels, representatives, warps
 from tests.kernels.cuda.compiled import compiled, faults
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")
 def launched(shared, tmp_path_factory) -> dict[str, tuple[Kernel, ...]]:
     """The kernels of each network."""
     scratch = tmp_path_factory.mktemp("models")
-    return {name: kernels(name, folders_of(ROOT, shared), scratch) for name in NETWORKS}
+    return {name: kernels(name, shared, scratch) for name in NETWORKS}
 
 
 @pytest.fixture(scope="module")

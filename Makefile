@@ -29,7 +29,7 @@ check: $(VENV)/.installed-test
 test: check
 	$(BIN)/pytest
 
-# What is simulated of the CUDA kernels, in one process; needs no GPU, and compiles no kernel.
+# What is simulated of the CUDA kernels; needs no GPU, and compiles no kernel.
 test-cuda: $(VENV)/.installed-test
 	$(BIN)/pytest -m simulated tests/kernels/cuda tests/engine/cuda
 

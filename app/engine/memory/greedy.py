@@ -5,6 +5,7 @@ orders are those that planners of compilers try besides (area, duration, conflic
 execution, and what lives at the peak before what does not.
 """
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -68,7 +69,7 @@ def by_size(problem: Problem) -> Solution | None:
     """The placement by size; None where it would take long in plain Python."""
     if not problem.buffers:
         return Solution({}, 0, 0, True, "nothing to place")
-    offsets = quick(problem)
+    offsets = largest_first(problem, columns_of(problem))
     if offsets is None:
         return None
     bound = lower_bound(problem)
@@ -111,6 +112,21 @@ def order_by(columns: Columns, rank: Rank) -> Array:
     """Positions of the buffers in the order that a row of `ORDERS` gives."""
     keys = [-key for key in reversed(rank(columns))]
     return np.lexsort((columns.lower, -columns.extent, *keys))
+
+
+def largest_first(problem: Problem, columns: Columns) -> Array | None:
+    """Offsets of greedy placement by size; None where too many buffers live together.
+
+    The compiled core finds them where it is loaded already, plain Python elsewhere: they are the same.
+    """
+    packing = sys.modules.get("app.engine.memory.packing")
+    if packing is None:
+        return quick(problem)
+    if int(_conflicts(columns).sum()) - len(columns.extent) > 2 * QUICK_PAIRS:
+        return None
+    c, order = columns, order_by(columns, dict(ORDERS)["size"])
+    offsets: Array = packing.place(c.lower, c.upper, c.extent, c.alignment, order, 1 << 62)[0]
+    return offsets
 
 
 def quick(problem: Problem) -> Array | None:

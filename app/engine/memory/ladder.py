@@ -61,7 +61,7 @@ def solve(problem: Problem, budget: int | None = None) -> Solution:
     assert not any(b.parts for b in problem.buffers), "a search knows whole buffers only"
     bound = lower_bound(problem)
     best = _Best(columns, bound, max(bound, problem.capacity or 0))
-    first = greedy.quick(problem)
+    first = greedy.largest_first(problem, columns)
     if first is not None:
         best.offer(first, "greedy by size")
     if not best.done:

@@ -4,7 +4,6 @@ Kernels whose texts differ in sizes, in the kind of 16-bit floats, in what ends 
 taken in tf32 are compiled once, as the longest of them; `make cuda-kernels` compiles every one.
 """
 
-
 import pytest
 
 from app.kernels.cuda.kernel import Kernel

@@ -1,11 +1,12 @@
 """The ladder and its complete search: equal to brute force on small problems, both verdicts."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, settings, strategies
 
 from app.engine.memory import greedy, ladder, packing, table
 from app.engine.memory.exact import Search, instance
@@ -206,7 +207,21 @@ def test_greedy_placements_are_the_same_compiled_and_not(problem: Problem) -> No
     assert quick is not None
     by_size = greedy.place(columns, greedy.order_by(columns, greedy.ORDERS[0][1]))
     assert by_size is not None
-    assert int((quick + columns.extent).max(initial=0)) == int((by_size + columns.extent).max(initial=0))
+    np.testing.assert_array_equal(quick, by_size)
+
+
+@settings(deadline=None, max_examples=40)
+@given(problems(most=40), strategies.integers(0, 200))
+def test_what_is_loaded_decides_no_plan(problem: Problem, pairs: int) -> None:
+    columns = greedy.columns_of(problem)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(greedy, "QUICK_PAIRS", pairs)
+        loaded = greedy.largest_first(problem, columns)
+        patched.setitem(sys.modules, "app.engine.memory.packing", None)
+        plain = greedy.largest_first(problem, columns)
+    assert (loaded is None) == (plain is None)
+    if loaded is not None:
+        np.testing.assert_array_equal(loaded, plain)
 
 
 @pytest.mark.parametrize("name", "ACEGK")

@@ -48,7 +48,6 @@ from benchmarks.peers import ONNXRUNTIME, OPENVINO_F32
 from benchmarks.row import OURS, Request
 
 WIDTHS = (48, 50, 56, 60, 62, 64)
-SWEEP = models.ROOT.parent / "shared" / "data" / "channel_sweep"
 SIZES = (1_500, 5_000, 12_000, 50_000)  # nodes
 NOISE = 0.03  # of a ratio; where a policy seems faster by less, it is measured again
 POLICIES: tuple[Policy, ...] = get_args(Policy)
@@ -62,7 +61,7 @@ def arguments_of(line: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("parts", nargs="*", default=PARTS, help=", ".join(PARTS))
     parser.add_argument("--names", nargs="*", default=models.DEFAULT, help="models of `policies`")
     parser.add_argument("--models", type=Path, nargs="*", default=models.FOLDERS, help="folders to look in")
-    parser.add_argument("--sweep", type=Path, default=SWEEP, help="folder of small_48.onnx ...")
+    parser.add_argument("--sweep", type=Path, default=models.SWEEP, help="folder of small_48.onnx ...")
     parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="nodes of `pipeline`'s graphs")
     parser.add_argument("--seconds", type=float, default=2.0, help="per model and program")
     parser.add_argument("--json", type=Path, help="write all figures to this file")

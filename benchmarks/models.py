@@ -16,6 +16,7 @@ Array = np.ndarray[Any, Any]
 Case = tuple[dict[str, Array], dict[str, Array]]  # inputs, outputs
 
 ROOT = Path(__file__).resolve().parent.parent
+SWEEP = ROOT.parent / "shared" / "data" / "channel_sweep"  # residual networks of several widths
 FOLDERS = (ROOT.parent / "shared" / "data" / "models", ROOT / "build" / "models")
 
 DEFAULT = (

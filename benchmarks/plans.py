@@ -27,8 +27,8 @@ from app.engine.program import Program
 from app.engine.registry import load as load_registry
 from app.engine.target import host
 from benchmarks import models
+from benchmarks.row import recorded_inputs
 
-SWEEP = models.ROOT.parent / "shared" / "data" / "channel_sweep"
 ORDERED = ("darts_v2", "ppocrv4_det", "light_shufflenet", "randwire")
 PARTS = ("offsets", "orders", "inplace")
 Row = dict[str, Any]
@@ -68,17 +68,15 @@ def listed(part: str, folders: Sequence[Path]) -> tuple[str, ...]:
     if part == "orders":
         return ORDERED
     if part == "inplace":
-        return tuple(str(path) for path in sorted(SWEEP.glob("*.onnx")))
+        return tuple(str(path) for path in sorted(models.SWEEP.glob("*.onnx")))
     shared = (path.stem for folder in folders[:1] for path in sorted(folder.glob("*.onnx")))
     return tuple(dict.fromkeys((*models.DEFAULT, *shared)))
 
 
 def planned(path: Path, options: Options) -> Program:
     """The program of a model with the shapes of its first recorded case, by predicted times."""
-    recorded = path.with_name(f"{path.stem}.io.npz")
-    bindings = (
-        models.bindings_of(models.recorded(path.parent, path.stem)[0][0]) if recorded.exists() else Bindings()
-    )
+    case = recorded_inputs(path)
+    bindings = models.bindings_of(case) if case else Bindings()
     compilation = session.canonical(load(path), host(), options, bindings, load_registry())
     return session.planned(compilation, options)
 

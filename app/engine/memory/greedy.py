@@ -69,12 +69,12 @@ def by_size(problem: Problem) -> Solution | None:
     """The placement by size; None where it would take long in plain Python."""
     if not problem.buffers:
         return Solution({}, 0, 0, True, "nothing to place")
-    offsets = largest_first(problem, columns_of(problem))
-    if offsets is None:
+    found = largest_first(problem, columns_of(problem))
+    if found is None:
         return None
+    offsets, peak = found
     bound = lower_bound(problem)
     placed = {b.id: at for b, at in zip(problem.buffers, offsets.tolist(), strict=True)}
-    peak = max(placed[b.id] + b.extent for b in problem.buffers)
     return Solution(placed, peak, bound, peak == bound, "greedy by size")
 
 
@@ -114,23 +114,24 @@ def order_by(columns: Columns, rank: Rank) -> Array:
     return np.lexsort((columns.lower, -columns.extent, *keys))
 
 
-def largest_first(problem: Problem, columns: Columns) -> Array | None:
-    """Offsets of greedy placement by size; None where too many buffers live together.
+def largest_first(problem: Problem, columns: Columns) -> tuple[Array, int] | None:
+    """Offsets of greedy placement by size, and the peak; None where too many buffers live together.
 
     The compiled core finds them where it is loaded already, plain Python elsewhere: they are the same.
     """
     packing = sys.modules.get("app.engine.memory.packing")
     if packing is None:
         return quick(problem)
-    if int(_conflicts(columns).sum()) - len(columns.extent) > 2 * QUICK_PAIRS:
+    c, n = columns, len(columns.extent)
+    if n * n > 2 * QUICK_PAIRS and int(_conflicts(c).sum()) - n > 2 * QUICK_PAIRS:
         return None
-    c, order = columns, order_by(columns, dict(ORDERS)["size"])
-    offsets: Array = packing.place(c.lower, c.upper, c.extent, c.alignment, order, 1 << 62)[0]
-    return offsets
+    order = order_by(c, dict(ORDERS)["size"])
+    offsets, peak = packing.place(c.lower, c.upper, c.extent, c.alignment, order, 1 << 62)
+    return offsets, int(peak)
 
 
-def quick(problem: Problem) -> Array | None:
-    """Offsets of greedy placement by size, in plain Python; None where too many buffers live together.
+def quick(problem: Problem) -> tuple[Array, int] | None:
+    """Offsets and peak of greedy placement by size, in plain Python; None where too many live together.
 
     A few microseconds a buffer that has few neighbors.
     """
@@ -167,7 +168,8 @@ def quick(problem: Problem) -> Array | None:
                 floor = -(-high // alignment) * alignment
         start = floor if best < 0 else best
         spans[i] = (start, start + extent)
-    return np.array([span[0] if span else 0 for span in spans], np.int64)
+    peak = max((span[1] for span in spans if span), default=0)
+    return np.array([span[0] if span else 0 for span in spans], np.int64), peak
 
 
 def place(columns: Columns, order: Array, limit: int | None = None) -> Array | None:

@@ -36,8 +36,7 @@ class _Best:
     method: str = ""
     nodes: int = 0
 
-    def offer(self, offsets: Array, method: str) -> None:
-        peak = int(np.max(offsets + self.columns.extent, initial=0))
+    def offer(self, offsets: Array, peak: int, method: str) -> None:
         if self.offsets is None or peak < self.peak:
             self.offsets, self.peak, self.method = offsets, peak, method
 
@@ -63,7 +62,7 @@ def solve(problem: Problem, budget: int | None = None) -> Solution:
     best = _Best(columns, bound, max(bound, problem.capacity or 0))
     first = greedy.largest_first(problem, columns)
     if first is not None:
-        best.offer(first, "greedy by size")
+        best.offer(*first, "greedy by size")
     if not best.done:
         _greedy(best)
     if not best.done:
@@ -135,7 +134,7 @@ def _greedy(best: _Best) -> None:
             *_row(best.columns), greedy.order_by(best.columns, rank), best.peak or 1 << 62
         )
         if peak >= 0:
-            best.offer(offsets, f"greedy by {name}")
+            best.offer(offsets, peak, f"greedy by {name}")
         if best.done:
             return
 
@@ -148,7 +147,7 @@ def _by_floor(best: _Best) -> None:
         order = greedy.order_by(best.columns, dict(greedy.ORDERS)[name])
         offsets, peak = packing.rise(*_row(best.columns), order)
         if best.offsets is None or peak < best.peak:
-            best.offer(offsets, f"lowest first, by {name}")
+            best.offer(offsets, peak, f"lowest first, by {name}")
         if best.done:
             return
 
@@ -170,7 +169,7 @@ def _search(best: _Best, search: Search, unit: int, budget: int, capacity: int |
         budget -= outcome.failures
         if outcome.verdict == "feasible":
             assert outcome.offsets is not None
-            best.offer(outcome.offsets, "search")
+            best.offer(outcome.offsets, int(np.max(outcome.offsets + best.columns.extent)), "search")
         elif outcome.verdict == "infeasible":
             if best.bound < (at + 1) * unit:
                 best.bound = (at + 1) * unit
@@ -203,7 +202,7 @@ def _learn(best: _Best) -> None:
     priority[order] = np.arange(n)
     for _ in range(min(LOOKS // max(n * n, 1), 200)):
         offsets, peak = packing.place(*_row(best.columns), np.argsort(priority, kind="stable"), 1 << 62)
-        best.offer(offsets, "greedy, learning")
+        best.offer(offsets, peak, "greedy, learning")
         if best.done:
             return
         ends = offsets + best.columns.extent

@@ -3,10 +3,11 @@
 Vocabulary of the literature: Pisarchyk and Lee, 2020, arXiv:2001.03288; MiniMalloc, ASPLOS 2023.
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 
@@ -143,10 +144,9 @@ def validate(problem: Problem, solution: Solution) -> None:
                 f"buffer {buffer.id!r} ends at byte {offset + buffer.extent}, "
                 f"beyond the capacity of {problem.capacity} byte"
             )
-    _check_overlaps(problem, solution.offsets)
+    bound = _swept(problem, solution.offsets)
     if peak != solution.peak:
         raise ValueError(f"the solution claims a peak of {solution.peak} byte, its offsets give {peak} byte")
-    bound = lower_bound(problem)
     if solution.lower_bound < bound or solution.lower_bound > peak:
         raise ValueError(
             f"the solution claims a lower bound of {solution.lower_bound} byte; "
@@ -154,30 +154,34 @@ def validate(problem: Problem, solution: Solution) -> None:
         )
 
 
-def _check_overlaps(problem: Problem, offsets: Mapping[str, int]) -> None:
-    """Two neighbours by offset must not touch; the live set, ordered by offset, stays disjoint."""
+def _swept(problem: Problem, offsets: Mapping[str, int]) -> int:
+    """The most bytes that live at one step. What begins to live must not touch its neighbors by offset."""
     rows = [
-        (offsets[b.id] + offset, size, lower, upper, b.id)
+        (offsets[b.id] + offset, offsets[b.id] + offset + size, lower, upper, b.id)
         for b in problem.buffers
         for offset, size, lower, upper in b.pieces
         if size
     ]
     # At one step ends come before starts: lifespans are half-open.
-    events = sorted([(r[2], 1, i) for i, r in enumerate(rows)] + [(r[3], 0, i) for i, r in enumerate(rows)])
-    live: list[tuple[int, int]] = []  # (offset, row), ordered
-    for step, starts, row in events:
-        entry = (rows[row][0], row)
+    events = [(row[2], 1, i) for i, row in enumerate(rows)]
+    events += [(row[3], 0, i) for i, row in enumerate(rows)]
+    events.sort()
+    live: list[tuple[int, int, int]] = []  # (start, end, row), ordered, and disjoint
+    total = most = 0
+    for step, starts, i in events:
+        start, end = rows[i][:2]
+        at = bisect_left(live, (start, end, i))
         if not starts:
-            del live[bisect_left(live, entry)]
+            del live[at]
+            total -= end - start
             continue
-        insort(live, entry)
-        at = bisect_left(live, entry)
-        for low, high in ((at - 1, at), (at, at + 1)):
-            if low < 0 or high >= len(live):
-                continue
-            (start, size, *_, under), (above, more, *_, over) = rows[live[low][1]], rows[live[high][1]]
-            if start + size > above:
+        live.insert(at, (start, end, i))
+        for (low, below, under), (high, above, over) in pairwise(live[max(at - 1, 0) : at + 2]):
+            if below > high:
                 raise ValueError(
-                    f"at step {step} buffers {under!r} and {over!r} overlap: bytes "
-                    f"[{start}, {start + size}) and [{above}, {above + more})"
+                    f"at step {step} buffers {rows[under][4]!r} and {rows[over][4]!r} overlap: bytes "
+                    f"[{low}, {below}) and [{high}, {above})"
                 )
+        total += end - start
+        most = max(most, total)
+    return most

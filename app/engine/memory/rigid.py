@@ -2,17 +2,20 @@
 
 A buffer is a rigid set of rectangles: its parts keep their distances. Each goes to the lowest offset where
 none of its parts meets what is placed; what does not fit under the bound is moved to the front of the
-order, and all is placed again. Compiled by numba on first use.
+order, and all is placed again. Where the first order does not meet the bound of live bytes, a higher bound
+is looked for before the others. Compiled by numba on first use.
 
 Source: Pisarchyk and Lee, 2020, arXiv:2001.03288 (greedy placement in a given order); moving what fails
 to the front is the squeaky wheel method of Joslin and Clements, 1999, JAIR 10.
 """
 
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numba
 import numpy as np
 
+from app.engine.memory import disjunctive
 from app.engine.memory.problem import Problem, Solution, lower_bound
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -39,31 +42,23 @@ def improve(problem: Problem, known: Solution, tries: int = TRIES) -> Solution:
     if not len(beside):
         return known
     peak, best = known.peak, None
-    for keys in ((extents,), (spans, extents), (extents * spans,)):
-        order = np.lexsort([-k for k in reversed(keys)])
-        offsets = np.zeros(len(order), np.int64)
-        found = int(
-            _settle(
-                order,
-                starts,
-                pieces,
-                owners,
-                beside,
-                others,
-                extents,
-                alignments,
-                bound,
-                peak,
-                tries,
-                offsets,
-            )
-        )
+    ranks, looked = [(extents,), (spans, extents), (extents * spans,)], False
+    rows = starts, pieces, owners, beside, others, extents
+    while ranks and peak > bound:
+        keys = ranks.pop(0)
+        offsets = np.zeros(len(extents), np.int64)
+        order = np.lexsort([-key for key in reversed(keys)])
+        found = int(_settle(order, *rows, alignments, bound, peak, tries, offsets))
         if found < peak:
             peak, best = found, offsets
-        if peak == bound:
-            break
+        if peak > bound and not looked:
+            unit = int(np.gcd.reduce(alignments))
+            higher = int(disjunctive.raised(bound, peak, *rows, unit, disjunctive.NODES))
+            if higher > bound:
+                ranks.insert(0, keys)  # a bound that can be met tells better what fails
+            bound, looked = higher, True
     if best is None:
-        return known
+        return replace(known, lower_bound=bound, proved=peak == bound)
     placed = {b.id: int(at) for b, at in zip(problem.buffers, best, strict=True)}
     return Solution(placed, peak, bound, peak == bound, "slices, moved to the front where they fail")
 

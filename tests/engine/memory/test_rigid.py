@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.engine.memory import rigid
+from app.engine.memory import disjunctive, rigid
 from app.engine.memory.greedy import solve
 from app.engine.memory.problem import Buffer, Part, Problem, Solution, lower_bound, validate
 from app.engine.memory.rigid import improve
@@ -49,8 +49,8 @@ def test_what_is_placed_is_valid_and_never_worse(problem: Problem) -> None:
     found = improve(problem, known)
     validate(problem, found)
     assert not overlap(problem, dict(found.offsets))
-    assert lower_bound(problem) <= found.peak <= known.peak
-    assert not found.proved or found.peak == lower_bound(problem)
+    assert lower_bound(problem) <= found.lower_bound <= found.peak <= known.peak
+    assert found.proved == (found.peak == found.lower_bound)
 
 
 @settings(deadline=None, max_examples=60)
@@ -97,14 +97,42 @@ def test_neighbours_are_the_pieces_of_others_that_live_at_a_common_step(problem:
         assert sorted(others[beside[i] : beside[i + 1]]) == expected
 
 
-@settings(deadline=None, max_examples=40)
-@given(problems(most=3))
-def test_the_bound_is_met_where_brute_force_meets_it_with_few_buffers(problem: Problem) -> None:
-    bound = lower_bound(problem)
-    places = [range(bound - b.extent + 1) for b in problem.buffers]
+def optimum(problem: Problem) -> int:
+    """The least peak, by trying every offset of every buffer."""
     names = [b.id for b in problem.buffers]
-    possible = any(
-        not overlap(problem, dict(zip(names, at, strict=True))) for at in itertools.product(*places)
+    for peak in itertools.count(lower_bound(problem)):
+        places = [range(peak - b.extent + 1) for b in problem.buffers]
+        if any(not overlap(problem, dict(zip(names, at, strict=True))) for at in itertools.product(*places)):
+            return peak
+    raise AssertionError
+
+
+@settings(deadline=None, max_examples=60)
+@given(problems(most=3))
+def test_what_is_proved_is_what_brute_force_finds(problem: Problem) -> None:
+    found, least = improve(problem, solve(problem)), optimum(problem)
+    assert found.lower_bound <= least <= found.peak
+    if any(b.parts for b in problem.buffers):  # three buffers are all that is around each
+        assert found.lower_bound == least
+
+
+# At step 1 half of the middle part's buffer is free on either side, too little for the long one.
+CUT = Problem(
+    (
+        Buffer("joined", 0, 4, 40, 1, (Part(0, 15, 3, 4), Part(15, 10, 0, 4), Part(25, 15, 3, 4))),
+        Buffer("long", 1, 2, 30, 1),
+        Buffer("copy", 3, 4, 10, 1),
     )
-    found = improve(problem, solve(problem))
-    assert possible or found.peak > bound
+)
+
+
+def test_a_part_between_others_cuts_the_arena_in_two() -> None:
+    found = improve(CUT, solve(CUT))
+    assert lower_bound(CUT) == 50
+    assert (found.peak, found.lower_bound, found.proved) == (55, 55, True)
+
+
+def test_where_nodes_do_not_suffice_nothing_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disjunctive, "NODES", 0)
+    found = improve(CUT, solve(CUT))
+    assert (found.peak, found.lower_bound, found.proved) == (55, 50, False)

@@ -89,8 +89,7 @@ def conv(
 
 
 PIXELS = (5, 4)  # M
-# After the activation, reductions are so long that blocks share them; where images are copied first, the
-# kernel that follows is the same, so that short ones do.
+# After the activation, reductions are so long that blocks share them.
 LONG = {"before": 0, "after": 1}
 CONTRACTIONS = {
     f"{row} {place}": make(f"cuda.{row}", place, *sizes, precision=p)
@@ -102,13 +101,13 @@ CONTRACTIONS = {
         (f"conv_{p}", conv, ((8, 16)[shared], columns(p, shared), PIXELS, 3)),
     )
 }
-SHARED = tuple(name for name in CONTRACTIONS if name.endswith("after"))
 COPIED = {
-    f"{row} {place}": conv(f"cuda.{row}", place, 3, columns(p, 0), PIXELS, 3, precision=p)
-    for place in ENDINGS
+    f"{row} {place}": conv(f"cuda.{row}", place, (3, 15)[shared], columns(p, shared), PIXELS, 3, precision=p)
+    for place, shared in LONG.items()
     for p in PRECISIONS
     for row in (f"conv_{p}_widened", f"conv_{p}_of_plain")
 }
+SHARED = tuple(name for name in (CONTRACTIONS | COPIED) if name.endswith("after"))
 OTHERS = {
     f"{row} {place}": make(f"cuda.{row}", place, *sizes)
     for place in ENDINGS

@@ -49,7 +49,7 @@ SAMPLE = 1e-3  # seconds of one sample, filled with as many runs as it takes
 RUN = 2e-5
 # In a run of a model its other constants pass through the caches before a kernel meets its own again. So
 # runs of a sample take turns with copies of them, as large together as the constants of the model, up to
-AROUND = 32 * 2**20  # byte, where few last caches still have the first; and
+AROUND = 64 * 2**20  # byte, where few last caches still have the first: one of 32 MiB has most of 34 MB; and
 COPIES = 64  # at most: smaller constants hardly matter
 
 

@@ -30,6 +30,8 @@ TILED = replace(TARGET, isa=(*TARGET.isa, "amx_tile", "amx_bf16"))
 INSTRUCTIONS = ("vdpbf16ps", "vcvtneps2bf16", "vpdpbusd", "tdpbf16ps", "vcvtne2ps2bf16")
 CONV = """g (float[1,64,14,14] x, float[96,64,3,3] w) => (float[1,96,14,14] y)
     { y = Conv<pads = [1, 1, 1, 1]>(x, w) }"""
+DEEP = """g (float[1,256,14,14] x, float[144,256,3,3] w) => (float[1,144,14,14] y)
+    { y = Conv<pads = [1, 1, 1, 1]>(x, w) }"""
 WIDE = """g (float[1,64,14,14] x, float[96,64,5,5] w) => (float[1,96,14,14] y)
     { y = Conv<pads = [2, 2, 2, 2]>(x, w) }"""
 STEM = """g (float[1,3,32,32] x, float[32,3,7,7] w) => (float[1,32,16,16] y)
@@ -44,6 +46,7 @@ CASES = {
     "matmul.blocked": MATMUL,
     "matmul.fixed_point": ROWS,
     "conv.winograd_f4": CONV,
+    "conv.winograd_f4_fixed_point": DEEP,
     "conv.winograd_f2_5x5": WIDE,
     "matmul_integer.dot": INTEGER,
 }

@@ -159,6 +159,95 @@ def test_a_recipe_follows_on_what_was_stored(compiler: Compiler) -> None:
         assert relative(found, wanted) < 2e-6
 
 
+# Channels that are a multiple of four: a single block, odd numbers of blocks, channels and outputs that fill
+# none, tiles that stick out, and more of them than the largest register tile has rows.
+IN_FIXED_POINT = [
+    (1, 8, 8, 4, 4, SAME),
+    (1, 4, 5, 1, 1, SAME),
+    (2, 12, 24, 7, 9, (1, 0, 0, 1)),
+    (1, 16, 40, 13, 6, (0, 0, 0, 0)),
+    (3, 36, 17, 5, 3, (0, 1, 1, 0)),
+    (1, 132, 112, 14, 14, SAME),
+]
+
+
+@pytest.fixture
+def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights in fixed point of layers too small for it."""
+    monkeypatch.setattr(rows, "LEAST_BYTES", 0)
+
+
+@pytest.mark.usefixtures("any_size")
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("inplace", [False, True], ids=["apart", "in place"])
+@pytest.mark.parametrize("case", IN_FIXED_POINT, ids=str)
+@pytest.mark.parametrize("m", [2, 4])
+def test_weights_in_fixed_point(
+    compiler: Compiler, m: int, case: tuple[Any, ...], inplace: bool, lanes: int
+) -> None:
+    values, expected = operands(case)
+    # Columns are as precise whatever their scale; one is zero.
+    scales = 10.0 ** np.random.default_rng(2).integers(-3, 3, case[2]).astype(np.float32)
+    scales[-1] = 0
+    for name, shape in (("w", (-1, 1, 1, 1)), ("b", (-1,))):
+        values[name] *= scales.reshape(shape)
+    expected *= scales.reshape(-1, 1, 1)
+    values["r"] = np.random.default_rng(1).standard_normal(expected.shape, np.float32)
+    values["r"] *= scales.reshape(-1, 1, 1)
+    own = group(values, expected.shape, f"c = {conv(case[-1])} s = Add(c, r) y = Relu(s)", ("x", "r"))
+    row = harness.implementation(f"conv.winograd_f{m}_fixed_point", REGISTRY)
+    pairs = row.inplace(own, harness.known(lanes=lanes))
+    given = {n: values[n] for n in ("x", "r")}
+    for threads in (1, 2):
+        (found,) = harness.run_group(
+            row, own, given, compiler, threads=threads, lanes=lanes, alias=pairs if inplace else ()
+        )
+        expected_ = np.maximum(expected + values["r"], 0)
+        assert np.all(found[:, -1] == 0)
+        live = scales > 0
+        assert (
+            relative(found[:, live] / scales[live, None, None], expected_[:, live] / scales[live, None, None])
+            < {2: 5e-7, 4: 2e-6}[m]
+        )
+
+
+@pytest.mark.usefixtures("any_size")
+def test_the_error_in_fixed_point_is_that_of_the_kernel(compiler: Compiler) -> None:
+    values, expected = operands((1, 64, 32, 16, 16, SAME))
+    values["b"][:] = 0
+    own = group(values, expected.shape, f"y = {conv()}")
+    exact = convolve(values["x"], values["w"], SAME)
+    errors = {}
+    for form in (rows.Form(2, fixed=True), rows.Form(4, fixed=True), rows.Form(4)):
+        row = harness.implementation(form.name, REGISTRY)
+        (found,) = harness.run_group(row, own, {"x": values["x"]}, compiler)
+        errors[form] = relative(found, exact)
+        assert 0.5 < rows.error(own, form) / errors[form] < 2
+    assert errors[rows.Form(4, fixed=True)] < 1.2 * errors[rows.Form(4)]
+
+
+def test_weights_in_fixed_point_are_refused_where_they_save_nothing_or_lose_precision() -> None:
+    row = harness.implementation("conv.winograd_f2_fixed_point", REGISTRY)
+
+    def refusal(case: tuple[Any, ...], weight: float | None = None, **facts: Any) -> str:
+        values, expected = operands(case)
+        if weight is not None:
+            values["w"][1, 3] = weight
+        own = group(values, expected.shape, f"y = {conv()}")
+        return row.unless(own, replace(harness.known(), **facts)) or ""
+
+    large = (1, 192, 128, 8, 8, SAME)
+    assert refusal(large) == ""
+    assert "fewer multiplications" in refusal(large, fast_algorithms=False)
+    assert "relative rms error" in refusal(large, tolerance=1e-7)
+    assert "multiples of 4" in refusal((1, 190, 128, 8, 8, SAME))
+    assert "stay in a cache" in refusal((1, 64, 64, 8, 8, SAME))
+    assert "81 tiles, more than 64" in refusal((1, 192, 128, 18, 18, SAME))
+    # The others of this output would be lost, though little of the sum.
+    assert "on these weights exceeds" in refusal(large, weight=1e6)
+    assert "not all below" in refusal(large, weight=np.nan)
+
+
 REFUSED = [
     ("y = Conv <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]> (x, w, b)", (8, 8), "strides"),
     ("y = Conv <kernel_shape = [3, 3], dilations = [2, 2], pads = [2, 2, 2, 2]> (x, w, b)", (8, 8), "taps"),

@@ -188,6 +188,13 @@ def fixed_scales(b: Array) -> Array:
     return np.where(largest, found, np.float32(0))
 
 
+def rounded_to_fixed(b: Array) -> Array:
+    """float32[k, n] to the nearest numbers in fixed point, again as float32."""
+    scales = fixed_scales(b).astype(np.float64)
+    found: Array = (np.rint(b / np.where(scales, scales, 1)) * scales).astype(np.float32)
+    return found
+
+
 def pack_steps(b: Array, together: int) -> Array:
     """[..., k, n] to int32[..., ceil(k / together), n]: neighbours along k in one element, zeros at the end.
 

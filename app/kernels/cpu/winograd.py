@@ -5,7 +5,8 @@ each; a matrix product over the channels for each of them; and m x m output pixe
 the products. A block of tiles goes through the three steps while it stays in the second cache.
 
 With products of bfloat16 (`tiles.BFLOAT_PAIRS`) the sums of pixels and the weights are rounded, pairs of
-channels in one element; the products and what follows stay float32.
+channels in one element; the products and what follows stay float32. Weights may also lie in fixed point
+(`tiles.FIXED_POINT`), which are float32 again in registers.
 
 Source: Lavin and Gray, 2015, "Fast algorithms for convolutional neural networks"; arXiv:1509.09308.
 """
@@ -26,7 +27,18 @@ from app.kernels.cpu.expressions import Recipe
 from app.kernels.cpu.generator import outlined
 from app.kernels.cpu.instructions import Vectors, number
 from app.kernels.cpu.linking import Sources
-from app.kernels.cpu.tiles import BETA, BFLOAT_PAIRS, HIGH, LOW, RESIDUAL, pack_bfloats
+from app.kernels.cpu.tiles import (
+    BETA,
+    BFLOAT_PAIRS,
+    FIXED_POINT,
+    FIXED_STEPS,
+    HIGH,
+    LOW,
+    RESIDUAL,
+    pack_bfloats,
+    pack_fixed,
+    panel_sizes,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -38,12 +50,15 @@ POINTS = {4: (Fraction(1),), 6: (Fraction(5, 8), Fraction(3, 2))}
 # blocks; by float32 lanes of a register, of which there are 16, and 32 of the widest. Above 10 rows their
 # addresses take all scalar registers, and compiled for Zen 4 12 rows keep 36 to 60 vectors on the stack.
 ROWS: dict[int, tuple[tuple[int, ...], int]] = {4: ((4, 5, 6), 4), 8: ((4, 5, 6), 4), 16: ((4, 6, 8, 10), 8)}
+# The same of weights in fixed point, which take three registers more for a vector of columns: 10 rows, or 5
+# with 3 vectors, keep 4 vectors on the stack.
+FIXED_ROWS: dict[int, tuple[tuple[int, ...], int]] = {4: ((2, 4), 2), 8: ((2, 4), 2), 16: ((4, 6, 8), 4)}
 
 LINE = 16  # elements of a cache line
 
 # What the kernel reads from its table of sizes, in this order.
 SIZES = (
-    "channels",  # of the input, or pairs of them
+    "channels",  # of the input, or pairs of them, or fours
     "blocks",  # of channels, of the input
     "filters",  # blocks of channels of the output
     "h",
@@ -256,9 +271,9 @@ def product_tiles(lanes: int, rows: int, vectors: int, unroll: int = 2, dtype: s
         multiply(a, a_row, b, k, c, step, count, before)
     and computes, for i < count, rows i * step to i * step + rows of c, `vectors * lanes` elements
     apart, from the same rows of a, a_row apart with k elements each, and b, which is
-    [k][vectors * lanes]. The matrix that lies after b, which is needed next and comes from the third
-    cache or from memory, is asked for meanwhile, every other cache line by one tile: `before` counts those
-    that went before on the same b.
+    [k][vectors * lanes]; in fixed point k counts fours, and b is as `tiles.pack_fixed` has it. The matrix
+    that lies after b, which is needed next and comes from the third cache or from memory, is asked for
+    meanwhile, every other cache line by one tile: `before` counts those that went before on the same b.
     """
     address, size = types.CPointer(types.float32), types.int64
     signature = types.void(address, size, address, size, address, size, size, size)
@@ -267,6 +282,7 @@ def product_tiles(lanes: int, rows: int, vectors: int, unroll: int = 2, dtype: s
     def write(builder, values):
         a, a_row, b, k, c, step, count, earlier = values
         v = Vectors(builder, dtype, lanes)
+        words, tail = panel_sizes(dtype, width)
 
         def reduction(
             starts: Sequence[Any], times: Any, index: Any, ahead: Any, sums: list[Any], turns: int
@@ -282,16 +298,18 @@ def product_tiles(lanes: int, rows: int, vectors: int, unroll: int = 2, dtype: s
             builder.cbranch(builder.icmp_signed("<", p, times), body, end)
             builder.position_at_end(body)
             current, q = list(new), p
-            asked = v.at(v.at(b, ahead), builder.mul(p, number(width)))
-            for line in range(0, turns * width, 2 * LINE):
+            asked = v.at(v.at(b, ahead), builder.mul(p, number(words)))
+            for line in range(0, turns * words, 2 * LINE):
                 v.prefetch(v.at(asked, line), level=2)
             for turn in range(turns):
-                panel = v.at(b, builder.mul(q, number(width)))
-                columns = [v.load(v.at(panel, j * lanes)) for j in range(vectors)]
-                for r in range(rows):
-                    x = v.broadcast(v.at(starts[r], q))
-                    for j in range(vectors):
-                        current[r * vectors + j] = v.dot(x, columns[j], current[r * vectors + j])
+                panel = v.at(b, builder.mul(q, number(words)))
+                columns = [v.load_steps(v.right(panel, j * lanes)) for j in range(vectors)]
+                first = builder.mul(q, number(v.together))
+                for t in range(v.together):
+                    for r in range(rows):
+                        x = v.broadcast(v.at(v.at(starts[r], first), t))
+                        for j in range(vectors):
+                            current[r * vectors + j] = v.dot(x, columns[j][t], current[r * vectors + j])
                 q = builder.add(p, number(turn + 1))
             done = builder.block
             for phi, x in zip(phis, (q, *current)):
@@ -305,10 +323,12 @@ def product_tiles(lanes: int, rows: int, vectors: int, unroll: int = 2, dtype: s
             first = v.at(a, builder.mul(place, a_row))
             starts = [v.at(first, builder.mul(a_row, number(r))) for r in range(rows)]
             whole = builder.and_(k, number(-unroll))
+            length = builder.mul(k, number(words))
             odd = builder.and_(builder.add(earlier, loop.index), number(1))
-            ahead = builder.add(builder.mul(k, number(width)), builder.mul(odd, number(LINE)))
+            ahead = builder.add(builder.add(length, number(tail)), builder.mul(odd, number(LINE)))
             index, sums = reduction(starts, whole, number(0), ahead, [v.zero] * (rows * vectors), unroll)
             _, sums = reduction(starts, k, index, ahead, sums, 1)
+            sums = v.scale(sums, v.at(b, length), vectors)
             target = v.at(c, builder.mul(place, number(width)))
             for i, x in enumerate(sums):
                 v.store(x, v.at(target, i * lanes))
@@ -328,6 +348,7 @@ from app.kernels.cpu.winograd import input_tile, output_tile, product_tiles
 
 T, N = types.CPointer(types.float32), types.int64
 M, TILE, LANES = {m}, {n}, {lanes}
+WORDS, TAIL = {panel}  # elements of a column of weights: of a step, and of what follows the last
 STEP = {step}  # elements of a block of channels in v
 LINE = max(16 // STEP, 1)  # blocks whose vectors share a cache line
 input_transform = input_tile(LANES, TILE, "{dtype}")
@@ -363,7 +384,7 @@ def multiply(v, v_row, v_plane, weights, channels, vectors, count, sums, m_plane
     size = count // parts
     larger = count - size * parts
     for point in range(TILE * TILE):
-        a, b = at(v, point * v_plane), at(weights, point * channels * vectors * LANES)
+        a, b = at(v, point * v_plane), at(weights, point * (channels * WORDS + TAIL) * vectors * LANES)
         c, done = at(sums, point * m_plane), larger * (size + 1)
         rest, below = at(a, done * v_row), at(c, done * vectors * LANES)
         if larger:
@@ -385,7 +406,7 @@ def transform_output(sums, sums_row, m_plane, begin, end, rows, columns, wide, b
 
 _KERNEL = """\
 from app.kernels.cpu.generator import at
-from LIBRARY0 import LANES, LINE, M, TILE, multiply, transform_input, transform_output
+from LIBRARY0 import LANES, LINE, M, TAIL, TILE, WORDS, multiply, transform_input, transform_output
 {imports}
 
 def kernel(x, weights, y, bias, residual, scalars, sizes, work{operands}, begin, end, thread):
@@ -407,7 +428,7 @@ def kernel(x, weights, y, bias, residual, scalars, sizes, work{operands}, begin,
                                 min(block + LINE, blocks), v, v_row, v_plane, zeros, buffer)
         own = filters - 2 * group
         vectors = own if own == 3 else min(own, 2)
-        matrices = at(weights, group * TILE * TILE * channels * 2 * LANES)
+        matrices = at(weights, group * TILE * TILE * (channels * WORDS + TAIL) * 2 * LANES)
         multiply(v, v_row, v_plane, matrices, channels, vectors, high_ - low, sums, m_plane)
         for i in range(vectors):
             block = 2 * group + i
@@ -460,9 +481,10 @@ def emit(
         recipe: what follows bias, residual and limits.
         operands: (how it advances, its offset in terms of place, block and plane) of each of the
             recipe's inputs after the first.
-        dtype: of what is multiplied; of pairs of channels, of which there is an even number, or float32.
+        dtype: of what is multiplied: of pairs of channels, of which there is an even number, or of fours, or
+            float32.
     """
-    sizes, broad = ROWS[lanes]
+    sizes, broad = rows_of(dtype, lanes)
     step = lanes // 2 if dtype in BFLOAT_PAIRS else lanes
     library = _LIBRARY.format(
         m=m,
@@ -470,6 +492,7 @@ def emit(
         lanes=lanes,
         step=step,
         dtype=dtype,
+        panel=panel_sizes(dtype, 1),
         tiles=_tiles(dtype, sizes, broad, filters),
         broad=broad,
         largest=sizes[-1],
@@ -489,12 +512,18 @@ def emit(
     return library, lanes_run_library("float32", lanes, recipe, advances), kernel
 
 
+def rows_of(dtype: str, lanes: int) -> tuple[tuple[int, ...], int]:
+    """Rows of register tiles, see ROWS."""
+    return (FIXED_ROWS if dtype == FIXED_POINT else ROWS)[lanes]
+
+
 def _tiles(dtype: str, sizes: Sequence[int], broad: int, filters: int) -> str:
     """Defines `choose`: register tiles of as many rows, and vectors, as are asked for."""
-    made = [f'tile{rows} = product_tiles(LANES, {rows}, {filters}, 2, "{dtype}")' for rows in sizes]
+    unroll = 1 if dtype == FIXED_POINT else 2
+    made = [f'tile{rows} = product_tiles(LANES, {rows}, {filters}, {unroll}, "{dtype}")' for rows in sizes]
     lines = ["def choose(size, vectors, a, a_row, b, k, c, count, before):"]
     if filters > 1:
-        made.append(f'broad = product_tiles(LANES, {broad}, 3, 2, "{dtype}")')
+        made.append(f'broad = product_tiles(LANES, {broad}, 3, {unroll}, "{dtype}")')
         lines += [
             "    if vectors == 3:",
             "        broad(a, a_row, b, k, c, size, count, before)",
@@ -520,15 +549,18 @@ def transformed(weights: Array, m: int) -> Array:
     return wide.reshape(-1, *weights.shape[:2]).astype(np.float32)
 
 
-def packed(weights: Array, m: int, lanes: int, *, paired: bool = False) -> Array:
+def packed(weights: Array, m: int, lanes: int, dtype: str = "float32") -> Array:
     """The transformed weights, [n * n][channels][vectors * lanes] for each group, filled up with zeros.
 
-    With `paired` as bfloat16, two channels (of an even number) in one element.
+    Pairs of bfloat16 are two channels (of an even number) in one element. In fixed point the matrices of a
+    group, of a multiple of 4 channels, are panels as `tiles.pack_fixed` has them, as bits of float32.
     """
     outputs, channels, *_, count = weights.shape
     g = matrices(m, count)[1]
     widths = [vectors * lanes for vectors in groups_of(-(-outputs // lanes))]
-    flat = np.empty(len(g) ** 2 * channels * sum(widths) // (2 if paired else 1), np.float32)
+    together = {FIXED_POINT: FIXED_STEPS, "float32": 1}.get(dtype, 2)
+    word, tail = panel_sizes(dtype, 1)
+    flat = np.empty(len(g) ** 2 * (channels // together * word + tail) * sum(widths), np.float32)
     first = at = 0
     for width in widths:
         own = weights[first : first + width]
@@ -536,7 +568,11 @@ def packed(weights: Array, m: int, lanes: int, *, paired: bool = False) -> Array
         taps[..., : len(own)] = own.transpose(2, 3, 1, 0)
         down = _rows_product(g, taps)
         piece = _rows_product(g, down.swapaxes(0, 1)).swapaxes(0, 1)  # in float64, rounded once
-        piece = pack_bfloats(piece.astype(np.float32)) if paired else piece
+        if dtype == FIXED_POINT:
+            columns = piece.reshape(-1, channels, width).swapaxes(0, 1).reshape(channels, -1)
+            piece = pack_fixed(columns.astype(np.float32), width, lanes).view(np.float32)
+        elif dtype != "float32":
+            piece = pack_bfloats(piece.astype(np.float32))
         flat[at : at + piece.size].reshape(piece.shape)[:] = piece
         first, at = first + width, at + piece.size
     return flat

@@ -44,11 +44,14 @@ def error(product: matmul.Product) -> float:
     Relative to what typical weights of the column make, so that a large one does not hide what others lose.
     """
     name = f"error of fixed point {product.b_strides} {product.k}x{product.n}"
-    return graph.fact(product.b, name, lambda array: _error(matmul.matrices(product, array)))
+    return graph.fact(product.b, name, lambda array: column_error(matmul.matrices(product, array)))
 
 
-def _error(b: Array) -> float:
-    """Each weight is off by half a step of its column, and half as much once it is a float32 again."""
+def column_error(b: Array) -> float:
+    """The same of the columns of [..., k, n].
+
+    Each weight is off by half a step of its column, and half as much once it is a float32 again.
+    """
     b = b.reshape(b.shape[-2:])
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         typical = np.mean(np.sqrt(np.abs(b)), axis=0, dtype=np.float64) ** 2

@@ -6,6 +6,9 @@ that is not finite makes whole tiles of the output NaN, not only the pixels next
 
 In bf16 the operands of these products are rounded, which F(2x2, 3x3) bears and F(4x4, 3x3) does not on most
 weights (relative rms errors of 3e-3 and 2e-2): there the error decides, measured in the same way.
+
+Few tiles are multiplied by many weights, 16 or 36 for the 9 of a filter, which threads together read from
+memory more slowly than they multiply: in fixed point, see `fixed_point`, they take three quarters as much.
 """
 
 import math
@@ -16,14 +19,20 @@ from typing import Any
 import numpy as np
 
 from app.engine import graph
-from app.engine.backends.numba_cpu import bfloat, blocked, blocking, windows
+from app.engine.backends.numba_cpu import bfloat, blocked, blocking, fixed_point, matmul, windows
 from app.engine.backends.numba_cpu.windows import Window
 from app.engine.cost import flops, roofline
 from app.engine.plan import Argument, Constant, Group, KernelCall, Workspace
 from app.engine.registry import Implementation, Known
 from app.kernels.cpu import winograd
 from app.kernels.cpu.epilogue import ADVANCE
-from app.kernels.cpu.tiles import COLUMN_BIAS, rounded_to_bfloat
+from app.kernels.cpu.tiles import (
+    COLUMN_BIAS,
+    FIXED_POINT,
+    FIXED_STEPS,
+    rounded_to_bfloat,
+    rounded_to_fixed,
+)
 from app.kernels.cpu.winograd import SIZES
 
 Array = np.ndarray[Any, Any]
@@ -34,6 +43,10 @@ LARGEST = 1e30  # weights whose transforms are finite
 # Byte that a block of tiles and its sums may take; up to half the second cache for images half as large.
 HELD = 256 * 1024
 LEAST = 16  # tiles of a block, below which reading the weights is what takes long
+# Of weights in fixed point: bytes as float32, fewer of which stay in a cache near the core, and tiles, with
+# more of which multiplying takes longer than reading however many threads read.
+LEAST_BYTES, MOST_TILES = 1 << 20, 64
+UNPACKING = 0.9  # of the rate of products is left by taking weights in fixed point apart
 
 # Measured on Zen 4 (Zen 3: a fifth less): transforms take as long as this many operations of the products for
 # every point and channel of the input and of the output, and starting a tile as some channels more.
@@ -42,11 +55,15 @@ INPUT, OUTPUT, START = 24.0, 15.0, 3
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Which of the rows it is: tiles of m x m outputs, products of float32 or of pairs of bfloat16."""
+    """Which of the rows it is: tiles of m x m outputs, products of float32 or of pairs of bfloat16.
+
+    With `fixed` weights of float32 products lie in fixed point.
+    """
 
     m: int
     taps: int = 3
     paired: bool = False
+    fixed: bool = False
 
     @property
     def n(self) -> int:
@@ -57,7 +74,21 @@ class Form:
     def name(self) -> str:
         """Of the row."""
         size = f"_{self.taps}x{self.taps}" * (self.taps != 3)
-        return f"conv.winograd_f{self.m}{size}{'_bf16' * self.paired}"
+        return f"conv.winograd_f{self.m}{size}{'_bf16' * self.paired}{'_fixed_point' * self.fixed}"
+
+    def dtype(self, known: Known) -> str:
+        """What is multiplied."""
+        return bfloat.dtype(known) if self.paired else FIXED_POINT if self.fixed else "float32"
+
+    @property
+    def together(self) -> int:
+        """Channels of a step of its products."""
+        return 2 if self.paired else FIXED_STEPS if self.fixed else 1
+
+    @property
+    def nbytes(self) -> int:
+        """Of a transformed weight."""
+        return 2 if self.paired else 3 if self.fixed else 4
 
 
 def unless(form: Form, group: Group, known: Known) -> str | None:
@@ -68,8 +99,12 @@ def unless(form: Form, group: Group, known: Known) -> str | None:
     reason = reason or blocked.refusal(group, known) or _shape_refusal(group, form.taps)
     if reason is not None:
         return reason
-    if form.paired and windows.of_conv(group).channels % 2:
-        return "an odd number of channels; this one multiplies them in pairs"
+    channels = windows.of_conv(group).channels
+    if channels % form.together:
+        return f"{channels} channels; this one multiplies multiples of {form.together}"
+    reason = _fixed_refusal(form, group, known) if form.fixed else None
+    if reason is not None:
+        return reason
     found = error(group, form)
     limit, what = (
         (BF16_ERROR, "what a layer may have in bf16")
@@ -79,6 +114,31 @@ def unless(form: Form, group: Group, known: Known) -> str | None:
     if not found <= limit:
         return f"relative rms error {found:.1e} exceeds {limit:.1e}, {what}"
     return None
+
+
+def _fixed_refusal(form: Form, group: Group, known: Known) -> str | None:
+    """Why weights in fixed point would save nothing, or lose too much of a column."""
+    window, weights = windows.of_conv(group), group.anchor.inputs[1]
+    assert weights is not None
+    nbytes, tiles = 4 * form.n**2 * window.channels * window.outputs, _tiles(window, form)
+    if nbytes < LEAST_BYTES:
+        return f"{nbytes} bytes of transformed weights stay in a cache; this one takes {LEAST_BYTES}"
+    if tiles > MOST_TILES:
+        return f"{tiles} tiles, more than {MOST_TILES}: weights are not what takes the time"
+    found = graph.fact(weights, f"error of columns of {form}", partial(_column_error, form))
+    return matmul.error_refusal(found, known)
+
+
+def _column_error(form: Form, array: Array) -> float:
+    found = 0.0
+    for first in range(0, len(array), 64):  # transforms of all outputs, in float64, take much memory
+        columns = winograd.transformed(array[first : first + 64], form.m)
+        found = max(found, fixed_point.column_error(columns.reshape(-1, columns.shape[-1]).T))
+    return found
+
+
+def _tiles(window: Window, form: Form) -> int:
+    return window.batch * -(-window.out[1] // form.m) * -(-window.out[2] // form.m)
 
 
 def _shape_refusal(group: Group, taps: int) -> str | None:
@@ -119,7 +179,9 @@ def error(group: Group, form: Form) -> float:
     weights = group.anchor.inputs[1]
     assert weights is not None
     return graph.fact(
-        weights, f"error of {form}", lambda array: sampled_error(array, form.m, paired=form.paired)
+        weights,
+        f"error of {form}",
+        lambda array: sampled_error(array, form.m, paired=form.paired, fixed=form.fixed),
     )
 
 
@@ -128,7 +190,13 @@ def _error(form: Form, group: Group, _known: Known) -> float:
 
 
 def sampled_error(
-    weights: Array, m: int, tiles: int = 4, outputs: int = 12, *, paired: bool = False
+    weights: Array,
+    m: int,
+    tiles: int = 4,
+    outputs: int = 12,
+    *,
+    paired: bool = False,
+    fixed: bool = False,
 ) -> float:
     """As `error`, for weights[outputs, channels, taps, taps]."""
     count = weights.shape[-1]
@@ -147,6 +215,8 @@ def sampled_error(
     u = winograd.transformed(weights, m).reshape(n, n, -1, channels)
     if paired:
         u, v = rounded_to_bfloat(u), rounded_to_bfloat(v)
+    if fixed:
+        u = rounded_to_fixed(u.reshape(-1, channels).T).T.reshape(u.shape)
     sums = np.zeros((n, n, len(weights), tiles), np.float32)
     for c in range(channels):  # one after the other, as the kernel adds; partial sums of a BLAS err less
         sums += u[..., c, None] * v[..., c, None, :]
@@ -178,7 +248,7 @@ class Tiling:
 def _tiling(window: Window, form: Form, known: Known) -> Tiling:
     m, lanes, points = form.m, known.target.vector_lanes, form.n**2
     high, wide = -(-window.out[1] // m), -(-window.out[2] // m)
-    tiles = window.batch * high * wide
+    tiles = _tiles(window, form)
     v_row = blocked.blocks_of(window.channels, known) * (lanes // 2 if form.paired else lanes)
     vectors = max(winograd.groups_of(blocked.blocks_of(window.outputs, known)))
     images = (
@@ -190,7 +260,7 @@ def _tiling(window: Window, form: Form, known: Known) -> Tiling:
     groups = len(winograd.groups_of(blocked.blocks_of(window.outputs, known)))
     if blocking.longest_share(parts * groups, known.threads) > 1.03:
         parts = min(-(-parts // known.threads) * known.threads, tiles)
-    rows, broad = winograd.ROWS[lanes]
+    rows, broad = winograd.rows_of(form.dtype(known), lanes)
     beyond = max(*rows, broad)  # rows that the last register tile reads and writes beyond its block
     most = -(-tiles // parts)
     v_plane = blocking.panel_row(most * v_row, 4)
@@ -202,10 +272,6 @@ def _tiling(window: Window, form: Form, known: Known) -> Tiling:
     )
 
 
-def _dtype(form: Form, known: Known) -> tuple[str, ...]:
-    return (bfloat.dtype(known),) if form.paired else ()
-
-
 def _lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
     x, weights = group.anchor.inputs[:2]
     array = graph.constant(weights)
@@ -214,7 +280,7 @@ def _lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
     assert array is not None
     m, lanes, n = form.m, known.target.vector_lanes, form.n
     window, ends = windows.of_conv(group), blocked.ends(group, known)
-    tiling, paired = _tiling(window, form, known), form.paired
+    tiling, dtype = _tiling(window, form, known), form.dtype(known)
     buffer = max(n * n * lanes, ends.buffer)
     work = tiling.m_size + n * lanes + buffer + tiling.v_size
     work = blocking.balanced(work, work, blocking.LINE // 4)
@@ -222,7 +288,7 @@ def _lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
     bias = ends.bias if ends.flags & COLUMN_BIAS else Constant(np.zeros(filters * lanes, np.float32))
     groups = len(winograd.groups_of(filters))
     sizes = {
-        "channels": window.channels // 2 if paired else window.channels,
+        "channels": window.channels // form.together,
         "blocks": blocked.blocks_of(window.channels, known),
         "filters": filters,
         "h": window.size[1],
@@ -245,7 +311,7 @@ def _lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
     }
     operands: tuple[tuple[str, Argument], ...] = (
         ("float32*", x),
-        ("float32*", Constant(lambda: winograd.packed(array, m, lanes, paired=paired), weights.name or "")),
+        ("float32*", Constant(lambda: winograd.packed(array, m, lanes, dtype), weights.name or "")),
         ("float32*", group.outputs[0]),
         ("float32*", bias),
         ("float32*", ends.residual),
@@ -269,7 +335,7 @@ def _lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
                 buffer,
                 ends.epilogue.recipe,
                 places,
-                *_dtype(form, known),
+                *((dtype,) if dtype != "float32" else ()),
             ),
             takes_thread=True,
         ),
@@ -283,22 +349,34 @@ def _cost(form: Form, group: Group, known: Known) -> float:
     outputs = sum(vectors) * lanes
     # Threads that share a block of tiles transform it each.
     again = (tiling.parts + known.threads - 1) / tiling.parts
-    rate = bfloat.rate(known) if form.paired else 1.0
+    rate = bfloat.rate(known) if form.paired else UNPACKING if form.fixed else 1.0
     channels = blocked.blocks_of(window.channels, known) * lanes
     each = 2.0 * (window.channels / rate + START) * outputs + INPUT * channels * again + OUTPUT * outputs
     share = blocking.longest_share(tiling.parts * len(vectors), known.threads)
-    least = winograd.ROWS[lanes][0][0] * tiling.parts  # a register tile computes whole rows
+    least = (
+        winograd.rows_of(form.dtype(known), lanes)[0][0] * tiling.parts
+    )  # a register tile computes whole rows
     definition = 2.0 * window.batch * window.pixels * window.depth * window.outputs
     images = [v for v in (*group.inputs, *group.outputs) if v is not group.anchor.inputs[1]]
     return roofline(
         known.target,
         flops=max(tiling.tiles, least) * points * each * share + flops(group) - definition,
         nbytes=sum(graph.nbytes(v) for v in images),
-        weights=4 / rate * points * window.channels * outputs,
+        weights=form.nbytes * points * window.channels * outputs,
         efficiency=0.9,
         threads=known.threads,
     )
 
+
+FORMS = (
+    Form(4),
+    Form(2),
+    Form(2, taps=5),
+    Form(4, paired=True),
+    Form(2, paired=True),
+    Form(4, fixed=True),
+    Form(2, fixed=True),
+)
 
 IMPLEMENTATIONS = tuple(
     Implementation(
@@ -313,5 +391,5 @@ IMPLEMENTATIONS = tuple(
         error=partial(_error, form),
         precision="bf16" if form.paired else "f32",
     )
-    for form in (Form(4), Form(2), Form(2, taps=5), Form(4, paired=True), Form(2, paired=True))
+    for form in FORMS
 )

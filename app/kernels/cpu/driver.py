@@ -11,8 +11,13 @@ then those that nobody has begun, so that a thread which the operating system ha
 which still sleeps, delays nobody, and the same thread mostly meets the same data again. Helpers
 look for work in machine code, without the GIL, and sleep on a semaphore only when nothing has run
 for a while.
+
+Helpers keep off the core of the calling thread. Operating systems do put a thread that is woken beside
+the one that wakes it; there it would look, for hundreds of microseconds, for work that it keeps from
+being made.
 """
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -290,6 +295,15 @@ def _compile_attendance() -> Any:
     return _compiled(_attend, _ATTEND)
 
 
+def _allowed() -> frozenset[int]:
+    """Cores that this thread may run on; none where the system does not tell."""
+    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
+
+
+# The core that the calling thread runs on, without giving up the GIL; None where the system does not tell.
+_core_of_caller = getattr(ctypes.PyDLL(None), "sched_getcpu", None) if os.name == "posix" else None
+
+
 class Team:
     """Persistent threads, one a core, that run the same rows at once.
 
@@ -297,7 +311,8 @@ class Team:
 
     Args:
         threads: how many.
-        cores: which cores to pin to, as the operating system numbers them; empty leaves it be.
+        cores: which cores to pin helpers to, as the operating system numbers them. Where none are given
+            they run on those that the thread which makes the team may have.
     """
 
     def __init__(self, threads: int, cores: Sequence[int] = ()) -> None:
@@ -307,7 +322,9 @@ class Team:
         self._asleep[:] = 1
         self._gates = [threading.Semaphore(0) for _ in range(threads - 1)]
         self._stopped = False
-        self._cores = tuple(cores)
+        self._cores = frozenset(cores) or _allowed()
+        self._pins = bool(cores)
+        self._led_from = -1
         self._attend = _compile_attendance() if threads > 1 else None
         self._members = [
             threading.Thread(target=self._serve, args=(i,), daemon=True) for i in range(1, threads)
@@ -317,16 +334,30 @@ class Team:
 
     def _serve(self, number: int) -> None:
         assert self._attend is not None
-        if self._cores:
-            os.sched_setaffinity(0, {self._cores[number % len(self._cores)]})
         while True:
             self._gates[number - 1].acquire()
             if self._stopped:
                 return
             self._attend(self.mail.ctypes.data, number, self.threads)
 
+    def _make_way(self, core: int) -> None:
+        """Keep the helpers off the core of the calling thread, and each to one of the others if pinned."""
+        self._led_from = core
+        others = sorted(self._cores - {core}, reverse=True)
+        for number, member in enumerate(self._members if others else ()):
+            assert member.native_id is not None
+            # Where cores were taken away meanwhile, the system places threads alone.
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(
+                    member.native_id, {others[number % len(others)]} if self._pins else others
+                )
+
     def wake(self) -> None:
         """Have all threads look for work; one that goes to sleep just now is woken the next time."""
+        if _core_of_caller is not None:
+            core = _core_of_caller()
+            if core != self._led_from:
+                self._make_way(core)
         for number, asleep in enumerate(self._asleep.tolist()):
             if asleep:
                 self._asleep[number] = 0

@@ -38,7 +38,8 @@ Array = np.ndarray[Any, Any]
 FACTOR = 1.4  # a row predicted to take longer than the best by this factor is not measured
 LAST_FACTOR = 1.0  # the same for rows over channels last, where images come in another order
 EXACT_FACTOR = 2.0  # the same for the best row that multiplies as often as the definition does
-HOPELESS = 8.0  # the same for the best row that stores a constant sparse
+HOPELESS = 8.0  # the same for rows that store a constant sparse, if
+STORED_FACTOR = 2.0  # they are not predicted to take longer than the best of them by this factor
 WORTH = 0.002  # share of the predicted time of the graph below which a group is not measured
 REPEATS = 5
 CLOSE = 1.15  # rows of a group whose times are within this factor are sampled
@@ -215,16 +216,16 @@ def _lies_last(asked: Mapping[ir.Value, Layout]) -> bool:
 def _rivals(
     predicted: Mapping[Implementation, float], group: Group, known: Known
 ) -> tuple[Implementation, ...]:
-    """Of rows of which some store a constant sparse, the best of those and the best of the others.
+    """Of rows of which some store a constant sparse, those that may be best, and the best of the others.
 
-    Which is faster is never left to prediction, unless it is hopeless.
+    Which is faster is never left to prediction, unless it is hopeless: it depends on where the elements lie.
     """
     sparse = {r: s for r, s in predicted.items() if r.storage(group, known)}
     if not sparse or len(sparse) == len(predicted):
         return ()
+    limit = min(STORED_FACTOR * min(sparse.values()), HOPELESS * min(predicted.values()))
     dense = {r: s for r, s in predicted.items() if r not in sparse and not r.views(group, known)}
-    sides = [min(side, key=side.__getitem__) for side in (sparse, dense) if side]
-    return tuple(r for r in sides if predicted[r] <= HOPELESS * min(predicted.values()) or r in dense)
+    return (*(r for r, s in sparse.items() if s <= limit), *sorted(dense, key=dense.__getitem__)[:1])
 
 
 def _is_float(value: ir.Value) -> bool:

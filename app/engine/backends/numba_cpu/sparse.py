@@ -312,8 +312,8 @@ class _Turned:
 
 
 def _sliced_cycles(elements: float, rows: float, vectors: float) -> float:
-    """Measured on Zen 3: loads of places, values and operands; and the ends of the rows."""
-    return elements * (0.4 + 1.2 * vectors) + rows * (8 + 4 * vectors)
+    """Measured on Zen 5: loads of places, values and operands; and the ends of the rows."""
+    return elements * (0.2 + vectors) + rows * (6 + 3 * vectors)
 
 
 def _csr_cost(group: Group, known: Known) -> float:

@@ -82,6 +82,24 @@ def test_helpers_keep_off_the_core_of_the_calling_thread(tmp_path: Path, pinned:
         team.close()
 
 
+def test_a_helper_sleeps_when_nothing_runs_and_is_woken_by_the_next_run(tmp_path: Path) -> None:
+    copy = Compiler(tmp_path).compile("app.kernels.cpu.movement:copy", ("float32*", "float32*"))
+    x, y = np.ones(64, np.float32), np.zeros(64, np.float32)
+    team = Team(2)
+    asleep = team.mail[driver.THREADS + driver.LINE + driver.ASLEEP :]
+    stretch = Stretch(compile_walk(), [(copy.address, 64, (x.ctypes.data, y.ctypes.data))], team)
+    for _ in range(5):
+        deadline = time.perf_counter() + 10
+        while not asleep[0] and time.perf_counter() < deadline:
+            time.sleep(1e-3)
+        assert asleep[0]
+        y[:] = 0
+        stretch.run()
+        np.testing.assert_array_equal(y, x)
+    team.close()
+    assert not any(member.is_alive() for member in team._members)
+
+
 def note_thread(x, begin, end, thread):
     for i in range(begin, end):
         x[i] = thread

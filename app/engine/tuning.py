@@ -38,7 +38,8 @@ Array = np.ndarray[Any, Any]
 FACTOR = 1.4  # a row predicted to take longer than the best by this factor is not measured
 LAST_FACTOR = 1.0  # the same for rows over channels last, where images come in another order
 EXACT_FACTOR = 2.0  # the same for the best row that multiplies as often as the definition does
-HOPELESS = 8.0  # the same for the best row that stores a constant sparse
+HOPELESS = 8.0  # the same for rows that store a constant sparse, if
+STORED_FACTOR = 3.0  # they are not predicted to take longer than the best of them by this factor
 WORTH = 0.002  # share of the predicted time of the graph below which a group is not measured
 REPEATS = 5
 CLOSE = 1.15  # rows of a group whose times are within this factor are sampled
@@ -48,7 +49,7 @@ SAMPLE = 1e-3  # seconds of one sample, filled with as many runs as it takes
 # than a small kernel lasts.
 RUN = 2e-5
 # In a run of a model its other constants pass through the caches before a kernel meets its own again. So
-# runs of a sample take turns with copies of them, as large together as the constants of the model, up to
+# runs of a sample take turns with copies of these, as large together as the other constants, up to
 AROUND = 64 * 2**20  # byte, where few last caches still have the first: one of 32 MiB has most of 34 MB; and
 COPIES = 64  # at most: smaller constants hardly matter
 
@@ -86,9 +87,7 @@ def measure(
     table = stored(compiler.folder)
     known = replace(Known.of(compilation), timings=table)
     groups, conversions = _worth_measuring(compilation, known)
-    constants = {v for group in compilation.plan.groups for v in group.inputs if graph.is_constant(v)}
-    around = min(sum(graph.nbytes(v) for v in constants if graph.dtype(v) is not None), AROUND)
-    with closing(_Bench(known, compiler, table, around)) as bench:
+    with closing(_Bench(known, compiler, table, _around(compilation, groups, known))) as bench:
         candidates = [(group, row, row.tunings[0]) for group, rows in groups for row in rows]
         bench.add([*candidates, *conversions], likely, progress)
         # Only the row that is best as it is is cut in other ways.
@@ -97,10 +96,45 @@ def measure(
     return table
 
 
+def _around(
+    compilation: Compilation, groups: Sequence[tuple[Group, tuple[Implementation, ...]]], known: Known
+) -> Callable[[Group], int]:
+    """Bytes of constants that a model uses between two uses of a group's own.
+
+    A group is taken to be computed by the row that is predicted to be best: where that stores a constant
+    sparse, what is left of the model may fit a cache that the dense one does not.
+    """
+    constants = {v for group in compilation.plan.groups for v in _constants(group)}
+    total = sum(map(graph.nbytes, constants))
+    own = {group: sum(map(graph.nbytes, _constants(group))) for group in compilation.plan.groups}
+    for group, rows in groups:
+        row = min(rows, key=lambda r: r.predicted(group, known))
+        if row.storage(group, known):
+            stored = sum(a.nbytes for a in _arrays(_kernel_calls(row, group, known)))
+            total += stored - own[group]
+            own[group] = stored
+    return lambda group: min(max(total - own.get(group, 0), 0), AROUND)
+
+
+def _constants(group: Group) -> set[ir.Value]:
+    return {v for v in group.inputs if graph.is_constant(v) and graph.dtype(v) is not None}
+
+
+def _arrays(calls: Sequence[KernelCall]) -> list[Array]:
+    """What kernels are given of constants, one for each time."""
+    return [np.ascontiguousarray(a.array) for c in calls for a in c.arguments if isinstance(a, Constant)]
+
+
 class _Bench:
     """The timings table of a folder, filled as asked."""
 
-    def __init__(self, known: Known, compiler: Compiler, table: dict[str, float], around: int) -> None:
+    def __init__(
+        self,
+        known: Known,
+        compiler: Compiler,
+        table: dict[str, float],
+        around: Callable[[Group], int],
+    ) -> None:
         self.table = table
         self.known = known  # sees what is added to the table
         self._around = around
@@ -138,7 +172,7 @@ class _Bench:
             for name in names:
                 group, row, facts, calls = work[name]
                 layouts = row.asked(group, facts)
-                runs.append(sampler(calls, layouts, facts, self._compiler, self._team, self._around))
+                runs.append(sampler(calls, layouts, facts, self._compiler, self._team, self._around(group)))
             fresh.update(zip(names, least(runs)))
         store(self._compiler.folder, fresh)
         self.table.update(fresh)
@@ -215,16 +249,16 @@ def _lies_last(asked: Mapping[ir.Value, Layout]) -> bool:
 def _rivals(
     predicted: Mapping[Implementation, float], group: Group, known: Known
 ) -> tuple[Implementation, ...]:
-    """Of rows of which some store a constant sparse, the best of those and the best of the others.
+    """Of rows of which some store a constant sparse, those that may be best, and the best of the others.
 
-    Which is faster is never left to prediction, unless it is hopeless.
+    Which is faster is never left to prediction, unless it is hopeless: it depends on where the elements lie.
     """
     sparse = {r: s for r, s in predicted.items() if r.storage(group, known)}
     if not sparse or len(sparse) == len(predicted):
         return ()
+    limit = min(STORED_FACTOR * min(sparse.values()), HOPELESS * min(predicted.values()))
     dense = {r: s for r, s in predicted.items() if r not in sparse and not r.views(group, known)}
-    sides = [min(side, key=side.__getitem__) for side in (sparse, dense) if side]
-    return tuple(r for r in sides if predicted[r] <= HOPELESS * min(predicted.values()) or r in dense)
+    return (*(r for r, s in sparse.items() if s <= limit), *sorted(dense, key=dense.__getitem__)[:1])
 
 
 def _is_float(value: ir.Value) -> bool:
@@ -268,7 +302,7 @@ def sampler(
         keep.append(place)
         return int(place.ctypes.data)
 
-    arrays = [np.ascontiguousarray(a.array) for c in calls for a in c.arguments if isinstance(a, Constant)]
+    arrays = _arrays(calls)
     own = sum(a.nbytes for a in arrays)
     constants: Iterator[Array] = iter(())
 
@@ -294,7 +328,7 @@ def sampler(
         return int(memory[argument].ctypes.data)
 
     tables = []
-    for _ in range(min(around // own, COPIES) + 1 if own else 1):
+    for _ in range(min((around + own // 2) // own, COPIES) + 1 if own else 1):
         constants = iter(arrays)
         rows = []
         for call in calls:

@@ -119,3 +119,37 @@ def test_a_group_that_has_nothing_to_do_is_measured_too(tmp_path: Path) -> None:
     x = np.arange(16, dtype=np.float32).reshape(2, 8)
     np.testing.assert_array_equal(session.run({"x": x})["y"], -x)
     session.close()
+
+
+def products(tmp_path: Path, kept: float) -> tuple[Compilation, Known]:
+    """Two products with weights of 256 KiB, of the second of which so much is kept."""
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    g (float[4, 256] x, float[256, 256] v, float[256, 256] w) => (float[4, 256] y) {
+        z = MatMul (x, v)
+        y = MatMul (z, w)
+    }"""
+    rng = np.random.default_rng(0)
+    v, w = rng.standard_normal((2, 256, 256), np.float32)
+    w *= rng.random(w.shape) < kept
+    path = tmp_path / "products.onnx"
+    onnx.save(ir.to_proto(model_of(text, {"v": v, "w": w})), path)
+    loaded = session.canonical(load(path), host(), OPTIONS, Bindings(), load_registry())
+    compilation = session.planned(loaded, OPTIONS).compilation
+    return compilation, Known.of(compilation)
+
+
+def test_all_that_may_be_the_best_way_to_store_a_constant_is_measured(tmp_path: Path) -> None:
+    groups, _ = tuning._worth_measuring(*products(tmp_path, 0.01))
+    names = {row.name for group, rows in groups for row in rows if group.outputs[0].name == "y"}
+    assert {"matmul.csr_weights", "matmul.block16", "matmul.blocked"} <= names
+
+
+@pytest.mark.parametrize("kept", [0.01, 1.0])
+def test_constants_that_others_store_sparse_take_less_of_the_caches(tmp_path: Path, kept: float) -> None:
+    compilation, known = products(tmp_path, kept)
+    groups, _ = tuning._worth_measuring(compilation, known)
+    around = tuning._around(compilation, groups, known)
+    first, second = (next(g for g in compilation.plan.groups if g.outputs[0].name == n) for n in "zy")
+    dense = 4 * 256 * 256
+    assert around(second) == dense
+    assert around(first) == dense if kept == 1.0 else around(first) < dense / 2

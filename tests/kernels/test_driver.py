@@ -1,11 +1,13 @@
 """The compiled driver against NumPy, on one thread and on several."""
 
+import os
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from app.kernels.cpu import driver
 from app.kernels.cpu.compiler import Compiler
 from app.kernels.cpu.driver import Stretch, Team, compile_walk
 
@@ -52,6 +54,50 @@ def test_rows_that_are_not_shared_run_on_the_calling_thread(tmp_path: Path) -> N
         assert all(len(set(share)) == 1 for share in np.split(y, 2))
         assert set(y) <= {0, 1}
     team.close()
+
+
+@pytest.mark.skipif(driver._core_of_caller is None, reason="the system does not tell which core runs")
+@pytest.mark.parametrize("pinned", [False, True])
+def test_helpers_keep_off_the_core_of_the_calling_thread(tmp_path: Path, pinned: bool) -> None:
+    kernel = Compiler(tmp_path).compile(
+        "tests.kernels.test_driver:note_thread", ("int64*",), takes_thread=True
+    )
+    allowed = os.sched_getaffinity(0)
+    if len(allowed) < 2:
+        pytest.skip("there is one core")
+    team = Team(2, sorted(allowed) if pinned else ())
+    x = np.zeros(64, np.int64)
+    stretch = Stretch(compile_walk(), [(kernel.address, 64, (x.ctypes.data,))], team)
+    (helper,) = (t.native_id for t in team._members)
+    assert helper is not None
+    try:
+        for core in sorted(allowed)[:2] * 2:
+            os.sched_setaffinity(0, {core})
+            stretch.run()
+            kept = os.sched_getaffinity(helper)
+            assert core not in kept
+            assert len(kept) == (1 if pinned else len(allowed) - 1)
+    finally:
+        os.sched_setaffinity(0, allowed)
+        team.close()
+
+
+def test_a_helper_sleeps_when_nothing_runs_and_is_woken_by_the_next_run(tmp_path: Path) -> None:
+    copy = Compiler(tmp_path).compile("app.kernels.cpu.movement:copy", ("float32*", "float32*"))
+    x, y = np.ones(64, np.float32), np.zeros(64, np.float32)
+    team = Team(2)
+    asleep = team.mail[driver.THREADS + driver.LINE + driver.ASLEEP :]
+    stretch = Stretch(compile_walk(), [(copy.address, 64, (x.ctypes.data, y.ctypes.data))], team)
+    for _ in range(5):
+        deadline = time.perf_counter() + 10
+        while not asleep[0] and time.perf_counter() < deadline:
+            time.sleep(1e-3)
+        assert asleep[0]
+        y[:] = 0
+        stretch.run()
+        np.testing.assert_array_equal(y, x)
+    team.close()
+    assert not any(member.is_alive() for member in team._members)
 
 
 def note_thread(x, begin, end, thread):

@@ -60,7 +60,7 @@ def run(
     ],
 )
 @pytest.mark.parametrize(("m", "k", "n", "threads", "lanes"), [
-    (1, 48, 37, 1, 8), (4, 64, 48, 2, 8), (5, 96, 21, 1, 16), (70, 32, 33, 2, 8),
+    (1, 48, 37, 1, 8), (4, 64, 48, 2, 8), (5, 96, 21, 1, 16), (70, 32, 33, 2, 8), (2, 44, 35, 2, 16), (3, 32, 16, 1, 16),
 ])  # fmt: skip
 def test_sparse_weights(
     compiler: Compiler, row: str, how: str, m: int, k: int, n: int, threads: int, lanes: int

@@ -9,10 +9,15 @@ The calling thread walks; it publishes the rows that are shared, and the other t
 units of such a row are cut into one share a thread. Every thread takes its own share first and
 then those that nobody has begun, so that a thread which the operating system has stopped, or
 which still sleeps, delays nobody, and the same thread mostly meets the same data again. Helpers
-look for work in machine code, without the GIL, and sleep on a semaphore only when nothing has run
-for a while.
+look for work, and sleep when nothing has run for a while, in machine code: one that wakes never asks
+for the GIL, which the calling thread may want back by then.
+
+Helpers keep off the core of the calling thread. Operating systems do put a thread that is woken beside
+the one that wakes it; there it would look, for hundreds of microseconds, for work that it keeps from
+being made.
 """
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -43,8 +48,12 @@ SEQUENCE = 0  # number of the shared row that was published last; they are count
 ROW_AT, ARGUMENTS_AT = 1, 2  # where this row and the argument table are
 DONE = LINE  # shares finished so far, of all rows
 RUNNING = 2 * LINE  # whether a stretch is on its way
+STOPPED = 2 * LINE + 1  # whether the helpers shall end
 THREADS = 3 * LINE  # from here on, a line for each thread:
 ASLEEP, CLAIM = 0, 1  # sleeps or will soon; the last row whose share of this number was taken
+# Behind these a gate for each thread, at which it sleeps, with room for the types of any system:
+GATE = 32
+MUTEX, CONDITION = 0, 16
 
 _I64 = ll.IntType(64)
 
@@ -172,6 +181,29 @@ def _yield(_context):
     return types.void(), generate
 
 
+def _posix(name: str, arity: int) -> Any:
+    """An intrinsic that calls a function of the threads of the system with addresses."""
+
+    def generate(context, builder, _signature, values):
+        kind = ll.FunctionType(ll.IntType(32), [_I64] * arity)
+        builder.call(cgutils.get_or_insert_function(builder.module, kind, name), values[:arity])
+        return context.get_dummy_value()
+
+    def one(_context, gate):
+        return types.void(types.int64), generate
+
+    def two(_context, condition, mutex):
+        return types.void(types.int64, types.int64), generate
+
+    return intrinsic(one if arity == 1 else two)
+
+
+_lock, _unlock, _signal = (
+    _posix(f"pthread_{name}", 1) for name in ("mutex_lock", "mutex_unlock", "cond_signal")
+)
+_wait = _posix("pthread_cond_wait", 2)
+
+
 @intrinsic
 def address(_context, pointer):
     """A pointer as a number."""
@@ -222,10 +254,40 @@ def _take_shares(mail, row, arguments, number, thread, threads):
             _increment(mail, DONE)
 
 
+@_inlined
+def _gate(mail, thread, threads):
+    return address(mail) + 8 * (THREADS + threads * LINE + thread * GATE)
+
+
+@_inlined
+def _sleep(mail, thread, threads):
+    """Until somebody sets ASLEEP back, or STOPPED."""
+    gate = _gate(mail, thread, threads)
+    _lock(gate + 8 * MUTEX)
+    while _load(mail, THREADS + thread * LINE + ASLEEP) and not _load(mail, STOPPED):
+        _wait(gate + 8 * CONDITION, gate + 8 * MUTEX)
+    _unlock(gate + 8 * MUTEX)
+
+
+def _rouse(mail, threads):
+    """Have all threads look for work; one that goes to sleep just now is woken the next time."""
+    for thread in range(1, threads):
+        if _load(mail, THREADS + thread * LINE + ASLEEP):
+            gate = _gate(mail, thread, threads)
+            _lock(gate + 8 * MUTEX)
+            _store(mail, THREADS + thread * LINE + ASLEEP, 0)
+            _signal(gate + 8 * CONDITION)
+            _unlock(gate + 8 * MUTEX)
+
+
+_roused = _inlined(_rouse)
+
+
 def _lead(mail, threads, rows, arguments, first, last, ticks):
     """Run rows first..last as thread 0."""
     ticks[first] = _ticks()
     _store(mail, RUNNING, 1)
+    _roused(mail, threads)
     for index in range(first, last):
         row = at(rows, index * ROW)
         if threads > 1 and row[4]:
@@ -248,10 +310,11 @@ def _lead(mail, threads, rows, arguments, first, last, ticks):
 
 
 def _attend(mail, thread, threads):
-    """Help with what is published, until nothing ran for a while."""
+    """Help with what is published; sleep when nothing ran for a while."""
     seen = 0
     turn = 0
-    while True:
+    _sleep(mail, thread, threads)
+    while not _load(mail, STOPPED):
         number = _load(mail, SEQUENCE)
         if number != seen:
             # Another row may be published meanwhile: nothing is left of this one then.
@@ -261,7 +324,8 @@ def _attend(mail, thread, threads):
             turn = 0
         elif turn > IDLE and not _load(mail, RUNNING):
             _store(mail, THREADS + thread * LINE + ASLEEP, 1)
-            return
+            _sleep(mail, thread, threads)
+            turn = 0
         else:
             _pause()
             turn += 1
@@ -285,9 +349,18 @@ def compile_walk() -> Any:
 
 
 @functools.cache
-def _compile_attendance() -> Any:
-    """What every other thread runs."""
-    return _compiled(_attend, _ATTEND)
+def _compile_attendance() -> tuple[Any, Any]:
+    """What every other thread runs, and what wakes them."""
+    return _compiled(_attend, _ATTEND), _compiled(_rouse, types.void(_POINTER, types.int64))
+
+
+def _allowed() -> frozenset[int]:
+    """Cores that this thread may run on; none where the system does not tell."""
+    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
+
+
+# The core that the calling thread runs on, without giving up the GIL; None where the system does not tell.
+_core_of_caller = getattr(ctypes.PyDLL(None), "sched_getcpu", None) if os.name == "posix" else None
 
 
 class Team:
@@ -297,18 +370,24 @@ class Team:
 
     Args:
         threads: how many.
-        cores: which cores to pin to, as the operating system numbers them; empty leaves it be.
+        cores: which cores to pin helpers to, as the operating system numbers them. Where none are given
+            they run on those that the thread which makes the team may have.
     """
 
     def __init__(self, threads: int, cores: Sequence[int] = ()) -> None:
         self.threads = threads
-        self.mail = np.zeros(THREADS + threads * LINE, np.int64)
-        self._asleep = self.mail[THREADS + ASLEEP :: LINE][1:]
-        self._asleep[:] = 1
-        self._gates = [threading.Semaphore(0) for _ in range(threads - 1)]
-        self._stopped = False
-        self._cores = tuple(cores)
-        self._attend = _compile_attendance() if threads > 1 else None
+        self.mail = np.zeros(THREADS + threads * (LINE + GATE), np.int64)
+        self.mail[THREADS + ASLEEP : THREADS + threads * LINE : LINE] = 1
+        self._system = ctypes.CDLL(None)
+        for gate in self.mail.ctypes.data + 8 * (THREADS + threads * LINE + GATE * np.arange(threads)):
+            self._system.pthread_mutex_init(ctypes.c_void_p(int(gate) + 8 * MUTEX), None)
+            self._system.pthread_cond_init(ctypes.c_void_p(int(gate) + 8 * CONDITION), None)
+        self._cores = frozenset(cores) or _allowed()
+        self._pins = bool(cores)
+        self._led_from = -1
+        compiled = _compile_attendance() if threads > 1 else (None, None)
+        self._attend: Any = compiled[0]
+        self._rouse: Any = compiled[1]
         self._members = [
             threading.Thread(target=self._serve, args=(i,), daemon=True) for i in range(1, threads)
         ]
@@ -316,27 +395,32 @@ class Team:
             member.start()
 
     def _serve(self, number: int) -> None:
-        assert self._attend is not None
-        if self._cores:
-            os.sched_setaffinity(0, {self._cores[number % len(self._cores)]})
-        while True:
-            self._gates[number - 1].acquire()
-            if self._stopped:
-                return
-            self._attend(self.mail.ctypes.data, number, self.threads)
+        self._attend(self.mail.ctypes.data, number, self.threads)
 
-    def wake(self) -> None:
-        """Have all threads look for work; one that goes to sleep just now is woken the next time."""
-        for number, asleep in enumerate(self._asleep.tolist()):
-            if asleep:
-                self._asleep[number] = 0
-                self._gates[number].release()
+    def _move(self, core: int) -> None:
+        """Keep the helpers off a core, and each to one of the others if they are pinned."""
+        self._led_from = core
+        others = sorted(self._cores - {core}, reverse=True)
+        for number, member in enumerate(self._members if others else ()):
+            assert member.native_id is not None
+            # Where cores were taken away meanwhile, the system places threads alone.
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(
+                    member.native_id, {others[number % len(others)]} if self._pins else others
+                )
+
+    def make_way(self) -> None:
+        """Keep the helpers off the core that the calling thread runs on now."""
+        if _core_of_caller is not None:
+            core = _core_of_caller()
+            if core != self._led_from:
+                self._move(core)
 
     def close(self) -> None:
         """End the threads."""
-        self._stopped = True
-        for gate in self._gates:
-            gate.release()
+        self.mail[STOPPED] = 1
+        if self.threads > 1:
+            self._rouse(self.mail.ctypes.data, self.threads)
         for member in self._members:
             member.join()
 
@@ -373,7 +457,7 @@ class Stretch:
         self.ticks = np.zeros(len(rows) + 1, np.int64)
         self._before = (
             team.mail.ctypes.data,
-            team.threads,
+            team.threads if self._helped else 1,
             self._rows.ctypes.data,
             self._arguments.ctypes.data,
         )
@@ -382,5 +466,5 @@ class Stretch:
     def run(self, first: int = 0, last: int | None = None) -> None:
         """Run rows first..last, half-open."""
         if self._helped:
-            self._team.wake()
+            self._team.make_way()
         self._walk(*self._before, first, self._count if last is None else last, self._after)

@@ -7,6 +7,7 @@ Source: the sliced, sorted format is SELL-C-sigma of Kreutzer, Hager, Wellein, F
 "A unified sparse matrix data format for efficient general sparse matrix-vector multiplication".
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +34,8 @@ class Sliced:
         starts: int64[slices + 1], the first step of each slice.
         rows: int64[slices * together], which row of the result a row of a slice is; rows that fill
             up the last slice repeat the one before.
-        places: int32[steps * together], columns of the elements, step by step.
+        places: int32[steps * together], columns of the elements, times how far apart lines of b are,
+            step by step.
         values: T[steps * together], zeros where a row is shorter than its slice.
     """
 
@@ -43,8 +45,11 @@ class Sliced:
     values: Array
 
 
-def slices(matrix: Array, together: int, threads: int = 1) -> Sliced:
-    """A dense matrix [rows, columns] in slices; longest rows first, dealt to `threads` equal parts."""
+def slices(matrix: Array, together: int, threads: int = 1, apart: int = 1) -> Sliced:
+    """A dense matrix [rows, columns] in slices; longest rows first, dealt to `threads` equal parts.
+
+    Lines that it is multiplied with are so many elements `apart`.
+    """
     m = matrix.shape[0]
     counts = np.count_nonzero(matrix, axis=1)
     order = np.argsort(-counts, kind="stable")
@@ -61,7 +66,7 @@ def slices(matrix: Array, together: int, threads: int = 1) -> Sliced:
         for r, row in enumerate(members):
             own = slice(first[row], first[row + 1])
             at = slice(starts[s], starts[s] + counts[row])
-            places[at, r] = column[own]
+            places[at, r] = column[own] * apart
             values[at, r] = matrix[owner[own], column[own]]
     return Sliced(starts, grouped.reshape(-1).astype(np.int64), places.reshape(-1), values.reshape(-1))
 
@@ -85,29 +90,26 @@ def slice_tile(dtype: str, lanes: int, together: int, vectors: int, tail: int, f
     """An intrinsic that computes some columns of the rows of a slice.
 
     It is called as
-        tile(places, values, steps, b, b_row, y, y_row, rows, row_bias, column_bias, scalars)
+        tile(places, values, steps, b, y, y_row, rows, row_bias, column_bias, scalars)
     and computes, for r < together, y[rows[r] * y_row + j] as the sum over s < steps of
-    values[s * together + r] * b[places[s * together + r] * b_row + j], plus row_bias[rows[r]]
+    values[s * together + r] * b[places[s * together + r] + j], plus row_bias[rows[r]]
     (ROW_BIAS), plus column_bias[j] (COLUMN_BIAS), limited (CLAMP), as `flags` ask. There are
     `vectors` vectors of columns; of the last, `tail` elements are read and written.
     """
     signature_of = Vectors(None, dtype, lanes)
     address, size = types.CPointer(signature_of.scalar), types.int64
     numbers, small = types.CPointer(types.int64), types.CPointer(types.int32)
-    signature = types.void(
-        small, address, size, address, size, address, size, numbers, address, address, address
-    )
+    signature = types.void(small, address, size, address, address, size, numbers, address, address, address)
     widths = [lanes] * (vectors - 1) + [tail]
 
     def write(b: Any, arguments: Any) -> None:
-        places, values, steps, dense, b_row, y, y_row, rows, row_bias, column_bias, scalars = arguments
+        places, values, steps, dense, y, y_row, rows, row_bias, column_bias, scalars = arguments
         v = Vectors(b, dtype, lanes)
 
         def step(state: list[Any]) -> list[Any]:
             place, value, *sums = state
             for r in range(together):
-                column = b.sext(b.load(v.at(place, r), align=4), I64)
-                line = v.at(dense, b.mul(column, b_row))
+                line = v.at(dense, b.sext(b.load(v.at(place, r), align=4), I64))
                 x = v.broadcast(v.at(value, r))
                 for j, width in enumerate(widths):
                     i = r * vectors + j
@@ -127,7 +129,7 @@ def slice_tile(dtype: str, lanes: int, together: int, vectors: int, tail: int, f
                 v.store_part(found, v.at(line, j * lanes), width)
         b.ret_void()
 
-    def body(_context, places, values, steps, b, b_row, y, y_row, rows, row_bias, column_bias, scalars):
+    def body(_context, places, values, steps, b, y, y_row, rows, row_bias, column_bias, scalars):
         return signature, outlined(f"slice_{dtype}_{together}x{vectors}x{lanes}", write)
 
     return intrinsic(body)
@@ -141,7 +143,7 @@ TOGETHER, COLUMNS = {together}, {columns}
 tile = slice_tile("{dtype}", {lanes}, TOGETHER, {vectors}, {tail}, {flags})
 
 
-def kernel(starts, rows, places, values, b, y, row_bias, column_bias, scalars, slices, left, chunks, b_row,
+def kernel(starts, rows, places, values, b, y, row_bias, column_bias, scalars, slices, left, chunks,
            b_batch, y_row, y_batch, begin, end):
     for unit in range(begin, end):
         s = unit % slices
@@ -149,7 +151,7 @@ def kernel(starts, rows, places, values, b, y, row_bias, column_bias, scalars, s
         batch = unit // (slices * chunks)
         first = starts[s]
         tile(at(places, first * TOGETHER), at(values, first * TOGETHER), starts[s + 1] - first,
-             at(b, batch * b_batch + j), b_row, at(y, batch * y_batch + j), y_row,
+             at(b, batch * b_batch + j), at(y, batch * y_batch + j), y_row,
              at(rows, s * TOGETHER), row_bias, at(column_bias, j), scalars)
 """
 
@@ -157,7 +159,7 @@ def kernel(starts, rows, places, values, b, y, row_bias, column_bias, scalars, s
 def emit(dtype: str, lanes: int, together: int, vectors: int, tail: int, flags: int) -> str:
     """The module of y[i, :] = sum over j of a[i, j] b[j, :], a in slices (see `Sliced`).
 
-    b, y: T, rows `b_row` and `y_row` elements apart, matrices `b_batch` and `y_batch`; row_bias: T, one
+    b, y: T, matrices `b_batch` and `y_batch` elements apart, rows of y `y_row`; row_bias: T, one
     element per row of y; column_bias: T, one per column. Columns from `left` on are computed. Units
     are slices (fastest), chunks of columns, and batches.
 
@@ -175,20 +177,33 @@ def emit(dtype: str, lanes: int, together: int, vectors: int, tail: int, flags: 
     )
 
 
-def turned(v: Vectors, lines: list[Any]) -> list[Any]:
-    """As many vectors as there are lanes, rows and columns exchanged: perfect shuffles, log2(lanes) times."""
-    half = v.lanes // 2
+def woven(v: Vectors, lines: list[Any]) -> list[Any]:
+    """The elements of so many vectors taken in turn: perfect shuffles, log2(lines) times.
+
+    Of as many vectors as there are lanes this exchanges rows and columns.
+    """
+    half = len(lines) // 2
     low, high = (
-        ll.Constant(
-            ll.VectorType(I32, v.lanes),
-            [first + i // 2 + (v.lanes if i % 2 else 0) for i in range(v.lanes)],
-        )
-        for first in (0, half)
+        _shuffle(v, [first + i // 2 + (v.lanes if i % 2 else 0) for i in range(v.lanes)])
+        for first in (0, v.lanes // 2)
     )
-    for _ in range(v.lanes.bit_length() - 1):
+    for _ in range(len(lines).bit_length() - 1):
         pairs = list(zip(lines[:half], lines[half:]))
         lines = [v.b.shuffle_vector(a, b, mask) for a, b in pairs for mask in (low, high)]
     return lines
+
+
+def unwoven(v: Vectors, lines: list[Any]) -> list[Any]:
+    """What `woven` was made of."""
+    even, odd = (_shuffle(v, list(range(first, 2 * v.lanes, 2))) for first in (0, 1))
+    for _ in range(len(lines).bit_length() - 1):
+        pairs = list(zip(lines[::2], lines[1::2]))
+        lines = [v.b.shuffle_vector(a, b, mask) for mask in (even, odd) for a, b in pairs]
+    return lines
+
+
+def _shuffle(v: Vectors, places: list[int]) -> Any:
+    return ll.Constant(ll.VectorType(I32, v.lanes), places)
 
 
 def turn_tile(dtype: str, lanes: int) -> Any:
@@ -199,63 +214,117 @@ def turn_tile(dtype: str, lanes: int) -> Any:
     and computes y[j * y_row + i] = x[i * x_row + j] for i, j < lanes. Rows of x from `rows` on repeat
     the last; of y only the first `columns` lines are written.
     """
+
+    def copy(v: Vectors, x: Any, x_row: Any, rows: Any, y: Any, y_row: Any, columns: Any) -> None:
+        _store_lines(v, woven(v, _lines(v, x, x_row, rows, lanes)), y, y_row, columns)
+
+    return _tile(f"turn_{dtype}_{lanes}", dtype, lanes, copy)
+
+
+def weave_tile(dtype: str, lanes: int, few: int) -> Any:
+    """The same of `few` rows and `lanes` columns, where lines of y lie together: y_row = few.
+
+    All lines of y are written.
+    """
+
+    def copy(v: Vectors, x: Any, x_row: Any, rows: Any, y: Any, _y_row: Any, _columns: Any) -> None:
+        for j, line in enumerate(woven(v, _lines(v, x, x_row, rows, few))):
+            v.store(line, v.at(y, j * lanes))
+
+    return _tile(f"weave_{dtype}_{few}x{lanes}", dtype, lanes, copy)
+
+
+def unweave_tile(dtype: str, lanes: int, few: int) -> Any:
+    """The same of `lanes` rows and `few` columns, where rows of x lie together: x_row = few.
+
+    All rows of x are read.
+    """
+
+    def copy(v: Vectors, x: Any, _x_row: Any, _rows: Any, y: Any, y_row: Any, columns: Any) -> None:
+        lines = [v.load(v.at(x, j * lanes)) for j in range(few)]
+        _store_lines(v, unwoven(v, lines), y, y_row, columns)
+
+    return _tile(f"unweave_{dtype}_{few}x{lanes}", dtype, lanes, copy)
+
+
+def _tile(name: str, dtype: str, lanes: int, copy: Callable[..., None]) -> Any:
     address, size = types.CPointer(Vectors(None, dtype, lanes).scalar), types.int64
     signature = types.void(address, size, size, address, size, size)
 
     def write(b: Any, arguments: Any) -> None:
-        x, x_row, rows, y, y_row, columns = arguments
-        v = Vectors(b, dtype, lanes)
-        last = b.sub(rows, number(1))
-        lines = []
-        for i in range(lanes):
-            row = b.select(b.icmp_signed("<", number(i), rows), number(i), last)
-            lines.append(v.load(v.at(x, b.mul(row, x_row))))
-        ended = b.append_basic_block("ended")
-        for j, line in enumerate(turned(v, lines)):
-            go = b.append_basic_block("line")
-            b.cbranch(b.icmp_signed("<", number(j), columns), go, ended)
-            b.position_at_end(go)
-            v.store(line, v.at(y, b.mul(number(j), y_row)))
-        b.branch(ended)
-        b.position_at_end(ended)
+        copy(Vectors(b, dtype, lanes), *arguments)
         b.ret_void()
 
     def body(_context, x, x_row, rows, y, y_row, columns):
-        return signature, outlined(f"turn_{dtype}_{lanes}", write)
+        return signature, outlined(name, write)
 
     return intrinsic(body)
 
 
+def _lines(v: Vectors, x: Any, x_row: Any, rows: Any, count: int) -> list[Any]:
+    """So many rows of x; those from `rows` on are the last one again."""
+    last = v.b.sub(rows, number(1))
+    numbers = (v.b.select(v.b.icmp_signed("<", number(i), rows), number(i), last) for i in range(count))
+    return [v.load(v.at(x, v.b.mul(i, x_row))) for i in numbers]
+
+
+def _store_lines(v: Vectors, lines: list[Any], y: Any, y_row: Any, count: Any) -> None:
+    """The first `count` of the lines."""
+    b = v.b
+    ended = b.append_basic_block("ended")
+    for j, line in enumerate(lines):
+        go = b.append_basic_block("line")
+        b.cbranch(b.icmp_signed("<", number(j), count), go, ended)
+        b.position_at_end(go)
+        v.store(line, v.at(y, b.mul(number(j), y_row)))
+    b.branch(ended)
+    b.position_at_end(ended)
+
+
 _TURN = """\
 from app.kernels.cpu.generator import at
-from app.kernels.cpu.sparse import turn_tile
+from app.kernels.cpu.sparse import turn_tile, unweave_tile, weave_tile
 
-LANES = {lanes}
-tile = turn_tile("{dtype}", LANES)
+ROWS, COLUMNS = {rows}, {columns}
+tile = {tile}
 
 
 def kernel(x, y, m, n, x_row, y_row, begin, end):
     for unit in range(begin, end):
-        i = unit * LANES
-        rows = min(LANES, m - i)
+        i = unit * ROWS
+        rows = min(ROWS, m - i)
         done = 0
-        if {into} or rows == LANES:
-            done = n if {out_of} else n // LANES * LANES
-            for j in range(0, done, LANES):
-                tile(at(x, i * x_row + j), x_row, rows, at(y, j * y_row + i), y_row, min(LANES, n - j))
+        if {into} or rows == ROWS:
+            done = n if {out_of} else n // COLUMNS * COLUMNS
+            for j in range(0, done, COLUMNS):
+                tile(at(x, i * x_row + j), x_row, rows, at(y, j * y_row + i), y_row, min(COLUMNS, n - j))
         for j in range(done, n):
             for r in range(rows):
                 y[j * y_row + i + r] = x[(i + r) * x_row + j]
 """
 
 
-def emit_turn(dtype: str, lanes: int, into: bool) -> str:
-    """The module of y[j, i] = x[i, j] for i < m, j < n; units are `lanes` rows of x.
+def turned_rows(lanes: int, few: int, into: bool) -> int:
+    """Rows of x in a unit of `emit_turn`."""
+    return few if into else lanes
+
+
+def emit_turn(dtype: str, lanes: int, few: int, into: bool) -> str:
+    """The module of y[j, i] = x[i, j] for i < m, j < n; units are `turned_rows` of x.
 
     Args:
         dtype: T.
         lanes: elements in a vector.
+        few: elements in a line of whole vectors; where less than `lanes`, such lines lie together.
         into: whether it is lines of y, rather than those of x, that consist of whole vectors; what is
             beyond the sizes may hold anything.
     """
-    return _TURN.format(dtype=dtype, lanes=lanes, into=into, out_of=not into)
+    kind = "turn" if few == lanes else "weave" if into else "unweave"
+    static = f'"{dtype}", {lanes}' if few == lanes else f'"{dtype}", {lanes}, {few}'
+    return _TURN.format(
+        tile=f"{kind}_tile({static})",
+        rows=turned_rows(lanes, few, into),
+        columns=lanes if into else few,
+        into=into,
+        out_of=not into,
+    )

@@ -173,7 +173,24 @@ def _bias(group: Group, n: int) -> Argument:
     return Constant(np.zeros(n, FLOAT)) if bias is None else bias
 
 
+MOST_ELEMENTS = 2**31  # of the dense operand: where its lines start is an int32
+
+
+def _line_refusal(count: int, each: int) -> str | None:
+    if count * each < MOST_ELEMENTS:
+        return None
+    return f"{count} lines of {each} elements are more than an index of 32 bits tells apart"
+
+
 # Sparse weights: y[m, n] = x[m, k] w[k, n]
+
+
+def _csr_refusal(group: Group, known: Known) -> str | None:
+    reason = _right_refusal(group, known)
+    if reason is not None:
+        return reason
+    product = _product(group)
+    return _line_refusal(product.k, math.prod(_turned(product.m, known)))
 
 
 def _lanes_for(columns: int, known: Known) -> int:
@@ -202,8 +219,9 @@ def _lower_csr(group: Group, known: Known) -> tuple[Call, ...]:
     after: tuple[KernelCall, ...] = ()
     if m > 1:
         x, result = Workspace(4 * k * wide), Workspace(4 * n * wide)
-        before = (_turn(product.a, x, (m, k), product.a_strides[0], wide, lanes, into=True),)
-        after = (_turn(result, y, (n, m), wide, n, lanes, into=False),)
+        tile = known.target.vector_lanes, lanes
+        before = (_turn(product.a, x, (m, k), product.a_strides[0], wide, tile, into=True),)
+        after = (_turn(result, y, (n, m), wide, n, tile, into=False),)
     turned = _Turned(
         lambda: np.ascontiguousarray(_weights(group).T) * FLOAT.type(sums.alpha), n, product.b.name or ""
     )
@@ -217,15 +235,22 @@ def _lower_csr(group: Group, known: Known) -> tuple[Call, ...]:
 
 
 def _turn(
-    x: Argument, y: Argument, sizes: tuple[int, int], x_row: int, y_row: int, lanes: int, *, into: bool
+    x: Argument,
+    y: Argument,
+    sizes: tuple[int, int],
+    x_row: int,
+    y_row: int,
+    tile: tuple[int, int],
+    *,
+    into: bool,
 ) -> KernelCall:
     """The call of y[j, i] = x[i, j] for i, j below the sizes."""
     return KernelCall(
         "app.kernels.cpu.sparse:emit_turn",
         (POINTER, POINTER, *("int64",) * 4),
         (x, y, *sizes, x_row, y_row),
-        units=-(-sizes[0] // lanes),
-        static=("float32", lanes, into),
+        units=-(-sizes[0] // sparse.turned_rows(*tile, into)),
+        static=("float32", *tile, into),
     )
 
 
@@ -263,7 +288,7 @@ class _Turned:
         def part(name: str) -> Callable[[], Array]:
             def array() -> Array:
                 if not made:
-                    made.append(sparse.slices(self._matrix(), together, known.threads))
+                    made.append(sparse.slices(self._matrix(), together, known.threads, steps[0]))
                 return getattr(made[0], name)  # type: ignore[no-any-return]  # a field of Sliced
 
             return array
@@ -271,7 +296,7 @@ class _Turned:
         slices = -(-self._rows // together)
         return KernelCall(
             "app.kernels.cpu.sparse:emit",
-            ("int64*", "int64*", "int32*", *(POINTER,) * 6, *("int64",) * 7),
+            ("int64*", "int64*", "int32*", *(POINTER,) * 6, *("int64",) * 6),
             (
                 *(Constant(part(name)) for name in ("starts", "rows", "places")),
                 Constant(part("values"), self._name),
@@ -279,7 +304,7 @@ class _Turned:
                 slices,
                 columns.left,
                 columns.count,
-                *steps,
+                *steps[1:],
             ),
             units=slices * columns.count * batches,
             static=("float32", lanes, together, vectors, columns.each - (vectors - 1) * lanes, flags),
@@ -287,15 +312,17 @@ class _Turned:
 
 
 def _sliced_cycles(elements: float, rows: float, vectors: float) -> float:
-    """Measured on Zen 3: loads of places, values and operands; and the ends of the rows."""
-    return elements * (0.4 + 1.2 * vectors) + rows * (8 + 4 * vectors)
+    """Measured on Zen 5: loads of places, values and operands; and the ends of the rows."""
+    return elements * (0.2 + vectors) + rows * (6 + 3 * vectors)
 
 
 def _csr_cost(group: Group, known: Known) -> float:
     product = _product(group)
-    _, vectors, chunks = _turned(product.m, known)
+    lanes, vectors, chunks = _turned(product.m, known)
     cycles = chunks * _sliced_cycles(_nonzero(product.b), product.n, vectors)
-    turned = (product.m > 1) * 1.5 * product.m * (product.n + product.k)
+    # Measured on Zen 3, whole vectors, and on Zen 5, less than that.
+    each = 1.5 if lanes == known.target.vector_lanes else 0.5
+    turned = (product.m > 1) * each * product.m * (product.n + product.k)
     return _seconds(cycles, turned, group, known)
 
 
@@ -323,7 +350,7 @@ def _left_refusal(group: Group, known: Known) -> str | None:
         return "an operand is transposed"
     if _nonzero(value) == graph.elements(value):
         return f"{value.name!r} has no zeros"
-    return _rest_refusal(group)
+    return _line_refusal(*graph.static_shape(right)[-2:]) or _rest_refusal(group)
 
 
 def _columns(n: int, known: Known) -> tuple[int, tuple[Columns, ...]]:
@@ -540,7 +567,7 @@ IMPLEMENTATIONS = tuple(
     row
     for op in ("MatMul", "Gemm")
     for row in (
-        _row("csr_weights", op, "csr", _right_refusal, _lower_csr, _csr_cost),
+        _row("csr_weights", op, "csr", _csr_refusal, _lower_csr, _csr_cost),
         _row("csr", op, "csr", _left_refusal, _lower_left, _left_cost, side=0),
         _row("row_sparse", op, "row_sparse", _rows_refusal, _lower_blocks, _blocks_cost),
         _row("block16", op, "block16", _block_refusal, _lower_blocks, _blocks_cost, rank=1),

@@ -169,6 +169,7 @@ def _ranges(a: Attention, rows: int, ranges: int, per_range: int) -> Launch:
                 f"l{r} = l{r} * e + t * f",
                 f"o{r} = joined(o{r}, e, u, f)",
             ]
+    for r in range(rows):  # after the last shuffle: here lanes part
         at = f"uint32((warp() * uint32({rows}) + uint32({r})) * uint32({pitch}))"
         body += [
             f"at = {at}",

@@ -10,7 +10,12 @@ THREADS = 256
 
 
 def per_unit(
-    name: str, lines: Sequence[str], body: Sequence[str], operands: Sequence[tuple[str, str]], units: int
+    name: str,
+    lines: Sequence[str],
+    body: Sequence[str],
+    operands: Sequence[tuple[str, str]],
+    units: int,
+    minimum_blocks: int = 1,
 ) -> Launches:
     """The kernel whose threads run `body` for `u` = 0 to units - 1; no launch for no units.
 
@@ -20,6 +25,7 @@ def per_unit(
         body: lines that know `u` (uint32) and the operands.
         operands: name, which is the role too, and element type of every address.
         units: how many.
+        minimum_blocks: of a multiprocessor, which registers must leave room for.
     """
     if not units:
         return Launches(())
@@ -31,6 +37,7 @@ def per_unit(
         "",
     ]
     source = "\n".join([*functions.library([*lines, *body]), *lines, *text])
-    kernel = Kernel(name, source, (*(vectors.pointer(d) for _, d in operands), "uint32"), THREADS)
+    signature = (*(vectors.pointer(d) for _, d in operands), "uint32")
+    kernel = Kernel(name, source, signature, THREADS, minimum_blocks)
     roles = tuple(Ref(o) for o, _ in operands)
     return Launches((Launch(kernel, (-(-units // THREADS), 1, 1), (*roles, units)),))

@@ -18,6 +18,8 @@ from app.kernels.cuda.units import per_unit
 
 FLOATS = ("float32", "float16", "bfloat16")
 FULL = 132 * 1024  # threads that fill a GPU half: a thread takes several pixels only beyond
+ROW = 64  # weights of a row of a window that a thread holds in registers: wider ones take fewer channels
+BLOCKS = 2  # of a multiprocessor that registers must leave room for: 16 warps keep its memory busy
 LOWEST = {"uint8": "0", "int8": "-128"}
 
 
@@ -172,6 +174,8 @@ def depthwise(
     every = channels * multiplier
     check_size("depthwise", batch * max(channels * high.size * wide.size, every * high.out * wide.out))
     width = row_width(channels, dtype) if multiplier == 1 else 1
+    while width > 1 and width * wide.taps > ROW:
+        width //= 2
     groups = every // width
     pixels = 4 if wide.stride == 1 else 2
     while pixels > 1 and batch * high.out * -(-wide.out // pixels) * groups < FULL:
@@ -230,4 +234,4 @@ def depthwise(
         body += [f"if o1 + uint32({p}) < uint32({wide.out}):", f"    store(y, {at}, {value})"]
     operands = [("x", dtype), ("w", dtype), *([("bias", "float32")] if bias else [])]
     operands += [*([("r", dtype)] if residual else []), ("y", dtype)]
-    return per_unit("depthwise", lines, body, operands, batch * high.out * strips * groups)
+    return per_unit("depthwise", lines, body, operands, batch * high.out * strips * groups, BLOCKS)

@@ -20,7 +20,7 @@ from app.kernels.cuda.functions import unsupported
 from app.kernels.cuda.gather import gather, gather_elements, gather_nd, scatter_elements, scatter_nd
 from app.kernels.cuda.gemm import dtype_of, gemm
 from app.kernels.cuda.gemv import gemv
-from app.kernels.cuda.geometry import Strided, contiguous
+from app.kernels.cuda.geometry import NBYTES, Strided, contiguous
 from app.kernels.cuda.kernel import Launches
 from app.kernels.cuda.normalize import group_norm, layer_norm, rms_norm
 from app.kernels.cuda.product import Product
@@ -217,7 +217,8 @@ def _window(taps: int, stride: int = 1, size: int = 56, dilation: int = 1) -> Ax
 def _depthwise(dtype: str, taps: int, stride: int = 1, batch: int = 64, **more: object) -> Row:
     axis = _window(taps, stride)
     label = " ".join(("depthwise", dtype, str(taps), str(stride), str(batch), *more))
-    wide = () if "multiplier" in more else WIDE
+    # Threads hold the weights of a row of the window, up to 64 of them.
+    wide = () if "multiplier" in more or 16 // NBYTES[dtype] * taps > 64 else WIDE
     return Row(label, lambda: depthwise(batch, 144, (axis, axis), dtype, **more), 16, wide)
 
 
@@ -279,17 +280,15 @@ def _rows_of(name: str, make: Callable[..., Launches], *given: object, **more: o
 def _row_kernels(dtype: str) -> Iterator[Row]:
     """Softmax, norms, reductions: parts of a warp, blocks, rows that are read again, columns."""
     for n in (40, 768, 4096, 40_000):
-        yield _rows_of("softmax", softmax, 128, n, 1, dtype)
-        yield _rows_of("log_softmax", softmax, 128, n, 1, dtype, True)
-        yield replace(
+        for row in (
+            _rows_of("softmax", softmax, 128, n, 1, dtype),
+            _rows_of("log_softmax", softmax, 128, n, 1, dtype, True),
             _rows_of(
                 "layer_norm", layer_norm, 128, n, dtype, 1e-5, residual=True, keeps_sum=True, statistics=True
             ),
-            warps=20,
-        )
-        yield replace(
-            _rows_of("rms_norm", rms_norm, 128, n, dtype, 1e-5, residual=True, keeps_sum=True), warps=20
-        )
+            _rows_of("rms_norm", rms_norm, 128, n, dtype, 1e-5, residual=True, keeps_sum=True),
+        ):
+            yield replace(row, warps=20)  # of a row that lies in registers
         for name in REDUCTIONS:
             yield _rows_of("reduce", reduce, name, (128, n), (1,), dtype)
     for n in (9, 333):
@@ -340,8 +339,9 @@ def _images(dtype: str) -> Iterator[Row]:
             ((2, 64, 40, 40), (2, 64, 16, 16), (2, 3)),
         ):
             moved = tuple((axis, taps) for axis in axes)
-            yield _rows_of("blend", blend, shape, sizes, moved, dtype)
-    for taps in (1, 3, 5, 7, 9, 11):
+            row = _rows_of("blend", blend, shape, sizes, moved, dtype)
+            yield replace(row, warps=24) if taps > 2 else row  # all that a line is made of is under way
+    for taps in (1, 3, 5, 7, 9, 11, 31):
         for stride in (1, 2, 3):
             yield _depthwise(dtype, taps, stride)
     yield _depthwise(dtype, 3, residual=True)
@@ -474,6 +474,7 @@ def _everyday() -> Iterator[Row]:
         yield _rows_of("blend", blend, (2, 40, 40, 64), (2, 16, 16, 64), ((1, taps), (2, taps)), "bfloat16")
     yield _rows_of("cast", cast, 4096, "bfloat16", "float32")
     yield _depthwise("bfloat16", 7)
+    yield _depthwise("bfloat16", 11)
     yield _depthwise("float32", 3, 2, residual=True)
     yield _pool("max", "bfloat16", 3, last=True)
     yield _pool("average", "float32", 3, last=False)

@@ -69,6 +69,7 @@ def test_max_pool_keeps_a_nan_and_takes_bytes():
     ("channels", "axes", "dtype", "multiplier", "residual", "full"),
     [
         (16, (Axis(7, 3, 7, 1, 1, 1, 1), Axis(9, 3, 9, 1, 1, 1, 1)), "bfloat16", 1, True, 0),
+        (16, (Axis(9, 9, 9, 1, 1, 4, 4), Axis(10, 9, 10, 1, 1, 4, 4)), "float16", 1, False, 0),
         (6, (Axis(8, 5, 4, 2, 1, 2, 2), Axis(8, 5, 4, 2, 1, 2, 2)), "float32", 1, False, 0),
         (3, (Axis(6, 3, 6, 1, 2, 2, 2), Axis(5, 3, 5, 1, 2, 2, 2)), "float16", 2, False, 10**9),
     ],

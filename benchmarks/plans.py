@@ -1,10 +1,11 @@
 """`make bench-memory`: what the planner makes of whole models, nothing executed.
 
 `offsets`: every model of the benchmark list and of the shared data, its default plan: peak, the lower
-bound (slices of a Concat live from their own write), and seconds of this thread for finding the offsets
-alone, warm, median of several. `orders`: plans under `prefer: memory`, the bytes of their activations, and
-the arena that no other order of the same steps stays below. `inplace`: the residual networks of the
-channel sweep with and without results in the place of operands.
+bound (slices of a Concat live from their own write; above live bytes where no placement meets these), and
+seconds of this thread for finding the offsets alone, warm, median of several. `orders`: plans under
+`prefer: memory`, the bytes of their activations, and the arena that no other order of the same steps stays
+below. `inplace`: the residual networks of the channel sweep with and without results in the place of
+operands.
 """
 
 import argparse

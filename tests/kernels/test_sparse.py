@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.engine.backends.numba_cpu import sparse as rows
 from app.engine.registry import load
 from app.kernels.cpu import block_sparse, sparse
 from app.kernels.cpu.compiler import Compiler
@@ -137,3 +138,10 @@ def test_slices_hold_the_matrix(together: int, threads: int) -> None:
                     again[row, cut.places[step * together + r]] = value
     np.testing.assert_array_equal(again, matrix)
     assert set(cut.rows) == set(range(29))
+
+
+def test_lines_that_an_index_of_32_bits_does_not_reach_are_refused() -> None:
+    assert rows._line_refusal(2**15, 2**16 - 1) is None
+    assert rows._line_refusal(2**15, 2**16) == (
+        "32768 lines of 65536 elements are more than an index of 32 bits tells apart"
+    )

@@ -20,33 +20,29 @@ NODES = 200  # for each of them; about 0.3 microseconds a node
 PAIRS = 1_000  # of pieces; with more a buffer is passed over
 
 
+# The pieces of all buffers in a row, as compiled code takes them. A plain tuple: of a named one the types are
+# looked up anew in every call, which takes hundreds of microseconds.
+#   starts: where the pieces of each buffer begin.
+#   pieces: [piece, 4] offset in the buffer, bytes, first step, step after the last.
+#   owners: buffers by piece.
+#   beside: where the list of each piece begins, of pieces that are live with it.
+#   others: these lists.
+#   extents: bytes by buffer.
+Pieces: TypeAlias = tuple[Array, Array, Array, Array, Array, Array]
+
+
 @numba.njit(cache=True)
-def raised(
-    bound: int,
-    peak: int,
-    starts: Array,
-    pieces: Array,
-    owners: Array,
-    beside: Array,
-    others: Array,
-    extents: Array,
-    unit: int,
-    nodes: int,
-) -> int:
+def raised(bound: int, peak: int, given: Pieces, unit: int, nodes: int) -> int:
     """A bound on the peak of all placements, at least `bound`, at most `peak`.
 
     Args:
         bound: bytes, proved.
         peak: bytes of a placement.
-        starts: where the pieces of each buffer begin.
-        pieces: [piece, 4] offset in the buffer, bytes, first step, step after the last.
-        owners: buffers by piece.
-        beside: where the list of each piece begins, of pieces that are live with it.
-        others: these lists.
-        extents: bytes by buffer.
+        given: all buffers, see `Pieces`.
         unit: bytes that divide all alignments.
         nodes: for each buffer that has parts; with more nothing is claimed of it.
     """
+    starts, _, owners, beside, others, extents = given
     near = np.zeros(NEIGHBORS + 1, np.int64)
     for b in range(len(extents)):
         if starts[b + 1] - starts[b] < 2:
@@ -68,22 +64,14 @@ def raised(
         for k in range(1, count):
             total += extents[near[k]]
         if total > bound:
-            bound = max(bound, _least(near[:count], bound, peak, starts, pieces, extents, unit, nodes))
+            bound = max(bound, _least(near[:count], bound, peak, given, unit, nodes))
     return bound
 
 
 @numba.njit(cache=True)
-def _least(
-    chosen: Array,
-    enough: int,
-    peak: int,
-    starts: Array,
-    pieces: Array,
-    extents: Array,
-    unit: int,
-    nodes: int,
-) -> int:
+def _least(chosen: Array, enough: int, peak: int, given: Pieces, unit: int, nodes: int) -> int:
     """The least peak of some buffers if it is in (enough, peak]; 0 where it is not, or is not known."""
+    starts, pieces, _, _, _, extents = given
     n = len(chosen)
     pairs = np.zeros((PAIRS, 4), np.int64)  # two pieces, and whose they are
     count = 0

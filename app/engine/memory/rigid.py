@@ -43,17 +43,17 @@ def improve(problem: Problem, known: Solution, tries: int = TRIES) -> Solution:
         return known
     peak, best = known.peak, None
     ranks, looked = [(extents,), (spans, extents), (extents * spans,)], False
-    rows = starts, pieces, owners, beside, others, extents
+    rows = (starts, pieces, owners, beside, others, extents)
     while ranks and peak > bound:
         keys = ranks.pop(0)
         offsets = np.zeros(len(extents), np.int64)
         order = np.lexsort([-key for key in reversed(keys)])
-        found = int(_settle(order, *rows, alignments, bound, peak, tries, offsets))
+        found = int(_settle(order, rows, alignments, bound, peak, tries, offsets))
         if found < peak:
             peak, best = found, offsets
         if peak > bound and not looked:
             unit = int(np.gcd.reduce(alignments))
-            higher = int(disjunctive.raised(bound, peak, *rows, unit, disjunctive.NODES))
+            higher = int(disjunctive.raised(bound, peak, rows, unit, disjunctive.NODES))
             if higher > bound:
                 ranks.insert(0, keys)  # a bound that can be met tells better what fails
             bound, looked = higher, True
@@ -105,12 +105,7 @@ def _neighbours(pieces: Array, owners: Array, most: int) -> tuple[Array, Array]:
 @numba.njit(cache=True)
 def _settle(
     order: Array,
-    starts: Array,
-    pieces: Array,
-    owners: Array,
-    beside: Array,
-    others: Array,
-    extents: Array,
+    given: disjunctive.Pieces,
     alignments: Array,
     bound: int,
     peak: int,
@@ -121,18 +116,14 @@ def _settle(
 
     Args:
         order: buffers; changed.
-        starts: where the pieces of each buffer begin.
-        pieces: [piece, 4] offset in the buffer, bytes, first step, step after the last.
-        owners: buffers by piece.
-        beside: where the list of each piece begins, see `_neighbours`.
-        others: these lists.
-        extents: bytes by buffer.
+        given: all buffers, see `disjunctive.Pieces`.
         alignments: by buffer.
         bound: bytes that are enough.
         peak: bytes to stay below.
         tries: placements.
         offsets: filled.
     """
+    starts, pieces, owners, beside, others, extents = given
     n = len(order)
     limit = bound
     trial = np.zeros(n, np.int64)

@@ -128,15 +128,7 @@ def unblock_tile(lanes: int, partial: bool) -> Any:
         x, y, y_row, m = values
         v = Vectors(builder, "float32", lanes)
         rows = transposed(v, [v.load(v.at(x, p * lanes)) for p in range(lanes)])
-        done = builder.append_basic_block("done")
-        for c, vector in enumerate(rows):
-            if partial:
-                go = builder.append_basic_block("channel")
-                builder.cbranch(builder.icmp_signed("<", number(c), m), go, done)
-                builder.position_at_end(go)
-            v.store(vector, v.at(y, builder.mul(number(c), y_row)))
-        builder.branch(done)
-        builder.position_at_end(done)
+        v.store_lines(rows, y, y_row, m if partial else number(lanes))
         return context.get_dummy_value()
 
     def body(_context, x, y, y_row, m):

@@ -378,10 +378,10 @@ class Team:
         self.threads = threads
         self.mail = np.zeros(THREADS + threads * (LINE + GATE), np.int64)
         self.mail[THREADS + ASLEEP : THREADS + threads * LINE : LINE] = 1
-        self._system = ctypes.CDLL(None)
-        for gate in self.mail.ctypes.data + 8 * (THREADS + threads * LINE + GATE * np.arange(threads)):
-            self._system.pthread_mutex_init(ctypes.c_void_p(int(gate) + 8 * MUTEX), None)
-            self._system.pthread_cond_init(ctypes.c_void_p(int(gate) + 8 * CONDITION), None)
+        for gate in self.mail[THREADS + threads * LINE :].reshape(threads, GATE)[1:]:
+            system = ctypes.CDLL(None)
+            system.pthread_mutex_init(ctypes.c_void_p(gate[MUTEX:].ctypes.data), None)
+            system.pthread_cond_init(ctypes.c_void_p(gate[CONDITION:].ctypes.data), None)
         self._cores = frozenset(cores) or _allowed()
         self._pins = bool(cores)
         self._led_from = -1

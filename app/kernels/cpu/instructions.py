@@ -5,6 +5,7 @@ Elements are float32, float64, integers, several integers in one (`tiles.PACKED`
 in a vector, which LLVM splits or widens for the machine at hand.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import llvmlite.ir as ll
@@ -171,6 +172,17 @@ class Vectors:
     def store(self, value: Any, pointer: Any) -> None:
         """A vector to an address."""
         self.b.store(value, self.b.bitcast(pointer, value.type.as_pointer()), align=self.nbytes)
+
+    def store_lines(self, lines: Sequence[Any], start: Any, apart: Any, count: Any) -> None:
+        """The first `count` of some vectors, `apart` elements from one to the next."""
+        ended = self.b.append_basic_block("ended")
+        for i, line in enumerate(lines):
+            go = self.b.append_basic_block("line")
+            self.b.cbranch(self.b.icmp_signed("<", number(i), count), go, ended)
+            self.b.position_at_end(go)
+            self.store(line, self.at(start, self.b.mul(number(i), apart)))
+        self.b.branch(ended)
+        self.b.position_at_end(ended)
 
     def splat(self, value: Any) -> Any:
         """A scalar in every lane."""

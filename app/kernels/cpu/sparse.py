@@ -216,7 +216,7 @@ def turn_tile(dtype: str, lanes: int) -> Any:
     """
 
     def copy(v: Vectors, x: Any, x_row: Any, rows: Any, y: Any, y_row: Any, columns: Any) -> None:
-        _store_lines(v, woven(v, _lines(v, x, x_row, rows, lanes)), y, y_row, columns)
+        v.store_lines(woven(v, _lines(v, x, x_row, rows, lanes)), y, y_row, columns)
 
     return _tile(f"turn_{dtype}_{lanes}", dtype, lanes, copy)
 
@@ -242,7 +242,7 @@ def unweave_tile(dtype: str, lanes: int, few: int) -> Any:
 
     def copy(v: Vectors, x: Any, _x_row: Any, _rows: Any, y: Any, y_row: Any, columns: Any) -> None:
         lines = [v.load(v.at(x, j * lanes)) for j in range(few)]
-        _store_lines(v, unwoven(v, lines), y, y_row, columns)
+        v.store_lines(unwoven(v, lines), y, y_row, columns)
 
     return _tile(f"unweave_{dtype}_{few}x{lanes}", dtype, lanes, copy)
 
@@ -266,19 +266,6 @@ def _lines(v: Vectors, x: Any, x_row: Any, rows: Any, count: int) -> list[Any]:
     last = v.b.sub(rows, number(1))
     numbers = (v.b.select(v.b.icmp_signed("<", number(i), rows), number(i), last) for i in range(count))
     return [v.load(v.at(x, v.b.mul(i, x_row))) for i in numbers]
-
-
-def _store_lines(v: Vectors, lines: list[Any], y: Any, y_row: Any, count: Any) -> None:
-    """The first `count` of the lines."""
-    b = v.b
-    ended = b.append_basic_block("ended")
-    for j, line in enumerate(lines):
-        go = b.append_basic_block("line")
-        b.cbranch(b.icmp_signed("<", number(j), count), go, ended)
-        b.position_at_end(go)
-        v.store(line, v.at(y, b.mul(number(j), y_row)))
-    b.branch(ended)
-    b.position_at_end(ended)
 
 
 _TURN = """\

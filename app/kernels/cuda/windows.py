@@ -1,7 +1,7 @@
 """Sliding windows over one to three spatial axes: pooling and depthwise convolution.
 
-Channels innermost (`last`): a thread has 16 bytes of channels of an output pixel, so neighbours read
-neighbouring channels. Channels outermost: a thread has one output pixel.
+Channels innermost (`last`): a thread has 16 bytes of channels of an output pixel, fewer under wide depthwise
+windows, so neighbours read neighbouring channels. Channels outermost: a thread has one output pixel.
 """
 
 import math

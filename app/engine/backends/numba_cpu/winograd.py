@@ -353,9 +353,8 @@ def _cost(form: Form, group: Group, known: Known) -> float:
     channels = blocked.blocks_of(window.channels, known) * lanes
     each = 2.0 * (window.channels / rate + START) * outputs + INPUT * channels * again + OUTPUT * outputs
     share = blocking.longest_share(tiling.parts * len(vectors), known.threads)
-    least = (
-        winograd.rows_of(form.dtype(known), lanes)[0][0] * tiling.parts
-    )  # a register tile computes whole rows
+    # A register tile computes whole rows.
+    least = winograd.rows_of(form.dtype(known), lanes)[0][0] * tiling.parts
     definition = 2.0 * window.batch * window.pixels * window.depth * window.outputs
     images = [v for v in (*group.inputs, *group.outputs) if v is not group.anchor.inputs[1]]
     return roofline(

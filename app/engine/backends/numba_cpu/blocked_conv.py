@@ -214,7 +214,7 @@ def cut(shape: Geometry, known: Known, follows: bool) -> Cut:
         wide = other
     whole = window.channels // shape.x_lanes if shape.x_lanes > 1 else 0
     chunk = blocking.balanced(max(whole, 1), max(DEPTH * 2 // wide // (shape.x_lanes * window.taps), 1), 1)
-    inputs, outputs, tile = INPUTS, OUTPUTS, rows_of(lanes, 2)
+    inputs, outputs, tile = INPUTS, OUTPUTS, 1  # a kernel shares any number of pixels evenly by tiles
     if shape.tiled:  # products are so fast that reading weights again for another strip takes longer
         chunk, tile = max(whole, 1), matrix_tiles.BEHIND
         inputs, outputs = TILED_INPUTS, TILED_OUTPUTS
@@ -223,22 +223,22 @@ def cut(shape: Geometry, known: Known, follows: bool) -> Cut:
     if follows:
         rows = max(min(rows, outputs // (shape.columns * lanes * 4)), 1)
     rows = min(round(rows * STRIPS.get(known.tuning, 1.0)) or 1, shape.rows)
-    if shape.columns == 1:
-        rows = blocking.balanced(shape.rows, max(rows, 1), min(tile, shape.rows))
-    else:
-        rows = -(-shape.rows // -(-shape.rows // rows))
+    rows = blocking.balanced(shape.rows, rows, min(tile, shape.rows) if shape.columns == 1 else 1)
     best, seconds = Cut(rows, chunk, wide, out_blocks), float("inf")
-    for split, halves in itertools.product((1, 2, 4), (1, 2)):
-        part = -(-out_blocks // split)
-        part += -part % wide if part > wide else 0
-        if split > 1 and (part >= out_blocks or known.threads == 1):
-            continue
+    for part, halves in itertools.product(_parts(out_blocks, wide, known.threads), (1, 2)):
         own = max(-(-rows // halves), 1)
         units = window.batch * window.groups * -(-shape.rows // own) * -(-out_blocks // part)
         took = -(-units // known.threads) * _unit_seconds(shape, own, part, known.target)
         if took < seconds * (1 - 1e-9):
             best, seconds = Cut(own, chunk, wide, part), took
     return best
+
+
+def _parts(out_blocks: int, wide: int, threads: int) -> list[int]:
+    """Blocks of output channels that a unit may have: all; a half or a quarter, then in whole tiles too."""
+    even = [-(-out_blocks // split) for split in (2, 4)] if threads > 1 else []
+    whole = [part + -part % wide for part in even if part > wide]
+    return [out_blocks, *(part for part in (*whole, *even) if part < out_blocks)]
 
 
 def _unit_seconds(shape: Geometry, rows: int, part: int, target: Target) -> float:

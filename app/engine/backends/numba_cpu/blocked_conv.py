@@ -18,7 +18,7 @@ from app.engine.plan import Argument, Constant, Group, KernelCall, Workspace
 from app.engine.registry import Implementation, Known
 from app.engine.target import Target
 from app.kernels.cpu import matrix_tiles, tiles
-from app.kernels.cpu.blocked_conv import SIZES, rows_of
+from app.kernels.cpu.blocked_conv import SIZES
 
 Array = np.ndarray[Any, Any]
 

@@ -3,7 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 
-from app.engine import graph
+from app.engine import graph, sequences
 from app.engine.quantization import integer_rows
 from app.engine.rewrite import Replacement, Row, constant
 
@@ -29,5 +29,6 @@ def bias_apart(node: ir.Node) -> Replacement | None:
 
 REWRITES = (
     *integer_rows("numba-cpu"),
+    *sequences.rows("numba-cpu"),
     Row(bias_apart, ("Conv",), nested=False, backends=("numba-cpu",)),
 )

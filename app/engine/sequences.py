@@ -1,0 +1,174 @@
+"""Convolutions along one axis as those of images of height one, whose layouts and kernels they then share.
+
+A sequence [N, C, L] becomes an image [N, C, 1, L], which costs nothing: the bytes are the same. What
+follows such a convolution works on the image as well and drops the height behind it, so that chains of
+convolutions stay images and chains of elementwise operators stay one kernel.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine import graph, transposes
+from app.engine.ops.elementwise import OPERATORS
+from app.engine.rewrite import Replacement, Row, constant
+
+SWAPPED = (0, 2, 1)  # the permutation of a sequence to channels last, and the one from there
+TO_LAST, FROM_LAST = (0, 2, 3, 1), (0, 3, 1, 2)  # those of an image
+
+# What a node is given on images: changed attributes, and inputs that other arrays replace.
+Given: TypeAlias = tuple[Mapping[str, ir.Attr], Mapping[int, np.ndarray]]
+Rule: TypeAlias = Callable[[ir.Node], Given | None]
+
+
+def _as_it_is(_node: ir.Node) -> Given | None:
+    return {}, {}
+
+
+def _window(node: ir.Node) -> Given | None:
+    """Attributes for each axis, with those of the height in front."""
+    if graph.attribute(node, "auto_pad", "NOTSET") not in ("", "NOTSET") or "output_shape" in node.attributes:
+        return None
+    first, last = graph.attribute(node, "pads", (0, 0))
+    wide = {"pads": [0, first, 0, last]}
+    for name, of_height in (("kernel_shape", 1), ("strides", 1), ("dilations", 1), ("output_padding", 0)):
+        given = graph.attribute(node, name, None)
+        if given is not None:
+            wide[name] = [of_height, *given]
+    return {name: ir.AttrInt64s(name, values) for name, values in wide.items()}, {}
+
+
+def _concat(node: ir.Node) -> Given | None:
+    axis = graph.attribute(node, "axis", 0) % 3
+    return {"axis": ir.AttrInt64("axis", axis + (axis == 2))}, {}
+
+
+def _pad(node: ir.Node) -> Given | None:
+    pads = graph.constant(graph.input_at(node, 1))
+    if pads is None or graph.input_at(node, 3) is not None:
+        return None
+    return {}, {1: np.insert(pads.reshape(2, 3), 2, 0, axis=1).reshape(-1)}
+
+
+def _transpose(node: ir.Node) -> Given | None:
+    swaps = transposes.permutation(node) == SWAPPED
+    return ({"perm": ir.AttrInt64s("perm", TO_LAST)}, {}) if swaps else None
+
+
+CONVOLUTIONS = "Conv", "ConvTranspose"
+_RULES: Mapping[str, Rule] = {
+    **dict.fromkeys((row.op for row in OPERATORS if row.family != "quantize"), _as_it_is),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), _as_it_is),
+    **dict.fromkeys((*CONVOLUTIONS, "MaxPool", "AveragePool"), _window),
+    "Concat": _concat,
+    "Pad": _pad,
+    "Transpose": _transpose,
+}
+VIEWS = "Reshape", "Squeeze", "Unsqueeze", "Flatten"
+
+
+def on_images(node: ir.Node) -> Replacement | None:
+    """f(sequence) = g(image) without its height: of a convolution, and of what reads such an image."""
+    if len(node.outputs) != 1 or not _are_sequences(node):
+        return None
+    weights = graph.input_at(node, 1)
+    if node.op_type in CONVOLUTIONS:
+        starts = weights is not None and graph.is_constant(weights)
+    else:
+        starts = any(v is not None and _image(v) is not None for v in node.inputs)
+    given = _RULES[node.op_type](node) if starts else None
+    if given is None:
+        return None
+    attributes, constants = given
+    nodes: list[ir.Node] = []
+    inputs: list[ir.Value | None] = []
+    for index, value in enumerate(node.inputs):
+        name = f"{node.name}.{index}"
+        inputs.append(constant(constants[index], name) if index in constants else _lifted(value, name, nodes))
+    new = ir.Node("", node.op_type, inputs, list({**node.attributes, **attributes}.values()), name=node.name)
+    (output,) = node.outputs
+    height = -3 if node.op_type == "Transpose" else -2
+    image = _typed(new, output, _with_height(graph.static_shape(output), height), f"{output.name}.image")
+    view = _reshape(image, graph.static_shape(output), output.name or "")
+    return Replacement(view.outputs, [*nodes, new, view])
+
+
+def merge_views(node: ir.Node) -> Replacement | None:
+    """A view of a sequence that is an image without its height is one of that image, or the image itself."""
+    source, (output,) = node.inputs[0], node.outputs
+    image, shape = None if source is None else _image(source), graph.shape(output)
+    if image is None or shape is None:
+        return None
+    if shape == graph.shape(image):
+        return Replacement([image])
+    view = _reshape(image, shape, output.name or "")
+    return Replacement(view.outputs, [view])
+
+
+def _are_sequences(node: ir.Node) -> bool:
+    """Whether the output has three axes and no input more, all of them static and none empty."""
+    output, *shapes = (graph.shape(v) for v in (*node.outputs, *node.inputs) if v is not None)
+    fits = all(shape is not None and len(shape) <= 3 and 0 not in shape for shape in (output, *shapes))
+    return fits and output is not None and len(output) == 3
+
+
+def _image(value: ir.Value) -> ir.Value | None:
+    """The image of which a value is a view without its height; None for what is no such view."""
+    producer = value.producer()
+    if producer is None or producer.op_type not in VIEWS or producer.inputs[0] is None:
+        return None
+    image = producer.inputs[0]
+    before, after = graph.shape(image), graph.shape(value)
+    is_view = before is not None and after is not None and len(after) == 3
+    return image if is_view and before == _with_height(after, -2) else None  # type: ignore[arg-type]
+
+
+def _lifted(value: ir.Value | None, name: str, nodes: list[ir.Node]) -> ir.Value | None:
+    """An operand of images; what it takes is added to `nodes`. One of one axis broadcasts as before."""
+    if value is None or len(graph.static_shape(value)) < 2:
+        return value
+    shape, array, image = graph.static_shape(value), graph.constant(value), _image(value)
+    wide = _with_height(shape, -2)
+    if image is not None:
+        return image
+    if array is not None:
+        return constant(array.reshape(wide), name, value.dtype)
+    producer = value.producer()
+    swaps = producer is not None and transposes.permutation(producer) == SWAPPED
+    source = producer.inputs[0] if producer is not None and swaps else None
+    if source is None:
+        nodes.append(_reshape(value, wide, name))
+        return nodes[-1].outputs[0]
+    nodes.append(_reshape(source, _with_height(graph.static_shape(source), -3), f"{name}.last"))
+    turned = ir.Node("", "Transpose", nodes[-1].outputs, [ir.AttrInt64s("perm", FROM_LAST)])
+    nodes.append(turned)
+    return _typed(turned, value, wide, name)
+
+
+def _with_height(shape: tuple[int, ...], before: int) -> tuple[int, ...]:
+    """A shape with an axis of one more, so many from its end."""
+    at = len(shape) + 1 + before
+    return (*shape[:at], 1, *shape[at:])
+
+
+def _reshape(value: ir.Value, shape: tuple[int, ...], name: str) -> ir.Node:
+    node = ir.Node("", "Reshape", [value, constant(np.array(shape, np.int64), f"{name}.shape")])
+    node.name = f"{name}.view"
+    _typed(node, value, shape, name)
+    return node
+
+
+def _typed(node: ir.Node, like: ir.Value, shape: tuple[int, ...], name: str) -> ir.Value:
+    (output,) = node.outputs
+    output.name, output.type, output.shape = name, like.type, ir.Shape(shape)
+    return output
+
+
+def rows(backend: str) -> tuple[Row, ...]:
+    """The rules of this module, for targets that have the backend."""
+    return (
+        Row(merge_views, VIEWS, nested=False, backends=(backend,)),
+        Row(on_images, tuple(_RULES), nested=False, backends=(backend,)),
+    )

@@ -4,7 +4,8 @@ A program for each number of threads is tuned for it; both take turns in one pro
 same pinned cores. Printed are the medians of both, and the median and the quartiles of the ratios of
 neighboring runs. The third to take its turn are copies of the program for one thread, one a core, at once,
 which have nothing in common but the machine: how much more they do than one alone is what cores give here.
-Virtual ones may lie on one core of the host for a while.
+Virtual ones may lie on one core of the host for a while, which both feel, or on cores that share no third
+cache, which copies do not feel: a line that one core wrote reached the other in 285 ns then, else in 89.
 """
 
 import argparse

@@ -27,6 +27,7 @@ MARGIN = 4096
 BLOCK = 16 * HUGE  # byte of a block of a pool; what is not touched takes no memory
 # Predicted time of a step on all threads below which one thread runs it: to meet costs about a microsecond.
 WORTH_SHARING = 1e-6
+LONG_TO_FEED = 2**16  # byte of inputs, from which on helpers are woken before these are copied
 LONGEST = 400  # characters of what a library says
 GUARD = 4096  # bytes behind the arena
 POISON = 0xFF  # every floating-point type reads NaN, every index is far out of range
@@ -162,6 +163,8 @@ class Executor:
         self._segments = self._bind()
         self._work = [s.work for s in self._segments]
         self._inputs = {v.name or "": (v, self._place(v)) for v in self._model.inputs}
+        fed = sum(graph.nbytes(v) for v, place in self._inputs.values() if place is not None)
+        self._takes_long_to_feed = fed >= LONG_TO_FEED
         self._outputs = {v.name or "": (v, self._place(v)) for v in self._model.outputs}
         self._held = self._holdings() if poison else {}
         self._lanes = self._padded_lanes() if poison else {}
@@ -184,6 +187,8 @@ class Executor:
     def feed(self, inputs: Mapping[str, object]) -> None:
         """Copy inputs to where the program reads them."""
         feeding.check_complete(inputs, self._inputs)
+        if self._takes_long_to_feed:
+            self._team.rouse()
         self._host.clear()
         self.refeed(inputs)
 

@@ -39,7 +39,8 @@ SIZES = (
     "channels",  # of one group of the input
     "h",  # of the input
     "w",
-    "strip_rows",  # output rows of a unit
+    "strip_rows",  # output rows of a unit at most
+    "strip_step",  # what they are a multiple of
     "columns",  # of the output; of a flat one, pixels
     "rows",  # of the output
     "stride",  # of rows
@@ -180,16 +181,17 @@ def vectors(left):
 
 def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, work{operands}, begin, end, thread):
     {unpack} = {sizes}
-    strips = (rows + strip_rows - 1) // strip_rows
+    strips, steps = (rows + strip_rows - 1) // strip_rows, (rows + strip_step - 1) // strip_step
     parts = (out_blocks + part - 1) // part
     strip, buffer = at(work, thread * work_step), at(work, thread * work_step + strip_size)
     plane_size = rows * columns * LANES
     before = -1
     for unit in range(begin, end):
-        first = unit // parts % strips * strip_rows
+        at_strip = unit // parts % strips
+        first = at_strip * steps // strips * strip_step
         image = unit // parts // strips  # of batch and groups
         group = image % groups
-        n = min(strip_rows, rows - first) * columns
+        n = (min((at_strip + 1) * steps // strips * strip_step, rows) - first) * columns
         source, step = at(x, image * x_image + first * stride * w * x_lanes), x_block
         if copied:
             step = {step}

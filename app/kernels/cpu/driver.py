@@ -416,11 +416,16 @@ class Team:
             if core != self._led_from:
                 self._move(core)
 
+    def rouse(self) -> None:
+        """Wake helpers that sleep, which takes them tens of microseconds, before there is work for them."""
+        if self.threads > 1:
+            self.make_way()
+            self._rouse(self.mail.ctypes.data, self.threads)
+
     def close(self) -> None:
         """End the threads."""
         self.mail[STOPPED] = 1
-        if self.threads > 1:
-            self._rouse(self.mail.ctypes.data, self.threads)
+        self.rouse()
         for member in self._members:
             member.join()
 

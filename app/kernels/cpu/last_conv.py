@@ -25,7 +25,7 @@ SIZES = (
     "rows",  # of the output; of a flat one, runs of pixels
     "columns",
     "pixels",  # of the output
-    "strip_rows",  # output rows of a unit
+    "strip_rows",  # output rows of a unit at most
     "stride",  # of rows
     "copied",  # whether a strip is copied with its padding
     "top",
@@ -70,8 +70,9 @@ def kernel(x, weights, y, bias, residual, scalars, chunks, sizes, work{operands}
         strip_unit = unit // (parts * groups)
         group, low = unit // parts % groups, unit % parts * part
         width = min(part, outputs - low)
-        first, image = strip_unit % strips * strip_rows, strip_unit // strips
-        count = min(strip_rows, rows - first)
+        at_strip, image = strip_unit % strips, strip_unit // strips
+        first = at_strip * rows // strips
+        count = (at_strip + 1) * rows // strips - first
         source, row_step = at(x, image * x_image + first * stride * x_row), stride * x_row
         if copied:
             row_step = stride * line * channels

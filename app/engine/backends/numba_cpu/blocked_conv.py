@@ -78,16 +78,18 @@ class Cut:
     """How a convolution is cut into units.
 
     Attributes:
-        rows: output rows of a strip.
+        rows: output rows of a strip at most; strips differ by no more than `step`.
         chunk: whole input blocks of a chunk.
         wide: blocks of output channels of a tile.
         part: blocks of output channels of a unit.
+        step: what the rows of a strip are a multiple of.
     """
 
     rows: int
     chunk: int
     wide: int
     part: int
+    step: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -223,14 +225,16 @@ def cut(shape: Geometry, known: Known, follows: bool) -> Cut:
     if follows:
         rows = max(min(rows, outputs // (shape.columns * lanes * 4)), 1)
     rows = min(round(rows * STRIPS.get(known.tuning, 1.0)) or 1, shape.rows)
-    rows = blocking.balanced(shape.rows, rows, min(tile, shape.rows) if shape.columns == 1 else 1)
-    best, seconds = Cut(rows, chunk, wide, out_blocks), float("inf")
+    step = min(tile, shape.rows) if shape.columns == 1 else 1
+    rows = blocking.balanced(shape.rows, rows, step)
+    best, seconds = Cut(rows, chunk, wide, out_blocks, step), float("inf")
     for part, halves in itertools.product(_parts(out_blocks, wide, known.threads), (1, 2)):
-        own = max(-(-rows // halves), 1)
-        units = window.batch * window.groups * -(-shape.rows // own) * -(-out_blocks // part)
-        took = -(-units // known.threads) * _unit_seconds(shape, own, part, known.target)
+        own = -(-rows // (halves * step)) * step
+        strips = -(-shape.rows // own)
+        units = window.batch * window.groups * strips * -(-out_blocks // part)
+        took = -(-units // known.threads) * _unit_seconds(shape, strips, own, part, known.target)
         if took < seconds * (1 - 1e-9):
-            best, seconds = Cut(own, chunk, wide, part), took
+            best, seconds = Cut(own, chunk, wide, part, step), took
     return best
 
 
@@ -241,15 +245,15 @@ def _parts(out_blocks: int, wide: int, threads: int) -> list[int]:
     return [out_blocks, *(part for part in (*whole, *even) if part < out_blocks)]
 
 
-def _unit_seconds(shape: Geometry, rows: int, part: int, target: Target) -> float:
-    """Of a unit, to compare cuts: its arithmetic, and reading its weights and its input.
+def _unit_seconds(shape: Geometry, strips: int, rows: int, part: int, target: Target) -> float:
+    """Of a unit, to compare cuts: its arithmetic, and reading its weights and its input, `rows` at most.
 
     Halving the rows has all weights read twice, halving the outputs all of the input.
     """
     channels, outputs = shape.window.channels, part * target.vector_lanes  # channels, or pairs of them
     depth = channels * shape.window.taps
     moved = outputs * depth + channels * shape.lines(rows) * shape.line
-    seconds = 2 * outputs * depth * rows * shape.columns / target.flops
+    seconds = 2 * outputs * depth * shape.rows / strips * shape.columns / target.flops
     return seconds + 4 * moved / target.memories[0].bandwidth
 
 
@@ -353,6 +357,7 @@ def lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
         "h": shape.h,
         "w": shape.w,
         "strip_rows": parts.rows,
+        "strip_step": parts.step,
         "columns": shape.columns,
         "rows": shape.rows,
         "stride": shape.stride_h,

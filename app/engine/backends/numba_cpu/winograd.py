@@ -258,8 +258,9 @@ def _tiling(window: Window, form: Form, known: Known) -> Tiling:
     fitting = max(held // (4 * points * (v_row + vectors * lanes)), LEAST)
     parts = -(-tiles // fitting)
     groups = len(winograd.groups_of(blocked.blocks_of(window.outputs, known)))
-    if blocking.longest_share(parts * groups, known.threads) > 1.03:
-        parts = min(-(-parts // known.threads) * known.threads, tiles)
+    if parts > 1 or blocking.longest_share(groups, known.threads) > 1.03:
+        # Threads that share a block transform it each: better as many as threads, up to half as large again.
+        parts = min(max(math.ceil(parts / known.threads - 0.5), 1) * known.threads, tiles)
     rows, broad = winograd.rows_of(form.dtype(known), lanes)
     beyond = max(*rows, broad)  # rows that the last register tile reads and writes beyond its block
     most = -(-tiles // parts)

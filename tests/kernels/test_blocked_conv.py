@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.engine.backends.numba_cpu.blocked_conv import TUNINGS
+from app.engine.backends.numba_cpu.blocked_conv import FORMS, TUNINGS, cut
 from app.kernels.cpu.compiler import Compiler
 from tests import harness
 from tests.kernels.test_conv import REGISTRY, attributes, close, lanes, operands, run  # noqa: F401
@@ -101,3 +101,34 @@ def test_what_follows(case: tuple, name: str, lanes: int, compiler: Compiler) ->
 @pytest.mark.parametrize("case", [CASES[1], CASES[4]], ids=str)
 def test_residual_in_place(case: tuple, lanes: int, compiler: Compiler) -> None:  # noqa: F811
     check("conv.blocked", case, "residual", compiler, 2, inplace=True)
+
+
+@pytest.mark.parametrize("tuning", TUNINGS)
+@pytest.mark.parametrize("threads", [2, 4])
+@pytest.mark.parametrize(
+    ("shape", "weights", "stride"),
+    [
+        ((1, 1024, 14, 14), (256, 1024, 1, 1), 1),
+        ((1, 256, 56, 56), (512, 256, 1, 1), 2),
+        ((1, 256, 56, 56), (64, 256, 1, 1), 1),
+        ((1, 256, 28, 28), (256, 256, 3, 3), 2),
+    ],
+)
+def test_threads_share_pixels_and_channels_evenly(
+    shape: tuple[int, ...], weights: tuple[int, ...], stride: int, threads: int, tuning: str
+) -> None:
+    pad, size = weights[-1] // 2, shape[-1] // stride
+    text = f"""<ir_version: 10, opset_import: ["": 21]> g (float[{",".join(map(str, shape))}] x)
+        => (float[1,{weights[0]},{size},{size}] y)
+        {{ y = Conv<pads = [{pad}, {pad}, {pad}, {pad}], strides = [{stride}, {stride}]>(x, w) }}"""
+    group = harness.group_of(harness.model_of(text, {"w": np.zeros(weights, np.float32)}), REGISTRY)
+    known = replace(harness.known(threads, lanes=16), tuning=tuning)
+    found = FORMS["conv.blocked"].geometry(group, known)
+    parts = cut(found, known, follows=False)
+    blocks, strips = weights[0] // 16, -(-found.rows // parts.rows)
+    edges = [i * found.rows // strips for i in range(strips + 1)]
+    work = np.multiply.outer(
+        np.diff(edges), [min(parts.part, blocks - i) for i in range(0, blocks, parts.part)]
+    ).ravel()
+    shares = [work[len(work) * t // threads : len(work) * (t + 1) // threads].sum() for t in range(threads)]
+    assert max(shares) <= (1.05 if threads == 2 else 1.15) * np.mean(shares)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.engine.backends.numba_cpu import windows
 from app.engine.backends.numba_cpu import winograd as rows
 from app.engine.plan import Group
 from app.engine.registry import load
@@ -105,6 +106,23 @@ def test_winograd_equals_the_definition(
     row = harness.implementation(f"conv.winograd_f{m}", REGISTRY)
     (found,) = harness.run_group(row, own, {"x": values["x"]}, compiler, threads=threads)
     assert relative(found, expected) < {2: 5e-7, 4: 2e-6}[m]
+
+
+@pytest.mark.parametrize("threads", [2, 3, 16])
+@pytest.mark.parametrize("size", [7, 14, 28, 56, 112])
+def test_threads_do_not_share_some_blocks_of_several(size: int, threads: int) -> None:
+    """All share the only one, or each has as many as any other."""
+    values = {
+        "x": np.zeros((1, 64, size, size), np.float32),
+        "w": np.ones((1024, 64, 3, 3), np.float32),
+        "b": np.zeros(1024, np.float32),
+    }
+    own = group(values, (1, 1024, size, size), f"y = {conv()}")
+    known = harness.known(threads)
+    window = windows.of_conv(own)
+    single, found = (rows._tiling(window, rows.Form(4), replace(known, threads=n)) for n in (1, threads))
+    assert found.parts == 1 or found.parts % threads == 0
+    assert found.parts >= single.parts / 1.5
 
 
 @pytest.mark.parametrize("lanes", [8, 16])

@@ -228,8 +228,10 @@ def cut(shape: Geometry, known: Known, follows: bool) -> Cut:
     step = min(tile, shape.rows) if shape.columns == 1 else 1
     rows = blocking.balanced(shape.rows, rows, step)
     best, seconds = Cut(rows, chunk, wide, out_blocks, step), float("inf")
-    for part, halves in itertools.product(_parts(out_blocks, wide, known.threads), (1, 2)):
-        own = -(-rows // (halves * step)) * step
+    fewest = -(-shape.rows // rows)
+    counts = dict.fromkeys((fewest, -(-fewest // known.threads) * known.threads, 2 * fewest))
+    for part, count in itertools.product(_parts(out_blocks, wide, known.threads), counts):
+        own = -(-shape.rows // (min(count, shape.rows) * step)) * step
         strips = -(-shape.rows // own)
         units = window.batch * window.groups * strips * -(-out_blocks // part)
         took = -(-units // known.threads) * _unit_seconds(shape, strips, own, part, known.target)

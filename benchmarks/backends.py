@@ -43,6 +43,7 @@ from benchmarks.row import OURS, Request, attempt, peers_of, recorded_inputs
 CHOICE = "measured choice"
 COLUMNS = (OURS, ONNXRUNTIME, OPENVINO_F32, CHOICE)
 BACKENDS = ("numba-cpu", "onnxruntime", "openvino")
+SETTLING = 0.05  # seconds, after which threads of onnxruntime no longer look for work
 SLOWER = 1.03  # times the fastest single backend, that the choice may take
 
 
@@ -76,7 +77,8 @@ def row(request: Request) -> dict[str, Any]:
         if parts:
             works[CHOICE] = lambda: executors[1].run(fed)
         clock = time.process_time if request.threads == 1 else time.perf_counter
-        samples = in_turn(list(works.values()), request.seconds, clock, keep)
+        settling = SETTLING if request.threads > 1 else 0.0
+        samples = in_turn(list(works.values()), request.seconds, clock, keep, settling)
         for executor in executors:
             executor.close()
     milliseconds = dict(zip(works, (np.median(samples, axis=0) * 1e3).tolist(), strict=True))

@@ -17,11 +17,13 @@ def in_turn(
     seconds: float,
     clock: Callable[[], float] = time.perf_counter,
     before: Callable[[], None] = lambda: None,
+    settling: float = 0.0,
 ) -> Array:
     """float64[rounds, works]: seconds a run of each on `clock`, one after the other in every round.
 
-    `before` is called ahead of each turn, outside the clock. Takes about `seconds` a work, and FEWEST rounds
-    however long they last.
+    `before` is called ahead of each turn, outside the clock. Then the work runs for `settling` seconds: threads
+    of the one before it may still look for work on the same cores. Takes about `seconds` a work, and FEWEST
+    rounds however long they last.
     """
     runs = []
     for work in works:
@@ -36,6 +38,9 @@ def in_turn(
         # Every other round goes backwards, so that none always follows the same.
         for i in range(len(works))[:: -1 if len(rounds) % 2 else 1]:
             before()
+            settled = time.perf_counter() + settling
+            while time.perf_counter() < settled:
+                works[i]()
             started = clock()
             for _ in range(runs[i]):
                 works[i]()

@@ -21,9 +21,9 @@ def in_turn(
 ) -> Array:
     """float64[rounds, works]: seconds a run of each on `clock`, one after the other in every round.
 
-    `before` is called ahead of each turn, outside the clock. Then the work runs for `settling` seconds: threads
-    of the one before it may still look for work on the same cores. Takes about `seconds` a work, and FEWEST
-    rounds however long they last.
+    `before` is called ahead of each turn, outside the clock. Then the work runs for `settling` seconds;
+    threads of the one before may still look for work on the same cores. All takes about `seconds` a work,
+    and FEWEST rounds however long they last.
     """
     runs = []
     for work in works:

@@ -164,7 +164,8 @@ class Executor:
         self._work = [s.work for s in self._segments]
         self._inputs = {v.name or "": (v, self._place(v)) for v in self._model.inputs}
         fed = sum(graph.nbytes(v) for v, place in self._inputs.values() if place is not None)
-        self._takes_long_to_feed = fed >= LONG_TO_FEED
+        # What runs first, where helpers can wake meanwhile; a library has threads of its own.
+        self._roused = self._segments[0].stretch if self._segments and fed >= LONG_TO_FEED else None
         self._outputs = {v.name or "": (v, self._place(v)) for v in self._model.outputs}
         self._held = self._holdings() if poison else {}
         self._lanes = self._padded_lanes() if poison else {}
@@ -187,8 +188,8 @@ class Executor:
     def feed(self, inputs: Mapping[str, object]) -> None:
         """Copy inputs to where the program reads them."""
         feeding.check_complete(inputs, self._inputs)
-        if self._takes_long_to_feed:
-            self._team.rouse()
+        if self._roused is not None:
+            self._roused.rouse()
         self._host.clear()
         self.refeed(inputs)
 

@@ -77,6 +77,19 @@ def value_like(like: ir.Value, name: str) -> ir.Value:
     return ir.Value(name=name, shape=like.shape, type=like.type)
 
 
+def typed(node: ir.Node, like: ir.Value, shape: tuple[int, ...], name: str) -> ir.Node:
+    """A new node whose output has this name, this shape and the type of a value."""
+    (output,) = node.outputs
+    output.name, output.type, output.shape = name, like.type, ir.Shape(shape)
+    return node
+
+
+def reshape(value: ir.Value, shape: tuple[int, ...], name: str) -> ir.Node:
+    """A new Reshape; `name` is that of its output. No extent is 0, which would mean that of the value."""
+    target = constant(np.array(shape, np.int64), f"{name}.shape")
+    return typed(ir.Node("", "Reshape", [value, target]), value, shape, name)
+
+
 def sole_reader(value: ir.Value) -> ir.Node | None:
     """The only node that reads the value, nested graphs included; None for outputs of a graph."""
     uses = value.uses()

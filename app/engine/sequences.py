@@ -6,25 +6,34 @@ convolutions stay images and chains of elementwise operators stay one kernel.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
 from app.engine import graph, transposes
 from app.engine.ops.elementwise import OPERATORS
-from app.engine.rewrite import Replacement, Row, constant
+from app.engine.rewrite import Replacement, Row, constant, reshape, typed
 
 SWAPPED = (0, 2, 1)  # the permutation of a sequence to channels last, and the one from there
 TO_LAST, FROM_LAST = (0, 2, 3, 1), (0, 3, 1, 2)  # those of an image
 
-# What a node is given on images: changed attributes, and inputs that other arrays replace.
-Given: TypeAlias = tuple[Mapping[str, ir.Attr], Mapping[int, np.ndarray]]
+FIRST, LAST = -2, -3  # where the height goes with channels first, and last, counted from the end
+
+
+class Given(NamedTuple):
+    """What a node on images has: changed attributes, arrays in place of inputs, the height of its output."""
+
+    attributes: Mapping[str, ir.Attr] = {}
+    constants: Mapping[int, np.ndarray] = {}
+    height: int = FIRST
+
+
 Rule: TypeAlias = Callable[[ir.Node], Given | None]
 
 
 def _as_it_is(_node: ir.Node) -> Given | None:
-    return {}, {}
+    return Given()
 
 
 def _window(node: ir.Node) -> Given | None:
@@ -37,31 +46,31 @@ def _window(node: ir.Node) -> Given | None:
         given = graph.attribute(node, name, None)
         if given is not None:
             wide[name] = [of_height, *given]
-    return {name: ir.AttrInt64s(name, values) for name, values in wide.items()}, {}
+    return Given({name: ir.AttrInt64s(name, values) for name, values in wide.items()})
 
 
 def _concat(node: ir.Node) -> Given | None:
     axis = graph.attribute(node, "axis", 0) % 3
-    return {"axis": ir.AttrInt64("axis", axis + (axis == 2))}, {}
+    return Given({"axis": ir.AttrInt64("axis", axis + (axis == 2))})
 
 
 def _pad(node: ir.Node) -> Given | None:
     pads = graph.constant(graph.input_at(node, 1))
     if pads is None or graph.input_at(node, 3) is not None:
         return None
-    return {}, {1: np.insert(pads.reshape(2, 3), 2, 0, axis=1).reshape(-1)}
+    return Given(constants={1: np.insert(pads.reshape(2, 3), 2, 0, axis=1).reshape(-1)})
 
 
 def _transpose(node: ir.Node) -> Given | None:
     swaps = transposes.permutation(node) == SWAPPED
-    return ({"perm": ir.AttrInt64s("perm", TO_LAST)}, {}) if swaps else None
+    return Given({"perm": ir.AttrInt64s("perm", TO_LAST)}, height=LAST) if swaps else None
 
 
-CONVOLUTIONS = "Conv", "ConvTranspose"
-_RULES: Mapping[str, Rule] = {
+CONVOLUTIONS: Mapping[str, Rule] = dict.fromkeys(("Conv", "ConvTranspose"), _window)
+READERS: Mapping[str, Rule] = {
     **dict.fromkeys((row.op for row in OPERATORS if row.family != "quantize"), _as_it_is),
     **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), _as_it_is),
-    **dict.fromkeys((*CONVOLUTIONS, "MaxPool", "AveragePool"), _window),
+    **dict.fromkeys(("MaxPool", "AveragePool"), _window),
     "Concat": _concat,
     "Pad": _pad,
     "Transpose": _transpose,
@@ -69,29 +78,33 @@ _RULES: Mapping[str, Rule] = {
 VIEWS = "Reshape", "Squeeze", "Unsqueeze", "Flatten"
 
 
-def on_images(node: ir.Node) -> Replacement | None:
-    """f(sequence) = g(image) without its height: of a convolution, and of what reads such an image."""
-    if len(node.outputs) != 1 or not _are_sequences(node):
-        return None
+def convolution_of_images(node: ir.Node) -> Replacement | None:
+    """A convolution of a sequence by constant weights is one of an image, without its height."""
     weights = graph.input_at(node, 1)
-    if node.op_type in CONVOLUTIONS:
-        starts = weights is not None and graph.is_constant(weights)
-    else:
-        starts = any(v is not None and _image(v) is not None for v in node.inputs)
-    given = _RULES[node.op_type](node) if starts else None
+    return _on_images(node, CONVOLUTIONS) if weights is not None and graph.is_constant(weights) else None
+
+
+def reader_of_images(node: ir.Node) -> Replacement | None:
+    """f(image without its height) = g(image) without its height."""
+    reads = any(v is not None and _image(v) is not None for v in node.inputs)
+    return _on_images(node, READERS) if reads else None
+
+
+def _on_images(node: ir.Node, rules: Mapping[str, Rule]) -> Replacement | None:
+    given = rules[node.op_type](node) if len(node.outputs) == 1 and _are_sequences(node) else None
     if given is None:
         return None
-    attributes, constants = given
     nodes: list[ir.Node] = []
     inputs: list[ir.Value | None] = []
     for index, value in enumerate(node.inputs):
-        name = f"{node.name}.{index}"
-        inputs.append(constant(constants[index], name) if index in constants else _lifted(value, name, nodes))
-    new = ir.Node("", node.op_type, inputs, list({**node.attributes, **attributes}.values()), name=node.name)
+        name, array = f"{node.name}.{index}", given.constants.get(index)
+        inputs.append(_lifted(value, name, nodes) if array is None else constant(array, name))
     (output,) = node.outputs
-    height = -3 if node.op_type == "Transpose" else -2
-    image = _typed(new, output, _with_height(graph.static_shape(output), height), f"{output.name}.image")
-    view = _reshape(image, graph.static_shape(output), output.name or "")
+    shape = graph.static_shape(output)
+    attributes = {**node.attributes, **given.attributes}
+    new = ir.Node("", node.op_type, inputs, list(attributes.values()), name=node.name)
+    typed(new, output, _with_height(shape, given.height), f"{output.name}.image")
+    view = _view(new.outputs[0], shape, output.name or "")
     return Replacement(view.outputs, [*nodes, new, view])
 
 
@@ -103,7 +116,7 @@ def merge_views(node: ir.Node) -> Replacement | None:
         return None
     if shape == graph.shape(image):
         return Replacement([image])
-    view = _reshape(image, shape, output.name or "")
+    view = _view(image, shape, output.name or "")
     return Replacement(view.outputs, [view])
 
 
@@ -122,7 +135,7 @@ def _image(value: ir.Value) -> ir.Value | None:
     image = producer.inputs[0]
     before, after = graph.shape(image), graph.shape(value)
     is_view = before is not None and after is not None and len(after) == 3
-    return image if is_view and before == _with_height(after, -2) else None  # type: ignore[arg-type]
+    return image if is_view and before == _with_height(after, FIRST) else None  # type: ignore[arg-type]
 
 
 def _lifted(value: ir.Value | None, name: str, nodes: list[ir.Node]) -> ir.Value | None:
@@ -130,7 +143,7 @@ def _lifted(value: ir.Value | None, name: str, nodes: list[ir.Node]) -> ir.Value
     if value is None or len(graph.static_shape(value)) < 2:
         return value
     shape, array, image = graph.static_shape(value), graph.constant(value), _image(value)
-    wide = _with_height(shape, -2)
+    wide = _with_height(shape, FIRST)
     if image is not None:
         return image
     if array is not None:
@@ -139,12 +152,11 @@ def _lifted(value: ir.Value | None, name: str, nodes: list[ir.Node]) -> ir.Value
     swaps = producer is not None and transposes.permutation(producer) == SWAPPED
     source = producer.inputs[0] if producer is not None and swaps else None
     if source is None:
-        nodes.append(_reshape(value, wide, name))
+        nodes.append(_view(value, wide, name))
         return nodes[-1].outputs[0]
-    nodes.append(_reshape(source, _with_height(graph.static_shape(source), -3), f"{name}.last"))
-    turned = ir.Node("", "Transpose", nodes[-1].outputs, [ir.AttrInt64s("perm", FROM_LAST)])
-    nodes.append(turned)
-    return _typed(turned, value, wide, name)
+    last = _view(source, _with_height(graph.static_shape(source), LAST), f"{name}.last")
+    nodes += [last, transposes.transpose(last.outputs[0], FROM_LAST, name)]
+    return nodes[-1].outputs[0]
 
 
 def _with_height(shape: tuple[int, ...], before: int) -> tuple[int, ...]:
@@ -153,22 +165,17 @@ def _with_height(shape: tuple[int, ...], before: int) -> tuple[int, ...]:
     return (*shape[:at], 1, *shape[at:])
 
 
-def _reshape(value: ir.Value, shape: tuple[int, ...], name: str) -> ir.Node:
-    node = ir.Node("", "Reshape", [value, constant(np.array(shape, np.int64), f"{name}.shape")])
+def _view(value: ir.Value, shape: tuple[int, ...], name: str) -> ir.Node:
+    """A Reshape that leaves the node in whose place it comes its name."""
+    node = reshape(value, shape, name)
     node.name = f"{name}.view"
-    _typed(node, value, shape, name)
     return node
-
-
-def _typed(node: ir.Node, like: ir.Value, shape: tuple[int, ...], name: str) -> ir.Value:
-    (output,) = node.outputs
-    output.name, output.type, output.shape = name, like.type, ir.Shape(shape)
-    return output
 
 
 def rows(backend: str) -> tuple[Row, ...]:
     """The rules of this module, for targets that have the backend."""
     return (
         Row(merge_views, VIEWS, nested=False, backends=(backend,)),
-        Row(on_images, tuple(_RULES), nested=False, backends=(backend,)),
+        Row(convolution_of_images, tuple(CONVOLUTIONS), nested=False, backends=(backend,)),
+        Row(reader_of_images, tuple(READERS), nested=False, backends=(backend,)),
     )

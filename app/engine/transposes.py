@@ -20,7 +20,7 @@ import onnx_ir as ir
 from app.engine import graph
 from app.engine.mincut import Network
 from app.engine.permuted import Perm, Permuted, inverse, is_view, on_permuted_axes, permuted_shape
-from app.engine.rewrite import ANY, Replacement, Row, constant, rewrite
+from app.engine.rewrite import ANY, Replacement, Row, constant, reshape, rewrite, typed
 
 OPSET = 18  # axes of reductions are inputs, Split has no attribute for its parts
 
@@ -74,7 +74,7 @@ def merge_transposes(node: ir.Node) -> Replacement | None:
     both = tuple(inner[axis] for axis in outer)
     if both == tuple(sorted(both)):
         return Replacement([producer.inputs[0]])
-    new = _transpose(producer.inputs[0], both, node.outputs[0].name or "")
+    new = transpose(producer.inputs[0], both, node.outputs[0].name or "")
     return Replacement(new.outputs, [new])
 
 
@@ -232,9 +232,9 @@ def _between_transposes(node: ir.Node, how: Permuted, perm: Perm) -> Replacement
         if index in how.reads and fixed is not None:
             return constant(np.ascontiguousarray(fixed.transpose(perm)), name, value.dtype)
         if index in how.reads:
-            nodes.append(_transpose(value, perm, name))
+            nodes.append(transpose(value, perm, name))
         elif index in how.reshaped:
-            nodes.append(_reshape(value, how.reshaped[index], name))
+            nodes.append(reshape(value, how.reshaped[index], name))
         else:
             return value
         return nodes[-1].outputs[0]
@@ -257,22 +257,12 @@ def _between_transposes(node: ir.Node, how: Permuted, perm: Perm) -> Replacement
             continue
         value.name, value.type = f"{old.name}.permuted", old.type
         value.shape = ir.Shape(permuted_shape(graph.static_shape(old), perm))
-        nodes.append(_transpose(value, inverse(perm), old.name))
+        nodes.append(transpose(value, inverse(perm), old.name))
         outputs.append(nodes[-1].outputs[0])
     return Replacement(outputs, nodes)
 
 
-def _transpose(value: ir.Value, perm: Perm, name: str) -> ir.Node:
+def transpose(value: ir.Value, perm: Perm, name: str) -> ir.Node:
+    """A new Transpose of a value of static shape; `name` is that of its output."""
     node = ir.Node("", "Transpose", [value], [ir.AttrInt64s("perm", list(perm))])
-    return _typed(node, value, permuted_shape(graph.static_shape(value), perm), name)
-
-
-def _reshape(value: ir.Value, shape: tuple[int, ...], name: str) -> ir.Node:
-    target = constant(np.array(shape, np.int64), f"{name}.shape")
-    return _typed(ir.Node("", "Reshape", [value, target]), value, shape, name)
-
-
-def _typed(node: ir.Node, like: ir.Value, shape: tuple[int, ...], name: str) -> ir.Node:
-    (output,) = node.outputs
-    output.name, output.type, output.shape = name, like.type, ir.Shape(shape)
-    return node
+    return typed(node, value, permuted_shape(graph.static_shape(value), perm), name)

@@ -101,18 +101,21 @@ def test_a_helper_sleeps_when_nothing_runs_and_is_woken_by_the_next_run(tmp_path
 
 
 def test_a_helper_is_woken_before_there_is_work(tmp_path: Path) -> None:
-    team = Team(2)
+    """Where there will be any for it."""
+    team, x = Team(2), np.full(64, -1.0, np.float32)
     asleep = team.mail[driver.THREADS + driver.LINE + driver.ASLEEP :]
-    assert asleep[0]
-    deadline = time.perf_counter() + 10
-    while asleep[0] and time.perf_counter() < deadline:
-        team.rouse()
-    assert not asleep[0]
-    x = np.full(64, -1.0, np.float32)
     note = Compiler(tmp_path).compile(
         "tests.kernels.test_driver:note_thread", ("float32*",), takes_thread=True
     )
-    Stretch(compile_walk(), [(note.address, 64, (x.ctypes.data,))], team).run()
+    rows = [(note.address, 64, (x.ctypes.data,))]
+    Stretch(compile_walk(), rows, team, shared=[False]).rouse()
+    assert asleep[0]
+    stretch = Stretch(compile_walk(), rows, team)
+    deadline = time.perf_counter() + 10
+    while asleep[0] and time.perf_counter() < deadline:
+        stretch.rouse()
+    assert not asleep[0]
+    stretch.run()
     assert set(x) <= {0, 1}
     team.close()
     assert not any(member.is_alive() for member in team._members)

@@ -468,6 +468,11 @@ class Stretch:
         )
         self._after = self.ticks.ctypes.data
 
+    def rouse(self) -> None:
+        """Wake the helpers, if any row is shared: it will be run soon."""
+        if self._helped:
+            self._team.rouse()
+
     def run(self, first: int = 0, last: int | None = None) -> None:
         """Run rows first..last, half-open."""
         if self._helped:

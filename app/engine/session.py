@@ -6,6 +6,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Protocol
 
+import onnx_ir as ir
+
 from app.engine import allocation, fit, pipeline, program, tuning
 from app.engine.errors import LibraryError
 from app.engine.execute import Executor
@@ -67,8 +69,11 @@ def canonical(
     bindings: Bindings,
     registry: Registry,
     progress: Progress = silent,
+    before_rewrites: Callable[[ir.Model], object] = lambda _model: None,
 ) -> Compilation:
     """The canonical graph of a loaded model in the operators of the target; the model is used up.
+
+    `before_rewrites` is given the canonical graph before the target's backends rewrite its operators.
 
     Raises:
         UnknownBackendError: `options.backends`, or the target, names one that there is not.
@@ -76,7 +81,11 @@ def canonical(
     target = with_backends(target, options.backends)
     registry.check(target.backends)
     compilation = Compilation(loaded.model, target, registry, options, bindings)
-    return pipeline.run(compilation, FRONT, progress)
+    *portable, rewriting = FRONT
+    done = len(portable)
+    compilation = pipeline.run(compilation, portable, lambda name, at, _: progress(name, at, done + 1))
+    before_rewrites(compilation.model)
+    return pipeline.run(compilation, (rewriting,), lambda name, at, _: progress(name, done + at, done + 1))
 
 
 def tuned(

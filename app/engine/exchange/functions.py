@@ -105,14 +105,18 @@ def _in_floats(node: ir.Node, product: onnx.NodeProto) -> list[onnx.NodeProto]:
     for index, (operand, axis) in enumerate(zip(operands, (1, _CHANNELS_OF_WEIGHTS[node.op_type]))):
         zero = graph.input_at(node, index + 2)
         shape = () if zero is None else graph.static_shape(zero)
-        scale = onnx.numpy_helper.from_array(np.ones(shape, np.float32))
         one = onnx.NodeProto(op_type="Constant", output=[f"{operand}.scale"])
-        one.attribute.add(name="value", type=onnx.AttributeProto.TENSOR, t=scale)
+        if shape:
+            ones = [1.0] * shape[0]
+            one.attribute.add(name="value_floats", type=onnx.AttributeProto.FLOATS, floats=ones)
+        else:
+            one.attribute.add(name="value_float", type=onnx.AttributeProto.FLOAT, f=1.0)
         real = onnx.NodeProto(op_type="DequantizeLinear", output=[operand])
         real.input.extend((product.input[index], one.output[0]))
         if zero is not None:
             real.input.append(product.input[index + 2])
-        real.attribute.add(name="axis", type=onnx.AttributeProto.INT, i=axis)
+        if shape:
+            real.attribute.add(name="axis", type=onnx.AttributeProto.INT, i=axis)
         nodes += [one, real]
     op = node.op_type.removesuffix("Integer")
     floats = onnx.NodeProto(op_type=op, name=product.name, input=operands, output=[f"{sums}.real"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from app.engine.exchange import functions
-from app.engine.exchange.onnx import export, write
+from app.engine.exchange.onnx import apart, export, write
 from app.engine.plan import Compilation
 from app.engine.quantization import DEQUANTIZED
 
@@ -47,10 +47,11 @@ def write_plan(compilation: Compilation, plain: Exported) -> dict[str, Exported]
             shutil.copyfile(plain.path, path)
             found[place] = Exported(path, plain.ops)
         return found
-    blocked = functions.with_functions(compilation)
+    shell, weights = apart(compilation.model)
+    blocked = functions.with_functions(compilation, shell)
     ops = _ops(compilation.graph)
-    write(blocked, paths["functions"])
-    write(functions.inlined(blocked), paths["inlined"])
+    write(blocked, paths["functions"], weights)
+    write(functions.inlined(blocked), paths["inlined"], weights)
     return found | {place: Exported(path, ops) for place, path in paths.items()}
 
 

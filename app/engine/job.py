@@ -16,9 +16,11 @@ from app.engine.benchmark import Samples, measure_in_turn, pinned
 from app.engine.deadline import TimeUpError, limited
 from app.engine.errors import EngineError, ExportMismatchError, NumericsError, TargetError
 from app.engine.exchange import drawing, report
-from app.engine.exchange.onnx import export
+from app.engine.exchange.onnx import export_beside
 from app.engine.exchange.trace import trace_json
+from app.engine.execute import Weights
 from app.engine.exports import EXPORTS, Exported, write_plain, write_plan
+from app.engine.heartbeat import Heartbeat
 from app.engine.inputs import tensors
 from app.engine.layouts.conversions import changes
 from app.engine.load import Loaded, load
@@ -30,6 +32,7 @@ from app.engine.pipeline import Progress, silent
 from app.engine.plan import Compilation
 from app.engine.program import Program
 from app.engine.registry import load as load_registry
+from app.engine.spool import Spool
 from app.engine.target import Target, host
 from app.engine.verification import REFERENCE_SECONDS, Verification
 from app.kernels.cpu.compiler import Compiler
@@ -113,12 +116,27 @@ def optimize(
         folder: where the artifacts go.
         kernels: folder of compiled kernels, this machine's own.
         external: files of external data by the name the model gives them.
-        progress: called with (phase, done, total).
+        progress: called with (phase, done, total), also from another thread: at least every two seconds
+            the last is told again.
 
     Raises:
         EngineError: the model, the request or the result is refused; `code` says why.
     """
-    absent = absence(target)
+    with Heartbeat(progress) as heartbeat:
+        return _optimize(path, target, options, bindings, folder, kernels, external, heartbeat)
+
+
+def _optimize(
+    path: Path,
+    target: Target,
+    options: Options,
+    bindings: Bindings,
+    folder: Path,
+    kernels: Path,
+    external: Mapping[str, Path],
+    heartbeat: Heartbeat,
+) -> Json:
+    progress, absent = heartbeat.progress, absence(target)
     runs_here = absent is None
     if options.timings == "measured" and not runs_here:
         raise TargetError(
@@ -127,11 +145,13 @@ def optimize(
             pointer="/options/timings",
         )
     measures = runs_here and options.timings != "predicted"
-    progress("load", 0, 1)
-    loaded = load(path, external=external)
     with tempfile.TemporaryDirectory() as scratch:
+        progress("load", 0, 1)
+        spool = Spool(Path(scratch) / "weights")
+        heartbeat.between = spool.release
+        loaded = load(path, external=external, spool=spool)
         converted = Path(scratch) / "converted.onnx"
-        export(loaded.model, converted)
+        export_beside(loaded.model, converted, spool)
         original_ops = frozenset(node.op_type for node in loaded.model.graph.all_nodes())
         portable: list[Exported] = []
         compilation = session.canonical(
@@ -151,7 +171,7 @@ def optimize(
         if measures:
             compilation = session.tuned(compilation, options, compiler, tuning)
         inputs = tensors(compilation, bindings, options.seed)
-        against = Verification(converted, inputs, original_ops, host())
+        against = Verification(converted, inputs, original_ops, host(), spool)
 
         def run_of(attempt: stricter.Attempt) -> _Run:
             planning, compilation, options = _part("plan", progress), attempt.compilation, attempt.options
@@ -161,7 +181,7 @@ def optimize(
                 fused = session.planned(compilation, options, planning)
             unfused = dataclasses.replace(options, fuse=False, prefer="latency", memory_budget=None)
             plain = session.planned(compilation, unfused)
-            return _Run(fused, plain, converted, inputs, compiler, progress)
+            return _Run(fused, plain, converted, inputs, compiler, progress, spool)
 
         attempt = stricter.Attempt.first(options, compilation, target)
         while True:
@@ -200,6 +220,8 @@ def optimize(
     if built is not None:
         summary["cuda"] = built
     summary["pareto"] = [dataclasses.asdict(p) for p in points]
+    files = [path, *external.values()]
+    summary["memory"] = heartbeat.memory(sum(f.stat().st_size for f in files))
     _write_reports(folder, fused, summary, timings, seconds)
     progress("report", 1, 1)
     return summary
@@ -216,6 +238,7 @@ class _Run:
         inputs: Mapping[str, object],
         compiler: Compiler,
         progress: Progress,
+        spool: Spool,
     ) -> None:
         self.fused = fused
         self.plain = plain
@@ -224,12 +247,16 @@ class _Run:
         self._compiler = compiler
         self._progress = progress
         self._executors: dict[int, session.Running] = {}
+        self._weights = Weights(spool.release)
 
     def executor(self, program: Program) -> session.Running:
         """The program's executor, its kernels compiled on first use."""
         if id(program) not in self._executors:
             self._executors[id(program)] = session.bound(
-                program, self._compiler, progress=lambda done, total: self._progress("compile", done, total)
+                program,
+                self._compiler,
+                progress=lambda done, total: self._progress("compile", done, total),
+                weights=self._weights,
             )
         return self._executors[id(program)]
 
@@ -250,8 +277,6 @@ class _Run:
         Raises:
             NumericsError: an output is beyond the tolerance.
         """
-        if absent is None:
-            self.executor(self.fused)
         self._progress("verify", 0, 1)
         program = self._bounded if absent is None else f"this machine is not the target: {absent}"
         found = verification.of(self.fused.compilation, program, exports)

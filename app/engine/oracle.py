@@ -75,6 +75,11 @@ def distrust(model: ir.Graph, machine: Target) -> str | None:
     return saturated((node.op_type for node in model.all_nodes()), machine)
 
 
+def reloaded(path: Path) -> ir.Model:
+    """A model that was written by us, with its external data beside it."""
+    return load(path, external={p.name: p for p in path.parent.iterdir() if p.is_file()}).model
+
+
 # What rounds to steps: an operand at the edge of one is moved a whole step by the last bit of a float.
 _ROUNDING = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "QLinearMatMul", "QLinearConv"})
 _SCALES = {
@@ -102,7 +107,7 @@ def spread(path: Path, inputs: Mapping[str, object], oracle: Oracle) -> dict[str
     found = dict.fromkeys(expected, 0.0)
     for seed in range(NUDGES):
         rng = np.random.default_rng(seed)
-        model = load(path).model
+        model = reloaded(path)
         scales = {n.inputs[i] for n in model.graph for i in _SCALES.get(n.op_type, ()) if i < len(n.inputs)}
         for value in model.graph.initializers.values():
             tensor = value.const_value
@@ -162,7 +167,7 @@ def original(
             return run(inputs), Oracle("onnxruntime", run)
         except Exception as cause:  # onnxruntime raises many types, and any of them means the same
             reason = str(cause).strip().splitlines()[0][:300]
-    model = load(path).model
+    model = reloaded(path)
     try:
         with limited(seconds):
             expected = evaluate(model, inputs)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from app.engine import allocation, fit, pipeline, program, tuning
 from app.engine.errors import LibraryError
-from app.engine.execute import Executor
+from app.engine.execute import Executor, Weights
 from app.engine.load import Loaded, load
 from app.engine.options import Bindings, Options, Thrift
 from app.engine.passes.canonicalize import Canonicalize
@@ -210,15 +210,18 @@ def bound(
     *,
     poison: bool = False,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
+    weights: Weights | None = None,
 ) -> Running:
     """A program bound to the memory of the machine that it is for, which this one must be.
+
+    `weights` is where programs of this CPU keep equal constants once.
 
     Raises:
         NoDeviceError: it is for a GPU, and none answers.
     """
     target = program.compilation.target
     if target.device != "cuda":
-        return Executor(program, compiler, poison=poison, progress=progress)
+        return Executor(program, compiler, poison=poison, progress=progress, weights=weights)
     from app.engine.cuda.driver import open_gpu
     from app.engine.cuda.execute import DeviceExecutor
 

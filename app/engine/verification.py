@@ -21,6 +21,7 @@ from app.engine.options import Options
 from app.engine.plan import Compilation
 from app.engine.precision import tolerance
 from app.engine.saturation import fused, saturated
+from app.engine.spool import Spool
 from app.engine.target import Target
 from app.engine.verify import SPREADS, Difference, allowing, check, compare
 
@@ -42,17 +43,22 @@ class _Expected:
 class Verification:
     """Compares programs and exported graphs of one job with its original, which is computed once.
 
+    No two of them are in memory at a time: the program comes last, and stays.
+
     Attributes:
         path: the original, its opset converted.
         inputs: what everything is computed on.
         ops: operators of the original.
         machine: where all of it runs.
+        spool: where its weights lie.
+        seconds: left to the reference evaluator.
     """
 
     path: Path
     inputs: Inputs
     ops: frozenset[str]
     machine: Target
+    spool: Spool
     seconds: float = REFERENCE_SECONDS
     _expected: _Expected | str | None = field(default=None, init=False)  # a string tells why not
     _uncertain: Mapping[str, float] = field(default_factory=dict, init=False)  # by output
@@ -86,13 +92,6 @@ class Verification:
             oracle = oracles.Oracle("none", lambda _: {}, expected)
             unverified = dict.fromkeys(found, expected)
             return _told(oracle, found, runtimes, unverified, {}, {})
-        if isinstance(program, str):
-            unverified[OUTPUTS] = program
-        else:
-            try:
-                found[OUTPUTS] = compare(expected.outputs, program(), tolerance(options, compilation.target))
-            except TimeUpError as cause:
-                unverified[OUTPUTS] = str(cause)
         known: dict[tuple[str, str], str] = {}  # without blocked values the files are the same
         for place, export in exports.items():
             name, reason = self._runtime(export, expected.oracle)
@@ -105,6 +104,14 @@ class Verification:
                 runtimes[place] = {"name": name, "reason": reason}
             except TimeUpError as cause:
                 unverified[place] = f"{reason}; in the reference evaluator it takes {cause}"
+        self.spool.release()
+        if isinstance(program, str):
+            unverified[OUTPUTS] = program
+        else:
+            try:
+                found[OUTPUTS] = compare(expected.outputs, program(), tolerance(options, compilation.target))
+            except TimeUpError as cause:
+                unverified[OUTPUTS] = str(cause)
         spread: dict[str, float] = {}
         uncertainty: dict[str, float] = {}
         if not all(d.ok for d in itertools.chain(*found.values())):

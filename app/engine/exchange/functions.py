@@ -34,17 +34,19 @@ DOMAIN = "stowplan"
 IDENTITIES = ("ChangeLayout", "ZeroLanes")  # the elements stay, their memory changes
 
 
-def with_functions(compilation: Compilation) -> onnx.ModelProto:
+def with_functions(compilation: Compilation, plain: onnx.ModelProto | None = None) -> onnx.ModelProto:
     """The planned graph over blocked tensors, its groups in the order of execution.
 
-    Without any blocked value it is the plain graph.
+    Without any blocked value it is the plain graph. `plain` is the message of that, which is used up; it may
+    lack weights.
 
     Raises:
         ModelTooLargeError: the weights do not fit into one file.
     """
     plan = compilation.plan
     assert plan.order is not None
-    proto, layouts = proto_of(compilation.model), rearranged(compilation)
+    proto = proto_of(compilation.model) if plain is None else plain
+    layouts = rearranged(compilation)
     if not layouts:
         return proto
     written = {node.output[0]: node for node in proto.graph.node}

@@ -51,6 +51,7 @@ ARTIFACTS = (
 )
 PHASES = ("load", "canonicalize", "tune", "plan", "compile", "verify", "benchmark", "report")
 NO_FILES: Mapping[str, Path] = {}
+PATIENCE = 20.0  # seconds of a benchmark after which no round of measuring begins
 
 Json = dict[str, Any]
 
@@ -209,17 +210,24 @@ def _optimize(
         fused, plain = run.fused, run.plain
         points = session.front(compilation, fused.compilation.options) if options.pareto else ()
         built = _built(fused, kernels, progress) if target.device == "cuda" else None
-        measured = run.benchmark(options.benchmark_seconds) if measures else None
+        measured, unmeasured = None, "" if measures else "this machine is not the target"
+        if measures:
+            try:
+                measured = run.benchmark(options.benchmark_seconds)
+            except TimeUpError as cause:
+                unmeasured = f"not measured because {cause}"
         if bindings.tensors and runs_here:
             _write_outputs(folder / "outputs.npz", run.outputs())
         run.close()
     progress("report", 0, 1)
     seconds = measured.steps if measured else tuple(s.choice.seconds for s in fused.steps)
-    timings = _timings(fused, plain, measured, seconds, target)
+    timings = _timings(fused, plain, measured or unmeasured, seconds, target)
     summary = _summary(path, loaded, fused, plain, timings, verification, attempt)
     if built is not None:
         summary["cuda"] = built
     summary["pareto"] = [dataclasses.asdict(p) for p in points]
+    if unmeasured and measures:
+        summary["notes"].append(unmeasured)
     files = [path, *external.values()]
     summary["memory"] = heartbeat.memory(sum(f.stat().st_size for f in files))
     _write_reports(folder, fused, summary, timings, seconds)
@@ -248,6 +256,7 @@ class _Run:
         self._progress = progress
         self._executors: dict[int, session.Running] = {}
         self._weights = Weights(spool.release)
+        self.unmeasured = ""  # why no run of it is measured
 
     def executor(self, program: Program) -> session.Running:
         """The program's executor, its kernels compiled on first use."""
@@ -284,20 +293,34 @@ class _Run:
         return found
 
     def _bounded(self) -> dict[str, object]:
-        """The outputs; a run with steps in the reference evaluator may take REFERENCE_SECONDS."""
+        """The outputs; a run with steps in the reference evaluator may take REFERENCE_SECONDS.
+
+        Raises:
+            TimeUpError: it takes longer.
+        """
+        executor, inputs = self.executor(self.fused), self._fed(self.fused)
         slow = [step.group.name for step in self.fused.steps if step.is_host and not step.is_library]
         if not slow:
-            return self.outputs()
+            return executor.run(inputs)
         try:
             with limited(REFERENCE_SECONDS):
-                return self.outputs()
+                return executor.run(inputs)
         except TimeUpError as cause:
-            raise TimeUpError(
+            self.unmeasured = (
                 f"a run of the program takes {cause}; steps in the reference evaluator: {', '.join(slow[:5])}"
-            ) from None
+            )
+            raise TimeUpError(self.unmeasured) from None
 
     def benchmark(self, seconds: float) -> _Measured:
-        """Samples of the program, of the same program unfused, and of onnxruntime, in turn."""
+        """Samples of the program, of the same program unfused, and of onnxruntime, in turn.
+
+        Raises:
+            TimeUpError: a run takes too long to be measured.
+        """
+        if self.unmeasured:
+            raise TimeUpError(self.unmeasured)
+        if not self.fused.compilation.options.verify:
+            self._bounded()
         threads = self.fused.compilation.options.threads
         fused, plain = self.executor(self.fused), self.executor(self.plain)
         self._progress("benchmark", 0, 1)
@@ -316,9 +339,11 @@ class _Run:
                     works.append(lambda: peer(self._inputs))
             except Exception as cause:  # any refusal of the peer is told in the report
                 refused = str(cause).strip().splitlines()[0][:300]
-            samples = measure_in_turn(works, seconds)
+            samples = measure_in_turn(works, seconds, patience=PATIENCE)
             fused.feed(self._fed(self.fused))
-            runs = [fused.step_seconds() for _ in range(max(3, min(20, len(samples[0].seconds))))]
+            taken = len(samples[0].seconds)
+            repeats = max(3, min(20, taken)) if samples[0].p50 * 3 < PATIENCE else 1
+            runs = [fused.step_seconds() for _ in range(repeats)]
         self._progress("benchmark", 1, 1)
         steps = tuple(float(s) for s in np.median(np.array(runs), axis=0)) if runs[0] else ()
         return _Measured(samples[0], samples[1], refused or samples[2], steps)
@@ -348,8 +373,10 @@ def _part(phase: str, progress: Progress) -> Progress:
 
 
 def _timings(
-    fused: Program, plain: Program, measured: _Measured | None, steps: Sequence[float], target: Target
+    fused: Program, plain: Program, taken: _Measured | str, steps: Sequence[float], target: Target
 ) -> Json:
+    """`taken` are the samples, or why there are none."""
+    measured = None if isinstance(taken, str) else taken
     total = sum(steps) or 1.0
     operators = [
         {
@@ -375,16 +402,16 @@ def _timings(
         },
         "optimized": measured.optimized.to_json() if measured else _prediction(fused),
         "unfused": measured.unfused.to_json() if measured else _prediction(plain),
-        "onnxruntime": _peer(measured),
+        "onnxruntime": _peer(taken),
         "operators": sorted(operators, key=lambda o: -float(str(o["seconds"]))),
         # What the choice of implementations and layouts was made from, as far as it was measured.
         "tuning": cost.consulted((*groups, *changes(groups)), fused.compilation.timings),
     }
 
 
-def _peer(measured: _Measured | None) -> Json:
-    if measured is None:
-        return {"unavailable": "this machine is not the target"}
+def _peer(measured: _Measured | str) -> Json:
+    if isinstance(measured, str):
+        return {"unavailable": measured or "nothing was measured"}
     if isinstance(measured.peer, str):
         return {"unavailable": measured.peer}
     return measured.peer.to_json()

@@ -59,7 +59,7 @@ class Verification:
     ops: frozenset[str]
     machine: Target
     spool: Spool
-    seconds: float = REFERENCE_SECONDS
+    seconds: float = field(default_factory=lambda: REFERENCE_SECONDS)
     _expected: _Expected | str | None = field(default=None, init=False)  # a string tells why not
     _uncertain: Mapping[str, float] = field(default_factory=dict, init=False)  # by output
 

@@ -1,6 +1,5 @@
 """Measured time of something that can be called again and again."""
 
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +12,7 @@ WARMUP = 3  # calls before the first sample
 FEWEST = 10  # samples, unless the time is up
 MOST = 1000
 LONG = 1.0  # seconds of a call that needs no other to warm up
+PATIENCE = 20.0  # seconds of a measurement that is longer than it was meant to be
 STABLE = 0.01  # relative difference of the medians of the two halves
 
 
@@ -79,11 +79,11 @@ def measure_in_turn(
     rounds: int = 5,
     clock: Callable[[], float] = time.perf_counter,
     before: Callable[[], None] = lambda: None,
-    patience: float = math.inf,
 ) -> list[Samples]:
     """Samples of several things, interleaved round by round so that drift meets all alike.
 
-    `before` is called ahead of each turn, outside the clock. No round begins after `patience` seconds.
+    `before` is called ahead of each turn, outside the clock. No round begins after twice the
+    time that was meant, and PATIENCE.
     """
     began = time.perf_counter()
     parts: list[list[Samples]] = [[] for _ in works]
@@ -91,7 +91,7 @@ def measure_in_turn(
         for part, work in zip(parts, works, strict=True):
             before()
             part.append(measure(work, seconds / rounds, clock))
-        if time.perf_counter() - began > patience:
+        if time.perf_counter() - began > max(PATIENCE, 2 * seconds * len(works)):
             break
     return [Samples(tuple(s for p in part for s in p.seconds), sum(p.warmup for p in part)) for part in parts]
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from app.engine import cost, session, stricter
-from app.engine.benchmark import Samples, measure_in_turn, pinned
+from app.engine.benchmark import PATIENCE, Samples, measure_in_turn, pinned
 from app.engine.deadline import TimeUpError, limited
 from app.engine.errors import EngineError, ExportMismatchError, NumericsError, TargetError
 from app.engine.exchange import drawing, report
@@ -51,7 +51,6 @@ ARTIFACTS = (
 )
 PHASES = ("load", "canonicalize", "tune", "plan", "compile", "verify", "benchmark", "report")
 NO_FILES: Mapping[str, Path] = {}
-PATIENCE = 20.0  # seconds of a benchmark after which no round of measuring begins
 
 Json = dict[str, Any]
 
@@ -339,7 +338,7 @@ class _Run:
                     works.append(lambda: peer(self._inputs))
             except Exception as cause:  # any refusal of the peer is told in the report
                 refused = str(cause).strip().splitlines()[0][:300]
-            samples = measure_in_turn(works, seconds, patience=PATIENCE)
+            samples = measure_in_turn(works, seconds)
             fused.feed(self._fed(self.fused))
             taken = len(samples[0].seconds)
             repeats = max(3, min(20, taken)) if samples[0].p50 * 3 < PATIENCE else 1

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 
 from app.engine import fit, session
 from app.engine.errors import CapacityError

@@ -21,7 +21,26 @@ WITH_CAPACITY = 100_000  # where a capacity is asked for, and not the least peak
 FIRST_SHARE = 0.5
 # Pairs of buffers and placed ones that the learning orders may look at.
 LOOKS = 800_000_000
-FEW = 1_500  # buffers: below, all greedy orders are tried
+FEW = 1_500  # buffers: with more, greedy methods come in the order LARGE, and a peak near the bound is enough
+CLOSE = 256  # part of the bound by which the peak of more than FEW buffers may exceed it
+GREEDY_LOOKS = 4_000_000_000  # pairs of buffers that greedy placements of more than FEW may look at
+# Greedy methods in the order of trial: `gap` places buffers in the order of a rank, each in the
+# smallest gap that holds it; `skyline` always the one that can lie lowest, ranks break ties.
+SMALL = (
+    *(("skyline", name) for name in ("start", "duration", "pressure")),  # the quickest to rank first
+    *(("gap", name) for name, _ in greedy.ORDERS),
+)
+LARGE = (
+    ("gap", "conflicts"),
+    ("gap", "size"),
+    ("skyline", "pressure"),
+    ("gap", "pressure"),
+    ("gap", "duration"),
+    ("skyline", "duration"),
+    ("skyline", "start"),
+    ("gap", "area"),
+    ("gap", "start"),
+)
 
 
 @dataclass(slots=True)
@@ -35,6 +54,7 @@ class _Best:
     peak: int = 0
     method: str = ""
     nodes: int = 0
+    rank: str = "size"  # of the best greedy placement
 
     def offer(self, offsets: Array, peak: int, method: str) -> None:
         if self.offsets is None or peak < self.peak:
@@ -59,7 +79,10 @@ def solve(problem: Problem, budget: int | None = None) -> Solution:
     columns = greedy.columns_of(problem)
     assert not any(b.parts for b in problem.buffers), "a search knows whole buffers only"
     bound = lower_bound(problem)
-    best = _Best(columns, bound, max(bound, problem.capacity or 0))
+    goal = max(bound, problem.capacity or 0)
+    if problem.capacity is None and len(problem.buffers) > FEW:
+        goal += goal // CLOSE
+    best = _Best(columns, bound, goal)
     first = greedy.largest_first(problem, columns)
     if first is not None:
         best.offer(*first, "greedy by size")
@@ -119,35 +142,21 @@ def shortage(problem: Problem, solution: Solution) -> str | None:
 
 
 def _greedy(best: _Best) -> None:
-    """The other greedy orders; of large problems only the one that does best on those."""
+    """The greedy methods in turn, those that place each buffer in a gap and those that fill a skyline."""
     from app.engine.memory import packing
 
-    few = len(best.columns.extent) <= FEW
-    if few:
-        _by_floor(best)
-    if best.done:
-        return
-    for name, rank in greedy.ORDERS:
-        if not few and name != "conflicts":
-            continue
-        offsets, peak = packing.place(
-            *_row(best.columns), greedy.order_by(best.columns, rank), best.peak or 1 << 62
-        )
-        if peak >= 0:
-            best.offer(offsets, peak, f"greedy by {name}")
-        if best.done:
-            return
-
-
-def _by_floor(best: _Best) -> None:
-    """Always the buffer that can lie lowest next; orders break ties."""
-    from app.engine.memory import packing
-
-    for name in ("start", "duration", "pressure"):  # the quickest to rank first
+    n = len(best.columns.extent)
+    methods, most = (SMALL, len(SMALL)) if n <= FEW else (LARGE, max(GREEDY_LOOKS // (n * n), 2))
+    for method, name in methods[:most]:
         order = greedy.order_by(best.columns, dict(greedy.ORDERS)[name])
-        offsets, peak = packing.rise(*_row(best.columns), order)
-        if best.offsets is None or peak < best.peak:
-            best.offer(offsets, peak, f"lowest first, by {name}")
+        if method == "gap":
+            limit = 1 << 62 if best.offsets is None else best.peak
+            offsets, peak = packing.place(*_row(best.columns), order, limit)
+        else:
+            offsets, peak = packing.rise(*_row(best.columns), order)
+        if peak >= 0 and (best.offsets is None or peak < best.peak):
+            best.offer(offsets, peak, f"greedy by {name}" if method == "gap" else f"lowest first, by {name}")
+            best.rank = name
         if best.done:
             return
 
@@ -196,8 +205,7 @@ def _learn(best: _Best) -> None:
     from app.engine.memory import packing
 
     n = len(best.columns.extent)
-    rank = dict(greedy.ORDERS)["conflicts" if n > FEW else "size"]
-    order = greedy.order_by(best.columns, rank)
+    order = greedy.order_by(best.columns, dict(greedy.ORDERS)[best.rank if n > FEW else "size"])
     priority = np.empty(n)
     priority[order] = np.arange(n)
     for _ in range(min(LOOKS // max(n * n, 1), 200)):

@@ -257,3 +257,28 @@ def test_training_tensors_are_proved_at_their_bound(shared: Path) -> None:
 def test_thirty_thousand_buffers_come_within_a_hundredth(shared: Path) -> None:
     problem = table.read((shared / "memory" / "idealloc_iopddl_S1.csv").read_text())
     assert ladder.solve(problem).gap <= 0.005
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_large_problems_are_placed_no_worse_than_by_any_greedy_order(seed: int) -> None:
+    """Mostly short buffers of very different sizes among few long ones."""
+    random = np.random.default_rng(seed)
+    count, steps = 5_000, 1_200
+    lower = random.integers(0, steps, count)
+    long = random.random(count) < 0.1
+    spans = np.where(long, random.integers(1, steps, count), random.integers(1, 12, count))
+    sizes = (2 ** random.uniform(6, 20, count)).astype(int)
+    problem = Problem(
+        tuple(
+            Buffer(f"b{i}", int(a), int(min(a + span, steps + 1)), int(size))
+            for i, (a, span, size) in enumerate(zip(lower, spans, sizes))
+        )
+    )
+    columns = greedy.columns_of(problem)
+    peaks = []
+    for _, rank in greedy.ORDERS:
+        offsets = greedy.place(columns, greedy.order_by(columns, rank))
+        assert offsets is not None
+        peaks.append(int(np.max(offsets + columns.extent)))
+    solution = ladder.solve(problem)
+    assert solution.peak <= max(min(peaks), solution.lower_bound * 257 // 256)

@@ -5,6 +5,8 @@ search at the lower bound, then by bisection; for large ones greedy placements a
 from the last. Budgets are counts, never times, so that the same problem gives the same plan everywhere.
 """
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +14,7 @@ import numpy as np
 from app.engine.memory import greedy
 from app.engine.memory.exact import Search, instance
 from app.engine.memory.greedy import Array, Columns
-from app.engine.memory.problem import Problem, Solution, live_bytes, lower_bound, validate
+from app.engine.memory.problem import Buffer, Problem, Solution, live_bytes, lower_bound, validate
 
 # Failed branches of all searches together. One costs about 20 microseconds on hundreds of buffers.
 BUDGET = 30_000
@@ -65,8 +67,10 @@ class _Best:
         return self.offsets is not None and self.peak <= max(self.goal, self.bound)
 
 
-def solve(problem: Problem, budget: int | None = None) -> Solution:
+def solve(problem: Problem, budget: int | None = None, load: Callable[[], None] = lambda: None) -> Solution:
     """The best placement that the ladder finds, validated; `budget` counts failed branches of searches.
+
+    `load` is called once before the first compiled method, and not at all if none is needed.
 
     With a capacity, any placement below it will do, and the ladder ends at the first. Without one it
     looks for the least peak. A peak above the capacity is no error here: `proved` and `lower_bound` say
@@ -87,6 +91,7 @@ def solve(problem: Problem, budget: int | None = None) -> Solution:
     if first is not None:
         best.offer(*first, "greedy by size")
     if not best.done:
+        load()
         _greedy(best)
     if not best.done:
         given = instance(columns)
@@ -107,8 +112,34 @@ def solve(problem: Problem, budget: int | None = None) -> Solution:
     return solution
 
 
-def compiled(problem: Problem) -> None:
-    """Run the compiled methods on a problem, so that they are in the cache; the result is dropped."""
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A placement with the seconds that the solver took, and those of loading compiled code before."""
+
+    solution: Solution
+    seconds: float
+    load_seconds: float
+
+
+def timed(problem: Problem, clock: Callable[[], float] = time.perf_counter) -> Timed:
+    """Solve a problem and tell solving from loading; code that is loaded already takes no time."""
+    loading = 0.0
+
+    def load() -> None:
+        nonlocal loading
+        started = clock()
+        load_compiled()
+        loading = clock() - started
+
+    started = clock()
+    solution = solve(problem, load=load)
+    return Timed(solution, clock() - started - loading, loading)
+
+
+def load_compiled() -> None:
+    """Load the compiled methods, and compile those that the cache lacks, by a problem that needs all of them."""
+    rows = ((0, 3, 4), (3, 9, 4), (0, 9, 4), (9, 21, 4), (0, 21, 4), (2, 4, 3), (8, 10, 3), (1, 9, 2))
+    problem = Problem(tuple(Buffer(str(i), *row, alignment=1) for i, row in enumerate(rows)))
     columns = greedy.columns_of(problem)
     bound = lower_bound(problem)
     best = _Best(columns, bound, bound)

@@ -137,7 +137,7 @@ def timed(problem: Problem, clock: Callable[[], float] = time.perf_counter) -> T
 
 
 def load_compiled() -> None:
-    """Load the compiled methods, and compile those that the cache lacks, by a problem that needs all of them."""
+    """Load the compiled methods, and compile those that the cache lacks."""
     rows = ((0, 3, 4), (3, 9, 4), (0, 9, 4), (9, 21, 4), (0, 21, 4), (2, 4, 3), (8, 10, 3), (1, 9, 2))
     problem = Problem(tuple(Buffer(str(i), *row, alignment=1) for i, row in enumerate(rows)))
     columns = greedy.columns_of(problem)

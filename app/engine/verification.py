@@ -61,6 +61,8 @@ class Verification:
     spool: Spool
     seconds: float = field(default_factory=lambda: REFERENCE_SECONDS)
     _expected: _Expected | str | None = field(default=None, init=False)  # a string tells why not
+    # By digest and what ran them: without blocked values files are the same, also in the next attempt.
+    _files: dict[tuple[str, str], tuple[Difference, ...]] = field(default_factory=dict, init=False)
     _uncertain: Mapping[str, float] = field(default_factory=dict, init=False)  # by output
 
     def of(
@@ -92,15 +94,13 @@ class Verification:
             oracle = oracles.Oracle("none", lambda _: {}, expected)
             unverified = dict.fromkeys(found, expected)
             return _told(oracle, found, runtimes, unverified, {}, {})
-        known: dict[tuple[str, str], str] = {}  # without blocked values the files are the same
         for place, export in exports.items():
             name, reason = self._runtime(export, expected.oracle)
-            twin = known.setdefault((_digest(export.path), name), place)
-            if twin in unverified:
-                unverified[place] = unverified[twin]
-                continue
+            key = (_digest(export.path), name)
             try:
-                found[place] = found[twin] or self._compared(export, name, expected, options.tolerance)
+                if key not in self._files:
+                    self._files[key] = self._compared(export, name, expected, options.tolerance)
+                found[place] = self._files[key]
                 runtimes[place] = {"name": name, "reason": reason}
             except TimeUpError as cause:
                 unverified[place] = f"{reason}; in the reference evaluator it takes {cause}"

@@ -173,15 +173,22 @@ def _multiply(s: Source, tile: Tile, precision: str, mma: str, each: int, column
                 s(f"b{j} = ldmatrix_x4_trans(s, uint32({at}))")
         if mma == "mma_tf32":
             for name in (*(f"a{i}" for i in range(down)), *(f"b{j}" for j in range(0, across, 2))):
-                s(f"{name}h = tf32_x4({name})")
                 if precision == "3xtf32":
-                    s(f"{name}l = tf32_rest_x4({name}, {name}h)")
-        # Small parts first, then the large ones.
-        kinds = {"tf32": ("hh",), "3xtf32": ("lh", "hl", "hh")}.get(precision, ("",))
-        for kind in kinds:
-            for i in range(down):
-                for j in range(0, across, 2):
-                    s(f"c{i}_{j} = {mma}_x2(c{i}_{j}, a{i}{kind[:1]}, b{j}{kind[1:]})")
+                    s(f"{name}h = tf32_high_x4({name})", f"{name}l = tf32_rest_x4({name}, {name}h)")
+                else:
+                    s(f"{name}h = tf32_x4({name})")
+        part = "h" if mma == "mma_tf32" else ""
+        for i in range(down):
+            for j in range(0, across, 2):
+                if precision != "3xtf32":
+                    s(f"c{i}_{j} = {mma}_x2(c{i}_{j}, a{i}{part}, b{j}{part})")
+                    continue
+                # Tensor cores truncate when they add, float32 additions round: sums of few products are added
+                # outside, or a long sum would lose a unit of its last place each time. Small parts first.
+                s(f"p = ({', '.join(['float32(0)'] * 8)})")
+                for kind in ("lh", "hl", "hh"):
+                    s(f"p = {mma}_x2(p, a{i}{kind[0]}, b{j}{kind[1]})")
+                s(f"c{i}_{j} = add_x8(c{i}_{j}, p)")
 
 
 def _stage_sums(s: Source, tile: Tile) -> None:

@@ -89,7 +89,7 @@ def test_a_trusted_folder_is_used_whatever_is_installed_here(
         Compiler(tmp_path / "nothing", trusted=True)
     assert not (tmp_path / "nothing").exists()
     first = Compiler(tmp_path).compile(TRIVIAL, "sm_90")
-    other = {name: "99" for name in compilation.versions()}
+    other = dict.fromkeys(compilation.versions(), "99")
     monkeypatch.setattr(compilation, "versions", lambda: other)
     assert not Compiler(tmp_path).has(TRIVIAL, "sm_90")  # made by other versions
     trusting = Compiler(tmp_path, trusted=True)

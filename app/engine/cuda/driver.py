@@ -160,6 +160,11 @@ class Gpu:
         """Handle of the stream, for libraries that launch kernels of their own."""
         return int(self._stream.handle)
 
+    @property
+    def lost(self) -> str | None:
+        """Why no work of this process on the GPU can succeed any more, or None."""
+        return self._lost
+
     def enter(self) -> None:
         """Make the context current in the calling thread.
 
@@ -325,6 +330,8 @@ class Gpu:
         replay = self.record(marked)
 
         def seconds() -> list[float]:
+            self.enter()
+            self._occupy()
             replay()
             self.wait()
             pairs = itertools.pairwise(events)

@@ -10,7 +10,8 @@ from then on every call answers CUDA_ERROR_ILLEGAL_ADDRESS. Each reason is a lin
 Time is simulated: every call costs the host the microseconds below, and the device begins work when the host
 has sent it and earlier work is done. So what a test reads from events is exact on any machine.
 
-FAKE_CUDA_SM (90), FAKE_CUDA_MEMORY (bytes), FAKE_CUDA_SIZES=1: check the size of each parameter by the header
+FAKE_CUDA_SM (90), FAKE_CUDA_MEMORY (bytes), FAKE_CUDA_FAULT=TEXT: kernels with TEXT in their names touch an illegal
+address, FAKE_CUDA_HANG=TEXT: they never end. FAKE_CUDA_SIZES=1: check the size of each parameter by the header
 that PYTHONMALLOC=debug puts before it, for cuda-core keeps each in memory of PyMem_Malloc. */
 
 #define _GNU_SOURCE
@@ -24,6 +25,7 @@ that PYTHONMALLOC=debug puts before it, for cuda-core keeps each in memory of Py
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 enum { ALLOCATIONS = 1 << 14, KERNELS = 1 << 12, PARAMETERS = 64, NAME = 200 };
 enum { STATIC_SHARED = 49152, OPT_IN_SHARED = 232448, RESERVED_SHARED = 1024, PROCESSORS = 132 };
@@ -137,6 +139,11 @@ static void enqueue(Work work) {
   else push(&queue, work);
 }
 
+static int named(const char *variable, const Kernel *kernel) {
+  const char *text = getenv(variable);
+  return text && strstr(kernel->name, text);
+}
+
 static void execute(Work *work) {
   if (poison) return;
   if (work->kind == LAUNCH) {
@@ -147,7 +154,10 @@ static void execute(Work *work) {
                          k->name, i, work->values[i]);
         return;
       }
-    if (hook) hook(k->name, work->grid, work->values);
+    if (named("FAKE_CUDA_HANG", k)) pause();
+    if (named("FAKE_CUDA_FAULT", k))
+      poison = refused(CUDA_ERROR_ILLEGAL_ADDRESS, "kernel %s faults", k->name);
+    else if (hook) hook(k->name, work->grid, work->values);
   } else if (!at(work->address, work->size)) {
     poison = refused(CUDA_ERROR_ILLEGAL_ADDRESS, "a copy or fill of %zu bytes in memory that was freed", work->size);
   } else if (work->kind == COPY_IN) {

@@ -529,6 +529,8 @@ def model_tasks(paths: Sequence[Path], sizes: Sizes, target: Target, folder: Pat
                     inputs: Mapping[str, Array] = inputs,
                     precision: str = precision,
                 ) -> Program:
+                    if not path.exists():
+                        path.write_bytes(samples.build(path.stem))
                     file = batched(path, batch, folder) if batch > 1 else path
                     return planned(file, target, precision, bindings_of(inputs) if inputs else Bindings())
 
@@ -588,8 +590,7 @@ def found_models(given: Sequence[str], folder: Path) -> list[Path]:
     wanted = ("resnet50", "mobilenetv2", "bert_base", "bert_mini", "gpt2_decode", "ppocrv4_det")
     paths = [p for name in wanted for f_ in FOLDERS if (p := f_ / f"{name}.onnx").exists()]
     if not any(p.stem == "resnet50" for p in paths):
-        built.write_bytes(samples.build("resnet50"))
-        paths.insert(0, built)
+        paths.insert(0, built)  # when it is planned
     return paths
 
 

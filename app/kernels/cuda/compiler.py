@@ -173,8 +173,8 @@ class Compiler:
         if self._trusted:
             raise MissingToolkitError(
                 f"'{self.folder}' is trusted and has no cubin of kernel '{kernel.name}' for {sm} from this "
-                f"source; it has one of that name for {self._generations(kernel)}: compile with the same version "
-                "of Stowplan"
+                f"source; it has one of that name for {self._generations(kernel)}: compile with the same "
+                "version of Stowplan"
             )
         try:
             toolkit = versions()

@@ -417,9 +417,9 @@ def _tf32_rest(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
 
 
 _primitive("tf32_x4", "u4", "u4", _tf32)  # float32 bits, rounded
-# The parts of float32 bits that 3xtf32 multiplies: rounded, and what that dropped, cut off. An infinity x is the
-# parts 1 and x (with its sign), so that in x_low y_high + x_high y_low + x_high y_high no infinity meets a zero
-# that y is not; so is what would round to an infinity.
+# The parts of float32 bits that 3xtf32 multiplies: rounded, and what that dropped, cut off. An infinity x
+# is the parts 1 and x (with its sign), so that in x_low y_high + x_high y_low + x_high y_high no infinity
+# meets a zero that y is not; so is what would round to an infinity.
 _primitive("tf32_high_x4", "u4", "u4", _tf32_high)
 _primitive("tf32_rest_x4", "u4", "u4 u4", _tf32_rest)
 

@@ -48,7 +48,9 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return fill
 
 
-def measured(fake: Path, folder: Path, *arguments: str, **environment: str) -> tuple[int, dict[str, Any], str]:
+def measured(
+    fake: Path, folder: Path, *arguments: str, **environment: str
+) -> tuple[int, dict[str, Any], str]:
     """Exit code, report and output of the benchmark on the fake driver, with kernels of a folder."""
     report = folder / "out" / "report.json"
     given = ("--trust", "--kernels", str(folder), "--json", str(report), "--small", *arguments)
@@ -126,7 +128,16 @@ def test_a_program_that_cannot_be_compiled_is_told_before_there_is_a_gpu(
         raise compilation.KernelError("too many registers")
 
     monkeypatch.setattr(compilation, "ptx", refuse)
-    given = ["--compile-only", "--processes", "1", "--kernels", str(tmp_path), "--only", "memory relu", "--small"]
+    given = [
+        "--compile-only",
+        "--processes",
+        "1",
+        "--kernels",
+        str(tmp_path),
+        "--only",
+        "memory relu",
+        "--small",
+    ]
     assert cuda_h200.main(given) == 1
     told = capsys.readouterr().out
     assert "too many registers" in told

@@ -124,7 +124,9 @@ def test_infinities_and_nan_in_an_operand_stay_where_they_belong(precision: str)
 @pytest.mark.parametrize(
     ("precision", "k"), [("3xtf32", 4096), ("tf32", 4096), ("bf16", 4096), ("fp16", 4096), ("3xtf32", 520)]
 )
-def test_long_sums_of_one_sign_keep_their_precision_where_tensor_cores_truncate(precision: str, k: int) -> None:
+def test_long_sums_of_one_sign_keep_their_precision_where_tensor_cores_truncate(
+    precision: str, k: int
+) -> None:
     rng = np.random.default_rng(k)
     dtype = dtype_of(precision)
     a, b = (decoded(dtype, encoded(dtype, rng.uniform(0.5, 1, (16, k)))) for _ in range(2))

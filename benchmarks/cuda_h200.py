@@ -748,7 +748,7 @@ class Heard:
 
 def _lines(command: Sequence[str]) -> Iterator[Json]:
     """What a process says, as it says it; killed where it does not say anything more in the time it gave."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     lines: queue.Queue[str | None] = queue.Queue()
 
     def read() -> None:
@@ -757,8 +757,15 @@ def _lines(command: Sequence[str]) -> Iterator[Json]:
             lines.put(line)
         lines.put(None)
 
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
+    def end() -> None:
+        """Processes that compile for it outlive it, and hold its output open."""
+        process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    threads = [threading.Thread(target=work, daemon=True) for work in (read, end)]
+    for thread in threads:
+        thread.start()
     within: float | None = None
     reason = ""
     try:
@@ -777,8 +784,10 @@ def _lines(command: Sequence[str]) -> Iterator[Json]:
         yield {"exit": reason}
     finally:
         process.kill()
-        process.wait()
-        reader.join()
+        for thread in threads:
+            thread.join()
+        assert process.stdout is not None
+        process.stdout.close()
 
 
 def _next(lines: "queue.Queue[str | None]", within: float | None) -> str | None:

@@ -8,7 +8,8 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
@@ -213,6 +214,42 @@ class Settings:
         found: dict[str, Any] = json.loads(text)
         given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
         return cls(**given | {name: Path(found[name]) for name in _PATHS})
+
+
+# Variables of the interpreter, of libraries and of the system; none of them is a secret.
+_OF_JOBS = re.compile(
+    r"PATH|HOME|LANG|LANGUAGE|LC_[A-Z]+|TZ|TMPDIR|VIRTUAL_ENV|PYTHON[A-Z0-9_]*|LD_LIBRARY_PATH|LD_PRELOAD"
+    r"|(NUMBA|OMP|KMP|GOMP|MKL|OPENBLAS|BLIS|CUDA|NVIDIA|OPENVINO|OV|ORT|MALLOC)_[A-Z0-9_]+"
+)
+
+_NO_TELEMETRY = "ORT_DISABLE_TELEMETRY"  # onnxruntime reports to its maker from the import on
+
+
+def is_job_environment() -> bool:
+    """Whether this process was started with nothing that a process of jobs must not know."""
+    return all(_OF_JOBS.fullmatch(name) for name in os.environ)  # noqa: TID251  this is the reader
+
+
+@contextmanager
+def environment_of_jobs() -> Iterator[None]:
+    """Processes that are started meanwhile inherit what `is_job_environment` allows, and no more.
+
+    What a process was started with can be read in it for as long as it lives, whatever it forgets.
+    """
+    environment = os.environ  # noqa: TID251  this is the reader
+    hidden = {name: value for name, value in environment.items() if not _OF_JOBS.fullmatch(name)}
+    telemetry = environment.get(_NO_TELEMETRY)
+    for name in hidden:
+        del environment[name]
+    environment[_NO_TELEMETRY] = "1"
+    try:
+        yield
+    finally:
+        environment.update(hidden)
+        if telemetry is None:
+            del environment[_NO_TELEMETRY]
+        else:
+            environment[_NO_TELEMETRY] = telemetry
 
 
 def key_of_client(environment: Mapping[str, str] | None = None) -> str | None:

@@ -1,0 +1,114 @@
+"""A process that parses uploads sees its model and nothing else: no password, no network, no other job."""
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.jobs import confinement
+from tests.jobs.service import Served, serve
+
+PASSWORD = "correct-horse-battery"
+REFUSED = {"PermissionError", "FileNotFoundError"}
+landlock = pytest.mark.skipif(not confinement.landlockpy.supported(), reason="the kernel has no Landlock")
+seccomp = pytest.mark.skipif(not confinement.seccompy.supported(), reason="the kernel has no seccomp")
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STOWPLAN_DATABASE_URL", f"postgresql://stowplan:{PASSWORD}@nowhere/stowplan")
+        patch.setenv("PGPASSWORD", PASSWORD)
+        patch.setenv("AWS_SECRET_ACCESS_KEY", PASSWORD)
+        with serve(tmp_path_factory.mktemp("confined"), workers=1) as served:
+            yield served
+
+
+@pytest.fixture(scope="module")
+def seen(service: Served) -> dict[str, Any]:
+    """What a job found that looked around, beside the folder of another job."""
+    other = service.settings.data / "work" / "other-job"
+    other.mkdir(parents=True)
+    (other / "log.txt").write_text(PASSWORD)
+    job = service.submit(f"spy {other / 'log.txt'}")
+    assert service.end(job)["state"] == "succeeded", service.end(job)
+    return dict(service.http.get(f"/v1/jobs/{job}/artifacts/trace.json").json())
+
+
+def test_a_job_does_not_see_the_passwords_of_the_service(service: Served, seen: dict[str, Any]) -> None:
+    assert PASSWORD not in json.dumps(seen)
+    assert seen["environment of the forker"] in ("", *REFUSED) or "PATH=" in seen["environment of the forker"]
+
+
+@seccomp
+@pytest.mark.parametrize("family", ["AF_INET", "AF_INET6", "AF_UNIX", "AF_NETLINK"])
+def test_a_job_opens_no_socket(seen: dict[str, Any], family: str) -> None:
+    assert seen[f"socket {family}"] == "PermissionError"
+
+
+@seccomp
+def test_a_job_has_no_privileges_and_gets_none(seen: dict[str, Any]) -> None:
+    reading = 1 << 2  # CAP_DAC_READ_SEARCH, which the limits on files bound
+    assert int(seen["CapEff"], 16) in ((0, reading) if os.getuid() == 0 else (0,))
+    assert (seen["NoNewPrivs"], seen["Seccomp"]) == ("1", "2")
+    assert {seen["namespace"], seen["trace"]} == {"PermissionError"}
+
+
+def test_a_job_is_no_root(seen: dict[str, Any]) -> None:
+    assert (seen["uid"] != 0) == (confinement.unprivileged_user()[0] is not None)
+
+
+@landlock
+def test_a_job_reads_and_writes_no_file_of_another_one(seen: dict[str, Any]) -> None:
+    looks = ("secret", "neighbors", "passwords", "writing", "writing to the code")
+    assert {name: seen[name] for name in looks if seen[name] not in REFUSED} == {}
+    assert seen["own folder"] == 1
+
+
+@landlock
+def test_a_job_cannot_end_the_process_that_forks_the_others(seen: dict[str, Any]) -> None:
+    assert seen["killing"] == "PermissionError"
+
+
+def test_the_start_says_which_measures_hold(service: Served, seen: dict[str, Any]) -> None:
+    line = next(line for line in service.log().splitlines() if "jobs are confined" in line)
+    for name in ("environment", "network", "user", "capabilities", "files", "system calls"):
+        assert f"{name} on (" in line or f"{name} OFF (" in line
+
+
+def test_the_queue_holds_json_and_no_pickles(service: Served, seen: dict[str, Any]) -> None:
+    with closing(sqlite3.connect(service.settings.data / "queue.db")) as connection:
+        tables = [name for (name,) in connection.execute("select name from sqlite_master where type='table'")]
+        values = [v for name in tables for row in connection.execute(f'select * from "{name}"') for v in row]
+    texts = [value for value in values if isinstance(value, str)]
+    assert "portable_json" in texts
+    assert "py_pickle" not in texts
+    assert not [text for text in texts if text.startswith("gAS")]  # a pickle in base 64
+
+
+def test_a_measure_that_the_kernel_refuses_is_off_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confinement.landlockpy, "supported", lambda: False)
+    assert str(confinement._tried("files", confinement._landlock_version)).startswith("files OFF (")
+    confinement.restrict_files((), (), Path("/"), ())  # does nothing
+
+    def refuse() -> str:
+        raise PermissionError(1, "Operation not permitted")
+
+    assert str(confinement._tried("network", refuse)) == "network OFF (Operation not permitted)"
+    if os.getuid() == 0:
+        user, reason = confinement.unprivileged_user()
+        assert user is None
+        assert "Landlock" in reason
+
+
+def test_the_data_folder_inside_of_a_library_folder_is_left_out(tmp_path: Path) -> None:
+    private = tmp_path / "repository" / "data"
+    for name in ("repository/data/blobs", "repository/app", "repository/docs"):
+        (tmp_path / name).mkdir(parents=True)
+    parts = set(confinement._without(tmp_path, private))
+    assert parts == {tmp_path / "repository/app", tmp_path / "repository/docs"}

@@ -10,7 +10,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -250,6 +250,34 @@ def environment_of_jobs() -> Iterator[None]:
             del environment[_NO_TELEMETRY]
         else:
             environment[_NO_TELEMETRY] = telemetry
+
+
+def url_of_client(environment: Mapping[str, str] | None = None) -> str | None:
+    """The address that `STOWPLAN_URL` gives to clients."""
+    found = os.environ if environment is None else environment  # noqa: TID251  this is the reader
+    return found.get(f"{PREFIX}URL") or None
+
+
+def described() -> list[tuple[str, str, str]]:
+    """Variable, default and meaning of each setting that the environment can give."""
+    lines = (Settings.__doc__ or "").partition("Attributes:")[2].splitlines()
+    text = " ".join(line.strip() for line in lines)
+    found = []
+    names = [row.name for row in fields(Settings)]
+    for row, following in zip(fields(Settings), [*names[1:], None]):
+        if row.name not in NOT_FROM_ENVIRONMENT:
+            meaning = text.partition(f" {row.name}: ")[2]
+            meaning = meaning.partition(f" {following}: ")[0] if following else meaning
+            found.append((PREFIX + row.name.upper(), _shown(row), meaning.strip().rstrip(".")))
+    return found
+
+
+def _shown(row: "Field[Any]") -> str:
+    """A default, for people."""
+    value = row.default if row.default is not MISSING else getattr(Settings(), row.name)
+    if value in ("", ()):
+        return "empty"
+    return {True: "1", False: "0"}[value] if isinstance(value, bool) else str(value)
 
 
 def key_of_client(environment: Mapping[str, str] | None = None) -> str | None:

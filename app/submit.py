@@ -89,7 +89,12 @@ def run(arguments: argparse.Namespace) -> int:
         body = request(arguments)
         model_id, name = upload(client, arguments)
         body["inputs"] = put_tensors(client, arguments)
-        job = _watch(client, client.submit(model_id, target=arguments.target, **body), console)
+        job = client.submit(model_id, target=arguments.target, **body)
+        console.print(f"Job {job.id}", highlight=False, soft_wrap=True)
+        try:
+            job = _watch(client, job, console)
+        except KeyboardInterrupt:
+            return answering.left_behind("job", job.id, [job.id], arguments)
         folder = arguments.out or Path(f"stowplan-{name}")
         code = _show(client, job, folder, console)
         if arguments.json:

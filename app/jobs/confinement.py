@@ -2,20 +2,21 @@
 
 | measure | what it takes away |
 |---|---|
-| environment | variables of the service: passwords of databases, keys of stores (`settings.environment_of_jobs`) |
+| environment | passwords of databases, keys of stores (`settings.environment_of_jobs`) |
 | network | all interfaces: a network namespace of its own, with a user namespace where not started as root |
 | user | root, where the service was started as root |
 | capabilities | all, and new privileges; a process that was root keeps the one to read, within `files` |
 | files | reading but what libraries and this job need, writing but its folder and the compiled kernels |
 | system calls | sockets, other processes' memory, namespaces, mounts, modules, and what only exploits use |
 
-The measures are independent of each other: where the kernel refuses one, the others hold, and the line that is
-logged at the start says which is off, and why. `landlockpy` and `seccompy` speak to the kernel without a C
-library; libseccomp's own binding needs one that is not installed everywhere.
+The measures are independent of each other: where the kernel refuses one, the others hold, and the line that
+is logged at the start says which is off, and why. `landlockpy` and `seccompy` speak to the kernel without a
+C library; libseccomp's own binding needs one that is not installed everywhere.
 """
 
 import ctypes
 import errno
+import importlib.util
 import os
 import stat
 import sys
@@ -57,7 +58,18 @@ _OF_FILES = (
     AccessFS.EXECUTE | AccessFS.READ_FILE | AccessFS.WRITE_FILE | AccessFS.TRUNCATE | AccessFS.IOCTL_DEV
 )
 # Processor, memory and drivers, but no other process.
-_PROC = ("self", "cpuinfo", "meminfo", "stat", "sys", "version", "filesystems", "devices", "driver", "modules")
+_PROC = (
+    "self",
+    "cpuinfo",
+    "meminfo",
+    "stat",
+    "sys",
+    "version",
+    "filesystems",
+    "devices",
+    "driver",
+    "modules",
+)
 _ETC = ("ld.so.cache", "localtime", "passwd", "group", "nsswitch.conf", "OpenCL", "vulkan")
 _SYSTEM = (
     *("/usr", "/lib", "/lib64", "/bin", "/sys"),
@@ -109,13 +121,19 @@ def enter() -> tuple[Measure, ...]:
     user, refusal = unprivileged_user()
     was_root = os.geteuid() == 0
     return (
-        Measure("environment", is_job_environment(), "only variables of libraries are kept"),
+        _environment(),
         _tried("network", _leave_network),
         Measure("user", False, refusal) if user is None else _tried("user", lambda: _become(user)),
         _tried("capabilities", lambda: _drop_capabilities(keep_reading=was_root and os.getuid() != 0)),
         _tried("files", _landlock_version),  # by `restrict_files`, when the job is known
         _tried("system calls", _seccomp_support),  # by `restrict_calls`
     )
+
+
+def _environment() -> Measure:
+    if is_job_environment():
+        return Measure("environment", True, "only variables of libraries are kept")
+    return Measure("environment", False, "it was started with the variables of the service")
 
 
 def _tried(name: str, act: Callable[[], str]) -> Measure:
@@ -162,7 +180,10 @@ def hand_over(folder: Path) -> None:
 
 
 def restrict_files(
-    readable: Iterable[str | Path], writable: Iterable[str | Path], private: str | Path, packages: Iterable[str]
+    readable: Iterable[str | Path],
+    writable: Iterable[str | Path],
+    private: str | Path,
+    packages: Iterable[str],
 ) -> None:
     """Let this process open only what libraries and its job need; nothing happens without Landlock.
 
@@ -184,8 +205,8 @@ def restrict_files(
         for path in _libraries(packages):
             for part in _without(path, Path(private).resolve()):
                 _allow(rules, part, _READ)
-        for path in (p for p in sys.path if p and Path(p).resolve() != Path("/")):
-            _allow(rules, path, AccessFS.READ_DIR)
+        for entry in (p for p in sys.path if p and Path(p).resolve() != Path("/")):
+            _allow(rules, entry, AccessFS.READ_DIR)
         for name in _DEVICES:
             for device in Path("/dev").glob(name):
                 _allow(rules, device, _DEVICE)
@@ -240,8 +261,8 @@ def _libraries(packages: Iterable[str]) -> Iterator[Path]:
     yield Path(sys.executable).resolve().parent.parent
     yield from (path for path in map(Path, sys.path) if path.name in ("site-packages", "dist-packages"))
     for name in packages:
-        module = sys.modules.get(name.partition(".")[0])
-        yield from map(Path, getattr(module, "__path__", ()))
+        found = importlib.util.find_spec(name.partition(".")[0])
+        yield from map(Path, (found.submodule_search_locations or ()) if found else ())
 
 
 def _without(path: Path, private: Path) -> Iterator[Path]:
@@ -259,7 +280,7 @@ def _without(path: Path, private: Path) -> Iterator[Path]:
 def _allow(rules: landlockpy.Ruleset, path: str | Path, access: AccessFS) -> None:
     """Add a rule; what is not there, or cannot be reached, needs none."""
     try:
-        is_folder = stat.S_ISDIR(os.stat(path).st_mode)
+        is_folder = stat.S_ISDIR(Path(path).stat().st_mode)
         rules.allow_path(path, access if is_folder else access & _OF_FILES)
     except (FileNotFoundError, PermissionError, NotADirectoryError):
         return

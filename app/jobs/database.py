@@ -18,6 +18,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from dbos import DBOS
 
+from app.jobs import data_folder
 from app.settings import Settings
 
 METADATA = sa.MetaData()
@@ -317,7 +318,7 @@ def is_current(connection: sa.Connection) -> bool:
 
 def migrate(settings: Settings) -> None:
     """Bring the tables up to date; safe to call from several processes at once."""
-    settings.data.mkdir(parents=True, exist_ok=True)
+    data_folder.prepare(settings.data)
     config = _history()
     database = Database(settings.jobs_database_url)
     try:

@@ -57,7 +57,9 @@ class Executors:
             memory_bytes=settings.executor_memory_bytes,
             log=(settings.log_format, settings.log_level),
         )
-        return Part(f"executor {row['id']} {row['name']}:{row['version']}", run, order.to_json(), confined=True)
+        return Part(
+            f"executor {row['id']} {row['name']}:{row['version']}", run, order.to_json(), confined=True
+        )
 
     def _tidy(self, known: set[str]) -> None:
         """Remove the sockets of what is deployed no more."""

@@ -202,7 +202,9 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command("sweep", "Optimize a model in several ways, and compare.", sweep.add_arguments, sweep.run),
     Command("jobs", "List, show, wait for, cancel and retry jobs.", manage.commands(manage.JOBS), manage.run),
-    Command("models", "List, show, upload and delete models.", manage.commands(manage.MODELS), manage.run),
+    Command(
+        "models", "List, show, upload, rename and delete models.", manage.commands(manage.MODELS), manage.run
+    ),
     Command("targets", "List, show and describe targets.", manage.commands(manage.TARGETS), manage.run),
     Command(
         "run-operator",

@@ -63,6 +63,7 @@ models = sa.Table(
     "models",
     METADATA,
     sa.Column("id", _ID, primary_key=True),
+    sa.Column("name", sa.String(255), nullable=False, default="", server_default=""),  # of its file, at first
     sa.Column("size", sa.BigInteger, nullable=False),  # byte, of all its files
     sa.Column("state", sa.String(20), nullable=False),  # inspecting | ready | invalid
     sa.Column("report", sa.JSON),

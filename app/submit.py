@@ -243,11 +243,17 @@ def _watch(client: Client, job: Job, console: Any) -> Job:
 
 
 def _show(client: Client, job: Job, folder: Path, console: Any) -> int:
-    from app.console import saved, show_summary
+    from rich.markup import escape
+
+    from app.console import saved, show_summary, table
+    from app.engine.exchange.units import attempts
 
     if job.state != "succeeded" or job.summary is None:
         place = f" at {job.pointer}" if job.pointer else ""
-        console.print(f"[red]{job.state}[/] {job.code or ''}{place}: {job.detail or ''}", highlight=False)
+        reason, tried = attempts(job.detail or "")
+        console.print(f"[red]{job.state}[/] {job.code or ''}{place}:", escape(reason), highlight=False)
+        if tried:
+            console.print(table(("tried", "result"), tried))
         return 1
     if job.cached_from is not None:
         console.print(f"Answered by job {job.cached_from}, which asked the same; --fresh runs it again.")

@@ -112,3 +112,22 @@ def test_ids_of_keys_and_deployments_are_not_cut(capsys: pytest.CaptureFixture[s
     text = capsys.readouterr().out
     assert job in text
     assert "k" * 63 in text
+
+
+def test_the_attempts_of_a_failed_plan_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    from types import SimpleNamespace
+
+    from rich.console import Console
+
+    from app import submit
+
+    detail = "memory 'sram' needs 9 byte; tried: as it is: 9 byte; without [fusion]: 10 byte"
+    job = SimpleNamespace(state="failed", summary=None, code="out-of-memory", pointer="", detail=detail)
+    client = SimpleNamespace()
+    assert submit._show(client, job, Path("x"), Console(width=60)) == 1  # type: ignore[arg-type]
+    text = capsys.readouterr().out
+    assert "memory 'sram' needs 9 byte" in text
+    assert "tried:" not in text
+    rows = [line for line in text.splitlines() if "byte" in line][1:]
+    cells = [[cell.strip() for cell in row.strip("│ ").split("│")] for row in rows]
+    assert cells == [["as it is", "9 byte"], ["without [fusion]", "10 byte"]]

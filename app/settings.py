@@ -230,6 +230,11 @@ def is_job_environment() -> bool:
     return all(_OF_JOBS.fullmatch(name) for name in os.environ)  # noqa: TID251  this is the reader
 
 
+def use_home(folder: Path | str) -> None:
+    """Let libraries keep what they keep in the user's folder in another one, which this process may read."""
+    os.environ["HOME"] = str(folder)  # noqa: TID251  this is the place for it
+
+
 @contextmanager
 def environment_of_jobs() -> Iterator[None]:
     """Processes that are started meanwhile inherit what `is_job_environment` allows, and no more.

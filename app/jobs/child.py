@@ -19,6 +19,7 @@ from typing import Any
 
 from app.jobs import confinement
 from app.jobs.lifeline import end_with
+from app.settings import use_home
 
 PROGRESS_SECONDS = 0.1  # between two messages about the same phase
 
@@ -57,6 +58,7 @@ def _carry_out(engine: str, text: bytes, events: Connection) -> dict[str, Any]:
     order = Order.from_json(text)
     _restrict_files(order, engine)
     _limit(order.limits.memory_bytes, order.limits.file_bytes)
+    use_home(order.folder)
     tempfile.tempdir = order.folder  # so that nothing is left when the process is killed
     _log_to(os.path.join(order.folder, "log.txt"))  # noqa: PTH118  pathlib would come before the limits
     try:

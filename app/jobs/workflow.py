@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 import sqlalchemy as sa
 
 from app import logs, tracing
-from app.jobs import confinement, fallbacks, ledger, results, watch
+from app.jobs import confinement, fallbacks, ledger, results, turns, watch
 from app.jobs.blobs import BlobStore, Brought
 from app.jobs.callers import Caller, acting_for
 from app.jobs.database import OUTAGE, Database, jobs, models
@@ -239,6 +239,7 @@ class Runner:
                 raise GivenBackError
 
     def _order(self, taken: "_Taken", folder: Path) -> Order:
+        turns.check(self._settings.benchmark_lock)  # the child may open it, but not make it again
         row, files = taken.row, dict(taken.files)
         request = row["request"]
         bindings = dict(request.get("bindings", {}))

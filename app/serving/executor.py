@@ -33,7 +33,7 @@ from app.serving import channel, protocol
 from app.serving.builder import Builder, Built, Programs, Ready, Shapes, key_of
 from app.serving.order import ExecutorOrder
 from app.serving.protocol import InferenceError
-from app.settings import Settings
+from app.settings import Settings, use_home
 
 _MOST_ANSWERS = 64  # of a program that are remembered
 _GRACE_SECONDS = 1.0  # that the caller's own clock is ahead of the one that ends the process
@@ -60,6 +60,7 @@ def _confine(order: ExecutorOrder) -> None:
     scratch = channel.folder_of(Path(order.data)) / order.id
     for folder in (Path(order.kernels), scratch):
         confinement.hand_over(folder)
+    use_home(scratch)
     tempfile.tempdir = str(scratch)
     supervisor = os.getppid()
     measures = confinement.enter()

@@ -187,7 +187,7 @@ def _seen_by_a_spy(secret: Path, folder: Path) -> dict[str, Any]:
         "namespace": lambda: _system("unshare", 0x10000000),
         "trace": lambda: _system("ptrace", 16, os.getppid(), 0, 0),
     }
-    found: dict[str, Any] = {"uid": os.getuid()}
+    found: dict[str, Any] = {"uid": os.getuid(), "home": str(Path.home()) == str(folder)}
     found |= {name: status[name].strip() for name in ("CapEff", "NoNewPrivs", "Seccomp")}
     for name, attempt in tries.items():
         try:

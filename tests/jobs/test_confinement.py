@@ -3,6 +3,7 @@
 import json
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -68,6 +69,7 @@ def test_a_job_reads_and_writes_no_file_of_another_one(seen: dict[str, Any]) -> 
     looks = ("secret", "neighbors", "passwords", "writing", "writing to the code")
     assert {name: seen[name] for name in looks if seen[name] not in REFUSED} == {}
     assert seen["own folder"] == 1
+    assert seen["home"], "libraries that read the user's folder find it readable"
 
 
 @landlock
@@ -112,3 +114,34 @@ def test_the_data_folder_inside_of_a_library_folder_is_left_out(tmp_path: Path) 
         (tmp_path / name).mkdir(parents=True)
     parts = set(confinement._without(tmp_path, private))
     assert parts == {tmp_path / "repository/app", tmp_path / "repository/docs"}
+
+
+def test_a_deployed_model_is_confined_as_jobs_are(service: Served) -> None:
+    job = service.submit("ok", input_shapes={"x": [1, 3]})
+    assert service.end(job)["state"] == "succeeded"
+    assert service.http.post(f"/v1/jobs/{job}/deploy", json={"name": "confined"}).status_code == 201
+    deadline = time.monotonic() + 60
+    while "confined:1 is confined" not in service.log() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    line = next(line for line in service.log().splitlines() if "confined:1 is confined" in line)
+    assert "environment on (" in line
+    deadline = time.monotonic() + 60
+    rows = service.http.get("/v1/deployments").json()["deployments"]
+    while rows[0]["state"] != "ready" and time.monotonic() < deadline:
+        time.sleep(0.1)
+        rows = service.http.get("/v1/deployments").json()["deployments"]
+    assert rows[0]["state"] == "ready", rows
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        status = dict(
+            line.split(":", 1) for line in _read(path.with_name("status")).splitlines() if ":" in line
+        )
+        if status.get("PPid", "").strip() == str(service.process.pid):
+            environment = _read(path.with_name("environ"))
+            assert (PASSWORD in environment) == (status["Seccomp"].strip() == "0"), path
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

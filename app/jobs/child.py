@@ -35,7 +35,7 @@ def serve_one(engine: str, orders: Connection, events: Connection) -> None:
     end_with(forker.PID, signal.SIGKILL)
     os.setsid()
     _send(events, {"pid": os.getpid(), "measures": [str(measure) for measure in forker.MEASURES]})
-    confinement.restrict_calls()
+    confinement.restrict_calls(forker.MEASURES)
     # The engine may put off what is slow to import until one of its functions is named.
     _ = importlib.import_module(engine).optimize
     _send(events, {"ready": True})
@@ -121,10 +121,13 @@ def _call(name: str, order: Any, events: Connection) -> Any:
 
 
 def _restrict_files(order: Any, engine: str) -> None:
+    from app.jobs import forker  # as above
+
     models = [path for path in (order.model, *order.external.values()) if path]
     readable = [*models, *order.bindings.get("tensors", {}).values()]
     writable = (order.folder, order.kernels, order.turn)
-    confinement.restrict_files(readable, writable, order.private, ("app", engine))
+    private = order.private or order.folder
+    confinement.restrict_files(forker.MEASURES, readable, writable, private, ("app", engine))
 
 
 def _limit(memory_bytes: int, file_bytes: int) -> None:

@@ -78,6 +78,8 @@ _SYSTEM = (
 )
 _DEVICES = ("null", "zero", "full", "random", "urandom", "dri", "nvidia*")
 
+_FILES, _CALLS = "files", "system calls"
+
 # Refused with EPERM; what a kernel or a processor does not have is passed over.
 _REFUSED_CALLS = (
     # the network, and sockets of other processes
@@ -125,8 +127,8 @@ def enter() -> tuple[Measure, ...]:
         _tried("network", _leave_network),
         Measure("user", False, refusal) if user is None else _tried("user", lambda: _become(user)),
         _tried("capabilities", lambda: _drop_capabilities(keep_reading=was_root and os.getuid() != 0)),
-        _tried("files", _landlock_version),  # by `restrict_files`, when the job is known
-        _tried("system calls", _seccomp_support),  # by `restrict_calls`
+        _tried(_FILES, _landlock_version),  # by `restrict_files`, when the job is known
+        _tried(_CALLS, _seccomp_support),  # by `restrict_calls`
     )
 
 
@@ -153,7 +155,7 @@ def unprivileged_user() -> tuple[int | None, str]:
     """
     if os.geteuid() != 0:
         return os.geteuid(), ""
-    if not landlockpy.supported():
+    if not has_landlock():
         return None, "root, without privileges: another user could read files only without Landlock's limits"
     held = int(_status("CapEff"), 16)
     if any(not held >> each & 1 for each in _TO_CHANGE_USER):
@@ -180,14 +182,16 @@ def hand_over(folder: Path) -> None:
 
 
 def restrict_files(
+    measures: Iterable[Measure],
     readable: Iterable[str | Path],
     writable: Iterable[str | Path],
     private: str | Path,
     packages: Iterable[str],
 ) -> None:
-    """Let this process open only what libraries and its job need; nothing happens without Landlock.
+    """Let this process open only what libraries and its job need; nothing happens where that measure is off.
 
     Args:
+        measures: what `enter` returned.
         readable: files and folders of the job.
         writable: files and folders that it may change.
         private: folder of which nothing else may be read, wherever it lies.
@@ -196,7 +200,7 @@ def restrict_files(
     Raises:
         LandlockError: the kernel refuses a rule.
     """
-    if not landlockpy.supported():
+    if not _is_on(measures, _FILES):
         return
     with landlockpy.Ruleset(
         handled_net=landlockpy.AccessNet.NONE,  # `system calls` and `network`
@@ -217,10 +221,24 @@ def restrict_files(
         rules.restrict(landlockpy.RestrictFlag.TSYNC)
 
 
-def restrict_calls() -> None:
-    """Refuse the system calls of the list, in all threads; nothing happens without seccomp."""
-    if seccompy.supported():
+def restrict_calls(measures: Iterable[Measure]) -> None:
+    """Refuse the system calls of the list, in all threads; nothing happens where that measure is off."""
+    if _is_on(measures, _CALLS):
         _filter().load()
+
+
+def _is_on(measures: Iterable[Measure], name: str) -> bool:
+    return any(measure.on for measure in measures if measure.name == name)
+
+
+@cache
+def has_landlock() -> bool:
+    """Whether the kernel, and what confines this process already, let it make rules about files."""
+    try:
+        with landlockpy.Ruleset():
+            return True
+    except OSError:
+        return False
 
 
 @cache
@@ -243,14 +261,21 @@ def _filter() -> seccompy.Filter:
 
 
 def _seccomp_support() -> str:
-    if not seccompy.supported():
-        raise OSError(errno.ENOSYS, "the kernel has no seccomp filters")
     _ = _filter().program
+    child = os.fork()  # to try it: a filter stays
+    if child == 0:
+        try:
+            _filter().load()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    if os.waitpid(child, 0)[1] != 0:
+        raise OSError(errno.ENOSYS, "the kernel takes no seccomp filters")
     return f"seccomp refuses {len(_REFUSED_CALLS)}"
 
 
 def _landlock_version() -> str:
-    if not landlockpy.supported():
+    if not has_landlock():
         raise OSError(errno.ENOSYS, "the kernel has no Landlock, or has it switched off")
     return f"Landlock {landlockpy.abi_version()}"
 

@@ -63,7 +63,7 @@ class Order:
     kernels: str
     limits: Limits
     turn: str
-    private: str
+    private: str = ""
     target: Mapping[str, Any] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     bindings: Mapping[str, Any] = field(default_factory=dict)

@@ -66,8 +66,9 @@ def _confine(order: ExecutorOrder) -> None:
     measures = confinement.enter()
     end_with(supervisor, ORPHANED)  # a change of the user has ended it
     readable = (order.model, *order.external.values())
-    confinement.restrict_files(readable, (order.kernels, scratch), Path(order.data), ("app", order.engine))
-    confinement.restrict_calls()
+    writable = (order.kernels, scratch)
+    confinement.restrict_files(measures, readable, writable, order.data, ("app", order.engine))
+    confinement.restrict_calls(measures)
     told = ", ".join(map(str, measures))
     logging.getLogger("stowplan.confinement").info("%s:%s is confined: %s", order.name, order.version, told)
 

@@ -16,7 +16,7 @@ from tests.jobs.service import Served, serve
 
 PASSWORD = "correct-horse-battery"
 REFUSED = {"PermissionError", "FileNotFoundError"}
-landlock = pytest.mark.skipif(not confinement.landlockpy.supported(), reason="the kernel has no Landlock")
+landlock = pytest.mark.skipif(not confinement.has_landlock(), reason="the kernel has no Landlock")
 seccomp = pytest.mark.skipif(not confinement.seccompy.supported(), reason="the kernel has no seccomp")
 
 
@@ -94,18 +94,26 @@ def test_the_queue_holds_json_and_no_pickles(service: Served, seen: dict[str, An
 
 
 def test_a_measure_that_the_kernel_refuses_is_off_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(confinement.landlockpy, "supported", lambda: False)
-    assert str(confinement._tried("files", confinement._landlock_version)).startswith("files OFF (")
-    confinement.restrict_files((), (), Path("/"), ())  # does nothing
-
-    def refuse() -> str:
+    def refuse(*_: object, **__: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    assert str(confinement._tried("network", refuse)) == "network OFF (Operation not permitted)"
-    if os.getuid() == 0:
-        user, reason = confinement.unprivileged_user()
-        assert user is None
-        assert "Landlock" in reason
+    confinement.has_landlock.cache_clear()
+    monkeypatch.setattr(confinement.landlockpy, "Ruleset", refuse)
+    monkeypatch.setattr(confinement.seccompy.Filter, "load", refuse)
+    try:
+        files = confinement._tried("files", confinement._landlock_version)
+        calls = confinement._tried("system calls", confinement._seccomp_support)
+        assert str(files).startswith("files OFF (the kernel has no Landlock")
+        assert str(calls) == "system calls OFF (the kernel takes no seccomp filters)"
+        assert str(confinement._tried("network", refuse)) == "network OFF (Operation not permitted)"
+        confinement.restrict_files((files, calls), (), (), Path("/"), ())  # does nothing
+        confinement.restrict_calls((files, calls))
+        if os.getuid() == 0:
+            user, reason = confinement.unprivileged_user()
+            assert user is None
+            assert "Landlock" in reason
+    finally:
+        confinement.has_landlock.cache_clear()
 
 
 def test_the_data_folder_inside_of_a_library_folder_is_left_out(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from app.api.connection import SHORT_WAY, Connection
 from app.api.express import Express
 from app.api.gate import Gate, check_binding
 from app.api.headers import AnswerHeaders, Meter
+from app.api.heads_of_gets import HeadOfGet
 from app.api.limits import BodyLimit
 from app.api.service import Service
 from app.jobs.database import Database, migrate
@@ -66,6 +67,7 @@ def create_app(settings: Settings) -> FastAPI:
         redirect_slashes=False,
     )
     # The last one added is the first to see a request.
+    app.add_middleware(HeadOfGet)
     app.add_middleware(BodyLimit, nbytes=settings.max_json_bytes)
     app.add_middleware(Gate, settings=settings)
     if settings.cors_origins:

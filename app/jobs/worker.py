@@ -121,6 +121,7 @@ def work(settings: Settings, name: str, stopping: Stopping) -> None:
         "system_database_url": settings.queue_database_url,
         "executor_id": name,
         "application_version": dispatch.VERSION,
+        "serializer": dispatch.SERIALIZER,
         "log_level": "ERROR",
         "db_engine_kwargs": queue_engine(settings),
     }

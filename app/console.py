@@ -17,7 +17,10 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-SLOWEST = 12  # operators shown
+from app.engine.exchange.units import rate
+
+SLOWEST = 12  # steps shown
+TONES = {"good": "green", "bad": "red"}
 # What ran, by the place in the verification.
 WHAT = {
     "outputs": "our kernels",
@@ -40,7 +43,9 @@ def progress_bar(console: Console) -> Progress:
 
 
 def show_summary(console: Console, summary: Mapping[str, Any]) -> None:
-    """The slowest operators, before and after, and the distance from the reference."""
+    """How it compares with other runtimes, the slowest steps, before and after, the distance from the reference."""
+    for line in lines(summary):
+        console.print(line)
     console.print(slowest(summary))
     console.print(before_and_after(summary))
     verification = summary.get("verification")
@@ -68,15 +73,28 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     return made
 
 
+def lines(summary: Mapping[str, Any]) -> Iterable[Text]:
+    """The sentences of a job's comparison, and who was not measured."""
+    found = summary.get("comparison") or {}
+    for line in found.get("lines", ()):
+        text = Text(line["text"])
+        text.stylize(f"bold {TONES.get(line['tone'], '')}".strip(), 0, len(line["head"]))
+        yield text
+    yield from map(Text, found.get("notes", ()))
+
+
 def slowest(summary: Mapping[str, Any]) -> Table:
-    """The operators that took longest."""
-    table = Table(title=f"Slowest operators ({summary['timings']})", title_justify="left")
+    """The steps that took longest, with what they reach of the machine, and what is outside of steps."""
+    table = Table(title=f"Slowest steps ({summary['timings']})", title_justify="left")
     for heading, side in (
         ("step", "left"),
         ("operators", "left"),
         ("implementation", "left"),
         ("us", "right"),
         ("share", "right"),
+        ("GFLOP/s", "right"),
+        ("GB/s", "right"),
+        ("of peak", "right"),
     ):
         table.add_column(heading, justify=side, overflow="fold")  # type: ignore[arg-type]  # two of its literals
     for row in summary["operators"][:SLOWEST]:
@@ -86,23 +104,40 @@ def slowest(summary: Mapping[str, Any]) -> Table:
             row["implementation"],
             f"{row['seconds'] * 1e6:,.1f}",
             f"{row['share']:.1%}",
+            rate(row.get("gflops"), "").strip() or "-",
+            rate(row.get("gigabytes_per_second"), "").strip() or "-",
+            "-" if row.get("of_peak") is None else f"{row['of_peak']:.0%}",
         )
+    outside = summary.get("outside") or {}
+    if outside.get("seconds"):
+        times = (f"{outside['seconds'] * 1e6:,.1f}", f"{outside['share']:.1%}")
+        table.add_row("outside of steps", "", "feeding, waking threads, fetching", *times, "-", "-", "-")
     return table
 
 
 def before_and_after(summary: Mapping[str, Any]) -> Table:
-    """Nodes, memory and latency without fusion, with it, and in onnxruntime."""
+    """Nodes, memory and latency without fusion, with it, and in peers."""
     table = Table(title="Before and after", title_justify="left")
-    for heading in ("", "without fusion", "with fusion", "onnxruntime"):
+    found = summary.get("comparison") or {}
+    peers = [peer for peer in found.get("peers", ()) if peer["seconds"] is not None]
+    for heading in ("", "without fusion", "with fusion", *(peer["name"] for peer in peers)):
         table.add_column(heading, justify="left" if not heading else "right")
+    water = {"onnxruntime": (found.get("memory") or {}).get("onnxruntime")}
     nodes, peak, latency = summary["nodes"], summary["peak_bytes"], summary["latency"]
-    table.add_row(f"nodes (file: {nodes['original']})", str(nodes["before"]), str(nodes["after"]), "-")
-    table.add_row("peak activation memory", size(peak["before"]), size(peak["after"]), "-")
+    table.add_row(
+        f"nodes (file: {nodes['original']})", str(nodes["before"]), str(nodes["after"]), *("-" for _ in peers)
+    )
+    table.add_row(
+        "peak activation memory",
+        size(peak["before"]),
+        size(peak["after"]),
+        *("-" if water.get(peer["name"]) is None else size(water[peer["name"]]) for peer in peers),
+    )
     table.add_row(
         f"latency ({summary['timings']})",
         milliseconds(latency["before"]),
         milliseconds(latency["after"]),
-        milliseconds(latency["onnxruntime"]),
+        *(milliseconds(peer["seconds"]) for peer in peers),
     )
     return table
 

@@ -193,7 +193,7 @@ def _tell(arguments: argparse.Namespace, answer: Any, show: Callable[[], None]) 
 
 
 def _tell_jobs(jobs: Sequence[Job], arguments: argparse.Namespace) -> int:
-    heads = ("id", "state", "target", "name", "model", "made", "seconds", "phase or reason")
+    heads = ("id", "state", "target", "name", "model", "made", "seconds", "result, phase or reason")
     _tell(
         arguments,
         [asdict(job) for job in jobs],
@@ -207,6 +207,7 @@ def _row(job: Job) -> tuple[str, ...]:
     end = job.finished or time.time()
     seconds = "-" if job.started is None else f"{end - job.started:.1f}"
     reason = f"{job.code or ''} {job.detail or ''}".strip() or ("" if job.is_over else job.phase)
+    reason = reason or ((job.summary or {}).get("comparison") or {}).get("sentence", "")
     return (job.id, job.state, job.target, job.model_name, job.model, made, seconds, reason)
 
 

@@ -129,7 +129,17 @@ def _watch(client: Client, group: Group, console: Any) -> Group:
 def _show(group: Group) -> None:
     from app.console import milliseconds, size
 
-    heads = ("rank", "target", "options", "latency", "memory", "difference", "job", "why not")
+    heads = (
+        "rank",
+        "target",
+        "options",
+        "latency",
+        "memory",
+        "difference",
+        "job",
+        "beside other runtimes",
+        "why not",
+    )
     rows = [
         (
             job["rank"] or "-",
@@ -139,6 +149,7 @@ def _show(group: Group) -> None:
             "-" if job["peak_bytes"] is None else size(job["peak_bytes"]),
             "-" if job["difference"] is None else f"{job['difference']:.1e}",
             job["job"],
+            job["beside"] or "-",
             "; ".join(job["unmet"]),
         )
         for job in sorted(group.jobs, key=lambda job: (job["rank"] is None, job["rank"] or 0))

@@ -22,6 +22,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from app.engine.arena import EXTENDING, MARK, high_water
 from benchmarks import models
 
 NAMES = (
@@ -46,10 +47,6 @@ NAMES = (
     "mtcnn_rnet",
     "aecmos_gru",
 )
-TOTAL = re.compile(r"Total allocated bytes: (\d+)")
-RESERVED = re.compile(r"Reserving memory in BFCArena for Cpu size: (\d+)")
-EXTENDING = re.compile(r"Extending BFCArena for Cpu.*num_bytes: (\d+)")
-MARK = "benchmark mark: "
 
 
 def main(line: Sequence[str] | None = None) -> None:
@@ -94,11 +91,10 @@ def measure(path: Path, scratch: Path) -> dict[str, Any]:
             json.loads(told.stdout.splitlines()[-1]) if told.returncode == 0 else {what: told.stderr[-300:]}
         )
     log = _child("onnxruntime", path, form).stderr
-    made, _, rest = log.partition(MARK + "made")
-    held = _held(made)
-    totals = [int(n) for n in TOTAL.findall(rest)]
-    row["high_water"] = totals[-1] - held if totals else 0
-    row["onnxruntime_growth"] = int(re.findall(MARK + r"growth (-?\d+)", rest)[-1]) if totals else None
+    row["high_water"] = high_water(log, f"{MARK}made")
+    row["onnxruntime_growth"] = (
+        int(re.findall(MARK + r"growth (-?\d+)", log)[-1]) if row["high_water"] else None
+    )
     # The log of the second run, with an arena that is empty before it.
     second = _child("pattern", path, form).stderr.partition(MARK + "run 1")[2].partition(MARK + "run 2")[0]
     blocks = [int(n) for n in EXTENDING.findall(second)]
@@ -128,13 +124,6 @@ def printed(rows: Sequence[dict[str, Any]]) -> Table:
         cells = [row.get(c) for c in columns]
         shown.add_row(row["model"], *(f"{c:.3f}" if isinstance(c, float) else str(c) for c in cells))
     return shown
-
-
-def _held(log: str) -> int:
-    """Bytes that an arena holds after this log."""
-    totals = [int(n) for n in TOTAL.findall(log)]
-    after = log[log.rfind("Total allocated bytes") :] if totals else log
-    return (totals[-1] if totals else 0) + sum(int(n) for n in RESERVED.findall(after))
 
 
 def _child(what: str, path: Path, form: Path) -> subprocess.CompletedProcess[str]:

@@ -24,8 +24,8 @@ from app.engine.registry import load as load_registry
 from app.engine.target import host
 from app.engine.verify import compare
 from app.kernels.cpu.compiler import Compiler
+from app.kernels.cpu.peak import peak_flops
 from benchmarks import models
-from benchmarks.peak import peak_flops
 from benchmarks.peers import ONNXRUNTIME, OPENVINO, OPENVINO_F32, Peer, onnxruntime_peer, openvino_peer
 
 OURS = "stowplan"
@@ -94,7 +94,7 @@ def measure(request: Request) -> dict[str, Any]:
         works += [lambda peer=peer: peer.run(inputs) for peer in peers]
         names = [OURS, *(p.name for p in peers)]
         samples = dict(zip(names, measure_in_turn(works, request.seconds, before=keep), strict=True))
-        peak = peak_flops(compiler, host(), threads, cores)
+        peak = peak_flops(compiler, host().vector_lanes, threads, cores)
         operators = step_rows(program, executor) if request.operators else []
         executor.close()
     milliseconds = {name: s.p50 * 1e3 for name, s in samples.items()}

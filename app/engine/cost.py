@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 BYTE = 1e-6  # seconds that a byte is worth where memory is short: what most groups take for a kilobyte
+NEAR = 4.0  # times as fast as main memory is what fits the last cache
 LONGEST = 4000  # characters of a signature; that of a longer one is its hash
 
 
@@ -40,7 +41,7 @@ def roofline(
     """
     cores = min(threads, target.cores)
     bandwidth = target.memories[0].bandwidth
-    near = 4.0 if target.caches and nbytes <= target.caches[-1] else 1.0
+    near = NEAR if target.caches and nbytes <= target.caches[-1] else 1.0
     moving = nbytes / (bandwidth * near) + weights / bandwidth
     return target.launch + max(flops / (target.flops * cores * efficiency), moving)
 

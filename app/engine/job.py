@@ -1,5 +1,6 @@
 """One job: from an uploaded file to its artifacts."""
 
+import contextlib
 import dataclasses
 import json
 import tempfile
@@ -11,29 +12,31 @@ from typing import Any
 
 import numpy as np
 
-from app.engine import cost, session, stricter
+from app.engine import arena, cost, session, stricter, utilization
 from app.engine.benchmark import PATIENCE, Samples, measure_in_turn, pinned
 from app.engine.deadline import TimeUpError, limited
 from app.engine.errors import EngineError, ExportMismatchError, NumericsError, TargetError
-from app.engine.exchange import drawing, report
+from app.engine.exchange import comparison, drawing, report
 from app.engine.exchange.onnx import export_beside
 from app.engine.exchange.trace import trace_json
 from app.engine.execute import Weights
 from app.engine.exports import EXPORTS, Exported, write_plain, write_plan
-from app.engine.heartbeat import Heartbeat
+from app.engine.heartbeat import Heartbeat, trim
 from app.engine.inputs import tensors
 from app.engine.layouts.conversions import changes
 from app.engine.load import Loaded, load
 from app.engine.load import inspect as inspect_file
 from app.engine.machines import absence
 from app.engine.options import Bindings, Options
-from app.engine.oracle import runtime
+from app.engine.peers import PEERS, Question, Rival, beside, refusal
 from app.engine.pipeline import Progress, silent
 from app.engine.plan import Compilation
+from app.engine.precision import tolerance
 from app.engine.program import Program
 from app.engine.registry import load as load_registry
 from app.engine.spool import Spool
 from app.engine.target import Target, host
+from app.engine.utilization import Peak
 from app.engine.verification import REFERENCE_SECONDS, Verification
 from app.kernels.cpu.compiler import Compiler
 
@@ -61,8 +64,10 @@ class _Measured:
 
     optimized: Samples
     unfused: Samples
-    peer: Samples | str  # a string tells why onnxruntime has no samples
+    rivals: tuple[Rival, ...]
     steps: tuple[float, ...]
+    peak: Peak
+    arena: int | str  # high water of onnxruntime's arena, or why it is not known
 
 
 def inspect(path: Path, external: Mapping[str, Path] = NO_FILES) -> Json:
@@ -212,7 +217,7 @@ def _optimize(
         measured, unmeasured = None, "" if measures else "this machine is not the target"
         if measures:
             try:
-                measured = run.benchmark(options.benchmark_seconds)
+                measured = run.benchmark(options.benchmark_seconds, verification)
             except TimeUpError as cause:
                 unmeasured = f"not measured because {cause}"
         if bindings.tensors and runs_here:
@@ -221,7 +226,7 @@ def _optimize(
     progress("report", 0, 1)
     seconds = measured.steps if measured else tuple(s.choice.seconds for s in fused.steps)
     timings = _timings(fused, plain, measured or unmeasured, seconds, target)
-    summary = _summary(path, loaded, fused, plain, timings, verification, attempt)
+    summary = _summary(path, loaded, fused, plain, timings, verification, attempt, measured or unmeasured)
     if built is not None:
         summary["cuda"] = built
     summary["pareto"] = [dataclasses.asdict(p) for p in points]
@@ -260,12 +265,15 @@ class _Run:
     def executor(self, program: Program) -> session.Running:
         """The program's executor, its kernels compiled on first use."""
         if id(program) not in self._executors:
-            self._executors[id(program)] = session.bound(
-                program,
-                self._compiler,
-                progress=lambda done, total: self._progress("compile", done, total),
-                weights=self._weights,
-            )
+            threads = program.compilation.options.threads
+            # Helpers keep to the cores of the thread that starts them, which are those of the benchmark.
+            with pinned(threads) if threads > 1 else contextlib.nullcontext():
+                self._executors[id(program)] = session.bound(
+                    program,
+                    self._compiler,
+                    progress=lambda done, total: self._progress("compile", done, total),
+                    weights=self._weights,
+                )
         return self._executors[id(program)]
 
     def outputs(self) -> dict[str, object]:
@@ -310,8 +318,10 @@ class _Run:
             )
             raise TimeUpError(self.unmeasured) from None
 
-    def benchmark(self, seconds: float) -> _Measured:
-        """Samples of the program, of the same program unfused, and of onnxruntime, in turn.
+    def benchmark(self, seconds: float, verification: Json | None) -> _Measured:
+        """Samples of the program in turn with the same program unfused, and with every peer that runs here.
+
+        No two peers are in memory at once.
 
         Raises:
             TimeUpError: a run takes too long to be measured.
@@ -320,32 +330,66 @@ class _Run:
             raise TimeUpError(self.unmeasured)
         if not self.fused.compilation.options.verify:
             self._bounded()
-        threads = self.fused.compilation.options.threads
+        compilation = self.fused.compilation
+        options, target = compilation.options, compilation.target
         fused, plain = self.executor(self.fused), self.executor(self.plain)
-        self._progress("benchmark", 0, 1)
-        with pinned(threads):
-            works: list[Callable[[], object]] = [
-                self._inference(fused),
-                self._inference(plain),
-            ]
-            refused = ""
-            try:
-                if self.fused.compilation.target.device == "cuda":
-                    refused = "the onnxruntime of this installation computes on processors"
+        parts = len(PEERS) + 2
+        self._progress("benchmark", 0, parts)
+        with pinned(options.threads) as cores:
+            outputs = self.outputs()
+            question = Question(
+                path=self._converted,
+                inputs=self._inputs,
+                outputs=outputs,
+                tolerances={d["name"]: d["tolerance"] for d in (verification or {}).get("outputs", ())},
+                tolerance=tolerance(options, target),
+                threads=options.threads,
+                cores=cores,
+            )
+            works: list[Callable[[], object]] = [self._inference(fused), self._inference(plain)]
+            samples: list[Samples] = []
+            rivals = []
+            for done, peer in enumerate(PEERS, 1):
+                if target.device == "cuda":
+                    reason = f"the {peer.name} of this installation computes on processors"
+                    rivals.append(Rival(peer.name, "", reason=reason))
                 else:
-                    peer = runtime(self._converted, threads=threads, optimized=True)
-                    peer(self._inputs)
-                    works.append(lambda: peer(self._inputs))
-            except Exception as cause:  # any refusal of the peer is told in the report
-                refused = str(cause).strip().splitlines()[0][:300]
-            samples = measure_in_turn(works, seconds)
+                    rival, taken = beside(peer, question, works[:1] if samples else works, seconds)
+                    rivals.append(rival)
+                    samples = samples or taken
+                trim()
+                self._progress("benchmark", done, parts)
+            samples = samples or measure_in_turn(works, seconds, before=question.settle)
+            question.settle()
             fused.feed(self._fed(self.fused))
-            taken = len(samples[0].seconds)
-            repeats = max(3, min(20, taken)) if samples[0].p50 * 3 < PATIENCE else 1
+            count = len(samples[0].seconds)
+            repeats = max(3, min(20, count)) if samples[0].p50 * 3 < PATIENCE else 1
             runs = [fused.step_seconds() for _ in range(repeats)]
-        self._progress("benchmark", 1, 1)
+            here = target.device != "cuda"
+            peak = (
+                utilization.measured(self._compiler, target, options.threads, cores)
+                if here
+                else utilization.described(target, options.threads)
+            )
+            self._progress("benchmark", parts - 1, parts)
+            water = self._arena(outputs, rivals[0])
+        self._progress("benchmark", parts, parts)
         steps = tuple(float(s) for s in np.median(np.array(runs), axis=0)) if runs[0] else ()
-        return _Measured(samples[0], samples[1], refused or samples[2], steps)
+        return _Measured(samples[0], samples[1], tuple(rivals), steps, peak, water)
+
+    def _arena(self, outputs: Mapping[str, object], rival: Rival) -> int | str:
+        """High water of onnxruntime's arena on the same inputs, or why it is not known."""
+        if rival.samples is None:
+            return rival.reason
+        if rival.samples.p50 * 3 > PATIENCE:
+            return f"a run there takes {rival.samples.p50:.3g} s"
+        threads = self.fused.compilation.options.threads
+        try:
+            return arena.measured(self._converted, self._inputs, outputs, threads, self._converted.parent)
+        except (
+            Exception
+        ) as cause:  # onnxruntime raises many types, and any of them means that it is not known
+            return refusal(cause)
 
     def _inference(self, executor: session.Running) -> Callable[[], object]:
         inputs = self._fed(executor.program)
@@ -376,7 +420,11 @@ def _timings(
 ) -> Json:
     """`taken` are the samples, or why there are none."""
     measured = None if isinstance(taken, str) else taken
-    total = sum(steps) or 1.0
+    options = fused.compilation.options
+    peak = measured.peak if measured else utilization.described(target, options.threads)
+    # A run is its steps and what is outside of them: feeding, waking helpers, fetching.
+    total = max(sum(steps), measured.optimized.p50 if measured else 0.0)
+    outside = total - sum(steps)
     operators = [
         {
             "name": step.group.name,
@@ -384,11 +432,11 @@ def _timings(
             "implementation": step.choice.implementation.name,
             "backend": step.choice.implementation.backend,
             "seconds": seconds,
-            "share": seconds / total,
+            "share": seconds / (total or 1.0),
+            **utilization.figures(step, fused.compilation, seconds, peak),
         }
         for step, seconds in zip(fused.steps, steps, strict=True)
     ]
-    options = fused.compilation.options
     groups = fused.compilation.plan.groups
     return {
         "schema": "stowplan.timings/1",
@@ -401,19 +449,35 @@ def _timings(
         },
         "optimized": measured.optimized.to_json() if measured else _prediction(fused),
         "unfused": measured.unfused.to_json() if measured else _prediction(plain),
-        "onnxruntime": _peer(taken),
+        "peers": {r.name: _samples(r) for r in (measured.rivals if measured else ())},
+        "peak": peak.to_json(),
         "operators": sorted(operators, key=lambda o: -float(str(o["seconds"]))),
+        "outside": {"seconds": outside, "share": outside / (total or 1.0)},
         # What the choice of implementations and layouts was made from, as far as it was measured.
         "tuning": cost.consulted((*groups, *changes(groups)), fused.compilation.timings),
     }
 
 
-def _peer(measured: _Measured | str) -> Json:
-    if isinstance(measured, str):
-        return {"unavailable": measured or "nothing was measured"}
-    if isinstance(measured.peer, str):
-        return {"unavailable": measured.peer}
-    return measured.peer.to_json()
+def _samples(rival: Rival) -> Json:
+    if rival.samples is None or rival.ours is None:
+        return {"unavailable": rival.reason}
+    return {**rival.samples.to_json(), "ours": rival.ours.to_json()}
+
+
+def _comparison(fused: Program, timings: Json, taken: _Measured | str) -> Json:
+    solution = fused.placement.solution
+    measured = None if isinstance(taken, str) else taken
+    water = measured.arena if measured else None
+    memory = comparison.Memory(
+        solution.peak,
+        solution.lower_bound,
+        solution.proved,
+        water if isinstance(water, int) else None,
+        water if isinstance(water, str) else "",
+    )
+    rivals = measured.rivals if measured else ()
+    reason = taken if isinstance(taken, str) else ""
+    return comparison.comparison(timings["optimized"]["p50"], timings["kind"], rivals, memory, reason)
 
 
 def _prediction(program: Program) -> Json:
@@ -429,6 +493,7 @@ def _summary(
     timings: Json,
     verification: Json | None,
     attempt: stricter.Attempt,
+    taken: _Measured | str,
 ) -> Json:
     compilation: Compilation = fused.compilation
     solution = fused.placement.solution
@@ -451,8 +516,9 @@ def _summary(
         "latency": {
             "before": timings["unfused"]["p50"],
             "after": timings["optimized"]["p50"],
-            "onnxruntime": timings["onnxruntime"].get("p50"),
+            "onnxruntime": timings["peers"].get("onnxruntime", {}).get("p50"),
         },
+        "comparison": _comparison(fused, timings, taken),
         "timings": timings["kind"],
         "precision": {
             **dataclasses.asdict(attempt.precision),
@@ -469,6 +535,7 @@ def _summary(
         "backends": dict(Counter(p.backend for p in (compilation.plan.partition or {}).values())),
         "fallbacks": report.fallbacks(compilation),
         "operators": timings["operators"][:25],
+        "outside": timings["outside"],
         "passes": [{"name": r.name, "seconds": r.seconds, "nodes": r.nodes} for r in compilation.records],
         "notes": [*loaded.notes, *compilation.notes, *attempt.notes(fused)],
     }

@@ -36,6 +36,7 @@ class Entry:
         seconds: median of one call of the optimized model; None until it is known.
         timings: `measured` or `predicted`.
         peak_bytes: of activations.
+        beside: the job's leading sentence, such as its speed beside onnxruntime's; None until it is known.
         difference: the largest from the original, as a fraction of an output's maximum.
         fallbacks: steps that the reference evaluator runs.
         unmet: why it cannot be the best: its failure, or the constraints that it breaks.
@@ -51,6 +52,7 @@ class Entry:
     seconds: float | None
     timings: str | None
     peak_bytes: int | None
+    beside: str | None
     difference: float | None
     fallbacks: int | None
     unmet: tuple[str, ...] = ()
@@ -108,6 +110,7 @@ def _entry(row: Mapping[str, Any], options: Mapping[str, Any]) -> Entry:
         seconds=(summary.get("latency") or {}).get("after"),
         timings=summary.get("timings"),
         peak_bytes=(summary.get("peak_bytes") or {}).get("after"),
+        beside=(summary.get("comparison") or {}).get("sentence"),
         difference=max(differences, default=None),
         fallbacks=(summary.get("steps") or {}).get("fallback"),
     )

@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 NBSP = "\N{NO-BREAK SPACE}"
+OPERATIONS = (("GFLOP", 1e9), ("MFLOP", 1e6), ("kFLOP", 1e3), ("FLOP", 1.0))
 UNITS = (("s", 1.0), ("ms", 1e3), ("µs", 1e6), ("ns", 1e9))
 
 
@@ -35,6 +36,24 @@ def figure(number: float | None) -> str:
     return "–" if number is None else f"{number:.3g}"
 
 
+def operations(count: float | None) -> str:
+    """Floating-point operations for people."""
+    if not count:
+        return "–"
+    unit, scale = next((u for u in OPERATIONS if count >= u[1]), OPERATIONS[-1])
+    return f"{count / scale:.3g}{NBSP}{unit}"
+
+
+def rate(number: float | None, unit: str) -> str:
+    """A speed for people; nothing where there is none."""
+    return f"{number:.3g}{NBSP}{unit}" if number else ""
+
+
+def share(part: float | None) -> str:
+    """A share in percent."""
+    return "–" if part is None else f"{part * 100:.0f}{NBSP}%" if part >= 0.1 else f"{part * 100:.1f}{NBSP}%"
+
+
 def cut(text: object, length: int = 160) -> str:
     """At most `length` characters of a text; names in a model may be of any length."""
     whole = str(text)
@@ -50,5 +69,14 @@ def attempts(message: str) -> tuple[str, list[tuple[str, str]]]:
 
 # As templates call them.
 FILTERS: MappingProxyType[str, Callable[..., Any]] = MappingProxyType(
-    {"size": size, "duration": duration, "cut": cut, "figure": figure, "attempts": attempts}
+    {
+        "size": size,
+        "duration": duration,
+        "cut": cut,
+        "figure": figure,
+        "attempts": attempts,
+        "operations": operations,
+        "rate": rate,
+        "share": share,
+    }
 )

@@ -10,7 +10,6 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from app.engine.target import Target
 from app.kernels.cpu.compiler import Compiler
 from app.kernels.cpu.driver import Stretch, Team, compile_walk
 from app.kernels.cpu.instructions import I64, Vectors, number
@@ -60,7 +59,7 @@ def emit_chains(lanes: int) -> str:
     version = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
     return f"""# {version}
 from app.kernels.cpu.generator import at
-from benchmarks.peak import chains
+from app.kernels.cpu.peak import chains
 
 chained = chains({lanes})
 
@@ -71,11 +70,10 @@ def kernel(x, y, turns, begin, end):
 """
 
 
-def peak_flops(compiler: Compiler, target: Target, threads: int, cores: tuple[int, ...]) -> float:
+def peak_flops(compiler: Compiler, lanes: int, threads: int, cores: tuple[int, ...]) -> float:
     """Single-precision operations a second of so many threads; the best of REPEATS runs."""
-    lanes = target.vector_lanes
     kernel = compiler.compile(
-        "benchmarks.peak:emit_chains", ("float32*", "float32*", "int64"), static=(lanes,)
+        "app.kernels.cpu.peak:emit_chains", ("float32*", "float32*", "int64"), static=(lanes,)
     )
     x, y = np.full(1, 1e-3, np.float32), np.zeros(lanes * threads, np.float32)
     arguments = (x.ctypes.data, y.ctypes.data, TURNS)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
@@ -17,9 +18,10 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from app.engine.exchange.units import rate
+from app.engine.exchange.units import operations
 
 SLOWEST = 12  # steps shown
+FLOPS = "FLOPs of the textbook's algorithm: Winograd's and Strassen's may exceed the peak"
 TONES = {"good": "green", "bad": "red"}
 # What ran, by the place in the verification.
 WHAT = {
@@ -43,7 +45,7 @@ def progress_bar(console: Console) -> Progress:
 
 
 def show_summary(console: Console, summary: Mapping[str, Any]) -> None:
-    """How it compares with other runtimes, the slowest steps, before and after, the distance from the reference."""
+    """The comparison with other runtimes, the slowest steps, before and after, the verification."""
     for line in lines(summary):
         console.print(line)
     console.print(slowest(summary))
@@ -85,33 +87,27 @@ def lines(summary: Mapping[str, Any]) -> Iterable[Text]:
 
 def slowest(summary: Mapping[str, Any]) -> Table:
     """The steps that took longest, with what they reach of the machine, and what is outside of steps."""
-    table = Table(title=f"Slowest steps ({summary['timings']})", title_justify="left")
-    for heading, side in (
-        ("step", "left"),
-        ("operators", "left"),
-        ("implementation", "left"),
-        ("us", "right"),
-        ("share", "right"),
-        ("GFLOP/s", "right"),
-        ("GB/s", "right"),
-        ("of peak", "right"),
-    ):
-        table.add_column(heading, justify=side, overflow="fold")  # type: ignore[arg-type]  # two of its literals
+    table = Table(title=f"Slowest steps ({summary['timings']})", title_justify="left", box=SIMPLE_HEAD)
+    table.padding, table.pad_edge = (0, 1, 0, 0), False
+    table.caption, table.caption_justify = FLOPS, "left"
+    for heading in ("step", "implementation"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("us", "share", "FLOPs", "bytes", "of peak"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in summary["operators"][:SLOWEST]:
         table.add_row(
             row["name"],
-            row["op"],
             row["implementation"],
             f"{row['seconds'] * 1e6:,.1f}",
             f"{row['share']:.1%}",
-            rate(row.get("gflops"), "").strip() or "-",
-            rate(row.get("gigabytes_per_second"), "").strip() or "-",
-            "-" if row.get("of_peak") is None else f"{row['of_peak']:.0%}",
+            operations(row.get("flops")).removesuffix("FLOP"),
+            size(row.get("bytes") or 0),
+            "–" if row.get("of_peak") is None else f"{row['of_peak']:.0%}",
         )
     outside = summary.get("outside") or {}
     if outside.get("seconds"):
         times = (f"{outside['seconds'] * 1e6:,.1f}", f"{outside['share']:.1%}")
-        table.add_row("outside of steps", "", "feeding, waking threads, fetching", *times, "-", "-", "-")
+        table.add_row("outside of steps", "feed, wake, fetch", *times, "–", "–", "–")
     return table
 
 
@@ -122,7 +118,7 @@ def before_and_after(summary: Mapping[str, Any]) -> Table:
     peers = [peer for peer in found.get("peers", ()) if peer["seconds"] is not None]
     for heading in ("", "without fusion", "with fusion", *(peer["name"] for peer in peers)):
         table.add_column(heading, justify="left" if not heading else "right")
-    water = {"onnxruntime": (found.get("memory") or {}).get("onnxruntime")}
+    water = (found.get("memory") or {}).get("onnxruntime")
     nodes, peak, latency = summary["nodes"], summary["peak_bytes"], summary["latency"]
     table.add_row(
         f"nodes (file: {nodes['original']})", str(nodes["before"]), str(nodes["after"]), *("-" for _ in peers)
@@ -131,7 +127,7 @@ def before_and_after(summary: Mapping[str, Any]) -> Table:
         "peak activation memory",
         size(peak["before"]),
         size(peak["after"]),
-        *("-" if water.get(peer["name"]) is None else size(water[peer["name"]]) for peer in peers),
+        *(size(water) if water and peer["name"] == "onnxruntime" else "-" for peer in peers),
     )
     table.add_row(
         f"latency ({summary['timings']})",

@@ -6,6 +6,7 @@ that keeps activations in range (He et al., 2015, arXiv:1502.01852). MobileNetV2
 2018, arXiv:1801.04381, table 2) is written out here.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import onnx
 import onnx_ir as ir
 from onnx import numpy_helper
 
+_NAMED = ("Conv", "Gemm", "BatchNormalization")
+_SUFFIX = re.compile(r"(_[a-z]+)?_0$")  # of weights: fire2/squeeze1x1_w_0, conv1/bn_scale_0
 _ZOO = ("squeezenet", "resnet50", "shufflenet", "densenet121", "inception_v1", "inception_v2")
 
 
@@ -39,7 +42,8 @@ def _zoo(name: str) -> Callable[[], bytes]:
 def _with_random_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     """The same graph with each ConstantOfShape replaced by a seeded initializer.
 
-    A softmax over random logits saturates, so its input becomes an output as well.
+    Nodes are called by their weights, as its own names are numbers. A softmax over random logits
+    saturates, so its input becomes an output as well.
     """
     graph = model.graph
     random = np.random.default_rng(0)
@@ -54,6 +58,9 @@ def _with_random_weights(model: onnx.ModelProto) -> onnx.ModelProto:
         user, position = reader[node.output[0]]
         array = _draw(random, user, position, node.output[0], shape).astype(np.float32)
         weights.append(numpy_helper.from_array(array, node.output[0]))
+    for node in kept:
+        weight = node.input[1] if node.op_type in _NAMED else ""
+        node.name = _SUFFIX.sub("", weight)
     del graph.node[:]
     graph.node.extend(kept)
     live = {name for node in kept for name in node.input}

@@ -580,6 +580,9 @@ class ComparedJob(_Schema):
     seconds: float | None = Field(description="Median of one call of the optimized model.")
     timings: str | None = Field(description="`measured` or `predicted`.")
     peak_bytes: int | None = Field(description="Of activations.")
+    beside: str | None = Field(
+        description="The leading sentence of its comparison, such as its speed beside onnxruntime's."
+    )
     difference: float | None = Field(
         description="The largest from the original, as a fraction of an output's maximum."
     )

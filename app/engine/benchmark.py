@@ -96,6 +96,16 @@ def measure_in_turn(
     return [Samples(tuple(s for p in part for s in p.seconds), sum(p.warmup for p in part)) for part in parts]
 
 
+def chosen_cores(count: int) -> tuple[int, ...]:
+    """The cores that so many threads are measured on; none where the system cannot pin.
+
+    The highest: the lowest serve interrupts on many systems.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        return ()
+    return tuple(sorted(os.sched_getaffinity(0), reverse=True)[:count])
+
+
 @contextmanager
 def pinned(cores: int) -> Iterator[tuple[int, ...]]:
     """Keep the calling thread, and threads it starts, on as many cores; yields their numbers.
@@ -103,12 +113,11 @@ def pinned(cores: int) -> Iterator[tuple[int, ...]]:
     A peer's thread pool inherits the same cores, so both sides have equally many. Where the system
     cannot pin, yields no cores and changes nothing.
     """
-    if not hasattr(os, "sched_setaffinity"):
+    chosen = chosen_cores(cores)
+    if not chosen:
         yield ()
         return
     before = os.sched_getaffinity(0)
-    # The highest cores: the lowest serve interrupts on many systems.
-    chosen = tuple(sorted(before, reverse=True)[:cores])
     os.sched_setaffinity(0, set(chosen))
     try:
         yield chosen

@@ -1,6 +1,5 @@
 """One job: from an uploaded file to its artifacts."""
 
-import contextlib
 import dataclasses
 import json
 import tempfile
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from app.engine import arena, cost, session, stricter, utilization
-from app.engine.benchmark import PATIENCE, Samples, measure_in_turn, pinned
+from app.engine.benchmark import PATIENCE, Samples, chosen_cores, measure_in_turn, pinned
 from app.engine.deadline import TimeUpError, limited
 from app.engine.errors import EngineError, ExportMismatchError, NumericsError, TargetError
 from app.engine.exchange import comparison, drawing, report
@@ -265,15 +264,13 @@ class _Run:
     def executor(self, program: Program) -> session.Running:
         """The program's executor, its kernels compiled on first use."""
         if id(program) not in self._executors:
-            threads = program.compilation.options.threads
-            # Helpers keep to the cores of the thread that starts them, which are those of the benchmark.
-            with pinned(threads) if threads > 1 else contextlib.nullcontext():
-                self._executors[id(program)] = session.bound(
-                    program,
-                    self._compiler,
-                    progress=lambda done, total: self._progress("compile", done, total),
-                    weights=self._weights,
-                )
+            self._executors[id(program)] = session.bound(
+                program,
+                self._compiler,
+                progress=lambda done, total: self._progress("compile", done, total),
+                weights=self._weights,
+                cores=chosen_cores(program.compilation.options.threads),  # those of the benchmark
+            )
         return self._executors[id(program)]
 
     def outputs(self) -> dict[str, object]:
@@ -344,7 +341,7 @@ class _Run:
                 tolerances={d["name"]: d["tolerance"] for d in (verification or {}).get("outputs", ())},
                 tolerance=tolerance(options, target),
                 threads=options.threads,
-                cores=cores,
+                cores=chosen_cores(program.compilation.options.threads),  # those of the benchmark
             )
             works: list[Callable[[], object]] = [self._inference(fused), self._inference(plain)]
             samples: list[Samples] = []

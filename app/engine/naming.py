@@ -6,6 +6,8 @@ import onnx_ir as ir
 def make_unique(model: ir.Model) -> None:
     """Rename what has no name or shares one; inputs and outputs of the main graph keep theirs.
 
+    A node without a name is called by its operator and its main output, `Conv conv1_out`.
+
     Nested graphs count as part of the model: names are unique across all of them.
     """
     main = model.graph
@@ -27,7 +29,7 @@ def make_unique(model: ir.Model) -> None:
         for index, value in enumerate(node.outputs):
             if value.name or value.uses() or value.is_graph_output():
                 name(value, f"{node.name or node.op_type}.{index}")
-        node.name = _free(node.name or f"{node.op_type}.{node.outputs[0].name}", nodes)
+        node.name = _free(node.name or f"{node.op_type} {node.outputs[0].name}", nodes)
 
 
 def _free(name: str, taken: set[str]) -> str:

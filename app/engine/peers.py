@@ -16,7 +16,7 @@ from app.engine.oracle import Run, runtime
 from app.engine.verify import Difference, compare
 
 LONGEST = 300  # characters of a refusal
-# Seconds before a turn on several threads: those of the runtime before look for work for tens of milliseconds.
+# Seconds before a turn on several threads: those of another runtime look for work for tens of milliseconds.
 SETTLING = 0.05
 
 

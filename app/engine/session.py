@@ -1,7 +1,7 @@
 """From a model to something that runs, in this process."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Protocol
@@ -224,17 +224,18 @@ def bound(
     poison: bool = False,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
     weights: Weights | None = None,
+    cores: Sequence[int] = (),
 ) -> Running:
     """A program bound to the memory of the machine that it is for, which this one must be.
 
-    `weights` is where programs of this CPU keep equal constants once.
+    `weights` is where programs of this CPU keep equal constants once; `cores` are what its helpers keep to.
 
     Raises:
         NoDeviceError: it is for a GPU, and none answers.
     """
     target = program.compilation.target
     if target.device != "cuda":
-        return Executor(program, compiler, poison=poison, progress=progress, weights=weights)
+        return Executor(program, compiler, poison=poison, progress=progress, weights=weights, cores=cores)
     from app.engine.cuda.driver import open_gpu
     from app.engine.cuda.execute import DeviceExecutor
 

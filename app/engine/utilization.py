@@ -4,7 +4,7 @@ Source: Williams, Waterman and Patterson, 2009, "Roofline: an insightful visual 
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -23,9 +23,8 @@ from app.kernels.cpu.peak import peak_flops
 
 Json: TypeAlias = dict[str, object]
 
-# Bytes of a copy, read and written: a core's own caches, a shared one, and beyond most of those.
-SIZES = (2**18, 2**21, 2**25)
-INTERVAL = 2e-3  # seconds of one sample of a copy
+SIZES = (2**18, 2**21, 2**23, 2**25)  # bytes: a core's own caches, a shared one, beyond most of those
+INTERVAL = 1e-3  # seconds of one sample
 REPEATS = 5
 RATES: Mapping[str, float] = {"bf16": 2.0}  # of products, in those of float32; see Target
 INTEGER_RATE = 4.0  # of products of 8-bit integers, where the target has instructions for them
@@ -37,7 +36,7 @@ class Peak:
 
     Attributes:
         flops: single-precision operations a second.
-        bandwidth: byte/s by the bytes that are moved, ascending: a speed holds up to its size, the last beyond.
+        bandwidth: byte/s by bytes that are moved, ascending: a speed holds up to its size, the last beyond.
         measured: whether both were measured, or are those of the target's description.
     """
 
@@ -75,30 +74,35 @@ def described(target: Target, threads: int) -> Peak:
 
 
 def measured(compiler: Compiler, target: Target, threads: int, cores: tuple[int, ...]) -> Peak:
-    """The peak of this machine: chains of multiply-adds, and copies of SIZES by so many threads."""
+    """The peak of this machine: chains of multiply-adds; copies and reads of SIZES by so many threads."""
     flops = peak_flops(compiler, target.vector_lanes, threads, cores)
     bandwidth: dict[int, float] = {}
     with ThreadPoolExecutor(threads) as pool:
         for size in SIZES:
-            parts = list(pool.map(_copies, [size // threads] * threads))
+            parts = list(pool.map(_moved, [size // threads] * threads))
             # What fits a cache is never slower than what does not, whatever else the machine did meanwhile.
             bandwidth = {s: max(b, sum(parts)) for s, b in bandwidth.items()} | {size: sum(parts)}
     return Peak(flops, bandwidth, measured=True)
 
 
-def _copies(nbytes: int) -> float:
-    """Byte/s, read and written, of copies between two halves of so many bytes; the best of REPEATS."""
-    source, place = np.ones((2, max(nbytes // 8, 1)), np.float32)
-    np.copyto(place, source)
-    best, calls = float("inf"), 1
-    for _ in range(REPEATS):
-        started = time.perf_counter()
-        for _ in range(calls):
-            np.copyto(place, source)
-        taken = (time.perf_counter() - started) / calls
-        best = min(best, taken)
-        calls = max(int(INTERVAL / taken), 1)
-    return 2 * source.nbytes / best
+def _moved(nbytes: int) -> float:
+    """Byte/s of one thread in arrays of so many bytes: of a copy between two halves, or of a read of both.
+
+    The better of the two, as a copy also reads what it overwrites; the best of REPEATS each.
+    """
+    both = np.ones((2, max(nbytes // 8, 1)), np.float32)
+    ways: tuple[Callable[[], object], ...] = (lambda: np.copyto(both[1], both[0]), lambda: np.max(both))
+    best = float("inf")
+    for way in ways:
+        calls = 1
+        for _ in range(REPEATS):
+            started = time.perf_counter()
+            for _ in range(calls):
+                way()
+            taken = (time.perf_counter() - started) / calls
+            best = min(best, taken)
+            calls = max(int(INTERVAL / taken), 1)
+    return both.nbytes / best
 
 
 def nbytes(step: Step, compilation: Compilation) -> int:

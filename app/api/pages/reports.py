@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Request, Response
 
 from app.api import jobs as jobs_api
-from app.api.pages.rows import options_of, ratio, saved
+from app.api.pages.rows import options_of
 from app.api.schemas import JobAnswer
 from app.api.service import Service, ServiceOf
 from app.jobs import catalog, ledger
@@ -28,24 +28,26 @@ router = APIRouter(include_in_schema=False)
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A job beside others; `operators` has seconds by operator, `options` what is not as by default."""
+    """A job beside others; `operators` has seconds by operator, `options` what is not as by default.
+
+    `comparison` is that of the summary with its peers by name.
+    """
 
     job: JobAnswer
     summary: dict[str, Any]
-    speedup: float | None
-    saved: float | None
+    comparison: dict[str, Any]
     operators: dict[str, float]
     options: dict[str, Any]
 
 
 def _column(service: Service, job: JobAnswer, options: dict[str, Any]) -> Column:
     summary = job.summary or {}
+    compared = summary.get("comparison") or {}
     operators = _by_operator(_read(service, job, "timings.json").get("operators", []))
     return Column(
         job,
         summary,
-        ratio(summary.get("latency")),
-        saved(summary.get("peak_bytes")),
+        compared | {"peers": {peer["name"]: peer for peer in compared.get("peers", ())}},
         dict(operators),
         options,
     )
@@ -81,8 +83,6 @@ def show_report(request: Request, job_id: str, service: ServiceOf) -> Response:
         hidden=max(len(operators) - _SLOWEST, 0),
         kinds=_by_operator(operators),
         made={artifact.name for artifact in job.artifacts},
-        speedup=ratio((job.summary or {}).get("latency")),
-        saved=saved((job.summary or {}).get("peak_bytes")),
     )
 
 
@@ -108,6 +108,7 @@ def compare(
         name=name,
         columns=columns,
         heaviest=heaviest,
+        peers=list(dict.fromkeys(name for c in columns for name in c.comparison["peers"])),
         most=max((c.operators.get(op, 0.0) for c in columns for op in heaviest), default=0.0),
         left_out=max(len(found) - _COLUMNS, 0),
     )

@@ -1,5 +1,6 @@
 """A job as a row of a list."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +16,7 @@ class JobRow:
 
     Attributes:
         share: of the present phase that is done, 0 to 1; None where nothing tells.
-        speedup: time before over time after; None where it is not known.
-        saved: share of the peak that is gone; None where it is not known.
+        comparison: with other runtimes, as `app.engine.exchange.comparison` has it; empty without one.
     """
 
     id: str
@@ -29,8 +29,7 @@ class JobRow:
     code: str | None
     created: float
     seconds: float | None
-    speedup: float | None
-    saved: float | None
+    comparison: Mapping[str, Any]
     labels: tuple[tuple[str, str], ...]
     cached: bool
 
@@ -51,27 +50,10 @@ def row_of(connection: sa.Connection, row: ledger.Row) -> JobRow:
         code=row["code"],
         created=row["created"],
         seconds=ended - row["started"] if ended and row["started"] else None,
-        speedup=ratio(summary.get("latency")),
-        saved=saved(summary.get("peak_bytes")),
+        comparison=summary.get("comparison") or {},
         labels=tuple(own.items()),
         cached=row["cached_from"] is not None,
     )
-
-
-def ratio(pair: Any) -> float | None:
-    """Before over after."""
-    match pair:
-        case {"before": int() | float() as before, "after": int() | float() as after} if after:
-            return float(before / after)
-    return None
-
-
-def saved(pair: Any) -> float | None:
-    """The share of what was before that is gone after."""
-    match pair:
-        case {"before": int() | float() as before, "after": int() | float() as after} if before:
-            return float(1 - after / before)
-    return None
 
 
 def options_of(row: ledger.Row) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A program beside other runtimes, in figures and in words: what reports, pages and the command line lead with.
+"""A program beside other runtimes, in figures and in words: reports, pages and the command line lead with it.
 
 The words are made here alone; whoever shows a job shows them.
 """
@@ -47,7 +47,7 @@ def comparison(seconds: float, kind: str, rivals: Sequence[Rival], memory: Memor
     peers = [_peer(rival) for rival in rivals]
     beaten = [peer for peer in peers if peer["ratio"] is not None]
     why = reason or "; ".join(f"{p['name']} not measured: {p['unavailable']}" for p in peers)
-    run = _line("time", f"{text(units.duration(seconds))} a run, {kind}", why)
+    run = _line("time", f"{text(units.duration(seconds))} a run, {kind}", f"({why})" if why else "")
     # Speed first where it was measured beside a peer, else memory, which is known of any plan.
     speed = [_speed(peer) for peer in beaten]
     lines = [*speed, _memory(memory)] if beaten else [_memory(memory), run]
@@ -71,7 +71,7 @@ def comparison(seconds: float, kind: str, rivals: Sequence[Rival], memory: Memor
 
 
 def _line(about: str, head: str, rest: str, tone: str = "") -> Json:
-    """A sentence, and its two parts, of which the first may stand alone; the tone is `good`, `bad` or neither."""
+    """A sentence and its two parts; the first may stand alone. The tone is `good`, `bad` or neither."""
     joint = "" if not rest else " " if rest.startswith("(") else ", "
     return {"about": about, "head": head, "rest": rest, "text": f"{head}{joint}{rest}", "tone": tone}
 

@@ -47,7 +47,7 @@ def chains(lanes: int):  # an intrinsic has no type
         v.store(whole, y)
         return context.get_dummy_value()
 
-    def body(_context, x, y, turns):  # noqa: ARG001  # numba reads the names
+    def body(_context, x, y, turns):  # numba reads the names
         return types.void(address, address, types.int64), write
 
     return intrinsic(body)

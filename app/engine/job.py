@@ -341,7 +341,7 @@ class _Run:
                 tolerances={d["name"]: d["tolerance"] for d in (verification or {}).get("outputs", ())},
                 tolerance=tolerance(options, target),
                 threads=options.threads,
-                cores=chosen_cores(program.compilation.options.threads),  # those of the benchmark
+                cores=cores,
             )
             works: list[Callable[[], object]] = [self._inference(fused), self._inference(plain)]
             samples: list[Samples] = []
@@ -436,7 +436,7 @@ def _timings(
     ]
     groups = fused.compilation.plan.groups
     return {
-        "schema": "stowplan.timings/1",
+        "schema": "stowplan.timings/2",
         "kind": "measured" if measured else "predicted",
         "machine": {
             "cpu_model": target.cpu_model,

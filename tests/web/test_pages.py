@@ -140,7 +140,8 @@ def test_a_model_is_uploaded_optimized_and_its_report_opened(
     it.shot("job-as-it-runs")
     page.get_by_role("link", name="Open the report").click(timeout=120_000)
     page.wait_for_selector("#canvas[data-nodes]")
-    expect(page.locator(".metrics")).to_contain_text("agree")
+    expect(page.locator(".metrics")).to_contain_text("of activations")
+    expect(page.locator("#before")).to_contain_text("agree with")
     it.expect_clean()
 
 

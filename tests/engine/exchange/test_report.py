@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from app.engine.exchange import memory_map, report, units
+from app.engine.exchange.comparison import Memory, comparison
 from app.engine.exchange.trace import trace_json
 from app.engine.options import Options
 from app.engine.passes.order import Order
 from app.engine.passes.plan_memory import PlanMemory
 from app.engine.plan import Compilation, Constant, Decision, KernelCall, Workspace
 from app.engine.storage import DispatchMode
+from app.engine.utilization import Peak
 from tests.engine.plans import Row, compilation_of, values_of
 from tests.harness import model_of
 
@@ -46,16 +48,21 @@ def planned(*, hostile: bool = False) -> Compilation:
     return PlanMemory()(Order()(replace(compilation.with_plan(dispatch=dispatch), decisions=decisions)))
 
 
+WHY = "no such machine"
+
+
 def timings_of(compilation: Compilation, name: str = "step") -> dict[str, Any]:
     quantiles = {"p10": 0.9e-3, "p50": 1e-3, "p90": 1.1e-3, "samples": [1e-3], "warmup": 3}
     count = 40
     return {
-        "schema": "stowplan.timings/1",
+        "schema": "stowplan.timings/2",
         "kind": "measured",
         "machine": {"cpu_model": "cpu", "flags": [], "cores": 2, "threads": 1},
         "optimized": quantiles,
         "unfused": quantiles,
-        "onnxruntime": quantiles,
+        "peers": {"onnxruntime": quantiles},
+        "peak": Peak(1e11, {2**20: 1e10}, measured=True).to_json(),
+        "outside": {"seconds": 180e-6, "share": 0.18},
         "operators": [
             {
                 "name": f"{name}{i}",
@@ -63,7 +70,12 @@ def timings_of(compilation: Compilation, name: str = "step") -> dict[str, Any]:
                 "implementation": "fake",
                 "backend": "reference" if i == 3 else "test",
                 "seconds": 1e-6 * (i + 1),
-                "share": (i + 1) / 820,
+                "share": (i + 1) / 1000,
+                "flops": 1e6 * i,
+                "bytes": 1000 * i,
+                "gflops": 1.5,
+                "gigabytes_per_second": 2.5,
+                "of_peak": 0.125,
             }
             for i in range(count)
         ],
@@ -83,6 +95,9 @@ def summary_of(compilation: Compilation, model: str = "model") -> dict[str, Any]
         "gap": solution.gap,
         "naive_bytes": compilation.plan.placement.naive,
         "latency": {"before": 1e-3, "after": 1e-3, "onnxruntime": 1.1e-3},
+        "comparison": comparison(
+            1e-3, "predicted", [], Memory(solution.peak, solution.lower_bound, True), WHY
+        ),
         "timings": "measured",
         "verification": {"oracle": "onnxruntime", "outputs": [row, {**row, "name": "where"}]},
         "steps": {"compiled": 5, "fallback": 1},
@@ -233,7 +248,9 @@ def test_the_page_draws_every_buffer_and_the_slowest_operators() -> None:
     page = Page(page_of(compilation))
     assert page.count("rect") == len(report.memory_json(compilation)["buffers"])
     text = "".join(page.text)
-    assert "15 more" in text  # of 40 operators 25 have bars
+    assert "15 more steps" in text  # of 40 operators 25 have bars
+    assert "Outside of steps" in text
+    assert "12\N{NO-BREAK SPACE}%" in text  # of the peak
     assert text.count("fallback") >= 2
     assert "Dynamic values outside the plan (1)" in text
     assert "a note" in text
@@ -252,12 +269,13 @@ def test_the_page_does_without_what_was_not_run(changes: dict[str, Any], expecte
     timings = timings_of(compilation) | {
         "kind": "predicted",
         "unfused": None,
-        "onnxruntime": {"unavailable": "no such machine"},
+        "peers": {"onnxruntime": {"unavailable": WHY}},
         "operators": [],
     }
     text = "".join(Page(page_of(compilation, timings=timings, **changes)).text)
     assert expected in text
-    assert "onnxruntime: no such machine" in text
+    assert "a run, predicted" in text
+    assert f"({WHY})" in text
 
 
 def test_a_differing_output_is_marked() -> None:

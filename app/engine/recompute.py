@@ -63,7 +63,7 @@ class _Lives:
         if not late or any(self.at[node] == step for node in readers):
             return None
         groups = self._groups(value, min(self.at[node] for node in late))
-        if groups is None:
+        if groups is None or not self._stays(groups, late):
             return None
         nodes = tuple(node.name or "" for group in groups for node in _own(group.nodes))
         spent = sum(self.program.steps[self.at[group.anchor]].choice.seconds for group in groups)
@@ -84,6 +84,14 @@ class _Lives:
             read = map(self._origin, group.inputs)
             waiting += [v for v in read if v in self.maker and self.last.get(v.name or "", -1) < until]
         return [needed[index] for index in sorted(needed)]
+
+    def _stays(self, groups: Iterable[Group], late: Iterable[ir.Node]) -> bool:
+        """Whether anything else needs what the groups make; else a copy is the same steps run later."""
+        known = {*late, *(node for group in groups for node in group.nodes)}
+        made = (v for group in groups for node in _own(group.nodes) for v in node.outputs)
+        return any(
+            readers is None or not known.issuperset(readers) for readers in map(self._readers, made)
+        )
 
     def _origin(self, value: ir.Value) -> ir.Value:
         """The value that conversions of the planner's own made this one of."""

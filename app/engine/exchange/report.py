@@ -148,6 +148,7 @@ def plan_json(compilation: Compilation) -> Json:
             for node, part in (plan.partition or {}).items()
         },
         "steps": [_step(i, group, plan.implementation[group]) for i, group in enumerate(plan.order)],
+        "spill_seconds": plan.placement.delay,  # predicted, beside those of the steps
         "values": {v.name or "": _value(v, compilation) for v in graph.values(compilation.graph) if v.name},
         "passes": [{"name": r.name, "nodes": r.nodes, "notes": list(r.notes)} for r in compilation.records],
         "notes": list(compilation.notes),

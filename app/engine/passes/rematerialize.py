@@ -24,7 +24,7 @@ class Rematerialize:
     keeps: ClassVar[tuple[str, ...]] = ()
 
     def __call__(self, compilation: Compilation) -> Compilation:
-        """The compilation with the copies in its graph, in place; what holds for a node holds for its copy."""
+        """The compilation with the copies in its graph, in place; a copy has what its node is bound to."""
         for index, again in enumerate(compilation.thrift.again):
             copies = copy(compilation.graph, again)
             compilation = replace(

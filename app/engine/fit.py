@@ -23,8 +23,11 @@ LADDER = (Thrift(order=True), Thrift(order=True, plain=True))
 UNDONE = 3  # fused groups at the peak that are tried without
 AGAIN = 3  # values alive at the peak that are tried computed again
 ROUNDS = 12  # of changes at the peak
-BUILDS = 60  # plans looked at for one goal
+# Plans looked at for one goal, by the steps of the first: they cost what a graph has of them.
+BUILDS, LEAST_BUILDS, WORK = 60, 18, 2000
+DESCENT = 0.75  # of these, that look for fewer bytes; what is left looks for less time
 CLOSURE = 6  # times that rows are denied, until a plan is within a goal
+RESTORED = 6  # groups that are given their rows back, one by one
 BETWEEN = 4  # goals of the front between the smallest plan and the fastest
 
 
@@ -100,6 +103,7 @@ def front(build: Build) -> tuple[Point, ...]:
     start = search.plan(NOTHING)
     assert start is not None
     best = search.relieved(search.descended(start, 0), start, None)
+    search.allow(start, 1)
     for i in range(1, BETWEEN + 1):
         search.closed(start, _peak(best) + (_peak(start) - _peak(best)) * i // (BETWEEN + 1))
     budget = _budget(start)
@@ -120,11 +124,20 @@ class _Search:
         self._build = build
         self._known: dict[Thrift, Program | None] = {}
         self._rows: dict[Thrift, RowMemory] = {}
+        self._left = 0
         self.points: list[Point] = []
 
+    def allow(self, start: Program, share: float) -> None:
+        """Let so much of the plans be looked at that a graph of this size is worth."""
+        whole = min(max(WORK // max(len(start.steps), 1), LEAST_BUILDS), BUILDS)
+        self._left = max(self._left, 0) + round(share * whole)
+
     def plan(self, thrift: Thrift, within: int | None = None) -> Program | None:
-        """The plan with this thrift; None where every order takes more than `within` bytes."""
+        """The plan with this thrift; None where no more are allowed, or no order is within bytes."""
         if thrift not in self._known:
+            if self._left <= 0 and self._known:
+                return None
+            self._left -= 1
             try:
                 program = self._build(dataclasses.replace(thrift, unbounded=True, within=within))
             except CapacityError:
@@ -143,14 +156,13 @@ class _Search:
     def better(self, thrifts: Iterable[Thrift], best: Program, goal: int) -> Program:
         """The best of the plans: the fastest within the goal, else the smallest, then the fastest."""
         for thrift in thrifts:
-            if len(self._known) >= BUILDS:
-                break
             program = self.plan(thrift, max(_peak(best), goal))
             best = best if program is None else min(best, program, key=lambda p: _merit(p, goal))
         return best
 
     def descended(self, start: Program, goal: int) -> Program:
         """The best plan that changes at the peak lead to, from the fastest plan on."""
+        self.allow(start, DESCENT)
         best = self.better(LADDER, start, goal)
         for _ in range(ROUNDS):
             before = best
@@ -177,16 +189,17 @@ class _Search:
         """
         best = at = program
         for _ in range(CLOSURE):
-            if _peak(at) <= goal or len(self._known) >= BUILDS:
+            if _peak(at) <= goal:
                 break
             thrift = _thrift(at)
-            denied = (thrift.denied | more for more in self.rows(at).denials(goal))
-            tried = [
-                self.plan(dataclasses.replace(thrift, denied=rows))
-                for rows in denied
-                if rows != thrift.denied
-            ]
-            plans = [p for p in tried if p is not None]
+            plans: list[Program] = []
+            for denied in self.rows(at).denials(goal):
+                if denied <= thrift.denied:
+                    continue
+                found = self.plan(dataclasses.replace(thrift, denied=thrift.denied | denied))
+                plans += [found] if found is not None else []
+                if found is not None and _merit(found, goal) < _merit(at, goal):
+                    break
             if not plans:
                 break
             at = min(plans, key=lambda p: _merit(p, goal))
@@ -195,19 +208,29 @@ class _Search:
 
     def relieved(self, best: Program, start: Program, goal: int | None) -> Program:
         """A faster plan of as few bytes, or within the goal: rows are denied anew, for no less than that."""
+        self.allow(start, 1 - DESCENT)
         goal = _peak(best) if goal is None else goal
         bare = self.plan(dataclasses.replace(_thrift(best), denied=frozenset()))
         for at in (start, bare):
             if at is not None:
                 best = min(best, self.closed(at, goal), key=lambda p: _merit(p, goal))
         thrift, misjudged = _thrift(best), self.rows(best).misjudged()
-        return self.better([dataclasses.replace(thrift, denied=thrift.denied | misjudged)], best, goal)
+        best = self.better([dataclasses.replace(thrift, denied=thrift.denied | misjudged)], best, goal)
+        # What was denied on the way may do no harm at its end.
+        for name in sorted({name for name, _ in best.compilation.thrift.denied})[:RESTORED]:
+            thrift = _thrift(best)
+            kept = frozenset(denied for denied in thrift.denied if denied[0] != name)
+            best = self.better([dataclasses.replace(thrift, denied=kept)], best, goal)
+        return best
 
     def spilled(self, *programs: Program) -> list[Program]:
         """The plans with values in the slower memories of the target, if it has any."""
         if len(programs[0].compilation.target.memories) < 2:
             return []
-        found = (self.plan(dataclasses.replace(_thrift(p), spill=True)) for p in programs)
+        found = []
+        for program in programs:
+            self._left = max(self._left, 1)
+            found.append(self.plan(dataclasses.replace(_thrift(program), spill=True)))
         return [p for p in found if p is not None]
 
 

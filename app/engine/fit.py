@@ -70,8 +70,7 @@ def fitting(build: Build) -> Program:
     return _noted(
         found,
         f"memory: fits the budget with {found.compilation.thrift.told}; {missed.needed} byte would be "
-        f"needed without; {found.seconds * 1e6:.4g} us in place of {start.seconds * 1e6:.4g}; "
-        f"{_gap(nearest)}",
+        f"needed without; {found.seconds * 1e6:.4g} us in place of {start.seconds * 1e6:.4g}",
     )
 
 
@@ -94,7 +93,7 @@ def smallest(build: Build) -> Program:
         if not fitting_:
             raise
         found = _bounded(build, fitting_[0])
-    return _noted(found, f"memory: the smallest arena has {found.compilation.thrift.told}; {_gap(best)}")
+    return _noted(found, f"memory: the smallest arena has {found.compilation.thrift.told}")
 
 
 def front(build: Build) -> tuple[Point, ...]:
@@ -256,15 +255,12 @@ def _bounded(build: Build, program: Program) -> Program:
     return build(_thrift(program))
 
 
-def _gap(program: Program) -> str:
+def _gap(peak: int, bound: int) -> str:
     """How far a plan is from what no choice of rows for its groups stays below."""
-    bound, peak = RowMemory(program).bound, _peak(program)
     if peak <= bound:
         return "proved: no rows for these groups take less, in any order"
-    return (
-        f"no rows for these groups take less than {bound} byte in any order, "
-        f"{peak / bound - 1 if bound else 1:.2%} below"
-    )
+    share = f", a gap of {peak / bound - 1:.2%}" if bound else ""
+    return f"no rows for these groups take less than {bound} byte in any order{share}"
 
 
 def _too_much(build: Build, nearest: Program, search: _Search) -> CapacityError:
@@ -274,7 +270,9 @@ def _too_much(build: Build, nearest: Program, search: _Search) -> CapacityError:
     except CapacityError as error:
         tried = "; ".join(dict.fromkeys(f"{p.told}: {p.peak_bytes} byte" for p in search.points[1:]))
         return CapacityError(
-            f"{error}; {_gap(nearest)}; tried: {tried}", needed=error.needed, available=error.available
+            f"{error}; {_gap(_peak(nearest), RowMemory(nearest).bound)}; tried: {tried}",
+            needed=error.needed,
+            available=error.available,
         )
     raise AssertionError("a plan above the budget was built within it")
 
@@ -317,7 +315,12 @@ def _worst(program: Program) -> set[int]:
 
 
 def _noted(program: Program, note: str) -> Program:
+    """The program with a note, and with what is proved of its rows."""
     compilation = program.compilation
+    # The bound counts what slower memories hold too.
+    bound = None if program.placement.banks else RowMemory(program).bound
+    told = note if bound is None else f"{note}; {_gap(_peak(program), bound)}"
+    notes = (*compilation.notes, told)
     return dataclasses.replace(
-        program, compilation=dataclasses.replace(compilation, notes=(*compilation.notes, note))
+        program, compilation=dataclasses.replace(compilation, notes=notes, row_bound=bound)
     )

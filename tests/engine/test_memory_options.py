@@ -13,6 +13,7 @@ import pytest
 
 from app.engine import fit, session
 from app.engine.errors import CapacityError
+from app.engine.exchange.report import memory_json
 from app.engine.execute import Executor
 from app.engine.load import load
 from app.engine.memory.placement import place
@@ -211,3 +212,21 @@ def test_what_nobody_reads_after_a_copy_is_removed() -> None:
     Rematerialize()(Compilation(model, TARGETS["host"], REGISTRY, thrift=thrift))
     assert {"make_a", "make_b"}.isdisjoint({n.name for n in model.graph})
     assert all(v.uses() or v.is_graph_output() for n in model.graph for v in n.outputs)
+
+
+def test_notes_tell_times_that_are_times(tmp_path: Path) -> None:
+    """What memory is worth in the search is no part of the microseconds that a note tells."""
+    small = session.planned(
+        canonical(fire("Relu (e)"), TARGETS["cpu-avx512"], tmp_path), Options(prefer="memory")
+    )
+    told = [n for n in small.compilation.notes if n.startswith("layouts: ")]
+    assert told
+    assert float(told[0].split()[1]) * 1e-6 < 2 * small.seconds
+
+
+def test_the_memory_plan_tells_what_no_choice_of_rows_stays_below(tmp_path: Path) -> None:
+    compilation = canonical(fire("Relu (e)"), TARGETS["cpu-avx512"], tmp_path)
+    small = memory_json(session.planned(compilation, Options(prefer="memory")).compilation)
+    assert 0 < small["rows"]["lower_bound"] <= small["peak_bytes"]
+    assert small["rows"]["proved"] == (small["rows"]["lower_bound"] == small["peak_bytes"])
+    assert memory_json(session.planned(compilation, Options()).compilation)["rows"]["lower_bound"] is None

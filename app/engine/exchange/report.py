@@ -64,6 +64,10 @@ def memory_json(compilation: Compilation) -> Json:
             "lower_bound": compilation.order_bound,
             "proved": compilation.order_bound is not None and solution.peak <= compilation.order_bound,
         },
+        "rows": {
+            "lower_bound": compilation.row_bound,
+            "proved": compilation.row_bound is not None and solution.peak <= compilation.row_bound,
+        },
         "activation_bytes": placement.activations,
         "policies": list(placement.policies),
         "naive_bytes": placement.naive,

@@ -92,22 +92,36 @@ class _Body:
 
     def __init__(self, executor: "Executor", body: Body) -> None:
         model = body.program.compilation.graph
-        self._executor = executor
+        self.executor = executor
         self._inputs = {i: v.name or "" for v, i in zip(model.inputs, body.inputs, strict=True)}
-        self._outputs = [model.outputs[i].name or "" for i in body.outputs]
+        self._places = {i: executor.place(name) for i, name in self._inputs.items()}
+        fed = [p for p in self._places.values() if p is not None]
+        self._outputs: list[tuple[ir.Value, Array | None, bool]] = []
+        for i in body.outputs:
+            place = executor.array(model.outputs[i]) if not graph.is_dynamic(model.outputs[i]) else None
+            # An output that is an input is written over as the next turn is fed.
+            shared = place is not None and any(np.may_share_memory(place, p) for p in fed)
+            self._outputs.append((model.outputs[i], place, shared))
 
     def __call__(self, values: Sequence[object | None], /) -> list[object]:
-        self._executor.feed({name: values[i] for i, name in self._inputs.items()})
+        self.executor.feed({name: values[i] for i, name in self._inputs.items()})
         return self._run()
 
     def again(self, changed: Mapping[int, object], /) -> list[object]:
-        self._executor.refeed({self._inputs[i]: value for i, value in changed.items()})
+        for i, value in changed.items():
+            place = self._places[i]
+            if place is None:
+                self.executor.refeed({self._inputs[i]: value})
+            else:
+                place[...] = value
         return self._run()
 
     def _run(self) -> list[object]:
-        self._executor.step()
-        found = self._executor.fetch()
-        return [found[name] for name in self._outputs]
+        self.executor.step()
+        return [
+            self.executor.held(value) if place is None else place.copy() if shared else place
+            for value, place, shared in self._outputs
+        ]
 
 
 class Executor:
@@ -238,6 +252,14 @@ class Executor:
         base, offset = self._memory(value)
         return base[offset : offset + nbytes].view(kind).reshape(graph.static_shape(value))
 
+    def place(self, name: str) -> Array | None:
+        """The memory of an input; None for an object of the host."""
+        return self._inputs[name][1]
+
+    def held(self, value: ir.Value) -> object:
+        """An object of the host, of the current run."""
+        return self._host[value]
+
     def _place(self, value: ir.Value) -> Array | None:
         """The memory of an input or output; None for what is an object of the host."""
         return None if graph.is_dynamic(value) else self.array(value)
@@ -342,18 +364,20 @@ class Executor:
         for call in step.calls:
             assert isinstance(call, HostCall)
             bodies = [self._body(b, step) for b in call.bodies]
-            function = resolve(call.function)(call.node, *([bodies] if bodies else []))
+            places = [self._place_of(v) for v in call.outputs]
+            function = resolve(call.function)(call.node, *([bodies, places] if bodies else []))
             fixed = [None if v is None else self._fixed(v) for v in call.inputs]
             dynamic = [(i, v) for i, v in enumerate(call.inputs) if v is not None and fixed[i] is None]
-            calls.append((call, function, fixed, dynamic))
+            calls.append((call, function, fixed, dynamic, places))
 
         def run() -> None:
-            for call, function, fixed, dynamic in calls:
+            for call, function, fixed, dynamic, places in calls:
                 operands = list(fixed)
                 for i, value in dynamic:
                     operands[i] = self._host[value]
-                for value, result in zip(call.outputs, function(operands), strict=True):
-                    self._store(value, result, f"{call.node.op_type} {call.node.name!r}")
+                for value, place, result in zip(call.outputs, places, function(operands), strict=True):
+                    if place is None or result is not place:
+                        self._store(value, result, f"{call.node.op_type} {call.node.name!r}")
 
         return run
 

@@ -205,24 +205,32 @@ class LaunchCall(KernelCall):
 class Body:
     """A graph in a node's attributes, planned as a program of its own.
 
-    `inputs` are positions among the inputs of the call, in the order of the program's; `outputs`
-    are positions among the outputs of the program.
+    Attributes:
+        name: of the attribute.
+        inputs: positions among the inputs of the call, in the order of the program's.
+        outputs: positions among the outputs of the program.
+        turns: times that one run of the step runs it, as far as that is known.
     """
 
+    name: str
     program: "Program"
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    turns: int = 1
 
 
 class RunBody(Protocol):
-    """A body that is ready to run, in the memory of the program that it belongs to."""
+    """A body that is ready to run, in the memory of the program that it belongs to.
+
+    What it returns holds until it runs again, and is to be copied before.
+    """
 
     def __call__(self, values: Sequence[object | None], /) -> list[object]:
         """Its outputs for these values, in the order of `Body.inputs`."""
         ...
 
     def again(self, changed: Mapping[int, object], /) -> list[object]:
-        """Its outputs where the values at these positions have changed, and no others."""
+        """Its outputs where the values at these positions have changed, and no others; types are as before."""
         ...
 
 
@@ -234,8 +242,9 @@ class HostCall:
     is called with the list of inputs for every inference and returns the list of outputs. An input
     is None where the node omits it; values that bodies capture follow the node's own inputs.
 
-    With `bodies` it is called with the node and, for each that was planned, a `RunBody` of the same list
-    of inputs; None for the others.
+    With `bodies` it is called with the node; for each that was planned, a `RunBody` of the same list of
+    inputs, None for the others; and the arrays that the outputs will be in, None for objects of the host:
+    an output that it returns in its own array is not copied.
     """
 
     function: str

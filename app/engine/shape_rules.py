@@ -69,6 +69,43 @@ def unknown_squeeze(context: ShapeInferenceContext, node: ir.Node) -> None:
         context.set_dtype(node.outputs[0], x.dtype)
 
 
+def trip_count(node: ir.Node) -> int | None:
+    """Turns of a Loop that no condition ends: of a constant trip count; None where only a run can tell."""
+    trips, condition = (graph.input_at(node, i) for i in range(2))
+    start = None if condition is None else ir.convenience.get_const_tensor(condition)
+    if start is not None and not start.numpy().item():
+        return 0
+    limit = None if trips is None else ir.convenience.get_const_tensor(trips)
+    body = node.attributes["body"].as_graph()
+    going = graph.source(body.outputs[0])
+    kept = going is body.inputs[1] and (condition is None or start is not None)
+    constant = ir.convenience.get_const_tensor(going)
+    if limit is None or not (kept or (constant is not None and bool(constant.numpy().item()))):
+        return None
+    if condition is not None and start is None:
+        return None
+    return max(int(limit.numpy().item()), 0)
+
+
+def loop(context: ShapeInferenceContext, node: ir.Node) -> None:
+    """Loop: the last carried values, then stacks of the other results of the body.
+
+    The library asks for a condition, which may be left out, and takes every loop for one that runs up to
+    its trip count.
+    """
+    body = node.attributes["body"].as_graph()
+    carried = len(node.inputs) - 2
+    for k, (output, result) in enumerate(zip(node.outputs, body.outputs[1:], strict=False)):
+        if result.type is not None and not isinstance(result.type, ir.TensorType):
+            context.set_type(output, result.type)
+        elif k < carried or result.shape is None:
+            context.set_shape_and_dtype(output, result.shape if k < carried else None, result.dtype)
+        else:
+            turns = trip_count(node)
+            first = context.new_symbolic_dim() if turns is None else turns
+            context.set_shape_and_dtype(output, ir.Shape([first, *result.shape]), result.dtype)
+
+
 SHAPE_RULES = (ShapeRule("com.microsoft", "DynamicQuantizeLSTM", dynamic_quantize_lstm),)
 
 # Rules of the library that hold only if the second input is a constant, and what holds else.
@@ -84,6 +121,8 @@ def complete() -> None:
     for rule in SHAPE_RULES:
         if not registry.has(rule.domain, rule.op):
             registry.register(rule.domain, rule.op, rule.since)(rule.infer)
+    for version in registry.version_boundaries("", "Loop"):
+        registry.register("", "Loop", version)(loop)
     for rule in GUARDED:
         boundaries = {v for v in registry.version_boundaries(rule.domain, rule.op) if v >= rule.since}
         for version in sorted({rule.since, *boundaries}):

@@ -291,7 +291,7 @@ class DeviceExecutor:
                     pointer=f"node:{step.group.name}",
                 )
             assert isinstance(call, HostCall)
-            bodies = [[None] * len(call.bodies)] if call.bodies else []
+            bodies = [[None] * len(call.bodies), [None] * len(call.outputs)] if call.bodies else []
             calls.append((call, resolve(call.function)(call.node, *bodies)))
 
         def read(value: ir.Value | None) -> object:

@@ -12,6 +12,7 @@ from app.engine import graph, session
 from app.engine.errors import EngineError
 from app.engine.load import Loaded
 from app.engine.options import Bindings, Options
+from app.engine.plan import Group
 from app.engine.program import Program
 from app.engine.registry import Known
 from app.engine.registry import load as load_registry
@@ -24,9 +25,17 @@ def captured(node: ir.Node) -> tuple[ir.Value, ...]:
     return tuple(v for v in graph.captures(node) if not graph.is_constant(v))
 
 
-def dynamic_capture(node: ir.Node) -> str | None:
-    """Why the bodies cannot be planned ahead: which captured value has no fixed shape, if one has none."""
-    found = next((v for v in captured(node) if graph.is_dynamic(v)), None)
+def opset(node: ir.Node) -> int:
+    """The version of the default operator set that a node is of."""
+    assert node.graph is not None
+    return node.graph.opset_imports.get("", 1)
+
+
+def refusal(group: Group) -> str | None:
+    """Why the bodies of a group's node cannot be planned ahead, whatever is in them."""
+    if len(group.nodes) != 1:
+        return f"runs single nodes, the group has {len(group.nodes)}"
+    found = next((v for v in captured(group.anchor) if graph.is_dynamic(v)), None)
     return None if found is None else f"captured value {found.name!r} has no fixed shape"
 
 

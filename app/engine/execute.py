@@ -30,6 +30,7 @@ WORTH_SHARING = 1e-6
 LONG_TO_FEED = 2**16  # byte of inputs, from which on helpers are woken before these are copied
 LONGEST = 400  # characters of what a library says
 GUARD = 4096  # bytes behind the arena
+NO_ROOTS: Mapping[ir.Value, Array] = {}
 POISON = 0xFF  # every floating-point type reads NaN, every index is far out of range
 
 
@@ -93,18 +94,20 @@ class _Body:
     def __init__(self, executor: "Executor", body: Body) -> None:
         model = body.program.compilation.graph
         self.executor = executor
-        self._inputs = {i: v.name or "" for v, i in zip(model.inputs, body.inputs, strict=True)}
+        own = zip(model.inputs[: body.own], body.inputs[: body.own], strict=True)
+        self._inputs = {i: v.name or "" for v, i in own}
         self._places = {i: executor.place(name) for i, name in self._inputs.items()}
         fed = [p for p in self._places.values() if p is not None]
         self._outputs: list[tuple[ir.Value, Array | None, bool]] = []
         for i in body.outputs:
-            place = executor.array(model.outputs[i]) if not graph.is_dynamic(model.outputs[i]) else None
+            place = executor.place_of(model.outputs[i])
             # An output that is an input is written over as the next turn is fed.
             shared = place is not None and any(np.may_share_memory(place, p) for p in fed)
             self._outputs.append((model.outputs[i], place, shared))
 
     def __call__(self, values: Sequence[object | None], /) -> list[object]:
-        self.executor.feed({name: values[i] for i, name in self._inputs.items()})
+        self.executor.forget()
+        self.executor.refeed({name: values[i] for i, name in self._inputs.items()})
         return self._run()
 
     def again(self, changed: Mapping[int, object], /) -> list[object]:
@@ -135,6 +138,8 @@ class Executor:
             that it leaves undefined. Slow; for tests.
         cores: cores to pin the team to; empty leaves threads where they are.
         arena: where its values live, of whoever runs it as a body; else it takes memory of its own.
+        roots: bytes of inputs and outputs, of whoever runs it as a body; it takes memory for the others.
+        constants: bytes of weights by identity of their tensor, shared with whoever runs it as a body.
         team: threads to run on, of whoever closes them; else it starts its own.
         progress: called with (done, total) while kernels compile.
     """
@@ -147,6 +152,8 @@ class Executor:
         poison: bool = False,
         cores: Sequence[int] = (),
         arena: Array | None = None,
+        roots: Mapping[ir.Value, Array] = NO_ROOTS,
+        constants: dict[int, Array] | None = None,
         team: Team | None = None,
         progress: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> None:
@@ -157,7 +164,8 @@ class Executor:
         own = program.arena_bytes + GUARD * poison
         self._arena = aligned(own) if arena is None else arena[: program.arena_bytes]
         self._pool = Pool()  # of inputs, outputs and weights
-        self._roots: dict[ir.Value, Array] = {}  # memory of inputs, outputs and weights
+        self._roots = dict(roots)  # memory of inputs, outputs and weights
+        self._constants = {} if constants is None else constants
         self._packed: dict[int, Array] = {}  # Constant arguments, by identity
         self._host: dict[ir.Value, object] = {}  # dynamic values of the current run
         self._compiler = compiler
@@ -204,8 +212,12 @@ class Executor:
         feeding.check_complete(inputs, self._inputs)
         if self._roused is not None:
             self._roused.rouse()
-        self._host.clear()
+        self.forget()
         self.refeed(inputs)
+
+    def forget(self) -> None:
+        """Drop the objects of the host of the run before."""
+        self._host.clear()
 
     def refeed(self, inputs: Mapping[str, object]) -> None:
         """Copy inputs that have changed; the others stay as they are."""
@@ -308,8 +320,11 @@ class Executor:
             if fixed is None:
                 self._roots[root] = self._pool.take(graph.nbytes(root))
             else:
-                self._roots[root] = self._pool.take(fixed.nbytes)
-                self._roots[root][:] = np.ascontiguousarray(fixed).reshape(-1).view(np.uint8)
+                key = id(root.const_value)
+                if key not in self._constants:
+                    self._constants[key] = self._pool.take(fixed.nbytes)
+                    self._constants[key][:] = np.ascontiguousarray(fixed).reshape(-1).view(np.uint8)
+                self._roots[root] = self._constants[key]
         return self._roots[root], location.offset
 
     def _address(self, argument: object, step: Step) -> int:
@@ -363,8 +378,8 @@ class Executor:
         calls = []
         for call in step.calls:
             assert isinstance(call, HostCall)
-            bodies = [self._body(b, step) for b in call.bodies]
-            places = [self._place_of(v) for v in call.outputs]
+            bodies = [self._body(b, call, step) for b in call.bodies]
+            places = [self.place_of(v) for v in call.outputs]
             function = resolve(call.function)(call.node, *([bodies, places] if bodies else []))
             fixed = [None if v is None else self._fixed(v) for v in call.inputs]
             dynamic = [(i, v) for i, v in enumerate(call.inputs) if v is not None and fixed[i] is None]
@@ -397,7 +412,7 @@ class Executor:
             )
 
         names = [[v.name or "" for v in values] for values in (call.inputs, call.outputs)]
-        places = [[self._place_of(v) for v in values] for values in (call.inputs, call.outputs)]
+        places = [[self.place_of(v) for v in values] for values in (call.inputs, call.outputs)]
         try:
             prepared = resolve(call.function)(call.model(), *names, call.threads)
             bound = hasattr(prepared, "bind") and all(p is not None for side in places for p in side)
@@ -423,7 +438,7 @@ class Executor:
 
         return run_bound if work is not None else run
 
-    def _place_of(self, value: ir.Value) -> Array | None:
+    def place_of(self, value: ir.Value) -> Array | None:
         """A value's memory; None for an object of the host."""
         return self.array(value) if value in self.program.placement.values else None
 
@@ -432,17 +447,31 @@ class Executor:
         fixed = graph.constant(value)
         if fixed is not None:
             return fixed
-        return self._place_of(value)
+        return self.place_of(value)
 
-    def _body(self, body: Body | None, step: Step) -> RunBody | None:
+    def _body(self, body: Body | None, call: HostCall, step: Step) -> RunBody | None:
         """A body on the threads of this program, in the part of its arena that the step has for it."""
         if body is None:
             return None
         offset = self.program.placement.bodies.get(step.group, 0)
-        arena = self._arena[offset : offset + body.program.arena_bytes]
-        return _Body(
-            Executor(body.program, self._compiler, poison=self._poison, arena=arena, team=self._team), body
+        arena = self._arena[offset : offset + body.nbytes]
+        roots = {v: arena[start : start + nbytes] for v, (start, nbytes) in body.places.items()}
+        captured = zip(body.program.compilation.graph.inputs[body.own :], body.inputs[body.own :], strict=True)
+        for value, position in captured:
+            outer = call.inputs[position]
+            assert outer is not None
+            base, start = self._memory(outer)
+            roots[value] = base[start : start + graph.nbytes(outer)]
+        executor = Executor(
+            body.program,
+            self._compiler,
+            poison=self._poison,
+            arena=arena,
+            roots=roots,
+            constants=self._constants,
+            team=self._team,
         )
+        return _Body(executor, body)
 
     def _store(self, value: ir.Value, result: object, writer: str) -> None:
         if value not in self.program.placement.values:

@@ -57,12 +57,15 @@ def memory_json(compilation: Compilation) -> Json:
         "peak_bytes": solution.peak,
         "lower_bound": solution.lower_bound,
         "gap": solution.gap,
-        "proved": solution.proved,
+        # What has no bound lies outside: of a part of the memory nothing is proved.
+        "proved": solution.proved and not placement.unplanned,
         "method": solution.method,
         "nodes": solution.nodes,
         "order": {
             "lower_bound": compilation.order_bound,
-            "proved": compilation.order_bound is not None and solution.peak <= compilation.order_bound,
+            "proved": compilation.order_bound is not None
+            and solution.peak <= compilation.order_bound
+            and not placement.unplanned,
         },
         "activation_bytes": placement.activations,
         "policies": list(placement.policies),

@@ -147,9 +147,9 @@ def drop_unused(main: ir.Graph) -> None:
 
 def trim(node: ir.Node, opsets: Mapping[str, int]) -> None:
     """Leave out optional inputs that are not given, and optional outputs that nothing reads."""
-    version = opsets.get(node.domain)
-    known = version is not None and onnx.defs.has(node.op_type, version, node.domain)
-    schema = onnx.defs.get_schema(node.op_type, version, node.domain) if known else None
+    version, schema = opsets.get(node.domain), None
+    if version is not None and onnx.defs.has(node.op_type, version, node.domain):
+        schema = onnx.defs.get_schema(node.op_type, version, node.domain)
     # Those of a Loop are optional, but must be named.
     least = 0 if schema is None else schema.min_input
     while len(node.inputs) > least and node.inputs[-1] is None:

@@ -66,11 +66,14 @@ def _lower(group: Group, known: Known) -> tuple[Call, ...]:
     inputs = (node.inputs[0], *graph.captures(node))
     captured = nested.captured(node)
     reads = tuple(i for i, v in enumerate(inputs) if i and v in captured)
+    planned = dict(zip(BRANCHES, _planned(node, known), strict=True))
     bodies = tuple(
-        None if isinstance(p, str) else Body(name, p, reads, named)
-        for name, p in zip(BRANCHES, _planned(node, known), strict=True)
+        None if isinstance(p, str) else Body(name, p, reads, named) for name, p in planned.items()
     )
-    return (HostCall(f"{__name__}:prepare", node, inputs, tuple(node.outputs[i] for i in named), bodies),)
+    refused = [name for name, p in planned.items() if isinstance(p, str)]
+    evaluated = reference.evaluated(node, refused) if refused else ()
+    outputs = tuple(node.outputs[i] for i in named)
+    return (HostCall(f"{__name__}:prepare", node, inputs, outputs, bodies, evaluated),)
 
 
 def _cost(group: Group, known: Known) -> float:

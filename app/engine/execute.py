@@ -94,6 +94,8 @@ class _Body:
     def __init__(self, executor: "Executor", body: Body) -> None:
         model = body.program.compilation.graph
         self.executor = executor
+        self.timed = False
+        self.seconds = [0.0] * len(body.program.steps)  # since `timed` was set
         own = zip(model.inputs[: body.own], body.inputs[: body.own], strict=True)
         self._inputs = {i: v.name or "" for v, i in own}
         self._places = {i: executor.place(name) for i, name in self._inputs.items()}
@@ -120,7 +122,11 @@ class _Body:
         return self._run()
 
     def _run(self) -> list[object]:
-        self.executor.step()
+        if self.timed:
+            turn = self.executor.timed_run()
+            self.seconds = [a + b for a, b in zip(self.seconds, turn, strict=True)]
+        else:
+            self.executor.step()
         return [
             self.executor.held(value) if place is None else place.copy() if shared else place
             for value, place, shared in self._outputs
@@ -168,6 +174,7 @@ class Executor:
         self._constants = {} if constants is None else constants
         self._packed: dict[int, Array] = {}  # Constant arguments, by identity
         self._host: dict[ir.Value, object] = {}  # dynamic values of the current run
+        self._bodies: dict[str, _Body] = {}  # by path
         self._compiler = compiler
         self._owns_team = team is None
         self._team = Team(program.compilation.options.threads, cores) if team is None else team
@@ -278,6 +285,29 @@ class Executor:
 
     def step_seconds(self) -> list[float]:
         """Seconds of every step in one run, from the time stamp counter after each row."""
+        self._time_bodies(timed=True)
+        seconds = self.timed_run()
+        self._time_bodies(timed=False)
+        return seconds
+
+    def body_seconds(self) -> dict[str, float]:
+        """Seconds of the steps in bodies in the run of the last `step_seconds`, by path, in all turns."""
+        found: dict[str, float] = {}
+        for path, body in self._bodies.items():
+            for step, seconds in zip(body.executor.program.steps, body.seconds, strict=True):
+                found[f"{path}/{step.group.name}"] = seconds
+            found |= {f"{path}/{name}": seconds for name, seconds in body.executor.body_seconds().items()}
+        return found
+
+    def _time_bodies(self, *, timed: bool) -> None:
+        for body in self._bodies.values():
+            body.timed = timed
+            if timed:
+                body.seconds = [0.0] * len(body.seconds)
+            body.executor._time_bodies(timed=timed)
+
+    def timed_run(self) -> list[float]:
+        """Seconds of every step in one run; bodies go on with what they were told of time."""
         seconds = [0.0] * len(self.program.steps)
         for segment in self._segments:
             started = time.perf_counter()
@@ -456,7 +486,9 @@ class Executor:
         offset = self.program.placement.bodies.get(step.group, 0)
         arena = self._arena[offset : offset + body.nbytes]
         roots = {v: arena[start : start + nbytes] for v, (start, nbytes) in body.places.items()}
-        captured = zip(body.program.compilation.graph.inputs[body.own :], body.inputs[body.own :], strict=True)
+        captured = zip(
+            body.program.compilation.graph.inputs[body.own :], body.inputs[body.own :], strict=True
+        )
         for value, position in captured:
             outer = call.inputs[position]
             assert outer is not None
@@ -471,7 +503,8 @@ class Executor:
             constants=self._constants,
             team=self._team,
         )
-        return _Body(executor, body)
+        ready = self._bodies[f"{step.group.name}/{body.name}"] = _Body(executor, body)
+        return ready
 
     def _store(self, value: ir.Value, result: object, writer: str) -> None:
         if value not in self.program.placement.values:

@@ -184,6 +184,10 @@ class DeviceExecutor:
         works = [work for segment in self._segments for work in segment.steps]
         return self._device.elapsed(works)
 
+    def body_seconds(self) -> dict[str, float]:
+        """None: the reference evaluator runs bodies."""
+        return {}
+
     def _write(self, value: ir.Value, array: Array) -> None:
         if array.nbytes:
             flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -116,7 +116,9 @@ def _is_converted(value: ir.Value) -> bool:
 def _outside(storage: StorageGraph, budget: int) -> str:
     """What the comparison with the budget leaves out."""
     names = storage.unplanned
-    listed = ", ".join(map(repr, names[:LISTED])) + (f" and {len(names) - LISTED} more" if names[LISTED:] else "")
+    listed = ", ".join(map(repr, names[:LISTED])) + (
+        f" and {len(names) - LISTED} more" if names[LISTED:] else ""
+    )
     return (
         f"memory: that all fits into the budget of {budget} byte is not proved: what {listed} takes is known "
         "only when the graph runs, and comes on top of the plan"

@@ -67,9 +67,7 @@ def _lower(group: Group, known: Known) -> tuple[Call, ...]:
     captured = nested.captured(node)
     reads = tuple(i for i, v in enumerate(inputs) if i and v in captured)
     planned = dict(zip(BRANCHES, _planned(node, known), strict=True))
-    bodies = tuple(
-        None if isinstance(p, str) else Body(name, p, reads, named) for name, p in planned.items()
-    )
+    bodies = tuple(None if isinstance(p, str) else Body(name, p, reads, named) for name, p in planned.items())
     refused = [name for name, p in planned.items() if isinstance(p, str)]
     evaluated = reference.evaluated(node, refused) if refused else ()
     outputs = tuple(node.outputs[i] for i in named)

@@ -1,7 +1,8 @@
 """The rows of Loop and Scan: the body is planned ahead, and run once a turn.
 
 The turns are Python; a body is a program in memory of its own, which reads what it captures where that is.
-What it carries is copied once a turn. Stacked outputs are written where they stay, if their length is known before the run.
+What it carries is copied once a turn. Stacked outputs are written where they stay, if their length is known
+before the run.
 
 Source: ONNX operator specifications of Loop-25 and Scan-25.
 """
@@ -188,9 +189,7 @@ def _lower(function: str) -> Callable[[Group, Known], tuple[Call, ...]]:
         assert not isinstance(program, str)
         inner = program.compilation.graph
         given, made = len(inner.inputs), len(inner.outputs)
-        body = Body(
-            "body", program, tuple(range(given)), tuple(range(made)), len(node.inputs), _turns(node)
-        )
+        body = Body("body", program, tuple(range(given)), tuple(range(made)), len(node.inputs), _turns(node))
         inputs = (*node.inputs, *nested.captured(node))
         outputs = tuple(v for v in node.outputs if v.name)
         return (HostCall(f"{__name__}:{function}", node, inputs, outputs, (body,)),)

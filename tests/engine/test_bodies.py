@@ -27,7 +27,8 @@ TEXT = """
         last, all = Scan <num_scan_inputs = 1,
             body = outer (float[16, 64] a, float[16, 64] e) => (float[16, 64] next, float[16, 64] o) {
                 three = Constant <value = int64 {3}> ()
-                turned = Loop (three, "", e) <
+                yes = Constant <value = bool {1}> ()
+                turned = Loop (three, yes, e) <
                     body = inner (int64 i, bool go, float[16, 64] b) => (bool more, float[16, 64] d) {
                         p = MatMul (b, w)
                         q = Softmax <axis = 0> (p)
@@ -156,9 +157,10 @@ def planned(text: str, folder: Path, target: str, **options: Any) -> Program:
 NESTED = """
     <ir_version: 10, opset_import: ["": 21]>
     agraph (int64 n, float[64, 256] x, float[256, 256] w) => (float[64, 256] y) {
-        y = Loop (n, "", x) <
+        yes = Constant <value = bool {1}> ()
+        y = Loop (n, yes, x) <
             body = outer (int64 i, bool go, float[64, 256] a) => (bool more, float[64, 256] b) {
-                b = Loop (n, "", a) <
+                b = Loop (n, yes, a) <
                     body = inner (int64 j, bool on, float[64, 256] c) => (bool again, float[64, 256] d) {
                         p = MatMul (c, w)
                         d = Softmax <axis = 0> (p)
@@ -174,7 +176,8 @@ GROWING = """
     <ir_version: 10, opset_import: ["": 21]>
     agraph (int64 n, float[64, 256] x) => (float[64, 256] y) {
         zero = Constant <value_ints = [0]> ()
-        rows = Loop (n, "", x) <
+        yes = Constant <value = bool {1}> ()
+        rows = Loop (n, yes, x) <
             body = turn (int64 i, bool go, float[?, 256] a) => (bool more, float[?, 256] b) {
                 s = Softmax <axis = 0> (x)
                 b = Concat <axis = 0> (a, s)

@@ -276,3 +276,43 @@ def test_random_control_flow_gives_what_onnxruntime_gives(
         for output, array in zip(proto.graph.output, peer.run(None, inputs), strict=True):
             np.testing.assert_allclose(found[output.name], array, rtol=1e-3, atol=1e-4)
     session.close()
+
+
+COUNTED = """
+    <ir_version: 10, opset_import: ["": 21]>
+    agraph (float[2, 3] x, int64 free) => (float[2, 3] last, float[?, 2, 3] all) {
+        trips = Constant <value = int64 {9223372036854775807}> ()
+        start = Constant <value = bool {1}> ()
+        first = Constant <value = int32 {FROM}> ()
+        last, k, all = Loop (trips, start, x, first) <
+            body = turn (int64 i, bool go, float[2, 3] a, int32 count)
+                => (bool more, float[2, 3] b, int32 next, float[2, 3] s) {
+                two = Constant <value = int32 {2}> ()
+                end = Constant <value = float {7}> ()
+                b = Softmax (a)
+                s = Identity (b)
+                next = Add (count, two)
+                wide = Cast <to = 1> (next)
+                more = Less (wide, end)
+            }
+        >
+    }
+"""
+
+
+@pytest.mark.parametrize(("start", "turns"), [(0, 4), (-4, 6), (100, 1)])
+def test_a_condition_of_counters_gives_a_known_number_of_turns(
+    tmp_path: Path, compiler: Compiler, start: int, turns: int
+) -> None:
+    path, _ = of_text(COUNTED.replace("FROM", str(start)), tmp_path)
+    session = Session(path, compiler, poison=True)
+    assert session.program.placement.unplanned == ()
+    x = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
+    inputs = {"x": x, "free": np.array(0)}
+    found = session.run(inputs)
+    assert found["all"].shape == (turns, 2, 3)
+    for name, array in zip(
+        ("last", "all"), onnxruntime.InferenceSession(str(path)).run(None, inputs), strict=True
+    ):
+        np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6)
+    session.close()

@@ -98,7 +98,7 @@ class _Body:
         self.seconds = [0.0] * len(body.program.steps)  # since `timed` was set
         own = zip(model.inputs[: body.own], body.inputs[: body.own], strict=True)
         self._inputs = {i: v.name or "" for v, i in own}
-        self._places = {i: executor.place(name) for i, name in self._inputs.items()}
+        self._places = {i: executor.place_of(v) for v, i in zip(model.inputs, body.inputs[: body.own])}
         fed = [p for p in self._places.values() if p is not None]
         self._outputs: list[tuple[ir.Value, Array | None, bool]] = []
         for i in body.outputs:
@@ -191,11 +191,11 @@ class Executor:
         self._walk = compile_walk()
         self._segments = self._bind()
         self._work = [s.work for s in self._segments]
-        self._inputs = {v.name or "": (v, self._place(v)) for v in self._model.inputs}
+        self._inputs = {v.name or "": (v, self.place_of(v)) for v in self._model.inputs}
         fed = sum(graph.nbytes(v) for v, place in self._inputs.values() if place is not None)
         # What runs first, where helpers can wake meanwhile; a library has threads of its own.
         self._roused = self._segments[0].stretch if self._segments and fed >= LONG_TO_FEED else None
-        self._outputs = {v.name or "": (v, self._place(v)) for v in self._model.outputs}
+        self._outputs = {v.name or "": (v, self.place_of(v)) for v in self._model.outputs}
         self._held = self._holdings() if poison else {}
         self._lanes = self._padded_lanes() if poison else {}
 
@@ -271,17 +271,9 @@ class Executor:
         base, offset = self._memory(value)
         return base[offset : offset + nbytes].view(kind).reshape(graph.static_shape(value))
 
-    def place(self, name: str) -> Array | None:
-        """The memory of an input; None for an object of the host."""
-        return self._inputs[name][1]
-
     def held(self, value: ir.Value) -> object:
         """An object of the host, of the current run."""
         return self._host[value]
-
-    def _place(self, value: ir.Value) -> Array | None:
-        """The memory of an input or output; None for what is an object of the host."""
-        return None if graph.is_dynamic(value) else self.array(value)
 
     def step_seconds(self) -> list[float]:
         """Seconds of every step in one run, from the time stamp counter after each row."""
@@ -469,7 +461,7 @@ class Executor:
         return run_bound if work is not None else run
 
     def place_of(self, value: ir.Value) -> Array | None:
-        """A value's memory; None for an object of the host."""
+        """A value's memory as an array; None for an object of the host."""
         return self.array(value) if value in self.program.placement.values else None
 
     def _fixed(self, value: ir.Value) -> object | None:

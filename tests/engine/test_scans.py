@@ -10,6 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 
+from app.engine.errors import GraphError
 from app.engine.options import Options
 from app.engine.session import Session
 from app.kernels.cpu.compiler import Compiler
@@ -276,6 +277,27 @@ def test_random_control_flow_gives_what_onnxruntime_gives(
         for output, array in zip(proto.graph.output, peer.run(None, inputs), strict=True):
             np.testing.assert_allclose(found[output.name], array, rtol=1e-3, atol=1e-4)
     session.close()
+
+
+def test_a_body_that_does_not_fit_within_a_body_is_the_models_fault(
+    tmp_path: Path, compiler: Compiler
+) -> None:
+    text = """
+        <ir_version: 10, opset_import: ["": 21]>
+        agraph (bool c, int64 n, float[3] x) => (float[3] y) {
+            y = If (c) <
+                then_branch = a () => (float[3] p) {
+                    q = If (c) <then_branch = d () => (float[3] r) { r = Softmax (x) },
+                        else_branch = e () => (int64 t) { t = Identity (n) }>
+                    p = Softmax (x)
+                },
+                else_branch = b () => (float[3] s) { s = Identity (x) }
+            >
+        }
+    """
+    path, _ = of_text(text, tmp_path)
+    with pytest.raises(GraphError, match="mismatch between branches"):
+        Session(path, compiler)
 
 
 COUNTED = """

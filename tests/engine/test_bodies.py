@@ -219,3 +219,13 @@ def test_a_body_that_the_reference_evaluator_runs_is_unplanned_and_never_proved(
 def test_a_budget_below_what_an_evaluated_body_surely_holds_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CapacityError):
         planned(GROWING, tmp_path, "edge-npu", memory_budget=MATRIX // 2)
+
+
+def test_what_a_dynamic_loop_gives_is_refused_by_rows_not_a_crash(tmp_path: Path) -> None:
+    text = GROWING.replace(
+        "top = ReduceMax (rows, zero)", "more = Concat <axis = 0> (rows, x) top = ReduceMax (more, zero)"
+    )
+    for target in ("cuda-sm90", "edge-npu", "host"):
+        program = planned(text, tmp_path, target)
+        (step,) = (s for s in program.steps if s.group.op == "Concat")
+        assert step.choice.implementation.backend == "reference"

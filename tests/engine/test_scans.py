@@ -289,7 +289,7 @@ def test_a_body_that_does_not_fit_within_a_body_is_the_models_fault(
                 then_branch = a () => (float[3] p) {
                     q = If (c) <then_branch = d () => (float[3] r) { r = Softmax (x) },
                         else_branch = e () => (int64 t) { t = Identity (n) }>
-                    p = Softmax (x)
+                    p = Softmax (q)
                 },
                 else_branch = b () => (float[3] s) { s = Identity (x) }
             >

@@ -10,6 +10,7 @@ from onnx_shape_inference import ShapeInferenceContext, registry
 
 from app.engine import graph
 
+LONGEST = 2**31 - 1  # turns of a loop whose stacks could ever have a place
 Infer = Callable[[ShapeInferenceContext, ir.Node], None]
 
 
@@ -71,20 +72,20 @@ def unknown_squeeze(context: ShapeInferenceContext, node: ir.Node) -> None:
 
 def trip_count(node: ir.Node) -> int | None:
     """Turns of a Loop that no condition ends: of a constant trip count; None where only a run can tell."""
-    trips, condition = (graph.input_at(node, i) for i in range(2))
-    start = None if condition is None else ir.convenience.get_const_tensor(condition)
-    if start is not None and not start.numpy().item():
-        return 0
-    limit = None if trips is None else ir.convenience.get_const_tensor(trips)
+    limit, start = (_constant(graph.input_at(node, i)) for i in range(2))
     body = node.attributes["body"].as_graph()
+    if start is False:
+        return 0
+    if limit is None or limit > LONGEST or (start is None and graph.input_at(node, 1) is not None):
+        return None
     going = graph.source(body.outputs[0])
-    kept = going is body.inputs[1] and (condition is None or start is not None)
-    constant = ir.convenience.get_const_tensor(going)
-    if limit is None or not (kept or (constant is not None and bool(constant.numpy().item()))):
-        return None
-    if condition is not None and start is None:
-        return None
-    return max(int(limit.numpy().item()), 0)
+    return max(int(limit), 0) if going is body.inputs[1] or _constant(going) is True else None
+
+
+def _constant(value: ir.Value | None) -> int | bool | None:
+    tensor = None if value is None else ir.convenience.get_const_tensor(value)
+    found: int | bool | None = None if tensor is None or tensor.size != 1 else tensor.numpy().item()
+    return found
 
 
 def loop(context: ShapeInferenceContext, node: ir.Node) -> None:

@@ -517,7 +517,8 @@ class Padding(_Schema):
 class DecisionAnswer(_Schema):
     """Why a step runs as it does, and what else could have run it."""
 
-    subject: str
+    subject: str = Field(description="Its name; of a step in a body the path, `loop/body/add`.")
+    parent: str | None = Field(default=None, description="The step that runs the body that it is in.")
     op: str
     nodes: list[str]
     chosen: str

@@ -114,6 +114,15 @@ def number(value: ir.Value | None) -> float | None:
     return float(first) if bool(np.all(array == first)) else None
 
 
+def source(value: ir.Value) -> ir.Value:
+    """What a value is an Identity of, or itself."""
+    producer = value.producer()
+    while producer is not None and producer.op_type == "Identity" and not producer.domain:
+        value = producer.inputs[0] or value
+        producer = value.producer()
+    return value
+
+
 def attribute(node: ir.Node, name: str, default: T) -> T:
     """The value of an attribute, or the default where the node leaves it out."""
     found = node.attributes.get(name)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from app.engine import cost, sensitivity, session
+from app.engine import bodies, cost, sensitivity, session
 from app.engine.benchmark import Samples, measure_in_turn, pinned
 from app.engine.errors import EngineError, NumericsError, TargetError
 from app.engine.exchange import drawing, functions, report
@@ -30,7 +30,7 @@ from app.engine.oracle import Oracle, distrust, original, rounds, runtime, sprea
 from app.engine.pipeline import Progress, silent
 from app.engine.plan import Compilation
 from app.engine.precision import Resolved, exacter, resolve, tolerance
-from app.engine.program import Program
+from app.engine.program import Program, Step
 from app.engine.registry import load as load_registry
 from app.engine.target import Target, host
 from app.engine.verify import Difference, allowing, check, compare
@@ -63,12 +63,18 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """What one run of the whole benchmark found; seconds by step for the optimized program."""
+    """What one run of the whole benchmark found.
+
+    Attributes:
+        steps: seconds by step of the optimized program.
+        bodies: seconds of the steps in its bodies, by path.
+    """
 
     optimized: Samples
     unfused: Samples
     peer: Samples | str  # a string tells why onnxruntime has no samples
     steps: tuple[float, ...]
+    bodies: Mapping[str, float]
 
 
 def inspect(path: Path, external: Mapping[str, Path] = NO_FILES) -> Json:
@@ -202,12 +208,13 @@ def optimize(
         run.close()
     progress("report", 0, 1)
     seconds = measured.steps if measured else tuple(s.choice.seconds for s in fused.steps)
-    timings = _timings(fused, plain, measured, seconds, target)
+    inner = measured.bodies if measured else bodies.predicted(fused.compilation)
+    timings = _timings(fused, plain, measured, _steps(fused, seconds, inner), target)
     summary = _summary(path, loaded, fused, plain, timings, verification, precision)
     if built is not None:
         summary["cuda"] = built
     summary["pareto"] = [dataclasses.asdict(p) for p in points]
-    _write_reports(folder, fused, summary, timings, seconds)
+    _write_reports(folder, fused, summary, timings, seconds, inner)
     progress("report", 1, 1)
     return summary
 
@@ -320,10 +327,12 @@ class _Run:
                 refused = str(cause).strip().splitlines()[0][:300]
             samples = measure_in_turn(works, seconds)
             fused.feed(self._fed(self.fused))
-            runs = [fused.step_seconds() for _ in range(max(3, min(20, len(samples[0].seconds))))]
+            rounds_ = range(max(3, min(20, len(samples[0].seconds))))
+            runs = [(fused.step_seconds(), fused.body_seconds()) for _ in rounds_]
         self._progress("benchmark", 1, 1)
-        steps = tuple(float(s) for s in np.median(np.array(runs), axis=0)) if runs[0] else ()
-        return _Measured(samples[0], samples[1], refused or samples[2], steps)
+        steps = tuple(float(s) for s in np.median(np.array([r for r, _ in runs]), axis=0))
+        inner = {path: float(np.median([found[path] for _, found in runs])) for path in runs[0][1]}
+        return _Measured(samples[0], samples[1], refused or samples[2], steps, inner)
 
     def _inference(self, executor: session.Running) -> Callable[[], object]:
         inputs = self._fed(executor.program)
@@ -373,21 +382,53 @@ def _verification(
     }
 
 
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """A step of the program, or of a body in it, by path, with its seconds in one inference.
+
+    Attributes:
+        own: seconds without those of the steps in its bodies.
+    """
+
+    path: str
+    parent: str | None
+    step: Step
+    seconds: float
+    own: float
+
+
+def _steps(program: Program, seconds: Sequence[float], inner: Mapping[str, float]) -> list[_Timed]:
+    """Every step of a program, then those in bodies; `inner` are seconds of the latter by path."""
+    found: list[tuple[str, str | None, Step, float]] = [
+        (s.group.name, None, s, t) for s, t in zip(program.steps, seconds, strict=True)
+    ]
+    for nested in bodies.walk(program.compilation):
+        for step in nested.body.program.steps:
+            path = f"{nested.path}/{step.group.name}"
+            found.append((path, nested.parent, step, inner[path]))
+    within: dict[str | None, float] = {}
+    for _, parent, _, spent in found:
+        within[parent] = within.get(parent, 0.0) + spent
+    return [_Timed(p, parent, s, t, max(t - within.get(p, 0.0), 0.0)) for p, parent, s, t in found]
+
+
 def _timings(
-    fused: Program, plain: Program, measured: _Measured | None, steps: Sequence[float], target: Target
+    fused: Program, plain: Program, measured: _Measured | None, steps: Sequence[_Timed], target: Target
 ) -> Json:
     spilled = 0.0 if measured else fused.placement.delay  # what is measured contains it
-    total = sum(steps) + spilled or 1.0
+    total = sum(timed.own for timed in steps) + spilled or 1.0
     operators = [
         {
-            "name": step.group.name,
-            "op": "+".join(n.op_type for n in step.group.nodes),
-            "implementation": step.choice.implementation.name,
-            "backend": step.choice.implementation.backend,
-            "seconds": seconds,
-            "share": seconds / total,
+            "name": timed.path,
+            "parent": timed.parent,
+            "op": "+".join(n.op_type for n in timed.step.group.nodes),
+            "implementation": timed.step.choice.implementation.name,
+            "backend": timed.step.choice.implementation.backend,
+            "seconds": timed.own,
+            "share": timed.own / total,
+            "seconds_with_bodies": timed.seconds,
         }
-        for step, seconds in zip(fused.steps, steps, strict=True)
+        for timed in steps
     ]
     options = fused.compilation.options
     groups = fused.compilation.plan.groups
@@ -435,8 +476,8 @@ def _summary(
 ) -> Json:
     compilation: Compilation = fused.compilation
     solution = fused.placement.solution
-    host = [s for s in fused.steps if s.is_host]
-    libraries = [s for s in host if s.is_library]
+    within = [s for nested in bodies.walk(compilation) for s in nested.body.program.steps]
+    steps = [*fused.steps, *within]
     return {
         "schema": "stowplan.summary/1",
         "model": compilation.graph.name or path.stem,
@@ -464,11 +505,14 @@ def _summary(
         },
         "verification": verification,
         "steps": {
-            "compiled": sum(bool(s.calls) and not s.is_host for s in fused.steps),
-            "views": sum(not s.calls for s in fused.steps),
-            "fallback": len(host) - len(libraries),
-            "library": len(libraries),
+            "compiled": sum(bool(s.calls) and not s.is_host for s in steps),
+            "views": sum(not s.calls for s in steps),
+            "control_flow": sum(s.is_control_flow and not s.is_fallback for s in steps),
+            "fallback": sum(s.is_fallback for s in steps),
+            "library": sum(s.is_library for s in steps),
+            "in_bodies": len(within),  # of all of them
         },
+        "unplanned": list(fused.placement.unplanned),
         "backends": dict(Counter(p.backend for p in (compilation.plan.partition or {}).values())),
         "fallbacks": report.fallbacks(compilation),
         "operators": timings["operators"][:25],
@@ -479,7 +523,12 @@ def _summary(
 
 
 def _write_reports(
-    folder: Path, fused: Program, summary: Json, timings: Json, seconds: Sequence[float]
+    folder: Path,
+    fused: Program,
+    summary: Json,
+    timings: Json,
+    seconds: Sequence[float],
+    inner: Mapping[str, float],
 ) -> None:
     compilation = fused.compilation
     memory = report.memory_json(compilation)
@@ -491,7 +540,7 @@ def _write_reports(
     graph = drawing.graph_json(compilation)
     (folder / "graph.json").write_text(json.dumps(graph, separators=(",", ":"), allow_nan=False))
     _write(folder / "timings.json", timings)
-    _write(folder / "trace.json", trace_json(compilation, memory, seconds, timings))
+    _write(folder / "trace.json", trace_json(compilation, memory, seconds, timings, inner))
     (folder / "report.html").write_text(report.report_html(summary, memory, timings, decisions))
 
 

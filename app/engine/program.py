@@ -43,6 +43,16 @@ class Step:
         return any(isinstance(c, HostCall | SubgraphCall) for c in self.calls)
 
     @property
+    def is_control_flow(self) -> bool:
+        """Whether it runs bodies that are planned."""
+        return any(isinstance(c, HostCall) and any(c.bodies) for c in self.calls)
+
+    @property
+    def is_fallback(self) -> bool:
+        """Whether the reference evaluator runs it, or one of its bodies."""
+        return any(isinstance(c, HostCall) and (c.evaluated or not c.bodies) for c in self.calls)
+
+    @property
     def is_library(self) -> bool:
         """Whether an external library runs it, a sub-graph as one call."""
         return any(isinstance(c, SubgraphCall) for c in self.calls)

@@ -199,6 +199,9 @@ class Running(Protocol):
     def step_seconds(self) -> list[float]:
         """Seconds of every step in one run."""
 
+    def body_seconds(self) -> dict[str, float]:
+        """Seconds of the steps in bodies in that run, by path, all turns together."""
+
     def close(self) -> None:
         """Give back what it holds."""
 

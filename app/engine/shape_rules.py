@@ -10,6 +10,7 @@ from onnx_shape_inference import ShapeInferenceContext, registry
 
 from app.engine import graph
 
+LONGEST = 2**31 - 1  # turns of a loop whose stacks could ever have a place
 Infer = Callable[[ShapeInferenceContext, ir.Node], None]
 
 
@@ -69,6 +70,43 @@ def unknown_squeeze(context: ShapeInferenceContext, node: ir.Node) -> None:
         context.set_dtype(node.outputs[0], x.dtype)
 
 
+def trip_count(node: ir.Node) -> int | None:
+    """Turns of a Loop that no condition ends: of a constant trip count; None where only a run can tell."""
+    limit, start = (_constant(graph.input_at(node, i)) for i in range(2))
+    body = node.attributes["body"].as_graph()
+    if start is False:
+        return 0
+    if limit is None or limit > LONGEST or (start is None and graph.input_at(node, 1) is not None):
+        return None
+    going = graph.source(body.outputs[0])
+    return max(int(limit), 0) if going is body.inputs[1] or _constant(going) is True else None
+
+
+def _constant(value: ir.Value | None) -> int | bool | None:
+    tensor = None if value is None else ir.convenience.get_const_tensor(value)
+    found: int | bool | None = None if tensor is None or tensor.size != 1 else tensor.numpy().item()
+    return found
+
+
+def loop(context: ShapeInferenceContext, node: ir.Node) -> None:
+    """Loop: the last carried values, then stacks of the other results of the body.
+
+    The library asks for a condition, which may be left out, and takes every loop for one that runs up to
+    its trip count.
+    """
+    body = node.attributes["body"].as_graph()
+    carried = len(node.inputs) - 2
+    for k, (output, result) in enumerate(zip(node.outputs, body.outputs[1:], strict=False)):
+        if result.type is not None and not isinstance(result.type, ir.TensorType):
+            context.set_type(output, result.type)
+        elif k < carried or result.shape is None:
+            context.set_shape_and_dtype(output, result.shape if k < carried else None, result.dtype)
+        else:
+            turns = trip_count(node)
+            first = context.new_symbolic_dim() if turns is None else turns
+            context.set_shape_and_dtype(output, ir.Shape([first, *result.shape]), result.dtype)
+
+
 SHAPE_RULES = (ShapeRule("com.microsoft", "DynamicQuantizeLSTM", dynamic_quantize_lstm),)
 
 # Rules of the library that hold only if the second input is a constant, and what holds else.
@@ -84,6 +122,8 @@ def complete() -> None:
     for rule in SHAPE_RULES:
         if not registry.has(rule.domain, rule.op):
             registry.register(rule.domain, rule.op, rule.since)(rule.infer)
+    for version in registry.version_boundaries("", "Loop"):
+        registry.register("", "Loop", version)(loop)
     for rule in GUARDED:
         boundaries = {v for v in registry.version_boundaries(rule.domain, rule.op) if v >= rule.since}
         for version in sorted({rule.since, *boundaries}):

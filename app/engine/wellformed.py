@@ -199,8 +199,8 @@ def _check_nodes(
                 f"{node.op_type} {node.name!r} reads {absent[0]!r}, which nothing defines",
                 pointer=f"node:{node.name}",
             )
-    for name in outputs:
-        if name not in visible:
+    for name in outputs:  # those of a body are its own: what it reads from outside is none
+        if name not in local and name not in makers:
             raise GraphError(f"{title}: output {name!r} is not computed", pointer=f"value:{name}")
     _sort(nodes, reads, makers)
     for node in nodes:

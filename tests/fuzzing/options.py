@@ -172,9 +172,7 @@ class _Case:
         roomy = dataclasses.replace(self.target, memories=(dataclasses.replace(first, size=2**34),))
         best = session.planned(self.compilation(roomy), dataclasses.replace(self.options, prefer="latency"))
         told = program.seconds
-        assert told >= best.seconds * (1 - 1e-9), (
-            f"{told} s with spilling, {best.seconds} s without"
-        )
+        assert told >= best.seconds * (1 - 1e-9), f"{told} s with spilling, {best.seconds} s without"
         self.done["spilled"] += bool(program.placement.banks)
 
     def check_reports(self, program: Program) -> None:

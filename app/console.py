@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -16,6 +17,13 @@ from rich.progress import (
 from rich.table import Table
 
 SLOWEST = 12  # operators shown
+# What ran, by the place in the verification.
+WHAT = {
+    "outputs": "our kernels",
+    "exported": "optimized.onnx",
+    "functions": "optimized.functions.onnx",
+    "inlined": "optimized.inlined.onnx",
+}
 
 
 def progress_bar(console: Console) -> Progress:
@@ -37,6 +45,10 @@ def show_summary(console: Console, summary: Mapping[str, Any]) -> None:
     verification = summary.get("verification")
     if verification:
         console.print(distances(verification))
+        for place, reason in verification.get("unverified", {}).items():
+            console.print(
+                f"[yellow]{escape(WHAT.get(place, place))} not verified because {escape(reason)}[/]"
+            )
     steps = summary["steps"]
     if steps["fallback"]:
         console.print(
@@ -94,10 +106,14 @@ def distances(verification: Mapping[str, Any]) -> Table:
         table.add_column(
             heading, justify="left" if heading in ("output", "what ran") else "right", overflow="fold"
         )
-    for key, what in (("outputs", "our kernels"), ("exported", "optimized.onnx")):
+    for key in ("outputs", "exported"):
         for row in verification[key]:
             table.add_row(
-                row["name"], what, f"{row['max_abs']:.2e}", f"{row['max_rel']:.2e}", f"{row['tolerance']:.0e}"
+                row["name"],
+                WHAT[key],
+                f"{row['max_abs']:.2e}",
+                f"{row['max_rel']:.2e}",
+                f"{row['tolerance']:.0e}",
             )
     return table
 

@@ -11,6 +11,8 @@ import numpy as np
 WARMUP = 3  # calls before the first sample
 FEWEST = 10  # samples, unless the time is up
 MOST = 1000
+LONG = 1.0  # seconds of a call that needs no other to warm up
+PATIENCE = 20.0  # seconds of a measurement that is longer than it was meant to be
 STABLE = 0.01  # relative difference of the medians of the two halves
 
 
@@ -47,11 +49,16 @@ def measure(
     """Call `work` until its median is stable, or for about `seconds`; every sample is kept.
 
     Stable means that after at least FEWEST samples the medians of the first and the second half
-    differ by less than STABLE. One sample is taken however long it lasts. Samples are read from `clock`.
+    differ by less than STABLE. One sample is taken however long it lasts, and a first call that lasts longer
+    than LONG and `seconds` is that sample. Samples are read from `clock`.
     """
-    deadline = time.perf_counter() + seconds
-    warmup = 0
-    while warmup < WARMUP and (warmup == 0 or time.perf_counter() < deadline):
+    began, first = time.perf_counter(), clock()
+    deadline = began + seconds
+    work()
+    if time.perf_counter() - began > max(LONG, seconds):
+        return Samples((clock() - first,), 0)
+    warmup = 1
+    while warmup < WARMUP and time.perf_counter() < deadline:
         work()
         warmup += 1
     taken: list[float] = []
@@ -75,13 +82,17 @@ def measure_in_turn(
 ) -> list[Samples]:
     """Samples of several things, interleaved round by round so that drift meets all alike.
 
-    `before` is called ahead of each turn, outside the clock.
+    `before` is called ahead of each turn, outside the clock. No round begins after twice the
+    time that was meant, and PATIENCE.
     """
+    began = time.perf_counter()
     parts: list[list[Samples]] = [[] for _ in works]
     for _ in range(rounds):
         for part, work in zip(parts, works, strict=True):
             before()
             part.append(measure(work, seconds / rounds, clock))
+        if time.perf_counter() - began > max(PATIENCE, 2 * seconds * len(works)):
+            break
     return [Samples(tuple(s for p in part for s in p.seconds), sum(p.warmup for p in part)) for part in parts]
 
 

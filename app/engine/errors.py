@@ -128,6 +128,10 @@ class NumericsError(EngineError):
     code = "numerics-mismatch"
 
 
+class ExportMismatchError(NumericsError):
+    """An exported graph computes something else than the original; no plan of the program changes that."""
+
+
 class PassError(EngineError):
     """An unexpected failure inside a pass: a defect of ours, named by pass and node."""
 

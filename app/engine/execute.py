@@ -1,5 +1,6 @@
 """Binds a program to memory and runs it: compiled stretches, host calls between them."""
 
+import hashlib
 import mmap
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,7 @@ HUGE = 2 * 1024 * 1024  # byte of a huge page
 # Byte before and after an array that are ours too. A load whose masked-off lanes lie in a page that is
 # not there gives the right result, but far more slowly.
 MARGIN = 4096
+WORTH_FINDING = 64 * 1024  # byte of an array from which on equal ones are looked for
 BLOCK = 16 * HUGE  # byte of a block of a pool; what is not touched takes no memory
 # Predicted time of a step on all threads below which one thread runs it: to meet costs about a microsecond.
 WORTH_SHARING = 1e-6
@@ -88,6 +90,32 @@ class Pool:
         return piece
 
 
+class Weights:
+    """Memory for arrays that no run changes, of programs that hold much the same: equal ones once.
+
+    `read` is called after each large one: what it was made from is not needed any more.
+    """
+
+    def __init__(self, read: Callable[[], None] = lambda: None) -> None:
+        self._read = read
+        self._pool = Pool()
+        self._known: dict[bytes, Array] = {}  # by digest
+
+    def keep(self, array: Array) -> Array:
+        """The bytes of an array, in memory that stays."""
+        raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        digest = hashlib.blake2b(raw.data, digest_size=32).digest() if raw.nbytes >= WORTH_FINDING else b""
+        kept = self._known.get(digest)
+        if kept is None:
+            kept = self._pool.take(raw.nbytes)
+            kept[:] = raw
+            if digest:
+                self._known[digest] = kept
+        if digest:
+            self._read()
+        return kept
+
+
 class _Body:
     """A body that is ready to run; see `plan.RunBody`."""
 
@@ -145,9 +173,9 @@ class Executor:
         cores: cores to pin the team to; empty leaves threads where they are.
         arena: where its values live, of whoever runs it as a body; else it takes memory of its own.
         roots: bytes of inputs and outputs, of whoever runs it as a body; it takes memory for the others.
-        constants: bytes of weights by identity of their tensor, shared with whoever runs it as a body.
         team: threads to run on, of whoever closes them; else it starts its own.
         progress: called with (done, total) while kernels compile.
+        weights: where it keeps its constants, of several programs; else it has memory of its own.
     """
 
     def __init__(
@@ -159,9 +187,9 @@ class Executor:
         cores: Sequence[int] = (),
         arena: Array | None = None,
         roots: Mapping[ir.Value, Array] = NO_ROOTS,
-        constants: dict[int, Array] | None = None,
         team: Team | None = None,
         progress: Callable[[int, int], None] = lambda _done, _total: None,
+        weights: Weights | None = None,
     ) -> None:
         self.program = program
         self._model = program.compilation.graph
@@ -169,9 +197,9 @@ class Executor:
         # In poisoned memory what follows the arena is watched too.
         own = program.arena_bytes + GUARD * poison
         self._arena = aligned(own) if arena is None else arena[: program.arena_bytes]
-        self._pool = Pool()  # of inputs, outputs and weights
+        self._pool = Pool()  # of inputs and outputs
+        self._weights = Weights() if weights is None else weights
         self._roots = dict(roots)  # memory of inputs, outputs and weights
-        self._constants = {} if constants is None else constants
         self._packed: dict[int, Array] = {}  # Constant arguments, by identity
         self._host: dict[ir.Value, object] = {}  # dynamic values of the current run
         self._bodies: dict[str, _Body] = {}  # by path
@@ -342,11 +370,7 @@ class Executor:
             if fixed is None:
                 self._roots[root] = self._pool.take(graph.nbytes(root))
             else:
-                key = id(root.const_value)
-                if key not in self._constants:
-                    self._constants[key] = self._pool.take(fixed.nbytes)
-                    self._constants[key][:] = np.ascontiguousarray(fixed).reshape(-1).view(np.uint8)
-                self._roots[root] = self._constants[key]
+                self._roots[root] = self._weights.keep(fixed)
         return self._roots[root], location.offset
 
     def _address(self, argument: object, step: Step) -> int:
@@ -356,10 +380,7 @@ class Executor:
             return int(self._arena.ctypes.data) + step.workspaces[id(argument)]
         if isinstance(argument, Constant):
             if id(argument) not in self._packed:
-                array = np.ascontiguousarray(argument.array)
-                packed = self._pool.take(array.nbytes)
-                packed[:] = array.reshape(-1).view(np.uint8)
-                self._packed[id(argument)] = packed
+                self._packed[id(argument)] = self._weights.keep(argument.array)
             return int(self._packed[id(argument)].ctypes.data)
         assert isinstance(argument, ir.Value)
         base, offset = self._memory(argument)
@@ -492,8 +513,8 @@ class Executor:
             poison=self._poison,
             arena=arena,
             roots=roots,
-            constants=self._constants,
             team=self._team,
+            weights=self._weights,
         )
         ready = self._bodies[f"{step.group.name}/{body.name}"] = _Body(executor, body)
         return ready

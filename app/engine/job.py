@@ -1,48 +1,42 @@
 """One job: from an uploaded file to its artifacts."""
 
 import dataclasses
-import hashlib
-import itertools
 import json
-import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from app.engine import bodies, cost, sensitivity, session
-from app.engine.benchmark import Samples, measure_in_turn, pinned
-from app.engine.errors import EngineError, NumericsError, TargetError
-from app.engine.exchange import drawing, functions, report
-from app.engine.exchange.onnx import export, write
+from app.engine import bodies, cost, session, stricter
+from app.engine.benchmark import PATIENCE, Samples, measure_in_turn, pinned
+from app.engine.deadline import TimeUpError, limited
+from app.engine.errors import EngineError, ExportMismatchError, NumericsError, TargetError
+from app.engine.exchange import drawing, report
+from app.engine.exchange.onnx import export_beside
 from app.engine.exchange.trace import trace_json
+from app.engine.execute import Weights
+from app.engine.exports import EXPORTS, Exported, write_plain, write_plan
+from app.engine.heartbeat import Heartbeat
 from app.engine.inputs import tensors
 from app.engine.layouts.conversions import changes
 from app.engine.load import Loaded, load
 from app.engine.load import inspect as inspect_file
 from app.engine.machines import absence
 from app.engine.options import Bindings, Options
-from app.engine.oracle import Oracle, distrust, original, rounds, runtime, spread
+from app.engine.oracle import runtime
 from app.engine.pipeline import Progress, silent
 from app.engine.plan import Compilation
-from app.engine.precision import Resolved, exacter, resolve, tolerance
 from app.engine.program import Program, Step
 from app.engine.registry import load as load_registry
+from app.engine.spool import Spool
 from app.engine.target import Target, host
-from app.engine.verify import Difference, allowing, check, compare
+from app.engine.verification import REFERENCE_SECONDS, Verification
 from app.kernels.cpu.compiler import Compiler
 
-# By the place in the verification that tells how it compares: plain operators; the plan in local functions
-# over blocked tensors; the same without functions.
-EXPORTS = {
-    "exported": "optimized.onnx",
-    "functions": "optimized.functions.onnx",
-    "inlined": "optimized.inlined.onnx",
-}
 ARTIFACTS = (
     *EXPORTS.values(),
     "plan.json",
@@ -128,12 +122,27 @@ def optimize(
         folder: where the artifacts go.
         kernels: folder of compiled kernels, this machine's own.
         external: files of external data by the name the model gives them.
-        progress: called with (phase, done, total).
+        progress: called with (phase, done, total), also from another thread: at least every two seconds
+            the last is told again.
 
     Raises:
         EngineError: the model, the request or the result is refused; `code` says why.
     """
-    absent = absence(target)
+    with Heartbeat(progress) as heartbeat:
+        return _optimize(path, target, options, bindings, folder, kernels, external, heartbeat)
+
+
+def _optimize(
+    path: Path,
+    target: Target,
+    options: Options,
+    bindings: Bindings,
+    folder: Path,
+    kernels: Path,
+    external: Mapping[str, Path],
+    heartbeat: Heartbeat,
+) -> Json:
+    progress, absent = heartbeat.progress, absence(target)
     runs_here = absent is None
     if options.timings == "measured" and not runs_here:
         raise TargetError(
@@ -142,13 +151,23 @@ def optimize(
             pointer="/options/timings",
         )
     measures = runs_here and options.timings != "predicted"
-    progress("load", 0, 1)
-    loaded = load(path, external=external)
     with tempfile.TemporaryDirectory() as scratch:
+        progress("load", 0, 1)
+        spool = Spool(Path(scratch) / "weights")
+        heartbeat.between = spool.release
+        loaded = load(path, external=external, spool=spool)
         converted = Path(scratch) / "converted.onnx"
-        export(loaded.model, converted)
+        export_beside(loaded.model, converted, spool)
+        original_ops = frozenset(node.op_type for node in loaded.model.graph.all_nodes())
+        portable: list[Exported] = []
         compilation = session.canonical(
-            loaded, target, options, bindings, load_registry(), _part("canonicalize", progress)
+            loaded,
+            target,
+            options,
+            bindings,
+            load_registry(),
+            _part("canonicalize", progress),
+            before_rewrites=lambda model: portable.append(write_plain(model, folder)),
         )
         compiler = Compiler(kernels)
 
@@ -158,62 +177,65 @@ def optimize(
         if measures:
             compilation = session.tuned(compilation, options, compiler, tuning)
         inputs = tensors(compilation, bindings, options.seed)
+        against = Verification(converted, inputs, original_ops, host(), spool)
 
-        def verified(options: Options, compilation: Compilation) -> tuple[_Run, Json | None]:
-            planning = _part("plan", progress)
+        def run_of(attempt: stricter.Attempt) -> _Run:
+            planning, compilation, options = _part("plan", progress), attempt.compilation, attempt.options
             if runs_here:
                 _, fused = session.runnable(compilation, options, compiler, inputs, planning)
             else:
                 fused = session.planned(compilation, options, planning)
             unfused = dataclasses.replace(options, fuse=False, prefer="latency", memory_budget=None)
             plain = session.planned(compilation, unfused)
-            _export(compilation, fused, folder)
-            run = _Run(fused, plain, converted, folder, inputs, compiler, progress)
+            return _Run(fused, plain, converted, inputs, compiler, progress, spool)
+
+        attempt = stricter.Attempt.first(options, compilation, target)
+        while True:
+            run = run_of(attempt)
+            exports = write_plan(run.fused.compilation, portable[0])
             try:
-                return run, run.verify(runs_here) if options.verify else None
-            except NumericsError:
+                verification = run.verify(against, exports, absent) if options.verify else None
+                break
+            except ExportMismatchError:
                 run.close()
                 raise
-
-        precision, given = resolve(options, target), options
-        while True:
-            try:
-                run, verification = verified(given, compilation)
-                break
             except NumericsError as error:
-                # Some models amplify rounding beyond what outputs may differ by.
-                stricter = exacter(given, target)
-                if stricter is None:
-                    raise
-                if stricter.precision != given.precision:
-                    reason = f"in {precision.used} {error.message}"
-                    if runs_here and sensitivity.mixes(given, target):
-                        tried = dataclasses.replace(given, autotune=given.autotune and measures)
-                        compilation, found = sensitivity.held(compilation, tried, compiler, inputs, tuning)
-                        if found.exact:
-                            stricter = dataclasses.replace(given, exact=found.exact)
-                            reason = f"nodes that stay float32: {len(found.exact)}; {reason}"
-                    used = precision.used if stricter.exact else "f32"
-                    precision = Resolved(precision.asked, used, reason, stricter.exact)
-                else:
-                    note = f"fast algorithms are off: with them {error.message}"
-                    compilation = dataclasses.replace(compilation, notes=(*compilation.notes, note))
-                given = stricter
+                run.close()
+                attempt = stricter.after(
+                    attempt,
+                    error,
+                    run.fused,
+                    against,
+                    compiler,
+                    measures=measures,
+                    runs_here=runs_here,
+                    progress=tuning,
+                )
+        compilation = attempt.compilation
         fused, plain = run.fused, run.plain
         points = session.front(compilation, fused.compilation.options) if options.pareto else ()
         built = _built(fused, kernels, progress) if target.device == "cuda" else None
-        measured = run.benchmark(options.benchmark_seconds) if measures else None
+        measured, unmeasured = None, "" if measures else "this machine is not the target"
+        if measures:
+            try:
+                measured = run.benchmark(options.benchmark_seconds)
+            except TimeUpError as cause:
+                unmeasured = f"not measured because {cause}"
         if bindings.tensors and runs_here:
             _write_outputs(folder / "outputs.npz", run.outputs())
         run.close()
     progress("report", 0, 1)
     seconds = measured.steps if measured else tuple(s.choice.seconds for s in fused.steps)
     inner = measured.bodies if measured else bodies.predicted(fused.compilation)
-    timings = _timings(fused, plain, measured, _steps(fused, seconds, inner), target)
-    summary = _summary(path, loaded, fused, plain, timings, verification, precision)
+    timings = _timings(fused, plain, measured or unmeasured, _steps(fused, seconds, inner), target)
+    summary = _summary(path, loaded, fused, plain, timings, verification, attempt)
     if built is not None:
         summary["cuda"] = built
     summary["pareto"] = [dataclasses.asdict(p) for p in points]
+    if unmeasured and measures:
+        summary["notes"].append(unmeasured)
+    files = [path, *external.values()]
+    summary["memory"] = heartbeat.memory(sum(f.stat().st_size for f in files))
     _write_reports(folder, fused, summary, timings, seconds, inner)
     progress("report", 1, 1)
     return summary
@@ -227,25 +249,29 @@ class _Run:
         fused: Program,
         plain: Program,
         converted: Path,
-        folder: Path,
         inputs: Mapping[str, object],
         compiler: Compiler,
         progress: Progress,
+        spool: Spool,
     ) -> None:
         self.fused = fused
         self.plain = plain
         self._converted = converted
-        self._folder = folder
         self._inputs = inputs
         self._compiler = compiler
         self._progress = progress
         self._executors: dict[int, session.Running] = {}
+        self._weights = Weights(spool.release)
+        self.unmeasured = ""  # why no run of it is measured
 
     def executor(self, program: Program) -> session.Running:
         """The program's executor, its kernels compiled on first use."""
         if id(program) not in self._executors:
             self._executors[id(program)] = session.bound(
-                program, self._compiler, progress=lambda done, total: self._progress("compile", done, total)
+                program,
+                self._compiler,
+                progress=lambda done, total: self._progress("compile", done, total),
+                weights=self._weights,
             )
         return self._executors[id(program)]
 
@@ -258,55 +284,49 @@ class _Run:
         for executor in self._executors.values():
             executor.close()
 
-    def verify(self, runs_here: bool) -> Json:
+    def verify(self, verification: Verification, exports: Mapping[str, Exported], absent: str | None) -> Json:
         """Compare the program, where it can run, and the exported graphs with the original.
 
-        In a quantized model the last bit of a sum can move a value by a whole step: an output beyond the
-        tolerance may differ by as much as the original itself moves when its operands are rounded.
+        `absent` is why this machine cannot run the program.
 
         Raises:
             NumericsError: an output is beyond the tolerance.
         """
-        options = self.fused.compilation.options
-        if runs_here:
-            self.executor(self.fused)
-        self._progress("verify", 0, 2)
-        refusal = distrust(self.fused.compilation.graph, host())
-        expected, oracle = original(self._converted, self._inputs, refusal)
-        program: tuple[Difference, ...] = ()
-        if runs_here:
-            target = self.fused.compilation.target
-            program = compare(expected, self.outputs(), tolerance(options, target))
-        self._progress("verify", 1, 2)
-        graphs: dict[str, tuple[Difference, ...]] = dict.fromkeys(EXPORTS, ())
-        if oracle.name == "onnxruntime":
-            known: dict[bytes, tuple[Difference, ...]] = {}  # without blocked values the files are the same
-            for place, name in EXPORTS.items():
-                digest = hashlib.sha256((self._folder / name).read_bytes()).digest()
-                if digest not in known:
-                    known[digest] = compare(expected, self._exported_outputs(name), options.tolerance)
-                graphs[place] = known[digest]
-        quantized: dict[str, float] = {}
-        if rounds(self.fused.compilation.graph) and not all(
-            d.ok for d in (*program, *itertools.chain(*graphs.values()))
-        ):
-            quantized = spread(self._converted, self._inputs, oracle)
-            program = allowing(program, quantized)
-            graphs = {place: allowing(found, quantized) for place, found in graphs.items()}
-        check((*program, *itertools.chain(*graphs.values())))
-        self._progress("verify", 2, 2)
-        return {**_verification(oracle, program, graphs), "spread": quantized}
+        self._progress("verify", 0, 1)
+        program = self._bounded if absent is None else f"this machine is not the target: {absent}"
+        found = verification.of(self.fused.compilation, program, exports)
+        self._progress("verify", 1, 1)
+        return found
 
-    def _exported_outputs(self, name: str) -> dict[str, object]:
+    def _bounded(self) -> dict[str, object]:
+        """The outputs; a run with steps in the reference evaluator may take REFERENCE_SECONDS.
+
+        Raises:
+            TimeUpError: it takes longer.
+        """
+        executor, inputs = self.executor(self.fused), self._fed(self.fused)
+        slow = [step.group.name for step in self.fused.steps if step.is_host and not step.is_library]
+        if not slow:
+            return executor.run(inputs)
         try:
-            return runtime(self._folder / name, threads=1, optimized=True)(self._inputs)
-        except Exception as cause:  # onnxruntime raises many types
-            raise NumericsError(
-                f"{name} does not run in onnxruntime, where the original does: {cause}"
-            ) from cause
+            with limited(REFERENCE_SECONDS):
+                return executor.run(inputs)
+        except TimeUpError as cause:
+            self.unmeasured = (
+                f"a run of the program takes {cause}; steps in the reference evaluator: {', '.join(slow[:5])}"
+            )
+            raise TimeUpError(self.unmeasured) from None
 
     def benchmark(self, seconds: float) -> _Measured:
-        """Samples of the program, of the same program unfused, and of onnxruntime, in turn."""
+        """Samples of the program, of the same program unfused, and of onnxruntime, in turn.
+
+        Raises:
+            TimeUpError: a run takes too long to be measured.
+        """
+        if self.unmeasured:
+            raise TimeUpError(self.unmeasured)
+        if not self.fused.compilation.options.verify:
+            self._bounded()
         threads = self.fused.compilation.options.threads
         fused, plain = self.executor(self.fused), self.executor(self.plain)
         self._progress("benchmark", 0, 1)
@@ -327,8 +347,9 @@ class _Run:
                 refused = str(cause).strip().splitlines()[0][:300]
             samples = measure_in_turn(works, seconds)
             fused.feed(self._fed(self.fused))
-            rounds_ = range(max(3, min(20, len(samples[0].seconds))))
-            runs = [(fused.step_seconds(), fused.body_seconds()) for _ in rounds_]
+            taken = len(samples[0].seconds)
+            repeats = max(3, min(20, taken)) if samples[0].p50 * 3 < PATIENCE else 1
+            runs = [(fused.step_seconds(), fused.body_seconds()) for _ in range(repeats)]
         self._progress("benchmark", 1, 1)
         steps = tuple(float(s) for s in np.median(np.array([r for r, _ in runs]), axis=0))
         inner = {path: float(np.median([found[path] for _, found in runs])) for path in runs[0][1]}
@@ -356,30 +377,6 @@ def _built(program: Program, folder: Path, progress: Progress) -> Json:
 
 def _part(phase: str, progress: Progress) -> Progress:
     return lambda _name, done, total: progress(phase, done, total)
-
-
-def _export(compilation: Compilation, fused: Program, folder: Path) -> None:
-    """Write the plain graph, and the plan over blocked tensors with functions and without."""
-    plain = folder / EXPORTS["exported"]
-    export(compilation.model, plain)
-    if not functions.rearranged(fused.compilation):
-        for place in ("functions", "inlined"):
-            shutil.copyfile(plain, folder / EXPORTS[place])
-        return
-    blocked = functions.with_functions(fused.compilation)
-    write(blocked, folder / EXPORTS["functions"])
-    write(functions.inlined(blocked), folder / EXPORTS["inlined"])
-
-
-def _verification(
-    oracle: Oracle, program: Iterable[Difference], graphs: Mapping[str, Iterable[Difference]]
-) -> Json:
-    return {
-        "oracle": oracle.name,
-        "reason": oracle.reason,
-        "outputs": [d.to_json() for d in program],
-        **{place: [d.to_json() for d in found] for place, found in graphs.items()},
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,8 +410,10 @@ def _steps(program: Program, seconds: Sequence[float], inner: Mapping[str, float
 
 
 def _timings(
-    fused: Program, plain: Program, measured: _Measured | None, steps: Sequence[_Timed], target: Target
+    fused: Program, plain: Program, taken: _Measured | str, steps: Sequence[_Timed], target: Target
 ) -> Json:
+    """`taken` are the samples, or why there are none."""
+    measured = None if isinstance(taken, str) else taken
     spilled = 0.0 if measured else fused.placement.delay  # what is measured contains it
     total = sum(timed.own for timed in steps) + spilled or 1.0
     operators = [
@@ -443,7 +442,7 @@ def _timings(
         },
         "optimized": measured.optimized.to_json() if measured else _prediction(fused),
         "unfused": measured.unfused.to_json() if measured else _prediction(plain),
-        "onnxruntime": _peer(measured),
+        "onnxruntime": _peer(taken),
         "operators": sorted(operators, key=lambda o: -float(str(o["seconds"]))),
         # What values in slower memories cost beside the steps: with it they are the whole.
         "spill_seconds": spilled,
@@ -452,9 +451,9 @@ def _timings(
     }
 
 
-def _peer(measured: _Measured | None) -> Json:
-    if measured is None:
-        return {"unavailable": "this machine is not the target"}
+def _peer(measured: _Measured | str) -> Json:
+    if isinstance(measured, str):
+        return {"unavailable": measured or "nothing was measured"}
     if isinstance(measured.peer, str):
         return {"unavailable": measured.peer}
     return measured.peer.to_json()
@@ -472,7 +471,7 @@ def _summary(
     plain: Program,
     timings: Json,
     verification: Json | None,
-    precision: Resolved,
+    attempt: stricter.Attempt,
 ) -> Json:
     compilation: Compilation = fused.compilation
     solution = fused.placement.solution
@@ -499,7 +498,7 @@ def _summary(
         },
         "timings": timings["kind"],
         "precision": {
-            **dataclasses.asdict(precision),
+            **dataclasses.asdict(attempt.precision),
             "fast_algorithms": compilation.options.fast_algorithms,
             "steps": dict(Counter(s.choice.implementation.precision for s in fused.steps)),
         },
@@ -518,7 +517,7 @@ def _summary(
         "operators": timings["operators"][:25],
         "spill_seconds": timings["spill_seconds"],
         "passes": [{"name": r.name, "seconds": r.seconds, "nodes": r.nodes} for r in compilation.records],
-        "notes": [*loaded.notes, *compilation.notes],
+        "notes": [*loaded.notes, *compilation.notes, *attempt.notes(fused)],
     }
 
 

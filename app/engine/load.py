@@ -22,6 +22,7 @@ from app.engine import external_data, inspection, shape_rules, wellformed
 from app.engine.errors import GraphError, ModelTooLargeError, NotOnnxError, OpsetError
 from app.engine.inspection import Inspection
 from app.engine.limits import Limits
+from app.engine.spool import Spool
 from app.engine.storage import DECLARED
 from app.engine.tensordata import check_tensor
 from app.engine.usage import domain_of
@@ -48,13 +49,20 @@ class Loaded:
     original_nodes: int
 
 
-def load(path: Path, *, external: Mapping[str, Path] | None = None, limits: Limits = Limits()) -> Loaded:  # noqa: B008  # frozen
+def load(
+    path: Path,
+    *,
+    external: Mapping[str, Path] | None = None,
+    limits: Limits = Limits(),  # noqa: B008  # frozen
+    spool: Spool | None = None,
+) -> Loaded:
     """A model file as a graph.
 
     Args:
         path: the file.
         external: files of external data by the name the model gives them; nothing else is read.
         limits: what is too large.
+        spool: where large weights are written and mapped from; None keeps them in memory.
 
     Raises:
         NotOnnxError: empty, cut short, or something else than a model.
@@ -65,7 +73,7 @@ def load(path: Path, *, external: Mapping[str, Path] | None = None, limits: Limi
     proto, nodes = parse(path, external or _NO_FILES, limits)
     sparse = [t.name for t in proto.graph.initializer if any(p.key == DECLARED for p in t.metadata_props)]
     notes: list[str] = []
-    kept = _detach(proto)
+    kept = _detach(proto, spool)
     proto = _converted(proto, limits, notes, kept.keys())
     try:
         model = ir.from_proto(proto)
@@ -211,17 +219,25 @@ def _converted(
     return proto
 
 
-def _detach(proto: onnx.ModelProto) -> dict[str, ir.TensorProtocol]:
+def _detach(proto: onnx.ModelProto, spool: Spool | None) -> dict[str, ir.TensorProtocol]:
     """Take large weights out of the message, which gives out a copy each time, also to the converter."""
-    kept: dict[str, ir.TensorProtocol] = {}
+    data: dict[str, np.ndarray[Any, Any]] = {}
+    kinds: dict[str, tuple[ir.DataType, tuple[int, ...], str | None]] = {}
     for tensor in proto.graph.initializer:
         if not tensor.HasField("raw_data"):
             continue
         kind, raw = ir.DataType(tensor.data_type), tensor.raw_data
         if len(raw) > _SHIPPED and kind.bitwidth >= 8:  # smaller elements share bytes
-            array = np.frombuffer(raw, kind.numpy()).reshape(tensor.dims)
-            kept[tensor.name] = ir.Tensor(array, kind, name=tensor.name, doc_string=tensor.doc_string or None)
+            if spool is None:
+                data[tensor.name] = np.frombuffer(raw, np.uint8)
+            else:
+                spool.write(tensor.name, raw)
+            kinds[tensor.name] = kind, tuple(tensor.dims), tensor.doc_string or None
             tensor.ClearField("raw_data")
+    kept: dict[str, ir.TensorProtocol] = {}
+    for name, (kind, dims, doc) in kinds.items():
+        array = (data[name] if spool is None else spool.bytes_of(name)).view(kind.numpy()).reshape(dims)
+        kept[name] = ir.Tensor(array, kind, name=name, doc_string=doc)
     return kept
 
 

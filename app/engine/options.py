@@ -36,6 +36,7 @@ class Options:
             not applicable, or outputs differ by more all the same, float32 is used and the report says why.
         exact: nodes that stay float32 whatever `precision`: why, by name. What a job finds, see
             `app.engine.sensitivity`; no request tells it.
+        direct: nodes that are computed without fast algorithms: why, by name. Found as `exact` is.
         autotune: whether implementations are measured on this machine before they are chosen; it
             takes a target that is this machine.
         prefer: `latency` takes the fastest plan that fits the budget; `memory` the smallest arena.
@@ -60,6 +61,7 @@ class Options:
     fast_algorithms: bool = True
     precision: Policy = "f32"
     exact: Mapping[str, str] = field(default_factory=dict)
+    direct: Mapping[str, str] = field(default_factory=dict)
     autotune: bool = True
     prefer: Preference = "latency"
     pareto: bool = False

@@ -1,5 +1,6 @@
 """What the original model computes: onnxruntime where it runs there, else the reference evaluator."""
 
+import math
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,8 +13,10 @@ import onnxruntime
 
 from app.engine import graph
 from app.engine.backends import reference
+from app.engine.deadline import TimeUpError, limited
 from app.engine.exchange.onnx import export
 from app.engine.load import load
+from app.engine.saturation import saturated
 from app.engine.target import Target
 from app.engine.verify import compare
 
@@ -67,20 +70,14 @@ def evaluate(model: ir.Model, inputs: Mapping[str, object]) -> dict[str, object]
     return {v.name or "": values[v] for v in model.graph.outputs}
 
 
-# Sums of products of 8-bit operands.
-_PRODUCTS = frozenset({"MatMulInteger", "ConvInteger", "QLinearMatMul", "QLinearConv", "DynamicQuantizeLSTM"})
-
-
 def distrust(model: ir.Graph, machine: Target) -> str | None:
-    """Why onnxruntime on this machine is no oracle for a graph, or None.
+    """Why onnxruntime on this machine is no oracle for a graph, or None."""
+    return saturated((node.op_type for node in model.all_nodes()), machine)
 
-    Without VNNI, x86 multiplies 8-bit operands in pairs whose sums saturate at 16 bits; onnxruntime
-    accepts that (its quantization guide advises 7-bit weights there).
-    """
-    if {"avx512_vnni", "avx_vnni"} & set(machine.isa):
-        return None
-    found = [n.op_type for n in model if n.op_type in _PRODUCTS]
-    return f"onnxruntime saturates the 8-bit products of {found[0]} on a CPU without VNNI" if found else None
+
+def reloaded(path: Path) -> ir.Model:
+    """A model that was written by us, with its external data beside it."""
+    return load(path, external={p.name: p for p in path.parent.iterdir() if p.is_file()}).model
 
 
 # What rounds to steps: an operand at the edge of one is moved a whole step by the last bit of a float.
@@ -110,7 +107,7 @@ def spread(path: Path, inputs: Mapping[str, object], oracle: Oracle) -> dict[str
     found = dict.fromkeys(expected, 0.0)
     for seed in range(NUDGES):
         rng = np.random.default_rng(seed)
-        model = load(path).model
+        model = reloaded(path)
         scales = {n.inputs[i] for n in model.graph for i in _SCALES.get(n.op_type, ()) if i < len(n.inputs)}
         for value in model.graph.initializers.values():
             tensor = value.const_value
@@ -135,19 +132,45 @@ def _nudged(array: Array, rng: np.random.Generator) -> Array:
     return (array * (1.0 + rng.uniform(-NUDGE, NUDGE, array.shape))).astype(array.dtype)
 
 
+UNCERTAIN = 1e-2  # of an output's maximum; an oracle that is farther from itself counts as this far
+
+
+def uncertainty(path: Path, inputs: Mapping[str, object], expected: Mapping[str, object]) -> dict[str, float]:
+    """By output, the difference that onnxruntime's own optimizations make, as a fraction of its maximum.
+
+    `expected` is what it computes without them. UNCERTAIN at most; none where nothing tells by how much.
+    """
+    try:
+        rows = compare(expected, runtime(path, threads=1, optimized=True)(inputs), 0.0)
+    except Exception:  # onnxruntime raises many types, and any of them means that nothing was measured
+        return {}
+    return {row.name: min(row.max_rel, UNCERTAIN) for row in rows}
+
+
 def original(
-    path: Path, inputs: Mapping[str, object], refusal: str | None = None
+    path: Path, inputs: Mapping[str, object], refusal: str | None = None, seconds: float = math.inf
 ) -> tuple[dict[str, object], Oracle]:
     """The outputs of the opset-converted model on these inputs, and who computed them.
 
-    `refusal` is a reason not to ask onnxruntime.
+    `refusal` is a reason not to ask onnxruntime; `seconds` is how long the reference evaluator may take.
+
+    Raises:
+        TimeUpError: it takes longer.
     """
     reason = refusal
     if reason is None:
+
+        def run(given: Mapping[str, object]) -> dict[str, object]:
+            return runtime(path, threads=1, optimized=False)(given)  # nothing stays in memory between runs
+
         try:
-            run = runtime(path, threads=1, optimized=False)
             return run(inputs), Oracle("onnxruntime", run)
         except Exception as cause:  # onnxruntime raises many types, and any of them means the same
             reason = str(cause).strip().splitlines()[0][:300]
-    model = load(path).model
-    return evaluate(model, inputs), Oracle("reference", lambda given: evaluate(model, given), reason)
+    model = reloaded(path)
+    try:
+        with limited(seconds):
+            expected = evaluate(model, inputs)
+    except TimeUpError as cause:
+        raise TimeUpError(f"the original takes {cause} in the reference evaluator; {reason}") from None
+    return expected, Oracle("reference", lambda given: evaluate(model, given), reason)

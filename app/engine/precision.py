@@ -24,13 +24,14 @@ class Resolved:
     """A precision, and why it is not the one that was asked for, or not for all nodes; else no reason.
 
     With `used` other than f32 each node takes the faster of its implementations in it and in float32, but
-    for `exact` ones, which stay float32: why, by name.
+    for `exact` ones, which stay float32: why, by name. `direct` ones are computed without fast algorithms.
     """
 
     asked: Policy
     used: Computed
     reason: str = ""
     exact: Mapping[str, str] = field(default_factory=dict)
+    direct: Mapping[str, str] = field(default_factory=dict)
 
 
 def resolve(options: Options, target: Target) -> Resolved:
@@ -62,7 +63,7 @@ def exacter(options: Options, target: Target) -> Options | None:
     """The options with the next source of rounding gone; None when there is none that options rule."""
     if resolve(options, target).used != "f32":
         return replace(options, precision="f32", exact={})
-    return replace(options, fast_algorithms=False) if options.fast_algorithms else None
+    return replace(options, fast_algorithms=False, direct={}) if options.fast_algorithms else None
 
 
 def tolerance(options: Options, target: Target) -> float:

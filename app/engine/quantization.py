@@ -25,6 +25,10 @@ MOVES = ("Concat", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "S
 SHRINKING = ("Slice", "MaxPool")  # worth it only where nothing is left to quantize
 
 
+# Key of `meta` of a node: an integer product that stands for one of dequantized operands.
+DEQUANTIZED = "stowplan.dequantized"
+
+
 class _Dequantized:
     """A DequantizeLinear of 8-bit elements whose scale and zero point are constants."""
 
@@ -124,6 +128,7 @@ def _integer(
         inputs.append(constant(origin.astype(graph.dtype(b.x)), f"{b.x.name}.zero"))
     attributes = list(node.attributes.values()) if op == "ConvInteger" else []
     sums = ir.Node("", op, inputs, attributes)
+    sums.meta[DEQUANTIZED] = True
     _typed(sums, output, "sums", ir.DataType.INT32)
     cast = ir.Node("", "Cast", list(sums.outputs), [ir.AttrInt64("to", int(ir.DataType.FLOAT))])
     _typed(cast, output, "real", ir.DataType.FLOAT)
@@ -296,6 +301,7 @@ def zero_point_apart(node: ir.Node) -> Replacement | None:
     correction = np.asarray(reference.prepare(node)(operands)[0])
     correction = correction[:1] if node.op_type == "ConvInteger" else correction[..., :1, :]
     sums = ir.Node("", node.op_type, [first, second], list(node.attributes.values()))
+    sums.meta.update(node.meta)
     _typed(sums, output, "sums", ir.DataType.INT32)
     total = ir.Node("", "Add", [sums.outputs[0], constant(correction, f"{output.name}.shift")])
     return Replacement(total.outputs, [sums, total])

@@ -43,6 +43,7 @@ class Known:
         thrift: what is given up for a smaller arena.
         precision: of products of float32, see `app.engine.precision`.
         exact: nodes that stay float32 whatever the precision: why, by name.
+        direct: nodes that are computed without fast algorithms: why, by name.
         granted: the views of partial rows that may be taken; None before memory is shared, where all
             of them may.
         storage: storage types of values, once they are inferred.
@@ -57,6 +58,7 @@ class Known:
     tuning: str = ""
     precision: Computed = "f32"
     exact: Mapping[str, str] = field(default_factory=dict)
+    direct: Mapping[str, str] = field(default_factory=dict)
     granted: frozenset[View] | None = None
     thrift: Thrift = field(default_factory=Thrift)
     storage: Mapping[ir.Value, StorageType] = field(default_factory=dict)
@@ -90,6 +92,7 @@ class Known:
             thrift=compilation.thrift,
             precision=resolve(options, compilation.target).used,
             exact=options.exact,
+            direct=options.direct,
             storage=compilation.plan.storage or {},
             facts=compilation.facts,
         )
@@ -271,11 +274,19 @@ class Implementation:
             or misstored(self, group, known)
         )
 
+    @property
+    def fast(self) -> bool:
+        """Whether it is a fast algorithm, which errs more than a plain sum does."""
+        return self.error is not no_error
+
     def inexact(self, group: Group, known: Known) -> str | None:
-        """Why a group stays float32, which is not what the row computes; else None."""
-        if self.precision == "f32" or not known.exact:
-            return None
-        return next((known.exact[name] for n in group.nodes if (name := n.name or "") in known.exact), None)
+        """Why a group is planned without the rounding or the fast algorithm of the row; else None."""
+        for held, concerned in ((known.exact, self.precision != "f32"), (known.direct, self.fast)):
+            if held and concerned:
+                reason = next((held[name] for n in group.nodes if (name := n.name or "") in held), None)
+                if reason is not None:
+                    return reason
+        return None
 
     def predicted(self, group: Group, known: Known) -> float:
         """`cost`, asked once for each group."""

@@ -1,24 +1,25 @@
-"""Mixed precision: which nodes stay float32 where the rounding of a shorter precision costs outputs too much.
+"""Nodes that are planned without a source of rounding that costs outputs too much.
 
-A few nodes round what the rest of a model amplifies. How far a set of nodes moves the outputs is measured
-by a program in which only they round; sets that move them too far are halved until single nodes are found.
-Errors of sets are taken to add as independent ones do: the square of the whole is the sum of the squares.
-What is chosen by that is measured again as one program.
+The sources are shorter precisions (mixed precision) and fast algorithms. A few nodes round what the rest
+of a model amplifies. How far a set of nodes moves the outputs is measured by a program in which only they
+round; sets that move them too far are halved until single nodes are found. Errors of sets are taken to add
+as independent ones do: the square of the whole is the sum of the squares. What is chosen by that is measured
+again as one program.
 """
 
 import math
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from app.engine import session
+from app.engine import graph, session
 from app.engine.errors import NumericsError
 from app.engine.options import Options
 from app.engine.plan import Compilation
 from app.engine.precision import resolve, tolerance
 from app.engine.program import Program
-from app.engine.registry import Known
+from app.engine.registry import Implementation, Known
 from app.engine.target import Target
 from app.engine.verify import Difference, compare
 from app.kernels.cpu.compiler import Compiler
@@ -33,6 +34,46 @@ LEAST = 1e-9  # seconds that rounding is taken to save at least
 Block: TypeAlias = tuple[str, ...]  # names of nodes next to each other in the graph
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A source of rounding that single nodes may be planned without.
+
+    Attributes:
+        option: the field of Options that names these nodes.
+        off: the options without the source.
+        of: whether a row has it.
+        nested: whether nodes with bodies count as having it.
+        kept: what is said of a node that is planned without it, and of what it would do.
+    """
+
+    option: str
+    off: Callable[[Options], Options]
+    of: Callable[[Implementation], bool]
+    nested: bool
+    kept: tuple[str, str]
+
+    def without(self, options: Options, nodes: Mapping[str, str]) -> Options:
+        """The options with these nodes planned without the source: why, by name."""
+        changes: dict[str, Any] = {self.option: nodes}
+        return replace(options, **changes)
+
+
+PRECISION = Source(
+    "exact",
+    lambda options: replace(options, precision="f32"),
+    lambda row: row.precision != "f32",
+    nested=False,
+    kept=("kept in float32", "rounding"),
+)
+FAST = Source(
+    "direct",
+    lambda options: replace(options, fast_algorithms=False),
+    lambda row: row.fast,
+    nested=True,
+    kept=("computed without a fast algorithm", "fast algorithm"),
+)
+
+
 def mixes(options: Options, target: Target) -> bool:
     """Whether some nodes may stay float32 while others round: not where values are stored rounded."""
     return not options.exact and target.device != "cuda" and resolve(options, target).used != "f32"
@@ -44,17 +85,27 @@ def held(
     compiler: Compiler,
     inputs: Mapping[str, object],
     progress: Callable[[int, int], None] = lambda _done, _total: None,
+    *,
+    source: Source = PRECISION,
+    allowed: float | None = None,
+    expected: Mapping[str, object] | None = None,
 ) -> tuple[Compilation, Options]:
     """The options with which outputs on these inputs are within MARGIN of the tolerance; runs kernels.
 
-    As they are where that holds already; else with `exact` nodes; else in float32. The compilation comes
-    back with measured seconds of what float32 takes.
+    As they are where that holds already; else with nodes planned without the source; else without the source.
+    The compilation comes back with measured seconds of what the program without it takes.
+
+    `source` is that of the rounding. `allowed` is the tolerance, where it is not the options'. `expected` are
+    the original's outputs: what the program without the source differs from them is taken off the tolerance.
     """
-    single = replace(options, precision="f32", choose="first")
+    single = replace(source.off(options), choose="first")
     timings = session.tuned(compilation, single, compiler, progress).timings
     compilation = replace(compilation, timings=timings)
-    trials = _Trials(compilation, options, compiler, inputs, progress)
-    limit = MARGIN * tolerance(options, compilation.target)
+    trials = _Trials(compilation, options, compiler, inputs, progress, source)
+    most = tolerance(options, compilation.target) if allowed is None else allowed
+    limit = MARGIN * most - (0.0 if expected is None else trials.distance(expected))
+    if limit <= 0 or not trials.names:
+        return compilation, source.off(options)
     if trials.moved(trials.names).max_rel <= limit:
         return compilation, options
     size = max(-(-len(trials.names) // BLOCKS), 1)
@@ -67,12 +118,12 @@ def held(
         error = trials.moved(rounding).max_rel
         saved = trials.seconds(rounding)
         if error <= limit and saved > least:
-            told = {name: _told(block, blocks[block]) for block in kept for name in block}
+            told = {name: _told(source, block, blocks[block]) for block in kept for name in block}
             best, least = {name: told[name] for name in trials.names if name in told}, saved
         bound *= min(max(limit / error, 1 / SLACK), SLACK) if error else SLACK
     if len(best) == len(trials.names):
-        return compilation, replace(options, precision="f32")
-    return compilation, replace(options, exact=best)
+        return compilation, source.off(options)
+    return compilation, source.without(options, best)
 
 
 def _narrowed(blocks: dict[Block, Difference], trials: "_Trials", bound: float) -> Collection[Block]:
@@ -107,10 +158,10 @@ def _kept(blocks: Mapping[Block, Difference], trials: "_Trials", bound: float) -
     return kept
 
 
-def _told(block: Block, moved: Difference) -> str:
-    others = len(block) - 1
-    rounding = f"its rounding and that of {others} nearby move" if others else "its rounding alone moves"
-    return f"kept in float32: {rounding} output {moved.name!r} by {moved.max_rel:.1e} of its maximum"
+def _told(source: Source, block: Block, moved: Difference) -> str:
+    others, (kept, what) = len(block) - 1, source.kept
+    rounding = f"its {what} and that of {others} nearby move" if others else f"its {what} alone moves"
+    return f"{kept}: {rounding} output {moved.name!r} by {moved.max_rel:.1e} of its maximum"
 
 
 @dataclass
@@ -122,6 +173,7 @@ class _Trials:
     compiler: Compiler
     inputs: Mapping[str, object]
     progress: Callable[[int, int], None]
+    source: Source
     names: Block = field(init=False)  # of what may round
     left: int = field(init=False)  # programs that may still be measured
 
@@ -129,9 +181,9 @@ class _Trials:
         self.left = PROGRAMS
         # What an arena may take changes no sum.
         self.options = replace(self.options, prefer="latency", memory_budget=None, pareto=False)
-        rounding, exact = self._program(self.options), self._program(replace(self.options, precision="f32"))
+        rounding, exact = self._program(self.options), self._program(self.source.off(self.options))
         self._expected = self._outputs(exact)
-        self.names = _rounding(rounding.compilation)
+        self.names = _rounding(rounding.compilation, self.source)
         seconds = {step.group.name: step.choice.seconds for step in exact.steps}
         for step in rounding.steps:
             seconds[step.group.name] = seconds.get(step.group.name, 0.0) - step.choice.seconds
@@ -143,11 +195,12 @@ class _Trials:
         self.progress(PROGRAMS - self.left, PROGRAMS)
         members = set(rounding)
         exact = {name: "another node is measured" for name in self.names if name not in members}
-        found = self._outputs(self._program(replace(self.options, exact=exact)))
-        try:
-            return max(compare(self._expected, found, 0.0), key=lambda d: d.max_rel)
-        except NumericsError as error:
-            return Difference(error.pointer.removeprefix("value:"), math.inf, math.inf, 0.0)
+        found = self._outputs(self._program(self.source.without(self.options, exact)))
+        return _farthest(self._expected, found)
+
+    def distance(self, expected: Mapping[str, object]) -> float:
+        """How far the outputs are from these when no node rounds, as a fraction of their maximum."""
+        return _farthest(expected, self._expected).max_rel
 
     def seconds(self, rounding: Collection[str]) -> float:
         """What is saved when these nodes round."""
@@ -162,14 +215,23 @@ class _Trials:
             return executor.run({k: v for k, v in self.inputs.items() if k in free})
 
 
-def _rounding(compilation: Compilation) -> Block:
-    """Names of the groups that a row applies to which does not compute float32, in graph order."""
+def _farthest(expected: Mapping[str, object], found: Mapping[str, object]) -> Difference:
+    """The output that differs most."""
+    try:
+        return max(compare(expected, found, 0.0), key=lambda d: d.max_rel)
+    except NumericsError as error:
+        return Difference(error.pointer.removeprefix("value:"), math.inf, math.inf, 0.0)
+
+
+def _rounding(compilation: Compilation, source: Source) -> Block:
+    """Names of the groups that a row with the source applies to, in graph order."""
     known, backends = Known.of(compilation), compilation.target.backends
     return tuple(
         group.name
         for group in compilation.plan.groups
-        if any(
-            row.precision != "f32" and row.refusal(group, known) is None
+        if (source.nested and any(map(graph.bodies, group.nodes)))
+        or any(
+            source.of(row) and row.refusal(group, known) is None
             for row in compilation.registry.candidates(group.op, backends)
         )
     )

@@ -6,9 +6,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Protocol
 
+import onnx_ir as ir
+
 from app.engine import allocation, fit, pipeline, program, tuning
+from app.engine.deadline import TimeUpError, limited
 from app.engine.errors import LibraryError
-from app.engine.execute import Executor
+from app.engine.execute import Executor, Weights
 from app.engine.load import Loaded, load
 from app.engine.options import Bindings, Options, Thrift
 from app.engine.passes.canonicalize import Canonicalize
@@ -33,6 +36,7 @@ from app.engine.target import Target, host, is_host, with_backends
 from app.kernels.cpu.compiler import Compiler
 from app.kernels.cpu.parallel import Request
 
+FIRST_SECONDS = 20.0  # of a run in the reference evaluator that only shows that libraries run
 # Failed branches of the proof that an arena with concatenations written by slices is the least: 2 to 5
 # seconds where they are used up, as by few problems of less than 64 buffers.
 PROOF_FAILURES = 100_000
@@ -71,8 +75,11 @@ def canonical(
     bindings: Bindings,
     registry: Registry,
     progress: Progress = silent,
+    before_rewrites: Callable[[ir.Model], object] = lambda _model: None,
 ) -> Compilation:
     """The canonical graph of a loaded model in the operators of the target; the model is used up.
+
+    `before_rewrites` is given the canonical graph before the target's backends rewrite its operators.
 
     Raises:
         UnknownBackendError: `options.backends`, or the target, names one that there is not.
@@ -80,7 +87,11 @@ def canonical(
     target = with_backends(target, options.backends)
     registry.check(target.backends)
     compilation = Compilation(loaded.model, target, registry, options, bindings)
-    return pipeline.run(compilation, FRONT, progress)
+    *portable, rewriting = FRONT
+    done = len(portable)
+    compilation = pipeline.run(compilation, portable, lambda name, at, _: progress(name, at, done + 1))
+    before_rewrites(compilation.model)
+    return pipeline.run(compilation, (rewriting,), lambda name, at, _: progress(name, done + at, done + 1))
 
 
 def tuned(
@@ -168,7 +179,10 @@ def runnable(
         try:
             with closing(Executor(found, compiler)) as executor:
                 names = {v.name for v in compilation.graph.inputs}
-                executor.run({k: v for k, v in inputs.items() if k in names})
+                with limited(FIRST_SECONDS):
+                    executor.run({k: v for k, v in inputs.items() if k in names})
+        except TimeUpError:  # steps in the reference evaluator take long; the libraries before them ran
+            return compilation, found
         except LibraryError as failure:
             told = {(name, failure.backend): failure.message for name in failure.nodes}
             if compilation.failures.keys() >= told.keys():
@@ -212,15 +226,18 @@ def bound(
     *,
     poison: bool = False,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
+    weights: Weights | None = None,
 ) -> Running:
     """A program bound to the memory of the machine that it is for, which this one must be.
+
+    `weights` is where programs of this CPU keep equal constants once.
 
     Raises:
         NoDeviceError: it is for a GPU, and none answers.
     """
     target = program.compilation.target
     if target.device != "cuda":
-        return Executor(program, compiler, poison=poison, progress=progress)
+        return Executor(program, compiler, poison=poison, progress=progress, weights=weights)
     from app.engine.cuda.driver import open_gpu
     from app.engine.cuda.execute import DeviceExecutor
 

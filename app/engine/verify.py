@@ -67,7 +67,9 @@ def check(differences: tuple[Difference, ...]) -> None:
 
 def allowing(differences: tuple[Difference, ...], spread: Mapping[str, float]) -> tuple[Difference, ...]:
     """The rows with what the model makes of rounding allowed: SPREADS times, and no less than before."""
-    return tuple(replace(d, tolerance=max(d.tolerance, SPREADS * spread[d.name])) for d in differences)
+    return tuple(
+        replace(d, tolerance=max(d.tolerance, SPREADS * spread.get(d.name, 0.0))) for d in differences
+    )
 
 
 def _difference(name: str, expected: object, found: Mapping[str, object], tolerance: float) -> Difference:

@@ -65,6 +65,7 @@ def create(
     settled = {
         "precision": resolved.get("used"),
         "exact": resolved.get("exact"),
+        "direct": resolved.get("direct"),
         "fast_algorithms": resolved.get("fast_algorithms"),
     }
     options = job["request"]["options"] | {k: v for k, v in settled.items() if v is not None}

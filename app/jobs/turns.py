@@ -5,7 +5,9 @@ two benchmarks at once would be pinned to the same ones.
 """
 
 import fcntl
+import itertools
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from app.settings import PREFIX, SettingsError
 
 MEASURING = ("benchmark",)  # phases of a job
 WAITING = "wait for another benchmark"  # the phase of a job whose turn it is not
+POLL_SECONDS = 0.05  # between two tries to take the lock
+TELL = 20  # tries after which a job tells again that it waits
 
 Progress = Callable[[str, int, int], None]
 
@@ -37,11 +41,14 @@ class Turn:
         if self._held is not None:
             return
         descriptor = _open(self._lock)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._tell(WAITING, 0, 1)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        for wait in itertools.count():
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if wait % TELL == 0:
+                    self._tell(WAITING, 0, 1)
+                time.sleep(POLL_SECONDS)
         self._held = descriptor
 
     def _give(self) -> None:

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from app.engine import library
 from app.engine.registry import Known
+from app.engine.saturation import saturated
 
 Array = np.ndarray[Any, Any]
 CALL_SECONDS = 5e-6  # of a bound call of an almost empty model, measured
@@ -76,7 +77,10 @@ def _has_body(domain: str, op: str) -> bool:
     return bool(getattr(schema, "has_function") or getattr(schema, "has_context_dependent_function"))  # noqa: B009
 
 
-def _why_not(node: ir.Node, _known: Known) -> str | None:
+def _why_not(node: ir.Node, known: Known) -> str | None:
+    reason = saturated((node.op_type,), known.target)
+    if reason is not None:
+        return reason
     domain = "" if node.domain == "ai.onnx" else node.domain
     if (domain, node.op_type) in kernels() or _has_body(domain, node.op_type):
         return None

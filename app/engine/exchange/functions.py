@@ -7,6 +7,9 @@ of `app.engine.layout` (attributes `input_layouts` and `output_layouts`), a bloc
 logical shape (metadata `stowplan.layout`, `stowplan.shape`). The bodies are standard operators: what
 handles every lane alike, or moves whole blocks, works on blocked tensors as they are; any other body
 converts, computes and converts back. Weights are operands, stored once.
+
+An integer product that the planner made of dequantized operands is one of dequantized operands here too:
+runtimes may saturate integer products, onnxruntime does on CPUs without VNNI.
 """
 
 import itertools
@@ -25,22 +28,25 @@ from app.engine import graph
 from app.engine.exchange.onnx import proto_of
 from app.engine.layout import Layout, blocked
 from app.engine.plan import ELEMENTWISE, Compilation, Group
+from app.engine.quantization import DEQUANTIZED
 
 DOMAIN = "stowplan"
 IDENTITIES = ("ChangeLayout", "ZeroLanes")  # the elements stay, their memory changes
 
 
-def with_functions(compilation: Compilation) -> onnx.ModelProto:
+def with_functions(compilation: Compilation, plain: onnx.ModelProto | None = None) -> onnx.ModelProto:
     """The planned graph over blocked tensors, its groups in the order of execution.
 
-    Without any blocked value it is the plain graph.
+    Without any blocked value it is the plain graph. `plain` is the message of that, which is used up; it may
+    lack weights.
 
     Raises:
         ModelTooLargeError: the weights do not fit into one file.
     """
     plan = compilation.plan
     assert plan.order is not None
-    proto, layouts = proto_of(compilation.model), rearranged(compilation)
+    proto = proto_of(compilation.model) if plain is None else plain
+    layouts = rearranged(compilation)
     if not layouts:
         return proto
     written = {node.output[0]: node for node in proto.graph.node}
@@ -51,7 +57,8 @@ def with_functions(compilation: Compilation) -> onnx.ModelProto:
         if any(v in layouts for v in (*group.inputs, *group.outputs)):
             nodes.append(library.call(group, protos))
         else:
-            nodes.extend(protos)
+            for node, own in zip(group.nodes, protos):
+                nodes.extend(_in_floats(node, own) if DEQUANTIZED in node.meta else [own])
     del proto.graph.node[:]
     proto.graph.node.extend(nodes)
     _retype(proto.graph, layouts)
@@ -86,6 +93,43 @@ def inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 def _name(value: ir.Value) -> str:
     return value.name or ""
+
+
+def _in_floats(node: ir.Node, product: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """An integer product as one of float32: DequantizeLinear with scale 1, Conv or MatMul, Cast.
+
+    Sums below 2^24 are the same numbers; larger ones are rounded to 24 bits. `product` is the node under
+    the names of where it is written.
+    """
+    (sums,) = product.output
+    nodes: list[onnx.NodeProto] = []
+    operands = [f"{sums}.left", f"{sums}.right"]
+    for index, (operand, axis) in enumerate(zip(operands, (1, _CHANNELS_OF_WEIGHTS[node.op_type]))):
+        zero = graph.input_at(node, index + 2)
+        shape = () if zero is None else graph.static_shape(zero)
+        one = onnx.NodeProto(op_type="Constant", output=[f"{operand}.scale"])
+        if shape:
+            ones = [1.0] * shape[0]
+            one.attribute.add(name="value_floats", type=onnx.AttributeProto.FLOATS, floats=ones)
+        else:
+            one.attribute.add(name="value_float", type=onnx.AttributeProto.FLOAT, f=1.0)
+        real = onnx.NodeProto(op_type="DequantizeLinear", output=[operand])
+        real.input.extend((product.input[index], one.output[0]))
+        if zero is not None:
+            real.input.append(product.input[index + 2])
+        if shape:
+            real.attribute.add(name="axis", type=onnx.AttributeProto.INT, i=axis)
+        nodes += [one, real]
+    op = node.op_type.removesuffix("Integer")
+    floats = onnx.NodeProto(op_type=op, name=product.name, input=operands, output=[f"{sums}.real"])
+    floats.attribute.extend(product.attribute)
+    cast = onnx.NodeProto(op_type="Cast", input=floats.output, output=[sums])
+    cast.attribute.add(name="to", type=onnx.AttributeProto.INT, i=onnx.TensorProto.INT32)
+    return [*nodes, floats, cast]
+
+
+# The axis of the second operand that vectors of zero points lie along.
+_CHANNELS_OF_WEIGHTS = {"ConvInteger": 0, "MatMulInteger": -1}
 
 
 def _retype(main: onnx.GraphProto, layouts: dict[ir.Value, Layout]) -> None:
@@ -254,6 +298,10 @@ def _body(group: Group, protos: Sequence[onnx.NodeProto], layouts: dict[ir.Value
         outputs = [inside[name] if name else "" for name in proto.output]
         if node.op_type in IDENTITIES and node.domain == DOMAIN:
             inside[proto.output[0]] = inputs[0]
+        elif DEQUANTIZED in node.meta:
+            renamed = onnx.NodeProto(op_type=proto.op_type, input=inputs, output=outputs)
+            renamed.attribute.extend(proto.attribute)
+            body.nodes.extend(_in_floats(node, renamed))
         else:
             made = body.copy(proto, inputs, outputs)
             if direct is not None:

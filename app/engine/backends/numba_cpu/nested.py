@@ -45,10 +45,11 @@ def programs(node: ir.Node, names: Sequence[str], known: Known) -> tuple[Program
 
     The inputs of a program are those of the body, then what the bodies of the node capture.
     """
-    options = Options(threads=known.threads, fast_algorithms=known.fast_algorithms, tolerance=known.tolerance)
+    fast = known.fast_algorithms and node.name not in known.direct
+    options = Options(threads=known.threads, fast_algorithms=fast, tolerance=known.tolerance)
     # Whether all fits is seen where the step of the node is placed.
     thrift = replace(known.thrift, apart=frozenset(), again=(), spill=False, unbounded=True, within=None)
-    key = known.key, thrift
+    key = known.key, thrift, fast
     stored: dict[object, tuple[Program | str, ...]] = node.meta.setdefault(PLANNED, {})
     if key not in stored:
         stored[key] = tuple(_program(node, name, known, options, thrift) for name in names)

@@ -101,7 +101,7 @@ def _given(value: ir.Value, path: Path) -> Array:
         raise InputError(f"input {name!r}: the file is no .npy array: {cause}", pointer=pointer) from cause
     if not isinstance(array, np.ndarray):
         raise InputError(f"input {name!r}: expected one .npy array, found an archive", pointer=pointer)
-    if isinstance(value.type, ir.SequenceType | ir.OptionalType):
+    if graph.is_composite(value):
         raise InputError(f"input {name!r} is no tensor; only tensors can be given", pointer=pointer)
     if value.dtype == ir.DataType.STRING:
         if array.dtype.kind != "U":

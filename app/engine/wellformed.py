@@ -267,8 +267,11 @@ def _check_type(type_: onnx.TypeProto, name: str) -> None:
         _check_type(type_.sequence_type.elem_type, name)
     elif kind == "optional_type":
         _check_type(type_.optional_type.elem_type, name)
+    elif kind == "map_type":
+        data_type(type_.map_type.key_type, f"input {name!r}", pointer)
+        _check_type(type_.map_type.value_type, name)
     else:
         raise DtypeError(
-            f"input {name!r}: expected a tensor, a sequence or an optional, found {kind or 'no type'}",
+            f"input {name!r}: expected a tensor, a sequence, an optional or a map, found {kind or 'no type'}",
             pointer=pointer,
         )

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from app.engine import graph, inference, naming
+from app.engine import graph, inference, naming, operand_types
 from app.engine.errors import GraphError, InputError
 from app.engine.plan import Compilation
 
@@ -48,6 +48,7 @@ class InferTypes:
 
         Raises:
             InputError: a binding fits no input, or a dimension is left free.
+            GraphError: an operand has a type that its operator does not take.
         """
         bindings = compilation.bindings
         model = compilation.model
@@ -66,6 +67,7 @@ class InferTypes:
             inference.infer(model)
             # Of a nested graph that does not fit, inference leaves what the file claims.
             model.meta[TYPED] = not any(map(graph.bodies, model.graph))
+        operand_types.check(model)
         return compilation
 
 
@@ -120,8 +122,8 @@ def _bind_shape(value: ir.Value, shape: tuple[int, ...], sizes: dict[str, tuple[
     pointer = f"/input_shapes/{name}"
     if any(d < 0 for d in shape):
         raise InputError(f"input {name!r}: shape {list(shape)} has a negative dimension", pointer=pointer)
-    if isinstance(value.type, ir.SequenceType):
-        raise InputError(f"input {name!r} is a sequence and has no shape to bind", pointer=pointer)
+    if graph.is_composite(value):
+        raise InputError(f"input {name!r} is no tensor and has no shape to bind", pointer=pointer)
     if value.shape is not None:
         if len(value.shape) != len(shape):
             raise InputError(
@@ -199,7 +201,7 @@ def _filled(value: ir.Value, given: float | int | bool) -> np.ndarray[Any, Any]:
 
 def _check_static(value: ir.Value) -> None:
     """Refuse a tensor with a free dimension, and tell how to bind it."""
-    if isinstance(value.type, ir.SequenceType | ir.OptionalType):
+    if graph.is_composite(value):
         return
     name = value.name or ""
     pointer = f"/input_shapes/{name}"

@@ -18,6 +18,7 @@ from app.engine import cost, sensitivity, session
 from app.engine.benchmark import Samples, measure_in_turn, pinned
 from app.engine.errors import EngineError, NumericsError, TargetError
 from app.engine.exchange import drawing, functions, report
+from app.engine.exchange.npz import write_outputs
 from app.engine.exchange.onnx import export, write
 from app.engine.exchange.trace import trace_json
 from app.engine.inputs import tensors
@@ -198,7 +199,7 @@ def optimize(
         built = _built(fused, kernels, progress) if target.device == "cuda" else None
         measured = run.benchmark(options.benchmark_seconds) if measures else None
         if bindings.tensors and runs_here:
-            _write_outputs(folder / "outputs.npz", run.outputs())
+            write_outputs(folder / "outputs.npz", run.outputs())
         run.close()
     progress("report", 0, 1)
     seconds = measured.steps if measured else tuple(s.choice.seconds for s in fused.steps)
@@ -493,28 +494,3 @@ def _write_reports(
 
 def _write(path: Path, content: Json) -> None:
     path.write_text(json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n")
-
-
-def _write_outputs(path: Path, outputs: Mapping[str, object]) -> None:
-    """Outputs as arrays in an .npz, never pickled; an empty optional value is left out.
-
-    A sequence becomes one array per element, `name.0` and on. A map becomes its keys, `name.keys`, and
-    its values, `name.values`; a sequence of maps with the same keys, these keys and a row of values each.
-    """
-    np.savez_compressed(path, **dict(itertools.chain(*(_plain(n, v) for n, v in outputs.items()))))
-
-
-def _plain(name: str, value: object) -> Iterable[tuple[str, Any]]:
-    """Arrays of numbers or strings of fixed length, by name."""
-    if value is None:
-        return ()
-    if isinstance(value, list):
-        if value and all(isinstance(v, dict) and list(v) == list(value[0]) for v in value):
-            rows = np.array([list(v.values()) for v in value])
-            return (f"{name}.keys", np.asarray(list(value[0]))), (f"{name}.values", rows)
-        return itertools.chain(*(_plain(f"{name}.{i}", v) for i, v in enumerate(value)))
-    if isinstance(value, dict):
-        values = np.asarray(list(value.values()))
-        return (f"{name}.keys", np.asarray(list(value))), (f"{name}.values", values)
-    array = np.asarray(value)
-    return ((name, array.astype(str) if array.dtype == object else array),)

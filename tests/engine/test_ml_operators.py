@@ -14,6 +14,7 @@ from onnx_shape_inference import registry
 
 from app.engine import graph, inference, job, operand_types, shape_rules
 from app.engine.errors import EngineError
+from app.engine.exchange.npz import write_outputs
 from app.engine.exchange.onnx import export
 from app.engine.load import inspect as inspect_file
 from app.engine.load import load
@@ -450,7 +451,7 @@ def test_strings_and_empty_values_are_written_without_pickling() -> None:
     }
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "outputs.npz"
-        job._write_outputs(path, outputs)
+        write_outputs(path, outputs)
         with np.load(path, allow_pickle=False) as found:
             arrays = {name: found[name] for name in found.files}
     assert set(arrays) == {

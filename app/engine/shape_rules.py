@@ -10,6 +10,7 @@ from onnx_shape_inference import ShapeInferenceContext, registry
 
 from app.engine import graph
 from app.engine.ml_shape_rules import ML_RULES
+from app.engine.window_shape_rules import WINDOW_RULES
 
 Infer = Callable[[ShapeInferenceContext, ir.Node], None]
 
@@ -86,25 +87,29 @@ def complete() -> None:
     # What it would warn of is an error of ours, or a note.
     logging.getLogger("onnx_shape_inference").setLevel(logging.CRITICAL)
     for rule in SHAPE_RULES:
-        for version in _versions(rule):
+        for version in _versions(rule.domain, rule.op, rule.since):
             registry.register(rule.domain, rule.op, version)(rule.infer)
     for rule in GUARDED:
-        for version in _versions(rule):
+        for version in _versions(rule.domain, rule.op, rule.since):
             known = registry.get(rule.domain, rule.op, version)
             registry.register(rule.domain, rule.op, version)(partial(_guarded, known, rule.infer))
+    for op, since, correct in WINDOW_RULES:
+        for version in _versions("", op, since):
+            known = registry.get("", op, version)
+            registry.register("", op, version)(partial(correct, known))
     for version in registry.version_boundaries("", "BatchNormalization"):
         if version < 14:
             known = registry.get("", "BatchNormalization", version)
             registry.register("", "BatchNormalization", version)(partial(_with_statistics, known))
 
 
-def _versions(rule: ShapeRule) -> list[int]:
+def _versions(domain: str, op: str, since: int) -> list[int]:
     """Versions at which a rule must be registered to hold from its own on.
 
     Of two rules for one version the library takes the one that was registered last.
     """
-    boundaries = registry.version_boundaries(rule.domain, rule.op) or ()
-    return sorted({rule.since, *(v for v in boundaries if v >= rule.since)})
+    boundaries = registry.version_boundaries(domain, op) or ()
+    return sorted({since, *(v for v in boundaries if v >= since)})
 
 
 def _with_statistics(known: Infer, context: ShapeInferenceContext, node: ir.Node) -> None:

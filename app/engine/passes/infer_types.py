@@ -1,15 +1,18 @@
 """Binds what is known of the inputs, then infers the type of every value."""
 
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
-from app.engine import graph, inference, naming, operand_types
+from app.engine import given, graph, inference, naming, operand_types
 from app.engine.errors import GraphError, InputError
+from app.engine.limits import memory_bytes
 from app.engine.plan import Compilation
 
 # Keys of model.meta: inputs that became constants; element types that the file gives its outputs; whether
@@ -52,9 +55,14 @@ class InferTypes:
         """
         bindings = compilation.bindings
         model = compilation.model
-        for pointer, names in (("input_shapes", bindings.shapes), ("input_values", bindings.values)):
+        for pointer, names in (
+            ("inputs", bindings.tensors),
+            ("input_shapes", bindings.shapes),
+            ("input_values", bindings.values),
+        ):
             _check_names(model.graph, names, pointer)
-        bind_shapes(model.graph, bindings.shapes)
+        bind_shapes(model.graph, bindings.shapes, given.shapes(bindings.tensors))
+        _check_memory(model.graph)
         bind_values(model, bindings.values)
         for value in model.graph.inputs:
             _check_static(value)
@@ -98,28 +106,44 @@ def free_dimension(dimension: int | ir.SymbolicDim) -> str | None:
     return name if any(c.isalnum() for c in name) else ""
 
 
-def bind_shapes(main: ir.Graph, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Set the shapes of inputs; a name bound by one input is bound for all.
+def bind_shapes(
+    main: ir.Graph,
+    shapes: Mapping[str, tuple[int, ...]],
+    tensors: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+) -> None:
+    """Set the shapes of inputs, as stated or as the tensors given for them have them.
+
+    A name bound by one input is bound for all. A dimension may be 0, as in a model file; a negative one
+    means nothing. Every way to the engine leaves it to this function.
 
     Raises:
-        InputError: a shape has another rank or contradicts the model, itself or another one.
+        InputError: a shape has another rank or contradicts the model, itself, a tensor or another one.
     """
     sizes: dict[str, tuple[int, str]] = {}  # by name of a dimension: size, and the input that said so
     for value in main.inputs:
-        shape = shapes.get(value.name or "")
-        if shape is not None:
-            _bind_shape(value, shape, sizes)
+        name = value.name or ""
+        stated, tensor = shapes.get(name), tensors.get(name)
+        if stated is not None and tensor is not None and stated != tensor:
+            raise InputError(
+                f"input {name!r}: the shape is stated as {list(stated)}, the tensor given has {list(tensor)}",
+                pointer=f"/input_shapes/{name}",
+            )
+        if stated is not None:
+            _bind_shape(value, stated, sizes, f"/input_shapes/{name}")
+        elif tensor is not None:
+            _bind_shape(value, tensor, sizes, f"/inputs/{name}")
     for value in main.inputs:
         if value.shape is not None:
             dims = [
-                sizes[name][0] if (name := free_dimension(d)) and name in sizes else d for d in value.shape
+                sizes[free][0] if (free := free_dimension(d)) and free in sizes else d for d in value.shape
             ]
             value.shape = ir.Shape(dims)
 
 
-def _bind_shape(value: ir.Value, shape: tuple[int, ...], sizes: dict[str, tuple[int, str]]) -> None:
+def _bind_shape(
+    value: ir.Value, shape: tuple[int, ...], sizes: dict[str, tuple[int, str]], pointer: str
+) -> None:
     name = value.name or ""
-    pointer = f"/input_shapes/{name}"
     if any(d < 0 for d in shape):
         raise InputError(f"input {name!r}: shape {list(shape)} has a negative dimension", pointer=pointer)
     if graph.is_composite(value):
@@ -197,6 +221,24 @@ def _filled(value: ir.Value, given: float | int | bool) -> np.ndarray[Any, Any]:
     if kind.kind in "iub" and not np.all(array == given):
         raise InputError(f"input {value.name!r} is {kind}, which cannot hold {given!r}", pointer=pointer)
     return array
+
+
+def _check_memory(main: ir.Graph) -> None:
+    """Refuse inputs that this process cannot hold, before anything of their size is made."""
+    available, needed = memory_bytes(), 0
+    for value in main.inputs:
+        shape, kind = graph.shape(value), graph.dtype(value)
+        if shape is None or kind is None or graph.is_composite(value):
+            continue
+        nbytes = math.prod(max(d, 1) for d in shape) * kind.itemsize  # no array has strides beyond memory
+        needed += nbytes
+        if needed > available:
+            others = f", all inputs up to it {needed} byte" if needed > nbytes else ""
+            raise InputError(
+                f"input {value.name!r}: {kind}{list(shape)} takes {nbytes} byte{others}; "
+                f"the job may use {available} byte of memory: bind smaller dimensions",
+                pointer=f"/input_shapes/{value.name}",
+            )
 
 
 def _check_static(value: ir.Value) -> None:

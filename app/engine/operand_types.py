@@ -3,7 +3,8 @@
 Source: ONNX IR specification, "Graphs" (types of operands); schemas of the onnx package.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from functools import cache
 
 import onnx
@@ -31,38 +32,51 @@ def check(model: ir.Model) -> None:
         _check_node(node, model.opset_imports)
 
 
+@dataclass(frozen=True, slots=True)
+class _Formal:
+    """An input as a schema has it; `variable` names its type, None where each operand has its own."""
+
+    name: str
+    types: frozenset[str]
+    variable: str | None
+
+
 def _check_node(node: ir.Node, opsets: Mapping[str, int]) -> None:
     domain = domain_of(node.domain)
-    schema = _schema(node.op_type, opsets.get(domain, 0), domain)
-    if schema is None or not schema.inputs:
-        return
+    formals, variadic = _formals(node.op_type, opsets.get(domain, 0), domain)
     bound: dict[str, tuple[str, str]] = {}  # by type variable: the type, and the operand that has it
-    for index, value in enumerate(node.inputs):
+    for index, value in enumerate(node.inputs if variadic else node.inputs[: len(formals)]):
         found = None if value is None else title(value.type)
-        if found is None or (index >= len(schema.inputs) and schema.inputs[-1].option != _VARIADIC):
+        if value is None or found is None:
             continue
-        formal = schema.inputs[min(index, len(schema.inputs) - 1)]
-        operand = f"input {index} ({formal.name!r}, value {value.name!r})"  # type: ignore[union-attr]  # is there
-        expected, because = formal.types, ""
-        if formal.is_homogeneous and formal.type_str in bound:
-            shared, other = bound[formal.type_str]
-            expected, because = {shared}, f", the type of {other}"
+        formal = formals[min(index, len(formals) - 1)]
+        expected: Collection[str] = formal.types
+        because = ""
+        if formal.variable in bound:
+            shared, other = bound[formal.variable]
+            expected, because = (shared,), f", the type of {other}"
         if found not in expected:
             raise GraphError(
-                f"{node.op_type} {node.name!r}: {operand} is {found}, expected "
-                f"{' or '.join(sorted(expected))}{because}; cast it to a type that the operator takes",
+                f"{node.op_type} {node.name!r}: input {index} ({formal.name!r}, value {value.name!r}) is "
+                f"{found}, expected {' or '.join(sorted(expected))}{because}; "
+                "cast it to a type that the operator takes",
                 pointer=f"node:{node.name}",
             )
-        if formal.is_homogeneous:
-            bound.setdefault(formal.type_str, (found, f"input {index} ({formal.name!r})"))
+        if formal.variable is not None:
+            bound.setdefault(formal.variable, (found, f"input {index} ({formal.name!r})"))
 
 
 @cache
-def _schema(op: str, version: int, domain: str) -> OpSchema | None:
+def _formals(op: str, version: int, domain: str) -> tuple[tuple[_Formal, ...], bool]:
+    """The inputs of an operator, and whether the last one repeats; none for operators without a schema."""
     try:
-        return onnx.defs.get_schema(op, version, domain)
+        schema = onnx.defs.get_schema(op, version, domain)
     except SchemaError:
-        return None
+        return (), False
+    formals = tuple(
+        _Formal(f.name, frozenset(f.types), f.type_str if f.is_homogeneous else None) for f in schema.inputs
+    )
+    return formals, bool(formals) and schema.inputs[-1].option == _VARIADIC
 
 
 def title(type_: ir.TypeProtocol | None) -> str | None:

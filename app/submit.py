@@ -49,7 +49,7 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=file.npy",
-        help="tensor for an input; repeatable",
+        help="tensor for an input, whose shape it binds; repeatable",
     )
     parser.add_argument(
         "--external", action="append", default=[], metavar="LOCATION=file", help="external data; repeatable"

@@ -291,7 +291,8 @@ class BindingsRequest(_Schema):
     )
     inputs: dict[Name, Sha256] = Field(
         default_factory=dict,
-        description="Tensors by input name: blobs of `.npy` files. Outputs come back as `outputs.npz`.",
+        description="Tensors by input name: blobs of `.npy` files. They bind the shapes of their inputs. "
+        "Outputs come back as `outputs.npz`.",
         max_length=4096,
     )
     options: JobOptions = Field(default_factory=JobOptions)

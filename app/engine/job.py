@@ -16,6 +16,7 @@ from app.engine.benchmark import PATIENCE, Samples, measure_in_turn, pinned
 from app.engine.deadline import TimeUpError, limited
 from app.engine.errors import EngineError, ExportMismatchError, NumericsError, TargetError
 from app.engine.exchange import drawing, report
+from app.engine.exchange.npz import write_outputs
 from app.engine.exchange.onnx import export_beside
 from app.engine.exchange.trace import trace_json
 from app.engine.execute import Weights
@@ -222,7 +223,7 @@ def _optimize(
             except TimeUpError as cause:
                 unmeasured = f"not measured because {cause}"
         if bindings.tensors and runs_here:
-            _write_outputs(folder / "outputs.npz", run.outputs())
+            write_outputs(folder / "outputs.npz", run.outputs())
         run.close()
     progress("report", 0, 1)
     seconds = measured.steps if measured else tuple(s.choice.seconds for s in fused.steps)
@@ -545,14 +546,3 @@ def _write_reports(
 
 def _write(path: Path, content: Json) -> None:
     path.write_text(json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n")
-
-
-def _write_outputs(path: Path, outputs: Mapping[str, object]) -> None:
-    """Outputs as arrays in an .npz; a sequence becomes one array per element, `name.0` and on."""
-    arrays: dict[str, Any] = {}
-    for name, value in outputs.items():
-        if isinstance(value, list):
-            arrays.update({f"{name}.{i}": np.asarray(v) for i, v in enumerate(value)})
-        else:
-            arrays[name] = np.asarray(value)
-    np.savez_compressed(path, **arrays)

@@ -17,8 +17,9 @@ import onnx.version_converter
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 from onnx_ir.passes.common import RemoveInitializersFromInputsPass
+from onnx_ir.serde import SerdeError
 
-from app.engine import external_data, inspection, shape_rules, wellformed
+from app.engine import external_data, inspection, map_type, shape_rules, wellformed
 from app.engine.errors import GraphError, ModelTooLargeError, NotOnnxError, OpsetError
 from app.engine.inspection import Inspection
 from app.engine.limits import Limits
@@ -75,10 +76,15 @@ def load(
     notes: list[str] = []
     kept = _detach(proto, spool)
     proto = _converted(proto, limits, notes, kept.keys())
+    maps = map_type.detach(_graphs(proto.graph))
     try:
         model = ir.from_proto(proto)
-    except (ValueError, TypeError, KeyError, NotImplementedError) as cause:
-        raise GraphError(f"the model cannot be represented: {cause}") from cause
+    except (ValueError, TypeError, KeyError, NotImplementedError, SerdeError) as cause:
+        reason = _first_line(_root(cause))
+        raise GraphError(f"the model cannot be represented: {reason}") from cause
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        if value.name in maps:
+            value.type = maps[value.name]
     for name, value in model.graph.initializers.items():
         if name in kept:
             value.const_value = kept[name]
@@ -267,5 +273,11 @@ def _restore_signature(original: onnx.ModelProto, converted: onnx.ModelProto) ->
         del graph.value_info[:]
 
 
-def _first_line(cause: Exception) -> str:
+def _root(cause: BaseException) -> BaseException:
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    return cause
+
+
+def _first_line(cause: BaseException) -> str:
     return (str(cause).strip().splitlines() or [type(cause).__name__])[0][:200]

@@ -9,6 +9,8 @@ import onnx_ir as ir
 from onnx_shape_inference import ShapeInferenceContext, registry
 
 from app.engine import graph
+from app.engine.ml_shape_rules import ML_RULES
+from app.engine.window_shape_rules import WINDOW_RULES
 
 LONGEST = 2**31 - 1  # turns of a loop whose stacks could ever have a place
 Infer = Callable[[ShapeInferenceContext, ir.Node], None]
@@ -107,7 +109,10 @@ def loop(context: ShapeInferenceContext, node: ir.Node) -> None:
             context.set_shape_and_dtype(output, ir.Shape([first, *result.shape]), result.dtype)
 
 
-SHAPE_RULES = (ShapeRule("com.microsoft", "DynamicQuantizeLSTM", dynamic_quantize_lstm),)
+SHAPE_RULES = (
+    ShapeRule("com.microsoft", "DynamicQuantizeLSTM", dynamic_quantize_lstm),
+    *(ShapeRule("ai.onnx.ml", op, infer) for op, infer in ML_RULES),
+)
 
 # Rules of the library that hold only if the second input is a constant, and what holds else.
 GUARDED = (ShapeRule("", "Split", unknown_split, 13), ShapeRule("", "Squeeze", unknown_squeeze, 13))
@@ -115,25 +120,36 @@ GUARDED = (ShapeRule("", "Split", unknown_split, 13), ShapeRule("", "Squeeze", u
 
 @cache
 def complete() -> None:
-    """Give the inference library the rules it lacks, once; its own rules stay where they are right."""
+    """Give the inference library the rules it lacks, once; its own rules stay where ours are silent."""
     registry.collect()
     # What it would warn of is an error of ours, or a note.
     logging.getLogger("onnx_shape_inference").setLevel(logging.CRITICAL)
     for rule in SHAPE_RULES:
-        if not registry.has(rule.domain, rule.op):
-            registry.register(rule.domain, rule.op, rule.since)(rule.infer)
+        for version in _versions(rule.domain, rule.op, rule.since):
+            registry.register(rule.domain, rule.op, version)(rule.infer)
     for version in registry.version_boundaries("", "Loop"):
         registry.register("", "Loop", version)(loop)
     for rule in GUARDED:
-        boundaries = {v for v in registry.version_boundaries(rule.domain, rule.op) if v >= rule.since}
-        for version in sorted({rule.since, *boundaries}):
+        for version in _versions(rule.domain, rule.op, rule.since):
             known = registry.get(rule.domain, rule.op, version)
-            # Of two rules for one version the library takes the one that was registered last.
             registry.register(rule.domain, rule.op, version)(partial(_guarded, known, rule.infer))
+    for op, since, correct in WINDOW_RULES:
+        for version in _versions("", op, since):
+            known = registry.get("", op, version)
+            registry.register("", op, version)(partial(correct, known))
     for version in registry.version_boundaries("", "BatchNormalization"):
         if version < 14:
             known = registry.get("", "BatchNormalization", version)
             registry.register("", "BatchNormalization", version)(partial(_with_statistics, known))
+
+
+def _versions(domain: str, op: str, since: int) -> list[int]:
+    """Versions at which a rule must be registered to hold from its own on.
+
+    Of two rules for one version the library takes the one that was registered last.
+    """
+    boundaries = registry.version_boundaries(domain, op) or ()
+    return sorted({since, *(v for v in boundaries if v >= since)})
 
 
 def _with_statistics(known: Infer, context: ShapeInferenceContext, node: ir.Node) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import onnx
+import onnx_ir as ir
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
@@ -148,6 +149,8 @@ def _check_graph(graph: onnx.GraphProto, checker: _Checker, outer: frozenset[str
     for value in graph.input:
         if depth == 0:  # a body's inputs may leave their types to inference
             _check_type(value.type, value.name)
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        _check_codes(value.type, f"value {value.name!r}", f"value:{value.name}")
     local = frozenset((*(v.name for v in graph.input), *(t.name for t in tensors)))
     _check_nodes(graph.node, outer | local, [v.name for v in graph.output], checker, depth, title, local)
 
@@ -267,8 +270,31 @@ def _check_type(type_: onnx.TypeProto, name: str) -> None:
         _check_type(type_.sequence_type.elem_type, name)
     elif kind == "optional_type":
         _check_type(type_.optional_type.elem_type, name)
+    elif kind == "map_type":
+        data_type(type_.map_type.key_type, f"input {name!r}", pointer)
+        _check_type(type_.map_type.value_type, name)
     else:
         raise DtypeError(
-            f"input {name!r}: expected a tensor, a sequence or an optional, found {kind or 'no type'}",
+            f"input {name!r}: expected a tensor, a sequence, an optional or a map, found {kind or 'no type'}",
             pointer=pointer,
         )
+
+
+def _check_codes(type_: onnx.TypeProto, title: str, pointer: str) -> None:
+    """Refuse numbers that are no element types; a type that is left open is for inference to tell."""
+    kind = type_.WhichOneof("value")
+    if kind in ("tensor_type", "sparse_tensor_type"):
+        codes = [getattr(type_, kind).elem_type]
+    elif kind == "map_type":
+        codes = [type_.map_type.key_type]
+        _check_codes(type_.map_type.value_type, title, pointer)
+    else:
+        codes = []
+        if kind in ("sequence_type", "optional_type"):
+            _check_codes(getattr(type_, kind).elem_type, title, pointer)
+    for code in codes:
+        if code not in _CODES:
+            raise DtypeError(f"{title}: unknown element type {code}", pointer=pointer)
+
+
+_CODES = frozenset(int(kind) for kind in ir.DataType)

@@ -176,6 +176,30 @@ def test_versions_newer_than_known_are_refused(tmp_path: Path) -> None:
         load(write(tmp_path, parsed(RELU.replace("ir_version: 8", "ir_version: 99"))))
 
 
+def test_numbers_that_are_no_element_types_are_refused_wherever_they_are(tmp_path: Path) -> None:
+    def sequence(type_: onnx.TypeProto) -> None:
+        type_.sequence_type.elem_type.map_type.value_type.tensor_type.elem_type = 77
+
+    def key(type_: onnx.TypeProto) -> None:
+        type_.map_type.key_type = 77
+
+    def tensor(type_: onnx.TypeProto) -> None:
+        type_.tensor_type.elem_type = 77
+
+    for spoil in (sequence, key, tensor):
+        for place in ("output", "value_info"):
+            proto = parsed(RELU)
+            if place == "value_info":
+                proto.graph.value_info.add(name="inner")
+            value = getattr(proto.graph, place)[0]
+            value.ClearField("type")
+            spoil(value.type)
+            path = write(tmp_path, proto)
+            for read in (load, inspect):
+                with pytest.raises(DtypeError, match="unknown element type 77"):
+                    read(path)
+
+
 def test_element_types_without_arithmetic_are_refused(tmp_path: Path) -> None:
     for code, message in ((99, "99"), (0, "element type 0"), (onnx.TensorProto.COMPLEX64, "COMPLEX64")):
         proto = parsed(RELU)
@@ -184,7 +208,7 @@ def test_element_types_without_arithmetic_are_refused(tmp_path: Path) -> None:
             load(write(tmp_path, proto))
     proto = parsed(RELU)
     proto.graph.input[0].type.map_type.key_type = onnx.TensorProto.INT64
-    with pytest.raises(DtypeError, match="map_type"):
+    with pytest.raises(DtypeError, match="found no type"):
         load(write(tmp_path, proto))
 
 

@@ -28,6 +28,7 @@ _POSITIVE = (
     "max_jobs_per_key",
     "max_running_per_key",
     "max_requests_per_key",
+    "max_connections",
     "max_infer_bytes",
     "max_infer_waiting",
     "max_programs",
@@ -85,6 +86,9 @@ class Settings:
         max_jobs_per_key: unfinished jobs that an owner of keys may have.
         max_running_per_key: jobs of one owner that run at once.
         max_requests_per_key: requests of one key that are answered at once.
+        max_connections: open at once; beyond it the one that waits longest for a request is closed.
+        head_seconds: in which the head of a request must come.
+        silence_seconds: that a client may send nothing of a body, or take nothing of an answer.
         max_bytes_per_key: bytes of uploads and artifacts that an owner of keys may hold.
         reserve_bytes: free space of the disk below which uploads are refused.
         max_deployments_per_key: versions of deployed models that an owner may have; 0 turns serving off.
@@ -129,6 +133,9 @@ class Settings:
     max_jobs_per_key: int = 1000
     max_running_per_key: int = 16
     max_requests_per_key: int = 64
+    max_connections: int = 4096
+    head_seconds: float = 10.0
+    silence_seconds: float = 20.0
     max_bytes_per_key: int = 64 * 2**30
     reserve_bytes: int = 256 * 2**20
     max_deployments_per_key: int = 8
@@ -152,7 +159,7 @@ class Settings:
                 raise SettingsError(
                     f"{PREFIX}{name.upper()}: expected at least 1, found {getattr(self, name)}"
                 )
-        for name in ("job_seconds", "inspect_seconds", "infer_seconds"):
+        for name in ("job_seconds", "inspect_seconds", "infer_seconds", "head_seconds", "silence_seconds"):
             if getattr(self, name) <= 0:
                 raise SettingsError(
                     f"{PREFIX}{name.upper()}: expected a positive number, found {getattr(self, name)}"

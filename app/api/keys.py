@@ -29,8 +29,8 @@ def create_key(body: KeyRequest, response: Response, service: ServiceOf) -> NewK
     with service.database.write() as connection:
         if not body.require_keys and not keys.exist(connection):
             raise RequestError(
-                "require_keys: expected true for the first key, as every request needs a key from then on; make "
-                "it with `stowplan keys create --name admin --scope admin` or on the page /keys",
+                "require_keys: expected true for the first key, as every request needs a key from then on; "
+                "make it with `stowplan keys create --name admin --scope admin` or on the page /keys",
                 pointer="/require_keys",
             )
         identifier, text = keys.create(connection, body.name, body.scope, body.owner)

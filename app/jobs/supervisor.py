@@ -21,7 +21,7 @@ _STOP_SECONDS = 10.0
 _RESTART_SECONDS = 1.0  # at least, between two starts of the same part
 _MOST_SECONDS = 30.0  # between two starts of a part that ends at once, again and again
 _SOUND_SECONDS = 60.0  # that such a part runs before it counts as sound again
-_LISTING_SECONDS = 0.5  # between two looks at what else shall run
+_LISTING_SECONDS = 1.0  # between two looks at what else shall run
 logger = logging.getLogger("stowplan.supervisor")
 
 

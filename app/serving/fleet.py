@@ -19,7 +19,7 @@ from app.serving.protocol import InferenceError
 from app.settings import Settings
 
 _LOOK_SECONDS = 0.1  # between two tries to reach processes that are not there
-_REFRESH_SECONDS = 1.0  # between two looks at what is deployed
+_REFRESH_SECONDS = 5.0  # between two looks at what others deployed; what this process deploys it knows
 _RINGS = 4  # largest bodies that a ring holds
 _SMALLEST_RING = 64 << 20  # byte
 _RANKS = {"ready": 0, "loading": 1, "starting": 1}  # by state of a version; all others come last
@@ -65,6 +65,7 @@ class Fleet:
         self._by_name: dict[str, list[Deployed]] = {}  # latest version first
         self._task: asyncio.Task[None] | None = None
         self._refreshing = asyncio.Lock()
+        self._changed = asyncio.Event()  # a process is to be reached
         self._bounds = Bounds(
             body_nbytes=settings.max_infer_bytes,
             ring_nbytes=max(_SMALLEST_RING, _RINGS * settings.max_infer_bytes),
@@ -145,7 +146,11 @@ class Fleet:
     async def _follow(self) -> None:
         refreshed = time.monotonic()
         while True:
-            await asyncio.sleep(_LOOK_SECONDS)
+            connected = all(deployed.link.is_connected for deployed in self._known.values())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_REFRESH_SECONDS if connected else _LOOK_SECONDS):
+                    await self._changed.wait()
+            self._changed.clear()
             if time.monotonic() > refreshed + _REFRESH_SECONDS:
                 refreshed = time.monotonic()
                 try:
@@ -174,6 +179,7 @@ class Fleet:
         for identifier, deployed in self._known.items():
             if identifier not in known:
                 deployed.link.retire()
+        self._changed.set()
         self._known = known
         self._by_name = {}
         for deployed in sorted(known.values(), key=lambda d: (d.name, d.owner, -d.version)):
@@ -181,7 +187,9 @@ class Fleet:
 
     def _deployed(self, row: Mapping[str, Any]) -> Deployed:
         path = channel.socket_path(self._settings.data, row["id"])
-        return Deployed(row["id"], row["owner"], row["name"], row["version"], Link(path, self._bounds))
+        return Deployed(
+            row["id"], row["owner"], row["name"], row["version"], Link(path, self._bounds, self._changed.set)
+        )
 
 
 def _rank(deployed: Deployed) -> int:

@@ -88,8 +88,9 @@ class Link:
         restarts: processes that ended while they were connected.
     """
 
-    def __init__(self, path: Path, bounds: Bounds) -> None:
+    def __init__(self, path: Path, bounds: Bounds, lost: Callable[[], None] = lambda: None) -> None:
         self._path = path
+        self._lost = lost  # called when the process has ended
         self._bounds = bounds
         self._ring = Ring(bounds.ring_nbytes)
         self._socket: socket.socket | None = None
@@ -109,6 +110,11 @@ class Link:
     def waiting(self) -> int:
         """Requests that have no answer yet."""
         return len(self._calls) + self._receiving
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a process answers, be it that it still loads or has failed."""
+        return self._socket is not None
 
     def connect(self) -> None:
         """Try to reach the process; nothing happens while it is not there, or when it is connected."""
@@ -361,6 +367,7 @@ class Link:
         if self.state != "deleted":
             self.state = "starting"
         self.programs = 0
+        self._lost()
         calls = list(self._calls.values())
         self._calls.clear()
         ended = "the process of the model ended before it answered: try again"

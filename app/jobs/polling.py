@@ -47,9 +47,7 @@ class Queues:
         DBOS.workflow(name=dispatch.WORKFLOW, max_recovery_attempts=1000)(work)
 
     def launch(self) -> None:
-        """Begin to take jobs, those first that this worker had when it died; nothing where that is so."""
-        if self.is_launched:
-            return
+        """Begin to take jobs, those first that this worker had when it died or closed."""
         DBOS(config=self._config)
         DBOS.listen_queues(self._queues)
         DBOS.launch()

@@ -55,7 +55,7 @@ class Reaper:
     def beat(self) -> bool:
         """Say that this worker lives, and look after what the dead left.
 
-        Whether jobs wait in the queues of this worker: a ring may be lost.
+        The answer is whether jobs wait in the queues of this worker: a ring may be lost.
         """
         now = time.time()
         with self._database.write() as connection:
@@ -97,8 +97,14 @@ class Reaper:
                 )
 
     def _look(self, now: float) -> bool:
-        """Send jobs that their senders did not; whether jobs wait in the queues of this worker."""
-        waiting = jobs.c.state.in_(("queued", "waiting_for_target")) & jobs.c.queue.in_(self._queues)
+        """Send jobs that their senders did not; whether jobs wait in the queues of this worker.
+
+        A job waits also when nobody runs it any more: its worker died, or was this one before.
+        """
+        others = sa.select(workers.c.id).where(workers.c.id != self._worker)
+        pending = jobs.c.state.in_(("queued", "waiting_for_target"))
+        orphaned = (jobs.c.state == "running") & jobs.c.worker.not_in(others)
+        waiting = jobs.c.queue.in_(self._queues) & (pending | orphaned)
         with self._database.read() as connection:
             waits = connection.scalar(sa.select(jobs.c.id).where(waiting).limit(1)) is not None
             lost = connection.scalars(

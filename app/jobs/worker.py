@@ -119,6 +119,7 @@ def work(settings: Settings, name: str, stopping: Stopping) -> None:
     queues = Queues(settings, name, able, carry_out_job)
     Doorbell(settings, database).answer(name, able, stopping.wake)
     beat = time.monotonic()
+    need.note()  # of jobs that this worker had when it died, nobody else tells
     while not stopping.is_set():
         try:
             if time.monotonic() >= beat:
@@ -127,9 +128,10 @@ def work(settings: Settings, name: str, stopping: Stopping) -> None:
                     need.note()
             if idle.is_busy():
                 need.note()
-            if need:
+            if need and not queues.is_launched:
                 queues.launch()
-            elif queues.is_launched:
+                need.note()  # it takes long where much else runs
+            elif queues.is_launched and not need:
                 queues.close()
         except (SQLAlchemyError, queue_error.DBOSException):
             logger.exception("the database did not take a heartbeat; trying again")

@@ -1,5 +1,6 @@
 """A deployed name stays up while its versions come, go and fail."""
 
+import re
 import threading
 import time
 from collections import Counter
@@ -88,16 +89,26 @@ def test_requests_go_to_the_latest_version_that_is_ready(served: Served) -> None
     assert served.http.post("/v2/models/ready/infer", json=body()).json()["model_version"] == "2"
 
 
+def waiting(service: Served, name: str) -> int:
+    """Requests of a model that have come and are not answered."""
+    text = service.http.get("/metrics").text
+    (line,) = re.findall(rf'stowplan_inferences_waiting{{model="{name}",version="1"}} (\d+)', text)
+    return int(line)
+
+
 def test_requests_that_a_deleted_version_has_are_answered(served: Served) -> None:
     deploy(served, "drained")
-    with ThreadPoolExecutor(8) as pool:
+    with ThreadPoolExecutor(CLIENTS) as pool:
         slow = body(fake_engine.SLEEP)
         url = f"{served.http.base_url}/v2/models/drained/infer"
-        asked = [pool.submit(httpx.post, url, json=slow, timeout=30) for _ in range(8)]
-        time.sleep(0.3)
+        asked = [pool.submit(httpx.post, url, json=slow, timeout=30) for _ in range(CLIENTS)]
+        deadline = time.monotonic() + 20
+        while waiting(served, "drained") < 4 and time.monotonic() < deadline:
+            pass
         assert served.http.delete("/v1/deployments/drained").status_code == 204
-        statuses = [each.result().status_code for each in asked]
-    assert statuses == [200] * 8
+        statuses = Counter(each.result().status_code for each in asked)
+    assert statuses.keys() <= {200, 404}, "404 is for those that came later"
+    assert statuses[200] >= 3
     assert served.http.post("/v2/models/drained/infer", json=body()).status_code == 404
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, BinaryIO, Self, TypeVar
 
 import httpx
 
@@ -160,25 +160,20 @@ class Client:
 
     def put_blob(self, path: Path | str) -> str:
         """Upload a file under its hash unless it is there, and return the hash."""
-        digest = hashlib.sha256()
-        for piece in _pieces(Path(path)):
-            digest.update(piece)
-        address = f"/v1/blobs/sha256/{digest.hexdigest()}"
-        if self._send("HEAD", address, missing_ok=True).status_code == 404:
-            self._send("PUT", address, content=_pieces(Path(path)))
-        return digest.hexdigest()
+        with Path(path).open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            address = f"/v1/blobs/sha256/{sha256}"
+            if self._send("HEAD", address, missing_ok=True).status_code == 404:
+                file.seek(0)
+                self._send("PUT", address, content=_pieces(file))
+        return sha256
 
     def upload(self, path: Path | str, external: Mapping[str, Path | str] | None = None) -> Model:
         """Upload a model; `external` gives files of external data by the location that the graph names."""
         if not external:
-            return _model(
-                self._json(
-                    "POST",
-                    "/v1/models",
-                    content=_pieces(Path(path)),
-                    headers={"content-type": "application/octet-stream"},
-                )
-            )
+            with Path(path).open("rb") as file:
+                kind = {"content-type": "application/octet-stream"}
+                return _model(self._json("POST", "/v1/models", content=_pieces(file), headers=kind))
         manifest = {
             "model": self.put_blob(path),
             "external_data": {name: self.put_blob(file) for name, file in external.items()},
@@ -420,10 +415,9 @@ class Client:
         return answer
 
 
-def _pieces(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            yield piece
+def _pieces(file: BinaryIO) -> Iterator[bytes]:
+    while piece := file.read(_PIECE):
+        yield piece
 
 
 def _problem(answer: httpx.Response) -> Json:

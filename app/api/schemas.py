@@ -682,6 +682,10 @@ class KeyRequest(_Schema):
         default=None,
         description="Whom models and jobs belong to that are made with it: the key itself unless given.",
     )
+    require_keys: bool = Field(
+        default=False,
+        description="Needed for the first key: everybody without a key is locked out from then on.",
+    )
 
 
 class KeyAnswer(_Schema):

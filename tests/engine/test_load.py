@@ -1,6 +1,9 @@
 """Every way in which a model file can be wrong has an error that names it."""
 
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -167,6 +170,37 @@ def test_a_function_that_calls_itself_is_refused(tmp_path: Path) -> None:
         <opset_import: ["own": 1], domain: "own"> pong (a) => (b) { b = own.ping(a) }"""
     with pytest.raises(CyclicGraphError, match="ping"):
         load(write(tmp_path, parsed(text)))
+
+
+def nested_functions(deep: int, calls: int, constant: int = 0) -> str:
+    """Functions of which each calls the next a few times; the innermost has a constant of so many elements."""
+    body = (
+        "b = Relu(a)"
+        if not constant
+        else f"c = Constant <value_floats = {[1.0] * constant}> () b = Add(a, c)"
+    )
+    functions = [f"""<opset_import: ["": 17], domain: "own"> f0 (a) => (b) {{ {body} }}"""]
+    for level in range(1, deep):
+        names = ["a", *(f"v{i}" for i in range(calls - 1)), "b"]
+        steps = " ".join(f"{y} = own.f{level - 1}({x})" for x, y in pairwise(names))
+        functions.append(f"""<opset_import: ["own": 1], domain: "own"> f{level} (a) => (b) {{ {steps} }}""")
+    return f"""<ir_version: 8, opset_import: ["": 17, "own": 1]>
+        g (float[2] x) => (float[2] y) {{ y = own.f{deep - 1}(x) }} {" ".join(functions)}"""
+
+
+@pytest.mark.parametrize("read", [load, inspect])
+def test_functions_are_counted_as_often_as_they_are_called(tmp_path: Path, read: Callable[..., Any]) -> None:
+    path = write(tmp_path, parsed(nested_functions(20, 10)))
+    assert path.stat().st_size < 16_000
+    with pytest.raises(ModelTooLargeError, match="nodes or more once its local functions are inlined"):
+        read(path)
+    assert len(load(write(tmp_path, parsed(nested_functions(4, 3)))).model.graph) == 27
+
+
+def test_bytes_of_functions_are_counted_as_often_as_they_are_called(tmp_path: Path) -> None:
+    text = nested_functions(5, 10, constant=2)  # 10,000 copies
+    with pytest.raises(ModelTooLargeError, match="byte of nodes or more once"):
+        load(write(tmp_path, parsed(text)), limits=Limits(nbytes=100_000))
 
 
 def test_versions_newer_than_known_are_refused(tmp_path: Path) -> None:

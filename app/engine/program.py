@@ -62,6 +62,11 @@ class Program:
         return self.placement.arena_bytes
 
     @property
+    def seconds(self) -> float:
+        """Predicted or measured seconds of all steps, and of what slower memories cost."""
+        return sum(step.choice.seconds for step in self.steps) + self.placement.delay
+
+    @property
     def kernels(self) -> tuple["Request", ...]:
         """Every distinct kernel to compile: name, types, static arguments, takes_thread."""
         return tuple(

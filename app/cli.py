@@ -2,16 +2,20 @@
 
 import argparse
 import json
+import os
 import socket
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
-from app import bench, deploy, manage, plan, run_operator, submit, sweep, warm
-from app.settings import DEFAULT_PORT, PREFIX, Settings, SettingsError
+from app import answering, bench, deploy, manage, plan, run_operator, submit, sweep, warm
+from app.settings import DEFAULT_PORT, PREFIX, Settings, SettingsError, described
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +28,37 @@ class Command:
     run: Callable[[argparse.Namespace], int]
 
 
-def _no_arguments(_parser: argparse.ArgumentParser) -> None:
-    """The environment says all."""
+def _settings_arguments(parser: argparse.ArgumentParser) -> None:
+    """None but settings."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    rows = (
+        textwrap.fill(f"{name}={default}  {meaning}", 100, initial_indent="  ", subsequent_indent="      ")
+        for name, default, meaning in described()
+    )
+    parser.epilog = "Settings, from the environment, with their defaults:\n" + "\n".join(rows)
+    parser.add_argument("--data", type=Path, help=f"folder of all data (default: {PREFIX}DATA, else data)")
 
 
-def _serve(_arguments: argparse.Namespace) -> int:
+def _address_arguments(parser: argparse.ArgumentParser) -> None:
+    _settings_arguments(parser)
+    parser.add_argument("--host", help=f"address to listen on (default: {PREFIX}HOST, else 127.0.0.1)")
+    parser.add_argument("--port", type=int, help=f"port (default: {PREFIX}PORT, else {DEFAULT_PORT})")
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    """The settings that the environment gives, but for those that the command names."""
+    given = {name: getattr(arguments, name, None) for name in ("data", "host", "port")}
+    return replace(
+        Settings.from_environment(), **{name: value for name, value in given.items() if value is not None}
+    )
+
+
+def _serve(arguments: argparse.Namespace) -> int:
     from app.api.main import run as run_api
     from app.jobs.supervisor import parts, supervise
     from app.serving.parts import Executors
 
-    settings = Settings.from_environment()
+    settings = _settings(arguments)
     _check_port(settings)
     _check_access(settings)
     threading.Thread(target=_announce, args=(settings,), daemon=True).start()
@@ -82,6 +107,7 @@ def _announce(settings: Settings) -> None:
 
 
 def _worker_arguments(parser: argparse.ArgumentParser) -> None:
+    _settings_arguments(parser)
     parser.add_argument(
         "--queues",
         default="",
@@ -93,28 +119,28 @@ def _worker_arguments(parser: argparse.ArgumentParser) -> None:
 def _worker(arguments: argparse.Namespace) -> int:
     from app.jobs.worker import queues_of, run
 
-    settings = Settings.from_environment()
+    settings = _settings(arguments)
     if arguments.queues:
         settings = replace(settings, queues=queues_of(arguments.queues))
     run(settings.to_json())
     return 0
 
 
-def _api(_arguments: argparse.Namespace) -> int:
+def _api(arguments: argparse.Namespace) -> int:
     from app.api.main import run
 
-    settings = Settings.from_environment()
+    settings = _settings(arguments)
     _check_access(settings)
     run(settings.to_json())
     return 0
 
 
-def _executors(_arguments: argparse.Namespace) -> int:
+def _executors(arguments: argparse.Namespace) -> int:
     from app.jobs.database import migrate
     from app.jobs.supervisor import supervise
     from app.serving.parts import Executors
 
-    settings = Settings.from_environment()
+    settings = _settings(arguments)
     migrate(settings)
     supervise(settings, [], Executors(settings))
     return 0
@@ -162,17 +188,12 @@ def _keys(arguments: argparse.Namespace) -> int:
 
 
 def _show_keys(rows: Sequence[Mapping[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     def when(seconds: float | None) -> str:
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds)) if seconds else ""
 
-    table = Table("id", "name", "owner", "scope", "created", "used", "revoked")
-    for row in rows:
-        times = (when(row[name]) for name in ("created", "used", "revoked"))
-        table.add_row(row["id"], row["name"], row["owner"], row["scope"], *times)
-    Console(soft_wrap=True).print(table)
+    texts, times = ("id", "name", "owner", "scope"), ("created", "used", "revoked")
+    shown = [(*(row[name] for name in texts), *(when(row[name]) for name in times)) for row in rows]
+    answering.print_table((*texts, *times), shown)
 
 
 COMMANDS: tuple[Command, ...] = (
@@ -181,7 +202,9 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command("sweep", "Optimize a model in several ways, and compare.", sweep.add_arguments, sweep.run),
     Command("jobs", "List, show, wait for, cancel and retry jobs.", manage.commands(manage.JOBS), manage.run),
-    Command("models", "List, show, upload and delete models.", manage.commands(manage.MODELS), manage.run),
+    Command(
+        "models", "List, show, upload, rename and delete models.", manage.commands(manage.MODELS), manage.run
+    ),
     Command("targets", "List, show and describe targets.", manage.commands(manage.TARGETS), manage.run),
     Command(
         "run-operator",
@@ -198,12 +221,12 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "serve",
         "Start the API, the workers and the deployed models, and keep them running.",
-        _no_arguments,
+        _address_arguments,
         _serve,
     ),
-    Command("api", "Start the API alone.", _no_arguments, _api),
+    Command("api", "Start the API alone.", _address_arguments, _api),
     Command("worker", "Start one worker alone.", _worker_arguments, _worker),
-    Command("executors", "Start the processes of deployed models alone.", _no_arguments, _executors),
+    Command("executors", "Start the processes of deployed models alone.", _settings_arguments, _executors),
     Command("keys", "Make, list and revoke keys.", _keys_arguments, _keys),
 )
 
@@ -211,16 +234,26 @@ COMMANDS: tuple[Command, ...] = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that the arguments name; the exit code is 2 for what cannot be understood."""
     parser = argparse.ArgumentParser(prog="stowplan", description="Plans how ONNX graphs are stored and run.")
+    parser.add_argument("--version", action="version", version=f"stowplan {version('stowplan')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     for row in COMMANDS:
         row.arguments(commands.add_parser(row.name, help=row.summary, description=row.summary))
     given = parser.parse_args(arguments)
     command = next(row for row in COMMANDS if row.name == given.command)
     try:
-        return command.run(given)
+        code = command.run(given)
+        sys.stdout.flush()
     except SettingsError as error:
         print(f"stowplan: {error}", file=sys.stderr)
-        return 2
+        return answering.NOT_UNDERSTOOD
+    except KeyboardInterrupt:
+        print("\nstowplan: interrupted", file=sys.stderr)
+        return answering.INTERRUPTED
+    except BrokenPipeError:
+        # The interpreter flushes once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return answering.UNREAD
+    return code
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ with Client("http://127.0.0.1:8000") as client:
 
 import hashlib
 import json
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +24,8 @@ import httpx
 DEFAULT_URL = "http://127.0.0.1:8000"
 TERMINAL = ("succeeded", "failed", "cancelled")
 _PIECE = 1 << 20  # byte
+_MOST_NAME = 255  # characters
+_PLAIN = re.compile(r"[\x00-\x1f\x7f]")  # characters that no name has
 _WAIT = 20  # seconds that one request waits at most
 _RECONNECTS = 5
 
@@ -49,6 +52,7 @@ class Model:
     """A model as the service knows it; `report` is None until it was inspected."""
 
     id: str
+    name: str
     state: str
     report: Json | None
     code: str | None
@@ -63,6 +67,7 @@ class Job:
     group: str
     state: str
     model: str
+    model_name: str
     target: str
     phase: str
     done: int
@@ -168,13 +173,31 @@ class Client:
                 self._send("PUT", address, content=_pieces(file))
         return sha256
 
-    def upload(self, path: Path | str, external: Mapping[str, Path | str] | None = None) -> Model:
-        """Upload a model; `external` gives files of external data by the location that the graph names."""
+    def upload(
+        self,
+        path: Path | str,
+        external: Mapping[str, Path | str] | None = None,
+        *,
+        name: str | None = None,
+    ) -> Model:
+        """Upload a model; `external` gives files of external data by the location that the graph names.
+
+        It gets a name, that of the file by default, unless it is there already and has one.
+        """
+        called = _PLAIN.sub("_", name or Path(path).name)[:_MOST_NAME]
         if not external:
             with Path(path).open("rb") as file:
-                kind = {"content-type": "application/octet-stream"}
-                return _model(self._json("POST", "/v1/models", content=_pieces(file), headers=kind))
+                return _model(
+                    self._json(
+                        "POST",
+                        "/v1/models",
+                        params={"name": called},
+                        content=_pieces(file),
+                        headers={"content-type": "application/octet-stream"},
+                    )
+                )
         manifest = {
+            "name": called,
             "model": self.put_blob(path),
             "external_data": {name: self.put_blob(file) for name, file in external.items()},
         }
@@ -187,6 +210,10 @@ class Client:
     def models(self, **filters: Any) -> Iterator[Model]:
         """All models, latest first; filters are `label` and `q`."""
         yield from map(_model, self._pages("/v1/models", "models", filters))
+
+    def rename_model(self, model_id: str, name: str) -> Model:
+        """Give a model another name."""
+        return _model(self._json("PATCH", f"/v1/models/{model_id}", json={"name": name}))
 
     def delete_model(self, model_id: str) -> None:
         """Forget a model."""
@@ -429,7 +456,7 @@ def _problem(answer: httpx.Response) -> Json:
 
 
 def _model(found: Json) -> Model:
-    return Model(**{k: found[k] for k in ("id", "state", "report", "code", "detail")})
+    return Model(**{k: found[k] for k in ("id", "name", "state", "report", "code", "detail")})
 
 
 def _group(found: Json) -> Group:
@@ -442,7 +469,7 @@ def _deployment(found: Json) -> Deployment:
 
 
 def _job(found: Json) -> Job:
-    names = ("id", "group", "state", "model", "target", "summary", "code", "detail", "pointer")
+    names = ("id", "group", "state", "model", "model_name", "target", "summary", "code", "detail", "pointer")
     more = ("labels", "cached_from", "created", "started", "finished")
     return Job(
         **{k: found[k] for k in (*names, *more)},

@@ -1,6 +1,6 @@
 """What the command line shows of a job: progress while it runs, tables when it is done."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 SLOWEST = 12  # operators shown
 # What ran, by the place in the verification.
@@ -55,6 +56,16 @@ def show_summary(console: Console, summary: Mapping[str, Any]) -> None:
             f"[yellow]{steps['fallback']} steps fell back to the reference evaluator; "
             "decisions.json has the reasons[/]"
         )
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Rows of texts, none of them cut."""
+    made = Table()
+    for head in heads:
+        made.add_column(head, overflow="fold")
+    for row in rows:
+        made.add_row(*map(Text, row))
+    return made
 
 
 def slowest(summary: Mapping[str, Any]) -> Table:

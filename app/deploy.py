@@ -4,13 +4,9 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from app.client import DEFAULT_URL, Client, Deployment, ServiceFailureError, UnreachableError
+from app import answering
+from app.client import Client, Deployment, ServiceFailureError, UnreachableError
 from app.settings import key_of_client
-
-
-def _add_service(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--key", help="key of the service (default: STOWPLAN_KEY)")
-    parser.add_argument("--url", default=DEFAULT_URL, help=f"address of the service (default: {DEFAULT_URL})")
 
 
 def add_deploy(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +17,7 @@ def add_deploy(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wait", type=float, default=120.0, metavar="SECONDS", help="for the model to answer (default: 120)"
     )
-    _add_service(parser)
+    answering.add_service(parser)
 
 
 def deploy(arguments: argparse.Namespace) -> int:
@@ -41,7 +37,7 @@ def deploy(arguments: argparse.Namespace) -> int:
 
 def add_deployments(parser: argparse.ArgumentParser) -> None:
     """Nothing more."""
-    _add_service(parser)
+    answering.add_service(parser)
 
 
 def deployments(arguments: argparse.Namespace) -> int:
@@ -58,7 +54,7 @@ def add_undeploy(parser: argparse.ArgumentParser) -> None:
     """A name, and perhaps one version."""
     parser.add_argument("name")
     parser.add_argument("--version", type=int, help="only this one (default: all)")
-    _add_service(parser)
+    answering.add_service(parser)
 
 
 def undeploy(arguments: argparse.Namespace) -> int:
@@ -84,12 +80,7 @@ def _with_service(arguments: argparse.Namespace, act: Callable[[Client], int]) -
 
 
 def _show(rows: list[Deployment]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("name", "version", "state", "programs")
-    table.add_column("job", min_width=32)  # an id that is cut is of no use
-    table.add_column("detail")
-    for row in rows:
-        table.add_row(row.name, row.version, row.state, str(row.programs), row.job, row.detail or "")
-    Console(soft_wrap=True).print(table)
+    heads = ("name", "version", "state", "programs", "job", "detail")
+    answering.print_table(
+        heads, [(d.name, d.version, d.state, d.programs, d.job, d.detail or "") for d in rows]
+    )

@@ -29,6 +29,7 @@ def configure(settings: Settings, part: str) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(_Json(part) if settings.log_format == "json" else _Text())
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
+    logging.getLogger("stowplan.confinement").setLevel(min(logging.INFO, logging.root.level))  # always told
     for chatty in ("httpx", "httpcore", "alembic", "dbos"):
         logging.getLogger(chatty).setLevel(max(logging.WARNING, logging.root.level))
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from app import answering
 from app.client import Client, Job, Json
+from app.submit import beside
 
 Parser = argparse.ArgumentParser
 _STATES = ("queued", "waiting_for_target", "running", "succeeded", "failed", "cancelled")
@@ -60,7 +61,7 @@ def _add_id(parser: Parser, what: str, count: str | None) -> None:
 
 def _filters(parser: Parser) -> None:
     parser.add_argument("--label", action="append", default=[], metavar="NAME[=VALUE]", help="repeatable")
-    parser.add_argument("--q", metavar="TEXT", help="that a label's value contains")
+    parser.add_argument("--q", metavar="TEXT", help="that the model's name or a label's value contains")
     parser.add_argument("--limit", type=int, default=50, help="at most so many (default: 50)")
 
 
@@ -125,10 +126,9 @@ def _artifacts(client: Client, arguments: argparse.Namespace) -> int:
 
 def _list_models(client: Client, arguments: argparse.Namespace) -> int:
     found = list(islice(client.models(**_given(arguments, "label", "q")), arguments.limit))
-    rows = [(m.id, m.state, m.detail or "") for m in found]
-    _tell(
-        arguments, [asdict(m) for m in found], lambda: answering.print_table(("id", "state", "detail"), rows)
-    )
+    rows = [(m.id, m.name, m.state, m.detail or "") for m in found]
+    heads = ("id", "name", "state", "detail")
+    _tell(arguments, [asdict(m) for m in found], lambda: answering.print_table(heads, rows))
     return answering.DONE
 
 
@@ -139,11 +139,18 @@ def _show_model(client: Client, arguments: argparse.Namespace) -> int:
 
 
 def _upload_model(client: Client, arguments: argparse.Namespace) -> int:
-    model = client.model(client.upload(arguments.file).id, wait=60.0)
+    external = beside(arguments.file)
+    model = client.model(client.upload(arguments.file, external, name=arguments.name).id, wait=60.0)
     _tell(arguments, asdict(model), lambda: print(model.id))
     if model.state == "invalid":
         print(f"stowplan: {model.detail} [{model.code}]", file=sys.stderr)
         return answering.REFUSED
+    return answering.DONE
+
+
+def _rename_model(client: Client, arguments: argparse.Namespace) -> int:
+    model = client.rename_model(arguments.id, arguments.name)
+    _tell(arguments, asdict(model), lambda: print(model.name))
     return answering.DONE
 
 
@@ -186,7 +193,7 @@ def _tell(arguments: argparse.Namespace, answer: Any, show: Callable[[], None]) 
 
 
 def _tell_jobs(jobs: Sequence[Job], arguments: argparse.Namespace) -> int:
-    heads = ("id", "state", "target", "model", "made", "seconds", "phase or reason")
+    heads = ("id", "state", "target", "name", "model", "made", "seconds", "phase or reason")
     _tell(
         arguments,
         [asdict(job) for job in jobs],
@@ -200,7 +207,7 @@ def _row(job: Job) -> tuple[str, ...]:
     end = job.finished or time.time()
     seconds = "-" if job.started is None else f"{end - job.started:.1f}"
     reason = f"{job.code or ''} {job.detail or ''}".strip() or ("" if job.is_over else job.phase)
-    return (job.id, job.state, job.target, job.model, made, seconds, reason)
+    return (job.id, job.state, job.target, job.model_name, job.model, made, seconds, reason)
 
 
 def _tell_fields(fields: Json) -> None:
@@ -231,6 +238,16 @@ def _file(what: str) -> Callable[[Parser], None]:
     return add
 
 
+def _upload_arguments(parser: Parser) -> None:
+    _file("ONNX file; external data are found beside it")(parser)
+    parser.add_argument("--name", help="what to call it (default: the file's name)")
+
+
+def _rename_arguments(parser: Parser) -> None:
+    _add_id(parser, "model", None)
+    parser.add_argument("name", help="what to call it from now on")
+
+
 def _name(parser: Parser) -> None:
     parser.add_argument("name", help="of a target")
 
@@ -247,7 +264,8 @@ JOBS = (
 MODELS = (
     Action("list", "Show models, latest first.", _filters, _list_models),
     Action("show", "Show all that is known of a model.", _one("model"), _show_model),
-    Action("upload", "Upload a model, and have it inspected.", _file("ONNX file"), _upload_model),
+    Action("upload", "Upload a model, and have it inspected.", _upload_arguments, _upload_model),
+    Action("rename", "Give a model another name.", _rename_arguments, _rename_model),
     Action("delete", "Forget models.", _several("model"), _delete_models),
 )
 TARGETS = (

@@ -9,8 +9,9 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -244,6 +245,75 @@ class Settings:
         found: dict[str, Any] = json.loads(text)
         given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
         return cls(**given | {name: Path(found[name]) for name in _PATHS})
+
+
+# Variables of the interpreter, of libraries and of the system; none of them is a secret.
+_OF_JOBS = re.compile(
+    r"PATH|HOME|LANG|LANGUAGE|LC_[A-Z]+|TZ|TMPDIR|VIRTUAL_ENV|PYTHON[A-Z0-9_]*|LD_LIBRARY_PATH|LD_PRELOAD"
+    r"|(NUMBA|OMP|KMP|GOMP|MKL|OPENBLAS|BLIS|CUDA|NVIDIA|OPENVINO|OV|ORT|MALLOC)_[A-Z0-9_]+"
+)
+
+_NO_TELEMETRY = "ORT_DISABLE_TELEMETRY"  # onnxruntime reports to its maker from the import on
+
+
+def is_job_environment() -> bool:
+    """Whether this process was started with nothing that a process of jobs must not know."""
+    return all(_OF_JOBS.fullmatch(name) for name in os.environ)  # noqa: TID251  this is the reader
+
+
+def use_home(folder: Path | str) -> None:
+    """Let libraries keep what they keep in the user's folder in another one, which this process may read."""
+    os.environ["HOME"] = str(folder)  # noqa: TID251  this is the place for it
+
+
+@contextmanager
+def environment_of_jobs() -> Iterator[None]:
+    """Processes that are started meanwhile inherit what `is_job_environment` allows, and no more.
+
+    What a process was started with can be read in it for as long as it lives, whatever it forgets.
+    """
+    environment = os.environ  # noqa: TID251  this is the reader
+    hidden = {name: value for name, value in environment.items() if not _OF_JOBS.fullmatch(name)}
+    telemetry = environment.get(_NO_TELEMETRY)
+    for name in hidden:
+        del environment[name]
+    environment[_NO_TELEMETRY] = "1"
+    try:
+        yield
+    finally:
+        environment.update(hidden)
+        if telemetry is None:
+            del environment[_NO_TELEMETRY]
+        else:
+            environment[_NO_TELEMETRY] = telemetry
+
+
+def url_of_client(environment: Mapping[str, str] | None = None) -> str | None:
+    """The address that `STOWPLAN_URL` gives to clients."""
+    found = os.environ if environment is None else environment  # noqa: TID251  this is the reader
+    return found.get(f"{PREFIX}URL") or None
+
+
+def described() -> list[tuple[str, str, str]]:
+    """Variable, default and meaning of each setting that the environment can give."""
+    lines = (Settings.__doc__ or "").partition("Attributes:")[2].splitlines()
+    text = " ".join(line.strip() for line in lines)
+    found = []
+    names = [row.name for row in fields(Settings)]
+    for row, following in zip(fields(Settings), [*names[1:], None]):
+        if row.name not in NOT_FROM_ENVIRONMENT:
+            meaning = text.partition(f" {row.name}: ")[2]
+            meaning = meaning.partition(f" {following}: ")[0] if following else meaning
+            found.append((PREFIX + row.name.upper(), _shown(row), meaning.strip().rstrip(".")))
+    return found
+
+
+def _shown(row: "Field[Any]") -> str:
+    """A default, for people."""
+    value = row.default if row.default is not MISSING else getattr(Settings(), row.name)
+    if value in ("", ()):
+        return "empty"
+    return {True: "1", False: "0"}[value] if isinstance(value, bool) else str(value)
 
 
 def key_of_client(environment: Mapping[str, str] | None = None) -> str | None:

@@ -51,8 +51,13 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=file.npy",
         help="tensor for an input, whose shape it binds; repeatable",
     )
+    parser.add_argument("--name", help="what to call the model (default: the file's name)")
     parser.add_argument(
-        "--external", action="append", default=[], metavar="LOCATION=file", help="external data; repeatable"
+        "--external",
+        action="append",
+        default=[],
+        metavar="LOCATION=file",
+        help="external data (default: the files beside the model); repeatable",
     )
     parser.add_argument("--threads", type=int, default=1, help="threads of the executor (default: 1)")
     parser.add_argument(
@@ -89,7 +94,12 @@ def run(arguments: argparse.Namespace) -> int:
         body = request(arguments)
         model_id, name = upload(client, arguments)
         body["inputs"] = put_tensors(client, arguments)
-        job = _watch(client, client.submit(model_id, target=arguments.target, **body), console)
+        job = client.submit(model_id, target=arguments.target, **body)
+        console.print(f"Job {job.id}", highlight=False, soft_wrap=True)
+        try:
+            job = _watch(client, job, console)
+        except KeyboardInterrupt:
+            return answering.left_behind("job", job.id, [job.id], arguments)
         folder = arguments.out or Path(f"stowplan-{name}")
         code = _show(client, job, folder, console)
         if arguments.json:
@@ -179,8 +189,9 @@ def _range(name: str, text: str) -> list[int]:
 def upload(client: Client, arguments: argparse.Namespace) -> tuple[str, str]:
     """The model's id and a name for its artifacts."""
     if arguments.model is not None:
-        external = _pairs(arguments.external, "external")
-        return client.upload(arguments.model, external).id, arguments.model.stem
+        external: dict[str, Path | str] = {**beside(arguments.model)}
+        external |= _pairs(arguments.external, "external")
+        return client.upload(arguments.model, external, name=arguments.name).id, arguments.model.stem
     from app import samples
 
     if arguments.sample not in samples.SAMPLES:
@@ -188,7 +199,23 @@ def upload(client: Client, arguments: argparse.Namespace) -> tuple[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{arguments.sample}.onnx"
         path.write_bytes(samples.build(arguments.sample))
-        return client.upload(path).id, arguments.sample
+        return client.upload(path, name=arguments.name).id, arguments.sample
+
+
+def beside(model: Path) -> dict[str, Path]:
+    """Files of external data that lie where a model says, in its folder or below.
+
+    One that is not there is left to the service, which says what is missing. None is taken from elsewhere,
+    for a model may come from a stranger.
+    """
+    from app.jobs import prescan
+
+    folder, found = model.resolve().parent, {}
+    for location in prescan.scan_file(model).locations:
+        path = (folder / location).resolve()
+        if path.is_relative_to(folder) and path.is_file() and path != model.resolve():
+            found[location] = path
+    return found
 
 
 def _watch(client: Client, job: Job, console: Any) -> Job:
@@ -216,11 +243,17 @@ def _watch(client: Client, job: Job, console: Any) -> Job:
 
 
 def _show(client: Client, job: Job, folder: Path, console: Any) -> int:
-    from app.console import saved, show_summary
+    from rich.markup import escape
+
+    from app.console import saved, show_summary, table
+    from app.engine.exchange.units import attempts
 
     if job.state != "succeeded" or job.summary is None:
         place = f" at {job.pointer}" if job.pointer else ""
-        console.print(f"[red]{job.state}[/] {job.code or ''}{place}: {job.detail or ''}", highlight=False)
+        reason, tried = attempts(job.detail or "")
+        console.print(f"[red]{job.state}[/] {job.code or ''}{place}:", escape(reason), highlight=False)
+        if tried:
+            console.print(table(("tried", "result"), tried))
         return 1
     if job.cached_from is not None:
         console.print(f"Answered by job {job.cached_from}, which asked the same; --fresh runs it again.")

@@ -51,7 +51,12 @@ def run(arguments: argparse.Namespace) -> int:
             constraints=_constraints(arguments),
             **body,
         )
-        group = _watch(client, group, Console(stderr=True))
+        console, jobs = Console(stderr=True), [job["job"] for job in group.jobs]
+        console.print(f"Job group {group.id}", highlight=False, soft_wrap=True)
+        try:
+            group = _watch(client, group, console)
+        except KeyboardInterrupt:
+            return answering.left_behind("job group", group.id, jobs, arguments)
         if arguments.out is not None and group.best is not None:
             arguments.out.mkdir(parents=True, exist_ok=True)
             for name in client.job(group.best).artifacts:

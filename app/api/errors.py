@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse, Response
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 
+from app.api.heads_of_gets import methods_of
 from app.engine import errors as engine
 from app.jobs import errors as jobs
 from app.jobs.database import OUTAGE
@@ -257,7 +258,10 @@ async def _on_http(request: Request, error: Exception) -> Response:
     detail = str(error.detail)
     if kind is RouteNotFoundError:
         detail = f"no operation has the address {request.url.path}"
-    return problem(request, kind, code=kind.code, detail=detail, headers=dict(error.headers or {}))
+    headers = {name.lower(): value for name, value in (error.headers or {}).items()}
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:  # the router knows the first route only
+        headers["allow"] = ", ".join(methods_of(request.scope))
+    return problem(request, kind, code=kind.code, detail=detail, headers=headers)
 
 
 async def _on_defect(request: Request, error: Exception) -> Response:

@@ -24,9 +24,9 @@ from app.api.schemas import (
 )
 from app.api.service import Service, ServiceOf
 from app.engine.errors import UnknownTargetError
-from app.jobs import labels, ledger
+from app.jobs import catalog, labels, ledger
 from app.jobs.callers import current, visible
-from app.jobs.database import idempotency, jobs
+from app.jobs.database import idempotency, jobs, models
 from app.jobs.errors import (
     BlobNotFoundError,
     IdempotencyKeyReusedError,
@@ -51,6 +51,7 @@ def answer_of(connection: sa.Connection, service: Service, row: ledger.Row) -> J
         group=row["group_id"],
         state=row["state"],
         model=row["model_id"],
+        model_name=catalog.names_of(connection, [row["model_id"]])[row["model_id"]],
         target=row["target"],
         progress=Progress(phase=row["phase"], done=row["done"], total=row["total"]),
         artifacts=[
@@ -185,9 +186,15 @@ def list_jobs(
     cursor: Annotated[str | None, Query(max_length=200, description="`next` of the page before.")] = None,
 ) -> JobList:
     """Jobs, latest first, in pages."""
+    called = models.c.name.icontains(q or "", autoescape=True)
+    named = sa.exists().where(models.c.id == jobs.c.model_id, called)
     query = (
         sa.select(jobs)
-        .where(jobs.c.kind == "optimize", visible(jobs.c.owner), *labels.matching(jobs.c.id, label or (), q))
+        .where(
+            jobs.c.kind == "optimize",
+            visible(jobs.c.owner),
+            *labels.matching(jobs.c.id, label or (), q, named),
+        )
         .order_by(jobs.c.id.desc())
         .limit(limit + 1)
     )

@@ -33,6 +33,7 @@ from app.api.express import Express
 from app.api.gate import Gate, check_binding
 from app.api.guard import ConnectionLimits, Guard, Requests
 from app.api.headers import AnswerHeaders, Meter
+from app.api.heads_of_gets import HeadOfGet
 from app.api.limits import BodyLimit
 from app.api.service import Service
 from app.jobs.database import Database, migrate
@@ -69,6 +70,7 @@ def create_app(settings: Settings) -> FastAPI:
         redirect_slashes=False,
     )
     # The last one added is the first to see a request.
+    app.add_middleware(HeadOfGet)
     app.add_middleware(BodyLimit, nbytes=settings.max_json_bytes, seconds=settings.silence_seconds)
     app.add_middleware(Gate, settings=settings)
     if settings.cors_origins:

@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import sqlalchemy as sa
 from fastapi import APIRouter
@@ -14,6 +14,29 @@ from app.jobs import tallies
 from app.jobs.database import blobs, jobs, models, workers
 
 router = APIRouter(tags=["system"])
+HELP: Mapping[str, str] = {
+    "stowplan_jobs_ended_total": "Jobs that ended, by kind, state and code of the failure.",
+    "stowplan_job_wait_seconds": "Time of jobs from their request to their start.",
+    "stowplan_job_run_seconds": "Time of jobs from their start to their end.",
+    "stowplan_jobs": "Jobs that the service knows now, by kind and state.",
+    "stowplan_oldest_queued_job_seconds": "Time that the oldest queued job has waited; 0 if there is none.",
+    "stowplan_models": "Models that the service keeps.",
+    "stowplan_blobs": "Blobs that the service keeps.",
+    "stowplan_blob_bytes": "Bytes of all blobs.",
+    "stowplan_disk_free_bytes": "Free bytes of the disk that holds the data folder.",
+    "stowplan_worker_heartbeat_age_seconds": "Time since the last heartbeat of each worker.",
+    "stowplan_http_requests_total": "Requests that this process answered, by method, route and status.",
+    "stowplan_http_request_seconds_total": "Time that this process took for them.",
+    "stowplan_inferences_total": "Inferences that this process answered, by model, version and status.",
+    "stowplan_inference_seconds": "Time of inferences, from the request to the answer.",
+    "stowplan_inference_wait_seconds": "Time of inferences in the queue of their model.",
+    "stowplan_inference_run_seconds": "Time of inferences in the process of their model.",
+    "stowplan_inferences_waiting": "Inferences that have no answer yet, by model and version.",
+    "stowplan_executor_ready": "Whether the process of a deployed model answers: 1 or 0.",
+    "stowplan_executor_restarts": "Times that the process of a deployed model ended while it was connected.",
+    "stowplan_executor_programs": "Input shapes that a deployed model keeps compiled.",
+    "stowplan_jobs_cached_total": "Jobs whose result was known already.",
+}
 _MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -34,8 +57,18 @@ async def get_metrics(service: ServiceOf) -> PlainTextResponse:
             return [*tallies.lines(connection), *_gauges(service, connection)]
 
     lines = await run_in_threadpool(look)  # the others belong to the event loop
-    lines += [*service.meter.lines(), *service.fleet.lines(), ""]
-    return PlainTextResponse("\n".join(lines), media_type=_MEDIA_TYPE)
+    lines += [*service.meter.lines(), *service.fleet.lines()]
+    return PlainTextResponse("\n".join([*_with_help(lines), ""]), media_type=_MEDIA_TYPE)
+
+
+def _with_help(lines: Iterable[str]) -> Iterator[str]:
+    """The lines, with the meaning of each family before its type."""
+    for line in lines:
+        if line.startswith("# TYPE "):
+            family = line.split()[2]
+            if family in HELP:
+                yield f"# HELP {family} {HELP[family]}"
+        yield line
 
 
 def _gauges(service: Service, connection: sa.Connection) -> Iterator[str]:

@@ -20,6 +20,8 @@ from app.api.schemas import (
     ModelAnswer,
     ModelList,
     ModelManifest,
+    ModelName,
+    ModelRequest,
     Sha256,
     ValidateAnswer,
     ValidateRequest,
@@ -50,6 +52,26 @@ _MANIFEST = {"schema": {"$ref": "#/components/schemas/ModelManifest"}}
 _WAIT_MARGIN = 30.0  # seconds for a validation to find a free worker
 
 
+@router.post(
+    "/blobs",
+    operation_id="createBlob",
+    summary="Upload bytes",
+    status_code=201,
+    response_model=BlobAnswer,
+    responses=errors.responses(
+        TooLargeError,
+        QuotaError,
+        StorageFullError,
+        MediaTypeError,
+        also={200: {"model": BlobAnswer, "description": "The bytes were there already."}},
+    ),
+    openapi_extra={"requestBody": {"required": True, "content": {"application/octet-stream": _OCTETS}}},
+)
+async def create_blob(request: Request, response: Response, service: ServiceOf) -> BlobAnswer:
+    """Store bytes whose hash the sender does not know, as `putBlob` does."""
+    return await _store(request, response, service, None)
+
+
 @router.put(
     "/blobs/sha256/{sha256}",
     operation_id="putBlob",
@@ -68,10 +90,14 @@ _WAIT_MARGIN = 30.0  # seconds for a validation to find a free worker
 )
 async def put_blob(sha256: Sha256, request: Request, response: Response, service: ServiceOf) -> BlobAnswer:
     """Store bytes. They are kept for a while, and then as long as a model or a job needs them."""
+    return await _store(request, response, service, sha256)
+
+
+async def _store(request: Request, response: Response, service: Service, expected: str | None) -> BlobAnswer:
     limit = service.settings.max_model_bytes
     with service.blobs.upload(limit) as upload:
         blob = await uploads.receive(
-            request, upload, limit, expected=sha256, claim=service.settings.claim_seconds
+            request, upload, limit, expected=expected, claim=service.settings.claim_seconds
         )
     response.status_code = 201 if blob.created else 200
     return BlobAnswer(sha256=blob.sha256, size=blob.size)
@@ -123,21 +149,26 @@ async def create_model(
     response: Response,
     service: ServiceOf,
     wait: waiting.Wait = None,
+    name: Annotated[
+        ModelName | None, Query(description="What to call it, such as its file's name; see `updateModel`.")
+    ] = None,
     content_type: Annotated[str, Header(include_in_schema=False)] = "application/octet-stream",
 ) -> ModelAnswer:
     """Take an ONNX file as the body, or a JSON manifest of blobs for a model with external data.
 
-    The same files are the same model. It is inspected in a limited process: `state` is
-    `inspecting` until then, or for as long as `wait` says.
+    The same files are the same model, which keeps the name that it has. It is inspected in a limited
+    process: `state` is `inspecting` until then, or for as long as `wait` says.
     """
-    files = await _files_of(request, content_type.partition(";")[0].strip().lower(), service)
-    identifier, inspections = await run_in_threadpool(_add, service, files)
+    media_type = content_type.partition(";")[0].strip().lower()
+    files, listed = await _files_of(request, media_type, service)
+    identifier, inspections = await run_in_threadpool(_add, service, files, name or listed or "")
     response.status_code = 201 if inspections else 200
     response.headers["location"] = service.address(f"/v1/models/{identifier}")
     return await _inspected(service, identifier, wait)
 
 
-async def _files_of(request: Request, media_type: str, service: Service) -> dict[str, str]:
+async def _files_of(request: Request, media_type: str, service: Service) -> tuple[dict[str, str], str | None]:
+    """Hashes by location, and the name that a manifest gives."""
     if media_type == "application/json":
         try:
             manifest = ModelManifest.model_validate_json(
@@ -146,7 +177,7 @@ async def _files_of(request: Request, media_type: str, service: Service) -> dict
         except ValidationError as error:
             first = error.errors()[0]
             raise RequestError(str(first["msg"]), pointer="/" + "/".join(map(str, first["loc"]))) from error
-        return {"": manifest.model} | manifest.external_data
+        return {"": manifest.model} | manifest.external_data, manifest.name
     if media_type not in ("application/octet-stream", "application/x-protobuf", "application/onnx"):
         raise MediaTypeError(
             f"media type {media_type!r} is not understood; "
@@ -155,24 +186,32 @@ async def _files_of(request: Request, media_type: str, service: Service) -> dict
     limit = service.settings.max_model_bytes
     with service.blobs.upload(limit) as upload:
         blob = await uploads.receive(request, upload, limit, claim=60.0)
-    return {"": blob.sha256}
+    if not blob.size:
+        raise RequestError(
+            "the body is empty; expected an ONNX file, or a manifest in JSON", pointer="/model"
+        )
+    return {"": blob.sha256}, None
 
 
-def _add(service: Service, files: dict[str, str]) -> tuple[str, list[str]]:
-    _check_content(service, files[""])
+def _add(service: Service, files: dict[str, str], name: str) -> tuple[str, list[str]]:
+    files = catalog.located(files, _check_content(service, files[""]))
     settings = service.settings
     limits = Limits(settings.inspect_seconds, settings.job_memory_bytes, settings.max_artifact_bytes)
     with service.database.write() as connection:
-        identifier, inspections = catalog.add_model(connection, files, asdict(limits))
+        identifier, inspections = catalog.add_model(connection, files, asdict(limits), name)
     service.dispatcher.try_send(inspections)
     return identifier, inspections
 
 
-def _check_content(service: Service, sha256: str) -> None:
-    """Refuse what no parser should see; a hash that the caller does not hold is refused later."""
-    if service.blobs.size(sha256) is not None:
-        bounds = prescan.Bounds(tensor_bytes=service.settings.max_model_bytes)
-        prescan.scan_file(service.blobs.path(sha256), bounds)
+def _check_content(service: Service, sha256: str) -> tuple[str, ...]:
+    """Refuse what no parser should see, and return the locations of its external data.
+
+    A hash that the caller does not hold is refused later.
+    """
+    if service.blobs.size(sha256) is None:
+        return ()
+    bounds = prescan.Bounds(tensor_bytes=service.settings.max_model_bytes)
+    return prescan.scan_file(service.blobs.path(sha256), bounds).locations
 
 
 def _answer(service: Service, identifier: str) -> ModelAnswer:
@@ -206,9 +245,10 @@ def list_models(
     cursor: Annotated[str | None, Query(max_length=200, description="`next` of the page before.")] = None,
 ) -> ModelList:
     """Models, latest first, in pages."""
+    named = models.c.name.icontains(q or "", autoescape=True)
     query = (
         sa.select(models)
-        .where(visible(models.c.owner), *labels.matching(models.c.id, label or (), q))
+        .where(visible(models.c.owner), *labels.matching(models.c.id, label or (), q, named))
         .order_by(models.c.created.desc(), models.c.id.desc())
         .limit(limit + 1)
     )
@@ -227,6 +267,20 @@ def list_models(
         following = encode_cursor(f"{answers[-1].created.hex()} {answers[-1].id}")
     link_next(response, service, "/v1/models", request, following)
     return ModelList(models=answers, next=following)
+
+
+@router.patch(
+    "/models/{model_id}",
+    operation_id="updateModel",
+    summary="Rename a model",
+    response_model=ModelAnswer,
+    responses=errors.responses(ModelNotFoundError),
+)
+def update_model(model_id: ModelId, body: ModelRequest, service: ServiceOf) -> ModelAnswer:
+    """Give it another name, by which lists and pages show it."""
+    with service.database.write() as connection:
+        catalog.rename_model(connection, model_id, body.name)
+    return _answer(service, model_id)
 
 
 @router.put(

@@ -16,7 +16,12 @@ LabelQuery = Annotated[
     ),
 ]
 TextQuery = Annotated[
-    str | None, Query(min_length=1, max_length=255, description="Text that the value of a label contains.")
+    str | None,
+    Query(
+        min_length=1,
+        max_length=255,
+        description="Text that the model's name or the value of a label contains.",
+    ),
 ]
 
 

@@ -389,6 +389,19 @@ class ValidateAnswer(_Schema):
     problems: list[Finding]
 
 
+ModelName = Annotated[
+    str, Field(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f]+$", examples=["squeezenet.onnx"])
+]
+
+
+class ModelRequest(_Schema):
+    """What may be changed of a model."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "squeezenet 1.1"}]})
+
+    name: ModelName
+
+
 class ModelManifest(_Schema):
     """A model of several files, each uploaded as a blob before."""
 
@@ -405,10 +418,12 @@ class ModelManifest(_Schema):
         }
     )
 
+    name: ModelName | None = Field(default=None, description="What to call it, such as its file's name.")
     model: Sha256
     external_data: dict[Name, Sha256] = Field(
         default_factory=dict,
-        description="Blobs by the location that the graph names: a relative path without `..`.",
+        description="Blobs by the location that the graph names: a relative path without `..`, "
+        "or its last part.",
         max_length=4096,
     )
 
@@ -417,6 +432,7 @@ class ModelAnswer(_Schema):
     """A model; `report` and the fields of a failure come with the inspection."""
 
     id: str
+    name: str = Field(description="That of its file, or what it was changed to; empty if none was given.")
     state: Literal["inspecting", "ready", "invalid"]
     size: int = Field(description="Bytes of all its files.")
     files: dict[str, str] = Field(description="SHA-256 by name; the graph itself has the empty name.")
@@ -478,6 +494,7 @@ class JobAnswer(_Schema):
     group: str
     state: State
     model: str
+    model_name: str = Field(description="What its model is called now; the start of its id without a name.")
     target: str
     progress: Progress
     artifacts: list[Artifact]

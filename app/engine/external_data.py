@@ -91,7 +91,9 @@ def _resolve(location: str, files: Files, title: str, pointer: str) -> Path:
     path = files.get(location)
     if path is None:
         raise ExternalDataError(
-            f"{title}: its data are in {location!r}, which was not given; upload it with the model",
+            f"{title}: its data are in {location!r}, which was not given. Give that file with the model: "
+            "drop both on the page, put it beside the model for `stowplan`, or name it in a manifest "
+            "(`createModel`)",
             pointer=pointer,
         )
     if path.is_symlink() or not path.is_file():

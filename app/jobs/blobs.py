@@ -255,7 +255,7 @@ class BlobStore:
 
     def _bring(self, upload: Upload) -> Brought:
         path = upload.flush()
-        path.chmod(0o444)
+        path.chmod(0o400)
         self._place.bring(path, upload.sha256)
         return Brought(upload.sha256, upload.size, path)
 

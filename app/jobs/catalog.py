@@ -4,7 +4,8 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 
 import sqlalchemy as sa
@@ -43,31 +44,36 @@ def model_id(files: Mapping[str, str]) -> str:
 
 
 def add_model(
-    connection: sa.Connection, files: Mapping[str, str], limits: Mapping[str, float]
+    connection: sa.Connection, files: Mapping[str, str], limits: Mapping[str, float], name: str = ""
 ) -> tuple[str, list[str]]:
     """Make a model of uploaded blobs; return its id, and the jobs that inspect it if it is new.
+
+    One that is there already keeps its name if it has one.
 
     Raises:
         BlobNotFoundError: a file was not uploaded.
         ExternalDataError: a name could leave the model's folder.
     """
-    for name in files:
-        if name:
-            check_name(name)
+    for location in files:
+        if location:
+            check_name(location)
     identifier = model_id(files)
     hashes = set(files.values())
     held = sizes(connection, hashes)
-    for name, sha256 in files.items():
+    for location, sha256 in files.items():
         if sha256 not in held:
-            pointer = f"/external_data/{name}" if name else "/model"
+            pointer = f"/external_data/{location}" if location else "/model"
             raise BlobNotFoundError(f"there is no blob {sha256}; upload it first", pointer=pointer)
     BlobStore.settle(connection, hashes)
     known = models.update().where(models.c.id == identifier).values(used=time.time())
     if connection.execute(known).rowcount:
+        unnamed = (models.c.id == identifier, models.c.name == "")
+        connection.execute(models.update().where(*unnamed).values(name=name))
         return identifier, []
     connection.execute(
         models.insert().values(
             id=identifier,
+            name=name,
             size=sum(held[sha256] for sha256 in files.values()),
             state="inspecting",
             created=time.time(),
@@ -75,10 +81,42 @@ def add_model(
             used=time.time(),
         )
     )
-    for name, sha256 in files.items():
-        connection.execute(model_files.insert().values(model_id=identifier, name=name, sha256=sha256))
+    for location, sha256 in files.items():
+        connection.execute(model_files.insert().values(model_id=identifier, name=location, sha256=sha256))
     inspection = ledger.Draft("inspect", identifier, "host", INSPECT_QUEUE, {"limits": dict(limits)})
     return identifier, ledger.create(connection, [inspection])
+
+
+def located(files: Mapping[str, str], locations: Sequence[str]) -> dict[str, str]:
+    """Files of a model by the locations that its tensors name.
+
+    One that is given under the last part of a location, which no other location has, is that of the location.
+    """
+    found = dict(files)
+    lasts = Counter(location.rpartition("/")[2] for location in locations)
+    for location in locations:
+        last = location.rpartition("/")[2]
+        if lasts[last] == 1 and location not in found and last in found:
+            found[location] = found.pop(last)
+    return found
+
+
+def rename_model(connection: sa.Connection, identifier: str, name: str) -> None:
+    """Give a model another name.
+
+    Raises:
+        ModelNotFoundError: there is none of that id.
+    """
+    find_model(connection, identifier)
+    connection.execute(models.update().where(models.c.id == identifier).values(name=name))
+
+
+def names_of(connection: sa.Connection, identifiers: Iterable[str]) -> dict[str, str]:
+    """What to call models: their names, or the starts of the ids of those that have none."""
+    known = list(identifiers)
+    rows = connection.execute(sa.select(models.c.id, models.c.name).where(models.c.id.in_(known)))
+    named = {row.id: row.name for row in rows}
+    return {identifier: named.get(identifier) or identifier[:12] for identifier in known}
 
 
 def find_model(connection: sa.Connection, identifier: str) -> ledger.Row:

@@ -1,8 +1,8 @@
 """The limited process: the only place where an uploaded model is parsed and run.
 
 A child is started ahead of time from a process that has imported what is slow. It waits for one
-order, carries it out and is gone. It dies with its worker, has a process group of its own, and
-limits on memory and files.
+order, carries it out and is gone. It dies with its worker, has a process group of its own, limits on
+memory and files, and is confined as `confinement` says.
 """
 
 import contextlib
@@ -17,7 +17,9 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
+from app.jobs import confinement
 from app.jobs.lifeline import end_with
+from app.settings import use_home
 
 PROGRESS_SECONDS = 0.1  # between two messages about the same phase
 
@@ -25,14 +27,15 @@ PROGRESS_SECONDS = 0.1  # between two messages about the same phase
 def serve_one(engine: str, orders: Connection, events: Connection) -> None:
     """Take one order from `orders` and answer on `events`, each message one JSON text.
 
-    Messages: `{"pid"}` and `{"ready"}` first, then `{"progress": [phase, done, total]}`, at last
+    Messages: `{"pid", "measures"}` and `{"ready"}` first, then `{"progress": [phase, done, total]}`, at last
     `{"result"}` or `{"error": {code, detail, pointer}}`.
     """
     from app.jobs import forker  # here only: it ties whoever imports it to its parent
 
     end_with(forker.PID, signal.SIGKILL)
     os.setsid()
-    _send(events, {"pid": os.getpid()})
+    _send(events, {"pid": os.getpid(), "measures": [str(measure) for measure in forker.MEASURES]})
+    confinement.restrict_calls(forker.MEASURES)
     # The engine may put off what is slow to import until one of its functions is named.
     _ = importlib.import_module(engine).optimize
     _send(events, {"ready": True})
@@ -53,7 +56,9 @@ def _carry_out(engine: str, text: bytes, events: Connection) -> dict[str, Any]:
     from app.jobs.orders import Order
 
     order = Order.from_json(text)
+    _restrict_files(order, engine)
     _limit(order.limits.memory_bytes, order.limits.file_bytes)
+    use_home(order.folder)
     tempfile.tempdir = order.folder  # so that nothing is left when the process is killed
     _log_to(os.path.join(order.folder, "log.txt"))  # noqa: PTH118  pathlib would come before the limits
     try:
@@ -113,6 +118,16 @@ def _call(name: str, order: Any, events: Connection) -> Any:
         external=order.external_paths,
         progress=Turn(Path(order.turn), tell).progress,
     )
+
+
+def _restrict_files(order: Any, engine: str) -> None:
+    from app.jobs import forker  # as above
+
+    models = [path for path in (order.model, *order.external.values()) if path]
+    readable = [*models, *order.bindings.get("tensors", {}).values()]
+    writable = (order.folder, order.kernels, order.turn)
+    private = order.private or order.folder
+    confinement.restrict_files(forker.MEASURES, readable, writable, private, ("app", engine))
 
 
 def _limit(memory_bytes: int, file_bytes: int) -> None:

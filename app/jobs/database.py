@@ -18,6 +18,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from dbos import DBOS
 
+from app.jobs import data_folder
 from app.settings import Settings
 
 METADATA = sa.MetaData()
@@ -62,6 +63,7 @@ models = sa.Table(
     "models",
     METADATA,
     sa.Column("id", _ID, primary_key=True),
+    sa.Column("name", sa.String(255), nullable=False, default="", server_default=""),  # of its file, at first
     sa.Column("size", sa.BigInteger, nullable=False),  # byte, of all its files
     sa.Column("state", sa.String(20), nullable=False),  # inspecting | ready | invalid
     sa.Column("report", sa.JSON),
@@ -317,7 +319,7 @@ def is_current(connection: sa.Connection) -> bool:
 
 def migrate(settings: Settings) -> None:
     """Bring the tables up to date; safe to call from several processes at once."""
-    settings.data.mkdir(parents=True, exist_ok=True)
+    data_folder.prepare(settings.data)
     config = _history()
     database = Database(settings.jobs_database_url)
     try:

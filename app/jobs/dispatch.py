@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 
 import sqlalchemy as sa
-from dbos import DBOSClient
+from dbos import DBOSClient, DBOSPortableJSONSerializer
 from dbos import error as queue_error
 
 from app.jobs import ledger
@@ -16,6 +16,7 @@ APPLICATION = "stowplan"
 # Recovery finds only jobs of its own version: a change needs an empty queue.
 VERSION = "2"
 WORKFLOW = "carry_out_job"
+SERIALIZER = DBOSPortableJSONSerializer()  # not the library's default, which is pickle
 CPU_QUEUE = "cpu"
 INSPECT_QUEUE = "inspect"
 
@@ -35,7 +36,9 @@ class Dispatcher:
 
     def __init__(self, settings: Settings, database: Database) -> None:
         self._client = DBOSClient(
-            system_database_url=settings.queue_database_url, application_name=APPLICATION
+            system_database_url=settings.queue_database_url,
+            application_name=APPLICATION,
+            serializer=SERIALIZER,
         )
         self._database = database
         self._doorbell = Doorbell(settings, database)

@@ -31,9 +31,14 @@ def of(connection: sa.Connection, subjects: Iterable[str]) -> dict[str, dict[str
 
 
 def matching(
-    subject: sa.Column[Any], wanted: Sequence[str], text: str | None
+    subject: sa.Column[Any],
+    wanted: Sequence[str],
+    text: str | None,
+    named: sa.ColumnElement[bool] | None = None,
 ) -> list[sa.ColumnElement[bool]]:
     """Conditions: every `name` or `name=value` is there, and some label's value contains the text.
+
+    Where `named` holds, the text needs no label.
 
     Raises:
         RequestError: a wanted label has no name.
@@ -47,5 +52,6 @@ def matching(
         conditions.append(sa.exists().where(*has, *((labels.c.value == value,) if sign else ())))
     if text is not None:
         contains = labels.c.value.icontains(text, autoescape=True)
-        conditions.append(sa.exists().where(labels.c.subject == subject, contains))
+        held = sa.exists().where(labels.c.subject == subject, contains)
+        conditions.append(held if named is None else sa.or_(held, named))
     return conditions

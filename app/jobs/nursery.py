@@ -7,7 +7,9 @@ worker, and the children with it.
 
 import contextlib
 import json
+import logging
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import queue
 import signal
@@ -22,11 +24,14 @@ from typing import Any
 from pebble import ProcessExpired, concurrent
 
 from app.jobs import child as child_process
+from app.settings import environment_of_jobs
 
 _FORKSERVER = multiprocessing.get_context("forkserver")
 _MAX_MESSAGE = 64 << 20  # byte
 _LAUNCHES = 3
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_FIRST_SECONDS = 60.0  # for the process that forks to import what it needs
+logger = logging.getLogger("stowplan.confinement")
 
 
 class Child:
@@ -117,6 +122,15 @@ class Child:
                 os.killpg(self.pid, signal.SIGKILL)
 
 
+def _start_forker() -> None:
+    """Start the process that forks children unless it runs, without what they must not know.
+
+    The library starts it too, when it finds it dead, with all that this process knows: it ends at once then.
+    """
+    with environment_of_jobs():
+        multiprocessing.forkserver.ensure_running()
+
+
 class Nursery:
     """Starts children, and keeps `warm` of them ready."""
 
@@ -135,6 +149,8 @@ class Nursery:
         ]
         multiprocessing.set_forkserver_preload(modules)
         self._warm = warm
+        self._told = False
+        _start_forker()
         self._ready: deque[Child] = deque()
         self._requests: queue.SimpleQueue[Future[Child] | bool] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="nursery", daemon=True)
@@ -179,8 +195,17 @@ class Nursery:
         """A new child. The process that forks it is started again if someone killed it."""
         for _ in range(_LAUNCHES):
             with contextlib.suppress(OSError, EOFError):
-                return self._fork()
+                return self._tell(self._fork())
+            _start_forker()
         return self._fork()
+
+    def _tell(self, child: Child) -> Child:
+        """Log how the first child is confined, as all are."""
+        if not self._told:
+            message = child.receive(_FIRST_SECONDS) or {}
+            self._told = "measures" in message
+            logger.info("processes of jobs are confined: %s", ", ".join(message.get("measures", ())))
+        return child
 
     def _fork(self) -> Child:
         order_reader, order_writer = _FORKSERVER.Pipe(duplex=False)

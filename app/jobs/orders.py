@@ -49,6 +49,7 @@ class Order:
         kernels: folder of compiled kernels, kept from job to job.
         limits: what the child may use.
         turn: path of the machine's lock on benchmarks.
+        private: the service's data folder, of which the child may read what is named here only.
         target: description of the machine; None for this one and for an inspection.
         options: fields of `Options` that are not the default.
         bindings: fields of `Bindings`; tensors by path.
@@ -62,6 +63,7 @@ class Order:
     kernels: str
     limits: Limits
     turn: str
+    private: str = ""
     target: Mapping[str, Any] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     bindings: Mapping[str, Any] = field(default_factory=dict)

@@ -35,6 +35,7 @@ class Queues:
             "system_database_url": settings.queue_database_url,
             "executor_id": executor,
             "application_version": dispatch.VERSION,
+            "serializer": dispatch.SERIALIZER,
             "log_level": "ERROR",
             "db_engine_kwargs": queue_engine(settings),
             "run_migrations": False,  # they were run before

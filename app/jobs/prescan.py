@@ -37,16 +37,18 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What is in an upload."""
+    """What is in an upload; `locations` are the files of external data that its tensors name."""
 
     nodes: int
     messages: int
     fields: int
+    locations: tuple[str, ...] = ()
 
 
 # Message types, and which of their fields hold messages: {field: type}.
 _ANY, _MODEL, _GRAPH, _NODE, _ATTRIBUTE, _TENSOR, _SPARSE, _FUNCTION, _TRAINING = range(9)
-_VALUE, _TYPE, _INNER_TYPE, _MAP_TYPE, _TENSOR_TYPE, _SHAPE, _ANNOTATION = range(9, 16)
+_VALUE, _TYPE, _INNER_TYPE, _MAP_TYPE, _TENSOR_TYPE, _SHAPE, _ANNOTATION, _EXTERNAL = range(9, 17)
+_MOST_LOCATIONS = 4096  # that are told
 _FIELDS: tuple[Mapping[int, int], ...] = (
     {},
     {7: _GRAPH, 8: _ANY, 14: _ANY, 20: _TRAINING, 25: _FUNCTION, 26: _ANY},
@@ -71,7 +73,7 @@ _FIELDS: tuple[Mapping[int, int], ...] = (
         22: _SPARSE,
         23: _SPARSE,
     },
-    {3: _ANY, 13: _ANY, 16: _ANY},
+    {3: _ANY, 13: _EXTERNAL, 16: _ANY},
     {1: _TENSOR, 2: _TENSOR},
     {7: _NODE, 9: _ANY, 11: _ATTRIBUTE, 12: _VALUE, 14: _ANY},
     {1: _GRAPH, 2: _GRAPH, 3: _ANY, 4: _ANY},
@@ -82,6 +84,7 @@ _FIELDS: tuple[Mapping[int, int], ...] = (
     {2: _SHAPE},
     {1: _ANY},
     {2: _ANY},
+    {},
 )
 # Bytes of one element by `data_type`; half a byte rounds up, text is not counted.
 _WIDTHS = {1: 4, 6: 4, 7: 8, 11: 8, 12: 4, 13: 8, 14: 8, 15: 16, 4: 2, 5: 2, 10: 2, 16: 2}
@@ -107,7 +110,7 @@ def scan(data: Bytes, bounds: Bounds | None = None) -> Counts:
     with suppress(IndexError):  # cut short, inside of a tag or a length
         walk.run()
     walk.check_counts()
-    return Counts(walk.nodes, walk.messages, walk.fields)
+    return Counts(walk.nodes, walk.messages, walk.fields, tuple(walk.locations))
 
 
 class _Walk:
@@ -117,6 +120,8 @@ class _Walk:
         self._data = data
         self._bounds = bounds
         self.nodes = self.messages = self.fields = 0
+        self.locations: dict[str, None] = {}  # in the order of their first tensors
+        self._key = b""  # of the entry that is being walked over
 
     def run(self) -> None:
         """Walk until the end, or until the bytes are no protobuf."""
@@ -148,7 +153,9 @@ class _Walk:
                     size, position = self._rest(size, position)
                 inner = _FIELDS[kind].get(field)
                 if inner is None:
-                    if tensor is not None:
+                    if kind == _EXTERNAL:
+                        self._entry(field, data[position : min(position + min(size, 4096), end)])
+                    elif tensor is not None:
                         tensor.packed(field, data, position, min(position + size, end), bounds)
                     position += size
                     continue
@@ -187,6 +194,13 @@ class _Walk:
                 kind, end, tensor, attributes, group = stack.pop()
             else:
                 return
+
+    def _entry(self, field: int, text: bytes) -> None:
+        """A key or a value of a tensor's external data."""
+        if field == 1:
+            self._key = text
+        elif field == 2 and self._key == b"location" and len(self.locations) < _MOST_LOCATIONS:
+            self.locations[text.decode(errors="replace")] = None
 
     def _rest(self, first: int, position: int) -> tuple[int, int]:
         """The value of a number of several bytes, and where it ends."""

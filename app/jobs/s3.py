@@ -102,7 +102,7 @@ class Bucket:
             with _answering(*_MISSING), draft.open("xb") as file:
                 for piece in obstore.get(self._store, _key(sha256)).stream(min_chunk_size=_PIECE):
                     file.write(piece)
-            draft.chmod(0o444)
+            draft.chmod(0o400)
             draft.replace(place)
         except _MISSING as error:
             raise BlobNotFoundError(f"the store has no blob {sha256}") from error

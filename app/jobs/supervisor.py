@@ -7,13 +7,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 
 from app.jobs.database import migrate
 from app.jobs.lifeline import enter
 from app.jobs.worker import run as run_worker
-from app.settings import Settings
+from app.settings import Settings, environment_of_jobs
 
 _SPAWN = multiprocessing.get_context("spawn")
 _LOOK_SECONDS = 0.2
@@ -29,12 +30,14 @@ logger = logging.getLogger("stowplan.supervisor")
 class Part:
     """One process of the service; `target` returns at SIGTERM.
 
-    It takes the `argument`, by default the settings as JSON.
+    It takes the `argument`, by default the settings as JSON. One that is confined gets no variables of the
+    environment but those that processes of jobs get.
     """
 
     name: str
     target: Callable[[str], None]
     argument: str | None = None
+    confined: bool = False
 
 
 Listing = Callable[[], Sequence[Part]]
@@ -124,7 +127,8 @@ class _Running:
 def _start(part: Part, settings: Settings) -> BaseProcess:
     argument = settings.to_json() if part.argument is None else part.argument
     process = _SPAWN.Process(target=enter, args=(os.getpid(), part.target, argument), name=part.name)
-    process.start()
+    with environment_of_jobs() if part.confined else nullcontext():
+        process.start()
     return process
 
 

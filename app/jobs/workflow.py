@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from app import logs, tracing
-from app.jobs import fallbacks, ledger, results, watch
+from app.jobs import confinement, fallbacks, ledger, results, turns, watch
 from app.jobs.blobs import BlobStore, Brought
 from app.jobs.callers import Caller, acting_for
 from app.jobs.database import OUTAGE, Database, jobs, models
@@ -74,6 +74,7 @@ class Runner:
         self._stopping = stopping
         self._blobs = BlobStore.of(settings, database)
         self._told = fallbacks.Told()
+        confinement.hand_over(settings.data / "kernels")
         self._nursery = Nursery(settings.engine, settings.warm_children)
         self._nursery.replenish()
 
@@ -103,7 +104,7 @@ class Runner:
         row = taken.row
         folder = self._folder / row["id"]
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(mode=0o700, parents=True)
+        confinement.hand_over(folder)
         try:
             with (
                 acting_for(Caller(owner=row["owner"])),
@@ -244,6 +245,7 @@ class Runner:
                 raise GivenBackError
 
     def _order(self, taken: "_Taken", folder: Path) -> Order:
+        turns.check(self._settings.benchmark_lock)  # the child may open it, but not make it again
         row, files = taken.row, dict(taken.files)
         request = row["request"]
         bindings = dict(request.get("bindings", {}))
@@ -256,6 +258,7 @@ class Runner:
             kernels=str((self._settings.data / "kernels").absolute()),
             limits=Limits(**request["limits"]),
             turn=str(self._settings.benchmark_lock),
+            private=str(self._settings.data.absolute()),
             target=request.get("target"),
             options=request.get("options", {}),
             bindings=bindings,

@@ -16,6 +16,7 @@ import resource
 import select
 import signal
 import socket
+import tempfile
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -25,12 +26,14 @@ from typing import Any
 import numpy as np
 
 from app import logs
+from app.jobs import confinement
 from app.jobs.engine_door import ServedModel
+from app.jobs.lifeline import ORPHANED, end_with
 from app.serving import channel, protocol
 from app.serving.builder import Builder, Built, Programs, Ready, Shapes, key_of
 from app.serving.order import ExecutorOrder
 from app.serving.protocol import InferenceError
-from app.settings import Settings
+from app.settings import Settings, use_home
 
 _MOST_ANSWERS = 64  # of a program that are remembered
 _GRACE_SECONDS = 1.0  # that the caller's own clock is ahead of the one that ends the process
@@ -50,8 +53,28 @@ def run(order_json: str) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (order.memory_bytes, order.memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.enable()
-    Executor(order, told).serve()
+    listener = channel.listen(channel.socket_path(Path(order.data), order.id))
+    _confine(order)
+    Executor(order, told, listener).serve()
     os._exit(0)  # a thread may still compile
+
+
+def _confine(order: ExecutorOrder) -> None:
+    """Give up what is not needed, before the model is read; the supervisor's end ends the process still."""
+    scratch = channel.folder_of(Path(order.data)) / order.id
+    for folder in (Path(order.kernels), scratch):
+        confinement.hand_over(folder)
+    use_home(scratch)
+    tempfile.tempdir = str(scratch)
+    supervisor = os.getppid()
+    measures = confinement.enter()
+    end_with(supervisor, ORPHANED)  # a change of the user has ended it
+    readable = (order.model, *order.external.values())
+    writable = (order.kernels, scratch)
+    confinement.restrict_files(measures, readable, writable, order.data, ("app", order.engine))
+    confinement.restrict_calls(measures)
+    told = ", ".join(map(str, measures))
+    logging.getLogger("stowplan.confinement").info("%s:%s is confined: %s", order.name, order.version, told)
 
 
 @dataclass(eq=False, slots=True)
@@ -98,11 +121,11 @@ class _Request:
 class Executor:
     """The loop of one process; it ends soon after `stop` is readable."""
 
-    def __init__(self, order: ExecutorOrder, stop: int) -> None:
+    def __init__(self, order: ExecutorOrder, stop: int, listener: socket.socket) -> None:
         self._order = order
         self._stop = stop
         self._stopping = False
-        self._listener = channel.listen(channel.socket_path(Path(order.data), order.id))
+        self._listener = listener
         self._poll = select.poll()
         self._callers: dict[int, _Caller] = {}
         self._queue: deque[_Request] = deque()

@@ -1,6 +1,7 @@
 """Which executor processes a machine shall run: one for each version of each deployed model."""
 
 import logging
+import shutil
 from pathlib import Path
 
 from app.jobs import deployments
@@ -57,11 +58,17 @@ class Executors:
             memory_bytes=settings.executor_memory_bytes,
             log=(settings.log_format, settings.log_level),
         )
-        return Part(f"executor {row['id']} {row['name']}:{row['version']}", run, order.to_json())
+        return Part(
+            f"executor {row['id']} {row['name']}:{row['version']}", run, order.to_json(), confined=True
+        )
 
     def _tidy(self, known: set[str]) -> None:
-        """Remove the sockets of what is deployed no more."""
+        """Remove the sockets and folders of what is deployed no more."""
         folder: Path = channel.folder_of(self._settings.data)
-        for path in folder.glob("*.sock") if folder.exists() else ():
-            if path.stem not in known:
+        for path in folder.iterdir() if folder.exists() else ():
+            if path.stem in known:
+                continue
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
                 path.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import re
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ POLICY = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'"
 )
+_SEGMENTS = re.compile(r"[^_./-]*[_./-]+|[^_./-]+")
 # Addresses that programs ask for: they get problems in JSON, whatever they accept.
 MACHINES = ("/v1", "/v2", "/static", "/healthz", "/readyz", "/metrics", "/openapi.json")
 
@@ -109,10 +111,22 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {**units.FILTERS, "ago": ago, "iso": iso, "number": number, "percent": percent}
+    environment.filters |= {
+        **units.FILTERS,
+        "segments": segments,
+        "ago": ago,
+        "iso": iso,
+        "number": number,
+        "percent": percent,
+    }
     environment.globals["style"] = hash_of((STATIC / "pages.css").read_bytes())
     environment.tests["finite"] = lambda value: isinstance(value, int | float) and value == value
     return environment
+
+
+def segments(text: str) -> list[str]:
+    """Parts of a name between which it may break: each ends with a separator."""
+    return _SEGMENTS.findall(text)
 
 
 def ago(seconds: float | None) -> str:

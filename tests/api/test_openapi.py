@@ -30,6 +30,7 @@ each = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
 
 def test_the_operations_are_those_of_the_contract() -> None:
     assert set(OPERATIONS) == {
+        "post /v1/blobs",
         "put /v1/blobs/sha256/{sha256}",
         "head /v1/blobs/sha256/{sha256}",
         "get /v1/models",
@@ -42,6 +43,7 @@ def test_the_operations_are_those_of_the_contract() -> None:
         "get /metrics",
         "get /v1/models/{model_id}",
         "delete /v1/models/{model_id}",
+        "patch /v1/models/{model_id}",
         "post /v1/models/{model_id}/validate",
         "get /v1/targets",
         "post /v1/targets",

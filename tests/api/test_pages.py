@@ -228,7 +228,7 @@ class _Addresses(HTMLParser):
 def test_names_from_strangers_are_text(settings: Settings) -> None:
     with inside(settings) as api:
         model = upload(api.http, "ok")
-        api.http.put(f"/v1/models/{model}/labels", json={"labels": {"name": HOSTILE}})
+        api.http.patch(f"/v1/models/{model}", json={"name": HOSTILE})
         made = job(api.http, model, labels={"team": HOSTILE}).json()["id"]
         with api.database.write() as connection:
             row = ledger.start(connection, made)

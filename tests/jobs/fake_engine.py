@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -159,12 +160,48 @@ def _act(word: str, value: str, folder: Path, progress: Callable[[str, int, int]
         raise PassError("plan_memory", RuntimeError("std::bad_alloc"))
     elif word == "defect":
         raise KeyError("a defect")
-    elif word == "kill-worker":
-        forker = Path(f"/proc/{os.getppid()}/stat").read_text()
-        os.kill(int(forker.rpartition(")")[2].split()[1]), signal.SIGKILL)
-        time.sleep(600)
+    elif word == "spy":
+        (folder / "trace.json").write_text(json.dumps(_seen_by_a_spy(Path(value), folder)))
     elif word == "link":
         (folder / "memory.json").symlink_to("/etc/hostname")
+
+
+def _seen_by_a_spy(secret: Path, folder: Path) -> dict[str, Any]:
+    """What a job finds that looks around: a text, or the name of the error that it got instead."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    tries: dict[str, Callable[[], Any]] = {
+        "environment": lambda: Path("/proc/self/environ").read_text() + repr(dict(os.environ)),  # noqa: TID251
+        "environment of the forker": lambda: Path(f"/proc/{os.getppid()}/environ").read_text(),
+        "secret": secret.read_text,
+        "neighbors": lambda: str([path.read_text() for path in secret.parent.iterdir()]),
+        "passwords": Path("/etc/shadow").read_text,
+        "writing": lambda: (secret.parent / "planted").write_text("x"),
+        "writing to the code": lambda: Path(__file__).with_name("planted").write_text("x"),
+        "own folder": lambda: (folder / "mine").write_text("x"),
+        "killing": lambda: os.kill(os.getppid(), signal.SIGKILL),
+        "interfaces": lambda: str([name for _, name in socket.if_nameindex()]),
+        **{
+            f"socket {family.name}": lambda family=family: str(socket.socket(family))
+            for family in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX, socket.AF_NETLINK)
+        },
+        "namespace": lambda: _system("unshare", 0x10000000),
+        "trace": lambda: _system("ptrace", 16, os.getppid(), 0, 0),
+    }
+    found: dict[str, Any] = {"uid": os.getuid(), "home": str(Path.home()) == str(folder)}
+    found |= {name: status[name].strip() for name in ("CapEff", "NoNewPrivs", "Seccomp")}
+    for name, attempt in tries.items():
+        try:
+            found[name] = attempt()
+        except OSError as error:
+            found[name] = type(error).__name__
+    return found
+
+
+def _system(name: str, *arguments: int) -> str:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if getattr(libc, name)(*arguments) != 0:
+        raise OSError(ctypes.get_errno(), name)
+    return "done"
 
 
 @dataclass(frozen=True)

@@ -84,8 +84,15 @@ def test_a_job_whose_process_is_killed_from_outside_is_tried_again(lone: Served)
     assert terminal_events(lone, second) == ["succeeded"]
 
 
-def test_a_job_that_kills_its_workers_fails_in_the_end(lone: Served) -> None:
-    job = lone.end(lone.submit("kill-worker"), 60)
+def test_a_job_whose_workers_die_each_time_fails_in_the_end(lone: Served) -> None:
+    job_id = lone.submit("sleep 600")
+    for _ in range(2):
+        child = running_child(lone, job_id)
+        os.kill(worker_of(child), signal.SIGKILL)
+        deadline = time.monotonic() + 40
+        while f"begin {child}" == lone.job(job_id)["progress"]["phase"] and time.monotonic() < deadline:
+            time.sleep(0.1)
+    job = lone.end(job_id, 60)
     assert (job["state"], job["code"]) == ("failed", "worker-crashed")
     assert "2 times" in job["detail"]
     assert lone.end(lone.submit("ok"))["state"] == "succeeded"

@@ -126,10 +126,8 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stock]:
         ids: dict[str, str] = {}
 
         def upload(name: str, content: bytes) -> str:
-            answer = served.http.post("/v1/models", content=content)
+            answer = served.http.post("/v1/models", params={"name": f"{name}.onnx"}, content=content)
             ids[name] = str(answer.json()["id"])
-            labels = {"labels": {"name": f"{name}.onnx"}}
-            served.http.put(f"/v1/models/{ids[name]}/labels", json=labels).raise_for_status()
             return ids[name]
 
         def ask(name: str, model: str, target: str, **body: Any) -> None:

@@ -10,10 +10,10 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Request, Response
 
 from app.api import jobs as jobs_api
-from app.api.pages.rows import names_of, options_of, ratio, saved
+from app.api.pages.rows import options_of, ratio, saved
 from app.api.schemas import JobAnswer
 from app.api.service import Service, ServiceOf
-from app.jobs import ledger
+from app.jobs import catalog, ledger
 from app.jobs.callers import visible
 from app.jobs.database import jobs
 from app.jobs.errors import JobNotFinishedError, JobNotFoundError, RequestError
@@ -58,7 +58,7 @@ def show_report(request: Request, job_id: str, service: ServiceOf) -> Response:
     if job.state != "succeeded":
         raise JobNotFinishedError(f"job {job_id!r} is {job.state}: it has no report")
     with service.database.read() as connection:
-        name = names_of(connection, [job.model])[job.model]
+        name = catalog.names_of(connection, [job.model])[job.model]
         others = connection.scalar(
             sa.select(sa.func.count())
             .select_from(jobs)
@@ -95,7 +95,7 @@ def compare(
     if len({job.model for job in found}) > 1:
         raise RequestError("jobs: expected jobs of one model", pointer="query:jobs")
     with service.database.read() as connection:
-        name = names_of(connection, {j.model for j in found}).get(found[0].model, "") if found else ""
+        name = catalog.names_of(connection, {j.model for j in found}).get(found[0].model, "") if found else ""
         asked = {job.id: options_of(ledger.find(connection, job.id)) for job in found[:_COLUMNS]}
     columns = [_column(service, job, asked[job.id]) for job in found[:_COLUMNS]]
     total: dict[str, float] = defaultdict(float)

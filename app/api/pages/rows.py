@@ -1,15 +1,12 @@
 """A job as a row of a list."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
 from app.api.schemas import JobOptions
-from app.jobs import labels, ledger
-
-NAME = "name"  # the label that pages give a model: the name of its file
+from app.jobs import catalog, labels, ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +17,6 @@ class JobRow:
         share: of the present phase that is done, 0 to 1; None where nothing tells.
         speedup: time before over time after; None where it is not known.
         saved: share of the peak that is gone; None where it is not known.
-        labels: without the name.
     """
 
     id: str
@@ -41,13 +37,12 @@ class JobRow:
 
 def row_of(connection: sa.Connection, row: ledger.Row) -> JobRow:
     """The row of one job."""
-    told = labels.of(connection, [row["id"], row["model_id"]])
-    own = told.get(row["id"], {})
+    own = labels.of(connection, [row["id"]]).get(row["id"], {})
     summary: dict[str, Any] = row["summary"] if isinstance(row["summary"], dict) else {}
     ended = row["finished"]
     return JobRow(
         id=row["id"],
-        name=told.get(row["model_id"], {}).get(NAME) or row["model_id"][:12],
+        name=catalog.names_of(connection, [row["model_id"]])[row["model_id"]],
         model=row["model_id"],
         target=row["target"],
         state=row["state"],
@@ -58,7 +53,7 @@ def row_of(connection: sa.Connection, row: ledger.Row) -> JobRow:
         seconds=ended - row["started"] if ended and row["started"] else None,
         speedup=ratio(summary.get("latency")),
         saved=saved(summary.get("peak_bytes")),
-        labels=tuple((k, v) for k, v in own.items() if k != NAME),
+        labels=tuple(own.items()),
         cached=row["cached_from"] is not None,
     )
 
@@ -77,13 +72,6 @@ def saved(pair: Any) -> float | None:
         case {"before": int() | float() as before, "after": int() | float() as after} if before:
             return float(1 - after / before)
     return None
-
-
-def names_of(connection: sa.Connection, models: Iterable[str]) -> dict[str, str]:
-    """What to call models: by the name that they were uploaded with, or the start of the id."""
-    known = list(models)
-    told = labels.of(connection, known)
-    return {model: told.get(model, {}).get(NAME) or model[:12] for model in known}
 
 
 def options_of(row: ledger.Row) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 from app.api import jobs as jobs_api
 from app.api import models as models_api
 from app.api import targets as targets_api
-from app.api.pages.rows import NAME, names_of, options_of, row_of
+from app.api.pages.rows import options_of, row_of
 from app.api.paging import decode_cursor, encode_cursor
 from app.api.requests import known_targets
 from app.api.schemas import JobOptions
@@ -103,8 +103,8 @@ def show_model(request: Request, model_id: str, service: ServiceOf) -> Response:
         request,
         "model.html",
         model=row,
-        name=told.get(NAME) or model_id[:12],
-        labels={k: v for k, v in told.items() if k != NAME},
+        name=row["name"] or model_id[:12],
+        labels=told,
         files=files,
         report=row["report"] or {},
         jobs=rows,
@@ -166,7 +166,7 @@ def show_job(request: Request, job_id: str, service: ServiceOf) -> Response:
             raise JobNotFoundError(f"there is no job {job_id!r}")
         answer = jobs_api.answer_of(connection, service, row)
         events = ledger.events_after(connection, job_id, 0)
-        name = names_of(connection, [row["model_id"]])[row["model_id"]]
+        name = catalog.names_of(connection, [row["model_id"]])[row["model_id"]]
         siblings = connection.scalar(
             sa.select(sa.func.count()).select_from(jobs).where(jobs.c.group_id == row["group_id"])
         )

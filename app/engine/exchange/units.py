@@ -41,7 +41,14 @@ def cut(text: object, length: int = 160) -> str:
     return whole if len(whole) <= length else f"{whole[: length - 1]}…"
 
 
+def attempts(message: str) -> tuple[str, list[tuple[str, str]]]:
+    """A message, and the attempts that it lists after `tried:`, each with what came of it."""
+    head, _, tried = message.partition("; tried: ")
+    rows = [part.rpartition(": ") for part in tried.split("; ")] if tried else []
+    return head, [(what, outcome) for what, _, outcome in rows]
+
+
 # As templates call them.
 FILTERS: MappingProxyType[str, Callable[..., Any]] = MappingProxyType(
-    {"size": size, "duration": duration, "cut": cut, "figure": figure}
+    {"size": size, "duration": duration, "cut": cut, "figure": figure, "attempts": attempts}
 )

@@ -1,3 +1,9 @@
+// As the system has it; the style sheet asks for a class.
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const follow = () => document.documentElement.classList.toggle("dark-mode", dark.matches);
+dark.addEventListener("change", follow);
+follow();
+
 SwaggerUIBundle({
   url: "openapi.json",
   dom_id: "#swagger-ui",

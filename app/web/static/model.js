@@ -11,6 +11,27 @@ if (waiting)
     }
   })();
 
+const rename = document.getElementById("rename");
+rename?.addEventListener("click", () => {
+  const heading = document.querySelector("h1");
+  const field = make("input", { value: rename.dataset.name, maxlength: 255, required: "", "aria-label": "Name of the model" });
+  const said = make("div", { class: "problem", role: "alert", hidden: "" });
+  const naming = make("form", { class: "row naming" }, field, make("button", { class: "primary" }, "Save"), said);
+  naming.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    try {
+      await call("PATCH", `/v1/models/${rename.dataset.model}`, { name: field.value.trim() });
+      location.reload();
+    } catch (error) {
+      show(said, error);
+    }
+  });
+  naming.addEventListener("keydown", (event) => event.key === "Escape" && location.reload());
+  heading.replaceWith(naming);
+  rename.remove();
+  field.select();
+});
+
 const form = document.getElementById("order");
 if (form) {
   const problem = form.querySelector(".problem");

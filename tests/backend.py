@@ -13,10 +13,11 @@ import onnx
 from onnx.backend.base import Backend, BackendRep
 
 from app.engine import graph
-from app.engine.options import Bindings
+from app.engine.options import Bindings, Options
 from app.engine.plan import KernelCall
 from app.engine.session import Session
 from app.kernels.cpu.compiler import Compiler
+from tests.harness import OWN
 
 Prepared = Callable[["Representation"], None]
 
@@ -64,7 +65,8 @@ class Representation(BackendRep):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.onnx"
             path.write_bytes(self._model.SerializeToString())
-            return Session(path, self._kernels, bindings=Bindings(shapes=shapes))
+            options = Options(backends=OWN)
+            return Session(path, self._kernels, options=options, bindings=Bindings(shapes=shapes))
 
 
 class StowplanBackend(Backend):

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from app.engine import cost, sensitivity, session
+from app.engine import allocation, cost, sensitivity, session
 from app.engine.benchmark import Samples, measure_in_turn, pinned
 from app.engine.errors import EngineError, NumericsError, TargetError
 from app.engine.exchange import drawing, functions, report
@@ -149,9 +149,9 @@ def optimize(
         def tuning(done: int, total: int) -> None:
             progress("tune", done, total)
 
-        if measures:
-            compilation = session.tuned(compilation, options, compiler, tuning)
         inputs = tensors(compilation, bindings, options.seed)
+        if measures:
+            compilation = session.tuned(compilation, options, compiler, tuning, inputs)
 
         def verified(options: Options, compilation: Compilation) -> tuple[_Run, Json | None]:
             planning = _part("plan", progress)
@@ -175,6 +175,9 @@ def optimize(
                 run, verification = verified(given, compilation)
                 break
             except NumericsError as error:
+                if compilation.assignment:
+                    compilation = allocation.given_up(compilation, compiler, error.message)
+                    continue
                 # Some models amplify rounding beyond what outputs may differ by.
                 stricter = exacter(given, target)
                 if stricter is None:
@@ -468,6 +471,7 @@ def _summary(
         },
         "backends": dict(Counter(p.backend for p in (compilation.plan.partition or {}).values())),
         "fallbacks": report.fallbacks(compilation),
+        "libraries": report.libraries(compilation),
         "operators": timings["operators"][:25],
         "passes": [{"name": r.name, "seconds": r.seconds, "nodes": r.nodes} for r in compilation.records],
         "notes": [*loaded.notes, *compilation.notes],

@@ -46,6 +46,7 @@ class Known:
         granted: the views of partial rows that may be taken; None before memory is shared, where all
             of them may.
         storage: storage types of values, once they are inferred.
+        source: the model as the file has it, inputs bound; for a library that runs all of it.
         facts: what rows said of groups that are alike.
     """
 
@@ -60,6 +61,7 @@ class Known:
     granted: frozenset[View] | None = None
     thrift: Thrift = field(default_factory=Thrift)
     storage: Mapping[ir.Value, StorageType] = field(default_factory=dict)
+    source: ir.Model | None = field(default=None, repr=False, compare=False)
     facts: alike.Shared = field(default_factory=dict, repr=False, compare=False)
     key: Hashable = field(init=False, repr=False, compare=False)
 
@@ -91,6 +93,7 @@ class Known:
             precision=resolve(options, compilation.target).used,
             exact=options.exact,
             storage=compilation.plan.storage or {},
+            source=compilation.source,
             facts=compilation.facts,
         )
 
@@ -389,6 +392,11 @@ class Registry:
         return tuple(
             dict.fromkeys(row for name in target.backends for row in self.rewrites if name in row.backends)
         )
+
+    def libraries(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Those of the named backends that run whole sub-graphs and are installed."""
+        rows = (self.backends[name] for name in names if name in self.backends)
+        return tuple(row.name for row in rows if row.selector is not None and row.missing() is None)
 
     def operator(self, node: ir.Node) -> Operator | None:
         """The row of a node's operator, if there is one."""

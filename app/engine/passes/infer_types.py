@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -61,12 +61,21 @@ class InferTypes:
         model.meta[DECLARED] = {
             v.name or "": v.dtype for v in model.graph.outputs if v.dtype not in (None, ir.DataType.UNDEFINED)
         }
+        # The weights are shared with the copy.
+        source = model.clone() if _races(compilation) else None
         # A branch that is never taken may not fit the bound shapes; folding removes it.
         with suppress(GraphError):
             inference.infer(model)
             # Of a nested graph that does not fit, inference leaves what the file claims.
             model.meta[TYPED] = not any(map(graph.bodies, model.graph))
-        return compilation
+        return replace(compilation, source=source)
+
+
+def _races(compilation: Compilation) -> bool:
+    """Whether a library may be given the whole model, see `app.engine.allocation`."""
+    return compilation.options.choose != "first" and bool(
+        compilation.registry.libraries(compilation.target.backends)
+    )
 
 
 def bound_inputs(model: ir.Model) -> tuple[BoundInput, ...]:

@@ -35,7 +35,12 @@ def programs(node: ir.Node, names: Sequence[str], known: Known) -> tuple[Program
 
     The inputs of a program are those of the body, then what the bodies of the node capture.
     """
-    options = Options(threads=known.threads, fast_algorithms=known.fast_algorithms, tolerance=known.tolerance)
+    options = Options(
+        threads=known.threads,
+        fast_algorithms=known.fast_algorithms,
+        tolerance=known.tolerance,
+        choose="first",
+    )
     key = (known.target, options)
     stored: tuple[object, tuple[Program | str, ...]] | None = node.meta.get(PLANNED)
     if stored is None or stored[0] != key:

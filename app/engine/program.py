@@ -62,6 +62,12 @@ class Program:
         return self.placement.arena_bytes
 
     @property
+    def has_library(self) -> bool:
+        """Whether a step, or one of a body, is run by an external library."""
+        bodies = (b for s in self.steps for c in s.calls if isinstance(c, HostCall) for b in c.bodies)
+        return any(s.is_library for s in self.steps) or any(b.program.has_library for b in bodies if b)
+
+    @property
     def kernels(self) -> tuple["Request", ...]:
         """Every distinct kernel to compile: name, types, static arguments, takes_thread."""
         return tuple(

@@ -47,6 +47,7 @@ class Known:
             of them may.
         storage: storage types of values, once they are inferred.
         source: the model as the file has it, inputs bound; for a library that runs all of it.
+        failures: what libraries failed on, by node and backend: why.
         facts: what rows said of groups that are alike.
     """
 
@@ -62,6 +63,7 @@ class Known:
     thrift: Thrift = field(default_factory=Thrift)
     storage: Mapping[ir.Value, StorageType] = field(default_factory=dict)
     source: ir.Model | None = field(default=None, repr=False, compare=False)
+    failures: Mapping[tuple[str, str], str] = field(default_factory=dict)
     facts: alike.Shared = field(default_factory=dict, repr=False, compare=False)
     key: Hashable = field(init=False, repr=False, compare=False)
 
@@ -94,6 +96,7 @@ class Known:
             exact=options.exact,
             storage=compilation.plan.storage or {},
             source=compilation.source,
+            failures=compilation.failures,
             facts=compilation.facts,
         )
 

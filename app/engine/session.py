@@ -170,7 +170,7 @@ def runnable(
     """
     while True:
         found = planned(compilation, options, progress)
-        if not any(step.is_library for step in found.steps):
+        if not found.has_library:
             return compilation, found
         try:
             with closing(Executor(found, compiler)) as executor:

@@ -227,6 +227,20 @@ def test_a_library_that_computes_something_else_or_nothing_is_not_given_the_mode
     assert any("onnxruntime is not given the whole model" in n and told in n for n in found.notes)
 
 
+def test_what_a_library_fails_on_inside_a_body_goes_to_the_next_backend(
+    tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "prepare", failing)
+    options = Options(autotune=False)
+    compilation = compiled(BRANCHES, tmp_path, options)
+    inputs = given(compilation)
+    compilation, program = session.runnable(compilation, options, compiler, inputs)
+    assert any("too beautiful" in n and "next backend" in n for n in compilation.notes)
+    expected = runtime(tmp_path / "model.onnx", inputs)  # type: ignore[arg-type]
+    found = computed(program, compiler, inputs)
+    np.testing.assert_allclose(np.asarray(found["y"]), expected["y"], rtol=1e-5, atol=1e-5)
+
+
 def test_a_library_is_not_raced_on_8_bit_products_that_saturate(
     tmp_path: Path, own: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:

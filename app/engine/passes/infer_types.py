@@ -72,9 +72,15 @@ class InferTypes:
 
 
 def _races(compilation: Compilation) -> bool:
-    """Whether a library may be given the whole model, see `app.engine.allocation`."""
-    return compilation.options.choose != "first" and bool(
-        compilation.registry.libraries(compilation.target.backends)
+    """Whether a library may be given the model as it is, see `app.engine.allocation`.
+
+    Not one with bodies: bindings decide which branches are taken, and the others may not fit them. What
+    onnxruntime does with a branch that does not fit and a condition that is constant is to crash.
+    """
+    return (
+        compilation.options.choose != "first"
+        and bool(compilation.registry.libraries(compilation.target.backends))
+        and not any(map(graph.bodies, compilation.graph))
     )
 
 

@@ -5,6 +5,7 @@ arena lies in that of the program it belongs to, while the step runs.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -41,7 +42,7 @@ def programs(node: ir.Node, names: Sequence[str], known: Known) -> tuple[Program
         tolerance=known.tolerance,
         choose="first",
     )
-    key = (known.target, options)
+    key = (known.target, options, tuple(known.failures))
     stored: tuple[object, tuple[Program | str, ...]] | None = node.meta.get(PLANNED)
     if stored is None or stored[0] != key:
         stored = key, tuple(_program(node, name, known, options) for name in names)
@@ -65,6 +66,6 @@ def _program(node: ir.Node, name: str, known: Known, options: Options) -> Progra
     loaded = Loaded(ir.Model(view.clone(), ir_version=10), (), len(body))
     try:
         compilation = session.canonical(loaded, known.target, options, Bindings(), load_registry())
-        return session.planned(compilation, options)
+        return session.planned(replace(compilation, failures=known.failures), options)
     except EngineError as cause:
         return f"{name}: {cause}"

@@ -13,11 +13,10 @@ import onnx
 from onnx.backend.base import Backend, BackendRep
 
 from app.engine import graph
-from app.engine.options import Bindings, Options
+from app.engine.options import Bindings
 from app.engine.plan import KernelCall
 from app.engine.session import Session
 from app.kernels.cpu.compiler import Compiler
-from tests.harness import OWN
 
 Prepared = Callable[["Representation"], None]
 
@@ -65,8 +64,7 @@ class Representation(BackendRep):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.onnx"
             path.write_bytes(self._model.SerializeToString())
-            options = Options(backends=OWN)
-            return Session(path, self._kernels, options=options, bindings=Bindings(shapes=shapes))
+            return Session(path, self._kernels, bindings=Bindings(shapes=shapes))
 
 
 class StowplanBackend(Backend):

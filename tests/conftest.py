@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from app.engine import target
 from app.kernels.cpu.compiler import Compiler
 from app.settings import Settings
+from tests.harness import OWN
 from tests.needed import absent, numba_cuda
 
 if TYPE_CHECKING:
@@ -30,6 +32,13 @@ def shared() -> Path:
     if not (folder / "data").is_dir():
         absent(f"no shared data at {folder}; set STOWPLAN_SHARED")
     return folder / "data"
+
+
+@pytest.fixture(autouse=True)
+def own_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine without libraries, so that tests of our kernels test these; see the mark `libraries`."""
+    if request.node.get_closest_marker("libraries") is None:
+        monkeypatch.setattr(target, "BACKENDS", OWN)
 
 
 DATABASES = ("sqlite", "postgresql")

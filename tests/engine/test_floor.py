@@ -22,6 +22,8 @@ from app.kernels.cpu.compiler import Compiler
 from tests.engine.canonical import runtime, saved
 from tests.harness import OWN
 
+pytestmark = pytest.mark.libraries
+
 # Our kernels run the first and the last node, none of ours the second; a library runs all.
 MIXED = """<ir_version: 10, opset_import: ["": 21]>
 agraph (float[1, 3, 6, 6] x, float[1, 6, 6, 2] grid) => (float[1, 3, 6, 6] y) {

@@ -26,7 +26,7 @@ from app.engine.registry import Registry
 from app.engine.registry import load as load_registry
 from app.engine.target import host
 from app.kernels.cpu.compiler import Compiler
-from tests.harness import OWN, assert_close, model_of
+from tests.harness import assert_close, model_of
 
 ROOT = Path(__file__).resolve().parents[2]
 CONSTANTS = {
@@ -116,7 +116,7 @@ def test_a_library_computes_what_our_kernels_do(
 def test_a_node_that_only_the_reference_runs_falls_back_and_its_conversions_are_planned(
     tmp_path: Path, compiler: Compiler
 ) -> None:
-    options = Options(autotune=False, backends=OWN)
+    options = Options(autotune=False)
     program = session.planned(compiled(SAMPLED, tmp_path, options), options)
     rows = {r["op"]: r for r in report.decisions_json(program.compilation)["decisions"]}
     assert rows["GridSample"]["fallback"]

@@ -8,7 +8,7 @@ from functools import cache, partial
 import onnx_ir as ir
 from onnx_shape_inference import ShapeInferenceContext, registry
 
-from app.engine import graph
+from app.engine import graph, runtime_operators
 
 Infer = Callable[[ShapeInferenceContext, ir.Node], None]
 
@@ -90,6 +90,9 @@ def complete() -> None:
             known = registry.get(rule.domain, rule.op, version)
             # Of two rules for one version the library takes the one that was registered last.
             registry.register(rule.domain, rule.op, version)(partial(_guarded, known, rule.infer))
+    for domain, op in runtime_operators.operators():
+        if not registry.has(domain, op):
+            registry.register(domain, op, 1)(runtime_operators.infer)
     for version in registry.version_boundaries("", "BatchNormalization"):
         if version < 14:
             known = registry.get("", "BatchNormalization", version)

@@ -17,6 +17,7 @@ from app.engine.convex import Crossing, Dag, separated
 from app.engine.errors import UnknownOperatorError
 from app.engine.plan import ELEMENTWISE, Compilation, Group, Subgraph
 from app.engine.registry import Backend, Known, Registry
+from app.engine.runtime_operators import MICROSOFT
 
 SECOND = 1e12  # gains and costs are picoseconds
 PREFERENCE = 1000  # times the work of a node outweighs a conversion, where the order of backends decides
@@ -122,6 +123,9 @@ class _Work:
         alone = single(node, registry)
         refusals = []
         for row in registry.candidates(alone.op, (name,)):
+            if node.domain == MICROSOFT and row.op != "*" and row.domain != MICROSOFT:
+                refusals.append(f"{row.name}: it computes the operator of ONNX with that name")
+                continue
             # Operators of our own are for sparse values, whose storage is inferred later.
             reason = (row.unless if node.domain else row.refusal)(alone, self.known)
             if reason is None:

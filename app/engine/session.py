@@ -98,7 +98,7 @@ def tuned(
         compilation = _timed(compilation, options, compiler, progress)
     if options.choose == "measured":
         return allocation.measured(compilation, options, compiler, planned, progress)
-    return raced(compilation, options, compiler, progress, inputs) if options.autotune else compilation
+    return raced(compilation, options, compiler, progress, inputs)
 
 
 def raced(
@@ -109,7 +109,8 @@ def raced(
     inputs: Mapping[str, object] | None = None,
 ) -> Compilation:
     """The compilation, with `choose` of `auto` assigned whole to a library that is faster than its plan."""
-    if options.choose != "auto" or options.prefer == "memory":
+    latency = options.autotune and options.prefer == "latency" and options.semantics == "stowplan"
+    if options.choose != "auto" or not latency:
         return compilation
     return allocation.fastest_whole(compilation, options, compiler, planned, inputs, progress)
 

@@ -10,6 +10,7 @@ import pytest
 
 from app.engine import allocation, session
 from app.engine.backends import onnxruntime as library
+from app.engine.errors import InputError
 from app.engine.exchange import report
 from app.engine.job import optimize
 from app.engine.load import load
@@ -17,6 +18,7 @@ from app.engine.options import Bindings, Options
 from app.engine.plan import Compilation, SubgraphCall
 from app.engine.program import Program
 from app.engine.registry import load as load_registry
+from app.engine.serving import ServedModel
 from app.engine.target import PRESETS, host
 from app.kernels.cpu.compiler import Compiler
 from tests.engine.canonical import runtime, saved
@@ -190,7 +192,13 @@ def test_a_whole_model_goes_to_the_library_as_the_file_has_it(
 
 @pytest.mark.parametrize(
     "changed",
-    [{"choose": "first"}, {"autotune": False}, {"prefer": "memory"}, {"backends": OWN}],
+    [
+        {"choose": "first"},
+        {"autotune": False},
+        {"prefer": "memory"},
+        {"backends": OWN},
+        {"semantics": "mxnet-1.9"},
+    ],
     ids=lambda c: next(iter(c)),
 )
 def test_nothing_races_where_it_is_not_asked_for(
@@ -282,3 +290,48 @@ def test_the_report_says_which_nodes_a_library_runs_and_why(tmp_path: Path, own:
         }
     ]
     assert "it has no row for GridSample" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize(("ratio", "taken"), [(0.5, True), (2.0, False)])
+def test_a_served_model_runs_what_libraries_run_in_every_shape(
+    ratio: float, taken: bool, tmp_path: Path, own: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    racing(ratio, monkeypatch)
+    text = MIXED.replace("[1, 3, 6, 6]", "[n, 3, 6, 6]").replace("[1, 6, 6, 2]", "[n, 6, 6, 2]")
+    path = saved(text, tmp_path)
+    rng = np.random.default_rng(0)
+    shapes = {"x": (1, 3, 6, 6), "grid": (1, 6, 6, 2)}
+    model = ServedModel(path, Options(), Bindings(shapes=shapes), kernels=own.cache)
+    model._compiler = own
+    for n in (1, 2):
+        inputs = {k: rng.uniform(-1, 1, (n, *s[1:])).astype(np.float32) for k, s in shapes.items()}
+        program = model.program({k: a.shape for k, a in inputs.items()})
+        assert (backends(program.program) == ["onnxruntime"]) == taken
+        assert "reference" not in backends(program.program)
+        program.feed(inputs)
+        program.step()
+        expected = runtime(path, inputs)["y"]
+        np.testing.assert_allclose(program.peek()["y"], expected, rtol=1e-5, atol=1e-5)  # type: ignore[arg-type]
+        program.close()
+
+
+@pytest.mark.parametrize("size", [(4, 6), (400, 600)], ids=["small", "large"])
+def test_a_program_that_a_library_runs_whole_checks_and_keeps_its_inputs_and_outputs(
+    size: tuple[int, int], tmp_path: Path, own: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    racing(0.5, monkeypatch)
+    options = Options()
+    text = PLAIN.replace("4, 6", f"{size[0]}, {size[1]}")
+    compilation = session.tuned(compiled(text, tmp_path, options), options, own)
+    executor = session.bound(session.planned(compilation, options), own)
+    x = np.random.default_rng(0).standard_normal(size).astype(np.float32)
+    first = executor.run({"x": x})["y"]
+    kept, before = np.array(first), x.copy()
+    second = executor.run({"x": x + 1})["y"]
+    np.testing.assert_array_equal(first, kept, "an answer is the caller's own")
+    np.testing.assert_array_equal(x, before)
+    assert not np.array_equal(np.asarray(second), kept)
+    for bad in ({"x": x[:1]}, {"x": x.astype(np.float64)}, {"z": x}, {}):
+        with pytest.raises(InputError):
+            executor.run(bad)
+    executor.close()

@@ -112,9 +112,10 @@ def fastest_whole(
     inputs: Mapping[str, object] | None = None,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Compilation:
-    """The compilation, assigned whole to a library that runs the model faster than the plan does.
+    """The compilation, assigned to a library that runs the model faster than the plan does, or a part.
 
-    Both run on `inputs`, or on samples. A note tells the times, and why a library is refused.
+    The part is all between the nodes that a library runs anyhow. Both run on `inputs`, or on samples.
+    A note tells the times, and why a library is refused.
     """
     libraries = compilation.registry.libraries(compilation.target.backends)
     if not libraries or not len(compilation.graph):
@@ -126,7 +127,8 @@ def fastest_whole(
 
 def given_up(compilation: Compilation, compiler: Compiler, reason: str) -> Compilation:
     """The compilation without what libraries were assigned by measurement, which is not tried again."""
-    keys = {_refused(compilation, label.partition("#")[0]) for label in compilation.assignment.values()}
+    given = {label.partition("#")[0] for label in compilation.assignment.values() if label}
+    keys = [_refused(compilation, name) for name in sorted(given)]
     tuning.store(compiler.folder, dict.fromkeys(keys, 1.0))
     note = f"choose: what libraries were assigned by measurement is given up: {reason}"
     return replace(compilation, assignment={}, source=None, notes=(*compilation.notes, note))
@@ -134,7 +136,7 @@ def given_up(compilation: Compilation, compiler: Compiler, reason: str) -> Compi
 
 def _refused(compilation: Compilation, library: str) -> str:
     """Where the timings table holds that a library computes a model otherwise than it should."""
-    return f"whole-refused {library} {_digest(compilation, '')}"
+    return f"whole-refused {library} {_digest(compilation, f'{compilation.options.tolerance:g}')}"
 
 
 def _digest(compilation: Compilation, text: str) -> str:
@@ -273,59 +275,96 @@ class _Allocation:
     def fastest_whole(
         self, inputs: Mapping[str, object], progress: Callable[[int, int], None]
     ) -> Compilation:
-        """The compilation, assigned whole to a library that is faster by SLOWER."""
+        """The compilation, assigned to a library where that is faster by SLOWER: all of it, or a part."""
         own = self.planned(self.compilation, self.options)
         if [s.is_library for s in own.steps] == [True]:
             return self.compilation
-        ratios = {}
+        ratios: dict[str, tuple[float, Mapping[str, str]]] = {}
         for done, name in enumerate(self.libraries):
             progress(done, len(self.libraries))
-            ratio = self._whole_ratio(name, own, inputs)
-            if ratio is not None:
-                ratios[name] = ratio
+            candidates = {f"{name} on the whole model": dict.fromkeys(self.nodes, whole_label(name))}
+            between = self._between(own, name)
+            if between and len(between) < len(self.nodes):
+                label = {n: f"{name}#between" if n in between else "" for n in self.nodes}
+                candidates[f"{name} on all {len(between)} nodes between those it runs"] = label
+            for title, assignment in candidates.items():
+                ratio = self._whole_ratio(title, name, assignment, own, inputs)
+                if ratio is not None:
+                    ratios[title] = ratio, assignment
         tuning.store(self.compiler.folder, self.table)
-        best = min(ratios, key=ratios.__getitem__, default="")
-        taken = bool(best) and ratios[best] < 1.0 - SLOWER
-        told = ", ".join(f"{name} takes {ratio:.3g} times as long" for name, ratio in ratios.items())
-        what = f"{best} runs the whole model" if taken else "no library runs the whole model"
+        best = min(ratios, key=lambda title: ratios[title][0], default="")
+        taken = bool(best) and ratios[best][0] < 1.0 - SLOWER
+        told = ", ".join(f"{title} takes {ratio:.3g} times as long" for title, (ratio, _) in ratios.items())
+        what = f"{best} is taken" if taken else "the plan of single steps is taken"
         notes = (f"choose: {what}; beside the plan of single steps {told}",) if told else ()
+        chosen: Mapping[str, str] = ratios[best][1] if taken else {}
         return replace(
             self.compilation,
-            assignment=dict.fromkeys(self.nodes, whole_label(best)) if taken else {},
-            source=self.compilation.source if taken else None,
+            assignment=chosen,
+            source=self.compilation.source if taken and "" not in chosen.values() else None,
             timings={**self.compilation.timings, **self.known.timings} if taken else self.compilation.timings,
             notes=(*self.compilation.notes, *notes, *self.failed),
         )
 
-    def _whole_ratio(self, name: str, own: Program, inputs: Mapping[str, object]) -> float | None:
-        """Times the plan of single steps that a library takes for all; None where it is refused."""
-        assigned = replace(self.compilation, assignment=dict.fromkeys(self.nodes, whole_label(name)))
-        title = f"{name} is not given the whole model"
-        source, target = self.compilation.source, self.compilation.target
-        reason = None if source is None else distrust(source.graph, target)
+    def _between(self, own: Program, name: str) -> frozenset[str]:
+        """Nodes on the paths between those that a library runs in several steps of a plan, and these."""
+        steps = [s for s in own.steps if s.is_library and s.choice.implementation.backend == name]
+        if len(steps) < 2:
+            return frozenset()
+        after = {n.name or "" for s in steps for n in s.group.nodes} & self.nodes.keys()
+        before = set(after)
+        needed = {
+            node: {p.name or "" for v in graph.reads(self.nodes[node]) if (p := v.producer()) is not None}
+            for node in self.nodes
+        }
+        for node in self.nodes:  # in topological order
+            if not after.isdisjoint(needed[node]):
+                after.add(node)
+        for node in reversed(self.nodes):
+            if node in before:
+                before |= needed[node]
+        return frozenset(after & before)
+
+    def _whole_ratio(
+        self,
+        title: str,
+        name: str,
+        assignment: Mapping[str, str],
+        own: Program,
+        inputs: Mapping[str, object],
+    ) -> float | None:
+        """Times the plan of single steps that one with a library takes; None where it is refused."""
+        source = self.compilation.source
+        given = self.compilation.graph if source is None else source.graph
+        reason = distrust(given, self.compilation.target)
         if _refused(self.compilation, name) in self.table:
             reason = "its outputs differed from the original's"
         if reason is not None:
-            self.failed[f"choose: {title}: {reason}"] = None
+            self.failed[f"choose: {title} is refused: {reason}"] = None
             return None
         try:
-            whole = self.planned(assigned, self.options)
+            other = self.planned(replace(self.compilation, assignment=assignment), self.options)
         except EngineError as cause:
-            self.failed[f"choose: {title}: {cause.message}"] = None
+            self.failed[f"choose: {title} is refused: {cause.message}"] = None
             return None
-        if [s.choice.implementation.backend for s in whole.steps] != [name]:
-            self.failed[f"choose: {title}: {self._passed_over(whole, name)}"] = None
+        if [s.is_library for s in other.steps] != [True] and "" not in assignment.values():
+            self.failed[f"choose: {title} is refused: {self._passed_over(other, name)}"] = None
             return None
-        rows = [s.choice.implementation for s in own.steps]
-        steps = repr([(cost.called(row), len(s.group.nodes)) for row, s in zip(rows, own.steps)])
+        steps = repr(
+            [
+                [(cost.called(s.choice.implementation), len(s.group.nodes)) for s in p.steps]
+                for p in (own, other)
+            ]
+        )
         key = f"whole {cost.called(self.rows[name])} x{self.options.threads} {self._digest(steps)}"
         if key not in self.table:
             try:
-                self.table[key], seconds = self._whole_race(own, whole, inputs)
+                self.table[key], seconds = self._whole_race(own, other, inputs)
             except EngineError as cause:
-                self.failed[f"choose: {title}: {cause.message}"] = None
+                self.failed[f"choose: {title} is refused: {cause.message}"] = None
                 return None
-            self.table[cost.key(self.rows[name], whole.steps[0].group, self.known)] = seconds
+            if len(other.steps) == 1:
+                self.table[cost.key(self.rows[name], other.steps[0].group, self.known)] = seconds
         return self.table[key]
 
     def _passed_over(self, program: Program, name: str) -> str:

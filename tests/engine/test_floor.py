@@ -168,13 +168,34 @@ def test_a_library_that_is_faster_on_the_whole_model_runs_all_of_it(
     inputs = given(compilation)
     found, program = session.runnable(found, options, own, inputs)
     assert (backends(program) == ["onnxruntime"]) == taken
-    assert ("onnxruntime runs the whole model" in " ".join(found.notes)) == taken
+    assert ("onnxruntime on the whole model is taken" in " ".join(found.notes)) == taken
     again = session.tuned(compilation, options, own)
     assert raced == ["onnxruntime"], "what was measured is not measured again"
     assert (again.assignment, again.notes) == (found.assignment, found.notes)
     expected = runtime(tmp_path / "model.onnx", inputs)  # type: ignore[arg-type]
     for name, array in computed(program, compiler, inputs).items():
         np.testing.assert_allclose(np.asarray(array), expected[name], rtol=1e-5, atol=1e-5)
+
+
+def test_what_lies_between_nodes_of_a_library_goes_to_it_too_where_that_is_faster(
+    tmp_path: Path, compiler: Compiler, own: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        allocation._Allocation,
+        "_whole_race",
+        lambda _self, _own, other, _inputs: (0.9 if len(other.steps) == 1 else 0.8, 1e-6),
+    )
+    text = MIXED.replace("y = Relu (g)", "s = Sigmoid (g)\n    t = GridSample (s, grid)\n    y = Relu (t)")
+    options = Options()
+    compilation = session.tuned(compiled(text, tmp_path, options), options, own)
+    program = session.planned(compilation, options)
+    parts = {s.choice.implementation.backend: [n.op_type for n in s.group.nodes] for s in program.steps}
+    assert parts["onnxruntime"] == ["GridSample", "Sigmoid", "GridSample"]
+    assert backends(program) == ["numba-cpu", "onnxruntime", "numba-cpu"]
+    inputs = given(compilation)
+    expected = runtime(tmp_path / "model.onnx", inputs)  # type: ignore[arg-type]
+    found = computed(program, compiler, inputs)["y"]
+    np.testing.assert_allclose(np.asarray(found), expected["y"], rtol=1e-5, atol=1e-5)
 
 
 def test_a_whole_model_goes_to_the_library_as_the_file_has_it(
@@ -234,7 +255,7 @@ def test_a_library_that_computes_something_else_or_nothing_is_not_given_the_mode
     options = Options()
     found = session.tuned(compiled(PLAIN, tmp_path, options), options, own)
     assert not found.assignment
-    assert any("onnxruntime is not given the whole model" in n and told in n for n in found.notes)
+    assert any("onnxruntime on the whole model is refused" in n and told in n for n in found.notes)
 
 
 def test_what_a_library_fails_on_inside_a_body_goes_to_the_next_backend(

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := run
-.PHONY: run test test-cuda check conformance kill-matrix fuzz bench bench-arena bench-backends bench-layouts bench-memory bench-queue bench-serving bench-sparse cuda-kernels lock clean
+.PHONY: run test test-cuda check conformance kill-matrix fuzz fuzz-options bench bench-arena bench-backends bench-layouts bench-memory bench-queue bench-serving bench-sparse cuda-kernels lock clean
 
 # One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -39,6 +39,10 @@ kill-matrix: $(VENV)/.installed-test
 
 fuzz: $(VENV)/.installed-test
 	$(BIN)/python -m tests.api.fuzz
+
+# Random graphs times random options and targets: valid plans, right outputs, honest figures.
+fuzz-options: $(VENV)/.installed-test
+	$(BIN)/python -m tests.fuzzing.options
 
 # Every kernel for GPUs, compiled for both generations; the suite takes one of each kind. Half an hour on two cores.
 cuda-kernels: $(VENV)/.installed-test

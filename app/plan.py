@@ -3,7 +3,6 @@
 import argparse
 import json
 import sys
-import time
 from pathlib import Path
 
 
@@ -29,9 +28,8 @@ def run(arguments: argparse.Namespace) -> int:
     except (OSError, UnicodeDecodeError, table.TableError) as error:
         print(f"stowplan plan: {arguments.buffers}: {error}", file=sys.stderr)
         return 2
-    started = time.perf_counter()
-    solution = ladder.solve(problem)
-    seconds = time.perf_counter() - started
+    timed = ladder.timed(problem)
+    solution, seconds = timed.solution, timed.seconds
     why = ladder.shortage(problem, solution)
     if arguments.json:
         answer = {
@@ -45,6 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
             "method": solution.method,
             "nodes": solution.nodes,
             "seconds": seconds,
+            "load_seconds": timed.load_seconds,
             "offsets": dict(solution.offsets) if why is None else None,
         }
         print(json.dumps(answer, indent=1))

@@ -42,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from app.console import progress_bar
     from app.engine.errors import EngineError
+    from app.engine.memory import ladder
     from app.engine.options import Options
     from app.kernels.cpu.compiler import Compiler
     from app.samples import SAMPLES
@@ -54,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     if arguments.target != "host":
         return _warm_gpu(models, arguments.target, Options(precision=arguments.precision), console)
-    _warm_memory_search()
+    ladder.load_compiled()
     compiler = Compiler(Settings.from_environment().data / "kernels")
     refused = 0
     for model in models:
@@ -110,16 +111,6 @@ def _compiled(path: Path, name: str, options: "Options", progress: "Progress") -
     if "uncompiled" in told:
         raise KernelError(told["uncompiled"])
     return f"{len(told['kernels'])} kernels for {told['sm']} in {folder}"
-
-
-def _warm_memory_search() -> None:
-    """Compile the planner of memory: a problem that its first method does not solve."""
-    from app.engine.memory import ladder
-    from app.engine.memory.problem import Buffer, Problem
-
-    rows = ((0, 3, 4), (3, 9, 4), (0, 9, 4), (9, 21, 4), (0, 21, 4), (2, 4, 3), (8, 10, 3), (1, 9, 2))
-    problem = Problem(tuple(Buffer(str(i), *row, alignment=1) for i, row in enumerate(rows)))
-    ladder.compiled(problem)
 
 
 @contextmanager

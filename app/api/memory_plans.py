@@ -4,7 +4,6 @@ Planning runs in a thread of this process, one at a time: it parses no model, an
 searches are limited.
 """
 
-import time
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
@@ -96,8 +95,8 @@ def _from_csv(body: bytes, capacity: int | None) -> Problem:
 
 
 def _plan(problem: Problem) -> MemoryPlanAnswer:
-    started = time.perf_counter()
-    solution = ladder.solve(problem)
+    timed = ladder.timed(problem)
+    solution = timed.solution
     why = ladder.shortage(problem, solution)
     return MemoryPlanAnswer(
         fits=why is None,
@@ -109,5 +108,6 @@ def _plan(problem: Problem) -> MemoryPlanAnswer:
         proved=solution.proved,
         method=solution.method,
         nodes=solution.nodes,
-        seconds=time.perf_counter() - started,
+        seconds=timed.seconds,
+        load_seconds=timed.load_seconds,
     )

@@ -772,4 +772,7 @@ class MemoryPlanAnswer(_Schema):
     proved: bool = Field(description="Whether no smaller peak exists.")
     method: str
     nodes: int = Field(description="Of search trees.")
-    seconds: float
+    seconds: float = Field(description="Of solving, without loading.")
+    load_seconds: float = Field(
+        description="Of loading compiled code before; 0 where it was there or not needed."
+    )

@@ -20,8 +20,10 @@ DOMAIN, OP = "stowplan", "CastStorage"
 
 def insert_casts(
     compilation: Compilation, modes: Mapping[ir.Node, DispatchMode], known: Known
-) -> Compilation:
-    """The compilation with casts around every group that does not compute on sparse operands.
+) -> tuple[Compilation, dict[ir.Node, DispatchMode]]:
+    """The compilation with casts around every group that does not compute on sparse operands, and its modes.
+
+    A node whose operands are cast for want of a kernel falls back, whatever `modes` says of it.
 
     Groups are single nodes. Those are nodes that fall back or compute on dense operands, and those for
     whose storage types there is no kernel. Inputs and outputs of the graph are dense arrays to its caller.
@@ -30,6 +32,7 @@ def insert_casts(
         GraphError: no backend of the target casts.
     """
     work = _Work(compilation)
+    found = dict(modes)
     for value in list(compilation.graph.inputs):
         if work.kind(value) != "default":
             work.take_in(value)
@@ -46,11 +49,12 @@ def insert_casts(
         if ready:
             told = ", ".join(f"{v.name!r} {work.kind(v)}" for v in sparse)
             work.notes.append(f"{group.op} {group.name!r}: no kernel for {told}; operands are cast")
+            found[group.anchor] = DispatchMode.FALLBACK
         work.surround(group)
     for index, value in enumerate(compilation.graph.outputs):
         if work.kind(value) != "default":
             work.give_out(value, index)
-    return work.finished()
+    return work.finished(), found
 
 
 class _Work:

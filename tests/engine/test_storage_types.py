@@ -187,3 +187,16 @@ def test_timings_of_other_densities_are_not_used(tmp_path: Path) -> None:
     names = {r.name: cost.key(r, group, known) for r in rows}
     assert names["gemm.csr_weights"].startswith("gemm.csr_weights@csr=0.097 x1")
     assert names["gemm.blocked"].startswith("gemm.blocked x1")
+
+
+def test_a_dense_kernel_between_casts_is_a_fallback(tmp_path: Path, compiler: Compiler) -> None:
+    """MXNet adds csr and dense, and there is no such kernel here: the label says how it runs here."""
+    running = Session(model(tmp_path, "m = Mul(a, x) y = Add(m, x)"), compiler, options=MXNET)
+    (found,) = running.run({"x": x()}).values()
+    np.testing.assert_allclose(found, matrix() * x() + x(), rtol=1e-5, atol=1e-5)
+    compilation = running.program.compilation
+    rows = {d["op"]: d for d in decisions_json(compilation)["decisions"]}
+    assert any("'Add.y': no kernel for 'm' csr" in note for note in compilation.notes)
+    assert set(rows["Add"]["dispatch"].values()) == {"fallback"}
+    assert set(rows["Mul"]["dispatch"].values()) == {"compute_ex"}
+    running.close()

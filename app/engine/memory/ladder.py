@@ -5,6 +5,8 @@ search at the lower bound, then by bisection; for large ones greedy placements a
 from the last. Budgets are counts, never times, so that the same problem gives the same plan everywhere.
 """
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +14,7 @@ import numpy as np
 from app.engine.memory import greedy
 from app.engine.memory.exact import Search, instance
 from app.engine.memory.greedy import Array, Columns
-from app.engine.memory.problem import Problem, Solution, live_bytes, lower_bound, validate
+from app.engine.memory.problem import Buffer, Problem, Solution, live_bytes, lower_bound, validate
 
 # Failed branches of all searches together. One costs about 20 microseconds on hundreds of buffers.
 BUDGET = 30_000
@@ -21,7 +23,26 @@ WITH_CAPACITY = 100_000  # where a capacity is asked for, and not the least peak
 FIRST_SHARE = 0.5
 # Pairs of buffers and placed ones that the learning orders may look at.
 LOOKS = 800_000_000
-FEW = 1_500  # buffers: below, all greedy orders are tried
+FEW = 1_500  # buffers: with more, greedy methods come in the order LARGE, and a peak near the bound is enough
+CLOSE = 256  # part of the bound by which the peak of more than FEW buffers may exceed it
+GREEDY_LOOKS = 4_000_000_000  # pairs of buffers that greedy placements of more than FEW may look at
+# Greedy methods in the order of trial: `gap` places buffers in the order of a rank, each in the
+# smallest gap that holds it; `skyline` always the one that can lie lowest, ranks break ties.
+SMALL = (
+    *(("skyline", name) for name in ("start", "duration", "pressure")),  # the quickest to rank first
+    *(("gap", name) for name, _ in greedy.ORDERS),
+)
+LARGE = (
+    ("gap", "conflicts"),
+    ("gap", "size"),
+    ("skyline", "pressure"),
+    ("gap", "pressure"),
+    ("gap", "duration"),
+    ("skyline", "duration"),
+    ("skyline", "start"),
+    ("gap", "area"),
+    ("gap", "start"),
+)
 
 
 @dataclass(slots=True)
@@ -35,6 +56,7 @@ class _Best:
     peak: int = 0
     method: str = ""
     nodes: int = 0
+    rank: str = "size"  # of the best greedy placement
 
     def offer(self, offsets: Array, peak: int, method: str) -> None:
         if self.offsets is None or peak < self.peak:
@@ -45,8 +67,10 @@ class _Best:
         return self.offsets is not None and self.peak <= max(self.goal, self.bound)
 
 
-def solve(problem: Problem, budget: int | None = None) -> Solution:
+def solve(problem: Problem, budget: int | None = None, load: Callable[[], None] = lambda: None) -> Solution:
     """The best placement that the ladder finds, validated; `budget` counts failed branches of searches.
+
+    `load` is called once before the first compiled method, and not at all if none is needed.
 
     With a capacity, any placement below it will do, and the ladder ends at the first. Without one it
     looks for the least peak. A peak above the capacity is no error here: `proved` and `lower_bound` say
@@ -59,11 +83,15 @@ def solve(problem: Problem, budget: int | None = None) -> Solution:
     columns = greedy.columns_of(problem)
     assert not any(b.parts for b in problem.buffers), "a search knows whole buffers only"
     bound = lower_bound(problem)
-    best = _Best(columns, bound, max(bound, problem.capacity or 0))
+    goal = max(bound, problem.capacity or 0)
+    if problem.capacity is None and len(problem.buffers) > FEW:
+        goal += goal // CLOSE
+    best = _Best(columns, bound, goal)
     first = greedy.largest_first(problem, columns)
     if first is not None:
         best.offer(*first, "greedy by size")
     if not best.done:
+        load()
         _greedy(best)
     if not best.done:
         given = instance(columns)
@@ -84,8 +112,34 @@ def solve(problem: Problem, budget: int | None = None) -> Solution:
     return solution
 
 
-def compiled(problem: Problem) -> None:
-    """Run the compiled methods on a problem, so that they are in the cache; the result is dropped."""
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A placement with the seconds that the solver took, and those of loading compiled code before."""
+
+    solution: Solution
+    seconds: float
+    load_seconds: float
+
+
+def timed(problem: Problem, clock: Callable[[], float] = time.perf_counter) -> Timed:
+    """Solve a problem and tell solving from loading; code that is loaded already takes no time."""
+    loading = 0.0
+
+    def load() -> None:
+        nonlocal loading
+        started = clock()
+        load_compiled()
+        loading = clock() - started
+
+    started = clock()
+    solution = solve(problem, load=load)
+    return Timed(solution, clock() - started - loading, loading)
+
+
+def load_compiled() -> None:
+    """Load the compiled methods, and compile those that the cache lacks."""
+    rows = ((0, 3, 4), (3, 9, 4), (0, 9, 4), (9, 21, 4), (0, 21, 4), (2, 4, 3), (8, 10, 3), (1, 9, 2))
+    problem = Problem(tuple(Buffer(str(i), *row, alignment=1) for i, row in enumerate(rows)))
     columns = greedy.columns_of(problem)
     bound = lower_bound(problem)
     best = _Best(columns, bound, bound)
@@ -119,35 +173,21 @@ def shortage(problem: Problem, solution: Solution) -> str | None:
 
 
 def _greedy(best: _Best) -> None:
-    """The other greedy orders; of large problems only the one that does best on those."""
+    """The greedy methods in turn, those that place each buffer in a gap and those that fill a skyline."""
     from app.engine.memory import packing
 
-    few = len(best.columns.extent) <= FEW
-    if few:
-        _by_floor(best)
-    if best.done:
-        return
-    for name, rank in greedy.ORDERS:
-        if not few and name != "conflicts":
-            continue
-        offsets, peak = packing.place(
-            *_row(best.columns), greedy.order_by(best.columns, rank), best.peak or 1 << 62
-        )
-        if peak >= 0:
-            best.offer(offsets, peak, f"greedy by {name}")
-        if best.done:
-            return
-
-
-def _by_floor(best: _Best) -> None:
-    """Always the buffer that can lie lowest next; orders break ties."""
-    from app.engine.memory import packing
-
-    for name in ("start", "duration", "pressure"):  # the quickest to rank first
+    n = len(best.columns.extent)
+    methods, most = (SMALL, len(SMALL)) if n <= FEW else (LARGE, max(GREEDY_LOOKS // (n * n), 2))
+    for method, name in methods[:most]:
         order = greedy.order_by(best.columns, dict(greedy.ORDERS)[name])
-        offsets, peak = packing.rise(*_row(best.columns), order)
-        if best.offsets is None or peak < best.peak:
-            best.offer(offsets, peak, f"lowest first, by {name}")
+        if method == "gap":
+            limit = 1 << 62 if best.offsets is None else best.peak
+            offsets, peak = packing.place(*_row(best.columns), order, limit)
+        else:
+            offsets, peak = packing.rise(*_row(best.columns), order)
+        if peak >= 0 and (best.offsets is None or peak < best.peak):
+            best.offer(offsets, peak, f"greedy by {name}" if method == "gap" else f"lowest first, by {name}")
+            best.rank = name
         if best.done:
             return
 
@@ -196,8 +236,7 @@ def _learn(best: _Best) -> None:
     from app.engine.memory import packing
 
     n = len(best.columns.extent)
-    rank = dict(greedy.ORDERS)["conflicts" if n > FEW else "size"]
-    order = greedy.order_by(best.columns, rank)
+    order = greedy.order_by(best.columns, dict(greedy.ORDERS)[best.rank if n > FEW else "size"])
     priority = np.empty(n)
     priority[order] = np.arange(n)
     for _ in range(min(LOOKS // max(n * n, 1), 200)):

@@ -3,12 +3,12 @@
 A row reads `dc>d:X`: inputs default and csr, output default, mode COMPUTE_EX (F: COMPUTE, B: FALLBACK).
 Where no row applies, operands are cast (FALLBACK) or, for few operators, it is an error.
 
-Source: measured on MXNet 1.9.1, CPU with oneDNN (design note storage-dispatch-layout, section 1); what
-was not measured, bias operands and backward operators among it, follows the source named there.
+Source: measured on MXNet 1.9.1, CPU with oneDNN, operator by operator (the verbose log of its inference);
+what was not measured, such as bias operands, follows apache/mxnet src/operator.
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
@@ -117,34 +117,73 @@ def _embedding_gradient(attributes: Attributes, _inputs: int, _outputs: int) -> 
 
 def _dot_gradient(attributes: Attributes, _inputs: int, _outputs: int) -> StorageRules:
     """Of (output gradient, left, right) for both operands; that of a csr left operand is not made."""
-    if _is_true(attributes, "transpose_b"):
-        return StorageRules(parsed("ddd>dd:F"))
-    right = "d" if _is_true(attributes, "transpose_a") else "r"
-    return StorageRules(parsed(f"ddd>dd:F dcd>d{right}:X"))
+    turned_left, turned_right = _is_true(attributes, "transpose_a"), _is_true(attributes, "transpose_b")
+    rows = ["ddd>dd:F"]
+    if not turned_left:
+        rows.append("ddc>dd:X")
+    if not turned_right:  # whatever is on the right: it is not read
+        made = "d" if turned_left else "r"
+        rows += [f"{gradient}c{right}>d{made}:X" for gradient in "dr" for right in "drc"]
+    return StorageRules(parsed(" ".join(rows)))
+
+
+def _quadratic(attributes: Attributes, _inputs: int, _outputs: int) -> StorageRules:
+    """Of a x^2 + b x + c: csr stays csr where c is 0."""
+    kept = float(attributes.get("c", "0")) == 0
+    return StorageRules(parsed("d>d:F c>c:X" if kept else "d>d:F"))
+
+
+def _of_scalar(keeps: Callable[[float], bool], otherwise: str = "d>d:F") -> StorageRuleOf:
+    """Sparse operands stay sparse where the scalar leaves zeros zero."""
+
+    def rules(attributes: Attributes, _inputs: int, _outputs: int) -> StorageRules:
+        zero = keeps(float(attributes.get("scalar", "1")))
+        return StorageRules(parsed("d>d:F r>r:X c>c:X" if zero else otherwise))
+
+    return rules
+
+
+def _clip(attributes: Attributes, _inputs: int, _outputs: int) -> StorageRules:
+    """Between bounds that zero is not within, sparse operands are an error."""
+    low, high = float(attributes.get("a_min", "-inf")), float(attributes.get("a_max", "inf"))
+    if low <= 0 <= high:
+        return StorageRules(parsed("d>d:F r>r:X c>c:X"))
+    return StorageRules(parsed("d>d:F"), None)
 
 
 _ADD = "dr>d:X dc>d:X rd>d:X rr>r:X cd>d:X cc>c:X"
 
 _KEEP_ZERO = (
-    "relu tanh sqrt square abs sign floor ceil round negative sin zeros_like BlockGrad clip "
-    "_mul_scalar _div_scalar"
+    "relu tanh sqrt square abs sign floor ceil round negative sin zeros_like BlockGrad "
+    "arcsin arcsinh arctan arctanh cbrt degrees expm1 fix log1p make_loss radians rint sinh tan trunc "
+    "_contrib_gradientmultiplier _contrib_backward_gradientmultiplier _contrib_round_ste _contrib_sign_ste "
+    "_mul_scalar _div_scalar _backward_mul_scalar _backward_div_scalar _scatter_plus_scalar "
+    "_scatter_minus_scalar"
+)
+# Of two operands alike.
+_PAIRS = (
+    "_maximum _minimum _hypot _grad_add _backward_relu _backward_square _backward_abs _backward_sign "
+    "_backward_cos _backward_cosh _backward_sigmoid"
+)
+# The result is dense, and a dense operand beside a sparse one counts as two dense ones.
+_TO_DENSE = (
+    "elemwise_div _power _backward_arccos _backward_arccosh _backward_arcsin _backward_arcsinh "
+    "_backward_arctan _backward_arctanh _backward_cbrt _backward_degrees _backward_expm1 _backward_gamma "
+    "_backward_gammaln _backward_log _backward_log10 _backward_log1p _backward_log2 _backward_radians "
+    "_backward_rsqrt _backward_sin _backward_sinh _backward_sqrt _backward_tan _backward_tanh"
 )
 _GATED = (
     "softmax Flatten reshape transpose Activation LeakyReLU Convolution Deconvolution Pooling "
     "BatchNorm _backward_Activation _backward_LeakyReLU _backward_Convolution "
     "_backward_Deconvolution _backward_Pooling _backward_FullyConnected _backward_BatchNorm "
-    "_backward_softmax"
+    "_backward_softmax SoftmaxOutput log_softmax"
 )
-_DENSE = (
-    "batch_dot sigmoid exp log cos reciprocal ones_like Dropout _backward_sigmoid "
-    "_backward_batch_dot _backward_Dropout"
-)
+_DENSE = "batch_dot sigmoid exp log cos reciprocal ones_like Dropout _backward_batch_dot _backward_Dropout"
 
 _RULES: dict[str, StorageRuleOf] = {
     "elemwise_add": table(f"dd>d:X {_ADD}"),
     "elemwise_sub": table(f"dd>d:F {_ADD}"),
     "elemwise_mul": table("dd>d:F dr>r:X dc>c:X rd>r:X rr>r:X cd>c:X cc>c:X"),
-    "elemwise_div": table("dd>d:F dr>d:F dc>d:F rd>d:F rr>d:X cd>d:F"),
     "broadcast_add": table("dd>d:F dc>d:X cd>d:X"),
     "broadcast_sub": table("dd>d:F dc>d:X cd>d:X"),
     "broadcast_mul": table("dd>d:F cd>c:X"),
@@ -156,8 +195,23 @@ _RULES: dict[str, StorageRuleOf] = {
     "mean": _reduce,
     "norm": table("d>d:F r>d:X c>d:X"),
     "slice": _slice,
-    "_plus_scalar": table("d>d:F r>d:X c>d:X"),
-    "_minus_scalar": table("d>d:F r>d:X c>d:X"),
+    "_plus_scalar": _of_scalar(lambda s: s == 0, "d>d:F r>d:X c>d:X"),
+    "_minus_scalar": _of_scalar(lambda s: s == 0, "d>d:F r>d:X c>d:X"),
+    "_equal_scalar": _of_scalar(lambda s: s != 0),
+    "_not_equal_scalar": _of_scalar(lambda s: s == 0),
+    "_greater_scalar": _of_scalar(lambda s: s >= 0),
+    "_greater_equal_scalar": _of_scalar(lambda s: s > 0),
+    "_lesser_scalar": _of_scalar(lambda s: s <= 0),
+    "_lesser_equal_scalar": _of_scalar(lambda s: s < 0),
+    "clip": _clip,
+    "_contrib_quantize_v2": table("d>ddd:X r>ddd:X c>ddd:X"),
+    "_contrib_quadratic": _quadratic,
+    "_identity_with_attr_like_rhs": table(
+        "dd>d:F rr>r:X cc>c:X rd>d:X cd>d:X dr>r:B dc>c:B rc>c:B cr>r:B"
+    ),
+    "_scatter_elemwise_div": table("rd>r:X rr>r:X rc>r:X"),
+    "LinearRegressionOutput": table("dd>d:F dc>d:X"),
+    "LogisticRegressionOutput": table("dd>d:F dc>d:X"),
     "identity": table("d>d:X r>r:X c>c:X"),
     "FullyConnected": _fully_connected,
     "Embedding": table("dd>d:F dr>d:X", None),
@@ -168,17 +222,22 @@ _RULES: dict[str, StorageRuleOf] = {
     # Backward operators: gradients of outputs first, then what the forward operator read or made.
     "_backward_add": table("d>dd:F r>rr:X c>cc:X"),
     "_backward_sub": table("d>dd:F r>rr:X c>cc:X"),
-    "_backward_mul": table("ddd>dd:F rrr>rr:X"),
+    "_backward_mul": table("ddd>dd:F ddc>cd:X dcd>dc:X"),
     "_backward_dot": _dot_gradient,
     "_backward_Embedding": _embedding_gradient,
-    "_backward_copy": table("d>d:X r>r:X c>c:X"),
     "_backward_sparse_retain": table("dd>dr:X rd>dr:X", None),
     **dict.fromkeys(
         _KEEP_ZERO.split(),
         KEEPS_ZERO,
     ),
-    **dict.fromkeys(["_backward_relu", "_backward_tanh", "_backward_sqrt", "_backward_square"],
-        table("dd>d:F rr>r:X cc>c:X")),
+    **dict.fromkeys(
+        _PAIRS.split(),
+        table("dd>d:F rr>r:X cc>c:X"),
+    ),
+    **dict.fromkeys(
+        _TO_DENSE.split(),
+        table("dd>d:F dr>d:F dc>d:F rd>d:F cd>d:F rr>d:X"),
+    ),
     **dict.fromkeys(
         _GATED.split(),
         GATED,
@@ -189,7 +248,49 @@ _RULES: dict[str, StorageRuleOf] = {
     ),
 }  # fmt: skip
 
-OPERATORS = tuple(Operator(name, "mxnet", storage=rule, domain=MXNET) for name, rule in _RULES.items())
+# Other names of the same operators; symbols of models hold any of them. By the name above.
+_ALIASES: Mapping[str, str] = {
+    "identity": "_copy _backward_copy",
+    "elemwise_add": "_add _plus _Plus",
+    "elemwise_sub": "_sub _minus _Minus",
+    "elemwise_mul": "_mul _Mul",
+    "elemwise_div": "_div _Div",
+    "broadcast_add": "broadcast_plus",
+    "broadcast_sub": "broadcast_minus",
+    "add_n": "ElementWiseSum",
+    "concat": "Concat",
+    "reshape": "Reshape",
+    "Flatten": "flatten",
+    "sum": "sum_axis",
+    "BlockGrad": "stop_gradient",
+    "SoftmaxOutput": "Softmax",
+    "_maximum": "_Maximum",
+    "_minimum": "_Minimum",
+    "_hypot": "_Hypot",
+    "_power": "_Power",
+    "_plus_scalar": "_PlusScalar",
+    "_minus_scalar": "_MinusScalar",
+    "_mul_scalar": "_MulScalar",
+    "_div_scalar": "_DivScalar",
+    "_equal_scalar": "_EqualScalar",
+    "_not_equal_scalar": "_NotEqualScalar",
+    "_greater_scalar": "_GreaterScalar",
+    "_greater_equal_scalar": "_GreaterEqualScalar",
+    "_lesser_scalar": "_LesserScalar",
+    "_lesser_equal_scalar": "_LesserEqualScalar",
+    "sparse_retain": "_sparse_retain",
+}
+
+
+def _spellings() -> Mapping[str, StorageRuleOf]:
+    """Rules by every name; what has sparse kernels may have a name that begins with `_sparse_`."""
+    named = dict(_RULES)
+    for name, aliases in _ALIASES.items():
+        named.update(dict.fromkeys(aliases.split(), _RULES[name]))
+    return {**{f"_sparse_{name}": rule for name, rule in named.items()}, **named}
+
+
+OPERATORS = tuple(Operator(name, "mxnet", storage=rule, domain=MXNET) for name, rule in _spellings().items())
 
 
 # What ONNX nodes stand for.
@@ -207,7 +308,9 @@ def _binary(elementwise: str, broadcast: str, scalar: str = "") -> SymbolOf:
         if a is None or b is None or graph.shape(a) == graph.shape(b):
             return Symbol(elementwise)
         if scalar and graph.is_constant(b) and graph.shape(b) in ((), (1,)):
-            return Symbol(scalar, operands=1)
+            constant = graph.constant(b)
+            assert constant is not None
+            return Symbol(scalar, {"scalar": str(float(constant.reshape(-1)[0]))}, operands=1)
         return Symbol(broadcast)
 
     return symbol
@@ -226,6 +329,16 @@ def _gemm(node: ir.Node) -> Symbol:
     return Symbol("dot", turned, operands=2)
 
 
+def _bounds(node: ir.Node) -> Symbol:
+    """Bounds that are not constants are taken as if zero were within."""
+    told = {}
+    for name, place in (("a_min", 1), ("a_max", 2)):
+        bound = graph.constant(graph.input_at(node, place))
+        if bound is not None:
+            told[name] = str(float(bound.reshape(-1)[0]))
+    return Symbol("clip", told, operands=1)
+
+
 def _axes(op: str) -> SymbolOf:
     def symbol(node: ir.Node) -> Symbol:
         axes = graph.constant(graph.input_at(node, 1))
@@ -235,7 +348,8 @@ def _axes(op: str) -> SymbolOf:
     return symbol
 
 
-_LOWERED = "Relu Sigmoid Tanh Exp Log Sqrt Abs Sign Floor Ceil Round Sin Cos Reciprocal"
+_LOWERED = "Relu Sigmoid Tanh Exp Log Sqrt Abs Sign Floor Ceil Round Sin Cos Tan Sinh Cosh Reciprocal"
+_INVERSE = "Asin Asinh Atan Atanh Acos Acosh"
 
 SYMBOLS: dict[str, SymbolOf] = {
     "Add": _binary("elemwise_add", "broadcast_add", "_plus_scalar"),
@@ -258,7 +372,7 @@ SYMBOLS: dict[str, SymbolOf] = {
     "Conv": _named("Convolution"),
     "ConvTranspose": _named("Deconvolution"),
     "BatchNormalization": _named("BatchNorm"),
-    "Clip": _named("clip", 1),
+    "Clip": _bounds,
     "Dropout": _named("Dropout", 1),
     "LeakyRelu": _named("LeakyReLU"),
     "Elu": _named("LeakyReLU"),
@@ -272,4 +386,5 @@ SYMBOLS: dict[str, SymbolOf] = {
         for op in ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "LpPool", "GlobalLpPool")
     },
     **{op: _named(op.lower()) for op in _LOWERED.split()},
+    **{op: _named(f"arc{op[1:]}") for op in _INVERSE.split()},
 }

@@ -60,8 +60,8 @@ class InferStorage:
         note = f"storage types as MXNet 1.9 infers them, in {found.sweeps} sweeps: {told}"
         compilation = compilation.with_plan(storage=storage)
         compilation = replace(compilation, notes=(*compilation.notes, note))
-        cast = insert_casts(compilation, found.modes, Known.of(compilation))
-        return cast.with_plan(dispatch=self._dispatch(cast, found.modes))
+        cast, modes = insert_casts(compilation, found.modes, Known.of(compilation))
+        return cast.with_plan(dispatch=self._dispatch(cast, modes))
 
     def _dispatch(
         self, compilation: Compilation, modes: Mapping[ir.Node, DispatchMode]

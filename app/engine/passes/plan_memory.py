@@ -19,7 +19,13 @@ LISTED = 5  # live values that a message names
 
 @dataclass(frozen=True, slots=True)
 class PlanMemory:
-    """Write the placement; the order and the implementations are given."""
+    """Write the placement; the order and the implementations are given.
+
+    Attributes:
+        failures: failed branches that the proof for buffers with parts may take, see `memory.exact_parts`.
+    """
+
+    failures: int = 0
 
     name: ClassVar[str] = "plan_memory"
     reads: ClassVar[tuple[str, ...]] = ("implementation", "order")
@@ -33,6 +39,10 @@ class PlanMemory:
             CapacityError: the plan needs more than `options.memory_budget`, or than the target has.
         """
         storage, solution = placed(compilation)
+        if self.failures and not solution.proved and any(b.parts for b in storage.problem.buffers):
+            from app.engine.memory.exact_parts import prove  # imports numba
+
+            solution = prove(storage.problem, solution, self.failures)
         asked = compilation.options.memory_budget
         budget = compilation.target.budget if asked is None else asked
         found = Spread(solution, (), 0.0)

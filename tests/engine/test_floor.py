@@ -191,7 +191,8 @@ def test_what_lies_between_nodes_of_a_library_goes_to_it_too_where_that_is_faste
     program = session.planned(compilation, options)
     parts = {s.choice.implementation.backend: [n.op_type for n in s.group.nodes] for s in program.steps}
     assert parts["onnxruntime"] == ["GridSample", "Sigmoid", "GridSample"]
-    assert backends(program) == ["numba-cpu", "onnxruntime", "numba-cpu"]
+    assert backends(program).count("onnxruntime") == 1
+    assert set(backends(program)) == {"numba-cpu", "onnxruntime"}
     inputs = given(compilation)
     expected = runtime(tmp_path / "model.onnx", inputs)  # type: ignore[arg-type]
     found = computed(program, compiler, inputs)["y"]

@@ -172,7 +172,8 @@ class Executor:
         self._lanes = self._padded_lanes() if poison else {}
 
     def close(self) -> None:
-        """End the threads that it started."""
+        """End the threads that it started, and give back what libraries hold; it runs no more."""
+        self._alone, self._segments, self._work = None, (), []
         if self._owns_team:
             self._team.close()
 

@@ -1,6 +1,8 @@
 """No model is slower than in a library that runs all of it, and no node waits for the reference evaluator."""
 
 import dataclasses
+import gc
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -357,3 +359,27 @@ def test_a_program_that_a_library_runs_whole_checks_and_keeps_its_inputs_and_out
         with pytest.raises(InputError):
             executor.run(bad)
     executor.close()
+
+
+def test_a_library_gives_its_memory_back_when_its_race_is_over(
+    tmp_path: Path, own: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[weakref.ref[object]] = []
+    usual = library.prepare
+
+    def prepare(model: bytes, inputs: Sequence[str], outputs: Sequence[str], threads: int) -> object:
+        made = usual(model, inputs, outputs, threads)
+        held.append(weakref.ref(made))
+        return made
+
+    monkeypatch.setattr(library, "prepare", prepare)
+    options = Options()
+    compilation = compiled(PLAIN.replace("4, 6", "400, 600"), tmp_path, options)
+    gc.disable()
+    try:
+        session.tuned(compilation, options, own)
+        alive = [ref() is not None for ref in held]
+    finally:
+        gc.enable()
+    assert alive
+    assert not any(alive)

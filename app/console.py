@@ -64,6 +64,9 @@ def slowest(summary: Mapping[str, Any]) -> Table:
             f"{row['seconds'] * 1e6:,.1f}",
             f"{row['share']:.1%}",
         )
+    if spilled := summary.get("spill_seconds"):
+        share = spilled / (summary["latency"]["after"] or 1.0)
+        table.add_row("-", "values in slower memories", "-", f"{spilled * 1e6:,.1f}", f"{share:.1%}")
     return table
 
 

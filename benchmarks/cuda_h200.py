@@ -1,16 +1,22 @@
 """CUDA kernels and whole programs on a real GPU, checked against float64 and timed beside torch.
 
     python -m benchmarks.cuda_h200 [--seconds 570] [--json FILE] [--kernels FOLDER] [MODEL.onnx ...]
+    python -m benchmarks.cuda_h200 --compile-only --kernels FOLDER     on a machine without a GPU
+    python -m benchmarks.cuda_h200 --trust --kernels FOLDER            with what that one compiled
 
-It has never been run on a GPU yet; a device that only writes down what it is asked has run it. One call ends
-within ten minutes: what does not fit any more is named as left out. Versions come first, because a driver, a
-toolkit or a numba that is newer or older than the pinned one is what fails most often. Kernels are compiled
-by a process per core before they are needed. What fails is a line of the table, and the rest goes on; the
-JSON is written after every section. Peers are torch eager (cuBLAS, cuDNN), compiled, and compiled with CUDA
+It has never been run on a GPU yet; the tests run it on a driver that is made up. One call ends within ten
+minutes: what does not fit any more is named as left out. Versions come first, because a driver, a toolkit or
+a numba that is newer or older than the pinned one is what fails most often. Kernels are compiled by a process
+per core before they are needed. What fails is a line of the table, and the rest goes on: rows are measured by
+a process of their own. One that loses the device (an illegal address) or hangs is followed by another, which
+runs the row once more and waits after each launch to name the kernel, then by one for the rows that are left.
+The JSON is written after every row. Peers are torch eager (cuBLAS, cuDNN), compiled, and compiled with CUDA
 graphs for whole models, where torch is importable; both of its tf32 switches are off for float32.
 
-Times are medians on the device's own clock. `hot` repeats on the same memory, `cold` writes more than the
-second cache holds in between.
+Times are medians on the device's own clock, of work that was sent before the device began it: those of steps
+within one graph, those of whole models and of torch, which launches to the same stream, between calls that
+wait behind other work. `hot` repeats on the same memory, `cold` writes more than the second cache holds in
+between.
 """
 
 import argparse
@@ -23,12 +29,17 @@ import math
 import multiprocessing
 import os
 import platform
+import queue
+import signal
+import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +48,7 @@ import onnx
 
 from app import samples
 from app.engine import session
-from app.engine.cuda.driver import Gpu, NoDeviceError, open_gpu
+from app.engine.cuda.driver import Gpu, NoDeviceError, open_gpu, sm_of
 from app.engine.cuda.execute import DeviceExecutor, kernels_of
 from app.engine.load import load
 from app.engine.options import Bindings, Options
@@ -49,6 +60,7 @@ from app.kernels.cuda.kernel import Kernel, KernelError
 from benchmarks.models import FOLDERS, bindings_of, recorded
 
 Array = np.ndarray[Any, Any]
+Json = dict[str, Any]
 TARGET = "cuda-sm90"
 FLUSHED = 128 << 20  # byte written between cold runs: more than the second cache holds
 REPEATS = 20
@@ -91,56 +103,89 @@ class Case:
     flops: float = 0.0
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """What is timed: products (precision, n), layers (channels in and out, taps, pixels), and a tensor."""
+
+    products: tuple[tuple[str, int], ...]
+    layers: tuple[tuple[int, int, int, int], ...]
+    batches: tuple[int, ...]
+    streamed: tuple[int, int]  # rows, columns
+
+
+FULL = Sizes(
+    (("bf16", 4096), ("fp16", 4096), ("tf32", 4096), ("f32", 4096), ("bf16", 8192), ("bf16", 1024)),
+    (
+        (64, 64, 3, 56),
+        (128, 128, 3, 28),
+        (256, 256, 3, 14),
+        (512, 512, 3, 7),
+        (256, 64, 1, 56),
+        (2048, 512, 1, 7),
+    ),
+    (1, 64),
+    (1 << 16, 2048),  # 512 MiB of float32
+)
+SMALL = Sizes((("bf16", 64), ("f32", 64)), ((16, 8, 3, 7),), (1, 2), (16, 64))  # a trial of this program
+
+
+@dataclass(frozen=True)
+class Task:
+    """One row to come: the program that it runs, and what measures it."""
+
+    row: Row
+    seconds: float  # that it may take, for what fits the time
+    plan: Callable[[], Program]
+    run: "Callable[[Bench, Row, Program], Row]"
+
+    @property
+    def name(self) -> str:
+        """As it is told."""
+        return f"{self.row.section} {self.row.name} {self.row.precision}".strip()
+
+
+@dataclass
+class Kernels:
+    """The folder of machine code, and the processes that fill it."""
+
+    folder: Path
+    sm: str
+    trusted: bool
+    pool: Executor | None  # None: this process compiles
+
+    def compile_ahead(self, programs: Iterable[Program]) -> list[str]:
+        """Put what programs launch into the folder; why not, for each kernel that does not compile."""
+        compiler = Compiler(self.folder, trusted=self.trusted)
+        wanted = dict.fromkeys(k for program in programs for k in kernels_of(program))
+        missing = [kernel for kernel in wanted if not compiler.has(kernel, self.sm)]
+        run = map if self.pool is None or len(missing) < 2 else self.pool.map
+        reasons = run(
+            _uncompiled, itertools.repeat(compiler.folder.parent), missing, itertools.repeat(self.sm)
+        )
+        return [reason for reason in reasons if reason] if not self.trusted else []
+
+
 @dataclass
 class Bench:
     """What all measurements share."""
 
     gpu: Gpu
-    target: Target
-    folder: Path
-    kernels: Path
-    deadline: float
-    pool: ProcessPoolExecutor
-    rows: list[Row] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-
-    def has_time(self, what: str, seconds: float = 5.0) -> bool:
-        """Whether something that takes so long may begin; it is noted where not."""
-        if time.monotonic() + seconds < self.deadline:
-            return True
-        self.left_out.append(what)
-        return False
-
-    def add(self, row: Row) -> None:
-        """Keep a row and show it."""
-        self.rows.append(row)
-        print(_told(row), flush=True)
-
-    @contextlib.contextmanager
-    def attempt(self, row: Row) -> Iterator[None]:
-        """Work that adds its row; the row says so where it fails, and the others go on."""
-        try:
-            yield
-        except Exception as error:  # of a driver, a compiler or torch: all that a first run may meet
-            self.add(replace(row, note=f"FAILED: {_line(error)}"))
-
-    def compile_ahead(self, programs: Iterable[Program]) -> None:
-        """Put what programs launch into the cache, a process per core; what does not compile says so then."""
-        compiler, sm = Compiler(self.kernels), self.gpu.sm
-        wanted = dict.fromkeys(k for program in programs for k in kernels_of(program))
-        missing = [kernel for kernel in wanted if not compiler.has(kernel, sm)]
-        if missing:
-            list(self.pool.map(_compiled, itertools.repeat(self.kernels), missing, itertools.repeat(sm)))
+    kernels: Kernels
+    debug: bool
+    torch: Any
 
     def executor(self, program: Program) -> DeviceExecutor:
         """A program in the memory of the device."""
-        self.compile_ahead((program,))
-        return DeviceExecutor(program, self.gpu)
+        return DeviceExecutor(program, self.gpu, debug=self.debug)
 
 
-def _compiled(folder: Path, kernel: Kernel, sm: str) -> None:
-    with contextlib.suppress(KernelError):
+def _uncompiled(folder: Path, kernel: Kernel, sm: str) -> str:
+    """Why a kernel does not compile; empty where it does."""
+    try:
         Compiler(folder).compile(kernel, sm)
+    except KernelError as error:
+        return str(error)
+    return ""
 
 
 def _line(error: Exception) -> str:
@@ -291,26 +336,22 @@ def checked_cases() -> Iterator[Case]:
     )  # fmt: skip
 
 
-def check(bench: Bench) -> None:
+def check_tasks(target: Target, folder: Path) -> Iterator[Task]:
     """Every family in every precision against float64."""
-    every = [(p, case) for p in ("f32", "tf32", "bf16", "fp16") for case in checked_cases()]
-    programs: dict[int, Program] = {}
-    for i, (precision, case) in enumerate(every):
-        with bench.attempt(Row("check", case.name, precision)):
-            programs[i] = planned(saved(case, bench.folder), bench.target, precision)
-    with bench.attempt(Row("check", "compilation", "")):
-        bench.compile_ahead(programs.values())
-    for i, program in programs.items():
-        precision, case = every[i]
-        if not bench.has_time(f"check {case.name} in {precision}"):
-            return
-        with bench.attempt(Row("check", case.name, precision)):
-            _check(bench, case, precision, program)
+    for precision in TOLERANCES:
+        for case in checked_cases():
+            row = Row("check", case.name, precision)
+            plan = partial(_planned_case, case, folder, target, precision)
+            yield Task(row, 5.0, plan, partial(_check, case))
 
 
-def _check(bench: Bench, case: Case, precision: str, program: Program) -> None:
+def _planned_case(case: Case, folder: Path, target: Target, precision: str) -> Program:
+    return planned(saved(case, folder), target, precision)
+
+
+def _check(case: Case, bench: Bench, row: Row, program: Program) -> Row:
     inputs = random_inputs(program)
-    executor = DeviceExecutor(program, bench.gpu)
+    executor = bench.executor(program)
     try:
         first = executor.run(inputs)["y"]
         found = executor.run(inputs)["y"]
@@ -321,10 +362,10 @@ def _check(bench: Bench, case: Case, precision: str, program: Program) -> None:
     expected = case.expected(**{k: np.asarray(v, np.float64) for k, v in given.items()})
     scale = float(np.max(np.abs(expected)))
     error = float(np.max(np.abs(found.astype(np.float64) - expected))) / scale
-    right = error <= TOLERANCES[precision]  # not so of NaN
+    right = error <= TOLERANCES[row.precision]  # not so of NaN
     if not np.array_equal(first, found):
         right = False  # what was recorded must be what was launched
-    bench.add(Row("check", case.name, precision, rate=f"{error:.1e}", note="ok" if right else "WRONG"))
+    return replace(row, rate=f"{error:.1e}", note="ok" if right else "WRONG")
 
 
 def torch_module() -> Any:
@@ -342,28 +383,21 @@ def torch_module() -> Any:
     return torch
 
 
-def torch_seconds(torch: Any, work: Callable[[], Any]) -> float:
-    for _ in range(WARM):
-        work()
-    torch.cuda.synchronize()
-    times = []
-    for _ in range(REPEATS):
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        first.record()
-        work()
-        last.record()
-        torch.cuda.synchronize()
-        times.append(first.elapsed_time(last) * 1e-3)
-    return float(np.median(times))
+def peer(bench: Bench, make: Callable[[], Callable[[], Any]]) -> tuple[float | None, str]:
+    """Seconds of what `make` makes, of torch where there is one; and why there are none.
 
-
-def peer(torch: Any, work: Callable[[], Callable[[], Any]]) -> tuple[float | None, str]:
-    """Seconds of what `work` makes, of torch where there is one; and why there are none."""
-    if torch is None:
+    It launches to the stream of our own programs, and is measured as they are.
+    """
+    if bench.torch is None:
         return None, ""
+    cuda = bench.torch.cuda
     try:
-        with torch.no_grad():
-            return torch_seconds(torch, work()), ""
+        with bench.torch.no_grad(), cuda.stream(cuda.ExternalStream(bench.gpu.stream)):
+            work = make()
+            for _ in range(WARM):
+                work()
+            bench.gpu.wait()
+            return float(np.median(bench.gpu.elapsed([work] * REPEATS))), ""
     except Exception as error:  # what torch cannot do costs only the comparison
         return None, f"peer failed: {_line(error)}"
 
@@ -373,13 +407,11 @@ def torch_type(torch: Any, precision: str) -> Any:
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
 
 
-def step_of(bench: Bench, case: Case, precision: str, op: str) -> tuple[float, str]:
+def step_of(bench: Bench, program: Program, op: str) -> tuple[float, str]:
     """Median seconds of the step that computes an operator, and its row; not of what converts layouts."""
-    program = planned(saved(case, bench.folder), bench.target, precision)
     executor = bench.executor(program)
     try:
         executor.feed(random_inputs(program))
-        executor.infer()
         runs = np.median([executor.step_seconds() for _ in range(REPEATS)], axis=0)
     finally:
         executor.close()
@@ -387,101 +419,88 @@ def step_of(bench: Bench, case: Case, precision: str, op: str) -> tuple[float, s
     return float(runs[steps[0].index]), steps[0].choice.implementation.name
 
 
-SIZES = (("bf16", 4096), ("fp16", 4096), ("tf32", 4096), ("f32", 4096), ("bf16", 8192), ("bf16", 1024))
-STREAMED = (1 << 16, 2048)  # rows, columns: 512 MiB of float32
+@dataclass(frozen=True)
+class Timed:
+    """One operator that is timed: what runs it in torch, and in which unit it is told."""
+
+    case: Case
+    op: str
+    make: Callable[[Any, str], Callable[[], Any]]  # of torch and a precision: the work
+    amount: float  # operations or bytes of a run
+    unit: str
+    scale: float
+
+    def __call__(self, bench: Bench, row: Row, program: Program) -> Row:
+        """The row with its times."""
+        seconds, ours = step_of(bench, program, self.op)
+        theirs, note = peer(bench, lambda: self.make(bench.torch, row.precision))
+        rate = f"{self.amount / seconds / self.scale:.1f} {self.unit}"
+        return replace(row, seconds=seconds, peer=theirs, rate=rate, note=f"{ours} {note}".strip())
+
+    def task(self, row: Row, seconds: float, folder: Path, target: Target) -> Task:
+        """To come."""
+        return Task(row, seconds, partial(_planned_case, self.case, folder, target, row.precision), self)
 
 
-def products(bench: Bench, torch: Any) -> None:
-    for precision, n in SIZES:
-        if not bench.has_time(f"product {n} in {precision}", 15.0):
-            return
+def product_tasks(sizes: Sizes, target: Target, folder: Path) -> Iterator[Task]:
+    for precision, n in sizes.products:
+
+        def make(torch: Any, precision: str, n: int = n) -> Callable[[], Any]:
+            kind = torch_type(torch, precision)
+            a, b = (torch.randn(n, n, device="cuda", dtype=kind) for _ in range(2))
+            return lambda: a @ b
+
+        case = Case("", "y = MatMul(x, w)", f"float[{n},{n}] x", f"float[{n},{n}] y", {"w": f(n, n)})
         row = Row("product", f"{n} x {n} x {n}", precision, peer_name="cuBLAS")
-        with bench.attempt(row):
-            case = Case("", "y = MatMul(x, w)", f"float[{n},{n}] x", f"float[{n},{n}] y", {"w": f(n, n)})
-            seconds, ours = step_of(bench, case, precision, "MatMul")
-
-            def work(n: int = n, precision: str = precision) -> Callable[[], Any]:
-                kind = torch_type(torch, precision)
-                a, b = (torch.randn(n, n, device="cuda", dtype=kind) for _ in range(2))
-                return lambda: a @ b
-
-            theirs, note = peer(torch, work)
-            rate = f"{2 * n**3 / seconds / 1e12:.0f} TFLOP/s"
-            bench.add(replace(row, seconds=seconds, peer=theirs, rate=rate, note=f"{ours} {note}".strip()))
+        yield Timed(case, "MatMul", make, 2 * n**3, "TFLOP/s", 1e12).task(row, 15.0, folder, target)
 
 
-LAYERS = (
-    (64, 64, 3, 56),
-    (128, 128, 3, 28),
-    (256, 256, 3, 14),
-    (512, 512, 3, 7),
-    (256, 64, 1, 56),
-    (2048, 512, 1, 7),
-)
+def convolution_tasks(sizes: Sizes, target: Target, folder: Path) -> Iterator[Task]:
+    for batch, (ci, co, k, size) in itertools.product(sizes.batches, sizes.layers):
+        p = k // 2
+        case = Case(
+            "", f"h = Conv<kernel_shape=[{k},{k}], pads=[{p},{p},{p},{p}]>(x, w, b) y = Relu(h)",
+            f"float[{batch},{ci},{size},{size}] x", f"float[{batch},{co},{size},{size}] y",
+            {"w": f(co, ci, k, k), "b": f(co)},
+        )  # fmt: skip
+
+        def make(
+            torch: Any, precision: str, of: tuple[int, ...] = (batch, ci, co, k, size)
+        ) -> Callable[[], Any]:
+            last, kind, (n, ci, co, k, size) = torch.channels_last, torch_type(torch, precision), of
+            layer = torch.nn.Conv2d(ci, co, k, padding=k // 2).cuda().to(kind).to(memory_format=last)
+            x = torch.randn(n, ci, size, size, device="cuda", dtype=kind).to(memory_format=last)
+            return lambda: torch.relu(layer(x))
+
+        row = Row("conv", f"{ci}->{co} {k}x{k} at {size}, batch {batch}", "bf16", peer_name="cuDNN + relu")
+        amount = 2 * batch * co * ci * k * k * size**2
+        yield Timed(case, "Conv", make, amount, "TFLOP/s", 1e12).task(row, 8.0, folder, target)
 
 
-def convolutions(bench: Bench, torch: Any) -> None:
-    for batch in (1, 64):
-        for ci, co, k, size in LAYERS:
-            if not bench.has_time(f"convolution {ci}->{co} of batch {batch}", 8.0):
-                return
-            name = f"{ci}->{co} {k}x{k} at {size}, batch {batch}"
-            row = Row("conv", name, "bf16", peer_name="cuDNN + relu")
-            with bench.attempt(row):
-                _convolution(bench, torch, row, (batch, ci, co, k, size))
-
-
-def _convolution(bench: Bench, torch: Any, row: Row, sizes: tuple[int, int, int, int, int]) -> None:
-    batch, ci, co, k, size = sizes
-    p = k // 2
-    case = Case(
-        "", f"h = Conv<kernel_shape=[{k},{k}], pads=[{p},{p},{p},{p}]>(x, w, b) y = Relu(h)",
-        f"float[{batch},{ci},{size},{size}] x", f"float[{batch},{co},{size},{size}] y",
-        {"w": f(co, ci, k, k), "b": f(co)},
-    )  # fmt: skip
-    seconds, ours = step_of(bench, case, "bf16", "Conv")
-
-    def work() -> Callable[[], Any]:
-        last = torch.channels_last
-        layer = torch.nn.Conv2d(ci, co, k, padding=p).cuda().to(torch.bfloat16).to(memory_format=last)
-        x = torch.randn(batch, ci, size, size, device="cuda", dtype=torch.bfloat16).to(memory_format=last)
-        return lambda: torch.relu(layer(x))
-
-    theirs, note = peer(torch, work)
-    rate = f"{2 * batch * co * ci * k * k * size**2 / seconds / 1e12:.1f} TFLOP/s"
-    bench.add(replace(row, seconds=seconds, peer=theirs, rate=rate, note=f"{ours} {note}".strip()))
-
-
-def memory_bound(bench: Bench, torch: Any) -> None:
-    rows, columns = STREAMED
+def memory_tasks(sizes: Sizes, target: Target, folder: Path) -> Iterator[Task]:
+    rows, columns = sizes.streamed
     ends = f"float[{rows},{columns}] x", f"float[{rows},{columns}] y"
     scale = {"s": f(columns)}
-    chains: tuple[tuple[Case, int, Callable[[Any, Any], Any]], ...] = (
-        (Case("x * s + x", "a = Mul(x, s) y = Add(a, x)", *ends, scale), 2, lambda _t, x: x * x[0] + x),
-        (Case("relu", "y = Relu(x)", *ends), 2, lambda t, x: t.relu(x)),
-        (Case("softmax", "y = Softmax(x)", *ends), 2, lambda t, x: t.softmax(x, -1)),
+    chains: tuple[tuple[Case, str, Callable[[Any, Any], Any]], ...] = (
+        (Case("x * s + x", "a = Mul(x, s) y = Add(a, x)", *ends, scale), "Mul", lambda _t, x: x * x[0] + x),
+        (Case("relu", "y = Relu(x)", *ends), "Relu", lambda t, x: t.relu(x)),
+        (Case("softmax", "y = Softmax(x)", *ends), "Softmax", lambda t, x: t.softmax(x, -1)),
         (
             Case("layer norm", "y = LayerNormalization(x, s)", *ends, scale),
-            2,
+            "LayerNormalization",
             lambda t, x: t.nn.functional.layer_norm(x, (columns,)),
         ),
     )
-    ops = ("Mul", "Relu", "Softmax", "LayerNormalization")
-    for (case, passes, peer_of), op in zip(chains, ops, strict=True):
-        if not bench.has_time(f"memory-bound {case.name}", 20.0):
-            return
+    for case, op, peer_of in chains:
+
+        def make(torch: Any, _precision: str, of: Callable[[Any, Any], Any] = peer_of) -> Callable[[], Any]:
+            x = torch.randn(rows, columns, device="cuda")
+            compiled = torch.compile(lambda x: of(torch, x))
+            return lambda: compiled(x)
+
         row = Row("memory", case.name, "f32", peer_name="torch.compile")
-        with bench.attempt(row):
-            seconds, ours = step_of(bench, case, "f32", op)
-
-            def work(of: Callable[[Any, Any], Any] = peer_of) -> Callable[[], Any]:
-                x = torch.randn(rows, columns, device="cuda")
-                compiled = torch.compile(lambda x: of(torch, x))
-                return lambda: compiled(x)
-
-            theirs, note = peer(torch, work)
-            rate = f"{passes * rows * columns * 4 / seconds / 1e9:.0f} GB/s"
-            bench.add(replace(row, seconds=seconds, peer=theirs, rate=rate, note=f"{ours} {note}".strip()))
+        amount = 2 * rows * columns * 4  # read and written once
+        yield Timed(case, op, make, amount, "GB/s", 1e9).task(row, 20.0, folder, target)
 
 
 def batched(path: Path, batch: int, folder: Path) -> Path:
@@ -497,30 +516,36 @@ def batched(path: Path, batch: int, folder: Path) -> Path:
     return made
 
 
-def whole_models(bench: Bench, torch: Any, paths: Sequence[Path]) -> None:
+def model_tasks(paths: Sequence[Path], sizes: Sizes, target: Target, folder: Path) -> Iterator[Task]:
     for path in paths:
-        for batch in (1, 64) if "resnet50" in path.stem else (1,):
+        for batch in sizes.batches if "resnet50" in path.stem else (1,):
+            cases = recorded(path.parent, path.stem) if path.with_suffix(".io.npz").exists() else []
+            inputs = dict(cases[0][0]) if cases and batch == 1 else {}
             for precision in ("bf16", "f32"):
-                if not bench.has_time(f"model {path.stem} of batch {batch} in {precision}", 60.0):
-                    return
+
+                def plan(
+                    path: Path = path,
+                    batch: int = batch,
+                    inputs: Mapping[str, Array] = inputs,
+                    precision: str = precision,
+                ) -> Program:
+                    if not path.exists():
+                        path.write_bytes(samples.build(path.stem))
+                    file = batched(path, batch, folder) if batch > 1 else path
+                    return planned(file, target, precision, bindings_of(inputs) if inputs else Bindings())
+
                 row = Row("model", f"{path.stem} batch {batch}", precision)
-                with bench.attempt(row):
-                    _model(bench, torch, row, path, batch)
+                yield Task(row, 60.0, plan, partial(_model, path.stem, batch, inputs))
 
 
-def _model(bench: Bench, torch: Any, row: Row, path: Path, batch: int) -> None:
-    cases = recorded(path.parent, path.stem) if path.with_suffix(".io.npz").exists() else []
-    inputs = dict(cases[0][0]) if cases and batch == 1 else {}
-    file = batched(path, batch, bench.folder) if batch > 1 else path
-    bindings = bindings_of(inputs) if inputs else Bindings()
-    program = planned(file, bench.target, row.precision, bindings)
-    fed = {v.name: inputs.get(v.name) for v in program.compilation.graph.inputs}
-    drawn = random_inputs(program)
+def _model(
+    stem: str, batch: int, inputs: Mapping[str, Array], bench: Bench, row: Row, program: Program
+) -> Row:
     started = time.monotonic()
     executor = bench.executor(program)
     loading = time.monotonic() - started
     try:
-        executor.feed({k: drawn[k] if v is None else v for k, v in fed.items()})
+        executor.feed({**random_inputs(program), **inputs})
         hot, cold = timed(bench, executor)
         host = time.perf_counter()
         for _ in range(REPEATS):
@@ -532,12 +557,12 @@ def _model(bench: Bench, torch: Any, row: Row, path: Path, batch: int) -> None:
     fallbacks = sum(s.is_host for s in program.steps)
     note = f"{len(kernels_of(program))} kernels loaded in {loading:.0f} s, host {host * 1e6:.0f} us"
     note += f", {fallbacks} nodes on the host" if fallbacks else ""
-    theirs = _torch_model(torch, path.stem, batch) if row.precision == "bf16" else None
-    seconds, failed = (None, "") if theirs is None else peer(torch, theirs)
+    theirs = _torch_model(bench.torch, stem, batch) if row.precision == "bf16" else None
+    seconds, failed = (None, "") if theirs is None else peer(bench, theirs)
     name = "" if theirs is None else "torch.compile"
     note = f"{note} {failed}".strip()
     rate = f"{batch / hot:.0f}/s"
-    bench.add(replace(row, seconds=hot, cold=cold, peer=seconds, peer_name=name, rate=rate, note=note))
+    return replace(row, seconds=hot, cold=cold, peer=seconds, peer_name=name, rate=rate, note=note)
 
 
 def _torch_model(torch: Any, stem: str, batch: int) -> Callable[[], Callable[[], Any]] | None:
@@ -565,9 +590,260 @@ def found_models(given: Sequence[str], folder: Path) -> list[Path]:
     wanted = ("resnet50", "mobilenetv2", "bert_base", "bert_mini", "gpt2_decode", "ppocrv4_det")
     paths = [p for name in wanted for f_ in FOLDERS if (p := f_ / f"{name}.onnx").exists()]
     if not any(p.stem == "resnet50" for p in paths):
-        built.write_bytes(samples.build("resnet50"))
-        paths.insert(0, built)
+        paths.insert(0, built)  # when it is planned
     return paths
+
+
+def every_task(options: argparse.Namespace, target: Target, folder: Path) -> list[Task]:
+    """All rows, in order, that `--only` leaves."""
+    sizes = SMALL if options.small else FULL
+    tasks = itertools.chain(
+        check_tasks(target, folder),
+        product_tasks(sizes, target, folder),
+        convolution_tasks(sizes, target, folder),
+        memory_tasks(sizes, target, folder),
+        model_tasks(found_models(options.models, folder), sizes, target, folder),
+    )
+    return [task for task in tasks if options.only in task.name]
+
+
+@contextlib.contextmanager
+def _kernels(options: argparse.Namespace, target: Target) -> Iterator[Kernels]:
+    spawn = multiprocessing.get_context("spawn")  # a process that holds a device cannot be forked
+    with contextlib.ExitStack() as stack:
+        pool = None
+        if options.processes > 1 and not options.trust:
+            pool = stack.enter_context(ProcessPoolExecutor(options.processes, spawn))
+        yield Kernels(options.kernels, sm_of(target), options.trust, pool)
+
+
+def compile_only(options: argparse.Namespace, target: Target) -> int:
+    """Exit code 0 when all machine code is in the folder."""
+    failed = 0
+    with tempfile.TemporaryDirectory() as scratch, _kernels(options, target) as kernels:
+        for _, section in itertools.groupby(
+            every_task(options, target, Path(scratch)), lambda t: t.row.section
+        ):
+            programs = []
+            for task in section:
+                try:
+                    programs.append(task.plan())
+                except Exception as error:  # a row that cannot be planned; the others can
+                    failed += 1
+                    print(f"{task.name}: {_line(error)}", flush=True)
+            reasons = kernels.compile_ahead(programs)
+            failed += len(reasons)
+            print(*reasons, sep="\n" if reasons else "", end="\n" if reasons else "", flush=True)
+        made = len(list(Compiler(options.kernels).folder.glob(f"*_{kernels.sm}_*.cubin")))
+    print(
+        f"{made} kernels for {kernels.sm} in {options.kernels}, {failed} rows or kernels failed", flush=True
+    )
+    return int(failed > 0)
+
+
+# --- the process that measures ----------------------------------------------------------------------------
+
+SAID = "@said "  # begins a line of standard output that is for the process above
+SILENT = "no answer within"  # a row that takes too long
+LOST = 3  # exit code: the device is lost to this process
+
+
+def _say(**what: Any) -> None:
+    print(SAID + json.dumps(what), flush=True)
+
+
+def work(options: argparse.Namespace, target: Target) -> int:
+    """Measure rows from the first that is wanted on, and say each; exit code LOST where the device is."""
+    try:
+        gpu = open_gpu(options.kernels, target, trusted=options.trust)
+    except (NoDeviceError, KernelError) as error:
+        _say(absent=str(error))
+        return 2
+    _say(versions=versions(gpu))
+    with tempfile.TemporaryDirectory() as scratch, _kernels(options, target) as kernels:
+        bench = Bench(gpu, kernels, options.debug, torch_module())
+        tasks = list(enumerate(every_task(options, target, Path(scratch))))[options.first :][: options.count]
+        for section, group in itertools.groupby(tasks, lambda t: t[1].row.section):
+            todo = list(group)
+            # Small programs are planned and compiled together, by all processes; large ones one by one.
+            together = [todo] if section == "check" else [[one] for one in todo]
+            if not all(_measured(bench, some, options) for some in together):
+                return LOST
+    gpu.close()
+    _say(end=True)
+    return 0
+
+
+def _measured(bench: Bench, tasks: Sequence[tuple[int, Task]], options: argparse.Namespace) -> bool:
+    """Whether the device is still there after these rows."""
+    programs: dict[int, Program] = {}
+    for number, task in tasks:
+        if time.time() + task.seconds > options.deadline:
+            _say(left_out=task.name)
+            continue
+        try:
+            programs[number] = task.plan()
+        except Exception as error:  # of a pass: the others go on
+            _say(number=number, row=asdict(replace(task.row, note=f"FAILED: {_line(error)}")), lost=False)
+    bench.kernels.compile_ahead(programs.values())  # what does not compile says so when it is loaded
+    for number, task in tasks:
+        program = programs.get(number)
+        if program is None:
+            continue
+        if time.time() + task.seconds > options.deadline:
+            _say(left_out=task.name)
+            continue
+        _say(number=number, begun=asdict(task.row), within=options.patience)
+        try:
+            row = task.run(bench, task.row, program)
+        except Exception as error:  # of a driver, a compiler or torch: all that a first run may meet
+            row = replace(task.row, note=f"FAILED: {_line(error)}")
+        _say(number=number, row=asdict(row), lost=bench.gpu.lost is not None)
+        if bench.gpu.lost is not None:
+            return False
+    return True
+
+
+# --- the process above, which never touches the device ------------------------------------------------------
+
+
+@dataclass
+class Report:
+    """What was said so far."""
+
+    path: Path | None
+    started: float = field(default_factory=time.time)
+    versions: dict[str, str] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+    def add(self, row: Row) -> None:
+        """Show a row, and keep it."""
+        self.rows.append(row)
+        print(_told(row), flush=True)
+        self.write()
+
+    def write(self) -> None:
+        """The JSON, where it is wanted."""
+        if self.path is None:
+            return
+        report = {
+            "schema": "stowplan.cuda-bench/1",
+            "versions": self.versions,
+            "rows": [asdict(r) | {"ratio": r.ratio} for r in self.rows],
+            "left_out": self.left_out,
+            "seconds": time.time() - self.started,
+        }
+        self.path.write_text(json.dumps(report, indent=1) + "\n")
+
+
+@dataclass
+class Heard:
+    """What a process that measures came to."""
+
+    absent: str = ""  # why there is no device
+    ended: bool = False  # it came to the end of its rows
+    lost: tuple[int, Row] | None = None  # the row, with its number, that took the device or the process
+
+
+def _lines(command: Sequence[str]) -> Iterator[Json]:
+    """What a process says, as it says it; killed where it does not say anything more in the time it gave."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    lines: queue.Queue[str | None] = queue.Queue()
+
+    def read() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.put(line)
+        lines.put(None)
+
+    def end() -> None:
+        """Processes that compile for it outlive it, and hold its output open."""
+        process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    threads = [threading.Thread(target=work, daemon=True) for work in (read, end)]
+    for thread in threads:
+        thread.start()
+    within: float | None = None
+    reason = ""
+    try:
+        while (line := _next(lines, within)) is not None:
+            if not line:
+                reason, within = f"{SILENT} {within:g} s", None
+                process.kill()
+            elif line.startswith(SAID):
+                said = json.loads(line.removeprefix(SAID))
+                within = said.get("within")
+                yield said
+            else:
+                print(line, end="", flush=True)
+        code = process.wait()
+        reason = reason or (f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}")
+        yield {"exit": reason}
+    finally:
+        process.kill()
+        for thread in threads:
+            thread.join()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def _next(lines: "queue.Queue[str | None]", within: float | None) -> str | None:
+    """The next line, empty where none comes in time, None after the last."""
+    try:
+        return lines.get(timeout=within)
+    except queue.Empty:
+        return ""
+
+
+def heard(arguments: Sequence[str], report: Report) -> Heard:
+    """Run a process that measures; its rows go to the report, but for the one that it does not survive."""
+    found, begun = Heard(), None
+    for said in _lines([sys.executable, "-m", "benchmarks.cuda_h200", *arguments]):
+        if "versions" in said and not report.versions:
+            report.versions = said["versions"]
+            print("\n".join(f"{name}: {version}" for name, version in report.versions.items()), flush=True)
+        elif "absent" in said:
+            found.absent = said["absent"]
+        elif "end" in said:
+            found.ended = True
+        elif "left_out" in said:
+            report.left_out.append(said["left_out"])
+        elif "begun" in said:
+            begun = said["number"], Row(**said["begun"])
+        elif "row" in said:
+            begun, row = None, Row(**said["row"])
+            if said["lost"]:
+                found.lost = said["number"], row
+            else:
+                report.add(row)
+        elif "exit" in said and begun is not None:
+            number, row = begun
+            found.lost = number, replace(row, note=f"FAILED: the process that measured ended: {said['exit']}")
+    return found
+
+
+def measure(arguments: Sequence[str], report: Report) -> str:
+    """All rows, by as many processes as it takes; why there is no device, or nothing."""
+    first = 0
+    while True:
+        found = heard([*arguments, "--first", str(first)], report)
+        if found.lost is None:
+            if not found.ended and not found.absent:
+                report.add(Row("process", "", "", note="FAILED: it ended before its rows did, see above"))
+            return found.absent
+        number, row = found.lost
+        first = number + 1
+        if SILENT in row.note:  # it would be silent again
+            report.add(row)
+            continue
+        once = [*arguments, "--first", str(number), "--count", "1", "--debug"]
+        again = heard(once, Report(None, versions=report.versions)).lost
+        if again is not None and "kernel" in again[1].note:
+            row = replace(row, note=f"{row.note}; launched one by one: {again[1].note}")
+        report.add(row)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -577,57 +853,61 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("models", nargs="*", metavar="MODEL.onnx")
     parser.add_argument("--seconds", type=float, default=570.0, help="after which nothing new is begun")
-    parser.add_argument("--json", type=Path, default=Path("build/cuda_h200.json"))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where the report goes (default: none)")
     parser.add_argument("--kernels", type=Path, default=Path("build/kernels"), help="compiled kernels")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="that compile")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="rows whose section, name, precision have it"
+    )
+    parser.add_argument("--small", action="store_true", help="time small sizes: a trial of this program")
+    parser.add_argument("--patience", type=float, default=150.0, help="seconds after which a row is given up")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument(
+        "--compile-only", action="store_true", help="fill the folder of kernels; no GPU, no driver is needed"
+    )
+    how.add_argument(
+        "--trust", action="store_true", help="take kernels from the folder by its manifest; compile nothing"
+    )
+    for hidden, kind in (("--first", int), ("--count", int), ("--deadline", float)):
+        parser.add_argument(hidden, type=kind, help=argparse.SUPPRESS)
+    parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     for name in options.models:
         if not Path(name).is_file():
             parser.error(f"no model {name!r}")
-    started = time.monotonic()
     target = find(TARGET)
-    options.kernels.mkdir(parents=True, exist_ok=True)
-    try:
-        gpu = open_gpu(options.kernels, target)
-    except NoDeviceError as error:
-        print(error, file=sys.stderr)
+    if options.trust:
+        try:
+            Compiler(options.kernels, trusted=True)
+        except KernelError as error:
+            parser.error(str(error))
+    else:
+        options.kernels.mkdir(parents=True, exist_ok=True)
+    if options.compile_only:
+        return compile_only(options, target)
+    if options.first is not None:
+        return work(options, target)
+    report = Report(options.json)
+    if options.json is not None:
+        try:
+            options.json.parent.mkdir(parents=True, exist_ok=True)
+            report.write()
+        except OSError as error:
+            parser.error(f"--json: {error}")
+    given = ["--kernels", str(options.kernels), "--processes", str(options.processes), "--only", options.only]
+    given += ["--patience", str(options.patience)]
+    given += ["--deadline", str(report.started + options.seconds), *options.models]
+    given += ["--trust"] * options.trust + ["--small"] * options.small
+    absent = measure(given, report)
+    if absent:
+        print(absent, file=sys.stderr)
         return 2
-    told = versions(gpu)
-    print("\n".join(f"{name}: {version}" for name, version in told.items()), flush=True)
-    spawn = multiprocessing.get_context("spawn")  # a process that holds a device cannot be forked
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        ProcessPoolExecutor(os.cpu_count(), spawn) as pool,
-        contextlib.closing(gpu),
-    ):
-        bench = Bench(gpu, target, Path(scratch), options.kernels, started + options.seconds, pool)
-        torch = torch_module()
-        sections: tuple[Callable[[], None], ...] = (
-            lambda: check(bench),
-            lambda: products(bench, torch),
-            lambda: convolutions(bench, torch),
-            lambda: memory_bound(bench, torch),
-            lambda: whole_models(bench, torch, found_models(options.models, bench.folder)),
-        )
-        for section in sections:
-            section()
-            _write(options.json, bench, told, time.monotonic() - started)
     print("\nsection    name, precision, us hot, us cold, us peer, peer / ours, rate")
-    print("\n".join(map(_told, bench.rows)))
-    if bench.left_out:
-        print(f"left out, for want of time: {', '.join(bench.left_out)}")
-    return int(any(row.note.startswith(("WRONG", "FAILED")) for row in bench.rows))
-
-
-def _write(path: Path, bench: Bench, told: Mapping[str, str], seconds: float) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    report = {
-        "schema": "stowplan.cuda-bench/1",
-        "versions": told,
-        "rows": [asdict(r) | {"ratio": r.ratio} for r in bench.rows],
-        "left_out": bench.left_out,
-        "seconds": seconds,
-    }
-    path.write_text(json.dumps(report, indent=1) + "\n")
+    print("\n".join(map(_told, report.rows)))
+    if report.left_out:
+        print(f"left out, for want of time: {', '.join(report.left_out)}")
+    report.write()
+    return int(any(row.note.startswith(("WRONG", "FAILED")) for row in report.rows))
 
 
 if __name__ == "__main__":

@@ -210,7 +210,8 @@ class JobOptions(_Schema):
     )
     prefer: Preference = Field(
         default=_DEFAULTS.prefer,
-        description="`latency`: the fastest plan that fits the budget; `memory`: the smallest arena.",
+        description="`latency`: the fastest plan that fits the budget; `memory`: the smallest arena found, "
+        "with a proved bound.",
     )
     pareto: bool = Field(
         default=_DEFAULTS.pareto,
@@ -766,9 +767,9 @@ class MemoryPlanAnswer(_Schema):
         description="Why nothing fits, or was found to: with the proof, if there is one."
     )
     offsets: dict[str, int] | None = Field(description="By id, in bytes; null where none fit.")
-    peak: int = Field(description="Bytes of the best placement found, also where it does not fit.")
+    peak_bytes: int = Field(description="Of the best placement found, also where it does not fit.")
     lower_bound: int = Field(description="Bytes below which no peak can be: proved.")
-    gap: float = Field(description="peak / lower_bound - 1.")
+    gap: float = Field(description="peak_bytes / lower_bound - 1.")
     proved: bool = Field(description="Whether no smaller peak exists.")
     method: str
     nodes: int = Field(description="Of search trees.")

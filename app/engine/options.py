@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 Timings = Literal["auto", "measured", "predicted"]
 Policy = Literal["f32", "tf32", "bf16", "fp16", "auto"]
@@ -84,14 +84,16 @@ class Again:
     readers: tuple[str, ...]
 
 
+Denied: TypeAlias = tuple[str, str]  # name of a group's anchor, and of a row that is not to compute it
+
+
 @dataclass(frozen=True, slots=True)
 class Thrift:
     """What a plan does for a smaller arena, at a price in time.
 
     Attributes:
         order: the order of steps is searched at length.
-        workspace: rows are chosen by their workspace first, then by their time.
-        padding: layouts are chosen by their padding first, then by their time.
+        denied: rows that a group has only where no other is left.
         plain: all layouts are row-major.
         apart: names of nodes that stay out of fused kernels.
         again: what is computed a second time, in this order.
@@ -101,8 +103,7 @@ class Thrift:
     """
 
     order: bool = False
-    workspace: bool = False
-    padding: bool = False
+    denied: frozenset[Denied] = frozenset()
     plain: bool = False
     apart: frozenset[str] = frozenset()
     again: tuple[Again, ...] = ()
@@ -115,8 +116,8 @@ class Thrift:
         """In words."""
         parts = [
             "a longer search for an order" * self.order,
-            "implementations with less workspace" * self.workspace,
-            "layouts without padding" * self.padding,
+            f"{len({name for name, _ in self.denied})} groups without their rows of most memory"
+            * bool(self.denied),
             "row-major layouts" * self.plain,
             f"{len(self.apart)} nodes left unfused" * bool(self.apart),
             f"{sum(len(a.nodes) for a in self.again)} nodes computed again" * bool(self.again),

@@ -489,6 +489,8 @@ class Compilation:
     thrift: Thrift = field(default_factory=Thrift)  # what is given up for memory
     # Byte below which no order of the chosen implementations stays; None where it is not known.
     order_bound: int | None = None
+    # Byte below which no rows for the groups stay, in any order; None where nobody looked.
+    row_bound: int | None = None
     placed: "Placed | None" = field(default=None, repr=False, compare=False)  # what the order was chosen by
     assignment: Mapping[str, str] = field(default_factory=dict)  # by node: `backend#part`, as measured
     # The model as the file has it, inputs bound: what a library that runs all of it is given.

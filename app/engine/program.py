@@ -68,6 +68,11 @@ class Program:
         return any(s.is_library for s in self.steps) or any(b.program.has_library for b in bodies if b)
 
     @property
+    def seconds(self) -> float:
+        """Predicted or measured seconds of all steps, and of what slower memories cost."""
+        return sum(step.choice.seconds for step in self.steps) + self.placement.delay
+
+    @property
     def kernels(self) -> tuple["Request", ...]:
         """Every distinct kernel to compile: name, types, static arguments, takes_thread."""
         return tuple(

@@ -88,8 +88,18 @@ class Device(Protocol):
             KernelError: a kernel failed.
         """
 
+    def timeline(self, works: Sequence[Callable[[], None]]) -> Callable[[], list[float]]:
+        """Works recorded as one; a call runs them in turn and gives the seconds that each takes.
+
+        The host's time for launches is not in them. As with `record`, all works have run before.
+        """
+
     def elapsed(self, works: Sequence[Callable[[], None]]) -> list[float]:
-        """Run works in turn; the seconds that each takes on the device."""
+        """Run works in turn; the seconds that each takes on the device, all having been sent beforehand.
+
+        Works run again if the device was faster than the host, so running them twice must do no harm. Where
+        a work waits for the device itself, the host's time is in its seconds.
+        """
 
     def close(self) -> None:
         """Give everything back."""

@@ -6,6 +6,8 @@ recorded runs call the same launches. What the reference evaluator computes runs
 graphs, its values copied there and back.
 """
 
+import functools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -67,6 +69,8 @@ class DeviceExecutor:
         program: what to run.
         device: where.
         owns_device: whether it is closed with the executor.
+        debug: wait after each launch, and name the kernel, step and arguments of one that fails. Slow, and
+            never recorded.
         poison: fill with NaN every byte of the arena that no live buffer owns, before each step, so that a
             wrong plan shows in the outputs. Slow, and never recorded; for tests.
         progress: called with (done, total) while kernels are loaded.
@@ -81,6 +85,7 @@ class DeviceExecutor:
         program: Program,
         device: Device,
         *,
+        debug: bool = False,
         poison: bool = False,
         owns_device: bool = False,
         progress: Callable[[int, int], None] = lambda _done, _total: None,
@@ -88,7 +93,8 @@ class DeviceExecutor:
         self.program = program
         self._device = device
         self._model = program.compilation.graph
-        self._poison, self._owns_device = poison, owns_device
+        self._debug, self._poison, self._owns_device = debug, poison, owns_device
+        self._timelines: list[Callable[[], list[float]]] | None = None
         self._host: dict[ir.Value, object] = {}  # dynamic values of the current run
         self._keep: dict[int, Constant] = {}  # identities are keys: what has one must live
         self._weights, self._staging, self._arena = Region(), Region(), Region()
@@ -153,7 +159,8 @@ class DeviceExecutor:
             for segment in self._segments:
                 segment()
             self._device.wait()
-            self._replays = [s if s.is_host else self._device.record(s) for s in self._segments]
+            if not self._debug:
+                self._replays = [s if s.is_host else self._device.record(s) for s in self._segments]
         else:
             for work in self._replays:
                 work()
@@ -180,9 +187,25 @@ class DeviceExecutor:
         return found
 
     def step_seconds(self) -> list[float]:
-        """Seconds of every step in one run, on the device's own clock; launched one by one."""
-        works = [work for segment in self._segments for work in segment.steps]
-        return self._device.elapsed(works)
+        """Seconds of every step in one run: of launches on the device's own clock, as replayed."""
+        if self._timelines is None:
+            self.infer()  # everything has run before it is recorded
+            self._timelines = [
+                functools.partial(self._host_seconds, s)
+                if s.is_host or self._debug
+                else self._device.timeline(s.steps)
+                for s in self._segments
+            ]
+        return [seconds for timeline in self._timelines for seconds in timeline()]
+
+    def _host_seconds(self, segment: Segment) -> list[float]:
+        seconds = []
+        for work in segment.steps:
+            started = time.perf_counter()
+            work()
+            self._device.wait()
+            seconds.append(time.perf_counter() - started)
+        return seconds
 
     def _write(self, value: ir.Value, array: Array) -> None:
         if array.nbytes:
@@ -275,10 +298,35 @@ class DeviceExecutor:
                 launch = launch_of(call)
                 given = zip(call.arguments, launch.arguments, call.types, strict=True)
                 passed = tuple(self._passed(a, g, t, step) for a, g, t in given)
-                launches.append(loaded[launch.kernel].bound(launch.grid, passed))
+                work = loaded[launch.kernel].bound(launch.grid, passed)
+                launches.append(self._watched(work, launch, passed, step) if self._debug else work)
             works.append(_in_turn(launches))
         close(len(self.program.steps))
         return tuple(segments)
+
+    def _watched(self, work: Work, launch: Launch, passed: Sequence[Passed], step: Step) -> Work:
+        """A launch that is waited for; where it fails, the error says which it was."""
+        kernel = launch.kernel
+        given = ", ".join(
+            f"{g.role} = {p.nbytes} byte of {p.element} at {p.address:#x}"
+            if isinstance(g, Ref) and isinstance(p, Pointer)
+            else f"{kind} {p}"
+            for g, p, kind in zip(launch.arguments, passed, kernel.signature, strict=True)
+        )
+
+        def run() -> None:
+            try:
+                work()
+                self._device.wait()
+            except KernelError as cause:
+                raise KernelError(
+                    f"step {step.index} {step.group.name!r}: kernel {kernel.name!r}, {launch.grid} blocks of "
+                    f"{kernel.threads} threads with {kernel.shared_bytes} byte of shared memory, "
+                    f"({given}): {cause.message}",
+                    pointer=f"node:{step.group.name}",
+                ) from cause
+
+        return run
 
     def _host_step(self, step: Step) -> Work:
         """What runs the reference evaluator on copies of what it reads."""

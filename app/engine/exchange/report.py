@@ -64,6 +64,10 @@ def memory_json(compilation: Compilation) -> Json:
             "lower_bound": compilation.order_bound,
             "proved": compilation.order_bound is not None and solution.peak <= compilation.order_bound,
         },
+        "rows": {
+            "lower_bound": compilation.row_bound,
+            "proved": compilation.row_bound is not None and solution.peak <= compilation.row_bound,
+        },
         "activation_bytes": placement.activations,
         "policies": list(placement.policies),
         "naive_bytes": placement.naive,
@@ -148,6 +152,7 @@ def plan_json(compilation: Compilation) -> Json:
             for node, part in (plan.partition or {}).items()
         },
         "steps": [_step(i, group, plan.implementation[group]) for i, group in enumerate(plan.order)],
+        "spill_seconds": plan.placement.delay,  # predicted, beside those of the steps
         "values": {v.name or "": _value(v, compilation) for v in graph.values(compilation.graph) if v.name},
         "passes": [{"name": r.name, "nodes": r.nodes, "notes": list(r.notes)} for r in compilation.records],
         "notes": list(compilation.notes),

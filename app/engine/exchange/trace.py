@@ -12,14 +12,14 @@ from app.engine.plan import Compilation
 Json = dict[str, Any]
 
 
-def trace_json(compilation: Compilation, memory: Json, seconds: Sequence[float], kind: str) -> Json:
+def trace_json(compilation: Compilation, memory: Json, seconds: Sequence[float], timings: Json) -> Json:
     """The steps one after another, each as long as it took or is predicted to take.
 
     Args:
         compilation: its plan has an order.
         memory: the `stowplan.memory/1` document of the plan.
         seconds: by step.
-        kind: `measured` or `predicted`.
+        timings: the `stowplan.timings/1` document. What it says of slower memories follows the steps.
     """
     plan = compilation.plan
     assert plan.order is not None
@@ -55,9 +55,22 @@ def trace_json(compilation: Compilation, memory: Json, seconds: Sequence[float],
             {"ph": "C", "name": "arena", "pid": 0, "ts": start, "args": {"live": step["live_bytes"]}}
         )
         start += length * 1e6
+    if timings["spill_seconds"]:
+        events.append(
+            {
+                "ph": "X",
+                "name": "values in slower memories",
+                "cat": "spill",
+                "pid": 0,
+                "tid": 0,
+                "ts": start,
+                "dur": timings["spill_seconds"] * 1e6,
+                "args": {},
+            }
+        )
     return {
         "schema": "stowplan.trace/1",
         "displayTimeUnit": "ms",
-        "otherData": {"model": compilation.graph.name or "", "timings": kind},
+        "otherData": {"model": compilation.graph.name or "", "timings": timings["kind"]},
         "traceEvents": events,
     }

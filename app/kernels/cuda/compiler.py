@@ -98,11 +98,23 @@ class Compiler:
 
     Args:
         cache: folder for cubins; anybody who can write to it can run code on the GPU.
+        trusted: take the versions from the folder's manifest, whatever is installed here, and compile
+            nothing: for a machine that another one has compiled for.
+
+    Raises:
+        MissingToolkitError: a trusted folder has no manifest.
     """
 
-    def __init__(self, cache: Path) -> None:
+    def __init__(self, cache: Path, *, trusted: bool = False) -> None:
+        self._trusted = trusted
         self.folder = cache / "cuda"
-        self.folder.mkdir(parents=True, exist_ok=True)
+        if not trusted:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        elif not (self.folder / MANIFEST).is_file():
+            raise MissingToolkitError(
+                f"'{self.folder}' has no {MANIFEST}, which tells the versions that made its cubins: copy the "
+                "whole folder from the machine that compiled them"
+            )
         self._cubins: dict[tuple[Kernel, str], Cubin] = {}
         self._texts: dict[Kernel, str] = {}
         self._lock = threading.Lock()
@@ -118,7 +130,7 @@ class Compiler:
         manifest = self.folder / MANIFEST
         if self._toolkit is None:
             try:
-                self._toolkit = versions()
+                self._toolkit = json.loads(manifest.read_text()) if self._trusted else versions()
             except MissingToolkitError:
                 if not manifest.exists():
                     raise
@@ -158,6 +170,12 @@ class Compiler:
             return None
 
     def _made(self, kernel: Kernel, sm: str) -> Cubin:
+        if self._trusted:
+            raise MissingToolkitError(
+                f"'{self.folder}' is trusted and has no cubin of kernel '{kernel.name}' for {sm} from this "
+                f"source; it has one of that name for {self._generations(kernel)}: compile with the same "
+                "version of Stowplan"
+            )
         try:
             toolkit = versions()
         except MissingToolkitError as missing:

@@ -399,13 +399,36 @@ def _tf32(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
     return [_rounded(builder, builder.bitcast(word, F32)) for word in words]
 
 
+def _tf32_high(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
+    out = []
+    for i in range(4):
+        word = builder.extract_value(values[0], i)
+        magnitude = builder.and_(word, I32(0x7FFFFFFF))
+        one = builder.or_(builder.and_(word, I32(0x80000000)), I32(0x3F800000))
+        rounds = builder.icmp_unsigned("<=", magnitude, I32(0x7F7FEFFF))
+        out.append(builder.select(rounds, _rounded(builder, builder.bitcast(word, F32)), one))
+    return out
+
+
 def _tf32_rest(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
     pairs = [[builder.bitcast(builder.extract_value(v, i), F32) for v in values] for i in range(4)]
-    return [_rounded(builder, builder.fsub(whole, high)) for whole, high in pairs]
+    rest = [builder.bitcast(builder.fsub(whole, high), I32) for whole, high in pairs]
+    return [builder.and_(word, I32(0xFFFFE000)) for word in rest]
 
 
 _primitive("tf32_x4", "u4", "u4", _tf32)  # float32 bits, rounded
-_primitive("tf32_rest_x4", "u4", "u4 u4", _tf32_rest)  # what rounding dropped, rounded
+# The parts of float32 bits that 3xtf32 multiplies: rounded, and what that dropped, cut off. An infinity x
+# is the parts 1 and x (with its sign), so that in x_low y_high + x_high y_low + x_high y_high no infinity
+# meets a zero that y is not; so is what would round to an infinity.
+_primitive("tf32_high_x4", "u4", "u4", _tf32_high)
+_primitive("tf32_rest_x4", "u4", "u4 u4", _tf32_rest)
+
+
+def _sum8(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
+    return [builder.fadd(*(builder.extract_value(v, i) for v in values)) for i in range(8)]
+
+
+_primitive("add_x8", "f8", "f8 f8", _sum8)
 _assembly("f32_tf32", "u", "f", "cvt.rna.tf32.f32 $0, $1;")
 
 

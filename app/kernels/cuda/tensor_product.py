@@ -52,7 +52,8 @@ def kernel(
     """
     dtype, mma = PRECISIONS[precision]
     if dtype == "float32":  # its conversions need the registers of the other blocks
-        tile = replace(tile, minimum_blocks=1)
+        fit = precision == "3xtf32" and tile.m * tile.n <= 32 * 64  # else one takes all registers it can get
+        tile = replace(tile, minimum_blocks=3 if fit else 1)
     each, vector = depth(dtype), 16 // storage.BYTES[dtype]
     a_size, rows = tile.m * each, tile.threads // CHUNKS
     pad = PAD if columns else 0
@@ -103,6 +104,8 @@ def kernel(
         _fragments(s, tile, each, vector)
         if columns:
             _column_fragments(s, tile, dtype, a_size)
+        if precision == "3xtf32":
+            s(f"parts = opaque(uint32({CHUNKS // 2}))")
         s(f"read = uint32({0})", f"write = uint32({(tile.stages - 1) * stage})", "step = uint32(0)")
         with s.block("while step < steps:"):
             s(f"cp_wait({tile.stages - 2})", "sync()")
@@ -157,31 +160,68 @@ def _column_fragments(s: Source, tile: Tile, dtype: str, start: int) -> None:
 
 
 def _multiply(s: Source, tile: Tile, precision: str, mma: str, each: int, columns: bool) -> None:
+    if precision == "3xtf32":
+        _multiply_parts(s, tile, mma, each, columns)
+        return
     down, across = tile.m // tile.down // 16, tile.n // tile.across // 8
+    part = "h" if mma == "mma_tf32" else ""
     for q in range(CHUNKS // 2):
-        for i in range(down):
-            s(f"a{i} = ldmatrix_x4(s, uint32(read + fa{q} + {16 * i * each}))")
-        for j in range(0, across, 2):
-            if not columns:
-                s(f"b{j} = ldmatrix_x4(s, uint32(read + fb{q} + {8 * j * each}))")
-            elif mma == "mma_tf32":
-                at = f"read + from_b + {(8 * q) * (tile.n + PAD) + 8 * j}"
-                places = (0, 4 * (tile.n + PAD), 8, 4 * (tile.n + PAD) + 8)
-                s(f"b{j} = ({', '.join(f'lds_u32(s, uint32({at} + {place}))' for place in places)})")
-            else:
-                at = f"read + from_b + {(16 * q) * (tile.n + PAD) + 8 * j}"
-                s(f"b{j} = ldmatrix_x4_trans(s, uint32({at}))")
-        if mma == "mma_tf32":
-            for name in (*(f"a{i}" for i in range(down)), *(f"b{j}" for j in range(0, across, 2))):
+        places = f"fa{q}", f"fb{q}", f"{(8 if part else 16) * q * (tile.n + PAD)}"
+        _load_fragments(s, tile, mma, each, columns, places)
+        if part:
+            for name in _fragment_names(down, across):
                 s(f"{name}h = tf32_x4({name})")
-                if precision == "3xtf32":
-                    s(f"{name}l = tf32_rest_x4({name}, {name}h)")
-        # Small parts first, then the large ones.
-        kinds = {"tf32": ("hh",), "3xtf32": ("lh", "hl", "hh")}.get(precision, ("",))
-        for kind in kinds:
-            for i in range(down):
-                for j in range(0, across, 2):
-                    s(f"c{i}_{j} = {mma}_x2(c{i}_{j}, a{i}{kind[:1]}, b{j}{kind[1:]})")
+        for i in range(down):
+            for j in range(0, across, 2):
+                s(f"c{i}_{j} = {mma}_x2(c{i}_{j}, a{i}{part}, b{j}{part})")
+
+
+def _fragment_names(down: int, across: int) -> tuple[str, ...]:
+    return (*(f"a{i}" for i in range(down)), *(f"b{j}" for j in range(0, across, 2)))
+
+
+def _load_fragments(
+    s: Source, tile: Tile, mma: str, each: int, columns: bool, places: tuple[str, str, str]
+) -> None:
+    """Fragments of 32 bytes of the rows; `places` are where a's, b's and b's as [k, n] begin in a stage."""
+    down, across = tile.m // tile.down // 16, tile.n // tile.across // 8
+    in_a, in_b, in_columns = places
+    for i in range(down):
+        s(f"a{i} = ldmatrix_x4(s, uint32(read + {in_a} + {16 * i * each}))")
+    for j in range(0, across, 2):
+        at = f"read + from_b + {in_columns} + {8 * j}"
+        if not columns:
+            s(f"b{j} = ldmatrix_x4(s, uint32(read + {in_b} + {8 * j * each}))")
+        elif mma == "mma_tf32":
+            steps = (0, 4 * (tile.n + PAD), 8, 4 * (tile.n + PAD) + 8)
+            s(f"b{j} = ({', '.join(f'lds_u32(s, uint32({at} + {step}))' for step in steps)})")
+        else:
+            s(f"b{j} = ldmatrix_x4_trans(s, uint32({at}))")
+
+
+def _multiply_parts(s: Source, tile: Tile, mma: str, each: int, columns: bool) -> None:
+    """The same with both parts of each operand.
+
+    Tensor cores truncate when they add, float32 additions round: a long sum would lose a unit of its last
+    place each time, so sums of few products are added outside. Source: Ootomo and Yokota, 2022,
+    arXiv:2203.03341. It is a loop, because unrolled it takes more registers than there are.
+    """
+    down, across = tile.m // tile.down // 16, tile.n // tile.across // 8
+    s("q = uint32(0)")
+    with s.block("while q < parts:"):
+        for name, base in (("a", 0), ("b", tile.m * each)):
+            turned = f"uint32(uint32(chunk_{name} + q * 2) ^ uint32(row_{name} & uint32(7)))"
+            s(f"f{name} = uint32({base} + row_{name} * {each} + {turned} * 4)")
+        _load_fragments(s, tile, mma, each, columns, ("fa", "fb", f"q * {8 * (tile.n + PAD)}"))
+        for name in _fragment_names(down, across):
+            s(f"{name}h = tf32_high_x4({name})", f"{name}l = tf32_rest_x4({name}, {name}h)")
+        for i in range(down):
+            for j in range(0, across, 2):
+                s(f"p = ({', '.join(['float32(0)'] * 8)})")
+                for kind in ("lh", "hl", "hh"):  # small parts first
+                    s(f"p = {mma}_x2(p, a{i}{kind[0]}, b{j}{kind[1]})")
+                s(f"c{i}_{j} = add_x8(c{i}_{j}, p)")
+        s("q = uint32(q + 1)")
 
 
 def _stage_sums(s: Source, tile: Tile) -> None:

@@ -82,6 +82,9 @@ class FakeDevice:
     def wait(self) -> None:
         self.log.entries.append(("wait", None))
 
+    def timeline(self, works: Sequence[Callable[[], None]]) -> Callable[[], list[float]]:
+        return lambda: self.elapsed(works)
+
     def elapsed(self, works: Sequence[Callable[[], None]]) -> list[float]:
         for work in works:
             work()

@@ -1,20 +1,20 @@
 """What can be missing on a machine with or without a GPU is told with the way out; NVIDIA's modules are fakes here."""
 
+import re
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from app.engine import machines
 from app.engine.cuda import driver
-from app.engine.cuda.device import Pointer
 from app.engine.cuda.driver import Gpu, Library, NoDeviceError, libraries, sm_of
-from app.engine.errors import CapacityError, KernelError, TargetError
+from app.engine.errors import KernelError, TargetError
 from app.engine.target import Target, find, host
 from app.jobs import worker
 from app.jobs.fingerprint import target_queue
@@ -33,85 +33,16 @@ class Compiles:
         return Cubin(kernel.name, sm, b"code", 32, 0, 0, 0)
 
 
-class Stream:
-    def __init__(self, log: list[Any]) -> None:
-        self.log, self.handle = log, 7
-
-    def sync(self) -> None:
-        self.log.append("sync")
-
-    def create_graph_builder(self) -> Any:
-        log = self.log
-
-        class Builder:
-            def begin_building(self, mode: str) -> None:
-                log.append("begin")
-
-            def end_building(self) -> None:
-                log.append("end")
-
-            def complete(self) -> Any:
-                return SimpleNamespace(
-                    upload=lambda _s: log.append("upload"),
-                    launch=lambda _s: log.append("replay"),
-                    close=lambda: log.append("close"),
-                )
-
-        return Builder()
-
-
-def library(
-    *, capability: tuple[int, int] = (9, 0), free: int = 1 << 20, refuses: str = ""
-) -> tuple[Library, list[Any]]:
-    """NVIDIA's modules as far as they are used, and what they were asked for."""
-    log: list[Any] = []
-    results = SimpleNamespace(CUDA_ERROR_OUT_OF_MEMORY=2)
-
-    def from_cubin(_code: bytes, name: str) -> Any:
-        if refuses:
-            raise RuntimeError(refuses)
-        return SimpleNamespace(get_kernel=lambda n: SimpleNamespace(handle=n))
-
-    def launch(target: Any, config: Any, function: Any, *arguments: Any) -> None:
-        log.append(("launch", type(target).__name__, function.handle, [a.value for a in arguments]))
-
+def library(capability: tuple[int, int] = (9, 0)) -> Library:
+    """NVIDIA's modules as far as a device says who it is; `test_first_launch.py` has the real ones."""
     device = SimpleNamespace(
         name="Fake H200",
         compute_capability=capability,
-        device_id=0,
-        properties=SimpleNamespace(multiprocessor_count=132),
         set_current=lambda: None,
-        create_stream=lambda: Stream(log),
+        create_stream=lambda: None,
     )
-    core = SimpleNamespace(
-        Device=lambda _n: device,
-        ObjectCode=SimpleNamespace(from_cubin=from_cubin),
-        LaunchConfig=lambda **k: SimpleNamespace(**k),
-        launch=launch,
-    )
-
-    def allocate(nbytes: int) -> tuple[int, int]:
-        return (2, 0) if nbytes > free else (0, 4096)
-
-    binding = SimpleNamespace(
-        CUresult=results,
-        CUfunction_attribute=SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="shared"),
-        CUdevice=lambda n: n,
-        cuMemAlloc=allocate,
-        cuMemGetInfo=lambda: (0, free, 1 << 30),
-        cuMemFree=lambda a: (0,),
-        cuMemcpyHtoDAsync=lambda *a: (0,),
-        cuMemcpyDtoHAsync=lambda *a: (0,),
-        cuMemsetD8Async=lambda *a: (719,),
-        cuDriverGetVersion=lambda: (0, 12080),
-        cuKernelSetAttribute=lambda *a: (log.append(a), (0,))[1],
-    )
-    return Library(core, binding), log
-
-
-def gpu(compiler: Any = None, **options: Any) -> tuple[Gpu, list[Any]]:
-    found, log = library(**options)
-    return Gpu(compiler or Compiles(), found), log
+    binding = SimpleNamespace(cuCtxGetCurrent=lambda: (0, 1), cuCtxSetCurrent=lambda _context: (0,))
+    return Library(SimpleNamespace(Device=lambda _n: device), binding)
 
 
 def test_packages_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,6 +51,33 @@ def test_packages_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
         NoDeviceError, match=r"pip install 'stowplan\[cuda\]'; or ask for timings 'predicted'"
     ):
         libraries()
+
+
+@pytest.mark.parametrize(
+    ("package", "found", "least", "below"),
+    [
+        ("cuda-core", "1.2.1", "1.2.2", "1.3"),
+        ("cuda-core", "1.3.0", "1.2.2", "1.3"),
+        ("cuda-core", "0.5.1.post1", "1.2.2", "1.3"),
+        ("cuda-bindings", "12.9.4", "13.5", "14"),
+        ("cuda-bindings", "14.0", "13.5", "14"),
+    ],
+)
+def test_packages_of_another_version_are_refused_with_both_versions(
+    package: str, found: str, least: str, below: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = driver.importlib.metadata.version
+    monkeypatch.setattr(driver.importlib.metadata, "version", lambda n: found if n == package else real(n))
+    told = f"needs '{package}' {least} or later, below {below}; {found} is installed: pip install"
+    with pytest.raises(NoDeviceError, match=re.escape(told)):
+        libraries()
+
+
+def test_the_versions_that_are_checked_are_those_that_are_installed_with_the_extra() -> None:
+    project = tomllib.loads((Path(__file__).resolve().parents[3] / "pyproject.toml").read_text())
+    listed = {r.partition(";")[0].strip() for r in project["project"]["optional-dependencies"]["cuda"]}
+    for package, (least, below) in driver.PACKAGES.items():
+        assert f"{package}>={least},<{below}" in listed
 
 
 def test_a_machine_without_a_driver() -> None:
@@ -155,49 +113,8 @@ def test_machine_code_that_cannot_be_had(
 
     monkeypatch.setattr(compilation, "TOOLKIT", ("nvidia-nvvm",))
     monkeypatch.setattr(compilation.importlib.metadata, "version", missing)
-    device, _ = gpu(compiler, capability=capability)
     with pytest.raises(KernelError, match=told):
-        device.load(KERNEL)
-
-
-def test_code_that_the_driver_does_not_load() -> None:
-    device, _ = gpu(refuses="CUDA_ERROR_NO_BINARY_FOR_GPU")
-    with pytest.raises(
-        KernelError, match="NO_BINARY_FOR_GPU; its driver knows CUDA 12.8, a newer one may be needed"
-    ):
-        device.load(KERNEL)
-
-
-def test_a_device_without_memory() -> None:
-    device, _ = gpu(free=1000)
-    with pytest.raises(
-        CapacityError,
-        match="2000 byte are needed, 1000 of 1073741824 byte are free; end other programs on it, bind smaller",
-    ) as caught:
-        device.allocate(2000)
-    assert (caught.value.needed, caught.value.available) == (2000, 1000)
-
-
-def test_what_the_driver_refuses_is_told() -> None:
-    device, _ = gpu()
-    with pytest.raises(KernelError, match="the driver answers 719"):
-        device.fill(4096, 4, 0)
-
-
-def test_launches_go_to_the_stream_or_to_the_graph_that_records() -> None:
-    device, log = gpu()
-    work = device.load(KERNEL).bound((3, 1, 1), (Pointer(4096, 64, "float32"), 5))
-    assert log.pop()[:2] == ("shared", 100_000)  # more than 48 KiB of shared memory is asked for
-    work()
-    replay = device.record(work)
-    replay()
-    launch = ("launch", "Stream", "probe", [4096, 5])
-    assert log == [launch, "begin", ("launch", "Builder", "probe", [4096, 5]), "end", "upload", "replay"]
-    work()
-    assert log[-1] == launch
-    assert device.load(KERNEL) is device.load(KERNEL)
-    device.close()
-    assert log[-2:] == ["sync", "close"]
+        Gpu(compiler, library(capability)).load(KERNEL)
 
 
 def test_a_target_names_its_generation() -> None:
@@ -209,7 +126,7 @@ def test_a_target_names_its_generation() -> None:
 
 
 def test_a_gpu_of_another_generation_is_another_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, _ = library(capability=(8, 0))
+    found = library((8, 0))
     monkeypatch.setattr(driver, "libraries", lambda: found)
     driver.absent.cache_clear()
     assert driver.absent("sm_80") is None
@@ -283,10 +200,3 @@ assert not bad, bad
     subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)], check=True, cwd=Path(__file__).resolve().parents[3]
     )
-
-
-def test_numbers_reach_a_kernel_in_the_type_of_its_signature() -> None:
-    device, log = gpu()
-    kernel = Kernel("numbers", "def kernel(a, b): pass", ("float32", "int32"), 32)
-    device.load(kernel).bound((1, 1, 1), (0.1, -3))()
-    assert log[-1][3] == [np.float32(0.1), -3]

@@ -80,3 +80,22 @@ def test_source_that_does_not_compile_names_the_kernel(tmp_path: Path) -> None:
     wrong = Kernel("wrong", "def kernel(x):\n    x[0] = nonsense(1)\n", ("float32*",), 32)
     with pytest.raises(KernelError, match="kernel 'wrong' does not compile"):
         Compiler(tmp_path).compile(wrong, "sm_90")
+
+
+def test_a_trusted_folder_is_used_whatever_is_installed_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(MissingToolkitError, match="has no toolkit.json, .* copy the whole folder"):
+        Compiler(tmp_path / "nothing", trusted=True)
+    assert not (tmp_path / "nothing").exists()
+    first = Compiler(tmp_path).compile(TRIVIAL, "sm_90")
+    other = dict.fromkeys(compilation.versions(), "99")
+    monkeypatch.setattr(compilation, "versions", lambda: other)
+    assert not Compiler(tmp_path).has(TRIVIAL, "sm_90")  # made by other versions
+    trusting = Compiler(tmp_path, trusted=True)
+    assert trusting.has(TRIVIAL, "sm_90")
+    assert trusting.compile(TRIVIAL, "sm_90") == first
+    with pytest.raises(
+        MissingToolkitError, match="no cubin of kernel 'trivial' for sm_80 .* for sm_90: compile"
+    ):
+        trusting.compile(TRIVIAL, "sm_80")

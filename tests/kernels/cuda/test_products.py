@@ -89,6 +89,50 @@ def test_products_of_ragged_sizes(
     check_product(precision, tile, shape, after, splits, batch)
 
 
+def summed(precision: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a[m, k] times b[n, k], as a kernel computes it."""
+    dtype, (m, k), n = dtype_of(precision), a.shape, len(b)
+    y = poisoned(dtype, m, n)
+    product = Product(m, n, k, k, k, n, n)
+    launches = gemm(product, precision, Epilogue(dtype), "32x64")
+    simulate(launches, {"a": encoded(dtype, a), "b": encoded(dtype, b), "y": y}, seed=1)
+    return decoded(dtype, y)
+
+
+@pytest.mark.parametrize("precision", ["3xtf32", "tf32"])
+def test_infinities_and_nan_in_an_operand_stay_where_they_belong(precision: str) -> None:
+    """As float32 has it: infinite or not a number is what a product of such an operand makes so, and no more."""
+    rng = np.random.default_rng(1)
+    a, b = rng.standard_normal((16, 32)).astype(np.float32), rng.standard_normal((24, 32)).astype(np.float32)
+    b[:, 8:] = np.round(b[:, 8:] * 4) / 4 + 0.125  # nothing is left of these beside their tf32 part
+    largest = np.finfo(np.float32).max
+    a[1, 3], a[2, 9], a[3, [4, 20]], a[4, 5], a[5, 9] = np.inf, -np.inf, (np.inf, np.inf), np.nan, largest
+    b[1, 3], b[2, 9], b[3, 3], b[4, 6], b[5, 9], b[6] = np.inf, -np.inf, 0, np.nan, 0, 0
+    with np.errstate(invalid="ignore"):
+        expected = a.astype(np.float64) @ b.T.astype(np.float64)
+    found = summed(precision, a, b)
+    decided = np.isfinite(expected) == (np.abs(expected) < largest / 8)  # not where float32 itself overflows
+    if precision == "tf32":
+        decided[5] = False  # what rounds to an infinity
+    assert decided.sum() > 300
+    for kind in (np.isnan, np.isposinf, np.isneginf):
+        np.testing.assert_array_equal(kind(found)[decided], kind(expected)[decided])
+    near = decided & np.isfinite(expected) & (np.abs(expected) < 1e3)
+    assert error(found[near], expected[near]) < PRECISION_TOLERANCE[precision]
+
+
+@pytest.mark.parametrize(
+    ("precision", "k"), [("3xtf32", 4096), ("tf32", 4096), ("bf16", 4096), ("fp16", 4096), ("3xtf32", 520)]
+)
+def test_long_sums_of_one_sign_keep_their_precision_where_tensor_cores_truncate(
+    precision: str, k: int
+) -> None:
+    rng = np.random.default_rng(k)
+    dtype = dtype_of(precision)
+    a, b = (decoded(dtype, encoded(dtype, rng.uniform(0.5, 1, (16, k)))) for _ in range(2))
+    assert error(summed(precision, a, b), a @ b.T) < PRECISION_TOLERANCE[precision]
+
+
 @pytest.mark.parametrize(
     ("precision", "tile", "shape"), [("bf16", "64x64", (20, 70, 81)), ("3xtf32", "32x64", (20, 66, 38))]
 )

@@ -49,6 +49,28 @@ def _floats(words: Any) -> np.ndarray:
     return np.array(words, np.uint32).view(F32)
 
 
+# How tensor cores add: this many products at a time and the sum so far are aligned to the largest of them, what
+# lies below its 24 bits is cut off, and so is the sum's rest. Later generations keep one or two bits more and take
+# more products at a time: a kernel that is right here is right there. Source: Fasi, Higham, Mikaitis and Pranesh,
+# 2021, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science 7:e330.
+ADDED = {16: 8, 8: 4}  # products, by the depth of an instruction
+KEPT = 24  # bits
+
+
+def truncated_sum(c: np.ndarray, products: np.ndarray, each: int) -> np.ndarray:
+    """float32 of c[...] + the sum over the last axis of products[..., k], `each` of them at a time."""
+    c = np.asarray(c, np.float64)
+    for first in range(0, products.shape[-1], each):
+        terms = np.concatenate((c[..., None], products[..., first : first + each]), axis=-1)
+        _, exponent = np.frexp(np.abs(terms).max(axis=-1, keepdims=True))
+        with np.errstate(invalid="ignore", over="ignore"):
+            c = np.ldexp(np.trunc(np.ldexp(terms, KEPT - exponent)), exponent - KEPT).sum(axis=-1)
+            rounded = c.astype(F32)
+            beyond = np.abs(rounded) > np.abs(c)
+        c = np.where(beyond & np.isfinite(c), np.nextafter(rounded, F32(0)), rounded).astype(np.float64)
+    return c.astype(F32)
+
+
 def _mma(name: str, decode: Callable[[np.ndarray], np.ndarray], depth: int) -> Callable[..., Any]:
     """D = A B + C over the fragments that PTX's manual draws for m16n8k16 (16 bits) or m16n8k8 (tf32).
 
@@ -68,7 +90,9 @@ def _mma(name: str, decode: Callable[[np.ndarray], np.ndarray], depth: int) -> C
         C[rows_c, columns_c] = c
         A[rows_a, columns_a] = decode(np.array(a, np.uint32))
         B[rows_b, columns_b] = decode(np.array(b, np.uint32))
-        flat = tuple((A @ B + C).astype(F32)[rows_c, columns_c].ravel())
+        with np.errstate(invalid="ignore"):
+            products = A[:, None, :] * B.T[None, :, :]
+        flat = tuple(truncated_sum(C, products, ADDED[depth])[rows_c, columns_c].ravel())
         return [flat[i : i + 4] for i in range(0, 128, 4)]
 
     return lambda c, a, b: getcurrent().together(name, (c, a, b), multiply)
@@ -346,9 +370,13 @@ NAMES: dict[str, Any] = {
     **{f"{name}_x2": _twice(mma) for name, mma in _MMA.items()},
     "f32_tf32": lambda x: _tf32_word(int(F32(x).view(np.uint32))),
     "tf32_x4": lambda words: tuple([_tf32_word(w) for w in words]),
-    "tf32_rest_x4": lambda words, high: tuple(
-        [_tf32_word(w) for w in (_floats(words) - _floats(high)).view(np.uint32).tolist()]
+    "tf32_high_x4": lambda words: tuple(
+        [_tf32_word(w) if w & 0x7FFFFFFF <= 0x7F7FEFFF else w & 0x80000000 | 0x3F800000 for w in words]
     ),
+    "tf32_rest_x4": lambda words, high: tuple(
+        ((_floats(words) - _floats(high)).view(np.uint32) & np.uint32(0xFFFFE000)).tolist()
+    ),
+    "add_x8": lambda a, b: tuple(np.add(a, b, dtype=F32)),
     "bits_f32": _float,
     "f32_bits": _bits,
     "f32_bf16x2": _pair(to_bf16),

@@ -75,7 +75,7 @@ def _lower(group: Group, known: Known) -> tuple[Call, ...]:
 def _cost(group: Group, known: Known) -> float:
     """That of the slower branch."""
     programs = [p for p in _planned(group.anchor, known) if not isinstance(p, str)]
-    return SECONDS + max(sum(s.choice.seconds for s in p.steps) for p in programs)
+    return SECONDS + max(p.seconds for p in programs)
 
 
 IMPLEMENTATIONS = (Implementation("if.branches", "If", "numba-cpu", _unless, _lower, cost=_cost),)

@@ -110,7 +110,7 @@ def _cost(group: Group, known: Known) -> float:
     assert not isinstance(program, str)
     trips = graph.constant(graph.input_at(node, 0))
     turns = TRIPS if trips is None else int(trips.item())
-    return SECONDS + turns * (SECONDS + sum(s.choice.seconds for s in program.steps))
+    return SECONDS + turns * (SECONDS + program.seconds)
 
 
 IMPLEMENTATIONS = (Implementation("loop.body", "Loop", "numba-cpu", _unless, _lower, cost=_cost),)

@@ -160,7 +160,8 @@ def optimize(
             else:
                 fused = session.planned(compilation, options, planning)
             unfused = dataclasses.replace(options, fuse=False, prefer="latency", memory_budget=None)
-            plain = session.planned(compilation, unfused)
+            alone = [s.is_library for s in fused.steps] == [True]  # a second session of it has no use
+            plain = fused if alone else session.planned(compilation, unfused)
             _export(compilation, fused, folder)
             run = _Run(fused, plain, converted, folder, inputs, compiler, progress)
             try:

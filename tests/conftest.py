@@ -34,11 +34,22 @@ def shared() -> Path:
     return folder / "data"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_kernels() -> Iterator[tuple[str, ...]]:
+    """This machine without libraries, so that tests of our kernels test these; its usual backends."""
+    usual = target.BACKENDS
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(target, "BACKENDS", OWN)
+        yield usual
+
+
 @pytest.fixture(autouse=True)
-def own_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This machine without libraries, so that tests of our kernels test these; see the mark `libraries`."""
-    if request.node.get_closest_marker("libraries") is None:
-        monkeypatch.setattr(target, "BACKENDS", OWN)
+def with_libraries(
+    own_kernels: tuple[str, ...], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The usual backends of this machine, for tests with the mark `libraries`."""
+    if request.node.get_closest_marker("libraries") is not None:
+        monkeypatch.setattr(target, "BACKENDS", own_kernels)
 
 
 DATABASES = ("sqlite", "postgresql")

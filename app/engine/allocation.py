@@ -302,7 +302,7 @@ class _Allocation:
             self.compilation,
             assignment=chosen,
             source=self.compilation.source if taken and "" not in chosen.values() else None,
-            timings={**self.compilation.timings, **self.known.timings} if taken else self.compilation.timings,
+            timings=self.table,
             notes=(*self.compilation.notes, *notes, *self.failed),
         )
 

@@ -248,8 +248,9 @@ class JobOptions(_Schema):
     )
     choose: Choose = Field(
         default=_DEFAULTS.choose,
-        description="`first`: every node to the first backend that can run it. `measured`: sub-graphs to "
-        "the backend that is fastest on the service's machine, conversions included.",
+        description="`first`: every node to the first backend that can run it. `auto`: so, unless a library "
+        "runs the whole model faster, by measurement on the service's machine. `measured`: sub-graphs to the "
+        "backend that is fastest there, conversions included.",
     )
     benchmark_seconds: float = Field(default=_DEFAULTS.benchmark_seconds, ge=0, le=600)
     semantics: Semantics = Field(

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from app.engine import bodies, cost, session, stricter
+from app.engine import allocation, bodies, cost, session, stricter
 from app.engine.benchmark import PATIENCE, Samples, measure_in_turn, pinned
 from app.engine.deadline import TimeUpError, limited
 from app.engine.errors import EngineError, ExportMismatchError, NumericsError, TargetError
@@ -175,9 +175,9 @@ def _optimize(
         def tuning(done: int, total: int) -> None:
             progress("tune", done, total)
 
-        if measures:
-            compilation = session.tuned(compilation, options, compiler, tuning)
         inputs = tensors(compilation, bindings, options.seed)
+        if measures:
+            compilation = session.tuned(compilation, options, compiler, tuning, inputs)
         against = Verification(converted, inputs, original_ops, host(), spool)
 
         def run_of(attempt: stricter.Attempt) -> _Run:
@@ -187,7 +187,8 @@ def _optimize(
             else:
                 fused = session.planned(compilation, options, planning)
             unfused = dataclasses.replace(options, fuse=False, prefer="latency", memory_budget=None)
-            plain = session.planned(compilation, unfused)
+            alone = [s.is_library for s in fused.steps] == [True]  # a second session of it has no use
+            plain = fused if alone else session.planned(compilation, unfused)
             return _Run(fused, plain, converted, inputs, compiler, progress, spool)
 
         attempt = stricter.Attempt.first(options, compilation, target)
@@ -202,6 +203,10 @@ def _optimize(
                 raise
             except NumericsError as error:
                 run.close()
+                if attempt.compilation.assignment:
+                    ours = allocation.given_up(attempt.compilation, compiler, error.message)
+                    attempt = dataclasses.replace(attempt, compilation=ours)
+                    continue
                 attempt = stricter.after(
                     attempt,
                     error,
@@ -515,6 +520,7 @@ def _summary(
         "unplanned": list(fused.placement.unplanned),
         "backends": dict(Counter(p.backend for p in (compilation.plan.partition or {}).values())),
         "fallbacks": report.fallbacks(compilation),
+        "libraries": report.libraries(compilation),
         "operators": timings["operators"][:25],
         "spill_seconds": timings["spill_seconds"],
         "passes": [{"name": r.name, "seconds": r.seconds, "nodes": r.nodes} for r in compilation.records],

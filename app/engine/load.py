@@ -6,6 +6,7 @@ process: the message is foreign data, and so is what the opset converter makes o
 
 import math
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from app.engine import external_data, inspection, map_type, shape_rules, wellfor
 from app.engine.errors import GraphError, ModelTooLargeError, NotOnnxError, OpsetError
 from app.engine.inspection import Inspection
 from app.engine.limits import Limits
+from app.engine.runtime_operators import spellings
 from app.engine.spool import Spool
 from app.engine.storage import DECLARED
 from app.engine.tensordata import check_tensor
@@ -32,6 +34,7 @@ FLOOR = 21  # opset that every graph is raised to
 IR_VERSION = 10  # of files with opset FLOOR; weights need not be inputs since 4
 _SHIPPED = 1024  # byte: larger weights do not travel through the converter
 _NO_FILES: Mapping[str, Path] = {}
+ASIDE = "stowplan.aside"  # where the converter leaves operators alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +217,9 @@ def _converted(
         proto = inlined
     if raises:
         try:
-            candidate = onnx.version_converter.convert_version(proto, FLOOR)
+            with _set_aside(proto):
+                candidate = onnx.version_converter.convert_version(proto, FLOOR)
+            _put_back(candidate)
             wellformed.check(candidate, limits, shape_rules.has_rule, detached)
             _check_signature(proto, candidate)
         except Exception as cause:  # as above; any failure means the same
@@ -223,6 +228,24 @@ def _converted(
             _restore_signature(proto, candidate)
             return candidate
     return proto
+
+
+@contextmanager
+def _set_aside(proto: onnx.ModelProto) -> Iterator[None]:
+    """Operators of onnxruntime in the default domain, which the converter does not know, are in another."""
+    for node in (n for g in _graphs(proto.graph) for n in g.node):
+        if not node.domain and node.op_type in spellings():
+            node.domain = ASIDE
+    try:
+        yield
+    finally:
+        _put_back(proto)
+
+
+def _put_back(proto: onnx.ModelProto) -> None:
+    for node in (n for g in _graphs(proto.graph) for n in g.node):
+        if node.domain == ASIDE:
+            node.domain = ""
 
 
 def _detach(proto: onnx.ModelProto, spool: Spool | None) -> dict[str, ir.TensorProtocol]:

@@ -8,7 +8,7 @@ Timings = Literal["auto", "measured", "predicted"]
 Policy = Literal["f32", "tf32", "bf16", "fp16", "auto"]
 Preference = Literal["latency", "memory"]
 Semantics = Literal["stowplan", "mxnet-1.9"]
-Choose = Literal["first", "measured"]
+Choose = Literal["auto", "first", "measured"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,10 @@ class Options:
         pareto: whether to look for the plans of which none is both smaller and faster.
         backends: those that may run the graph, in order of preference; empty takes the target's. The
             reference evaluator always comes last, for what none of them can run.
-        choose: `first` gives every node to the first backend that can run it; `measured` gives
-            sub-graphs to what is fastest on this machine, conversions at their borders included.
+        choose: `first` gives every node to the first backend that can run it; `auto` does so unless a
+            library runs the whole model faster, by measurement (with `autotune`, where the target is this
+            machine); `measured` gives sub-graphs to what is fastest on this machine, conversions at
+            their borders included.
         benchmark_seconds: upper limit for the samples of one measurement.
         semantics: how storage types are inferred: `stowplan` by shape, type, density and cost,
             `mxnet-1.9` as MXNet 1.9.1 does, casts of its fallbacks included.
@@ -66,7 +68,7 @@ class Options:
     prefer: Preference = "latency"
     pareto: bool = False
     backends: tuple[str, ...] = ()
-    choose: Choose = "first"
+    choose: Choose = "auto"
     benchmark_seconds: float = 2.0
     semantics: Semantics = "stowplan"
 

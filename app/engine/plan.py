@@ -544,6 +544,8 @@ class Compilation:
     row_bound: int | None = None
     placed: "Placed | None" = field(default=None, repr=False, compare=False)  # what the order was chosen by
     assignment: Mapping[str, str] = field(default_factory=dict)  # by node: `backend#part`, as measured
+    # The model as the file has it, inputs bound: what a library that runs all of it is given.
+    source: ir.Model | None = field(default=None, repr=False, compare=False)
     failures: Mapping[tuple[str, str], str] = field(default_factory=dict)  # by node and backend: why
     passed_over: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by node, by backend: why
     # What rows said of groups that are alike, see `app.engine.alike`.

@@ -72,6 +72,12 @@ class Program:
         return self.placement.arena_bytes
 
     @property
+    def has_library(self) -> bool:
+        """Whether a step, or one of a body, is run by an external library."""
+        bodies = (b for s in self.steps for c in s.calls if isinstance(c, HostCall) for b in c.bodies)
+        return any(s.is_library for s in self.steps) or any(b.program.has_library for b in bodies if b)
+
+    @property
     def seconds(self) -> float:
         """Predicted or measured seconds of all steps, and of what slower memories cost."""
         return sum(step.choice.seconds for step in self.steps) + self.placement.delay

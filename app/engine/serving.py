@@ -87,6 +87,7 @@ class ServedModel:
             compilation = session.tuned(compilation, options, self._compiler)
         else:
             compilation = dataclasses.replace(compilation, timings=tuning.stored(self._compiler.folder))
+            compilation = session.raced(compilation, options, self._compiler)
         samples = allocation.samples(compilation.graph.inputs)
         _, program = session.runnable(compilation, options, self._compiler, samples)
         return Executor(program, self._compiler)

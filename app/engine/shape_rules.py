@@ -8,7 +8,7 @@ from functools import cache, partial
 import onnx_ir as ir
 from onnx_shape_inference import ShapeInferenceContext, registry
 
-from app.engine import graph
+from app.engine import graph, runtime_operators
 from app.engine.ml_shape_rules import ML_RULES
 from app.engine.window_shape_rules import WINDOW_RULES
 
@@ -137,6 +137,9 @@ def complete() -> None:
         for version in _versions("", op, since):
             known = registry.get("", op, version)
             registry.register("", op, version)(partial(correct, known))
+    for domain, op in runtime_operators.operators():
+        if not registry.has(domain, op):
+            registry.register(domain, op, 1)(runtime_operators.infer)
     for version in registry.version_boundaries("", "BatchNormalization"):
         if version < 14:
             known = registry.get("", "BatchNormalization", version)

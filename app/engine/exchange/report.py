@@ -331,6 +331,24 @@ def fallbacks(compilation: Compilation) -> list[Json]:
     return [{"op": op, "reason": reason, "count": n} for (op, reason), n in sorted(counts.items())]
 
 
+def libraries(compilation: Compilation) -> list[Json]:
+    """What libraries run: operators, and why no kernel of ours runs them; distinct ones, counted."""
+    partition, backends = compilation.plan.partition or {}, compilation.target.backends
+    named = set(compilation.registry.libraries(backends))
+    counts: dict[tuple[str, str, str], int] = {}
+    for node, part in partition.items():
+        if part.backend not in named:
+            continue
+        told = compilation.passed_over.get(node.name or "", {})
+        reasons = (f"{name}: {told[name]}" for name in backends if name in told and name not in named)
+        key = part.backend, node.op_type, next(reasons, f"{part.backend} comes first")
+        counts[key] = counts.get(key, 0) + 1
+    return [
+        {"backend": backend, "op": op, "reason": reason, "count": n}
+        for (backend, op, reason), n in sorted(counts.items())
+    ]
+
+
 def _dispatch(node: ir.Node, group: Group, compilation: Compilation) -> DispatchMode:
     """How a node is run; whoever partitions decides that a library does."""
     assert compilation.plan.dispatch is not None

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -70,13 +70,28 @@ class InferTypes:
         model.meta[DECLARED] = {
             v.name or "": v.dtype for v in model.graph.outputs if v.dtype not in (None, ir.DataType.UNDEFINED)
         }
+        # The weights are shared with the copy.
+        source = model.clone() if _races(compilation) else None
         # A branch that is never taken may not fit the bound shapes; folding removes it.
         with suppress(GraphError):
             inference.infer(model)
             # Of a nested graph that does not fit, inference leaves what the file claims.
             model.meta[TYPED] = not any(map(graph.bodies, model.graph))
         operand_types.check(model)
-        return compilation
+        return replace(compilation, source=source)
+
+
+def _races(compilation: Compilation) -> bool:
+    """Whether a library may be given the model as it is, see `app.engine.allocation`.
+
+    Not one with bodies: bindings decide which branches are taken, and the others may not fit them. What
+    onnxruntime does with a branch that does not fit and a condition that is constant is to crash.
+    """
+    return (
+        compilation.options.choose != "first"
+        and bool(compilation.registry.libraries(compilation.target.backends))
+        and not any(map(graph.bodies, compilation.graph))
+    )
 
 
 def bound_inputs(model: ir.Model) -> tuple[BoundInput, ...]:

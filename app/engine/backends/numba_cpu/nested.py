@@ -46,10 +46,10 @@ def programs(node: ir.Node, names: Sequence[str], known: Known) -> tuple[Program
     The inputs of a program are those of the body, then what the bodies of the node capture.
     """
     fast = known.fast_algorithms and node.name not in known.direct
-    options = Options(threads=known.threads, fast_algorithms=fast, tolerance=known.tolerance)
+    options = Options(threads=known.threads, fast_algorithms=fast, tolerance=known.tolerance, choose="first")
     # Whether all fits is seen where the step of the node is placed.
     thrift = replace(known.thrift, apart=frozenset(), again=(), spill=False, unbounded=True, within=None)
-    key = known.key, thrift, fast
+    key = known.key, thrift, fast, tuple(known.failures)
     stored: dict[object, tuple[Program | str, ...]] = node.meta.setdefault(PLANNED, {})
     if key not in stored:
         stored[key] = tuple(_program(node, name, known, options, thrift) for name in names)
@@ -72,6 +72,6 @@ def _program(node: ir.Node, name: str, known: Known, options: Options, thrift: T
     loaded = Loaded(ir.Model(view.clone(), ir_version=10), (), len(body))
     try:
         compilation = session.canonical(loaded, known.target, options, Bindings(), load_registry())
-        return session.builder(compilation, options)(thrift)
+        return session.builder(replace(compilation, failures=known.failures), options)(thrift)
     except EngineError as cause:
         return f"{name}: {cause}"

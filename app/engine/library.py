@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 
 import onnx_ir as ir
 
-from app.engine import cost, graph
+from app.engine import cost, graph, map_type
 from app.engine.memory.greedy import solve
 from app.engine.memory.problem import Buffer, Problem
 from app.engine.plan import SUBGRAPH, Call, Group, SubgraphCall

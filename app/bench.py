@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from app.settings import Settings
+from app.submit import add_backend_arguments
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--precision", choices=("f32", "tf32", "bf16", "fp16", "auto"), default="f32", help="(default: f32)"
     )
     parser.add_argument("--threads", type=int, default=1, help="of the host (default: 1)")
+    add_backend_arguments(parser)
     parser.add_argument("--seconds", type=float, default=3.0, help="of measuring each model (default: 3)")
 
 
@@ -70,7 +72,12 @@ def _measured(model: str, path: Path, target: str, compiler: Any, arguments: arg
     from app.engine.registry import load as load_registry
     from app.engine.target import find
 
-    options = Options(threads=arguments.threads, precision=arguments.precision)
+    options = Options(
+        threads=arguments.threads,
+        precision=arguments.precision,
+        backends=tuple(arguments.backends),
+        choose=arguments.choose or Options().choose,
+    )
     compilation = session.canonical(load(path), find(target), options, Bindings(), load_registry())
     compilation = session.tuned(compilation, options, compiler)
     program = session.planned(compilation, options)

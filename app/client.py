@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, BinaryIO, Self, TypeVar
 
 import httpx
 
@@ -165,13 +165,13 @@ class Client:
 
     def put_blob(self, path: Path | str) -> str:
         """Upload a file under its hash unless it is there, and return the hash."""
-        digest = hashlib.sha256()
-        for piece in _pieces(Path(path)):
-            digest.update(piece)
-        address = f"/v1/blobs/sha256/{digest.hexdigest()}"
-        if self._send("HEAD", address, missing_ok=True).status_code == 404:
-            self._send("PUT", address, content=_pieces(Path(path)))
-        return digest.hexdigest()
+        with Path(path).open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            address = f"/v1/blobs/sha256/{sha256}"
+            if self._send("HEAD", address, missing_ok=True).status_code == 404:
+                file.seek(0)
+                self._send("PUT", address, content=_pieces(file))
+        return sha256
 
     def upload(
         self,
@@ -186,15 +186,16 @@ class Client:
         """
         called = _PLAIN.sub("_", name or Path(path).name)[:_MOST_NAME]
         if not external:
-            return _model(
-                self._json(
-                    "POST",
-                    "/v1/models",
-                    params={"name": called},
-                    content=_pieces(Path(path)),
-                    headers={"content-type": "application/octet-stream"},
+            with Path(path).open("rb") as file:
+                return _model(
+                    self._json(
+                        "POST",
+                        "/v1/models",
+                        params={"name": called},
+                        content=_pieces(file),
+                        headers={"content-type": "application/octet-stream"},
+                    )
                 )
-            )
         manifest = {
             "name": called,
             "model": self.put_blob(path),
@@ -441,10 +442,9 @@ class Client:
         return answer
 
 
-def _pieces(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            yield piece
+def _pieces(file: BinaryIO) -> Iterator[bytes]:
+    while piece := file.read(_PIECE):
+        yield piece
 
 
 def _problem(answer: httpx.Response) -> Json:

@@ -108,6 +108,10 @@ def slowest(summary: Mapping[str, Any]) -> Table:
     if outside.get("seconds"):
         times = (f"{outside['seconds'] * 1e6:,.1f}", f"{outside['share']:.1%}")
         table.add_row("outside of steps", "feed, wake, fetch", *times, "–", "–", "–")
+    if spilled := summary.get("spill_seconds"):
+        share = spilled / (summary["latency"]["after"] or 1.0)
+        times = (f"{spilled * 1e6:,.1f}", f"{share:.1%}")
+        table.add_row("values in slower memories", "-", *times, "–", "–", "–")
     return table
 
 

@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
             "fits": why is None,
             "reason": why,
             "capacity": arguments.capacity,
-            "peak": solution.peak,
+            "peak_bytes": solution.peak,
             "lower_bound": solution.lower_bound,
             "gap": solution.gap,
             "proved": solution.proved,

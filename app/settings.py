@@ -4,6 +4,7 @@ Each field of `Settings` but `engine` is read from `STOWPLAN_<NAME>`. Processes 
 the settings on as JSON, so that all of them see what the first one read.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -29,6 +30,8 @@ _POSITIVE = (
     "max_jobs_per_key",
     "max_running_per_key",
     "max_requests_per_key",
+    "max_connections",
+    "max_deployments",
     "max_infer_bytes",
     "max_infer_waiting",
     "max_programs",
@@ -44,8 +47,19 @@ class SettingsError(ValueError):
     """A setting that cannot be used; the message names it, what was expected and what was found."""
 
 
-def _default_job_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+# Shares of the machine's memory: of all jobs that run at once, and of all deployed models. The rest is for
+# the API, the workers, and the system.
+_JOBS_SHARE, _SERVING_SHARE = 1 / 2, 3 / 8
+
+
+def machine_memory() -> int:
+    """Bytes of memory that this machine has, or that its container may use."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in _CGROUP_LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # there is none, or it is "max"
+            found.append(int(Path(path).read_text()))
+    return min(found)
 
 
 def _default_benchmark_lock() -> Path:
@@ -68,7 +82,8 @@ class Settings:
         max_json_bytes: largest JSON body accepted.
         max_artifact_bytes: largest file a job may write.
         job_seconds: hard time limit of one job, and the most that a job may ask for.
-        job_memory_bytes: hard memory limit of one job, and the most that a job may ask for.
+        job_memory_bytes: hard memory limit of one job, and the most that a job may ask for; 0 divides half of
+            the machine's memory among the workers.
         inspect_seconds: hard time limit of an inspection or a validation.
         wait_for_target_seconds: how long a job may wait for a worker on its target.
         claim_seconds: how long an uploaded blob is kept that nothing refers to.
@@ -86,14 +101,19 @@ class Settings:
         max_jobs_per_key: unfinished jobs that an owner of keys may have.
         max_running_per_key: jobs of one owner that run at once.
         max_requests_per_key: requests of one key that are answered at once.
+        max_connections: open at once; beyond it the one that waits longest for a request is closed.
+        head_seconds: in which the head of a request must come.
+        silence_seconds: that a client may send nothing of a body, or take nothing of an answer.
         max_bytes_per_key: bytes of uploads and artifacts that an owner of keys may hold.
         reserve_bytes: free space of the disk below which uploads are refused.
         max_deployments_per_key: versions of deployed models that an owner may have; 0 turns serving off.
+        max_deployments: versions of deployed models of all owners: each has a process on every machine.
         max_infer_bytes: largest body of an inference.
         max_infer_waiting: inferences of one deployed model that wait or run at once.
         max_programs: input shapes that a deployed model keeps compiled.
         infer_seconds: hard time limit of one inference.
-        executor_memory_bytes: hard memory limit of the process of a deployed model.
+        executor_memory_bytes: hard memory limit of the process of a deployed model; 0 divides three eighths
+            of the machine's memory among as many as may be deployed.
         retain_jobs_seconds: how long jobs are kept after their end; 0 keeps them.
         retain_models_seconds: how long models are kept after their last use; 0 keeps them.
         log_format: `text` for people, `json` for machines.
@@ -113,7 +133,7 @@ class Settings:
     max_json_bytes: int = 4 * 2**20
     max_artifact_bytes: int = 16 * 2**30
     job_seconds: float = 1800.0
-    job_memory_bytes: int = field(default_factory=_default_job_memory)
+    job_memory_bytes: int = 0
     inspect_seconds: float = 120.0
     wait_for_target_seconds: float = 24 * 3600.0
     claim_seconds: float = 3600.0
@@ -130,14 +150,18 @@ class Settings:
     max_jobs_per_key: int = 1000
     max_running_per_key: int = 16
     max_requests_per_key: int = 64
+    max_connections: int = 4096
+    head_seconds: float = 10.0
+    silence_seconds: float = 20.0
     max_bytes_per_key: int = 64 * 2**30
     reserve_bytes: int = 256 * 2**20
     max_deployments_per_key: int = 8
+    max_deployments: int = 8
     max_infer_bytes: int = 64 * 2**20
     max_infer_waiting: int = 32
     max_programs: int = 4
     infer_seconds: float = 30.0
-    executor_memory_bytes: int = field(default_factory=_default_job_memory)
+    executor_memory_bytes: int = 0
     retain_jobs_seconds: float = 0.0
     retain_models_seconds: float = 0.0
     log_format: str = "text"
@@ -148,12 +172,19 @@ class Settings:
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
             raise SettingsError(f"{PREFIX}PORT: expected 0 to 65535, found {self.port}")
+        shares = (
+            ("job_memory_bytes", _JOBS_SHARE, self.workers),
+            ("executor_memory_bytes", _SERVING_SHARE, self.max_deployments),
+        )
+        for name, share, processes in shares:
+            if getattr(self, name) == 0:
+                object.__setattr__(self, name, int(machine_memory() * share) // max(1, processes))
         for name in _POSITIVE:
             if getattr(self, name) < 1:
                 raise SettingsError(
                     f"{PREFIX}{name.upper()}: expected at least 1, found {getattr(self, name)}"
                 )
-        for name in ("job_seconds", "inspect_seconds", "infer_seconds"):
+        for name in ("job_seconds", "inspect_seconds", "infer_seconds", "head_seconds", "silence_seconds"):
             if getattr(self, name) <= 0:
                 raise SettingsError(
                     f"{PREFIX}{name.upper()}: expected a positive number, found {getattr(self, name)}"

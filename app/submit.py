@@ -49,7 +49,7 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=file.npy",
-        help="tensor for an input; repeatable",
+        help="tensor for an input, whose shape it binds; repeatable",
     )
     parser.add_argument("--name", help="what to call the model (default: the file's name)")
     parser.add_argument(
@@ -76,12 +76,39 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--semantics", choices=("stowplan", "mxnet-1.9"), help="of storage types (default: stowplan)"
     )
+    add_backend_arguments(parser)
     parser.add_argument("--memory-budget", type=int, metavar="BYTES", help="bytes that activations may take")
     parser.add_argument(
         "--label", action="append", default=[], metavar="NAME=VALUE", help="label of the job; repeatable"
     )
     parser.add_argument("--fresh", action="store_true", help="run even when an equal job has its result")
     answering.add_arguments(parser)
+
+
+def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which backends may run the model, and how they are chosen."""
+    parser.add_argument(
+        "--backends",
+        type=names,
+        default=[],
+        metavar="NAME,...",
+        help="that may run the model, in order of preference, such as numba-cpu,onnxruntime,openvino; the "
+        "reference evaluator comes last (default: the target's)",
+    )
+    parser.add_argument(
+        "--choose",
+        choices=("auto", "first", "measured"),
+        help="how: the first backend that can, unless a library is faster on the whole model (auto); the "
+        "first; or sub-graph by sub-graph, by measurement (default: auto)",
+    )
+
+
+def names(text: str) -> list[str]:
+    """The names in a list with commas."""
+    found = [name.strip() for name in text.split(",")]
+    if not all(found):
+        raise argparse.ArgumentTypeError(f"expected names with commas between them, found {text!r}")
+    return found
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -135,6 +162,10 @@ def request(arguments: argparse.Namespace) -> dict[str, Any]:
         options["pareto"] = True
     if arguments.semantics is not None:
         options["semantics"] = arguments.semantics
+    if arguments.backends:
+        options["backends"] = arguments.backends
+    if arguments.choose is not None:
+        options["choose"] = arguments.choose
     if arguments.memory_budget is not None:
         options["memory_budget"] = arguments.memory_budget
     return {

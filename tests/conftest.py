@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from app.engine import target
 from app.kernels.cpu.compiler import Compiler
 from app.settings import Settings
+from tests.harness import OWN
 from tests.needed import absent, numba_cuda
 
 if TYPE_CHECKING:
@@ -30,6 +32,24 @@ def shared() -> Path:
     if not (folder / "data").is_dir():
         absent(f"no shared data at {folder}; set STOWPLAN_SHARED")
     return folder / "data"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_kernels() -> Iterator[tuple[str, ...]]:
+    """This machine without libraries, so that tests of our kernels test these; its usual backends."""
+    usual = target.BACKENDS
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(target, "BACKENDS", OWN)
+        yield usual
+
+
+@pytest.fixture(autouse=True)
+def with_libraries(
+    own_kernels: tuple[str, ...], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The usual backends of this machine, for tests with the mark `libraries`."""
+    if request.node.get_closest_marker("libraries") is not None:
+        monkeypatch.setattr(target, "BACKENDS", own_kernels)
 
 
 DATABASES = ("sqlite", "postgresql")

@@ -19,6 +19,7 @@ from app.kernels.cpu.driver import Stretch, Team, compile_walk
 
 Array = np.ndarray[Any, Any]
 POISON = 0xFF  # every float type reads NaN
+OWN = ("numba-cpu", "reference")  # `backends` of a job that no library has a part in
 
 
 def model_of(text: str, constants: dict[str, Array] | None = None) -> ir.Model:

@@ -64,12 +64,15 @@ async def deploy_job(
 
     It is `starting` at first. It needs the job no more, and stays until it is deleted.
     """
+    settings = service.settings
 
     def deploy() -> tuple[deployments.Row, bool]:
         with service.database.write() as connection:
             service.database.lock(connection, _LOCK)
-            most = service.settings.max_deployments_per_key
-            return deployments.create(connection, job_id, body.name, body.version, most=most)
+            most, most_of_all = settings.max_deployments_per_key, settings.max_deployments
+            return deployments.create(
+                connection, job_id, body.name, body.version, most=most, most_of_all=most_of_all
+            )
 
     row, is_new = await run_in_threadpool(deploy)
     await service.fleet.refresh()

@@ -32,6 +32,12 @@ class MediaTypeError(jobs.ServiceError):
     code = "media-type-unsupported"
 
 
+class BodyTooLateError(jobs.ServiceError):
+    """The body of the request stopped to come."""
+
+    code = "body-too-late"
+
+
 class NotReadyError(jobs.ServiceError):
     """The service cannot work at the moment."""
 
@@ -85,6 +91,7 @@ STATUS: tuple[tuple[type[Exception], int], ...] = (
     (jobs.OperatorFailedError, 422),
     (jobs.NoAnswerError, 503),
     (NotReadyError, 503),
+    (BodyTooLateError, 408),
     (MediaTypeError, 415),
     (MethodNotAllowedError, 405),
     (BadRequestError, 400),
@@ -96,6 +103,7 @@ _FROM_HTTP: dict[int, type[jobs.ServiceError]] = {
     400: jobs.RequestError,  # a body that cannot be decoded
     404: RouteNotFoundError,
     405: MethodNotAllowedError,
+    408: BodyTooLateError,
     413: jobs.TooLargeError,
 }
 

@@ -7,13 +7,14 @@ counts for its key, and in metrics and log. What cannot be answered by a model i
 
 import asyncio
 import time
+from contextlib import nullcontext
 from functools import lru_cache
 
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from app import logs
-from app.api import headers
+from app.api import guard, headers
 from app.api.connection import Connection
 from app.api.heads import Admitted
 from app.api.inference import answer_of
@@ -69,6 +70,9 @@ class Inference:
         self._alarm = asyncio.get_running_loop().call_later(deployed.link.seconds, self._expire)
         self._has_body = False
         self._request_id = ""
+        self._guarded = guard.current()
+        if self._guarded is not None:
+            self._guarded.begin()
         self.place = deployed.link.place(call, admitted.nbytes)
         service.answering[admitted.caller.key] += 1
 
@@ -104,10 +108,13 @@ class Inference:
         seconds = time.monotonic() - self._began
         request_id = self._request_id or headers.new_id()
         self._note(outcome, seconds, request_id)
+        if self._guarded is not None:
+            self._guarded.end()
         if self._connection is not None:
             head, body = _told(outcome)
             own = f"x-request-id: {request_id}\r\n".encode()
-            self._connection.answer(b"".join((head, own, _DEFAULTS)), body, close=close)
+            with nullcontext() if self._guarded is None else self._guarded.entered():
+                self._connection.answer(b"".join((head, own, _DEFAULTS)), body, close=close)
 
     def _note(self, outcome: Outcome, seconds: float, request_id: str) -> None:
         admitted = self._admitted

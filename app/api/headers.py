@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import logs, tracing
@@ -84,6 +85,8 @@ class AnswerHeaders:
         with logs.about(request_id=request_id), tracing.span("request", parent, method=scope["method"]):
             try:
                 await self._app(scope, receive, send_with_headers)
+            except ClientDisconnect:
+                pass  # the line below tells of it, and nobody waits for an answer
             finally:
                 self._note(scope, status, time.monotonic() - began)
 

@@ -22,8 +22,17 @@ router = APIRouter(prefix="/v1/keys", tags=["keys"])
     responses=errors.responses(RequestError),
 )
 def create_key(body: KeyRequest, response: Response, service: ServiceOf) -> NewKeyAnswer:
-    """Make a key. Its text is in this answer only. From the first key on, every request needs one."""
+    """Make a key. Its text is in this answer only. From the first key on, every request needs one.
+
+    The first key is of scope `admin`, and is made only with `require_keys`.
+    """
     with service.database.write() as connection:
+        if not body.require_keys and not keys.exist(connection):
+            raise RequestError(
+                "require_keys: expected true for the first key, as every request needs a key from then on; "
+                "make it with `stowplan keys create --name admin --scope admin` or on the page /keys",
+                pointer="/require_keys",
+            )
         identifier, text = keys.create(connection, body.name, body.scope, body.owner)
         row = next(k for k in keys.listed(connection) if k["id"] == identifier)
     response.headers["cache-control"] = "no-store"

@@ -1,5 +1,6 @@
-"""Bodies are counted as they come, whatever their headers announce."""
+"""Bodies are counted as they come, whatever their headers announce, and must not stop to come."""
 
+import asyncio
 from dataclasses import dataclass
 
 from fastapi import Request
@@ -16,11 +17,15 @@ class _Limit:
 
 
 class BodyLimit:
-    """Middleware that refuses bodies of more than `nbytes`, unless the operation allows more."""
+    """Middleware that refuses bodies of more than `nbytes`, unless the operation allows more.
 
-    def __init__(self, app: ASGIApp, nbytes: int) -> None:
+    A body of which nothing comes for `seconds`, while the operation waits for it, is given up.
+    """
+
+    def __init__(self, app: ASGIApp, nbytes: int, seconds: float) -> None:
         self._app = app
         self._nbytes = nbytes
+        self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Count what the application reads."""
@@ -29,14 +34,20 @@ class BodyLimit:
             return
         limit = scope[_KEY] = _Limit(self._nbytes)
         announced = Headers(scope=scope).get("content-length", "")
-        count = 0
+        count, more = 0, True
 
         async def receive_counted() -> Message:
-            nonlocal count
+            nonlocal count, more
             if announced.isdecimal() and int(announced) > limit.nbytes:
                 raise _too_large(limit)
-            message = await receive()
+            try:
+                # What comes after the body is the end of the connection, which may take as long as it likes.
+                async with asyncio.timeout(self._seconds if more else None):
+                    message = await receive()
+            except TimeoutError:
+                raise _too_late(self._seconds) from None
             count += len(message.get("body", b""))
+            more = bool(message.get("more_body"))
             if count > limit.nbytes:
                 raise _too_large(limit)
             return message
@@ -47,6 +58,11 @@ class BodyLimit:
 def allow(request: Request, nbytes: int) -> None:
     """Let the body of this request be that long."""
     request.scope[_KEY].nbytes = nbytes
+
+
+def _too_late(seconds: float) -> HTTPException:
+    detail = f"nothing of the body came for {seconds:g} s"
+    return HTTPException(408, detail, headers={"connection": "close"})
 
 
 def _too_large(limit: _Limit) -> HTTPException:

@@ -1,5 +1,6 @@
 """The HTTP application, and the process that serves it."""
 
+import resource
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -30,6 +31,7 @@ from app.api import (
 from app.api.connection import SHORT_WAY, Connection
 from app.api.express import Express
 from app.api.gate import Gate, check_binding
+from app.api.guard import ConnectionLimits, Guard, Requests
 from app.api.headers import AnswerHeaders, Meter
 from app.api.heads_of_gets import HeadOfGet
 from app.api.limits import BodyLimit
@@ -43,6 +45,7 @@ Upload a model (`createModel`), ask for an optimization (`createJob`), follow it
 and download what it made (`getArtifact`). Every failure is a problem with a stable `code`
 (RFC 9457); `listProblems` tells them all."""
 _GRACE_SECONDS = 3
+_OTHER_FILES = 256  # than connections: tables, uploads, links to deployed models
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -68,7 +71,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     # The last one added is the first to see a request.
     app.add_middleware(HeadOfGet)
-    app.add_middleware(BodyLimit, nbytes=settings.max_json_bytes)
+    app.add_middleware(BodyLimit, nbytes=settings.max_json_bytes, seconds=settings.silence_seconds)
     app.add_middleware(Gate, settings=settings)
     if settings.cors_origins:
         app.add_middleware(
@@ -79,6 +82,7 @@ def create_app(settings: Settings) -> FastAPI:
             expose_headers=["etag", "link", "location", "retry-after", "x-request-id"],
         )
     app.add_middleware(AnswerHeaders, meter=meter)
+    app.add_middleware(Requests)
     errors.install(app)
     app.router.routes.extend(inference.ROUTES)
     for module in (
@@ -122,6 +126,18 @@ def check_access(settings: Settings) -> None:
         database.close()
 
 
+def _connection_limits(settings: Settings) -> ConnectionLimits:
+    """Limits of the settings, with fewer connections where the process cannot have as many files open."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    files = settings.max_connections if most == resource.RLIM_INFINITY else most - _OTHER_FILES
+    return ConnectionLimits(
+        connections=max(1, min(settings.max_connections, files)),
+        head_seconds=settings.head_seconds,
+        silence_seconds=settings.silence_seconds,
+    )
+
+
 def run(settings_json: str) -> None:
     """Serve until SIGTERM or SIGINT."""
     settings = Settings.from_json(settings_json)
@@ -134,7 +150,7 @@ def run(settings_json: str) -> None:
         host=settings.host,
         port=settings.port,
         root_path=settings.root_path,
-        http=Connection,
+        http=Guard(_connection_limits(settings)).around(Connection),
         ws="none",
         log_level="warning",
         access_log=False,

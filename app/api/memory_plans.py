@@ -102,7 +102,7 @@ def _plan(problem: Problem) -> MemoryPlanAnswer:
         fits=why is None,
         reason=why,
         offsets=dict(solution.offsets) if why is None else None,
-        peak=solution.peak,
+        peak_bytes=solution.peak,
         lower_bound=solution.lower_bound,
         gap=solution.gap,
         proved=solution.proved,

@@ -210,7 +210,8 @@ class JobOptions(_Schema):
     )
     prefer: Preference = Field(
         default=_DEFAULTS.prefer,
-        description="`latency`: the fastest plan that fits the budget; `memory`: the smallest arena.",
+        description="`latency`: the fastest plan that fits the budget; `memory`: the smallest arena found, "
+        "with a proved bound.",
     )
     pareto: bool = Field(
         default=_DEFAULTS.pareto,
@@ -247,8 +248,9 @@ class JobOptions(_Schema):
     )
     choose: Choose = Field(
         default=_DEFAULTS.choose,
-        description="`first`: every node to the first backend that can run it. `measured`: sub-graphs to "
-        "the backend that is fastest on the service's machine, conversions included.",
+        description="`first`: every node to the first backend that can run it. `auto`: so, unless a library "
+        "runs the whole model faster, by measurement on the service's machine. `measured`: sub-graphs to the "
+        "backend that is fastest there, conversions included.",
     )
     benchmark_seconds: float = Field(default=_DEFAULTS.benchmark_seconds, ge=0, le=600)
     semantics: Semantics = Field(
@@ -290,7 +292,8 @@ class BindingsRequest(_Schema):
     )
     inputs: dict[Name, Sha256] = Field(
         default_factory=dict,
-        description="Tensors by input name: blobs of `.npy` files. Outputs come back as `outputs.npz`.",
+        description="Tensors by input name: blobs of `.npy` files. They bind the shapes of their inputs. "
+        "Outputs come back as `outputs.npz`.",
         max_length=4096,
     )
     options: JobOptions = Field(default_factory=JobOptions)
@@ -533,7 +536,8 @@ class Padding(_Schema):
 class DecisionAnswer(_Schema):
     """Why a step runs as it does, and what else could have run it."""
 
-    subject: str
+    subject: str = Field(description="Its name; of a step in a body the path, `loop/body/add`.")
+    parent: str | None = Field(default=None, description="The step that runs the body that it is in.")
     op: str
     nodes: list[str]
     chosen: str
@@ -699,6 +703,10 @@ class KeyRequest(_Schema):
         default=None,
         description="Whom models and jobs belong to that are made with it: the key itself unless given.",
     )
+    require_keys: bool = Field(
+        default=False,
+        description="Needed for the first key: everybody without a key is locked out from then on.",
+    )
 
 
 class KeyAnswer(_Schema):
@@ -785,9 +793,9 @@ class MemoryPlanAnswer(_Schema):
         description="Why nothing fits, or was found to: with the proof, if there is one."
     )
     offsets: dict[str, int] | None = Field(description="By id, in bytes; null where none fit.")
-    peak: int = Field(description="Bytes of the best placement found, also where it does not fit.")
+    peak_bytes: int = Field(description="Of the best placement found, also where it does not fit.")
     lower_bound: int = Field(description="Bytes below which no peak can be: proved.")
-    gap: float = Field(description="peak / lower_bound - 1.")
+    gap: float = Field(description="peak_bytes / lower_bound - 1.")
     proved: bool = Field(description="Whether no smaller peak exists.")
     method: str
     nodes: int = Field(description="Of search trees.")

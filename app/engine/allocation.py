@@ -7,6 +7,9 @@ the least sum, conversions at the borders included. Sums are no more than a gues
 the best guesses then race with those of each single backend. The fastest of many is partly luck: a
 mixture that leads must win once more, in a duel with the fastest single backend. All times are kept in
 the timings table, so that the same choice is made again without measuring.
+
+`fastest_whole` is much cheaper: the plan in the order of the backends races with each library alone, which
+is given the model as the file has it.
 """
 
 import hashlib
@@ -25,6 +28,8 @@ from app.engine.errors import EngineError
 from app.engine.execute import Executor, aligned
 from app.engine.layouts.conversions import conversion
 from app.engine.options import Options
+from app.engine.oracle import distrust, rounds
+from app.engine.passes.partition import whole_label
 from app.engine.plan import SUBGRAPH, Compilation, Group, SubgraphCall
 from app.engine.program import Program
 from app.engine.registry import Implementation, Known
@@ -48,13 +53,37 @@ WON = 0.75  # of the rounds of its duel that a mixture must win
 DUELS = 2  # mixtures that are given one
 GAIN = 0.003  # of the whole time, that an interval must promise to race
 RUNNERS = 4  # intervals that race alone beside our own steps
+SLOWER = 0.03  # than a library that runs the whole model, that a plan may be
+CLOSE = 0.15  # from there, in which a race of whole models takes all rounds
+FAR = 2.0  # times as fast, where one round is enough
+RACE_SECONDS = 4.0  # after which a race takes no further round
+RACE_ROUNDS = 15
+# Of an output's maximum: what quantized models may differ by in a race, where a rounded operand moves a
+# value by a whole step, and models in 16-bit floats, which a library rounds elsewhere. Jobs compare them
+# with the original.
+ROUNDED = 0.05
+NARROW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 def without_libraries(compilation: Compilation) -> Compilation:
     """The same with the backends that choose node by node only."""
-    rows, target = compilation.registry.backends, compilation.target
-    kept = tuple(n for n in target.backends if n not in rows or rows[n].selector is None)
-    return replace(compilation, target=replace(target, backends=kept or ("reference",)))
+    kept = _by_node(compilation)
+    return replace(compilation, target=replace(compilation.target, backends=kept or ("reference",)))
+
+
+def kernels_first(compilation: Compilation) -> Compilation:
+    """The same with libraries for what no kernel of ours computes, and the reference evaluator last."""
+    kept, target = _by_node(compilation), compilation.target
+    ours = tuple(n for n in kept if n != "reference")
+    libraries = tuple(n for n in target.backends if n not in kept)
+    backends = (*ours, *libraries, *(n for n in kept if n == "reference"))
+    return replace(compilation, target=replace(target, backends=backends))
+
+
+def _by_node(compilation: Compilation) -> tuple[str, ...]:
+    """The backends that choose node by node."""
+    rows = compilation.registry.backends
+    return tuple(n for n in compilation.target.backends if n not in rows or rows[n].selector is None)
 
 
 def measured(
@@ -68,20 +97,57 @@ def measured(
 
     Where none wins the assignment names no library. Notes tell the times of the whole program.
     """
-    rows = compilation.registry.backends
-    libraries = [
-        name
-        for name in compilation.target.backends
-        if name in rows and rows[name].selector is not None and rows[name].missing() is None
-    ]
+    libraries = compilation.registry.libraries(compilation.target.backends)
     if not libraries:
-        return replace(compilation, assignment=_nobody(compilation))
+        return replace(compilation, assignment=dict.fromkeys(_names(compilation), ""))
     with pinned(options.threads):
         return _Allocation(compilation, options, compiler, planned, libraries).best(progress)
 
 
-def _nobody(compilation: Compilation) -> dict[str, str]:
-    return {n.name or "": "" for n in compilation.graph}
+def fastest_whole(
+    compilation: Compilation,
+    options: Options,
+    compiler: Compiler,
+    planned: Planned,
+    inputs: Mapping[str, object] | None = None,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Compilation:
+    """The compilation, assigned to a library that runs the model faster than the plan does, or a part.
+
+    The part is all between the nodes that a library runs anyhow. Both run on `inputs`, or on samples.
+    A note tells the times, and why a library is refused.
+    """
+    libraries = compilation.registry.libraries(compilation.target.backends)
+    if not libraries or not len(compilation.graph):
+        return replace(compilation, source=None)
+    with pinned(options.threads):
+        allocation = _Allocation(compilation, options, compiler, planned, libraries)
+        return allocation.fastest_whole(inputs or samples(compilation.graph.inputs), progress)
+
+
+def given_up(compilation: Compilation, compiler: Compiler, reason: str) -> Compilation:
+    """The compilation without what libraries were assigned by measurement, which is not tried again."""
+    given = {label.partition("#")[0] for label in compilation.assignment.values() if label}
+    keys = [_refused(compilation, name) for name in sorted(given)]
+    tuning.store(compiler.folder, dict.fromkeys(keys, 1.0))
+    note = f"choose: what libraries were assigned by measurement is given up: {reason}"
+    return replace(compilation, assignment={}, source=None, notes=(*compilation.notes, note))
+
+
+def _refused(compilation: Compilation, library: str) -> str:
+    """Where the timings table holds that a library computes a model otherwise than it should."""
+    return f"whole-refused {library} {_digest(compilation, f'{compilation.options.tolerance:g}')}"
+
+
+def _digest(compilation: Compilation, text: str) -> str:
+    """Of a graph and a text."""
+    nodes = tuple(compilation.graph)
+    whole = graph.group(nodes, nodes[0], SUBGRAPH, lambda v: bool(v.name))
+    return hashlib.sha256(f"{cost.signature(whole)} {text}".encode()).hexdigest()[:32]
+
+
+def _names(compilation: Compilation) -> list[str]:
+    return [n.name or "" for n in compilation.graph]
 
 
 def samples(values: Iterable[ir.Value]) -> dict[str, object]:
@@ -134,13 +200,13 @@ class _Allocation:
         self.readers = graph.readers(compilation.graph)
         self.ends = frozenset(compilation.graph.outputs)
         self.failed: dict[str, None] = {}
+        self._base: dict[str, str] | None = None
         self.rows = {row.backend: row for row in compilation.registry.candidates(SUBGRAPH, tuple(libraries))}
         self.versions = " ".join(cost.called(self.rows[name]) for name in libraries if name in self.rows)
 
     def best(self, progress: Callable[[int, int], None]) -> Compilation:
         """The compilation with the assignment of the fastest program."""
-        ours = without_libraries(self.compilation)
-        program = self.planned(ours, self.options)
+        program = self.planned(self._assigned(()), self.options)
         steps = [
             tuple(n.name or "" for n in s.group.nodes if (n.name or "") in self.nodes) for s in program.steps
         ]
@@ -206,10 +272,140 @@ class _Allocation:
         started = self.clock()
         return self.clock() - started
 
+    def fastest_whole(
+        self, inputs: Mapping[str, object], progress: Callable[[int, int], None]
+    ) -> Compilation:
+        """The compilation, assigned to a library where that is faster by SLOWER: all of it, or a part."""
+        own = self.planned(self.compilation, self.options)
+        if [s.is_library for s in own.steps] == [True]:
+            return self.compilation
+        ratios: dict[str, tuple[float, Mapping[str, str]]] = {}
+        for done, name in enumerate(self.libraries):
+            progress(done, len(self.libraries))
+            candidates = {f"{name} on the whole model": dict.fromkeys(self.nodes, whole_label(name))}
+            between = self._between(own, name)
+            if between and len(between) < len(self.nodes):
+                label = {n: f"{name}#between" if n in between else "" for n in self.nodes}
+                candidates[f"{name} on all {len(between)} nodes between those it runs"] = label
+            for title, assignment in candidates.items():
+                ratio = self._whole_ratio(title, name, assignment, own, inputs)
+                if ratio is not None:
+                    ratios[title] = ratio, assignment
+        tuning.store(self.compiler.folder, self.table)
+        best = min(ratios, key=lambda title: ratios[title][0], default="")
+        taken = bool(best) and ratios[best][0] < 1.0 - SLOWER
+        told = ", ".join(f"{title} takes {ratio:.3g} times as long" for title, (ratio, _) in ratios.items())
+        what = f"{best} is taken" if taken else "the plan of single steps is taken"
+        notes = (f"choose: {what}; beside the plan of single steps {told}",) if told else ()
+        chosen: Mapping[str, str] = ratios[best][1] if taken else {}
+        return replace(
+            self.compilation,
+            assignment=chosen,
+            source=self.compilation.source if taken and "" not in chosen.values() else None,
+            timings=self.table,
+            notes=(*self.compilation.notes, *notes, *self.failed),
+        )
+
+    def _between(self, own: Program, name: str) -> frozenset[str]:
+        """Nodes on the paths between those that a library runs in several steps of a plan, and these."""
+        steps = [s for s in own.steps if s.is_library and s.choice.implementation.backend == name]
+        if len(steps) < 2:
+            return frozenset()
+        after = {n.name or "" for s in steps for n in s.group.nodes} & self.nodes.keys()
+        before = set(after)
+        needed = {
+            node: {p.name or "" for v in graph.reads(self.nodes[node]) if (p := v.producer()) is not None}
+            for node in self.nodes
+        }
+        for node in self.nodes:  # in topological order
+            if not after.isdisjoint(needed[node]):
+                after.add(node)
+        for node in reversed(self.nodes):
+            if node in before:
+                before |= needed[node]
+        return frozenset(after & before)
+
+    def _whole_ratio(
+        self,
+        title: str,
+        name: str,
+        assignment: Mapping[str, str],
+        own: Program,
+        inputs: Mapping[str, object],
+    ) -> float | None:
+        """Times the plan of single steps that one with a library takes; None where it is refused."""
+        source = self.compilation.source
+        given = self.compilation.graph if source is None else source.graph
+        reason = distrust(given, self.compilation.target)
+        if _refused(self.compilation, name) in self.table:
+            reason = "its outputs differed from the original's"
+        if reason is not None:
+            self.failed[f"choose: {title} is refused: {reason}"] = None
+            return None
+        try:
+            other = self.planned(replace(self.compilation, assignment=assignment), self.options)
+        except EngineError as cause:
+            self.failed[f"choose: {title} is refused: {cause.message}"] = None
+            return None
+        if [s.is_library for s in other.steps] != [True] and "" not in assignment.values():
+            self.failed[f"choose: {title} is refused: {self._passed_over(other, name)}"] = None
+            return None
+        steps = repr(
+            [
+                [(cost.called(s.choice.implementation), len(s.group.nodes)) for s in p.steps]
+                for p in (own, other)
+            ]
+        )
+        key = f"whole {cost.called(self.rows[name])} x{self.options.threads} {self._digest(steps)}"
+        if key not in self.table:
+            try:
+                self.table[key], seconds = self._whole_race(own, other, inputs)
+            except EngineError as cause:
+                self.failed[f"choose: {title} is refused: {cause.message}"] = None
+                return None
+            if len(other.steps) == 1:
+                self.table[cost.key(self.rows[name], other.steps[0].group, self.known)] = seconds
+        return self.table[key]
+
+    def _passed_over(self, program: Program, name: str) -> str:
+        """Why nodes of a plan are not run by a library, the first reason there is."""
+        told = program.compilation.passed_over
+        return next(
+            (reasons[name] for reasons in told.values() if name in reasons), "it refuses a part of it"
+        )
+
+    def _whole_race(self, own: Program, whole: Program, inputs: Mapping[str, object]) -> tuple[float, float]:
+        """The median ratio of the times of two programs, and the seconds of the second.
+
+        Raises:
+            EngineError: one does not run, or their outputs differ.
+        """
+        names = {v.name for v in self.compilation.graph.inputs}
+        fed = {k: v for k, v in inputs.items() if k in names}
+        coarse = rounds(self.compilation.graph) or any(
+            v.dtype in NARROW for n in self.nodes.values() for v in n.outputs
+        )
+        tolerance = max(self.options.tolerance, ROUNDED if coarse else 0.0)
+        with (
+            closing(Executor(own, self.compiler)) as one,
+            closing(Executor(whole, self.compiler)) as other,
+        ):
+            check(compare(one.run(fed), other.run(fed), tolerance))
+            taken: list[list[float]] = [[], []]
+            started = time.perf_counter()
+            while len(taken[0]) < RACE_ROUNDS:
+                for column, more in zip(taken, self._in_turn([one, other], fed, 2)):
+                    column += more
+                ratio = float(np.median([b / a for a, b in zip(*taken)]))
+                decided = not 1.0 / FAR < ratio < FAR or (
+                    len(taken[0]) >= ROUNDS and abs(ratio - (1.0 - SLOWER)) > CLOSE
+                )
+                if decided or time.perf_counter() - started > RACE_SECONDS:
+                    break
+        return ratio, float(np.median(taken[1]))
+
     def _digest(self, text: str) -> str:
-        whole = self._group([tuple(self.nodes)])
-        assert whole is not None
-        return hashlib.sha256(f"{cost.signature(whole)} {text}".encode()).hexdigest()[:32]
+        return _digest(self.compilation, text)
 
     def _crossing(self, steps: Sequence[tuple[str, ...]]) -> list[float]:
         """Bytes that live across the border before each step."""
@@ -301,7 +497,17 @@ class _Allocation:
         return tuple(tuple(j) for j in joined)
 
     def _assigned(self, labels: Labels) -> Compilation:
-        assignment = _nobody(self.compilation)
+        if self._base is None:
+            # What no kernel of ours computes stays with a library, whatever the others are given.
+            found = self.planned(replace(kernels_first(self.compilation), assignment={}), self.options)
+            parts = {n.name or "": p for n, p in (found.compilation.plan.partition or {}).items()}
+            self._base = {
+                name: f"{parts[name].backend}#base{parts[name].index}"
+                if name in parts and parts[name].backend in self.libraries
+                else ""
+                for name in self.nodes
+            }
+        assignment = dict(self._base)
         for i, (name, *nodes) in enumerate(labels):
             assignment.update(dict.fromkeys(nodes, f"{name}#{i}"))
         return replace(self.compilation, assignment=assignment)

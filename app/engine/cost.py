@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from app.engine import graph
-from app.engine.plan import Group, of_group, workspace_bytes
+from app.engine.plan import Group, of_group
 from app.engine.target import Target
 
 if TYPE_CHECKING:
     from app.engine.registry import Implementation, Known
 
 
-BYTE = 1e-6  # seconds that a byte is worth where memory is short: what most groups take for a kilobyte
 NEAR = 4.0  # times as fast as main memory is what fits the last cache
 LONGEST = 4000  # characters of a signature; that of a longer one is its hash
 
@@ -130,19 +129,10 @@ def comparable(
     }
 
 
-def weighed(row: "Implementation", group: Group, known: "Known", seconds: float) -> float:
-    """What a row is chosen by: its time, after the bytes that it takes for it where memory is short."""
-    thrift = known.thrift
-    extra = 0
-    if thrift.padding:
-        for value, layout in row.asked(group, known).items():
-            kind = graph.dtype(value)
-            if kind is not None and not graph.is_constant(value):
-                shape = graph.static_shape(value)
-                extra += (layout.elements(shape) - math.prod(shape)) * kind.itemsize
-    if thrift.workspace:
-        extra += workspace_bytes(row.lower(group, known), known.threads)
-    return seconds + extra * BYTE
+def permitted(rows: Iterable["Implementation"], group: Group, known: "Known") -> list["Implementation"]:
+    """The rows that are not denied for memory's sake; all of them where none is left."""
+    rows, denied = list(rows), known.thrift.denied
+    return [row for row in rows if (group.name, row.name) not in denied] or rows
 
 
 def consulted(groups: Iterable[Group], timings: Mapping[str, float]) -> dict[str, float]:

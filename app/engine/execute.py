@@ -32,6 +32,7 @@ WORTH_SHARING = 1e-6
 LONG_TO_FEED = 2**16  # byte of inputs, from which on helpers are woken before these are copied
 LONGEST = 400  # characters of what a library says
 GUARD = 4096  # bytes behind the arena
+NO_ROOTS: Mapping[ir.Value, Array] = {}
 POISON = 0xFF  # every floating-point type reads NaN, every index is far out of range
 
 
@@ -120,22 +121,44 @@ class _Body:
 
     def __init__(self, executor: "Executor", body: Body) -> None:
         model = body.program.compilation.graph
-        self._executor = executor
-        self._inputs = {i: v.name or "" for v, i in zip(model.inputs, body.inputs, strict=True)}
-        self._outputs = [model.outputs[i].name or "" for i in body.outputs]
+        self.executor = executor
+        self.timed = False
+        self.seconds = [0.0] * len(body.program.steps)  # since `timed` was set
+        own = zip(model.inputs[: body.own], body.inputs[: body.own], strict=True)
+        self._inputs = {i: v.name or "" for v, i in own}
+        self._places = {i: executor.place_of(v) for v, i in zip(model.inputs, body.inputs[: body.own])}
+        fed = [p for p in self._places.values() if p is not None]
+        self._outputs: list[tuple[ir.Value, Array | None, bool]] = []
+        for i in body.outputs:
+            place = executor.place_of(model.outputs[i])
+            # An output that is an input is written over as the next turn is fed.
+            shared = place is not None and any(np.may_share_memory(place, p) for p in fed)
+            self._outputs.append((model.outputs[i], place, shared))
 
     def __call__(self, values: Sequence[object | None], /) -> list[object]:
-        self._executor.feed({name: values[i] for i, name in self._inputs.items()})
+        self.executor.forget()
+        self.executor.refeed({name: values[i] for i, name in self._inputs.items()})
         return self._run()
 
     def again(self, changed: Mapping[int, object], /) -> list[object]:
-        self._executor.refeed({self._inputs[i]: value for i, value in changed.items()})
+        for i, value in changed.items():
+            place = self._places[i]
+            if place is None:
+                self.executor.refeed({self._inputs[i]: value})
+            else:
+                place[...] = value
         return self._run()
 
     def _run(self) -> list[object]:
-        self._executor.step()
-        found = self._executor.fetch()
-        return [found[name] for name in self._outputs]
+        if self.timed:
+            turn = self.executor.timed_run()
+            self.seconds = [a + b for a, b in zip(self.seconds, turn, strict=True)]
+        else:
+            self.executor.step()
+        return [
+            self.executor.held(value) if place is None else place.copy() if shared else place
+            for value, place, shared in self._outputs
+        ]
 
 
 class Executor:
@@ -149,6 +172,7 @@ class Executor:
             that it leaves undefined. Slow; for tests.
         cores: cores to pin the team to; empty leaves threads where they are.
         arena: where its values live, of whoever runs it as a body; else it takes memory of its own.
+        roots: bytes of inputs and outputs, of whoever runs it as a body; it takes memory for the others.
         team: threads to run on, of whoever closes them; else it starts its own.
         progress: called with (done, total) while kernels compile.
         weights: where it keeps its constants, of several programs; else it has memory of its own.
@@ -162,6 +186,7 @@ class Executor:
         poison: bool = False,
         cores: Sequence[int] = (),
         arena: Array | None = None,
+        roots: Mapping[ir.Value, Array] = NO_ROOTS,
         team: Team | None = None,
         progress: Callable[[int, int], None] = lambda _done, _total: None,
         weights: Weights | None = None,
@@ -174,9 +199,11 @@ class Executor:
         self._arena = aligned(own) if arena is None else arena[: program.arena_bytes]
         self._pool = Pool()  # of inputs and outputs
         self._weights = Weights() if weights is None else weights
-        self._roots: dict[ir.Value, Array] = {}  # memory of inputs, outputs and weights
+        self._roots = dict(roots)  # memory of inputs, outputs and weights
         self._packed: dict[int, Array] = {}  # Constant arguments, by identity
         self._host: dict[ir.Value, object] = {}  # dynamic values of the current run
+        self._bodies: dict[str, _Body] = {}  # by path
+        self._alone: Callable[[Mapping[str, object]], dict[str, object]] | None = None
         self._compiler = compiler
         self._owns_team = team is None
         self._team = Team(program.compilation.options.threads, cores) if team is None else team
@@ -193,16 +220,17 @@ class Executor:
         self._walk = compile_walk()
         self._segments = self._bind()
         self._work = [s.work for s in self._segments]
-        self._inputs = {v.name or "": (v, self._place(v)) for v in self._model.inputs}
+        self._inputs = {v.name or "": (v, self.place_of(v)) for v in self._model.inputs}
         fed = sum(graph.nbytes(v) for v, place in self._inputs.values() if place is not None)
         # What runs first, where helpers can wake meanwhile; a library has threads of its own.
         self._roused = self._segments[0].stretch if self._segments and fed >= LONG_TO_FEED else None
-        self._outputs = {v.name or "": (v, self._place(v)) for v in self._model.outputs}
+        self._outputs = {v.name or "": (v, self.place_of(v)) for v in self._model.outputs}
         self._held = self._holdings() if poison else {}
         self._lanes = self._padded_lanes() if poison else {}
 
     def close(self) -> None:
-        """End the threads that it started."""
+        """End the threads that it started, and give back what libraries hold; it runs no more."""
+        self._alone, self._segments, self._work = None, (), []
         if self._owns_team:
             self._team.close()
 
@@ -212,6 +240,8 @@ class Executor:
         Raises:
             InputError: an input is missing, unknown, or of another shape or dtype than planned.
         """
+        if self._alone is not None:
+            return self._alone(inputs)
         self.feed(inputs)
         self.step()
         return self.fetch()
@@ -221,8 +251,12 @@ class Executor:
         feeding.check_complete(inputs, self._inputs)
         if self._roused is not None:
             self._roused.rouse()
-        self._host.clear()
+        self.forget()
         self.refeed(inputs)
+
+    def forget(self) -> None:
+        """Drop the objects of the host of the run before."""
+        self._host.clear()
 
     def refeed(self, inputs: Mapping[str, object]) -> None:
         """Copy inputs that have changed; the others stay as they are."""
@@ -269,12 +303,35 @@ class Executor:
         base, offset = self._memory(value)
         return base[offset : offset + nbytes].view(kind).reshape(graph.static_shape(value))
 
-    def _place(self, value: ir.Value) -> Array | None:
-        """The memory of an input or output; None for what is an object of the host."""
-        return None if graph.is_dynamic(value) else self.array(value)
+    def held(self, value: ir.Value) -> object:
+        """An object of the host, of the current run."""
+        return self._host[value]
 
     def step_seconds(self) -> list[float]:
         """Seconds of every step in one run, from the time stamp counter after each row."""
+        self._time_bodies(timed=True)
+        seconds = self.timed_run()
+        self._time_bodies(timed=False)
+        return seconds
+
+    def body_seconds(self) -> dict[str, float]:
+        """Seconds of the steps in bodies in the run of the last `step_seconds`, by path, in all turns."""
+        found: dict[str, float] = {}
+        for path, body in self._bodies.items():
+            for step, seconds in zip(body.executor.program.steps, body.seconds, strict=True):
+                found[f"{path}/{step.group.name}"] = seconds
+            found |= {f"{path}/{name}": seconds for name, seconds in body.executor.body_seconds().items()}
+        return found
+
+    def _time_bodies(self, *, timed: bool) -> None:
+        for body in self._bodies.values():
+            body.timed = timed
+            if timed:
+                body.seconds = [0.0] * len(body.seconds)
+            body.executor._time_bodies(timed=timed)
+
+    def timed_run(self) -> list[float]:
+        """Seconds of every step in one run; bodies go on with what they were told of time."""
         seconds = [0.0] * len(self.program.steps)
         for segment in self._segments:
             started = time.perf_counter()
@@ -368,19 +425,21 @@ class Executor:
         calls = []
         for call in step.calls:
             assert isinstance(call, HostCall)
-            bodies = [self._body(b, step) for b in call.bodies]
-            function = resolve(call.function)(call.node, *([bodies] if bodies else []))
+            bodies = [self._body(b, call, step) for b in call.bodies]
+            places = [self.place_of(v) for v in call.outputs]
+            function = resolve(call.function)(call.node, *([bodies, places] if bodies else []))
             fixed = [None if v is None else self._fixed(v) for v in call.inputs]
             dynamic = [(i, v) for i, v in enumerate(call.inputs) if v is not None and fixed[i] is None]
-            calls.append((call, function, fixed, dynamic))
+            calls.append((call, function, fixed, dynamic, places))
 
         def run() -> None:
-            for call, function, fixed, dynamic in calls:
+            for call, function, fixed, dynamic, places in calls:
                 operands = list(fixed)
                 for i, value in dynamic:
                     operands[i] = self._host[value]
-                for value, result in zip(call.outputs, function(operands), strict=True):
-                    self._store(value, result, f"{call.node.op_type} {call.node.name!r}")
+                for value, place, result in zip(call.outputs, places, function(operands), strict=True):
+                    if place is None or result is not place:
+                        self._store(value, result, f"{call.node.op_type} {call.node.name!r}")
 
         return run
 
@@ -400,7 +459,7 @@ class Executor:
             )
 
         names = [[v.name or "" for v in values] for values in (call.inputs, call.outputs)]
-        places = [[self._place_of(v) for v in values] for values in (call.inputs, call.outputs)]
+        places = [[self.place_of(v) for v in values] for values in (call.inputs, call.outputs)]
         try:
             prepared = resolve(call.function)(call.model(), *names, call.threads)
             bound = hasattr(prepared, "bind") and all(p is not None for side in places for p in side)
@@ -424,10 +483,34 @@ class Executor:
             for value, result in zip(call.outputs, results, strict=True):
                 self._store(value, result, f"{call.backend} of {step.group.name!r}")
 
+        given = {v.name or "": p for v, p in zip(call.inputs, places[0])}
+        planned = [v for v, p in zip(call.outputs, places[1]) if p is not None]
+        returned = [v.name or "" for v in self._model.outputs]
+
+        def alone(inputs: Mapping[str, object]) -> dict[str, object]:
+            if inputs.keys() != self._inputs.keys():
+                feeding.check_complete(inputs, self._inputs)
+                feeding.check_known(inputs, self._inputs)
+            values = [
+                inputs[n] if p is None else feeding.as_planned(n, inputs[n], p.shape, p.dtype)
+                for n, p in given.items()
+            ]
+            try:
+                made = dict(zip(names[1], prepared(values)))
+            except Exception as cause:  # as above
+                raise failed(cause) from cause
+            for value in planned:
+                self._computed(value, made[value.name or ""], f"{call.backend} of {step.group.name!r}")
+            return made if names[1] == returned else {name: made[name] for name in returned}
+
+        carried = sum(p.nbytes for side in places for p in side if p is not None)
+        whole = len(self.program.steps) == 1 and set(self._model.outputs) <= set(call.outputs)
+        if whole and not self._poison and (work is None or carried >= LONG_TO_FEED):
+            self._alone = alone  # nothing is copied into the program's memory and out of it
         return run_bound if work is not None else run
 
-    def _place_of(self, value: ir.Value) -> Array | None:
-        """A value's memory; None for an object of the host."""
+    def place_of(self, value: ir.Value) -> Array | None:
+        """A value's memory as an array; None for an object of the host."""
         return self.array(value) if value in self.program.placement.values else None
 
     def _fixed(self, value: ir.Value) -> object | None:
@@ -435,30 +518,43 @@ class Executor:
         fixed = graph.constant(value)
         if fixed is not None:
             return fixed
-        return self._place_of(value)
+        return self.place_of(value)
 
-    def _body(self, body: Body | None, step: Step) -> RunBody | None:
+    def _body(self, body: Body | None, call: HostCall, step: Step) -> RunBody | None:
         """A body on the threads of this program, in the part of its arena that the step has for it."""
         if body is None:
             return None
         offset = self.program.placement.bodies.get(step.group, 0)
-        arena = self._arena[offset : offset + body.program.arena_bytes]
-        return _Body(
-            Executor(
-                body.program,
-                self._compiler,
-                poison=self._poison,
-                arena=arena,
-                team=self._team,
-                weights=self._weights,
-            ),
-            body,
+        arena = self._arena[offset : offset + body.nbytes]
+        roots = {v: arena[start : start + nbytes] for v, (start, nbytes) in body.places.items()}
+        captured = zip(
+            body.program.compilation.graph.inputs[body.own :], body.inputs[body.own :], strict=True
         )
+        for value, position in captured:
+            outer = call.inputs[position]
+            assert outer is not None
+            base, start = self._memory(outer)
+            roots[value] = base[start : start + graph.nbytes(outer)]
+        executor = Executor(
+            body.program,
+            self._compiler,
+            poison=self._poison,
+            arena=arena,
+            roots=roots,
+            team=self._team,
+            weights=self._weights,
+        )
+        ready = self._bodies[f"{step.group.name}/{body.name}"] = _Body(executor, body)
+        return ready
 
     def _store(self, value: ir.Value, result: object, writer: str) -> None:
         if value not in self.program.placement.values:
             self._host[value] = _owned(result)
             return
+        np.copyto(self.array(value), self._computed(value, result, writer))
+
+    def _computed(self, value: ir.Value, result: object, writer: str) -> Array:
+        """What a host call made, in the shape and dtype that were planned."""
         array = np.asarray(result)
         expected, kind = graph.static_shape(value), graph.dtype(value)
         if array.shape != expected or array.dtype != kind:
@@ -467,7 +563,7 @@ class Executor:
                 f"computed as {array.dtype}{list(array.shape)}",
                 pointer=f"value:{value.name}",
             )
-        np.copyto(self.array(value), array)
+        return array
 
     def _holdings(self) -> dict[int, list[tuple[int, slice]]]:
         """By step: number and arena bytes of the buffers that live in it, where a value of theirs does."""

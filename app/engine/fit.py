@@ -1,55 +1,52 @@
 """Plans that fit a budget, plans of least memory, and the front between memory and time.
 
-What a plan gives up is a `Thrift`. A budget takes the first rung of the ladder that fits; a
-preference for memory takes the smallest of all; the front keeps every plan that no other beats.
+What a plan gives up is a `Thrift`. Rows are given up group by group, where more is in use than may be: a
+goal in bytes denies those that need more than it leaves (`app.engine.row_memory`), so that only the groups at
+the peak pay. A budget is such a goal, a preference for memory the least that is reached; the front keeps
+every plan looked at that no other beats.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from app.engine import recompute
 from app.engine.errors import CapacityError
 from app.engine.options import Thrift
 from app.engine.program import Program
+from app.engine.row_memory import RowMemory
 
 Build = Callable[[Thrift], Program]
 
 NOTHING = Thrift()
-# In the order in which they are tried for a budget: what costs least time comes first.
-LADDER = (
-    Thrift(order=True),
-    Thrift(order=True, workspace=True),
-    Thrift(order=True, padding=True),
-    Thrift(order=True, workspace=True, padding=True),
-    Thrift(order=True, plain=True),
-    Thrift(order=True, workspace=True, plain=True),
-)
+# In the order in which they are tried for all groups: what costs least time comes first.
+LADDER = (Thrift(order=True), Thrift(order=True, plain=True))
 UNDONE = 3  # fused groups at the peak that are tried without
 AGAIN = 3  # values alive at the peak that are tried computed again
-ROUNDS = 4  # of one such change
+ROUNDS = 12  # of changes at the peak
+# Plans looked at for one goal, by the steps of the first: they cost what a graph has of them.
+BUILDS, LEAST_BUILDS, WORK = 60, 18, 2000
+DESCENT = 0.75  # of these, that look for fewer bytes; what is left looks for less time
+CLOSURE = 6  # times that rows are denied, until a plan is within a goal
+RESTORED = 6  # groups that are given their rows back, one by one
+BETWEEN = 4  # goals of the front between the smallest plan and the fastest
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Point:
     """A plan of the front: bytes of its arena, seconds predicted or measured, and what it gives up."""
 
-    peak: int
+    peak_bytes: int
     seconds: float
     told: str
 
     @classmethod
     def of(cls, program: Program) -> "Point":
         """The point of a program."""
-        return cls(program.placement.solution.peak, seconds(program), program.compilation.thrift.told)
-
-
-def seconds(program: Program) -> float:
-    """Predicted or measured seconds of all steps, and of what slower memories cost."""
-    return sum(step.choice.seconds for step in program.steps) + program.placement.delay
+        return cls(_peak(program), program.seconds, program.compilation.thrift.told)
 
 
 def fitting(build: Build) -> Program:
-    """The first plan that fits the budget: as it is, or after the least that is given up for it.
+    """The fastest plan found that fits the budget: as it is, or after what is given up for it.
 
     Raises:
         CapacityError: none fits; the message tells the smallest and what was tried.
@@ -57,116 +54,234 @@ def fitting(build: Build) -> Program:
     try:
         return build(NOTHING)
     except CapacityError as error:
-        search = _Search(build, NOTHING, error)
-    for thrift in LADDER:
-        if program := search.fits((thrift,)):
-            return search.noted(program)
-    for _ in range(ROUNDS):
-        least = search.least
-        whole = build(dataclasses.replace(search.thrift, unbounded=True))
-        if program := search.fits(_moves(whole)):
-            return search.noted(program)
-        if search.least is least:
-            break
-    if program := search.fits((dataclasses.replace(search.thrift, spill=True),)):
-        return search.noted(program)
-    raise CapacityError(
-        f"{search.least}; tried: {'; '.join(search.tried)}",
-        needed=search.least.needed,
-        available=search.least.available,
-    ) from search.least
-
-
-@dataclasses.dataclass
-class _Search:
-    """What was tried for a budget, and what came nearest to it."""
-
-    build: Build
-    thrift: Thrift
-    least: CapacityError
-    tried: list[str] = dataclasses.field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.wanted = self.least.needed
-
-    def fits(self, thrifts: Iterable[Thrift]) -> Program | None:
-        """The fastest of the plans that fit."""
-        best: Program | None = None
-        for thrift in thrifts:
-            try:
-                program = self.build(thrift)
-            except CapacityError as error:
-                self.tried.append(f"{thrift.told}: {error.needed} byte")
-                if error.needed < self.least.needed:
-                    self.least, self.thrift = error, thrift
-            else:
-                best = program if best is None else min(best, program, key=seconds)
-        return best
-
-    def noted(self, program: Program) -> Program:
-        """The program with a note of what it gives up, and for how many bytes."""
-        without = seconds(self.build(dataclasses.replace(NOTHING, unbounded=True)))
-        return _noted(
-            program,
-            f"memory: fits the budget with {program.compilation.thrift.told}; {self.wanted} byte would be "
-            f"needed without; {seconds(program) * 1e6:.4g} us in place of {without * 1e6:.4g}",
-        )
+        missed = error
+    search = _Search(build)
+    budget = missed.available
+    start = search.plan(NOTHING)
+    assert start is not None
+    nearest = search.descended(start, budget)
+    if _peak(nearest) <= budget:
+        nearest = search.relieved(nearest, start, budget)
+    spilled = search.spilled(start, nearest)
+    within = [p for p in (nearest, *spilled) if _peak(p) <= budget]
+    if not within:
+        raise _too_much(build, nearest, search)
+    found = _bounded(build, min(within, key=lambda p: p.seconds))
+    return _noted(
+        found,
+        f"memory: fits the budget with {found.compilation.thrift.told}; {missed.needed} byte would be "
+        f"needed without; {found.seconds * 1e6:.4g} us in place of {start.seconds * 1e6:.4g}",
+    )
 
 
 def smallest(build: Build) -> Program:
-    """The plan with the smallest arena, of equal ones what gives up least.
+    """The plan with the smallest arena found, of equal ones the fastest.
 
-    At its peak, fusion is undone and values are computed again where that saves bytes.
+    At its peak rows are denied, fusion is undone and values are computed again where that saves bytes.
+
+    Raises:
+        CapacityError: not even this plan fits the memory.
     """
-    best = _smaller(build, (NOTHING, *LADDER), None)
-    if best is None:
-        return build(LADDER[-1])  # raises, with the reason
-    for _ in range(ROUNDS):
-        before = best
-        best = _smaller(build, _moves(best), best)
-        assert best is not None
-        if best is before:
-            break
-    return _noted(best, f"memory: the smallest arena has {best.compilation.thrift.told}")
+    search = _Search(build)
+    start = search.plan(NOTHING)
+    assert start is not None
+    best = search.relieved(search.descended(start, 0), start, None)
+    try:
+        found = _bounded(build, best)
+    except CapacityError:
+        fitting_ = [p for p in search.spilled(best) if p.placement.banks]
+        if not fitting_:
+            raise
+        found = _bounded(build, fitting_[0])
+    return _noted(found, f"memory: the smallest arena has {found.compilation.thrift.told}")
 
 
 def front(build: Build) -> tuple[Point, ...]:
     """The plans found of which none is both smaller and faster, the smallest first."""
+    search = _Search(build)
+    start = search.plan(NOTHING)
+    assert start is not None
+    best = search.relieved(search.descended(start, 0), start, None)
+    search.allow(start, 1)
+    for i in range(1, BETWEEN + 1):
+        search.closed(start, _peak(best) + (_peak(start) - _peak(best)) * i // (BETWEEN + 1))
+    budget = _budget(start)
+    if _peak(start) > budget:
+        search.spilled(start, best)
+    points = sorted(search.points, key=lambda p: (p.peak_bytes, p.seconds))
     found: list[Point] = []
-    programs = _possible(build, (NOTHING, *LADDER))
-    for point in sorted((Point.of(p) for p in programs), key=lambda p: (p.peak, p.seconds)):
-        if not found or point.seconds < found[-1].seconds:
+    for point in points:
+        if point.peak_bytes <= budget and (not found or point.seconds < found[-1].seconds):
             found.append(point)
     return tuple(found)
 
 
-def _smaller(build: Build, thrifts: Iterable[Thrift], best: Program | None) -> Program | None:
-    """The smallest of the plans and the best so far, the first of equal ones.
+class _Search:
+    """Plans of one graph, each made once, whatever memory there is."""
 
-    That no order of a plan is below the best is often seen soon.
-    """
-    for thrift in thrifts:
-        within = None if best is None else _peak(best) - 1
-        for program in _possible(build, (dataclasses.replace(thrift, within=within),)):
-            best = program if best is None else min(best, program, key=_peak)
-    return best
+    def __init__(self, build: Build) -> None:
+        self._build = build
+        self._known: dict[Thrift, Program | None] = {}
+        self._rows: dict[Thrift, RowMemory] = {}
+        self._left = 0
+        self.points: list[Point] = []
+
+    def allow(self, start: Program, share: float) -> None:
+        """Let so much of the plans be looked at that a graph of this size is worth."""
+        whole = min(max(WORK // max(len(start.steps), 1), LEAST_BUILDS), BUILDS)
+        self._left = max(self._left, 0) + round(share * whole)
+
+    def plan(self, thrift: Thrift, within: int | None = None) -> Program | None:
+        """The plan with this thrift; None where no more are allowed, or no order is within bytes."""
+        if thrift not in self._known:
+            if self._left <= 0 and self._known:
+                return None
+            self._left -= 1
+            try:
+                program = self._build(dataclasses.replace(thrift, unbounded=True, within=within))
+            except CapacityError:
+                return None
+            self._known[thrift] = program
+            self.points.append(Point.of(program))
+        return self._known[thrift]
+
+    def rows(self, program: Program) -> RowMemory:
+        """What its rows need."""
+        thrift = _thrift(program)
+        if thrift not in self._rows:
+            self._rows[thrift] = RowMemory(program)
+        return self._rows[thrift]
+
+    def better(self, thrifts: Iterable[Thrift], best: Program, goal: int) -> Program:
+        """The best of the plans: the fastest within the goal, else the smallest, then the fastest."""
+        for thrift in thrifts:
+            program = self.plan(thrift, max(_peak(best), goal))
+            best = best if program is None else min(best, program, key=lambda p: _merit(p, goal))
+        return best
+
+    def descended(self, start: Program, goal: int) -> Program:
+        """The best plan that changes at the peak lead to, from the fastest plan on."""
+        self.allow(start, DESCENT)
+        # Where the bound is met, neither rows nor orders save a byte.
+        proved = _peak(start) <= self.rows(start).bound
+        best = start if proved else self.better(LADDER, start, goal)
+        for _ in range(ROUNDS):
+            before = best
+            if _peak(best) <= goal:
+                break
+            bound = max(self.rows(best).bound, goal)
+            if _peak(best) > bound:
+                for limit in dict.fromkeys((bound, (bound + _peak(best)) // 2, _peak(best) - 1)):
+                    for at in (start, best):
+                        best = min(best, self.closed(at, limit), key=lambda p: _merit(p, goal))
+                    if _peak(best) < _peak(before):
+                        break
+            if _peak(best) == _peak(before):
+                longer = dataclasses.replace(_thrift(best), order=True)
+                best = self.better((longer, *_moves(best)), best, goal)
+            if _merit(best, goal) >= _merit(before, goal):
+                break
+        return best
+
+    def closed(self, program: Program, goal: int) -> Program:
+        """The best plan on the way of denying rows until one is within the goal, or no more can be.
+
+        A plan may be worse than the one before: what takes the place of a row shows its own needs then.
+        """
+        best = at = program
+        for _ in range(CLOSURE):
+            if _peak(at) <= goal:
+                break
+            thrift = _thrift(at)
+            plans: list[Program] = []
+            for denied in self.rows(at).denials(goal):
+                if denied <= thrift.denied:
+                    continue
+                found = self.plan(dataclasses.replace(thrift, denied=thrift.denied | denied))
+                plans += [found] if found is not None else []
+                if found is not None and _merit(found, goal) < _merit(at, goal):
+                    break
+            if not plans:
+                break
+            at = min(plans, key=lambda p: _merit(p, goal))
+            best = min(best, at, key=lambda p: _merit(p, goal))
+        return best
+
+    def relieved(self, best: Program, start: Program, goal: int | None) -> Program:
+        """A faster plan of as few bytes, or within the goal: rows are denied anew, for no less than that."""
+        self.allow(start, 1 - DESCENT)
+        goal = _peak(best) if goal is None else goal
+        bare = self.plan(dataclasses.replace(_thrift(best), denied=frozenset()))
+        for at in (start, bare):
+            if at is not None:
+                best = min(best, self.closed(at, goal), key=lambda p: _merit(p, goal))
+        thrift, misjudged = _thrift(best), self.rows(best).misjudged()
+        best = self.better([dataclasses.replace(thrift, denied=thrift.denied | misjudged)], best, goal)
+        # What was denied on the way may do no harm at its end.
+        for name in sorted({name for name, _ in best.compilation.thrift.denied})[:RESTORED]:
+            thrift = _thrift(best)
+            kept = frozenset(denied for denied in thrift.denied if denied[0] != name)
+            best = self.better([dataclasses.replace(thrift, denied=kept)], best, goal)
+        return best
+
+    def spilled(self, *programs: Program) -> list[Program]:
+        """The plans with values in the slower memories of the target, if it has any."""
+        if len(programs[0].compilation.target.memories) < 2:
+            return []
+        found = []
+        for program in programs:
+            self._left = max(self._left, 1)
+            found.append(self.plan(dataclasses.replace(_thrift(program), spill=True)))
+        return [p for p in found if p is not None]
 
 
-def _possible(build: Build, thrifts: Iterable[Thrift]) -> Iterator[Program]:
-    for thrift in thrifts:
-        try:
-            yield build(thrift)
-        except CapacityError:
-            continue
+def _merit(program: Program, goal: int) -> tuple[int, float]:
+    return max(_peak(program), goal), program.seconds
 
 
 def _peak(program: Program) -> int:
     return program.placement.solution.peak
 
 
+def _budget(program: Program) -> int:
+    asked = program.compilation.options.memory_budget
+    return program.compilation.target.budget if asked is None else asked
+
+
+def _thrift(program: Program) -> Thrift:
+    return dataclasses.replace(program.compilation.thrift, unbounded=False, within=None)
+
+
+def _bounded(build: Build, program: Program) -> Program:
+    """The program as it is planned where no more may be taken than there is."""
+    return build(_thrift(program))
+
+
+def _gap(peak: int, bound: int) -> str:
+    """How far a plan is from what no choice of rows for its groups stays below."""
+    if peak <= bound:
+        return "proved: no rows for these groups take less, in any order"
+    share = f", a gap of {peak / bound - 1:.2%}" if bound else ""
+    return f"no rows for these groups take less than {bound} byte in any order{share}"
+
+
+def _too_much(build: Build, nearest: Program, search: _Search) -> CapacityError:
+    """The error of the smallest plan, with what else was tried."""
+    try:
+        _bounded(build, nearest)
+    except CapacityError as error:
+        tried = "; ".join(dict.fromkeys(f"{p.told}: {p.peak_bytes} byte" for p in search.points[1:]))
+        return CapacityError(
+            f"{error}; {_gap(_peak(nearest), RowMemory(nearest).bound)}; tried: {tried}",
+            needed=error.needed,
+            available=error.available,
+        )
+    raise AssertionError("a plan above the budget was built within it")
+
+
 def _moves(program: Program) -> list[Thrift]:
     """What else may be given up, where most bytes live: a fused kernel, a value that waits."""
-    thrift = dataclasses.replace(program.compilation.thrift, unbounded=False, within=None)
+    thrift = _thrift(program)
     worst = _worst(program)
     groups = [s.group for s in program.steps if s.index in worst and len(s.group.nodes) > 1]
     largest = sorted(groups, key=lambda g: -len(g.nodes))[:UNDONE]
@@ -202,7 +317,12 @@ def _worst(program: Program) -> set[int]:
 
 
 def _noted(program: Program, note: str) -> Program:
+    """The program with a note, and with what is proved of its rows."""
     compilation = program.compilation
+    # The bound counts what slower memories hold too.
+    bound = None if program.placement.banks else RowMemory(program).bound
+    told = note if bound is None else f"{note}; {_gap(_peak(program), bound)}"
+    notes = (*compilation.notes, told)
     return dataclasses.replace(
-        program, compilation=dataclasses.replace(compilation, notes=(*compilation.notes, note))
+        program, compilation=dataclasses.replace(compilation, notes=notes, row_bound=bound)
     )

@@ -4,17 +4,17 @@ Constants are computed by the reference backend, whose operators are corrected; 
 compute stays in the graph. The graph may grow by a stated number of bytes at most.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from app.engine import graph
+from app.engine import graph, shape_rules
 from app.engine.backends import reference
 from app.engine.errors import KernelError
-from app.engine.rewrite import ANY, Replacement, Row, constant, constant_of, takes_over
+from app.engine.rewrite import ANY, Replacement, Row, constant, constant_of, takes_over, value_like
 
 NONDETERMINISTIC = frozenset(
     {
@@ -31,6 +31,8 @@ NONDETERMINISTIC = frozenset(
 KEPT = frozenset({"DequantizeLinear", "Constant", "Identity"})
 # Operators whose outputs depend on the data in size, but not beyond the size of the data.
 BOUNDED = frozenset({"Compress", "NonMaxSuppression", "NonZero", "StringSplit", "Unique"})
+EVALUATED = 4096  # nodes that are computed to count the turns of a loop: about 0.2 s
+COUNTED = 64  # elements of a value that a condition is computed from
 _LITERALS = {
     "value_float": np.float32,
     "value_floats": np.float32,
@@ -59,6 +61,7 @@ def rows(budget: Budget) -> tuple[Row, ...]:
         Row(fold_shape, ("Shape",)),
         Row(fold_size, ("Size",)),
         Row(inline_branch, ("If",)),
+        Row(count_turns, ("Loop",)),
         Row(drop_identity, ("Identity",)),
         Row(drop_dropout, ("Dropout",)),
         Row(drop_cast, ("Cast", "CastLike")),
@@ -158,6 +161,93 @@ def inline_branch(node: ir.Node) -> Replacement | None:
     for member in nodes:
         member.name = f"{node.name}.{member.name}"
     return Replacement(outputs, nodes)
+
+
+def count_turns(node: ir.Node) -> Replacement | None:
+    """A Loop whose condition is computed from constants and counters alone has a constant trip count."""
+    limit, start = (graph.input_at(node, i) for i in range(2))
+    if shape_rules.trip_count(node) is not None or not all(
+        v is None or graph.is_constant(v) for v in (limit, start)
+    ):
+        return None
+    turns = _turns(node, _array(limit), _array(start))
+    if turns is None:
+        return None
+    body = node.attributes["body"].as_graph().clone(allow_outer_scope_values=True)
+    more = ir.Node(
+        "", "Identity", [body.inputs[1]], outputs=[value_like(body.outputs[0], f"{node.name}.more")]
+    )
+    body.append(more)
+    body.outputs[0] = more.outputs[0]
+    count = constant(np.array(turns, np.int64), f"{node.name}.turns")
+    always = constant(np.array(True), f"{node.name}.always")
+    attributes = [a for a in node.attributes.values() if a.name != "body"]
+    new = ir.Node(
+        "",
+        "Loop",
+        (count, always, *node.inputs[2:]),
+        (*attributes, ir.AttrGraph("body", body)),
+        num_outputs=len(node.outputs),
+    )
+    return Replacement(new.outputs, [new])
+
+
+def _turns(node: ir.Node, limit: Array | None, start: Array | None) -> int | None:
+    """Turns until the condition ends a Loop, found by computing it; None where it depends on more."""
+    body = node.attributes["body"].as_graph()
+    first = 2  # of the carried values
+    needed: dict[ir.Value, None] = {}
+    waiting = [body.outputs[0]]
+    while waiting:
+        value = waiting.pop()
+        if value in needed or graph.is_constant(value):
+            continue
+        needed[value] = None
+        producer = value.producer()
+        if producer is not None and producer.graph is body:
+            if graph.bodies(producer) or producer.op_type in NONDETERMINISTIC:
+                return None
+            waiting += [v for v in producer.inputs if v is not None]
+        elif value in body.inputs:
+            k = body.inputs.index(value) - first
+            initial = node.inputs[first + k] if k >= 0 else None
+            if k >= 0 and (initial is None or not graph.is_constant(initial)):
+                return None
+            waiting += [body.outputs[1 + k]] if k >= 0 else []
+        else:
+            return None
+    if any(graph.is_dynamic(v) or graph.elements(v) > COUNTED for v in needed):
+        return None
+    counters = [k for k, v in enumerate(body.inputs[first:]) if v in needed]
+    state = {k: _array(node.inputs[first + k]) for k in counters}
+    members = [member for member in body if any(v in needed for v in member.outputs)]
+    try:
+        works = [(member, reference.prepare(member)) for member in members]
+        turn, going = 0, start is None or bool(start.item())
+        while going and (limit is None or turn < int(limit.item())):
+            if turn * len(members) > EVALUATED:
+                return None
+            found: dict[ir.Value, object] = {
+                v: state[k] for k, v in enumerate(body.inputs[first:]) if k in state
+            }
+            for value, now in zip(body.inputs[:first], (turn, True), strict=True):
+                if value in needed:
+                    found[value] = np.full(graph.static_shape(value), now, graph.dtype(value))
+            for member, work in works:
+                results = work([found[v] if v in found else _array(v) for v in member.inputs])
+                found.update(zip((v for v in member.outputs if v.name), results, strict=True))
+            state = {k: _read(body.outputs[1 + k], found) for k in counters}
+            going = bool(_read(body.outputs[0], found).item())
+            turn += 1
+    except KernelError:
+        return None
+    return turn
+
+
+def _read(value: ir.Value, found: Mapping[ir.Value, object]) -> Array:
+    array = found[value] if value in found else _array(value)
+    assert isinstance(array, np.ndarray)
+    return array
 
 
 def drop_identity(node: ir.Node) -> Replacement | None:

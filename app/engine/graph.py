@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.alike import looks
+from app.engine.map_type import MapType
 from app.engine.plan import Group
 
 T = TypeVar("T")
@@ -57,11 +58,16 @@ def nbytes(value: ir.Value) -> int:
 
 def is_tensor(value: ir.Value) -> bool:
     """Whether the value is a tensor (not a sequence, optional or map) of fixed-size elements."""
-    return type(value.type) not in _COMPOSITE and dtype(value) is not None
+    return not is_composite(value) and dtype(value) is not None
+
+
+def is_composite(value: ir.Value) -> bool:
+    """Whether the value is a sequence, an optional or a map, which has no shape to bind."""
+    return type(value.type) in _COMPOSITE
 
 
 # Compared by class: `isinstance` walks the protocols of these.
-_COMPOSITE = (ir.SequenceType, ir.OptionalType)
+_COMPOSITE = (ir.SequenceType, ir.OptionalType, MapType)
 
 
 def is_dynamic(value: ir.Value) -> bool:
@@ -112,6 +118,15 @@ def number(value: ir.Value | None) -> float | None:
         return None
     first = array.reshape(-1)[0]
     return float(first) if bool(np.all(array == first)) else None
+
+
+def source(value: ir.Value) -> ir.Value:
+    """What a value is an Identity of, or itself."""
+    producer = value.producer()
+    while producer is not None and producer.op_type == "Identity" and not producer.domain:
+        value = producer.inputs[0] or value
+        producer = value.producer()
+    return value
 
 
 def attribute(node: ir.Node, name: str, default: T) -> T:

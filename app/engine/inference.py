@@ -60,7 +60,10 @@ def _run(model: ir.Model) -> None:
         # A nested graph that does not fit may be a branch that is never taken. This policy only
         # writes where nothing is known, and leaves unknown what does not fit.
         forget(model)
-        infer_symbolic_shapes(model, policy="skip", warn_on_missing=False, adopt_declared_symbols=False)
+        try:
+            infer_symbolic_shapes(model, policy="skip", warn_on_missing=False, adopt_declared_symbols=False)
+        except ValueError as found:
+            raise GraphError(f"types cannot be inferred: {found}", pointer=f"node:{name}") from found
     # The library notes elements of small integer tensors on values that nodes compute; whether
     # these are constants is for folding to say, with the operator's own arithmetic.
     for node in model.graph.all_nodes():

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from app.engine import graph
+from app.engine import given, graph
 from app.engine.errors import InputError
 from app.engine.options import Bindings
 from app.engine.passes.infer_types import bound_inputs
@@ -95,13 +95,8 @@ def _given(value: ir.Value, path: Path) -> Array:
     """The array of a `.npy` file, checked against the input's type and shape."""
     name = value.name or ""
     pointer = f"/inputs/{name}"
-    try:
-        array: Array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as cause:
-        raise InputError(f"input {name!r}: the file is no .npy array: {cause}", pointer=pointer) from cause
-    if not isinstance(array, np.ndarray):
-        raise InputError(f"input {name!r}: expected one .npy array, found an archive", pointer=pointer)
-    if isinstance(value.type, ir.SequenceType | ir.OptionalType):
+    array: Array = np.array(given.read(name, path))
+    if graph.is_composite(value):
         raise InputError(f"input {name!r} is no tensor; only tensors can be given", pointer=pointer)
     if value.dtype == ir.DataType.STRING:
         if array.dtype.kind != "U":

@@ -19,7 +19,8 @@ class Port:
     """An input or output as the file declares it.
 
     Attributes:
-        dtype: NumPy name of the elements, or `string`; `sequence(...)` and `optional(...)` around it.
+        dtype: NumPy name of the elements, or `string`; `sequence(...)`, `optional(...)` and `map(..., ...)`
+            around it.
         shape: a number where fixed, a name where free, None where free and unnamed; None as a
             whole where the rank is unknown.
     """
@@ -126,6 +127,9 @@ def _type(type_: onnx.TypeProto) -> tuple[str, tuple[int | str | None, ...] | No
     if kind == "optional_type":
         inner, shape = _type(type_.optional_type.elem_type)
         return f"optional({inner})", shape
+    if kind == "map_type":
+        inner, _ = _type(type_.map_type.value_type)
+        return f"map({ir.DataType(type_.map_type.key_type).name.lower()}, {inner})", None
     if kind != "tensor_type":
         return "unknown", None
     element = ir.DataType(type_.tensor_type.elem_type)

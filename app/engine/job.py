@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from app.engine import arena, cost, session, stricter, utilization
+from app.engine import allocation, arena, bodies, cost, session, stricter, utilization
 from app.engine.benchmark import PATIENCE, Samples, chosen_cores, measure_in_turn, pinned
 from app.engine.deadline import TimeUpError, limited
 from app.engine.errors import EngineError, ExportMismatchError, NumericsError, TargetError
 from app.engine.exchange import comparison, drawing, report
+from app.engine.exchange.npz import write_outputs
 from app.engine.exchange.onnx import export_beside
 from app.engine.exchange.trace import trace_json
 from app.engine.execute import Weights
@@ -31,7 +32,7 @@ from app.engine.peers import PEERS, Question, Rival, beside, refusal
 from app.engine.pipeline import Progress, silent
 from app.engine.plan import Compilation
 from app.engine.precision import tolerance
-from app.engine.program import Program
+from app.engine.program import Program, Step
 from app.engine.registry import load as load_registry
 from app.engine.spool import Spool
 from app.engine.target import Target, host
@@ -59,12 +60,18 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """What one run of the whole benchmark found; seconds by step for the optimized program."""
+    """What one run of the whole benchmark found.
+
+    Attributes:
+        steps: seconds by step of the optimized program.
+        bodies: seconds of the steps in its bodies, by path.
+    """
 
     optimized: Samples
     unfused: Samples
     rivals: tuple[Rival, ...]
     steps: tuple[float, ...]
+    bodies: Mapping[str, float]
     peak: Peak
     arena: int | str  # high water of onnxruntime's arena, or why it is not known
 
@@ -172,9 +179,9 @@ def _optimize(
         def tuning(done: int, total: int) -> None:
             progress("tune", done, total)
 
-        if measures:
-            compilation = session.tuned(compilation, options, compiler, tuning)
         inputs = tensors(compilation, bindings, options.seed)
+        if measures:
+            compilation = session.tuned(compilation, options, compiler, tuning, inputs)
         against = Verification(converted, inputs, original_ops, host(), spool)
 
         def run_of(attempt: stricter.Attempt) -> _Run:
@@ -184,7 +191,8 @@ def _optimize(
             else:
                 fused = session.planned(compilation, options, planning)
             unfused = dataclasses.replace(options, fuse=False, prefer="latency", memory_budget=None)
-            plain = session.planned(compilation, unfused)
+            alone = [s.is_library for s in fused.steps] == [True]  # a second session of it has no use
+            plain = fused if alone else session.planned(compilation, unfused)
             return _Run(fused, plain, converted, inputs, compiler, progress, spool)
 
         attempt = stricter.Attempt.first(options, compilation, target)
@@ -199,6 +207,10 @@ def _optimize(
                 raise
             except NumericsError as error:
                 run.close()
+                if attempt.compilation.assignment:
+                    ours = allocation.given_up(attempt.compilation, compiler, error.message)
+                    attempt = dataclasses.replace(attempt, compilation=ours)
+                    continue
                 attempt = stricter.after(
                     attempt,
                     error,
@@ -220,11 +232,12 @@ def _optimize(
             except TimeUpError as cause:
                 unmeasured = f"not measured because {cause}"
         if bindings.tensors and runs_here:
-            _write_outputs(folder / "outputs.npz", run.outputs())
+            write_outputs(folder / "outputs.npz", run.outputs())
         run.close()
     progress("report", 0, 1)
     seconds = measured.steps if measured else tuple(s.choice.seconds for s in fused.steps)
-    timings = _timings(fused, plain, measured or unmeasured, seconds, target)
+    inner = measured.bodies if measured else bodies.predicted(fused.compilation)
+    timings = _timings(fused, plain, measured or unmeasured, _steps(fused, seconds, inner), target)
     summary = _summary(path, loaded, fused, plain, timings, verification, attempt, measured or unmeasured)
     if built is not None:
         summary["cuda"] = built
@@ -233,7 +246,7 @@ def _optimize(
         summary["notes"].append(unmeasured)
     files = [path, *external.values()]
     summary["memory"] = heartbeat.memory(sum(f.stat().st_size for f in files))
-    _write_reports(folder, fused, summary, timings, seconds)
+    _write_reports(folder, fused, summary, timings, seconds, inner)
     progress("report", 1, 1)
     return summary
 
@@ -361,7 +374,7 @@ class _Run:
             fused.feed(self._fed(self.fused))
             count = len(samples[0].seconds)
             repeats = max(3, min(20, count)) if samples[0].p50 * 3 < PATIENCE else 1
-            runs = [fused.step_seconds() for _ in range(repeats)]
+            runs = [(fused.step_seconds(), fused.body_seconds()) for _ in range(repeats)]
             here = target.device != "cuda"
             peak = (
                 utilization.measured(self._compiler, target, options.threads, cores)
@@ -371,8 +384,9 @@ class _Run:
             self._progress("benchmark", parts - 1, parts)
             water = self._arena(outputs, rivals[0])
         self._progress("benchmark", parts, parts)
-        steps = tuple(float(s) for s in np.median(np.array(runs), axis=0)) if runs[0] else ()
-        return _Measured(samples[0], samples[1], tuple(rivals), steps, peak, water)
+        steps = tuple(float(s) for s in np.median(np.array([r for r, _ in runs]), axis=0))
+        inner = {path: float(np.median([found[path] for _, found in runs])) for path in runs[0][1]}
+        return _Measured(samples[0], samples[1], tuple(rivals), steps, inner, peak, water)
 
     def _arena(self, outputs: Mapping[str, object], rival: Rival) -> int | str:
         """High water of onnxruntime's arena on the same inputs, or why it is not known."""
@@ -383,9 +397,7 @@ class _Run:
         threads = self.fused.compilation.options.threads
         try:
             return arena.measured(self._converted, self._inputs, outputs, threads, self._converted.parent)
-        except (
-            Exception
-        ) as cause:  # onnxruntime raises many types, and any of them means that it is not known
+        except Exception as cause:  # onnxruntime raises many types, and any of them is a reason
             return refusal(cause)
 
     def _inference(self, executor: session.Running) -> Callable[[], object]:
@@ -412,27 +424,68 @@ def _part(phase: str, progress: Progress) -> Progress:
     return lambda _name, done, total: progress(phase, done, total)
 
 
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """A step of the program, or of a body in it, by path, with its seconds in one inference.
+
+    Attributes:
+        own: seconds without those of the steps in its bodies.
+        compilation: that the step is planned in.
+        turns: times that one inference runs it, as far as that is known.
+    """
+
+    path: str
+    parent: str | None
+    step: Step
+    seconds: float
+    own: float
+    compilation: Compilation
+    turns: int
+
+
+def _steps(program: Program, seconds: Sequence[float], inner: Mapping[str, float]) -> list[_Timed]:
+    """Every step of a program, then those in bodies; `inner` are seconds of the latter by path."""
+    found: list[tuple[str, str | None, Step, float, Compilation, int]] = [
+        (s.group.name, None, s, t, program.compilation, 1)
+        for s, t in zip(program.steps, seconds, strict=True)
+    ]
+    for nested in bodies.walk(program.compilation):
+        for step in nested.body.program.steps:
+            path = f"{nested.path}/{step.group.name}"
+            found.append((path, nested.parent, step, inner[path], nested.compilation, nested.turns))
+    within: dict[str | None, float] = {}
+    for _, parent, _, spent, *_ in found:
+        within[parent] = within.get(parent, 0.0) + spent
+    return [
+        _Timed(path, parent, step, spent, max(spent - within.get(path, 0.0), 0.0), compilation, turns)
+        for path, parent, step, spent, compilation, turns in found
+    ]
+
+
 def _timings(
-    fused: Program, plain: Program, taken: _Measured | str, steps: Sequence[float], target: Target
+    fused: Program, plain: Program, taken: _Measured | str, steps: Sequence[_Timed], target: Target
 ) -> Json:
     """`taken` are the samples, or why there are none."""
     measured = None if isinstance(taken, str) else taken
     options = fused.compilation.options
     peak = measured.peak if measured else utilization.described(target, options.threads)
+    spilled = 0.0 if measured else fused.placement.delay  # what is measured contains it
     # A run is its steps and what is outside of them: feeding, waking helpers, fetching.
-    total = max(sum(steps), measured.optimized.p50 if measured else 0.0)
-    outside = total - sum(steps)
+    known = sum(timed.own for timed in steps) + spilled
+    total = max(known, measured.optimized.p50 if measured else 0.0)
     operators = [
         {
-            "name": step.group.name,
-            "op": "+".join(n.op_type for n in step.group.nodes),
-            "implementation": step.choice.implementation.name,
-            "backend": step.choice.implementation.backend,
-            "seconds": seconds,
-            "share": seconds / (total or 1.0),
-            **utilization.figures(step, fused.compilation, seconds, peak),
+            "name": timed.path,
+            "parent": timed.parent,
+            "op": "+".join(n.op_type for n in timed.step.group.nodes),
+            "implementation": timed.step.choice.implementation.name,
+            "backend": timed.step.choice.implementation.backend,
+            "seconds": timed.own,
+            "share": timed.own / (total or 1.0),
+            "seconds_with_bodies": timed.seconds,
+            **utilization.figures(timed.step, timed.compilation, timed.turns, timed.own, peak),
         }
-        for step, seconds in zip(fused.steps, steps, strict=True)
+        for timed in steps
     ]
     groups = fused.compilation.plan.groups
     return {
@@ -449,7 +502,9 @@ def _timings(
         "peers": {r.name: _samples(r) for r in (measured.rivals if measured else ())},
         "peak": peak.to_json(),
         "operators": sorted(operators, key=lambda o: -float(str(o["seconds"]))),
-        "outside": {"seconds": outside, "share": outside / (total or 1.0)},
+        "outside": {"seconds": total - known, "share": (total - known) / (total or 1.0)},
+        # What values in slower memories cost beside the steps: with it they are the whole.
+        "spill_seconds": spilled,
         # What the choice of implementations and layouts was made from, as far as it was measured.
         "tuning": cost.consulted((*groups, *changes(groups)), fused.compilation.timings),
     }
@@ -468,9 +523,10 @@ def _comparison(fused: Program, timings: Json, taken: _Measured | str) -> Json:
     memory = comparison.Memory(
         solution.peak,
         solution.lower_bound,
-        solution.proved,
+        solution.proved and not fused.placement.unplanned,
         water if isinstance(water, int) else None,
         water if isinstance(water, str) else "",
+        len(fused.placement.unplanned),
     )
     rivals = measured.rivals if measured else ()
     reason = taken if isinstance(taken, str) else ""
@@ -478,7 +534,7 @@ def _comparison(fused: Program, timings: Json, taken: _Measured | str) -> Json:
 
 
 def _prediction(program: Program) -> Json:
-    seconds = sum(s.choice.seconds for s in program.steps)
+    seconds = program.seconds
     return {"p10": seconds, "p50": seconds, "p90": seconds, "samples": [], "warmup": 0}
 
 
@@ -494,8 +550,8 @@ def _summary(
 ) -> Json:
     compilation: Compilation = fused.compilation
     solution = fused.placement.solution
-    host = [s for s in fused.steps if s.is_host]
-    libraries = [s for s in host if s.is_library]
+    within = [s for nested in bodies.walk(compilation) for s in nested.body.program.steps]
+    steps = [*fused.steps, *within]
     return {
         "schema": "stowplan.summary/1",
         "model": compilation.graph.name or path.stem,
@@ -524,22 +580,32 @@ def _summary(
         },
         "verification": verification,
         "steps": {
-            "compiled": sum(bool(s.calls) and not s.is_host for s in fused.steps),
-            "views": sum(not s.calls for s in fused.steps),
-            "fallback": len(host) - len(libraries),
-            "library": len(libraries),
+            "compiled": sum(bool(s.calls) and not s.is_host for s in steps),
+            "views": sum(not s.calls for s in steps),
+            "control_flow": sum(s.is_control_flow and not s.is_fallback for s in steps),
+            "fallback": sum(s.is_fallback for s in steps),
+            "library": sum(s.is_library for s in steps),
+            "in_bodies": len(within),  # of all of them
         },
+        "unplanned": list(fused.placement.unplanned),
         "backends": dict(Counter(p.backend for p in (compilation.plan.partition or {}).values())),
         "fallbacks": report.fallbacks(compilation),
+        "libraries": report.libraries(compilation),
         "operators": timings["operators"][:25],
         "outside": timings["outside"],
+        "spill_seconds": timings["spill_seconds"],
         "passes": [{"name": r.name, "seconds": r.seconds, "nodes": r.nodes} for r in compilation.records],
         "notes": [*loaded.notes, *compilation.notes, *attempt.notes(fused)],
     }
 
 
 def _write_reports(
-    folder: Path, fused: Program, summary: Json, timings: Json, seconds: Sequence[float]
+    folder: Path,
+    fused: Program,
+    summary: Json,
+    timings: Json,
+    seconds: Sequence[float],
+    inner: Mapping[str, float],
 ) -> None:
     compilation = fused.compilation
     memory = report.memory_json(compilation)
@@ -551,20 +617,9 @@ def _write_reports(
     graph = drawing.graph_json(compilation)
     (folder / "graph.json").write_text(json.dumps(graph, separators=(",", ":"), allow_nan=False))
     _write(folder / "timings.json", timings)
-    _write(folder / "trace.json", trace_json(compilation, memory, seconds, timings["kind"]))
+    _write(folder / "trace.json", trace_json(compilation, memory, seconds, timings, inner))
     (folder / "report.html").write_text(report.report_html(summary, memory, timings, decisions))
 
 
 def _write(path: Path, content: Json) -> None:
     path.write_text(json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n")
-
-
-def _write_outputs(path: Path, outputs: Mapping[str, object]) -> None:
-    """Outputs as arrays in an .npz; a sequence becomes one array per element, `name.0` and on."""
-    arrays: dict[str, Any] = {}
-    for name, value in outputs.items():
-        if isinstance(value, list):
-            arrays.update({f"{name}.{i}": np.asarray(v) for i, v in enumerate(value)})
-        else:
-            arrays[name] = np.asarray(value)
-    np.savez_compressed(path, **arrays)

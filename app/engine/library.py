@@ -11,13 +11,14 @@ from typing import Any, Protocol, TypeAlias
 
 import onnx_ir as ir
 
-from app.engine import cost, graph
+from app.engine import cost, graph, map_type
 from app.engine.memory.greedy import solve
 from app.engine.memory.problem import Buffer, Problem
 from app.engine.plan import SUBGRAPH, Call, Group, SubgraphCall
 from app.engine.registry import Backend, Implementation, Known, Selector
 
 Run: TypeAlias = Callable[[Sequence[object]], Sequence[object]]
+DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # operators that a library may know
 LARGEST = 2**31 - 1  # byte; what one protobuf message can hold
 
 
@@ -64,11 +65,12 @@ def backend(
         return border(node) or why_not(node, known)
 
     def lower(group: Group, known: Known) -> tuple[Call, ...]:
+        whole = original(group, known)
         return (
             SubgraphCall(
                 function,
                 name,
-                lambda: model_bytes(group),
+                lambda: model_bytes(group, whole),
                 read(group),
                 group.outputs,
                 known.threads,
@@ -80,6 +82,8 @@ def backend(
         return call_seconds + cost.predicted(group, known.target, threads=known.threads)
 
     def unless(group: Group, known: Known) -> str | None:
+        if original(group, known) is not None:
+            return missing()
         return missing() or next(filter(None, (refusal(n, known) for n in group.nodes)), None)
 
     selector = Selector(refusal, refusal, refusal)
@@ -98,13 +102,32 @@ def version_of(package: str) -> str:
 
 
 def border(node: ir.Node) -> str | None:
-    """Why a node's values cannot be passed to a library as tensors of numbers, or None."""
-    if node.domain not in ("", "ai.onnx", "com.microsoft"):
+    """Why a node's values cannot be passed to a library, or None.
+
+    Tensors of numbers and strings, and sequences of them, can.
+    """
+    if node.domain not in DOMAINS:
         return f"operator set {node.domain!r} is not standard ONNX"
-    for value in (*graph.reads(node), *node.outputs):
-        if value.name and not graph.is_tensor(value):
-            return f"value {value.name!r} is no tensor of numbers"
+    for value in (*graph.reads(node), *(v for v in node.outputs if v.name)):
+        if isinstance(value.type, ir.OptionalType):
+            return f"value {value.name!r} is optional"
+        if value.dtype in (None, ir.DataType.UNDEFINED):
+            return f"the type of value {value.name!r} is not known"
     return None
+
+
+def original(group: Group, known: Known) -> ir.Model | None:
+    """The model as the file has it, where the group is all of its graph; None where it is a part.
+
+    A library finds what it fuses in the operators of the file, and rounds as it does there.
+    """
+    source, owner = known.source, group.anchor.graph
+    if source is None or owner is None or len(group.nodes) < len(owner):
+        return None
+    needed = {v.name for node in source.graph for v in graph.reads(node)}
+    given, made = {v.name for v in read(group)}, {v.name for v in source.graph.outputs}
+    asked = {v.name for v in source.graph.inputs if v.name in needed}
+    return source if asked == given and made.issuperset(v.name for v in group.outputs) else None
 
 
 def read(group: Group) -> tuple[ir.Value, ...]:
@@ -128,16 +151,19 @@ def model_of(group: Group, weights: Sequence[ir.Value] | None = None) -> ir.Mode
     return ir.Model(view.clone(), ir_version=10)
 
 
-def model_bytes(group: Group) -> bytes:
-    """The ONNX model of a sub-graph.
+def model_bytes(group: Group, whole: ir.Model | None = None) -> bytes:
+    """The ONNX model of a sub-graph; of a group that is all of a model, that model.
 
     Raises:
         ValueError: it does not fit into one message.
     """
-    weights = sum(graph.nbytes(v) for v in group.inputs if graph.is_constant(v) and not graph.is_dynamic(v))
+    constants = group.inputs if whole is None else tuple(whole.graph.initializers.values())
+    weights = sum(graph.nbytes(v) for v in constants if graph.is_constant(v) and not graph.is_dynamic(v))
     if weights > LARGEST:
         raise ValueError(f"{weights} byte of weights, one ONNX model holds {LARGEST}")
-    proto: Any = ir.to_proto(model_of(group))
+    model = model_of(group) if whole is None else whole
+    proto: Any = ir.to_proto(model)
+    map_type.declare(proto.graph, model.graph)
     return proto.SerializeToString()  # type: ignore[no-any-return]  # protobuf
 
 

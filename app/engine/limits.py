@@ -1,5 +1,7 @@
-"""How large an uploaded model may be."""
+"""How large an uploaded model may be, and how much memory there is."""
 
+import os
+import resource
 from dataclasses import dataclass
 
 
@@ -18,3 +20,10 @@ class Limits:
     nodes: int = 100_000
     depth: int = 16
     elements: int = 2**31 - 1
+
+
+def memory_bytes() -> int:
+    """Bytes that this process may use: the limit of a job, at most the machine's memory."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    return physical if limit == resource.RLIM_INFINITY else min(limit, physical)

@@ -6,6 +6,7 @@ process: the message is foreign data, and so is what the opset converter makes o
 
 import math
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,13 @@ import onnx.version_converter
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 from onnx_ir.passes.common import RemoveInitializersFromInputsPass
+from onnx_ir.serde import SerdeError
 
-from app.engine import external_data, inspection, shape_rules, wellformed
+from app.engine import external_data, inspection, map_type, shape_rules, wellformed
 from app.engine.errors import GraphError, ModelTooLargeError, NotOnnxError, OpsetError
 from app.engine.inspection import Inspection
 from app.engine.limits import Limits
+from app.engine.runtime_operators import spellings
 from app.engine.spool import Spool
 from app.engine.storage import DECLARED
 from app.engine.tensordata import check_tensor
@@ -31,6 +34,7 @@ FLOOR = 21  # opset that every graph is raised to
 IR_VERSION = 10  # of files with opset FLOOR; weights need not be inputs since 4
 _SHIPPED = 1024  # byte: larger weights do not travel through the converter
 _NO_FILES: Mapping[str, Path] = {}
+ASIDE = "stowplan.aside"  # where the converter leaves operators alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +79,15 @@ def load(
     notes: list[str] = []
     kept = _detach(proto, spool)
     proto = _converted(proto, limits, notes, kept.keys())
+    maps = map_type.detach(_graphs(proto.graph))
     try:
         model = ir.from_proto(proto)
-    except (ValueError, TypeError, KeyError, NotImplementedError) as cause:
-        raise GraphError(f"the model cannot be represented: {cause}") from cause
+    except (ValueError, TypeError, KeyError, NotImplementedError, SerdeError) as cause:
+        reason = _first_line(_root(cause))
+        raise GraphError(f"the model cannot be represented: {reason}") from cause
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        if value.name in maps:
+            value.type = maps[value.name]
     for name, value in model.graph.initializers.items():
         if name in kept:
             value.const_value = kept[name]
@@ -208,7 +217,9 @@ def _converted(
         proto = inlined
     if raises:
         try:
-            candidate = onnx.version_converter.convert_version(proto, FLOOR)
+            with _set_aside(proto):
+                candidate = onnx.version_converter.convert_version(proto, FLOOR)
+            _put_back(candidate)
             wellformed.check(candidate, limits, shape_rules.has_rule, detached)
             _check_signature(proto, candidate)
         except Exception as cause:  # as above; any failure means the same
@@ -217,6 +228,24 @@ def _converted(
             _restore_signature(proto, candidate)
             return candidate
     return proto
+
+
+@contextmanager
+def _set_aside(proto: onnx.ModelProto) -> Iterator[None]:
+    """Operators of onnxruntime in the default domain, which the converter does not know, are in another."""
+    for node in (n for g in _graphs(proto.graph) for n in g.node):
+        if not node.domain and node.op_type in spellings():
+            node.domain = ASIDE
+    try:
+        yield
+    finally:
+        _put_back(proto)
+
+
+def _put_back(proto: onnx.ModelProto) -> None:
+    for node in (n for g in _graphs(proto.graph) for n in g.node):
+        if node.domain == ASIDE:
+            node.domain = ""
 
 
 def _detach(proto: onnx.ModelProto, spool: Spool | None) -> dict[str, ir.TensorProtocol]:
@@ -267,5 +296,11 @@ def _restore_signature(original: onnx.ModelProto, converted: onnx.ModelProto) ->
         del graph.value_info[:]
 
 
-def _first_line(cause: Exception) -> str:
+def _root(cause: BaseException) -> BaseException:
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    return cause
+
+
+def _first_line(cause: BaseException) -> str:
     return (str(cause).strip().splitlines() or [type(cause).__name__])[0][:200]

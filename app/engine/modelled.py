@@ -7,7 +7,7 @@ from app.engine.cost import predicted
 from app.engine.plan import ELEMENTWISE, Call, Group
 from app.engine.registry import Implementation, Known
 
-# No control flow, no recurrence, nothing data-dependent.
+# No recurrence, nothing data-dependent.
 OPERATORS = (
     ELEMENTWISE,
     "Conv",

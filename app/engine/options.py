@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 Timings = Literal["auto", "measured", "predicted"]
 Policy = Literal["f32", "tf32", "bf16", "fp16", "auto"]
 Preference = Literal["latency", "memory"]
 Semantics = Literal["stowplan", "mxnet-1.9"]
-Choose = Literal["first", "measured"]
+Choose = Literal["auto", "first", "measured"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,10 @@ class Options:
         pareto: whether to look for the plans of which none is both smaller and faster.
         backends: those that may run the graph, in order of preference; empty takes the target's. The
             reference evaluator always comes last, for what none of them can run.
-        choose: `first` gives every node to the first backend that can run it; `measured` gives
-            sub-graphs to what is fastest on this machine, conversions at their borders included.
+        choose: `first` gives every node to the first backend that can run it; `auto` does so unless a
+            library runs the whole model faster, by measurement (with `autotune`, where the target is this
+            machine); `measured` gives sub-graphs to what is fastest on this machine, conversions at
+            their borders included.
         benchmark_seconds: upper limit for the samples of one measurement.
         semantics: how storage types are inferred: `stowplan` by shape, type, density and cost,
             `mxnet-1.9` as MXNet 1.9.1 does, casts of its fallbacks included.
@@ -66,7 +68,7 @@ class Options:
     prefer: Preference = "latency"
     pareto: bool = False
     backends: tuple[str, ...] = ()
-    choose: Choose = "first"
+    choose: Choose = "auto"
     benchmark_seconds: float = 2.0
     semantics: Semantics = "stowplan"
 
@@ -84,14 +86,16 @@ class Again:
     readers: tuple[str, ...]
 
 
+Denied: TypeAlias = tuple[str, str]  # name of a group's anchor, and of a row that is not to compute it
+
+
 @dataclass(frozen=True, slots=True)
 class Thrift:
     """What a plan does for a smaller arena, at a price in time.
 
     Attributes:
         order: the order of steps is searched at length.
-        workspace: rows are chosen by their workspace first, then by their time.
-        padding: layouts are chosen by their padding first, then by their time.
+        denied: rows that a group has only where no other is left.
         plain: all layouts are row-major.
         apart: names of nodes that stay out of fused kernels.
         again: what is computed a second time, in this order.
@@ -101,8 +105,7 @@ class Thrift:
     """
 
     order: bool = False
-    workspace: bool = False
-    padding: bool = False
+    denied: frozenset[Denied] = frozenset()
     plain: bool = False
     apart: frozenset[str] = frozenset()
     again: tuple[Again, ...] = ()
@@ -115,8 +118,8 @@ class Thrift:
         """In words."""
         parts = [
             "a longer search for an order" * self.order,
-            "implementations with less workspace" * self.workspace,
-            "layouts without padding" * self.padding,
+            f"{len({name for name, _ in self.denied})} groups without their rows of most memory"
+            * bool(self.denied),
             "row-major layouts" * self.plain,
             f"{len(self.apart)} nodes left unfused" * bool(self.apart),
             f"{sum(len(a.nodes) for a in self.again)} nodes computed again" * bool(self.again),

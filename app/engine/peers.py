@@ -1,6 +1,8 @@
 """Runtimes that a program is measured beside on this machine, one at a time, each in turn with ours."""
 
 import importlib.util
+import math
+import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,11 +24,15 @@ SETTLING = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A runtime: how people write it, its package, and what opens a model file on so many threads."""
+    """A runtime: how people write it, its package, and what opens a model file on so many threads.
+
+    `copies` is how many times it keeps the weights.
+    """
 
     name: str
     package: str
     open: Callable[[Path, int], Run]
+    copies: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +95,10 @@ def beside(
     rival = Rival(peer.name, _version(peer.package))
     if importlib.util.find_spec(peer.package) is None:
         return replace(rival, reason=f"{peer.package} is not installed"), []
+    needed, spare = peer.copies * nbytes_of(question.path), spare_bytes()
+    if needed > spare:
+        reason = f"it needs {needed} byte for its weights, the job may take {spare} more"
+        return replace(rival, reason=reason), []
     try:
         run = peer.open(question.path, question.threads)
         theirs = run(question.inputs)
@@ -107,6 +117,23 @@ def beside(
         rival = replace(rival, unlike=refusal(cause))
     samples = measure_in_turn([*works, partial(run, question.inputs)], seconds, before=question.settle)
     return replace(rival, ours=samples[0], samples=samples[-1]), samples[:-1]
+
+
+def nbytes_of(path: Path) -> int:
+    """Bytes of a model file and of its external data beside it."""
+    return sum(file.stat().st_size for file in path.parent.iterdir() if file.is_file())
+
+
+def spare_bytes() -> float:
+    """Bytes that this process may still take; infinite where nothing limits it.
+
+    Source: getrlimit(2), RLIMIT_DATA; proc_pid_status(5), VmData.
+    """
+    limit, status = resource.getrlimit(resource.RLIMIT_DATA)[0], Path("/proc/self/status")
+    if limit == resource.RLIM_INFINITY or not status.exists():
+        return math.inf
+    lines = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+    return max(limit - int(lines["VmData"].split()[0]) * 1024, 0)
 
 
 def refusal(cause: Exception) -> str:
@@ -152,5 +179,5 @@ def _version(package: str) -> str:
 
 PEERS = (
     Peer("onnxruntime", "onnxruntime", lambda path, threads: runtime(path, threads=threads, optimized=True)),
-    Peer("OpenVINO", "openvino", lambda path, threads: openvino(path, threads)[0]),
+    Peer("OpenVINO", "openvino", lambda path, threads: openvino(path, threads)[0], copies=2),
 )

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
+CACHE_LINE = 64  # byte
 ELEMENTWISE = "Elementwise"  # the operator of a group made of elementwise nodes only
 SUBGRAPH = "Subgraph"  # the operator of a group that a library runs whole
 ATTENTION = "Attention"  # and of one made of two products with a Softmax between
@@ -205,24 +206,55 @@ class LaunchCall(KernelCall):
 class Body:
     """A graph in a node's attributes, planned as a program of its own.
 
-    `inputs` are positions among the inputs of the call, in the order of the program's; `outputs`
-    are positions among the outputs of the program.
+    Attributes:
+        name: of the attribute.
+        inputs: positions among the inputs of the call, in the order of the program's.
+        outputs: positions among the outputs of the program.
+        own: how many of the inputs, the first, are given anew each turn; the others lie where the program
+            around it has them.
+        turns: times that one run of the step runs it, as far as that is known.
     """
 
+    name: str
     program: "Program"
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    own: int = 0
+    turns: int = 1
+
+    @property
+    def places(self) -> dict[ir.Value, tuple[int, int]]:
+        """Offset and bytes of its own inputs and its outputs, which follow its arena."""
+        model, values = self.program.compilation.graph, self.program.placement.values
+        found: dict[ir.Value, tuple[int, int]] = {}
+        end = self.program.arena_bytes
+        captured = model.inputs[self.own :]
+        for value in dict.fromkeys((*model.inputs[: self.own], *model.outputs)):
+            at = values.get(value)
+            if at is not None and value not in captured and at.root in (None, value):
+                start = -(-end // CACHE_LINE) * CACHE_LINE
+                found[value] = start, at.nbytes
+                end = start + at.nbytes
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it works in: its arena, its own inputs and its outputs."""
+        return max([self.program.arena_bytes, *(sum(place) for place in self.places.values())])
 
 
 class RunBody(Protocol):
-    """A body that is ready to run, in the memory of the program that it belongs to."""
+    """A body that is ready to run, in the memory of the program that it belongs to.
+
+    What it returns holds until it runs again, and is to be copied before.
+    """
 
     def __call__(self, values: Sequence[object | None], /) -> list[object]:
         """Its outputs for these values, in the order of `Body.inputs`."""
         ...
 
     def again(self, changed: Mapping[int, object], /) -> list[object]:
-        """Its outputs where the values at these positions have changed, and no others."""
+        """Its outputs where values at these positions have changed, and no others; types are as before."""
         ...
 
 
@@ -234,8 +266,12 @@ class HostCall:
     is called with the list of inputs for every inference and returns the list of outputs. An input
     is None where the node omits it; values that bodies capture follow the node's own inputs.
 
-    With `bodies` it is called with the node and, for each that was planned, a `RunBody` of the same list
-    of inputs; None for the others.
+    With `bodies` it is called with the node; for each that was planned, a `RunBody` of the same list of
+    inputs, None for the others; and the arrays that the outputs will be in, None for objects of the host:
+    an output that it returns in its own array is not copied.
+
+    `evaluated` are the bodies that the reference evaluator runs, whose memory has no bound: the names of
+    their attributes, and the least bytes that one run of them holds.
     """
 
     function: str
@@ -243,6 +279,7 @@ class HostCall:
     inputs: tuple[ir.Value | None, ...]
     outputs: tuple[ir.Value, ...]
     bodies: tuple[Body | None, ...] = ()
+    evaluated: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -302,9 +339,22 @@ def workspace_bytes(calls: Iterable[Call], threads: int, alignment: int = 1) -> 
 
 
 def body_bytes(calls: Iterable[Call]) -> int:
-    """Bytes that the bodies of calls take, one of them at a time."""
-    planned = (b for call in calls if isinstance(call, HostCall) for b in call.bodies)
-    return max((b.program.arena_bytes for b in planned if b is not None), default=0)
+    """Bytes that the bodies of calls take, one of them at a time; of those that are evaluated, the least."""
+    host = [call for call in calls if isinstance(call, HostCall)]
+    planned = (b.nbytes for call in host for b in call.bodies if b is not None)
+    return max((*planned, *(nbytes for call in host for _, nbytes in call.evaluated)), default=0)
+
+
+def unplanned_bodies(calls: Iterable[Call]) -> tuple[str, ...]:
+    """Paths of the bodies whose memory has no bound, those within planned bodies among them."""
+    found: list[str] = []
+    for call in calls:
+        if isinstance(call, HostCall):
+            found += [f"{call.node.name}/{name}" for name, _ in call.evaluated]
+            for body in call.bodies:
+                inner = () if body is None else body.program.placement.unplanned
+                found += [f"{call.node.name}/{body.name}/{name}" for name in inner if body is not None]
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,7 +454,8 @@ class Placement:
         naive: bytes if no memory were ever used twice.
         activations: most bytes of values alive at a step, workspace and alignment left out.
         policies: what the same buffers take under the policies of other systems.
-        unplanned: names of dynamic values, which live outside the arena.
+        unplanned: what lives outside the arena and has no bound: dynamic values, and bodies that the
+            reference evaluator runs, as `node/attribute`.
     """
 
     values: Mapping[ir.Value, Location]
@@ -489,8 +540,12 @@ class Compilation:
     thrift: Thrift = field(default_factory=Thrift)  # what is given up for memory
     # Byte below which no order of the chosen implementations stays; None where it is not known.
     order_bound: int | None = None
+    # Byte below which no rows for the groups stay, in any order; None where nobody looked.
+    row_bound: int | None = None
     placed: "Placed | None" = field(default=None, repr=False, compare=False)  # what the order was chosen by
     assignment: Mapping[str, str] = field(default_factory=dict)  # by node: `backend#part`, as measured
+    # The model as the file has it, inputs bound: what a library that runs all of it is given.
+    source: ir.Model | None = field(default=None, repr=False, compare=False)
     failures: Mapping[tuple[str, str], str] = field(default_factory=dict)  # by node and backend: why
     passed_over: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by node, by backend: why
     # What rows said of groups that are alike, see `app.engine.alike`.

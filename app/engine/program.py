@@ -43,6 +43,16 @@ class Step:
         return any(isinstance(c, HostCall | SubgraphCall) for c in self.calls)
 
     @property
+    def is_control_flow(self) -> bool:
+        """Whether it runs bodies that are planned."""
+        return any(isinstance(c, HostCall) and any(c.bodies) for c in self.calls)
+
+    @property
+    def is_fallback(self) -> bool:
+        """Whether the reference evaluator runs it, or one of its bodies."""
+        return any(isinstance(c, HostCall) and (c.evaluated or not c.bodies) for c in self.calls)
+
+    @property
     def is_library(self) -> bool:
         """Whether an external library runs it, a sub-graph as one call."""
         return any(isinstance(c, SubgraphCall) for c in self.calls)
@@ -60,6 +70,17 @@ class Program:
     def arena_bytes(self) -> int:
         """Size of the arena, all memories together."""
         return self.placement.arena_bytes
+
+    @property
+    def has_library(self) -> bool:
+        """Whether a step, or one of a body, is run by an external library."""
+        bodies = (b for s in self.steps for c in s.calls if isinstance(c, HostCall) for b in c.bodies)
+        return any(s.is_library for s in self.steps) or any(b.program.has_library for b in bodies if b)
+
+    @property
+    def seconds(self) -> float:
+        """Predicted or measured seconds of all steps, and of what slower memories cost."""
+        return sum(step.choice.seconds for step in self.steps) + self.placement.delay
 
     @property
     def kernels(self) -> tuple["Request", ...]:

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from app.engine import graph
 from app.engine.backends import reference
+from app.engine.errors import KernelError
 from app.engine.rewrite import Replacement, Row, constant, sole_reader
 
 Array = np.ndarray[Any, Any]
@@ -305,6 +306,26 @@ def zero_point_apart(node: ir.Node) -> Replacement | None:
     _typed(sums, output, "sums", ir.DataType.INT32)
     total = ir.Node("", "Add", [sums.outputs[0], constant(correction, f"{output.name}.shift")])
     return Replacement(total.outputs, [sums, total])
+
+
+# Types and forms of weights that integer products, or generated code, dequantize on the way.
+_COMPUTED = (*BYTES, ir.DataType.INT16, ir.DataType.UINT16, ir.DataType.INT32)
+
+
+def dequantize_weights(node: ir.Node) -> Replacement | None:
+    """DequantizeLinear of constants of less than a byte, or with a scale a block, is a constant of floats."""
+    arrays = [graph.constant(v) for v in node.inputs]
+    source = node.inputs[0]
+    if any(a is None and v is not None for a, v in zip(arrays, node.inputs)) or source is None:
+        return None
+    if source.dtype in _COMPUTED and not graph.attribute(node, "block_size", 0):
+        return None
+    try:
+        (weights,) = reference.prepare(node)(arrays)
+    except KernelError:
+        return None  # it will be reported when the node runs
+    assert isinstance(weights, np.ndarray)
+    return Replacement([constant(weights, node.outputs[0].name or "weights", node.outputs[0].dtype)])
 
 
 ROWS = (

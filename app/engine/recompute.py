@@ -55,7 +55,7 @@ class _Lives:
 
     def candidate(self, value: ir.Value, step: int, nbytes: int) -> _Found | None:
         """The value for its readers after the step; None where it is read at it, or cannot be copied."""
-        value = self._origin(value)
+        value = origin(value)
         readers = self._readers(value)
         if readers is None or value not in self.maker:
             return None
@@ -63,7 +63,7 @@ class _Lives:
         if not late or any(self.at[node] == step for node in readers):
             return None
         groups = self._groups(value, min(self.at[node] for node in late))
-        if groups is None:
+        if groups is None or not self._stays(groups, late):
             return None
         nodes = tuple(node.name or "" for group in groups for node in _own(group.nodes))
         spent = sum(self.program.steps[self.at[group.anchor]].choice.seconds for group in groups)
@@ -81,17 +81,15 @@ class _Lives:
             if len(needed) == DEEPEST or not all(map(_is_repeatable, group.nodes)):
                 return None
             needed[index] = group
-            read = map(self._origin, group.inputs)
+            read = map(origin, group.inputs)
             waiting += [v for v in read if v in self.maker and self.last.get(v.name or "", -1) < until]
         return [needed[index] for index in sorted(needed)]
 
-    def _origin(self, value: ir.Value) -> ir.Value:
-        """The value that conversions of the planner's own made this one of."""
-        producer = value.producer()
-        while producer is not None and _is_conversion(producer):
-            value = producer.inputs[0]  # type: ignore[assignment]  # a conversion has an input
-            producer = value.producer()
-        return value
+    def _stays(self, groups: Iterable[Group], late: Iterable[ir.Node]) -> bool:
+        """Whether anything else needs what the groups make; else a copy is the same steps run later."""
+        known = {*late, *(node for group in groups for node in group.nodes)}
+        made = (v for group in groups for node in _own(group.nodes) for v in node.outputs)
+        return any(readers is None or not known.issuperset(readers) for readers in map(self._readers, made))
 
     def _readers(self, value: ir.Value) -> list[ir.Node] | None:
         """Nodes of the model that read a value, through conversions; None where others do."""
@@ -99,7 +97,7 @@ class _Lives:
             return None
         found: list[ir.Node] = []
         for node in dict.fromkeys(use.node for use in value.uses()):
-            if _is_conversion(node):
+            if is_conversion(node):
                 behind = [self._readers(v) for v in node.outputs]
                 if None in behind:
                     return None
@@ -112,10 +110,20 @@ class _Lives:
 
 
 def _own(nodes: Iterable[ir.Node]) -> Iterable[ir.Node]:
-    return (node for node in nodes if not _is_conversion(node))
+    return (node for node in nodes if not is_conversion(node))
 
 
-def _is_conversion(node: ir.Node) -> bool:
+def origin(value: ir.Value) -> ir.Value:
+    """The value that conversions of the planner's own made this one of."""
+    producer = value.producer()
+    while producer is not None and is_conversion(producer):
+        value = producer.inputs[0]  # type: ignore[assignment]  # a conversion has an input
+        producer = value.producer()
+    return value
+
+
+def is_conversion(node: ir.Node) -> bool:
+    """Whether a node holds its input in other bytes: an operator of the planner's own."""
     return node.domain == "stowplan" and len(node.inputs) == 1 and len(node.outputs) == 1
 
 

@@ -47,6 +47,8 @@ class Known:
         granted: the views of partial rows that may be taken; None before memory is shared, where all
             of them may.
         storage: storage types of values, once they are inferred.
+        source: the model as the file has it, inputs bound; for a library that runs all of it.
+        failures: what libraries failed on, by node and backend: why.
         facts: what rows said of groups that are alike.
     """
 
@@ -62,6 +64,8 @@ class Known:
     granted: frozenset[View] | None = None
     thrift: Thrift = field(default_factory=Thrift)
     storage: Mapping[ir.Value, StorageType] = field(default_factory=dict)
+    source: ir.Model | None = field(default=None, repr=False, compare=False)
+    failures: Mapping[tuple[str, str], str] = field(default_factory=dict)
     facts: alike.Shared = field(default_factory=dict, repr=False, compare=False)
     key: Hashable = field(init=False, repr=False, compare=False)
 
@@ -94,6 +98,8 @@ class Known:
             exact=options.exact,
             direct=options.direct,
             storage=compilation.plan.storage or {},
+            source=compilation.source,
+            failures=compilation.failures,
             facts=compilation.facts,
         )
 
@@ -400,6 +406,11 @@ class Registry:
         return tuple(
             dict.fromkeys(row for name in target.backends for row in self.rewrites if name in row.backends)
         )
+
+    def libraries(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Those of the named backends that run whole sub-graphs and are installed."""
+        rows = (self.backends[name] for name in names if name in self.backends)
+        return tuple(row.name for row in rows if row.selector is not None and row.missing() is None)
 
     def operator(self, node: ir.Node) -> Operator | None:
         """The row of a node's operator, if there is one."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from app.engine import allocation, graph, session, tuning
+from app.engine import allocation, graph, map_type, operand_types, session, tuning
 from app.engine.errors import GraphError
 from app.engine.execute import Executor
 from app.engine.load import load
@@ -87,6 +87,7 @@ class ServedModel:
             compilation = session.tuned(compilation, options, self._compiler)
         else:
             compilation = dataclasses.replace(compilation, timings=tuning.stored(self._compiler.folder))
+            compilation = session.raced(compilation, options, self._compiler)
         samples = allocation.samples(compilation.graph.inputs)
         _, program = session.runnable(compilation, options, self._compiler, samples)
         return Executor(program, self._compiler)
@@ -96,9 +97,10 @@ def _port(value: ir.Value, role: str) -> Port:
     name = value.name or ""
     kind = graph.dtype(value)
     if kind is None or not graph.is_tensor(value):
-        found = value.type if value.dtype is None else value.dtype.name
+        found = operand_types.title(value.type) or "an unknown type"
+        instead = "; export the model without ZipMap" if map_type.has_map(value.type) else ""
         raise GraphError(
-            f"{role} {name!r}: expected a tensor of numbers, found {found}", pointer=f"value:{name}"
+            f"{role} {name!r}: expected a tensor of numbers, found {found}{instead}", pointer=f"value:{name}"
         )
     if value.shape is None:
         return Port(name, kind, None)

@@ -99,26 +99,42 @@ def tuned(
     options: Options,
     compiler: Compiler,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
+    inputs: Mapping[str, object] | None = None,
 ) -> Compilation:
     """The compilation with measured seconds of what may compute its groups; runs kernels.
 
-    Without `options.autotune`, or for a target that is not this machine, it stays as it is. With
-    `options.choose` of `measured`, sub-graphs are assigned to backends, see `app.engine.allocation`.
+    Without `options.autotune`, or for a target that is not this machine, it stays as it is. Where
+    `options.choose` is not `first`, the whole model or sub-graphs are assigned to libraries that are faster
+    on `inputs`, or on samples, see `app.engine.allocation`.
     """
     if not is_host(compilation.target, host()):
         return compilation
     if options.autotune:
         compilation = _timed(compilation, options, compiler, progress)
     if options.choose == "measured":
-        compilation = allocation.measured(compilation, options, compiler, planned, progress)
-    return compilation
+        return allocation.measured(compilation, options, compiler, planned, progress)
+    return raced(compilation, options, compiler, progress, inputs)
+
+
+def raced(
+    compilation: Compilation,
+    options: Options,
+    compiler: Compiler,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+    inputs: Mapping[str, object] | None = None,
+) -> Compilation:
+    """The compilation, with `choose` of `auto` assigned whole to a library that is faster than its plan."""
+    latency = options.autotune and options.prefer == "latency" and options.semantics == "stowplan"
+    if options.choose != "auto" or not latency:
+        return compilation
+    return allocation.fastest_whole(compilation, options, compiler, planned, inputs, progress)
 
 
 def _timed(
     compilation: Compilation, options: Options, compiler: Compiler, progress: Callable[[int, int], None]
 ) -> Compilation:
     """The compilation with measured seconds of kernels, for the backends that choose node by node."""
-    compilation, whole = allocation.without_libraries(compilation), compilation
+    compilation, whole = allocation.kernels_first(compilation), compilation
     started = dataclasses.replace(compilation, model=compilation.model.clone(), options=options)
     groups = pipeline.run(started, grouping(options), silent)
 
@@ -174,7 +190,7 @@ def runnable(
     """
     while True:
         found = planned(compilation, options, progress)
-        if not any(step.is_library for step in found.steps):
+        if not found.has_library:
             return compilation, found
         try:
             with closing(Executor(found, compiler)) as executor:
@@ -212,6 +228,9 @@ class Running(Protocol):
 
     def step_seconds(self) -> list[float]:
         """Seconds of every step in one run."""
+
+    def body_seconds(self) -> dict[str, float]:
+        """Seconds of the steps in bodies in that run, by path, all turns together."""
 
     def close(self) -> None:
         """Give back what it holds."""

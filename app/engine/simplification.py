@@ -327,11 +327,17 @@ def _concat_axis(node: ir.Node) -> int | None:
 
 
 def hoist_invariant(node: ir.Node) -> Replacement | None:
-    """What a Loop hands from one iteration to the next unchanged is read from outside."""
+    """What a Loop or Scan hands from one iteration to the next unchanged is read from outside."""
     body = node.attributes["body"].as_graph()
-    first = 2  # of the carried values, after the trip count and the condition; so in the body
-    carried = len(node.inputs) - first
-    kept = [k for k in range(carried) if _source(body.outputs[1 + k]) is not body.inputs[first + k]]
+    scanned = int(graph.attribute(node, "num_scan_inputs", 0))
+    if node.op_type == "Scan" and node.graph is not None and node.graph.opset_imports.get("", 0) < 9:
+        return None  # it has a batch axis there, which its body has not
+    # Of the carried values of a Loop, after the trip count and the condition; so in the body.
+    first, results = (0, 0) if node.op_type == "Scan" else (2, 1)
+    carried = len(node.inputs) - first - scanned
+    kept = [
+        k for k in range(carried) if graph.source(body.outputs[results + k]) is not body.inputs[first + k]
+    ]
     if len(kept) == carried:
         return None
     body = body.clone(allow_outer_scope_values=True)
@@ -340,15 +346,22 @@ def hoist_invariant(node: ir.Node) -> Replacement | None:
         if k in kept or initial is None:
             continue
         received = body.inputs[first + k]
-        del body.outputs[1 + k]
-        received.replace_all_uses_with(initial, replace_graph_outputs=True)
+        del body.outputs[results + k]
+        returned = [i for i, value in enumerate(body.outputs) if value is received]
+        if returned:  # what is read from outside is no output of a body
+            copy = ir.Node("", "Identity", [initial], outputs=[value_like(received, f"{received.name}.kept")])
+            body.append(copy)
+            for i in returned:
+                body.outputs[i] = copy.outputs[0]
+        for use in received.uses():
+            use.node.replace_input_with(use.idx, initial)
         del body.inputs[first + k]
     scans = range(carried, len(node.outputs))
     attributes = [a for a in node.attributes.values() if a.name != "body"]
     new = ir.Node(
         "",
-        "Loop",
-        (*node.inputs[:first], *(node.inputs[first + k] for k in kept)),
+        node.op_type,
+        (*node.inputs[:first], *(node.inputs[first + k] for k in kept), *node.inputs[first + carried :]),
         (*attributes, ir.AttrGraph("body", body)),
         num_outputs=len(kept) + len(scans),
     )
@@ -358,17 +371,8 @@ def hoist_invariant(node: ir.Node) -> Replacement | None:
     )
 
 
-def _source(value: ir.Value) -> ir.Value:
-    """What a value is an Identity of, or itself."""
-    producer = value.producer()
-    while producer is not None and producer.op_type == "Identity" and not producer.domain:
-        value = producer.inputs[0] or value
-        producer = value.producer()
-    return value
-
-
 ROWS = (
-    Row(hoist_invariant, ("Loop",)),
+    Row(hoist_invariant, ("Loop", "Scan")),
     Row(flatten_concat, ("Concat",), nested=False),
     Row(drop_neutral, ("Add", "Sub", "Mul", "Div", "Pow")),
     Row(expand_power, ("Pow",)),

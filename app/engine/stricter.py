@@ -50,7 +50,7 @@ class Attempt:
 
 def seconds(program: Program) -> float:
     """Seconds of a run, as the program was planned."""
-    return sum(step.choice.seconds for step in program.steps)
+    return program.seconds
 
 
 def after(

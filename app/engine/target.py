@@ -143,6 +143,10 @@ _PERMIT, _TILE_DATA = 0x1023, 18  # ARCH_REQ_XCOMP_PERM of arch_prctl(2), and th
 _ARCH_PRCTL = 158  # number of that system call on x86-64
 
 
+# Backends of this machine, in order of preference: a library runs what our kernels cannot.
+BACKENDS = ("numba-cpu", "onnxruntime", "reference")
+
+
 @functools.cache
 def tiles_permitted() -> bool:
     """Ask Linux for the state of AMX tiles, which every thread of this process may then use.
@@ -177,6 +181,7 @@ def host() -> Target:
         cores=cores,
         caches=caches or (32 * 1024, 1024 * 1024),
         memories=(Memory("dram", total),),
+        backends=BACKENDS,
         precisions=tuple(p for p, needed in _PRECISIONS if not needed or needed & set(isa)),
         flops=lanes * 2 * 2 * 3e9,
         cpu_model=model.group(1).strip() if model else "unknown",

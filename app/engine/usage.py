@@ -8,6 +8,7 @@ from onnx.defs import OpSchema, SchemaError
 
 from app.engine.errors import GraphError, UnknownOperatorError
 from app.engine.limits import Limits
+from app.engine.runtime_operators import spellings
 from app.engine.tensordata import check_tensor
 
 Known = Callable[[str, str], bool]  # (domain, operator) -> whether something here can handle it
@@ -76,7 +77,8 @@ def _schema(node: onnx.NodeProto, operators: Operators) -> OpSchema | None:
     try:
         schema = onnx.defs.get_schema(node.op_type, version, domain)
     except SchemaError:
-        if domain in _STANDARD or not operators.known(domain, node.op_type):
+        elsewhere = domain in _STANDARD and node.op_type not in spellings()
+        if elsewhere or not operators.known(domain, node.op_type):
             raise UnknownOperatorError(
                 f"node {node.name!r} uses {operator}, which is not in operator set "
                 f"{domain or 'ai.onnx'!r} version {version}; give the model a local function of that name",

@@ -50,11 +50,16 @@ class Peak:
             (b for size, b in self.bandwidth.items() if nbytes <= size), [*self.bandwidth.values()][-1]
         )
 
-    def share(self, flops: float, nbytes: int, seconds: float, rate: float = 1.0) -> float | None:
-        """The least time of that work, bound by arithmetic or by memory, over the time it took."""
+    def share(
+        self, flops: float, nbytes: int, seconds: float, rate: float = 1.0, turns: int = 1
+    ) -> float | None:
+        """The least time of that work, bound by arithmetic or by memory, over the time it took.
+
+        Operations are as many times as fast as in float32 as `rate` has it; the work comes in equal turns.
+        """
         if seconds <= 0 or not (flops or nbytes):
             return None
-        return max(flops / (self.flops * rate), nbytes / self.bandwidth_of(nbytes)) / seconds
+        return max(flops / (self.flops * rate), nbytes / self.bandwidth_of(nbytes // max(turns, 1))) / seconds
 
     def to_json(self) -> Json:
         """For timings.json."""
@@ -122,13 +127,14 @@ def nbytes(step: Step, compilation: Compilation) -> int:
     return sum(constants.values()) + sum(value_bytes(v, compilation) for v in values)
 
 
-def figures(step: Step, compilation: Compilation, seconds: float, peak: Peak) -> Json:
-    """Operations and bytes of a step, a second too, and its share of the peak; fast algorithms may exceed it.
+def figures(step: Step, compilation: Compilation, turns: int, seconds: float, peak: Peak) -> Json:
+    """Operations and bytes of a step in so many turns, a second too, and its share of the peak.
 
-    Operations are those of the textbook's algorithm, so that steps compare whatever computes them.
+    Operations are those of the textbook's algorithm, so that steps compare whatever computes them; fast
+    algorithms may exceed the peak.
     """
-    flops = cost.flops(step.group) if step.calls else 0.0
-    moved = nbytes(step, compilation)
+    flops = turns * cost.flops(step.group) if step.calls else 0.0
+    moved = turns * nbytes(step, compilation)
     rate = RATES.get(step.choice.implementation.precision, 1.0)
     if "int8" in compilation.target.precisions and PRODUCTS.intersection(n.op_type for n in step.group.nodes):
         rate = INTEGER_RATE
@@ -137,5 +143,5 @@ def figures(step: Step, compilation: Compilation, seconds: float, peak: Peak) ->
         "bytes": moved,
         "gflops": flops / seconds / 1e9 if seconds > 0 else None,
         "gigabytes_per_second": moved / seconds / 1e9 if seconds > 0 else None,
-        "of_peak": peak.share(flops, moved, seconds, rate),
+        "of_peak": peak.share(flops, moved, seconds, rate, turns),
     }

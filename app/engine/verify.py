@@ -84,6 +84,10 @@ def _distance(name: str, expected: object, found: object) -> tuple[float, float]
             raise NumericsError(f"output {name!r}: the sequences differ in length", pointer=f"value:{name}")
         pairs = [_distance(name, a, b) for a, b in zip(expected, found, strict=True)]
         return max((p[0] for p in pairs), default=0.0), max((p[1] for p in pairs), default=0.0)
+    if isinstance(expected, dict):
+        if not isinstance(found, dict) or list(found) != list(expected):
+            raise NumericsError(f"output {name!r}: the maps differ in keys", pointer=f"value:{name}")
+        return _distance(name, list(expected.values()), list(found.values()))
     if expected is None or found is None:
         if expected is not found:
             raise NumericsError(

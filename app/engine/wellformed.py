@@ -5,10 +5,12 @@ value cannot even be represented in the graph that the engine works on.
 """
 
 import heapq
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 
 import onnx
+import onnx_ir as ir
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
@@ -50,7 +52,7 @@ def check(model: onnx.ModelProto, limits: Limits, known: Known, detached: Collec
     functions = frozenset((domain_of(f.domain), f.name) for f in model.functions)
     opsets = _opsets(model.opset_import, "the model")
     checker = _Checker(limits, Operators(opsets, functions, known), detached=detached)
-    _check_calls(model)
+    _check_calls(model, limits)
     _check_graph(model.graph, checker, frozenset(), 0)
     for function in model.functions:
         imported = {**opsets, **_opsets(function.opset_import, f"function {function.name!r}")}
@@ -102,23 +104,48 @@ def _opsets(imports: Iterable[onnx.OperatorSetIdProto], owner: str) -> dict[str,
     return found
 
 
-def _check_calls(model: onnx.ModelProto) -> None:
-    """Refuse functions that call themselves, directly or not: inlining them would not end."""
+def _check_calls(model: onnx.ModelProto, limits: Limits) -> None:
+    """Refuse functions that call themselves, directly or not, and those that are too much once inlined.
+
+    A function counts as often as it is called: ten calls in each of twenty nested ones are 10^20 nodes.
+    """
+    if not model.functions:
+        return
     bodies = {(domain_of(f.domain), f.name): f for f in model.functions}
     if len(bodies) < len(model.functions):
         raise GraphError("two local functions of the model have the same domain and name")
     callees = {
-        key: {c for n in _all_nodes(f.node) if (c := (domain_of(n.domain), n.op_type)) in bodies}
-        for key, f in bodies.items()
+        key: {c for n in _all_nodes(f.node) if (c := _callee(n)) in bodies} for key, f in bodies.items()
     }
-    while leaves := [key for key, called in callees.items() if not called]:
-        for key in leaves:
-            del callees[key]
-        for called in callees.values():
-            called.difference_update(leaves)
-    if callees:
-        name = next(iter(callees))[1]
-        raise CyclicGraphError(f"local function {name!r} calls itself, directly or through others")
+    try:
+        callees_first = tuple(TopologicalSorter(callees).static_order())
+    except CycleError as error:
+        name = error.args[1][0][1]
+        raise CyclicGraphError(f"local function {name!r} calls itself, directly or through others") from error
+    sizes: dict[tuple[str, str], tuple[int, int]] = {}  # nodes and bytes of each function, inlined
+    for key in callees_first:
+        sizes[key] = _inlined(bodies[key].node, sizes, limits)
+    _inlined(model.graph.node, sizes, limits)
+
+
+def _callee(node: onnx.NodeProto) -> tuple[str, str]:
+    return domain_of(node.domain), node.op_type
+
+
+def _inlined(
+    nodes: Sequence[onnx.NodeProto], sizes: Mapping[tuple[str, str], tuple[int, int]], limits: Limits
+) -> tuple[int, int]:
+    """Number and bytes of nodes with the functions in their place that they call."""
+    found = [sizes.get(_callee(node), (1, 0)) for node in _all_nodes(nodes)]
+    count = sum(n for n, _ in found)
+    nbytes = sum(node.ByteSize() for node in nodes) + sum(b for _, b in found)
+    for number, most, what in ((count, limits.nodes, "nodes"), (nbytes, limits.nbytes, "byte of nodes")):
+        if number > most:
+            raise ModelTooLargeError(
+                f"the model has {number} {what} or more once its local functions are inlined, "
+                f"allowed are {most}"
+            )
+    return count, nbytes
 
 
 def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
@@ -148,6 +175,8 @@ def _check_graph(graph: onnx.GraphProto, checker: _Checker, outer: frozenset[str
     for value in graph.input:
         if depth == 0:  # a body's inputs may leave their types to inference
             _check_type(value.type, value.name)
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        _check_codes(value.type, f"value {value.name!r}", f"value:{value.name}")
     local = frozenset((*(v.name for v in graph.input), *(t.name for t in tensors)))
     _check_nodes(graph.node, outer | local, [v.name for v in graph.output], checker, depth, title, local)
 
@@ -199,8 +228,8 @@ def _check_nodes(
                 f"{node.op_type} {node.name!r} reads {absent[0]!r}, which nothing defines",
                 pointer=f"node:{node.name}",
             )
-    for name in outputs:
-        if name not in visible:
+    for name in outputs:  # those of a body are its own: what it reads from outside is none
+        if name not in local and name not in makers:
             raise GraphError(f"{title}: output {name!r} is not computed", pointer=f"value:{name}")
     _sort(nodes, reads, makers)
     for node in nodes:
@@ -267,8 +296,31 @@ def _check_type(type_: onnx.TypeProto, name: str) -> None:
         _check_type(type_.sequence_type.elem_type, name)
     elif kind == "optional_type":
         _check_type(type_.optional_type.elem_type, name)
+    elif kind == "map_type":
+        data_type(type_.map_type.key_type, f"input {name!r}", pointer)
+        _check_type(type_.map_type.value_type, name)
     else:
         raise DtypeError(
-            f"input {name!r}: expected a tensor, a sequence or an optional, found {kind or 'no type'}",
+            f"input {name!r}: expected a tensor, a sequence, an optional or a map, found {kind or 'no type'}",
             pointer=pointer,
         )
+
+
+def _check_codes(type_: onnx.TypeProto, title: str, pointer: str) -> None:
+    """Refuse numbers that are no element types; a type that is left open is for inference to tell."""
+    kind = type_.WhichOneof("value")
+    if kind in ("tensor_type", "sparse_tensor_type"):
+        codes = [getattr(type_, kind).elem_type]
+    elif kind == "map_type":
+        codes = [type_.map_type.key_type]
+        _check_codes(type_.map_type.value_type, title, pointer)
+    else:
+        codes = []
+        if kind in ("sequence_type", "optional_type"):
+            _check_codes(getattr(type_, kind).elem_type, title, pointer)
+    for code in codes:
+        if code not in _CODES:
+            raise DtypeError(f"{title}: unknown element type {code}", pointer=pointer)
+
+
+_CODES = frozenset(int(kind) for kind in ir.DataType)

@@ -24,12 +24,18 @@ Row = sa.RowMapping
 
 
 def create(
-    connection: sa.Connection, job_id: str, name: str, version: int | None = None, *, most: int | None = None
+    connection: sa.Connection,
+    job_id: str,
+    name: str,
+    version: int | None = None,
+    *,
+    most: int | None = None,
+    most_of_all: int | None = None,
 ) -> tuple[Row, bool]:
     """Deploy the result of a job; False when it is deployed as that version already.
 
     Without a version it is one more than the latest of the name. `most` versions of all names may
-    belong to the caller.
+    belong to the caller, `most_of_all` to all callers.
 
     Raises:
         JobNotFoundError: there is no such job.
@@ -37,7 +43,7 @@ def create(
         NotDeployableError: it has no result, or one for another machine.
         ModelNotFoundError: its model was deleted.
         DeploymentExistsError: another job has that version of the name.
-        TooManyError: the caller has as many deployments as he may have.
+        TooManyError: the caller, or all together, have as many deployments as they may have.
     """
     job = _deployable(connection, job_id)
     own = sa.select(deployments).where(deployments.c.owner == current().owner)
@@ -55,9 +61,11 @@ def create(
             "delete it first, or deploy another version",
             pointer="/version",
         )
-    count = connection.scalar(sa.select(sa.func.count()).select_from(own.subquery())) or 0
-    if most is not None and count >= most:
-        raise TooManyError(f"{count} models are deployed, {most} are allowed: delete one first")
+    bounds = ((own, most, ""), (sa.select(deployments), most_of_all, " on this machine"))
+    for rows, bound, where in bounds:
+        count = connection.scalar(sa.select(sa.func.count()).select_from(rows.subquery())) or 0
+        if bound is not None and count >= bound:
+            raise TooManyError(f"{count} models are deployed{where}, {bound} are allowed: delete one first")
     catalog.find_model(connection, job["model_id"])
     identifier = ledger.new_id()
     # What the job resolved stays: what rounds more was tried there, and given up where outputs differed.

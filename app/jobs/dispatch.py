@@ -105,6 +105,20 @@ class Dispatcher:
         going = {w.workflow_id for w in known if w.status in _GOING}
         return [job_id for name, job_id in tickets.items() if name not in going]
 
+    def recover(self, dead: Sequence[str]) -> None:
+        """Put the running jobs of dead workers back in their queues.
+
+        The library does not look whose a job is: nobody else may do the same meanwhile.
+        """
+        if not dead:
+            return
+        running = self._client.list_workflows(
+            executor_id=list(dead), status="PENDING", app_version=VERSION, load_input=False, load_output=False
+        )
+        for workflow in running:
+            self._client.resume_workflow(workflow.workflow_id, queue_name=workflow.queue_name)
+        self._doorbell.ring(workflow.queue_name for workflow in running if workflow.queue_name)
+
     def close(self) -> None:
         """Close the connections to the queue."""
         self._client.destroy()

@@ -10,14 +10,13 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import psycopg
 import sqlalchemy as sa
 
 from app.jobs.database import OUTAGE, Database
-from app.jobs.polling import Pace
 from app.settings import Settings
 
 _CHANNEL = "stowplan_jobs"
@@ -47,17 +46,18 @@ class Doorbell:
             for path in self._folder.iterdir():
                 _write(path, "".join(f"{queue}\n" for queue in names).encode())
 
-    def answer(self, name: str, served: Mapping[str, Pace]) -> None:
-        """Ring the paces of queues, from a thread, until the process ends.
+    def answer(self, name: str, served: Iterable[str], wake: Callable[[], None]) -> None:
+        """Call `wake` when one of the queues may have work, from a thread, until the process ends.
 
         `name` is unique among the listeners of this data folder.
         """
+        known = {_ANY, *served}
         waits = self._at_server if self._url else lambda: self._at_pipe(name)
 
         def listen() -> None:
             for queue in waits():
-                for pace in served.values() if queue == _ANY else filter(None, [served.get(queue)]):
-                    pace.ring()
+                if queue in known:
+                    wake()
 
         threading.Thread(target=listen, name="doorbell", daemon=True).start()
 

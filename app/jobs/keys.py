@@ -27,10 +27,17 @@ def create(connection: sa.Connection, name: str, scope: str, owner: str | None =
     Models and jobs made with it belong to `owner`: the key itself unless it is given.
 
     Raises:
-        RequestError: the name, the owner or the scope is none.
+        RequestError: the name, the owner or the scope is none, or the first key is not an administrator's.
     """
     if scope not in SCOPES:
         raise RequestError(f"scope: expected one of {', '.join(SCOPES)}, found {scope!r}", pointer="/scope")
+    if scope != SCOPES[-1] and not exist(connection):
+        raise RequestError(
+            f"scope: expected {SCOPES[-1]!r} for the first key, found {scope!r}: from then on every request "
+            "needs a key, and only an administrator's makes others; make that one first, with "
+            "`stowplan keys create --name admin --scope admin`",
+            pointer="/scope",
+        )
     for field, text in (("name", name), ("owner", owner)):
         if text is not None and not _NAME.fullmatch(text):
             raise RequestError(

@@ -1,14 +1,13 @@
 """Heartbeats of workers, and what has to be done again because someone died.
 
 Every worker does all of it: each action changes only what nobody else has changed first, so two
-at once do no harm. The one use of the queue's private recovery function is here.
+at once do no harm.
 """
 
 import time
 from collections.abc import Sequence
 
 import sqlalchemy as sa
-from dbos import DBOS
 
 from app.jobs import catalog, groups, ledger
 from app.jobs.blobs import BlobStore
@@ -16,23 +15,15 @@ from app.jobs.database import Database, idempotency, jobs, models, workers
 from app.jobs.dispatch import Dispatcher
 from app.settings import Settings
 
-BEAT_SECONDS = 2.0
+BEATS = 3  # in the time after which a worker that is silent counts as dead
 _LOST_SECONDS = 5.0  # after which a job that its sender did not put in the queue is put there
 _SWEEP_SECONDS = 60.0
 _AUDIT_SECONDS = 15.0
 _AUDITED = 500  # jobs looked at in one audit, oldest first
+_RECOVERY_LOCK = 3  # key of the lock held while jobs of dead workers are put back
 _RETIRED = 200  # jobs or models that one sweep deletes
 _ANSWERED_SECONDS = 3600.0  # that the row of a validation is kept
 _IDEMPOTENCY_SECONDS = 24 * 3600.0
-
-
-def recover(dead: Sequence[str]) -> None:
-    """Put the running jobs of dead workers back in their queues.
-
-    `_recover_pending_workflows` is private to the queue's library, whose version is pinned; its
-    public `resume_workflow` resets the count of attempts and does not check the owner.
-    """
-    DBOS._recover_pending_workflows(list(dead))
 
 
 class Reaper:
@@ -61,29 +52,30 @@ class Reaper:
         ).rowcount:
             connection.execute(workers.insert().values(id=self._worker, **seen))
 
-    def beat(self) -> None:
-        """Say that this worker lives, and look after what the dead left."""
+    def beat(self) -> bool:
+        """Say that this worker lives, and look after what the dead left.
+
+        The answer is whether jobs wait in the queues of this worker: a ring may be lost.
+        """
         now = time.time()
         with self._database.write() as connection:
             self._register(connection, now)
-            dead = connection.scalars(
-                sa.select(workers.c.id).where(workers.c.seen < now - self._settings.dead_seconds)
-            ).all()
+            silent = workers.c.seen < now - self._settings.dead_seconds
+            dead = connection.scalars(sa.select(workers.c.id).where(silent)).all()
         if dead:
-            recover(dead)
             with self._database.write() as connection:
-                connection.execute(
-                    workers.delete().where(
-                        workers.c.id.in_(dead), workers.c.seen < now - self._settings.dead_seconds
-                    )
-                )
-        self._send_lost(now)
+                self._database.lock(connection, _RECOVERY_LOCK)
+                dead = connection.scalars(sa.select(workers.c.id).where(silent)).all()
+                self._dispatcher.recover(dead)
+                connection.execute(workers.delete().where(workers.c.id.in_(dead), silent))
+        has_work = self._look(now)
         if now > self._audited + _AUDIT_SECONDS:
             self._audited = now
             self._audit()
         if now > self._swept + _SWEEP_SECONDS:
             self._swept = now
             self._sweep(now)
+        return has_work
 
     def leave(self) -> None:
         """Say that this worker stops: what the queue still counts as its own is for the others."""
@@ -104,8 +96,17 @@ class Reaper:
                     .values(enqueued=False)
                 )
 
-    def _send_lost(self, now: float) -> None:
+    def _look(self, now: float) -> bool:
+        """Send jobs that their senders did not; whether jobs wait in the queues of this worker.
+
+        A job waits also when nobody runs it any more: its worker died, or was this one before.
+        """
+        others = sa.select(workers.c.id).where(workers.c.id != self._worker)
+        pending = jobs.c.state.in_(("queued", "waiting_for_target"))
+        orphaned = (jobs.c.state == "running") & jobs.c.worker.not_in(others)
+        waiting = jobs.c.queue.in_(self._queues) & (pending | orphaned)
         with self._database.read() as connection:
+            waits = connection.scalar(sa.select(jobs.c.id).where(waiting).limit(1)) is not None
             lost = connection.scalars(
                 sa.select(jobs.c.id).where(
                     jobs.c.enqueued.is_(False),
@@ -115,6 +116,7 @@ class Reaper:
             ).all()
         if lost:
             self._dispatcher.send(lost)
+        return waits
 
     def _sweep(self, now: float) -> None:
         patience = self._settings.wait_for_target_seconds

@@ -22,7 +22,7 @@ _STOP_SECONDS = 10.0
 _RESTART_SECONDS = 1.0  # at least, between two starts of the same part
 _MOST_SECONDS = 30.0  # between two starts of a part that ends at once, again and again
 _SOUND_SECONDS = 60.0  # that such a part runs before it counts as sound again
-_LISTING_SECONDS = 0.5  # between two looks at what else shall run
+_LISTING_SECONDS = 1.0  # between two looks at what else shall run
 logger = logging.getLogger("stowplan.supervisor")
 
 
@@ -56,28 +56,46 @@ def supervise(settings: Settings, processes: Sequence[Part], more: Listing | Non
     migrate(settings)  # once here, so that no two parts wait for each other
     running = {part.name: _Running(part, settings) for part in processes}
     others: dict[str, _Running] = {}
+    leaving: list[_Leaving] = []
     listed = 0.0
     while not stopping.wait(_LOOK_SECONDS):
         for each in running.values():
             each.look(_RESTART_SECONDS)
         if more is not None and time.monotonic() > listed + _LISTING_SECONDS:
             listed = time.monotonic()
-            _follow(more(), others, settings)
+            leaving += _follow(more(), others, settings)
+        leaving = [each for each in leaving if each.is_alive()]
         for each in others.values():
             each.look(each.patience)
     # The API may still wait for the others.
-    for group in (running, others):
-        _stop([each.process for each in group.values()], settings.drain_seconds + _STOP_SECONDS)
+    seconds = settings.drain_seconds + _STOP_SECONDS
+    _stop([each.process for each in running.values()], seconds)
+    _stop([*(each.process for each in others.values()), *(each.process for each in leaving)], seconds)
 
 
-def _follow(wanted: Sequence[Part], running: dict[str, "_Running"], settings: Settings) -> None:
-    """Start the parts that are new, and end those that are gone."""
+def _follow(wanted: Sequence[Part], running: dict[str, "_Running"], settings: Settings) -> list["_Leaving"]:
+    """Start the parts that are new, and let those end that are gone: they answer what they have first."""
     names = {part.name for part in wanted}
     gone = [running.pop(name).process for name in list(running) if name not in names]
-    _stop(gone, _STOP_SECONDS)
     for part in wanted:
         if part.name not in running:
             running[part.name] = _Running(part, settings)
+    return [_Leaving(process, settings.infer_seconds + _STOP_SECONDS) for process in gone]
+
+
+class _Leaving:
+    """A process that was told to end, and is killed when it has not after some seconds."""
+
+    def __init__(self, process: BaseProcess, seconds: float) -> None:
+        self.process = process
+        self._deadline = time.monotonic() + seconds
+        process.terminate()
+
+    def is_alive(self) -> bool:
+        """Look whether it has ended."""
+        if time.monotonic() > self._deadline:
+            self.process.kill()
+        return self.process.is_alive()
 
 
 class _Running:

@@ -7,12 +7,12 @@ import secrets
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from dbos import DBOS, DBOSConfig
 from dbos import error as queue_error
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -20,12 +20,12 @@ from app import logs, tracing
 from app.engine.machines import present
 from app.engine.target import host
 from app.jobs import dispatch, turns
-from app.jobs.database import Database, migrate, queue_engine
+from app.jobs.database import Database, migrate
 from app.jobs.doorbell import Doorbell
 from app.jobs.fingerprint import target_queue
 from app.jobs.lifeline import ORPHANED
-from app.jobs.polling import SLOW_SECONDS, Pace, look_into
-from app.jobs.reaper import BEAT_SECONDS, Reaper
+from app.jobs.polling import LINGER_SECONDS, Need, Queues
+from app.jobs.reaper import BEATS, Reaper
 from app.jobs.workflow import Runner, Stopping
 from app.settings import Settings, SettingsError
 
@@ -103,60 +103,48 @@ def work(settings: Settings, name: str, stopping: Stopping) -> None:
     database = Database(settings.jobs_database_url)
     folder = settings.data / "work" / name.replace(":", "-")
     shutil.rmtree(folder, ignore_errors=True)  # of a worker that died under this id
-    paces: dict[str, Pace] = {}
-    runner = Runner(settings, database, folder, stopping, name, busy=lambda queue: _busy(paces, queue))
-    idle = _Idle()
+    runner = Runner(settings, database, folder, stopping, name)
+    idle, need = _Idle(), Need()
 
-    # Attempts are counted in our own rows, which users see; the queue's limit must come later.
-    @DBOS.workflow(name=dispatch.WORKFLOW, max_recovery_attempts=1000)
     def carry_out_job(job_id: str) -> None:
         with idle.busy():
-            runner.run(job_id)
+            try:
+                runner.run(job_id)
+            finally:
+                need.note()  # the library has to note the end
 
-    queues = served(settings.queues)
-    reaper = Reaper(settings, database, name, queues)
+    able = served(settings.queues)
+    reaper = Reaper(settings, database, name, able)
     reaper.register()
-    config: DBOSConfig = {
-        "name": dispatch.APPLICATION,
-        "system_database_url": settings.queue_database_url,
-        "executor_id": name,
-        "application_version": dispatch.VERSION,
-        "serializer": dispatch.SERIALIZER,
-        "log_level": "ERROR",
-        "db_engine_kwargs": queue_engine(settings),
-    }
-    DBOS(config=config)
-    DBOS.listen_queues([])  # `look_into` does
-    DBOS.launch()
-    for queue in queues:
-        DBOS.register_queue(
-            queue,
-            worker_concurrency=1,
-            partition_concurrency=settings.max_running_per_key,
-            polling_interval_sec=SLOW_SECONDS,
-            on_conflict="always_update",
-        )
-    paces.update(look_into(queues))
-    Doorbell(settings, database).answer(name, paces)
+    queues = Queues(settings, name, able, carry_out_job)
+    Doorbell(settings, database).answer(name, able, stopping.wake)
+    beat = time.monotonic()
+    need.note()  # of jobs that this worker had when it died, nobody else tells
     while not stopping.is_set():
         try:
-            reaper.beat()
+            if time.monotonic() >= beat:
+                beat = time.monotonic() + settings.dead_seconds / BEATS
+                if reaper.beat():
+                    need.note()
+            if idle.is_busy():
+                need.note()
+            if need and not queues.is_launched:
+                queues.launch()
+                need.note()  # it takes long where much else runs
+            elif queues.is_launched and not need:
+                queues.close()
         except (SQLAlchemyError, queue_error.DBOSException):
             logger.exception("the database did not take a heartbeat; trying again")
-        stopping.wait(BEAT_SECONDS)
-    for pace in paces.values():
-        pace.set()
+        until = LINGER_SECONDS if queues.is_launched else beat - time.monotonic()
+        if stopping.woken.wait(max(0.0, min(until, beat - time.monotonic()))):
+            stopping.woken.clear()
+            need.note()
     idle.wait(settings.drain_seconds + _GIVE_BACK_SECONDS)
     runner.close()
     try:
         reaper.leave()
     except SQLAlchemyError:
         logger.exception("the database did not take the end of this worker; others will miss its heartbeat")
-
-
-def _busy(paces: Mapping[str, Pace], queue: str) -> AbstractContextManager[Callable[[], None]]:
-    """A job of a queue runs; one that was recovered may be of a queue that this worker does not serve."""
-    return paces[queue].busy() if queue in paces else nullcontext(lambda: None)
 
 
 def queues_of(text: str) -> tuple[str, ...]:
@@ -201,6 +189,9 @@ class _Idle:
             with self._condition:
                 self._running -= 1
                 self._condition.notify_all()
+
+    def is_busy(self) -> bool:
+        return self._running > 0
 
     def wait(self, seconds: float) -> None:
         with self._condition:

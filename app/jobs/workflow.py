@@ -5,10 +5,9 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -26,13 +25,28 @@ logger = logging.getLogger("stowplan.jobs")
 _PROGRESS_SECONDS = 0.1  # between two times that progress is written
 _OUTAGE_SECONDS = 0.5  # between two tries to reach a database that does not answer
 T = TypeVar("T")
-Leave: TypeAlias = Callable[[], None]
 
 
 class Stopping(threading.Event):
-    """Set when the worker shall stop; `at_once` when its job gets no time to end."""
+    """Set when the worker shall stop; `at_once` when its job gets no time to end.
+
+    `woken` is set then, and when there may be work.
+    """
 
     at_once = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.woken = threading.Event()
+
+    def set(self) -> None:
+        """Let the worker stop."""
+        super().set()
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the worker look for work."""
+        self.woken.set()
 
 
 class GivenBackError(BaseException):
@@ -43,11 +57,7 @@ class GivenBackError(BaseException):
 
 
 class Runner:
-    """Carries out jobs of one worker process.
-
-    `busy` is entered, with its queue, while one is tried; what it gives is called when the child is done,
-    for then the next job can begin.
-    """
+    """Carries out jobs of one worker process."""
 
     def __init__(
         self,
@@ -56,10 +66,8 @@ class Runner:
         folder: Path,
         stopping: Stopping,
         worker: str | None = None,
-        busy: Callable[[str], AbstractContextManager[Leave]] = lambda _queue: nullcontext(lambda: None),
     ) -> None:
         self._worker = worker
-        self._busy = busy
         self._settings = settings
         self._database = database
         self._folder = folder
@@ -88,11 +96,10 @@ class Runner:
             return _Taken(row, files, ledger.files(connection, job_id, "input"))
 
         while (taken := self._insist(start)) is not None:
-            with self._busy(taken.row["queue"]) as leave:
-                if self._attempt(taken, leave):
-                    return
+            if self._attempt(taken):
+                return
 
-    def _attempt(self, taken: "_Taken", leave: Leave) -> bool:
+    def _attempt(self, taken: "_Taken") -> bool:
         """Try to bring a job to its end; False when it should be tried again."""
         row = taken.row
         folder = self._folder / row["id"]
@@ -104,7 +111,7 @@ class Runner:
                 logs.about(job_id=row["id"]),
                 tracing.span("job", row["trace"], kind=row["kind"], job=row["id"]),
             ):
-                return self._carry_out(taken, folder, leave)
+                return self._carry_out(taken, folder)
         except Exception as error:
             logger.exception("job %s failed inside the worker", row["id"])
             self._end(row, watch.Outcome(code="internal-error", detail=f"{type(error).__name__}: {error}"))
@@ -116,7 +123,7 @@ class Runner:
         """End the children that wait."""
         self._nursery.close()
 
-    def _carry_out(self, taken: "_Taken", folder: Path, leave: Leave) -> bool:
+    def _carry_out(self, taken: "_Taken", folder: Path) -> bool:
         row = taken.row
         job = _Following(self._database, row, self._stopping, self._settings.drain_seconds)
         order = self._until_done(lambda: self._order(taken, folder))
@@ -134,7 +141,6 @@ class Runner:
                 return False
             if outcome.code == "child-crashed":
                 logger.warning("job %s: %s\n%s", row["id"], outcome.detail, _tail(folder / "log.txt"))
-            leave()
             self._told.note(outcome.result)
             outcome = self._kept(row, outcome, folder, child, job)
         finally:

@@ -22,6 +22,7 @@ REQUEST: Final = Struct("<cQQQQqd")  # b"Q", id, offset, capacity, bytes, bytes 
 GRANT: Final = Struct("<cQQQ")  # b"G", id, offset, capacity: where an answer fits
 # From the executor.
 STATE: Final = b"S"  # and JSON: state, detail, metadata, programs
+STOPPING: Final = "stopping"  # state of a process that ends when every API process has closed its connection
 BUILDING: Final = Struct("<cQ")  # b"B", id: it waits for a program of its shapes
 NEEDS: Final = Struct("<cQQ")  # b"N", id, bytes: the answer does not fit
 ANSWER: Final = Struct("<cQHQqdd")  # b"A", id, status, bytes, bytes of the header, waited, ran (seconds)

@@ -41,18 +41,22 @@ logger = logging.getLogger("stowplan.executor")
 
 
 def run(order_json: str) -> None:
-    """Serve until SIGTERM, or until the supervisor has ended."""
+    """Serve until the supervisor has ended, or until SIGTERM and the answers to requests sent before it."""
     order = ExecutorOrder.from_json(order_json)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
-    for number in (signal.SIGTERM, signal.SIGALRM):
-        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, lambda *_: None)  # the descriptor below tells of it
+    told, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    # The loop may wait while another thread gets the signal.
+    signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
     logs.configure(Settings(log_format=order.log[0], log_level=order.log[1]), f"executor {order.name}")
     resource.setrlimit(resource.RLIMIT_DATA, (order.memory_bytes, order.memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.enable()
     listener = channel.listen(channel.socket_path(Path(order.data), order.id))
     _confine(order)
-    Executor(order, listener).serve()
+    Executor(order, told, listener).serve()
+    os._exit(0)  # a thread may still compile
 
 
 def _confine(order: ExecutorOrder) -> None:
@@ -115,10 +119,12 @@ class _Request:
 
 
 class Executor:
-    """The loop of one process."""
+    """The loop of one process; it ends soon after `stop` is readable."""
 
-    def __init__(self, order: ExecutorOrder, listener: socket.socket) -> None:
+    def __init__(self, order: ExecutorOrder, stop: int, listener: socket.socket) -> None:
         self._order = order
+        self._stop = stop
+        self._stopping = False
         self._listener = listener
         self._poll = select.poll()
         self._callers: dict[int, _Caller] = {}
@@ -131,23 +137,34 @@ class Executor:
         self._state: dict[str, Any] = {"state": "loading", "detail": "", "programs": 0, "metadata": None}
         self._poll.register(self._listener, select.POLLIN)
         self._poll.register(self._builder.ready, select.POLLIN)
+        self._poll.register(stop, select.POLLIN)
 
     def serve(self) -> None:
-        """Answer requests, for ever."""
-        while True:
+        """Answer requests until the process shall stop and no API process is connected any more."""
+        while self._callers or not self._stopping:
             for descriptor, _ in self._poll.poll(0 if self._queue else None):
                 self._listen_to(descriptor)
             if self._queue:
                 self._carry_out(self._queue.popleft())
 
     def _listen_to(self, descriptor: int) -> None:
-        if descriptor == self._listener.fileno():
+        if descriptor == self._stop:
+            self._leave()
+        elif descriptor == self._listener.fileno():
             self._accept()
         elif descriptor == self._builder.ready:
             for built in self._builder.built():
                 self._take(built)
-        else:
+        elif descriptor in self._callers:
             self._read(self._callers[descriptor])
+
+    def _leave(self) -> None:
+        """Take no more connections, and tell those that are there to close when they have their answers."""
+        self._poll.unregister(self._stop)
+        self._poll.unregister(self._listener)
+        self._listener.close()
+        self._stopping = True
+        self._tell(*self._callers.values())
 
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -197,10 +214,12 @@ class Executor:
             self._parked[shapes] = [r for r in requests if r.caller is not caller]
 
     def _tell(self, *callers: _Caller) -> None:
-        text = channel.STATE + json.dumps(self._state).encode()
+        told = self._state | ({"state": channel.STOPPING} if self._stopping else {})
+        text = channel.STATE + json.dumps(told).encode()
         if len(text) > channel.LARGEST:
-            told = {"state": "failed", "detail": "the model has too many inputs and outputs to tell of"}
-            text = channel.STATE + json.dumps(self._state | told | {"metadata": None}).encode()
+            detail = "the model has too many inputs and outputs to tell of"
+            told |= {"metadata": None} | ({} if self._stopping else {"state": "failed", "detail": detail})
+            text = channel.STATE + json.dumps(told).encode()
         for caller in callers:
             caller.send(text)
 

@@ -19,9 +19,10 @@ from app.serving.protocol import InferenceError
 from app.settings import Settings
 
 _LOOK_SECONDS = 0.1  # between two tries to reach processes that are not there
-_REFRESH_SECONDS = 1.0  # between two looks at what is deployed
+_REFRESH_SECONDS = 5.0  # between two looks at what others deployed; what this process deploys it knows
 _RINGS = 4  # largest bodies that a ring holds
 _SMALLEST_RING = 64 << 20  # byte
+_RANKS = {"ready": 0, "loading": 1, "starting": 1}  # by state of a version; all others come last
 logger = logging.getLogger("stowplan.serving")
 
 
@@ -64,6 +65,7 @@ class Fleet:
         self._by_name: dict[str, list[Deployed]] = {}  # latest version first
         self._task: asyncio.Task[None] | None = None
         self._refreshing = asyncio.Lock()
+        self._changed = asyncio.Event()  # a process is to be reached
         self._bounds = Bounds(
             body_nbytes=settings.max_infer_bytes,
             ring_nbytes=max(_SMALLEST_RING, _RINGS * settings.max_infer_bytes),
@@ -98,15 +100,18 @@ class Fleet:
     def find(self, name: str, version: str | None) -> Deployed:
         """The caller's model of a name: his own first, for an administrator then that of others.
 
+        Without a version, the latest one that is ready; where none is, the latest that may become so.
+
         Raises:
             InferenceError: he has none.
         """
         caller = current()
-        rows = self._by_name.get(name, ())
+        rows = [row for row in self._by_name.get(name, ()) if version in (None, str(row.version))]
         for own in (True, False) if caller.may("admin") else (True,):
-            for row in rows:
-                if (row.owner == caller.owner) == own and version in (None, str(row.version)):
-                    return row
+            found = [row for row in rows if (row.owner == caller.owner) == own]
+            if found:
+                same_owner = (row for row in found if row.owner == found[0].owner)
+                return min(same_owner, key=_rank)
         which = "" if version is None else f" version {version!r} of"
         raise InferenceError(f"there is no{which} model {name!r}", 404)
 
@@ -116,8 +121,11 @@ class Fleet:
         return [str(row.version) for row in reversed(rows) if row.owner == of.owner]
 
     def not_ready(self) -> int:
-        """How many models do not answer yet; one that cannot be served at all keeps nobody waiting."""
-        return sum(d.link.state not in ("ready", "failed") for d in self._known.values())
+        """Number of models of which no version answers yet; one whose versions all failed does not count."""
+        states: dict[tuple[str, str], set[str]] = {}
+        for d in self._known.values():
+            states.setdefault((d.owner, d.name), set()).add(d.link.state)
+        return sum("ready" not in found and found != {"failed"} for found in states.values())
 
     def lines(self) -> Iterator[str]:
         """The counts of the caller's models in Prometheus's text format."""
@@ -138,7 +146,11 @@ class Fleet:
     async def _follow(self) -> None:
         refreshed = time.monotonic()
         while True:
-            await asyncio.sleep(_LOOK_SECONDS)
+            connected = all(deployed.link.is_connected for deployed in self._known.values())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_REFRESH_SECONDS if connected else _LOOK_SECONDS):
+                    await self._changed.wait()
+            self._changed.clear()
             if time.monotonic() > refreshed + _REFRESH_SECONDS:
                 refreshed = time.monotonic()
                 try:
@@ -166,7 +178,8 @@ class Fleet:
         known = {row["id"]: self._known.get(row["id"]) or self._deployed(row) for row in rows}
         for identifier, deployed in self._known.items():
             if identifier not in known:
-                deployed.link.close()
+                deployed.link.retire()
+        self._changed.set()
         self._known = known
         self._by_name = {}
         for deployed in sorted(known.values(), key=lambda d: (d.name, d.owner, -d.version)):
@@ -174,4 +187,10 @@ class Fleet:
 
     def _deployed(self, row: Mapping[str, Any]) -> Deployed:
         path = channel.socket_path(self._settings.data, row["id"])
-        return Deployed(row["id"], row["owner"], row["name"], row["version"], Link(path, self._bounds))
+        return Deployed(
+            row["id"], row["owner"], row["name"], row["version"], Link(path, self._bounds, self._changed.set)
+        )
+
+
+def _rank(deployed: Deployed) -> int:
+    return _RANKS.get(deployed.link.state, len(_RANKS))

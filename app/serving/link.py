@@ -18,7 +18,7 @@ from app.serving import channel
 from app.serving.protocol import ERROR_NBYTES, NO_HEADER, InferenceError
 from app.serving.ring import Region, Ring
 
-_TOLD = ("loading", "ready", "failed")  # states that the executor knows of
+_TOLD = ("loading", "ready", "failed", channel.STOPPING)  # states that the executor knows of
 logger = logging.getLogger("stowplan.serving")
 
 
@@ -88,8 +88,9 @@ class Link:
         restarts: processes that ended while they were connected.
     """
 
-    def __init__(self, path: Path, bounds: Bounds) -> None:
+    def __init__(self, path: Path, bounds: Bounds, lost: Callable[[], None] = lambda: None) -> None:
         self._path = path
+        self._lost = lost  # called when the process has ended
         self._bounds = bounds
         self._ring = Ring(bounds.ring_nbytes)
         self._socket: socket.socket | None = None
@@ -97,6 +98,7 @@ class Link:
         self._number = 0
         self._largest = ERROR_NBYTES  # answer so far, as far as every request can have as much
         self._receiving = 0
+        self._leaving = False  # the connection closes after the last answer
         self._buffer = memoryview(bytearray(channel.LARGEST))
         self.state = "starting"
         self.detail = ""
@@ -108,6 +110,11 @@ class Link:
     def waiting(self) -> int:
         """Requests that have no answer yet."""
         return len(self._calls) + self._receiving
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a process answers, be it that it still loads or has failed."""
+        return self._socket is not None
 
     def connect(self) -> None:
         """Try to reach the process; nothing happens while it is not there, or when it is connected."""
@@ -124,8 +131,22 @@ class Link:
             connection.close()
             return
         self._socket = connection
+        self._leaving = False
         self.state = "loading"
         asyncio.get_running_loop().add_reader(connection, self._read)
+
+    def retire(self) -> None:
+        """Take no more requests, and let go of the process when those that it has are answered."""
+        self.state = "deleted"
+        self._leave()
+
+    def _leave(self) -> None:
+        self._leaving = True
+        self._close_when_idle()
+
+    def _close_when_idle(self) -> None:
+        if self._leaving and not self.waiting:
+            self._lose()
 
     def close(self) -> None:
         """Let go of the process."""
@@ -208,6 +229,7 @@ class Link:
         """Give a region back whose body did not come."""
         self._receiving -= 1
         self._ring.give(call.region)
+        self._close_when_idle()
 
     def submit(
         self,
@@ -298,12 +320,18 @@ class Link:
             body = bytes(self._ring.view[call.start : min(call.start + nbytes, call.region.end)])
             self._ring.give(call.region)
             call.settle(Reply(status, body, header_nbytes, waited, ran))
+            self._close_when_idle()
         elif kind == channel.STATE:
             told = json.loads(bytes(text[1:]))
             if told["state"] not in _TOLD:
                 raise ValueError(f"state {told['state']!r}")
-            self.state, self.detail = told["state"], told["detail"]
             self.programs, self.metadata = told["programs"], told["metadata"]
+            if self.state == "deleted":
+                return
+            self.state, self.detail = told["state"], told["detail"]
+            if self.state == channel.STOPPING:
+                self.state = "starting"  # as the process that takes its place will be
+                self._leave()
         elif kind == b"B":
             self._calls[channel.BUILDING.unpack(text)[1]].building = True
         elif kind == b"N":
@@ -323,6 +351,7 @@ class Link:
             region = Region(0, 0)
         call.region, call.start = region, region.start
         self._socket.send(channel.GRANT.pack(b"G", number, region.start, region.nbytes))
+        self._close_when_idle()
 
     def _note_size(self, nbytes: int) -> None:
         bounds = self._bounds
@@ -335,7 +364,10 @@ class Link:
         asyncio.get_running_loop().remove_reader(self._socket)
         self._socket.close()
         self._socket = None
-        self.state, self.programs = "starting", 0
+        if self.state != "deleted":
+            self.state = "starting"
+        self.programs = 0
+        self._lost()
         calls = list(self._calls.values())
         self._calls.clear()
         ended = "the process of the model ended before it answered: try again"

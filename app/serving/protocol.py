@@ -309,8 +309,6 @@ def _check_shape(what: str, shape: tuple[int, ...], port: Port) -> None:
     if len(shape) != len(port.shape) or any(d not in (None, s) for d, s in zip(port.shape, shape)):
         expected = metadata(port)["shape"]
         raise InferenceError(f"{what}: expected shape {expected}, found {list(shape)}")
-    if any(d == 0 and wanted is None for d, wanted in zip(shape, port.shape)):
-        raise InferenceError(f"{what}: expected dimensions of at least 1, found {list(shape)}")
 
 
 def _from_bytes(

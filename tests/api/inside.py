@@ -43,6 +43,8 @@ class Inside:
     def key(self, scope: str, owner: str | None = None) -> httpx.Client:
         """A client with a new key."""
         with self.database.write() as connection:
+            if scope != "admin" and not keys.exist(connection):
+                keys.create(connection, "first", "admin")
             return self.client(keys.create(connection, scope, scope, owner)[1])
 
     def close(self) -> None:

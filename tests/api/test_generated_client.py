@@ -112,6 +112,7 @@ def test_it_type_checks(generated: Path) -> None:
 
 def test_it_runs_the_quickstart(generated: Path, real: Served, shared: Path) -> None:
     model = shared / "models" / "mnist_8.onnx"
-    key = real.http.post("/v1/keys", json={"name": "quickstart", "scope": "submit"}).json()["key"]
+    first = {"name": "quickstart", "scope": "admin", "require_keys": True}
+    key = real.http.post("/v1/keys", json=first).json()["key"]
     run(generated, "quickstart.py", str(real.http.base_url), key, str(model))
     assert (generated / "optimized.onnx").stat().st_size > 1000

@@ -115,7 +115,7 @@ def test_keys_of_one_owner_share_what_he_has(settings: Settings) -> None:
 
 def test_a_revoked_key_opens_nothing_and_the_door_stays_closed(settings: Settings) -> None:
     with inside(settings) as api:
-        made = api.http.post("/v1/keys", json={"name": "first", "scope": "admin"})
+        made = api.http.post("/v1/keys", json={"name": "first", "scope": "admin", "require_keys": True})
         assert (made.status_code, made.headers["cache-control"]) == (201, "no-store")
         client = api.client(made.json()["key"])
         listed = client.get("/v1/keys")
@@ -127,9 +127,30 @@ def test_a_revoked_key_opens_nothing_and_the_door_stays_closed(settings: Setting
         refused(api.http.get("/v1/jobs"), 401, "key-required")
 
 
+@pytest.mark.parametrize("scope", ["read", "submit", "admin"])
+def test_no_single_request_without_a_key_locks_everybody_out(settings: Settings, scope: str) -> None:
+    with inside(settings) as api:
+        refused(api.http.post("/v1/keys", json={"name": "first", "scope": scope}), 422, "request-invalid")
+        example = api.http.get("/openapi.json").json()["components"]["schemas"]["KeyRequest"]["examples"][0]
+        refused(api.http.post("/v1/keys", json=example), 422, "request-invalid")
+        if scope != "admin":
+            body = {"name": "first", "scope": scope, "require_keys": True}
+            refused(api.http.post("/v1/keys", json=body), 422, "request-invalid")
+        assert api.http.get("/v1/jobs").status_code == 200
+
+
+def test_the_first_key_of_the_command_line_is_an_administrators(database: Database) -> None:
+    with database.write() as connection:
+        with pytest.raises(RequestError, match="--scope admin"):
+            keys.create(connection, "ci", "submit")
+        assert not keys.exist(connection)
+        keys.create(connection, "admin", "admin")
+        keys.create(connection, "ci", "submit")
+
+
 def test_the_text_of_a_key_is_nowhere_in_the_tables(database: Database) -> None:
     with database.write() as connection:
-        identifier, text = keys.create(connection, "a", "read")
+        identifier, text = keys.create(connection, "a", "admin")
         row = keys.find(connection, text)
         assert row is not None
         assert row["id"] == identifier
@@ -150,7 +171,7 @@ def test_nobody_listens_beyond_loopback_without_a_key(
     with pytest.raises(SettingsError, match="no key"):
         check_binding(replace(settings, require_keys=True), database)
     with database.write() as connection:
-        keys.create(connection, "a", "read")
+        keys.create(connection, "a", "admin")
     check_binding(replace(settings, host=host), database)
 
 
@@ -247,7 +268,7 @@ def test_jobs_of_one_owner_wait_while_those_of_another_run(
     migrate(Settings(data=data))
     database = Database(Settings(data=data).jobs_database_url)
     with database.write() as connection:
-        texts = [keys.create(connection, name, "submit")[1] for name in ("one", "two")]
+        texts = [keys.create(connection, name, "admin")[1] for name in ("one", "two")]
     database.close()
     with serve(data, max_running_per_key=1) as service, ExitStack() as clients:
         url = str(service.http.base_url)

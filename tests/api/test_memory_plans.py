@@ -15,7 +15,7 @@ def test_buffers_get_offsets_as_json_and_as_csv(service: Served) -> None:
     second = service.http.post(f"{URL}?capacity=12", content=CSV, headers=AS_CSV)
     assert (first.status_code, second.status_code) == (200, 200)
     for answer in (first.json(), second.json()):
-        assert (answer["fits"], answer["peak"], answer["lower_bound"], answer["proved"]) == (
+        assert (answer["fits"], answer["peak_bytes"], answer["lower_bound"], answer["proved"]) == (
             True,
             12,
             12,

@@ -40,6 +40,8 @@ def settings(tables: Settings, tmp_path: Path) -> Settings:
 
 def key(api: Inside, scope: str) -> str:
     with api.database.write() as connection:
+        if scope != "admin" and not keys.exist(connection):
+            keys.create(connection, "first", "admin")
         return keys.create(connection, scope, scope)[1]
 
 

@@ -1,6 +1,9 @@
 """Every way in which a model file can be wrong has an error that names it."""
 
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -169,11 +172,66 @@ def test_a_function_that_calls_itself_is_refused(tmp_path: Path) -> None:
         load(write(tmp_path, parsed(text)))
 
 
+def nested_functions(deep: int, calls: int, constant: int = 0) -> str:
+    """Functions of which each calls the next a few times; the innermost has a constant of so many elements."""
+    body = (
+        "b = Relu(a)"
+        if not constant
+        else f"c = Constant <value_floats = {[1.0] * constant}> () b = Add(a, c)"
+    )
+    functions = [f"""<opset_import: ["": 17], domain: "own"> f0 (a) => (b) {{ {body} }}"""]
+    for level in range(1, deep):
+        names = ["a", *(f"v{i}" for i in range(calls - 1)), "b"]
+        steps = " ".join(f"{y} = own.f{level - 1}({x})" for x, y in pairwise(names))
+        functions.append(f"""<opset_import: ["own": 1], domain: "own"> f{level} (a) => (b) {{ {steps} }}""")
+    return f"""<ir_version: 8, opset_import: ["": 17, "own": 1]>
+        g (float[2] x) => (float[2] y) {{ y = own.f{deep - 1}(x) }} {" ".join(functions)}"""
+
+
+@pytest.mark.parametrize("read", [load, inspect])
+def test_functions_are_counted_as_often_as_they_are_called(tmp_path: Path, read: Callable[..., Any]) -> None:
+    path = write(tmp_path, parsed(nested_functions(20, 10)))
+    assert path.stat().st_size < 16_000
+    with pytest.raises(ModelTooLargeError, match="nodes or more once its local functions are inlined"):
+        read(path)
+    assert len(load(write(tmp_path, parsed(nested_functions(4, 3)))).model.graph) == 27
+
+
+def test_bytes_of_functions_are_counted_as_often_as_they_are_called(tmp_path: Path) -> None:
+    text = nested_functions(5, 10, constant=2)  # 10,000 copies
+    with pytest.raises(ModelTooLargeError, match="byte of nodes or more once"):
+        load(write(tmp_path, parsed(text)), limits=Limits(nbytes=100_000))
+
+
 def test_versions_newer_than_known_are_refused(tmp_path: Path) -> None:
     with pytest.raises(OpsetError, match="version 999"):
         load(write(tmp_path, parsed(RELU.replace("17", "999"))))
     with pytest.raises(OpsetError, match="IR version 99"):
         load(write(tmp_path, parsed(RELU.replace("ir_version: 8", "ir_version: 99"))))
+
+
+def test_numbers_that_are_no_element_types_are_refused_wherever_they_are(tmp_path: Path) -> None:
+    def sequence(type_: onnx.TypeProto) -> None:
+        type_.sequence_type.elem_type.map_type.value_type.tensor_type.elem_type = 77
+
+    def key(type_: onnx.TypeProto) -> None:
+        type_.map_type.key_type = 77
+
+    def tensor(type_: onnx.TypeProto) -> None:
+        type_.tensor_type.elem_type = 77
+
+    for spoil in (sequence, key, tensor):
+        for place in ("output", "value_info"):
+            proto = parsed(RELU)
+            if place == "value_info":
+                proto.graph.value_info.add(name="inner")
+            value = getattr(proto.graph, place)[0]
+            value.ClearField("type")
+            spoil(value.type)
+            path = write(tmp_path, proto)
+            for read in (load, inspect):
+                with pytest.raises(DtypeError, match="unknown element type 77"):
+                    read(path)
 
 
 def test_element_types_without_arithmetic_are_refused(tmp_path: Path) -> None:
@@ -184,7 +242,7 @@ def test_element_types_without_arithmetic_are_refused(tmp_path: Path) -> None:
             load(write(tmp_path, proto))
     proto = parsed(RELU)
     proto.graph.input[0].type.map_type.key_type = onnx.TensorProto.INT64
-    with pytest.raises(DtypeError, match="map_type"):
+    with pytest.raises(DtypeError, match="found no type"):
         load(write(tmp_path, proto))
 
 

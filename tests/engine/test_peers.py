@@ -200,3 +200,12 @@ def test_nodes_of_samples_have_names_that_tell_what_they_are() -> None:
     names = [node.name for node in model.graph.node if node.op_type == "Conv"]
     assert names[:3] == ["conv1", "fire2/squeeze1x1", "fire2/expand1x1"]
     assert len(set(names)) == len(names)
+
+
+def test_a_peer_that_would_exceed_the_jobs_memory_is_left_out(
+    compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "spare_bytes", lambda: 10)
+    found = optimize(saved(tmp_path), host(), QUICK, Bindings(), tmp_path, kernels=compiler.cache)
+    assert [p["ratio"] for p in found["comparison"]["peers"]] == [None, None]
+    assert "byte for its weights, the job may take 10 more" in found["comparison"]["lines"][1]["text"]

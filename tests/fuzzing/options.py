@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from app.engine import fit, session
+from app.engine import session
 from app.engine.errors import CapacityError
 from app.engine.exchange import drawing, report
 from app.engine.execute import Executor
@@ -156,14 +156,14 @@ class _Case:
 
     def check_front(self, compilation: Compilation, default: Program, least: Program | None) -> None:
         points = session.front(compilation, self.options)
-        peaks = [p.peak for p in points]
+        peaks = [p.peak_bytes for p in points]
         seconds = [p.seconds for p in points]
         assert points, "no plan of the front"
         assert peaks == sorted(set(peaks)), f"peaks of the front do not rise: {peaks}"
         assert seconds == sorted(set(seconds), reverse=True), f"seconds of the front do not fall: {seconds}"
         if least is not None:
             assert peaks[0] <= _peak(least), f"the front begins at {peaks[0]} byte, a plan has {_peak(least)}"
-        assert seconds[-1] <= fit.seconds(default) * (1 + 1e-9)
+        assert seconds[-1] <= default.seconds * (1 + 1e-9)
         self.done["fronts"] += 1
 
     def check_spilling(self, program: Program) -> None:
@@ -171,10 +171,8 @@ class _Case:
         first, *_ = self.target.memories
         roomy = dataclasses.replace(self.target, memories=(dataclasses.replace(first, size=2**34),))
         best = session.planned(self.compilation(roomy), dataclasses.replace(self.options, prefer="latency"))
-        told = fit.seconds(program)
-        assert told >= fit.seconds(best) * (1 - 1e-9), (
-            f"{told} s with spilling, {fit.seconds(best)} s without"
-        )
+        told = program.seconds
+        assert told >= best.seconds * (1 - 1e-9), f"{told} s with spilling, {best.seconds} s without"
         self.done["spilled"] += bool(program.placement.banks)
 
     def check_reports(self, program: Program) -> None:

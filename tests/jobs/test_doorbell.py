@@ -1,28 +1,17 @@
 """Workers are woken for the queue that has work, and otherwise look seldom."""
 
-import threading
+import re
 import time
+from collections import Counter
 from collections.abc import Callable
 
-import pytest
+import psutil
 
 from app.jobs.database import Database
 from app.jobs.doorbell import Doorbell
-from app.jobs.polling import QUICK_SECONDS, SLOW_SECONDS, Pace
+from app.jobs.polling import LINGER_SECONDS, Need
 from app.settings import Settings
-from tests.jobs.service import Served
-
-
-class Counted(Pace):
-    """Counts its rings."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda: 0)
-        self.rings = 0
-
-    def ring(self) -> None:
-        self.rings += 1
-        super().ring()
+from tests.jobs.service import ROOT, Served
 
 
 def until(true: Callable[[], bool], seconds: float = 10.0) -> bool:
@@ -37,73 +26,47 @@ def test_a_ring_reaches_all_who_serve_the_queue_and_nobody_else(
 ) -> None:
     bell = Doorbell(settings, database)
     bell.ring(["cpu"])  # nobody is there yet
-    workers = [{"cpu": Counted(), "inspect": Counted()}, {"cpu": Counted()}]
-    for number, paces in enumerate(workers):
-        Doorbell(settings, database).answer(f"node:{number}", paces)
+    rings: Counter[str] = Counter()
+    for name, queues in (("node:0", ["cpu", "inspect"]), ("node:1", ["cpu"]), ("node:2", ["other"])):
+        Doorbell(settings, database).answer(name, queues, lambda name=name: rings.update([name]))  # type: ignore[misc]  # a default binds it
 
     def heard() -> bool:
         bell.ring(["cpu", "gpu"])
-        return all(paces["cpu"].rings > 1 for paces in workers)
+        return all(rings[f"node:{number}"] > 1 for number in (0, 1))
 
     assert until(heard)
-    assert workers[0]["inspect"].rings <= 1, "only of what was rung before it listened"
+    assert rings["node:2"] <= 1, "only of what was rung before it listened"
+    before = rings["node:0"]
     for _ in range(3000):  # more than a pipe holds: no ring blocks
         bell.ring(["inspect"] if database.sqlite else [])
-    assert until(lambda: workers[0]["inspect"].rings > 0) or not database.sqlite
+    assert until(lambda: rings["node:0"] > before) or not database.sqlite
 
 
-def test_a_pace_is_quick_after_a_ring_and_slow_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    pace, waited = Pace(lambda: 0), []
-    monkeypatch.setattr(
-        pace._condition, "wait_for", lambda _true, timeout=None: waited.append(timeout), raising=False
-    )
-    for _ in range(8):
-        assert pace.wait(99.0) is False
-    pace.ring()
-    pace.wait(99.0)
-    pace.wait(99.0)
-    assert waited[0] == QUICK_SECONDS
-    assert waited[:8] == sorted(waited[:8])
-    assert waited[7] == waited[8] == SLOW_SECONDS
-    assert waited[9] == QUICK_SECONDS
+def test_the_queue_is_needed_for_a_while_after_the_last_sign_of_work() -> None:
+    now = [0.0]
+    need = Need(lambda: now[0])
+    assert need
+    now[0] = LINGER_SECONDS
+    assert not need
+    need.note()
+    now[0] += LINGER_SECONDS / 2
+    assert need
 
 
-def test_a_worker_does_not_look_while_it_has_a_job() -> None:
-    taken = [0]
-    pace = Pace(lambda: taken[0])
-    looks: list[float] = []
+def test_an_idle_worker_has_the_queue_closed(either: Served) -> None:
+    """Its threads tell: the library has some ten of them, the worker itself a few."""
+    assert either.end(either.submit("ok"))["state"] == "succeeded"
 
-    def loop() -> None:
-        while not pace.wait():
-            looks.append(time.monotonic())
+    def threads() -> list[int]:
+        workers = [p for p in psutil.Process(either.process.pid).children() if is_worker(p)]
+        return [p.num_threads() for p in workers]
 
-    thread = threading.Thread(target=loop, daemon=True)
-    thread.start()
-    assert until(lambda: len(looks) > 1)
-    with pace.busy() as leave:
-        taken[0] = 1
-        time.sleep(0.2)
-        count = len(looks)
-        pace.ring()
-        time.sleep(0.1)
-        assert len(looks) <= count + 1, "one may have been on its way"
-        leave()
-        assert until(lambda: len(looks) > count), "the slot is free while the job ends"
-        taken[0] = 2
-        time.sleep(0.1)
-        count = len(looks)
-        pace.ring()
-        time.sleep(0.1)
-        assert len(looks) <= count + 1, "another one was taken, and has not begun"
-        taken[0] = 1
-    count = len(looks)
-    time.sleep(0.1)
-    assert len(looks) <= count + 1, "the library still counts the job"
-    taken[0] = 0
-    assert until(lambda: len(looks) > count)
-    pace.set()
-    thread.join(5)
-    assert not thread.is_alive()
+    assert until(lambda: bool(threads()) and max(threads()) < 8, 60), threads()
+    assert either.end(either.submit("ok"))["state"] == "succeeded"
+
+
+def is_worker(process: psutil.Process) -> bool:
+    return any("/locks/worker-" in file.path for file in process.open_files())
 
 
 def test_a_job_starts_soon_though_workers_look_seldom(either: Served) -> None:
@@ -112,4 +75,11 @@ def test_a_job_starts_soon_though_workers_look_seldom(either: Served) -> None:
     for _ in range(10):
         job = either.end(either.submit("ok"))
         waits.append(job["started"] - job["created"])
-    assert sorted(waits)[5] < SLOW_SECONDS / 2
+    assert sorted(waits)[5] < 1.0
+
+
+def test_the_queue_is_used_through_its_public_interface_only() -> None:
+    """No module of the library whose name begins with an underscore, and no private name of it."""
+    private = re.compile(r"\b(from|import) dbos\._|\bDBOS(Client)?\._|\bdbos\._|_dbos_instance")
+    found = [path for path in (ROOT / "app").rglob("*.py") if private.search(path.read_text())]
+    assert not found

@@ -84,3 +84,27 @@ def test_a_worker_is_known_from_its_first_beat_until_it_leaves(
     reaper.leave()
     with database.read() as connection:
         assert [w.seen for w in connection.execute(workers.select())] == [0], "the others recover its jobs"
+
+
+@pytest.mark.parametrize(
+    ("state", "worker", "waits"),
+    [
+        ("queued", None, True),
+        ("waiting_for_target", None, True),
+        ("running", "node:0", True),
+        ("running", "gone:0", True),
+        ("running", "node:1", False),
+        ("succeeded", None, False),
+    ],
+)
+def test_a_worker_is_told_of_jobs_that_nobody_rang_for(
+    database: Database, settings: Settings, reaper: Reaper, state: str, worker: str | None, waits: bool
+) -> None:
+    other = Reaper(settings, database, "node:1", ["other"])
+    assert other.beat() is False
+    job = make(database, 0)
+    with database.write() as connection:
+        connection.execute(jobs.update().where(jobs.c.id == job).values(state=state, worker=worker))
+    assert reaper.beat() is waits
+    assert other.beat() is False, "it serves another queue"
+    other.leave()

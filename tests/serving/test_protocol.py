@@ -80,7 +80,6 @@ REFUSALS = {
     "no shape": (x(shape=None), "shape: expected a list of integers, found nothing"),
     "other rank": (x(shape=[2]), r"expected shape \[-1, 2\], found \[2\]"),
     "other dimension": (x(shape=[1, 3], data=[1, 2, 3]), r"expected shape \[-1, 2\], found \[1, 3\]"),
-    "empty": (x(shape=[0, 2], data=[]), r"expected dimensions of at least 1, found \[0, 2\]"),
     "negative": (x(shape=[-1, 2]), "expected no negative number"),
     "other type": (x(datatype="INT64"), "expected FP32, found INT64"),
     "no type": (x(datatype="F32"), "datatype: expected one of BOOL, INT8, .* found 'F32'"),
@@ -231,3 +230,8 @@ def test_a_header_that_was_read_before_is_taken_for_the_numbers_that_follow_it()
     assert flags.parse(memoryview(told + b"\1"), len(told)).inputs["flag"] == [True]
     with pytest.raises(InferenceError, match="expected bytes 0 and 1"):
         flags.parse(memoryview(told + b"\2"), len(told))
+
+
+def test_a_dimension_may_be_zero_as_in_a_job() -> None:
+    found = parse(x(shape=[0, 2], data=[])).inputs["x"]
+    assert (found.shape, found.dtype) == ((0, 2), np.float32)

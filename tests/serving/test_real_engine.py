@@ -86,6 +86,14 @@ def test_every_type_goes_through(served: Served, rows: int, binary: bool) -> Non
         np.testing.assert_array_equal(output, np.concatenate([arrays[name]] * 2))
 
 
+@pytest.mark.parametrize("binary", [True, False])
+def test_a_batch_of_none_is_served_as_a_job_runs_it(served: Served, binary: bool) -> None:
+    tensors, _ = given(0, binary=binary)
+    with client(served) as here:
+        answer = here.infer("types", tensors)
+    assert [output["shape"] for output in answer.get_response()["outputs"]] == [[0, 2]] * len(TYPES)
+
+
 def test_requests_of_one_form_have_answers_of_their_own(served: Served) -> None:
     y, z = (triton.InferRequestedOutput(f"y_{name}", binary_data=True) for name in ("FP32", "INT64"))
     with client(served) as here:

@@ -310,7 +310,8 @@ def test_keys_are_made_used_and_revoked_in_the_browser(tmp_path: Path, open_at: 
         page = it.page
         page.on("dialog", lambda dialog: dialog.accept())
         page.get_by_label("Name").fill("me")
-        page.keyboard.press("Enter")
+        page.get_by_label("Lock out everybody without a key").check()
+        page.get_by_role("button", name="Make it").click()
         expect(page.locator("#made")).to_be_visible()
         text = page.locator("#made-key").inner_text()
         assert re.fullmatch(r"sp_[0-9a-f]{16}_.{43}", text)

@@ -1,12 +1,14 @@
 """A small accelerator that is only a model: one SRAM, a fixed set of operators, 16 lanes.
 
-It multiplies 8-bit integers, but knows no zero points: those of activations become corrections.
+It multiplies 8-bit integers, but knows no zero points: those of activations become corrections. The host
+decides which body of control flow runs, and how often; the body runs on the device.
 
 A plan for it tells what fits and what it would cost; it cannot be run, so its timings are
 predicted.
 """
 
 from app.engine import modelled
+from app.engine.backends.numba_cpu import branches, loops
 from app.engine.quantization import integer_rows, zero_point_apart
 from app.engine.registry import Backend
 from app.engine.rewrite import Row
@@ -15,7 +17,11 @@ BACKENDS = (Backend("edge-npu", devices=("model",), runs_here=False),)
 
 PRODUCTS = ("ConvInteger", "MatMulInteger")
 
-IMPLEMENTATIONS = modelled.rows("edge-npu", ("float32", "int8", "uint8", "int32", "int64", "bool"), PRODUCTS)
+IMPLEMENTATIONS = (
+    *modelled.rows("edge-npu", ("float32", "int8", "uint8", "int32", "int64", "bool"), PRODUCTS),
+    *branches.rows("edge-npu", "edge-npu."),
+    *loops.rows("edge-npu", "edge-npu."),
+)
 
 REWRITES = (
     *integer_rows("edge-npu"),

@@ -207,6 +207,10 @@ class DeviceExecutor:
             seconds.append(time.perf_counter() - started)
         return seconds
 
+    def body_seconds(self) -> dict[str, float]:
+        """None: the reference evaluator runs bodies."""
+        return {}
+
     def _write(self, value: ir.Value, array: Array) -> None:
         if array.nbytes:
             flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -339,7 +343,7 @@ class DeviceExecutor:
                     pointer=f"node:{step.group.name}",
                 )
             assert isinstance(call, HostCall)
-            bodies = [[None] * len(call.bodies)] if call.bodies else []
+            bodies = [[None] * len(call.bodies), [None] * len(call.outputs)] if call.bodies else []
             calls.append((call, resolve(call.function)(call.node, *bodies)))
 
         def read(value: ir.Value | None) -> object:

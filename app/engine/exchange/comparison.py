@@ -19,7 +19,7 @@ EQUAL = 5e-3  # of a ratio: less than what its two digits show
 class Memory:
     """Bytes of activations: the plan's, what no plan of its steps can go below, and onnxruntime's high water.
 
-    `unmeasured` is why there is no high water.
+    `unmeasured` is why there is no high water; `unplanned` counts values and bodies that the bytes leave out.
     """
 
     nbytes: int
@@ -27,6 +27,7 @@ class Memory:
     proved: bool
     onnxruntime: int | None = None
     unmeasured: str = ""
+    unplanned: int = 0
 
     @property
     def gap(self) -> float:
@@ -116,6 +117,8 @@ def _answer(peer: Mapping[str, Any]) -> str:
 
 def _memory(memory: Memory) -> Json:
     least = "proved least" if memory.proved else f"at most {memory.gap:.1%} above the least"
+    if memory.unplanned:
+        least = f"without {memory.unplanned} dynamic values or bodies that are outside of the plan"
     told = f"{least} (bound {text(units.size(memory.lower_bound))})"
     tone = "good" if memory.proved else ""
     if memory.onnxruntime:

@@ -11,7 +11,10 @@ HEADROOM = 1.06  # over the peak
 
 @dataclass(frozen=True, slots=True)
 class Rectangle:
-    """A buffer in drawing coordinates."""
+    """A buffer in drawing coordinates.
+
+    `within` is the body whose steps `first` and `last` count; empty for those of the plan.
+    """
 
     x: float
     y: float
@@ -24,6 +27,7 @@ class Rectangle:
     last: int
     offset: int
     reason: str
+    within: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +61,32 @@ def draw(memory: Mapping[str, Any]) -> MemoryMap:
     def y(nbytes: int) -> float:
         return HEIGHT * (1.0 - nbytes / top)
 
-    # A buffer whose bytes do not all live as long is one rectangle for each part.
+    # A buffer whose bytes do not all live as long is one rectangle for each part; those of a body lie where
+    # the step that runs it is, on top of what the step has for them.
     shown = [
-        {**b, **part, "offset": b["offset"] + (part["offset"] if b["parts"] else 0)}
-        for b in memory["buffers"]
+        (
+            {**b, **part, "offset": b["offset"] + (part["offset"] if b["parts"] else 0)},
+            start,
+            (end_ - start) / max(count, 1),
+            within,
+        )
+        for buffers, start, end_, count, within in (
+            (memory["buffers"], 0.0, float(len(memory["steps"])), len(memory["steps"]), ""),
+            *((b["buffers"], *b["span"], len(b["steps"]), b["name"]) for b in memory["bodies"]),
+        )
+        for b in buffers
         for part in (b["parts"] or [b])
         if part["bytes"]
     ]
-    kept = sorted(shown, key=lambda b: (-b["bytes"] * (b["last"] + 1 - b["first"]), b["name"]))[:MOST]
+    largest = sorted(
+        shown, key=lambda s: (bool(s[3]), -s[0]["bytes"] * (s[0]["last"] + 1 - s[0]["first"]), s[0]["name"])
+    )
+    kept = largest[:MOST]
     rectangles = tuple(
         Rectangle(
-            x=WIDTH * b["first"] / steps,
+            x=WIDTH * (start + b["first"] * step) / steps,
             y=y(b["offset"] + b["bytes"]),
-            width=WIDTH * (b["last"] + 1 - b["first"]) / steps,
+            width=WIDTH * (b["last"] + 1 - b["first"]) * step / steps,
             height=HEIGHT * b["bytes"] / top,
             kind=_kind(b),
             name=b["name"],
@@ -78,8 +95,9 @@ def draw(memory: Mapping[str, Any]) -> MemoryMap:
             last=b["last"],
             offset=b["offset"],
             reason=b["reason"],
+            within=within,
         )
-        for b in kept
+        for b, start, step, within in kept
     )
     outline = "".join(
         f"{'M' if i == 0 else 'L'}{WIDTH * i / steps:.2f} {y(step['live_bytes']):.2f}"

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from app.engine import map_type
 from app.engine.errors import ModelTooLargeError
 from app.engine.passes.infer_types import bound_inputs
 from app.engine.spool import Spool
@@ -99,6 +100,7 @@ def proto_of(model: ir.Model) -> onnx.ModelProto:
         inputs.insert(bound.position, ir.to_proto(bound.value))
     del proto.graph.input[:]
     proto.graph.input.extend(inputs)
+    map_type.declare(proto.graph, model.graph)
     _strip(proto.graph)
     del proto.metadata_props[:]
     proto.ClearField("doc_string")

@@ -8,13 +8,13 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import jinja2
 import onnx_ir as ir
 
-from app.engine import graph
+from app.engine import bodies, graph
 from app.engine.exchange import explain, memory_map, units
 from app.engine.memory.storage_graph import value_bytes
 from app.engine.plan import (
@@ -25,6 +25,7 @@ from app.engine.plan import (
     Group,
     KernelCall,
     PlacedBuffer,
+    Placement,
 )
 from app.engine.registry import Known
 from app.engine.storage import DispatchMode
@@ -47,7 +48,6 @@ def memory_json(compilation: Compilation) -> Json:
     alignment = compilation.target.memories[0].alignment
     first = compilation.target.memories[0].name
     live = _live_by_step([b for b in placement.buffers if b.memory == first], alignment, len(plan.order))
-    by_name = {v.name or "": v for v in placement.values}
     return {
         "schema": "stowplan.memory/1",
         "memory": first,
@@ -57,12 +57,21 @@ def memory_json(compilation: Compilation) -> Json:
         "peak_bytes": solution.peak,
         "lower_bound": solution.lower_bound,
         "gap": solution.gap,
-        "proved": solution.proved,
+        # What has no bound lies outside: of a part of the memory nothing is proved.
+        "proved": solution.proved and not placement.unplanned,
         "method": solution.method,
         "nodes": solution.nodes,
         "order": {
             "lower_bound": compilation.order_bound,
-            "proved": compilation.order_bound is not None and solution.peak <= compilation.order_bound,
+            "proved": compilation.order_bound is not None
+            and solution.peak <= compilation.order_bound
+            and not placement.unplanned,
+        },
+        "rows": {
+            "lower_bound": compilation.row_bound,
+            "proved": compilation.row_bound is not None
+            and solution.peak <= compilation.row_bound
+            and not placement.unplanned,
         },
         "activation_bytes": placement.activations,
         "policies": list(placement.policies),
@@ -70,23 +79,8 @@ def memory_json(compilation: Compilation) -> Json:
         "weights_bytes": _weights_bytes(compilation),
         "input_bytes": _total(compilation, compilation.graph.inputs),
         "output_bytes": _total(compilation, dict.fromkeys(compilation.graph.outputs)),
-        "buffers": [
-            {
-                "name": b.name,
-                "kind": b.kind,
-                "memory": b.memory,
-                "offset": b.offset,
-                "bytes": b.nbytes,
-                "first": b.first,
-                "last": b.last,
-                "reason": b.reason,
-                "values": [{"name": n, **_tensor(by_name[n])} for n in b.values],
-                "parts": [
-                    {"offset": p.offset, "bytes": p.nbytes, "first": p.first, "last": p.last} for p in b.parts
-                ],
-            }
-            for b in placement.buffers
-        ],
+        "buffers": [_buffer(b, placement) for b in placement.buffers],
+        "bodies": [_body_memory(nested) for nested in bodies.walk(compilation)],
         "outside": [
             {
                 "name": value.name or "",
@@ -99,16 +93,81 @@ def memory_json(compilation: Compilation) -> Json:
             if at.space in ("input", "output")
         ],
         "unplanned": list(placement.unplanned),
-        "steps": [
-            {
-                "index": i,
-                "name": group.name,
-                "op": _operators(group),
-                "implementation": plan.implementation[group].implementation.name,
-                "live_bytes": live[i],
-            }
-            for i, group in enumerate(plan.order)
+        "steps": _live_steps(compilation, live),
+    }
+
+
+def _live_steps(compilation: Compilation, live: list[int], prefix: str = "") -> list[Json]:
+    plan = compilation.plan
+    assert plan.order is not None
+    assert plan.implementation is not None
+    return [
+        {
+            "index": i,
+            "name": f"{prefix}{group.name}",
+            "op": _operators(group),
+            "implementation": plan.implementation[group].implementation.name,
+            "live_bytes": live[i],
+        }
+        for i, group in enumerate(plan.order)
+    ]
+
+
+def _buffer(buffer: PlacedBuffer, placement: Placement, prefix: str = "", start: int = 0) -> Json:
+    """A buffer of a plan whose arena begins at `start`."""
+    by_name = {v.name or "": v for v in placement.values}
+    return {
+        "name": f"{prefix}{buffer.name}",
+        "kind": buffer.kind,
+        "memory": buffer.memory,
+        "offset": start + buffer.offset,
+        "bytes": buffer.nbytes,
+        "first": buffer.first,
+        "last": buffer.last,
+        "reason": buffer.reason,
+        "values": [{"name": f"{prefix}{n}", **_tensor(by_name[n])} for n in buffer.values],
+        "parts": [
+            {"offset": p.offset, "bytes": p.nbytes, "first": p.first, "last": p.last} for p in buffer.parts
         ],
+    }
+
+
+def _body_memory(nested: bodies.Nested) -> Json:
+    """The memory of a body: addresses are those of the whole arena, steps its own."""
+    compilation, prefix = nested.compilation, f"{nested.path}/"
+    plan = compilation.plan
+    assert plan.placement is not None
+    assert plan.order is not None
+    placement, last = plan.placement, max(len(plan.order) - 1, 0)
+    inputs = set(compilation.graph.inputs)
+    held = [
+        PlacedBuffer(
+            value.name or "",
+            "input" if value in inputs else "output",
+            offset,
+            nbytes,
+            0,
+            last,
+            (value.name or "",),
+            f"{'input' if value in inputs else 'output'} of the body, in its memory through all its turns",
+            memory=compilation.target.memories[0].name,
+        )
+        for value, (offset, nbytes) in nested.body.places.items()
+    ]
+    alignment = compilation.target.memories[0].alignment
+    live = _live_by_step([*placement.buffers, *held], alignment, len(plan.order))
+    return {
+        "name": nested.path,
+        "parent": nested.parent,
+        "step": nested.step,
+        "span": list(nested.span),
+        "turns": nested.turns,
+        "offset": nested.offset,
+        "bytes": nested.body.nbytes,
+        "proved": placement.solution.proved and not placement.unplanned,
+        "unplanned": [f"{prefix}{name}" for name in placement.unplanned],
+        "buffers": [_buffer(b, placement, prefix, nested.offset) for b in (*placement.buffers, *held)],
+        "steps": _live_steps(compilation, live, prefix),
     }
 
 
@@ -147,15 +206,58 @@ def plan_json(compilation: Compilation) -> Json:
             node.name or "": {"index": part.index, "backend": part.backend}
             for node, part in (plan.partition or {}).items()
         },
-        "steps": [_step(i, group, plan.implementation[group]) for i, group in enumerate(plan.order)],
-        "values": {v.name or "": _value(v, compilation) for v in graph.values(compilation.graph) if v.name},
+        "steps": _steps(compilation),
+        "spill_seconds": plan.placement.delay,  # predicted, beside those of the steps
+        "values": {
+            **{v.name or "": _value(v, compilation) for v in graph.values(compilation.graph) if v.name},
+            **{name: row for nested in bodies.walk(compilation) for name, row in _inner_values(nested)},
+        },
         "passes": [{"name": r.name, "nodes": r.nodes, "notes": list(r.notes)} for r in compilation.records],
         "notes": list(compilation.notes),
     }
 
 
+def _steps(compilation: Compilation, around: str = "", parent: str | None = None) -> list[Json]:
+    """The steps in order, those of bodies after the step that runs them; names are paths."""
+    plan = compilation.plan
+    assert plan.order is not None
+    assert plan.implementation is not None
+    rows = []
+    for index, group in enumerate(plan.order):
+        path = f"{around}{group.name}"
+        rows.append(_step(index, group, plan.implementation[group], around, parent))
+        for body in bodies.of_group(group, compilation):
+            rows += _steps(body.program.compilation, f"{path}/{body.name}/", path)
+    return rows
+
+
+def _inner_values(nested: bodies.Nested) -> Iterator[tuple[str, Json]]:
+    """The values of a body by path, with their places in the whole arena; not those that it captures."""
+    compilation, places = nested.compilation, nested.body.places
+    captured = set(compilation.graph.inputs[nested.body.own :])
+    for value in graph.values(compilation.graph):
+        if not value.name or value in captured or value.is_initializer():
+            continue
+        row = _value(value, compilation)
+        location, own = row["location"], places.get(value, (0, 0))[0]
+        if location is not None and (location["space"] == "arena" or value in places):
+            row["location"] = {
+                **location,
+                "space": "arena",
+                "offset": nested.offset + own + location["offset"],
+            }
+        yield f"{nested.path}/{value.name}", row
+
+
 def decisions_json(compilation: Compilation) -> Json:
-    """Why each group runs as it does, and what else could have run it, in order of execution."""
+    """Why each group runs as it does, and what else could have run it, in order of execution.
+
+    The steps of bodies come after the step that runs them.
+    """
+    return {"schema": "stowplan.decisions/1", "decisions": _decisions(compilation)}
+
+
+def _decisions(compilation: Compilation, around: str = "", parent: str | None = None) -> list[Json]:
     plan = compilation.plan
     assert plan.order is not None
     assert plan.implementation is not None
@@ -169,9 +271,10 @@ def decisions_json(compilation: Compilation) -> Json:
         named = [v for v in (*group.inputs, *group.outputs) if v.name]
         rows.append(
             {
-                "subject": group.name,
+                "subject": f"{around}{group.name}",
+                "parent": parent,
                 "op": _operators(group),
-                "nodes": [n.name or "" for n in group.nodes],
+                "nodes": [f"{around}{n.name or ''}" for n in group.nodes],
                 "chosen": choice.implementation.name,
                 "backend": choice.implementation.backend,
                 "precision": choice.implementation.precision,
@@ -203,25 +306,47 @@ def decisions_json(compilation: Compilation) -> Json:
                     "values": {v.name: (plan.padding or {}).get(v) for v in named},
                 },
                 "dispatch": {
-                    n.name or "": _dispatch(n, group, compilation).value
+                    f"{around}{n.name or ''}": _dispatch(n, group, compilation).value
                     for n in group.nodes
                     if n in (plan.dispatch or {})
                 },
             }
         )
-    return {"schema": "stowplan.decisions/1", "decisions": rows}
+        path = f"{around}{group.name}"
+        for body in bodies.of_group(group, compilation):
+            rows += _decisions(body.program.compilation, f"{path}/{body.name}/", path)
+    return rows
 
 
 def fallbacks(compilation: Compilation) -> list[Json]:
     """What the reference evaluator runs for want of a kernel: distinct operators and reasons, counted."""
-    plan, told = compilation.plan, {d.subject: d for d in compilation.decisions}
     counts: dict[tuple[str, str], int] = {}
-    for group in plan.order or ():
-        if is_fallback(group, compilation):
-            decision = told.get(group.name)
-            key = _operators(group), decision.reason if decision else ""
-            counts[key] = counts.get(key, 0) + 1
+    for plan in (compilation, *(nested.compilation for nested in bodies.walk(compilation))):
+        told = {d.subject: d for d in plan.decisions}
+        for group in plan.plan.order or ():
+            if is_fallback(group, plan):
+                decision = told.get(group.name)
+                key = _operators(group), decision.reason if decision else ""
+                counts[key] = counts.get(key, 0) + 1
     return [{"op": op, "reason": reason, "count": n} for (op, reason), n in sorted(counts.items())]
+
+
+def libraries(compilation: Compilation) -> list[Json]:
+    """What libraries run: operators, and why no kernel of ours runs them; distinct ones, counted."""
+    partition, backends = compilation.plan.partition or {}, compilation.target.backends
+    named = set(compilation.registry.libraries(backends))
+    counts: dict[tuple[str, str, str], int] = {}
+    for node, part in partition.items():
+        if part.backend not in named:
+            continue
+        told = compilation.passed_over.get(node.name or "", {})
+        reasons = (f"{name}: {told[name]}" for name in backends if name in told and name not in named)
+        key = part.backend, node.op_type, next(reasons, f"{part.backend} comes first")
+        counts[key] = counts.get(key, 0) + 1
+    return [
+        {"backend": backend, "op": op, "reason": reason, "count": n}
+        for (backend, op, reason), n in sorted(counts.items())
+    ]
 
 
 def _dispatch(node: ir.Node, group: Group, compilation: Compilation) -> DispatchMode:
@@ -364,26 +489,30 @@ def _total(compilation: Compilation, values: Any) -> int:
 
 def _weights_bytes(compilation: Compilation) -> int:
     """What a run reads and never writes: initializers that calls name, and arrays packed from them."""
-    assert compilation.plan.implementation is not None
     arrays: dict[int, int] = {}
-    for choice in compilation.plan.implementation.values():
-        for call in choice.calls:
-            for held in call.arguments if isinstance(call, KernelCall) else call.inputs:
-                if isinstance(held, Constant):
-                    arrays[id(held)] = held.nbytes
-                elif isinstance(held, ir.Value) and graph.is_constant(held) and not graph.is_dynamic(held):
-                    arrays[id(held)] = value_bytes(held, compilation)
+    for plan in (compilation, *(nested.compilation for nested in bodies.walk(compilation))):
+        for choice in (plan.plan.implementation or {}).values():
+            for call in choice.calls:
+                for held in call.arguments if isinstance(call, KernelCall) else call.inputs:
+                    if isinstance(held, Constant):
+                        arrays[id(held)] = held.nbytes
+                    elif (
+                        isinstance(held, ir.Value) and graph.is_constant(held) and not graph.is_dynamic(held)
+                    ):
+                        # Bodies share the tensors of what they capture.
+                        arrays[id(held.const_value)] = value_bytes(held, plan)
     return sum(arrays.values())
 
 
-def _step(index: int, group: Group, choice: Choice) -> Json:
+def _step(index: int, group: Group, choice: Choice, around: str, parent: str | None) -> Json:
     return {
         "index": index,
-        "name": group.name,
+        "name": f"{around}{group.name}",
+        "parent": parent,
         "op": _operators(group),
-        "nodes": [n.name or "" for n in group.nodes],
-        "inputs": [v.name or "" for v in group.inputs],
-        "outputs": [v.name or "" for v in group.outputs],
+        "nodes": [f"{around}{n.name or ''}" for n in group.nodes],
+        "inputs": [f"{around}{v.name or ''}" for v in group.inputs],
+        "outputs": [f"{around}{v.name or ''}" for v in group.outputs],
         "implementation": choice.implementation.name,
         "backend": choice.implementation.backend,
         "seconds": _finite(choice.seconds),
@@ -393,8 +522,8 @@ def _step(index: int, group: Group, choice: Choice) -> Json:
             else {"host": call.function}
             for call in choice.calls
         ],
-        "inplace": [[a.name, b.name] for a, b in choice.inplace],
-        "views": [[v.source.name, v.view.name, v.offset] for v in choice.views],
+        "inplace": [[f"{around}{a.name}", f"{around}{b.name}"] for a, b in choice.inplace],
+        "views": [[f"{around}{v.source.name}", f"{around}{v.view.name}", v.offset] for v in choice.views],
     }
 
 

@@ -145,10 +145,10 @@ def readings(group: Group, compilation: Compilation, known: Known, *, alike: boo
     partition = compilation.plan.partition
     assert partition is not None
     rows = compilation.registry.candidates(group.op, (partition[group.anchor].backend,))
-    times = {row: cost.seconds(row, group, known) for row in rows if row.refusal(group, known) is None}
+    accepted = [row for row in rows if row.refusal(group, known) is None]
+    times = {row: cost.seconds(row, group, known) for row in cost.permitted(accepted, group, known)}
     found: dict[frozenset[tuple[ir.Value, Layout]], Mode] = {}
-    for row, (taken, _) in (cost.comparable(times, group, known) if alike else times).items():
-        seconds = cost.weighed(row, group, known, taken)
+    for row, (seconds, _) in (cost.comparable(times, group, known) if alike else times).items():
         asked = row.asked(group, known)
         labels = (_level_of(group.inputs, asked), _level_of(group.outputs, asked))
         same = frozenset(asked.items())

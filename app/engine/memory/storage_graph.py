@@ -26,6 +26,7 @@ from app.engine.plan import (
     SubgraphCall,
     Workspace,
     body_bytes,
+    unplanned_bodies,
 )
 from app.engine.storage import SparseFormat
 
@@ -83,7 +84,7 @@ class StorageGraph:
         bodies: id of the scratch that the bodies of a group's calls work in, one at a time.
         problem: what lies in the arena, as buffers.
         naive: bytes if no memory of the arena were ever used twice.
-        unplanned: dynamic values, by first use.
+        unplanned: names of what has no bound: dynamic values, by first use, then bodies that are not planned.
     """
 
     storages: tuple[Storage, ...]
@@ -92,7 +93,7 @@ class StorageGraph:
     bodies: Mapping[Group, str]
     problem: Problem
     naive: int
-    unplanned: tuple[ir.Value, ...]
+    unplanned: tuple[str, ...]
 
 
 Lives: TypeAlias = Mapping[ir.Value, tuple[int, int]]
@@ -129,7 +130,10 @@ def build(compilation: Compilation, *, whole: bool = True) -> StorageGraph:
     )
     alone = [value_bytes(v, compilation) for v in planned if v not in owners] + [s.nbytes for s in scratch]
     naive = sum(-(-n // alignment) * alignment for n in alone)
-    unplanned = tuple(v for v in lives if graph.is_dynamic(v))
+    unplanned = (
+        *(v.name or "" for v in lives if graph.is_dynamic(v)),
+        *(name for _, choice in steps for name in unplanned_bodies(choice.calls)),
+    )
     return StorageGraph(storages, scratch, workspaces, bodies, Problem(buffers), naive, unplanned)
 
 
@@ -339,6 +343,8 @@ def _scratch(
         if nbytes := body_bytes(choice.calls):
             bodies[group] = _unique(f"{group.name}.body", taken)
             reason = f"what the bodies of step {step} {group.name!r} work in, one at a time"
+            if outside := unplanned_bodies(choice.calls):
+                reason += f"; at least: of {', '.join(outside)} no bound is known"
             rows.append(Scratch(bodies[group], step, step, nbytes, reason, "body"))
     return tuple(rows), by_group, bodies
 

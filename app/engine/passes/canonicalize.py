@@ -147,12 +147,16 @@ def drop_unused(main: ir.Graph) -> None:
 
 def trim(node: ir.Node, opsets: Mapping[str, int]) -> None:
     """Leave out optional inputs that are not given, and optional outputs that nothing reads."""
-    while node.inputs and node.inputs[-1] is None:
+    version, schema = opsets.get(node.domain), None
+    if version is not None and onnx.defs.has(node.op_type, version, node.domain):
+        schema = onnx.defs.get_schema(node.op_type, version, node.domain)
+    # Those of a Loop are optional, but must be named.
+    least = 0 if schema is None else schema.min_input
+    while len(node.inputs) > least and node.inputs[-1] is None:
         node.resize_inputs(len(node.inputs) - 1)
-    version = opsets.get(node.domain)
-    if version is None or not onnx.defs.has(node.op_type, version, node.domain):
+    if schema is None:
         return
-    formal = onnx.defs.get_schema(node.op_type, version, node.domain).outputs
+    formal = schema.outputs
     # Whether BatchNormalization trains could once be told by its outputs alone.
     if len(formal) < len(node.outputs) or node.op_type == "BatchNormalization":
         return

@@ -1,15 +1,18 @@
 """Binds what is known of the inputs, then infers the type of every value."""
 
+import math
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
-from app.engine import graph, inference, naming
+from app.engine import given, graph, inference, naming, operand_types
 from app.engine.errors import GraphError, InputError
+from app.engine.limits import memory_bytes
 from app.engine.plan import Compilation
 
 # Keys of model.meta: inputs that became constants; element types that the file gives its outputs; whether
@@ -48,12 +51,18 @@ class InferTypes:
 
         Raises:
             InputError: a binding fits no input, or a dimension is left free.
+            GraphError: an operand has a type that its operator does not take.
         """
         bindings = compilation.bindings
         model = compilation.model
-        for pointer, names in (("input_shapes", bindings.shapes), ("input_values", bindings.values)):
+        for pointer, names in (
+            ("inputs", bindings.tensors),
+            ("input_shapes", bindings.shapes),
+            ("input_values", bindings.values),
+        ):
             _check_names(model.graph, names, pointer)
-        bind_shapes(model.graph, bindings.shapes)
+        bind_shapes(model.graph, bindings.shapes, given.shapes(bindings.tensors))
+        _check_memory(model.graph)
         bind_values(model, bindings.values)
         for value in model.graph.inputs:
             _check_static(value)
@@ -61,12 +70,28 @@ class InferTypes:
         model.meta[DECLARED] = {
             v.name or "": v.dtype for v in model.graph.outputs if v.dtype not in (None, ir.DataType.UNDEFINED)
         }
+        # The weights are shared with the copy.
+        source = model.clone() if _races(compilation) else None
         # A branch that is never taken may not fit the bound shapes; folding removes it.
         with suppress(GraphError):
             inference.infer(model)
             # Of a nested graph that does not fit, inference leaves what the file claims.
             model.meta[TYPED] = not any(map(graph.bodies, model.graph))
-        return compilation
+        operand_types.check(model)
+        return replace(compilation, source=source)
+
+
+def _races(compilation: Compilation) -> bool:
+    """Whether a library may be given the model as it is, see `app.engine.allocation`.
+
+    Not one with bodies: bindings decide which branches are taken, and the others may not fit them. What
+    onnxruntime does with a branch that does not fit and a condition that is constant is to crash.
+    """
+    return (
+        compilation.options.choose != "first"
+        and bool(compilation.registry.libraries(compilation.target.backends))
+        and not any(map(graph.bodies, compilation.graph))
+    )
 
 
 def bound_inputs(model: ir.Model) -> tuple[BoundInput, ...]:
@@ -96,32 +121,48 @@ def free_dimension(dimension: int | ir.SymbolicDim) -> str | None:
     return name if any(c.isalnum() for c in name) else ""
 
 
-def bind_shapes(main: ir.Graph, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Set the shapes of inputs; a name bound by one input is bound for all.
+def bind_shapes(
+    main: ir.Graph,
+    shapes: Mapping[str, tuple[int, ...]],
+    tensors: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+) -> None:
+    """Set the shapes of inputs, as stated or as the tensors given for them have them.
+
+    A name bound by one input is bound for all. A dimension may be 0, as in a model file; a negative one
+    means nothing. Every way to the engine leaves it to this function.
 
     Raises:
-        InputError: a shape has another rank or contradicts the model, itself or another one.
+        InputError: a shape has another rank or contradicts the model, itself, a tensor or another one.
     """
     sizes: dict[str, tuple[int, str]] = {}  # by name of a dimension: size, and the input that said so
     for value in main.inputs:
-        shape = shapes.get(value.name or "")
-        if shape is not None:
-            _bind_shape(value, shape, sizes)
+        name = value.name or ""
+        stated, tensor = shapes.get(name), tensors.get(name)
+        if stated is not None and tensor is not None and stated != tensor:
+            raise InputError(
+                f"input {name!r}: the shape is stated as {list(stated)}, the tensor given has {list(tensor)}",
+                pointer=f"/input_shapes/{name}",
+            )
+        if stated is not None:
+            _bind_shape(value, stated, sizes, f"/input_shapes/{name}")
+        elif tensor is not None:
+            _bind_shape(value, tensor, sizes, f"/inputs/{name}")
     for value in main.inputs:
         if value.shape is not None:
             dims = [
-                sizes[name][0] if (name := free_dimension(d)) and name in sizes else d for d in value.shape
+                sizes[free][0] if (free := free_dimension(d)) and free in sizes else d for d in value.shape
             ]
             value.shape = ir.Shape(dims)
 
 
-def _bind_shape(value: ir.Value, shape: tuple[int, ...], sizes: dict[str, tuple[int, str]]) -> None:
+def _bind_shape(
+    value: ir.Value, shape: tuple[int, ...], sizes: dict[str, tuple[int, str]], pointer: str
+) -> None:
     name = value.name or ""
-    pointer = f"/input_shapes/{name}"
     if any(d < 0 for d in shape):
         raise InputError(f"input {name!r}: shape {list(shape)} has a negative dimension", pointer=pointer)
-    if isinstance(value.type, ir.SequenceType):
-        raise InputError(f"input {name!r} is a sequence and has no shape to bind", pointer=pointer)
+    if graph.is_composite(value):
+        raise InputError(f"input {name!r} is no tensor and has no shape to bind", pointer=pointer)
     if value.shape is not None:
         if len(value.shape) != len(shape):
             raise InputError(
@@ -197,9 +238,27 @@ def _filled(value: ir.Value, given: float | int | bool) -> np.ndarray[Any, Any]:
     return array
 
 
+def _check_memory(main: ir.Graph) -> None:
+    """Refuse inputs that this process cannot hold, before anything of their size is made."""
+    available, needed = memory_bytes(), 0
+    for value in main.inputs:
+        shape, kind = graph.shape(value), graph.dtype(value)
+        if shape is None or kind is None or graph.is_composite(value):
+            continue
+        nbytes = math.prod(max(d, 1) for d in shape) * kind.itemsize  # no array has strides beyond memory
+        needed += nbytes
+        if needed > available:
+            others = f", all inputs up to it {needed} byte" if needed > nbytes else ""
+            raise InputError(
+                f"input {value.name!r}: {kind}{list(shape)} takes {nbytes} byte{others}; "
+                f"the job may use {available} byte of memory: bind smaller dimensions",
+                pointer=f"/input_shapes/{value.name}",
+            )
+
+
 def _check_static(value: ir.Value) -> None:
     """Refuse a tensor with a free dimension, and tell how to bind it."""
-    if isinstance(value.type, ir.SequenceType | ir.OptionalType):
+    if graph.is_composite(value):
         return
     name = value.name or ""
     pointer = f"/input_shapes/{name}"

@@ -17,6 +17,7 @@ from app.engine.convex import Crossing, Dag, separated
 from app.engine.errors import UnknownOperatorError
 from app.engine.plan import ELEMENTWISE, Compilation, Group, Subgraph
 from app.engine.registry import Backend, Known, Registry
+from app.engine.runtime_operators import MICROSOFT
 
 SECOND = 1e12  # gains and costs are picoseconds
 PREFERENCE = 1000  # times the work of a node outweighs a conversion, where the order of backends decides
@@ -122,6 +123,9 @@ class _Work:
         alone = single(node, registry)
         refusals = []
         for row in registry.candidates(alone.op, (name,)):
+            if node.domain == MICROSOFT and row.op != "*" and row.domain != MICROSOFT:
+                refusals.append(f"{row.name}: it computes the operator of ONNX with that name")
+                continue
             # Operators of our own are for sparse values, whose storage is inferred later.
             reason = (row.unless if node.domain else row.refusal)(alone, self.known)
             if reason is None:
@@ -135,8 +139,9 @@ class _Work:
         if reason is not None:
             self.notes.append(f"backend {backend.name!r} is passed over: {reason}")
         accepted: list[int] = []
+        whole = self._whole(backend.name)
         for i, node in enumerate(self.nodes):
-            refused = reason or self._refusal(i, backend)
+            refused = reason or (None if whole else self._refusal(i, backend))
             if refused is None:
                 accepted.append(i)
             else:
@@ -151,6 +156,14 @@ class _Work:
             if i not in self.backend:
                 told = "the sub-graphs that hold it are not convex, or not worth their conversions"
                 self.reasons[self.nodes[i]][backend.name] = told
+
+    def _whole(self, backend: str) -> bool:
+        """Whether a library runs the model as the file has it, whatever became of its nodes here."""
+        assignment, failures = self.compilation.assignment, self.compilation.failures
+        return self.compilation.source is not None and all(
+            assignment.get(_name_of(n)) == whole_label(backend) and (_name_of(n), backend) not in failures
+            for n in self.nodes
+        )
 
     def _refusal(self, i: int, backend: Backend) -> str | None:
         """Why a node is not given to a library, or None."""
@@ -346,6 +359,15 @@ _PLAIN = frozenset(
 
 def _at(vertex: int, whole: Mapping[int, int], place: Mapping[int, int]) -> int:
     return -1 if vertex < 0 else place[whole[vertex]]
+
+
+def whole_label(backend: str) -> str:
+    """The label of every node where a library is assigned the whole model."""
+    return f"{backend}#0"
+
+
+def _name_of(node: ir.Node) -> str:
+    return node.name or ""
 
 
 def _library(label: str | None) -> str:

@@ -1,6 +1,6 @@
 """Give every byte of a plan its place: storage graph, offsets, validation, budget."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import onnx_ir as ir
@@ -54,6 +54,8 @@ class PlanMemory:
             )
         if not found.banks:
             validate(Problem(storage.problem.buffers, max(budget, solution.peak)), solution)
+        if storage.unplanned:
+            compilation = replace(compilation, notes=(*compilation.notes, _outside(storage, budget)))
         return compilation.with_plan(placement=_placement(compilation, storage, found))
 
 
@@ -94,7 +96,6 @@ def _placement(compilation: Compilation, storage: StorageGraph, found: Spread) -
         for s in storage.scratch
     ]
     workspaces = {group: tuple(offsets[i] for i in ids) for group, ids in storage.workspaces.items()}
-    unplanned = tuple(v.name or "" for v in storage.unplanned)
     ordered = tuple(sorted(buffers, key=lambda b: (b.first, b.offset, b.name)))
     kinds = {row.id: str(graph.dtype(row.values[0])) for row in storage.storages}
     policies = tuple(replay(storage.problem.buffers, kinds))
@@ -109,7 +110,7 @@ def _placement(compilation: Compilation, storage: StorageGraph, found: Spread) -
         storage.naive,
         activations,
         policies,
-        unplanned,
+        storage.unplanned,
         {group: offsets[i] for group, i in storage.bodies.items()},
         found.banks,
         found.seconds,
@@ -120,6 +121,18 @@ def _is_converted(value: ir.Value) -> bool:
     """Whether a value holds another in other bytes: an operator of the planner's own made it."""
     producer = value.producer()
     return producer is not None and producer.domain == "stowplan"
+
+
+def _outside(storage: StorageGraph, budget: int) -> str:
+    """What the comparison with the budget leaves out."""
+    names = storage.unplanned
+    listed = ", ".join(map(repr, names[:LISTED])) + (
+        f" and {len(names) - LISTED} more" if names[LISTED:] else ""
+    )
+    return (
+        f"memory: that all fits into the budget of {budget} byte is not proved: what {listed} takes is known "
+        "only when the graph runs, and comes on top of the plan"
+    )
 
 
 def _shortage(compilation: Compilation, storage: StorageGraph, solution: Solution, budget: int) -> str:

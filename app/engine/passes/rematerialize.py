@@ -3,8 +3,8 @@
 Source: Chen et al., 2016, "Training deep nets with sublinear memory cost", arXiv:1604.06174, section 4.
 """
 
-from collections.abc import Container
-from dataclasses import dataclass
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import onnx_ir as ir
@@ -24,14 +24,42 @@ class Rematerialize:
     keeps: ClassVar[tuple[str, ...]] = ()
 
     def __call__(self, compilation: Compilation) -> Compilation:
-        """The compilation with the copies in its graph, in place."""
-        for again in compilation.thrift.again:
-            copy(compilation.graph, again)
+        """The compilation with the copies in its graph, in place; a copy has what its node is bound to."""
+        for index, again in enumerate(compilation.thrift.again):
+            copies = copy(compilation.graph, again)
+            compilation = replace(
+                compilation,
+                options=replace(compilation.options, exact=_inherited(compilation.options.exact, copies)),
+                # The copies of one library's part are another part: between the two lie other steps.
+                assignment={
+                    **compilation.assignment,
+                    **{
+                        made: f"{compilation.assignment[name]}.again{index}"
+                        for made, name in copies.items()
+                        if name in compilation.assignment
+                    },
+                },
+                failures={
+                    **compilation.failures,
+                    **{
+                        (made, backend): reason
+                        for made, name in copies.items()
+                        for (failed, backend), reason in compilation.failures.items()
+                        if failed == name
+                    },
+                },
+            )
         return compilation
 
 
-def copy(graph: ir.Graph, again: Again) -> None:
-    """Let the late readers read copies of what the nodes make.
+def _inherited(by_node: Mapping[str, str], copies: Mapping[str, str]) -> Mapping[str, str]:
+    return {**by_node, **{made: by_node[name] for made, name in copies.items() if name in by_node}}
+
+
+def copy(graph: ir.Graph, again: Again) -> Mapping[str, str]:
+    """Let the late readers read copies of what the nodes make; by name of a copy, the node's.
+
+    Originals and copies that nobody reads are removed: no plan should compute them.
 
     Raises:
         ValueError: the graph lacks a node.
@@ -45,6 +73,7 @@ def copy(graph: ir.Graph, again: Again) -> None:
     late = frozenset(again.readers)
     place = next(node for node in graph if node.name in late)
     copied: dict[ir.Value | None, ir.Value] = {}
+    made: dict[str, ir.Node] = {}
     for name in again.nodes:
         node = named[name]
         outputs = [
@@ -61,12 +90,16 @@ def copy(graph: ir.Graph, again: Again) -> None:
         )
         graph.insert_before(place, new)
         copied.update(zip(node.outputs, outputs))
-        named[new.name] = new
+        made[name] = named[new.name] = new
         values |= {v.name for v in outputs}
     for name in again.readers:
         for index, value in enumerate(named[name].inputs):
             if value in copied:
                 named[name].replace_input_with(index, copied[value])
+    for node in (*reversed(made.values()), *(named[name] for name in reversed(again.nodes))):
+        if not any(v.uses() or v.is_graph_output() for v in node.outputs):
+            graph.remove(node, safe=True)
+    return {new.name or "": name for name, new in made.items() if new.graph is graph}
 
 
 def _unused(name: str | None, taken: Container[str | None]) -> str:

@@ -43,7 +43,8 @@ class SelectImplementations:
         # A buffer of several values lives from the first to the last of them: together they may take more.
         copying = _selected(compilation, joined, found)
         least, budget = peak_bytes(in_graph_order(copying)), compilation.options.memory_budget
-        limit = max(least, min(GROWTH * least, budget or math.inf))
+        growth = 1.0 if compilation.thrift.order or compilation.thrift.denied else GROWTH
+        limit = max(least, min(growth * least, budget or math.inf))
         apart: frozenset[Group] = frozenset()
         for _ in range(ROUNDS):
             ordered = in_graph_order(found)
@@ -134,6 +135,10 @@ def choose(
     accepted = [row for row in candidates if refused[row.name] is None and row.backend == backend]
     known = replace(known, granted=frozenset(v for shared in granted.values() for v in shared))
     times = {row: cost.seconds(row, group, known) for row in candidates if refused[row.name] is None}
+    permitted = cost.permitted(accepted, group, known)
+    for row in accepted:
+        if row not in permitted:
+            refused[row.name] = "needs more memory, at its step or for a value that waits, than may be in use"
     alternatives = [
         {
             "name": row.name,
@@ -150,8 +155,8 @@ def choose(
             f"{group.op} {group.name!r}: no implementation on backend {backend!r} ({told})",
             pointer=f"node:{group.name}",
         )
-    compared = cost.comparable({row: times[row] for row in accepted}, group, known)
-    row = min(compared, key=lambda r: (cost.weighed(r, group, known, compared[r][0]), r.rank))
+    compared = cost.comparable({row: times[row] for row in permitted}, group, known)
+    row = min(compared, key=lambda r: (compared[r][0], r.rank))
     seconds, tuning = compared[row]
     views.share(granted[row], outputs_of(group))
     facts = replace(known, tuning=tuning) if tuning else known

@@ -9,7 +9,10 @@ const HEAT = [[0.05, "over 5 % of the time", 5], [0.01, "1 to 5 %", 1], [0.002, 
 
 export async function openGraph(job, artifact) {
   const [graph, timings] = await Promise.all([artifact("graph.json"), artifact("timings.json").catch(() => ({ operators: [] }))]);
-  const view = new View(job, graph, new Map(timings.operators.map((o) => [o.name, o])));
+  // A step of control flow is as long as it is with its bodies.
+  const total = timings.operators.reduce((sum, o) => sum + o.seconds, 0) || 1;
+  const whole = ({ seconds, seconds_with_bodies = seconds }) => ({ seconds: seconds_with_bodies, share: seconds_with_bodies / total });
+  const view = new View(job, graph, new Map(timings.operators.map((o) => [o.name, { ...o, ...whole(o) }])));
   view.start();
   return graph;
 }
@@ -389,7 +392,9 @@ class View {
     document.addEventListener("click", (e) => {
       const button = e.target.closest("button.step");
       if (!button) return;
-      const i = this.nodes.findIndex((n) => n.name === button.dataset.step);
+      const name = button.dataset.step;
+      // A step in a body is shown where the step that runs it is.
+      const i = [(n) => n.name === name, (n) => name.startsWith(`${n.name}/`)].map((of) => this.nodes.findIndex(of)).find((at) => at >= 0) ?? -1;
       if (i < 0) return;
       document.getElementById("graph").scrollIntoView();
       this.select(i);

@@ -8,6 +8,7 @@ form.addEventListener("submit", async (event) => {
   problem.hidden = true;
   const body = { name: form.elements.name.value, scope: form.elements.scope.value };
   if (form.elements.owner.value) body.owner = form.elements.owner.value;
+  if (form.elements.require_keys?.checked) body.require_keys = true;
   try {
     const made = await call("POST", "/v1/keys", body);
     document.getElementById("made-key").textContent = made.key;

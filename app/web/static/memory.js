@@ -7,12 +7,17 @@ const KINDS = ["activation", "conversion", "workspace", "library"];
 const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
 
 export function drawMemory(place, memory, values) {
-  const rows = memory.buffers.flatMap((b) =>
-    (b.parts.length ? b.parts.map((p) => ({ ...p, offset: b.offset + p.offset })) : [b]).map((p) => ({
+  const parts = (b) => (b.parts.length ? b.parts.map((p) => ({ ...p, offset: b.offset + p.offset })) : [b]);
+  const drawn = (b, steps, start, width) =>
+    parts(b).map((p) => ({
       buffer: b,
-      value: [p.first, p.last + 1, p.offset, p.offset + p.bytes],
-    })),
-  );
+      steps: steps.slice(p.first, p.last + 1),
+      value: [start + p.first * width, start + (p.last + 1) * width, p.offset, p.offset + p.bytes],
+    }));
+  const rows = memory.buffers.flatMap((b) => drawn(b, memory.steps, 0, 1));
+  // What lies in a body is drawn within the step that runs it.
+  for (const { buffers, steps, span } of memory.bodies || [])
+    rows.push(...buffers.flatMap((b) => drawn(b, steps, span[0], (span[1] - span[0]) / Math.max(steps.length, 1))));
   const kinds = [...new Set([...KINDS.filter((k) => rows.some((r) => r.buffer.kind === k)), ...rows.map((r) => r.buffer.kind)])];
   const colour = (kind) => css(`--c${kinds.indexOf(kind) % 8}`);
   const [, ...further] = memory.memories || [];
@@ -21,21 +26,19 @@ export function drawMemory(place, memory, values) {
 
   const tip = ({ data }) => {
     if (!data || !data.buffer) return "";
-    const { buffer } = data;
-    const [first, end] = data.value;
+    const { buffer, steps } = data;
     const told = buffer.values.slice(0, 4).map((v) => {
       const { layout = "", storage = "" } = values[v.name] || {};
       const shape = v.shape ? v.shape.join(" × ") || "scalar" : "unknown shape";
       return make("div", {}, make("b", {}, v.name), `${shape}, ${storage || v.dtype}${layout ? `, ${layout}` : ""}`);
     });
     if (buffer.values.length > 4) told.push(make("div", { class: "quiet" }, `and ${buffer.values.length - 4} more values`));
-    const steps = memory.steps.slice(first, end);
     const from = steps.length ? `${steps[0].op} to ${steps.at(-1).op}` : "";
     return make(
       "div",
       { class: "tip" },
       ...(told.length ? told : [make("b", {}, buffer.name)]),
-      make("span", { class: "quiet" }, `${size(buffer.bytes)} at ${data.value[2]}${further.length ? ` in ${buffer.memory}` : ""}, steps ${first} to ${end - 1}: ${from}`.slice(0, 240)),
+      make("span", { class: "quiet" }, `${size(buffer.bytes)} at ${data.value[2]}${further.length ? ` in ${buffer.memory}` : ""}, ${steps.length ? `steps ${steps[0].index} to ${steps.at(-1).index}: ${from}` : ""}`.slice(0, 240)),
       make("span", { class: "quiet" }, buffer.reason.slice(0, 400)),
     );
   };

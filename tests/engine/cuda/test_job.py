@@ -109,7 +109,7 @@ def test_with_a_device_a_job_is_verified_and_measured_there(
     monkeypatch.setattr(driver, "open_gpu", open_gpu)
     monkeypatch.setattr(job, "_built", lambda *_: {"sm": "sm_90"})
     monkeypatch.setattr(
-        job, "measure_in_turn", lambda works, _s: [Samples((1.0,), 0) for w in works if not w()]
+        job, "measure_in_turn", lambda works, _s, **_k: [Samples((1.0,), 0) for w in works if not w()]
     )
     summary = run(model, tmp_path, tmp_path, precision="bf16", benchmark_seconds=0.01, timings="measured")
     assert summary["timings"] == "measured"

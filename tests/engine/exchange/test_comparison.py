@@ -80,3 +80,10 @@ def test_outputs_that_cannot_be_compared_are_not_called_the_same() -> None:
     found = comparison(1.0, "measured", [strange], PLAN)
     assert found["peers"][0]["same_answer"] is None
     assert found["sentence"].endswith("answers not compared (output 'y' is absent)")
+
+
+def test_memory_outside_of_the_plan_is_never_called_proved() -> None:
+    found = comparison(1.0, "predicted", [], Memory(1000, 1000, proved=False, unplanned=2), "")
+    assert found["sentence"] == (
+        "1000 B of activations, without 2 dynamic values or bodies that are outside of the plan (bound 1000 B)"
+    )

@@ -318,7 +318,7 @@ def test_a_trace_has_every_step_once_and_the_bytes_alive_beside_it() -> None:
     compilation = planned()
     memory = report.memory_json(compilation)
     seconds = [1e-6 * (i + 1) for i in range(len(memory["steps"]))]
-    trace = trace_json(compilation, memory, seconds, "measured")
+    trace = trace_json(compilation, memory, seconds, {"kind": "measured", "spill_seconds": 0.0})
     assert trace == json.loads(json.dumps(trace))
     steps = [e for e in trace["traceEvents"] if e["ph"] == "X"]
     assert [e["args"]["step"] for e in steps] == list(range(len(seconds)))

@@ -48,7 +48,7 @@ def test_plan_prints_offsets_as_json(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["plan", str(path), "--capacity", "12", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert sorted(answer["offsets"]) == ["b1", "b2", "b3", "b4", "b5"]
-    assert (answer["peak"], answer["lower_bound"], answer["proved"]) == (12, 12, True)
+    assert (answer["peak_bytes"], answer["lower_bound"], answer["proved"]) == (12, 12, True)
     assert answer["load_seconds"] == 0.0  # five buffers need no compiled code
     assert main(["plan", str(path)]) == 0
     assert capsys.readouterr().out.startswith("id,offset\nb1,")

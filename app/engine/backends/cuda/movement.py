@@ -144,9 +144,11 @@ def _parts_last(op: str, parts: Parts, constants: tuple[int, ...]) -> Implementa
 
     def unless(group: Group, _known: Known) -> str | None:
         reason = tensors.unsuited(group) or fixed_inputs(group.anchor, constants)
-        reason = reason or _images(*ends(group))
+        if reason:  # the parts of a dynamic value are not known
+            return reason
         fixed = next((v for v in ends(group) if graph.is_constant(v)), None)
-        return reason or (None if fixed is None else f"{fixed.name!r} is constant, and row-major")
+        reason = None if fixed is None else f"{fixed.name!r} is constant, and row-major"
+        return _images(*ends(group)) or reason
 
     def layouts(group: Group, _known: Known) -> Mapping[ir.Value, Layout]:
         return tensors.lasts(v for v in ends(group) if v in (*group.inputs, *group.outputs))

@@ -21,7 +21,7 @@ SECONDS = 5e-6  # of the choice and the copies into a branch and out of it
 Run = Callable[[Sequence[object | None]], list[object]]
 
 
-def prepare(node: ir.Node, bodies: Sequence[Run | None]) -> Run:
+def prepare(node: ir.Node, bodies: Sequence[Run | None], _places: Sequence[object]) -> Run:
     """A function that chooses: its argument holds the condition, then what the branches capture."""
     fallback = None if all(bodies) else reference.prepare(node)
     then, otherwise = (body or fallback for body in bodies)
@@ -35,11 +35,11 @@ def prepare(node: ir.Node, bodies: Sequence[Run | None]) -> Run:
 
 
 def _unless(group: Group, known: Known) -> str | None:
+    reason = nested.refusal(group)
+    if reason:
+        return reason
     refused = [p for p in _planned(group.anchor, known) if isinstance(p, str)]
-    reason = nested.dynamic_capture(group.anchor)
-    if reason is None and len(refused) == len(BRANCHES):
-        reason = f"no branch can be planned: {'; '.join(refused)}"
-    return reason
+    return f"no branch can be planned: {'; '.join(refused)}" if len(refused) == len(BRANCHES) else None
 
 
 def _unlike(program: Program, node: ir.Node) -> str | None:
@@ -53,8 +53,6 @@ def _unlike(program: Program, node: ir.Node) -> str | None:
 
 def _planned(node: ir.Node, known: Known) -> list[Program | str]:
     """For each branch its program, or why it has none."""
-    if nested.dynamic_capture(node):
-        return []
     found: list[Program | str] = []
     for name, program in zip(BRANCHES, nested.programs(node, BRANCHES, known), strict=True):
         unlike = None if isinstance(program, str) else _unlike(program, node)
@@ -68,14 +66,23 @@ def _lower(group: Group, known: Known) -> tuple[Call, ...]:
     inputs = (node.inputs[0], *graph.captures(node))
     captured = nested.captured(node)
     reads = tuple(i for i, v in enumerate(inputs) if i and v in captured)
-    bodies = tuple(None if isinstance(p, str) else Body(p, reads, named) for p in _planned(node, known))
-    return (HostCall(f"{__name__}:prepare", node, inputs, tuple(node.outputs[i] for i in named), bodies),)
+    planned = dict(zip(BRANCHES, _planned(node, known), strict=True))
+    bodies = tuple(None if isinstance(p, str) else Body(name, p, reads, named) for name, p in planned.items())
+    refused = [name for name, p in planned.items() if isinstance(p, str)]
+    evaluated = reference.evaluated(node, refused) if refused else ()
+    outputs = tuple(node.outputs[i] for i in named)
+    return (HostCall(f"{__name__}:prepare", node, inputs, outputs, bodies, evaluated),)
 
 
 def _cost(group: Group, known: Known) -> float:
     """That of the slower branch."""
     programs = [p for p in _planned(group.anchor, known) if not isinstance(p, str)]
-    return SECONDS + max(sum(s.choice.seconds for s in p.steps) for p in programs)
+    return SECONDS + max(p.seconds for p in programs)
 
 
-IMPLEMENTATIONS = (Implementation("if.branches", "If", "numba-cpu", _unless, _lower, cost=_cost),)
+def rows(backend: str, prefix: str = "") -> tuple[Implementation, ...]:
+    """The row of If whose branches a backend runs."""
+    return (Implementation(f"{prefix}if.branches", "If", backend, _unless, _lower, cost=_cost),)
+
+
+IMPLEMENTATIONS = rows("numba-cpu")

@@ -5,13 +5,15 @@ arena lies in that of the program it belongs to, while the step runs.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import onnx_ir as ir
 
 from app.engine import graph, session
 from app.engine.errors import EngineError
 from app.engine.load import Loaded
-from app.engine.options import Bindings, Options
+from app.engine.options import Bindings, Options, Thrift
+from app.engine.plan import Group
 from app.engine.program import Program
 from app.engine.registry import Known
 from app.engine.registry import load as load_registry
@@ -24,9 +26,17 @@ def captured(node: ir.Node) -> tuple[ir.Value, ...]:
     return tuple(v for v in graph.captures(node) if not graph.is_constant(v))
 
 
-def dynamic_capture(node: ir.Node) -> str | None:
-    """Why the bodies cannot be planned ahead: which captured value has no fixed shape, if one has none."""
-    found = next((v for v in captured(node) if graph.is_dynamic(v)), None)
+def opset(node: ir.Node) -> int:
+    """The version of the default operator set that a node is of."""
+    assert node.graph is not None
+    return node.graph.opset_imports.get("", 1)
+
+
+def refusal(group: Group) -> str | None:
+    """Why the bodies of a group's node cannot be planned ahead, whatever is in them."""
+    if len(group.nodes) != 1:
+        return f"runs single nodes, the group has {len(group.nodes)}"
+    found = next((v for v in captured(group.anchor) if graph.is_dynamic(v)), None)
     return None if found is None else f"captured value {found.name!r} has no fixed shape"
 
 
@@ -36,16 +46,17 @@ def programs(node: ir.Node, names: Sequence[str], known: Known) -> tuple[Program
     The inputs of a program are those of the body, then what the bodies of the node capture.
     """
     fast = known.fast_algorithms and node.name not in known.direct
-    options = Options(threads=known.threads, fast_algorithms=fast, tolerance=known.tolerance)
-    key = (known.target, options)
-    stored: tuple[object, tuple[Program | str, ...]] | None = node.meta.get(PLANNED)
-    if stored is None or stored[0] != key:
-        stored = key, tuple(_program(node, name, known, options) for name in names)
-        node.meta[PLANNED] = stored
-    return stored[1]
+    options = Options(threads=known.threads, fast_algorithms=fast, tolerance=known.tolerance, choose="first")
+    # Whether all fits is seen where the step of the node is placed.
+    thrift = replace(known.thrift, apart=frozenset(), again=(), spill=False, unbounded=True, within=None)
+    key = known.key, thrift, fast, tuple(known.failures)
+    stored: dict[object, tuple[Program | str, ...]] = node.meta.setdefault(PLANNED, {})
+    if key not in stored:
+        stored[key] = tuple(_program(node, name, known, options, thrift) for name in names)
+    return stored[key]
 
 
-def _program(node: ir.Node, name: str, known: Known, options: Options) -> Program | str:
+def _program(node: ir.Node, name: str, known: Known, options: Options, thrift: Thrift) -> Program | str:
     body = node.attributes[name].as_graph()
     outer = node.graph
     assert outer is not None
@@ -61,6 +72,6 @@ def _program(node: ir.Node, name: str, known: Known, options: Options) -> Progra
     loaded = Loaded(ir.Model(view.clone(), ir_version=10), (), len(body))
     try:
         compilation = session.canonical(loaded, known.target, options, Bindings(), load_registry())
-        return session.planned(compilation, options)
+        return session.builder(replace(compilation, failures=known.failures), options)(thrift)
     except EngineError as cause:
         return f"{name}: {cause}"

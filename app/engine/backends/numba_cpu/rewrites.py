@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine import graph, sequences
-from app.engine.quantization import integer_rows
+from app.engine.quantization import dequantize_weights, integer_rows
 from app.engine.rewrite import Replacement, Row, constant
 
 
@@ -29,6 +29,7 @@ def bias_apart(node: ir.Node) -> Replacement | None:
 
 REWRITES = (
     *integer_rows("numba-cpu"),
+    Row(dequantize_weights, ("DequantizeLinear",), backends=("numba-cpu",)),
     *sequences.rows("numba-cpu"),
     Row(bias_apart, ("Conv",), nested=False, backends=("numba-cpu",)),
 )

@@ -149,7 +149,26 @@ def _inner(node: ir.Node) -> list[ir.Node]:
 def _lower(group: Group, _known: Known) -> tuple[Call, ...]:
     node = group.anchor
     named = tuple(v for v in node.outputs if v.name)
-    return (HostCall(f"{__name__}:prepare", node, (*node.inputs, *graph.captures(node)), named),)
+    inputs = (*node.inputs, *graph.captures(node))
+    return (HostCall(f"{__name__}:prepare", node, inputs, named, evaluated=evaluated(node)),)
+
+
+def evaluated(node: ir.Node, names: Sequence[str] = ()) -> tuple[tuple[str, int], ...]:
+    """The bodies of a node, or those of these names, and the bytes that the evaluator surely holds for each.
+
+    It keeps every value until the end of the graph; temporary arrays, stacks and dynamic values come on top.
+    """
+    return tuple(
+        (name, _held(a.as_graph()))
+        for name, a in node.attributes.items()
+        if a.type == ir.AttributeType.GRAPH and (not names or name in names)
+    )
+
+
+def _held(body: ir.Graph) -> int:
+    made = [v for member in body for v in member.outputs if v.name and not graph.is_dynamic(v)]
+    nested = (_held(inner) for member in body for inner in graph.bodies(member))
+    return sum(graph.nbytes(v) for v in made) + max(nested, default=0)
 
 
 def _cost(group: Group, _known: Known) -> float:

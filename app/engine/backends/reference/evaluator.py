@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import RuntimeContextError
 
 from app.engine import graph
-from app.engine.backends.reference import control, corrections, recurrent, windows
+from app.engine.backends.reference import control, corrections, ml, recurrent, signal, windows
 from app.engine.backends.reference.correction import Correction, operator_class
 
 NEWEST_OPSET = onnx.defs.onnx_opset_version()
@@ -19,7 +19,9 @@ NEWEST_OPSET = onnx.defs.onnx_opset_version()
 CORRECTIONS: tuple[Correction, ...] = (
     *control.CORRECTIONS,
     *corrections.CORRECTIONS,
+    *ml.CORRECTIONS,
     *recurrent.CORRECTIONS,
+    *signal.CORRECTIONS,
     *windows.CORRECTIONS,
 )
 PACKAGES = {("", "ImageDecoder"): "PIL"}  # what an operator imports beyond the requirements

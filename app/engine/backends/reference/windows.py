@@ -261,7 +261,8 @@ def _crop(
         padding = [0] * 2 * rank if pads is None or auto_pad == "VALID" else list(pads)
         sizes = [f + e - a - z for f, e, a, z in zip(full, extra, padding[:rank], padding[rank:])]
         return padding[:rank], sizes
-    sizes = list(output_shape or (i * s for i, s in zip(spatial, stride)))[-rank:]
+    reached = (min(i * s, f + e) for i, s, f, e in zip(spatial, stride, full, extra))
+    sizes = list(output_shape or reached)[-rank:]
     total = [max(f + e - s, 0) for f, e, s in zip(full, extra, sizes)]
     return [t // 2 if auto_pad == "SAME_UPPER" else t - t // 2 for t in total], sizes
 

@@ -89,10 +89,11 @@ def smallest(build: Build) -> Program:
     try:
         found = _bounded(build, best)
     except CapacityError:
-        fitting_ = [p for p in search.spilled(best) if p.placement.banks]
-        if not fitting_:
-            raise
-        found = _bounded(build, fitting_[0])
+        # What a plan with slower memories keeps in the first one depends little on its own arena.
+        budget = _budget(start)
+        spilled = [p for p in search.spilled(best, start) if _peak(p) <= budget]
+        found = min((*spilled, fitting(build)), key=lambda p: (_peak(p), p.seconds))
+        found = _bounded(build, found)
     return _noted(found, f"memory: the smallest arena has {found.compilation.thrift.told}")
 
 
@@ -108,6 +109,10 @@ def front(build: Build) -> tuple[Point, ...]:
     budget = _budget(start)
     if _peak(start) > budget:
         search.spilled(start, best)
+        try:
+            search.points.append(Point.of(fitting(build)))
+        except CapacityError:
+            return ()  # nothing fits
     points = sorted(search.points, key=lambda p: (p.peak_bytes, p.seconds))
     found: list[Point] = []
     for point in points:

@@ -1,5 +1,6 @@
 """Matrix products against NumPy in double precision."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 from app.engine.registry import Known, load
 from app.engine.target import host
+from app.kernels.cpu import gemm, tiles
 from app.kernels.cpu.compiler import Compiler
 from tests import harness
 
@@ -251,3 +253,10 @@ def test_what_follows_a_product_with_a_vector_is_refused() -> None:
     reason = row.unless(harness.group_of(model, REGISTRY), harness.known())
     assert reason is not None
     assert "vector" in reason
+
+
+@pytest.mark.parametrize(("lanes", "asked"), [(16, ["lines=3", "lines=3"]), (8, ["lines=1", "lines=0"])])
+def test_tiles_ask_for_every_cache_line_that_a_step_reads(lanes: int, asked: list[str]) -> None:
+    """Of the tiles of many and of few rows; with 16 registers the hardware asks for those of few rows."""
+    (text, *_) = gemm.product_library("float32", lanes, tiles.WIDE if lanes == 16 else tiles.NARROW[2])
+    assert re.findall(r"lines=\d", text) == asked

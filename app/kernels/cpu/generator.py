@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import llvmlite.ir as ll
+import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
@@ -22,6 +23,7 @@ from app.kernels.cpu.tiles import (
     CLAMP,
     COLUMN_BIAS,
     HIGH,
+    LINE,
     LOW,
     RESIDUAL,
     ROW_BIAS,
@@ -92,7 +94,14 @@ class Epilogue:
 
 
 def tile(
-    dtype: str, lanes: int, rows: int, columns: int, unroll: int = 4, chains: int = 1, part: int = 0
+    dtype: str,
+    lanes: int,
+    rows: int,
+    columns: int,
+    unroll: int = 4,
+    chains: int = 1,
+    part: int = 0,
+    lines: int = 1,
 ) -> Any:
     """An intrinsic that computes `rows` x `columns * lanes` elements of a matrix product.
 
@@ -107,8 +116,9 @@ def tile(
     Each operand is read before c is written at that place, so c may be the residual or the sums.
 
     The reduction runs in `chains` independent sums, for tiles too small to hide the latency of a
-    product. Step p of it asks for the cache line of next[p * next_k], which need not be valid. Of each
-    vector of the result the first `part` elements are written, if it is not 0, and read of what is added.
+    product. Step p of it asks for `lines` cache lines from next[p * next_k] on, which need not be valid.
+    Of each vector of the result the first `part` elements are written, if it is not 0, and read of what is
+    added.
 
     Where several steps lie together (`Vectors.together`) p counts such groups, whose elements of a are
     neighbours.
@@ -116,6 +126,7 @@ def tile(
     scalar = ELEMENTS[dtype][0]
     address, size = types.CPointer(scalar), types.int64
     right = types.CPointer(getattr(types, right_element(dtype)))
+    own_line = LINE // np.dtype(right_element(dtype)).itemsize
     signature = types.void(
         address, size, size, size, right, size, size, right, size, address, size,
         address, size, address, size, address, address, size, address, size,
@@ -133,7 +144,8 @@ def tile(
 
         def step(index: Any, pointer: Any, line: Any, sums: list[Any]) -> list[Any]:
             vectors = [v.load_steps(v.right(pointer, j * lanes)) for j in range(columns)]
-            v.prefetch(line)
+            for ask in range(lines):
+                v.prefetch(builder.gep(line, [number(ask * own_line)]))
             new = list(sums)
             for r, t in itertools.product(range(rows), range(v.together)):
                 x = v.broadcast(v.at(v.at(starts[r], index), t))

@@ -63,6 +63,8 @@ PAIRED: Shapes = {4: (6, 4, 2, 1), 8: (6, 4, 2, 1), 16: (8, 4, 3, 1)}
 # And for quads, which keep a register of ones too.
 QUADS: Shapes = {4: (5, 3, 2, 1), 8: (5, 3, 2, 1), 16: (8, 4, 3, 1)}
 
+LINE = 64  # bytes of a cache line
+
 # Of tile registers, see `matrix_tiles`.
 TILED: Shapes = {16: (32, 16, 2, 1)}
 # Of fixed point, which takes four registers for a vector of columns.

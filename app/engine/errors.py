@@ -131,6 +131,8 @@ class NumericsError(EngineError):
 class ExportMismatchError(NumericsError):
     """An exported graph computes something else than the original; no plan of the program changes that."""
 
+    code = "export-mismatch"
+
 
 class PassError(EngineError):
     """An unexpected failure inside a pass: a defect of ours, named by pass and node."""

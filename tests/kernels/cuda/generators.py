@@ -433,7 +433,7 @@ def _everyday() -> Iterator[Row]:
     yield _product("gemm shared", "3xtf32", "64x64")
     yield _product("gemm odd", "bf16", "64x64")
     yield _product("gemm columns", "bf16", "128x256")
-    yield _product("gemm columns", "3xtf32", "128x256")
+    yield _product("gemm columns", "3xtf32", "64x64")
     yield _product("conv copied", "bf16", "32x64")
     yield _product("conv of groups", "f32", "64x64")
     yield _product("conv transpose ragged", "3xtf32", "64x64")

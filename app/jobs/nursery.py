@@ -14,6 +14,7 @@ import os
 import queue
 import signal
 import threading
+import time
 from collections import deque
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -28,7 +29,7 @@ from app.settings import environment_of_jobs
 
 _FORKSERVER = multiprocessing.get_context("forkserver")
 _MAX_MESSAGE = 64 << 20  # byte
-_LAUNCHES = 3
+_RETRY_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)  # waits between attempts to fork
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _FIRST_SECONDS = 60.0  # for the process that forks to import what it needs
 logger = logging.getLogger("stowplan.confinement")
@@ -175,10 +176,16 @@ class Nursery:
         while True:
             request = self._requests.get()
             if isinstance(request, Future):
-                request.set_result(self._next())
+                try:
+                    request.set_result(self._next())
+                except (OSError, EOFError) as error:  # the job fails, the thread must not
+                    request.set_exception(error)
             elif request:
-                while len(self._ready) < self._warm:
-                    self._ready.append(self._launch())
+                try:
+                    while len(self._ready) < self._warm:
+                        self._ready.append(self._launch())
+                except (OSError, EOFError):
+                    logger.exception("no process for the next job could be started; it starts with the job")
             else:
                 for ready in self._ready:
                     ready.end()
@@ -192,12 +199,17 @@ class Nursery:
         return self._launch()
 
     def _launch(self) -> Child:
-        """A new child. The process that forks it is started again if someone killed it."""
-        for _ in range(_LAUNCHES):
+        """A new child. The process that forks it is started again if someone killed it.
+
+        One that is ending counts as running until the kernel lists its end, hence the waits: without them the
+        library would start the next one, with all that this process knows.
+        """
+        for seconds in _RETRY_SECONDS:
             with contextlib.suppress(OSError, EOFError):
                 return self._tell(self._fork())
+            time.sleep(seconds)
             _start_forker()
-        return self._fork()
+        return self._tell(self._fork())
 
     def _tell(self, child: Child) -> Child:
         """Log how the first child is confined, as all are."""

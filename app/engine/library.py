@@ -164,6 +164,12 @@ def model_bytes(group: Group, whole: ir.Model | None = None) -> bytes:
     model = model_of(group) if whole is None else whole
     proto: Any = ir.to_proto(model)
     map_type.declare(proto.graph, model.graph)
+    if whole is not None:
+        # Files may state shapes that their nodes do not give: a library that is given memory for a result
+        # holds it against what is stated.
+        for output in proto.graph.output:
+            if output.type.HasField("tensor_type"):
+                output.type.tensor_type.ClearField("shape")
     return proto.SerializeToString()  # type: ignore[no-any-return]  # protobuf
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import gc
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from app.engine import allocation, session
 from app.engine.backends import onnxruntime as library
 from app.engine.errors import InputError
 from app.engine.exchange import report
+from app.engine.execute import Executor
 from app.engine.job import optimize
 from app.engine.load import load
 from app.engine.options import Bindings, Options
@@ -212,6 +214,29 @@ def test_a_whole_model_goes_to_the_library_as_the_file_has_it(
     assert isinstance(call, SubgraphCall)
     sent = onnx.load_model_from_string(call.model())
     assert [n.op_type for n in sent.graph.node] == ["Identity", "Sigmoid", "Mul"]
+
+
+def test_a_shape_that_the_file_states_wrongly_holds_no_library_back(
+    tmp_path: Path, own: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Converters of tree models state one row for outputs of as many rows as there are."""
+    racing(0.5, monkeypatch)
+    text = """<ir_version: 10, opset_import: ["": 21, "ai.onnx.ml": 3]>
+    agraph (float[n, 6] x) => (float[1, 6] y) {
+        y = ai.onnx.ml.Scaler <offset = [0.0], scale = [2.0]> (x)
+    }"""
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    bindings = Bindings(shapes={"x": (4, 6)})
+    compilation = session.canonical(load(path), host(), Options(), bindings, load_registry())
+    inputs = given(compilation)
+    program = session.planned(session.tuned(compilation, Options(), own), Options())
+    assert backends(program) == ["onnxruntime"]
+    with closing(Executor(program, own)) as executor:
+        executor.feed(inputs)
+        executor.step_seconds()  # results in memory of ours
+        y = np.asarray(executor.run(inputs)["y"])
+    np.testing.assert_allclose(y, 2 * np.asarray(inputs["x"]), rtol=1e-6)
 
 
 @pytest.mark.parametrize(

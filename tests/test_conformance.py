@@ -36,11 +36,14 @@ def test_a_view_and_a_kernel_count_as_our_own(compiler: Compiler) -> None:
 
 def test_a_step_of_the_reference_backend_does_not_count_as_our_own(compiler: Compiler) -> None:
     model = prepared(
-        """g (float[2, 2] x) => (float y) { y = Det (x) }""",
+        """g (float[1, 1, 2, 2] x, float[1, 1, 1, 2] grid) => (float[1, 1, 1, 1] y) {
+            y = GridSample (x, grid)
+        }""",
         compiler,
     )
-    (y,) = model.run([np.array([[1, 2], [3, 5]], np.float32)])
-    np.testing.assert_allclose(y, -1, rtol=1e-6)
+    x = np.array([[[[1, 2], [3, 6]]]], np.float32)
+    (y,) = model.run([x, np.zeros((1, 1, 1, 2), np.float32)])  # the middle
+    np.testing.assert_allclose(y, [[[[3]]]], rtol=1e-6)
     assert not model.own_kernels()
     assert "reference" in model.implementations()
     model.close()

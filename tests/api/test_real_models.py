@@ -68,7 +68,7 @@ def test_the_command_line_optimizes_a_sample_and_saves_every_artifact(
     assert main(["optimize", *arguments, "--out", str(out)]) == 0
     shown = capsys.readouterr().out
     for title in (
-        "Slowest operators (measured)",
+        "Slowest steps (measured)",
         "Before and after",
         "Difference from the original in onnxruntime",
     ):

@@ -167,12 +167,10 @@ class _Case:
         self.done["fronts"] += 1
 
     def check_spilling(self, program: Program) -> None:
-        """What is told of a plan with slower memories is never faster than all in the first one."""
-        first, *_ = self.target.memories
-        roomy = dataclasses.replace(self.target, memories=(dataclasses.replace(first, size=2**34),))
-        best = session.planned(self.compilation(roomy), dataclasses.replace(self.options, prefer="latency"))
+        """A plan with values in slower memories is told to take longer than its steps alone."""
+        steps = sum(step.choice.seconds for step in program.steps)
         told = program.seconds
-        assert told >= best.seconds * (1 - 1e-9), f"{told} s with spilling, {best.seconds} s without"
+        assert told > steps if program.placement.banks else told == steps, f"{told} s told, steps {steps} s"
         self.done["spilled"] += bool(program.placement.banks)
 
     def check_reports(self, program: Program) -> None:

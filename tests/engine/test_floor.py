@@ -408,3 +408,13 @@ def test_a_library_gives_its_memory_back_when_its_race_is_over(
         gc.enable()
     assert alive
     assert not any(alive)
+
+
+def test_a_model_of_strings_runs_in_process_where_no_strings_are_drawn(tmp_path: Path, own: Compiler) -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    agraph (string[2] a, string[2] b) => (string[2] y) { y = StringConcat (a, b) }"""
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    with closing(session.Session(path, own)) as running:
+        (y,) = running.run({"a": np.array(["x", "y"]), "b": np.array(["1", "2"])}).values()
+    assert list(np.asarray(y)) == ["x1", "y2"]

@@ -191,11 +191,12 @@ def runnable(
     while True:
         found = planned(compilation, options, progress)
         names = {v.name or "" for v in compilation.graph.inputs}
-        if not found.has_library or not names <= inputs.keys():  # strings and sequences are not drawn
+        if not found.has_library:
             return compilation, found
         try:
             with closing(Executor(found, compiler)) as executor, limited(FIRST_SECONDS):
-                executor.run({k: v for k, v in inputs.items() if k in names})
+                if names <= inputs.keys():  # strings and sequences are not drawn
+                    executor.run({k: v for k, v in inputs.items() if k in names})
         except TimeUpError:  # steps in the reference evaluator take long; the libraries before them ran
             return compilation, found
         except LibraryError as failure:

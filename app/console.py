@@ -23,7 +23,7 @@ from app.engine.exchange.units import operations
 SLOWEST = 12  # steps shown
 FLOPS = "FLOPs of the textbook's algorithm: Winograd's and Strassen's may exceed the peak"
 TONES = {"good": "green", "bad": "red"}
-# What ran, by the place in the verification.
+# Names of the verified programs and files, by their key in the verification.
 WHAT = {
     "outputs": "our kernels",
     "exported": "optimized.onnx",

@@ -41,7 +41,7 @@ class BodyLimit:
             if announced.isdecimal() and int(announced) > limit.nbytes:
                 raise _too_large(limit)
             try:
-                # What comes after the body is the end of the connection, which may take as long as it likes.
+                # After the body only the end of the connection can come, at any time.
                 async with asyncio.timeout(self._seconds if more else None):
                     message = await receive()
             except TimeoutError:

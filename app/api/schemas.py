@@ -396,7 +396,7 @@ ModelName = Annotated[
 
 
 class ModelRequest(_Schema):
-    """What may be changed of a model."""
+    """Changeable fields of a model."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "squeezenet 1.1"}]})
 

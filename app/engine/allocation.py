@@ -58,9 +58,9 @@ CLOSE = 0.15  # from there, in which a race of whole models takes all rounds
 FAR = 2.0  # times as fast, where one round is enough
 RACE_SECONDS = 4.0  # after which a race takes no further round
 RACE_ROUNDS = 15
-# Of an output's maximum: what quantized models may differ by in a race, where a rounded operand moves a
-# value by a whole step, and models in 16-bit floats, which a library rounds elsewhere. Jobs compare them
-# with the original.
+# Tolerance of a race, relative to the output's maximum, for quantized models, where a rounded operand moves
+# a value by a whole step, and for models in 16-bit floats, which a library rounds elsewhere. Verification
+# compares them with the original.
 ROUNDED = 0.05
 NARROW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
@@ -140,7 +140,7 @@ def _refused(compilation: Compilation, library: str) -> str:
 
 
 def _digest(compilation: Compilation, text: str) -> str:
-    """Of a graph and a text."""
+    """Hash of the graph's structure and a text."""
     nodes = tuple(compilation.graph)
     whole = graph.group(nodes, nodes[0], SUBGRAPH, lambda v: bool(v.name))
     return hashlib.sha256(f"{cost.signature(whole)} {text}".encode()).hexdigest()[:32]
@@ -368,7 +368,7 @@ class _Allocation:
         return self.table[key]
 
     def _passed_over(self, program: Program, name: str) -> str:
-        """Why nodes of a plan are not run by a library, the first reason there is."""
+        """First reason why the library does not run nodes of the plan."""
         told = program.compilation.passed_over
         return next(
             (reasons[name] for reasons in told.values() if name in reasons), "it refuses a part of it"

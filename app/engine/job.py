@@ -207,7 +207,7 @@ def _optimize(
                 raise
             except NumericsError as error:
                 run.close()
-                if attempt.compilation.assignment:
+                if any(attempt.compilation.assignment.values()):
                     ours = allocation.given_up(attempt.compilation, compiler, error.message)
                     attempt = dataclasses.replace(attempt, compilation=ours)
                     continue

@@ -30,7 +30,8 @@ from app.engine.memory.problem import Problem, Solution
 Array: TypeAlias = np.ndarray[Any, Any]
 Verdict: TypeAlias = Literal["feasible", "infeasible", "undecided"]
 
-MOST_PAIRS = 20_000  # of pieces; problems with more are not searched
+MOST_PIECES = 1_000  # problems with more are not searched: all their pairs are listed
+MOST_PAIRS = 20_000  # of pieces that live together; problems with more are not searched
 FIRST_LIMIT = 500  # failures of the first run
 GROWTH = 2.0  # of the limit, a run
 INFEASIBLE, FEASIBLE, UNDECIDED = 0, 1, -1
@@ -135,6 +136,8 @@ def prove(problem: Problem, known: Solution, failures: int) -> Solution:
         known: a valid placement of them.
         failures: budget of all searches together.
     """
+    if sum(len(b.pieces) for b in problem.buffers) > MOST_PIECES:
+        return known
     search = Search(problem)
     if not search.is_small:
         return known
@@ -277,7 +280,7 @@ def _grown(trail):
 
 @_compiled
 def _choice(low, high, decided, owner, offset, size, pairs, weight):
-    """The open pair with the least slack relative to its weight; -1 if all pairs are decided.
+    """The open pair with the least slack relative to its weight; -1 if no open pair overlaps.
 
     Pairs whose pieces are apart at the low ends are left for last: where no others are open, the low ends
     are a placement.

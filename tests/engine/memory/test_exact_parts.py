@@ -102,3 +102,6 @@ def test_problems_with_too_many_pairs_stay_as_they_are(monkeypatch: pytest.Monke
     known = solve(problem)
     monkeypatch.setattr(exact_parts, "MOST_PAIRS", 3)
     assert prove(problem, known, 1_000) is known
+    monkeypatch.setattr(exact_parts, "MOST_PIECES", 3)
+    monkeypatch.setattr(exact_parts, "Search", None)  # not even made
+    assert prove(problem, known, 1_000) is known

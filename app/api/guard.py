@@ -17,8 +17,8 @@ from typing import Any, cast
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 _LOOK_SECONDS = 0.5  # between two looks at all connections
-_MOST_CLOSED = 100  # connections in one look: each takes some 50 us, and other requests wait meanwhile
-_NEXT_SECONDS = 0.01  # before the next look where more connections are late
+_MOST_CLOSED = 25  # connections in one look: each takes some 50 us, and other requests wait meanwhile
+_NEXT_SECONDS = 0.005  # before the next look where more connections are late
 _CURRENT: ContextVar["Guarded | None"] = ContextVar("connection", default=None)
 logger = logging.getLogger("stowplan.connections")
 

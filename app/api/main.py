@@ -1,5 +1,6 @@
 """The HTTP application, and the process that serves it."""
 
+import asyncio
 import resource
 import signal
 from collections.abc import AsyncIterator
@@ -45,6 +46,7 @@ Upload a model (`createModel`), ask for an optimization (`createJob`), follow it
 and download what it made (`getArtifact`). Every failure is a problem with a stable `code`
 (RFC 9457); `listProblems` tells them all."""
 _GRACE_SECONDS = 3
+_TICK_SECONDS = 0.5  # a divisor of 1: the date of answers changes each second
 _OTHER_FILES = 256  # than connections: tables, uploads, links to deployed models
 
 
@@ -104,13 +106,20 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 class _Server(uvicorn.Server):
-    """Tells answers that wait to end when the server is asked to stop."""
+    """Tells answers that wait to end when the server is asked to stop. Idle, it takes less than uvicorn's."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         state = self.config.app.state  # type: ignore[union-attr]  # an app, not an import string
         if hasattr(state, "service"):
             state.service.stopping.set()
         super().handle_exit(sig, frame)
+
+    async def main_loop(self) -> None:
+        """Look whether to stop, and renew the date of answers, twice a second in place of ten times."""
+        counter = 0  # tenths of seconds, as `on_tick` counts
+        while not await self.on_tick(counter):
+            await asyncio.sleep(_TICK_SECONDS)
+            counter += round(_TICK_SECONDS * 10)
 
 
 def check_access(settings: Settings) -> None:

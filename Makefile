@@ -46,7 +46,7 @@ fuzz-options: $(VENV)/.installed-test
 
 # Every kernel for GPUs, compiled for both generations; the suite takes one of each kind. Half an hour on two cores.
 cuda-kernels: $(VENV)/.installed-test
-	$(BIN)/python -m tests.engine.cuda.every_kernel
+	$(BIN)/python -m tests.engine.runtime.cuda.every_kernel
 
 conformance: $(VENV)/.installed-test
 	$(BIN)/python -m tests.conformance

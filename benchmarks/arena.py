@@ -22,7 +22,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from app.engine.arena import EXTENDING, MARK, high_water
+from app.engine.runtime.onnxruntime_arena import EXTENDING, MARK, high_water
 from benchmarks import models
 
 NAMES = (
@@ -137,28 +137,28 @@ def _resident() -> int:
 
 
 def _ours(path: Path, form: Path) -> None:
-    from app.engine.options import Options
+    from app.engine.types.options import Options
 
     figures = _planned(path, form, Options(), run=True)
     print(json.dumps({"arena": figures["peak"], "bound": figures["bound"], "growth": figures["growth"]}))
 
 
 def _preferred(path: Path, form: Path) -> None:
-    from app.engine.options import Options
+    from app.engine.types.options import Options
 
     figures = _planned(path, form, Options(prefer="memory"), run=False)
     print(json.dumps({"preferred": figures["peak"], "activations": figures["activations"]}))
 
 
 def _planned(path: Path, form: Path, options: Any, *, run: bool) -> dict[str, Any]:
-    from app.engine import session
-    from app.engine.execute import Executor
-    from app.engine.inputs import tensors
-    from app.engine.load import load
-    from app.engine.options import Bindings
-    from app.engine.registry import load as load_registry
-    from app.engine.target import host
-    from app.kernels.cpu.compiler import Compiler
+    from app.engine.core.registry import load as load_registry
+    from app.engine.model.load import load
+    from app.engine.planning import session
+    from app.engine.runtime.cpu.executor import Executor
+    from app.engine.runtime.inputs import tensors
+    from app.engine.types.options import Bindings
+    from app.engine.types.target import host
+    from app.kernels.cpu.runtime.compiler import Compiler
     from app.settings import Settings
 
     recorded = path.with_name(f"{path.stem}.io.npz")

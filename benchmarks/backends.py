@@ -25,15 +25,15 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from app.engine import allocation, session
-from app.engine.benchmark import keep_to, pinned
-from app.engine.execute import Executor
-from app.engine.inputs import tensors
-from app.engine.load import load
-from app.engine.options import Bindings, Options
-from app.engine.registry import load as load_registry
-from app.engine.target import host
-from app.kernels.cpu.compiler import Compiler
+from app.engine.core.registry import load as load_registry
+from app.engine.model.load import load
+from app.engine.planning import backend_assignment, session
+from app.engine.runtime.benchmark import keep_to, pinned
+from app.engine.runtime.cpu.executor import Executor
+from app.engine.runtime.inputs import tensors
+from app.engine.types.options import Bindings, Options
+from app.engine.types.target import host
+from app.kernels.cpu.runtime.compiler import Compiler
 from app.settings import Settings
 from benchmarks import models
 from benchmarks.paired import in_turn, ratios
@@ -65,7 +65,7 @@ def row(request: Request) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch, pinned(request.threads) as cores:
         file = Path(scratch) / "specialized.onnx"
         models.specialize(request.path, inputs, bindings.values, file)
-        ours = session.planned(allocation.without_libraries(chosen), options)
+        ours = session.planned(backend_assignment.without_libraries(chosen), options)
         # Before the peers: what OpenVINO compiles after onnxruntime has opened a model may be twice as slow.
         executors = [Executor(p, compiler, cores=cores) for p in (ours, program)]
         peers, refused = peers_of([file, request.path], request.threads, inputs, (ONNXRUNTIME, OPENVINO_F32))

@@ -47,14 +47,14 @@ import numpy as np
 import onnx
 
 from app import samples
-from app.engine import session
-from app.engine.cuda.driver import Gpu, NoDeviceError, open_gpu, sm_of
-from app.engine.cuda.execute import DeviceExecutor, kernels_of
-from app.engine.load import load
-from app.engine.options import Bindings, Options
-from app.engine.program import Program
-from app.engine.registry import load as load_registry
-from app.engine.target import Target, find
+from app.engine.core.program import Program
+from app.engine.core.registry import load as load_registry
+from app.engine.model.load import load
+from app.engine.planning import session
+from app.engine.runtime.cuda.driver import Gpu, NoDeviceError, open_gpu, sm_of
+from app.engine.runtime.cuda.executor import DeviceExecutor, kernels_of
+from app.engine.types.options import Bindings, Options
+from app.engine.types.target import Target, find
 from app.kernels.cuda.compiler import Compiler
 from app.kernels.cuda.kernel import Kernel, KernelError
 from benchmarks.models import FOLDERS, bindings_of, recorded

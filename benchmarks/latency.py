@@ -21,9 +21,9 @@ from typing import Any, get_args
 
 from rich.console import Console
 
-from app.engine.options import Options, Policy
-from app.engine.precision import BF16_TOLERANCE, resolve
-from app.engine.target import host
+from app.engine.types.options import Options, Policy
+from app.engine.types.precision import BF16_TOLERANCE, resolve
+from app.engine.types.target import host
 from app.settings import Settings
 from benchmarks import models
 from benchmarks.row import OURS, Request, attempt

@@ -26,20 +26,21 @@ import onnx_ir as ir
 from rich.console import Console
 from rich.table import Table
 
-from app.engine import graph, pipeline, program, session
-from app.engine.benchmark import pinned
-from app.engine.errors import EngineError
-from app.engine.execute import Executor
-from app.engine.inputs import tensors
+from app.engine.core import graph, pipeline, program
+from app.engine.core.plan import Compilation
+from app.engine.core.program import Program
+from app.engine.core.registry import load as load_registry
 from app.engine.layouts.choice import Policy
-from app.engine.load import Loaded, load
-from app.engine.options import Bindings, Options
+from app.engine.model.load import Loaded, load
 from app.engine.passes.infer_layouts import InferLayouts
-from app.engine.plan import Compilation
-from app.engine.program import Program
-from app.engine.registry import load as load_registry
-from app.engine.target import host
-from app.kernels.cpu.compiler import Compiler
+from app.engine.planning import session
+from app.engine.runtime.benchmark import pinned
+from app.engine.runtime.cpu.executor import Executor
+from app.engine.runtime.inputs import tensors
+from app.engine.types.errors import EngineError
+from app.engine.types.options import Bindings, Options
+from app.engine.types.target import host
+from app.kernels.cpu.runtime.compiler import Compiler
 from app.settings import Settings
 from benchmarks import models
 from benchmarks.latency import in_own_process

@@ -15,7 +15,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from app.engine.memory import ladder, table
+from app.engine.memory import csv_table, portfolio
 from app.engine.memory.problem import Buffer, Problem, Solution, lower_bound, validate
 from benchmarks import models
 
@@ -48,12 +48,12 @@ def main(line: Sequence[str] | None = None) -> None:
 def measure(path: Path, repeats: int) -> dict[str, Any]:
     stated = path.name.split(".")[-2]
     capacity = int(stated) if stated.isdecimal() else None
-    problem = table.read(path.read_text(), capacity)
-    ladder.solve(problem)
+    problem = csv_table.read(path.read_text(), capacity)
+    portfolio.solve(problem)
     seconds = []
     for _ in range(repeats):
         started = time.thread_time()
-        solution = ladder.solve(problem)
+        solution = portfolio.solve(problem)
         seconds.append(time.thread_time() - started)
     return {
         "instance": path.stem,

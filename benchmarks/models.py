@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveInitializersFromInputsPass
 
 from app import samples
-from app.engine.options import Bindings
+from app.engine.types.options import Bindings
 
 Array = np.ndarray[Any, Any]
 Case = tuple[dict[str, Array], dict[str, Array]]  # inputs, outputs

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.engine.oracle import Run, runtime
-from app.engine.peers import openvino
+from app.engine.runtime.oracle import Run, runtime
+from app.engine.runtime.peers import openvino
 
 ONNXRUNTIME, OPENVINO_F32, OPENVINO = "onnxruntime", "openvino f32", "openvino default"
 

@@ -20,13 +20,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from app.engine import session
-from app.engine.load import load
-from app.engine.memory import placement
-from app.engine.options import Bindings, Options
-from app.engine.program import Program
-from app.engine.registry import load as load_registry
-from app.engine.target import host
+from app.engine.buffers import placement
+from app.engine.core.program import Program
+from app.engine.core.registry import load as load_registry
+from app.engine.model.load import load
+from app.engine.planning import session
+from app.engine.types.options import Bindings, Options
+from app.engine.types.target import host
 from benchmarks import models
 from benchmarks.row import recorded_inputs
 

@@ -22,8 +22,8 @@ import psutil
 import sqlalchemy as sa
 
 from app.client import Client, UnreachableError
-from app.jobs import ledger
-from app.jobs.database import Database, jobs
+from app.jobs.store import job_repository
+from app.jobs.store.database import Database, jobs
 from app.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -59,7 +59,9 @@ def _ready(client: Client) -> None:
 
 
 def _ended(database: Database, count: int) -> None:
-    ended = sa.select(sa.func.count()).where(jobs.c.kind == "optimize", jobs.c.state.in_(ledger.TERMINAL))
+    ended = sa.select(sa.func.count()).where(
+        jobs.c.kind == "optimize", jobs.c.state.in_(job_repository.TERMINAL)
+    )
     while True:
         with database.read() as connection:
             if (connection.scalar(ended) or 0) >= count:
@@ -126,7 +128,7 @@ def measure(settings: Settings, model: bytes, count: int, lone: int, idle_second
                 job = client.wait(client.submit(identifier, **request).id)
                 turns.append(time.time() - began)
                 with database.read() as connection:
-                    waits.append(ledger.find(connection, job.id)["started"] - began)
+                    waits.append(job_repository.find(connection, job.id)["started"] - began)
                 time.sleep(0.3)
             yield f"  a lone job starts after  {_quantiles(waits)}; its answer after {_quantiles(turns)}"
             time.sleep(5.0)

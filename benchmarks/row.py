@@ -11,20 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from app.engine import sensitivity, session
-from app.engine.benchmark import keep_to, measure_in_turn, pinned
-from app.engine.cost import flops
-from app.engine.errors import EngineError
-from app.engine.execute import Executor
-from app.engine.inputs import tensors
-from app.engine.load import load
-from app.engine.options import Bindings, Options
-from app.engine.program import Program
-from app.engine.registry import load as load_registry
-from app.engine.target import host
-from app.engine.verify import compare
-from app.kernels.cpu.compiler import Compiler
-from app.kernels.cpu.peak import peak_flops
+from app.engine.core.program import Program
+from app.engine.core.registry import load as load_registry
+from app.engine.cost.roofline import flops
+from app.engine.model.load import load
+from app.engine.planning import mixed_precision, session
+from app.engine.runtime.benchmark import keep_to, measure_in_turn, pinned
+from app.engine.runtime.cpu.executor import Executor
+from app.engine.runtime.inputs import tensors
+from app.engine.runtime.verify import compare
+from app.engine.types.errors import EngineError
+from app.engine.types.options import Bindings, Options
+from app.engine.types.target import host
+from app.kernels.cpu.runtime.compiler import Compiler
+from app.kernels.cpu.runtime.peak import peak_flops
 from benchmarks import models
 from benchmarks.peers import ONNXRUNTIME, OPENVINO, OPENVINO_F32, Peer, onnxruntime_peer, openvino_peer
 
@@ -78,8 +78,8 @@ def measure(request: Request) -> dict[str, Any]:
             models.specialize(request.path, inputs, bindings.values, files[0])
         peers, refused = peers_of(files, threads, inputs)
         compilation = session.tuned(compilation, options, compiler)
-        if request.hold and case and sensitivity.mixes(options, host()):
-            compilation, options = sensitivity.held(compilation, options, compiler, inputs)
+        if request.hold and case and mixed_precision.mixes(options, host()):
+            compilation, options = mixed_precision.held(compilation, options, compiler, inputs)
         program = session.planned(compilation, options)
         executor = Executor(program, compiler, cores=cores)
         # All pools stand by now. They share the cores with this thread, which keeps to the first: else the

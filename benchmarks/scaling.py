@@ -19,15 +19,15 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from app.engine import session
-from app.engine.benchmark import keep_to, pinned
-from app.engine.execute import Executor
-from app.engine.inputs import tensors
-from app.engine.load import load
-from app.engine.options import Bindings, Options
-from app.engine.registry import load as load_registry
-from app.engine.target import host
-from app.kernels.cpu.compiler import Compiler
+from app.engine.core.registry import load as load_registry
+from app.engine.model.load import load
+from app.engine.planning import session
+from app.engine.runtime.benchmark import keep_to, pinned
+from app.engine.runtime.cpu.executor import Executor
+from app.engine.runtime.inputs import tensors
+from app.engine.types.options import Bindings, Options
+from app.engine.types.target import host
+from app.kernels.cpu.runtime.compiler import Compiler
 from app.settings import Settings
 from benchmarks import models
 from benchmarks.paired import Array, in_turn

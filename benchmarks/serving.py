@@ -27,8 +27,8 @@ from rich.console import Console
 from rich.table import Table
 
 from app.client import Client
-from app.engine.options import Bindings, Options
-from app.engine.serving import ServedModel
+from app.engine.entry.served_model import ServedModel
+from app.engine.types.options import Bindings, Options
 from app.settings import PREFIX, Settings
 from benchmarks import models
 from benchmarks.row import recorded_inputs
@@ -93,7 +93,7 @@ def service(scratch: Path, kernels: Path) -> Iterator[str]:
         port = probe.getsockname()[1]
     given = {f"{PREFIX}DATA": str(data), f"{PREFIX}PORT": str(port), f"{PREFIX}WORKERS": "1"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "app.cli", "serve"],
+        [sys.executable, "-m", "app.cli.main", "serve"],
         env={**os.environ, **given},  # noqa: TID251  the service is to read what this run was given
         stdout=subprocess.DEVNULL,
     )

@@ -12,17 +12,19 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from app.engine import cost, graph, session
-from app.engine.benchmark import measure_in_turn, pinned
-from app.engine.execute import Executor
-from app.engine.load import load
-from app.engine.options import Options
-from app.engine.program import Program
-from app.engine.registry import Known
-from app.engine.registry import load as load_registry
-from app.engine.target import host
-from app.engine.verify import compare
-from app.kernels.cpu.compiler import Compiler
+from app.engine.core import graph
+from app.engine.core.program import Program
+from app.engine.core.registry import Known
+from app.engine.core.registry import load as load_registry
+from app.engine.cost import roofline
+from app.engine.model.load import load
+from app.engine.planning import session
+from app.engine.runtime.benchmark import measure_in_turn, pinned
+from app.engine.runtime.cpu.executor import Executor
+from app.engine.runtime.verify import compare
+from app.engine.types.options import Options
+from app.engine.types.target import host
+from app.kernels.cpu.runtime.compiler import Compiler
 from app.settings import Settings
 from benchmarks import models
 from benchmarks.peers import onnxruntime_peer
@@ -84,7 +86,7 @@ def stored(program: Program) -> list[tuple[str, ...]]:
     for step in program.steps:
         candidates = compilation.registry.candidates(step.group.op, ("numba-cpu",))
         times = {
-            row: cost.seconds(row, step.group, known)
+            row: roofline.seconds(row, step.group, known)
             for row in candidates
             if row.refusal(step.group, known) is None
         }

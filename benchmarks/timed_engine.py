@@ -5,14 +5,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from app.engine import (
-    job,
-    preload,  # noqa: F401  as the children of the engine itself are
-)
-from app.engine.job import inspect, validate
-from app.engine.operator import run_operator
-from app.engine.options import Bindings, Options
-from app.engine.target import Target
+from app.engine.entry import optimize as entry
+from app.engine.entry.optimize import inspect, validate
+from app.engine.entry.run_operator import run_operator
+from app.engine.types.options import Bindings, Options
+from app.engine.types.target import Target
 
 __all__ = ["inspect", "optimize", "run_operator", "validate"]
 
@@ -30,7 +27,7 @@ def optimize(
 ) -> dict[str, Any]:
     """Optimize as the engine does; the summary has `engine_seconds` and `engine_cpu_seconds` besides."""
     began, burnt = time.perf_counter(), time.process_time()
-    summary = job.optimize(
+    summary = entry.optimize(
         path, target, options, bindings, folder, kernels=kernels, external=external, progress=progress
     )
     seconds, cpu = time.perf_counter() - began, time.process_time() - burnt

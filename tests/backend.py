@@ -12,11 +12,11 @@ import numpy as np
 import onnx
 from onnx.backend.base import Backend, BackendRep
 
-from app.engine import graph
-from app.engine.options import Bindings
-from app.engine.plan import KernelCall
-from app.engine.session import Session
-from app.kernels.cpu.compiler import Compiler
+from app.engine.core import graph
+from app.engine.core.plan import KernelCall
+from app.engine.planning.session import Session
+from app.engine.types.options import Bindings
+from app.kernels.cpu.runtime.compiler import Compiler
 
 Prepared = Callable[["Representation"], None]
 

@@ -25,8 +25,8 @@ import onnx
 from onnx.backend.test import BackendTest
 from onnx.backend.test.loader import load_model_tests
 
-from app.engine.registry import load as load_registry
-from app.kernels.cpu.compiler import Compiler
+from app.engine.core.registry import load as load_registry
+from app.kernels.cpu.runtime.compiler import Compiler
 from tests.backend import Representation, backend
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from app.engine import target
-from app.kernels.cpu.compiler import Compiler
+from app.engine.types import target
+from app.kernels.cpu.runtime.compiler import Compiler
 from app.settings import Settings
 from tests.harness import OWN
 from tests.needed import absent, numba_cuda
 
 if TYPE_CHECKING:
-    from app.jobs.database import Database
+    from app.jobs.store.database import Database
     from app.kernels.cuda.compiler import Compiler as CudaCompiler
     from tests.jobs.postgres import Postgres
     from tests.jobs.s3 import S3
@@ -104,7 +104,7 @@ def either(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="session", params=DATABASES)
 def migrated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Settings:
     """A database of each kind whose tables are there, to copy: making them takes a second."""
-    from app.jobs.database import migrate
+    from app.jobs.store.database import migrate
 
     url = "" if request.param == "sqlite" else request.getfixturevalue("postgres").database()
     settings = Settings(data=tmp_path_factory.mktemp("migrated"), database_url=url)
@@ -125,7 +125,7 @@ def settings(migrated: Settings, request: pytest.FixtureRequest, tmp_path: Path)
 @pytest.fixture
 def database(settings: Settings) -> Iterator["Database"]:
     """Its tables."""
-    from app.jobs.database import Database
+    from app.jobs.store.database import Database
 
     database = Database(settings.jobs_database_url)
     yield database

@@ -9,13 +9,13 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from app.engine import graph
-from app.engine.layout import to_logical, to_physical
-from app.engine.plan import ELEMENTWISE, Constant, Group, KernelCall, Workspace
-from app.engine.registry import Implementation, Known, Registry, load
-from app.engine.target import Target, host
-from app.kernels.cpu.compiler import Compiler
-from app.kernels.cpu.driver import Stretch, Team, compile_walk
+from app.engine.core import graph
+from app.engine.core.plan import ELEMENTWISE, Constant, Group, KernelCall, Workspace
+from app.engine.core.registry import Implementation, Known, Registry, load
+from app.engine.types.layout import to_logical, to_physical
+from app.engine.types.target import Target, host
+from app.kernels.cpu.runtime.compiler import Compiler
+from app.kernels.cpu.runtime.driver import Stretch, Team, compile_walk
 
 Array = np.ndarray[Any, Any]
 POISON = 0xFF  # every float type reads NaN

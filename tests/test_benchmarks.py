@@ -7,12 +7,12 @@ import numpy as np
 import onnx
 import pytest
 
-from app.engine.options import Options
-from app.engine.precision import BF16_TOLERANCE
-from app.engine.target import host
+from app.engine.types.options import Options
+from app.engine.types.precision import BF16_TOLERANCE
+from app.engine.types.target import host
 from benchmarks import latency, models, queue, row, tables
 from benchmarks.peers import ONNXRUNTIME, OPENVINO, OPENVINO_F32
-from tests.engine.test_sensitivity import cancelling
+from tests.engine.planning.test_mixed_precision import cancelling
 from tests.harness import offering
 
 TEXT = """

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from app.kernels.cpu.compiler import Compiler
+from app.kernels.cpu.runtime.compiler import Compiler
 from tests.backend import Representation, backend
 from tests.conformance import Result, families, one_line, table
 

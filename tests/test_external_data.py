@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.errors import ExternalDataError
-from app.engine.load import inspect
-from app.jobs import prescan
-from app.submit import beside
+from app.cli.submit import beside
+from app.engine.model.load import inspect
+from app.engine.types.errors import ExternalDataError
+from app.jobs.worker import prescan
 from tests.external_model import with_external_data, write
 
 

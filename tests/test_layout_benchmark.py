@@ -7,10 +7,10 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from app.engine.options import Options
 from app.engine.passes.infer_layouts import InferLayouts
-from app.engine.session import FRONT, back
-from app.kernels.cpu.compiler import Compiler
+from app.engine.planning.session import FRONT, back
+from app.engine.types.options import Options
+from app.kernels.cpu.runtime.compiler import Compiler
 from benchmarks import layouts
 
 TEXT = """

@@ -12,11 +12,18 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from app import logs, tracing
-from app.api import (
+from app.api import pages
+from app.api.http import errors
+from app.api.http.auth_middleware import Gate, check_binding
+from app.api.http.body_limits import BodyLimit
+from app.api.http.connection import SHORT_WAY, Connection
+from app.api.http.connection_limits import ConnectionLimits, Guard, Requests
+from app.api.http.fast_path import Express
+from app.api.http.head_method import HeadOfGet
+from app.api.http.headers import AnswerHeaders, Meter
+from app.api.routes import (
     artifacts,
     deployments,
-    errors,
     groups,
     inference,
     jobs,
@@ -25,20 +32,13 @@ from app.api import (
     metrics,
     models,
     operators,
-    pages,
     system,
     targets,
 )
-from app.api.connection import SHORT_WAY, Connection
-from app.api.express import Express
-from app.api.gate import Gate, check_binding
-from app.api.guard import ConnectionLimits, Guard, Requests
-from app.api.headers import AnswerHeaders, Meter
-from app.api.heads_of_gets import HeadOfGet
-from app.api.limits import BodyLimit
 from app.api.service import Service
-from app.jobs.database import Database, migrate
+from app.jobs.store.database import Database, migrate
 from app.settings import Settings
+from app.telemetry import logs, tracing
 
 _DESCRIPTION = """ONNX in; storage types, implementations, layouts and memory planned, measured and proved.
 

@@ -7,12 +7,12 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
-from app.api.headers import Meter
-from app.api.heads import Heads
-from app.jobs.blobs import BlobStore
-from app.jobs.database import Database
-from app.jobs.dispatch import Dispatcher
-from app.serving.fleet import Fleet
+from app.api.http.head_cache import Heads
+from app.api.http.headers import Meter
+from app.jobs.queue.dispatch import Dispatcher
+from app.jobs.store.blobs import BlobStore
+from app.jobs.store.database import Database
+from app.serving.model_repository import Fleet
 from app.settings import Settings
 
 

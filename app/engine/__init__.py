@@ -7,13 +7,13 @@ They are loaded on first use, so that whoever only needs a Target loads no compi
 
 from typing import TYPE_CHECKING, Any
 
-from app.engine.options import Bindings, Options
-from app.engine.target import Memory, Target
+from app.engine.types.options import Bindings, Options
+from app.engine.types.target import Memory, Target
 
 if TYPE_CHECKING:
-    from app.engine.job import ARTIFACTS, inspect, optimize, validate
-    from app.engine.operator import run_operator
-    from app.engine.serving import ServedModel
+    from app.engine.entry.optimize import ARTIFACTS, inspect, optimize, validate
+    from app.engine.entry.run_operator import run_operator
+    from app.engine.entry.served_model import ServedModel
 
 __all__ = [
     "ARTIFACTS",
@@ -34,5 +34,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'app.engine' has no attribute {name!r}")
     from importlib import import_module
 
-    module = {"run_operator": "operator", "ServedModel": "serving"}.get(name, "job")
-    return getattr(import_module(f"app.engine.{module}"), name)
+    module = {"run_operator": "run_operator", "ServedModel": "served_model"}.get(name, "optimize")
+    return getattr(import_module(f"app.engine.entry.{module}"), name)

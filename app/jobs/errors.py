@@ -1,4 +1,4 @@
-"""What can go wrong around a job, with stable codes; HTTP status codes live in `app.api.errors`."""
+"""What can go wrong around a job, with stable codes; HTTP status codes live in `app.api.http.errors`."""
 
 from typing import ClassVar
 

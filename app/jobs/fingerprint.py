@@ -4,7 +4,7 @@ import hashlib
 import json
 from dataclasses import asdict
 
-from app.engine.target import Target
+from app.engine.types.target import Target
 
 
 def fingerprint(target: Target) -> str:

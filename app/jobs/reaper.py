@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from app.jobs import catalog, groups, ledger
-from app.jobs.blobs import BlobStore
-from app.jobs.database import Database, idempotency, jobs, models, workers
-from app.jobs.dispatch import Dispatcher
+from app.jobs.queue.dispatch import Dispatcher
+from app.jobs.store import groups, job_repository, model_repository
+from app.jobs.store.blobs import BlobStore
+from app.jobs.store.database import Database, idempotency, jobs, models, workers
 from app.settings import Settings
 
 BEATS = 3  # in the time after which a worker that is silent counts as dead
@@ -92,7 +92,9 @@ class Reaper:
             with self._database.write() as connection:
                 connection.execute(
                     jobs.update()
-                    .where(jobs.c.id.in_(again), jobs.c.enqueued, jobs.c.state.not_in(ledger.TERMINAL))
+                    .where(
+                        jobs.c.id.in_(again), jobs.c.enqueued, jobs.c.state.not_in(job_repository.TERMINAL)
+                    )
                     .values(enqueued=False)
                 )
 
@@ -110,7 +112,7 @@ class Reaper:
             lost = connection.scalars(
                 sa.select(jobs.c.id).where(
                     jobs.c.enqueued.is_(False),
-                    jobs.c.state.not_in(ledger.TERMINAL),
+                    jobs.c.state.not_in(job_repository.TERMINAL),
                     jobs.c.created < now - _LOST_SECONDS,
                 )
             ).all()
@@ -128,7 +130,7 @@ class Reaper:
                 sa.select(jobs).where(jobs.c.state == "waiting_for_target", jobs.c.created < now - patience)
             ).mappings()
             for row in waiting.all():
-                ledger.finish(
+                job_repository.finish(
                     connection,
                     row,
                     "failed",
@@ -148,14 +150,16 @@ class Reaper:
                 .where(jobs.c.kind == "optimize", jobs.c.finished < now - settings.retain_jobs_seconds)
                 .limit(_RETIRED)
             ).all():
-                ledger.delete(connection, job_id)
+                job_repository.delete(connection, job_id)
         if settings.retain_models_seconds:
             needed = sa.exists().where(
-                jobs.c.model_id == models.c.id, jobs.c.kind != "inspect", jobs.c.state.not_in(ledger.TERMINAL)
+                jobs.c.model_id == models.c.id,
+                jobs.c.kind != "inspect",
+                jobs.c.state.not_in(job_repository.TERMINAL),
             )
             for model_id in connection.scalars(
                 sa.select(models.c.id)
                 .where(models.c.used < now - settings.retain_models_seconds, ~needed)
                 .limit(_RETIRED)
             ).all():
-                catalog.delete_model(connection, model_id)
+                model_repository.delete_model(connection, model_id)

@@ -11,9 +11,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 
-from app.jobs.database import migrate
-from app.jobs.lifeline import enter
-from app.jobs.worker import run as run_worker
+from app.jobs.store.database import migrate
+from app.jobs.worker.parent_death import enter
+from app.jobs.worker.worker import run as run_worker
 from app.settings import Settings, environment_of_jobs
 
 _SPAWN = multiprocessing.get_context("spawn")

@@ -25,15 +25,15 @@ from typing import Any
 
 import numpy as np
 
-from app import logs
-from app.jobs import confinement
-from app.jobs.engine_door import ServedModel
-from app.jobs.lifeline import ORPHANED, end_with
-from app.serving import channel, protocol
-from app.serving.builder import Builder, Built, Programs, Ready, Shapes, key_of
-from app.serving.order import ExecutorOrder
-from app.serving.protocol import InferenceError
+from app.jobs.worker import confinement
+from app.jobs.worker.engine_protocol import ServedModel
+from app.jobs.worker.parent_death import ORPHANED, end_with
+from app.serving import channel, oip_codec
+from app.serving.executor_config import ExecutorOrder
+from app.serving.oip_codec import InferenceError
+from app.serving.program_cache import Builder, Built, Programs, Ready, Shapes, key_of
 from app.settings import Settings, use_home
+from app.telemetry import logs
 
 _MOST_ANSWERS = 64  # of a program that are remembered
 _GRACE_SECONDS = 1.0  # that the caller's own clock is ahead of the one that ends the process
@@ -84,7 +84,7 @@ class _Caller:
     socket: socket.socket
     ring: memoryview = field(default_factory=lambda: memoryview(b""))
     # Answers that did not fit, and how long they waited and ran.
-    held: dict[int, tuple[protocol.Answer, tuple[float, float]]] = field(default_factory=dict)
+    held: dict[int, tuple[oip_codec.Answer, tuple[float, float]]] = field(default_factory=dict)
     lost: bool = False
 
     def receive(self) -> tuple[bytes, list[int]]:
@@ -133,7 +133,7 @@ class Executor:
         self._programs = Programs(order.programs)
         self._builder = Builder(order)
         self._model: ServedModel | None = None
-        self._forms = protocol.Forms((), (), {})
+        self._forms = oip_codec.Forms((), (), {})
         self._state: dict[str, Any] = {"state": "loading", "detail": "", "programs": 0, "metadata": None}
         self._poll.register(self._listener, select.POLLIN)
         self._poll.register(self._builder.ready, select.POLLIN)
@@ -249,15 +249,15 @@ class Executor:
         if model is None:
             self._state |= {"state": "failed", "detail": built.refusal}
             return
-        refusal = protocol.unserved((*model.inputs, *model.outputs))
+        refusal = oip_codec.unserved((*model.inputs, *model.outputs))
         if refusal is not None:
             self._state |= {"state": "failed", "detail": refusal}
             return
         self._model = model
-        self._forms = protocol.Forms(model.inputs, model.outputs, model.fixed)
+        self._forms = oip_codec.Forms(model.inputs, model.outputs, model.fixed)
         self._state["metadata"] = {
-            "inputs": [protocol.metadata(p) for p in model.inputs],
-            "outputs": [protocol.metadata(p) for p in model.outputs],
+            "inputs": [oip_codec.metadata(p) for p in model.inputs],
+            "outputs": [oip_codec.metadata(p) for p in model.outputs],
         }
         if model.first is None:
             self._state["state"] = "ready"
@@ -303,7 +303,7 @@ class Executor:
         else:
             self._put(request, answer, 200, *times)
 
-    def _answer(self, ready: Ready, inference: protocol.Inference, region: memoryview) -> protocol.Answer:
+    def _answer(self, ready: Ready, inference: oip_codec.Inference, region: memoryview) -> oip_codec.Answer:
         """What the outputs come to; the same as before where the program has them in the same arrays.
 
         After a run little of this is in the caches: what need not be done again is waited for less.
@@ -313,7 +313,7 @@ class Executor:
         if known is not None and known.is_of(inference, outputs):
             return known
         apart = _apart(outputs, region)
-        answer = protocol.answer(self._order.name, self._order.version, inference, apart)
+        answer = oip_codec.answer(self._order.name, self._order.version, inference, apart)
         if form is not None and answer.is_of(inference, outputs):
             if len(ready.answers) >= _MOST_ANSWERS:
                 ready.answers.clear()
@@ -329,10 +329,10 @@ class Executor:
 
     def _refuse(self, request: _Request, error: InferenceError) -> None:
         waited = time.monotonic() - request.came
-        self._put(request, protocol.Answer(error.body(), ()), error.status, waited, 0.0)
+        self._put(request, oip_codec.Answer(error.body(), ()), error.status, waited, 0.0)
 
     def _put(
-        self, request: _Request, answer: protocol.Answer, status: int, waited: float, ran: float
+        self, request: _Request, answer: oip_codec.Answer, status: int, waited: float, ran: float
     ) -> None:
         answer.write(request.region)
         header = answer.header_nbytes

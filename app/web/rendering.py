@@ -13,7 +13,7 @@ import jinja2
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 
-from app.engine.exchange import units
+from app.engine.report import units
 from app.web import STATIC, TEMPLATES
 
 # No script, style or image but our own files; nothing may frame a page or send a form elsewhere.

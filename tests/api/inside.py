@@ -11,8 +11,8 @@ from fastapi import FastAPI
 
 from app.api.main import create_app
 from app.api.service import Service
-from app.jobs import keys
-from app.jobs.database import Database
+from app.jobs.store import keys
+from app.jobs.store.database import Database
 from app.settings import Settings
 from tests.jobs.service import free_port
 

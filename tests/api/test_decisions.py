@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from app.api.artifacts import Decisions
+from app.api.routes.artifacts import Decisions
 
 
 def test_a_node_has_the_rows_that_name_it(tmp_path: Path) -> None:

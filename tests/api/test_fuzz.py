@@ -15,8 +15,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from app.api.main import create_app
-from app.jobs import keys
-from app.jobs.database import Database, migrate
+from app.jobs.store import keys
+from app.jobs.store.database import Database, migrate
 from app.settings import Settings
 from tests.api import fuzz
 from tests.jobs.service import ENGINE, Served, serve

@@ -9,12 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.gate import check_binding, scope_of
+from app.api.http.auth_middleware import check_binding, scope_of
 from app.api.main import create_app
 from app.client import Client
-from app.jobs import keys
-from app.jobs.database import Database, migrate
 from app.jobs.errors import RequestError
+from app.jobs.store import keys
+from app.jobs.store.database import Database, migrate
 from app.settings import Settings, SettingsError
 from tests.api.inside import inside
 from tests.api.test_models import address, refused

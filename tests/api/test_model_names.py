@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from alembic import command
 
 from app.client import Client, ServiceFailureError
-from app.jobs import catalog
-from app.jobs import database as tables
+from app.jobs.store import database as tables
+from app.jobs.store import model_repository
 from app.settings import Settings
 from tests.api.inside import Inside, inside
 from tests.external_model import with_external_data
@@ -83,7 +83,7 @@ def test_names_that_pages_kept_as_labels_are_kept(settings: Settings) -> None:
         connection.execute(tables.labels.insert().values(**labels))
         connection.execute(tables.labels.insert().values(subject=model, name="team", value="vision"))
         command.upgrade(config, "head")
-        assert catalog.names_of(connection, [model]) == {model: "kept.onnx"}
+        assert model_repository.names_of(connection, [model]) == {model: "kept.onnx"}
         assert connection.scalars(sa.select(tables.labels.c.name)).all() == ["team"]
     database.close()
 
@@ -92,7 +92,7 @@ def _model(connection: sa.Connection) -> tuple[str, list[str]]:
     blob = {"sha256": "a" * 64, "size": 1, "created": 0.0}
     connection.execute(tables.blobs.insert().values(**blob))
     connection.execute(tables.holdings.insert().values(sha256="a" * 64, owner="", claimed_until=9e9))
-    return catalog.add_model(connection, {"": "a" * 64}, {}, "")
+    return model_repository.add_model(connection, {"": "a" * 64}, {}, "")
 
 
 def test_a_blob_needs_no_hash_of_its_sender(api: Inside) -> None:
@@ -113,5 +113,5 @@ def test_external_data_are_found_by_the_last_part_of_their_location(api: Inside)
 
 def test_a_last_part_that_two_locations_have_is_left_as_it_is() -> None:
     files = {"": "a", "w.bin": "b"}
-    assert catalog.located(files, ("x/w.bin", "y/w.bin")) == files
-    assert catalog.located(files, ("w.bin",)) == files
+    assert model_repository.located(files, ("x/w.bin", "y/w.bin")) == files
+    assert model_repository.located(files, ("w.bin",)) == files

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from app.api.main import create_app
-from app.api.schemas import JobOptions, TargetSpec
-from app.engine.options import Options
-from app.engine.target import Target
+from app.api.schemas.bodies import JobOptions, TargetSpec
+from app.engine.types.options import Options
+from app.engine.types.target import Target
 from app.settings import Settings
 from app.web import STATIC
 from tests.jobs.service import Served

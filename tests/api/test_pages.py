@@ -9,12 +9,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.api.gate import COOKIE
+from app.api.http.auth_middleware import COOKIE
 from app.api.pages.views import ABOUT, PHASES
-from app.engine.job import PHASES as THOSE_OF_THE_ENGINE
-from app.jobs import keys, ledger
-from app.jobs.database import migrate
-from app.jobs.orders import ARTIFACTS
+from app.engine.entry.optimize import PHASES as THOSE_OF_THE_ENGINE
+from app.jobs.store import job_repository, keys
+from app.jobs.store.database import migrate
+from app.jobs.worker.child_request import ARTIFACTS
 from app.settings import Settings
 from tests.api.inside import Inside, inside
 from tests.api.test_keys import job, upload
@@ -231,10 +231,10 @@ def test_names_from_strangers_are_text(settings: Settings) -> None:
         api.http.patch(f"/v1/models/{model}", json={"name": HOSTILE})
         made = job(api.http, model, labels={"team": HOSTILE}).json()["id"]
         with api.database.write() as connection:
-            row = ledger.start(connection, made)
+            row = job_repository.start(connection, made)
             assert row is not None
             notes = {"notes": [HOSTILE], "model": HOSTILE, "backends": {HOSTILE: 1}}
-            ledger.finish(connection, row, "succeeded", summary=notes)
+            job_repository.finish(connection, row, "succeeded", summary=notes)
         for path in ("/", "/models", f"/models/{model}", "/jobs", f"/jobs/{made}", f"/jobs/{made}/report"):
             answer = browser(api).get(path)
             assert answer.status_code == 200, path
@@ -268,7 +268,9 @@ def test_a_job_is_asked_again(settings: Settings) -> None:
         assert again.json()["id"] != made
         assert again.json()["labels"] == {"team": "a"}
         with api.database.read() as connection:
-            old, new = (dict(ledger.find(connection, i)["request"]) for i in (made, again.json()["id"]))
+            old, new = (
+                dict(job_repository.find(connection, i)["request"]) for i in (made, again.json()["id"])
+            )
         assert old == new
         assert api.http.post("/v1/jobs/none/retry").status_code == 404
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.cli import main
+from app.cli.main import main
 from app.client import Client
 from benchmarks.models import recorded
 from tests.api.test_models import refused

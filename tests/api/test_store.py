@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from app import logs
-from app.jobs import catalog, ledger
-from app.jobs.blobs import Upload
-from app.jobs.database import Database, blobs, jobs, labels, models, workers
 from app.jobs.reaper import Reaper
+from app.jobs.store import job_repository, model_repository
+from app.jobs.store.blobs import Upload
+from app.jobs.store.database import Database, blobs, jobs, labels, models, workers
 from app.settings import Settings
+from app.telemetry import logs
 from tests.api.inside import inside
 from tests.api.test_keys import job, upload
 from tests.api.test_models import address, refused
 from tests.jobs.service import Served
-from tests.jobs.test_prescan import BOMBS
+from tests.jobs.worker.test_prescan import BOMBS
 
 
 @pytest.mark.parametrize("name", ["empty nodes", "deep graphs"])
@@ -73,8 +73,8 @@ def test_models_and_jobs_are_found_by_their_labels(settings: Settings) -> None:
             api.http.put(f"/v1/models/{one}/labels", json={"labels": {"a b": ""}}), 422, "request-invalid"
         )
         with api.database.write() as connection:
-            row = ledger.find(connection, made[0]["id"])
-            ledger.finish(connection, row, "cancelled")
+            row = job_repository.find(connection, made[0]["id"])
+            job_repository.finish(connection, row, "cancelled")
         api.http.delete(f"/v1/jobs/{made[0]['id']}")
         with api.database.read() as connection:
             assert connection.scalar(sa.select(sa.func.count()).where(labels.c.subject == row["id"])) == 0
@@ -85,7 +85,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(settings: Settings, monkeypatch:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with inside(settings) as api:
-        monkeypatch.setattr("app.jobs.blobs.os.fsync", full)
+        monkeypatch.setattr("app.jobs.store.blobs.os.fsync", full)
         refused(api.http.post("/v1/models", content=b"ok"), 507, "storage-full")
         refused(api.http.get("/readyz"), 503, "not-ready")
         monkeypatch.undo()
@@ -103,7 +103,7 @@ def test_what_is_older_than_the_rules_allow_goes(settings: Settings, database: D
         old, new, needed = (upload(api.http, text) for text in ("old", "new", "needed"))
         ended, waits = job(api.http, new).json()["id"], job(api.http, needed).json()["id"]
         with database.write() as connection:
-            ledger.finish(connection, ledger.find(connection, ended), "cancelled")
+            job_repository.finish(connection, job_repository.find(connection, ended), "cancelled")
             connection.execute(jobs.update().where(jobs.c.id == ended).values(finished=time.time() - 200))
             ages = models.update().where(models.c.id.in_([old, needed])).values(used=time.time() - 2000)
             connection.execute(ages)
@@ -171,8 +171,8 @@ def test_metrics_count_what_happened(settings: Settings) -> None:
         job_id = job(api.http, model).json()["id"]
         for _ in range(2):
             with api.database.write() as connection:
-                row = ledger.find(connection, job_id)
-                ledger.finish(connection, row, "failed", code="time-limit", detail="")
+                row = job_repository.find(connection, job_id)
+                job_repository.finish(connection, row, "failed", code="time-limit", detail="")
                 connection.execute(
                     workers.insert().values(id=f"n:{time.time_ns()}", seen=time.time(), queues=["cpu"])
                 )
@@ -241,12 +241,14 @@ def test_a_model_that_another_owner_deletes_stays_for_the_first(
         for identifier in (kept, gone):
             with database.write() as connection:
                 inspection = connection.scalar(sa.select(jobs.c.id).where(jobs.c.model_id == identifier))
-                ledger.finish(connection, ledger.find(connection, str(inspection)), "succeeded")
+                job_repository.finish(
+                    connection, job_repository.find(connection, str(inspection)), "succeeded"
+                )
         assert two.delete(f"/v1/models/{gone}").status_code == 204
         assert two.head(address(b"both")).status_code == 404
         assert one.head(address(b"both")).status_code == 200
         with database.read() as connection:
-            assert catalog.find_model(connection, kept)["id"] == kept
+            assert model_repository.find_model(connection, kept)["id"] == kept
 
 
 def test_a_queue_that_takes_no_job_loses_none(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,4 +261,6 @@ def test_a_queue_that_takes_no_job_loses_none(settings: Settings, monkeypatch: p
         answer = job(api.http, model)
         assert answer.status_code == 202
         with api.database.read() as connection:
-            assert not ledger.find(connection, answer.json()["id"])["enqueued"], "a worker sends it later"
+            assert not job_repository.find(connection, answer.json()["id"])["enqueued"], (
+                "a worker sends it later"
+            )

@@ -9,17 +9,17 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 
-from app.engine import pipeline
-from app.engine.exchange.onnx import export
-from app.engine.load import load
-from app.engine.options import Bindings
+from app.engine.core import pipeline
+from app.engine.core.plan import Compilation
+from app.engine.core.registry import Registry
+from app.engine.core.rewriter import Row
+from app.engine.model.load import load
 from app.engine.passes.canonicalize import Canonicalize
 from app.engine.passes.infer_types import InferTypes
 from app.engine.passes.rewrite_operators import RewriteOperators
-from app.engine.plan import Compilation
-from app.engine.registry import Registry
-from app.engine.rewrite import Row
-from app.engine.target import PRESETS, Target
+from app.engine.report.onnx import export
+from app.engine.types.options import Bindings
+from app.engine.types.target import PRESETS, Target
 
 Array = np.ndarray[Any, Any]
 

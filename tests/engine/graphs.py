@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from app.engine.plan import Group
-from app.engine.registry import Backend, Implementation, Known, Operator, Registry
+from app.engine.core.plan import Group
+from app.engine.core.registry import Backend, Implementation, Known, Operator, Registry
 
 
 def random_graph(choices: list[int], nodes: int) -> ir.Model:

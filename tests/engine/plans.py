@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from app.engine import graph
-from app.engine.options import Options
-from app.engine.plan import ELEMENTWISE, Call, Choice, Compilation, Group, Plan, View, Workspace
-from app.engine.plan import KernelCall as Kernel
-from app.engine.registry import Implementation, Known, Registry
-from app.engine.target import Memory, Target
+from app.engine.core import graph
+from app.engine.core.plan import ELEMENTWISE, Call, Choice, Compilation, Group, Plan, View, Workspace
+from app.engine.core.plan import KernelCall as Kernel
+from app.engine.core.registry import Implementation, Known, Registry
+from app.engine.types.options import Options
+from app.engine.types.target import Memory, Target
 from tests.harness import model_of
 
 TARGET = Target("test", memories=(Memory("dram", 2**30, alignment=64),), backends=("test",))

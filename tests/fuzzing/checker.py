@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from app.engine.plan import Location
-from app.engine.program import Program, Step
+from app.engine.core.plan import Location
+from app.engine.core.program import Program, Step
 
 
 class InvalidPlanError(AssertionError):

@@ -21,17 +21,17 @@ from typing import Any
 
 import numpy as np
 
-from app.engine import session
-from app.engine.errors import CapacityError
-from app.engine.exchange import drawing, report
-from app.engine.execute import Executor
-from app.engine.load import load
-from app.engine.options import Bindings, Options
-from app.engine.plan import Compilation
-from app.engine.program import Program
-from app.engine.registry import load as load_registry
-from app.engine.target import PRESETS, Memory, Target, host
-from app.kernels.cpu.compiler import Compiler
+from app.engine.core.plan import Compilation
+from app.engine.core.program import Program
+from app.engine.core.registry import load as load_registry
+from app.engine.model.load import load
+from app.engine.planning import session
+from app.engine.report import drawing, report
+from app.engine.runtime.cpu.executor import Executor
+from app.engine.types.errors import CapacityError
+from app.engine.types.options import Bindings, Options
+from app.engine.types.target import PRESETS, Memory, Target, host
+from app.kernels.cpu.runtime.compiler import Compiler
 from tests.engine.canonical import runtime
 from tests.fuzzing.checker import check_program
 from tests.fuzzing.models import RandomModel, random_model

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.engine import session
-from app.engine.load import load
-from app.engine.options import Bindings, Options
-from app.engine.program import Program
-from app.engine.registry import load as load_registry
-from app.engine.target import PRESETS
+from app.engine.core.program import Program
+from app.engine.core.registry import load as load_registry
+from app.engine.model.load import load
+from app.engine.planning import session
+from app.engine.types.options import Bindings, Options
+from app.engine.types.target import PRESETS
 from tests.conftest import KERNELS
 from tests.fuzzing.checker import InvalidPlanError, check_program
 from tests.fuzzing.models import random_model

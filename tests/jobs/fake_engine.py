@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from app.engine.errors import InputError, NotOnnxError, PassError
-from app.engine.options import Bindings, Options
-from app.engine.target import Target
+from app.engine.types.errors import InputError, NotOnnxError, PassError
+from app.engine.types.options import Bindings, Options
+from app.engine.types.target import Target
 
 DECISIONS = [
     {

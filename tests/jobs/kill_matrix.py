@@ -23,9 +23,9 @@ import httpx
 import psutil
 import sqlalchemy as sa
 
-from app.jobs import ledger
-from app.jobs.blobs import BlobStore
-from app.jobs.database import Database, job_events, jobs
+from app.jobs.store import job_repository
+from app.jobs.store.blobs import BlobStore
+from app.jobs.store.database import Database, job_events, jobs
 from app.settings import Settings
 from tests.jobs.postgres import Postgres, running
 from tests.jobs.service import ENGINE, ROOT, free_port
@@ -145,7 +145,7 @@ class Service:
         query = sa.select(jobs.c.id, jobs.c.attempt, jobs.c.state).where(jobs.c.id.in_(interrupted))
         with contextlib.suppress(sa.exc.OperationalError), self.database.read() as connection:
             return all(
-                row.state in ledger.TERMINAL
+                row.state in job_repository.TERMINAL
                 or (row.state == "running" and row.attempt >= interrupted[row.id])
                 for row in connection.execute(query)
             )
@@ -226,7 +226,7 @@ def run(
             for job_id in ids:
                 if job_id not in states:
                     job = service.ask("GET", f"/v1/jobs/{job_id}", params={"wait": 2}).json()
-                    if job["state"] in ledger.TERMINAL:
+                    if job["state"] in job_repository.TERMINAL:
                         states[job_id] = job["state"] if job["state"] == "succeeded" else str(job["code"])
         outcome.states.update(states.values())
         outcome.wrong += list(_wrong(service, ids))
@@ -271,10 +271,10 @@ def _wrong(service: Service, ids: list[str]) -> Iterator[str]:
             yield f"{len(ids)} jobs were asked for, {len(made)} made"
         for job_id in ids:
             events = connection.execute(sa.select(job_events.c.data).where(job_events.c.job_id == job_id))
-            ends = [row.data["state"] for row in events if row.data.get("state") in ledger.TERMINAL]
+            ends = [row.data["state"] for row in events if row.data.get("state") in job_repository.TERMINAL]
             if len(ends) != 1:
                 yield f"job {job_id} ended {len(ends)} times: {ends}"
-            for file in ledger.files(connection, job_id, "artifact"):
+            for file in job_repository.files(connection, job_id, "artifact"):
                 if not store.path(file["sha256"]).exists():
                     yield f"job {job_id} lost {file['name']}"
 

@@ -6,7 +6,7 @@ import sys
 def main(settings_json: str) -> None:
     from app.api.main import run as run_api
     from app.jobs.supervisor import parts, supervise
-    from app.serving.parts import Executors
+    from app.serving.executor_processes import Executors
     from app.settings import Settings
 
     settings = Settings.from_json(settings_json)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from dbos import DBOSClient
 
-from app.jobs import ledger
-from app.jobs.database import Database, jobs, models, workers
 from app.jobs.reaper import Reaper
+from app.jobs.store import job_repository
+from app.jobs.store.database import Database, jobs, models, workers
 from app.settings import Settings
 
 
@@ -34,7 +34,7 @@ def reaper(settings: Settings, database: Database) -> Iterator[Reaper]:
 def make(database: Database, age: float, **given: object) -> str:
     fields = {"kind": "optimize", "model_id": "m", "target": "t", "queue": "cpu", "request": {}} | given
     with database.write() as connection:
-        job_id = ledger.create(connection, [ledger.Draft(**fields)])[0]  # type: ignore[arg-type]
+        job_id = job_repository.create(connection, [job_repository.Draft(**fields)])[0]  # type: ignore[arg-type]
         connection.execute(
             jobs.update().where(jobs.c.id == job_id).values(created=time.time() - age, finished=None)
         )
@@ -51,7 +51,7 @@ def test_a_job_that_its_sender_did_not_send_is_sent(
     client.destroy()
     assert found == {lost: "cpu"}
     with database.read() as connection:
-        assert ledger.find(connection, lost)["enqueued"]
+        assert job_repository.find(connection, lost)["enqueued"]
 
 
 def test_a_job_whose_target_never_comes_fails(database: Database, reaper: Reaper) -> None:
@@ -59,8 +59,8 @@ def test_a_job_whose_target_never_comes_fails(database: Database, reaper: Reaper
     late, early = make(database, 60, **state), make(database, 1, **state)
     reaper.beat()
     with database.read() as connection:
-        assert ledger.find(connection, late)["code"] == "target-unavailable"
-        assert ledger.find(connection, early)["state"] == "waiting_for_target"
+        assert job_repository.find(connection, late)["code"] == "target-unavailable"
+        assert job_repository.find(connection, early)["state"] == "waiting_for_target"
 
 
 def test_old_answers_of_validations_go(database: Database, reaper: Reaper) -> None:

@@ -16,13 +16,13 @@ from pathlib import Path
 import numba
 import numpy as np
 
-from app.engine.plan import KernelCall
-from app.engine.precision import Computed
-from app.engine.registry import Known, load
-from app.engine.target import find
-from app.kernels.cpu import linking
-from app.kernels.cpu.compiler import Compiler
-from app.kernels.cpu.generator import spills
+from app.engine.core.plan import KernelCall
+from app.engine.core.registry import Known, load
+from app.engine.types.precision import Computed
+from app.engine.types.target import find
+from app.kernels.cpu.codegen import linking
+from app.kernels.cpu.codegen.generator import spills
+from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import group_of, implementation, model_of
 
 TARGET = replace(find("cpu-avx512-bf16"), name="other")

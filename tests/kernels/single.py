@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import onnx
 
-from app.engine.plan import Group
-from app.engine.registry import load
-from app.kernels.cpu.compiler import Compiler
+from app.engine.core.plan import Group
+from app.engine.core.registry import load
+from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import group_of, implementation, known, model_of, run_group
 
 Array = np.ndarray[Any, Any]

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import onnx
 
-from app.engine.plan import Group
-from app.engine.registry import Registry
-from app.kernels.cpu.compiler import Compiler
+from app.engine.core.plan import Group
+from app.engine.core.registry import Registry
+from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import Array, group_of, implementation, known, model_of, run_group
 
 _NAMES = {"float32": "float", "float64": "double"}  # where ONNX text says it otherwise than NumPy

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from app.engine.registry import Registry, load
-from app.kernels.cpu.compiler import Compiler
+from app.engine.core.registry import Registry, load
+from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import Array, assert_close, implementation, known
 from tests.kernels.single_node import node_group, reference, run_node
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from app.engine.core.plan import ATTENTION, Compilation, Group
+from app.engine.core.registry import load
 from app.engine.passes.fuse import Fuse
 from app.engine.passes.partition import Partition
-from app.engine.plan import ATTENTION, Compilation, Group
-from app.engine.registry import load
-from app.engine.target import host
-from app.kernels.cpu.compiler import Compiler
+from app.engine.types.target import host
+from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import Array, assert_close, implementation, known, model_of, run_group
 
 REGISTRY = load()

@@ -10,13 +10,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from app.engine.backends.numba_cpu import winograd as winograd_rows
-from app.engine.registry import Known
-from app.engine.target import host
+from app.engine.backends.cpu import winograd as winograd_rows
+from app.engine.core.registry import Known
+from app.engine.types.target import host
 from app.kernels.cpu import winograd
-from app.kernels.cpu.compiler import Compiler
+from app.kernels.cpu.runtime.compiler import Compiler
 from tests import harness
-from tests.kernels import test_blocked_conv as conv_cases
+from tests.kernels import test_nchwc_conv as conv_cases
 from tests.kernels import test_winograd as winograd_cases
 from tests.kernels.test_conv import attributes, close, convolve, run
 from tests.kernels.test_matmul import run as product

@@ -6,9 +6,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from app.engine.plan import Group
-from app.engine.registry import load
-from app.kernels.cpu.compiler import Compiler, call
+from app.engine.core.plan import Group
+from app.engine.core.registry import load
+from app.kernels.cpu.runtime.compiler import Compiler, call
 from tests import harness
 
 Array = np.ndarray[Any, Any]
@@ -46,7 +46,7 @@ def test_every_element_arrives(compiler: Compiler, row: Any, shape: tuple[int, .
 def test_padded_lanes_become_zero(compiler: Compiler, pixels: int) -> None:
     x, y = np.ones((1, 3, pixels), np.float32), np.full((1, 1, pixels, 8), np.nan, np.float32)
     kernel = compiler.compile(
-        "app.kernels.cpu.blocked_copy:emit_block", ("float32*", "float32*", *("int64",) * 4), (8,)
+        "app.kernels.cpu.nchwc_copy:emit_block", ("float32*", "float32*", *("int64",) * 4), (8,)
     )
     call(kernel, x.ctypes.data, y.ctypes.data, 1, 3, pixels, 1024, 0, 1)
     np.testing.assert_array_equal(y, np.broadcast_to([1, 1, 1, 0, 0, 0, 0, 0], y.shape))

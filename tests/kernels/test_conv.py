@@ -11,10 +11,10 @@ import pytest
 from numba import njit, types
 from onnx.reference import ReferenceEvaluator
 
-from app.engine.registry import Known, load
-from app.engine.target import host
-from app.kernels.cpu import generator, tiles
-from app.kernels.cpu.compiler import Compiler
+from app.engine.core.registry import Known, load
+from app.engine.types.target import host
+from app.kernels.cpu.codegen import generator, tiles
+from app.kernels.cpu.runtime.compiler import Compiler
 from tests import harness
 
 REGISTRY = load()

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.kernels.cpu import driver
-from app.kernels.cpu.compiler import Compiler
-from app.kernels.cpu.driver import Stretch, Team, compile_walk
+from app.kernels.cpu.runtime import driver
+from app.kernels.cpu.runtime.compiler import Compiler
+from app.kernels.cpu.runtime.driver import Stretch, Team, compile_walk
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

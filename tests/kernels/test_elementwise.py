@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
-from app.engine.backends.numba_cpu.recipes import recipe_of
-from app.engine.plan import Group, KernelCall
-from app.engine.registry import load
-from app.kernels.cpu.compiler import Compiler
+from app.engine.core.plan import Group, KernelCall
+from app.engine.core.registry import load
+from app.engine.operators.elementwise import recipe_of
 from app.kernels.cpu.elementwise import collapsed
+from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import Array, assert_close, group_of, implementation, known, model_of, run_group
 
 REGISTRY = load()

@@ -8,9 +8,9 @@ import ml_dtypes  # noqa: F401  # registers bfloat16 by name
 import numpy as np
 import pytest
 
-from app.kernels.cpu.compiler import Compiler, call
 from app.kernels.cpu.elementwise import emit
-from app.kernels.cpu.expressions import EXPRESSIONS, converted, result_dtypes, stored, template
+from app.kernels.cpu.runtime.compiler import Compiler, call
+from app.kernels.expressions import EXPRESSIONS, converted, result_dtypes, stored, template
 
 Array = np.ndarray[Any, Any]
 SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, 1e-45, -1e-40, 3e38, -3e38]

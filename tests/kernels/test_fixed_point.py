@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.engine.backends.numba_cpu import fixed_point
-from app.engine.registry import load
-from app.kernels.cpu import tiles
-from app.kernels.cpu.compiler import Compiler
+from app.engine.backends.cpu import fixed_point
+from app.engine.core.registry import load
+from app.kernels.cpu.codegen import tiles
+from app.kernels.cpu.runtime.compiler import Compiler
 from tests import harness
 from tests.kernels.test_matmul import EPILOGUES, check_what_follows, exact, random, run
 

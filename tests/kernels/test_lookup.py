@@ -5,9 +5,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.engine.backends.numba_cpu.lookup import longest_run
-from app.engine.registry import Registry, load
-from app.kernels.cpu.compiler import Compiler
+from app.engine.backends.cpu.lookup import longest_run
+from app.engine.core.registry import Registry, load
+from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import implementation, known
 from tests.kernels.single_node import node_group, reference, run_node
 

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.engine.registry import Known, load
-from app.engine.target import host
-from app.kernels.cpu import gemm, tiles
-from app.kernels.cpu.compiler import Compiler
+from app.engine.core.registry import Known, load
+from app.engine.types.target import host
+from app.kernels.cpu import gemm
+from app.kernels.cpu.codegen import tiles
+from app.kernels.cpu.runtime.compiler import Compiler
 from tests import harness
 
 REGISTRY = load()

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.engine.registry import Known, load
-from app.engine.target import host
-from app.kernels.cpu.compiler import Compiler
+from app.engine.core.registry import Known, load
+from app.engine.types.target import host
+from app.kernels.cpu.runtime.compiler import Compiler
 from tests import harness
 from tests.kernels import test_bfloat as bfloat_cases
-from tests.kernels import test_blocked_conv as conv_cases
+from tests.kernels import test_nchwc_conv as conv_cases
 from tests.kernels.test_conv import attributes, run
 
 pytestmark = pytest.mark.skipif(

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.engine.backends.numba_cpu.strided import StridedCopy, merged, strides_of
-from app.engine.registry import Registry, load
-from app.kernels.cpu.compiler import Compiler
+from app.engine.backends.cpu.strided import merged
+from app.engine.core.registry import Registry, load
+from app.engine.operators.strides import StridedCopy, strides_of
+from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import Array, implementation, known, run_group
 from tests.kernels.single_node import node_group, reference, run_node
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.kernels.cpu.compiler import resolve
+from app.kernels.cpu.runtime.compiler import resolve
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMED = sorted(

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.kernels.cpu import parallel
-from app.kernels.cpu.compiler import Compiler, call
-from app.kernels.cpu.parallel import Request, helped
+from app.kernels.cpu.runtime import parallel
+from app.kernels.cpu.runtime.compiler import Compiler, call
+from app.kernels.cpu.runtime.parallel import Request, helped
 
 KINDS = ("float32", "float64", "int32", "int64", "uint8", "int16")
 COPIES: list[Request] = [

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.engine.registry import Known, Registry, load
-from app.engine.target import host
-from app.kernels.cpu.compiler import Compiler
+from app.engine.core.registry import Known, Registry, load
+from app.engine.types.target import host
+from app.kernels.cpu.runtime.compiler import Compiler
 from tests import harness
 from tests.harness import Array, assert_close, implementation, known, run_group
 from tests.kernels.single_node import node_group, run_node

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from app.engine.backends.numba_cpu.interpolation import ResizedAxis, taps
-from app.engine.registry import Registry, load
-from app.kernels.cpu.compiler import Compiler
+from app.engine.core.registry import Registry, load
+from app.engine.operators.interpolation import ResizedAxis, taps
+from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import Array, assert_close, implementation, known
 from tests.kernels.single_node import node_group, reference, run_node
 

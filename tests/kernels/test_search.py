@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.kernels.cpu.compiler import Compiler
+from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import assert_close
 from tests.kernels.single import node_group, refusal_of, run_node
 

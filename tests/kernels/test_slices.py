@@ -8,12 +8,12 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from app.engine.backends.numba_cpu.slices import Part, first_element
-from app.engine.layout import Layout, blocked, plain
-from app.engine.options import Options
-from app.engine.session import Session
-from app.engine.target import host
-from app.kernels.cpu.compiler import Compiler
+from app.engine.operators.movement import Part, first_element
+from app.engine.planning.session import Session
+from app.engine.types.layout import Layout, blocked, plain
+from app.engine.types.options import Options
+from app.engine.types.target import host
+from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import model_of
 
 

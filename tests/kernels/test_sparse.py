@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.engine.backends.numba_cpu import sparse as rows
-from app.engine.registry import load
+from app.engine.backends.cpu import sparse as rows
+from app.engine.core.registry import load
 from app.kernels.cpu import block_sparse, sparse
-from app.kernels.cpu.compiler import Compiler
+from app.kernels.cpu.runtime.compiler import Compiler
 from tests import harness
 
 REGISTRY = load()

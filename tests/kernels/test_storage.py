@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.engine.backends.numba_cpu.storage import packed
-from app.engine.storage import SparseFormat
-from app.kernels.cpu.compiler import Compiler, call
+from app.engine.backends.cpu.storage import packed
+from app.engine.types.storage import SparseFormat
+from app.kernels.cpu.runtime.compiler import Compiler, call
 
 Array = np.ndarray[Any, Any]
 KERNELS = "app.kernels.cpu.storage"

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.engine.registry import load
+from app.engine.core.registry import load
 from app.kernels.cpu import strassen
-from app.kernels.cpu.compiler import Compiler
+from app.kernels.cpu.runtime.compiler import Compiler
 from tests import harness
 from tests.kernels.test_matmul import EPILOGUES, check_what_follows, exact, random, run
 

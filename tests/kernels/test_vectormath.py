@@ -6,7 +6,8 @@ import numba
 import numpy as np
 import pytest
 
-from app.kernels.cpu import angles, libm, vectormath
+from app.kernels.cpu import angles
+from app.kernels.cpu.codegen import libm, vectormath
 
 SINGLE = vars(vectormath) | vars(angles)
 RANDOM = np.random.default_rng(5)

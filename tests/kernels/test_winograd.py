@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.engine.backends.numba_cpu import windows
-from app.engine.backends.numba_cpu import winograd as rows
-from app.engine.plan import Group
-from app.engine.registry import load
+from app.engine.backends.cpu import winograd as rows
+from app.engine.core.plan import Group
+from app.engine.core.registry import load
+from app.engine.operators import conv_geometry
 from app.kernels.cpu import winograd
-from app.kernels.cpu.compiler import Compiler
+from app.kernels.cpu.runtime.compiler import Compiler
 from tests import harness
 
 REGISTRY = load()
@@ -119,7 +119,7 @@ def test_threads_do_not_share_some_blocks_of_several(size: int, threads: int) ->
     }
     own = group(values, (1, 1024, size, size), f"y = {conv()}")
     known = harness.known(threads)
-    window = windows.of_conv(own)
+    window = conv_geometry.of_conv(own)
     single, found = (rows._tiling(window, rows.Form(4), replace(known, threads=n)) for n in (1, threads))
     assert found.parts == 1 or found.parts % threads == 0
     assert found.parts >= single.parts / 1.5

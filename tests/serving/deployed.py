@@ -9,8 +9,8 @@ import numpy as np
 import psutil
 import tritonclient.http as triton
 
-from app.jobs import deployments
-from app.jobs.database import Database
+from app.jobs.store import deployments
+from app.jobs.store.database import Database
 from app.serving import channel
 from tests.jobs.service import Served
 

@@ -7,10 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
-from app.jobs import deployments, keys, ledger
-from app.jobs.blobs import BlobStore
-from app.jobs.callers import Caller, acting_for
-from app.jobs.database import deployment_files, jobs, migrate, models
+from app.jobs.store import deployments, job_repository, keys
+from app.jobs.store.auth_context import Caller, acting_for
+from app.jobs.store.blobs import BlobStore
+from app.jobs.store.database import deployment_files, jobs, migrate, models
 from app.settings import Settings
 from tests.api.inside import Inside, inside
 
@@ -126,7 +126,7 @@ def test_a_job_for_another_machine_is_not_deployed(settings: Settings) -> None:
         job = api.http.post("/v1/jobs", json={"model": model, "targets": ["small"]}).json()["id"]
         with api.database.write() as connection, acting_for(Caller()):
             connection.execute(jobs.update().where(jobs.c.id == job).values(state="succeeded"))
-            assert ledger.find(connection, job)["state"] == "succeeded"
+            assert job_repository.find(connection, job)["state"] == "succeeded"
         answer = api.http.post(f"/v1/jobs/{job}/deploy", json={"name": "small"})
         assert (answer.status_code, answer.json()["code"]) == (409, "not-deployable")
         assert "'small', which this machine is not" in answer.json()["detail"]

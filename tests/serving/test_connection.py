@@ -14,7 +14,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from app.api.connection import Connection, body_of
+from app.api.http.connection import Connection, body_of
 from app.serving import channel
 from tests.jobs.service import free_port
 

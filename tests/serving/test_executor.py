@@ -15,9 +15,9 @@ import pytest
 
 from app.serving import channel
 from app.serving.executor import run
-from app.serving.link import Bounds, Link, Reply
-from app.serving.order import ExecutorOrder
-from app.serving.protocol import InferenceError
+from app.serving.executor_client import Bounds, Link, Reply
+from app.serving.executor_config import ExecutorOrder
+from app.serving.oip_codec import InferenceError
 from tests.jobs import fake_engine
 from tests.jobs.service import ENGINE
 

@@ -17,7 +17,7 @@ import pytest
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
-from app.cli import main
+from app.cli.main import main
 from tests.jobs import fake_engine
 from tests.jobs.service import Served, serve
 from tests.serving.deployed import client, deploy, process_of, tensor, wait_until

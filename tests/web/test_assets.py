@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.jobs.database import migrate
+from app.jobs.store.database import migrate
 from app.settings import Settings
 from app.web import STATIC
 from tests.api.inside import inside

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from app.jobs.database import migrate
+from app.jobs.store.database import migrate
 from app.settings import Settings
 from tests.api.inside import inside
 from tests.web.conftest import EXPECTED, WAYS, Stock, Watched

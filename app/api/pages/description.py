@@ -9,10 +9,11 @@ from fastapi.responses import FileResponse
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from app.api import errors, inference_schema
-from app.api.errors import NotReadyError
-from app.api.gate import PUBLIC, scope_of
-from app.api.schemas import MemoryPlanRequest, ModelManifest, Problem
+from app.api.http import errors
+from app.api.http.auth_middleware import PUBLIC, scope_of
+from app.api.http.errors import NotReadyError
+from app.api.schemas import inference
+from app.api.schemas.bodies import MemoryPlanRequest, ModelManifest, Problem
 from app.jobs.errors import ForbiddenError, TooManyError, UnauthorizedError
 from app.web import STATIC
 
@@ -57,8 +58,8 @@ def _describe(app: FastAPI) -> dict[str, Any]:
     )
     found.setdefault("components", {}).setdefault("schemas", {}).update(named["$defs"])
     _describe_keys(found)
-    found["paths"] |= inference_schema.paths()
-    found["components"]["schemas"] |= inference_schema.SCHEMAS
+    found["paths"] |= inference.paths()
+    found["components"]["schemas"] |= inference.SCHEMAS
     for unused in ("HTTPValidationError", "ValidationError"):
         found["components"]["schemas"].pop(unused, None)
     return found

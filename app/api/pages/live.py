@@ -11,11 +11,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from app.api.events import HEARTBEAT_SECONDS
 from app.api.pages.rows import JobRow, row_of
+from app.api.routes.events import HEARTBEAT_SECONDS
 from app.api.service import Service, ServiceOf
-from app.jobs.callers import visible
-from app.jobs.database import jobs
+from app.jobs.store.auth_context import visible
+from app.jobs.store.database import jobs
 from app.web.rendering import fragment
 
 _POLL_SECONDS = 0.5

@@ -6,10 +6,10 @@ from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
 
-from app.api import uploads
-from app.api.gate import COOKIE, check_same_origin
+from app.api.http import uploads
+from app.api.http.auth_middleware import COOKIE, check_same_origin
 from app.api.service import Service, ServiceOf
-from app.jobs import keys
+from app.jobs.store import keys
 from app.web.rendering import page, root_of
 
 _SECONDS = 7 * 24 * 3600

@@ -9,14 +9,14 @@ from typing import Any
 import sqlalchemy as sa
 from fastapi import APIRouter, Request, Response
 
-from app.api import jobs as jobs_api
 from app.api.pages.rows import options_of
-from app.api.schemas import JobAnswer
+from app.api.routes import jobs as jobs_api
+from app.api.schemas.bodies import JobAnswer
 from app.api.service import Service, ServiceOf
-from app.jobs import catalog, ledger
-from app.jobs.callers import visible
-from app.jobs.database import jobs
 from app.jobs.errors import JobNotFinishedError, JobNotFoundError, RequestError
+from app.jobs.store import job_repository, model_repository
+from app.jobs.store.auth_context import visible
+from app.jobs.store.database import jobs
 from app.web.rendering import page
 
 _COLUMNS = 8  # jobs side by side
@@ -60,7 +60,7 @@ def show_report(request: Request, job_id: str, service: ServiceOf) -> Response:
     if job.state != "succeeded":
         raise JobNotFinishedError(f"job {job_id!r} is {job.state}: it has no report")
     with service.database.read() as connection:
-        name = catalog.names_of(connection, [job.model])[job.model]
+        name = model_repository.names_of(connection, [job.model])[job.model]
         others = connection.scalar(
             sa.select(sa.func.count())
             .select_from(jobs)
@@ -95,8 +95,12 @@ def compare(
     if len({job.model for job in found}) > 1:
         raise RequestError("jobs: expected jobs of one model", pointer="query:jobs")
     with service.database.read() as connection:
-        name = catalog.names_of(connection, {j.model for j in found}).get(found[0].model, "") if found else ""
-        asked = {job.id: options_of(ledger.find(connection, job.id)) for job in found[:_COLUMNS]}
+        name = (
+            model_repository.names_of(connection, {j.model for j in found}).get(found[0].model, "")
+            if found
+            else ""
+        )
+        asked = {job.id: options_of(job_repository.find(connection, job.id)) for job in found[:_COLUMNS]}
     columns = [_column(service, job, asked[job.id]) for job in found[:_COLUMNS]]
     total: dict[str, float] = defaultdict(float)
     for op, seconds in itertools.chain(*(c.operators.items() for c in columns)):
@@ -137,7 +141,7 @@ def _asked(service: Service, named: str, model: str, group: str) -> list[JobAnsw
 
 def _find(service: Service, ids: list[str]) -> list[JobAnswer]:
     with service.database.read() as connection:
-        rows = [ledger.find(connection, job_id) for job_id in ids]
+        rows = [job_repository.find(connection, job_id) for job_id in ids]
         for row in rows:
             if row["kind"] != "optimize":
                 raise JobNotFoundError(f"there is no job {row['id']!r}")

@@ -6,8 +6,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app.api.schemas import JobOptions
-from app.jobs import catalog, labels, ledger
+from app.api.schemas.bodies import JobOptions
+from app.jobs.store import job_repository, labels, model_repository
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class JobRow:
 
     Attributes:
         share: of the present phase that is done, 0 to 1; None where nothing tells.
-        comparison: with other runtimes, as `app.engine.exchange.comparison` has it; empty without one.
+        comparison: with other runtimes, as `app.engine.runtime.comparison` has it; empty without one.
     """
 
     id: str
@@ -34,14 +34,14 @@ class JobRow:
     cached: bool
 
 
-def row_of(connection: sa.Connection, row: ledger.Row) -> JobRow:
+def row_of(connection: sa.Connection, row: job_repository.Row) -> JobRow:
     """The row of one job."""
     own = labels.of(connection, [row["id"]]).get(row["id"], {})
     summary: dict[str, Any] = row["summary"] if isinstance(row["summary"], dict) else {}
     ended = row["finished"]
     return JobRow(
         id=row["id"],
-        name=catalog.names_of(connection, [row["model_id"]])[row["model_id"]],
+        name=model_repository.names_of(connection, [row["model_id"]])[row["model_id"]],
         model=row["model_id"],
         target=row["target"],
         state=row["state"],
@@ -56,7 +56,7 @@ def row_of(connection: sa.Connection, row: ledger.Row) -> JobRow:
     )
 
 
-def options_of(row: ledger.Row) -> dict[str, Any]:
+def options_of(row: job_repository.Row) -> dict[str, Any]:
     """The options of a job that are not as they are by default."""
     asked: dict[str, Any] = row["request"].get("options") or {}
     usual = JobOptions().model_dump()

@@ -7,26 +7,26 @@ from typing import Any
 import sqlalchemy as sa
 from fastapi import APIRouter, Query, Request, Response
 
-from app.api import jobs as jobs_api
-from app.api import models as models_api
-from app.api import targets as targets_api
+from app.api.http.paging import decode_cursor, encode_cursor
 from app.api.pages.rows import options_of, row_of
-from app.api.paging import decode_cursor, encode_cursor
-from app.api.requests import known_targets
-from app.api.schemas import JobOptions
+from app.api.routes import jobs as jobs_api
+from app.api.routes import models as models_api
+from app.api.routes import targets as targets_api
+from app.api.schemas.bodies import JobOptions
+from app.api.schemas.requests import known_targets
 from app.api.service import Service, ServiceOf
-from app.engine.backend_names import names as backend_names
-from app.jobs import catalog, keys, labels, ledger
-from app.jobs.callers import visible
-from app.jobs.database import jobs, workers
+from app.engine.types.backend_names import names as backend_names
 from app.jobs.errors import JobNotFoundError
 from app.jobs.fingerprint import target_queue
+from app.jobs.store import job_repository, keys, labels, model_repository
+from app.jobs.store.auth_context import visible
+from app.jobs.store.database import jobs, workers
 from app.web.rendering import page
 
 _ROWS = 25
 _RECENT = 6
 _EVENTS = 400  # of a job's log, the latest
-# In the order in which a job goes through them; a test compares with `app.engine.job.PHASES`.
+# In the order in which a job goes through them; a test compares with `app.engine.entry.optimize.PHASES`.
 PHASES = ("load", "canonicalize", "tune", "plan", "compile", "verify", "benchmark", "report")
 ABOUT = {
     "optimized.onnx": "the model, canonical and folded, in plain operators",
@@ -65,7 +65,7 @@ def landing(request: Request, service: ServiceOf) -> Response:
         request,
         "landing.html",
         jobs=rows,
-        counts={state: counts.get(state, 0) for state in ledger.STATES},
+        counts={state: counts.get(state, 0) for state in job_repository.STATES},
         workers=alive,
         locked=locked,
     )
@@ -89,8 +89,8 @@ def list_models(
 def show_model(request: Request, model_id: str, service: ServiceOf) -> Response:
     """What is in a model, and the form that asks for its optimization."""
     with service.database.read() as connection:
-        row = catalog.find_model(connection, model_id)
-        files = ledger.model_paths(connection, model_id)
+        row = model_repository.find_model(connection, model_id)
+        files = job_repository.model_paths(connection, model_id)
         told = labels.of(connection, [model_id]).get(model_id, {})
         asked = (
             sa.select(jobs)
@@ -152,7 +152,7 @@ def list_jobs(
         cursor=cursor,
         filters=filters,
         filtered=any(filters.values()),
-        states=ledger.STATES,
+        states=job_repository.STATES,
         targets=[t.name for t in targets_api.list_targets(service).targets],
     )
 
@@ -161,12 +161,12 @@ def list_jobs(
 def show_job(request: Request, job_id: str, service: ServiceOf) -> Response:
     """One job: how far it is, what it made, or why it failed."""
     with service.database.read() as connection:
-        row = ledger.find(connection, job_id)
+        row = job_repository.find(connection, job_id)
         if row["kind"] != "optimize":
             raise JobNotFoundError(f"there is no job {job_id!r}")
         answer = jobs_api.answer_of(connection, service, row)
-        events = ledger.events_after(connection, job_id, 0)
-        name = catalog.names_of(connection, [row["model_id"]])[row["model_id"]]
+        events = job_repository.events_after(connection, job_id, 0)
+        name = model_repository.names_of(connection, [row["model_id"]])[row["model_id"]]
         siblings = connection.scalar(
             sa.select(sa.func.count()).select_from(jobs).where(jobs.c.group_id == row["group_id"])
         )
@@ -186,7 +186,7 @@ def show_job(request: Request, job_id: str, service: ServiceOf) -> Response:
     )
 
 
-def row_of_job(row: ledger.Row) -> dict[str, Any]:
+def row_of_job(row: job_repository.Row) -> dict[str, Any]:
     """What pages tell of a job that the API does not."""
     return {
         "options": options_of(row),
@@ -198,7 +198,7 @@ def row_of_job(row: ledger.Row) -> dict[str, Any]:
     }
 
 
-def _phases(events: list[ledger.Row], row: ledger.Row) -> list[dict[str, Any]]:
+def _phases(events: list[job_repository.Row], row: job_repository.Row) -> list[dict[str, Any]]:
     """Each phase with its state and how long it took, from the first event of it to that of the next."""
     begun: dict[str, float] = {}
     for event in events:

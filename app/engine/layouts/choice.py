@@ -21,12 +21,12 @@ from typing import Literal, TypeAlias
 
 import onnx_ir as ir
 
-from app.engine import cost
-from app.engine.layout import Layout
+from app.engine.core.plan import Compilation, Group
+from app.engine.core.registry import Known
+from app.engine.cost import roofline
 from app.engine.layouts.conversions import conversion
-from app.engine.mincut import INFINITE, Network
-from app.engine.plan import Compilation, Group
-from app.engine.registry import Known
+from app.engine.partition.mincut import INFINITE, Network
+from app.engine.types.layout import Layout
 
 SECOND = 1e15  # capacities are femtoseconds
 WORK = 20_000  # groups times minimum cuts that are spent on what one cut cannot decide
@@ -146,9 +146,9 @@ def readings(group: Group, compilation: Compilation, known: Known, *, alike: boo
     assert partition is not None
     rows = compilation.registry.candidates(group.op, (partition[group.anchor].backend,))
     accepted = [row for row in rows if row.refusal(group, known) is None]
-    times = {row: cost.seconds(row, group, known) for row in cost.permitted(accepted, group, known)}
+    times = {row: roofline.seconds(row, group, known) for row in roofline.permitted(accepted, group, known)}
     found: dict[frozenset[tuple[ir.Value, Layout]], Mode] = {}
-    for row, (seconds, _) in (cost.comparable(times, group, known) if alike else times).items():
+    for row, (seconds, _) in (roofline.comparable(times, group, known) if alike else times).items():
         asked = row.asked(group, known)
         labels = (_level_of(group.inputs, asked), _level_of(group.outputs, asked))
         same = frozenset(asked.items())

@@ -4,11 +4,12 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from app.engine import cost, graph
-from app.engine.layout import Layout
-from app.engine.memory.storage_graph import value_bytes
-from app.engine.plan import Compilation, Group
-from app.engine.registry import Implementation, Known
+from app.engine.buffers.buffer_assignment import value_bytes
+from app.engine.core import graph
+from app.engine.core.plan import Compilation, Group
+from app.engine.core.registry import Implementation, Known
+from app.engine.cost import roofline
+from app.engine.types.layout import Layout
 
 DOMAIN, OP = "stowplan", "ChangeLayout"
 
@@ -52,14 +53,16 @@ def conversion(value: ir.Value, layout: Layout, compilation: Compilation, known:
     kind = graph.dtype(value)
     assert kind is not None
     moved = value_bytes(value, compilation) + layout.elements(shape) * kind.itemsize
-    return cost.roofline(known.target, flops=0.0, nbytes=3.0 * moved, threads=known.threads)
+    return roofline.roofline(known.target, flops=0.0, nbytes=3.0 * moved, threads=known.threads)
 
 
 def _measured(value: ir.Value, layout: Layout, compilation: Compilation, known: Known) -> float | None:
     group = change(value)
     directions = []
     for rows in rows_between(group, layout, compilation, known):
-        times = [seconds for seconds, by in (cost.seconds(r, group, known) for r in rows) if by is not None]
+        times = [
+            seconds for seconds, by in (roofline.seconds(r, group, known) for r in rows) if by is not None
+        ]
         directions.append(min(times, default=None))
     there, back = directions
     return None if there is None or back is None else (there + back) / 2

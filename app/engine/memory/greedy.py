@@ -119,7 +119,7 @@ def largest_first(problem: Problem, columns: Columns) -> tuple[Array, int] | Non
 
     The compiled core finds them where it is loaded already, plain Python elsewhere: they are the same.
     """
-    packing = sys.modules.get("app.engine.memory.packing")
+    packing = sys.modules.get("app.engine.memory.greedy_core")
     if packing is None:
         return quick(problem)
     c, n = columns, len(columns.extent)

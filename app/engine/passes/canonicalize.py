@@ -9,21 +9,14 @@ from typing import ClassVar
 import onnx
 import onnx_ir as ir
 
-from app.engine import (
-    folding,
-    gradients,
-    graph,
-    inference,
-    merging,
-    naming,
-    quantization,
-    simplification,
-    transposes,
-)
-from app.engine.errors import GraphError
+from app.engine.core import graph
+from app.engine.core.plan import Compilation
+from app.engine.core.rewriter import Row, rewrite
+from app.engine.model import naming
+from app.engine.model.shape_inference import inference
 from app.engine.passes.infer_types import DECLARED, TYPED
-from app.engine.plan import Compilation
-from app.engine.rewrite import Row, rewrite
+from app.engine.rewrites import algebraic, constant_folding, cse, gradients, quantization, transpose_sinking
+from app.engine.types.errors import GraphError
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +57,21 @@ def reduce(model: ir.Model, growth: int, more: tuple[Row, ...] = (), *, typed: b
         GraphError: operands do not fit an operator.
     """
     rows = (
-        *folding.rows(folding.Budget(growth)),
+        *constant_folding.rows(constant_folding.Budget(growth)),
         *gradients.ROWS,
         *quantization.ROWS,
         *more,
-        *simplification.ROWS,
-        *transposes.ROWS,
+        *algebraic.ROWS,
+        *transpose_sinking.ROWS,
     )
     applied: Counter[str] = Counter()
     copied: float = math.inf  # bytes that transposes copied when they last were moved
     while True:
-        round_ = rewrite(model.graph, rows) + merging.merge(model.graph)
+        round_ = rewrite(model.graph, rows) + cse.merge(model.graph)
         applied += round_
         if typed and not round_:
-            before, copied = copied, transposes.nbytes(model)
-            moved = transposes.move(model) if copied < before else Counter()
+            before, copied = copied, transpose_sinking.nbytes(model)
+            moved = transpose_sinking.move(model) if copied < before else Counter()
             if not moved:
                 break
             applied += moved

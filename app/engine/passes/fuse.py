@@ -12,9 +12,11 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from app.engine import attention, cost, graph
-from app.engine.plan import ATTENTION, ELEMENTWISE, SUBGRAPH, Compilation, Group, Subgraph
-from app.engine.registry import Known
+from app.engine.core import graph
+from app.engine.core.plan import ATTENTION, ELEMENTWISE, SUBGRAPH, Compilation, Group, Subgraph
+from app.engine.core.registry import Known
+from app.engine.cost import roofline
+from app.engine.operators import attention_pattern
 
 LONGEST_EPILOGUE = 16  # nodes after an anchor that are looked at
 LARGEST_TREE = 32  # elementwise nodes in one kernel: keeps registers and compile time in bounds
@@ -119,7 +121,7 @@ class _Work:
             if partition[node].backend in libraries:
                 parts.setdefault(partition[node], []).append(node)
         for nodes in parts.values():
-            heaviest = max(nodes, key=lambda n: (cost.arithmetic(n), n.name or ""))
+            heaviest = max(nodes, key=lambda n: (roofline.arithmetic(n), n.name or ""))
             leaves = functools.partial(self.named_escape, set(nodes))
             named = graph.group(tuple(nodes), heaviest, SUBGRAPH, leaves)
             self.take(named)
@@ -137,7 +139,7 @@ class _Work:
 
 def _attentions(softmax: ir.Node, work: _Work) -> Iterator[Group]:
     """Groups of two products with a Softmax between, and of nodes around that move their operands."""
-    for root, *others in attention.proposals(softmax):
+    for root, *others in attention_pattern.proposals(softmax):
         members = {root, *others}
         # What something else reads stays outside, and with it what it reads itself.
         while escaping := {n for n in members - {root} if any(work.escapes(v, members) for v in n.outputs)}:

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from app.engine.core.plan import Compilation
+from app.engine.core.registry import Known
 from app.engine.layouts.choice import Policy, choose
-from app.engine.layouts.realize import realize
-from app.engine.plan import Compilation
-from app.engine.registry import Known
+from app.engine.layouts.insert_conversions import realize
 
 
 @dataclass(frozen=True)

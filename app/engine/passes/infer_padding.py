@@ -6,12 +6,13 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from app.engine import graph, padding
+from app.engine.core import graph
+from app.engine.core.plan import COLUMNS, Compilation, Group
+from app.engine.layouts import padding
 from app.engine.layouts.conversions import DOMAIN
-from app.engine.layouts.realize import replace_inputs
+from app.engine.layouts.insert_conversions import replace_inputs
 from app.engine.passes.select_implementations import SelectImplementations
-from app.engine.plan import COLUMNS, Compilation, Group
-from app.engine.storage import DispatchMode
+from app.engine.types.storage import DispatchMode
 
 OP = "ZeroLanes"
 

@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from app.engine import graph
-from app.engine.plan import Compilation
-from app.engine.registry import Known
-from app.engine.storage import DispatchMode, StorageKind, StorageType
-from app.engine.storage_casts import insert_casts
-from app.engine.storage_inference import inferred
+from app.engine.core import graph
+from app.engine.core.plan import Compilation
+from app.engine.core.registry import Known
+from app.engine.storage.casts import insert_casts
+from app.engine.storage.inference import inferred
+from app.engine.types.storage import DispatchMode, StorageKind, StorageType
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,12 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from app.engine import given, graph, inference, naming, operand_types
-from app.engine.errors import GraphError, InputError
-from app.engine.limits import memory_bytes
-from app.engine.plan import Compilation
+from app.engine.core import graph
+from app.engine.core.plan import Compilation
+from app.engine.model import given_tensors, naming, operand_types
+from app.engine.model.shape_inference import inference
+from app.engine.types.errors import GraphError, InputError
+from app.engine.types.limits import memory_bytes
 
 # Keys of model.meta: inputs that became constants; element types that the file gives its outputs; whether
 # all types are inferred.
@@ -61,7 +63,7 @@ class InferTypes:
             ("input_values", bindings.values),
         ):
             _check_names(model.graph, names, pointer)
-        bind_shapes(model.graph, bindings.shapes, given.shapes(bindings.tensors))
+        bind_shapes(model.graph, bindings.shapes, given_tensors.shapes(bindings.tensors))
         _check_memory(model.graph)
         bind_values(model, bindings.values)
         for value in model.graph.inputs:
@@ -82,7 +84,7 @@ class InferTypes:
 
 
 def _races(compilation: Compilation) -> bool:
-    """Whether a library may be given the model as it is, see `app.engine.allocation`.
+    """Whether a library may be given the model as it is, see `app.engine.planning.backend_assignment`.
 
     Not one with bodies: bindings decide which branches are taken, and the others may not fit them. What
     onnxruntime does with a branch that does not fit and a condition that is constant is to crash.

@@ -4,12 +4,12 @@ import heapq
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from app.engine.errors import CapacityError
-from app.engine.memory.order import least_peak, schedule
-from app.engine.memory.placement import Placed, place
-from app.engine.memory.steps import memory_steps
-from app.engine.memory.storage_graph import touched
-from app.engine.plan import COLUMNS, Compilation, Group
+from app.engine.buffers.buffer_assignment import touched
+from app.engine.buffers.placement import Placed, place
+from app.engine.buffers.steps import memory_steps
+from app.engine.core.plan import COLUMNS, Compilation, Group
+from app.engine.memory.beam_order import least_peak, schedule
+from app.engine.types.errors import CapacityError
 
 STATES = 1 << 16  # of a segment that the exact search may reach
 STATES_AT_LENGTH = 1 << 22
@@ -39,7 +39,7 @@ class Order:
         peak = _peak(given)
         if peak <= floor:
             return replace(given, order_bound=peak)
-        from app.engine.memory.downsets import NO_LIMIT, least_order  # imports numba
+        from app.engine.memory.optimal_order import NO_LIMIT, least_order  # imports numba
 
         states = STATES_AT_LENGTH if compilation.thrift.order else STATES
         within = compilation.thrift.within

@@ -2,7 +2,7 @@
 
 Backends come in the order of the target. Where a backend chooses node by node, it takes each node
 that it has an implementation for. A library takes sub-graphs: its selector finds connected nodes that
-it accepts, and of these `app.engine.convex` keeps what is convex, free of cycles and of most value,
+it accepts, and of these `app.engine.partition.convex` keeps what is convex, free of cycles and of most value,
 conversions at the borders paid. Nodes are numbered by depth and name, not by their place in the file.
 """
 
@@ -12,12 +12,13 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from app.engine import cost, graph
-from app.engine.convex import Crossing, Dag, separated
-from app.engine.errors import UnknownOperatorError
-from app.engine.plan import ELEMENTWISE, Compilation, Group, Subgraph
-from app.engine.registry import Backend, Known, Registry
-from app.engine.runtime_operators import MICROSOFT
+from app.engine.core import graph
+from app.engine.core.plan import ELEMENTWISE, Compilation, Group, Subgraph
+from app.engine.core.registry import Backend, Known, Registry
+from app.engine.cost import roofline
+from app.engine.model.runtime_operators import MICROSOFT
+from app.engine.partition.convex import Crossing, Dag, separated
+from app.engine.types.errors import UnknownOperatorError
 
 SECOND = 1e12  # gains and costs are picoseconds
 PREFERENCE = 1000  # times the work of a node outweighs a conversion, where the order of backends decides
@@ -278,8 +279,8 @@ class _Work:
         wished = {i for wish in wishes for i in wish}
         for i in sorted(wished):
             moved = float(sum(map(nbytes, (*self.read[i], *self.nodes[i].outputs))))
-            work = cost.arithmetic(self.nodes[i])
-            seconds = cost.roofline(target, flops=work, nbytes=moved, threads=threads)
+            work = roofline.arithmetic(self.nodes[i])
+            seconds = roofline.roofline(target, flops=work, nbytes=moved, threads=threads)
             gains[i] = PREFERENCE * max(round(seconds * SECOND), 1)
         values = {v for i in wished for v in (*self.read[i], *self.nodes[i].outputs)}
         for value in sorted(values, key=lambda v: v.name or ""):
@@ -287,7 +288,7 @@ class _Work:
             readers = self.readers.get(value, [])
             if producer is None or not nbytes(value):
                 continue
-            seconds = cost.roofline(target, flops=0.0, nbytes=2.0 * nbytes(value), threads=threads)
+            seconds = roofline.roofline(target, flops=0.0, nbytes=2.0 * nbytes(value), threads=threads)
             outside = [-1] * (value in ends)
             writer = self.number.get(producer, -1)
             crossings.append(Crossing(writer, (*readers, *outside), round(seconds * SECOND)))

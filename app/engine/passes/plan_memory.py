@@ -5,14 +5,14 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from app.engine import graph
-from app.engine.errors import CapacityError
-from app.engine.memory.placement import placed
+from app.engine.buffers.buffer_assignment import StorageGraph, buffer_of
+from app.engine.buffers.placement import placed
+from app.engine.buffers.spill import Spread, spread
+from app.engine.core import graph
+from app.engine.core.plan import COLUMNS, Compilation, Location, PlacedBuffer, Placement, Span
 from app.engine.memory.policies import replay
 from app.engine.memory.problem import Problem, Solution, live_bytes, lower_bound, validate
-from app.engine.memory.spill import Spread, spread
-from app.engine.memory.storage_graph import StorageGraph, buffer_of
-from app.engine.plan import COLUMNS, Compilation, Location, PlacedBuffer, Placement, Span
+from app.engine.types.errors import CapacityError
 
 LISTED = 5  # live values that a message names
 
@@ -40,7 +40,7 @@ class PlanMemory:
         """
         storage, solution = placed(compilation)
         if self.failures and not solution.proved and any(b.parts for b in storage.problem.buffers):
-            from app.engine.memory.exact_parts import prove  # imports numba
+            from app.engine.memory.exact.partial_lifetimes import prove  # imports numba
 
             solution = prove(storage.problem, solution, self.failures)
         asked = compilation.options.memory_budget

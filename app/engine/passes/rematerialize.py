@@ -9,9 +9,9 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from app.engine.options import Again
-from app.engine.plan import Compilation
-from app.engine.rewrite import value_like
+from app.engine.core.plan import Compilation
+from app.engine.core.rewriter import value_like
+from app.engine.types.options import Again
 
 
 @dataclass(frozen=True, slots=True)

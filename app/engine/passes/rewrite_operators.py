@@ -5,10 +5,11 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from app.engine import graph, inference
+from app.engine.core import graph
+from app.engine.core.plan import Compilation
+from app.engine.core.rewriter import rewrite
+from app.engine.model.shape_inference import inference
 from app.engine.passes.canonicalize import reduce
-from app.engine.plan import Compilation
-from app.engine.rewrite import rewrite
 
 
 @dataclass(frozen=True, slots=True)

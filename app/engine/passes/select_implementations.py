@@ -5,14 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from app.engine import cost, graph
-from app.engine.errors import KernelError
-from app.engine.memory.alias import AliasClasses
+from app.engine.buffers.alias import AliasClasses
+from app.engine.buffers.buffer_assignment import build, outputs_of, view_classes
+from app.engine.core import graph
+from app.engine.core.plan import Choice, Compilation, Decision, Group, View
+from app.engine.core.registry import Implementation, Known, all_plain, no_views
+from app.engine.cost import roofline
 from app.engine.memory.problem import live_bytes
-from app.engine.memory.storage_graph import build, outputs_of, view_classes
 from app.engine.passes.order import in_graph_order, peak_bytes
-from app.engine.plan import Choice, Compilation, Decision, Group, View
-from app.engine.registry import Implementation, Known, all_plain, no_views
+from app.engine.types.errors import KernelError
 
 GROWTH = 1.1  # of the arena, that parts in place of copies are worth
 ROUNDS = 4  # in which parts are copied after all, before all of them are
@@ -134,8 +135,8 @@ def choose(
         refused[row.name] = reason
     accepted = [row for row in candidates if refused[row.name] is None and row.backend == backend]
     known = replace(known, granted=frozenset(v for shared in granted.values() for v in shared))
-    times = {row: cost.seconds(row, group, known) for row in candidates if refused[row.name] is None}
-    permitted = cost.permitted(accepted, group, known)
+    times = {row: roofline.seconds(row, group, known) for row in candidates if refused[row.name] is None}
+    permitted = roofline.permitted(accepted, group, known)
     for row in accepted:
         if row not in permitted:
             refused[row.name] = "needs more memory, at its step or for a value that waits, than may be in use"
@@ -155,7 +156,7 @@ def choose(
             f"{group.op} {group.name!r}: no implementation on backend {backend!r} ({told})",
             pointer=f"node:{group.name}",
         )
-    compared = cost.comparable({row: times[row] for row in permitted}, group, known)
+    compared = roofline.comparable({row: times[row] for row in permitted}, group, known)
     row = min(compared, key=lambda r: (compared[r][0], r.rank))
     seconds, tuning = compared[row]
     views.share(granted[row], outputs_of(group))

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from app.kernels.cpu.intrinsics import (
+from app.kernels.cpu.codegen.intrinsics import (
     biased_exponent,
     copysign,
     fma,
@@ -20,7 +20,7 @@ from app.kernels.cpu.intrinsics import (
     select,
     sqrt,
 )
-from app.kernels.cpu.vectormath import (
+from app.kernels.cpu.codegen.vectormath import (
     HALF,
     LN2,
     NAN,

@@ -9,9 +9,9 @@ import math
 import numpy as np
 from numba import njit
 
-from app.kernels.cpu.generator import at
+from app.kernels.cpu.codegen.generator import at
+from app.kernels.cpu.codegen.vectormath import exp32, tanh32
 from app.kernels.cpu.recurrent import add_product, fill
-from app.kernels.cpu.vectormath import exp32, tanh32
 
 f32 = np.float32
 LOWEST = f32(-math.inf)

@@ -14,11 +14,11 @@ from typing import Any
 from numba import types
 from numba.extending import intrinsic
 
-from app.kernels.cpu.blocked_copy import transposed
+from app.kernels.cpu.codegen.instructions import Vectors, number
+from app.kernels.cpu.codegen.linking import Sources
+from app.kernels.cpu.codegen.tiles import Shapes
 from app.kernels.cpu.gemm import product_library
-from app.kernels.cpu.instructions import Vectors, number
-from app.kernels.cpu.linking import Sources
-from app.kernels.cpu.tiles import Shapes
+from app.kernels.cpu.nchwc_copy import transposed
 
 # Tiles two vectors wide: heads are 32, 64 or 128 wide more often than not.
 TILES: Shapes = {4: (6, 4, 2, 2), 8: (6, 4, 2, 2), 16: (8, 4, 2, 4)}
@@ -59,10 +59,10 @@ from numba import njit
 from app.kernels.cpu.attention_blocks import turner
 from app.kernels.cpu.copies import rows_copier
 from app.kernels.cpu.extrema import maximum
-from app.kernels.cpu.generator import at
+from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.sums import add_in_any_order
-from app.kernels.cpu.tiles import ACCUMULATE, RESIDUAL, SCALE
-from app.kernels.cpu.vectormath import exp_falling32
+from app.kernels.cpu.codegen.tiles import ACCUMULATE, RESIDUAL, SCALE
+from app.kernels.cpu.codegen.vectormath import exp_falling32
 from LIBRARY0 import COLUMNS, product
 
 LANES = {lanes}

@@ -10,7 +10,7 @@ import llvmlite.ir as ll
 from numba import types
 from numba.extending import intrinsic
 
-from app.kernels.cpu.instructions import I16, I32, Vectors, number, repeat
+from app.kernels.cpu.codegen.instructions import I16, I32, Vectors, number, repeat
 
 PLANES = 4  # channels that an interleaved pixel holds at most
 
@@ -50,8 +50,8 @@ def narrower(dtype: str, lanes: int) -> Any:
 _ROWS = """\
 from numba import types
 from app.kernels.cpu.bfloat import narrower
-from app.kernels.cpu.generator import at
-from app.kernels.cpu.intrinsics import bfloats
+from app.kernels.cpu.codegen.generator import at
+from app.kernels.cpu.codegen.intrinsics import bfloats
 
 LANES = {lanes}
 narrow = narrower("{dtype}", LANES)
@@ -83,9 +83,9 @@ def emit_rows(dtype: str, lanes: int) -> str:
 _FILL = """\
 from numba import njit, types
 from app.kernels.cpu.bfloat import narrower
-from app.kernels.cpu.generator import at
-from app.kernels.cpu.intrinsics import bfloats
-from app.kernels.cpu.linking import shared
+from app.kernels.cpu.codegen.generator import at
+from app.kernels.cpu.codegen.intrinsics import bfloats
+from app.kernels.cpu.codegen.linking import shared
 
 T, N = types.CPointer(types.float32), types.int64
 LANES = {lanes}
@@ -173,8 +173,8 @@ def block_narrower(lanes: int) -> Any:
 _FILL_PHASES = """\
 from numba import njit, types
 from app.kernels.cpu.bfloat import block_narrower
-from app.kernels.cpu.generator import at
-from app.kernels.cpu.linking import shared
+from app.kernels.cpu.codegen.generator import at
+from app.kernels.cpu.codegen.linking import shared
 
 T, N = types.CPointer(types.float32), types.int64
 LANES = {lanes}
@@ -272,8 +272,8 @@ def plane_narrower(lanes: int, planes: int) -> Any:
 _FILL_PLANES = """\
 from numba import njit, types
 from app.kernels.cpu.bfloat import plane_narrower
-from app.kernels.cpu.generator import at
-from app.kernels.cpu.linking import shared
+from app.kernels.cpu.codegen.generator import at
+from app.kernels.cpu.codegen.linking import shared
 
 T, N = types.CPointer(types.float32), types.int64
 PAIRS = {pairs}
@@ -309,7 +309,7 @@ def fill_planes_library(lanes: int, planes: int) -> str:
 
 _BLOCKED_ROWS = """\
 from app.kernels.cpu.bfloat import block_narrower
-from app.kernels.cpu.generator import at
+from app.kernels.cpu.codegen.generator import at
 
 LANES = {lanes}
 narrow = block_narrower(LANES)

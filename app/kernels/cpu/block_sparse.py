@@ -14,8 +14,8 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from app.kernels.cpu.generator import outlined
-from app.kernels.cpu.instructions import I8, I32, I64, Vectors, number, repeat
+from app.kernels.cpu.codegen.generator import outlined
+from app.kernels.cpu.codegen.instructions import I8, I32, I64, Vectors, number, repeat
 from app.kernels.cpu.sparse import finished
 
 Array = np.ndarray[Any, Any]
@@ -195,7 +195,7 @@ def half_tile(lanes: int, rows: int, columns: int, flags: int) -> Any:
 
 _HEAD = """\
 from app.kernels.cpu.block_sparse import {factory}
-from app.kernels.cpu.generator import at
+from app.kernels.cpu.codegen.generator import at
 
 ROWS, WIDTH = {rows}, {width}
 whole = {factory}({static}{lanes}, ROWS, WIDTH, {flags})

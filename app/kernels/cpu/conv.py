@@ -5,11 +5,11 @@ only a block is ever written: a chunk of the reduction times a block of output p
 Small images are better off `turned`: pixels are the rows of a tile, channels its columns.
 """
 
+from app.kernels.cpu.codegen.linking import Sources
+from app.kernels.cpu.codegen.tiles import SHAPES, lanes_of
 from app.kernels.cpu.epilogue import ALONG, FIXED, run_library
-from app.kernels.cpu.expressions import Recipe
 from app.kernels.cpu.gemm import product_library
-from app.kernels.cpu.linking import Sources
-from app.kernels.cpu.tiles import SHAPES, lanes_of
+from app.kernels.expressions import Recipe
 
 # What the kernel reads from its table of sizes, in this order.
 SIZES = (
@@ -52,8 +52,8 @@ SIZES = (
 _PACKING = """\
 from numba import njit, types
 from app.kernels.cpu.copies import copier, selector
-from app.kernels.cpu.generator import at
-from app.kernels.cpu.linking import shared
+from app.kernels.cpu.codegen.generator import at
+from app.kernels.cpu.codegen.linking import shared
 
 T, N = types.CPointer(types.{dtype}), types.int64
 I, V = types.CPointer(types.int64), types.CPointer(types.uint8)
@@ -259,8 +259,8 @@ def emit_implicit(
         places="".join(f", at(x{i}, {PLACES[place]})" for i, (place, _) in enumerate(operands)),
     )
     head = (
-        "from app.kernels.cpu.generator import at\n"
-        "from app.kernels.cpu.tiles import ACCUMULATE, ROW_BIAS\n"
+        "from app.kernels.cpu.codegen.generator import at\n"
+        "from app.kernels.cpu.codegen.tiles import ACCUMULATE, ROW_BIAS\n"
         "from LIBRARY0 import COLUMNS, product\n"
         "from LIBRARY1 import pack, pack_same, regroup\n"
         "from LIBRARY2 import run\n"

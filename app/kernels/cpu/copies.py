@@ -7,7 +7,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from app.kernels.cpu.instructions import ELEMENTS, I1, I32, Vectors, number
+from app.kernels.cpu.codegen.instructions import ELEMENTS, I1, I32, Vectors, number
 
 
 def copier(dtype: str, lanes: int, stride: int) -> Any:

@@ -4,10 +4,10 @@ A strip of the channel is copied with its padding into a buffer in the first cac
 by their residue modulo the stride, so that every tap of a row of output pixels is one vector.
 """
 
+from app.kernels.cpu.codegen.linking import Sources
+from app.kernels.cpu.codegen.tiles import lanes_of
 from app.kernels.cpu.epilogue import ALONG, CHUNK, FIXED, run_library
-from app.kernels.cpu.expressions import Recipe
-from app.kernels.cpu.linking import Sources
-from app.kernels.cpu.tiles import lanes_of
+from app.kernels.expressions import Recipe
 
 # What the kernel reads from its table of sizes, in this order.
 SIZES = (
@@ -34,8 +34,8 @@ ROWS = 4  # of the tile for wide images, which has two vectors a row
 _SOURCE = """\
 from numba import njit
 from app.kernels.cpu.copies import rows_copier
-from app.kernels.cpu.generator import at, taps_tile
-from app.kernels.cpu.tiles import RESIDUAL
+from app.kernels.cpu.codegen.generator import at, taps_tile
+from app.kernels.cpu.codegen.tiles import RESIDUAL
 
 VECTOR, ROWS = {vector}, {rows}
 wide = taps_tile("{dtype}", VECTOR, ROWS, 2)

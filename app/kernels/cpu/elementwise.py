@@ -9,16 +9,16 @@ arguments; how often a source is compiled depends on operators, types and broadc
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.kernels.cpu.expressions import Recipe, kept, line, loaded, prelude, result_dtypes
+from app.kernels.expressions import Recipe, kept, line, loaded, prelude, result_dtypes
 
 Pattern = tuple[bool, ...]  # per collapsed axis: whether an operand varies along it
 
 _MODULE = """\
 {prelude}
 from numba import njit
-from app.kernels.cpu.generator import at
+from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.mapping import map_elements
-from app.kernels.cpu.vectors import load, store
+from app.kernels.cpu.codegen.vectors import load, store
 
 
 @njit(error_model="numpy", boundscheck=False, forceinline=True)

@@ -5,9 +5,9 @@ memory of any operand that is read at the same place, and every loop still vecto
 would not if a run-time check found the output's memory among the operands.
 """
 
-from app.kernels.cpu.expressions import HALVES, Recipe, kept, lines, prelude
+from app.kernels.cpu.codegen.tiles import CLAMP, RESIDUAL, ROW_BIAS
 from app.kernels.cpu.requantize import is_requantization
-from app.kernels.cpu.tiles import CLAMP, RESIDUAL, ROW_BIAS
+from app.kernels.expressions import HALVES, Recipe, kept, lines, prelude
 
 # How an operand advances along a run: with the output, or not at all.
 # In blocked layouts also by lane: one vector for all pixels.
@@ -20,7 +20,7 @@ _RUN = """\
 {prelude}
 from numba import types
 
-from app.kernels.cpu.linking import shared
+from app.kernels.cpu.codegen.linking import shared
 
 T, N = types.CPointer(types.{dtype}), types.int64
 
@@ -111,7 +111,7 @@ _LANES_RUN = """\
 {prelude}
 from numba import types
 
-from app.kernels.cpu.linking import shared
+from app.kernels.cpu.codegen.linking import shared
 
 T, N = types.CPointer(types.{dtype}), types.int64
 
@@ -168,7 +168,7 @@ _CONVERTED_RUN = """\
 from numba import types
 
 from app.kernels.cpu.access import read, write
-from app.kernels.cpu.linking import shared
+from app.kernels.cpu.codegen.linking import shared
 
 N = types.int64
 
@@ -185,7 +185,7 @@ def run(v, y, n{operands}):
 _REQUANTIZING_RUN = """\
 from numba import types
 
-from app.kernels.cpu.linking import shared
+from app.kernels.cpu.codegen.linking import shared
 from app.kernels.cpu.requantize import requantizer
 
 N = types.int64

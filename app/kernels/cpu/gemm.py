@@ -10,10 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from app.kernels.cpu import matrix_tiles
-from app.kernels.cpu.epilogue import ALONG, FIXED, run_library
-from app.kernels.cpu.expressions import Recipe
-from app.kernels.cpu.linking import Sources
-from app.kernels.cpu.tiles import (
+from app.kernels.cpu.codegen.linking import Sources
+from app.kernels.cpu.codegen.tiles import (
     FIXED_POINT,
     LINE,
     SHAPES,
@@ -25,6 +23,8 @@ from app.kernels.cpu.tiles import (
     right_element,
     shapes_of,
 )
+from app.kernels.cpu.epilogue import ALONG, FIXED, run_library
+from app.kernels.expressions import Recipe
 
 
 class Stream(NamedTuple):
@@ -49,8 +49,8 @@ FIXED_STREAMS: Mapping[int, Stream] = {8: Stream(2, 1536, 1, 1), 16: Stream(1, 1
 # A ragged tile is computed whole into `spare` (T[ROWS * COLUMNS]) and finished by plain loops.
 _PRODUCT = """\
 from numba import types
-from app.kernels.cpu.generator import at, stream_tile, tile
-from app.kernels.cpu.linking import shared
+from app.kernels.cpu.codegen.generator import at, stream_tile, tile
+from app.kernels.cpu.codegen.linking import shared
 from app.kernels.cpu.ragged import finish
 
 T, B, N = types.CPointer(types.{element}), types.CPointer(types.{right}), types.int64
@@ -295,8 +295,8 @@ def emit(
     head = (
         "from numba import njit\n"
         "from app.kernels.cpu.copies import copier\n"
-        "from app.kernels.cpu.generator import at\n"
-        "from app.kernels.cpu.tiles import ACCUMULATE\n"
+        "from app.kernels.cpu.codegen.generator import at\n"
+        "from app.kernels.cpu.codegen.tiles import ACCUMULATE\n"
         "from LIBRARY0 import COLUMNS, ROWS, STEP, TAIL, product\n"
         f'copy = copier("{element(dtype)}", {lanes_of(dtype, lanes)}, 1)\n'
     )

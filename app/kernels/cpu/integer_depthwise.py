@@ -4,9 +4,9 @@ A channel is widened to PAIRS of vertical neighbours, so two taps are one multip
 residue modulo the stride, so every tap reads neighbouring pixels.
 """
 
+from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.epilogue import ALONG, FIXED, converted_run_library
-from app.kernels.cpu.expressions import Recipe
-from app.kernels.cpu.linking import Sources
+from app.kernels.expressions import Recipe
 
 ROWS = 8  # of a tile: as many sums as hide the latency of a product
 
@@ -38,9 +38,9 @@ PLACES = {"same": "place", "channel": "channel", "plane": "unit", "scalar": "0"}
 _KERNEL = """\
 from numba import int32, njit
 from app.kernels.cpu.access import read, write
-from app.kernels.cpu.generator import at, taps_tile
-from app.kernels.cpu.tiles import PAIRS
-from app.kernels.cpu.vectors import load, store
+from app.kernels.cpu.codegen.generator import at, taps_tile
+from app.kernels.cpu.codegen.tiles import PAIRS
+from app.kernels.cpu.codegen.vectors import load, store
 
 LANES, ROWS = {lanes}, {rows_}
 tile = taps_tile(PAIRS, LANES, ROWS, 1)

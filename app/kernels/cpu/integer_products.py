@@ -5,17 +5,17 @@ them), or four of 8-bit numbers as they are: by one instruction (`tiles.DOTS`), 
 not to saturate on the way. Zero points of the latter are corrected by what they add to the sums.
 """
 
+from app.kernels.cpu.codegen.linking import Sources
+from app.kernels.cpu.codegen.tiles import BYTE_PAIRS, PAIRED, PAIRS, QUADS
 from app.kernels.cpu.epilogue import ALONG, FIXED, converted_run_library
-from app.kernels.cpu.expressions import Recipe
 from app.kernels.cpu.gemm import product_library
-from app.kernels.cpu.linking import Sources
-from app.kernels.cpu.tiles import BYTE_PAIRS, PAIRED, PAIRS, QUADS
+from app.kernels.expressions import Recipe
 
 _HEAD = """\
 from numba import njit
 from app.kernels.cpu.copies import copier
-from app.kernels.cpu.generator import at
-from app.kernels.cpu.tiles import ACCUMULATE, COLUMN_BIAS, ROW_BIAS
+from app.kernels.cpu.codegen.generator import at
+from app.kernels.cpu.codegen.tiles import ACCUMULATE, COLUMN_BIAS, ROW_BIAS
 from LIBRARY0 import COLUMNS, product
 """
 

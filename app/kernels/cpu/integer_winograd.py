@@ -14,14 +14,14 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
+from app.kernels.cpu.codegen.generator import outlined
+from app.kernels.cpu.codegen.instructions import I16, I32, Vectors, number
+from app.kernels.cpu.codegen.linking import Sources
+from app.kernels.cpu.codegen.tiles import PAIRED, PAIRS
 from app.kernels.cpu.epilogue import ALONG, FIXED, converted_run_library
-from app.kernels.cpu.expressions import Recipe
 from app.kernels.cpu.gemm import product_library
-from app.kernels.cpu.generator import outlined
-from app.kernels.cpu.instructions import I16, I32, Vectors, number
 from app.kernels.cpu.integer_products import CONV_PLACES
-from app.kernels.cpu.linking import Sources
-from app.kernels.cpu.tiles import PAIRED, PAIRS
+from app.kernels.expressions import Recipe
 
 Array = np.ndarray[Any, Any]
 
@@ -142,7 +142,7 @@ def gather_tile(lanes: int, row: int) -> Any:
 
 
 _KERNEL = """\
-from app.kernels.cpu.generator import at
+from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.integer_winograd import POSITIONS, gather_tile, spread_tile
 from LIBRARY0 import COLUMNS, product
 {imports}

@@ -7,7 +7,7 @@ buffer in the first cache, from where vectors take them through the epilogue.
 
 Panels are those of the other kernels of pairs (`tiles.pack_columns`, `tiles.pack_blocks`), of a multiple of
 16 pairs. The state of the tiles is a thread's own and dear to keep: a product configures them and gives
-them back. The operating system has to permit their use, see `app.engine.target`.
+them back. The operating system has to permit their use, see `app.engine.types.target`.
 
 Source: Intel Architecture Instruction Set Extensions, AMX (ldtilecfg, tdpbf16ps).
 """
@@ -19,9 +19,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from app.kernels.cpu.generator import Epilogue, outlined
-from app.kernels.cpu.instructions import I8, I32, Vectors, choose, number, repeat
-from app.kernels.cpu.tiles import CLAMP, COLUMN_BIAS, HIGH, LOW, RESIDUAL
+from app.kernels.cpu.codegen.generator import Epilogue, outlined
+from app.kernels.cpu.codegen.instructions import I8, I32, Vectors, choose, number, repeat
+from app.kernels.cpu.codegen.tiles import CLAMP, COLUMN_BIAS, HIGH, LOW, RESIDUAL
 
 ROWS = 16  # of a tile register; as many pairs are a step
 LANES = 16  # columns of a tile register
@@ -233,8 +233,8 @@ def pixels_finish(columns: int, spacing: int, unroll: int = 4) -> Any:
 
 _PIXELS = """\
 from numba import types
-from app.kernels.cpu.generator import at
-from app.kernels.cpu.linking import shared
+from app.kernels.cpu.codegen.generator import at
+from app.kernels.cpu.codegen.linking import shared
 from app.kernels.cpu.matrix_tiles import (
     FEW, LANES, LINES, ROWS, SHORT, buffer, configure, pixels_finish, release, tiles_product,
 )
@@ -341,8 +341,8 @@ def rows_finish(columns: int, unroll: int = 4) -> Any:
 
 _ROWS = """\
 from numba import types
-from app.kernels.cpu.generator import at
-from app.kernels.cpu.linking import shared
+from app.kernels.cpu.codegen.generator import at
+from app.kernels.cpu.codegen.linking import shared
 from app.kernels.cpu.matrix_tiles import (
     FEW, LANES, LINES, SHORT, buffer, configure, origin, release, rows_finish, tiles_product,
 )

@@ -2,8 +2,8 @@
 
 from numba import njit
 
+from app.kernels.cpu.codegen.intrinsics import copysign, frem, select
 from app.kernels.cpu.extrema import like
-from app.kernels.cpu.intrinsics import copysign, frem, select
 
 inlined = njit(error_model="numpy", boundscheck=False, forceinline=True)
 

@@ -40,7 +40,7 @@ import math
 from numba import float32, float64, int8, uint8
 
 from app.kernels.cpu.extrema import maximum
-from app.kernels.cpu.vectors import evens, load, odds, splat, store
+from app.kernels.cpu.codegen.vectors import evens, load, odds, splat, store
 
 
 def kernel(

@@ -2,8 +2,8 @@
 
 from numba import njit
 
-from app.kernels.cpu.generator import at
-from app.kernels.cpu.tiles import (
+from app.kernels.cpu.codegen.generator import at
+from app.kernels.cpu.codegen.tiles import (
     ACCUMULATE,
     ALPHA,
     BETA,

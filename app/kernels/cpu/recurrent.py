@@ -10,10 +10,10 @@ Units of the time loops are (direction, batch) pairs; a thread advances its pair
 import numpy as np
 from numba import njit
 
+from app.kernels.cpu.codegen.generator import at
+from app.kernels.cpu.codegen.linking import Sources
+from app.kernels.cpu.codegen.vectormath import sigmoid32, tanh32
 from app.kernels.cpu.gemm import product_library
-from app.kernels.cpu.generator import at
-from app.kernels.cpu.linking import Sources
-from app.kernels.cpu.vectormath import sigmoid32, tanh32
 
 _compiled = njit(error_model="numpy", boundscheck=False)
 # A product and a sum may become one instruction, which rounds once; nothing is reordered.
@@ -113,8 +113,8 @@ def emit_projection(lanes: int) -> Sources:
     them; spare: `tiles.spare` elements a thread. Units are blocks of rows: d · ceil(rows / block).
     """
     head = (
-        "from app.kernels.cpu.generator import at\n"
-        "from app.kernels.cpu.tiles import COLUMN_BIAS\n"
+        "from app.kernels.cpu.codegen.generator import at\n"
+        "from app.kernels.cpu.codegen.tiles import COLUMN_BIAS\n"
         "from LIBRARY0 import COLUMNS, product\n"
     )
     return product_library("float32", lanes), head + _PROJECTION
@@ -254,7 +254,7 @@ def store_step(y, h, lengths, step, d, b0, b1, y_t, y_d, y_b, backwards, n):
 # apart, with room for whole panels and, unless m is 1, for a multiple of ROWS rows.
 PRODUCT = """
 from numba import njit
-from app.kernels.cpu.generator import at, tile
+from app.kernels.cpu.codegen.generator import at, tile
 from app.kernels.cpu.recurrent import (
     ROWS, gru_gates, gru_state, load_states, lstm_cell, rnn_cell, store_states, store_step, time_of,
 )

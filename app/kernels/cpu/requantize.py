@@ -11,8 +11,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from app.kernels.cpu.expressions import Recipe
-from app.kernels.cpu.instructions import I32, number
+from app.kernels.cpu.codegen.instructions import I32, number
+from app.kernels.expressions import Recipe
 
 LIMITS = {"int8": (-128.0, 127.0), "uint8": (0.0, 255.0)}
 

@@ -11,9 +11,9 @@ from numba import float64, njit, types
 from numba.extending import overload
 
 from app.kernels.cpu.access import read, write
+from app.kernels.cpu.codegen.vectormath import exp32
 from app.kernels.cpu.extrema import like, maximum
 from app.kernels.cpu.sums import RUN, add_in_any_order
-from app.kernels.cpu.vectormath import exp32
 
 
 def exp(v):

@@ -16,9 +16,9 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from app.kernels.cpu.generator import outlined
-from app.kernels.cpu.instructions import I32, I64, Vectors, number, repeat
-from app.kernels.cpu.tiles import CLAMP, COLUMN_BIAS, HIGH, LOW, ROW_BIAS
+from app.kernels.cpu.codegen.generator import outlined
+from app.kernels.cpu.codegen.instructions import I32, I64, Vectors, number, repeat
+from app.kernels.cpu.codegen.tiles import CLAMP, COLUMN_BIAS, HIGH, LOW, ROW_BIAS
 
 Array = np.ndarray[Any, Any]
 
@@ -136,7 +136,7 @@ def slice_tile(dtype: str, lanes: int, together: int, vectors: int, tail: int, f
 
 
 _SOURCE = """\
-from app.kernels.cpu.generator import at
+from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.sparse import slice_tile
 
 TOGETHER, COLUMNS = {together}, {columns}
@@ -269,7 +269,7 @@ def _lines(v: Vectors, x: Any, x_row: Any, rows: Any, count: int) -> list[Any]:
 
 
 _TURN = """\
-from app.kernels.cpu.generator import at
+from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.sparse import turn_tile, unweave_tile, weave_tile
 
 ROWS, COLUMNS = {rows}, {columns}

@@ -7,7 +7,7 @@ values at element `v0`. A kernel whose result is sparse has one unit: where a ro
 before it.
 """
 
-from app.kernels.cpu.expressions import Recipe, lines, prelude
+from app.kernels.expressions import Recipe, lines, prelude
 
 
 def csr_of_dense(x, heads, places, values, m, n, p0, v0, begin, end):

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from app.kernels.cpu.codegen.linking import Sources
+from app.kernels.cpu.codegen.tiles import WIDE
 from app.kernels.cpu.epilogue import ALONG, FIXED, run_library
-from app.kernels.cpu.expressions import Recipe
 from app.kernels.cpu.gemm import PLACES, product_library
-from app.kernels.cpu.linking import Sources
-from app.kernels.cpu.tiles import WIDE
+from app.kernels.expressions import Recipe
 
 Array = np.ndarray[Any, Any]
 
@@ -250,8 +250,8 @@ def emit(dtype: str, lanes: int, recipe: Recipe = (), operands: tuple[tuple[str,
     )
     head = (
         "from numba import njit\n"
-        "from app.kernels.cpu.generator import at\n"
-        "from app.kernels.cpu.tiles import ACCUMULATE\n"
+        "from app.kernels.cpu.codegen.generator import at\n"
+        "from app.kernels.cpu.codegen.tiles import ACCUMULATE\n"
         "from LIBRARY0 import COLUMNS, finish, product\n"
     )
     advances = tuple((FIXED if place in ("row", "scalar") else ALONG, kind) for place, kind in operands)

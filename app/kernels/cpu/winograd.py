@@ -22,12 +22,10 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from app.kernels.cpu.epilogue import lanes_run_library
-from app.kernels.cpu.expressions import Recipe
-from app.kernels.cpu.generator import outlined
-from app.kernels.cpu.instructions import Vectors, number
-from app.kernels.cpu.linking import Sources
-from app.kernels.cpu.tiles import (
+from app.kernels.cpu.codegen.generator import outlined
+from app.kernels.cpu.codegen.instructions import Vectors, number
+from app.kernels.cpu.codegen.linking import Sources
+from app.kernels.cpu.codegen.tiles import (
     BETA,
     BFLOAT_PAIRS,
     FIXED_POINT,
@@ -39,6 +37,8 @@ from app.kernels.cpu.tiles import (
     pack_fixed,
     panel_sizes,
 )
+from app.kernels.cpu.epilogue import lanes_run_library
+from app.kernels.expressions import Recipe
 
 Array = np.ndarray[Any, Any]
 
@@ -342,8 +342,8 @@ def product_tiles(lanes: int, rows: int, vectors: int, unroll: int = 2, dtype: s
 
 _LIBRARY = """\
 from numba import njit, types
-from app.kernels.cpu.generator import at
-from app.kernels.cpu.linking import shared
+from app.kernels.cpu.codegen.generator import at
+from app.kernels.cpu.codegen.linking import shared
 from app.kernels.cpu.winograd import input_tile, output_tile, product_tiles
 
 T, N = types.CPointer(types.float32), types.int64
@@ -405,7 +405,7 @@ def transform_output(sums, sums_row, m_plane, begin, end, rows, columns, wide, b
 """
 
 _KERNEL = """\
-from app.kernels.cpu.generator import at
+from app.kernels.cpu.codegen.generator import at
 from LIBRARY0 import LANES, LINE, M, TAIL, TILE, WORDS, multiply, transform_input, transform_output
 {imports}
 

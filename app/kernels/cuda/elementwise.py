@@ -1,13 +1,12 @@
 """One kernel for a chain of elementwise operators, and with it every copy between strided tensors.
 
 A thread computes neighbours on the innermost axis, 16 bytes of the narrowest operand. What a recipe is
-tells `app.kernels.cpu.expressions`; a copy, a cast, a slice and a broadcast are recipes too.
+tells `app.kernels.expressions`; a copy, a cast, a slice and a broadcast are recipes too.
 """
 
 import math
 from collections.abc import Sequence
 
-from app.kernels.cpu.expressions import Recipe, computed, converted, result_dtypes
 from app.kernels.cuda import functions, vectors
 from app.kernels.cuda.geometry import (
     Strided,
@@ -20,6 +19,7 @@ from app.kernels.cuda.geometry import (
     vector_width,
 )
 from app.kernels.cuda.kernel import Kernel, Launch, Launches, Ref
+from app.kernels.expressions import Recipe, computed, converted, result_dtypes
 
 THREADS = 256
 

@@ -1,4 +1,4 @@
-"""Functions that the expressions of `app.kernels.cpu.expressions` name, as text for GPU kernels.
+"""Functions that the expressions of `app.kernels.expressions` name, as text for GPU kernels.
 
 Their twins for processors are `vectormath`, `angles`, `piecewise` and `integers`. Here the toolkit's
 own library is accurate and fast enough, so most are one line. `rcp_approx` is off by one unit in the last
@@ -9,7 +9,8 @@ import ast
 import re
 from collections.abc import Sequence
 
-from app.kernels.cpu.expressions import (
+from app.kernels.cuda.geometry import NBYTES
+from app.kernels.expressions import (
     EXPRESSIONS,
     Instruction,
     Recipe,
@@ -19,7 +20,6 @@ from app.kernels.cpu.expressions import (
     result_dtypes,
     template,
 )
-from app.kernels.cuda.geometry import NBYTES
 
 _LIBRARY = """
 def select(condition, a, b):

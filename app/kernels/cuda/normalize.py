@@ -4,12 +4,12 @@ Statistics are taken in two sweeps, mean, then squared deviations, which stays e
 is large against the deviation. All is computed in float32.
 """
 
-from app.kernels.cpu.expressions import Recipe
 from app.kernels.cuda import functions, vectors
 from app.kernels.cuda.geometry import check_size
 from app.kernels.cuda.kernel import Launches
 from app.kernels.cuda.rows import Rows, folded, lanewise
 from app.kernels.cuda.softmax import row_width
+from app.kernels.expressions import Recipe
 
 
 def layer_norm(

@@ -8,7 +8,6 @@ one thread a pixel.
 import math
 from collections.abc import Sequence
 
-from app.kernels.cpu.expressions import computed, converted
 from app.kernels.cuda import functions, vectors
 from app.kernels.cuda.elementwise import copy
 from app.kernels.cuda.geometry import (
@@ -24,6 +23,7 @@ from app.kernels.cuda.geometry import (
 )
 from app.kernels.cuda.kernel import Kernel, Launch, Launches, Ref
 from app.kernels.cuda.units import per_unit
+from app.kernels.expressions import computed, converted
 
 THREADS = 256
 NARROW = 16  # channels that one thread packs

@@ -1,6 +1,6 @@
 """Functions of kernels, as text, that read and write tuples of computed values.
 
-16-bit floats are computed as float32, a bool as a truth value; see `app.kernels.cpu.expressions`.
+16-bit floats are computed as float32, a bool as a truth value; see `app.kernels.expressions`.
 """
 
 from app.kernels.cuda.geometry import NBYTES

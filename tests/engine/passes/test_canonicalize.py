@@ -8,7 +8,7 @@ import onnx_ir as ir
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.engine import graph
+from app.engine.core import graph
 from tests.engine.canonical import assert_same_outputs, canonical, exported, operators, saved
 
 HEAD = '<ir_version: 10, opset_import: ["": 21]>'

@@ -6,9 +6,9 @@ import numpy as np
 import onnx
 import pytest
 
-from app.engine import graph
-from app.engine.errors import GraphError, InputError
+from app.engine.core import graph
 from app.engine.passes.infer_types import bound_inputs
+from app.engine.types.errors import GraphError, InputError
 from tests.engine.canonical import assert_same_outputs, canonical, exported, operators, runtime, saved
 
 HEAD = '<ir_version: 10, opset_import: ["": 21]>'

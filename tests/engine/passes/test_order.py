@@ -3,11 +3,11 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.engine import graph
-from app.engine.memory.storage_graph import build
+from app.engine.buffers.buffer_assignment import build
+from app.engine.core import graph
+from app.engine.core.plan import Compilation
 from app.engine.passes.order import Order
 from app.engine.passes.plan_memory import PlanMemory
-from app.engine.plan import Compilation
 from tests.engine.graphs import random_graph
 from tests.engine.plans import Row, compilation_of
 

@@ -8,18 +8,19 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from app.engine import graph, session
-from app.engine.backends.numba_cpu.rewrites import bias_apart
-from app.engine.errors import PassError
-from app.engine.execute import Executor
-from app.engine.load import load
-from app.engine.options import Bindings, Options
-from app.engine.oracle import evaluate
-from app.engine.plan import Compilation
-from app.engine.registry import load as load_registry
-from app.engine.rewrite import Replacement, Row, constant, rewrite
-from app.engine.target import PRESETS, host
-from app.kernels.cpu.compiler import Compiler
+from app.engine.backends.cpu.rewrites import bias_apart
+from app.engine.core import graph
+from app.engine.core.plan import Compilation
+from app.engine.core.registry import load as load_registry
+from app.engine.core.rewriter import Replacement, Row, constant, rewrite
+from app.engine.model.load import load
+from app.engine.planning import session
+from app.engine.runtime.cpu.executor import Executor
+from app.engine.runtime.oracle import evaluate
+from app.engine.types.errors import PassError
+from app.engine.types.options import Bindings, Options
+from app.engine.types.target import PRESETS, host
+from app.kernels.cpu.runtime.compiler import Compiler
 from tests.engine.canonical import Array, assert_same_outputs, canonical, exported, operators, saved
 from tests.harness import assert_close
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from app.engine.backends.cuda.dispatch import offered
-from app.kernels.cpu.expressions import EXPRESSIONS, result_dtypes, template
 from app.kernels.cuda.attention import DEPTHS, MASKED, Attention, Heads, Mask, attention
 from app.kernels.cuda.attention_decode import attention_decode
 from app.kernels.cuda.conv import Conv, conv
@@ -32,6 +31,7 @@ from app.kernels.cuda.softmax import softmax
 from app.kernels.cuda.tiles import SIMT_TILES, TENSOR_TILES
 from app.kernels.cuda.transpose import to_first, to_last, transpose
 from app.kernels.cuda.windows import Axis, depthwise, pool
+from app.kernels.expressions import EXPRESSIONS, result_dtypes, template
 
 PRECISIONS = ("bf16", "fp16", "tf32", "3xtf32", "f32")
 FLOATS = ("float32", "float16", "bfloat16")

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from app.kernels.cpu.expressions import Recipe
 from app.kernels.cuda.elementwise import cast, copy, elementwise, fill
 from app.kernels.cuda.functions import unsupported
 from app.kernels.cuda.geometry import Strided, broadcast, collapsed, contiguous, vector_width
+from app.kernels.expressions import Recipe
 from tests.kernels.cuda.values import close, decoded, encoded, normal, poisoned, run
 
 pytestmark = pytest.mark.simulated

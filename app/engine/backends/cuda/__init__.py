@@ -1,5 +1,5 @@
 """The kernels for NVIDIA GPUs, one file of rows per kernel family."""
 
-from app.engine.registry import Backend
+from app.engine.core.registry import Backend
 
 BACKENDS = (Backend("cuda", devices=("cuda",)),)

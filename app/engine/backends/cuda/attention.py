@@ -5,8 +5,22 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from app.engine import attention, graph
-from app.engine.attention import (
+from app.engine.backends.cuda import tensor_views
+from app.engine.backends.cuda.launch_calls import (
+    BACKEND,
+    blocks_of,
+    calls,
+    moved_bytes,
+    named,
+    numbered,
+    seconds,
+)
+from app.engine.backends.cuda.tensor_views import element
+from app.engine.core import graph
+from app.engine.core.plan import ATTENTION, Argument, Call, Group, LaunchCall, Workspace, of_group
+from app.engine.core.registry import Implementation, Known
+from app.engine.operators import attention_pattern
+from app.engine.operators.attention_pattern import (
     LENGTHS,
     MASK,
     PAST_K,
@@ -22,19 +36,6 @@ from app.engine.attention import (
     mask_of,
     spread,
 )
-from app.engine.backends.cuda import tensors
-from app.engine.backends.cuda.launching import (
-    BACKEND,
-    blocks_of,
-    calls,
-    moved_bytes,
-    named,
-    numbered,
-    seconds,
-)
-from app.engine.backends.cuda.tensors import element
-from app.engine.plan import ATTENTION, Argument, Call, Group, LaunchCall, Workspace, of_group
-from app.engine.registry import Implementation, Known
 from app.kernels.cuda.attention import Attention, Heads, Mask
 from app.kernels.cuda.attention import attention as flash
 from app.kernels.cuda.attention_decode import attention_decode, decode_unless
@@ -54,7 +55,7 @@ def _prepared(group: Group) -> tuple[tuple[LaunchCall, ...], Core]:
     """The attention, and the calls that put new keys and values behind old ones."""
     if _is_node(group):
         return _of_node(group)
-    core = attention.read(group)
+    core = attention_pattern.read(group)
     assert not isinstance(core, str)
     return (), core
 
@@ -113,7 +114,7 @@ def _cached(
 def _node_unless(group: Group) -> str | None:
     """Why the operator is not computed."""
     node = group.anchor
-    reason = tensors.unsuited(group)
+    reason = tensor_views.unsuited(group)
     if reason is not None:
         return reason
     if node.outputs[0] not in group.outputs:
@@ -127,7 +128,7 @@ def _node_unless(group: Group) -> str | None:
     if graph.input_at(node, LENGTHS) is not None and graph.attribute(node, "is_causal", 0):
         return "queries of sequences of several lengths see what is before them"
     given = [graph.input_at(node, i) for i in (K, V, PAST_K, PAST_V)]
-    return tensors.not_floats(group, node.inputs[0], *given, *group.outputs)
+    return tensor_views.not_floats(group, node.inputs[0], *given, *group.outputs)
 
 
 def _value(operand: Operand) -> ir.Value:
@@ -139,10 +140,10 @@ def _unless(group: Group, _known: Known) -> str | None:
     if _is_node(group):
         reason = _node_unless(group)
     else:
-        found = attention.read(group)
+        found = attention_pattern.read(group)
         if isinstance(found, str):
             return found
-        reason = tensors.not_floats(group, *(_value(o) for o in (found.q, found.k, found.v, found.y)))
+        reason = tensor_views.not_floats(group, *(_value(o) for o in (found.q, found.k, found.v, found.y)))
     if reason is not None:
         return reason
     core = _core(group)
@@ -155,7 +156,7 @@ def _unless(group: Group, _known: Known) -> str | None:
             return f"{name} are empty, or too large for indices"
     if core.mask is not None:
         mask = _value(core.mask)
-        return tensors.untyped(mask, ("bool", element(_value(core.q)), "float32"))
+        return tensor_views.untyped(mask, ("bool", element(_value(core.q)), "float32"))
     return None
 
 

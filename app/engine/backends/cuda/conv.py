@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from app.engine import graph
-from app.engine.backends.cuda import dispatch, fusing, tensors
-from app.engine.backends.cuda.fusing import Ending
-from app.engine.backends.cuda.launching import BACKEND, calls, moved_bytes, named, seconds
+from app.engine.backends.cuda import dispatch, epilogue, tensor_views
+from app.engine.backends.cuda.epilogue import Ending
+from app.engine.backends.cuda.epilogue import roles as epilogue_roles
+from app.engine.backends.cuda.launch_calls import BACKEND, calls, moved_bytes, named, seconds
 from app.engine.backends.cuda.matmul import unfit
-from app.engine.backends.cuda.tensors import element
-from app.engine.backends.numba_cpu import windows
-from app.engine.cost import flops
-from app.engine.layout import Layout
-from app.engine.plan import Argument, Call, Constant, Group, LaunchCall, Workspace, of_group
-from app.engine.registry import Implementation, Known
-from app.kernels.cpu.expressions import Instruction, Recipe
+from app.engine.backends.cuda.tensor_views import element
+from app.engine.core import graph
+from app.engine.core.plan import Argument, Call, Constant, Group, LaunchCall, Workspace, of_group
+from app.engine.core.registry import Implementation, Known
+from app.engine.cost.roofline import flops
+from app.engine.operators import conv_geometry
+from app.engine.types.layout import Layout
 from app.kernels.cuda.conv import Conv, conv, packed_weights
 from app.kernels.cuda.conv_transpose import ConvTranspose, conv_transpose
 from app.kernels.cuda.conv_transpose import packed_weights as packed_transposed
@@ -32,6 +32,7 @@ from app.kernels.cuda.gemv import MOST, gemv
 from app.kernels.cuda.geometry import Strided
 from app.kernels.cuda.product import Product
 from app.kernels.cuda.windows import Axis, depthwise
+from app.kernels.expressions import Instruction, Recipe
 
 Array = np.ndarray[Any, Any]
 PRECISIONS = ("f32", "3xtf32", "tf32", "bf16", "fp16")
@@ -45,7 +46,7 @@ def _image(group: Group) -> ir.Value:
 @of_group
 def shape_of(group: Group) -> Conv:
     """The convolution that the anchor is; padding as its output's shape tells."""
-    window = windows.of_conv(group)
+    window = conv_geometry.of_conv(group)
     (_, h, w), (_, ho, wo) = window.size, window.out
     taps = [len(o) for o in window.offsets[1:]]
     dilations = [(o[1] - o[0]) if len(o) > 1 else 1 for o in window.offsets[1:]]
@@ -71,14 +72,14 @@ def shape_of(group: Group) -> Conv:
 
 
 def _ending(group: Group) -> Ending:
-    found = fusing.read(group, CHANNELS)
+    found = epilogue.read(group, CHANNELS)
     assert not isinstance(found, str)
     return found
 
 
 def _refusal(group: Group) -> str | None:
     """Why no kernel computes this convolution."""
-    reason = tensors.not_image(_image(group)) or tensors.not_floats(group)
+    reason = tensor_views.not_image(_image(group)) or tensor_views.not_floats(group)
     if reason is not None:
         return reason
     for value in (group.anchor.inputs[1], graph.input_at(group.anchor, 2)):
@@ -86,7 +87,7 @@ def _refusal(group: Group) -> str | None:
             return f"{value.name!r} changes between runs; this one packs it offline"
     if any(graph.elements(v) == 0 for v in (*group.inputs, *group.outputs)):
         return "an operand is empty"
-    found = fusing.read(group, CHANNELS)
+    found = epilogue.read(group, CHANNELS)
     return found if isinstance(found, str) else None
 
 
@@ -117,7 +118,7 @@ class Way:
 
 def _pixel(shape: Conv, dtype: str) -> int:
     """Elements from one pixel to the next, if they begin at multiples of 16 bytes."""
-    return tensors.aligned(shape.ci, dtype)
+    return tensor_views.aligned(shape.ci, dtype)
 
 
 def _needs_pitch(shape: Conv, dtype: str) -> bool:
@@ -179,9 +180,9 @@ def _weights(group: Group, precision: str) -> Constant:
 def widened(group: Group, pixel: int, *, plain: bool) -> tuple[Argument, tuple[LaunchCall, ...]]:
     """The image with a wider pitch from pixel to pixel, and the copy that makes it."""
     x, dtype = _image(group), element(_image(group))
-    shape, last = graph.static_shape(x), tensors.last_of(x)
-    source = tensors.in_memory_order(tensors.strided(x, last=not plain), last)
-    target = tensors.in_memory_order(Strided(dtype, tensors.last_strides(shape, pixel)), last)
+    shape, last = graph.static_shape(x), tensor_views.last_of(x)
+    source = tensor_views.in_memory_order(tensor_views.strided(x, last=not plain), last)
+    target = tensor_views.in_memory_order(Strided(dtype, tensor_views.last_strides(shape, pixel)), last)
     held = Workspace(graph.nbytes(x) // shape[1] * pixel)
     return held, calls(copy(last.physical_shape(shape), source, target, "widen"), {"x0": x, "y0": held})
 
@@ -198,7 +199,7 @@ def _lowered(group: Group, way: Way, processors: int) -> tuple[LaunchCall, ...]:
     bias, cut = _bias(group), _cut(group, way.precision, processors)
     epilogue = ending.epilogue(element(y), bias=bias is not None)
     launches = conv(shape, way.precision, epilogue, cut.tile, cut.splits)
-    roles = {"x": argument, "w": _weights(group, way.precision), "y": y, **fusing.roles(ending, bias)}
+    roles = {"x": argument, "w": _weights(group, way.precision), "y": y, **epilogue_roles(ending, bias)}
     return (*before, *calls(launches, roles))
 
 
@@ -217,7 +218,7 @@ def _seconds(group: Group, known: Known, way: Way) -> float:
         blocks=cut.blocks,
     )
     each = shape.ci // shape.groups
-    if way.copied or tensors.aligned(each, element(_image(group))) != each:
+    if way.copied or tensor_views.aligned(each, element(_image(group))) != each:
         time += seconds(known, nbytes=2 * graph.nbytes(_image(group)) * (2 if way.plain else 1))
     return time + (known.target.launch if cut.splits > 1 else 0.0)
 
@@ -230,13 +231,13 @@ def _layouts(plain: bool) -> Callable[[Group, Known], Mapping[ir.Value, Layout]]
         image = _image(group)
         if not plain or image in values:
             values.append(image)
-        return tensors.lasts(values)
+        return tensor_views.lasts(values)
 
     return layouts
 
 
 def _inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
-    return fusing.inplace(group, CHANNELS)
+    return epilogue.inplace(group, CHANNELS)
 
 
 def _row(way: Way) -> Implementation:
@@ -336,7 +337,7 @@ def _depthwise(group: Group) -> tuple[LaunchCall, ...]:
         "x": _image(group),
         "w": Constant(pack, weights.name or ""),
         "y": y,
-        **fusing.roles(ending, bias),
+        **epilogue_roles(ending, bias),
     }
     if "residual" in roles:
         roles["r"] = roles.pop("residual")
@@ -364,7 +365,7 @@ def _transposed(group: Group) -> ConvTranspose:
     (h, w), out, taps = (_pair(sizes, 1) for sizes in (places, ends, kernel))
     strides = _pair(graph.attribute(node, "strides", (1, 1)), 1)
     dilations = _pair(graph.attribute(node, "dilations", (1, 1)), 1)
-    phases = windows.of_conv_transpose(node)
+    phases = conv_geometry.of_conv_transpose(node)
     # Output pixel 0 sees the taps that pads leave: what the first phase reads tells how many are cut.
     top, left = (
         (
@@ -425,7 +426,7 @@ def _transposed_calls(group: Group, precision: str, processors: int) -> tuple[La
 
     roles: dict[str, Argument] = {"x": _image(group), "w": Constant(pack, weights.name or ""), "y": y}
     return calls(
-        conv_transpose(shape, precision, epilogue, way.tile), {**roles, **fusing.roles(ending, bias)}
+        conv_transpose(shape, precision, epilogue, way.tile), {**roles, **epilogue_roles(ending, bias)}
     )
 
 
@@ -480,7 +481,7 @@ def _few(group: Group, processors: int) -> tuple[LaunchCall, ...]:
     product = Product(rows, shape.co, shape.ci, shape.ci, shape.ci, shape.co, wide)
     epilogue = ending.epilogue(element(y), bias=bias is not None)
     launches = gemv(product, element(y), epilogue, dispatch.WARPS * processors)
-    roles = {"a": _image(group), "b": named(group.anchor.inputs[1]), "y": y, **fusing.roles(ending, bias)}
+    roles = {"a": _image(group), "b": named(group.anchor.inputs[1]), "y": y, **epilogue_roles(ending, bias)}
     return calls(launches, roles)
 
 

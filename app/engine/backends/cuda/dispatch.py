@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from app.engine.precision import Computed
+from app.engine.types.precision import Computed
 from app.kernels.cuda.tiles import SIMT_TILES, TENSOR_TILES
 
 # What each instruction reaches on large products, as a multiple of the target's peak in float32. Estimates

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from app.engine import graph
-from app.engine.backends.cuda import tensors
-from app.engine.backends.cuda.launching import BACKEND, calls, numbered, streamed
-from app.engine.backends.numba_cpu.recipes import Formula, Operand, formula_of, recipe_of
-from app.engine.layout import Layout, plain
-from app.engine.plan import ELEMENTWISE, Call, Group, of_group
-from app.engine.registry import Implementation, Known
+from app.engine.backends.cuda import tensor_views
+from app.engine.backends.cuda.launch_calls import BACKEND, calls, numbered, streamed
+from app.engine.core import graph
+from app.engine.core.plan import ELEMENTWISE, Call, Group, of_group
+from app.engine.core.registry import Implementation, Known
+from app.engine.operators.elementwise import Formula, Operand, formula_of, recipe_of
+from app.engine.types.layout import Layout, plain
 from app.kernels.cuda import functions
 from app.kernels.cuda.elementwise import elementwise
 from app.kernels.cuda.geometry import LIMIT, Strided
@@ -53,14 +53,14 @@ def _follows(operand: Operand) -> bool:
     value = operand.value
     return (
         not graph.is_constant(value)
-        and tensors.is_image(value)
+        and tensor_views.is_image(value)
         and operand.shape == graph.static_shape(value)
     )
 
 
 def _last_unless(group: Group, _known: Known) -> str | None:
     for output in group.outputs:
-        if not tensors.is_image(output):
+        if not tensor_views.is_image(output):
             return f"{output.name!r} is no image; channels lie last in images"
     reason = _why_not(group)
     if reason is None and not any(_follows(o) for o in _formula(group).operands):
@@ -73,7 +73,9 @@ def _operands(group: Group, layout: Layout) -> tuple[Strided, ...]:
     shape = graph.static_shape(group.outputs[0])
     last = not layout.is_plain
     return tuple(
-        tensors.in_memory_order(tensors.read_as(o.value, o.shape, shape, last=last and _follows(o)), layout)
+        tensor_views.in_memory_order(
+            tensor_views.read_as(o.value, o.shape, shape, last=last and _follows(o)), layout
+        )
         for o in _formula(group).operands
     )
 
@@ -81,7 +83,9 @@ def _operands(group: Group, layout: Layout) -> tuple[Strided, ...]:
 @of_group
 def _launches(group: Group, layout: Layout) -> Launches:
     formula, last = _formula(group), not layout.is_plain
-    outputs = [tensors.in_memory_order(tensors.strided(v, last=last), layout) for v in group.outputs]
+    outputs = [
+        tensor_views.in_memory_order(tensor_views.strided(v, last=last), layout) for v in group.outputs
+    ]
     shape = layout.physical_shape(graph.static_shape(group.outputs[0]))
     numbers = [number for number, _ in formula.results]
     return elementwise(formula.recipe, shape, _operands(group, layout), list(zip(numbers, outputs)))
@@ -103,7 +107,7 @@ def _inplace_in(group: Group, layout: Layout) -> tuple[tuple[ir.Value, ir.Value]
         found.setdefault(operand.value, set()).add(read.strides)
     pairs = []
     for output in group.outputs:
-        own = tensors.in_memory_order(tensors.strided(output, last=not layout.is_plain), layout)
+        own = tensor_views.in_memory_order(tensor_views.strided(output, last=not layout.is_plain), layout)
         shape = layout.physical_shape(graph.static_shape(output))
         for source, strides in found.items():
             same = all(_same(s, own.strides, shape) for s in strides)
@@ -120,7 +124,7 @@ def _same(a: tuple[int, ...], b: tuple[int, ...], shape: tuple[int, ...]) -> boo
 
 def _last_layouts(group: Group, _known: Known) -> Mapping[ir.Value, Layout]:
     images = [o.value for o in _formula(group).operands if _follows(o)]
-    return tensors.lasts((*images, *group.outputs))
+    return tensor_views.lasts((*images, *group.outputs))
 
 
 IMPLEMENTATIONS = (
@@ -138,9 +142,9 @@ IMPLEMENTATIONS = (
         ELEMENTWISE,
         BACKEND,
         _last_unless,
-        lambda group, _known: _lower_in(group, tensors.last_of(group.outputs[0])),
-        lambda group, known: streamed(group, known, _launches(group, tensors.last_of(group.outputs[0]))),
-        lambda group, _known: _inplace_in(group, tensors.last_of(group.outputs[0])),
+        lambda group, _known: _lower_in(group, tensor_views.last_of(group.outputs[0])),
+        lambda group, known: streamed(group, known, _launches(group, tensor_views.last_of(group.outputs[0]))),
+        lambda group, _known: _inplace_in(group, tensor_views.last_of(group.outputs[0])),
         layouts=_last_layouts,
         rank=1,
     ),

@@ -2,20 +2,20 @@
 
 import math
 
-from app.engine import graph
-from app.engine.backends.cuda import tensors
-from app.engine.backends.cuda.launching import BACKEND, blocks_of, calls, seconds
-from app.engine.backends.cuda.tensors import element
-from app.engine.backends.numba_cpu.gather import axis_of, bad_indices, indexed_axes, indices_of
-from app.engine.backends.numba_cpu.operands import data
-from app.engine.plan import Call, Group, of_group
-from app.engine.registry import Implementation, Known
+from app.engine.backends.cuda import tensor_views
+from app.engine.backends.cuda.launch_calls import BACKEND, blocks_of, calls, seconds
+from app.engine.backends.cuda.tensor_views import element
+from app.engine.core import graph
+from app.engine.core.plan import Call, Group, of_group
+from app.engine.core.registry import Implementation, Known
+from app.engine.operators.indexing import axis_of, bad_indices, indexed_axes, indices_of
+from app.engine.operators.operands import data
 from app.kernels.cuda.gather import gather, gather_elements, gather_nd
 from app.kernels.cuda.kernel import Launches
 
 
 def _along_unless(group: Group, _known: Known) -> str | None:
-    reason = tensors.unsuited(group)
+    reason = tensor_views.unsuited(group)
     if reason is not None:
         return reason
     shape = graph.static_shape(data(group.anchor))
@@ -27,7 +27,7 @@ def _along_unless(group: Group, _known: Known) -> str | None:
 
 
 def _nd_unless(group: Group, _known: Known) -> str | None:
-    reason = tensors.unsuited(group)
+    reason = tensor_views.unsuited(group)
     if reason is not None:
         return reason
     if graph.elements(data(group.anchor)) == 0 or graph.elements(group.anchor.outputs[0]) == 0:

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from app.engine import graph
-from app.engine.backends.cuda import dispatch, fusing, tensors
-from app.engine.backends.cuda.fusing import Ending
-from app.engine.backends.cuda.launching import BACKEND, calls, moved_bytes, named, seconds
-from app.engine.backends.cuda.tensors import element
-from app.engine.backends.numba_cpu.matmul import PRODUCTS, matrices
-from app.engine.backends.numba_cpu.matmul import Product as Operands
-from app.engine.cost import flops
-from app.engine.plan import Argument, Call, Constant, Group, LaunchCall, Workspace, of_group
-from app.engine.registry import Implementation, Known
+from app.engine.backends.cuda import dispatch, epilogue, tensor_views
+from app.engine.backends.cuda.epilogue import Ending
+from app.engine.backends.cuda.launch_calls import BACKEND, calls, moved_bytes, named, seconds
+from app.engine.backends.cuda.tensor_views import element
+from app.engine.core import graph
+from app.engine.core.plan import Argument, Call, Constant, Group, LaunchCall, Workspace, of_group
+from app.engine.core.registry import Implementation, Known
+from app.engine.cost.roofline import flops
+from app.engine.operators.matmul_geometry import PRODUCTS, matrices
+from app.engine.operators.matmul_geometry import Product as Operands
 from app.kernels.cuda.epilogue import Epilogue
 from app.kernels.cuda.gemm import gemm
 from app.kernels.cuda.gemv import MOST, gemv
@@ -65,7 +65,7 @@ def operands(group: Group) -> Operands:
 @of_group
 def added(group: Group) -> Added | str:
     """What is added, or why a kernel does not add it."""
-    ending = fusing.read(group, -1)
+    ending = epilogue.read(group, -1)
     if isinstance(ending, str):
         return ending
     node = group.anchor
@@ -117,9 +117,9 @@ def placed(
     """An activation as `rows` of `columns`, which lie `strides` apart; copied where that does not suit."""
     dtype = element(value)
     suits = strides[1] == 1 or columns == 1
-    if suits and not any(n % (tensors.VECTOR // NBYTES[dtype]) for n in (strides[0], batch)):
+    if suits and not any(n % (tensor_views.VECTOR // NBYTES[dtype]) for n in (strides[0], batch)):
         return Placed(value, strides[0], batch)
-    row, count = tensors.aligned(columns, dtype), batches if batch else 1
+    row, count = tensor_views.aligned(columns, dtype), batches if batch else 1
     copying = moved(
         (count, rows, columns),
         Strided(dtype, (batch, *strides)),
@@ -140,7 +140,7 @@ def packed(product: Operands, *, by_column: bool) -> Placed:
         k_stride, n_stride = product.b_strides
         steps = (n_stride, k_stride) if by_column else (k_stride, n_stride)
         return placed(product.b, rows, columns, steps, batch, len(product.offsets))
-    row = tensors.aligned(columns, dtype)
+    row = tensor_views.aligned(columns, dtype)
 
     def pack() -> Array:
         array = graph.constant(product.b)
@@ -161,7 +161,7 @@ def _has_columns(product: Operands, precision: str) -> bool:
 
 def refusal(group: Group, _known: Known) -> str | None:
     """Why no kernel computes this product."""
-    reason = tensors.not_floats(group)
+    reason = tensor_views.not_floats(group)
     if reason is not None:
         return reason
     if any(graph.elements(v) == 0 for v in (*group.inputs, *group.outputs)):

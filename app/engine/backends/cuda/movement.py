@@ -5,22 +5,24 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from app.engine import graph
-from app.engine.backends.cuda import tensors
-from app.engine.backends.cuda.launching import BACKEND, blocks_of, calls, named, numbered, seconds
-from app.engine.backends.numba_cpu.movement import COPIES, is_view, permutation
-from app.engine.backends.numba_cpu.operands import data, fixed_inputs
-from app.engine.backends.numba_cpu.slices import (
+from app.engine.backends.cuda import tensor_views
+from app.engine.backends.cuda.launch_calls import BACKEND, blocks_of, calls, named, numbered, seconds
+from app.engine.core import graph
+from app.engine.core.plan import Call, Group, View
+from app.engine.core.registry import Implementation, Known
+from app.engine.operators.movement import (
+    COPIES,
     Part,
     concat_parts,
     first_element,
     gather_parts,
+    is_view,
+    permutation,
     slice_parts,
     split_parts,
 )
-from app.engine.layout import Layout, plain
-from app.engine.plan import Call, Group, View
-from app.engine.registry import Implementation, Known
+from app.engine.operators.operands import data, fixed_inputs
+from app.engine.types.layout import Layout, plain
 from app.kernels.cuda.elementwise import copy
 from app.kernels.cuda.geometry import Strided
 from app.kernels.cuda.kernel import Launches
@@ -53,7 +55,7 @@ def _whole_view(group: Group, _known: Known) -> tuple[View, ...]:
 
 
 def _view_unless(group: Group, _known: Known) -> str | None:
-    reason = tensors.unsuited(group)
+    reason = tensor_views.unsuited(group)
     if reason is None and group.op == "Transpose" and not is_view(group.anchor):
         return f"Transpose {permutation(group.anchor)} moves elements"
     return reason
@@ -98,7 +100,7 @@ def _parts_view(op: str, parts: Parts, constants: tuple[int, ...]) -> Implementa
         return tuple(_part_view(p, group) for p in parts(group.anchor))
 
     def unless(group: Group, _known: Known) -> str | None:
-        reason = tensors.unsuited(group) or fixed_inputs(group.anchor, constants)
+        reason = tensor_views.unsuited(group) or fixed_inputs(group.anchor, constants)
         if reason is not None:
             return reason
         views = found(group)
@@ -116,16 +118,16 @@ def _parts_view(op: str, parts: Parts, constants: tuple[int, ...]) -> Implementa
 def _part_moves(op: str, parts: tuple[Part, ...]) -> tuple[Move, ...]:
     moves = []
     for part in parts:
-        own = tensors.strided(part.part, last=True)
-        whole = tensors.last_strides(graph.static_shape(part.whole))
+        own = tensor_views.strided(part.part, last=True)
+        whole = tensor_views.last_strides(graph.static_shape(part.whole))
         box = Strided(
             own.dtype,
             tuple(s * r.step for s, r in zip(whole, part.taken)),
             sum(s * r.start for s, r in zip(whole, part.taken)),
         )
-        last = tensors.last_of(part.part)
+        last = tensor_views.last_of(part.part)
         shape = last.physical_shape(graph.static_shape(part.part))
-        box, own = (tensors.in_memory_order(t, last) for t in (box, own))
+        box, own = (tensor_views.in_memory_order(t, last) for t in (box, own))
         if op == "Concat":
             moves.append((part.part, part.whole, copy(shape, own, box, "concat")))
         else:
@@ -134,7 +136,7 @@ def _part_moves(op: str, parts: tuple[Part, ...]) -> tuple[Move, ...]:
 
 
 def _images(*values: ir.Value) -> str | None:
-    return next(filter(None, map(tensors.not_image, values)), None)
+    return next(filter(None, map(tensor_views.not_image, values)), None)
 
 
 def _parts_last(op: str, parts: Parts, constants: tuple[int, ...]) -> Implementation:
@@ -143,7 +145,7 @@ def _parts_last(op: str, parts: Parts, constants: tuple[int, ...]) -> Implementa
         return tuple(dict.fromkeys(v for p in found for v in (p.whole, p.part) if v.name))
 
     def unless(group: Group, _known: Known) -> str | None:
-        reason = tensors.unsuited(group) or fixed_inputs(group.anchor, constants)
+        reason = tensor_views.unsuited(group) or fixed_inputs(group.anchor, constants)
         if reason:  # the parts of a dynamic value are not known
             return reason
         fixed = next((v for v in ends(group) if graph.is_constant(v)), None)
@@ -151,7 +153,7 @@ def _parts_last(op: str, parts: Parts, constants: tuple[int, ...]) -> Implementa
         return _images(*ends(group)) or reason
 
     def layouts(group: Group, _known: Known) -> Mapping[ir.Value, Layout]:
-        return tensors.lasts(v for v in ends(group) if v in (*group.inputs, *group.outputs))
+        return tensor_views.lasts(v for v in ends(group) if v in (*group.inputs, *group.outputs))
 
     return Implementation(
         f"cuda.{op.lower()}_last",
@@ -178,8 +180,8 @@ def _copy_row(op: str, constants: tuple[int, ...]) -> Implementation:
                 y,
                 moved(
                     c.sizes,
-                    Strided(tensors.element(x), c.sx, c.x0),
-                    Strided(tensors.element(x), c.sy, c.y0),
+                    Strided(tensor_views.element(x), c.sx, c.x0),
+                    Strided(tensor_views.element(x), c.sy, c.y0),
                 ),
             )
             for c, x, y in copies(group.anchor)
@@ -189,7 +191,7 @@ def _copy_row(op: str, constants: tuple[int, ...]) -> Implementation:
         f"cuda.{op.lower()}",
         op,
         BACKEND,
-        lambda group, _known: tensors.unsuited(group) or fixed_inputs(group.anchor, constants),
+        lambda group, _known: tensor_views.unsuited(group) or fixed_inputs(group.anchor, constants),
         lambda group, _known: _calls(moves(group), group),
         lambda group, known: _seconds(group, known, moves(group)),
         rank=1,
@@ -211,9 +213,9 @@ def _depth_moves(node: ir.Node) -> tuple[Move, ...]:
         inside = (block * channels, channels, 1)
     else:
         inside = (block, 1, block * block)
-    source = Strided(tensors.element(x), (height * row, row, inside[0], pixel, inside[1], inside[2]))
-    s = tensors.last_strides(graph.static_shape(wide))
-    target = Strided(tensors.element(x), (s[0], block * s[2], s[2], block * s[3], s[3], s[1]))
+    source = Strided(tensor_views.element(x), (height * row, row, inside[0], pixel, inside[1], inside[2]))
+    s = tensor_views.last_strides(graph.static_shape(wide))
+    target = Strided(tensor_views.element(x), (s[0], block * s[2], s[2], block * s[3], s[3], s[1]))
     box = (n, height, block, width, block, channels)
     if wide is x:
         source, target = target, source
@@ -225,10 +227,10 @@ def _depth_row(op: str) -> Implementation:
         f"cuda.{op.lower()}_last",
         op,
         BACKEND,
-        lambda group, _known: tensors.unsuited(group) or _images(*group.inputs, *group.outputs),
+        lambda group, _known: tensor_views.unsuited(group) or _images(*group.inputs, *group.outputs),
         lambda group, _known: _calls(_depth_moves(group.anchor), group),
         lambda group, known: _seconds(group, known, _depth_moves(group.anchor)),
-        layouts=lambda group, _known: tensors.lasts((*group.inputs, *group.outputs)),
+        layouts=lambda group, _known: tensor_views.lasts((*group.inputs, *group.outputs)),
         rank=2,
     )
 
@@ -239,9 +241,9 @@ def _depth_row(op: str) -> Implementation:
 def _change_moves(group: Group, side: int) -> tuple[Move, ...]:
     """A copy between row-major and channels last; side 0: the input lies so, side 1: the output."""
     x, y = named(group.anchor.inputs[0]), group.anchor.outputs[0]
-    order = plain(len(graph.static_shape(x))) if side == 0 else tensors.last_of(x)
-    source = tensors.in_memory_order(tensors.strided(x, last=side == 0), order)
-    target = tensors.in_memory_order(tensors.strided(y, last=side == 1), order)
+    order = plain(len(graph.static_shape(x))) if side == 0 else tensor_views.last_of(x)
+    source = tensor_views.in_memory_order(tensor_views.strided(x, last=side == 0), order)
+    target = tensor_views.in_memory_order(tensor_views.strided(y, last=side == 1), order)
     shape = order.physical_shape(graph.static_shape(x))
     return ((x, y, moved(shape, source, target)),)
 
@@ -251,17 +253,17 @@ def _change_rows(side: int) -> tuple[Implementation, ...]:
         return named(group.anchor.inputs[0]), group.anchor.outputs[0]
 
     def unless(group: Group, _known: Known) -> str | None:
-        return tensors.unsuited(group) or _images(*ends(group))
+        return tensor_views.unsuited(group) or _images(*ends(group))
 
     def view_unless(group: Group, known: Known) -> str | None:
         reason = unless(group, known)
         shape = graph.static_shape(ends(group)[0]) if reason is None else ()
-        if reason is None and not tensors.last_of(ends(group)[0]).is_same_bytes(shape):
+        if reason is None and not tensor_views.last_of(ends(group)[0]).is_same_bytes(shape):
             return f"the layouts of {list(shape)} differ; a view is the same bytes"
         return reason
 
     def layouts(group: Group, _known: Known) -> Mapping[ir.Value, Layout]:
-        return tensors.lasts((ends(group)[side],))
+        return tensor_views.lasts((ends(group)[side],))
 
     name = ("to_plain", "to_last")[side]
     return (

@@ -5,12 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from app.engine import graph
-from app.engine.backends.cuda import dispatch, tensors
-from app.engine.backends.cuda.launching import BACKEND, calls, named, seconds
+from app.engine.backends.cuda import dispatch, tensor_views
+from app.engine.backends.cuda.launch_calls import BACKEND, calls, named, seconds
 from app.engine.backends.cuda.matmul import placed
-from app.engine.backends.cuda.tensors import element
-from app.engine.backends.numba_cpu.recurrent import (
+from app.engine.backends.cuda.tensor_views import element
+from app.engine.core import graph
+from app.engine.core.plan import Argument, Call, Constant, Group, LaunchCall, Workspace, of_group
+from app.engine.core.registry import Implementation, Known
+from app.engine.operators.recurrent import (
     INITIAL_C,
     INITIAL_H,
     PEEPHOLES,
@@ -18,8 +20,6 @@ from app.engine.backends.numba_cpu.recurrent import (
     layer_of,
     unsupported_cell,
 )
-from app.engine.plan import Argument, Call, Constant, Group, LaunchCall, Workspace, of_group
-from app.engine.registry import Implementation, Known
 from app.kernels.cuda.epilogue import Epilogue
 from app.kernels.cuda.gemm import gemm
 from app.kernels.cuda.product import Product
@@ -34,11 +34,11 @@ STREAMS = 3.0  # times a multiprocessor's share of the memory's bandwidth that i
 
 def _unless(group: Group, _known: Known) -> str | None:
     node = group.anchor
-    reason = tensors.unsuited(group, (*tensors.FLOATS, "int32"))
+    reason = tensor_views.unsuited(group, (*tensor_views.FLOATS, "int32"))
     if reason is not None:
         return reason
     floats = [v for i, v in enumerate(node.inputs) if v is not None and i != LENGTHS]
-    reason = tensors.not_floats(group, *floats, *group.outputs) or unsupported_cell(node)
+    reason = tensor_views.not_floats(group, *floats, *group.outputs) or unsupported_cell(node)
     if reason is not None:
         return reason
     for value in (*node.inputs[1:3], graph.input_at(node, 3)):
@@ -102,7 +102,7 @@ def _projection(group: Group, known: Known, to: Workspace) -> tuple[LaunchCall, 
     precision = dispatch.HALVES.get(dtype, "tf32" if known.precision == "tf32" else "f32")
     a = placed(x, rows, k, (k, 1), 0, 1)
     exact = precision == "f32"
-    width = tensors.aligned(n if exact else k, dtype)
+    width = tensor_views.aligned(n if exact else k, dtype)
 
     def pack() -> Array:
         array = graph.constant(weights)

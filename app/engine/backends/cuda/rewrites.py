@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from app.engine import graph
-from app.engine.rewrite import Replacement, Row, constant, value_like
+from app.engine.core import graph
+from app.engine.core.rewriter import Replacement, Row, constant, value_like
 
 
 def _value(like: ir.Value, name: str, shape: tuple[int, ...]) -> ir.Value:

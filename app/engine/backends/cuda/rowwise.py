@@ -8,21 +8,20 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from app.engine import graph
-from app.engine.backends.cuda import tensors
-from app.engine.backends.cuda.launching import BACKEND, calls, named, streamed
-from app.engine.backends.cuda.tensors import element
-from app.engine.backends.numba_cpu.recipes import recipe_of
-from app.engine.backends.numba_cpu.reduce import reduced_axes
-from app.engine.backends.numba_cpu.single import along_axis, first_input, first_output
-from app.engine.layout import Layout
-from app.engine.plan import Argument, Call, Group, of_group
-from app.engine.registry import Implementation, Known
-from app.kernels.cpu.expressions import Recipe
+from app.engine.backends.cuda import tensor_views
+from app.engine.backends.cuda.launch_calls import BACKEND, calls, named, streamed
+from app.engine.backends.cuda.tensor_views import element
+from app.engine.core import graph
+from app.engine.core.plan import Argument, Call, Group, of_group
+from app.engine.core.registry import Implementation, Known
+from app.engine.operators.axes import along_axis, first_input, first_output, reduced_axes
+from app.engine.operators.elementwise import recipe_of
+from app.engine.types.layout import Layout
 from app.kernels.cuda.kernel import Launches
 from app.kernels.cuda.normalize import layer_norm, rms_norm
 from app.kernels.cuda.reduce import reduce
 from app.kernels.cuda.softmax import softmax
+from app.kernels.expressions import Recipe
 
 Pairs = tuple[tuple[ir.Value, ir.Value], ...]
 
@@ -38,7 +37,7 @@ def over_first(group: Group, _known: Known) -> Pairs:
 
 
 def _softmax_unless(group: Group, _known: Known) -> str | None:
-    return tensors.unsuited(group, tensors.FLOATS)
+    return tensor_views.unsuited(group, tensor_views.FLOATS)
 
 
 @of_group
@@ -77,7 +76,7 @@ def _after(group: Group) -> Recipe | str:
 
 
 def _norm_unless(group: Group, _known: Known) -> str | None:
-    reason = tensors.not_floats(group, first_input(group), group.outputs[0])
+    reason = tensor_views.not_floats(group, first_input(group), group.outputs[0])
     if reason is not None:
         return reason
     if len(group.outputs) > 1:
@@ -87,7 +86,7 @@ def _norm_unless(group: Group, _known: Known) -> str | None:
     for operand in (scale, graph.input_at(group.anchor, 2)):
         if operand is None:
             continue
-        reason = tensors.not_floats(group, operand, scale)
+        reason = tensor_views.not_floats(group, operand, scale)
         if reason is None and graph.elements(operand) != n:
             reason = f"operand {operand.name!r} has {graph.elements(operand)} elements, rows have {n}"
         if reason is not None:
@@ -149,7 +148,7 @@ def _reduce_unless(group: Group, _known: Known) -> str | None:
     operation = _OPERATIONS[group.op]
     whole = _INTEGERS if operation in _WHOLE else ()
     x = first_input(group)
-    reason = tensors.unsuited(group) or tensors.untyped(x, (*tensors.FLOATS, *whole))
+    reason = tensor_views.unsuited(group) or tensor_views.untyped(x, (*tensor_views.FLOATS, *whole))
     if reason is not None:
         return reason
     axes = reduced_axes(group)
@@ -163,7 +162,7 @@ def _reduce_unless(group: Group, _known: Known) -> str | None:
 
 
 def _reduce_last_unless(group: Group, known: Known) -> str | None:
-    reason = tensors.not_image(first_input(group)) or _reduce_unless(group, known)
+    reason = tensor_views.not_image(first_input(group)) or _reduce_unless(group, known)
     if reason is None and set(reduced_axes(group) or ()) != set(
         range(2, len(graph.static_shape(first_input(group))))
     ):
@@ -176,7 +175,7 @@ def _reduction(group: Group, last: bool) -> Launches:
     x, axes = first_input(group), reduced_axes(group)
     assert axes is not None
     shape = graph.static_shape(x)
-    strides = tensors.last_strides(shape) if last else None
+    strides = tensor_views.last_strides(shape) if last else None
     return reduce(_OPERATIONS[group.op], shape, axes, element(x), strides=strides)
 
 
@@ -185,7 +184,7 @@ def _reduce_lower(group: Group, last: bool) -> tuple[Call, ...]:
 
 
 def _read_last(group: Group, _known: Known) -> Mapping[ir.Value, Layout]:
-    return tensors.lasts((first_input(group),))
+    return tensor_views.lasts((first_input(group),))
 
 
 IMPLEMENTATIONS = (

@@ -1,0 +1,1 @@
+"""Connections and requests below the routes: authentication, headers, errors, limits, long polling."""

@@ -1,0 +1,107 @@
+"""What every answer carries, and leaves behind: headers for browsers and its id; a log line and a count."""
+
+import logging
+import secrets
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.jobs.store.counters import text_of
+from app.telemetry import logs, tracing
+
+# What an answer says itself stands: pages and artifacts have policies of their own.
+DEFAULTS = (
+    ("content-security-policy", "default-src 'none'; frame-ancestors 'none'; base-uri 'none'"),
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("permissions-policy", "camera=(), microphone=(), geolocation=()"),
+    ("cache-control", "private, no-cache"),
+)
+logger = logging.getLogger("stowplan.requests")
+
+
+def new_id() -> str:
+    """The id of a request."""
+    return secrets.token_hex(8)
+
+
+class Meter:
+    """Counts the answers of this process, by method, route and status."""
+
+    def __init__(self) -> None:
+        self._count: Counter[tuple[str, str, int]] = Counter()
+        self._seconds: dict[tuple[str, str, int], float] = {}
+
+    def note(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count an answer that took so long; `route` is "-" for a request that none was found for."""
+        where = (method if route != "-" else "-", route, status)
+        self._count[where] += 1
+        self._seconds[where] = self._seconds.get(where, 0.0) + seconds
+
+    def lines(self) -> Iterator[str]:
+        """The counts in Prometheus's text format."""
+        name = "stowplan_http_request"
+        rows = sorted(self._count)
+        labels = [text_of({"method": m, "route": r, "status": str(s)}) for m, r, s in rows]
+        yield f"# TYPE {name}s_total counter"
+        yield from (f"{name}s_total{{{text}}} {self._count[row]}" for row, text in zip(rows, labels))
+        yield f"# TYPE {name}_seconds_total counter"
+        yield from (f"{name}_seconds_total{{{t}}} {self._seconds[row]:.6g}" for row, t in zip(rows, labels))
+
+
+class AnswerHeaders:
+    """Middleware around all others: it sees every answer as it goes out."""
+
+    def __init__(self, app: ASGIApp, meter: Meter) -> None:
+        self._app = app
+        self._meter = meter
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, and add to its answer."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = scope["request_id"] = new_id()
+        status = 499  # what others call an answer that nobody waited for
+        began = time.monotonic()
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = request_id
+                for name, value in DEFAULTS:
+                    headers.setdefault(name, value)
+            await send(message)
+
+        parent = Headers(scope=scope).get("traceparent")
+        with logs.about(request_id=request_id), tracing.span("request", parent, method=scope["method"]):
+            try:
+                await self._app(scope, receive, send_with_headers)
+            except ClientDisconnect:
+                pass  # the line below tells of it, and nobody waits for an answer
+            finally:
+                self._note(scope, status, time.monotonic() - began)
+
+    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+        self._meter.note(scope["method"], route_of(scope), status, seconds)
+        caller = scope.get("caller")
+        log(scope["method"], scope["path"], status, seconds, caller.key if caller else "")
+
+
+def route_of(scope: Scope) -> str:
+    """Under which route a request is counted."""
+    return str(getattr(scope.get("route"), "path", "-"))
+
+
+def log(method: str, path: str, status: int, seconds: float, key: str) -> None:
+    """The line that an answer leaves."""
+    what = {"status": status, "seconds": round(seconds, 4), "key": key}
+    logger.info("%s %s", method, path, extra=what)

@@ -1,0 +1,1 @@
+"""Endpoints, one file a resource."""

@@ -1,0 +1,118 @@
+"""Deployed models: made of jobs, listed, deleted. Requests to them are `app.api.routes.inference`'s."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Response
+from starlette.concurrency import run_in_threadpool
+
+from app.api.http import errors
+from app.api.routes.jobs import JobId
+from app.api.schemas.bodies import DeploymentAnswer, DeploymentList, DeployRequest
+from app.api.service import Service, ServiceOf
+from app.jobs.errors import (
+    DeploymentExistsError,
+    DeploymentNotFoundError,
+    JobNotFinishedError,
+    JobNotFoundError,
+    ModelNotFoundError,
+    NotDeployableError,
+    TooManyError,
+)
+from app.jobs.store import deployments
+
+router = APIRouter(prefix="/v1", tags=["serving"])
+_LOCK = 2  # key of the lock held while versions are given
+
+
+def _answer_of(service: Service, row: deployments.Row) -> DeploymentAnswer:
+    known = service.fleet.get(row["id"])
+    link = None if known is None else known.link
+    return DeploymentAnswer(
+        name=row["name"],
+        version=str(row["version"]),
+        job=row["job_id"],
+        model=row["model_id"],
+        owner=row["owner"],
+        created=row["created"],
+        state="starting" if link is None or link.state == "deleted" else link.state,  # type: ignore[arg-type]  # one of them
+        detail=None if link is None else link.detail or None,
+        programs=0 if link is None else link.programs,
+        url=service.address(f"/v2/models/{row['name']}/versions/{row['version']}"),
+    )
+
+
+@router.post(
+    "/jobs/{job_id}/deploy",
+    operation_id="deployJob",
+    summary="Deploy what a job made",
+    status_code=201,
+    response_model=DeploymentAnswer,
+    responses=errors.responses(
+        JobNotFoundError,
+        JobNotFinishedError,
+        NotDeployableError,
+        ModelNotFoundError,
+        DeploymentExistsError,
+        TooManyError,
+        also={200: {"model": DeploymentAnswer, "description": "The job was deployed so already."}},
+    ),
+)
+async def deploy_job(
+    job_id: JobId, body: DeployRequest, response: Response, service: ServiceOf
+) -> DeploymentAnswer:
+    """Let the model answer inferences under a name, in a process of its own, also after a restart.
+
+    It is `starting` at first. It needs the job no more, and stays until it is deleted.
+    """
+    settings = service.settings
+
+    def deploy() -> tuple[deployments.Row, bool]:
+        with service.database.write() as connection:
+            service.database.lock(connection, _LOCK)
+            most, most_of_all = settings.max_deployments_per_key, settings.max_deployments
+            return deployments.create(
+                connection, job_id, body.name, body.version, most=most, most_of_all=most_of_all
+            )
+
+    row, is_new = await run_in_threadpool(deploy)
+    await service.fleet.refresh()
+    response.status_code = 201 if is_new else 200
+    answer = _answer_of(service, row)
+    response.headers["location"] = answer.url
+    return answer
+
+
+@router.get(
+    "/deployments",
+    operation_id="listDeployments",
+    summary="List deployed models",
+    response_model=DeploymentList,
+)
+def list_deployments(service: ServiceOf) -> DeploymentList:
+    """All versions of all names, and how their processes are."""
+    with service.database.read() as connection:
+        rows = deployments.listed(connection)
+    return DeploymentList(deployments=[_answer_of(service, row) for row in rows])
+
+
+@router.delete(
+    "/deployments/{name}",
+    operation_id="deleteDeployment",
+    summary="Delete a deployed model",
+    status_code=204,
+    responses=errors.responses(DeploymentNotFoundError),
+)
+async def delete_deployment(
+    name: Annotated[str, Path(max_length=63, examples=["resnet50"])],
+    service: ServiceOf,
+    version: Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Only this one.")] = None,
+) -> None:
+    """End the processes of a name, or of one version. The jobs stay."""
+
+    def delete() -> None:
+        with service.database.write() as connection:
+            deployments.delete(connection, name, version)
+        service.blobs.free()
+
+    await run_in_threadpool(delete)
+    await service.fleet.refresh()

@@ -1,0 +1,171 @@
+"""The Open Inference Protocol, version 2, as inference clients speak it, with binary tensor data.
+
+Requests pass as bytes: a body goes into memory that the model's process reads, and what that process
+answers goes out. Nothing here looks into tensors.
+"""
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import Request
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.routing import Route
+
+from app.api.http import body_limits, head_cache
+from app.api.http.connection import body_of, head_of
+from app.api.http.errors import protocol_error
+from app.api.http.headers import route_of
+from app.api.service import Service
+from app.serving.executor_client import Outcome
+from app.serving.model_repository import Deployed
+from app.serving.oip_codec import NO_HEADER, InferenceError
+from app.telemetry import tracing
+
+HEADER_LENGTH = "inference-header-content-length"
+EXTENSIONS = ("binary_tensor_data",)
+_JSON = "application/json"
+_OCTETS = "application/octet-stream"
+_MOST_DIGITS = 18
+
+Handler = Callable[[Request, Service], Awaitable[Response]]
+
+
+def _handled(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    """A handler whose refusals are answers of the protocol."""
+
+    async def handle(request: Request) -> Response:
+        try:
+            return await handler(request, request.app.state.service)
+        except InferenceError as error:
+            return answer_of(error)
+
+    return handle
+
+
+def answer_of(outcome: Outcome) -> Response:
+    """The answer to an inference."""
+    if isinstance(outcome, InferenceError):
+        headers = {} if outcome.retry_after is None else {"retry-after": str(outcome.retry_after)}
+        return protocol_error(outcome.status, outcome.message, headers)
+    if outcome.header_nbytes == NO_HEADER:
+        return Response(outcome.body, outcome.status, media_type=_JSON)
+    told = {HEADER_LENGTH: str(outcome.header_nbytes)}
+    return Response(outcome.body, outcome.status, told, media_type=_OCTETS)
+
+
+def _json(content: dict[str, Any]) -> Response:
+    return Response(json.dumps(content), media_type=_JSON)
+
+
+def _deployed(request: Request, service: Service) -> Deployed:
+    return service.fleet.find(request.path_params["name"], request.path_params.get("version"))
+
+
+async def _server(request: Request, _service: Service) -> Response:
+    return _json({"name": "stowplan", "version": request.app.version, "extensions": list(EXTENSIONS)})
+
+
+async def _live(_request: Request, _service: Service) -> Response:
+    return _json({"live": True})
+
+
+async def _ready(_request: Request, service: Service) -> Response:
+    if service.stopping.is_set():
+        raise InferenceError("the service is stopping")
+    count = service.fleet.not_ready()
+    if count:
+        raise InferenceError(f"{count} deployed models are not ready")
+    return _json({"ready": True})
+
+
+async def _metadata(request: Request, service: Service) -> Response:
+    found = _deployed(request, service)
+    told = found.link.metadata
+    if told is None:
+        raise _not_ready(found)
+    return _json(
+        {
+            "name": found.name,
+            "versions": service.fleet.versions(found),
+            "platform": "stowplan_onnx",
+            **told,
+        }
+    )
+
+
+async def _model_ready(request: Request, service: Service) -> Response:
+    found = _deployed(request, service)
+    if found.link.state != "ready":
+        raise _not_ready(found)
+    return _json({"name": found.name, "ready": True})
+
+
+def _not_ready(found: Deployed) -> InferenceError:
+    link = found.link
+    if link.state == "failed":
+        return InferenceError(f"the model cannot be served: {link.detail}")
+    return InferenceError(f"the model is {link.state}: try again", 503, retry_after=1)
+
+
+async def _infer(request: Request, service: Service) -> Response:
+    found = _deployed(request, service)
+    headers = request.headers
+    encoding = headers.get("content-encoding", "identity")
+    if encoding != "identity":
+        raise InferenceError(
+            f"content encoding {encoding!r} is not understood; send the bytes as they are", 415
+        )
+    body_limits.allow(request, service.settings.max_infer_bytes)
+    nbytes = _count(headers.get("content-length"), "Content-Length")
+    if nbytes is None:
+        raise InferenceError("Content-Length: expected the size of the body", 411)
+    header = _count(headers.get(HEADER_LENGTH), "Inference-Header-Content-Length")
+    try:
+        reply = await found.infer(body_of(request), nbytes, header)
+    except ClientDisconnect:
+        raise InferenceError("the client is gone") from None
+    _remember(request, service, nbytes, header)
+    return answer_of(reply)
+
+
+def _remember(request: Request, service: Service, nbytes: int, header_nbytes: int | None) -> None:
+    """Let the next request with the same head go the short way (`app.api.http.fast_path`)."""
+    head = head_of(request)
+    if head is None or tracing.is_on() or not head_cache.is_common(request.scope["headers"]):
+        return
+    admitted = head_cache.Admitted(
+        caller=request.scope["caller"],
+        name=request.path_params["name"],
+        version=request.path_params.get("version"),
+        nbytes=nbytes,
+        header_nbytes=header_nbytes,
+        path=request.scope["path"],
+        route=route_of(request.scope),
+        until=request.scope["admitted_until"],
+    )
+    service.heads.keep(head, admitted)
+
+
+def _count(text: str | None, name: str) -> int | None:
+    if text is None:
+        return None
+    if not text.isdecimal() or not text.isascii() or len(text) > _MOST_DIGITS:
+        raise InferenceError(f"{name}: expected a number of bytes, found {text[:60]!r}")
+    return int(text)
+
+
+_MODEL = "/v2/models/{name}"
+_VERSION = f"{_MODEL}/versions/{{version}}"
+ROUTES = (
+    Route(f"{_MODEL}/infer", _handled(_infer), methods=["POST"]),
+    Route(f"{_VERSION}/infer", _handled(_infer), methods=["POST"]),
+    Route("/v2", _handled(_server), methods=["GET"]),
+    Route("/v2/health/live", _handled(_live), methods=["GET"]),
+    Route("/v2/health/ready", _handled(_ready), methods=["GET"]),
+    Route(_MODEL, _handled(_metadata), methods=["GET"]),
+    Route(f"{_MODEL}/ready", _handled(_model_ready), methods=["GET"]),
+    Route(_VERSION, _handled(_metadata), methods=["GET"]),
+    Route(f"{_VERSION}/ready", _handled(_model_ready), methods=["GET"]),
+)

@@ -1,0 +1,345 @@
+"""Jobs: ask for them, follow them, cancel them."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import sqlalchemy as sa
+from fastapi import APIRouter, Header, Path, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from app.api.http import errors, long_poll
+from app.api.http.paging import LabelQuery, TextQuery, decode_cursor, encode_cursor, link_next
+from app.api.routes.events import stream
+from app.api.schemas.bodies import (
+    Artifact,
+    GroupAnswer,
+    JobAnswer,
+    JobList,
+    JobRequest,
+    LabelsRequest,
+    Progress,
+    State,
+)
+from app.api.schemas.requests import draft_again, drafts_of
+from app.api.service import Service, ServiceOf
+from app.engine.types.errors import UnknownTargetError
+from app.jobs.errors import (
+    BlobNotFoundError,
+    IdempotencyKeyReusedError,
+    InvalidModelError,
+    JobNotFinishedError,
+    JobNotFoundError,
+    ModelNotFoundError,
+    RequestError,
+    TooLargeError,
+)
+from app.jobs.store import job_repository, labels, model_repository
+from app.jobs.store.auth_context import current, visible
+from app.jobs.store.database import idempotency, jobs, models
+from app.jobs.worker.child_request import ARTIFACTS
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+JobId = Annotated[str, Path(max_length=64, examples=["0193b0c4f5a26f1d0c5b9a2e4c3791aa"])]
+
+
+def answer_of(connection: sa.Connection, service: Service, row: job_repository.Row) -> JobAnswer:
+    """A job as the API tells it."""
+    files = job_repository.files(connection, row["id"], "artifact")
+    return JobAnswer(
+        id=row["id"],
+        group=row["group_id"],
+        state=row["state"],
+        model=row["model_id"],
+        model_name=model_repository.names_of(connection, [row["model_id"]])[row["model_id"]],
+        target=row["target"],
+        progress=Progress(phase=row["phase"], done=row["done"], total=row["total"]),
+        artifacts=[
+            Artifact(
+                name=f["name"],
+                url=service.address(f"/v1/jobs/{row['id']}/artifacts/{f['name']}"),
+                size=f["size"],
+                sha256=f["sha256"],
+                media_type=ARTIFACTS[f["name"]],
+            )
+            for f in files
+        ],
+        summary=row["summary"],
+        code=row["code"],
+        detail=row["detail"],
+        pointer=row["pointer"],
+        created=row["created"],
+        started=row["started"],
+        finished=row["finished"],
+        owner=row["owner"],
+        labels=labels.of(connection, [row["id"]]).get(row["id"], {}),
+        cached_from=row["cached_from"],
+    )
+
+
+def _find(service: Service, job_id: str) -> JobAnswer:
+    with service.database.read() as connection:
+        row = job_repository.find(connection, job_id)
+        if row["kind"] != "optimize":
+            raise JobNotFoundError(f"there is no job {job_id!r}")
+        return answer_of(connection, service, row)
+
+
+@router.post(
+    "",
+    operation_id="createJob",
+    summary="Optimize a model",
+    status_code=202,
+    response_model=JobAnswer | GroupAnswer,
+    responses=errors.responses(
+        ModelNotFoundError,
+        BlobNotFoundError,
+        InvalidModelError,
+        UnknownTargetError,
+        IdempotencyKeyReusedError,
+        TooLargeError,
+    ),
+)
+def create_job(
+    body: JobRequest,
+    response: Response,
+    service: ServiceOf,
+    idempotency_key: Annotated[
+        str | None,
+        Header(max_length=255, description="The same key and body again give the first answer's jobs."),
+    ] = None,
+) -> JobAnswer | GroupAnswer:
+    """Queue an optimization for each target: a job for one, a group of jobs for several.
+
+    A job that has the same model, target, options, engine and timings as one that succeeded has its
+    result at once: it is `succeeded` in this answer, and `cached_from` names the other.
+    """
+    with service.database.write() as connection:
+        group, fresh = once(
+            connection,
+            idempotency_key,
+            body,
+            lambda: drafts_of(connection, service.settings, "optimize", body.model, body.targets, body),
+        )
+        rows = connection.execute(
+            sa.select(jobs).where(jobs.c.group_id == group).order_by(jobs.c.id)
+        ).mappings()
+        answers = [answer_of(connection, service, row) for row in rows.all()]
+    service.dispatcher.try_send(fresh)
+    response.headers["retry-after"] = "1"
+    if len(answers) == 1:
+        response.headers["location"] = service.address(f"/v1/jobs/{answers[0].id}")
+        return answers[0]
+    response.headers["location"] = service.address(f"/v1/job-groups/{group}")
+    return GroupAnswer(id=group, jobs=answers)
+
+
+def once(
+    connection: sa.Connection,
+    key: str | None,
+    body: JobRequest,
+    drafts: Callable[[], Sequence[job_repository.Draft]],
+) -> tuple[str, list[str]]:
+    """The group of jobs that a request makes, and those jobs; none when it came before under its key.
+
+    Raises:
+        IdempotencyKeyReusedError: the key came with another request.
+    """
+    digest = hashlib.sha256(body.model_dump_json().encode()).hexdigest()
+    group = _known_group(connection, key, digest)
+    if group is not None:
+        return group, []
+    fresh = job_repository.create(connection, drafts())
+    first = job_repository.find(connection, fresh[0])
+    if key is not None:
+        row = {"owner": current().owner, "key": key, "body": digest}
+        row |= {"group_id": first["group_id"], "created": first["created"]}
+        connection.execute(idempotency.insert().values(**row))
+    return str(first["group_id"]), fresh
+
+
+def _known_group(connection: sa.Connection, key: str | None, digest: str) -> str | None:
+    if key is None:
+        return None
+    query = sa.select(idempotency).where(idempotency.c.key == key, idempotency.c.owner == current().owner)
+    row = connection.execute(query).mappings().first()
+    if row is not None and row["body"] != digest:
+        raise IdempotencyKeyReusedError(f"the key {key!r} came before with another body")
+    return None if row is None else str(row["group_id"])
+
+
+@router.get(
+    "",
+    operation_id="listJobs",
+    summary="List jobs",
+    response_model=JobList,
+    responses=errors.responses(RequestError),
+)
+def list_jobs(
+    request: Request,
+    response: Response,
+    service: ServiceOf,
+    state: State | None = None,
+    target: Annotated[str | None, Query(max_length=255)] = None,
+    model: Annotated[str | None, Query(max_length=64)] = None,
+    group: Annotated[str | None, Query(max_length=64)] = None,
+    label: LabelQuery = None,
+    q: TextQuery = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    cursor: Annotated[str | None, Query(max_length=200, description="`next` of the page before.")] = None,
+) -> JobList:
+    """Jobs, latest first, in pages."""
+    called = models.c.name.icontains(q or "", autoescape=True)
+    named = sa.exists().where(models.c.id == jobs.c.model_id, called)
+    query = (
+        sa.select(jobs)
+        .where(
+            jobs.c.kind == "optimize",
+            visible(jobs.c.owner),
+            *labels.matching(jobs.c.id, label or (), q, named),
+        )
+        .order_by(jobs.c.id.desc())
+        .limit(limit + 1)
+    )
+    filters = ((jobs.c.state, state), (jobs.c.target, target), (jobs.c.model_id, model))
+    for column, value in (*filters, (jobs.c.group_id, group)):
+        if value is not None:
+            query = query.where(column == value)
+    if cursor is not None:
+        query = query.where(jobs.c.id < decode_cursor(cursor))
+    with service.database.read() as connection:
+        rows = connection.execute(query).mappings().all()
+        answers = [answer_of(connection, service, row) for row in rows[:limit]]
+    following = encode_cursor(answers[-1].id) if len(rows) > limit else None
+    link_next(response, service, "/v1/jobs", request, following)
+    return JobList(jobs=answers, next=following)
+
+
+@router.get(
+    "/{job_id}",
+    operation_id="getJob",
+    summary="Look at a job",
+    response_model=JobAnswer,
+    responses=errors.responses(
+        JobNotFoundError,
+        also=long_poll.UNCHANGED,
+    ),
+)
+async def get_job(
+    job_id: JobId,
+    response: Response,
+    service: ServiceOf,
+    wait: long_poll.Wait = None,
+    if_none_match: long_poll.IfNoneMatch = None,
+) -> JobAnswer | Response:
+    """Its state, progress, and in the end its artifacts, or the code of its failure."""
+
+    def look() -> tuple[JobAnswer, bool]:
+        answer = _find(service, job_id)
+        return answer, answer.state in job_repository.TERMINAL
+
+    return await long_poll.tagged(service, response, look, wait, if_none_match)
+
+
+@router.get(
+    "/{job_id}/events",
+    operation_id="streamJobEvents",
+    summary="Follow a job",
+    response_class=Response,
+    responses=errors.responses(
+        JobNotFoundError,
+        also={
+            200: {
+                "description": "Server-sent events `state` and `progress`; the stream ends with the job.",
+                "content": {
+                    "text/event-stream": {
+                        "schema": {"type": "string"},
+                        "example": 'id: 7\nevent: progress\ndata: {"phase": "fuse", "done": 1}\n\n',
+                    }
+                },
+            },
+            204: {"description": "The job has ended and no event is left."},
+        },
+    ),
+)
+async def stream_job_events(
+    job_id: JobId,
+    service: ServiceOf,
+    last_event_id: Annotated[
+        int, Header(ge=0, le=2**63 - 1, description="Events up to this id are left out.")
+    ] = 0,
+) -> Response:
+    """Events from the first on, or from the one after `Last-Event-ID`, as they happen."""
+    await run_in_threadpool(_find, service, job_id)
+    return await stream(service, job_id, last_event_id)
+
+
+@router.post(
+    "/{job_id}/cancel",
+    operation_id="cancelJob",
+    summary="Cancel a job",
+    status_code=202,
+    response_model=JobAnswer,
+    responses=errors.responses(JobNotFoundError),
+)
+def cancel_job(job_id: JobId, service: ServiceOf) -> JobAnswer:
+    """End a job: one that waits at once, one that runs within seconds. One that ended stays as it is."""
+    before = _find(service, job_id)
+    with service.database.write() as connection:
+        row = job_repository.cancel(connection, job_id)
+        answer = answer_of(connection, service, row)
+    if before.state in job_repository.WAITING and answer.state == "cancelled":
+        service.dispatcher.withdraw(job_id)
+    return answer
+
+
+@router.post(
+    "/{job_id}/retry",
+    operation_id="retryJob",
+    summary="Run a job again",
+    status_code=202,
+    response_model=JobAnswer,
+    responses=errors.responses(JobNotFoundError, JobNotFinishedError, ModelNotFoundError, BlobNotFoundError),
+)
+def retry_job(job_id: JobId, response: Response, service: ServiceOf) -> JobAnswer:
+    """Ask again what a job asked that has ended: a new job, in the same group."""
+    _find(service, job_id)
+    with service.database.write() as connection:
+        job = job_repository.find(connection, job_id)
+        draft = draft_again(connection, service.settings, job)
+        fresh = job_repository.create(connection, [draft], group=job["group_id"])
+        answer = answer_of(connection, service, job_repository.find(connection, fresh[0]))
+    service.dispatcher.try_send(fresh)
+    response.headers["location"] = service.address(f"/v1/jobs/{answer.id}")
+    response.headers["retry-after"] = "1"
+    return answer
+
+
+@router.delete(
+    "/{job_id}",
+    operation_id="deleteJob",
+    summary="Delete a job",
+    status_code=204,
+    responses=errors.responses(JobNotFoundError, JobNotFinishedError),
+)
+def delete_job(job_id: JobId, service: ServiceOf) -> None:
+    """Forget a job that ended, and free its artifacts."""
+    _find(service, job_id)
+    with service.database.write() as connection:
+        job_repository.delete(connection, job_id)
+    service.blobs.free()
+
+
+@router.put(
+    "/{job_id}/labels",
+    operation_id="labelJob",
+    summary="Label a job",
+    response_model=JobAnswer,
+    responses=errors.responses(JobNotFoundError),
+)
+def label_job(job_id: JobId, body: LabelsRequest, service: ServiceOf) -> JobAnswer:
+    """Replace its labels, by which it can be found."""
+    _find(service, job_id)
+    with service.database.write() as connection:
+        labels.put(connection, job_id, body.labels)
+    return _find(service, job_id)

@@ -1,0 +1,370 @@
+"""Blobs and models: upload, look at, validate, delete. Nothing here parses a model."""
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import sqlalchemy as sa
+from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import ValidationError
+from starlette.concurrency import run_in_threadpool
+
+from app.api.http import errors, long_poll, uploads
+from app.api.http.errors import MediaTypeError
+from app.api.http.paging import LabelQuery, TextQuery, decode_cursor, encode_cursor, link_next
+from app.api.schemas.bodies import (
+    BlobAnswer,
+    Finding,
+    LabelsRequest,
+    ModelAnswer,
+    ModelList,
+    ModelManifest,
+    ModelName,
+    ModelRequest,
+    Sha256,
+    ValidateAnswer,
+    ValidateRequest,
+)
+from app.api.schemas.requests import drafts_of
+from app.api.service import Service, ServiceOf
+from app.engine.types.errors import ExternalDataError, GraphError, ModelTooLargeError
+from app.jobs.errors import (
+    BlobNotFoundError,
+    HashMismatchError,
+    InvalidModelError,
+    ModelInUseError,
+    ModelNotFoundError,
+    NoAnswerError,
+    QuotaError,
+    RequestError,
+    StorageFullError,
+    TooLargeError,
+)
+from app.jobs.store import job_repository, labels, model_repository
+from app.jobs.store.auth_context import visible
+from app.jobs.store.database import models
+from app.jobs.worker import prescan
+from app.jobs.worker.child_request import Limits
+
+router = APIRouter(prefix="/v1", tags=["models"])
+ModelId = Annotated[str, Path(max_length=64, examples=["9f86d081884c7d659a2feaa0c55ad015"])]
+_OCTETS = {"schema": {"type": "string", "format": "binary"}}
+_MANIFEST = {"schema": {"$ref": "#/components/schemas/ModelManifest"}}
+_WAIT_MARGIN = 30.0  # seconds for a validation to find a free worker
+
+
+@router.post(
+    "/blobs",
+    operation_id="createBlob",
+    summary="Upload bytes",
+    status_code=201,
+    response_model=BlobAnswer,
+    responses=errors.responses(
+        TooLargeError,
+        QuotaError,
+        StorageFullError,
+        MediaTypeError,
+        also={200: {"model": BlobAnswer, "description": "The bytes were there already."}},
+    ),
+    openapi_extra={"requestBody": {"required": True, "content": {"application/octet-stream": _OCTETS}}},
+)
+async def create_blob(request: Request, response: Response, service: ServiceOf) -> BlobAnswer:
+    """Store bytes whose hash the sender does not know, as `putBlob` does."""
+    return await _store(request, response, service, None)
+
+
+@router.put(
+    "/blobs/sha256/{sha256}",
+    operation_id="putBlob",
+    summary="Upload bytes under their hash",
+    status_code=201,
+    response_model=BlobAnswer,
+    responses=errors.responses(
+        HashMismatchError,
+        TooLargeError,
+        QuotaError,
+        StorageFullError,
+        MediaTypeError,
+        also={200: {"model": BlobAnswer, "description": "The bytes were there already."}},
+    ),
+    openapi_extra={"requestBody": {"required": True, "content": {"application/octet-stream": _OCTETS}}},
+)
+async def put_blob(sha256: Sha256, request: Request, response: Response, service: ServiceOf) -> BlobAnswer:
+    """Store bytes. They are kept for a while, and then as long as a model or a job needs them."""
+    return await _store(request, response, service, sha256)
+
+
+async def _store(request: Request, response: Response, service: Service, expected: str | None) -> BlobAnswer:
+    limit = service.settings.max_model_bytes
+    with service.blobs.upload(limit) as upload:
+        blob = await uploads.receive(
+            request, upload, limit, expected=expected, claim=service.settings.claim_seconds
+        )
+    response.status_code = 201 if blob.created else 200
+    return BlobAnswer(sha256=blob.sha256, size=blob.size)
+
+
+@router.head(
+    "/blobs/sha256/{sha256}",
+    operation_id="headBlob",
+    summary="Ask whether bytes are there",
+    response_class=Response,
+    responses=errors.responses(
+        BlobNotFoundError, also={200: {"description": "They are, and need no upload.", "content": {}}}
+    ),
+)
+def head_blob(sha256: Sha256, service: ServiceOf) -> Response:
+    """Answer 200 with the size when the blob is there, 404 when it must be uploaded."""
+    size = service.blobs.size(sha256)
+    if size is None:
+        raise BlobNotFoundError(f"there is no blob {sha256}")
+    return Response(headers={"content-length": str(size), "etag": f'"sha256-{sha256}"'})
+
+
+@router.post(
+    "/models",
+    operation_id="createModel",
+    summary="Upload a model, or make one of blobs",
+    status_code=201,
+    response_model=ModelAnswer,
+    responses=errors.responses(
+        TooLargeError,
+        MediaTypeError,
+        BlobNotFoundError,
+        ExternalDataError,
+        ModelTooLargeError,
+        QuotaError,
+        StorageFullError,
+        RequestError,
+        also={200: {"model": ModelAnswer, "description": "The model was there already."}},
+    ),
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/octet-stream": _OCTETS, "application/json": _MANIFEST},
+        }
+    },
+)
+async def create_model(
+    request: Request,
+    response: Response,
+    service: ServiceOf,
+    wait: long_poll.Wait = None,
+    name: Annotated[
+        ModelName | None, Query(description="What to call it, such as its file's name; see `updateModel`.")
+    ] = None,
+    content_type: Annotated[str, Header(include_in_schema=False)] = "application/octet-stream",
+) -> ModelAnswer:
+    """Take an ONNX file as the body, or a JSON manifest of blobs for a model with external data.
+
+    The same files are the same model, which keeps the name that it has. It is inspected in a limited
+    process: `state` is `inspecting` until then, or for as long as `wait` says.
+    """
+    media_type = content_type.partition(";")[0].strip().lower()
+    files, listed = await _files_of(request, media_type, service)
+    identifier, inspections = await run_in_threadpool(_add, service, files, name or listed or "")
+    response.status_code = 201 if inspections else 200
+    response.headers["location"] = service.address(f"/v1/models/{identifier}")
+    return await _inspected(service, identifier, wait)
+
+
+async def _files_of(request: Request, media_type: str, service: Service) -> tuple[dict[str, str], str | None]:
+    """Hashes by location, and the name that a manifest gives."""
+    if media_type == "application/json":
+        try:
+            manifest = ModelManifest.model_validate_json(
+                await uploads.read(request, service.settings.max_json_bytes)
+            )
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise RequestError(str(first["msg"]), pointer="/" + "/".join(map(str, first["loc"]))) from error
+        return {"": manifest.model} | manifest.external_data, manifest.name
+    if media_type not in ("application/octet-stream", "application/x-protobuf", "application/onnx"):
+        raise MediaTypeError(
+            f"media type {media_type!r} is not understood; "
+            "send application/octet-stream for a file or application/json for a manifest"
+        )
+    limit = service.settings.max_model_bytes
+    with service.blobs.upload(limit) as upload:
+        blob = await uploads.receive(request, upload, limit, claim=60.0)
+    if not blob.size:
+        raise RequestError(
+            "the body is empty; expected an ONNX file, or a manifest in JSON", pointer="/model"
+        )
+    return {"": blob.sha256}, None
+
+
+def _add(service: Service, files: dict[str, str], name: str) -> tuple[str, list[str]]:
+    files = model_repository.located(files, _check_content(service, files[""]))
+    settings = service.settings
+    limits = Limits(settings.inspect_seconds, settings.job_memory_bytes, settings.max_artifact_bytes)
+    with service.database.write() as connection:
+        identifier, inspections = model_repository.add_model(connection, files, asdict(limits), name)
+    service.dispatcher.try_send(inspections)
+    return identifier, inspections
+
+
+def _check_content(service: Service, sha256: str) -> tuple[str, ...]:
+    """Refuse what no parser should see, and return the locations of its external data.
+
+    A hash that the caller does not hold is refused later.
+    """
+    if service.blobs.size(sha256) is None:
+        return ()
+    bounds = prescan.Bounds(tensor_bytes=service.settings.max_model_bytes)
+    return prescan.scan_file(service.blobs.path(sha256), bounds).locations
+
+
+def _answer(service: Service, identifier: str) -> ModelAnswer:
+    with service.database.read() as connection:
+        return _answer_of(connection, model_repository.find_model(connection, identifier))
+
+
+def _answer_of(connection: sa.Connection, row: job_repository.Row) -> ModelAnswer:
+    fields = {name: row[name] for name in ModelAnswer.model_fields if name in row}
+    return ModelAnswer(
+        **fields,
+        files=job_repository.model_paths(connection, row["id"]),
+        labels=labels.of(connection, [row["id"]]).get(row["id"], {}),
+    )
+
+
+@router.get(
+    "/models",
+    operation_id="listModels",
+    summary="List models",
+    response_model=ModelList,
+    responses=errors.responses(RequestError),
+)
+def list_models(
+    request: Request,
+    response: Response,
+    service: ServiceOf,
+    label: LabelQuery = None,
+    q: TextQuery = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    cursor: Annotated[str | None, Query(max_length=200, description="`next` of the page before.")] = None,
+) -> ModelList:
+    """Models, latest first, in pages."""
+    named = models.c.name.icontains(q or "", autoescape=True)
+    query = (
+        sa.select(models)
+        .where(visible(models.c.owner), *labels.matching(models.c.id, label or (), q, named))
+        .order_by(models.c.created.desc(), models.c.id.desc())
+        .limit(limit + 1)
+    )
+    if cursor is not None:
+        created, _, identifier = decode_cursor(cursor).partition(" ")
+        try:
+            place = (float.fromhex(created), identifier)
+        except (ValueError, OverflowError) as error:
+            raise RequestError("cursor: expected `next` of a page", pointer="query:cursor") from error
+        query = query.where(sa.tuple_(models.c.created, models.c.id) < place)
+    with service.database.read() as connection:
+        rows = connection.execute(query).mappings().all()
+        answers = [_answer_of(connection, row) for row in rows[:limit]]
+    following = None
+    if len(rows) > limit:
+        following = encode_cursor(f"{answers[-1].created.hex()} {answers[-1].id}")
+    link_next(response, service, "/v1/models", request, following)
+    return ModelList(models=answers, next=following)
+
+
+@router.patch(
+    "/models/{model_id}",
+    operation_id="updateModel",
+    summary="Rename a model",
+    response_model=ModelAnswer,
+    responses=errors.responses(ModelNotFoundError),
+)
+def update_model(model_id: ModelId, body: ModelRequest, service: ServiceOf) -> ModelAnswer:
+    """Give it another name, by which lists and pages show it."""
+    with service.database.write() as connection:
+        model_repository.rename_model(connection, model_id, body.name)
+    return _answer(service, model_id)
+
+
+@router.put(
+    "/models/{model_id}/labels",
+    operation_id="labelModel",
+    summary="Label a model",
+    response_model=ModelAnswer,
+    responses=errors.responses(ModelNotFoundError),
+)
+def label_model(model_id: ModelId, body: LabelsRequest, service: ServiceOf) -> ModelAnswer:
+    """Replace its labels, by which it can be found."""
+    with service.database.write() as connection:
+        model_repository.find_model(connection, model_id)
+        labels.put(connection, model_id, body.labels)
+    return _answer(service, model_id)
+
+
+@router.get(
+    "/models/{model_id}",
+    operation_id="getModel",
+    summary="Look at a model",
+    response_model=ModelAnswer,
+    responses=errors.responses(ModelNotFoundError),
+)
+async def get_model(model_id: ModelId, service: ServiceOf, wait: long_poll.Wait = None) -> ModelAnswer:
+    """Its inputs, outputs, operators and opsets, once the inspection has ended."""
+    return await _inspected(service, model_id, wait)
+
+
+async def _inspected(service: Service, model_id: str, wait: float | None) -> ModelAnswer:
+    """A model, after its inspection or so many seconds."""
+
+    def look() -> tuple[ModelAnswer, bool]:
+        answer = _answer(service, model_id)
+        return answer, answer.state != "inspecting"
+
+    return await long_poll.until_done(service, look, wait)
+
+
+@router.delete(
+    "/models/{model_id}",
+    operation_id="deleteModel",
+    summary="Delete a model",
+    status_code=204,
+    responses=errors.responses(ModelNotFoundError, ModelInUseError),
+)
+def delete_model(model_id: ModelId, service: ServiceOf) -> None:
+    """Forget a model and free its blobs; jobs that ended keep their artifacts."""
+    with service.database.write() as connection:
+        model_repository.delete_model(connection, model_id)
+    service.blobs.free()
+
+
+@router.post(
+    "/models/{model_id}/validate",
+    operation_id="validateModel",
+    summary="Ask what would stop an optimization",
+    response_model=ValidateAnswer,
+    responses=errors.responses(
+        ModelNotFoundError,
+        BlobNotFoundError,
+        InvalidModelError,
+        NoAnswerError,
+        GraphError,
+        TooLargeError,
+    ),
+)
+async def validate_model(
+    model_id: ModelId, body: ValidateRequest, service: ServiceOf
+) -> ValidateAnswer | JSONResponse:
+    """Load the model and bind its inputs for a target, in a limited process, without optimizing it."""
+
+    def drafted(connection: sa.Connection) -> list[job_repository.Draft]:
+        return drafts_of(connection, service.settings, "validate", model_id, [body.target], body)
+
+    row = await long_poll.ended(service, drafted, service.settings.inspect_seconds + _WAIT_MARGIN)
+    problems = _problems(row)
+    return ValidateAnswer(model=model_id, target=body.target, valid=not problems, problems=problems)
+
+
+def _problems(row: Any) -> list[Finding]:
+    if row["state"] == "succeeded":
+        return [Finding.model_validate(p) for p in row["summary"]]
+    return [
+        Finding(code=row["code"] or "cancelled", detail=row["detail"] or "", pointer=row["pointer"] or "")
+    ]

@@ -1,0 +1,90 @@
+"""Is the service alive, is it ready, and what do its problem codes mean."""
+
+import time
+from typing import Annotated
+
+import sqlalchemy as sa
+from fastapi import APIRouter, Path
+
+from app.api.http import errors
+from app.api.http.errors import NotReadyError, RouteNotFoundError
+from app.api.schemas.bodies import Health, ProblemKindAnswer, Readiness
+from app.api.service import ServiceOf
+from app.jobs.errors import StorageFullError, StoreOutageError
+from app.jobs.store.database import is_current, jobs, workers
+
+router = APIRouter(tags=["system"])
+
+
+@router.get("/healthz", operation_id="getHealth", summary="Is it alive?", response_model=Health)
+async def get_health() -> Health:
+    """The process answers."""
+    return Health()
+
+
+@router.get(
+    "/readyz",
+    operation_id="getReadiness",
+    summary="Is it ready?",
+    response_model=Readiness,
+    responses=errors.responses(NotReadyError),
+)
+def get_readiness(service: ServiceOf) -> Readiness:
+    """The database answers and has the tables of this version, and uploads can be kept.
+
+    A lack of workers is a warning: jobs wait.
+    """
+    if service.stopping.is_set():
+        raise NotReadyError("the service is stopping")
+    seen = workers.c.seen > time.time() - service.settings.dead_seconds
+    try:
+        with service.database.read() as connection:
+            current = is_current(connection)
+            alive = connection.scalars(sa.select(workers.c.queues).where(seen)).all()
+            waiting = connection.scalars(
+                sa.select(jobs.c.queue).where(jobs.c.state == "waiting_for_target").distinct()
+            ).all()
+    except sa.exc.SQLAlchemyError as error:
+        raise NotReadyError(f"the database does not answer: {type(error).__name__}") from error
+    if not current:
+        raise NotReadyError("the tables are of another version of the service")
+    try:
+        service.blobs.check()
+    except OSError as error:
+        raise NotReadyError(f"the folder of blobs cannot be written: {error.strerror}") from error
+    except (StorageFullError, StoreOutageError) as error:
+        raise NotReadyError(error.message) from error
+    served = {queue for queues in alive for queue in queues}
+    warnings = [] if alive else ["no worker is running: jobs will wait"]
+    warnings += [
+        f"jobs wait for {queue!r}, which no worker serves" for queue in waiting if queue not in served
+    ]
+    return Readiness(workers=len(alive), warnings=warnings)
+
+
+@router.get(
+    "/v1/problems",
+    operation_id="listProblems",
+    summary="List problem codes",
+    response_model=list[ProblemKindAnswer],
+)
+def list_problems() -> list[ProblemKindAnswer]:
+    """All codes of failed requests and failed jobs."""
+    return [ProblemKindAnswer(code=k.code, title=k.title, status=k.status) for k in errors.problem_kinds()]
+
+
+@router.get(
+    "/v1/problems/{code}",
+    operation_id="getProblem",
+    summary="Look at a problem code",
+    response_model=ProblemKindAnswer,
+    responses=errors.responses(RouteNotFoundError),
+)
+def get_problem(
+    code: Annotated[str, Path(max_length=100, examples=["input-invalid"])],
+) -> ProblemKindAnswer:
+    """What a code means; the `type` of a problem leads here."""
+    for kind in errors.problem_kinds():
+        if kind.code == code:
+            return ProblemKindAnswer(code=kind.code, title=kind.title, status=kind.status)
+    raise RouteNotFoundError(f"there is no problem code {code!r}")

@@ -1,0 +1,296 @@
+"""`stowplan optimize`: upload a model, watch its job, show what came of it."""
+
+import argparse
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from app.cli import service
+from app.client import Client, Job
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """A model or a sample, a target, and what is known of the inputs."""
+    add_request_arguments(parser)
+    parser.add_argument(
+        "--target", default="host", help="name of a target (default: host, the service's machine)"
+    )
+    parser.add_argument("--out", type=Path, help="folder for the artifacts (default: stowplan-<model>)")
+
+
+def add_request_arguments(parser: argparse.ArgumentParser) -> None:
+    """What is optimized, and how, whatever it is for."""
+    parser.add_argument("model", nargs="?", type=Path, help="ONNX file")
+    parser.add_argument("--sample", help="instead of a file: a model built on the spot, such as squeezenet")
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=1x3x224x224",
+        help="shape of an input; repeatable",
+    )
+    parser.add_argument(
+        "--value",
+        action="append",
+        default=[],
+        metavar="NAME=16000",
+        help="value of a scalar input; repeatable",
+    )
+    parser.add_argument(
+        "--range",
+        action="append",
+        default=[],
+        metavar="NAME=0:30522",
+        help="range of random integers; repeatable",
+    )
+    parser.add_argument(
+        "--tensor",
+        action="append",
+        default=[],
+        metavar="NAME=file.npy",
+        help="tensor for an input, whose shape it binds; repeatable",
+    )
+    parser.add_argument("--name", help="what to call the model (default: the file's name)")
+    parser.add_argument(
+        "--external",
+        action="append",
+        default=[],
+        metavar="LOCATION=file",
+        help="external data (default: the files beside the model); repeatable",
+    )
+    parser.add_argument("--threads", type=int, default=1, help="threads of the executor (default: 1)")
+    parser.add_argument(
+        "--tolerance", type=float, help="largest difference, as a fraction of an output's maximum"
+    )
+    parser.add_argument(
+        "--precision", choices=("f32", "tf32", "bf16", "fp16", "auto"), help="of arithmetic (default: f32)"
+    )
+    parser.add_argument(
+        "--no-fast-algorithms",
+        action="store_true",
+        help="without Winograd's and Strassen's algorithms and fixed point",
+    )
+    parser.add_argument("--prefer", choices=("latency", "memory"), help="what to plan for (default: latency)")
+    parser.add_argument("--pareto", action="store_true", help="also report plans with less memory or time")
+    parser.add_argument(
+        "--semantics", choices=("stowplan", "mxnet-1.9"), help="of storage types (default: stowplan)"
+    )
+    add_backend_arguments(parser)
+    parser.add_argument("--memory-budget", type=int, metavar="BYTES", help="bytes that activations may take")
+    parser.add_argument(
+        "--label", action="append", default=[], metavar="NAME=VALUE", help="label of the job; repeatable"
+    )
+    parser.add_argument("--fresh", action="store_true", help="run even when an equal job has its result")
+    service.add_arguments(parser)
+
+
+def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which backends may run the model, and how they are chosen."""
+    parser.add_argument(
+        "--backends",
+        type=names,
+        default=[],
+        metavar="NAME,...",
+        help="that may run the model, in order of preference, such as numba-cpu,onnxruntime,openvino; the "
+        "reference evaluator comes last (default: the target's)",
+    )
+    parser.add_argument(
+        "--choose",
+        choices=("auto", "first", "measured"),
+        help="how: the first backend that can, unless a library is faster on the whole model (auto); the "
+        "first; or sub-graph by sub-graph, by measurement (default: auto)",
+    )
+
+
+def names(text: str) -> list[str]:
+    """The names in a list with commas."""
+    found = [name.strip() for name in text.split(",")]
+    if not all(found):
+        raise argparse.ArgumentTypeError(f"expected names with commas between them, found {text!r}")
+    return found
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit code as `answering` has them."""
+    from rich.console import Console
+
+    console = Console(stderr=arguments.json)
+
+    def act(client: Client) -> int:
+        body = request(arguments)
+        model_id, name = upload(client, arguments)
+        body["inputs"] = put_tensors(client, arguments)
+        job = client.submit(model_id, target=arguments.target, **body)
+        console.print(f"Job {job.id}", highlight=False, soft_wrap=True)
+        try:
+            job = _watch(client, job, console)
+        except KeyboardInterrupt:
+            return service.left_behind("job", job.id, [job.id], arguments)
+        folder = arguments.out or Path(f"stowplan-{name}")
+        code = _show(client, job, folder, console)
+        if arguments.json:
+            service.print_json(asdict(job) | {"folder": str(folder) if code == service.DONE else None})
+        return code
+
+    return service.ask(arguments, act)
+
+
+def put_tensors(client: Client, arguments: argparse.Namespace) -> dict[str, str]:
+    """Upload the tensors that are given for inputs."""
+    return {name: client.put_blob(path) for name, path in _pairs(arguments.tensor, "tensor").items()}
+
+
+def request(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The body of a request, but for the model, its targets and given tensors.
+
+    Raises:
+        ValueError: an argument cannot be understood.
+    """
+    if (arguments.model is None) == (arguments.sample is None):
+        raise ValueError("give either an ONNX file or --sample")
+    options: dict[str, Any] = {"threads": arguments.threads}
+    if arguments.tolerance is not None:
+        options["tolerance"] = arguments.tolerance
+    if arguments.no_fast_algorithms:
+        options["fast_algorithms"] = False
+    if arguments.precision is not None:
+        options["precision"] = arguments.precision
+    if arguments.prefer is not None:
+        options["prefer"] = arguments.prefer
+    if arguments.pareto:
+        options["pareto"] = True
+    if arguments.semantics is not None:
+        options["semantics"] = arguments.semantics
+    if arguments.backends:
+        options["backends"] = arguments.backends
+    if arguments.choose is not None:
+        options["choose"] = arguments.choose
+    if arguments.memory_budget is not None:
+        options["memory_budget"] = arguments.memory_budget
+    return {
+        "input_shapes": {k: _dims(k, v) for k, v in _pairs(arguments.input, "input").items()},
+        "input_values": {k: _number(k, v) for k, v in _pairs(arguments.value, "value").items()},
+        "input_ranges": {k: _range(k, v) for k, v in _pairs(arguments.range, "range").items()},
+        "options": options,
+        "labels": _pairs(arguments.label, "label"),
+        "reuse": not arguments.fresh,
+    }
+
+
+def _pairs(given: list[str], option: str) -> dict[str, str]:
+    """NAME=TEXT; a name may hold '=' itself, so the last one divides."""
+    found = {}
+    for text in given:
+        name, sign, value = text.rpartition("=")
+        if not sign or not name:
+            raise ValueError(f"--{option}: expected NAME=VALUE, found {text!r}")
+        found[name] = value
+    return found
+
+
+def _dims(name: str, text: str) -> list[int]:
+    try:
+        return [int(d) for d in text.split("x")] if text else []
+    except ValueError:
+        raise ValueError(f"--input {name}: expected dimensions such as 1x3x224x224, found {text!r}") from None
+
+
+def _number(name: str, text: str) -> int | float | bool:
+    if text in ("true", "false"):
+        return text == "true"
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"--value {name}: expected a number, true or false, found {text!r}") from None
+
+
+def _range(name: str, text: str) -> list[int]:
+    low, _, high = text.partition(":")
+    try:
+        return [int(low), int(high)]
+    except ValueError:
+        raise ValueError(f"--range {name}: expected LOW:HIGH, found {text!r}") from None
+
+
+def upload(client: Client, arguments: argparse.Namespace) -> tuple[str, str]:
+    """The model's id and a name for its artifacts."""
+    if arguments.model is not None:
+        external: dict[str, Path | str] = {**beside(arguments.model)}
+        external |= _pairs(arguments.external, "external")
+        return client.upload(arguments.model, external, name=arguments.name).id, arguments.model.stem
+    from app import samples
+
+    if arguments.sample not in samples.SAMPLES:
+        raise ValueError(f"--sample: there are {', '.join(samples.SAMPLES)}, found {arguments.sample!r}")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{arguments.sample}.onnx"
+        path.write_bytes(samples.build(arguments.sample))
+        return client.upload(path, name=arguments.name).id, arguments.sample
+
+
+def beside(model: Path) -> dict[str, Path]:
+    """Files of external data that lie where a model says, in its folder or below.
+
+    One that is not there is left to the service, which says what is missing. None is taken from elsewhere,
+    for a model may come from a stranger.
+    """
+    from app.jobs.worker import prescan
+
+    folder, found = model.resolve().parent, {}
+    for location in prescan.scan_file(model).locations:
+        path = (folder / location).resolve()
+        if path.is_relative_to(folder) and path.is_file() and path != model.resolve():
+            found[location] = path
+    return found
+
+
+def _watch(client: Client, job: Job, console: Any) -> Job:
+    """Follow a job's events with a bar per phase."""
+    from app.cli.console import progress_bar
+
+    with progress_bar(console) as bars:
+        tasks: dict[str, Any] = {}
+        waiting = bars.add_task(job.state, total=None)
+        for event in client.events(job.id):
+            if event.kind == "state":
+                bars.update(waiting, description=event.data["state"])
+                continue
+            phase, done, total = event.data["phase"], event.data["done"], event.data["total"]
+            if phase not in tasks:
+                for task in tasks.values():
+                    bars.update(task, completed=bars.tasks[task].total)
+                    bars.stop_task(task)
+                tasks[phase] = bars.add_task(phase, total=total)
+            bars.update(tasks[phase], completed=done, total=max(total, 1))
+        for task in tasks.values():
+            bars.stop_task(task)
+        bars.remove_task(waiting)
+    return client.wait(job.id)
+
+
+def _show(client: Client, job: Job, folder: Path, console: Any) -> int:
+    from rich.markup import escape
+
+    from app.cli.console import saved, show_summary, table
+    from app.engine.report.units import attempts
+
+    if job.state != "succeeded" or job.summary is None:
+        place = f" at {job.pointer}" if job.pointer else ""
+        reason, tried = attempts(job.detail or "")
+        console.print(f"[red]{job.state}[/] {job.code or ''}{place}:", escape(reason), highlight=False)
+        if tried:
+            console.print(table(("tried", "result"), tried))
+        return 1
+    if job.cached_from is not None:
+        console.print(f"Answered by job {job.cached_from}, which asked the same; --fresh runs it again.")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in job.artifacts:
+        client.download(job.id, name, folder / name)
+    show_summary(console, job.summary)
+    saved(console, folder, list(job.artifacts))
+    return 0

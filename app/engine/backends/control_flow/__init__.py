@@ -1,0 +1,1 @@
+"""If, Loop and Scan, whose bodies are planned as programs of their own."""

@@ -1,0 +1,88 @@
+"""The row of If: branches are planned ahead, and the one that the condition names is run.
+
+The choice itself is Python. A branch that cannot be planned, because it does not fit the shapes of this plan
+more often than not, is left to the reference evaluator.
+"""
+
+from collections.abc import Callable, Sequence
+
+import onnx_ir as ir
+
+from app.engine import reference
+from app.engine.backends.control_flow import subgraphs
+from app.engine.core import graph
+from app.engine.core.plan import Body, Call, Group, HostCall
+from app.engine.core.program import Program
+from app.engine.core.registry import Implementation, Known
+
+BRANCHES = ("then_branch", "else_branch")
+SECONDS = 5e-6  # of the choice and the copies into a branch and out of it
+
+Run = Callable[[Sequence[object | None]], list[object]]
+
+
+def prepare(node: ir.Node, bodies: Sequence[Run | None], _places: Sequence[object]) -> Run:
+    """A function that chooses: its argument holds the condition, then what the branches capture."""
+    fallback = None if all(bodies) else reference.prepare(node)
+    then, otherwise = (body or fallback for body in bodies)
+    assert then is not None
+    assert otherwise is not None
+
+    def run(values: Sequence[object | None]) -> list[object]:
+        return (then if values[0] else otherwise)(values)
+
+    return run
+
+
+def _unless(group: Group, known: Known) -> str | None:
+    reason = subgraphs.refusal(group)
+    if reason:
+        return reason
+    refused = [p for p in _planned(group.anchor, known) if isinstance(p, str)]
+    return f"no branch can be planned: {'; '.join(refused)}" if len(refused) == len(BRANCHES) else None
+
+
+def _unlike(program: Program, node: ir.Node) -> str | None:
+    """Which output has another type than the node's, if one has."""
+    for inner, outer in zip(program.compilation.graph.outputs, node.outputs, strict=True):
+        types = [(graph.shape(v), graph.dtype(v)) for v in (inner, outer)]
+        if outer.name and not graph.is_dynamic(outer) and types[0] != types[1]:
+            return f"{inner.name!r} has not the type of {outer.name!r}"
+    return None
+
+
+def _planned(node: ir.Node, known: Known) -> list[Program | str]:
+    """For each branch its program, or why it has none."""
+    found: list[Program | str] = []
+    for name, program in zip(BRANCHES, subgraphs.programs(node, BRANCHES, known), strict=True):
+        unlike = None if isinstance(program, str) else _unlike(program, node)
+        found.append(f"{name}: {unlike}" if unlike else program)
+    return found
+
+
+def _lower(group: Group, known: Known) -> tuple[Call, ...]:
+    node = group.anchor
+    named = tuple(i for i, v in enumerate(node.outputs) if v.name)
+    inputs = (node.inputs[0], *graph.captures(node))
+    captured = subgraphs.captured(node)
+    reads = tuple(i for i, v in enumerate(inputs) if i and v in captured)
+    planned = dict(zip(BRANCHES, _planned(node, known), strict=True))
+    bodies = tuple(None if isinstance(p, str) else Body(name, p, reads, named) for name, p in planned.items())
+    refused = [name for name, p in planned.items() if isinstance(p, str)]
+    evaluated = reference.evaluated(node, refused) if refused else ()
+    outputs = tuple(node.outputs[i] for i in named)
+    return (HostCall(f"{__name__}:prepare", node, inputs, outputs, bodies, evaluated),)
+
+
+def _cost(group: Group, known: Known) -> float:
+    """That of the slower branch."""
+    programs = [p for p in _planned(group.anchor, known) if not isinstance(p, str)]
+    return SECONDS + max(p.seconds for p in programs)
+
+
+def rows(backend: str, prefix: str = "") -> tuple[Implementation, ...]:
+    """The row of If whose branches a backend runs."""
+    return (Implementation(f"{prefix}if.branches", "If", backend, _unless, _lower, cost=_cost),)
+
+
+IMPLEMENTATIONS = rows("numba-cpu")

@@ -1,0 +1,78 @@
+"""Graphs in a node's attributes, planned as programs of their own ahead of the run.
+
+What a body captures from the graphs around it becomes its input, or its weight where that is constant. Its
+arena lies in that of the program it belongs to, while the step runs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from app.engine.core import graph
+from app.engine.core.plan import Group
+from app.engine.core.program import Program
+from app.engine.core.registry import Known
+from app.engine.core.registry import load as load_registry
+from app.engine.model.load import Loaded
+from app.engine.planning import session
+from app.engine.types.errors import EngineError
+from app.engine.types.options import Bindings, Options, Thrift
+
+PLANNED = "stowplan.bodies"  # key of node.meta: what was planned, for which target and options
+
+
+def captured(node: ir.Node) -> tuple[ir.Value, ...]:
+    """What the bodies read from outside and is not constant."""
+    return tuple(v for v in graph.captures(node) if not graph.is_constant(v))
+
+
+def opset(node: ir.Node) -> int:
+    """The version of the default operator set that a node is of."""
+    assert node.graph is not None
+    return node.graph.opset_imports.get("", 1)
+
+
+def refusal(group: Group) -> str | None:
+    """Why the bodies of a group's node cannot be planned ahead, whatever is in them."""
+    if len(group.nodes) != 1:
+        return f"runs single nodes, the group has {len(group.nodes)}"
+    found = next((v for v in captured(group.anchor) if graph.is_dynamic(v)), None)
+    return None if found is None else f"captured value {found.name!r} has no fixed shape"
+
+
+def programs(node: ir.Node, names: Sequence[str], known: Known) -> tuple[Program | str, ...]:
+    """For each body its program, planned once for a node, or why it cannot be planned.
+
+    The inputs of a program are those of the body, then what the bodies of the node capture.
+    """
+    fast = known.fast_algorithms and node.name not in known.direct
+    options = Options(threads=known.threads, fast_algorithms=fast, tolerance=known.tolerance, choose="first")
+    # Whether all fits is seen where the step of the node is placed.
+    thrift = replace(known.thrift, apart=frozenset(), again=(), spill=False, unbounded=True, within=None)
+    key = known.key, thrift, fast, tuple(known.failures)
+    stored: dict[object, tuple[Program | str, ...]] = node.meta.setdefault(PLANNED, {})
+    if key not in stored:
+        stored[key] = tuple(_program(node, name, known, options, thrift) for name in names)
+    return stored[key]
+
+
+def _program(node: ir.Node, name: str, known: Known, options: Options, thrift: Thrift) -> Program | str:
+    body = node.attributes[name].as_graph()
+    outer = node.graph
+    assert outer is not None
+    constants = (v for v in graph.captures(node) if graph.is_constant(v))
+    view = ir.GraphView(
+        (*body.inputs, *captured(node)),
+        body.outputs,
+        nodes=tuple(body),
+        initializers=(*body.initializers.values(), *constants),
+        opset_imports=outer.opset_imports,
+        name=body.name,
+    )
+    loaded = Loaded(ir.Model(view.clone(), ir_version=10), (), len(body))
+    try:
+        compilation = session.canonical(loaded, known.target, options, Bindings(), load_registry())
+        return session.builder(replace(compilation, failures=known.failures), options)(thrift)
+    except EngineError as cause:
+        return f"{name}: {cause}"

@@ -1,0 +1,253 @@
+"""Rows that convert images between row-major memory and blocks or channels last, or fill padded lanes.
+
+ChangeLayout (domain stowplan) keeps the axes, ZeroLanes the blocks. A Transpose to or from channels last
+can read or write blocks itself, and moves no element within a block; to or from channels last it is a
+view.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import onnx_ir as ir
+
+from app.engine.backends.cpu import nchwc
+from app.engine.backends.cpu.strided import calls
+from app.engine.core import graph
+from app.engine.core.plan import Call, Group, KernelCall, View
+from app.engine.core.registry import (
+    UNDEFINED,
+    ZERO_WRITER,
+    Cost,
+    Implementation,
+    Known,
+    Layouts,
+    Lower,
+    Unless,
+)
+from app.engine.cost.roofline import roofline
+from app.engine.operators.movement import permutation
+from app.engine.operators.operands import unsuited
+from app.engine.operators.strides import StridedCopy, strides_of
+from app.engine.types.layout import LAST, Layout
+
+PART = 8 * 1024  # byte of a channel that are copied at once; two threads share a single block so
+FEWEST = 16  # pixels of channels last that are copied at once: whole cache lines of each block
+
+
+def _ends(group: Group) -> tuple[ir.Value, ir.Value]:
+    x = group.anchor.inputs[0]
+    assert x is not None
+    return x, group.anchor.outputs[0]
+
+
+LayoutOf: TypeAlias = Callable[[Known], Layout]
+
+
+def _last(_known: Known) -> Layout:
+    return LAST
+
+
+def _refusal(same: bool, layout_of: LayoutOf = nchwc.layout_of) -> Unless:
+    def unless(group: Group, known: Known) -> str | None:
+        x, y = _ends(group)
+        reason = nchwc.image_refusal(x) or nchwc.image_refusal(y)
+        if reason is None and graph.shape(x) != graph.shape(y):
+            reason = f"changes the shape {graph.shape(x)} to {graph.shape(y)}"
+        if reason is None and same and not layout_of(known).is_same_bytes(graph.static_shape(x)):
+            reason = f"the layouts of {list(graph.static_shape(x))} differ; a view is the same bytes"
+        return reason
+
+    return unless
+
+
+def _layouts(index: int, layout_of: LayoutOf = nchwc.layout_of) -> Layouts:
+    def layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
+        return {_ends(group)[index]: layout_of(known)}
+
+    return layouts
+
+
+def _lower(kernel: str) -> Lower:
+    def lower(group: Group, known: Known) -> tuple[Call, ...]:
+        x, y = _ends(group)
+        batch, channels, height, width = graph.static_shape(x)
+        if graph.elements(x) == 0:
+            return ()
+        lanes, blocks, pixels = known.target.vector_lanes, nchwc.blocks_of(channels, known), height * width
+        part = PART // 4 // lanes * lanes
+        return (
+            KernelCall(
+                kernel,
+                ("float32*", "float32*", *("int64",) * 4),
+                (x, y, blocks, channels, pixels, part),
+                units=batch * blocks * -(-pixels // part),
+                static=(lanes,),
+            ),
+        )
+
+    return lower
+
+
+def _last_lower(side: int) -> Lower:
+    """A copy between row-major and channels last; the image that lies so is the input (side 0) or output."""
+
+    def lower(group: Group, _known: Known) -> tuple[Call, ...]:
+        x, y = _ends(group)
+        shape = graph.static_shape(x)
+        plain, last = strides_of(shape), strides_of(LAST.physical_shape(shape))
+        there = tuple(last[LAST.order.index(axis)] for axis in range(4))
+        strides = (there, plain) if side == 0 else (plain, there)
+        return calls(StridedCopy(shape, *strides), 4, x, y)
+
+    return lower
+
+
+def _cost(side: int, layout_of: LayoutOf = nchwc.layout_of) -> Cost:
+    def cost(group: Group, known: Known) -> float:
+        image = _ends(group)[side]
+        wide = layout_of(known).nbytes(graph.static_shape(image), 4)
+        return roofline(known.target, flops=0.0, nbytes=graph.nbytes(image) + wide, threads=known.threads)
+
+    return cost
+
+
+def _nothing(_group: Group, _known: Known) -> tuple[Call, ...]:
+    return ()
+
+
+def _view(group: Group, _known: Known) -> tuple[View, ...]:
+    return (View(*_ends(group)),)
+
+
+def _transpose_refusal(side: int, perm: tuple[int, ...]) -> Unless:
+    def unless(group: Group, _known: Known) -> str | None:
+        image = _ends(group)[side]
+        reason = unsuited(group) or nchwc.image_refusal(image)
+        if reason is None and permutation(group.anchor) != perm:
+            reason = (
+                f"permutes axes by {permutation(group.anchor)}; blocks and channels last differ by {perm}"
+            )
+        if reason is None and graph.elements(image) == 0:
+            reason = "the image has no elements"
+        return reason
+
+    return unless
+
+
+def _lower_transpose(side: int, kernel: str) -> Lower:
+    def lower(group: Group, known: Known) -> tuple[Call, ...]:
+        ends = _ends(group)
+        batch, channels, height, width = graph.static_shape(ends[side])
+        pixels, part = height * width, max(PART // (4 * channels), FEWEST)
+        return (
+            KernelCall(
+                kernel,
+                ("float32*", "float32*", *("int64",) * 4),
+                (*ends, nchwc.blocks_of(channels, known), channels, pixels, part),
+                units=batch * -(-pixels // part),
+                static=(known.target.vector_lanes,),
+            ),
+        )
+
+    return lower
+
+
+def _transpose(name: str, kernel: str, side: int, perm: tuple[int, ...]) -> Implementation:
+    """The row of a Transpose whose image, its input (side 0) or output, is blocked."""
+    return Implementation(
+        name, "Transpose", "numba-cpu", _transpose_refusal(side, perm), _lower_transpose(side, kernel),
+        cost=_cost(side), layouts=_layouts(side), padding=ZERO_WRITER if side else UNDEFINED,
+    )  # fmt: skip
+
+
+def _transpose_view(name: str, side: int, perm: tuple[int, ...]) -> Implementation:
+    """The row of a Transpose whose image, its input (side 0) or output, has channels last."""
+    return Implementation(
+        name, "Transpose", "numba-cpu", _transpose_refusal(side, perm), _nothing, views=_view,
+        layouts=_layouts(side, _last), rank=2,
+    )  # fmt: skip
+
+
+def _transpose_copy(name: str, side: int, perm: tuple[int, ...]) -> Implementation:
+    """The same where both ends have memory of their own."""
+
+    def lower(group: Group, _known: Known) -> tuple[Call, ...]:
+        x, y = _ends(group)
+        return calls(StridedCopy((graph.elements(x),), (1,), (1,)), 4, x, y)
+
+    return Implementation(
+        name, "Transpose", "numba-cpu", _transpose_refusal(side, perm), lower,
+        cost=_cost(side, _last), layouts=_layouts(side, _last), rank=3,
+    )  # fmt: skip
+
+
+def _rows(
+    name: str, lower: Lower, side: int, layout_of: LayoutOf = nchwc.layout_of
+) -> tuple[Implementation, Implementation]:
+    def row(name: str, same: bool, lower: Lower, **more: Callable[..., object]) -> Implementation:
+        return Implementation(
+            name, "ChangeLayout", "numba-cpu", _refusal(same, layout_of), lower,
+            layouts=_layouts(side, layout_of), padding=ZERO_WRITER if side else UNDEFINED, domain="stowplan",
+            **more,  # type: ignore[arg-type]  # cost or views
+        )  # fmt: skip
+
+    return (
+        row(name, False, lower, cost=_cost(side, layout_of)),
+        row(f"{name}.same", True, _nothing, views=_view),
+    )
+
+
+def _zero_refusal(group: Group, known: Known) -> str | None:
+    x, y = _ends(group)
+    reason = nchwc.image_refusal(x) or nchwc.image_refusal(y)
+    if reason is None and graph.static_shape(x)[1] % known.target.vector_lanes == 0:
+        reason = f"{x.name!r} has no padded lanes"
+    return reason
+
+
+def _zero_layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
+    return dict.fromkeys(_ends(group), nchwc.layout_of(known))
+
+
+def _zero_lower(group: Group, known: Known) -> tuple[Call, ...]:
+    x, y = _ends(group)
+    batch, channels, height, width = graph.static_shape(x)
+    lanes, blocks = known.target.vector_lanes, nchwc.blocks_of(channels, known)
+    sizes = (blocks, height * width, lanes, channels % lanes)
+    return (
+        KernelCall(
+            "app.kernels.cpu.nchwc_copy:zero_lanes",
+            ("float32*", "float32*", *("int64",) * 6),
+            (x, y, x, y, *sizes),
+            units=batch * blocks,
+        ),
+    )
+
+
+def _zero_cost(group: Group, known: Known) -> float:
+    """Of the last block of each image, in place."""
+    batch, _, height, width = graph.static_shape(_ends(group)[0])
+    nbytes = 8.0 * batch * height * width * known.target.vector_lanes
+    return roofline(known.target, flops=0.0, nbytes=nbytes, threads=known.threads)
+
+
+def _in_place(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+    return (_ends(group),)
+
+
+IMPLEMENTATIONS = (
+    Implementation(
+        "layout.zero_lanes", "ZeroLanes", "numba-cpu", _zero_refusal, _zero_lower, _zero_cost, _in_place,
+        layouts=_zero_layouts, padding=ZERO_WRITER, domain="stowplan",
+    ),
+    _transpose("transpose.unblock", "app.kernels.cpu.nchwc_copy:emit_unblock_last", 0, (0, 2, 3, 1)),
+    _transpose("transpose.block", "app.kernels.cpu.nchwc_copy:emit_block_last", 1, (0, 3, 1, 2)),
+    _transpose_view("transpose.from_last", 0, (0, 2, 3, 1)),
+    _transpose_view("transpose.to_last", 1, (0, 3, 1, 2)),
+    _transpose_copy("transpose.from_last.copied", 0, (0, 2, 3, 1)),
+    _transpose_copy("transpose.to_last.copied", 1, (0, 3, 1, 2)),
+    *_rows("layout.block", _lower("app.kernels.cpu.nchwc_copy:emit_block"), 1),
+    *_rows("layout.unblock", _lower("app.kernels.cpu.nchwc_copy:emit_unblock"), 0),
+    *_rows("layout.to_last", _last_lower(1), 1, _last),
+    *_rows("layout.from_last", _last_lower(0), 0, _last),
+)  # fmt: skip

@@ -1,0 +1,370 @@
+"""Rows of convolutions."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine.backends.cpu import blocking
+from app.engine.core import graph
+from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
+from app.engine.core.registry import Implementation, Known
+from app.engine.cost.roofline import flops, roofline
+from app.engine.operators import conv_geometry, epilogues
+from app.engine.operators.conv_geometry import Window
+from app.engine.operators.epilogues import Epilogue
+from app.kernels.cpu.codegen import tiles
+from app.kernels.cpu.codegen.tiles import CLAMP, RESIDUAL, ROW_BIAS
+from app.kernels.cpu.conv import PLACES, SIZES
+
+Array = np.ndarray[Any, Any]
+
+DTYPES = ("float32", "float64", "int32", "uint32", "int64", "uint64")
+
+
+def refusal(group: Group, _known: Known) -> str | None:
+    """What no convolution of this backend computes."""
+    for value in (*group.inputs, *group.outputs):
+        if graph.is_dynamic(value):
+            return f"value {value.name!r} has no static shape"
+    kind = graph.dtype(group.anchor.outputs[0])
+    assert kind is not None
+    if kind.name not in DTYPES:
+        return f"elements are {kind}; this one computes {', '.join(DTYPES)}"
+    if any(graph.dtype(v) != kind for v in group.inputs):
+        return "operands differ in type"
+    if kind.kind != "f" and group.epilogue:
+        return "what follows is applied to floating point only"
+    rank = len(graph.static_shape(group.anchor.outputs[0])) - 2
+    if not 1 <= rank <= 3:
+        return f"{rank} spatial axes; this one has 1 to 3"
+    epilogue = epilogues.read(group, 1)
+    if isinstance(epilogue, str):
+        return epilogue
+    strange = next((v for v, kind in epilogue.operands if kind not in PLACES), None)
+    if strange is not None:
+        return f"operand {strange.name!r} varies along other axes than the channels"
+    bias = graph.input_at(group.anchor, 2)
+    if epilogue.biases and bias is not None and not graph.is_constant(bias):
+        return f"two biases, of which {bias.name!r} changes between runs"
+    return None
+
+
+def _transpose_refusal(group: Group, known: Known) -> str | None:
+    weights = group.anchor.inputs[1]
+    assert weights is not None
+    if not graph.is_constant(weights):
+        return f"weights {weights.name!r} change between runs; this one sorts them by residue offline"
+    return refusal(group, known)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """One implicit product: a window, its weights, and where its pixels go in the output.
+
+    `weights` is [groups, outputs, depth], or the value itself when it changes between runs.
+    `base` and `steps`: distances in the output in elements, None when pixels are contiguous.
+    """
+
+    window: Window
+    weights: Array | ir.Value
+    name: str = ""  # of the weights
+    base: int = 0
+    steps: conv_geometry.Triple | None = None
+    pixels: int = 0  # of the whole output, where the window makes a part of them
+
+
+def _conv_parts(group: Group) -> tuple[Part, ...]:
+    weights = group.anchor.inputs[1]
+    assert weights is not None
+    window = conv_geometry.of_conv(group)
+    array = graph.constant(weights)
+    if array is None:
+        return (Part(window.flat(), weights),)
+    matrices = array.reshape(window.groups, window.outputs, window.depth)
+    return (Part(window.flat(), matrices, weights.name or ""),)
+
+
+def _transpose_parts(group: Group) -> tuple[Part, ...]:
+    weights = group.anchor.inputs[1]
+    array = graph.constant(weights)
+    assert weights is not None
+    assert array is not None
+    name = weights.name or ""
+    array = array.reshape(*array.shape[:2], *(1,) * (5 - array.ndim), *array.shape[2:])
+    _, high, wide = (1, 1, *graph.static_shape(group.outputs[0])[2:])[-3:]
+    parts = []
+    for phase in conv_geometry.of_conv_transpose(group.anchor):
+        window = phase.window
+        own = array.reshape(window.groups, window.channels, *array.shape[1:])  # [.., outputs, d, h, w]
+        for axis, taps in enumerate(phase.taps):
+            own = own.take(taps, axis + 3)
+        own = np.moveaxis(own, 2, 1).reshape(window.groups, window.outputs, window.depth)
+        if phase.step == (1, 1, 1):
+            parts.append(Part(window.flat(), own, name))
+            continue
+        distances = (high * wide, wide, 1)
+        base = sum(f * d for f, d in zip(phase.first, distances))
+        steps = tuple(s * d for s, d in zip(phase.step, distances))
+        pixels = math.prod(graph.static_shape(group.outputs[0])[2:])
+        parts.append(Part(window, own, name, base, (steps[0], steps[1], steps[2]), pixels))
+    return tuple(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """How a part is cut."""
+
+    turned: bool
+    n: int
+    k: int
+    m: int
+    part: int
+
+
+def _blocks(part: Part, dtype: str, known: Known) -> Blocks:
+    constant = not isinstance(part.weights, ir.Value)
+    return _cut(part.window, dtype, known.target.vector_lanes, known.threads, constant=constant)
+
+
+@lru_cache(maxsize=256)
+def _cut(window: Window, dtype: str, lanes: int, threads: int, *, constant: bool) -> Blocks:
+    item, width = np.dtype(dtype).itemsize, tiles.columns_of(dtype, lanes)
+    turned = constant and _turned_cost(window, dtype, lanes) < _plain_cost(window, dtype, lanes)
+    k = blocking.depth(window.depth, item, blocking.TURNED_DEPTH if turned else blocking.DEPTH)
+    row = tiles.SHAPES[lanes][0]
+    n = blocking.balanced(
+        window.pixels, max(blocking.PACKED // (k * item), 7 * width), row if turned else width
+    )
+    parts = _splits(window, n, threads)
+    tile = width if turned else row
+    m = blocking.balanced(-(-window.outputs // parts), max(blocking.WEIGHTS // (k * item), tile), tile)
+    if window.depth <= k and not turned:
+        m = row  # a whole row of pixels at a time: what is stored is what takes long
+    return Blocks(turned, n, k, m, blocking.balanced(window.outputs, -(-window.outputs // parts) + m - 1, m))
+
+
+def _plain_cost(window: Window, dtype: str, lanes: int) -> float:
+    """Elements of tiles over useful ones; a narrow tile takes almost the time of a full one."""
+    width, vector = tiles.columns_of(dtype, lanes), tiles.lanes_of(dtype, lanes)
+    rest = window.pixels % width
+    columns = window.pixels // width + (0.0 if rest == 0 else 0.9 if rest <= vector else 1.0)
+    return columns * width * _tile_rows(window.outputs, lanes) / max(window.outputs * window.pixels, 1)
+
+
+def _turned_cost(window: Window, dtype: str, lanes: int) -> float:
+    """As `_plain_cost`; what is stored must be transposed, at the price of some steps of the reduction."""
+    width = tiles.columns_of(dtype, lanes)
+    columns = -(-window.outputs // width) * width
+    wasted = columns * _tile_rows(window.pixels, lanes) / max(window.outputs * window.pixels, 1)
+    return wasted * (1.05 + 48.0 / max(window.depth, 1))
+
+
+def _tile_rows(rows: int, lanes: int) -> int:
+    """Rows that tiles compute."""
+    large, small = tiles.SHAPES[lanes][:2]
+    return sum(large if size > small else small for _, size in tiles.row_groups(rows, max(rows, 1), lanes))
+
+
+def _splits(window: Window, block_n: int, threads: int) -> int:
+    """Into how many parts the output channels go, each of which packs its pixels anew."""
+    units = window.batch * window.groups * -(-window.pixels // block_n)
+    again = 6.0 / max(window.outputs, 1)  # packing once over the product
+    best, seconds = 1, blocking.longest_share(units, threads) * (1 + again)
+    for splits in (threads, 2 * threads):
+        if window.outputs >= 16 * splits:
+            took = blocking.longest_share(units * splits, threads) * (1 + again * splits)
+            if took < 0.98 * seconds:
+                best, seconds = splits, took
+    return best
+
+
+Parts = Callable[[Group], tuple[Part, ...]]
+
+
+def _lower(parts: Parts) -> Callable[[Group, Known], tuple[KernelCall, ...]]:
+    def lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
+        if graph.elements(group.outputs[0]) == 0:
+            return ()
+        x, y = group.anchor.inputs[0], group.outputs[0]
+        kind = graph.dtype(y)
+        assert x is not None
+        assert kind is not None
+        ends = epilogue_arguments(group, kind)
+        return tuple(product_call(part, kind, x, y, ends, known) for part in parts(group))
+
+    return lower
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ends:
+    """What a convolution does with its sums, as arguments of the kernel."""
+
+    bias: Argument
+    residual: Argument
+    scalars: Argument
+    flags: int
+    epilogue: Epilogue
+
+
+def product_call(
+    part: Part, kind: np.dtype[Any], x: Argument, y: Argument, ends: Ends, known: Known
+) -> KernelCall:
+    """One implicit product of elements of this kind."""
+    dtype, lanes = kind.name, known.target.vector_lanes
+    window, blocks = part.window, _blocks(part, dtype, known)
+    epilogue = ends.epilogue
+    staged = blocks.turned or part.steps is not None or bool(epilogue.recipe)
+    panel_row = blocking.panel_row(blocks.n, kind.itemsize)
+    # Sums stay from chunk to chunk of the reduction; without chunks each block is stored at once.
+    channels = blocks.part if window.depth > blocks.k else blocks.m
+    sums_row = blocking.panel_row(channels if blocks.turned else blocks.n, kind.itemsize)
+    sums = 0
+    if staged or window.depth > blocks.k:
+        sums = sums_row * (blocks.n if blocks.turned else channels)
+    spare = tiles.spare(dtype, lanes)
+    work = sums + spare + (blocks.k + 1) * panel_row + blocks.turned * blocks.k * blocks.n
+    work = blocking.balanced(work, work, blocking.LINE // kind.itemsize)
+    valid = np.zeros((1, 1), np.uint8)
+    if window.is_same:
+        valid = window.valid_pixels(window.pixels + 64)  # whole vectors are read
+    y_d, y_h, y_w = part.steps or (0, 0, 0)
+    sizes = {
+        "packed": not isinstance(part.weights, ir.Value),
+        "turned": blocks.turned,
+        "staged": staged,
+        "same": window.is_same,
+        "scatter": part.steps is not None,
+        "valid_row": valid.shape[1],
+        "channels": window.channels,
+        **dict(zip(("d", "h", "w"), window.size)),
+        **dict(zip(("rows", "columns"), window.out[1:])),
+        **dict(zip(("stride_d", "stride_h", "stride_w"), window.stride)),
+        "tap_count": window.taps,
+        "groups": window.groups,
+        "outputs": window.outputs,
+        "pixels": window.pixels,
+        "block_m": blocks.m,
+        "part_m": blocks.part,
+        "block_n": blocks.n,
+        "block_k": blocks.k,
+        "panel_row": panel_row,
+        "sums_row": sums_row,
+        "sums_size": sums,
+        "spare_size": spare,
+        "work_step": work,
+        "y_channel": part.pixels or window.pixels,
+        "y_base": part.base,
+        "y_d": y_d,
+        "y_h": y_h,
+        "y_w": y_w,
+        "flags": ends.flags,
+    }
+    pointer = f"{dtype}*"
+    operands: tuple[tuple[str, Argument], ...] = (
+        (pointer, x),
+        (pointer, _packed(part, blocks, lanes)),
+        (pointer, y),
+        (pointer, ends.bias),
+        (pointer, ends.residual),
+        (pointer, ends.scalars),
+        ("int64*", Constant(window.tap_table())),
+        ("uint8*", Constant(valid)),
+        ("int64*", Constant(np.array([sizes[name] for name in SIZES], np.int64))),
+        (pointer, Workspace(work * kind.itemsize, per_thread=True)),
+        *epilogue.arguments,
+    )
+    units = window.batch * window.groups * -(-window.pixels // blocks.n) * -(-window.outputs // blocks.part)
+    return KernelCall(
+        "app.kernels.cpu.conv:emit_implicit",
+        tuple(t for t, _ in operands),
+        tuple(a for _, a in operands),
+        units,
+        static=(dtype, lanes, *epilogue.static),
+        takes_thread=True,
+    )
+
+
+def _packed(part: Part, blocks: Blocks, lanes: int) -> Argument:
+    """The weights as the tiles read them."""
+    weights = part.weights
+    if isinstance(weights, ir.Value):
+        return weights
+    if blocks.turned:
+        width = tiles.columns_of(weights.dtype.name, lanes)
+        return Constant(lambda: tiles.pack_columns(np.swapaxes(weights, 1, 2), width), part.name)
+    return Constant(
+        lambda: np.concatenate([tiles.pack_rows(matrix, blocks.m, lanes) for matrix in weights]), part.name
+    )
+
+
+def epilogue_arguments(group: Group, kind: np.dtype[Any]) -> Ends:
+    """Bias and epilogue of a group."""
+    epilogue = epilogues.read(group, 1)
+    assert not isinstance(epilogue, str)
+    nothing = Constant(np.zeros(1, kind))
+    given = graph.input_at(group.anchor, 2)
+    bias: Argument | None = given
+    fixed = graph.constant(given)
+    extra = epilogue.bias(graph.static_shape(group.outputs[0])[1], kind)
+    if extra is not None:
+        bias = Constant(extra if fixed is None else extra + fixed, epilogue.biases[0][0].name or "")
+    flags = (
+        ROW_BIAS * (bias is not None) | RESIDUAL * (epilogue.residual is not None) | CLAMP * epilogue.clamps
+    )
+    scalars = Constant(epilogue.scalars(kind))
+    return Ends(bias or nothing, epilogue.residual or nothing, scalars, flags, epilogue)
+
+
+def _cost(seen: Callable[[Group], tuple[Window, ...]]) -> Callable[[Group, Known], float]:
+    def cost(group: Group, known: Known) -> float:
+        kind = graph.dtype(group.outputs[0])
+        assert kind is not None
+        lanes = known.target.vector_lanes
+        work, computed = 1.0, 1.0
+        for window in seen(group):
+            own = window.pixels * window.depth * window.outputs
+            waste = min(_plain_cost(window, kind.name, lanes), _turned_cost(window, kind.name, lanes))
+            work += own
+            # Packing costs as much as some channels more.
+            computed += own * waste * (1.0 + 6.0 / max(window.outputs, 1))
+        return roofline(
+            known.target,
+            flops=flops(group) * computed / work * kind.itemsize / 4,
+            nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
+            efficiency=0.65,
+            threads=known.threads,
+        )
+
+    return cost
+
+
+def _inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+    return epilogues.inplace(group, 1)
+
+
+IMPLEMENTATIONS = (
+    Implementation(
+        "conv.implicit_gemm",
+        "Conv",
+        "numba-cpu",
+        refusal,
+        _lower(_conv_parts),
+        cost=_cost(lambda group: (conv_geometry.of_conv(group).flat(),)),
+        inplace=_inplace,
+        rank=1,
+    ),
+    Implementation(
+        "conv_transpose.residues",
+        "ConvTranspose",
+        "numba-cpu",
+        _transpose_refusal,
+        _lower(_transpose_parts),
+        cost=_cost(lambda group: tuple(p.window for p in conv_geometry.of_conv_transpose(group.anchor))),
+        inplace=_inplace,
+    ),
+)

@@ -1,0 +1,131 @@
+"""The row of depthwise convolutions."""
+
+import itertools
+import math
+
+import numpy as np
+
+from app.engine.backends.cpu.conv import epilogue_arguments, refusal
+from app.engine.core import graph
+from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
+from app.engine.core.registry import Implementation, Known
+from app.engine.cost.roofline import flops, roofline
+from app.engine.operators import conv_geometry
+from app.engine.operators.conv_geometry import Window
+from app.kernels.cpu.codegen import tiles
+from app.kernels.cpu.depthwise import ROWS, SIZES
+from app.kernels.cpu.epilogue import CHUNK
+
+STRIP = 20 * 1024  # byte of a channel that stay in the first cache
+
+
+def _refusal(group: Group, known: Known) -> str | None:
+    reason = refusal(group, known)
+    if reason is not None:
+        return reason
+    window = conv_geometry.of_conv(group)
+    if window.channels != 1:
+        return f"{window.channels} input channels per group; this one takes 1"
+    if window.size[0] != 1 or window.out[0] != 1 or window.offsets[0] != (0,):
+        return "three spatial axes; this one has two"
+    return None
+
+
+def _offsets(window: Window, line: int) -> tuple[np.ndarray, int, int]:
+    """Where taps are in the buffer, and the rows and columns before the input's first."""
+    _, down, along = window.offsets
+    top, left, stride = -min(down), -min(along), window.stride[2]
+    places = [
+        (i + top) * stride * line + (j + left) % stride * line + (j + left) // stride
+        for i, j in itertools.product(down, along)
+    ]
+    return np.array(places, np.int64), top, left
+
+
+def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
+    x, weights = group.anchor.inputs[:2]
+    (y,) = group.outputs
+    assert x is not None
+    assert weights is not None
+    if graph.elements(y) == 0:
+        return ()
+    kind = graph.dtype(y)
+    assert kind is not None
+    window = conv_geometry.of_conv(group)
+    vector = tiles.lanes_of(kind.name, known.target.vector_lanes)
+    columns, stride = window.out[2], window.stride
+    is_wide = columns > vector
+    tile_rows = ROWS if is_wide else 2 * ROWS
+    _, down, along = window.offsets
+    reach = (along[-1] - along[0]) // stride[2] + max(columns, vector * (1 + is_wide))
+    line = max(reach, (window.size[2] - along[0]) // stride[2] + 1) + vector
+    below = down[-1] - down[0]
+    fitting = STRIP // (stride[2] * line * kind.itemsize) - below
+    strip = max(fitting // (stride[1] * tile_rows), 1) * tile_rows
+    strip = min(strip, -(-window.out[1] // tile_rows) * tile_rows)
+    buffer = ((strip - 1) * stride[1] + 1 + below) * stride[2] * line + vector
+    offsets, top, left = _offsets(window, line)
+    ends = epilogue_arguments(group, kind)
+    filters = window.groups * window.outputs
+    work = buffer + CHUNK + 2 * vector
+    sizes = {
+        "filters": filters,
+        "outputs": window.outputs,
+        "h": window.size[1],
+        "w": window.size[2],
+        "rows": window.out[1],
+        "columns": columns,
+        "stride_h": stride[1],
+        "stride_w": stride[2],
+        "top": top,
+        "left": left,
+        "taps": window.taps,
+        "strip": strip,
+        "below": below,
+        "line": line,
+        "work_step": work,
+        "flags": ends.flags,
+    }
+    pointer = f"{kind.name}*"
+    operands: tuple[tuple[str, Argument], ...] = (
+        (pointer, x),
+        (pointer, weights),
+        (pointer, y),
+        (pointer, ends.bias),
+        (pointer, ends.residual),
+        (pointer, ends.scalars),
+        ("int64*", Constant(offsets)),
+        ("int64*", Constant(np.array([sizes[name] for name in SIZES], np.int64))),
+        (pointer, Workspace(work * kind.itemsize, per_thread=True)),
+        *ends.epilogue.arguments,
+    )
+    return (
+        KernelCall(
+            "app.kernels.cpu.depthwise:emit",
+            tuple(t for t, _ in operands),
+            tuple(a for _, a in operands),
+            window.batch * filters,
+            static=(kind.name, known.target.vector_lanes, *ends.epilogue.static),
+            takes_thread=True,
+        ),
+    )
+
+
+def _cost(group: Group, known: Known) -> float:
+    window = conv_geometry.of_conv(group)
+    kind = graph.dtype(group.outputs[0])
+    assert kind is not None
+    # A tap takes a load as well as a product, and the buffer is filled once for all taps.
+    vector = tiles.lanes_of(kind.name, known.target.vector_lanes)
+    columns = -(-window.out[2] // vector) * vector / max(window.out[2], 1)
+    filling = 1.0 + 4.0 * math.prod(window.stride) / max(window.taps, 1)
+    return roofline(
+        known.target,
+        flops=flops(group) * columns * filling * kind.itemsize / 4,
+        nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
+        efficiency=0.25,
+        threads=known.threads,
+    )
+
+
+IMPLEMENTATIONS = (Implementation("conv.depthwise", "Conv", "numba-cpu", _refusal, _lower, cost=_cost),)

@@ -1,0 +1,76 @@
+"""Rows of DynamicQuantizeLinear, and the calls that quantize a tensor over its own range."""
+
+import onnx_ir as ir
+
+from app.engine.core import graph
+from app.engine.core.plan import Argument, Call, Group, KernelCall, Workspace
+from app.engine.core.registry import Implementation, Known
+from app.engine.operators.operands import data, moved_seconds, unsuited
+
+CHUNK = 4096  # elements of a unit
+
+
+def range_call(x: Argument, size: int) -> tuple[KernelCall, Workspace]:
+    """The call that finds the range of x, chunk by chunk, and where it puts what it finds."""
+    units = -(-size // CHUNK)
+    limits = Workspace(8 * max(units, 1))
+    call = KernelCall(
+        "app.kernels.cpu.quantize:ranges",
+        ("float32*", "float32*", "int64", "int64"),
+        (x, limits, size, CHUNK),
+        units=units,
+    )
+    return call, limits
+
+
+def center_calls(x: Argument, rows: int, k: int) -> tuple[tuple[KernelCall, ...], Workspace, Workspace]:
+    """Calls that quantize x over its own range: int16[rows, 2 ceil(k / 2)] less zero, and the scale."""
+    first, limits = range_call(x, rows * k)
+    pairs, scale = Workspace(max(rows * -(-k // 2), 1) * 4), Workspace(4)
+    second = KernelCall(
+        "app.kernels.cpu.quantize:center_rows",
+        ("float32*", "float32*", "int16*", "float32*", "int64", "int64"),
+        (x, limits, pairs, scale, k, first.units),
+        units=rows,
+    )
+    return (first, second), pairs, scale
+
+
+def _unless(group: Group, _known: Known) -> str | None:
+    reason = unsuited(group)
+    if reason:
+        return reason
+    if graph.elements(data(group.anchor)) == 0:
+        return "an empty tensor has no range"
+    return None
+
+
+def _lower(group: Group, _known: Known) -> tuple[Call, ...]:
+    x = data(group.anchor)
+    size = graph.elements(x)
+    first, limits = range_call(x, size)
+    y, scale, zero = (_or_scratch(v, group, n) for v, n in zip(group.anchor.outputs, (size, 4, 1)))
+    second = KernelCall(
+        "app.kernels.cpu.quantize:quantize",
+        ("float32*", "float32*", "uint8*", "float32*", "uint8*", *["int64"] * 3),
+        (x, limits, y, scale, zero, size, CHUNK, first.units),
+        units=first.units,
+    )
+    return first, second
+
+
+def _or_scratch(value: ir.Value, group: Group, nbytes: int) -> Argument:
+    """An output, or scratch memory in its place where nobody reads it."""
+    return value if value in group.outputs else Workspace(nbytes)
+
+
+IMPLEMENTATIONS = (
+    Implementation(
+        "dynamic_quantize_linear.chunks",
+        "DynamicQuantizeLinear",
+        "numba-cpu",
+        _unless,
+        _lower,
+        cost=moved_seconds,
+    ),
+)

@@ -1,0 +1,250 @@
+"""Any chain of elementwise nodes as one generated kernel, row-major or on images in other layouts."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine.backends.cpu import nchwc
+from app.engine.core import graph
+from app.engine.core.plan import ELEMENTWISE, Argument, Call, Constant, Group, KernelCall, Workspace, of_group
+from app.engine.core.registry import LANEWISE, Implementation, Known
+from app.engine.cost.roofline import roofline
+from app.engine.operators.elementwise import Formula, Operand, formula_of, recipe_of
+from app.engine.types.layout import LAST, Layout, to_physical
+from app.kernels.cpu.elementwise import PART, collapsed
+from app.kernels.expressions import flops, stored
+
+MOST_ARGUMENTS = 48  # addresses and extents that a kernel can take
+EFFICIENCY = 0.3  # of the peak, with the rough counts of operations in `expressions`
+
+
+def _unless(group: Group, _known: Known) -> str | None:
+    return _plain_unless(group)
+
+
+@of_group
+def _plain_unless(group: Group) -> str | None:
+    formula = formula_of(group)
+    if isinstance(formula, str):
+        return formula
+    count = len(_arguments(group, formula))
+    return f"{count} arguments, a kernel takes {MOST_ARGUMENTS}" if count > MOST_ARGUMENTS else None
+
+
+@of_group
+def _formula(group: Group) -> Formula:
+    formula = recipe_of(group.nodes, group.outputs)
+    assert not isinstance(formula, str), formula
+    return formula
+
+
+def _arguments(group: Group, formula: Formula) -> tuple[Argument, ...]:
+    shape = graph.static_shape(group.outputs[0])
+    extents, _ = collapsed(shape, [operand.shape for operand in formula.operands])
+    return (*(operand.value for operand in formula.operands), *group.outputs, *extents)
+
+
+def _lower(group: Group, _known: Known) -> tuple[Call, ...]:
+    formula = _formula(group)
+    shape = graph.static_shape(group.outputs[0])
+    extents, patterns = collapsed(shape, [operand.shape for operand in formula.operands])
+    dtypes = (*formula.dtypes, *(dtype for _, dtype in formula.results))
+    call = KernelCall(
+        "app.kernels.cpu.elementwise:emit",
+        (*(f"{stored(dtype)}*" for dtype in dtypes), *["int64"] * len(extents)),
+        _arguments(group, formula),
+        units=math.prod(shape),
+        static=(formula.recipe, formula.dtypes, patterns, formula.results),
+    )
+    return (call,)
+
+
+def _cost(group: Group, known: Known) -> float:
+    return roofline(
+        known.target,
+        flops=flops(_formula(group).recipe) * graph.elements(group.outputs[0]),
+        nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
+        efficiency=EFFICIENCY,
+        threads=known.threads,
+    )
+
+
+def _inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+    """Inputs that are read at the very index that is written, and at no other.
+
+    An iteration reads all its operands before it writes any result, so any of these pairs may
+    hold, or several at once.
+    """
+    aligned: dict[ir.Value, set[tuple[int, ...]]] = {}
+    for operand in _formula(group).operands:
+        aligned.setdefault(operand.value, set()).add(operand.shape)
+    return tuple(
+        (source, output)
+        for output in group.outputs
+        for source, shapes in aligned.items()
+        if not graph.is_constant(source)
+        and all(math.prod(shape) == graph.elements(output) for shape in shapes)
+        and graph.nbytes(source) == graph.nbytes(output)
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Physical:
+    """An operand as it lies in memory beside results in a layout of their own.
+
+    Attributes:
+        argument: its memory.
+        shape: of it in memory, with 1 where it does not vary.
+        place: how it is read, see `app.kernels.cpu.elementwise.emit_lanes`; `other` if in another way.
+        follows: whether it is a value that lies as the results do.
+    """
+
+    argument: Argument
+    shape: tuple[int, ...]
+    place: str
+    follows: bool = False
+
+
+def _physical(operand: Operand, shape: tuple[int, ...], layout: Layout) -> Physical | str:
+    """The operand of an image of this shape; or why it cannot be read beside results in this layout."""
+    value = operand.value
+    wide = (1,) * (4 - len(operand.shape)) + operand.shape
+    if math.prod(wide) == 1:
+        return Physical(value, (1,), "scalar")
+    if wide[1] == 1 != shape[1]:  # channels lie outermost or innermost, where there is one
+        return Physical(value, (*(wide[axis] for axis in layout.order), *(1 for _ in layout.blocks)), "other")
+    if graph.dtype(value) != np.float32:
+        return f"operand {value.name!r} is {graph.dtype(value)}; layouts of images are for float32"
+    place = "other"
+    if wide == shape:
+        place = "same"
+    elif wide[2:] == (1, 1):
+        place = "channel" if wide[0] == 1 else "plane"
+    array = graph.constant(value)
+    if array is not None:
+        packed = Constant(to_physical(array.reshape(wide), layout), value.name or "")
+        return Physical(packed, layout.physical_shape(wide), place)
+    if graph.static_shape(value) != wide:
+        return f"operand {value.name!r} of shape {list(operand.shape)} is no image and changes between runs"
+    return Physical(value, layout.physical_shape(wide), place, follows=True)
+
+
+@of_group
+def _physicals(group: Group, layout: Layout) -> tuple[Physical, ...] | str:
+    shape = graph.static_shape(group.outputs[0])
+    found = []
+    for operand in _formula(group).operands:
+        physical = _physical(operand, shape, layout)
+        if isinstance(physical, str):
+            return physical
+        found.append(physical)
+    return tuple(found)
+
+
+def _read_physicals(group: Group, layout: Layout) -> tuple[Physical, ...]:
+    physicals = _physicals(group, layout)
+    assert not isinstance(physicals, str), physicals
+    return physicals
+
+
+def _image_unless(group: Group, layout: Layout) -> str | None:
+    for output in group.outputs:
+        reason = nchwc.image_refusal(output)
+        if reason is not None:
+            return reason
+    reason = _plain_unless(group)
+    if reason is not None:
+        return reason
+    if graph.elements(group.outputs[0]) == 0:
+        return "the output has no elements"
+    physicals = _physicals(group, layout)
+    if isinstance(physicals, str):
+        return physicals
+    if not any(p.follows for p in physicals):
+        return "no operand is an image of all channels"
+    count = len(physicals) + len(group.outputs) + 5
+    return f"{count} arguments, a kernel takes {MOST_ARGUMENTS}" if count > MOST_ARGUMENTS else None
+
+
+def _image_lower(group: Group, known: Known, layout: Layout) -> tuple[Call, ...]:
+    formula, physicals = _formula(group), _read_physicals(group, layout)
+    shape = layout.physical_shape(graph.static_shape(group.outputs[0]))
+    dtypes = (*formula.dtypes, *(dtype for _, dtype in formula.results))
+    pointers = tuple(f"{stored(dtype)}*" for dtype in dtypes)
+    memory = (*(p.argument for p in physicals), *group.outputs)
+    places = tuple(p.place for p in physicals)
+    by_lane = sum(place in ("channel", "plane") for place in places)
+    if layout.blocks and by_lane and "other" not in places:
+        batch, blocks, *run = shape
+        call = KernelCall(
+            "app.kernels.cpu.elementwise:emit_lanes",
+            (*pointers, "float32*", "int64", "int64"),
+            (*memory, Workspace(by_lane * PART * 4, per_thread=True), blocks, math.prod(run)),
+            units=batch * blocks * -(-math.prod(run) // PART),
+            static=(known.target.vector_lanes, formula.recipe, formula.dtypes, places, formula.results),
+            takes_thread=True,
+        )
+        return (call,)
+    extents, patterns = collapsed(shape, [p.shape for p in physicals])
+    call = KernelCall(
+        "app.kernels.cpu.elementwise:emit",
+        (*pointers, *["int64"] * len(extents)),
+        (*memory, *extents),
+        units=math.prod(shape),
+        static=(formula.recipe, formula.dtypes, patterns, formula.results),
+    )
+    return (call,)
+
+
+def _image_layouts(group: Group, layout: Layout) -> Mapping[ir.Value, Layout]:
+    images = [p.argument for p in _read_physicals(group, layout) if p.follows]
+    return {v: layout for v in (*images, *group.outputs) if isinstance(v, ir.Value)}
+
+
+def _image_cost(group: Group, known: Known, layout: Layout) -> float:
+    shape = graph.static_shape(group.outputs[0])
+    wide = layout.elements(shape) / max(math.prod(shape), 1)
+    return roofline(
+        known.target,
+        flops=flops(_formula(group).recipe) * math.prod(shape) * wide,
+        nbytes=wide * sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
+        efficiency=EFFICIENCY,
+        threads=known.threads,
+    )
+
+
+def _image_inplace(group: Group, layout: Layout) -> tuple[tuple[ir.Value, ir.Value], ...]:
+    """Images of the results' shape that are read in no other way."""
+    places: dict[ir.Value, set[str]] = {}
+    for operand, physical in zip(_formula(group).operands, _read_physicals(group, layout)):
+        if physical.follows:
+            places.setdefault(operand.value, set()).add(physical.place)
+    return tuple(
+        (source, output) for output in group.outputs for source, found in places.items() if found == {"same"}
+    )
+
+
+def _of_images(name: str, layout_of: Callable[[Known], Layout], rank: int) -> Implementation:
+    """The row over images in a layout."""
+    return Implementation(
+        name,
+        ELEMENTWISE,
+        "numba-cpu",
+        lambda group, known: _image_unless(group, layout_of(known)),
+        lambda group, known: _image_lower(group, known, layout_of(known)),
+        lambda group, known: _image_cost(group, known, layout_of(known)),
+        lambda group, known: _image_inplace(group, layout_of(known)),
+        layouts=lambda group, known: _image_layouts(group, layout_of(known)),
+        padding=LANEWISE,
+        rank=rank,
+    )
+
+
+IMPLEMENTATIONS = (
+    Implementation("elementwise.generated", ELEMENTWISE, "numba-cpu", _unless, _lower, _cost, _inplace),
+    _of_images("elementwise.blocked", nchwc.layout_of, 0),
+    _of_images("elementwise.last", lambda _known: LAST, 2),
+)

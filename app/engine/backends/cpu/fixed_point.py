@@ -1,0 +1,99 @@
+"""Rows of products of few rows with constant weights in fixed point: three quarters of the bytes of float32.
+
+A product of a few rows takes every weight once, from memory, and lasts as long as that. 24 bits in fixed
+point with a scale for each column keep the precision that float32 has at the largest weight of the column, so
+what is lost is about what a sum of float32 loses anyway. A row applies where that holds on the very weights.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from app.engine.backends.cpu import matmul
+from app.engine.core import graph
+from app.engine.core.plan import Group, KernelCall
+from app.engine.core.registry import Implementation, Known
+from app.engine.cost.roofline import roofline
+from app.engine.operators import matmul_geometry
+from app.kernels.cpu.codegen import tiles
+
+Array = np.ndarray[Any, Any]
+
+LEAST_BYTES = 1 << 18  # of weights: fewer stay in a cache near the core
+
+
+def _refusal(group: Group, known: Known) -> str | None:
+    """Why fixed point does not apply."""
+    reason = matmul.prepared_refusal(group, known)
+    if reason is not None:
+        return reason
+    product = matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor)
+    if graph.nbytes(product.b) < LEAST_BYTES:
+        return f"{graph.nbytes(product.b)} bytes of weights stay in a cache; this one takes {LEAST_BYTES}"
+    if product.k % tiles.FIXED_STEPS:
+        return f"the reduction of {product.k} is no multiple of {tiles.FIXED_STEPS}"
+    rows = tiles.FIXED[known.target.vector_lanes][0]
+    if product.m > rows:
+        return f"{product.m} rows, more than the {rows} of a tile: weights are not what takes the time"
+    return matmul.error_refusal(error(product), known)
+
+
+def error(product: matmul_geometry.Product) -> float:
+    """A bound on the relative rms error of the worst column, for standard normal input.
+
+    Relative to what typical weights of the column make, so that a large one does not hide what others lose.
+    """
+    name = f"error of fixed point {product.b_strides} {product.k}x{product.n}"
+    return graph.fact(product.b, name, lambda array: column_error(matmul_geometry.matrices(product, array)))
+
+
+def column_error(b: Array) -> float:
+    """The same of the columns of [..., k, n].
+
+    Each weight is off by half a step of its column, and half as much once it is a float32 again.
+    """
+    b = b.reshape(b.shape[-2:])
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        typical = np.mean(np.sqrt(np.abs(b)), axis=0, dtype=np.float64) ** 2
+        scales = tiles.fixed_scales(b).astype(np.float64)
+        normal = scales / 256 >= np.finfo(np.float32).tiny
+        found = np.where(typical == 0, 0, np.where(normal, 0.75 * scales / typical, np.inf))
+    return float(np.max(found, initial=0))
+
+
+def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
+    product = matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor)
+    (y,) = group.outputs
+    array = graph.constant(product.b)
+    assert array is not None
+    weights = matmul_geometry.matrices(product, array)
+    added, epilogue = matmul.additions(group, product)
+    kind = np.dtype(np.float32)
+    fours = replace(product, k=product.k // tiles.FIXED_STEPS, a_strides=(product.k, tiles.FIXED_STEPS))
+    form = tiles.FIXED_POINT
+    return (
+        matmul.product_call(fours, kind, product.a, lambda: weights, y, known, added, epilogue, dtype=form),
+    )
+
+
+def _cost(group: Group, known: Known) -> float:
+    product = matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor)
+    moved = sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)) - graph.nbytes(product.b) / 4
+    arithmetic = 2.0 * max(product.m, 4) * product.n * product.k
+    return roofline(known.target, flops=arithmetic, nbytes=moved, efficiency=0.9, threads=known.threads)
+
+
+IMPLEMENTATIONS = tuple(
+    Implementation(
+        f"{op.lower()}.fixed_point",
+        op,
+        "numba-cpu",
+        _refusal,
+        _lower,
+        cost=_cost,
+        inplace=matmul.inplace,
+        error=lambda group, _known: error(matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor)),
+    )
+    for op in ("MatMul", "Gemm")
+)

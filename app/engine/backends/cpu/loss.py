@@ -1,0 +1,107 @@
+"""Losses of class scores, and the determinant."""
+
+import math
+
+import onnx_ir as ir
+
+from app.engine.backends.cpu.axis_kernels import FLOATS, pointer, refusal, total_bytes, type_name
+from app.engine.backends.cpu.softmax import along
+from app.engine.core import graph
+from app.engine.core.plan import Argument, Call, Group, KernelCall, Workspace
+from app.engine.core.registry import Implementation, Known
+from app.engine.cost.roofline import roofline
+from app.engine.operators.axes import first_input, first_output, output_at, split
+
+BACKEND = "numba-cpu"
+KERNELS = "app.kernels.cpu.loss"
+
+
+def _unless(group: Group, _known: Known) -> str | None:
+    reason = refusal(group, FLOATS)
+    if reason is not None:
+        return reason
+    x, weight = first_input(group), graph.input_at(group.anchor, 2)
+    if weight is not None and type_name(weight) != type_name(x):
+        return f"weight {weight.name!r} is {type_name(weight)}, the scores {type_name(x)}"
+    return None
+
+
+def _likelihood(group: Group, scores: Argument) -> KernelCall:
+    """The loss of log-probabilities `scores`."""
+    node, x, y = group.anchor, first_input(group), first_output(group)
+    target, weight = node.inputs[1], graph.input_at(node, 2)
+    assert target is not None
+    batch, classes, inner = split(graph.static_shape(x), 1)
+    ignored = node.attributes.get("ignore_index")
+    reduction = graph.attribute(node, "reduction", "mean")
+    t = pointer(x)
+    types = (t, pointer(target), t, t, *("int64",) * 5)
+    arguments: tuple[Argument, ...] = (
+        scores,
+        target,
+        0 if weight is None else weight,
+        y,
+        classes,
+        inner,
+        int(weight is not None),
+        int(ignored is not None),
+        0 if ignored is None else int(ignored.value),
+    )
+    if reduction == "none":
+        return KernelCall(f"{KERNELS}:likelihood", types, arguments, units=batch * inner)
+    return KernelCall(
+        f"{KERNELS}:total_likelihood",
+        (*types, "int64", "int64"),
+        (*arguments, batch * inner, int(reduction == "mean")),
+        units=1,
+    )
+
+
+def _lower_likelihood(group: Group, _known: Known) -> tuple[Call, ...]:
+    return (_likelihood(group, first_input(group)),)
+
+
+def _lower_cross_entropy(group: Group, _known: Known) -> tuple[Call, ...]:
+    x = first_input(group)
+    scores: ir.Value | Workspace = output_at(group, 1) or Workspace(graph.nbytes(x))
+    shape = split(graph.static_shape(x), 1)
+    return (along("log_softmax", type_name(x), x, scores, shape), _likelihood(group, scores))
+
+
+def _lower_determinant(group: Group, _known: Known) -> tuple[Call, ...]:
+    x, y = first_input(group), first_output(group)
+    shape = graph.static_shape(x)
+    n = shape[-1]
+    return (
+        KernelCall(
+            f"{KERNELS}:determinant",
+            (pointer(x), pointer(y), "float64*", "int64"),
+            (x, y, Workspace(n * n * 8, per_thread=True), n),
+            units=math.prod(shape[:-2]),
+            takes_thread=True,
+        ),
+    )
+
+
+def _determinant_unless(group: Group, _known: Known) -> str | None:
+    return refusal(group, FLOATS)
+
+
+def _cost(group: Group, known: Known) -> float:
+    return roofline(
+        known.target,
+        flops=30 * graph.elements(first_input(group)),
+        nbytes=total_bytes(group),
+        efficiency=0.1,
+    )
+
+
+IMPLEMENTATIONS = (
+    Implementation(
+        "loss.likelihood", "NegativeLogLikelihoodLoss", BACKEND, _unless, _lower_likelihood, _cost
+    ),
+    Implementation(
+        "loss.cross_entropy", "SoftmaxCrossEntropyLoss", BACKEND, _unless, _lower_cross_entropy, _cost
+    ),
+    Implementation("loss.determinant", "Det", BACKEND, _determinant_unless, _lower_determinant, _cost),
+)

@@ -1,0 +1,446 @@
+"""Rows of matrix products."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine.backends.cpu import bfloat, blocking
+from app.engine.core import graph
+from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
+from app.engine.core.registry import Implementation, Known
+from app.engine.cost.roofline import flops, roofline
+from app.engine.operators import epilogues
+from app.engine.operators.matmul_geometry import PRODUCTS, Array, Product, matrices
+from app.kernels.cpu import matrix_tiles
+from app.kernels.cpu.codegen import tiles
+from app.kernels.cpu.codegen.tiles import CLAMP, COLUMN_BIAS, RESIDUAL, ROW_BIAS, SCALE
+from app.kernels.cpu.gemm import PLACES, SIZES
+
+DTYPES = ("float32", "float64", "int32", "uint32", "int64", "uint64")
+BLOCK_ROWS = 192  # x DEPTH float32 of A stay in the second cache
+BLOCK_PANELS = 4
+DEPTH = 512  # float32 steps of the reduction: a panel is read from the second cache as fast as from the first
+SHARE = 0.05  # of the tolerance of the job that one fast product may use up
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Addends:
+    """What is added to a product, each at most once; and its scales."""
+
+    rows: Argument | None = None
+    rows_step: int = 0
+    columns: Argument | None = None
+    residual: Argument | None = None
+    residual_row: int = 0
+    alpha: float = 1.0
+    beta: float = 1.0
+
+
+def gemm_addends(node: ir.Node, product: Product) -> Addends | str:
+    """Where the third operand of a Gemm goes, or why it cannot."""
+    found = Addends(alpha=graph.attribute(node, "alpha", 1.0))
+    beta = graph.attribute(node, "beta", 1.0)
+    c = graph.input_at(node, 2)
+    if c is None or beta == 0.0:
+        return found
+    shape = graph.static_shape(c)
+    m, n = (1,) * (2 - len(shape)) + shape
+    if (m, n) == (1, product.n) and (beta == 1.0 or graph.is_constant(c)):
+        return replace(found, columns=_scaled(c, beta))
+    if n == product.n:
+        return replace(found, residual=c, residual_row=n if m > 1 else 0, beta=beta)
+    if beta != 1.0 and not graph.is_constant(c):
+        return f"beta {beta} scales a C of shape {shape} that changes between runs"
+    return replace(found, rows=_scaled(c, beta), rows_step=int(m > 1))
+
+
+def _scaled(c: ir.Value, beta: float) -> Argument:
+    array = graph.constant(c)
+    if array is None:
+        return c
+    return Constant(np.ascontiguousarray(array * array.dtype.type(beta)), c.name or "")
+
+
+def _addends(group: Group, product: Product, epilogue: epilogues.Epilogue) -> Addends | str:
+    """The operands of Gemm and of the epilogue together."""
+    found: Addends | str = Addends()
+    if group.anchor.op_type == "Gemm":
+        found = gemm_addends(group.anchor, product)
+    if isinstance(found, str):
+        return found
+    if epilogue.biases and isinstance(found.columns, ir.Value):
+        return f"two biases, of which {found.columns.name!r} changes between runs"
+    if epilogue.residual is not None:
+        if found.residual is not None:
+            return "C takes the place of the residual"
+        found = replace(found, residual=epilogue.residual, residual_row=product.n)
+    return found
+
+
+def refusal(group: Group, _known: Known) -> str | None:
+    """Why no product of this kind applies."""
+    for value in (*group.inputs, *group.outputs):
+        if graph.is_dynamic(value):
+            return f"value {value.name!r} has no static shape"
+    node = group.anchor
+    kind = graph.dtype(node.outputs[0])
+    assert kind is not None
+    if kind.name not in DTYPES:
+        return f"elements are {kind}; this one computes {', '.join(DTYPES)}"
+    if any(graph.dtype(v) != kind for v in group.inputs):
+        return "operands differ in type"
+    if node.op_type == "Gemm" and kind.kind != "f":
+        factors = [graph.attribute(node, name, 1.0) for name in ("alpha", "beta")]
+        if factors != [1.0, 1.0]:
+            return f"alpha and beta of integers must be 1, found {factors}"
+    epilogue = epilogues.read(group, -1)
+    if isinstance(epilogue, str):
+        return epilogue
+    if epilogue.clamps and kind.kind != "f":
+        return "limits apply to floating point only"
+    second = node.inputs[1]
+    assert second is not None
+    if group.epilogue and len(graph.static_shape(second)) < 2:
+        return "the second operand is a vector, so the output has no columns to speak of"
+    strange = next((v for v, kind in epilogue.operands if kind not in PLACES), None)
+    if strange is not None:
+        return f"operand {strange.name!r} varies along other axes than the columns"
+    found = _addends(group, PRODUCTS[node.op_type](node), epilogue)
+    return found if isinstance(found, str) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Sizes of blocks, in elements."""
+
+    m: int
+    n: int
+    k: int
+
+
+def _blocks(product: Product, dtype: str, packed: bool, known: Known) -> Blocks:
+    lanes = known.target.vector_lanes
+    shapes = _shapes(product.n, dtype, lanes)
+    width = tiles.columns_of(dtype, lanes, shapes)
+    depth = blocking.depth(product.k, np.dtype(tiles.element(dtype)).itemsize, DEPTH)
+    if packed and (product.m <= shapes[lanes][0] or dtype in tiles.WHOLE):
+        depth = max(product.k, 1)  # nothing of b is read twice, or from the second cache: it streams
+    m = blocking.balanced(product.m, BLOCK_ROWS, shapes[lanes][0])
+    n = blocking.balanced(product.n, BLOCK_PANELS * width, width)
+    while n > width and len(product.offsets) * -(-product.m // m) * -(-product.n // n) < 4 * known.threads:
+        n -= width
+    return Blocks(m, n, depth)
+
+
+def _shapes(columns: int, dtype: str, lanes: int) -> tiles.Shapes:
+    """The shapes of the tiles for so many columns."""
+    return tiles.shapes_of(dtype, tiles.vectors_for(columns, dtype, lanes))
+
+
+def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
+    product = PRODUCTS[group.anchor.op_type](group.anchor)
+    (y,) = group.outputs
+    if graph.elements(y) == 0:
+        return ()
+    kind = graph.dtype(y)
+    assert kind is not None
+    added, epilogue = additions(group, product)
+    return (product_call(product, kind, product.a, product.b, y, known, added, epilogue),)
+
+
+def prepared_refusal(group: Group, known: Known) -> str | None:
+    """Why no fast product of float32 rows with one constant matrix applies, which is prepared offline."""
+    reason = refusal(group, known)
+    if reason is not None:
+        return reason
+    if not known.fast_algorithms:
+        return "fast algorithms are switched off"
+    kind = graph.dtype(group.outputs[0])
+    if kind != np.float32:
+        return f"elements are {kind}; this one computes float32"
+    product = PRODUCTS[group.anchor.op_type](group.anchor)
+    if not graph.is_constant(product.b):
+        return f"{product.b.name!r} changes between runs; this one prepares it offline"
+    if len(product.offsets) > 1:
+        return f"{len(product.offsets)} products; this one takes 1"
+    if product.a_strides[1] != 1:
+        return "the first operand is transposed"
+    return None
+
+
+def error_refusal(found: float, known: Known) -> str | None:
+    """Why a product may not err so much, relative rms on its own weights."""
+    limit = SHARE * known.tolerance
+    return None if found <= limit else f"relative rms error {found:.1e} on these weights exceeds {limit:.1e}"
+
+
+def _bfloat_refusal(unless: Callable[[Known], str | None], group: Group, known: Known) -> str | None:
+    reason = unless(known) or refusal(group, known)
+    if reason is not None:
+        return reason
+    product = PRODUCTS[group.anchor.op_type](group.anchor)
+    if graph.dtype(group.outputs[0]) != np.float32:
+        return f"elements are {graph.dtype(group.outputs[0])}; this one rounds float32"
+    if not graph.is_constant(product.b):
+        return f"{product.b.name!r} changes between runs; this one rounds it offline"
+    if product.a_strides != (product.k, 1):
+        return f"{product.a.name!r} is transposed; this one rounds rows"
+    return None
+
+
+def _bfloat_lower(group: Group, known: Known, *, tiled: bool = False) -> tuple[KernelCall, ...]:
+    """Rows of the first operand are rounded in a call of their own, the second operand offline.
+
+    Tile registers take whole vectors of pairs, zeros at the end.
+    """
+    product = PRODUCTS[group.anchor.op_type](group.anchor)
+    (y,) = group.outputs
+    array = graph.constant(product.b)
+    assert array is not None
+    if graph.elements(y) == 0 or product.k == 0:
+        return _lower(group, known)
+    added, epilogue = additions(group, product)
+    count = graph.elements(product.a) // product.k
+    if tiled:
+        rows, pairs, row = bfloat.tiled_rows_call(product.a, count, product.k)
+        paired, dtype = bfloat_product(product, matrix_tiles.LANES, row), tiles.TILED_BFLOATS
+    else:
+        rows, pairs = bfloat.rows_call(product.a, count, product.k, known)
+        paired, dtype = bfloat_product(product), bfloat.dtype(known)
+
+    def weights() -> Array:
+        packed = tiles.pack_bfloats(matrices(product, array))
+        absent = [(0, 0)] * packed.ndim
+        absent[-2] = (0, paired.k - packed.shape[-2])
+        return np.pad(packed, absent)
+
+    kind = np.dtype(np.float32)
+    return rows, product_call(paired, kind, pairs, weights, y, known, added, epilogue, dtype=dtype)
+
+
+def bfloat_product(product: Product, multiple: int = 1, row: int = 0) -> Product:
+    """The same product over pairs along k, of rows of `a` and row-major `b`.
+
+    There are a multiple of so many, and rows of `a` lie `row` apart if that is given.
+    """
+    k = -(-product.k // (2 * multiple)) * multiple
+    row = row or k
+    offsets = ((i // product.k * row, j // product.k * k) for i, j in product.offsets)
+    return replace(
+        product,
+        k=k,
+        offsets=tuple(offsets),
+        a_strides=(row, 1),
+        b_strides=(product.n, 1),
+        b_shape=(*product.b_shape[:-2], k, product.n),
+    )
+
+
+def additions(group: Group, product: Product) -> tuple[Addends, epilogues.Epilogue]:
+    """What a group that is not refused adds to its product, all biases in one; and what follows."""
+    kind = graph.dtype(group.outputs[0])
+    assert kind is not None
+    epilogue = epilogues.read(group, -1)
+    assert not isinstance(epilogue, str)
+    added = _addends(group, product, epilogue)
+    assert not isinstance(added, str)
+    extra = epilogue.bias(product.n, kind)
+    if extra is not None:
+        own = added.columns.array.reshape(-1) if isinstance(added.columns, Constant) else kind.type(0)
+        added = replace(added, columns=Constant(extra + own, epilogue.biases[0][0].name or ""))
+    return added, epilogue
+
+
+def flags_of(added: Addends, epilogue: epilogues.Epilogue) -> int:
+    """The flags of a tile."""
+    return (
+        SCALE * (added.alpha != 1.0)
+        | ROW_BIAS * (added.rows is not None)
+        | COLUMN_BIAS * (added.columns is not None)
+        | RESIDUAL * (added.residual is not None)
+        | CLAMP * epilogue.clamps
+    )
+
+
+def product_call(
+    product: Product,
+    kind: np.dtype[Any],
+    a: Argument,
+    b: Argument | Array | Callable[[], Array],
+    y: Argument,
+    known: Known,
+    added: Addends = Addends(),
+    epilogue: epilogues.Epilogue = epilogues.Epilogue(),  # noqa: B008  # frozen
+    *,
+    dtype: str = "",
+) -> KernelCall:
+    """The product of elements of this kind; a `b` that is an array, or makes [.., k, n], is packed here.
+
+    Several in one element are of a `dtype` of their own, see `tiles`.
+    """
+    dtype, lanes = dtype or kind.name, known.target.vector_lanes
+    shapes = _shapes(product.n, dtype, lanes)
+    width = tiles.columns_of(dtype, lanes, shapes)
+    nothing = Constant(np.zeros(1, kind))
+    offsets = product.offsets
+    given = graph.constant(b) if isinstance(b, ir.Value) else b
+    packed = isinstance(given, np.ndarray) or callable(given)
+    if isinstance(given, np.ndarray) or callable(given):
+
+        def panels() -> Array:
+            whole = given() if callable(given) else matrices(product, given)
+            return tiles.packed_panels(dtype, whole, width, tiles.lanes_of(dtype, lanes))
+
+        b = Constant(panels, product.b.name or "")
+        step, tail = tiles.panel_sizes(dtype, width)
+        size = -(-product.n // width) * (product.k * step + tail)
+        offsets = tuple((i, j // max(product.k * product.n, 1) * size) for i, j in offsets)
+    assert isinstance(b, Argument)
+    blocks = _blocks(product, dtype, packed, known)
+    step = product.m * product.n if isinstance(added.residual, ir.Value) and added.residual_row else 0
+    table = np.array([(i, j, batch * step) for batch, (i, j) in enumerate(offsets)], np.int64)
+
+    sums = blocks.m * blocks.n if product.k > blocks.k or epilogue.recipe else 0
+    spare = tiles.spare(dtype, lanes, shapes)
+    panel_row = blocking.panel_row(blocks.n, kind.itemsize)
+    own = sums + spare + (0 if packed else (blocks.k + 1) * panel_row)
+    units = len(offsets) * -(-product.m // blocks.m) * -(-product.n // blocks.n)
+    sizes = {
+        "m": product.m,
+        "n": product.n,
+        "k": product.k,
+        **dict(zip(("a_row", "a_k"), product.a_strides)),
+        "b_packed": packed,
+        **dict(zip(("b_row", "b_column"), product.b_strides)),
+        "rows_step": added.rows_step,
+        "residual_row": added.residual_row,
+        **{f"block_{axis}": getattr(blocks, axis) for axis in "mnk"},
+        "packed_row": panel_row,
+        "sums_size": sums,
+        "spare_size": spare,
+        "work_step": own,
+        "flags": flags_of(added, epilogue),
+    }
+    pointer = f"{kind.name}*"
+    arguments: tuple[tuple[str, Argument], ...] = (
+        (pointer, a),
+        (f"{tiles.right_element(dtype)}*", b),
+        (pointer, y),
+        (pointer, added.rows or nothing),
+        (pointer, added.columns or nothing),
+        (pointer, added.residual or nothing),
+        (pointer, Constant(epilogue.scalars(kind, added.alpha, added.beta))),
+        ("int64*", Constant(table)),
+        ("int64*", Constant(np.array([sizes[name] for name in SIZES], np.int64))),
+        (pointer, Workspace(own * kind.itemsize, per_thread=True)),
+        *epilogue.arguments,
+    )
+    return KernelCall(
+        "app.kernels.cpu.gemm:emit",
+        tuple(t for t, _ in arguments),
+        tuple(a for _, a in arguments),
+        units,
+        static=(
+            dtype,
+            lanes,
+            *epilogue.static,
+            *(
+                (shapes[lanes][2], 0)
+                if dtype in tiles.WHOLE
+                else (
+                    tiles.vectors_for(product.n, dtype, lanes),
+                    product.n if product.n < tiles.lanes_of(dtype, lanes) else 0,
+                )
+            ),
+        ),
+        takes_thread=True,
+    )
+
+
+def predicted(group: Group, known: Known) -> float:
+    """Seconds of a blocked product."""
+    product = PRODUCTS[group.anchor.op_type](group.anchor)
+    kind = graph.dtype(group.outputs[0])
+    assert kind is not None
+    lanes = known.target.vector_lanes
+    # What is computed: whole tiles; and wider elements take longer.
+    shapes = _shapes(product.n, kind.name, lanes)
+    width = tiles.columns_of(kind.name, lanes, shapes)
+    rows = sum(max(size, 4) for _, size in tiles.row_groups(product.m, max(product.m, 1), lanes, shapes))
+    wasted = rows * -(-product.n // width) * width / max(product.m * product.n, 1)
+    return roofline(
+        known.target,
+        flops=flops(group) * wasted * kind.itemsize / 4,
+        nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
+        efficiency=0.9,
+        threads=known.threads,
+    )
+
+
+def _bfloat_predicted(group: Group, known: Known) -> float:
+    product = PRODUCTS[group.anchor.op_type](group.anchor)
+    width = tiles.columns_of("float32", known.target.vector_lanes, tiles.WIDE)
+    wasted = -(-product.n // width) * width / max(product.n, 1) * max(product.m, 4) / max(product.m, 1)
+    return known.target.launch + roofline(
+        known.target,
+        flops=flops(group) * wasted / bfloat.rate(known) + bfloat.ROUNDING * graph.elements(product.a),
+        nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)) - graph.nbytes(product.b) / 2,
+        efficiency=0.9,
+        threads=known.threads,
+    )
+
+
+def _tiled_predicted(group: Group, known: Known) -> float:
+    product = PRODUCTS[group.anchor.op_type](group.anchor)
+    (y,) = group.outputs
+    wasted = 1.0
+    for size, multiple in ((product.m, 16), (product.n, 32), (product.k, 32)):
+        wasted *= -(-size // multiple) * multiple / max(size, 1)
+    moved = bfloat.ROUNDING * graph.elements(product.a) + bfloat.ENDING * graph.elements(y)
+    return known.target.launch + roofline(
+        known.target,
+        flops=flops(group) * wasted / bfloat.TILES_RATE + moved,
+        nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)) - graph.nbytes(product.b) / 2,
+        efficiency=0.9,
+        threads=known.threads,
+    )
+
+
+def inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+    """The output may lie over what is added to it."""
+    return epilogues.inplace(group, -1)
+
+
+IMPLEMENTATIONS = tuple(
+    row
+    for op in ("MatMul", "Gemm")
+    for row in (
+        Implementation(
+            f"{op.lower()}.blocked", op, "numba-cpu", refusal, _lower, cost=predicted, inplace=inplace
+        ),
+        Implementation(
+            f"{op.lower()}.blocked_bf16",
+            op,
+            "numba-cpu",
+            partial(_bfloat_refusal, bfloat.refusal),
+            _bfloat_lower,
+            cost=_bfloat_predicted,
+            inplace=inplace,
+            precision="bf16",
+        ),
+        Implementation(
+            f"{op.lower()}.tiles",
+            op,
+            "numba-cpu",
+            partial(_bfloat_refusal, bfloat.tiles_refusal),
+            partial(_bfloat_lower, tiled=True),
+            cost=_tiled_predicted,
+            inplace=inplace,
+            precision="bf16",
+        ),
+    )
+)

@@ -1,0 +1,181 @@
+"""What rows over channel-blocked activations (NCHW8c, NCHW16c) share.
+
+A block holds as many channels as a register holds float32; the last one of a tensor may be padded.
+Padded lanes hold anything: kernels compute lane by lane, and those that sum over channels count
+only the channels there are.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine.core import graph
+from app.engine.core.plan import Argument, Constant, Group, of_group
+from app.engine.core.registry import Known
+from app.engine.operators import epilogues
+from app.engine.operators.epilogues import Epilogue
+from app.engine.types.layout import Layout, blocked, to_physical
+from app.kernels.cpu.codegen.tiles import CLAMP, COLUMN_BIAS, RESIDUAL
+from app.kernels.cpu.epilogue import ADVANCE, CHUNK, LANES
+
+Array = np.ndarray[Any, Any]
+
+# Where an operand of a recipe begins, by the place it is read at: an offset in terms of `place` (of
+# the output), `block` (of channels), `plane` (image times blocks plus block).
+OFFSETS = {"same": "place", "channel": "block * LANES", "plane": "plane * LANES", "scalar": "0"}
+
+
+def layout_of(known: Known) -> Layout:
+    """The blocked layout of images on this target."""
+    return blocked(4, known.target.vector_lanes)
+
+
+def blocks_of(channels: int, known: Known) -> int:
+    """Blocks that hold this many channels."""
+    return -(-channels // known.target.vector_lanes)
+
+
+def image_refusal(value: ir.Value | None) -> str | None:
+    """Why a value is no image that can be blocked: float32[N, C, H, W] of a known shape."""
+    if value is None:
+        return "an operand is omitted"
+    if graph.is_dynamic(value):
+        return f"value {value.name!r} has no static shape"
+    if graph.dtype(value) != np.float32:
+        return f"{value.name!r} is {graph.dtype(value)}; layouts of images are for float32"
+    rank = len(graph.static_shape(value))
+    return f"{value.name!r} has {rank} axes; layouts of images have 4" if rank != 4 else None
+
+
+def refusal(group: Group, _known: Known) -> str | None:
+    """Why the anchor's images or what follows it cannot be blocked."""
+    return _refusal(group)
+
+
+@of_group
+def _refusal(group: Group) -> str | None:
+    for value in (group.anchor.inputs[0], *group.outputs):
+        reason = image_refusal(value)
+        if reason is not None:
+            return reason
+    if graph.elements(group.outputs[0]) == 0:
+        return "the output has no elements"
+    epilogue = epilogues.read(group, 1)
+    if isinstance(epilogue, str):
+        return epilogue
+    for value, place in epilogue.operands:
+        if place not in ADVANCE:
+            return f"operand {value.name!r} varies along other axes than the channels"
+        if graph.dtype(value) != np.float32:
+            return f"operand {value.name!r} is {graph.dtype(value)}"
+        if place != "scalar" and not graph.is_constant(value) and len(graph.static_shape(value)) != 4:
+            return f"operand {value.name!r} is no image and changes between runs"
+    return None
+
+
+def layouts(group: Group, known: Known, layout: Layout | None = None) -> Mapping[ir.Value, Layout]:
+    """Blocked, or in another layout: the anchor's first input, the residual, operands, outputs.
+
+    Operands of one element stay as they are.
+    """
+    epilogue = epilogues.read(group, 1)
+    assert not isinstance(epilogue, str)
+    images = [group.anchor.inputs[0], epilogue.residual, *group.outputs]
+    images += [v for v, place in epilogue.operands if place != "scalar"]
+    asked = layout or layout_of(known)
+    return {v: asked for v in images if v is not None and not graph.is_constant(v)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ends:
+    """What a blocked kernel does with its results before it stores them.
+
+    Attributes:
+        bias: float32[blocks * lanes], or of the channels where none are blocked.
+        residual: an image like the output.
+        scalars: float32[4], see `app.kernels.cpu.codegen.tiles`.
+        flags: COLUMN_BIAS, RESIDUAL, CLAMP.
+        static: recipe, and (how it advances, offset, element type) of each of its operands.
+        operands: (type, argument) of the recipe's operands.
+        buffer: elements of scratch that the recipe's `run` needs.
+    """
+
+    bias: Argument
+    residual: Argument
+    scalars: Argument
+    flags: int
+    epilogue: Epilogue
+    operands: tuple[tuple[str, Argument], ...]
+
+    @property
+    def static(self) -> tuple[object, ...]:
+        """Recipe, and the place of each operand: arguments of a generator."""
+        return self.epilogue.recipe, tuple(place for _, place in self.epilogue.operands)
+
+    @property
+    def buffer(self) -> int:
+        """Elements of scratch that `run` needs."""
+        by_lane = sum(ADVANCE[place] == LANES for _, place in self.epilogue.operands)
+        return CHUNK * max(by_lane, 1) if self.epilogue.recipe else 0
+
+
+def ends(group: Group, known: Known, layout: Layout | None = None) -> Ends:
+    """Bias and epilogue of a group that `refusal` lets pass; the anchor's third input is a bias.
+
+    Images are blocked unless another layout is given.
+    """
+    layout = layout or layout_of(known)
+    epilogue = epilogues.read(group, 1)
+    assert not isinstance(epilogue, str)
+    channels = graph.static_shape(group.outputs[0])[1]
+    kind = np.dtype(np.float32)
+    own = graph.input_at(group.anchor, 2) if group.anchor.op_type.startswith("Conv") else None
+    has_bias = bool(epilogue.biases) or (own is not None and graph.is_constant(own))
+
+    def total() -> Array:
+        following, array = epilogue.bias(channels, kind), graph.constant(own)
+        if array is None:
+            assert following is not None
+            return lane_vector(following, layout)
+        return lane_vector(array.astype(kind) if following is None else following + array, layout)
+
+    nothing = Constant(np.zeros(1, kind))
+    bias = Constant(total) if has_bias else nothing
+    flags = COLUMN_BIAS * has_bias | CLAMP * epilogue.clamps
+    flags |= RESIDUAL * (epilogue.residual is not None)
+    operands = tuple(("float32*", _operand(v, place, layout)) for v, place in epilogue.operands)
+    residual = epilogue.residual
+    if residual is not None and graph.is_constant(residual):
+        array = graph.constant(residual)
+        assert array is not None
+        return Ends(bias, Constant(to_physical(array, layout)), Constant(epilogue.scalars(kind)),
+                    flags, epilogue, operands)  # fmt: skip
+    return Ends(bias, residual or nothing, Constant(epilogue.scalars(kind)), flags, epilogue, operands)
+
+
+def lane_vector(array: Array, layout: Layout) -> Array:
+    """One element per channel, filled up with zeros to whole blocks."""
+    return to_physical(array.reshape(1, -1, 1, 1), layout).reshape(-1)
+
+
+def _operand(value: ir.Value, place: str, layout: Layout) -> Argument:
+    array = graph.constant(value)
+    if array is None:
+        return value
+    if place == "channel":
+        return Constant(lane_vector(array, layout), value.name or "")
+    if place == "scalar":
+        return value
+    wide = array.reshape((1,) * (4 - array.ndim) + array.shape)
+    return Constant(to_physical(wide, layout), value.name or "")
+
+
+def inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+    """The residual, which a tile adds before it stores; a recipe reads its operands after that."""
+    epilogue = epilogues.read(group, 1)
+    assert not isinstance(epilogue, str)
+    later = {v for v, _ in epilogue.operands}
+    return tuple(pair for pair in epilogues.inplace(group, 1) if pair[0] not in later)

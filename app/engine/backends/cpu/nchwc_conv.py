@@ -1,0 +1,464 @@
+"""Rows of dense and grouped convolutions over blocked images, in float32 and with products of bfloat16."""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine.backends.cpu import bfloat, blocking, nchwc
+from app.engine.core import graph
+from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
+from app.engine.core.registry import Implementation, Known
+from app.engine.cost.roofline import flops, roofline
+from app.engine.operators import conv_geometry, epilogues
+from app.engine.operators.conv_geometry import Window
+from app.engine.types.layout import Layout
+from app.engine.types.target import Target
+from app.kernels.cpu import matrix_tiles
+from app.kernels.cpu.codegen import tiles
+from app.kernels.cpu.nchwc_conv import SIZES
+
+Array = np.ndarray[Any, Any]
+
+DEPTH = 320  # steps of the reduction whose panel of two vectors stays in the first cache
+OUTPUTS = 16 * 1024  # byte of a strip's output of one block that stay in the first cache
+INPUTS = 192 * 1024  # byte of a strip's input in a chunk that stay in the second
+TILED_INPUTS, TILED_OUTPUTS = 512 * 1024, 64 * 1024  # the same where tile registers multiply
+
+# Vectors of a tile, first as it is and then another number that is worth measuring, by lanes: 8 x 3 loads
+# less for each product than 12 x 2, and fewer pixels than a tile still hide the latency of a product.
+VECTORS = {8: (2, 3), 16: (3, 2)}
+TILED_VECTORS = 2, 3
+
+# Ways to cut that are worth measuring: as is, tiles of as many vectors, strips of more or fewer rows.
+OTHER, STRIPS = "other", {"tall": 2.0, "short": 0.5}
+TUNINGS = ("", OTHER, *STRIPS)
+
+
+def refusal(group: Group, known: Known) -> str | None:
+    """What no direct convolution over blocked outputs computes."""
+    reason = nchwc.refusal(group, known)
+    if reason is not None:
+        return reason
+    weights, bias = group.anchor.inputs[1], graph.input_at(group.anchor, 2)
+    assert weights is not None
+    for value in (weights, bias):
+        if value is not None and not graph.is_constant(value):
+            return f"{value.name!r} changes between runs; this one packs it offline"
+    window, lanes = conv_geometry.of_conv(group), known.target.vector_lanes
+    if window.groups > 1 and (window.channels % lanes or window.outputs % lanes):
+        return f"{window.channels} to {window.outputs} channels per group, not whole blocks of {lanes}"
+    return None
+
+
+def stem_refusal(group: Group, known: Known) -> str | None:
+    """What no direct convolution from planes to blocked outputs computes."""
+    reason = refusal(group, known)
+    if reason is not None:
+        return reason
+    if conv_geometry.of_conv(group).groups > 1:
+        return "groups of channels; a stem has one"
+    epilogue = epilogues.read(group, 1)
+    assert not isinstance(epilogue, str)
+    x = group.anchor.inputs[0]
+    if x is epilogue.residual or any(v is x for v, _ in epilogue.operands):
+        return "the input is an operand of what follows, which reads blocks"
+    return None
+
+
+def stem_layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
+    """Those of the others: the input is plain."""
+    return {v: at for v, at in nchwc.layouts(group, known).items() if v is not group.anchor.inputs[0]}
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a convolution is cut into units.
+
+    Attributes:
+        rows: output rows of a strip at most; strips differ by no more than `step`.
+        chunk: whole input blocks of a chunk.
+        wide: blocks of output channels of a tile.
+        part: blocks of output channels of a unit.
+        step: what the rows of a strip are a multiple of.
+    """
+
+    rows: int
+    chunk: int
+    wide: int
+    part: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Geometry:
+    """A convolution as the kernel sees it.
+
+    Attributes:
+        rows, columns: of the output; a pointwise convolution has pixels as rows of one column.
+        h, w: of the input in the same sense.
+        stride_h, stride_w: in pixels of the input.
+        down, along: offsets of taps along the axes.
+        x_lanes: elements of a block of the input, each a channel or a pair of them; 1 for planes.
+        copied: whether strips are copied with their padding, or rounded to pairs.
+    """
+
+    tiled: ClassVar[bool] = False  # whether tile registers multiply, see `tiled_conv`
+
+    window: Window
+    rows: int
+    columns: int
+    h: int
+    w: int
+    stride_h: int
+    stride_w: int
+    down: tuple[int, ...]
+    along: tuple[int, ...]
+    x_lanes: int
+    copied: bool
+
+    @property
+    def top(self) -> int:
+        """Rows before the first of the input."""
+        return max(-self.down[0], 0) if self.copied else 0
+
+    @property
+    def left(self) -> int:
+        """Pixels before the first of a row of the input."""
+        return max(-self.along[0], 0) if self.copied else 0
+
+    @property
+    def line(self) -> int:
+        """Pixels of a row as a strip has it."""
+        if not self.copied:
+            return self.w
+        reach = (self.columns - 1) * self.stride_w + self.along[-1] + self.left + 1
+        return max(reach, self.left + 1)
+
+    def lines(self, rows: int) -> int:
+        """Input rows of a strip of `rows` output rows."""
+        return (rows - 1) * self.stride_h + self.down[-1] + self.top + 1
+
+    @property
+    def phases(self) -> tuple[int, int]:
+        """How many phases of the strides along the axes a strip has apart."""
+        return 1, 1
+
+    def strip(self, rows: int) -> int:
+        """Elements of a strip of `rows` output rows."""
+        return -(-self.window.channels // self.x_lanes) * self.lines(rows) * self.line * self.x_lanes
+
+    def places(self, rows: int) -> tuple[Array, Array]:
+        """Where output pixels of a strip and taps read it, as offsets of elements.
+
+        Those of taps count from the pixel where the window begins, which is in the strip.
+        """
+        row, pixel = self.x_lanes * self.stride_h * self.line, self.x_lanes * self.stride_w
+        pixels = np.add.outer(np.arange(rows) * row, np.arange(self.columns) * pixel)
+        plane = self.lines(rows) * self.line if self.copied else self.h * self.w
+        planes = range(self.window.channels if self.x_lanes == 1 else 1)
+        down = [(i + self.top) * self.line * self.x_lanes for i in self.down]
+        along = [(j + self.left) * self.x_lanes for j in self.along[: 1 if self.side_by_side else None]]
+        return pixels, np.array([c * plane + i + j for c in planes for i in down for j in along], np.int64)
+
+    def weights(self, array: Array, *, paired: bool) -> Array:
+        """Weights[outputs, channels, taps], or pairs of their channels."""
+        flat = array.reshape(*array.shape[:2], -1)
+        return tiles.pack_bfloats(flat) if paired else flat
+
+    def row_bytes(self, blocks: int) -> int:
+        """Bytes that so many blocks of a row of the input take in a strip."""
+        return (blocks * self.x_lanes if self.x_lanes > 1 else self.window.channels) * 4 * self.w
+
+    @property
+    def static(self) -> tuple[object, ...]:
+        """What the generator of the kernel takes beside the rest."""
+        return ()
+
+    @property
+    def side_by_side(self) -> bool:
+        """Whether the taps of a row are steps of the reduction: planes without dilation."""
+        steps = {b - a for a, b in itertools.pairwise(self.along)}
+        return self.x_lanes == 1 and steps <= {1}
+
+
+def geometry(group: Group, lanes: int, *, paired: bool = False) -> Geometry:
+    """The geometry of a convolution whose input has blocks of this many channels.
+
+    One of pairs of channels has half as many: those of its window are pairs.
+    """
+    window = conv_geometry.of_conv(group)
+    if paired:
+        window, lanes = replace(window, channels=-(-window.channels // 2)), max(lanes // 2, 1)
+    flat = window.flat()
+    if flat is not window:
+        return Geometry(window, window.pixels, 1, window.pixels, 1, 1, 1, (0,), (0,), lanes, paired)
+    (_, rows, columns), (_, h, w), (_, down, along) = window.out, window.size, window.offsets
+    (_, stride_h, stride_w) = window.stride
+    outside = paired or down[0] < 0 or along[0] < 0
+    outside |= (rows - 1) * stride_h + down[-1] >= h or (columns - 1) * stride_w + along[-1] >= w
+    return Geometry(window, rows, columns, h, w, stride_h, stride_w, down, along, lanes, outside)
+
+
+def cut(shape: Geometry, known: Known, follows: bool) -> Cut:
+    """Blocks that fit the caches, units that threads share evenly.
+
+    `follows` tells whether a recipe runs over the outputs of a tile's strip, which then are in the
+    first cache. The tuning of `known` asks for other strips or tiles, see TUNINGS.
+    """
+    window, lanes = shape.window, known.target.vector_lanes
+    out_blocks = -(-window.outputs // lanes)
+    usual, other = TILED_VECTORS if shape.tiled else VECTORS[16 if lanes > 8 else 8]
+    wide = 4 if shape.rows * shape.columns <= 2 and out_blocks >= 4 and not shape.tiled else usual
+    if known.tuning == OTHER:
+        wide = other
+    whole = window.channels // shape.x_lanes if shape.x_lanes > 1 else 0
+    chunk = blocking.balanced(max(whole, 1), max(DEPTH * 2 // wide // (shape.x_lanes * window.taps), 1), 1)
+    inputs, outputs, tile = INPUTS, OUTPUTS, 1  # a kernel shares any number of pixels evenly by tiles
+    if shape.tiled:  # products are so fast that reading weights again for another strip takes longer
+        chunk, tile = max(whole, 1), matrix_tiles.BEHIND
+        inputs, outputs = TILED_INPUTS, TILED_OUTPUTS
+    row = shape.row_bytes(chunk) * shape.stride_h
+    rows = max(min(inputs // row - (len(shape.down) - 1 if shape.copied else 0), shape.rows), 1)
+    if follows:
+        rows = max(min(rows, outputs // (shape.columns * lanes * 4)), 1)
+    rows = min(round(rows * STRIPS.get(known.tuning, 1.0)) or 1, shape.rows)
+    step = min(tile, shape.rows) if shape.columns == 1 else 1
+    rows = blocking.balanced(shape.rows, rows, step)
+    best, seconds = Cut(rows, chunk, wide, out_blocks, step), float("inf")
+    fewest = -(-shape.rows // rows)
+    counts = dict.fromkeys((fewest, -(-fewest // known.threads) * known.threads, 2 * fewest))
+    for part, count in itertools.product(_parts(out_blocks, wide, known.threads), counts):
+        own = -(-shape.rows // (min(count, shape.rows) * step)) * step
+        strips = -(-shape.rows // own)
+        units = window.batch * window.groups * strips * -(-out_blocks // part)
+        took = -(-units // known.threads) * _unit_seconds(shape, strips, own, part, known.target)
+        if took < seconds * (1 - 1e-9):
+            best, seconds = Cut(own, chunk, wide, part, step), took
+    return best
+
+
+def _parts(out_blocks: int, wide: int, threads: int) -> list[int]:
+    """Blocks of output channels that a unit may have: all; a half or a quarter, then in whole tiles too."""
+    even = [-(-out_blocks // split) for split in (2, 4)] if threads > 1 else []
+    whole = [part + -part % wide for part in even if part > wide]
+    return [out_blocks, *(part for part in (*whole, *even) if part < out_blocks)]
+
+
+def _unit_seconds(shape: Geometry, strips: int, rows: int, part: int, target: Target) -> float:
+    """Of a unit, to compare cuts: its arithmetic, and reading its weights and its input, `rows` at most.
+
+    Halving the rows has all weights read twice, halving the outputs all of the input.
+    """
+    channels, outputs = shape.window.channels, part * target.vector_lanes  # channels, or pairs of them
+    depth = channels * shape.window.taps
+    moved = outputs * depth + channels * shape.lines(rows) * shape.line
+    seconds = 2 * outputs * depth * shape.rows / strips * shape.columns / target.flops
+    return seconds + 4 * moved / target.memories[0].bandwidth
+
+
+def _packed(group: Group, shape: Geometry, parts: Cut, lanes: int, *, paired: bool) -> Constant:
+    weights = group.anchor.inputs[1]
+    array = graph.constant(weights)
+    assert weights is not None
+    assert array is not None
+
+    def panels() -> Array:
+        return _panels(shape.weights(array, paired=paired), shape, parts, lanes)
+
+    return Constant(panels, weights.name or "")
+
+
+def _panels(array: Array, shape: Geometry, parts: Cut, lanes: int) -> Array:
+    """Weights[outputs, channels, taps] in the order of use."""
+    window = shape.window
+    matrices = array.reshape(window.groups, window.outputs, window.channels, -1)
+    if shape.side_by_side:
+        along = len(shape.along)
+        matrices = np.moveaxis(matrices.reshape(*matrices.shape[:2], -1, along), 3, 2)
+        chunks = [(0, along)]
+    elif shape.x_lanes == 1:
+        matrices = matrices.reshape(*matrices.shape[:2], 1, -1)
+        chunks = [(0, 1)]
+    else:
+        whole = window.channels // shape.x_lanes
+        firsts = list(range(0, max(whole, 1), parts.chunk))
+        ends = [*firsts[1:], None]
+        chunks = [
+            (f * shape.x_lanes, (window.channels if e is None else e * shape.x_lanes) - f * shape.x_lanes)
+            for f, e in zip(firsts, ends)
+        ]
+    packed = [tiles.pack_blocks(m, lanes, parts.wide, parts.part, chunks) for m in matrices]
+    return np.concatenate(packed)
+
+
+def _widths(out_blocks: int, parts: Cut) -> tuple[int, ...]:
+    """Blocks of the tiles that a convolution takes.
+
+    Those of wide tiles with a rest have all rests, so that convolutions of a model share a kernel.
+    """
+    rest = out_blocks % parts.part or parts.part
+    groups = (tiles.block_groups(blocks, parts.wide) for blocks in (parts.part, rest))
+    found = {size for group in groups for _, size in group}
+    if len(found) > 1 and parts.wide > 2:
+        found |= {2, 3}
+    return tuple(sorted(found, reverse=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Which of the rows it is: over planes or blocks, of float32 or of pairs of bfloat16."""
+
+    plain_input: bool = False
+    paired: bool = False
+
+    def geometry(self, group: Group, known: Known) -> Geometry:
+        """The geometry of a convolution in this form."""
+        lanes = 1 if self.plain_input else known.target.vector_lanes
+        return geometry(group, lanes, paired=self.paired)
+
+    def dtype(self, known: Known) -> str:
+        """What is multiplied."""
+        return bfloat.dtype(known) if self.paired else "float32"
+
+    def unless(self, group: Group, known: Known) -> str | None:
+        """Why it does not apply."""
+        reason = bfloat.refusal(known) if self.paired else None
+        return reason or (stem_refusal if self.plain_input else refusal)(group, known)
+
+
+def lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
+    """The call of a form that applies."""
+    lanes, plain_input = known.target.vector_lanes, form.plain_input
+    dtype, shape = form.dtype(known), form.geometry(group, known)
+    window, ends = shape.window, nchwc.ends(group, known)
+    parts = cut(shape, known, bool(ends.epilogue.recipe))
+    x, y = group.anchor.inputs[0], group.outputs[0]
+    assert x is not None
+    x_blocks = -(-window.channels // shape.x_lanes)
+    # Of the input as it lies in memory, whose blocks hold channels and not pairs of them.
+    source_lanes, channels = 1 if plain_input else lanes, conv_geometry.of_conv(group).channels
+    x_block = shape.h * shape.w * source_lanes
+    pixels, taps = shape.places(parts.rows)
+    planes = shape.x_lanes == 1
+    tail = len(shape.along) if shape.side_by_side else 1 if planes else window.channels % shape.x_lanes
+    strip = shape.strip(parts.rows) if shape.copied else 0
+    strip += -strip % (blocking.LINE // 4)
+    work = strip + ends.buffer
+    work += -work % (blocking.LINE // 4)
+    out_blocks = -(-window.outputs // lanes)
+    sizes = {
+        "groups": window.groups,
+        "x_image": -(-channels // source_lanes) * x_block,
+        "x_block": x_block,
+        "x_blocks": x_blocks,
+        "x_lanes": shape.x_lanes,
+        "channels": channels,
+        "h": shape.h,
+        "w": shape.w,
+        "strip_rows": parts.rows,
+        "strip_step": parts.step,
+        "columns": shape.columns,
+        "rows": shape.rows,
+        "stride": shape.stride_h,
+        "stride_w": shape.stride_w,
+        **dict(zip(("phases_h", "phases_w"), shape.phases)),
+        "copied": shape.copied,
+        "top": shape.top,
+        "left": shape.left,
+        "line": shape.line,
+        "lines": shape.lines(parts.rows),
+        "blocks": 0 if planes else window.channels // shape.x_lanes,
+        "tail": tail,
+        "chunk": parts.chunk,
+        "tap_count": taps.size,
+        "depth": window.depth,
+        "out_blocks": out_blocks,
+        "part": parts.part,
+        "strip_size": strip,
+        "work_step": work,
+        "flags": ends.flags,
+    }
+    operands: tuple[tuple[str, Argument], ...] = (
+        ("float32*", x),
+        ("float32*", _packed(group, shape, parts, lanes, paired=form.paired)),
+        ("float32*", y),
+        ("float32*", ends.bias),
+        ("float32*", ends.residual),
+        ("float32*", ends.scalars),
+        ("int64*", Constant(pixels.astype(np.int64))),
+        ("int64*", Constant(taps)),
+        ("int64*", Constant(np.array([sizes[name] for name in SIZES], np.int64))),
+        ("float32*", Workspace(max(work, 16) * 4, per_thread=True)),
+        *ends.operands,
+    )
+    units = window.batch * window.groups * -(-shape.rows // parts.rows) * -(-out_blocks // parts.part)
+    call = KernelCall(
+        "app.kernels.cpu.nchwc_conv:emit",
+        tuple(t for t, _ in operands),
+        tuple(a for _, a in operands),
+        units,
+        static=(dtype, lanes, parts.wide, _widths(out_blocks, parts), *ends.static, *shape.static),
+        takes_thread=True,
+    )
+    return (call,)
+
+
+def _cost(form: Form, group: Group, known: Known) -> float:
+    lanes, plain_input = known.target.vector_lanes, form.plain_input
+    shape = form.geometry(group, known)
+    window = shape.window
+    out_blocks = -(-window.outputs // lanes)
+    # A tile of one vector, or of few pixels, waits for its products.
+    idle = sum(size * (1.3 if size == 1 else 1.0) for _, size in tiles.block_groups(out_blocks, 2))
+    waste = idle * lanes / window.outputs
+    pixels = window.pixels * window.batch
+    waste *= 1.0 + 4.0 / pixels
+    waste *= 1.0 + 3.0 / max(window.depth, 1) + (2.0 / max(window.outputs, 1) if shape.copied else 0.0)
+    if plain_input:
+        # Each channel is another stream of the input; the caches' prefetching follows a few.
+        waste *= (1.05 if shape.side_by_side else 1.5) * (1.0 if window.channels <= lanes else 1.5)
+    elif window.channels < shape.x_lanes:
+        # The loop over the channels of a tap is short: 8 to 19 % above a stem with 3, 35 % with 1, AVX2.
+        waste *= 1.0 + 0.5 / window.channels
+    products = flops(group) * waste
+    if form.paired:
+        x = group.anchor.inputs[0]
+        assert x is not None
+        padded = 2 * window.channels / max(conv_geometry.of_conv(group).channels, 1)
+        products = products * padded / bfloat.rate(known) + bfloat.ROUNDING * graph.elements(x)
+    return roofline(
+        known.target,
+        flops=products,
+        nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
+        efficiency=0.95,
+        threads=known.threads,
+    )
+
+
+FORMS = {
+    "conv.blocked": Form(),
+    "conv.blocked_stem": Form(plain_input=True),
+    "conv.blocked_bf16": Form(paired=True),
+    "conv.blocked_stem_bf16": Form(plain_input=True, paired=True),
+}
+
+IMPLEMENTATIONS = tuple(
+    Implementation(
+        name,
+        "Conv",
+        "numba-cpu",
+        form.unless,
+        partial(lower, form),
+        cost=partial(_cost, form),
+        inplace=nchwc.inplace,
+        layouts=stem_layouts if form.plain_input else nchwc.layouts,
+        tunings=("",) if form.plain_input else TUNINGS,
+        precision="bf16" if form.paired else "f32",
+    )
+    for name, form in FORMS.items()
+)

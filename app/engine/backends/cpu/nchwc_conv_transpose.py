@@ -1,0 +1,200 @@
+"""Rows of transposed convolutions over channel-blocked images whose taps do not overlap."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine.backends.cpu import nchwc
+from app.engine.core import graph
+from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
+from app.engine.core.registry import Implementation, Known
+from app.engine.cost.roofline import flops, roofline
+from app.engine.operators import conv_geometry, epilogues
+from app.engine.types.layout import Layout
+from app.kernels.cpu.codegen.tiles import CLAMP, COLUMN_BIAS
+from app.kernels.cpu.epilogue import ADVANCE
+from app.kernels.cpu.nchwc_conv_transpose import ACCUMULATORS
+
+Array = np.ndarray[Any, Any]
+BACKEND = "numba-cpu"
+
+
+def _refusal(group: Group, known: Known) -> str | None:
+    reason = nchwc.refusal(group, known)
+    if reason is not None:
+        return reason
+    for value in group.anchor.inputs[1:]:
+        if value is not None and not graph.is_constant(value):
+            return f"{value.name!r} changes between runs; this one packs it offline"
+    for phase in conv_geometry.of_conv_transpose(group.anchor):
+        window = phase.window
+        if window.groups != 1:
+            return f"{window.groups} groups; this one has 1"
+        if window.offsets != ((0,), (0,), (0,)) or window.size != window.out:
+            return "taps overlap or are padded; this one has one tap for every output pixel"
+    return None
+
+
+def _taps(group: Group) -> Array:
+    """Weights by residue of the output position: [channels, outputs, rows, columns]."""
+    weights = graph.constant(group.anchor.inputs[1])
+    assert weights is not None
+    phases = conv_geometry.of_conv_transpose(group.anchor)
+    _, rows, columns = phases[0].step
+    taps = np.zeros((*weights.shape[:2], rows, columns), np.float32)
+    for phase in phases:
+        (row,), (column,) = phase.taps[1:]
+        taps[:, :, phase.first[1], phase.first[2]] = weights[:, :, row, column]
+    return taps
+
+
+def _blocked_refusal(group: Group, known: Known) -> str | None:
+    reason = _refusal(group, known)
+    if reason is None and _taps(group).shape[3] > ACCUMULATORS:
+        reason = f"{_taps(group).shape[3]} columns of taps; a tile has {ACCUMULATORS} accumulators"
+    return reason
+
+
+def _blocked_lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
+    lanes, taps, ends = known.target.vector_lanes, _taps(group), nchwc.ends(group, known)
+    channels, outputs, rows, columns = taps.shape
+    blocks = nchwc.blocks_of(outputs, known)
+    wide = np.zeros((channels, blocks * lanes, rows, columns), np.float32)
+    wide[:, :outputs] = taps
+    packed = wide.reshape(channels, blocks, lanes, rows, columns).transpose(1, 3, 0, 4, 2)
+    bias = ends.bias if ends.flags & COLUMN_BIAS else Constant(np.zeros(blocks * lanes, np.float32))
+    operands = tuple(
+        (advance, nchwc.OFFSETS[place], "float32")
+        for (_, place), advance in zip(ends.epilogue.operands, _advances(ends.epilogue))
+    )
+    return _call(
+        "emit_blocked", group, packed, (bias, ends.residual, ends.scalars), blocks, ends.buffer,
+        (lanes, rows, columns, ends.flags & ~COLUMN_BIAS, ends.epilogue.recipe, operands), ends.operands,
+        blocks,
+    )  # fmt: skip
+
+
+def _advances(epilogue: epilogues.Epilogue) -> tuple[str, ...]:
+    return tuple(ADVANCE[place] for _, place in epilogue.operands)
+
+
+def _call(
+    kernel: str, group: Group, packed: Array, ends: tuple[Argument, ...], outputs: int,
+    buffer: int, static: tuple[object, ...], operands: tuple[tuple[str, Argument], ...], planes: int,
+) -> tuple[KernelCall, ...]:  # fmt: skip
+    x, weights = group.anchor.inputs[:2]
+    assert x is not None
+    assert weights is not None
+    batch, channels, h, w = graph.static_shape(x)
+    scratch = Workspace(buffer * 4, per_thread=True) if buffer else Constant(np.zeros(1, np.float32))
+    return (
+        KernelCall(
+            f"app.kernels.cpu.nchwc_conv_transpose:{kernel}",
+            (*("float32*",) * 6, *("int64",) * 4, "float32*", "int64", *(t for t, _ in operands)),
+            (
+                x,
+                Constant(np.ascontiguousarray(packed), weights.name or ""),
+                group.outputs[0],
+                *ends,
+                *(channels, outputs, h, w),
+                scratch,
+                buffer,
+                *(a for _, a in operands),
+            ),
+            units=batch * planes * h,
+            static=static,
+            takes_thread=True,
+        ),
+    )
+
+
+def _few_refusal(group: Group, known: Known) -> str | None:
+    reason = _refusal(group, known)
+    if reason is not None:
+        return reason
+    products = math.prod(_taps(group).shape[1:])
+    if products > ACCUMULATORS * known.target.vector_lanes:
+        return f"{products} products of a pixel; a tile has {ACCUMULATORS * known.target.vector_lanes}"
+    epilogue = epilogues.read(group, 1)
+    assert not isinstance(epilogue, str)
+    if epilogue.residual is not None or any(place != "scalar" for _, place in epilogue.operands):
+        return "what follows reads a tensor; taps of all channels are computed side by side"
+    return None
+
+
+def _few_lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
+    lanes, taps, ends = known.target.vector_lanes, _taps(group), nchwc.ends(group, known)
+    channels, outputs, rows, columns = taps.shape
+    each = rows * columns
+    vectors = -(-outputs * each // lanes)
+    packed = np.zeros((channels, vectors * lanes), np.float32)
+    packed[:, : outputs * each] = taps.reshape(channels, -1)
+    bias = np.zeros(vectors * lanes, np.float32)
+    if ends.flags & COLUMN_BIAS:
+        assert isinstance(ends.bias, Constant)
+        bias[: outputs * each] = np.repeat(ends.bias.array[:outputs], each)
+    operands = tuple((advance, "0", "float32") for advance in _advances(ends.epilogue))
+    pixels = graph.static_shape(group.outputs[0])[3] // columns
+    return _call(
+        "emit_few", group, packed, (Constant(bias), ends.residual, ends.scalars), outputs,
+        pixels * vectors * lanes + ends.buffer,
+        (lanes, vectors, rows, columns, ends.flags & CLAMP, ends.epilogue.recipe, operands), ends.operands,
+        1,
+    )  # fmt: skip
+
+
+def _few_layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
+    x = group.anchor.inputs[0]
+    assert x is not None
+    return {x: nchwc.layout_of(known)}
+
+
+def _seconds(group: Group, known: Known, lanes_computed: int, nbytes: float) -> float:
+    return roofline(
+        known.target,
+        flops=flops(group) * lanes_computed / math.prod(_taps(group).shape[1:]),
+        nbytes=nbytes,
+        efficiency=0.7,
+        threads=known.threads,
+    )
+
+
+def _blocked_cost(group: Group, known: Known) -> float:
+    layout = nchwc.layout_of(known)
+    images = [graph.static_shape(v) for v in (group.anchor.inputs[0], group.outputs[0]) if v is not None]
+    _, outputs, rows, columns = _taps(group).shape
+    computed = nchwc.blocks_of(outputs, known) * known.target.vector_lanes * rows * columns
+    return _seconds(group, known, computed, 4.0 * sum(map(layout.elements, images)))
+
+
+def _few_cost(group: Group, known: Known) -> float:
+    lanes, products = known.target.vector_lanes, math.prod(_taps(group).shape[1:])
+    nbytes = sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs))
+    # Elements of the output are stored one by one.
+    return _seconds(group, known, -(-products // lanes) * lanes + lanes, nbytes)
+
+
+IMPLEMENTATIONS = (
+    Implementation(
+        "conv_transpose.blocked",
+        "ConvTranspose",
+        BACKEND,
+        _blocked_refusal,
+        _blocked_lower,
+        _blocked_cost,
+        inplace=nchwc.inplace,
+        layouts=nchwc.layouts,
+    ),
+    Implementation(
+        "conv_transpose.blocked_few",
+        "ConvTranspose",
+        BACKEND,
+        _few_refusal,
+        _few_lower,
+        _few_cost,
+        layouts=_few_layouts,
+    ),
+)

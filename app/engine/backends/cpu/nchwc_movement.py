@@ -1,0 +1,258 @@
+"""Rows of data movement between images in layouts of their own: Concat, Split, Slice and Pad.
+
+Whole blocks of channels move; what starts within a block would have to shift lanes. Channels last move
+as they are.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine.backends.cpu import nchwc
+from app.engine.backends.cpu.lookup import lookup_calls
+from app.engine.backends.cpu.strided import calls
+from app.engine.core import graph
+from app.engine.core.plan import Call, Group
+from app.engine.core.registry import LANEWISE, UNDEFINED, Implementation, Known, Padding
+from app.engine.cost.roofline import roofline
+from app.engine.operators.movement import taken_ranges
+from app.engine.operators.operands import data, fixed_inputs, unsuited
+from app.engine.operators.pad_geometry import pad_axes, pad_unless
+from app.engine.operators.strides import StridedCopy, strides_of
+from app.engine.types.layout import LAST, Layout
+
+FLOAT = 4  # byte
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A part of an image that becomes a part of another.
+
+    Attributes:
+        source, target: images.
+        taken: indices of the source along each axis.
+        first: of the target's elements along each axis.
+    """
+
+    source: ir.Value
+    target: ir.Value
+    taken: tuple[range, ...]
+    first: tuple[int, ...] = (0, 0, 0, 0)
+
+
+Boxes: TypeAlias = Callable[[ir.Node], tuple[Box, ...]]
+
+
+def _whole(value: ir.Value) -> tuple[range, ...]:
+    return tuple(range(n) for n in graph.static_shape(value))
+
+
+def concat_boxes(node: ir.Node) -> tuple[Box, ...]:
+    """What a Concat moves, in the order of its inputs."""
+    axis = graph.attribute(node, "axis", 1) % 4
+    boxes, start = [], 0
+    for x in node.inputs:
+        assert x is not None
+        first = tuple(start if a == axis else 0 for a in range(4))
+        boxes.append(Box(x, node.outputs[0], _whole(x), first))
+        start += graph.static_shape(x)[axis]
+    return tuple(boxes)
+
+
+def split_boxes(node: ir.Node) -> tuple[Box, ...]:
+    """What a Split moves, in the order of its outputs."""
+    axis = graph.attribute(node, "axis", 0) % 4
+    boxes, start = [], 0
+    for y in node.outputs:
+        taken = list(_whole(y))
+        taken[axis] = range(start, start + len(taken[axis]))
+        boxes.append(Box(data(node), y, tuple(taken)))
+        start += len(taken[axis])
+    return tuple(boxes)
+
+
+def slice_boxes(node: ir.Node) -> tuple[Box, ...]:
+    """What a Slice with constant operands moves."""
+    return (Box(data(node), node.outputs[0], taken_ranges(node)),)
+
+
+def _strided(box: Box, layout: Layout) -> StridedCopy:
+    """The copy of physical elements."""
+    if not layout.blocks:
+        return _permuted(box, layout)
+    lanes = layout.lanes(1)
+
+    def strides(value: ir.Value) -> tuple[int, ...]:
+        n, c, h, w = graph.static_shape(value)
+        return strides_of((n, -(-c // lanes), h, w, lanes))
+
+    sx, sy = strides(box.source), strides(box.target)
+    batch, channels, *pixels = box.taken
+    blocks = range(channels.start // lanes, -(-channels.stop // lanes))
+    outer = (batch, blocks, *pixels)
+    first = (box.first[0], box.first[1] // lanes, *box.first[2:])
+    return StridedCopy(
+        (*(len(r) for r in outer), lanes),
+        (*(s * r.step for s, r in zip(sx, outer)), 1),
+        (*sy[:4], 1),
+        x0=sum(s * r.start for s, r in zip(sx, outer)),
+        y0=sum(s * f for s, f in zip(sy, first)),
+    )
+
+
+def _permuted(box: Box, layout: Layout) -> StridedCopy:
+    sx, sy = (strides_of(layout.physical_shape(graph.static_shape(v))) for v in (box.source, box.target))
+    taken = [box.taken[axis] for axis in layout.order]
+    first = [box.first[axis] for axis in layout.order]
+    return StridedCopy(
+        tuple(len(r) for r in taken),
+        tuple(s * r.step for s, r in zip(sx, taken)),
+        sy,
+        x0=sum(s * r.start for s, r in zip(sx, taken)),
+        y0=sum(s * f for s, f in zip(sy, first)),
+    )
+
+
+def _refusal(group: Group, constants: tuple[int, ...]) -> str | None:
+    """Why operands, but those of these places, are no images that can be blocked."""
+    reason = unsuited(group)
+    images = [v for i, v in enumerate(group.anchor.inputs) if i not in constants]
+    for value in (*images, *group.outputs):
+        reason = reason or nchwc.image_refusal(value)
+    if reason is None and graph.elements(group.outputs[0]) == 0:
+        reason = "the output has no elements"
+    return reason
+
+
+def _seconds(group: Group, known: Known, layout: Layout | None = None) -> float:
+    layout = layout or nchwc.layout_of(known)
+    nbytes = 2 * FLOAT * sum(layout.elements(graph.static_shape(v)) for v in group.outputs)
+    return roofline(known.target, flops=0.0, nbytes=nbytes, threads=known.threads)
+
+
+def boxes_refusal(
+    group: Group, known: Known, constants: tuple[int, ...], boxes: Boxes, layout: Layout | None = None
+) -> str | None:
+    """Why a group does not move whole blocks; the inputs at `constants` are no images."""
+    reason = _refusal(group, constants) or fixed_inputs(group.anchor, constants)
+    if reason is not None or layout is not None:
+        return reason
+    lanes = known.target.vector_lanes
+    for box in boxes(group.anchor):
+        taken = box.taken[1]
+        if taken.start % lanes or box.first[1] % lanes or taken.step != 1:
+            return (
+                f"channels {taken.start}:{taken.stop}:{taken.step} of {box.source.name!r} become those "
+                f"from {box.first[1]} of {box.target.name!r}; blocks of {lanes} must stay whole"
+            )
+    return None
+
+
+def box_calls(box: Box, known: Known, layout: Layout | None = None) -> tuple[Call, ...]:
+    """What copies a box."""
+    return calls(_strided(box, layout or nchwc.layout_of(known)), FLOAT, box.source, box.target)
+
+
+def boxes_layouts(
+    group: Group, known: Known, boxes: Boxes, layout: Layout | None = None
+) -> Mapping[ir.Value, Layout]:
+    """Every image is blocked, or in another layout."""
+    sources = (box.source for box in boxes(group.anchor))
+    images = (v for v in (*sources, *group.outputs) if not graph.is_constant(v))
+    return dict.fromkeys(images, layout or nchwc.layout_of(known))
+
+
+def _row(
+    name: str,
+    op: str,
+    constants: tuple[int, ...],
+    boxes: Boxes,
+    padding: Padding = UNDEFINED,
+    layout: Layout | None = None,
+) -> Implementation:
+    def unless(group: Group, known: Known) -> str | None:
+        return boxes_refusal(group, known, constants, boxes, layout)
+
+    def lower(group: Group, known: Known) -> tuple[Call, ...]:
+        written = (box for box in boxes(group.anchor) if box.target in group.outputs)
+        return tuple(call for box in written for call in box_calls(box, known, layout))
+
+    def layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
+        return boxes_layouts(group, known, boxes, layout)
+
+    def seconds(group: Group, known: Known) -> float:
+        return _seconds(group, known, layout)
+
+    rank = 0 if layout is None else 2
+    return Implementation(
+        name, op, "numba-cpu", unless, lower, seconds, layouts=layouts, padding=padding, rank=rank
+    )
+
+
+def _pad_unless(group: Group, known: Known) -> str | None:
+    reason = _refusal(group, (1, 2, 3)) or pad_unless(group, known)
+    if reason is not None:
+        return reason
+    indices, channels = pad_axes(group.anchor)[1], graph.static_shape(data(group.anchor))[1]
+    if not np.array_equal(indices, np.arange(channels)):
+        return "pads channels; blocks must stay whole"
+    return None
+
+
+def _pad_lower(group: Group, known: Known) -> tuple[Call, ...]:
+    node = group.anchor
+    x, lanes = data(node), known.target.vector_lanes
+    batch, channels, *pixels = pad_axes(node)
+    blocks = nchwc.blocks_of(channels.size, known)
+    axes = (batch, np.arange(blocks), *pixels, np.arange(lanes))
+    shape = nchwc.layout_of(known).physical_shape(graph.static_shape(x))
+    return lookup_calls(axes, shape, FLOAT, x, node.outputs[0], graph.input_at(node, 2))
+
+
+def _pad_layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
+    return dict.fromkeys((data(group.anchor), *group.outputs), nchwc.layout_of(known))
+
+
+def _last_pad_unless(group: Group, known: Known) -> str | None:
+    return _refusal(group, (1, 2, 3)) or pad_unless(group, known)
+
+
+def _last_pad_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+    node = group.anchor
+    x, axes = data(node), pad_axes(node)
+    shape = LAST.physical_shape(graph.static_shape(x))
+    ordered = tuple(axes[axis] for axis in LAST.order)
+    return lookup_calls(ordered, shape, FLOAT, x, node.outputs[0], graph.input_at(node, 2))
+
+
+IMPLEMENTATIONS = (
+    _row("concat.blocked", "Concat", (), concat_boxes, LANEWISE),
+    _row("split.blocked", "Split", (1,), split_boxes),
+    _row("slice.blocked", "Slice", (1, 2, 3, 4), slice_boxes),
+    _row("concat.last", "Concat", (), concat_boxes, layout=LAST),
+    _row("split.last", "Split", (1,), split_boxes, layout=LAST),
+    _row("slice.last", "Slice", (1, 2, 3, 4), slice_boxes, layout=LAST),
+    Implementation(
+        "pad.blocked",
+        "Pad",
+        "numba-cpu",
+        _pad_unless,
+        _pad_lower,
+        _seconds,
+        layouts=_pad_layouts,
+        padding=LANEWISE,
+    ),
+    Implementation(
+        "pad.last",
+        "Pad",
+        "numba-cpu",
+        _last_pad_unless,
+        _last_pad_lower,
+        lambda group, known: _seconds(group, known, LAST),
+        layouts=lambda group, _known: dict.fromkeys((data(group.anchor), *group.outputs), LAST),
+        rank=2,
+    ),
+)

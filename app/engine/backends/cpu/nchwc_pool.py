@@ -1,0 +1,166 @@
+"""Rows of pooling over channel-blocked images."""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine.backends.cpu import nchwc
+from app.engine.core import graph
+from app.engine.core.plan import Call, Constant, Group, KernelCall, Workspace
+from app.engine.core.registry import LANEWISE, Implementation, Known
+from app.engine.cost.roofline import roofline
+from app.engine.operators.axes import first_input, first_output, output_at, reduced_axes
+from app.engine.operators.operands import unsuited
+from app.engine.operators.pool_geometry import windows
+from app.engine.types.layout import Layout
+
+BACKEND = "numba-cpu"
+MOST_TAPS = 25  # of a window without a loop
+
+# Operator: operation of the kernels.
+WINDOWS = {"MaxPool": "max", "AveragePool": "average"}
+WHOLE = {
+    "GlobalAveragePool": "average",
+    "ReduceMean": "average",
+    "GlobalMaxPool": "max",
+    "ReduceMax": "max",
+}
+
+
+def _unless(group: Group, _known: Known) -> str | None:
+    reason = unsuited(group) or nchwc.image_refusal(first_input(group))
+    if reason is None and graph.elements(first_output(group)) == 0:
+        reason = "the output has no elements"
+    return reason
+
+
+def window_unless(group: Group, known: Known) -> str | None:
+    """Why an image's windows are not pooled in a layout of its own."""
+    reason = _unless(group, known)
+    if reason is None and output_at(group, 1) is not None:
+        reason = "the indices are read"
+    if reason is None and min(graph.attribute(group.anchor, "pads", (0,)), default=0) < 0:
+        reason = "padding must not be negative"
+    return reason
+
+
+def whole_unless(group: Group, known: Known) -> str | None:
+    """Why the pixels of an image are not reduced in a layout of its own."""
+    reason = _unless(group, known)
+    if reason is None and reduced_axes(group) != (2, 3):
+        reason = f"reduces axes {reduced_axes(group)}; this one reduces the pixels (2, 3)"
+    return reason
+
+
+def _wide(group: Group, known: Known) -> float:
+    """Lanes over channels."""
+    channels = graph.static_shape(first_input(group))[1]
+    return nchwc.blocks_of(channels, known) * known.target.vector_lanes / max(channels, 1)
+
+
+def _layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
+    """Blocked, but [batch, channels] without pixels are row-major."""
+    images = (v for v in (first_input(group), first_output(group)) if len(graph.static_shape(v)) == 4)
+    return dict.fromkeys(images, nchwc.layout_of(known))
+
+
+def _window_lower(group: Group, known: Known) -> tuple[Call, ...]:
+    node, x, y = group.anchor, first_input(group), first_output(group)
+    g = windows(node)
+    lanes = known.target.vector_lanes
+    batch, channels, h, w = graph.static_shape(x)
+    _, oh, ow = g.out
+    include_pad = bool(graph.attribute(node, "count_include_pad", 0))
+    counts = [Constant(g.counted(axis, include_pad).astype(np.float32)) for axis in (1, 2)]
+    _, kh, kw = g.kernel
+    inside = g.inside(2)
+    # Columns of whole windows follow one another; those that begin in the padding are not whole.
+    whole = np.flatnonzero((inside[:, 1] == kw) & (counts[1].array == kw))
+    inner, outer = (int(whole[0]), int(whole[-1]) + 1) if whole.size else (0, 0)
+    static: tuple[object, ...] = (kh, kw, g.strides[2], g.dilations[2])
+    if math.prod(g.kernel) > MOST_TAPS:
+        inner, outer, static = 0, 0, (1, 1, 1, 1)
+    return (
+        KernelCall(
+            "app.kernels.cpu.nchwc_pool:emit_window",
+            ("float32*", "float32*", "int64*", "int64*", "float32*", "float32*", *("int64",) * 8),
+            (
+                x,
+                y,
+                Constant(g.inside(1)),
+                Constant(inside),
+                *counts,
+                *(h, w, oh, ow, inner, outer),
+                g.dilations[1] * w * lanes,
+                g.dilations[2] * lanes,
+            ),
+            units=batch * nchwc.blocks_of(channels, known) * oh,
+            static=(WINDOWS[node.op_type], lanes, *static),
+        ),
+    )
+
+
+def _whole_lower(group: Group, known: Known) -> tuple[Call, ...]:
+    x, y = first_input(group), first_output(group)
+    lanes = known.target.vector_lanes
+    batch, channels, h, w = graph.static_shape(x)
+    blocks = nchwc.blocks_of(channels, known)
+    stored = channels if len(graph.static_shape(y)) == 2 else blocks * lanes
+    return (
+        KernelCall(
+            "app.kernels.cpu.nchwc_pool:emit_whole",
+            ("float32*", "float32*", "float32*", *("int64",) * 3),
+            (x, y, Workspace(lanes * 4, per_thread=True), blocks, stored, h * w),
+            units=batch * blocks,
+            static=(WHOLE[group.anchor.op_type], lanes),
+            takes_thread=True,
+        ),
+    )
+
+
+def _moved(group: Group, known: Known) -> float:
+    return _wide(group, known) * sum(graph.nbytes(v) for v in (first_input(group), first_output(group)))
+
+
+def _window_cost(group: Group, known: Known) -> float:
+    taps = math.prod(windows(group.anchor).kernel)
+    return roofline(
+        known.target,
+        flops=_wide(group, known) * taps * graph.elements(first_output(group)),
+        nbytes=_moved(group, known),
+        efficiency=0.2,
+        threads=known.threads,
+    )
+
+
+def _whole_cost(group: Group, known: Known) -> float:
+    return roofline(
+        known.target,
+        flops=_wide(group, known) * graph.elements(first_input(group)),
+        nbytes=_moved(group, known),
+        efficiency=0.3,
+        threads=known.threads,
+    )
+
+
+IMPLEMENTATIONS = (
+    *(
+        Implementation(
+            name, op, BACKEND, window_unless, _window_lower, _window_cost, layouts=_layouts, padding=LANEWISE
+        )
+        for name, op in (("max_pool.blocked", "MaxPool"), ("average_pool.blocked", "AveragePool"))
+    ),
+    *(
+        Implementation(
+            name, op, BACKEND, whole_unless, _whole_lower, _whole_cost, layouts=_layouts, padding=LANEWISE
+        )
+        for name, op in (
+            ("global_average_pool.blocked", "GlobalAveragePool"),
+            ("global_max_pool.blocked", "GlobalMaxPool"),
+            ("reduce_mean.blocked", "ReduceMean"),
+            ("reduce_max.blocked", "ReduceMax"),
+        )
+    ),
+)

@@ -1,0 +1,279 @@
+"""Rows of convolutions over images whose channels lie last (NHWC)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine.backends.cpu import blocking, nchwc, nchwc_conv, nchwc_depthwise
+from app.engine.backends.cpu.nchwc_depthwise import depthwise_refusal
+from app.engine.core import graph
+from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
+from app.engine.core.registry import Implementation, Known
+from app.engine.cost.roofline import flops, roofline
+from app.engine.operators import conv_geometry
+from app.engine.types.layout import LAST, Layout
+from app.kernels.cpu.codegen import tiles
+from app.kernels.cpu.codegen.tiles import COLUMN_BIAS
+from app.kernels.cpu.nhwc_conv import SIZES
+from app.kernels.cpu.nhwc_depthwise import SIZES as DEPTHWISE_SIZES
+
+DEPTH = 512  # steps of the reduction: a panel is read from the second cache as fast as from the first
+RUN = 96  # pixels of a flat convolution that are a row
+
+
+def layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
+    """Channels last wherever a blocked row would ask for blocks."""
+    return nchwc.layouts(group, known, LAST)
+
+
+def _refusal(group: Group, known: Known) -> str | None:
+    reason = nchwc.refusal(group, known)
+    if reason is not None:
+        return reason
+    for value in (group.anchor.inputs[1], graph.input_at(group.anchor, 2)):
+        if value is not None and not graph.is_constant(value):
+            return f"{value.name!r} changes between runs; this one packs it offline"
+    window = conv_geometry.of_conv(group)
+    if window.channels == 1 and window.groups > 1:
+        return f"{window.groups} groups of one channel; products of pixels want more"
+    return None
+
+
+def _chunks(window: conv_geometry.Window, line: int, shift: int) -> list[tuple[int, int]]:
+    """Stretches of the reduction, (where they begin, steps), for rows of `line` pixels.
+
+    Taps side by side are one stretch where there is one group; `shift` pixels are added to every offset.
+    """
+    channels = window.groups * window.channels
+    _, down, along = window.offsets
+    joined = window.groups == 1 and along == tuple(range(along[0], along[0] + len(along)))
+    stretches = [
+        ((i * line + j + shift) * channels, window.channels * (len(along) if joined else 1))
+        for i in down
+        for j in (along[:1] if joined else along)
+    ]
+    chunks = []
+    for start, steps in stretches:
+        step = blocking.balanced(steps, DEPTH, 1)
+        chunks += [(start + at, min(step, steps - at)) for at in range(0, steps, step)]
+    return chunks
+
+
+def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
+    lanes = known.target.vector_lanes
+    shape = nchwc_conv.geometry(group, 1)
+    window, ends = shape.window, nchwc.ends(group, known, LAST)
+    channels, outputs = window.groups * window.channels, window.outputs
+    flat = shape.columns == 1 and window.taps == 1 and shape.rows == window.pixels and not shape.copied
+    columns = min(RUN, window.pixels) if flat else shape.columns
+    rows = -(-window.pixels // columns) if flat else shape.rows
+    line = shape.line
+    lines_of = (lambda n: n) if flat else shape.lines
+    strip_rows = rows
+    fits = nchwc_conv.INPUTS // 4 // max(channels * (columns if flat else line), 1)
+    while strip_rows > 1 and (
+        lines_of(strip_rows) > fits
+        or (known.threads > 1 and window.batch * window.groups * -(-rows // strip_rows) < 4 * known.threads)
+    ):
+        strip_rows = -(-strip_rows // 2)
+    width = tiles.columns_of("float32", lanes, tiles.WIDE)
+    strip = shape.lines(strip_rows) * line * channels if shape.copied else 0
+    strip += -strip % (blocking.LINE // 4)
+    spare = tiles.spare("float32", lanes, tiles.WIDE)
+    work = strip + spare
+    work += -work % (blocking.LINE // 4)
+    shift = shape.top * line + shape.left
+    chunks = _chunks(window, line, shift)
+    weights, x, y = group.anchor.inputs[1], group.anchor.inputs[0], group.outputs[0]
+    array = graph.constant(weights)
+    assert weights is not None
+    assert array is not None
+    assert x is not None
+
+    def packed() -> np.ndarray[Any, np.dtype[np.float32]]:
+        own = array.reshape(window.groups, outputs, window.channels, -1)
+        matrices = np.moveaxis(own, 1, 3).transpose(0, 2, 1, 3)  # [groups, taps, channels, outputs]
+        return tiles.pack_columns(matrices.reshape(window.groups, window.depth, outputs), width)
+
+    sizes = {
+        "x_image": channels * window.size[1] * window.size[2],
+        "x_row": (columns if flat else window.size[2]) * channels,
+        "x_group": window.channels,
+        "x_pixel": channels * (1 if flat else shape.stride_w),
+        "h": window.size[1],
+        "w": window.size[2],
+        "channels": channels,
+        "rows": rows,
+        "columns": columns,
+        "pixels": window.pixels,
+        "strip_rows": strip_rows,
+        "stride": shape.stride_h,
+        "copied": shape.copied,
+        "top": shape.top,
+        "left": shape.left,
+        "line": line,
+        "lines": shape.lines(strip_rows),
+        "groups": window.groups,
+        "outputs": outputs,
+        "part": outputs,
+        "depth": window.depth,
+        "chunk_count": len(chunks),
+        "strip_size": strip,
+        "spare_size": spare,
+        "work_step": work,
+        "flags": ends.flags,
+    }
+    operands: tuple[tuple[str, Argument], ...] = (
+        ("float32*", x),
+        ("float32*", Constant(packed, weights.name or "")),
+        ("float32*", y),
+        ("float32*", ends.bias),
+        ("float32*", ends.residual),
+        ("float32*", ends.scalars),
+        ("int64*", Constant(np.array(chunks, np.int64))),
+        ("int64*", Constant(np.array([sizes[name] for name in SIZES], np.int64))),
+        ("float32*", Workspace(work * 4, per_thread=True)),
+        *ends.operands,
+    )
+    return (
+        KernelCall(
+            "app.kernels.cpu.nhwc_conv:emit",
+            tuple(t for t, _ in operands),
+            tuple(a for _, a in operands),
+            window.batch * window.groups * -(-rows // strip_rows),
+            static=("float32", lanes, *ends.static),
+            takes_thread=True,
+        ),
+    )
+
+
+def _cost(group: Group, known: Known) -> float:
+    lanes = known.target.vector_lanes
+    window = conv_geometry.of_conv(group)
+    width = tiles.columns_of("float32", lanes, tiles.WIDE)
+    # Whole tiles are computed; each starts anew for every row of the window, at the price of some steps.
+    wasted = -(-window.outputs // width) * width / window.outputs
+    wasted *= 1.0 + 12.0 / (len(window.offsets[2]) * window.channels)
+    run = window.pixels if window.taps == 1 else window.out[2]
+    wasted *= -(-run // 4) * 4 / run * (1.0 + 4.0 / run)
+    return roofline(
+        known.target,
+        flops=flops(group) * wasted,
+        nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
+        efficiency=0.95,
+        threads=known.threads,
+    )
+
+
+def _depthwise_refusal(group: Group, known: Known) -> str | None:
+    reason = depthwise_refusal(group, known)
+    lanes, channels = known.target.vector_lanes, conv_geometry.of_conv(group).groups if reason is None else 0
+    if reason is None and channels < lanes:
+        reason = f"{channels} channels do not fill a vector of {lanes}"
+    return reason
+
+
+def _depthwise_lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
+    x, weights = group.anchor.inputs[:2]
+    (y,) = group.outputs
+    window, lanes = conv_geometry.of_conv(group), known.target.vector_lanes
+    ends = nchwc.ends(group, known, LAST)
+    array = graph.constant(weights)
+    assert x is not None
+    assert weights is not None
+    assert array is not None
+    channels = window.groups
+    firsts = [min(c, channels - lanes) for c in range(0, channels, lanes)]
+    taps = array.reshape(channels, -1)
+    packed = np.concatenate([taps[c : c + lanes].T.reshape(-1) for c in firsts])
+    total = np.zeros(channels, np.float32)
+    if ends.flags & COLUMN_BIAS:
+        assert isinstance(ends.bias, Constant)
+        total = ends.bias.array
+    bias = np.concatenate([total[c : c + lanes] for c in firsts])
+    _, down, along = window.offsets
+    buffer = tiles.spare("float32", lanes, tiles.WIDE) if ends.epilogue.recipe else 0
+    scratch = Workspace(buffer * 4, per_thread=True) if buffer else Constant(np.zeros(1, np.float32))
+    bands = nchwc_depthwise.bands_of(window.batch, window.out[1], known.threads)
+    sizes = {
+        "channels": channels,
+        "h": window.size[1],
+        "w": window.size[2],
+        "rows": window.out[1],
+        "columns": window.out[2],
+        "bands": bands,
+        "band": -(-window.out[1] // bands),
+        "stride_h": window.stride[1],
+        "dilation_h": nchwc_depthwise.spacing(down),
+        "top": -down[0],
+        "left": -along[0],
+        "taps": len(down),
+        "buffer_step": buffer,
+    }
+    operands: tuple[tuple[str, Argument], ...] = (
+        ("float32*", x),
+        ("float32*", Constant(packed, weights.name or "")),
+        ("float32*", y),
+        ("float32*", Constant(bias)),
+        ("float32*", ends.residual),
+        ("float32*", ends.scalars),
+        ("int64*", Constant(np.array([sizes[name] for name in DEPTHWISE_SIZES], np.int64))),
+        ("float32*", scratch),
+        *ends.operands,
+    )
+    return (
+        KernelCall(
+            "app.kernels.cpu.nhwc_depthwise:emit",
+            tuple(t for t, _ in operands),
+            tuple(a for _, a in operands),
+            window.batch * bands,
+            static=(
+                lanes,
+                nchwc_depthwise.pixels_of(window),
+                len(along),
+                window.stride[2],
+                nchwc_depthwise.spacing(along),
+                ends.flags & ~COLUMN_BIAS,
+                *ends.static,
+            ),
+            takes_thread=True,
+        ),
+    )
+
+
+def _depthwise_cost(group: Group, known: Known) -> float:
+    window = conv_geometry.of_conv(group)
+    return roofline(
+        known.target,
+        flops=flops(group) * (1.0 + 3.0 / window.taps + 2.0 / max(window.out[2], 1)),
+        nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
+        efficiency=0.55,
+        threads=known.threads,
+    )
+
+
+IMPLEMENTATIONS = (
+    Implementation(
+        "conv.last",
+        "Conv",
+        "numba-cpu",
+        _refusal,
+        _lower,
+        cost=_cost,
+        inplace=nchwc.inplace,
+        layouts=layouts,
+        rank=2,
+    ),
+    Implementation(
+        "conv.depthwise_last",
+        "Conv",
+        "numba-cpu",
+        _depthwise_refusal,
+        _depthwise_lower,
+        cost=_depthwise_cost,
+        layouts=layouts,
+        rank=2,
+    ),
+)

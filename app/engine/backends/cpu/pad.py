@@ -1,0 +1,52 @@
+"""Rows of Pad and CenterCropPad: index lookups with a fill value."""
+
+import numpy as np
+
+from app.engine.backends.cpu.lookup import lookup_calls
+from app.engine.core import graph
+from app.engine.core.plan import Call, Group
+from app.engine.core.registry import Implementation, Known
+from app.engine.operators.operands import data, itemsize, moved_seconds, unsuited
+from app.engine.operators.pad_geometry import pad_axes, pad_unless, padded_indices
+from app.engine.operators.strides import Indices
+
+
+def centered_indices(size: int, target: int) -> Indices:
+    """Cropped or padded around the middle; the odd element is cut or added at the end."""
+    if target <= size:
+        start = (size - target) // 2
+        return np.arange(start, start + target, dtype=np.int64)
+    before = (target - size) // 2
+    return padded_indices(size, before, target - size - before, "constant")
+
+
+def _pad_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+    node = group.anchor
+    x = data(node)
+    shape = graph.static_shape(x)
+    fill = graph.input_at(node, 2)
+    return lookup_calls(pad_axes(node), shape, itemsize(x), x, node.outputs[0], fill)
+
+
+def _center_unless(group: Group, _known: Known) -> str | None:
+    return unsuited(group)
+
+
+def _center_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+    x, y = data(group.anchor), group.anchor.outputs[0]
+    shape = graph.static_shape(x)
+    axes = [centered_indices(n, m) for n, m in zip(shape, graph.static_shape(y))]
+    return lookup_calls(axes, shape, itemsize(x), x, y)
+
+
+IMPLEMENTATIONS = (
+    Implementation("pad.lookup", "Pad", "numba-cpu", pad_unless, _pad_lower, cost=moved_seconds),
+    Implementation(
+        "center_crop_pad.lookup",
+        "CenterCropPad",
+        "numba-cpu",
+        _center_unless,
+        _center_lower,
+        cost=moved_seconds,
+    ),
+)

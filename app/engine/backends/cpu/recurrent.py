@@ -1,0 +1,297 @@
+"""Rows of LSTM, GRU and RNN: one call projects the inputs, one walks through time."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine.core import graph
+from app.engine.core.plan import Argument, Call, Constant, Group, KernelCall, Workspace
+from app.engine.core.registry import Implementation, Known
+from app.engine.cost.roofline import roofline
+from app.engine.operators.operands import unsuited
+from app.engine.operators.recurrent import (
+    INITIAL_C,
+    INITIAL_H,
+    PEEPHOLES,
+    RNN_ACTIVATIONS,
+    Layer,
+    activations,
+    layer_of,
+    unsupported_cell,
+)
+from app.kernels.cpu.codegen import tiles
+from app.kernels.cpu.recurrent import ROWS, panel_width
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Operands: TypeAlias = tuple[tuple[str, Argument], ...]  # (type, argument)
+
+POINTER = "float32*"
+BLOCK_TILES = 4
+EFFICIENCY = 0.3  # of peak arithmetic, by plain loops over rows of weights
+
+
+def _unless(group: Group, _known: Known) -> str | None:
+    node = group.anchor
+    reason = unsuited(group)
+    if reason:
+        return reason
+    floats = [v for i, v in enumerate(node.inputs) if v is not None and i != 4]
+    for value in (*floats, *group.outputs):
+        if str(graph.dtype(value)) != "float32":
+            return f"value {value.name!r} is {graph.dtype(value)}, this kernel computes float32"
+    return unsupported_cell(node)
+
+
+def _projection_call(
+    x: Argument,
+    panels: tuple[str, Argument],
+    bias: tuple[str, Argument],
+    gates: Workspace,
+    layer: Layer,
+    known: Known,
+) -> KernelCall:
+    lanes = known.target.vector_lanes
+    scalars = np.array([1, 1, -np.inf, np.inf])  # a tile's alpha, beta and limits, none of them used
+    block = tiles.SHAPES[lanes][0] * BLOCK_TILES
+    ragged = tiles.spare("float32", lanes)
+    spare = (POINTER, Workspace(4 * ragged, per_thread=True))
+    return _call(
+        "emit_projection",
+        ((POINTER, x), panels, bias, _array(scalars), (POINTER, gates), spare),
+        (layer.rows, layer.inputs, layer.columns, block, ragged),
+        layer.directions * -(-layer.rows // block),
+        static=(lanes,),
+        takes_thread=True,
+    )
+
+
+def _projection(node: ir.Node, layer: Layer, gates: Workspace, known: Known) -> tuple[Call, ...]:
+    """The input projection with its bias, and the recurrent one where the step does not need it apart."""
+    x, w = node.inputs[:2]
+    assert x is not None
+    assert w is not None
+    width = tiles.columns_of("float32", known.target.vector_lanes)
+    panels, packing = _panels(w, layer, layer.inputs, (layer.columns,), width)
+    apart = layer.hidden if graph.attribute(node, "linear_before_reset", 0) else 0
+    bias, adding = _bias(node, layer, layer.columns - apart)
+    return (*packing, *adding, _projection_call(x, panels, bias, gates, layer, known))
+
+
+def _panels(
+    value: ir.Value, layer: Layer, k: int, parts: Sequence[int], width: int
+) -> tuple[tuple[str, Argument], tuple[Call, ...]]:
+    """Weights [d, n, k] as panels of columns of their transpose, each part of n beginning anew.
+
+    They are packed when planning if constant, else by calls of their own.
+    """
+    ends = list(itertools.accumulate(parts))
+    array = graph.constant(value)
+    if array is not None:
+        columns = np.split(array.transpose(0, 2, 1), ends[:-1], axis=2)
+        packed = np.concatenate([tiles.pack_columns(c, width) for c in columns], axis=1)
+        return _array(packed, value.name or ""), ()
+    size = _padded(parts, width) * k
+    target = Workspace(4 * layer.directions * size)
+    packing = []
+    for i, (end, n) in enumerate(zip(ends, parts, strict=True)):
+        numbers = (k, n, width, layer.columns * k, (end - n) * k, size, _padded(parts[:i], width) * k)
+        units = layer.directions * -(-n // width)
+        packing.append(_call("pack", ((POINTER, value), (POINTER, target)), numbers, units))
+    return (POINTER, target), tuple(packing)
+
+
+def _padded(parts: Sequence[int], width: int) -> int:
+    """Columns in panels, those of each part filled up."""
+    return sum(-(-n // width) * width for n in parts)
+
+
+def _bias(node: ir.Node, layer: Layer, shared: int) -> tuple[tuple[str, Argument], tuple[Call, ...]]:
+    """The input bias [d, n], plus the recurrent one in the first `shared` columns."""
+    value = graph.input_at(node, 3)
+    d, n = layer.directions, layer.columns
+    if value is None:
+        return _array(np.zeros((d, n))), ()
+    fixed = graph.constant(value)
+    if fixed is not None:
+        summed = fixed[:, :n].copy()
+        summed[:, :shared] += fixed[:, n : n + shared]
+        return _array(summed), ()
+    target = Workspace(4 * d * n)
+    return (POINTER, target), (_call("add_biases", ((POINTER, value), (POINTER, target)), (n, shared), d),)
+
+
+def _call(
+    function: str,
+    operands: Operands,
+    numbers: Sequence[int],
+    units: int,
+    *,
+    static: tuple[object, ...] | None = None,
+    takes_thread: bool = False,
+    module: str = "recurrent",
+) -> KernelCall:
+    return KernelCall(
+        f"app.kernels.cpu.{module}:{function}",
+        (*(kind for kind, _ in operands), *["int64"] * len(numbers)),
+        (*(operand for _, operand in operands), *numbers),
+        units=units,
+        static=static,
+        takes_thread=takes_thread,
+    )
+
+
+def _array(array: Array, name: str = "") -> tuple[str, Argument]:
+    return POINTER, Constant(np.ascontiguousarray(array, np.float32), name)
+
+
+def or_zeros(node: ir.Node, position: int, size: int) -> tuple[str, Argument]:
+    """An optional operand, or as many zeros."""
+    value = graph.input_at(node, position)
+    return _array(np.zeros(max(size, 1))) if value is None else (POINTER, value)
+
+
+def scratch(size: int) -> tuple[str, Argument]:
+    """Workspace of float32."""
+    return POINTER, Workspace(4 * size)
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """What a kernel that walks through time takes besides what all of them take.
+
+    Attributes:
+        function, module: the kernel.
+        weights: recurrent ones, and what follows them.
+        scratch: after that of the hidden state.
+        numbers: at the end.
+        units: of work.
+        static: arguments of the generator, of a kernel that takes the thread; None of a plain function.
+    """
+
+    function: str
+    module: str
+    weights: Operands
+    scratch: Operands
+    numbers: tuple[int, ...]
+    units: int
+    static: tuple[object, ...] | None = None
+
+
+def loop_call(group: Group, layer: Layer, gates: Workspace, own: Loop) -> KernelCall:
+    """The call that walks through time over the projected inputs."""
+    node = group.anchor
+    has_cell = "LSTM" in node.op_type
+    lengths = graph.input_at(node, 4)
+    every = Constant(np.full(max(layer.batch, 1), layer.steps, np.int32))
+    state = Workspace(4 * layer.states)
+    results = [v if v in group.outputs else None for v in node.outputs]
+    results += [None] * (2 + has_cell - len(results))
+    initial = [or_zeros(node, i, layer.states) for i in (INITIAL_H, INITIAL_C)[: 1 + has_cell]]
+    operands = (
+        (POINTER, gates),
+        *own.weights,
+        *initial,
+        ("int32*", every if lengths is None else lengths),
+        _array(np.array([graph.attribute(node, "clip", math.inf)])),
+        (POINTER, state),
+        *own.scratch,
+        *((POINTER, state if v is None else v) for v in results),  # not written where not wanted
+    )
+    numbers = (
+        *(layer.steps, layer.batch, layer.hidden),
+        *layer.gates_strides,
+        *layer.y_strides,
+        *layer.state_strides,
+        int(graph.attribute(node, "direction", "forward") == "reverse"),
+        sum(1 << i for i, v in enumerate(results) if v is not None),
+        *own.numbers,
+    )
+    return _call(
+        own.function,
+        operands,
+        numbers,
+        own.units,
+        static=own.static,
+        takes_thread=own.static is not None,
+        module=own.module,
+    )
+
+
+def _lstm_operands(node: ir.Node, layer: Layer, _width: int) -> tuple[Operands, Operands, tuple[int, ...]]:
+    peepholes = or_zeros(node, PEEPHOLES, layer.directions * 3 * layer.hidden)
+    has_peepholes = int(graph.input_at(node, PEEPHOLES) is not None)
+    return (peepholes,), (scratch(layer.states),), (has_peepholes,)
+
+
+def _gru_operands(node: ir.Node, layer: Layer, width: int) -> tuple[Operands, Operands, tuple[int, ...]]:
+    bias = or_zeros(node, 3, layer.directions * 2 * layer.columns)
+    first, *rest = _parts(node, layer)
+    second = _padded([first], width) if rest else 2 * layer.hidden
+    return (bias,), (scratch(layer.states),), (first, second, int(not rest))
+
+
+def _rnn_operands(node: ir.Node, _layer: Layer, _width: int) -> tuple[Operands, Operands, tuple[int, ...]]:
+    codes = np.array([RNN_ACTIVATIONS[a] for a in activations(node)], np.int64)
+    return (("int64*", Constant(codes)),), (), ()
+
+
+# What a kernel takes besides what all take: after the weights, scratch, numbers.
+_OPERANDS = {"LSTM": _lstm_operands, "GRU": _gru_operands, "RNN": _rnn_operands}
+
+
+def _parts(node: ir.Node, layer: Layer) -> tuple[int, ...]:
+    """Columns of the recurrent products of a step, in their order: a GRU resets before the last."""
+    if node.op_type == "GRU" and not graph.attribute(node, "linear_before_reset", 0):
+        return 2 * layer.hidden, layer.hidden
+    return (layer.columns,)
+
+
+def _lower(group: Group, known: Known) -> tuple[Call, ...]:
+    node = group.anchor
+    layer = layer_of(node)
+    r = node.inputs[2]
+    assert r is not None
+    lanes = known.target.vector_lanes
+    width, parts = panel_width(lanes), _parts(node, layer)
+    panels, packing = _panels(r, layer, layer.hidden, parts, width)
+    operands, own_scratch, numbers = _OPERANDS[node.op_type](node, layer, width)
+    s_row = _padded(parts, width)
+    rows = 1 if layer.batch <= 1 else -(-layer.batch // ROWS) * ROWS
+    sums = Workspace(4 * rows * s_row, per_thread=True)
+    gates = Workspace(4 * layer.directions * layer.rows * layer.columns)
+    own = Loop(
+        "emit_loop",
+        "recurrent",
+        (panels, *operands),
+        ((POINTER, sums), *own_scratch),
+        (s_row * layer.hidden, s_row, rows * s_row, *numbers),
+        layer.directions * layer.batch,
+        (node.op_type, lanes),
+    )
+    return (*packing, *_projection(node, layer, gates, known), loop_call(group, layer, gates, own))
+
+
+def recurrent_seconds(group: Group, known: Known) -> float:
+    """Predicted time: products of every step, and weights and gates moved once."""
+    layer = layer_of(group.anchor)
+    columns = layer.columns
+    operations = 2.0 * layer.directions * layer.rows * (layer.inputs + layer.hidden) * columns
+    weights = 4.0 * layer.directions * (layer.inputs + layer.hidden) * columns
+    return roofline(
+        known.target,
+        flops=operations,
+        nbytes=weights + 8.0 * layer.directions * layer.rows * columns,
+        efficiency=EFFICIENCY,
+        threads=min(known.threads, layer.directions * layer.batch),
+    )
+
+
+IMPLEMENTATIONS = tuple(
+    Implementation(f"{op.lower()}.loop", op, "numba-cpu", _unless, _lower, cost=recurrent_seconds)
+    for op in ("LSTM", "GRU", "RNN")
+)

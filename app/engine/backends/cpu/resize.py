@@ -1,0 +1,141 @@
+"""Rows of Resize: nearest as index lookups, linear and cubic as one resampling an axis."""
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine.backends.cpu.lookup import adding_calls, lookup_calls
+from app.engine.backends.cpu.strided import calls
+from app.engine.core import graph
+from app.engine.core.plan import Argument, Call, Constant, Group, KernelCall, Workspace
+from app.engine.core.registry import Implementation, Known
+from app.engine.cost.roofline import roofline
+from app.engine.operators.interpolation import ResizedAxis
+from app.engine.operators.operands import data, itemsize, moved_seconds
+from app.engine.operators.resize_geometry import (
+    _mode,
+    _transformation,
+    addends,
+    nearest_indices,
+    nearest_unless,
+    resized_axes,
+    taps_along,
+    taps_unless,
+)
+from app.engine.operators.strides import StridedCopy
+
+
+def extrapolation(node: ir.Node) -> Constant:
+    """What elements outside become."""
+    value = graph.attribute(node, "extrapolation_value", 0.0)
+    return Constant(np.array([value]).astype(graph.dtype(data(node))))
+
+
+def nearest_inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+    """The sum may take the place of what is added: each element is read where it is stored."""
+    return tuple(
+        (value, group.outputs[0])
+        for value in addends(group)
+        if not graph.is_constant(value) and value not in group.anchor.inputs
+    )
+
+
+def _nearest_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+    node = group.anchor
+    x = data(node)
+    indices = nearest_indices(node)
+    shape = graph.static_shape(x)
+    if addends(group):
+        return adding_calls(indices, shape, x, addends(group)[0], group.outputs[0], extrapolation(node))
+    return lookup_calls(indices, shape, itemsize(x), x, node.outputs[0], extrapolation(node))
+
+
+def _nearest_cost(group: Group, known: Known) -> float:
+    added = sum(graph.nbytes(v) for v in addends(group))
+    return moved_seconds(group, known) + roofline(
+        known.target, flops=0.0, nbytes=added, threads=known.threads
+    )
+
+
+def _moved_axes(node: ir.Node) -> list[tuple[int, ResizedAxis]]:
+    """Axes to resample, the one that shrinks the tensor most first."""
+    crops = _transformation(node) == "tf_crop_and_resize"
+    moved = [(i, a) for i, a in enumerate(resized_axes(node)) if crops or not a.is_same]
+    return sorted(moved, key=lambda entry: entry[1].target / entry[1].size)
+
+
+def _taps_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+    node = group.anchor
+    x, y = data(node), node.outputs[0]
+    if graph.elements(y) == 0:
+        return ()
+    kind = graph.dtype(x)
+    assert kind is not None
+    moved = _moved_axes(node)
+    if not moved:
+        return calls(StridedCopy((graph.elements(x),), (1,), (1,)), itemsize(x), x, y)
+    shape = list(graph.static_shape(x))
+    source: Argument = x
+    made: list[Call] = []
+    for step, (place, axis) in enumerate(moved):
+        index, weight = taps_along(node, axis)
+        outer, inner = math.prod(shape[:place]), math.prod(shape[place + 1 :])
+        shape[place] = axis.target
+        last = step == len(moved) - 1
+        target: Argument = y if last else Workspace(math.prod(shape) * kind.itemsize)
+        innermost = inner == 1
+        sizes = (axis.size, axis.target) if innermost else (axis.size, axis.target, inner)
+        made.append(
+            KernelCall(
+                f"app.kernels.cpu.resize:{'resample_rows' if innermost else 'resample'}",
+                (f"{kind}*", f"{kind}*", "int64*", f"{kind}*", f"{kind}*", *["int64"] * (len(sizes) + 1)),
+                (
+                    source,
+                    target,
+                    Constant(np.ascontiguousarray(index)),
+                    Constant(weight.astype(kind)),
+                    extrapolation(node),
+                    *sizes,
+                    index.shape[1],
+                ),
+                units=outer if innermost else outer * axis.target,
+            )
+        )
+        source = target
+    return tuple(made)
+
+
+def _taps_cost(group: Group, known: Known) -> float:
+    """Every step reads and writes a tensor of the output's size, at two operations a tap."""
+    node = group.anchor
+    steps = max(len(_moved_axes(node)), 1)
+    width = 4 if _mode(node) == "cubic" else 2
+    size = graph.elements(node.outputs[0])
+    return roofline(
+        known.target,
+        flops=2.0 * width * size * steps,
+        nbytes=2.0 * steps * graph.nbytes(node.outputs[0]),
+        efficiency=0.2,
+        threads=known.threads,
+    )
+
+
+IMPLEMENTATIONS = (
+    *(
+        Implementation(
+            f"{op.lower()}.nearest",
+            op,
+            "numba-cpu",
+            nearest_unless,
+            _nearest_lower,
+            cost=_nearest_cost,
+            inplace=nearest_inplace,
+        )
+        for op in ("Resize", "Upsample")
+    ),
+    *(
+        Implementation(f"{op.lower()}.taps", op, "numba-cpu", taps_unless, _taps_lower, cost=_taps_cost)
+        for op in ("Resize", "Upsample")
+    ),
+)

@@ -1,0 +1,196 @@
+"""Rows of ScatterElements, ScatterND and TensorScatter: the data, then updates on top.
+
+The copy of the data is harmless in place, so the data may share memory with the output.
+"""
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine.backends.cpu.gather import index_type
+from app.engine.backends.cpu.strided import calls, element_type, merged
+from app.engine.core import graph
+from app.engine.core.plan import Call, Constant, Group, KernelCall
+from app.engine.core.registry import Implementation, Known
+from app.engine.operators.indexing import axis_of, bad_indices, indexed_axes, indices_of
+from app.engine.operators.operands import data, itemsize, moved_seconds, unsuited
+from app.engine.operators.strides import StridedCopy, strides_of
+
+OPERATIONS = {"none": 0, "add": 1, "mul": 2, "min": 3, "max": 4}  # as app.kernels.cpu.scatter numbers them
+COMBINED = (
+    *("float32", "float64", "int8", "int16", "int32", "int64"),
+    *("uint8", "uint16", "uint32", "uint64"),
+)
+
+
+def _copied(node: ir.Node) -> tuple[KernelCall, ...]:
+    x, y = data(node), node.outputs[0]
+    return calls(StridedCopy((graph.elements(x),), (1,), (1,)), itemsize(x), x, y)
+
+
+def _updates(node: ir.Node) -> ir.Value:
+    value = node.inputs[2]
+    assert value is not None
+    return value
+
+
+def _reduction(node: ir.Node) -> str:
+    return graph.attribute(node, "reduction", "none")
+
+
+def _value_type(node: ir.Node) -> str:
+    """Replacing looks at sizes only, arithmetic at the dtype."""
+    if _reduction(node) == "none":
+        return element_type(itemsize(data(node)))
+    return f"{graph.dtype(data(node))}*"
+
+
+def _bad_reduction(node: ir.Node) -> str | None:
+    kind = str(graph.dtype(data(node)))
+    if _reduction(node) not in OPERATIONS:
+        return f"reduction {_reduction(node)!r} of {node.op_type} is unknown"
+    if _reduction(node) != "none" and kind not in COMBINED:
+        return f"reduction {_reduction(node)!r} has no kernel for {kind}"
+    return None
+
+
+def _elements_unless(group: Group, _known: Known) -> str | None:
+    node = group.anchor
+    reason = unsuited(group) or _bad_reduction(node)
+    if reason:
+        return reason
+    shape = graph.static_shape(data(node))
+    if not shape:
+        return "ScatterElements needs data of rank 1 or more"
+    return bad_indices(node, (shape[axis_of(node)],))
+
+
+def _elements_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+    node = group.anchor
+    indices, y = indices_of(node), node.outputs[0]
+    shape, axis = graph.static_shape(data(node)), axis_of(node)
+    sizes = graph.static_shape(indices)
+    steps, strides = strides_of(sizes), strides_of(shape)
+    others = [a for a in range(len(sizes)) if a != axis]
+    walk = merged(
+        StridedCopy(
+            tuple(sizes[a] for a in others),
+            tuple(steps[a] for a in others),
+            tuple(strides[a] for a in others),
+        )
+    )
+    rows = list(zip(walk.sizes, walk.sx, walk.sy))
+    kind = _value_type(node)
+    scatter = KernelCall(
+        "app.kernels.cpu.scatter:scatter_elements",
+        (index_type(indices), kind, kind, element_type(itemsize(y)), "int64*", *["int64"] * 6),
+        (
+            indices,
+            _updates(node),
+            y,
+            y,
+            Constant(np.array(rows or [(1, 0, 0)], np.int64)),
+            len(rows),
+            sizes[axis],
+            steps[axis],
+            shape[axis],
+            strides[axis],
+            OPERATIONS[_reduction(node)],
+        ),
+        units=math.prod(sizes[a] for a in others),
+    )
+    return (*_copied(node), scatter)
+
+
+def _nd_unless(group: Group, _known: Known) -> str | None:
+    node = group.anchor
+    reason = unsuited(group) or _bad_reduction(node)
+    return reason or bad_indices(node, tuple(n for n, _ in indexed_axes(node, 0)))
+
+
+def _nd_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+    node = group.anchor
+    indices, y = indices_of(node), node.outputs[0]
+    shape = graph.static_shape(data(node))
+    axes = indexed_axes(node, 0)
+    kind = _value_type(node)
+    inner = math.prod(shape[len(axes) :])
+    scatter = KernelCall(
+        "app.kernels.cpu.scatter:scatter_nd",
+        (index_type(indices), kind, kind, element_type(itemsize(y)), "int64*", *["int64"] * 5),
+        (
+            indices,
+            _updates(node),
+            y,
+            y,
+            Constant(np.array(axes or [(1, 0)], np.int64)),
+            len(axes),
+            math.prod(graph.static_shape(indices)[:-1]),
+            math.prod(shape[: len(axes)]),
+            inner,
+            OPERATIONS[_reduction(node)],
+        ),
+        units=inner,
+    )
+    return (*_copied(node), scatter)
+
+
+def _cache_unless(group: Group, _known: Known) -> str | None:
+    reason = unsuited(group)
+    if reason:
+        return reason
+    node = group.anchor
+    axis = _cache_axis(node)
+    positions = graph.input_at(node, 2)
+    if axis == 0:
+        return "TensorScatter along the batch axis"
+    if positions is not None and str(graph.dtype(positions)) != "int64":
+        return f"write_indices of dtype {graph.dtype(positions)}, expected int64"
+    return None
+
+
+def _cache_axis(node: ir.Node) -> int:
+    return graph.attribute(node, "axis", -2) % len(graph.static_shape(data(node)))
+
+
+def _cache_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+    node = group.anchor
+    update, y = indices_of(node), node.outputs[0]
+    shape, axis = graph.static_shape(y), _cache_axis(node)
+    address = element_type(itemsize(y))
+    positions = graph.input_at(node, 2)
+    scatter = KernelCall(
+        "app.kernels.cpu.scatter:scatter_rows",
+        (address, "int64*", address, *["int64"] * 5),
+        (
+            update,
+            Constant(np.zeros(shape[0], np.int64)) if positions is None else positions,
+            y,
+            math.prod(shape[1:axis]),
+            graph.static_shape(update)[axis],
+            shape[axis],
+            math.prod(shape[axis + 1 :]),
+            int(graph.attribute(node, "mode", "linear") == "circular"),
+        ),
+        units=math.prod(shape[:axis]),
+    )
+    return (*_copied(node), scatter)
+
+
+def _onto_the_data(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+    """The output may take the memory of the data, unless indices or updates are the same value."""
+    node = group.anchor
+    if data(node) in node.inputs[1:]:
+        return ()
+    return ((data(node), node.outputs[0]),)
+
+
+IMPLEMENTATIONS = tuple(
+    Implementation(name, op, "numba-cpu", unless, lower, cost=moved_seconds, inplace=_onto_the_data)
+    for name, op, unless, lower in (
+        ("scatter_elements.lines", "ScatterElements", _elements_unless, _elements_lower),
+        ("scatter_nd.slices", "ScatterND", _nd_unless, _nd_lower),
+        ("tensor_scatter.rows", "TensorScatter", _cache_unless, _cache_lower),
+    )
+)

@@ -1,0 +1,121 @@
+"""Rows of ReverseSequence, Trilu, EyeLike and OneHot."""
+
+import math
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine.backends.cpu.strided import element_type
+from app.engine.core import graph
+from app.engine.core.plan import Call, Constant, Group, KernelCall
+from app.engine.core.registry import Implementation, Known
+from app.engine.operators.operands import data, fixed_inputs, itemsize, moved_seconds, unsuited
+
+_INDICES = (*("int8", "int16", "int32", "int64"), *("uint8", "uint16", "uint32"), *("float32", "float64"))
+
+
+def _raw(values: Any, value: ir.Value) -> Constant:
+    """Numbers in the dtype of a value, for kernels that see element sizes only."""
+    return Constant(np.array(values).astype(graph.dtype(value)))
+
+
+def _reverse_unless(group: Group, _known: Known) -> str | None:
+    reason = unsuited(group)
+    if reason:
+        return reason
+    axes = (graph.attribute(group.anchor, "time_axis", 0), graph.attribute(group.anchor, "batch_axis", 1))
+    return None if sorted(axes) == [0, 1] else f"time and batch axes {axes}, expected 0 and 1"
+
+
+def _reverse_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+    x, y = data(group.anchor), group.anchor.outputs[0]
+    lengths = group.anchor.inputs[1]
+    assert lengths is not None
+    outer, middle, *rest = graph.static_shape(x)
+    address = element_type(itemsize(x))
+    time_first = int(graph.attribute(group.anchor, "time_axis", 0) == 0)
+    return (
+        KernelCall(
+            "app.kernels.cpu.sequence:reverse_sequence",
+            (address, "int64*", address, *["int64"] * 4),
+            (x, lengths, y, outer, middle, math.prod(rest), time_first),
+            units=outer * middle,
+        ),
+    )
+
+
+def _trilu_unless(group: Group, _known: Known) -> str | None:
+    return unsuited(group) or fixed_inputs(group.anchor, (1,))
+
+
+def _trilu_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+    x, y = data(group.anchor), group.anchor.outputs[0]
+    *batch, height, width = graph.static_shape(x)
+    shift = graph.constant(graph.input_at(group.anchor, 1))
+    # Beyond the matrix one diagonal is like another, and the sum with a row cannot overflow.
+    k = 0 if shift is None else min(max(int(shift.reshape(-1)[0]), -height), width)
+    address = element_type(itemsize(x))
+    return (
+        KernelCall(
+            "app.kernels.cpu.sequence:triangle",
+            (address, address, address, *["int64"] * 4),
+            (x, _raw([0], x), y, height, width, k, graph.attribute(group.anchor, "upper", 1)),
+            units=math.prod(batch) * height,
+        ),
+    )
+
+
+def _eye_unless(group: Group, _known: Known) -> str | None:
+    return unsuited(group)
+
+
+def _eye_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+    y = group.anchor.outputs[0]
+    height, width = graph.static_shape(y)
+    address = element_type(itemsize(y))
+    shift = min(max(graph.attribute(group.anchor, "k", 0), -height), width)
+    return (
+        KernelCall(
+            "app.kernels.cpu.sequence:identity_matrix",
+            (address, address, "int64", "int64"),
+            (_raw([0, 1], y), y, width, shift),
+            units=height,
+        ),
+    )
+
+
+def _one_hot_unless(group: Group, _known: Known) -> str | None:
+    reason = unsuited(group)
+    kind = str(graph.dtype(data(group.anchor)))
+    if reason is None and kind not in _INDICES:
+        return f"OneHot has no kernel for indices of dtype {kind}"
+    return reason
+
+
+def _one_hot_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+    indices, y = data(group.anchor), group.anchor.outputs[0]
+    off_on = group.anchor.inputs[2]
+    assert off_on is not None
+    shape = graph.static_shape(y)
+    axis = graph.attribute(group.anchor, "axis", -1) % len(shape)
+    address = element_type(itemsize(y))
+    return (
+        KernelCall(
+            "app.kernels.cpu.sequence:one_hot",
+            (f"{graph.dtype(indices)}*", address, address, "int64", "int64"),
+            (indices, off_on, y, shape[axis], math.prod(shape[axis + 1 :])),
+            units=math.prod(shape[:axis]),
+        ),
+    )
+
+
+IMPLEMENTATIONS = tuple(
+    Implementation(name, op, "numba-cpu", unless, lower, cost=moved_seconds)
+    for name, op, unless, lower in (
+        ("reverse_sequence.rows", "ReverseSequence", _reverse_unless, _reverse_lower),
+        ("trilu.rows", "Trilu", _trilu_unless, _trilu_lower),
+        ("eye_like.rows", "EyeLike", _eye_unless, _eye_lower),
+        ("one_hot.rows", "OneHot", _one_hot_unless, _one_hot_lower),
+    )
+)

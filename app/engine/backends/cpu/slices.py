@@ -1,0 +1,167 @@
+"""Rows of Concat, Split, Slice and Gather that move nothing: the part lies in the whole.
+
+What makes an input of a Concat writes it into the output; what reads an output of a Split reads it in
+the input. A part that cannot lie there, because memory planning refuses it, is copied.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import onnx_ir as ir
+
+from app.engine.backends.cpu import nchwc
+from app.engine.backends.cpu.nchwc_movement import (
+    Boxes,
+    box_calls,
+    boxes_layouts,
+    boxes_refusal,
+    concat_boxes,
+    slice_boxes,
+    split_boxes,
+)
+from app.engine.backends.cpu.strided import calls
+from app.engine.core import graph
+from app.engine.core.plan import Call, Group, View
+from app.engine.core.registry import (
+    LANEWISE,
+    UNDEFINED,
+    Implementation,
+    Known,
+    Layouts,
+    Padding,
+    Unless,
+    all_plain,
+)
+from app.engine.cost.roofline import roofline
+from app.engine.operators.movement import (
+    Copies,
+    Part,
+    concat_copies,
+    concat_parts,
+    first_element,
+    gather_parts,
+    slice_parts,
+    split_copies,
+    split_parts,
+)
+from app.engine.operators.operands import data, fixed_inputs, itemsize, unsuited
+from app.engine.types.layout import Layout, plain
+
+Parts: TypeAlias = Callable[[ir.Node], tuple[Part, ...]]
+
+
+def _view(part: Part, layout: Layout, group: Group) -> View | str:
+    """The part as a view of the whole, or why it is none."""
+    for value in (part.whole, part.part):
+        if graph.is_constant(value):
+            return f"{value.name!r} is constant"
+    if graph.elements(part.part) == 0:
+        return f"{part.part.name!r} has no elements"
+    if part.part not in (*group.inputs, *group.outputs):
+        return f"nothing reads {part.part.name!r}"
+    first = first_element(part, layout)
+    return first if isinstance(first, str) else View(part.whole, part.part, first * itemsize(part.whole))
+
+
+# What copies each part, in their order; None where a row has one part and is refused without it.
+Copying: TypeAlias = Callable[[Group, Known], tuple[tuple[Call, ...], ...]]
+
+
+def _row(
+    name: str,
+    op: str,
+    parts: Parts,
+    unless: Unless,
+    copying: Copying | None,
+    layout: Callable[[ir.Value, Known], Layout],
+    layouts: Layouts = all_plain,
+    padding: Padding = UNDEFINED,
+) -> Implementation:
+    def found(group: Group, known: Known) -> tuple[View | str, ...]:
+        return tuple(_view(p, layout(p.whole, known), group) for p in parts(group.anchor))
+
+    def refusal(group: Group, known: Known) -> str | None:
+        reason = unless(group, known)
+        if reason is not None:
+            return reason
+        reasons = found(group, known)
+        return (
+            None
+            if any(isinstance(r, View) for r in reasons)
+            else next(map(str, reasons), f"{op} takes no range")
+        )
+
+    def views(group: Group, known: Known) -> tuple[View, ...]:
+        return tuple(v for v in found(group, known) if isinstance(v, View))
+
+    def moved(group: Group, known: Known) -> tuple[int, ...]:
+        """Places of the parts that are copied."""
+        return tuple(
+            i
+            for i, view in enumerate(found(group, known))
+            if isinstance(view, str) or (known.granted is not None and view not in known.granted)
+        )
+
+    def lower(group: Group, known: Known) -> tuple[Call, ...]:
+        places = moved(group, known)
+        if copying is None or not places:
+            return ()
+        calls = copying(group, known)
+        return tuple(call for i in places for call in calls[i])
+
+    def cost(group: Group, known: Known) -> float:
+        every = parts(group.anchor)
+        nbytes = 2 * sum(graph.nbytes(every[i].part) for i in moved(group, known))
+        return roofline(known.target, flops=0.0, nbytes=nbytes, threads=known.threads) if nbytes else 0.0
+
+    return Implementation(
+        name, op, "numba-cpu", refusal, lower, cost,
+        views=views, partial=copying is not None, layouts=layouts, padding=padding,
+    )  # fmt: skip
+
+
+def _plain_row(
+    op: str, parts: Parts, constants: tuple[int, ...], copies: Callable[[ir.Node], Copies] | None
+) -> Implementation:
+    def unless(group: Group, _known: Known) -> str | None:
+        return unsuited(group) or fixed_inputs(group.anchor, constants)
+
+    def copying(group: Group, _known: Known) -> tuple[tuple[Call, ...], ...]:
+        assert copies is not None
+        size = itemsize(data(group.anchor))
+        found = copies(group.anchor)
+        return tuple(calls(c, size, x, y) if y in group.outputs else () for c, x, y in found)
+
+    def layout(value: ir.Value, _known: Known) -> Layout:
+        return plain(len(graph.static_shape(value)))
+
+    return _row(f"{op.lower()}.view", op, parts, unless, copying if copies else None, layout)
+
+
+def _blocked_row(
+    op: str, parts: Parts, constants: tuple[int, ...], boxes: Boxes, padding: Padding = UNDEFINED
+) -> Implementation:
+    def unless(group: Group, known: Known) -> str | None:
+        return boxes_refusal(group, known, constants, boxes)
+
+    def copying(group: Group, known: Known) -> tuple[tuple[Call, ...], ...]:
+        return tuple(box_calls(b, known) if b.target in group.outputs else () for b in boxes(group.anchor))
+
+    def layout(_value: ir.Value, known: Known) -> Layout:
+        return nchwc.layout_of(known)
+
+    def layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
+        return boxes_layouts(group, known, boxes)
+
+    return _row(f"{op.lower()}.view.blocked", op, parts, unless, copying, layout, layouts, padding)
+
+
+IMPLEMENTATIONS = (
+    _plain_row("Concat", concat_parts, (), concat_copies),
+    _plain_row("Split", split_parts, (1,), split_copies),
+    _plain_row("Slice", slice_parts, (1, 2, 3, 4), None),
+    _plain_row("Gather", gather_parts, (1,), None),
+    _blocked_row("Concat", concat_parts, (), concat_boxes, LANEWISE),
+    _blocked_row("Split", split_parts, (1,), split_boxes),
+    _blocked_row("Slice", slice_parts, (1, 2, 3, 4), slice_boxes),
+)

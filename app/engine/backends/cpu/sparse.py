@@ -1,0 +1,577 @@
+"""Rows of matrix products with a constant operand that is stored sparse.
+
+Each storage type has rows of its own; which of them computes a product, or whether a dense one does, is
+a matter of measured time. Zeros are left out of the arithmetic, so where an operand is infinite or NaN
+and the weight is zero, the product is taken to be zero.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine.backends.cpu import matmul
+from app.engine.core import graph
+from app.engine.core.plan import Argument, Call, Constant, Group, KernelCall, Workspace, of_group
+from app.engine.core.registry import Cost, Implementation, Known, Lower, Unless
+from app.engine.operators import matmul_geometry
+from app.engine.operators.elementwise import recipe_of
+from app.engine.types.storage import StorageKind
+from app.kernels.cpu import block_sparse, sparse
+from app.kernels.cpu.codegen.tiles import CLAMP, COLUMN_BIAS, ROW_BIAS
+from app.kernels.cpu.elementwise import collapsed
+from app.kernels.expressions import stored
+
+Array = np.ndarray[Any, Any]
+
+POINTER = "float32*"
+FLOAT = np.dtype(np.float32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sums:
+    """What a kernel adds to its sums, and what a pass over the result does after it."""
+
+    bias: Argument | None = None  # one element per column
+    alpha: float = 1.0
+    low: float | None = None
+    high: float | None = None
+    rest: tuple[ir.Node, ...] = ()
+
+    @property
+    def clamps(self) -> bool:
+        """Whether the kernel limits its sums."""
+        return self.low is not None or self.high is not None
+
+    @property
+    def scalars(self) -> Constant:
+        """[alpha, beta, low, high] as a tile reads them."""
+        low = -math.inf if self.low is None else self.low
+        return Constant(np.array([1, 1, low, math.inf if self.high is None else self.high], FLOAT))
+
+
+def _refusal(group: Group, known: Known) -> str | None:
+    """Why no sparse product at all applies."""
+    reason = matmul.refusal(group, known)
+    if reason is not None:
+        return reason
+    kind = graph.dtype(group.outputs[0])
+    if kind != FLOAT:
+        return f"elements are {kind}; sparse products are of float32"
+    if not graph.elements(group.outputs[0]):
+        return "the output has no elements"
+    own = _own(group)
+    if own.rows is not None or own.residual is not None:
+        return "C of Gemm is not one element per column"
+    return None
+
+
+def _own(group: Group) -> matmul.Addends:
+    """What Gemm itself adds."""
+    if group.anchor.op_type != "Gemm":
+        return matmul.Addends()
+    found = matmul.gemm_addends(group.anchor, _product(group))
+    assert not isinstance(found, str), found  # `matmul.refusal` tells
+    return found
+
+
+def _product(group: Group) -> matmul_geometry.Product:
+    return matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor)
+
+
+def _left(group: Group) -> ir.Value:
+    value = group.anchor.inputs[0]
+    assert value is not None
+    return value
+
+
+def _right(group: Group) -> ir.Value:
+    value = group.anchor.inputs[1]
+    assert value is not None
+    return value
+
+
+@of_group
+def _sums(group: Group) -> Sums:
+    """What follows the product: in the kernel if it is biases and limits alone, else after it."""
+    added, epilogue = matmul.additions(group, _product(group))
+    if epilogue.residual is None and not epilogue.recipe:
+        return Sums(added.columns, added.alpha, epilogue.low, epilogue.high)
+    own = _own(group)
+    return Sums(own.columns, own.alpha, rest=group.epilogue)
+
+
+def _followed(group: Group, rest: tuple[ir.Node, ...]) -> tuple[KernelCall, ...]:
+    """The call that applies nodes to the product, which lies in the output's memory."""
+    if not rest:
+        return ()
+    (y,) = group.outputs
+    product = group.anchor.outputs[0]
+    formula = recipe_of(rest, (y,), first=(product,))
+    assert not isinstance(formula, str), formula
+    shape = graph.static_shape(y)
+    extents, patterns = collapsed(shape, [operand.shape for operand in formula.operands])
+    dtypes = (*formula.dtypes, *(dtype for _, dtype in formula.results))
+    operands = (y if o.value is product else o.value for o in formula.operands)
+    return (
+        KernelCall(
+            "app.kernels.cpu.elementwise:emit",
+            (*(f"{stored(dtype)}*" for dtype in dtypes), *["int64"] * len(extents)),
+            (*operands, y, *extents),
+            units=math.prod(shape),
+            static=(formula.recipe, formula.dtypes, patterns, formula.results),
+        ),
+    )
+
+
+def _rest_refusal(group: Group) -> str | None:
+    rest = _sums(group).rest
+    if not rest:
+        return None
+    formula = recipe_of(rest, group.outputs, first=(group.anchor.outputs[0],))
+    return formula if isinstance(formula, str) else None
+
+
+@of_group
+def _weights(group: Group) -> Array:
+    """The constant second operand as [k, n]."""
+    product = _product(group)
+    array = graph.constant(product.b)
+    assert array is not None
+    return matmul_geometry.matrices(product, array).reshape(product.k, product.n)
+
+
+def _nonzero(value: ir.Value) -> int:
+    return graph.fact(value, "nonzero", lambda array: int(np.count_nonzero(array)))
+
+
+def _density(value: ir.Value) -> str:
+    """How full a constant is, to two digits: what the time of a sparse product depends on."""
+    return f"{_nonzero(value) / max(graph.elements(value), 1):.2g}"
+
+
+def _right_refusal(group: Group, known: Known) -> str | None:
+    reason = _refusal(group, known)
+    if reason is not None:
+        return reason
+    product, value = _product(group), _right(group)
+    if not graph.is_constant(value):
+        return f"{value.name!r} changes between runs"
+    if len(product.offsets) > 1:
+        return f"{len(product.offsets)} products; this one takes 1"
+    if product.a_strides[1] != 1:
+        return "the first operand is transposed"
+    if _nonzero(value) == graph.elements(value):
+        return f"{value.name!r} has no zeros"
+    return _rest_refusal(group)
+
+
+def _bias(group: Group, n: int) -> Argument:
+    bias = _sums(group).bias
+    return Constant(np.zeros(n, FLOAT)) if bias is None else bias
+
+
+MOST_ELEMENTS = 2**31  # of the dense operand: where its lines start is an int32
+
+
+def _line_refusal(count: int, each: int) -> str | None:
+    if count * each < MOST_ELEMENTS:
+        return None
+    return f"{count} lines of {each} elements are more than an index of 32 bits tells apart"
+
+
+# Sparse weights: y[m, n] = x[m, k] w[k, n]
+
+
+def _csr_refusal(group: Group, known: Known) -> str | None:
+    reason = _right_refusal(group, known)
+    if reason is not None:
+        return reason
+    product = _product(group)
+    return _line_refusal(product.k, math.prod(_turned(product.m, known)))
+
+
+def _lanes_for(columns: int, known: Known) -> int:
+    """Elements of a vector for so many columns: a whole register, or the power of two that holds them."""
+    return min(1 << max(columns - 1, 0).bit_length(), known.target.vector_lanes)
+
+
+def _turned(m: int, known: Known) -> tuple[int, int, int]:
+    """(lanes, vectors, chunks) for m samples side by side."""
+    lanes = _lanes_for(m, known)
+    vectors = -(-m // lanes)
+    chunks = -(-vectors // sparse.MOST)
+    return lanes, -(-vectors // chunks), chunks
+
+
+def _lower_csr(group: Group, known: Known) -> tuple[Call, ...]:
+    """X is turned, so that the samples of one feature lie together; and so is the result."""
+    product, sums = _product(group), _sums(group)
+    m, n, k = product.m, product.n, product.k
+    (y,) = group.outputs
+    lanes, vectors, chunks = _turned(m, known)
+    wide = lanes * vectors * chunks
+    x: Argument = product.a
+    result: Argument = y
+    before: tuple[KernelCall, ...] = ()
+    after: tuple[KernelCall, ...] = ()
+    if m > 1:
+        x, result = Workspace(4 * k * wide), Workspace(4 * n * wide)
+        tile = known.target.vector_lanes, lanes
+        before = (_turn(product.a, x, (m, k), product.a_strides[0], wide, tile, into=True),)
+        after = (_turn(result, y, (n, m), wide, n, tile, into=False),)
+    turned = _Turned(
+        lambda: np.ascontiguousarray(_weights(group).T) * FLOAT.type(sums.alpha), n, product.b.name or ""
+    )
+    flags = ROW_BIAS * (sums.bias is not None) | CLAMP * sums.clamps
+    bias = _bias(group, n)
+    columns = Columns(0, lanes * vectors, chunks)
+    multiplied = turned.times(
+        (x, result, bias, bias, sums.scalars), columns, lanes, flags, (wide, 0, wide, 0), 1, known
+    )
+    return (*before, multiplied, *after, *_followed(group, sums.rest))
+
+
+def _turn(
+    x: Argument,
+    y: Argument,
+    sizes: tuple[int, int],
+    x_row: int,
+    y_row: int,
+    tile: tuple[int, int],
+    *,
+    into: bool,
+) -> KernelCall:
+    """The call of y[j, i] = x[i, j] for i, j below the sizes."""
+    return KernelCall(
+        "app.kernels.cpu.sparse:emit_turn",
+        (POINTER, POINTER, *("int64",) * 4),
+        (x, y, *sizes, x_row, y_row),
+        units=-(-sizes[0] // sparse.turned_rows(*tile, into)),
+        static=("float32", *tile, into),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """`count` times as many columns as `each` has, from `left` on."""
+
+    left: int
+    each: int
+    count: int
+
+
+class _Turned:
+    """A constant matrix of some rows, cut into slices when it is first asked for."""
+
+    def __init__(self, matrix: Callable[[], Array], rows: int, name: str) -> None:
+        self._matrix = matrix
+        self._rows = rows
+        self._name = name
+
+    def times(
+        self,
+        operands: tuple[Argument, ...],
+        columns: Columns,
+        lanes: int,
+        flags: int,
+        steps: tuple[int, int, int, int],
+        batches: int,
+        known: Known,
+    ) -> KernelCall:
+        """A call of `sparse.emit`; operands: b, y, biases of rows and columns, scalars."""
+        together, vectors = sparse.shape_of(columns.each, lanes)
+        made: list[sparse.Sliced] = []
+
+        def part(name: str) -> Callable[[], Array]:
+            def array() -> Array:
+                if not made:
+                    made.append(sparse.slices(self._matrix(), together, known.threads, steps[0]))
+                return getattr(made[0], name)  # type: ignore[no-any-return]  # a field of Sliced
+
+            return array
+
+        slices = -(-self._rows // together)
+        return KernelCall(
+            "app.kernels.cpu.sparse:emit",
+            ("int64*", "int64*", "int32*", *(POINTER,) * 6, *("int64",) * 6),
+            (
+                *(Constant(part(name)) for name in ("starts", "rows", "places")),
+                Constant(part("values"), self._name),
+                *operands,
+                slices,
+                columns.left,
+                columns.count,
+                *steps[1:],
+            ),
+            units=slices * columns.count * batches,
+            static=("float32", lanes, together, vectors, columns.each - (vectors - 1) * lanes, flags),
+        )
+
+
+def _sliced_cycles(elements: float, rows: float, vectors: float) -> float:
+    """Measured on Zen 5: loads of places, values and operands; and the ends of the rows."""
+    return elements * (0.2 + vectors) + rows * (6 + 3 * vectors)
+
+
+def _csr_cost(group: Group, known: Known) -> float:
+    product = _product(group)
+    lanes, vectors, chunks = _turned(product.m, known)
+    cycles = chunks * _sliced_cycles(_nonzero(product.b), product.n, vectors)
+    # Measured on Zen 3, whole vectors, and on Zen 5, less than that.
+    each = 1.5 if lanes == known.target.vector_lanes else 0.5
+    turned = (product.m > 1) * each * product.m * (product.n + product.k)
+    return _seconds(cycles, turned, group, known)
+
+
+def _seconds(shared: float, alone: float, group: Group, known: Known) -> float:
+    """Of cycles that threads share and others, and of the pass that follows."""
+    rest = 0.5 * graph.elements(group.outputs[0]) * len(_sums(group).rest)
+    cycles = (shared + rest) / min(known.threads, known.target.cores) + alone
+    return known.target.launch + cycles * 4 * known.target.vector_lanes / known.target.flops
+
+
+# A sparse first operand: y[.., m, n] = a[m, k] x[.., k, n]
+
+
+def _left_refusal(group: Group, known: Known) -> str | None:
+    reason = _refusal(group, known)
+    if reason is not None:
+        return reason
+    value, right = _left(group), _right(group)
+    if not graph.is_constant(value):
+        return f"{value.name!r} changes between runs"
+    if len(graph.static_shape(value)) != 2 or len(graph.static_shape(right)) < 2:
+        return "the operands are not a matrix and others"
+    product = _product(group)
+    if product.b_strides[1] != 1 or product.a_strides[1] != 1:
+        return "an operand is transposed"
+    if _nonzero(value) == graph.elements(value):
+        return f"{value.name!r} has no zeros"
+    return _line_refusal(*graph.static_shape(right)[-2:]) or _rest_refusal(group)
+
+
+def _columns(n: int, known: Known) -> tuple[int, tuple[Columns, ...]]:
+    """Elements of a vector, and n columns as equal chunks and a last, narrower one."""
+    lanes = _lanes_for(n, known)
+    vectors = -(-n // lanes)
+    each = -(-vectors // -(-vectors // sparse.MOST)) * lanes
+    whole = n // each
+    parts = (Columns(0, each, whole), Columns(whole * each, n - whole * each, 1))
+    return lanes, tuple(c for c in parts if c.each and c.count)
+
+
+def _lower_left(group: Group, known: Known) -> tuple[Call, ...]:
+    sums = _sums(group)
+    (y,) = group.outputs
+    (m, k), n = graph.static_shape(_left(group)), graph.static_shape(y)[-1]
+    array = graph.constant(_left(group))
+    assert array is not None
+    turned = _Turned(lambda: array * FLOAT.type(sums.alpha), m, _left(group).name or "")
+    lanes, parts = _columns(n, known)
+    flags = COLUMN_BIAS * (sums.bias is not None) | CLAMP * sums.clamps
+    bias = _bias(group, n)
+    operands = (_right(group), y, bias, bias, sums.scalars)
+    steps = (n, k * n, n, m * n)
+    batches = graph.elements(y) // (m * n)
+    found = [turned.times(operands, part, lanes, flags, steps, batches, known) for part in parts]
+    return (*found, *_followed(group, sums.rest))
+
+
+def _left_cost(group: Group, known: Known) -> float:
+    m, n = graph.static_shape(group.anchor.outputs[0])[-2:]
+    lanes, parts = _columns(n, known)
+    batches = graph.elements(group.outputs[0]) // (m * n)
+    value = _left(group)
+    cycles = sum(c.count * _sliced_cycles(_nonzero(value), m, -(-c.each // lanes)) for c in parts)
+    return _seconds(batches * cycles, 0.0, group, known)
+
+
+# Weights in panels of 16 columns: blocks, whole rows, or two of every four elements
+
+
+T = TypeVar("T")
+
+
+def _of_weights(group: Group, name: str, measure: Callable[[Array], T]) -> T:
+    """What `measure` says of the second operand as [k, n], asked once for each way to turn it."""
+    turned = "turned " if _product(group).b_strides[0] == 1 else ""
+    return graph.fact(_right(group), turned + name, lambda _array: measure(_weights(group)))
+
+
+def _stored_rows(group: Group) -> int:
+    """Rows of all panels of the second operand that have any element."""
+    return _of_weights(group, "stored rows", block_sparse.stored_rows)
+
+
+def _whole_rows(group: Group) -> int:
+    """Rows of the second operand that have any element."""
+    return _of_weights(group, "whole rows", lambda w: int(np.count_nonzero(w.any(axis=1))))
+
+
+def _panels(group: Group) -> int:
+    return -(-_product(group).n // block_sparse.WIDTH)
+
+
+def _block_refusal(group: Group, known: Known) -> str | None:
+    reason = _right_refusal(group, known)
+    if reason is None and _stored_rows(group) == _panels(group) * _product(group).k:
+        reason = f"no 16 neighbours in a row of {_right(group).name!r} are all zeros"
+    return reason
+
+
+def _rows_refusal(group: Group, known: Known) -> str | None:
+    reason = _right_refusal(group, known)
+    if reason is None and _whole_rows(group) == _product(group).k:
+        reason = f"no row of {_right(group).name!r} is all zeros"
+    if reason is None and _stored_rows(group) < _panels(group) * _whole_rows(group):
+        reason = "rows are not all that is zero: blocks hold less"
+    return reason
+
+
+def _half_refusal(group: Group, known: Known) -> str | None:
+    reason = _right_refusal(group, known)
+    if reason is not None:
+        return reason
+    if "avx2" not in known.target.isa:
+        return f"target {known.target.name!r} lacks AVX2"
+    if not _of_weights(group, "2:4", block_sparse.is_two_of_four):
+        return f"more than two of four neighbours of {_right(group).name!r} are not zero"
+    return None
+
+
+def _tile(group: Group, lanes: int) -> tuple[int, int, int, int]:
+    """(lanes, rows, tail, flags) of the tiles."""
+    product, sums = _product(group), _sums(group)
+    tail = (product.n - 1) % block_sparse.WIDTH + 1
+    flags = COLUMN_BIAS * (sums.bias is not None) | CLAMP * sums.clamps
+    return min(lanes, block_sparse.WIDTH), block_sparse.rows_of(product.m), tail, flags
+
+
+def _units(group: Group) -> int:
+    product = _product(group)
+    return _panels(group) * -(-product.m // block_sparse.rows_of(product.m))
+
+
+def _scaled(group: Group) -> Array:
+    return _weights(group) * FLOAT.type(_sums(group).alpha)
+
+
+def _lower_blocks(group: Group, known: Known) -> tuple[Call, ...]:
+    product, sums = _product(group), _sums(group)
+    (y,) = group.outputs
+    made: list[block_sparse.Panels] = []
+
+    def part(name: str) -> Callable[[], Array]:
+        def array() -> Array:
+            if not made:
+                made.append(block_sparse.panels(_scaled(group)))
+            return getattr(made[0], name)  # type: ignore[no-any-return]  # a field of Panels
+
+        return array
+
+    call = KernelCall(
+        "app.kernels.cpu.block_sparse:emit_blocks",
+        (POINTER, "int64*", "int32*", *(POINTER,) * 4, *("int64",) * 3),
+        (
+            product.a,
+            Constant(part("starts")),
+            Constant(part("places")),
+            Constant(part("values"), product.b.name or ""),
+            y,
+            _bias(group, product.n),
+            sums.scalars,
+            product.m,
+            product.n,
+            product.a_strides[0],
+        ),
+        units=_units(group),
+        static=("float32", *_tile(group, known.target.vector_lanes)),
+    )
+    return (call, *_followed(group, sums.rest))
+
+
+def _blocks_cost(group: Group, known: Known) -> float:
+    product = _product(group)
+    rows, vectors = block_sparse.rows_of(product.m), block_sparse.WIDTH / known.target.vector_lanes
+    steps = _stored_rows(group) * -(-product.m // rows)
+    return _seconds(steps * (0.5 + 0.6 * rows * vectors) + 12 * _units(group), 0.0, group, known)
+
+
+def _half_lanes(known: Known) -> int:
+    """Permutations of 16 lanes take AVX-512."""
+    wide = known.target.vector_lanes
+    return wide if wide < 16 or "avx512f" in known.target.isa else 8
+
+
+def _lower_halves(group: Group, known: Known) -> tuple[Call, ...]:
+    product, sums = _product(group), _sums(group)
+    (y,) = group.outputs
+    call = KernelCall(
+        "app.kernels.cpu.block_sparse:emit_halves",
+        (POINTER, "int8*", *(POINTER,) * 4, *("int64",) * 4),
+        (
+            product.a,
+            Constant(lambda: block_sparse.two_of_four(_scaled(group))[1]),
+            Constant(lambda: block_sparse.two_of_four(_scaled(group))[0], product.b.name or ""),
+            y,
+            _bias(group, product.n),
+            sums.scalars,
+            product.m,
+            product.n,
+            product.k // block_sparse.GROUP,
+            product.a_strides[0],
+        ),
+        units=_units(group),
+        static=_tile(group, _half_lanes(known)),
+    )
+    return (call, *_followed(group, sums.rest))
+
+
+def _halves_cost(group: Group, known: Known) -> float:
+    product = _product(group)
+    rows, vectors = block_sparse.rows_of(product.m), block_sparse.WIDTH / _half_lanes(known)
+    steps = _units(group) * product.k / block_sparse.GROUP
+    return _seconds(steps * (2.4 + 1.85 * rows) * vectors, 0.0, group, known)
+
+
+def _row(
+    name: str,
+    op: str,
+    kind: StorageKind,
+    unless: Unless,
+    lower: Lower,
+    cost: Cost,
+    side: int = 1,
+    rank: int = 0,
+) -> Implementation:
+    def operand(group: Group) -> ir.Value:
+        return _right(group) if side else _left(group)
+
+    return Implementation(
+        f"{op.lower()}.{name}",
+        op,
+        "numba-cpu",
+        unless,
+        lower,
+        cost=cost,
+        storage=lambda group, _known: {operand(group): kind},
+        detail=lambda group, _known: f"{kind}={_density(operand(group))}",
+        rank=rank,
+    )
+
+
+IMPLEMENTATIONS = tuple(
+    row
+    for op in ("MatMul", "Gemm")
+    for row in (
+        _row("csr_weights", op, "csr", _csr_refusal, _lower_csr, _csr_cost),
+        _row("csr", op, "csr", _left_refusal, _lower_left, _left_cost, side=0),
+        _row("row_sparse", op, "row_sparse", _rows_refusal, _lower_blocks, _blocks_cost),
+        _row("block16", op, "block16", _block_refusal, _lower_blocks, _blocks_cost, rank=1),
+        _row("half", op, "2:4", _half_refusal, _lower_halves, _halves_cost),
+    )
+)

@@ -1,0 +1,395 @@
+"""Rows of what is done with values that are stored sparse while a program runs.
+
+CastStorage and SparseRetain (domain stowplan) are logically the identity and a mask of rows; other
+operators are ONNX's own, on operands that are csr or row_sparse.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine.core import graph
+from app.engine.core.plan import ELEMENTWISE, Argument, Call, Constant, Group, KernelCall
+from app.engine.core.registry import Implementation, Known
+from app.engine.cost.roofline import roofline
+from app.engine.operators.elementwise import Formula, recipe_of
+from app.engine.operators.indexing import INDEX_TYPES, axis_of
+from app.engine.operators.operands import data
+from app.engine.types.storage import SparseFormat, StorageKind
+
+Array = np.ndarray[Any, Any]
+
+KERNELS = "app.kernels.cpu.storage"
+RESULTS = {"Add": 0, "Sub": 1, "Mul": 2}  # of rows that are merged
+KEEPERS = (
+    "Abs Neg Sign Floor Ceil Round Sqrt Sin Tan Asin Atan Sinh Asinh Atanh Tanh Erf Relu LeakyRelu Mul Div"
+)
+
+
+def _second(group: Group) -> ir.Value:
+    value = group.anchor.inputs[1]
+    assert value is not None
+    return value
+
+
+def _y(group: Group) -> ir.Value:
+    return group.outputs[0]
+
+
+def _refusal(group: Group, rank: int | None = None) -> str | None:
+    """Why no value of the group can be sparse."""
+    if len(group.outputs) != 1:
+        return f"{len(group.outputs)} values leave the group; this one stores one"
+    for value in (*group.inputs, *group.outputs):
+        shape, kind = graph.shape(value), graph.dtype(value)
+        if shape is None or kind is None:
+            return f"value {value.name!r} has no static shape"
+    shape, kind = graph.static_shape(_y(group)), graph.dtype(_y(group))
+    if kind not in (np.float32, np.float64):
+        return f"elements are {kind}; sparse values are float32 or float64"
+    if not graph.elements(_y(group)):
+        return "the output has no elements"
+    if rank is not None and len(shape) != rank:
+        return f"the output has {len(shape)} axes, csr has {rank}"
+    return None
+
+
+def _pointers(value: ir.Value) -> tuple[str, str, str]:
+    return "int64*", "int32*", f"{graph.dtype(value)}*"
+
+
+def packed(array: Array, form: SparseFormat) -> Array:
+    """A dense array in the one buffer of its format, as bytes."""
+    flat = array.reshape(form.rows, form.columns)
+    buffer = np.zeros(form.nbytes, np.uint8)
+    heads = buffer[: 4 * form.places].view(np.int64)
+    places = buffer[4 * form.places :][: 4 * form.capacity].view(np.int32)
+    values = buffer[form.values * form.itemsize :].view(array.dtype)
+    if form.kind == "csr":
+        rows, columns = np.nonzero(flat)
+        heads[:] = np.searchsorted(rows, np.arange(form.rows + 1))
+        places[: len(columns)] = columns
+        values[: len(columns)] = flat[rows, columns]
+    else:
+        (kept,) = np.nonzero(flat.any(axis=1))
+        heads[0] = len(kept)
+        places[: len(kept)] = kept
+        values[: len(kept) * form.columns] = flat[kept].reshape(-1)
+    return buffer
+
+
+def _sparse(value: ir.Value, kind: StorageKind, known: Known) -> tuple[tuple[Argument, ...], SparseFormat]:
+    """The three pointers to a sparse value, and its format; a constant is packed."""
+    form = known.sparse(value, kind)
+    array = graph.constant(value)
+    if array is None:
+        return (value,) * 3, form
+    held = Constant(lambda: packed(array, form), value.name or "")
+    return (held,) * 3, form
+
+
+def _bytes(group: Group, known: Known) -> float:
+    """Seconds to move all operands; the density of those is not known."""
+    moved = 2 * sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs))
+    return roofline(known.target, flops=2.0 * graph.elements(_y(group)), nbytes=moved, threads=1)
+
+
+# Casts
+
+
+def _casts(group: Group) -> tuple[str, str]:
+    return graph.attribute(group.anchor, "source", "default"), graph.attribute(
+        group.anchor, "stype", "default"
+    )
+
+
+def _cast(source: StorageKind, to: StorageKind, kernel: str, units: Callable[[int], int]) -> Implementation:
+    kind: StorageKind = to if source == "default" else source
+
+    def unless(group: Group, _known: Known) -> str | None:
+        if _casts(group) != (source, to):
+            return f"casts {' to '.join(_casts(group))}; this one {source} to {to}"
+        return _refusal(group, 2 if kind == "csr" else None)
+
+    def lower(group: Group, known: Known) -> tuple[Call, ...]:
+        x, y = data(group.anchor), _y(group)
+        sparse, form = _sparse(y if source == "default" else x, kind, known)
+        pointers = _pointers(y)
+        sizes = (form.rows, form.columns) if kernel != "dense_of_csr" else (form.columns,)
+        first = source == "default"
+        return (
+            KernelCall(
+                f"{KERNELS}:{kernel}",
+                (*([pointers[2]] if first else []), *pointers, *([] if first else [pointers[2]]),
+                 *["int64"] * (len(sizes) + 2)),
+                (*([x] if first else []), *sparse, *([] if first else [y]), *sizes, form.places, form.values),
+                units=units(form.rows),
+            ),
+        )  # fmt: skip
+
+    return Implementation(
+        f"cast_storage.{kernel}",
+        "CastStorage",
+        "numba-cpu",
+        unless,
+        lower,
+        cost=_bytes,
+        storage=lambda group, _known: {_y(group) if source == "default" else data(group.anchor): kind},
+        domain="stowplan",
+    )
+
+
+def _once(_rows: int) -> int:
+    return 1
+
+
+# Elementwise
+
+
+def _formula(group: Group) -> Formula | str:
+    """The recipe of a group, its csr operand first."""
+    strange = [n.op_type for n in group.nodes if n.op_type not in KEEPERS.split()]
+    if strange:
+        return f"{strange[0]} does not keep zero"
+    first = _first(group)
+    made: set[ir.Value] = {first}
+    for node in group.nodes:
+        if not made.intersection(v for v in node.inputs if v is not None):
+            return f"{node.op_type} {node.name!r} does not follow the csr operand"
+        if node.op_type == "Div" and node.inputs[0] not in made:
+            return "divides by a sparse operand"
+        made.update(node.outputs)
+    return recipe_of(group.nodes, group.outputs, first=(first,))
+
+
+def _first(group: Group) -> ir.Value:
+    return group.inputs[0]
+
+
+def _map_unless(group: Group, _known: Known) -> str | None:
+    reason = _refusal(group, 2)
+    if reason is not None:
+        return reason
+    formula = _formula(group)
+    if isinstance(formula, str):
+        return formula
+    shape = graph.static_shape(_y(group))
+    kind = graph.dtype(_y(group))
+    for operand in formula.operands:
+        if graph.dtype(operand.value) != kind:
+            return "operands differ in type"
+        if operand.value is _first(group) and operand.shape != shape:
+            return f"the csr operand is broadcast to {list(shape)}"
+        if len(operand.shape) > 2:
+            return f"operand {operand.value.name!r} has {len(operand.shape)} axes"
+    if sum(o.value is _first(group) for o in formula.operands) != 1:
+        return "the csr operand is read in two ways"
+    return None
+
+
+def _index(shape: tuple[int, ...], rows: int, columns: int) -> str:
+    """Where an operand of this shape is read at row i and `column`."""
+    wide = (1,) * (2 - len(shape)) + shape
+    return {
+        (True, True): "i * n + column",
+        (True, False): "i",
+        (False, True): "column",
+        (False, False): "0",
+    }[wide[0] == rows != 1, wide[1] == columns != 1]
+
+
+def _map_lower(group: Group, known: Known) -> tuple[Call, ...]:
+    formula, y = _formula(group), _y(group)
+    assert not isinstance(formula, str), formula
+    source, form = _sparse(_first(group), "csr", known)
+    target, into = _sparse(y, "csr", known)
+    others = formula.operands[1:]
+    pointers = _pointers(y)
+    return (
+        KernelCall(
+            f"{KERNELS}:emit_map",
+            (*pointers, *[pointers[2]] * len(others), *pointers, *["int64"] * 6),
+            (*source, *(o.value for o in others), *target, form.rows, form.columns,
+             form.places, form.values, into.places, into.values),
+            units=form.rows,
+            static=(formula.recipe, str(graph.dtype(y)),
+                    tuple(_index(o.shape, form.rows, form.columns) for o in others)),
+        ),
+    )  # fmt: skip
+
+
+def _merge_unless(group: Group, _known: Known) -> str | None:
+    reason = _refusal(group)
+    if reason is not None:
+        return reason
+    if len(group.nodes) > 1 or group.anchor.op_type not in RESULTS:
+        return f"rows are merged by one of {', '.join(RESULTS)}"
+    shapes = {graph.static_shape(v) for v in (*group.inputs, *group.outputs)}
+    if len(shapes) > 1 or len(group.inputs) != 2:
+        return "operands are not two of one shape"
+    if len(graph.static_shape(_y(group))) < 1:
+        return "operands have no rows"
+    return None
+
+
+def _merge_lower(group: Group, known: Known) -> tuple[Call, ...]:
+    operands = [_sparse(v, "row_sparse", known) for v in (*group.anchor.inputs, _y(group)) if v is not None]
+    forms = [form for _, form in operands]
+    pointers = _pointers(_y(group))
+    largest = max(forms, key=lambda f: f.capacity)
+    return (
+        KernelCall(
+            f"{KERNELS}:merged_rows",
+            (*pointers * 3, *["int64"] * (2 + 6)),
+            (*(a for arguments, _ in operands for a in arguments), RESULTS[group.anchor.op_type],
+             largest.columns, *(n for f in forms for n in (f.places, f.values))),
+            units=1,
+        ),
+    )  # fmt: skip
+
+
+# Products and rows
+
+
+def _product_unless(group: Group, _known: Known) -> str | None:
+    reason = _refusal(group, 2)
+    if reason is not None:
+        return reason
+    if len(group.nodes) > 1:
+        return f"takes no epilogue, the group has {len(group.nodes)} nodes"
+    if any(len(graph.static_shape(v)) != 2 for v in group.inputs):
+        return "operands are no matrices"
+    if graph.is_constant(data(group.anchor)):
+        return "a constant matrix is stored for its kernel"
+    return None
+
+
+def _product_lower(group: Group, known: Known) -> tuple[Call, ...]:
+    a, y = data(group.anchor), _y(group)
+    sparse, form = _sparse(a, "csr", known)
+    pointers = _pointers(y)
+    return (
+        KernelCall(
+            f"{KERNELS}:csr_product",
+            (*pointers, pointers[2], pointers[2], *["int64"] * 3),
+            (*sparse, _second(group), y, graph.static_shape(y)[1], form.places, form.values),
+            units=form.rows,
+        ),
+    )
+
+
+def _retain_unless(group: Group, _known: Known) -> str | None:
+    reason = _refusal(group)
+    if reason is None and str(graph.dtype(_second(group))) not in INDEX_TYPES:
+        reason = f"indices of dtype {graph.dtype(_second(group))}, expected int32 or int64"
+    return reason
+
+
+def _retain_lower(group: Group, known: Known) -> tuple[Call, ...]:
+    x, ids, y = data(group.anchor), _second(group), _y(group)
+    source, form = _sparse(x, "row_sparse", known)
+    target, into = _sparse(y, "row_sparse", known)
+    pointers = _pointers(y)
+    return (
+        KernelCall(
+            f"{KERNELS}:retained",
+            (*pointers, f"{graph.dtype(ids)}*", *pointers, *["int64"] * 6),
+            (*source, ids, *target, graph.elements(ids), form.columns,
+             form.places, form.values, into.places, into.values),
+            units=1,
+        ),
+    )  # fmt: skip
+
+
+def _gather_unless(group: Group, _known: Known) -> str | None:
+    reason = _refusal(group)
+    if reason is not None:
+        return reason
+    if len(group.nodes) > 1 or axis_of(group.anchor) != 0:
+        return "rows are gathered along axis 0, without an epilogue"
+    if str(graph.dtype(_second(group))) not in INDEX_TYPES:
+        return f"indices of dtype {graph.dtype(_second(group))}, expected int32 or int64"
+    table = data(group.anchor)
+    if graph.is_constant(table) and _empty_rows(table) == 0:
+        return f"no row of {table.name!r} is all zeros"
+    return None
+
+
+def _empty_rows(value: ir.Value) -> int:
+    def count(array: Array) -> int:
+        return int(np.count_nonzero(~array.reshape(array.shape[0], -1).any(axis=1)))
+
+    return graph.fact(value, "empty rows", count) if graph.static_shape(value) else 0
+
+
+def _gather_lower(group: Group, known: Known) -> tuple[Call, ...]:
+    x, ids, y = data(group.anchor), _second(group), _y(group)
+    sparse, form = _sparse(x, "row_sparse", known)
+    pointers = _pointers(y)
+    return (
+        KernelCall(
+            f"{KERNELS}:gathered_rows",
+            (*pointers, f"{graph.dtype(ids)}*", pointers[2], *["int64"] * 4),
+            (*sparse, ids, y, form.rows, form.columns, form.places, form.values),
+            units=graph.elements(ids),
+        ),
+    )
+
+
+def _gather_cost(group: Group, known: Known) -> float:
+    """A search for each row, then the row; a table that is left out of the caches costs its misses."""
+    rows = graph.static_shape(data(group.anchor))[0]
+    searched = graph.elements(_second(group)) * math.log2(max(rows, 2)) * 1.5e-9
+    return searched + roofline(
+        known.target, flops=0.0, nbytes=2 * graph.nbytes(_y(group)), threads=known.threads
+    )
+
+
+def _operand(index: int, kind: StorageKind) -> Callable[[Group, Known], Mapping[ir.Value, StorageKind]]:
+    def storage(group: Group, _known: Known) -> Mapping[ir.Value, StorageKind]:
+        value = group.anchor.inputs[index]
+        assert value is not None
+        return {value: kind}
+
+    return storage
+
+
+def _all(kind: StorageKind) -> Callable[[Group, Known], Mapping[ir.Value, StorageKind]]:
+    return lambda group, _known: dict.fromkeys((*group.inputs, *group.outputs), kind)
+
+
+IMPLEMENTATIONS = (
+    _cast("default", "csr", "csr_of_dense", _once),
+    _cast("csr", "default", "dense_of_csr", lambda rows: rows),
+    _cast("default", "row_sparse", "rows_of_dense", _once),
+    _cast("row_sparse", "default", "dense_of_rows", _once),
+    Implementation(
+        "elementwise.csr",
+        ELEMENTWISE,
+        "numba-cpu",
+        _map_unless,
+        _map_lower,
+        cost=_bytes,
+        storage=lambda group, _known: {_first(group): "csr", _y(group): "csr"},
+    ),
+    Implementation(
+        "elementwise.row_sparse", ELEMENTWISE, "numba-cpu", _merge_unless, _merge_lower, cost=_bytes,
+        storage=_all("row_sparse"),
+    ),
+    Implementation(
+        "matmul.csr_value", "MatMul", "numba-cpu", _product_unless, _product_lower, cost=_bytes,
+        storage=_operand(0, "csr"),
+    ),
+    Implementation(
+        "sparse_retain.rows", "SparseRetain", "numba-cpu", _retain_unless, _retain_lower, cost=_bytes,
+        storage=lambda group, _known: {data(group.anchor): "row_sparse", _y(group): "row_sparse"},
+        domain="stowplan",
+    ),
+    Implementation(
+        "gather.row_sparse", "Gather", "numba-cpu", _gather_unless, _gather_lower, cost=_gather_cost,
+        storage=_operand(0, "row_sparse"),
+    ),
+)  # fmt: skip

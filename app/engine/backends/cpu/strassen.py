@@ -1,0 +1,160 @@
+"""Rows of matrix products by one level of Strassen's algorithm: 7 products of blocks instead of 8.
+
+The factors of a constant second operand are made offline and take 7/4 of its memory. Rounding
+errors are larger than the definition's, so a row applies where the error on the very weights is
+small enough.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from app.engine.backends.cpu import blocking, matmul
+from app.engine.core import graph
+from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
+from app.engine.core.registry import Implementation, Known
+from app.engine.cost.roofline import flops
+from app.engine.operators import matmul_geometry
+from app.kernels.cpu import strassen
+from app.kernels.cpu.codegen import tiles
+
+Array = np.ndarray[Any, Any]
+
+LEAST_ROWS = 16  # below, the products read more weights than they compute on
+LEAST_DEPTH = 96  # of a block: below, the sums that are read again cost what is saved
+BLOCK_ROWS = 112  # of the sums of three buffers, which stay in the second cache
+BLOCK_PANELS = 4
+DEPTH = 512  # float32 steps of the reduction at a time
+SAMPLE = 16  # rows and columns of the product whose error is measured
+
+
+def _refusal(group: Group, known: Known) -> str | None:
+    """Why the algorithm does not apply."""
+    reason = matmul.prepared_refusal(group, known)
+    if reason is not None:
+        return reason
+    product = matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor)
+    width = tiles.columns_of("float32", known.target.vector_lanes, tiles.WIDE)
+    if product.k % 2 or product.k < 2 * LEAST_DEPTH:
+        return f"the reduction of {product.k} is odd or shorter than {2 * LEAST_DEPTH}"
+    if product.n % (2 * width) or not product.n:
+        return f"half of the {product.n} columns are not whole tiles of {width}"
+    if product.m < LEAST_ROWS:
+        return f"{product.m} rows, fewer than {LEAST_ROWS}"
+    added, _ = matmul.additions(group, product)
+    if added.rows is not None:
+        return "C of Gemm is added by rows"
+    return matmul.error_refusal(error(product), known)
+
+
+def error(product: matmul_geometry.Product) -> float:
+    """Relative rms error of the worst column on a product's weights, for standard normal input.
+
+    Measured against float64 on a sample of rows and of pairs of columns, which are independent.
+    """
+    name = f"error of Strassen {product.b_strides} {product.k}x{product.n}"
+    return graph.fact(product.b, name, lambda array: _sampled_error(product, array))
+
+
+def _sampled_error(product: matmul_geometry.Product, array: Array) -> float:
+    half = product.n // 2
+    taken = np.linspace(0, half - 1, min(SAMPLE, half)).astype(np.int64)
+    b = matmul_geometry.matrices(product, array).reshape(product.k, product.n)[
+        :, np.concatenate([taken, taken + half])
+    ]
+    a = np.random.default_rng(0).standard_normal((SAMPLE, product.k)).astype(np.float32)
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    wrong = np.sqrt(np.mean((strassen.multiply(a, b) - exact) ** 2, axis=0))
+    size = np.sqrt(np.mean(exact**2, axis=0))
+    return float(np.max(wrong / np.where(wrong == 0, 1, size)))
+
+
+def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
+    product = matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor)
+    (y,) = group.outputs
+    added, epilogue = matmul.additions(group, product)
+    lanes = known.target.vector_lanes
+    width, tile_rows = tiles.columns_of("float32", lanes, tiles.WIDE), tiles.WIDE[lanes][0]
+    h, k, columns, odd = product.m // 2, product.k // 2, product.n // 2, product.m % 2
+    block_k = blocking.depth(k, 4, DEPTH)
+    block_m = blocking.balanced(h, BLOCK_ROWS, tile_rows)
+    block_n = blocking.balanced(columns, BLOCK_PANELS * width, width)
+    while block_n > width and -(-h // block_m) * -(-columns // block_n) < 4 * known.threads:
+        block_n -= width
+    spare = tiles.spare("float32", lanes, tiles.WIDE)
+    work = strassen.BUFFERS * block_m * block_n + spare
+    array = graph.constant(product.b)
+    assert array is not None
+    matrix = matmul_geometry.matrices(product, array).reshape(product.k, product.n)
+    zeros = Constant(np.zeros(block_m * block_n, np.float32))
+    sizes = {
+        "h": h,
+        "columns": columns,
+        "k": k,
+        "odd": odd,
+        "residual_row": added.residual_row,
+        "block_m": block_m,
+        "block_n": block_n,
+        "block_k": block_k,
+        "spare_size": spare,
+        "work_step": work,
+        "flags": matmul.flags_of(added, epilogue),
+    }
+    pointer = "float32*"
+    sums = Workspace(4 * 4 * (h + odd) * k)
+    arguments: tuple[tuple[str, Argument], ...] = (
+        (pointer, product.a),
+        (pointer, sums),
+        (pointer, Constant(lambda: strassen.pack(matrix, width, block_n, block_k), product.b.name or "")),
+        (pointer, y),
+        (pointer, zeros),
+        (pointer, added.columns or zeros),
+        (pointer, added.residual or zeros),
+        (pointer, Constant(epilogue.scalars(np.dtype(np.float32), added.alpha, added.beta))),
+        ("int64*", Constant(strassen.schedule(h, k))),
+        ("int64*", Constant(np.array([row[:2] for row in strassen.ODD], np.int64))),
+        ("int64*", Constant(np.array([sizes[name] for name in strassen.SIZES], np.int64))),
+        (pointer, Workspace(4 * work, per_thread=True)),
+        *epilogue.arguments,
+    )
+    combined = KernelCall(
+        "app.kernels.cpu.strassen:combine",
+        (pointer, pointer, "int64", "int64", "int64"),
+        (product.a, sums, h, k, odd),
+        units=h + odd,
+    )
+    multiplied = KernelCall(
+        "app.kernels.cpu.strassen:emit",
+        tuple(t for t, _ in arguments),
+        tuple(a for _, a in arguments),
+        units=-(-h // block_m) * -(-columns // block_n),
+        static=("float32", lanes, *epilogue.static),
+        takes_thread=True,
+    )
+    return combined, multiplied
+
+
+def _cost(group: Group, known: Known) -> float:
+    """7/8 of the arithmetic; the sums of blocks of A and of C are written and read from a cache."""
+    product = matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor)
+    plain = matmul.predicted(group, known)
+    arithmetic = flops(group) / (known.target.flops * min(known.threads, known.target.cores) * 0.9)
+    bandwidth = known.target.memories[0].bandwidth
+    passes = 4 * (2 * product.m * product.k + 3 * product.m * product.n) / (4 * bandwidth)
+    weights = 7 / 4 * graph.nbytes(product.b) / bandwidth
+    return max(plain - arithmetic / 8 + passes / known.threads, weights)
+
+
+IMPLEMENTATIONS = tuple(
+    Implementation(
+        f"{op.lower()}.strassen",
+        op,
+        "numba-cpu",
+        _refusal,
+        _lower,
+        cost=_cost,
+        inplace=matmul.inplace,
+        error=lambda group, _known: error(matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor)),
+    )
+    for op in ("MatMul", "Gemm")
+)

@@ -1,0 +1,153 @@
+"""Strided copies as kernel calls: merge axes, order them, choose the loop nest.
+
+Data movement looks at element sizes only: float32 and int32 share a kernel.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from app.engine.core.plan import Argument, Constant, KernelCall
+from app.engine.operators.strides import StridedCopy
+
+LONG_ROW = 1024  # elements from which a row is worth a call of its own, so that threads share it
+FEW_ROWS = 8
+TRANSPOSE_BLOCK = 16  # rows of y at a time: a cache line of 4-byte elements on the side of x
+
+
+def merged(copy: StridedCopy) -> StridedCopy:
+    """The same copy with axes in the order of y, unit axes dropped, neighbours joined where they can be."""
+    axes = sorted(
+        ((sy, sx, n) for n, sx, sy in zip(copy.sizes, copy.sx, copy.sy) if n != 1), key=lambda a: -a[0]
+    )
+    joined: list[tuple[int, int, int]] = []
+    for sy, sx, n in axes:
+        if joined and joined[-1][0] == n * sy and joined[-1][1] == n * sx:
+            joined[-1] = (sy, sx, joined[-1][2] * n)
+        else:
+            joined.append((sy, sx, n))
+    return StridedCopy(
+        tuple(n for _, _, n in joined),
+        tuple(sx for _, sx, _ in joined),
+        tuple(sy for sy, _, _ in joined),
+        copy.x0,
+        copy.y0,
+    )
+
+
+def widened(copy: StridedCopy, itemsize: int) -> tuple[StridedCopy, int]:
+    """The same copy in larger elements, where an innermost block is as large as one: pairs of floats."""
+    block = copy.sizes[-1] if copy.sizes else 1
+    rest = (*copy.sx[:-1], *copy.sy[:-1], copy.x0, copy.y0)
+    contiguous = copy.sizes and copy.sx[-1] == copy.sy[-1] == 1
+    if not contiguous or block * itemsize not in (2, 4, 8) or any(n % block for n in rest):
+        return copy, itemsize
+    wide = StridedCopy(
+        copy.sizes[:-1],
+        tuple(n // block for n in copy.sx[:-1]),
+        tuple(n // block for n in copy.sy[:-1]),
+        copy.x0 // block,
+        copy.y0 // block,
+    )
+    return wide, itemsize * block
+
+
+def calls(copy: StridedCopy, itemsize: int, x: Argument, y: Argument) -> tuple[KernelCall, ...]:
+    """The kernel calls that make a strided copy; none when it is empty."""
+    if math.prod(copy.sizes) == 0:
+        return ()
+    plain, itemsize = widened(merged(copy), itemsize)
+    rank = len(plain.sizes)
+    if rank == 0:
+        return (_line(itemsize, x, y, plain.x0, plain.y0, 1, 1, 1),)
+    if rank == 1:
+        return (_line(itemsize, x, y, plain.x0, plain.y0, plain.sx[0], plain.sy[0], plain.sizes[0]),)
+    column = next((a for a in range(rank - 1) if plain.sx[a] == 1), None)
+    if column is not None and plain.sy[-1] == 1 and plain.sx[-1] != 0:
+        return (_transpose(plain, column, itemsize, x, y),)
+    if math.prod(plain.sizes[:-1]) <= FEW_ROWS and plain.sizes[-1] >= LONG_ROW:
+        return tuple(
+            _line(itemsize, x, y, *start, plain.sx[-1], plain.sy[-1], plain.sizes[-1])
+            for start in _starts(plain)
+        )
+    return (_rows(plain, itemsize, x, y),)
+
+
+def element_type(itemsize: int) -> str:
+    """The kernel type of the address of elements of a size."""
+    return f"uint{8 * itemsize}*"
+
+
+def _starts(copy: StridedCopy) -> list[tuple[int, int]]:
+    starts = [(copy.x0, copy.y0)]
+    for n, sx, sy in zip(copy.sizes[:-1], copy.sx[:-1], copy.sy[:-1]):
+        starts = [(x0 + i * sx, y0 + i * sy) for x0, y0 in starts for i in range(n)]
+    return starts
+
+
+def _line(
+    itemsize: int, x: Argument, y: Argument, x0: int, y0: int, sx: int, sy: int, size: int
+) -> KernelCall:
+    address = element_type(itemsize)
+    return KernelCall(
+        "app.kernels.cpu.strided:line",
+        (address, address, *["int64"] * 4),
+        (x, y, x0, y0, sx, sy),
+        units=size,
+    )
+
+
+def _table(copy: StridedCopy, axes: Sequence[int]) -> Constant:
+    rows = [(copy.sizes[a], copy.sx[a], copy.sy[a]) for a in axes]
+    return Constant(np.array(rows or [(1, 0, 0)], np.int64))
+
+
+def _rows(copy: StridedCopy, itemsize: int, x: Argument, y: Argument) -> KernelCall:
+    address = element_type(itemsize)
+    outer = range(len(copy.sizes) - 2)
+    n1, n0 = copy.sizes[-2:]
+    return KernelCall(
+        "app.kernels.cpu.strided:rows",
+        (address, address, "int64*", *["int64"] * 9),
+        (
+            x,
+            y,
+            _table(copy, outer),
+            len(outer),
+            copy.x0,
+            copy.y0,
+            n1,
+            copy.sx[-2],
+            copy.sy[-2],
+            n0,
+            copy.sx[-1],
+            copy.sy[-1],
+        ),
+        units=math.prod(copy.sizes[:-1]),
+    )
+
+
+def _transpose(copy: StridedCopy, column: int, itemsize: int, x: Argument, y: Argument) -> KernelCall:
+    address = element_type(itemsize)
+    outer = [a for a in range(len(copy.sizes) - 1) if a != column]
+    n1, n0 = copy.sizes[column], copy.sizes[-1]
+    blocks = -(-n1 // TRANSPOSE_BLOCK)
+    return KernelCall(
+        "app.kernels.cpu.strided:transpose",
+        (address, address, "int64*", *["int64"] * 8),
+        (
+            x,
+            y,
+            _table(copy, outer),
+            len(outer),
+            copy.x0,
+            copy.y0,
+            n1,
+            copy.sy[column],
+            n0,
+            copy.sx[-1],
+            TRANSPOSE_BLOCK,
+        ),
+        units=math.prod(copy.sizes[a] for a in outer) * blocks,
+    )

@@ -1,0 +1,396 @@
+"""Rows of Winograd convolutions over channel-blocked images: F(4x4, 3x3), F(2x2, 3x3) and F(2x2, 5x5).
+
+They multiply 4, 2.25 and 2.8 times less than the definition does, at the price of rounding errors that
+are larger; a row applies where the error on the layer's own weights is small enough. An element
+that is not finite makes whole tiles of the output NaN, not only the pixels next to it.
+
+In bf16 the operands of these products are rounded, which F(2x2, 3x3) bears and F(4x4, 3x3) does not on most
+weights (relative rms errors of 3e-3 and 2e-2): there the error decides, measured in the same way.
+
+Few tiles are multiplied by many weights, 16 or 36 for the 9 of a filter, which threads together read from
+memory more slowly than they multiply: in fixed point, see `fixed_point`, they take three quarters as much.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from app.engine.backends.cpu import bfloat, blocking, fixed_point, matmul, nchwc
+from app.engine.core import graph
+from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
+from app.engine.core.registry import Implementation, Known
+from app.engine.cost.roofline import flops, roofline
+from app.engine.operators import conv_geometry
+from app.engine.operators.conv_geometry import Window
+from app.kernels.cpu import winograd
+from app.kernels.cpu.codegen.tiles import (
+    COLUMN_BIAS,
+    FIXED_POINT,
+    FIXED_STEPS,
+    rounded_to_bfloat,
+    rounded_to_fixed,
+)
+from app.kernels.cpu.epilogue import ADVANCE
+from app.kernels.cpu.winograd import SIZES
+
+Array = np.ndarray[Any, Any]
+
+SHARE = 0.1  # of the tolerance that the relative rms error of one layer may take
+BF16_ERROR = 5e-3  # that a layer whose products are bf16 may have
+LARGEST = 1e30  # weights whose transforms are finite
+# Byte that a block of tiles and its sums may take; up to half the second cache for images half as large.
+HELD = 256 * 1024
+LEAST = 16  # tiles of a block, below which reading the weights is what takes long
+# Of weights in fixed point: bytes as float32, fewer of which stay in a cache near the core, and tiles, with
+# more of which multiplying takes longer than reading however many threads read.
+LEAST_BYTES, MOST_TILES = 1 << 20, 64
+UNPACKING = 0.9  # of the rate of products is left by taking weights in fixed point apart
+
+# Measured on Zen 4 (Zen 3: a fifth less): transforms take as long as this many operations of the products for
+# every point and channel of the input and of the output, and starting a tile as some channels more.
+INPUT, OUTPUT, START = 24.0, 15.0, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Which of the rows it is: tiles of m x m outputs, products of float32 or of pairs of bfloat16.
+
+    With `fixed` weights of float32 products lie in fixed point.
+    """
+
+    m: int
+    taps: int = 3
+    paired: bool = False
+    fixed: bool = False
+
+    @property
+    def n(self) -> int:
+        """Rows and columns of a tile of the input."""
+        return self.m + self.taps - 1
+
+    @property
+    def name(self) -> str:
+        """Of the row."""
+        size = f"_{self.taps}x{self.taps}" * (self.taps != 3)
+        return f"conv.winograd_f{self.m}{size}{'_bf16' * self.paired}{'_fixed_point' * self.fixed}"
+
+    def dtype(self, known: Known) -> str:
+        """What is multiplied."""
+        return bfloat.dtype(known) if self.paired else FIXED_POINT if self.fixed else "float32"
+
+    @property
+    def together(self) -> int:
+        """Channels of a step of its products."""
+        return 2 if self.paired else FIXED_STEPS if self.fixed else 1
+
+    @property
+    def nbytes(self) -> int:
+        """Of a transformed weight."""
+        return 2 if self.paired else 3 if self.fixed else 4
+
+
+def unless(form: Form, group: Group, known: Known) -> str | None:
+    """Why a form does not apply."""
+    if not known.fast_algorithms:
+        return "the job allows no algorithms with fewer multiplications"
+    reason = bfloat.refusal(known) if form.paired else None
+    reason = reason or nchwc.refusal(group, known) or _shape_refusal(group, form.taps)
+    if reason is not None:
+        return reason
+    channels = conv_geometry.of_conv(group).channels
+    if channels % form.together:
+        return f"{channels} channels; this one multiplies multiples of {form.together}"
+    reason = _fixed_refusal(form, group, known) if form.fixed else None
+    if reason is not None:
+        return reason
+    found = error(group, form)
+    limit, what = (
+        (BF16_ERROR, "what a layer may have in bf16")
+        if form.paired
+        else (SHARE * known.tolerance, "a share of the tolerance")
+    )
+    if not found <= limit:
+        return f"relative rms error {found:.1e} exceeds {limit:.1e}, {what}"
+    return None
+
+
+def _fixed_refusal(form: Form, group: Group, known: Known) -> str | None:
+    """Why weights in fixed point would save nothing, or lose too much of a column."""
+    window, weights = conv_geometry.of_conv(group), group.anchor.inputs[1]
+    assert weights is not None
+    nbytes, tiles = 4 * form.n**2 * window.channels * window.outputs, _tiles(window, form)
+    if nbytes < LEAST_BYTES:
+        return f"{nbytes} bytes of transformed weights stay in a cache; this one takes {LEAST_BYTES}"
+    if tiles > MOST_TILES:
+        return f"{tiles} tiles, more than {MOST_TILES}: weights are not what takes the time"
+    found = graph.fact(weights, f"error of columns of {form}", partial(_column_error, form))
+    return matmul.error_refusal(found, known)
+
+
+def _column_error(form: Form, array: Array) -> float:
+    found = 0.0
+    for first in range(0, len(array), 64):  # transforms of all outputs, in float64, take much memory
+        columns = winograd.transformed(array[first : first + 64], form.m)
+        found = max(found, fixed_point.column_error(columns.reshape(-1, columns.shape[-1]).T))
+    return found
+
+
+def _tiles(window: Window, form: Form) -> int:
+    return window.batch * -(-window.out[1] // form.m) * -(-window.out[2] // form.m)
+
+
+def _shape_refusal(group: Group, taps: int) -> str | None:
+    weights, bias = graph.input_at(group.anchor, 1), graph.input_at(group.anchor, 2)
+    if weights is None or not graph.is_constant(weights):
+        return "the weights change between runs; this one transforms them offline"
+    if graph.dtype(weights) != np.float32:
+        return f"weights are {graph.dtype(weights)}; this one computes float32"
+    if bias is not None and not graph.is_constant(bias):
+        return f"bias {bias.name!r} changes between runs"
+    window = conv_geometry.of_conv(group)
+    if window.groups != 1:
+        return f"{window.groups} groups; this one takes 1"
+    if window.stride != (1, 1, 1):
+        return f"strides {window.stride[1:]}; this one takes 1"
+    for offsets, size, out in list(zip(window.offsets, window.size, window.out))[1:]:
+        before = -offsets[0]
+        if offsets != tuple(range(-before, taps - before)):
+            return f"taps at {offsets}; this one takes {taps} x {taps} without dilation"
+        after = out + taps - 1 - size - before
+        if not (0 <= before <= taps // 2 and 0 <= after <= taps // 2):
+            return f"pads {before} and {after}; this one takes at most {taps // 2} at each side"
+    # Elements last: what shapes tell holds for all groups that are alike.
+    if not graph.fact(weights, "largest", _largest) < LARGEST:
+        return f"weights {weights.name!r} are not all below {LARGEST:.0e}"
+    return None
+
+
+def _largest(array: Array) -> float:
+    return float(np.max(np.abs(array), initial=0))
+
+
+def error(group: Group, form: Form) -> float:
+    """Relative rms error of a form on a layer's weights, for standard normal input.
+
+    Measured against float64 on a sample of tiles and output channels.
+    """
+    weights = group.anchor.inputs[1]
+    assert weights is not None
+    return graph.fact(
+        weights,
+        f"error of {form}",
+        lambda array: sampled_error(array, form.m, paired=form.paired, fixed=form.fixed),
+    )
+
+
+def _error(form: Form, group: Group, _known: Known) -> float:
+    return error(group, form)
+
+
+def sampled_error(
+    weights: Array,
+    m: int,
+    tiles: int = 4,
+    outputs: int = 12,
+    *,
+    paired: bool = False,
+    fixed: bool = False,
+) -> float:
+    """As `error`, for weights[outputs, channels, taps, taps]."""
+    count = weights.shape[-1]
+    b, _, a = winograd.matrices(m, count)
+    weights = weights[np.linspace(0, len(weights) - 1, min(outputs, len(weights))).astype(int)]
+    n, channels = len(b), weights.shape[1]
+    x = np.random.default_rng(0).standard_normal((n, n, channels, tiles), np.float32)
+
+    def both_axes(matrix: Array, array: Array) -> Array:
+        for _ in range(2):  # the two leading axes, one after the other
+            array = np.tensordot(array, matrix.astype(np.float32), (0, 1))
+            array = np.moveaxis(array, -1, 1)
+        return array
+
+    v = both_axes(b, x)
+    u = winograd.transformed(weights, m).reshape(n, n, -1, channels)
+    if paired:
+        u, v = rounded_to_bfloat(u), rounded_to_bfloat(v)
+    if fixed:
+        u = rounded_to_fixed(u.reshape(-1, channels).T).T.reshape(u.shape)
+    sums = np.zeros((n, n, len(weights), tiles), np.float32)
+    for c in range(channels):  # one after the other, as the kernel adds; partial sums of a BLAS err less
+        sums += u[..., c, None] * v[..., c, None, :]
+    found = both_axes(a, sums)
+    exact = np.zeros(found.shape)
+    wide, taps = x.astype(np.float64), weights.astype(np.float64)
+    for i in range(count):
+        for j in range(count):
+            exact += np.matmul(taps[:, :, i, j], wide[i : i + m, j : j + m])
+    scale = np.mean(np.square(exact))
+    return float(np.sqrt(np.mean(np.square(found - exact)) / scale)) if scale != 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """How the tiles of a batch are cut into blocks, and where a block's sums lie (in elements)."""
+
+    high: int
+    wide: int
+    tiles: int
+    parts: int
+    v_row: int
+    v_plane: int
+    v_size: int
+    m_plane: int
+    m_size: int
+
+
+def _tiling(window: Window, form: Form, known: Known) -> Tiling:
+    m, lanes, points = form.m, known.target.vector_lanes, form.n**2
+    high, wide = -(-window.out[1] // m), -(-window.out[2] // m)
+    tiles = _tiles(window, form)
+    v_row = nchwc.blocks_of(window.channels, known) * (lanes // 2 if form.paired else lanes)
+    vectors = max(winograd.groups_of(nchwc.blocks_of(window.outputs, known)))
+    images = (
+        4 * window.batch * (window.channels * math.prod(window.size) + window.outputs * math.prod(window.out))
+    )
+    held = max(HELD, min(blocking.second_cache(known.target) // 2, 2 * images))
+    fitting = max(held // (4 * points * (v_row + vectors * lanes)), LEAST)
+    parts = -(-tiles // fitting)
+    groups = len(winograd.groups_of(nchwc.blocks_of(window.outputs, known)))
+    if parts > 1 or blocking.longest_share(groups, known.threads) > 1.03:
+        # Threads that share a block transform it each: better as many as threads, up to half as large again.
+        parts = min(max(math.ceil(parts / known.threads - 0.5), 1) * known.threads, tiles)
+    rows, broad = winograd.rows_of(form.dtype(known), lanes)
+    beyond = max(*rows, broad)  # rows that the last register tile reads and writes beyond its block
+    most = -(-tiles // parts)
+    v_plane = blocking.panel_row(most * v_row, 4)
+    m_plane = blocking.panel_row(most * vectors * lanes, 4)
+    v_size = points * v_plane + beyond * v_row
+    m_size = points * m_plane + beyond * vectors * lanes
+    return Tiling(
+        high, wide, tiles, parts, v_row, v_plane, v_size, m_plane, blocking.balanced(m_size, m_size, 16)
+    )
+
+
+def _lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
+    x, weights = group.anchor.inputs[:2]
+    array = graph.constant(weights)
+    assert x is not None
+    assert weights is not None
+    assert array is not None
+    m, lanes, n = form.m, known.target.vector_lanes, form.n
+    window, ends = conv_geometry.of_conv(group), nchwc.ends(group, known)
+    tiling, dtype = _tiling(window, form, known), form.dtype(known)
+    buffer = max(n * n * lanes, ends.buffer)
+    work = tiling.m_size + n * lanes + buffer + tiling.v_size
+    work = blocking.balanced(work, work, blocking.LINE // 4)
+    filters = nchwc.blocks_of(window.outputs, known)
+    bias = ends.bias if ends.flags & COLUMN_BIAS else Constant(np.zeros(filters * lanes, np.float32))
+    groups = len(winograd.groups_of(filters))
+    sizes = {
+        "channels": window.channels // form.together,
+        "blocks": nchwc.blocks_of(window.channels, known),
+        "filters": filters,
+        "h": window.size[1],
+        "w": window.size[2],
+        "rows": window.out[1],
+        "columns": window.out[2],
+        "top": -window.offsets[1][0],
+        "left": -window.offsets[2][0],
+        "high": tiling.high,
+        "wide": tiling.wide,
+        "tiles": tiling.tiles,
+        "parts": tiling.parts,
+        "groups": groups,
+        "v_row": tiling.v_row,
+        "v_plane": tiling.v_plane,
+        "m_plane": tiling.m_plane,
+        "m_size": tiling.m_size,
+        "work_step": work,
+        "flags": ends.flags,
+    }
+    operands: tuple[tuple[str, Argument], ...] = (
+        ("float32*", x),
+        ("float32*", Constant(lambda: winograd.packed(array, m, lanes, dtype), weights.name or "")),
+        ("float32*", group.outputs[0]),
+        ("float32*", bias),
+        ("float32*", ends.residual),
+        ("float32*", ends.scalars),
+        ("int64*", Constant(np.array([sizes[name] for name in SIZES], np.int64))),
+        ("float32*", Workspace(work * 4, per_thread=True)),
+        *ends.operands,
+    )
+    places = tuple((ADVANCE[p], nchwc.OFFSETS[p]) for _, p in ends.epilogue.operands)
+    return (
+        KernelCall(
+            "app.kernels.cpu.winograd:emit",
+            tuple(t for t, _ in operands),
+            tuple(a for _, a in operands),
+            tiling.parts * groups,
+            static=(
+                lanes,
+                m,
+                form.taps,
+                min(filters, 2),
+                buffer,
+                ends.epilogue.recipe,
+                places,
+                *((dtype,) if dtype != "float32" else ()),
+            ),
+            takes_thread=True,
+        ),
+    )
+
+
+def _cost(form: Form, group: Group, known: Known) -> float:
+    window, lanes = conv_geometry.of_conv(group), known.target.vector_lanes
+    tiling, points = _tiling(window, form, known), form.n**2
+    vectors = winograd.groups_of(nchwc.blocks_of(window.outputs, known))
+    outputs = sum(vectors) * lanes
+    # Threads that share a block of tiles transform it each.
+    again = (tiling.parts + known.threads - 1) / tiling.parts
+    rate = bfloat.rate(known) if form.paired else UNPACKING if form.fixed else 1.0
+    channels = nchwc.blocks_of(window.channels, known) * lanes
+    each = 2.0 * (window.channels / rate + START) * outputs + INPUT * channels * again + OUTPUT * outputs
+    share = blocking.longest_share(tiling.parts * len(vectors), known.threads)
+    # A register tile computes whole rows.
+    least = winograd.rows_of(form.dtype(known), lanes)[0][0] * tiling.parts
+    definition = 2.0 * window.batch * window.pixels * window.depth * window.outputs
+    images = [v for v in (*group.inputs, *group.outputs) if v is not group.anchor.inputs[1]]
+    return roofline(
+        known.target,
+        flops=max(tiling.tiles, least) * points * each * share + flops(group) - definition,
+        nbytes=sum(graph.nbytes(v) for v in images),
+        weights=form.nbytes * points * window.channels * outputs,
+        efficiency=0.9,
+        threads=known.threads,
+    )
+
+
+FORMS = (
+    Form(4),
+    Form(2),
+    Form(2, taps=5),
+    Form(4, paired=True),
+    Form(2, paired=True),
+    Form(4, fixed=True),
+    Form(2, fixed=True),
+)
+
+IMPLEMENTATIONS = tuple(
+    Implementation(
+        form.name,
+        "Conv",
+        "numba-cpu",
+        partial(unless, form),
+        partial(_lower, form),
+        cost=partial(_cost, form),
+        inplace=nchwc.inplace,
+        layouts=nchwc.layouts,
+        error=partial(_error, form),
+        precision="bf16" if form.paired else "f32",
+    )
+    for form in FORMS
+)

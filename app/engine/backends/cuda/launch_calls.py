@@ -1,0 +1,76 @@
+"""From the launches of a kernel family to calls of a plan, and what they cost."""
+
+import math
+from collections.abc import Iterable, Mapping
+
+import onnx_ir as ir
+
+from app.engine.core import graph
+from app.engine.core.plan import Argument, Group, LaunchCall, Workspace
+from app.engine.core.registry import Known
+from app.kernels.cuda.kernel import WORKSPACE, Launches
+
+BACKEND = "cuda"
+# Fraction of the bandwidth that plain streams reach.
+STREAM = 0.85
+RESIDENT = 2  # blocks of threads that a multiprocessor needs at once to keep its memory busy
+
+
+def calls(launches: Launches, roles: Mapping[str, Argument]) -> tuple[LaunchCall, ...]:
+    """The calls of launches whose roles are these arguments; a workspace is one of the step."""
+    given = dict(roles)
+    if launches.workspace:
+        given[WORKSPACE] = Workspace(launches.workspace)
+    return tuple(LaunchCall.of(launch, given) for launch in launches)
+
+
+def numbered(inputs: Iterable[Argument], outputs: Iterable[Argument]) -> dict[str, Argument]:
+    """The roles x0, x1 ... and y0, y1 ..."""
+    roles = {f"x{i}": x for i, x in enumerate(inputs)}
+    return {**roles, **{f"y{i}": y for i, y in enumerate(outputs)}}
+
+
+def moved_bytes(group: Group) -> int:
+    """Bytes of all operands, each read or written once."""
+    return sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs))
+
+
+def seconds(
+    known: Known, *, nbytes: float, flops: float = 0.0, rate: float = 1.0, blocks: float = math.inf
+) -> float:
+    """Seconds of one launch: the roofline of the device, as far as the blocks fill it.
+
+    Args:
+        known: tells the target.
+        nbytes: that it reads and writes.
+        flops: of its arithmetic.
+        rate: at which that is done, as a multiple of the peak in float32.
+        blocks: of threads; what is left of the last wave of blocks waits for nobody.
+    """
+    target = known.target
+    processors = target.cores
+    waves = math.ceil(blocks / processors) if math.isfinite(blocks) else math.inf
+    filled = blocks / (waves * processors) if math.isfinite(waves) else 1.0
+    bandwidth = target.memories[0].bandwidth * STREAM
+    if target.caches and nbytes <= target.caches[-1]:
+        bandwidth *= 2.0  # of the second cache, which all of a small model fits
+    reached = min(blocks / (RESIDENT * processors), 1.0)
+    arithmetic = flops / (target.flops * processors * rate * max(filled, 1e-9))
+    return target.launch + max(arithmetic, nbytes / (bandwidth * max(reached, 1e-3)))
+
+
+def blocks_of(launches: Launches) -> int:
+    """Blocks of threads of the largest launch."""
+    return max((math.prod(launch.grid) for launch in launches), default=1)
+
+
+def streamed(group: Group, known: Known, launches: Launches) -> float:
+    """Seconds of launches that only pass over the operands of a group."""
+    nbytes, count = moved_bytes(group), max(len(launches.steps), 1)
+    return (count - 1) * known.target.launch + seconds(known, nbytes=nbytes, blocks=blocks_of(launches))
+
+
+def named(value: ir.Value | None) -> ir.Value:
+    """An operand that is not left out."""
+    assert value is not None
+    return value

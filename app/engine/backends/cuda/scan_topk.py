@@ -1,0 +1,155 @@
+"""Rows along an axis by place: extrema, running sums, the k largest; groups of channels; scatters."""
+
+import math
+from collections.abc import Callable
+
+from app.engine.backends.cuda import tensor_views
+from app.engine.backends.cuda.launch_calls import BACKEND, calls, named, streamed
+from app.engine.backends.cuda.tensor_views import element
+from app.engine.core import graph
+from app.engine.core.plan import Argument, Call, Group
+from app.engine.core.registry import Implementation, Known
+from app.engine.operators.axes import along_axis, split
+from app.engine.operators.indexing import axis_of, bad_indices, indices_of
+from app.engine.operators.operands import data, fixed_inputs
+from app.kernels.cuda.gather import scatter_elements, scatter_nd
+from app.kernels.cuda.kernel import Launches
+from app.kernels.cuda.normalize import group_norm
+from app.kernels.cuda.reduce import argument
+from app.kernels.cuda.scan import cumulative_sum, top_k
+
+Made = tuple[Launches, dict[str, Argument]]
+ORDERED = (*tensor_views.FLOATS, "int32", "int64")
+
+
+def _simple(group: Group, dtypes: tuple[str, ...], constants: tuple[int, ...] = ()) -> str | None:
+    """Why not, of single nodes whose first input is of one of these types and not empty."""
+    reason = tensor_views.unsuited(group) or tensor_views.untyped(data(group.anchor), dtypes)
+    if reason is None and any(graph.elements(v) == 0 for v in (*group.inputs, *group.outputs)):
+        reason = "an operand is empty"
+    return reason or fixed_inputs(group.anchor, constants)
+
+
+def _extremum_unless(group: Group, _known: Known) -> str | None:
+    return _simple(group, ORDERED)
+
+
+def _extremum(group: Group) -> Made:
+    node = group.anchor
+    outer, n, inner = along_axis(group, 0)
+    last = bool(graph.attribute(node, "select_last_index", 0))
+    launches = argument(group.op == "ArgMax", outer, n, inner, element(data(node)), last=last)
+    return launches, {"x": data(node), "y": node.outputs[0]}
+
+
+def _sum_unless(group: Group, _known: Known) -> str | None:
+    return _simple(group, ORDERED, (1,))
+
+
+def _sum(group: Group) -> Made:
+    node = group.anchor
+    axis = graph.constant(node.inputs[1])
+    assert axis is not None
+    launches = cumulative_sum(
+        *split(graph.static_shape(data(node)), int(axis.reshape(-1)[0])),
+        element(data(node)),
+        exclusive=bool(graph.attribute(node, "exclusive", 0)),
+        reverse=bool(graph.attribute(node, "reverse", 0)),
+    )
+    return launches, {"x": data(node), "y": node.outputs[0]}
+
+
+def _largest_unless(group: Group, _known: Known) -> str | None:
+    reason = _simple(group, (*ORDERED, "int8", "uint8"), (1,))
+    if reason is None and len(group.outputs) < 2:
+        return "one of both results is not read"
+    return reason
+
+
+def _largest(group: Group) -> Made:
+    node = group.anchor
+    outer, n, inner = along_axis(group)
+    shape, axis = graph.static_shape(node.outputs[0]), graph.attribute(node, "axis", -1)
+    largest = bool(graph.attribute(node, "largest", 1))
+    launches = top_k(outer, n, inner, shape[axis], element(data(node)), largest=largest)
+    return launches, {"x": data(node), "y": node.outputs[0], "index": node.outputs[1]}
+
+
+def _groups_unless(group: Group, _known: Known) -> str | None:
+    reason = _simple(group, tensor_views.FLOATS)
+    if reason is not None:
+        return reason
+    channels = graph.static_shape(data(group.anchor))[1]
+    for operand in group.anchor.inputs[1:3]:
+        if graph.elements(named(operand)) != channels:
+            return f"{named(operand).name!r} has {graph.elements(named(operand))} elements, not {channels}"
+    return "statistics in 16 bits" if graph.attribute(group.anchor, "stash_type", 1) != 1 else None
+
+
+def _groups(group: Group) -> Made:
+    node = group.anchor
+    batch, channels, *rest = graph.static_shape(data(node))
+    groups = graph.attribute(node, "num_groups", channels)
+    launches = group_norm(
+        batch,
+        groups,
+        channels // groups,
+        math.prod(rest),
+        element(data(node)),
+        float(graph.attribute(node, "epsilon", 1e-5)),
+        last=False,
+        parameters=element(named(node.inputs[1])),
+    )
+    roles = {"scale": named(node.inputs[1]), "bias": named(node.inputs[2])}
+    return launches, {"x": data(node), "y": node.outputs[0], **roles}
+
+
+def _scatter_unless(group: Group, _known: Known) -> str | None:
+    reduced = graph.attribute(group.anchor, "reduction", "none") != "none"
+    reason = _simple(group, ORDERED if reduced else tensor_views.MOVED)
+    shape = graph.static_shape(data(group.anchor)) if reason is None else ()
+    if reason is not None or not shape:
+        return reason or "data of rank 0"
+    if group.op == "ScatterElements":
+        return bad_indices(group.anchor, (shape[axis_of(group.anchor)],))
+    if not reduced:
+        return "of two updates at one place either may stay"
+    return bad_indices(group.anchor, shape[: graph.static_shape(indices_of(group.anchor))[-1]])
+
+
+def _scatter(group: Group) -> Made:
+    node = group.anchor
+    x, indices, updates = data(node), indices_of(node), named(node.inputs[2])
+    kind, index, reduction = element(x), element(indices), graph.attribute(node, "reduction", "none")
+    sizes, shape = graph.static_shape(x), graph.static_shape(indices)
+    if group.op == "ScatterElements":
+        launches = scatter_elements(shape, sizes, axis_of(node), kind, index, reduction)
+    else:
+        depth = shape[-1]
+        inner, count = math.prod(sizes[depth:]), math.prod(shape[:-1])
+        launches = scatter_nd(sizes[:depth], inner, count, kind, index, reduction)
+    return launches, {"data": x, "index": indices, "updates": updates, "y": node.outputs[0]}
+
+
+def _row(
+    op: str, unless: Callable[[Group, Known], str | None], made: Callable[[Group], Made]
+) -> Implementation:
+    def lower(group: Group, _known: Known) -> tuple[Call, ...]:
+        return calls(*made(group))
+
+    def cost(group: Group, known: Known) -> float:
+        return streamed(group, known, made(group)[0])
+
+    return Implementation(f"cuda.{op.lower()}", op, BACKEND, unless, lower, cost)
+
+
+IMPLEMENTATIONS = (
+    _row("ArgMax", _extremum_unless, _extremum),
+    _row("ArgMin", _extremum_unless, _extremum),
+    _row("CumSum", _sum_unless, _sum),
+    _row("TopK", _largest_unless, _largest),
+    _row("GroupNormalization", _groups_unless, _groups),
+    _row("InstanceNormalization", _groups_unless, _groups),
+    _row("ScatterElements", _scatter_unless, _scatter),
+    _row("ScatterND", _scatter_unless, _scatter),
+)

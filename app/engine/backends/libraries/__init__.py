@@ -1,0 +1,1 @@
+"""Acceleration libraries that run whole sub-graphs."""

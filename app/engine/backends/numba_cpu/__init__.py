@@ -1,5 +1,0 @@
-"""The numba kernels of this machine, one file of rows per kernel family."""
-
-from app.engine.registry import Backend
-
-BACKENDS = (Backend("numba-cpu", devices=("cpu",)),)

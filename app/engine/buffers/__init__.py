@@ -1,0 +1,1 @@
+"""From a plan to a problem of memory planning: aliases, buffers, steps, spilling."""

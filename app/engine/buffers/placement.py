@@ -1,0 +1,56 @@
+"""A place for every buffer of an ordered plan: the best of the ways to share bytes in place."""
+
+from dataclasses import dataclass
+
+from app.engine.buffers.buffer_assignment import StorageGraph, build
+from app.engine.core.plan import Compilation, Group
+from app.engine.memory import greedy, portfolio
+from app.engine.memory.problem import Solution
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where the buffers of a plan lie in one order of its groups."""
+
+    order: tuple[Group, ...]
+    storage: StorageGraph
+    solution: Solution
+
+
+def placed(compilation: Compilation) -> tuple[StorageGraph, Solution]:
+    """The placement that the order was chosen by, or one of a plan whose order was given."""
+    known = compilation.placed
+    if known is not None and known.order is compilation.plan.order:
+        return known.storage, known.solution
+    return place(compilation, compilation.order_bound or 0)
+
+
+def place(compilation: Compilation, bound: int = 0, *, search: bool = True) -> tuple[StorageGraph, Solution]:
+    """The storage graph and the placement with the lowest peak.
+
+    Whole values are computed in place. Where that takes more than `bound` bytes, parts of values are
+    tried too. Without `search`, placements are greedy.
+    """
+    storage = build(compilation)
+    solution = offsets(storage, search)
+    if solution.peak <= bound:
+        return storage, solution
+    parts = build(compilation, whole=False)
+    if parts.problem == storage.problem:
+        return storage, solution
+    other = offsets(parts, search)
+    return (parts, other) if other.peak < solution.peak else (storage, solution)
+
+
+def offsets(storage: StorageGraph, search: bool = True) -> Solution:
+    """An offset for every buffer of a storage graph; without `search` greedily."""
+    problem = storage.problem
+    if any(b.parts for b in problem.buffers):
+        first = greedy.by_size(problem) or greedy.solve(problem)
+        if first.proved:
+            return first
+        from app.engine.memory.partial_lifetimes import improve  # imports numba
+
+        found = improve(problem, first)
+        return found if found.proved else min(found, greedy.solve(problem), key=lambda s: s.peak)
+    return portfolio.solve(problem) if search else greedy.solve(problem)

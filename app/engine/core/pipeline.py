@@ -1,0 +1,107 @@
+"""Runs passes over a compilation and checks what each one promises.
+
+A pass is a frozen dataclass `(Compilation) -> Compilation`; its fields are its options. It
+states which columns it reads, writes and keeps: columns that it neither keeps nor writes are
+dropped, because they may no longer fit the graph.
+"""
+
+import dataclasses
+import gc
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import ClassVar, Protocol
+
+from app.engine.core import graph
+from app.engine.core.plan import COLUMNS, Compilation, Plan, Record
+from app.engine.types.errors import EngineError, PassError
+
+Progress = Callable[[str, int, int], None]
+
+
+class Pass(Protocol):
+    """What the pipeline runs."""
+
+    name: ClassVar[str]
+    reads: ClassVar[tuple[str, ...]]
+    writes: ClassVar[tuple[str, ...]]
+    keeps: ClassVar[tuple[str, ...]]
+
+    def __call__(self, compilation: Compilation) -> Compilation:
+        """A compilation with more decisions."""
+        ...
+
+
+def silent(_phase: str, _done: int, _total: int) -> None:
+    """Progress that nobody watches."""
+
+
+def run(compilation: Compilation, passes: Iterable[Pass], progress: Progress = silent) -> Compilation:
+    """The compilation after all passes.
+
+    Raises:
+        EngineError: what a pass found wrong with the model or the request.
+        PassError: any other exception inside a pass, with the pass's name.
+    """
+    sequence = tuple(passes)
+    with _uncollected():
+        for done, step in enumerate(sequence):
+            progress(step.name, done, len(sequence))
+            compilation = _run_one(compilation, step)
+    return compilation
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """No search for cycles: passes make many objects and hardly any garbage."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _run_one(compilation: Compilation, step: Pass) -> Compilation:
+    missing = [c for c in step.reads if getattr(compilation.plan, c) is None]
+    if missing:
+        raise PassError(step.name, ValueError(f"column {missing[0]!r} has not been written yet"))
+    notes_before = len(compilation.notes)
+    started = time.perf_counter()
+    try:
+        result = step(compilation)
+    except EngineError:
+        raise
+    except Exception as cause:
+        raise PassError(step.name, cause) from cause
+    seconds = time.perf_counter() - started
+    stale = {c: None for c in COLUMNS if c not in step.keeps and c not in step.writes}
+    plan: Plan = dataclasses.replace(result.plan, **stale)
+    result = dataclasses.replace(result, plan=plan)
+    for column in step.writes:
+        problem = incomplete(result, column)
+        if problem:
+            raise PassError(step.name, ValueError(f"column {column!r} {problem}"))
+    record = Record(step.name, seconds, len(result.graph), result.notes[notes_before:])
+    return dataclasses.replace(result, records=(*result.records, record))
+
+
+def incomplete(compilation: Compilation, column: str) -> str | None:
+    """Why a written column is not total, or None when it is."""
+    written = getattr(compilation.plan, column)
+    if written is None:
+        return "was promised but not written"
+    if column in ("partition", "fusion", "dispatch"):
+        absent = [n.name for n in compilation.graph if n not in written]
+        return f"lacks node {absent[0]!r}" if absent else None
+    if column in ("storage", "layout", "padding"):
+        absent = [v.name for v in graph.values(compilation.graph) if v not in written]
+        return f"lacks value {absent[0]!r}" if absent else None
+    if column in ("implementation", "order"):
+        groups = compilation.plan.groups
+        absent = [g.name for g in groups if g not in written]
+        if not absent and len(written) != len(groups):
+            return f"has {len(written)} rows for {len(groups)} groups"
+        return f"lacks group {absent[0]!r}" if absent else None
+    return None

@@ -1,0 +1,112 @@
+"""A program: the plan as a sequence of steps over one arena, ready to be bound to memory."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from app.engine.core.plan import (
+    Call,
+    Choice,
+    Compilation,
+    Group,
+    HostCall,
+    KernelCall,
+    Placement,
+    SubgraphCall,
+    Workspace,
+)
+
+if TYPE_CHECKING:
+    from app.kernels.cpu.runtime.parallel import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One group in its turn.
+
+    `workspaces` are the arena offsets of the scratch memory of its calls, by identity of the
+    Workspace argument.
+    """
+
+    index: int
+    group: Group
+    choice: Choice
+    workspaces: dict[int, int]
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """What runs; empty for a view."""
+        return self.choice.calls
+
+    @property
+    def is_host(self) -> bool:
+        """Whether Python runs it, outside the compiled driver."""
+        return any(isinstance(c, HostCall | SubgraphCall) for c in self.calls)
+
+    @property
+    def is_control_flow(self) -> bool:
+        """Whether it runs bodies that are planned."""
+        return any(isinstance(c, HostCall) and any(c.bodies) for c in self.calls)
+
+    @property
+    def is_fallback(self) -> bool:
+        """Whether the reference evaluator runs it, or one of its bodies."""
+        return any(isinstance(c, HostCall) and (c.evaluated or not c.bodies) for c in self.calls)
+
+    @property
+    def is_library(self) -> bool:
+        """Whether an external library runs it, a sub-graph as one call."""
+        return any(isinstance(c, SubgraphCall) for c in self.calls)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Steps in order, and where their values live."""
+
+    compilation: Compilation
+    steps: tuple[Step, ...]
+    placement: Placement
+
+    @property
+    def arena_bytes(self) -> int:
+        """Size of the arena, all memories together."""
+        return self.placement.arena_bytes
+
+    @property
+    def has_library(self) -> bool:
+        """Whether a step, or one of a body, is run by an external library."""
+        bodies = (b for s in self.steps for c in s.calls if isinstance(c, HostCall) for b in c.bodies)
+        return any(s.is_library for s in self.steps) or any(b.program.has_library for b in bodies if b)
+
+    @property
+    def seconds(self) -> float:
+        """Predicted or measured seconds of all steps, and of what slower memories cost."""
+        return sum(step.choice.seconds for step in self.steps) + self.placement.delay
+
+    @property
+    def kernels(self) -> tuple["Request", ...]:
+        """Every distinct kernel to compile: name, types, static arguments, takes_thread."""
+        return tuple(
+            dict.fromkeys(c.request for s in self.steps for c in s.calls if isinstance(c, KernelCall))
+        )
+
+
+def scratch(calls: tuple[Call, ...]) -> tuple[Workspace, ...]:
+    """The Workspace arguments of a step in order; one that is passed twice is there twice."""
+    return tuple(
+        a for c in calls if isinstance(c, KernelCall) for a in c.arguments if isinstance(a, Workspace)
+    )
+
+
+def build(compilation: Compilation) -> Program:
+    """The program of a compilation whose plan is complete."""
+    plan = compilation.plan
+    assert plan.order is not None
+    assert plan.implementation is not None
+    assert plan.placement is not None
+    steps = []
+    for index, group in enumerate(plan.order):
+        choice = plan.implementation[group]
+        offsets = plan.placement.workspaces.get(group, ())
+        workspaces = {id(w): offset for w, offset in zip(scratch(choice.calls), offsets, strict=True)}
+        steps.append(Step(index, group, choice, workspaces))
+    return Program(compilation, tuple(steps), plan.placement)

@@ -1,0 +1,491 @@
+"""Knowledge as rows: what operators mean, which implementations there are.
+
+The registry is the union of the tables in `app.engine.operators.tables`, `app.engine.backends` and
+`app.engine.reference`, built once by `load()`. Adding an operator or an accelerator is adding a file with
+rows.
+"""
+
+import importlib
+import importlib.metadata
+import pkgutil
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import onnx_ir as ir
+
+from app.engine.core import signature
+from app.engine.core.plan import Call, Compilation, Group, View
+from app.engine.core.rewriter import Row
+from app.engine.core.signature import once, shared
+from app.engine.types.backend_names import BUILT_IN, ENTRY_POINTS, check
+from app.engine.types.layout import Layout
+from app.engine.types.options import Thrift
+from app.engine.types.precision import Computed, resolve, tolerance
+from app.engine.types.storage import SparseFormat, StorageKind, StorageRuleOf, StorageType
+from app.engine.types.target import Target
+
+T = TypeVar("T")
+
+OpId: TypeAlias = tuple[str, str]  # (domain, operator)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a row may see besides the group itself; values carry their shapes and dtypes.
+
+    Attributes:
+        fast_algorithms: whether products may be computed with fewer multiplications (Winograd, Strassen) or
+            from weights in fixed point.
+        tolerance: largest error of an output that the job allows, as a fraction of its maximum.
+        timings: measured seconds, see `app.engine.cost.roofline.key`.
+        tuning: which of the row's `tunings` is meant; empty for the one that is predicted best.
+        thrift: what is given up for a smaller arena.
+        precision: of products of float32, see `app.engine.types.precision`.
+        exact: nodes that stay float32 whatever the precision: why, by name.
+        direct: nodes that are computed without fast algorithms: why, by name.
+        granted: the views of partial rows that may be taken; None before memory is shared, where all
+            of them may.
+        storage: storage types of values, once they are inferred.
+        source: the model as the file has it, inputs bound; for a library that runs all of it.
+        failures: what libraries failed on, by node and backend: why.
+        facts: what rows said of groups that are alike.
+    """
+
+    target: Target
+    threads: int = 1
+    fast_algorithms: bool = True
+    tolerance: float = 1e-4
+    timings: Mapping[str, float] = field(default_factory=dict)
+    tuning: str = ""
+    precision: Computed = "f32"
+    exact: Mapping[str, str] = field(default_factory=dict)
+    direct: Mapping[str, str] = field(default_factory=dict)
+    granted: frozenset[View] | None = None
+    thrift: Thrift = field(default_factory=Thrift)
+    storage: Mapping[ir.Value, StorageType] = field(default_factory=dict)
+    source: ir.Model | None = field(default=None, repr=False, compare=False)
+    failures: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    facts: signature.Shared = field(default_factory=dict, repr=False, compare=False)
+    key: Hashable = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        facts = self.target, self.threads, self.fast_algorithms, self.tolerance, self.precision
+        object.__setattr__(self, "key", _key(*facts))
+
+    def sparse(self, value: ir.Value, kind: StorageKind) -> SparseFormat:
+        """How a value lies in memory that is stored in this way, as full as was inferred."""
+        dtype, shape = value.dtype, value.shape
+        assert dtype is not None
+        assert shape is not None
+        signature.looks.count += 1  # how full a value is tells groups apart
+        density = self.storage[value].density if value in self.storage else 1.0
+        dims = tuple(int(d) for d in shape.dims if isinstance(d, int))
+        return SparseFormat.of(StorageType(kind, dtype.name, density), dims, dtype.numpy().itemsize)
+
+    @classmethod
+    def of(cls, compilation: Compilation) -> "Known":
+        """What the rows of a compilation may see."""
+        options = compilation.options
+        return cls(
+            compilation.target,
+            options.threads,
+            options.fast_algorithms,
+            tolerance(options, compilation.target),
+            compilation.timings,
+            thrift=compilation.thrift,
+            precision=resolve(options, compilation.target).used,
+            exact=options.exact,
+            direct=options.direct,
+            storage=compilation.plan.storage or {},
+            source=compilation.source,
+            failures=compilation.failures,
+            facts=compilation.facts,
+        )
+
+
+@lru_cache
+def _key(*_facts: Hashable) -> object:
+    """An object that stands for these facts: it compares as they do and hashes at once."""
+    return object()
+
+
+Unless: TypeAlias = Callable[[Group, Known], str | None]
+Lower: TypeAlias = Callable[[Group, Known], tuple[Call, ...]]
+Cost: TypeAlias = Callable[[Group, Known], float]
+Inplace: TypeAlias = Callable[[Group, Known], tuple[tuple[ir.Value, ir.Value], ...]]
+Views: TypeAlias = Callable[[Group, Known], tuple[View, ...]]
+Layouts: TypeAlias = Callable[[Group, Known], Mapping[ir.Value, Layout]]
+Storages: TypeAlias = Callable[[Group, Known], Mapping[ir.Value, StorageKind]]
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """The contract of an implementation about lanes that fill up the last block of an axis.
+
+    Attributes:
+        reads: what it needs in padded lanes of what it reads: `any` where no valid element depends on
+            them, `zero` where it counts them.
+        leaves: what it leaves in padded lanes of what it writes: `undefined`; `zero`; or `f(0)`, where
+            each lane is computed from the same lane of the inputs.
+    """
+
+    reads: Literal["any", "zero"] = "any"
+    leaves: Literal["undefined", "zero", "f(0)"] = "undefined"
+
+
+UNDEFINED, LANEWISE = Padding(), Padding(leaves="f(0)")
+ZERO_READER, ZERO_WRITER = Padding(reads="zero"), Padding(leaves="zero")
+
+StorageRule = Literal["densifies", "keeps_zero", "follows", "contracts", "none"]
+LayoutRule = Literal["elementwise", "channels", "axis", "permutes", "barrier", "any"]
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """An operator of domain `mxnet` with its attributes, and which inputs of an ONNX node are its own."""
+
+    op: str
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    operands: int | None = None  # the first so many; None for all
+
+
+SymbolOf: TypeAlias = Callable[[ir.Node], Symbol]
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """What an operator means to the planner.
+
+    Attributes:
+        op: operator type.
+        family: for reports: `conv`, `elementwise`, `reduce` ...
+        level: of the core operator set (0 values ... 6 vision); None where it is canonicalized away.
+        views: the first output has the bytes of the first input (Reshape and its kin).
+        elementwise: each output element depends on one element of every input, broadcast.
+        storage: storage types as MXNet infers them, of an operator of domain `mxnet`.
+    """
+
+    op: str
+    family: str
+    level: int | None = None
+    storage_rule: StorageRule = "densifies"
+    layout_rule: LayoutRule = "barrier"
+    views: bool = False
+    elementwise: bool = False
+    storage: StorageRuleOf | None = None
+    domain: str = ""
+
+
+def no_pairs(_group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+    """No output may share memory with an input."""
+    return ()
+
+
+def no_views(_group: Group, _known: Known) -> tuple[View, ...]:
+    """Every value has bytes of its own."""
+    return ()
+
+
+def all_plain(_group: Group, _known: Known) -> Mapping[ir.Value, Layout]:
+    """Every operand is row-major."""
+    return {}
+
+
+def all_dense(_group: Group, _known: Known) -> Mapping[ir.Value, StorageKind]:
+    """Every operand is dense."""
+    return {}
+
+
+def no_detail(_group: Group, _known: Known) -> str:
+    """Nothing but operators, shapes and types matters."""
+    return ""
+
+
+def no_error(_group: Group, _known: Known) -> float | None:
+    """Nothing beyond the rounding of a plain sum."""
+    return None
+
+
+def unknown_cost(_group: Group, _known: Known) -> float:
+    """No prediction."""
+    return 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """One way to compute a group on a backend.
+
+    Attributes:
+        name: unique: `conv.implicit_gemm`.
+        op: operator type of the group's anchor, `Elementwise`, or `*` for any.
+        backend: which backend offers it.
+        unless: the reason why it does not apply to this group, or None; sees shapes, dtypes,
+            attributes and the target (FInferStorageTypeEx of apache/mxnet issue 13598), and elements of
+            constants by `graph.constant`. Like `cost` it depends on nothing outside the group and on no
+            name, and is asked once for groups that are alike.
+        lower: the calls that compute the group, workspace among their arguments.
+        cost: predicted seconds.
+        inplace: (input, output) values that may share memory if the input dies here; read after
+            the implementation is chosen.
+        views: values that lie in others; such a group may have no calls.
+        partial: `lower` copies the views that `known.granted` lacks; else a row that is refused one
+            view does not apply.
+        layouts: the layouts that it asks of the group's inputs and gives its outputs; values that
+            are not named are row-major.
+        padding: what it needs in padded lanes of these, and what it leaves there.
+        storage: the storage types that it asks of the group's inputs and gives its outputs; values that
+            are not named are dense. A constant is stored anew for each reader.
+        detail: what its time depends on beside operators, shapes and types, without spaces: how full
+            a constant is.
+        error: relative rms error, measured on the weights, of a row that rounds more than a plain sum
+            does; None of others.
+        tunings: names of the ways to cut the work that are worth measuring, see `Known.tuning`.
+        precision: of its products of float32; their sums are float32 in any.
+        rank: of two that apply and cost the same, the lower wins.
+        version: of the library that it calls; what was measured with another one does not count.
+    """
+
+    name: str
+    op: str
+    backend: str
+    unless: Unless
+    lower: Lower
+    cost: Cost = unknown_cost
+    inplace: Inplace = no_pairs
+    views: Views = no_views
+    partial: bool = False
+    layouts: Layouts = all_plain
+    padding: Padding = UNDEFINED
+    storage: Storages = all_dense
+    detail: Callable[[Group, Known], str] = no_detail
+    error: Callable[[Group, Known], float | None] = no_error
+    tunings: tuple[str, ...] = ("",)
+    precision: Computed = "f32"
+    rank: int = 0
+    domain: str = ""
+    version: str = ""
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # rows are keys of many small tables
+
+    def refusal(self, group: Group, known: Known) -> str | None:
+        """Why the row does not compute a group whose values are stored as `known` tells; else None.
+
+        `unless` is asked once for each group; before storage types are inferred, all values are dense.
+        """
+        return (
+            self.inexact(group, known)
+            or _once_alike(self, group, "unless", self.unless, known)
+            or misstored(self, group, known)
+        )
+
+    @property
+    def fast(self) -> bool:
+        """Whether it is a fast algorithm, which errs more than a plain sum does."""
+        return self.error is not no_error
+
+    def inexact(self, group: Group, known: Known) -> str | None:
+        """Why a group is planned without the rounding or the fast algorithm of the row; else None."""
+        for held, concerned in ((known.exact, self.precision != "f32"), (known.direct, self.fast)):
+            if held and concerned:
+                reason = next((held[name] for n in group.nodes if (name := n.name or "") in held), None)
+                if reason is not None:
+                    return reason
+        return None
+
+    def predicted(self, group: Group, known: Known) -> float:
+        """`cost`, asked once for each group."""
+        if self.partial:  # views are values of the group
+            return _once(self, group, ("cost", known.tuning, known.granted), self.cost, known)
+        return _once_alike(self, group, ("cost", known.tuning), self.cost, known)
+
+    def asked(self, group: Group, known: Known) -> Mapping[ir.Value, Layout]:
+        """`layouts`, asked once for each group."""
+        return _once(self, group, "layouts", self.layouts, known)
+
+
+def _once(
+    row: Implementation, group: Group, kind: Hashable, function: Callable[[Group, Known], T], known: Known
+) -> T:
+    return once(group.facts, (row.name, kind, known.key), lambda: function(group, known))
+
+
+def _once_alike(
+    row: Implementation, group: Group, kind: Hashable, function: Callable[[Group, Known], T], known: Known
+) -> T:
+    def own() -> T:
+        return shared(group, (function, kind, known.key), lambda: function(group, known), known.facts)
+
+    return once(group.facts, (row.name, kind, known.key), own)
+
+
+def misstored(row: Implementation, group: Group, known: Known) -> str | None:
+    """Why a row that applies does not read and write the storage types that were inferred; or None."""
+    asked = row.storage(group, known)
+    for value in (*group.inputs, *group.outputs):
+        if value.is_initializer() or not value.name:
+            continue
+        kind = known.storage[value].kind if value in known.storage else "default"
+        wanted = asked.get(value, "default")
+        if wanted != kind:
+            return f"asks for {value.name!r} {wanted}, which is {kind} here"
+    return None
+
+
+def never(_node: ir.Node, _known: Known) -> str | None:
+    """No objection."""
+    return None
+
+
+def everything(nodes: tuple[ir.Node, ...], _known: Known) -> tuple[ir.Node, ...]:
+    """All of them."""
+    return nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Which nodes a library takes into one sub-graph; each function tells why not, or None.
+
+    Attributes:
+        start: whether a sub-graph may begin with a node.
+        to_input: whether it may grow to the producer of a member's input.
+        to_output: whether it may grow to a reader of a member's output.
+        keep: of the nodes that were found, those that are kept; what stays may fall into pieces.
+
+    Source: apache/mxnet src/operator/subgraph/subgraph_property.h, SubgraphSelector.
+    """
+
+    start: Callable[[ir.Node, Known], str | None]
+    to_input: Callable[[ir.Node, Known], str | None] = never
+    to_output: Callable[[ir.Node, Known], str | None] = never
+    keep: Callable[[tuple[ir.Node, ...], Known], tuple[ir.Node, ...]] = everything
+
+
+def installed() -> str | None:
+    """Nothing is missing."""
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A code path that implementations belong to.
+
+    Attributes:
+        devices: those it can run on.
+        runs_here: False for a model-only backend.
+        selector: of a library that runs whole sub-graphs; None where each node is chosen alone.
+        missing: why it cannot be used on this machine, or None.
+        call_seconds: what one step of a library takes beyond its work.
+    """
+
+    name: str
+    devices: tuple[str, ...]
+    runs_here: bool = True
+    selector: Selector | None = None
+    missing: Callable[[], str | None] = installed
+    call_seconds: float = 10e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """The union of all tables."""
+
+    operators: Mapping[OpId, Operator]
+    implementations: Mapping[str, tuple[Implementation, ...]]  # by operator; `*` applies to all
+    backends: Mapping[str, Backend] = field(default_factory=dict)
+    rewrites: tuple[Row, ...] = ()
+    symbols: Mapping[str, SymbolOf] = field(default_factory=dict)  # by operators of ONNX
+    # By operator and backends, see `candidates`: asked several times for every group.
+    _candidates: dict[tuple[str, tuple[str, ...]], tuple[Implementation, ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def rewrites_for(self, target: Target) -> tuple[Row, ...]:
+        """The rules of the target's backends, in the order of the backends."""
+        return tuple(
+            dict.fromkeys(row for name in target.backends for row in self.rewrites if name in row.backends)
+        )
+
+    def libraries(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Those of the named backends that run whole sub-graphs and are installed."""
+        rows = (self.backends[name] for name in names if name in self.backends)
+        return tuple(row.name for row in rows if row.selector is not None and row.missing() is None)
+
+    def operator(self, node: ir.Node) -> Operator | None:
+        """The row of a node's operator, if there is one."""
+        return self.operators.get((_domain(node.domain), node.op_type))
+
+    def check(self, backends: Sequence[str]) -> None:
+        """See `app.engine.types.backend_names.check`."""
+        check(backends, self.backends)
+
+    def candidates(self, op: str, backends: tuple[str, ...]) -> tuple[Implementation, ...]:
+        """Implementations of an operator on these backends, in the order of the backends."""
+        found = self._candidates.get((op, backends))
+        if found is None:
+            rows = (*self.implementations.get(op, ()), *self.implementations.get("*", ()))
+            found = self._candidates[op, backends] = tuple(
+                row
+                for backend in backends
+                for row in sorted((r for r in rows if r.backend == backend), key=lambda r: r.rank)
+            )
+        return found
+
+
+def _domain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
+
+
+def _modules(package: str) -> list[str]:
+    root = importlib.import_module(package)
+    return sorted(m.name for m in pkgutil.walk_packages(root.__path__, f"{package}."))
+
+
+def _offered() -> list[tuple[str, Any]]:
+    """Modules of installed packages, each a backend."""
+    found = importlib.metadata.entry_points(group=ENTRY_POINTS)
+    return [(f"entry point {e.name!r}", e.load()) for e in sorted(found, key=lambda e: e.name)]
+
+
+def load() -> Registry:
+    """Tables of operators, of our backends and of those of installed packages.
+
+    Modules of operators hold OPERATORS and SYMBOLS, those of backends BACKENDS, IMPLEMENTATIONS and REWRITES.
+
+    Raises:
+        ValueError: two rows claim the same operator, backend or implementation, or a rule has no backend.
+    """
+    operators: dict[OpId, Operator] = {}
+    implementations: dict[str, list[Implementation]] = {}
+    backends: dict[str, Backend] = {}
+    rewrites: list[Row] = []
+    names: set[str] = set()
+    symbols: dict[str, SymbolOf] = {}
+    for name in _modules("app.engine.operators.tables"):
+        for row in getattr(importlib.import_module(name), "OPERATORS", ()):
+            if (row.domain, row.op) in operators:
+                raise ValueError(f"operator {row.op!r} has two rows, the second in {name}")
+            operators[row.domain, row.op] = row
+        symbols.update(getattr(importlib.import_module(name), "SYMBOLS", {}))
+    names_of_backends = (*_modules("app.engine.backends"), "app.engine.reference")
+    modules = [(name, importlib.import_module(name)) for name in names_of_backends]
+    for name, module in (*modules, *_offered()):
+        for backend in getattr(module, "BACKENDS", ()):
+            if backend.name in backends:
+                raise ValueError(f"backend {backend.name!r} has two rows, the second in {name}")
+            backends[backend.name] = backend
+        for rule in getattr(module, "REWRITES", ()):
+            if not rule.backends:
+                raise ValueError(f"rewrite {rule.name!r} in {name} states no backend")
+            rewrites.append(rule)
+        for row in getattr(module, "IMPLEMENTATIONS", ()):
+            if row.name in names:
+                raise ValueError(f"implementation {row.name!r} has two rows, the second in {name}")
+            names.add(row.name)
+            implementations.setdefault(row.op, []).append(row)
+    if missing := set(BUILT_IN) - set(backends):
+        raise ValueError(f"no module of `app.engine.backends` has a row for {', '.join(sorted(missing))}")
+    table = {op: tuple(rows) for op, rows in implementations.items()}
+    return Registry(operators, table, backends, tuple(rewrites), symbols)

@@ -1,0 +1,194 @@
+"""Time of a step: from the timings table where it was measured, else by the roofline model.
+
+Source: Williams, Waterman and Patterson, 2009, "Roofline: an insightful visual performance model".
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from app.engine.core import graph
+from app.engine.core.plan import Group, of_group
+from app.engine.types.target import Target
+
+if TYPE_CHECKING:
+    from app.engine.core.registry import Implementation, Known
+
+
+NEAR = 4.0  # times as fast as main memory is what fits the last cache
+LONGEST = 4000  # characters of a signature; that of a longer one is its hash
+
+
+def roofline(
+    target: Target,
+    *,
+    flops: float,
+    nbytes: float,
+    weights: float = 0.0,
+    efficiency: float = 0.8,
+    threads: int = 1,
+) -> float:
+    """Seconds for work of `flops` operations that moves `nbytes` through main memory.
+
+    `efficiency` is the fraction of peak arithmetic that the implementation reaches. Traffic that
+    fits the last cache is taken to move four times as fast as main memory; `weights` are bytes that never
+    do, because the other weights of a model pass between two uses.
+    """
+    cores = min(threads, target.cores)
+    bandwidth = target.memories[0].bandwidth
+    near = NEAR if target.caches and nbytes <= target.caches[-1] else 1.0
+    moving = nbytes / (bandwidth * near) + weights / bandwidth
+    return target.launch + max(flops / (target.flops * cores * efficiency), moving)
+
+
+def predicted(group: Group, target: Target, *, threads: int = 1) -> float:
+    """Roofline of a group whose implementation is not known: its arithmetic and its operands."""
+    moved = sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs) if not graph.is_dynamic(v))
+    return roofline(target, flops=flops(group), nbytes=moved, threads=threads)
+
+
+@of_group
+def flops(group: Group) -> float:
+    """Floating-point operations of a group; 0 for what is dynamic."""
+    return sum(map(arithmetic, group.nodes))
+
+
+def arithmetic(node: ir.Node) -> float:
+    """Floating-point operations of a node; 0 for what is dynamic."""
+    return _FLOPS.get(node.op_type, _one_each)(node)
+
+
+def _one_each(node: ir.Node) -> float:
+    return float(sum(graph.elements(v) for v in node.outputs if graph.shape(v) is not None))
+
+
+def _conv(node: ir.Node, second: int = 1) -> float:
+    operand = node.inputs[second]
+    weight = graph.shape(operand) if operand is not None else None
+    return 2.0 * _one_each(node) * math.prod(weight[1:]) if weight else 0.0
+
+
+def _conv_transpose(node: ir.Node) -> float:
+    x, weight = (graph.shape(v) if v is not None else None for v in node.inputs[:2])
+    return 2.0 * math.prod(x) * math.prod(weight[1:]) if x and weight else 0.0
+
+
+def _matmul(node: ir.Node) -> float:
+    a = graph.shape(node.inputs[0]) if node.inputs[0] is not None else None
+    if not a:
+        return 0.0
+    inner = a[-2] if graph.attribute(node, "transA", 0) and len(a) > 1 else a[-1]
+    return 2.0 * _one_each(node) * inner
+
+
+_FLOPS: Mapping[str, Callable[[ir.Node], float]] = {
+    "Conv": _conv,
+    "ConvInteger": _conv,
+    "QLinearConv": lambda node: _conv(node, second=3),
+    "ConvTranspose": _conv_transpose,
+    "MatMul": _matmul,
+    "MatMulInteger": _matmul,
+    "QLinearMatMul": _matmul,
+    "Gemm": _matmul,
+}
+
+
+def seconds(row: "Implementation", group: Group, known: "Known") -> tuple[float, str | None]:
+    """Time of a group computed by a row, and the tuning that measured best; None when predicted."""
+    best: tuple[float, str | None] | None = None
+    if known.timings:
+        for tuning in row.tunings:
+            found = known.timings.get(_key(row, tuning, group, known))
+            if found is not None and (best is None or found < best[0]):
+                best = found, tuning
+    return best or (row.predicted(group, known), None)
+
+
+def comparable(
+    times: Mapping["Implementation", tuple[float, str | None]], group: Group, known: "Known"
+) -> Mapping["Implementation", tuple[float, str | None]]:
+    """The `seconds` of rows on one scale: predictions grow or shrink as what was measured did.
+
+    Where some rows were measured, the others were predicted to be much slower; they are still
+    needed where a layout leaves no choice. Rows of views are never measured: they leave out what
+    the others do.
+    """
+    measured = {row: t for row, t in times.items() if t[1] is not None}
+    predicted = [row for row in times if row not in measured and not row.views(group, known)]
+    if not measured or not predicted:
+        return times
+    # A constant is stored sparse where that was measured to be faster, not where it might be.
+    times = {r: t for r, t in times.items() if r not in predicted or not r.storage(group, known)}
+    scale = max(t[0] / row.cost(group, known) for row, t in measured.items())
+    return {
+        row: (row.cost(group, known) * scale, None) if row in predicted else t for row, t in times.items()
+    }
+
+
+def permitted(rows: Iterable["Implementation"], group: Group, known: "Known") -> list["Implementation"]:
+    """The rows that are not denied for memory's sake; all of them where none is left."""
+    rows, denied = list(rows), known.thrift.denied
+    return [row for row in rows if (group.name, row.name) not in denied] or rows
+
+
+def consulted(groups: Iterable[Group], timings: Mapping[str, float]) -> dict[str, float]:
+    """The part of a timings table that tells of these groups."""
+    names = {signature(group) for group in groups}
+    # A key is a row and its tuning, the threads and the signature; only the last has spaces.
+    return {name: s for name, s in sorted(timings.items()) if name.split(" ", 2)[2] in names}
+
+
+def called(row: "Implementation") -> str:
+    """A row's name in the timings table, with the version of its library."""
+    return f"{row.name}@{row.version}" if row.version else row.name
+
+
+def key(row: "Implementation", group: Group, known: "Known") -> str:
+    """Where the timings table holds a row's time for a group, with the tuning of `known`."""
+    return _key(row, known.tuning, group, known)
+
+
+def _key(row: "Implementation", tuning: str, group: Group, known: "Known") -> str:
+    detail = row.detail(group, known)
+    told = f"{called(row)}{':' if tuning else ''}{tuning}{'@' if detail else ''}{detail}"
+    return f"{told} x{known.threads} {signature(group)}"
+
+
+@of_group
+def signature(group: Group) -> str:
+    """What the time of a group depends on: operators, attributes, shapes, types and wiring."""
+    numbers: dict[ir.Value, int] = {}
+
+    def reference(value: ir.Value | None) -> str:
+        if value is None:
+            return ""
+        if value in numbers:
+            return str(numbers[value])
+        numbers[value] = len(numbers)
+        kind = "const " if graph.is_constant(value) else ""
+        return f"{numbers[value]}={kind}{graph.dtype(value)}{list(graph.shape(value) or ())}"
+
+    rows = [
+        [
+            node.op_type,
+            {k: v.value for k, v in sorted(node.attributes.items()) if v.type in _SCALARS},
+            [reference(v) for v in node.inputs],
+            [reference(v) for v in node.outputs],
+        ]
+        for node in group.nodes
+    ]
+    text = json.dumps(rows, separators=(",", ":"), default=list)
+    return text if len(text) <= LONGEST else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+_SCALARS = (
+    ir.AttributeType.INT,
+    ir.AttributeType.FLOAT,
+    ir.AttributeType.STRING,
+    ir.AttributeType.INTS,
+    ir.AttributeType.FLOATS,
+)

@@ -1,0 +1,1 @@
+"""Entry points of the engine: optimize, run one operator, serve a model."""

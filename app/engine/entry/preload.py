@@ -1,0 +1,31 @@
+"""Imported ahead by a process that forks others: what the first job of a process spends a second on.
+
+Tables, kernels and templates are loaded, and the compiler builds its own tables by compiling nothing of
+importance. No thread is started, no GPU is asked and no model is seen.
+"""
+
+import gc
+import importlib
+import pkgutil
+
+import numba
+import numpy.ma  # noqa: F401  that `median` asks for
+import onnx.reference.ops  # noqa: F401  that the first node asks for
+import onnx_shape_inference  # noqa: F401
+
+from app.engine.core import registry
+from app.engine.report import report
+from app.kernels import cpu
+
+
+def _preload() -> None:
+    registry.load()
+    for module in pkgutil.walk_packages(cpu.__path__, f"{cpu.__name__}."):
+        importlib.import_module(module.name)
+    numba.cfunc("void(int64)", error_model="numpy", boundscheck=False)(lambda _: None)
+    report.compile_templates()
+    gc.collect()
+    gc.freeze()  # a collection in a child would copy every page otherwise
+
+
+_preload()

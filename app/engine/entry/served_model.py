@@ -1,0 +1,119 @@
+"""A model that stays, and runs on every shape that its graph allows: one program for each."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine.core import graph
+from app.engine.core.registry import load as load_registry
+from app.engine.model import operand_types
+from app.engine.model.load import load
+from app.engine.planning import autotune, backend_assignment, session
+from app.engine.runtime.cpu.executor import Executor
+from app.engine.types import map_type
+from app.engine.types.errors import GraphError
+from app.engine.types.options import Bindings, Options
+from app.engine.types.target import host
+from app.kernels.cpu.runtime.compiler import Compiler
+
+Shapes = Mapping[str, tuple[int, ...]]
+NO_FILES: Mapping[str, Path] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output: dimensions that differ from call to call are None, as is an unknown rank."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int | None, ...] | None
+
+
+class ServedModel:
+    """A model file, as a job planned it.
+
+    Args:
+        path: the ONNX file.
+        options: of the job; their threads run every program.
+        bindings: of the job. Scalars that were bound to a value stay so: they are no inputs here.
+        kernels: folder of compiled kernels and of the timings table.
+        external: files of external data by the name the model gives them.
+
+    Attributes:
+        inputs: what a call must give, in the model's order.
+        outputs: what it returns.
+        fixed: values of the inputs that the job bound.
+        first: shapes of the inputs as the job had them; None where it did not know them all.
+
+    Raises:
+        EngineError: the model cannot be used, or has inputs or outputs that are no tensors of numbers.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        options: Options,
+        bindings: Bindings,
+        *,
+        kernels: Path,
+        external: Mapping[str, Path] = NO_FILES,
+    ) -> None:
+        self._path = path
+        self._options = options
+        self._external = external
+        self._compiler = Compiler(kernels, processes=1)
+        self.fixed = dict(bindings.values)
+        found = load(path, external=external).model.graph
+        self.inputs = tuple(_port(v, "input") for v in found.inputs if v.name not in self.fixed)
+        self.outputs = tuple(_port(v, "output") for v in found.outputs)
+        self.first = _known({p.name: bindings.shapes.get(p.name, p.shape) for p in self.inputs})
+
+    def program(self, shapes: Shapes) -> Executor:
+        """What computes inputs of these shapes.
+
+        Implementations are chosen from what was measured on this machine before: the job has
+        measured all for the shapes it had, others go by prediction where nothing was.
+
+        Raises:
+            EngineError: the graph refuses the shapes, or nothing can run it.
+        """
+        options = self._options
+        bindings = Bindings(shapes=dict(shapes), values=self.fixed)
+        loaded = load(self._path, external=self._external)
+        compilation = session.canonical(loaded, host(), options, bindings, load_registry())
+        if shapes == self.first or options.choose == "measured":
+            compilation = session.tuned(compilation, options, self._compiler)
+        else:
+            compilation = dataclasses.replace(compilation, timings=autotune.stored(self._compiler.folder))
+            compilation = session.raced(compilation, options, self._compiler)
+        samples = backend_assignment.samples(compilation.graph.inputs)
+        _, program = session.runnable(compilation, options, self._compiler, samples)
+        return Executor(program, self._compiler)
+
+
+def _port(value: ir.Value, role: str) -> Port:
+    name = value.name or ""
+    kind = graph.dtype(value)
+    if kind is None or not graph.is_tensor(value):
+        found = operand_types.title(value.type) or "an unknown type"
+        instead = "; export the model without ZipMap" if map_type.has_map(value.type) else ""
+        raise GraphError(
+            f"{role} {name!r}: expected a tensor of numbers, found {found}{instead}", pointer=f"value:{name}"
+        )
+    if value.shape is None:
+        return Port(name, kind, None)
+    return Port(name, kind, tuple(d if isinstance(d, int) else None for d in value.shape))
+
+
+def _known(shapes: Mapping[str, tuple[int | None, ...] | None]) -> dict[str, tuple[int, ...]] | None:
+    found: dict[str, tuple[int, ...]] = {}
+    for name, shape in shapes.items():
+        if shape is None or None in shape:
+            return None
+        found[name] = tuple(d for d in shape if d is not None)
+    return found

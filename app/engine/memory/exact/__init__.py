@@ -1,0 +1,1 @@
+"""Complete search for placements."""

@@ -1,0 +1,171 @@
+"""Placement of buffers whose parts live at different times, such as concatenations written by slices.
+
+A buffer is a rigid set of rectangles: its parts keep their distances. Each goes to the lowest offset where
+none of its parts meets what is placed; what does not fit under the bound is moved to the front of the
+order, and all is placed again. Where the first order does not meet the bound of live bytes, a higher bound
+is looked for before the others. Compiled by numba on first use.
+
+Source: Pisarchyk and Lee, 2020, arXiv:2001.03288 (greedy placement in a given order); moving what fails
+to the front is the squeaky wheel method of Joslin and Clements, 1999, JAIR 10.
+"""
+
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numba
+import numpy as np
+
+from app.engine.memory import disjunctive_bound
+from app.engine.memory.problem import Problem, Solution, lower_bound
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+TRIES = 400  # placements: bounds the search by work, never by the clock
+ENTRIES = 1 << 24  # pieces that are live with others, summed; with more nothing is searched
+
+
+def improve(problem: Problem, known: Solution, tries: int = TRIES) -> Solution:
+    """A placement with a lower peak than a known one, at the lower bound if it can; else the known one.
+
+    So too where more buffers are live at once than a search could place again and again (see ENTRIES).
+    """
+    bound = lower_bound(problem)
+    if known.peak == bound or not any(b.parts for b in problem.buffers):
+        return known
+    pieces = np.array([p for b in problem.buffers for p in b.pieces], np.int64).reshape(-1, 4)
+    starts = np.cumsum([0, *(len(b.pieces) for b in problem.buffers)])
+    extents = np.array([b.extent for b in problem.buffers], np.int64)
+    alignments = np.array([b.alignment for b in problem.buffers], np.int64)
+    spans = np.array([b.upper - b.lower for b in problem.buffers], np.int64)
+    owners = np.repeat(np.arange(len(extents)), np.diff(starts))
+    beside, others = _neighbours(pieces, owners, ENTRIES)
+    if not len(beside):
+        return known
+    peak, best = known.peak, None
+    ranks, looked = [(extents,), (spans, extents), (extents * spans,)], False
+    rows = (starts, pieces, owners, beside, others, extents)
+    while ranks and peak > bound:
+        keys = ranks.pop(0)
+        offsets = np.zeros(len(extents), np.int64)
+        order = np.lexsort([-key for key in reversed(keys)])
+        found = int(_settle(order, rows, alignments, bound, peak, tries, offsets))
+        if found < peak:
+            peak, best = found, offsets
+        if peak > bound and not looked:
+            unit = int(np.gcd.reduce(alignments))
+            higher = int(disjunctive_bound.raised(bound, peak, rows, unit, disjunctive_bound.NODES))
+            if higher > bound:
+                ranks.insert(0, keys)  # a bound that can be met tells better what fails
+            bound, looked = higher, True
+    if best is None:
+        return replace(known, lower_bound=bound, proved=peak == bound)
+    placed = {b.id: int(at) for b, at in zip(problem.buffers, best, strict=True)}
+    return Solution(placed, peak, bound, peak == bound, "slices, moved to the front where they fail")
+
+
+@numba.njit(cache=True)
+def _neighbours(pieces: Array, owners: Array, most: int) -> tuple[Array, Array]:
+    """Pieces of other buffers that are live with each: where its list begins, and all lists in a row.
+
+    With more than `most` entries in all there are no lists, and the first array is empty.
+    """
+    by_start = np.argsort(pieces[:, 2])
+    begins, entries = np.zeros(len(pieces) + 1, np.int64), np.zeros(0, np.int32)
+    live = np.zeros(len(pieces), np.int64)
+    for fill in (False, True):
+        filled, total, count = begins[:-1].copy(), 0, 0
+        for p in by_start:
+            kept = 0
+            for i in range(count):
+                q = live[i]
+                if pieces[q, 3] <= pieces[p, 2]:
+                    continue
+                live[kept] = q
+                kept += 1
+                if owners[p] == owners[q]:
+                    continue
+                total += 2
+                if fill:
+                    entries[filled[p]], entries[filled[q]] = q, p
+                    filled[p] += 1
+                    filled[q] += 1
+                else:
+                    begins[p + 1] += 1
+                    begins[q + 1] += 1
+            live[kept] = p
+            count = kept + 1
+            if total > most:
+                return begins[:0], entries
+        if not fill:
+            begins = np.cumsum(begins)
+            entries = np.zeros(total, np.int32)
+    return begins, entries
+
+
+@numba.njit(cache=True)
+def _settle(
+    order: Array,
+    given: disjunctive_bound.Pieces,
+    alignments: Array,
+    bound: int,
+    peak: int,
+    tries: int,
+    offsets: Array,
+) -> int:
+    """The least peak below `peak` of some tries, `offsets` filled; `peak` when there is none.
+
+    Args:
+        order: buffers; changed.
+        given: all buffers, see `disjunctive.Pieces`.
+        alignments: by buffer.
+        bound: bytes that are enough.
+        peak: bytes to stay below.
+        tries: placements.
+        offsets: filled.
+    """
+    starts, pieces, owners, beside, others, extents = given
+    n = len(order)
+    limit = bound
+    trial = np.zeros(n, np.int64)
+    placed = np.full(n, -1, np.int64)  # by buffer: the last attempt that did
+    taken = np.zeros((8, 2), np.int64)  # what an offset must not be in
+    for attempt in range(tries):
+        top, failed = 0, -1
+        for at in range(n):
+            b = order[at]
+            first, last = beside[starts[b]], beside[starts[b + 1]]
+            if last - first > len(taken):
+                taken = np.zeros((2 * (last - first), 2), np.int64)
+            count = 0
+            for p in range(starts[b], starts[b + 1]):
+                for i in range(beside[p], beside[p + 1]):
+                    q = others[i]
+                    if placed[owners[q]] == attempt:
+                        low = trial[owners[q]] + pieces[q, 0]
+                        taken[count, 0] = low - pieces[p, 0] - pieces[p, 1]
+                        taken[count, 1] = low + pieces[q, 1] - pieces[p, 0]
+                        count += 1
+            offset = moved = 0
+            while moved >= 0:  # up, until it is in none
+                moved = -1
+                for k in range(count):
+                    if taken[k, 0] < offset < taken[k, 1]:
+                        moved = offset = -(-taken[k, 1] // alignments[b]) * alignments[b]
+            if offset + extents[b] > limit and failed < 0:
+                failed = at
+            if offset + extents[b] >= peak:
+                break
+            top = max(top, offset + extents[b])
+            trial[b], placed[b] = offset, attempt
+        else:
+            peak = top
+            offsets[:] = trial
+        if failed < 0:
+            break
+        moved = order[failed]
+        # The first time to the very front, then less far: an order that was there does not come back soon.
+        front = failed * (attempt % 4) // 4
+        for k in range(failed, front, -1):
+            order[k] = order[k - 1]
+        order[front] = moved
+    return peak

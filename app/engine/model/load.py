@@ -1,0 +1,308 @@
+"""From the bytes of a model file to a graph that the passes can work on.
+
+Everything about the file that can be wrong is found here and named. Parsing belongs in a limited
+process: the message is foreign data, and so is what the opset converter makes of it.
+"""
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.inliner
+import onnx.version_converter
+import onnx_ir as ir
+from google.protobuf.message import DecodeError
+from onnx_ir.passes.common import RemoveInitializersFromInputsPass
+from onnx_ir.serde import SerdeError
+
+from app.engine.model import external_data, inspection, validate_proto
+from app.engine.model.inspection import Inspection
+from app.engine.model.runtime_operators import spellings
+from app.engine.model.schema_check import domain_of
+from app.engine.model.shape_inference import tensor_rules
+from app.engine.model.spool import Spool
+from app.engine.model.tensor_data import check_tensor
+from app.engine.types import map_type
+from app.engine.types.errors import GraphError, ModelTooLargeError, NotOnnxError, OpsetError
+from app.engine.types.limits import Limits
+from app.engine.types.storage import DECLARED
+
+FLOOR = 21  # opset that every graph is raised to
+IR_VERSION = 10  # of files with opset FLOOR; weights need not be inputs since 4
+_SHIPPED = 1024  # byte: larger weights do not travel through the converter
+_NO_FILES: Mapping[str, Path] = {}
+ASIDE = "stowplan.aside"  # where the converter leaves operators alone
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model ready for the passes.
+
+    Attributes:
+        model: opset FLOOR or newer unless a note says otherwise; functions inlined; nodes in
+            topological order; no initializer is an input.
+        notes: what was done to the file, or could not be.
+        original_nodes: of the file, nested graphs included.
+    """
+
+    model: ir.Model
+    notes: tuple[str, ...]
+    original_nodes: int
+
+
+def load(
+    path: Path,
+    *,
+    external: Mapping[str, Path] | None = None,
+    limits: Limits = Limits(),  # noqa: B008  # frozen
+    spool: Spool | None = None,
+) -> Loaded:
+    """A model file as a graph.
+
+    Args:
+        path: the file.
+        external: files of external data by the name the model gives them; nothing else is read.
+        limits: what is too large.
+        spool: where large weights are written and mapped from; None keeps them in memory.
+
+    Raises:
+        NotOnnxError: empty, cut short, or something else than a model.
+        ModelTooLargeError: beyond a limit.
+        CyclicGraphError, UnknownOperatorError, OpsetError, DtypeError, ExternalDataError: as named.
+        GraphError: any other defect: a value defined twice or never, an attribute that does not fit.
+    """
+    proto, nodes = parse(path, external or _NO_FILES, limits)
+    sparse = [t.name for t in proto.graph.initializer if any(p.key == DECLARED for p in t.metadata_props)]
+    notes: list[str] = []
+    kept = _detach(proto, spool)
+    proto = _converted(proto, limits, notes, kept.keys())
+    maps = map_type.detach(_graphs(proto.graph))
+    try:
+        model = ir.from_proto(proto)
+    except (ValueError, TypeError, KeyError, NotImplementedError, SerdeError) as cause:
+        reason = _first_line(_root(cause))
+        raise GraphError(f"the model cannot be represented: {reason}") from cause
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        if value.name in maps:
+            value.type = maps[value.name]
+    for name, value in model.graph.initializers.items():
+        if name in kept:
+            value.const_value = kept[name]
+    demoted = sum(1 for v in model.graph.inputs if v.is_initializer())
+    if demoted and proto.ir_version >= 4:
+        notes.append(f"{demoted} inputs with default values are fixed to these values")
+    RemoveInitializersFromInputsPass()(model)
+    for name in sparse:  # the converter drops what tensors say of themselves
+        if name in model.graph.initializers:
+            model.graph.initializers[name].metadata_props[DECLARED] = "csr"
+    model.ir_version = max(proto.ir_version, IR_VERSION)
+    model.opset_imports.setdefault("", FLOOR)
+    return Loaded(model, tuple(notes), nodes)
+
+
+def inspect(path: Path, external: Mapping[str, Path] | None = None, limits: Limits = Limits()) -> Inspection:  # noqa: B008  # frozen
+    """What is in a model file, as the file says it: nothing is converted or inferred.
+
+    Raises:
+        GraphError: as `load` does.
+    """
+    proto, nodes = parse(path, external or _NO_FILES, limits)
+    return inspection.inspection(proto, nodes)
+
+
+def parse(path: Path, external: Mapping[str, Path], limits: Limits) -> tuple[onnx.ModelProto, int]:
+    """A checked message with all its data inside, and the number of its nodes."""
+    size = path.stat().st_size
+    if size > limits.nbytes:
+        raise ModelTooLargeError(f"the file has {size} byte, allowed are {limits.nbytes}")
+    if size == 0:
+        raise NotOnnxError("the file is empty")
+    try:
+        proto = onnx.ModelProto.FromString(path.read_bytes())
+    except DecodeError as cause:
+        raise NotOnnxError("the file is no ONNX model, or was cut short") from cause
+    if proto.ir_version < 1 or not proto.HasField("graph"):
+        raise NotOnnxError("the file is no ONNX model: it has no graph or no IR version")
+    if not proto.graph.output:
+        raise GraphError("the graph has no outputs")
+    if not proto.opset_import:
+        if proto.ir_version >= 3:
+            raise OpsetError("the model imports no operator set")
+        proto.opset_import.add(domain="", version=1)
+    _normalize_domains(proto)
+    nodes = validate_proto.check(proto, limits, tensor_rules.has_rule)
+    external_data.inline(proto, external, limits, size)
+    for graph in _graphs(proto.graph):
+        _densify(graph, limits)
+    return proto, nodes
+
+
+def _normalize_domains(proto: onnx.ModelProto) -> None:
+    """One spelling of the default domain, the empty string."""
+    imports = [proto.opset_import, *(f.opset_import for f in proto.functions)]
+    for entry in (e for entries in imports for e in entries):
+        entry.domain = domain_of(entry.domain)
+    graphs = [*_graphs(proto.graph), *(g for f in proto.functions for n in f.node for g in _nested(n))]
+    nodes = [n for g in graphs for n in g.node] + [n for f in proto.functions for n in f.node]
+    for node in nodes:
+        node.domain = domain_of(node.domain)
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        yield from _nested(node)
+
+
+def _nested(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield from _graphs(attribute.g)
+        for graph in attribute.graphs:
+            yield from _graphs(graph)
+
+
+def _densify(graph: onnx.GraphProto, limits: Limits) -> None:
+    """Write sparse initializers out, matrices marked as csr; the planner sees their density in the data.
+
+    Indices are either one per value into the flattened tensor or one per value and axis.
+    """
+    for sparse in graph.sparse_initializer:
+        name = sparse.values.name
+        dims = tuple(sparse.dims)
+        if any(d < 0 for d in dims) or math.prod(dims) > limits.elements:
+            raise ModelTooLargeError(
+                f"sparse initializer {name!r}: {list(dims)} exceeds {limits.elements} elements",
+                pointer=f"value:{name}",
+            )
+        for tensor in (sparse.values, sparse.indices):
+            check_tensor(tensor, limits, f"sparse initializer {name!r}")
+        values: np.ndarray[Any, Any] = onnx.numpy_helper.to_array(sparse.values)
+        indices = onnx.numpy_helper.to_array(sparse.indices)
+        flat = indices if indices.ndim == 1 else indices @ _strides(dims)
+        if len(flat) != values.size or np.any(flat < 0) or np.any(flat >= math.prod(dims)):
+            raise GraphError(
+                f"sparse initializer {name!r}: indices do not fit {list(dims)}", pointer=f"value:{name}"
+            )
+        dense = np.zeros(math.prod(dims), values.dtype)
+        dense[flat] = values.reshape(-1)
+        tensor = onnx.numpy_helper.from_array(dense.reshape(dims), name)
+        if len(dims) == 2:
+            tensor.metadata_props.add(key=DECLARED, value="csr")
+        graph.initializer.append(tensor)
+    graph.ClearField("sparse_initializer")
+
+
+def _strides(dims: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    return np.array([math.prod(dims[i + 1 :]) for i in range(len(dims))], np.int64)
+
+
+def _converted(
+    proto: onnx.ModelProto, limits: Limits, notes: list[str], detached: Collection[str]
+) -> onnx.ModelProto:
+    """The model with local functions inlined and its opset raised to the floor, if that works.
+
+    Types declared for inner values are dropped where the converter ran: it leaves wrong ones.
+    """
+    version = next((e.version for e in proto.opset_import if not e.domain), None)
+    raises = version is not None and version < FLOOR
+    if proto.functions:
+        try:
+            inlined = onnx.inliner.inline_local_functions(proto, convert_version=True)
+        except Exception as cause:  # the inliner raises whatever its C++ code throws
+            raise GraphError(f"the model's local functions cannot be inlined: {cause}") from cause
+        proto = inlined
+    if raises:
+        try:
+            with _set_aside(proto):
+                candidate = onnx.version_converter.convert_version(proto, FLOOR)
+            _put_back(candidate)
+            validate_proto.check(candidate, limits, tensor_rules.has_rule, detached)
+            _check_signature(proto, candidate)
+        except Exception as cause:  # as above; any failure means the same
+            notes.append(f"opset stays {version}: the conversion to {FLOOR} failed: {_first_line(cause)}")
+        else:
+            _restore_signature(proto, candidate)
+            return candidate
+    return proto
+
+
+@contextmanager
+def _set_aside(proto: onnx.ModelProto) -> Iterator[None]:
+    """Operators of onnxruntime in the default domain, which the converter does not know, are in another."""
+    for node in (n for g in _graphs(proto.graph) for n in g.node):
+        if not node.domain and node.op_type in spellings():
+            node.domain = ASIDE
+    try:
+        yield
+    finally:
+        _put_back(proto)
+
+
+def _put_back(proto: onnx.ModelProto) -> None:
+    for node in (n for g in _graphs(proto.graph) for n in g.node):
+        if node.domain == ASIDE:
+            node.domain = ""
+
+
+def _detach(proto: onnx.ModelProto, spool: Spool | None) -> dict[str, ir.TensorProtocol]:
+    """Take large weights out of the message, which gives out a copy each time, also to the converter."""
+    data: dict[str, np.ndarray[Any, Any]] = {}
+    kinds: dict[str, tuple[ir.DataType, tuple[int, ...], str | None]] = {}
+    for tensor in proto.graph.initializer:
+        if not tensor.HasField("raw_data"):
+            continue
+        kind, raw = ir.DataType(tensor.data_type), tensor.raw_data
+        if len(raw) > _SHIPPED and kind.bitwidth >= 8:  # smaller elements share bytes
+            if spool is None:
+                data[tensor.name] = np.frombuffer(raw, np.uint8)
+            else:
+                spool.write(tensor.name, raw)
+            kinds[tensor.name] = kind, tuple(tensor.dims), tensor.doc_string or None
+            tensor.ClearField("raw_data")
+    kept: dict[str, ir.TensorProtocol] = {}
+    for name, (kind, dims, doc) in kinds.items():
+        array = (data[name] if spool is None else spool.bytes_of(name)).view(kind.numpy()).reshape(dims)
+        kept[name] = ir.Tensor(array, kind, name=name, doc_string=doc)
+    return kept
+
+
+def _signatures(original: onnx.ModelProto, converted: onnx.ModelProto) -> tuple[tuple[Any, Any], ...]:
+    return (
+        (original.graph.input, converted.graph.input),
+        (original.graph.output, converted.graph.output),
+    )
+
+
+def _check_signature(original: onnx.ModelProto, converted: onnx.ModelProto) -> None:
+    """Refuse a conversion that changes what the model takes or gives; that of Scan-8 drops the batch."""
+    for ours, theirs in _signatures(original, converted):
+        if [v.name for v in ours] != [v.name for v in theirs]:
+            raise GraphError("the converter changes the inputs or outputs")
+        for a, b in zip(ours, theirs):
+            if len(a.type.tensor_type.shape.dim) != len(b.type.tensor_type.shape.dim):
+                raise GraphError(f"the converter changes the rank of {a.name!r}")
+
+
+def _restore_signature(original: onnx.ModelProto, converted: onnx.ModelProto) -> None:
+    """Declare inputs and outputs as the file does."""
+    for ours, theirs in _signatures(original, converted):
+        del theirs[:]
+        theirs.extend(ours)
+    for graph in _graphs(converted.graph):
+        del graph.value_info[:]
+
+
+def _root(cause: BaseException) -> BaseException:
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    return cause
+
+
+def _first_line(cause: BaseException) -> str:
+    return (str(cause).strip().splitlines() or [type(cause).__name__])[0][:200]

@@ -1,0 +1,118 @@
+"""Operators of onnxruntime that have no schema in the onnx package: `com.microsoft`, and own spellings.
+
+Its optimizer and its model builder write some into the default domain (SimplifiedLayerNormalization).
+What their outputs are is asked of onnxruntime itself: a model of the one node, never run.
+"""
+
+import functools
+from collections.abc import Iterable, Mapping
+
+import onnx
+import onnx_ir as ir
+from onnx_shape_inference import ShapeInferenceContext
+
+from app.engine.core import graph
+
+MICROSOFT = "com.microsoft"
+SHIPPED = 65536  # byte: larger constants are told by their type alone, unless that is not enough
+_COPIES = frozenset({"MemcpyFromHost", "MemcpyToHost"})  # that onnxruntime puts in itself
+_TYPES = {f"tensor({name})": kind for name, kind in (
+    ("float", ir.DataType.FLOAT),
+    ("double", ir.DataType.DOUBLE),
+    ("float16", ir.DataType.FLOAT16),
+    ("bfloat16", ir.DataType.BFLOAT16),
+    ("uint8", ir.DataType.UINT8),
+    ("uint16", ir.DataType.UINT16),
+    ("uint32", ir.DataType.UINT32),
+    ("uint64", ir.DataType.UINT64),
+    ("int8", ir.DataType.INT8),
+    ("int16", ir.DataType.INT16),
+    ("int32", ir.DataType.INT32),
+    ("int64", ir.DataType.INT64),
+    ("bool", ir.DataType.BOOL),
+    ("string", ir.DataType.STRING),
+)}  # fmt: skip
+
+
+@functools.cache
+def operators() -> tuple[tuple[str, str], ...]:
+    """Domain and name of each that the CPU provider has a kernel for."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    standard = {(s.domain, s.name) for s in onnx.defs.get_all_schemas_with_history()}
+    found = {
+        (row.domain, row.op_name)
+        for row in state.get_all_opkernel_def()
+        if row.provider == "CPUExecutionProvider" and row.domain in ("", MICROSOFT)
+    }
+    return tuple(sorted(key for key in found - standard if key[1] not in _COPIES))
+
+
+@functools.cache
+def spellings() -> frozenset[str]:
+    """Names of those in the default domain."""
+    return frozenset(name for domain, name in operators() if not domain)
+
+
+def infer(context: ShapeInferenceContext, node: ir.Node) -> None:
+    """A shape rule: shapes and types of the outputs as onnxruntime infers them; unknown where it refuses."""
+    values = [v for v in dict.fromkeys(node.inputs) if v is not None]
+    if any(not graph.is_tensor(v) and v.dtype != ir.DataType.STRING for v in values):
+        return
+    constants = [v for v in values if graph.is_constant(v)]
+    small = [v for v in constants if v.const_value is not None and v.const_value.nbytes <= SHIPPED]
+    told = _told(node, values, small) or (_told(node, values, constants) if small != constants else None)
+    for output in node.outputs:
+        if told is None or not output.name or output.name not in told:
+            continue
+        kind, shape = told[output.name]
+        if kind in _TYPES:
+            context.set_dtype(output, _TYPES[kind])
+            if shape:  # it tells an unknown shape as that of a number
+                context.set_shape(output, ir.Shape([_dimension(d) for d in shape]))
+
+
+def _dimension(told: int | str | None) -> int | ir.SymbolicDim:
+    return told if isinstance(told, int) else ir.SymbolicDim(told)
+
+
+def _told(
+    node: ir.Node, values: Iterable[ir.Value], constants: Iterable[ir.Value]
+) -> Mapping[str, tuple[str, list[int | str | None]]] | None:
+    """Type and shape by output in a session of a model of the node, with these inputs as constants."""
+    import onnxruntime
+
+    held = set(constants)
+    copies = {
+        v: ir.Value(name=v.name, type=v.type, shape=v.shape, const_value=v.const_value if v in held else None)
+        for v in values
+    }
+    alone = ir.Node(
+        node.domain,
+        node.op_type,
+        [None if v is None else copies[v] for v in node.inputs],
+        tuple(node.attributes.values()),
+        outputs=[ir.Value(name=v.name) for v in node.outputs],
+    )
+    opsets = dict(node.graph.opset_imports) if node.graph is not None else {}
+    model = ir.Model(
+        ir.Graph(
+            [c for v, c in copies.items() if v not in held],
+            [v for v in alone.outputs if v.name],
+            nodes=[alone],
+            initializers=[copies[v] for v in copies if v in held],
+            opset_imports={"": 21, **opsets},
+            name="node",
+        ),
+        ir_version=10,
+    )
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    try:
+        text = ir.to_proto(model).SerializeToString()
+        session = onnxruntime.InferenceSession(text, options, providers=["CPUExecutionProvider"])
+    except Exception:  # it raises many types; that the type cannot be told is said where it is needed
+        return None
+    return {o.name: (o.type, o.shape) for o in session.get_outputs()}

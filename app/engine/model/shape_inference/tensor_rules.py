@@ -1,0 +1,177 @@
+"""Shape rules that the inference library lacks or gets wrong."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+
+import onnx_ir as ir
+from onnx_shape_inference import ShapeInferenceContext, registry
+
+from app.engine.core import graph
+from app.engine.model import runtime_operators
+from app.engine.model.shape_inference.ml_rules import ML_RULES
+from app.engine.model.shape_inference.window_rules import WINDOW_RULES
+
+LONGEST = 2**31 - 1  # turns of a loop whose stacks could ever have a place
+Infer = Callable[[ShapeInferenceContext, ir.Node], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeRule:
+    """Sets shapes and dtypes of a node's outputs, for opsets from `since` on."""
+
+    domain: str
+    op: str
+    infer: Infer
+    since: int = 1
+
+
+def dynamic_quantize_lstm(context: ShapeInferenceContext, node: ir.Node) -> None:
+    """Y: [sequence, directions, batch, hidden]; Y_h and Y_c: [directions, batch, hidden]."""
+    x = graph.input_at(node, 0)
+    hidden = graph.attribute(node, "hidden_size", 0)
+    if x is None or x.shape is None or x.shape.rank() != 3 or not hidden:
+        return
+    directions = 2 if graph.attribute(node, "direction", "forward") == "bidirectional" else 1
+    sequence, batch, _ = x.shape
+    shapes = ([sequence, directions, batch, hidden], [directions, batch, hidden], [directions, batch, hidden])
+    for output, shape in zip(node.outputs, shapes):
+        if x.dtype is not None:
+            context.set_shape_and_dtype(output, ir.Shape(shape), x.dtype)
+
+
+def unknown_split(context: ShapeInferenceContext, node: ir.Node) -> None:
+    """Split by sizes that are computed: the dimension that is split is known when the graph runs.
+
+    The library takes such parts to be equal.
+    """
+    x = node.inputs[0]
+    assert x is not None
+    for output in node.outputs:
+        if x.shape is not None:
+            dims = list(x.shape)
+            dims[graph.attribute(node, "axis", 0)] = context.new_symbolic_dim()
+            context.set_shape(output, ir.Shape(dims))
+        if x.dtype is not None:
+            context.set_dtype(output, x.dtype)
+
+
+def unknown_squeeze(context: ShapeInferenceContext, node: ir.Node) -> None:
+    """Squeeze along axes that are computed: only the rank may be known before.
+
+    The library takes all axes of extent 1.
+    """
+    x, axes = node.inputs[:2]
+    assert x is not None
+    count = None if axes is None else graph.shape(axes)
+    if x.shape is not None and count is not None and len(count) == 1:
+        rank = len(x.shape) - count[0]
+        dims = [context.new_symbolic_dim() for _ in range(rank)]
+        context.set_shape(node.outputs[0], ir.Shape(dims))
+    if x.dtype is not None:
+        context.set_dtype(node.outputs[0], x.dtype)
+
+
+def trip_count(node: ir.Node) -> int | None:
+    """Turns of a Loop that no condition ends: of a constant trip count; None where only a run can tell."""
+    limit, start = (_constant(graph.input_at(node, i)) for i in range(2))
+    body = node.attributes["body"].as_graph()
+    if start is False:
+        return 0
+    if limit is None or limit > LONGEST or (start is None and graph.input_at(node, 1) is not None):
+        return None
+    going = graph.source(body.outputs[0])
+    return max(int(limit), 0) if going is body.inputs[1] or _constant(going) is True else None
+
+
+def _constant(value: ir.Value | None) -> int | bool | None:
+    tensor = None if value is None else ir.convenience.get_const_tensor(value)
+    found: int | bool | None = None if tensor is None or tensor.size != 1 else tensor.numpy().item()
+    return found
+
+
+def loop(context: ShapeInferenceContext, node: ir.Node) -> None:
+    """Loop: the last carried values, then stacks of the other results of the body.
+
+    The library asks for a condition, which may be left out, and takes every loop for one that runs up to
+    its trip count.
+    """
+    body = node.attributes["body"].as_graph()
+    carried = len(node.inputs) - 2
+    for k, (output, result) in enumerate(zip(node.outputs, body.outputs[1:], strict=False)):
+        if result.type is not None and not isinstance(result.type, ir.TensorType):
+            context.set_type(output, result.type)
+        elif k < carried or result.shape is None:
+            context.set_shape_and_dtype(output, result.shape if k < carried else None, result.dtype)
+        else:
+            turns = trip_count(node)
+            first = context.new_symbolic_dim() if turns is None else turns
+            context.set_shape_and_dtype(output, ir.Shape([first, *result.shape]), result.dtype)
+
+
+SHAPE_RULES = (
+    ShapeRule("com.microsoft", "DynamicQuantizeLSTM", dynamic_quantize_lstm),
+    *(ShapeRule("ai.onnx.ml", op, infer) for op, infer in ML_RULES),
+)
+
+# Rules of the library that hold only if the second input is a constant, and what holds else.
+GUARDED = (ShapeRule("", "Split", unknown_split, 13), ShapeRule("", "Squeeze", unknown_squeeze, 13))
+
+
+@cache
+def complete() -> None:
+    """Give the inference library the rules it lacks, once; its own rules stay where ours are silent."""
+    registry.collect()
+    # What it would warn of is an error of ours, or a note.
+    logging.getLogger("onnx_shape_inference").setLevel(logging.CRITICAL)
+    for rule in SHAPE_RULES:
+        for version in _versions(rule.domain, rule.op, rule.since):
+            registry.register(rule.domain, rule.op, version)(rule.infer)
+    for version in registry.version_boundaries("", "Loop"):
+        registry.register("", "Loop", version)(loop)
+    for rule in GUARDED:
+        for version in _versions(rule.domain, rule.op, rule.since):
+            known = registry.get(rule.domain, rule.op, version)
+            registry.register(rule.domain, rule.op, version)(partial(_guarded, known, rule.infer))
+    for op, since, correct in WINDOW_RULES:
+        for version in _versions("", op, since):
+            known = registry.get("", op, version)
+            registry.register("", op, version)(partial(correct, known))
+    for domain, op in runtime_operators.operators():
+        if not registry.has(domain, op):
+            registry.register(domain, op, 1)(runtime_operators.infer)
+    for version in registry.version_boundaries("", "BatchNormalization"):
+        if version < 14:
+            known = registry.get("", "BatchNormalization", version)
+            registry.register("", "BatchNormalization", version)(partial(_with_statistics, known))
+
+
+def _versions(domain: str, op: str, since: int) -> list[int]:
+    """Versions at which a rule must be registered to hold from its own on.
+
+    Of two rules for one version the library takes the one that was registered last.
+    """
+    boundaries = registry.version_boundaries(domain, op) or ()
+    return sorted({since, *(v for v in boundaries if v >= since)})
+
+
+def _with_statistics(known: Infer, context: ShapeInferenceContext, node: ir.Node) -> None:
+    """BatchNormalization below opset 14: in training, four more outputs, one element per channel."""
+    known(context, node)
+    mean = graph.input_at(node, 3)
+    for output in node.outputs[1:]:
+        if mean is not None and mean.shape is not None and mean.dtype is not None:
+            context.set_shape_and_dtype(output, mean.shape, mean.dtype)
+
+
+def _guarded(known: Infer, unknown: Infer, context: ShapeInferenceContext, node: ir.Node) -> None:
+    operand = graph.input_at(node, 1)
+    computed = operand is not None and ir.convenience.get_const_tensor(operand) is None
+    (unknown if computed else known)(context, node)
+
+
+def has_rule(domain: str, op: str) -> bool:
+    """Whether anything can tell the type of the operator's outputs."""
+    complete()
+    return bool(registry.has(domain, op))

@@ -1,0 +1,1 @@
+"""Meaning of ONNX operators, shared by all backends."""

@@ -1,0 +1,254 @@
+"""Data movement as copies between parts of tensors."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine.core import graph
+from app.engine.operators.operands import data
+from app.engine.operators.strides import StridedCopy, strides_of
+from app.engine.types.layout import Layout
+
+Copies: TypeAlias = tuple[tuple[StridedCopy, ir.Value, ir.Value], ...]  # (copy, from, to)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A value that equals a box of another: these indices along each axis."""
+
+    whole: ir.Value
+    part: ir.Value
+    taken: tuple[range, ...]
+
+
+def permutation(node: ir.Node) -> tuple[int, ...]:
+    """The axes of a Transpose; reversed where the attribute is left out."""
+    rank = len(graph.static_shape(data(node)))
+    return tuple(graph.attribute(node, "perm", tuple(reversed(range(rank)))))
+
+
+def _transpose(node: ir.Node) -> Copies:
+    x, y = data(node), node.outputs[0]
+    sx = strides_of(graph.static_shape(x))
+    shape = graph.static_shape(y)
+    return ((StridedCopy(shape, tuple(sx[a] for a in permutation(node)), strides_of(shape)), x, y),)
+
+
+def _expand(node: ir.Node) -> Copies:
+    x, y = data(node), node.outputs[0]
+    shape = graph.static_shape(y)
+    sizes = graph.static_shape(x)
+    sizes = (1,) * (len(shape) - len(sizes)) + sizes
+    sx = tuple(0 if n == 1 else s for n, s in zip(sizes, strides_of(sizes)))
+    return ((StridedCopy(shape, sx, strides_of(shape)), x, y),)
+
+
+def _tile(node: ir.Node) -> Copies:
+    x, y = data(node), node.outputs[0]
+    inner, shape = graph.static_shape(x), graph.static_shape(y)
+    sizes, sx, sy = [], [], []
+    for n, m, stride_x, stride_y in zip(inner, shape, strides_of(inner), strides_of(shape)):
+        sizes += [m // max(n, 1), n]
+        sx += [0, stride_x]
+        sy += [n * stride_y, stride_y]
+    return ((StridedCopy(tuple(sizes), tuple(sx), tuple(sy)), x, y),)
+
+
+def _depth_to_space(node: ir.Node) -> Copies:
+    x, y = data(node), node.outputs[0]
+    n, c, height, width = graph.static_shape(x)
+    block = graph.attribute(node, "blocksize", 1)
+    deep = c // (block * block)
+    if graph.attribute(node, "mode", "DCR") == "DCR":
+        s_n, s_bh, s_bw, s_c, s_h, s_w = strides_of((n, block, block, deep, height, width))
+    else:
+        s_n, s_c, s_bh, s_bw, s_h, s_w = strides_of((n, deep, block, block, height, width))
+    sizes = (n, deep, height, block, width, block)
+    return ((StridedCopy(sizes, (s_n, s_c, s_h, s_bh, s_w, s_bw), strides_of(sizes)), x, y),)
+
+
+def _space_to_depth(node: ir.Node) -> Copies:
+    x, y = data(node), node.outputs[0]
+    n, c, height, width = graph.static_shape(x)
+    block = graph.attribute(node, "blocksize", 1)
+    s_n, s_c, s_h, s_bh, s_w, s_bw = strides_of((n, c, height // block, block, width // block, block))
+    if graph.attribute(node, "mode", "DCR") == "DCR":
+        sizes = (n, block, block, c, height // block, width // block)
+        return ((StridedCopy(sizes, (s_n, s_bh, s_bw, s_c, s_h, s_w), strides_of(sizes)), x, y),)
+    sizes = (n, c, block, block, height // block, width // block)
+    return ((StridedCopy(sizes, (s_n, s_c, s_bh, s_bw, s_h, s_w), strides_of(sizes)), x, y),)
+
+
+def _whole(node: ir.Node) -> Copies:
+    size = graph.elements(data(node))
+    return ((StridedCopy((size,), (1,), (1,)), data(node), node.outputs[0]),)
+
+
+def is_view(node: ir.Node) -> bool:
+    """Whether a Transpose leaves the order of the axes that are longer than one."""
+    shape = graph.static_shape(data(node))
+    long = [a for a in permutation(node) if shape[a] != 1]
+    return long == sorted(long) or math.prod(shape) == 0
+
+
+def _chunks(whole: ir.Value, parts: Sequence[ir.Value | None], axis: int) -> tuple[Part, ...]:
+    """Parts that lie one after another along an axis."""
+    shape = graph.static_shape(whole)
+    axis %= max(len(shape), 1)
+    found, start = [], 0
+    for part in parts:
+        assert part is not None
+        taken = [range(n) for n in shape]
+        taken[axis] = range(start, start + graph.static_shape(part)[axis])
+        start = taken[axis].stop
+        found.append(Part(whole, part, tuple(taken)))
+    return tuple(found)
+
+
+def concat_parts(node: ir.Node) -> tuple[Part, ...]:
+    """The inputs of a Concat in its output."""
+    return _chunks(node.outputs[0], node.inputs, graph.attribute(node, "axis", 0))
+
+
+def split_parts(node: ir.Node) -> tuple[Part, ...]:
+    """The outputs of a Split in its input."""
+    return _chunks(data(node), node.outputs, graph.attribute(node, "axis", 0))
+
+
+def slice_parts(node: ir.Node) -> tuple[Part, ...]:
+    """The output of a Slice in its input."""
+    return (Part(data(node), node.outputs[0], taken_ranges(node)),)
+
+
+def gather_parts(node: ir.Node) -> tuple[Part, ...]:
+    """One part where the indices count up; none else."""
+    x = data(node)
+    shape = graph.static_shape(x)
+    axis = graph.attribute(node, "axis", 0) % max(len(shape), 1)
+    indices = graph.constant(node.inputs[1])
+    assert indices is not None
+    rows = np.where(indices < 0, indices + shape[axis], indices).ravel()
+    if not rows.size or np.any(np.diff(rows) != 1) or rows[0] < 0 or rows[-1] >= shape[axis]:
+        return ()
+    taken = [range(n) for n in shape]
+    taken[axis] = range(int(rows[0]), int(rows[-1]) + 1)
+    return (Part(x, node.outputs[0], tuple(taken)),)
+
+
+def first_element(part: Part, layout: Layout) -> int | str:
+    """The physical element of the whole where a part begins; why not, where it does not lie in one piece.
+
+    Both have the same layout. In the last block of a part there may be lanes of the next one: to who
+    reads it they are padding.
+    """
+    shape, lanes = graph.static_shape(part.whole), dict(layout.blocks)
+    taken = []
+    for axis in layout.order:
+        r, n = part.taken[axis], lanes.get(axis, 1)
+        if len(r) > 1 and r.step != 1:
+            return f"{part.part.name!r} takes every {r.step}th element of {part.whole.name!r}"
+        if r.start % n:
+            return f"{part.part.name!r} begins within a block of {part.whole.name!r}"
+        taken.append(range(r.start // n, -(-(r.start + len(r)) // n)))
+    taken += [range(n) for n in lanes.values()]
+    extents = layout.physical_shape(shape)
+    outer = next((i for i, r in enumerate(taken) if len(r) != 1), len(taken))
+    if any(len(r) != n for r, n in list(zip(taken, extents))[outer + 1 :]):
+        return f"{part.part.name!r} lies in several pieces of {part.whole.name!r}"
+    return sum(r.start * math.prod(extents[i + 1 :]) for i, r in enumerate(taken))
+
+
+def _axis(node: ir.Node, rank: int, default: int) -> int:
+    return graph.attribute(node, "axis", default) % max(rank, 1)
+
+
+def slice_copies(node: ir.Node) -> Copies:
+    """What a Slice with constant operands copies."""
+    x, y = data(node), node.outputs[0]
+    taken = taken_ranges(node)
+    strides = strides_of(graph.static_shape(x))
+    shape = graph.static_shape(y)
+    copy = StridedCopy(
+        shape,
+        tuple(s * r.step for s, r in zip(strides, taken)),
+        strides_of(shape),
+        x0=sum(s * r.start for s, r in zip(strides, taken)),
+    )
+    return ((copy, x, y),)
+
+
+def concat_copies(node: ir.Node) -> Copies:
+    """What a Concat copies, in the order of its inputs."""
+    y = node.outputs[0]
+    shape = graph.static_shape(y)
+    axis = _axis(node, len(shape), 0)
+    sy = strides_of(shape)
+    copies = []
+    start = 0
+    for x in node.inputs:
+        assert x is not None
+        sizes = graph.static_shape(x)
+        copies.append((StridedCopy(sizes, strides_of(sizes), sy, y0=start * sy[axis]), x, y))
+        start += sizes[axis]
+    return tuple(copies)
+
+
+def split_copies(node: ir.Node) -> Copies:
+    """What a Split copies, in the order of its outputs."""
+    x = data(node)
+    shape = graph.static_shape(x)
+    axis = _axis(node, len(shape), 0)
+    sx = strides_of(shape)
+    copies = []
+    start = 0
+    for y in node.outputs:
+        sizes = graph.static_shape(y)
+        copies.append((StridedCopy(sizes, sx, strides_of(sizes), x0=start * sx[axis]), x, y))
+        start += sizes[axis]
+    return tuple(copies)
+
+
+def taken_ranges(node: ir.Node) -> tuple[range, ...]:
+    """The indices that a Slice with constant operands takes of every axis."""
+    sizes = graph.static_shape(data(node))
+    starts, ends, axes, steps = (graph.constant(graph.input_at(node, i)) for i in (1, 2, 3, 4))
+    assert starts is not None
+    assert ends is not None
+    of = range(len(starts)) if axes is None else [int(a) % len(sizes) for a in axes]
+    by = np.ones(len(starts), np.int64) if steps is None else steps
+    taken = [range(n) for n in sizes]
+    for axis, start, end, step in zip(of, starts, ends, by):
+        taken[axis] = taken_range(int(start), int(end), int(step), sizes[axis])
+    return tuple(taken)
+
+
+def taken_range(start: int, end: int, step: int, size: int) -> range:
+    """The indices that Slice takes of an axis.
+
+    As in Python, but a start before the first element is the first element for negative steps too.
+    """
+    if step < 0 and start < -size:
+        start = 0
+    return range(*slice(start, end, step).indices(size))
+
+
+# (name, operator, inputs that must be constant, its copies)
+COPIES: tuple[tuple[str, str, tuple[int, ...], Callable[[ir.Node], Copies]], ...] = (
+    ("transpose.strided", "Transpose", (), _transpose),
+    ("slice.strided", "Slice", (1, 2, 3, 4), slice_copies),
+    ("concat.blocks", "Concat", (), concat_copies),
+    ("split.blocks", "Split", (), split_copies),
+    ("expand.strided", "Expand", (), _expand),
+    ("tile.strided", "Tile", (), _tile),
+    ("depth_to_space.strided", "DepthToSpace", (), _depth_to_space),
+    ("space_to_depth.strided", "SpaceToDepth", (), _space_to_depth),
+    ("reshape.copy", "Reshape", (), _whole),
+    ("flatten.copy", "Flatten", (), _whole),
+    ("squeeze.copy", "Squeeze", (), _whole),
+    ("unsqueeze.copy", "Unsqueeze", (), _whole),
+    ("identity.copy", "Identity", (), _whole),
+)

@@ -1,0 +1,52 @@
+"""Padding along every axis."""
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine.core import graph
+from app.engine.core.plan import Group
+from app.engine.core.registry import Known
+from app.engine.operators.operands import data, fixed_inputs, unsuited
+from app.engine.operators.strides import Indices
+
+
+def pad_axes(node: ir.Node) -> list[Indices]:
+    """The source index of every target index of each axis of a Pad."""
+    shape = graph.static_shape(data(node))
+    pads, axes = graph.constant(node.inputs[1]), graph.constant(graph.input_at(node, 3))
+    assert pads is not None
+    of = range(len(shape)) if axes is None else [int(a) % len(shape) for a in axes]
+    amounts = {axis: (int(b), int(e)) for axis, b, e in zip(of, pads, pads[len(pads) // 2 :])}
+    mode = graph.attribute(node, "mode", "constant")
+    return [padded_indices(n, *amounts.get(axis, (0, 0)), mode) for axis, n in enumerate(shape)]
+
+
+def pad_unless(group: Group, _known: Known) -> str | None:
+    """Why a Pad cannot be an index lookup."""
+    reason = unsuited(group) or fixed_inputs(group.anchor, (1, 3))
+    if reason:
+        return reason
+    mode = graph.attribute(group.anchor, "mode", "constant")
+    if mode not in ("constant", "edge", "reflect", "wrap"):
+        return f"mode {mode!r} of Pad is unknown"
+    shape = graph.static_shape(data(group.anchor))
+    if mode != "constant" and 0 in shape and graph.elements(group.anchor.outputs[0]):
+        return f"Pad {mode!r} has nothing to repeat in {list(shape)}"
+    return None
+
+
+def padded_indices(size: int, before: int, after: int, mode: str) -> Indices:
+    """The source index of every target index of a padded axis; negative where the fill value goes.
+
+    Negative pads crop. `size` is positive unless the mode is constant.
+    """
+    wanted = np.arange(-before, size + after, dtype=np.int64)
+    if mode == "edge":
+        return np.clip(wanted, 0, size - 1)
+    if mode == "wrap":
+        return wanted % size
+    if mode == "reflect":
+        period = max(2 * (size - 1), 1)
+        folded = wanted % period
+        return np.minimum(folded, period - folded) if size > 1 else np.zeros_like(wanted)
+    return np.where((wanted < 0) | (wanted >= size), -1, wanted)

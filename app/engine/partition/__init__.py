@@ -1,0 +1,1 @@
+"""Graph algorithms of partitioning: convex sub-graphs and minimum cuts."""

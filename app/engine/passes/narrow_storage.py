@@ -1,0 +1,148 @@
+"""Store the float32 values of a graph in 16 bits, where the job asks for it and kernels compute on them.
+
+Sums, statistics and functions stay float32 inside of kernels; what is written to memory is rounded. Inputs
+and outputs of the graph stay as they are, casts stand next to them and around what has no such kernel.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from app.engine.core import graph
+from app.engine.core.plan import Compilation
+from app.engine.core.registry import Known
+from app.engine.passes.partition import single
+from app.engine.types.precision import resolve
+
+HALVES: Mapping[str, ir.DataType] = {"bf16": ir.DataType.BFLOAT16, "fp16": ir.DataType.FLOAT16}
+# Inputs that are float32 whatever the data is.
+FIXED: Mapping[str, tuple[int, ...]] = {"Resize": (1, 2), "Upsample": (1,)}
+ROUNDS = 4  # of leaving out what no kernel takes
+
+
+@dataclass(frozen=True)
+class StoreHalves:
+    """For targets whose kernels read and write 16-bit floats; elsewhere nothing is changed."""
+
+    name: ClassVar[str] = "store_halves"
+    reads: ClassVar[tuple[str, ...]] = ()
+    writes: ClassVar[tuple[str, ...]] = ()
+    keeps: ClassVar[tuple[str, ...]] = ()
+
+    def __call__(self, compilation: Compilation) -> Compilation:
+        """The graph with other element types, and a note."""
+        used = resolve(compilation.options, compilation.target).used
+        if compilation.target.device != "cuda" or used not in HALVES:
+            return compilation
+        if any(graph.bodies(node) for node in compilation.graph):
+            note = f"precision: values stay float32, the graph has control flow; products are not {used}"
+            return replace(compilation, notes=(*compilation.notes, note))
+        kept: frozenset[str] = frozenset()
+        for _ in range(ROUNDS):
+            narrowed = replace(compilation, model=compilation.model.clone())
+            _Work(narrowed.graph, HALVES[used], kept).narrow()
+            refused = _refused(narrowed)
+            if refused <= kept:
+                break
+            kept |= refused
+        names = f"; {len(kept)} nodes stay float32" if kept else ""
+        return replace(narrowed, notes=(*narrowed.notes, f"precision: values are stored in {used}{names}"))
+
+
+def _refused(compilation: Compilation) -> frozenset[str]:
+    """Nodes that compute on 16-bit floats and that no kernel takes."""
+    known, backends = Known.of(compilation), compilation.target.backends
+    refused = set()
+    for node in compilation.graph:
+        if not any(v is not None and v.dtype in HALVES.values() for v in (*node.inputs, *node.outputs)):
+            continue
+        group = single(node, compilation.registry)
+        rows = compilation.registry.candidates(group.op, backends)
+        if not any(row.op != "*" and row.refusal(group, known) is None for row in rows):
+            refused.add(node.name or "")
+    return frozenset(refused)
+
+
+class _Work:
+    """A graph whose values change type."""
+
+    def __init__(self, main: ir.Graph, half: ir.DataType, kept: frozenset[str]) -> None:
+        self._graph = main
+        self._half = half
+        self._kept = kept
+        self._cast: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
+
+    def narrow(self) -> None:
+        """Change the graph."""
+        for node in tuple(self._graph):
+            wanted = ir.DataType.FLOAT if (node.name or "") in self._kept else self._half
+            fixed = FIXED.get(node.op_type, ())
+            for i, value in enumerate(node.inputs):
+                if value is None or value.dtype not in (ir.DataType.FLOAT, self._half):
+                    continue
+                kind = ir.DataType.FLOAT if i in fixed else wanted
+                if value.dtype != kind:
+                    node.replace_input_with(i, self._as(value, kind))
+            if wanted == self._half:
+                self._change(node)
+        for i, value in enumerate(tuple(self._graph.outputs)):
+            if value.dtype == self._half:
+                self._give_out(value, i)
+
+    def _change(self, node: ir.Node) -> None:
+        """Let a node make 16-bit floats where it made float32."""
+        for value in node.outputs:
+            if value.dtype == ir.DataType.FLOAT:
+                value.type = ir.TensorType(self._half)  # clones share the type: it must not change
+                if node.op_type == "Cast":
+                    node.attributes["to"] = ir.AttrInt64("to", int(self._half))
+                if node.op_type in ("ConstantOfShape", "Range", "RandomNormal", "RandomUniform"):
+                    value.type = ir.TensorType(ir.DataType.FLOAT)  # theirs is told otherwise
+
+    def _as(self, value: ir.Value, kind: ir.DataType) -> ir.Value:
+        """The value in another type: a constant of its own, or a cast that all readers share."""
+        if (value, kind) in self._cast:
+            return self._cast[value, kind]
+        name = f"{value.name}:{kind.short_name()}"
+        array = graph.constant(value)
+        if array is not None:
+            tensor = ir.tensor(_rounded(array, kind), dtype=kind, name=name)
+            made = ir.Value(name=name, shape=value.shape, type=ir.TensorType(kind), const_value=tensor)
+            self._graph.register_initializer(made)
+        else:
+            made = ir.Value(name=name, shape=value.shape, type=ir.TensorType(kind))
+            cast = _node(value, made, kind)
+            producer = value.producer()
+            if producer is None:
+                self._graph.insert_before(self._graph[0], cast)
+            else:
+                self._graph.insert_after(producer, cast)
+        self._cast[value, kind] = made
+        return made
+
+    def _give_out(self, value: ir.Value, index: int) -> None:
+        """Cast what the graph returns back, under its name."""
+        producer, name = value.producer(), value.name
+        assert producer is not None
+        value.name = f"{name}:{self._half.short_name()}"
+        made = ir.Value(name=name, shape=value.shape, type=ir.TensorType(ir.DataType.FLOAT))
+        self._graph.insert_after(producer, _node(value, made, ir.DataType.FLOAT))
+        self._graph.outputs[index] = made
+
+
+def _node(value: ir.Value, made: ir.Value, kind: ir.DataType) -> ir.Node:
+    cast = ir.Node("", "Cast", [value], [ir.AttrInt64("to", int(kind))], outputs=[made])
+    cast.name = f"{made.name}:cast"
+    return cast
+
+
+def _rounded(array: np.ndarray, kind: ir.DataType) -> np.ndarray:
+    """Elements in another type; what is finite stays finite, as a mask of the lowest number must."""
+    dtype = kind.numpy()
+    most = float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]  # theirs
+    clipped = np.where(np.isfinite(array), np.clip(array, -most, most), array)
+    return np.ascontiguousarray(clipped.astype(dtype)).reshape(array.shape)

@@ -1,0 +1,1 @@
+"""Sessions of passes: budgets, autotuning, backend assignment, precision."""

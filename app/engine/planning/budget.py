@@ -1,0 +1,333 @@
+"""Plans that fit a budget, plans of least memory, and the front between memory and time.
+
+What a plan gives up is a `Thrift`. Rows are given up group by group, where more is in use than may be: a
+goal in bytes denies those that need more than it leaves (`app.engine.planning.row_memory`), so that only
+the groups at the peak pay. A budget is such a goal, a preference for memory the least that is reached;
+the front keeps every plan looked at that no other beats.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+
+from app.engine.core.program import Program
+from app.engine.planning import rematerialization
+from app.engine.planning.row_memory import RowMemory
+from app.engine.types.errors import CapacityError
+from app.engine.types.options import Thrift
+
+Build = Callable[[Thrift], Program]
+
+NOTHING = Thrift()
+# In the order in which they are tried for all groups: what costs least time comes first.
+LADDER = (Thrift(order=True), Thrift(order=True, plain=True))
+UNDONE = 3  # fused groups at the peak that are tried without
+AGAIN = 3  # values alive at the peak that are tried computed again
+ROUNDS = 12  # of changes at the peak
+# Plans looked at for one goal, by the steps of the first: they cost what a graph has of them.
+BUILDS, LEAST_BUILDS, WORK = 60, 18, 2000
+DESCENT = 0.75  # of these, that look for fewer bytes; what is left looks for less time
+CLOSURE = 6  # times that rows are denied, until a plan is within a goal
+RESTORED = 6  # groups that are given their rows back, one by one
+BETWEEN = 4  # goals of the front between the smallest plan and the fastest
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Point:
+    """A plan of the front: bytes of its arena, seconds predicted or measured, and what it gives up."""
+
+    peak_bytes: int
+    seconds: float
+    told: str
+
+    @classmethod
+    def of(cls, program: Program) -> "Point":
+        """The point of a program."""
+        return cls(_peak(program), program.seconds, program.compilation.thrift.told)
+
+
+def fitting(build: Build) -> Program:
+    """The fastest plan found that fits the budget: as it is, or after what is given up for it.
+
+    Raises:
+        CapacityError: none fits; the message tells the smallest and what was tried.
+    """
+    try:
+        return build(NOTHING)
+    except CapacityError as error:
+        missed = error
+    search = _Search(build)
+    budget = missed.available
+    start = search.plan(NOTHING)
+    assert start is not None
+    nearest = search.descended(start, budget)
+    if _peak(nearest) <= budget:
+        nearest = search.relieved(nearest, start, budget)
+    spilled = search.spilled(start, nearest)
+    within = [p for p in (nearest, *spilled) if _peak(p) <= budget]
+    if not within:
+        raise _too_much(build, nearest, search)
+    found = _bounded(build, min(within, key=lambda p: p.seconds))
+    return _noted(
+        found,
+        f"memory: fits the budget with {found.compilation.thrift.told}; {missed.needed} byte would be "
+        f"needed without; {found.seconds * 1e6:.4g} us in place of {start.seconds * 1e6:.4g}",
+    )
+
+
+def smallest(build: Build) -> Program:
+    """The plan with the smallest arena found, of equal ones the fastest.
+
+    At its peak rows are denied, fusion is undone and values are computed again where that saves bytes.
+
+    Raises:
+        CapacityError: not even this plan fits the memory.
+    """
+    search = _Search(build)
+    start = search.plan(NOTHING)
+    assert start is not None
+    best = search.relieved(search.descended(start, 0), start, None)
+    try:
+        found = _bounded(build, best)
+    except CapacityError:
+        # What a plan with slower memories keeps in the first one depends little on its own arena.
+        budget = _budget(start)
+        spilled = [p for p in search.spilled(best, start) if _peak(p) <= budget]
+        found = min((*spilled, fitting(build)), key=lambda p: (_peak(p), p.seconds))
+        found = _bounded(build, found)
+    return _noted(found, f"memory: the smallest arena has {found.compilation.thrift.told}")
+
+
+def front(build: Build) -> tuple[Point, ...]:
+    """The plans found of which none is both smaller and faster, the smallest first."""
+    search = _Search(build)
+    start = search.plan(NOTHING)
+    assert start is not None
+    best = search.relieved(search.descended(start, 0), start, None)
+    search.allow(start, 1)
+    for i in range(1, BETWEEN + 1):
+        search.closed(start, _peak(best) + (_peak(start) - _peak(best)) * i // (BETWEEN + 1))
+    budget = _budget(start)
+    if _peak(start) > budget:
+        search.spilled(start, best)
+        try:
+            search.points.append(Point.of(fitting(build)))
+        except CapacityError:
+            return ()  # nothing fits
+    points = sorted(search.points, key=lambda p: (p.peak_bytes, p.seconds))
+    found: list[Point] = []
+    for point in points:
+        if point.peak_bytes <= budget and (not found or point.seconds < found[-1].seconds):
+            found.append(point)
+    return tuple(found)
+
+
+class _Search:
+    """Plans of one graph, each made once, whatever memory there is."""
+
+    def __init__(self, build: Build) -> None:
+        self._build = build
+        self._known: dict[Thrift, Program | None] = {}
+        self._rows: dict[Thrift, RowMemory] = {}
+        self._left = 0
+        self.points: list[Point] = []
+
+    def allow(self, start: Program, share: float) -> None:
+        """Let so much of the plans be looked at that a graph of this size is worth."""
+        whole = min(max(WORK // max(len(start.steps), 1), LEAST_BUILDS), BUILDS)
+        self._left = max(self._left, 0) + round(share * whole)
+
+    def plan(self, thrift: Thrift, within: int | None = None) -> Program | None:
+        """The plan with this thrift; None where no more are allowed, or no order is within bytes."""
+        if thrift not in self._known:
+            if self._left <= 0 and self._known:
+                return None
+            self._left -= 1
+            try:
+                program = self._build(dataclasses.replace(thrift, unbounded=True, within=within))
+            except CapacityError:
+                return None
+            self._known[thrift] = program
+            self.points.append(Point.of(program))
+        return self._known[thrift]
+
+    def rows(self, program: Program) -> RowMemory:
+        """What its rows need."""
+        thrift = _thrift(program)
+        if thrift not in self._rows:
+            self._rows[thrift] = RowMemory(program)
+        return self._rows[thrift]
+
+    def better(self, thrifts: Iterable[Thrift], best: Program, goal: int) -> Program:
+        """The best of the plans: the fastest within the goal, else the smallest, then the fastest."""
+        for thrift in thrifts:
+            program = self.plan(thrift, max(_peak(best), goal))
+            best = best if program is None else min(best, program, key=lambda p: _merit(p, goal))
+        return best
+
+    def descended(self, start: Program, goal: int) -> Program:
+        """The best plan that changes at the peak lead to, from the fastest plan on."""
+        self.allow(start, DESCENT)
+        # Where the bound is met, neither rows nor orders save a byte.
+        proved = _peak(start) <= self.rows(start).bound
+        best = start if proved else self.better(LADDER, start, goal)
+        for _ in range(ROUNDS):
+            before = best
+            if _peak(best) <= goal:
+                break
+            bound = max(self.rows(best).bound, goal)
+            if _peak(best) > bound:
+                for limit in dict.fromkeys((bound, (bound + _peak(best)) // 2, _peak(best) - 1)):
+                    for at in (start, best):
+                        best = min(best, self.closed(at, limit), key=lambda p: _merit(p, goal))
+                    if _peak(best) < _peak(before):
+                        break
+            if _peak(best) == _peak(before):
+                longer = dataclasses.replace(_thrift(best), order=True)
+                best = self.better((longer, *_moves(best)), best, goal)
+            if _merit(best, goal) >= _merit(before, goal):
+                break
+        return best
+
+    def closed(self, program: Program, goal: int) -> Program:
+        """The best plan on the way of denying rows until one is within the goal, or no more can be.
+
+        A plan may be worse than the one before: what takes the place of a row shows its own needs then.
+        """
+        best = at = program
+        for _ in range(CLOSURE):
+            if _peak(at) <= goal:
+                break
+            thrift = _thrift(at)
+            plans: list[Program] = []
+            for denied in self.rows(at).denials(goal):
+                if denied <= thrift.denied:
+                    continue
+                found = self.plan(dataclasses.replace(thrift, denied=thrift.denied | denied))
+                plans += [found] if found is not None else []
+                if found is not None and _merit(found, goal) < _merit(at, goal):
+                    break
+            if not plans:
+                break
+            at = min(plans, key=lambda p: _merit(p, goal))
+            best = min(best, at, key=lambda p: _merit(p, goal))
+        return best
+
+    def relieved(self, best: Program, start: Program, goal: int | None) -> Program:
+        """A faster plan of as few bytes, or within the goal: rows are denied anew, for no less than that."""
+        self.allow(start, 1 - DESCENT)
+        goal = _peak(best) if goal is None else goal
+        bare = self.plan(dataclasses.replace(_thrift(best), denied=frozenset()))
+        for at in (start, bare):
+            if at is not None:
+                best = min(best, self.closed(at, goal), key=lambda p: _merit(p, goal))
+        thrift, misjudged = _thrift(best), self.rows(best).misjudged()
+        best = self.better([dataclasses.replace(thrift, denied=thrift.denied | misjudged)], best, goal)
+        # What was denied on the way may do no harm at its end.
+        for name in sorted({name for name, _ in best.compilation.thrift.denied})[:RESTORED]:
+            thrift = _thrift(best)
+            kept = frozenset(denied for denied in thrift.denied if denied[0] != name)
+            best = self.better([dataclasses.replace(thrift, denied=kept)], best, goal)
+        return best
+
+    def spilled(self, *programs: Program) -> list[Program]:
+        """The plans with values in the slower memories of the target, if it has any."""
+        if len(programs[0].compilation.target.memories) < 2:
+            return []
+        found = []
+        for program in programs:
+            self._left = max(self._left, 1)
+            found.append(self.plan(dataclasses.replace(_thrift(program), spill=True)))
+        return [p for p in found if p is not None]
+
+
+def _merit(program: Program, goal: int) -> tuple[int, float]:
+    return max(_peak(program), goal), program.seconds
+
+
+def _peak(program: Program) -> int:
+    return program.placement.solution.peak
+
+
+def _budget(program: Program) -> int:
+    asked = program.compilation.options.memory_budget
+    return program.compilation.target.budget if asked is None else asked
+
+
+def _thrift(program: Program) -> Thrift:
+    return dataclasses.replace(program.compilation.thrift, unbounded=False, within=None)
+
+
+def _bounded(build: Build, program: Program) -> Program:
+    """The program as it is planned where no more may be taken than there is."""
+    return build(_thrift(program))
+
+
+def _gap(peak: int, bound: int) -> str:
+    """How far a plan is from what no choice of rows for its groups stays below."""
+    if peak <= bound:
+        return "proved: no rows for these groups take less, in any order"
+    share = f", a gap of {peak / bound - 1:.2%}" if bound else ""
+    return f"no rows for these groups take less than {bound} byte in any order{share}"
+
+
+def _too_much(build: Build, nearest: Program, search: _Search) -> CapacityError:
+    """The error of the smallest plan, with what else was tried."""
+    try:
+        _bounded(build, nearest)
+    except CapacityError as error:
+        tried = "; ".join(dict.fromkeys(f"{p.told}: {p.peak_bytes} byte" for p in search.points[1:]))
+        return CapacityError(
+            f"{error}; {_gap(_peak(nearest), RowMemory(nearest).bound)}; tried: {tried}",
+            needed=error.needed,
+            available=error.available,
+        )
+    raise AssertionError("a plan above the budget was built within it")
+
+
+def _moves(program: Program) -> list[Thrift]:
+    """What else may be given up, where most bytes live: a fused kernel, a value that waits."""
+    thrift = _thrift(program)
+    worst = _worst(program)
+    groups = [s.group for s in program.steps if s.index in worst and len(s.group.nodes) > 1]
+    largest = sorted(groups, key=lambda g: -len(g.nodes))[:UNDONE]
+    apart = [thrift.apart | {n.name or "" for n in g.nodes} for g in largest]
+    again = rematerialization.candidates(program, fullest(program))[:AGAIN]
+    return [
+        *(dataclasses.replace(thrift, apart=names) for names in apart),
+        # In other layouts than that of the input, its conversion would wait in place of the value.
+        *(
+            dataclasses.replace(thrift, again=(*thrift.again, more), plain=plain)
+            for more in again
+            for plain in sorted({thrift.plain, True})
+        ),
+    ]
+
+
+def fullest(program: Program) -> int:
+    """The step at which most bytes of the first memory are in use, the first of equal ones."""
+    live = [0] * (len(program.steps) + 1)
+    first = program.compilation.target.memories[0].name
+    for buffer in (b for b in program.placement.buffers if b.memory == first):
+        for span in buffer.spans:
+            for step in range(span.first, span.last + 1):
+                live[step] += span.nbytes
+    return max(range(len(live)), key=live.__getitem__)
+
+
+def _worst(program: Program) -> set[int]:
+    """Steps that make or last read a buffer that lives at the fullest step."""
+    step = fullest(program)
+    alive = [b for b in program.placement.buffers if any(s.first <= step <= s.last for s in b.spans)]
+    return {step, *(b.first for b in alive), *(b.last for b in alive)}
+
+
+def _noted(program: Program, note: str) -> Program:
+    """The program with a note, and with what is proved of its rows."""
+    compilation = program.compilation
+    # The bound counts what slower memories hold too.
+    bound = None if program.placement.banks else RowMemory(program).bound
+    told = note if bound is None else f"{note}; {_gap(_peak(program), bound)}"
+    notes = (*compilation.notes, told)
+    return dataclasses.replace(
+        program, compilation=dataclasses.replace(compilation, notes=notes, row_bound=bound)
+    )

@@ -1,0 +1,301 @@
+"""From a model to something that runs, in this process."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Protocol
+
+import onnx_ir as ir
+
+from app.engine.core import pipeline, program
+from app.engine.core.pipeline import Pass, Progress, silent
+from app.engine.core.plan import Compilation
+from app.engine.core.program import Program
+from app.engine.core.registry import Registry
+from app.engine.core.registry import load as load_registry
+from app.engine.model.load import Loaded, load
+from app.engine.passes.canonicalize import Canonicalize
+from app.engine.passes.fuse import Fuse
+from app.engine.passes.infer_layouts import InferLayouts
+from app.engine.passes.infer_padding import InferPadding
+from app.engine.passes.infer_storage import InferStorage
+from app.engine.passes.infer_types import InferTypes
+from app.engine.passes.narrow_storage import StoreHalves
+from app.engine.passes.order import Order
+from app.engine.passes.partition import Partition
+from app.engine.passes.plan_memory import PlanMemory
+from app.engine.passes.rematerialize import Rematerialize
+from app.engine.passes.rewrite_operators import RewriteOperators
+from app.engine.passes.select_implementations import SelectImplementations
+from app.engine.planning import autotune, backend_assignment, budget
+from app.engine.runtime.cpu.executor import Executor, Weights
+from app.engine.types.deadline import TimeUpError, limited
+from app.engine.types.errors import LibraryError
+from app.engine.types.options import Bindings, Options, Thrift
+from app.engine.types.target import Target, host, is_host, with_backends
+from app.kernels.cpu.runtime.compiler import Compiler
+from app.kernels.cpu.runtime.parallel import Request
+
+FIRST_SECONDS = 20.0  # of a run in the reference evaluator that only shows that libraries run
+# Failed branches of the proof that an arena with concatenations written by slices is the least: 2 to 5
+# seconds where they are used up, as by few problems of less than 64 buffers.
+PROOF_FAILURES = 100_000
+
+FRONT: tuple[Pass, ...] = (InferTypes(), Canonicalize(), RewriteOperators())
+
+
+def grouping(options: Options) -> tuple[Pass, ...]:
+    """The passes from a canonical graph to what one kernel or library computes."""
+    return (
+        StoreHalves(),
+        Rematerialize(),
+        Partition(),
+        # MXNet infers storage types operator by operator.
+        Fuse(enabled=options.fuse and options.semantics == "stowplan"),
+    )
+
+
+def back(options: Options) -> tuple[Pass, ...]:
+    """The passes from a canonical graph to a complete plan."""
+    return (
+        *grouping(options),
+        InferStorage(),
+        InferLayouts(),
+        SelectImplementations(),
+        InferPadding(),
+        Order(),
+        PlanMemory(),
+    )
+
+
+def canonical(
+    loaded: Loaded,
+    target: Target,
+    options: Options,
+    bindings: Bindings,
+    registry: Registry,
+    progress: Progress = silent,
+    before_rewrites: Callable[[ir.Model], object] = lambda _model: None,
+) -> Compilation:
+    """The canonical graph of a loaded model in the operators of the target; the model is used up.
+
+    `before_rewrites` is given the canonical graph before the target's backends rewrite its operators.
+
+    Raises:
+        UnknownBackendError: `options.backends`, or the target, names one that there is not.
+    """
+    target = with_backends(target, options.backends)
+    registry.check(target.backends)
+    compilation = Compilation(loaded.model, target, registry, options, bindings)
+    *portable, rewriting = FRONT
+    done = len(portable)
+    compilation = pipeline.run(compilation, portable, lambda name, at, _: progress(name, at, done + 1))
+    before_rewrites(compilation.model)
+    return pipeline.run(compilation, (rewriting,), lambda name, at, _: progress(name, done + at, done + 1))
+
+
+def tuned(
+    compilation: Compilation,
+    options: Options,
+    compiler: Compiler,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+    inputs: Mapping[str, object] | None = None,
+) -> Compilation:
+    """The compilation with measured seconds of what may compute its groups; runs kernels.
+
+    Without `options.autotune`, or for a target that is not this machine, it stays as it is. Where
+    `options.choose` is not `first`, the whole model or sub-graphs are assigned to libraries that are faster
+    on `inputs`, or on samples, see `app.engine.planning.backend_assignment`.
+    """
+    if not is_host(compilation.target, host()):
+        return compilation
+    if options.autotune:
+        compilation = _timed(compilation, options, compiler, progress)
+    if options.choose == "measured":
+        return backend_assignment.measured(compilation, options, compiler, planned, progress)
+    return raced(compilation, options, compiler, progress, inputs)
+
+
+def raced(
+    compilation: Compilation,
+    options: Options,
+    compiler: Compiler,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+    inputs: Mapping[str, object] | None = None,
+) -> Compilation:
+    """The compilation, with `choose` of `auto` assigned whole to a library that is faster than its plan."""
+    latency = options.autotune and options.prefer == "latency" and options.semantics == "stowplan"
+    if options.choose != "auto" or not latency:
+        return compilation
+    return backend_assignment.fastest_whole(compilation, options, compiler, planned, inputs, progress)
+
+
+def _timed(
+    compilation: Compilation, options: Options, compiler: Compiler, progress: Callable[[int, int], None]
+) -> Compilation:
+    """The compilation with measured seconds of kernels, for the backends that choose node by node."""
+    compilation, whole = backend_assignment.kernels_first(compilation), compilation
+    started = dataclasses.replace(compilation, model=compilation.model.clone(), options=options)
+    groups = pipeline.run(started, grouping(options), silent)
+
+    def likely() -> tuple[Request, ...]:
+        return planned(
+            dataclasses.replace(compilation, timings=autotune.stored(compiler.folder)), options
+        ).kernels
+
+    return dataclasses.replace(whole, timings=autotune.measure(groups, compiler, likely, progress))
+
+
+def planned(compilation: Compilation, options: Options, progress: Progress = silent) -> Program:
+    """The program of a canonical graph under these options; the graph is left as it is.
+
+    Raises:
+        CapacityError: no plan that was tried fits the memory.
+    """
+    build = builder(compilation, options, progress)
+    found = budget.smallest(build) if options.prefer == "memory" else budget.fitting(build)
+    placement = found.placement
+    if placement.solution.proved or placement.banks or not any(b.parts for b in placement.buffers):
+        return found
+    return program.build(pipeline.run(found.compilation, (PlanMemory(PROOF_FAILURES),), progress))
+
+
+def front(compilation: Compilation, options: Options) -> tuple[budget.Point, ...]:
+    """The plans of a canonical graph of which none is both smaller and faster."""
+    return budget.front(builder(compilation, options))
+
+
+def builder(compilation: Compilation, options: Options, progress: Progress = silent) -> budget.Build:
+    """What plans a canonical graph with a given thrift."""
+
+    def build(thrift: Thrift) -> Program:
+        # Passes insert conversions: they work on a copy.
+        model = compilation.model.clone()
+        started = dataclasses.replace(compilation, model=model, options=options, thrift=thrift)
+        return program.build(pipeline.run(started, back(options), progress))
+
+    return build
+
+
+def runnable(
+    compilation: Compilation,
+    options: Options,
+    compiler: Compiler,
+    inputs: Mapping[str, object],
+    progress: Progress = silent,
+) -> tuple[Compilation, Program]:
+    """The compilation and a program of it whose libraries all run on these inputs.
+
+    A sub-graph that a library fails on goes to the next backend, and a note says so.
+    """
+    while True:
+        found = planned(compilation, options, progress)
+        names = {v.name or "" for v in compilation.graph.inputs}
+        if not found.has_library:
+            return compilation, found
+        try:
+            with closing(Executor(found, compiler)) as executor, limited(FIRST_SECONDS):
+                if names <= inputs.keys():  # strings and sequences are not drawn
+                    executor.run({k: v for k, v in inputs.items() if k in names})
+        except TimeUpError:  # steps in the reference evaluator take long; the libraries before them ran
+            return compilation, found
+        except LibraryError as failure:
+            told = {(name, failure.backend): failure.message for name in failure.nodes}
+            if compilation.failures.keys() >= told.keys():
+                raise
+            compilation = dataclasses.replace(
+                compilation,
+                failures={**compilation.failures, **told},
+                notes=(*compilation.notes, f"{failure.message}; the next backend runs it"),
+            )
+        else:
+            return compilation, found
+
+
+class Running(Protocol):
+    """A program in memory: an `Executor` of `app.engine.runtime.cpu`, or one of `app.engine.runtime.cuda`."""
+
+    program: Program
+
+    def run(self, inputs: Mapping[str, object]) -> dict[str, object]:
+        """Outputs by name."""
+
+    def feed(self, inputs: Mapping[str, object]) -> None:
+        """Copy inputs to where the program reads them."""
+
+    def infer(self) -> None:
+        """Run on the inputs that were fed; all is done when it returns."""
+
+    def step_seconds(self) -> list[float]:
+        """Seconds of every step in one run."""
+
+    def body_seconds(self) -> dict[str, float]:
+        """Seconds of the steps in bodies in that run, by path, all turns together."""
+
+    def close(self) -> None:
+        """Give back what it holds."""
+
+
+def bound(
+    program: Program,
+    compiler: Compiler,
+    *,
+    poison: bool = False,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+    weights: Weights | None = None,
+    cores: Sequence[int] = (),
+) -> Running:
+    """A program bound to the memory of the machine that it is for, which this one must be.
+
+    `weights` is where programs of this CPU keep equal constants once; `cores` are what its helpers keep to.
+
+    Raises:
+        NoDeviceError: it is for a GPU, and none answers.
+    """
+    target = program.compilation.target
+    if target.device != "cuda":
+        return Executor(program, compiler, poison=poison, progress=progress, weights=weights, cores=cores)
+    from app.engine.runtime.cuda.driver import open_gpu
+    from app.engine.runtime.cuda.executor import DeviceExecutor
+
+    gpu = open_gpu(compiler.cache, target)
+    return DeviceExecutor(program, gpu, poison=poison, owns_device=True, progress=progress)
+
+
+class Session:
+    """A model planned for this machine, or for the GPU in it, and ready to run, in this process.
+
+    For models that are trusted, or inside the limited child: parsing happens here.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        kernels: Compiler,
+        *,
+        options: Options = Options(),  # noqa: B008  # frozen
+        bindings: Bindings = Bindings(),  # noqa: B008  # frozen
+        target: Target | None = None,
+        poison: bool = False,
+    ) -> None:
+        loaded = load(path)
+        compilation = canonical(loaded, target or host(), options, bindings, load_registry())
+        tuned_ = tuned(compilation, options, kernels)
+        self.compilation, self.program = runnable(
+            tuned_, options, kernels, backend_assignment.samples(tuned_.graph.inputs)
+        )
+        self._executor = bound(self.program, kernels, poison=poison)
+
+    def run(self, inputs: Mapping[str, object]) -> dict[str, object]:
+        """Outputs by name; inputs that were bound to a value may be left out or given."""
+        names = {v.name for v in self.compilation.graph.inputs}
+        return self._executor.run({k: v for k, v in inputs.items() if k in names or k not in self._bound})
+
+    @property
+    def _bound(self) -> Mapping[str, object]:
+        return self.compilation.bindings.values
+
+    def close(self) -> None:
+        """End the executor's threads."""
+        self._executor.close()

@@ -1,0 +1,215 @@
+"""Verification of a job: its program and its exported graphs against the original model.
+
+Each computation takes whoever can be trusted with it: onnxruntime, without its optimizations where these
+saturate, else the reference evaluator for a bounded time. What nobody verified is told with the reason.
+"""
+
+import hashlib
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from app.engine.core.plan import Compilation
+from app.engine.model.load import load
+from app.engine.model.spool import Spool
+from app.engine.report.exports import Exported
+from app.engine.runtime import oracle as oracles
+from app.engine.runtime.verify import SPREADS, Difference, allowing, check, compare
+from app.engine.types.deadline import TimeUpError, limited
+from app.engine.types.errors import ExportMismatchError, NumericsError
+from app.engine.types.options import Options
+from app.engine.types.precision import tolerance
+from app.engine.types.saturation import fused, saturated
+from app.engine.types.target import Target
+
+REFERENCE_SECONDS = 20.0  # that the reference evaluator may take, for the original and all exports together
+
+Json = dict[str, Any]
+Inputs = Mapping[str, object]
+Outputs = dict[str, object]
+OUTPUTS = "outputs"  # the place of the program's own
+
+
+@dataclass
+class _Expected:
+    outputs: Outputs
+    oracle: oracles.Oracle
+
+
+@dataclass
+class Verification:
+    """Compares programs and exported graphs of one job with its original, which is computed once.
+
+    No two of them are in memory at a time: the program comes last, and stays.
+
+    Attributes:
+        path: the original, its opset converted.
+        inputs: what everything is computed on.
+        ops: operators of the original.
+        machine: where all of it runs.
+        spool: where its weights lie.
+        seconds: left to the reference evaluator.
+    """
+
+    path: Path
+    inputs: Inputs
+    ops: frozenset[str]
+    machine: Target
+    spool: Spool
+    seconds: float = field(default_factory=lambda: REFERENCE_SECONDS)
+    _expected: _Expected | str | None = field(default=None, init=False)  # a string tells why not
+    # By digest and what ran them: without blocked values files are the same, also in the next attempt.
+    _files: dict[tuple[str, str], tuple[Difference, ...]] = field(default_factory=dict, init=False)
+    _uncertain: Mapping[str, float] = field(default_factory=dict, init=False)  # by output
+
+    def of(
+        self,
+        compilation: Compilation,
+        program: Callable[[], Outputs] | str,
+        exports: Mapping[str, Exported],
+    ) -> Json:
+        """What was compared, by what, and what was not.
+
+        An output beyond its tolerance may differ by as much as the original itself is uncertain: in a
+        quantized model by what it moves when its operands are rounded, in any other by what the
+        optimizations of onnxruntime move it.
+
+        Args:
+            compilation: of the planned program.
+            program: computes its outputs, or says why it does not.
+            exports: the files by their place.
+
+        Raises:
+            NumericsError: an output is beyond the tolerance.
+        """
+        options = compilation.options
+        found: dict[str, tuple[Difference, ...]] = dict.fromkeys((OUTPUTS, *exports), ())
+        runtimes: dict[str, Json] = {}
+        unverified: dict[str, str] = {}
+        expected = self._original()
+        if isinstance(expected, str):
+            oracle = oracles.Oracle("none", lambda _: {}, expected)
+            unverified = dict.fromkeys(found, expected)
+            return _told(oracle, found, runtimes, unverified, {}, {})
+        for place, export in exports.items():
+            name, reason = self._runtime(export, expected.oracle)
+            key = (_digest(export.path), name)
+            try:
+                if key not in self._files:
+                    self._files[key] = self._compared(export, name, expected, options.tolerance)
+                found[place] = self._files[key]
+                runtimes[place] = {"name": name, "reason": reason}
+            except TimeUpError as cause:
+                unverified[place] = f"{reason}; in the reference evaluator it takes {cause}"
+        self.spool.release()
+        if isinstance(program, str):
+            unverified[OUTPUTS] = program
+        else:
+            try:
+                found[OUTPUTS] = compare(expected.outputs, program(), tolerance(options, compilation.target))
+            except TimeUpError as cause:
+                unverified[OUTPUTS] = str(cause)
+        spread: dict[str, float] = {}
+        uncertainty: dict[str, float] = {}
+        if not all(d.ok for d in itertools.chain(*found.values())):
+            if oracles.rounds(compilation.graph):
+                spread = oracles.spread(self.path, self.inputs, expected.oracle)
+            elif expected.oracle.name == "onnxruntime":
+                uncertainty = oracles.uncertainty(self.path, self.inputs, expected.outputs)
+            found = {place: allowing(rows, spread or uncertainty) for place, rows in found.items()}
+        self._uncertain = spread or uncertainty
+        check(found[OUTPUTS])
+        for place, export in exports.items():
+            try:
+                check(found[place])
+            except NumericsError as error:
+                message = f"{export.path.name}: {error.message}"
+                raise ExportMismatchError(message, pointer=error.pointer) from None
+        return _told(expected.oracle, found, runtimes, unverified, spread, uncertainty)
+
+    def allowance(self, options: Options, target: Target) -> tuple[Outputs | None, float]:
+        """The original's outputs, and what all of them may differ by, as a fraction of their maximum."""
+        expected = self._original()
+        if isinstance(expected, str):
+            return None, tolerance(options, target)
+        least = min((self._uncertain.get(name, 0.0) for name in expected.outputs), default=0.0)
+        return expected.outputs, max(tolerance(options, target), SPREADS * least)
+
+    def _original(self) -> _Expected | str:
+        if self._expected is None:
+            refusal = saturated(self.ops, self.machine)
+            started = time.monotonic()
+            try:
+                self._expected = _Expected(
+                    *oracles.original(self.path, self.inputs, refusal, seconds=self.seconds)
+                )
+            except TimeUpError as cause:
+                self._expected = str(cause)
+            if not isinstance(self._expected, str) and self._expected.oracle.name == "reference":
+                self.seconds -= time.monotonic() - started
+        return self._expected
+
+    def _runtime(self, export: Exported, oracle: oracles.Oracle) -> tuple[str, str]:
+        """What runs an exported graph, and why it is not onnxruntime with its optimizations."""
+        refusal = saturated(export.ops, self.machine)
+        if refusal is None and oracle.name == "reference" and saturated(self.ops, self.machine) is None:
+            refusal = oracle.reason  # it does not run the original either
+        if refusal is not None:
+            return "reference", refusal
+        reason = fused(export.ops, self.machine)
+        return (WITHOUT, reason) if reason is not None else ("onnxruntime", "")
+
+    def _compared(
+        self, export: Exported, name: str, expected: _Expected, allowed: float
+    ) -> tuple[Difference, ...]:
+        if name != "reference":
+            try:
+                run = oracles.runtime(export.path, threads=1, optimized=name != WITHOUT)
+                found = run(self.inputs)
+            except Exception as cause:  # onnxruntime raises many types
+                raise ExportMismatchError(
+                    f"{export.path.name} does not run in onnxruntime, where the original does: {cause}"
+                ) from cause
+            return compare(expected.outputs, found, allowed)
+        model = load(export.path).model
+        started = time.monotonic()
+        try:
+            with limited(max(self.seconds, 0.0)):
+                found = oracles.evaluate(model, self.inputs)
+        finally:
+            self.seconds -= time.monotonic() - started
+        return compare(expected.outputs, found, allowed)
+
+
+WITHOUT = "onnxruntime without optimizations"
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _told(
+    oracle: oracles.Oracle,
+    found: Mapping[str, tuple[Difference, ...]],
+    runtimes: Mapping[str, Json],
+    unverified: Mapping[str, str],
+    spread: Mapping[str, float],
+    uncertainty: Mapping[str, float],
+) -> Json:
+    """As the summary has it."""
+    compared = [place for place, rows in found.items() if rows]
+    status = "verified" if not unverified else "partly verified" if compared else "not verified"
+    return {
+        "status": status,
+        "oracle": oracle.name,
+        "reason": oracle.reason,
+        **{place: [d.to_json() for d in rows] for place, rows in found.items()},
+        "runtimes": dict(runtimes),
+        "unverified": dict(unverified),
+        "spread": dict(spread),
+        "uncertainty": dict(uncertainty),
+    }

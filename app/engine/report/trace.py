@@ -1,0 +1,97 @@
+"""One run as a trace: steps on a time line, a row per backend, the bytes alive beside them.
+
+Opens in Perfetto and in chrome://tracing. Source: "Trace Event Format", Google, sections "Complete Events",
+"Counter Events" and "Metadata Events"; times are microseconds.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.engine.core.plan import Compilation
+
+Json = dict[str, Any]
+
+NO_TIMES: Mapping[str, float] = {}
+
+
+def trace_json(
+    compilation: Compilation,
+    memory: Json,
+    seconds: Sequence[float],
+    timings: Json,
+    inner: Mapping[str, float] = NO_TIMES,
+) -> Json:
+    """The steps one after another, each as long as it took or is predicted to take.
+
+    Steps in bodies lie within the step that runs them, each once, as long as all its turns.
+
+    Args:
+        compilation: its plan has an order.
+        memory: the `stowplan.memory/1` document of the plan.
+        seconds: by step.
+        timings: the `stowplan.timings/1` document. What it says of slower memories follows the steps.
+        inner: seconds of steps in bodies, by path; those that are not told are left out.
+    """
+    plan = compilation.plan
+    assert plan.order is not None
+    assert plan.implementation is not None
+    choices = [plan.implementation[group] for group in plan.order]
+    rows = {name: n for n, name in enumerate(dict.fromkeys(c.implementation.backend for c in choices))}
+    events: list[Json] = [
+        {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": compilation.target.name}},
+        *(
+            {"ph": "M", "name": "thread_name", "pid": 0, "tid": n, "args": {"name": b}}
+            for b, n in rows.items()
+        ),
+    ]
+    starts: dict[str, tuple[float, int]] = {}  # by path of a step: where its bodies begin, and the row
+    start = 0.0
+    for choice, step, length in zip(choices, memory["steps"], seconds, strict=True):
+        row = rows[choice.implementation.backend]
+        starts[step["name"]] = start, row
+        events.append(_event(step, choice.implementation.name, row, start, length))
+        events.append(
+            {"ph": "C", "name": "arena", "pid": 0, "ts": start, "args": {"live": step["live_bytes"]}}
+        )
+        start += length * 1e6
+    if timings["spill_seconds"]:
+        events.append(
+            {
+                "ph": "X",
+                "name": "values in slower memories",
+                "cat": "spill",
+                "pid": 0,
+                "tid": 0,
+                "ts": start,
+                "dur": timings["spill_seconds"] * 1e6,
+                "args": {},
+            }
+        )
+    for body in (b for b in memory["bodies"] if b["parent"] in starts):
+        start, row = starts[body["parent"]]
+        for step in (s for s in body["steps"] if s["name"] in inner):
+            starts[step["name"]] = start, row
+            event = _event(step, step["implementation"], row, start, inner[step["name"]])
+            event["args"]["turns"] = body["turns"]
+            events.append(event)
+            start += inner[step["name"]] * 1e6
+        starts[body["parent"]] = start, row
+    return {
+        "schema": "stowplan.trace/1",
+        "displayTimeUnit": "ms",
+        "otherData": {"model": compilation.graph.name or "", "timings": timings["kind"]},
+        "traceEvents": events,
+    }
+
+
+def _event(step: Json, category: str, row: int, start: float, seconds: float) -> Json:
+    return {
+        "ph": "X",
+        "name": step["op"],
+        "cat": category,
+        "pid": 0,
+        "tid": row,
+        "ts": start,
+        "dur": seconds * 1e6,
+        "args": {"step": step["index"], "node": step["name"], "implementation": step["implementation"]},
+    }

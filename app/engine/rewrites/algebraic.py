@@ -1,0 +1,377 @@
+"""Rules that replace operators by simpler ones: fewer kinds of nodes to plan, fewer nodes to run.
+
+Arithmetic on weights is done in double precision and rounded once. Rules that regroup floating
+point operations look at float32 and float64 only: in half precision a regrouped product may
+differ by more than rounding.
+"""
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine.core import graph
+from app.engine.core.graph import scalar
+from app.engine.core.rewriter import Replacement, Row, constant, sole_reader, value_like
+
+Array = np.ndarray[Any, Any]
+
+FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+# Operators that turn a rounding error into another result; and those that hand one on to them.
+STEPS = frozenset(
+    {"Floor", "Ceil", "Round", "Mod", "Cast", "CastLike", "Equal", "Less", "LessOrEqual", "Greater"}
+    | {"GreaterOrEqual", "Sign", "QuantizeLinear", "DynamicQuantizeLinear"}
+)
+PASSING = frozenset(
+    {"Add", "Sub", "Mul", "Div", "Neg", "Abs", "Clip", "Max", "Min", "Identity", "Reshape", "Transpose"}
+    | {"Squeeze", "Unsqueeze", "Flatten", "Concat", "Slice", "Gather", "Expand"}
+)
+
+
+def _pair(node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
+    a, b = node.inputs[0], node.inputs[1]
+    return None if a is None or b is None else (a, b)
+
+
+def _as_is(source: ir.Value, output: ir.Value) -> Replacement | None:
+    """The output is the source, if no broadcast has changed the shape."""
+    shape = graph.shape(source)
+    if shape is None or shape != graph.shape(output) or source.dtype != output.dtype:
+        return None
+    return Replacement([source])
+
+
+def drop_neutral(node: ir.Node) -> Replacement | None:
+    """X * 1 = x / 1 = x ** 1 = x + 0 = x - 0 = x."""
+    pair = _pair(node)
+    if pair is None:
+        return None
+    neutral = 0.0 if node.op_type in ("Add", "Sub") else 1.0
+    if scalar(pair[1]) == neutral:
+        return _as_is(pair[0], node.outputs[0])
+    if node.op_type in ("Add", "Mul") and scalar(pair[0]) == neutral:
+        return _as_is(pair[1], node.outputs[0])
+    return None
+
+
+def expand_power(node: ir.Node) -> Replacement | None:
+    """X ** 2 = x * x;  x ** 0.5 = sqrt(x);  x ** -1 = 1 / x."""
+    base, exponent = node.inputs[0], scalar(node.inputs[1])
+    if base is None or graph.shape(base) is None or graph.shape(base) != graph.shape(node.outputs[0]):
+        return None
+    if exponent == 2.0:
+        new = ir.Node("", "Mul", [base, base])
+    elif exponent == 0.5 and base.dtype in FLOATS:
+        new = ir.Node("", "Sqrt", [base])
+    elif exponent == -1.0 and base.dtype in FLOATS:
+        new = ir.Node("", "Reciprocal", [base])
+    else:
+        return None
+    return Replacement(new.outputs, [new])
+
+
+def multiply_by_reciprocal(node: ir.Node) -> Replacement | None:
+    """X / c = x * (1 / c), for constants whose reciprocals are normal numbers.
+
+    Off by one rounding unless c is a power of two, so not where a step function may follow.
+    """
+    x, divisor = node.inputs[0], node.inputs[1]
+    array = graph.constant(divisor)
+    if x is None or divisor is None or array is None or x.dtype not in FLOATS or array.size == 0:
+        return None
+    with np.errstate(all="ignore"):
+        reciprocal = (1.0 / array.astype(np.float64)).astype(array.dtype)
+    magnitude = np.abs(reciprocal)
+    if not np.all(np.isfinite(magnitude) & (magnitude >= np.finfo(array.dtype).tiny) & np.isfinite(array)):
+        return None
+    exact = bool(np.all(np.abs(np.frexp(array)[0]) == 0.5))
+    if not exact and reaches_step(node.outputs[0]):
+        return None
+    new = ir.Node("", "Mul", [x, constant(reciprocal, f"{divisor.name}.reciprocal")])
+    return Replacement(new.outputs, [new])
+
+
+def reaches_step(value: ir.Value) -> bool:
+    """Whether a step function reads the value, directly or through arithmetic."""
+    seen = {value}
+    pending = [value]
+    while pending:
+        for use in pending.pop().uses():
+            if use.node.op_type in STEPS:
+                return True
+            if use.node.op_type in PASSING:
+                fresh = [v for v in use.node.outputs if v not in seen]
+                seen.update(fresh)
+                pending.extend(fresh)
+    return False
+
+
+def chain_sum(node: ir.Node) -> Replacement | None:
+    """Sum(a, b, c) = (a + b) + c."""
+    if len(node.inputs) < 2:
+        return None
+    nodes: list[ir.Node] = []
+    total = node.inputs[0]
+    for term in node.inputs[1:]:
+        nodes.append(ir.Node("", "Add", [total, term]))
+        total = nodes[-1].outputs[0]
+        assert total is not None
+        # The partial sum's shape is for inference to say, where a later term broadcasts it.
+        total.name = f"{node.outputs[0].name}.{len(nodes)}"
+        total.type = node.outputs[0].type
+    return Replacement(nodes[-1].outputs, nodes)
+
+
+def resolve_auto_pad(node: ir.Node) -> Replacement | None:
+    """auto_pad as explicit pads, for static shapes.
+
+    SAME pads so that ceil(in / stride) windows fit (for ConvTranspose: so that in * stride outputs
+    remain), the odd element after the end (UPPER) or before the beginning (LOWER); VALID not at all.
+    """
+    mode = graph.attribute(node, "auto_pad", "NOTSET")
+    x, y = node.inputs[0], node.outputs[0]
+    shape = None if x is None else graph.shape(x)
+    result = graph.shape(y)
+    kernel = _kernel(node)
+    if mode == "NOTSET" or shape is None or result is None or kernel is None:
+        return None
+    if "output_shape" in node.attributes:
+        return None
+    rank = len(shape) - 2
+    strides = list(graph.attribute(node, "strides", [1] * rank))
+    dilations = list(graph.attribute(node, "dilations", [1] * rank))
+    extra = list(graph.attribute(node, "output_padding", [0] * rank))
+    begins, ends = [], []
+    for axis in range(rank):
+        window = (kernel[axis] - 1) * dilations[axis] + 1
+        size, out, stride = shape[axis + 2], result[axis + 2], strides[axis]
+        if node.op_type == "ConvTranspose":
+            total = stride * (size - 1) + extra[axis] + window - out
+            fits = total >= 0
+        else:
+            total = 0 if mode == "VALID" else max((out - 1) * stride + window - size, 0)
+            fits = (size + total - window) // stride + 1 == out
+        if not fits or (mode == "VALID" and total != 0):
+            return None
+        small, large = total // 2, total - total // 2
+        begins.append(small if mode == "SAME_UPPER" else large)
+        ends.append(large if mode == "SAME_UPPER" else small)
+    kept = [a for name, a in node.attributes.items() if name not in ("auto_pad", "pads", "ceil_mode")]
+    new = ir.Node(
+        "",
+        node.op_type,
+        node.inputs,
+        [*kept, ir.AttrInt64s("pads", [*begins, *ends])],
+        num_outputs=len(node.outputs),
+    )
+    return Replacement(new.outputs, [new])
+
+
+def _kernel(node: ir.Node) -> list[int] | None:
+    """Extents of the window."""
+    kernel = graph.attribute(node, "kernel_shape", None)
+    if kernel is not None:
+        return list(kernel)
+    weight = graph.input_at(node, 1)
+    shape = None if weight is None else graph.shape(weight)
+    return None if shape is None else list(shape[2:])
+
+
+def normalization_constants(node: ir.Node) -> tuple[Array, Array] | None:
+    """Scale s and shift t of an inference BatchNormalization, y = s x + t per channel.
+
+    s = scale / sqrt(variance + epsilon); t = bias - mean s; float64[c]. None in training mode,
+    where mean and variance come from the batch.
+    """
+    if graph.attribute(node, "training_mode", 0) or len(node.inputs) < 5:
+        return None
+    if any(v.name for v in node.outputs[1:]):  # before opset 14 these told that it trains
+        return None
+    arrays = [graph.constant(v) for v in node.inputs[1:5]]
+    if any(a is None or a.dtype.kind != "f" or a.ndim != 1 for a in arrays):
+        return None
+    scale, bias, mean, variance = (a.astype(np.float64) for a in arrays if a is not None)
+    with np.errstate(all="ignore"):
+        s = scale / np.sqrt(variance + graph.attribute(node, "epsilon", 1e-5))
+        t = bias - mean * s
+    return (s, t) if np.all(np.isfinite(s)) and np.all(np.isfinite(t)) else None
+
+
+def normalize_in_convolution(node: ir.Node) -> Replacement | None:
+    """S (W * x + b) + t = (s W) * x + (s b + t), with s and t per output channel."""
+    constants = normalization_constants(node)
+    source = node.inputs[0]
+    if constants is None or source is None:
+        return None
+    return _into_convolution(source, *constants)
+
+
+def affine_in_convolution(node: ir.Node) -> Replacement | None:
+    """A scale or shift per channel after a convolution: s (W * x) = (s W) * x; W * x + t is a bias."""
+    for index in (0, 1):
+        if index == 1 and node.op_type in ("Sub", "Div"):
+            return None
+        source, operand = node.inputs[index], node.inputs[1 - index]
+        if source is None or operand is None or not _is_convolution(source):
+            continue
+        vector = per_channel(operand, source)
+        if vector is None or graph.shape(source) != graph.shape(node.outputs[0]):
+            continue
+        ones, zeros = np.ones_like(vector), np.zeros_like(vector)
+        pairs = {"Mul": (vector, zeros), "Add": (ones, vector), "Sub": (ones, -vector)}
+        return _into_convolution(source, *pairs[node.op_type])
+    return None
+
+
+def _is_convolution(value: ir.Value) -> bool:
+    producer = value.producer()
+    return producer is not None and producer.op_type in ("Conv", "ConvTranspose") and not producer.domain
+
+
+def per_channel(operand: ir.Value, like: ir.Value) -> Array | None:
+    """A constant that broadcasts along axis 1 of `like` only, as float64[c]."""
+    array, shape = graph.constant(operand), graph.shape(like)
+    if array is None or shape is None or array.dtype.kind != "f" or array.ndim > len(shape):
+        return None
+    aligned = (1,) * (len(shape) - array.ndim) + array.shape
+    if any(d != 1 for axis, d in enumerate(aligned) if axis != 1) or aligned[1] not in (1, shape[1]):
+        return None
+    vector = array.reshape(-1).astype(np.float64)
+    return np.broadcast_to(vector, (shape[1],)) if np.all(np.isfinite(vector)) else None
+
+
+def _into_convolution(value: ir.Value, s: Array, t: Array) -> Replacement | None:
+    """The convolution that computes s y + t where y is what one computes now; s, t: float64[c]."""
+    convolution = value.producer()
+    if convolution is None or not _is_convolution(value) or sole_reader(value) is None:
+        return None
+    weight, bias = convolution.inputs[1], graph.input_at(convolution, 2)
+    w = graph.constant(weight)
+    b = graph.constant(bias) if bias is not None else np.zeros(1)
+    if weight is None or w is None or b is None or weight.dtype not in FLOATS:
+        return None
+    scaled = None if np.all(s == 1) else scale_output_channels(w, s, convolution)
+    shifted = (b.astype(np.float64) * s + t).astype(w.dtype)
+    if (scaled is not None and not np.all(np.isfinite(scaled))) or not np.all(np.isfinite(shifted)):
+        return None
+    inputs = [
+        convolution.inputs[0],
+        weight if scaled is None else constant(scaled, f"{weight.name}.scaled"),
+        constant(shifted, f"{weight.name}.shift"),
+    ]
+    attributes = list(convolution.attributes.values())
+    new = ir.Node("", convolution.op_type, inputs, attributes, name=convolution.name)
+    return Replacement(new.outputs, [new])
+
+
+def scale_output_channels(w: Array, s: Array, convolution: ir.Node) -> Array:
+    """Weights with each output channel multiplied by its factor.
+
+    Conv: w[m, c / g, ...], m output channels; ConvTranspose: w[c, m / g, ...], where group i holds
+    input channels i c/g onward and output channels i m/g onward.
+    """
+    wide = w.astype(np.float64)
+    if convolution.op_type == "Conv":
+        return (wide * s.reshape(-1, *[1] * (w.ndim - 1))).astype(w.dtype)
+    groups = graph.attribute(convolution, "group", 1)
+    grouped = wide.reshape(groups, w.shape[0] // groups, *w.shape[1:])
+    factors = s.reshape(groups, 1, w.shape[1], *[1] * (w.ndim - 2))
+    return (grouped * factors).reshape(w.shape).astype(w.dtype)
+
+
+def split_normalization(node: ir.Node) -> Replacement | None:
+    """BatchNormalization(x) = x s + t where no convolution can take s and t."""
+    constants = normalization_constants(node)
+    x, y = node.inputs[0], node.outputs[0]
+    shape = None if x is None else graph.shape(x)
+    if constants is None or x is None or shape is None or len(shape) < 2 or x.dtype not in FLOATS:
+        return None
+    along = (1, -1) + (1,) * (len(shape) - 2)
+    s, t = (
+        constant(c.reshape(along).astype(x.dtype.numpy()), f"{node.name}.{label}")
+        for c, label in zip(constants, ("scale", "shift"))
+    )
+    scaled = ir.Node("", "Mul", [x, s], outputs=[value_like(y, f"{y.name}.scaled")])
+    new = ir.Node("", "Add", [scaled.outputs[0], t])
+    return Replacement(new.outputs, [scaled, new])
+
+
+def flatten_concat(node: ir.Node) -> Replacement | None:
+    """Concat(a, Concat(b, c), d) = Concat(a, b, c, d) along one axis: nothing is copied twice."""
+    axis = _concat_axis(node)
+    operands: list[ir.Value | None] = []
+    for value in node.inputs:
+        inner = None if value is None or sole_reader(value) is not node else value.producer()
+        if inner is not None and inner.op_type == "Concat" and _concat_axis(inner) == axis:
+            operands.extend(inner.inputs)
+        else:
+            operands.append(value)
+    if axis is None or len(operands) == len(node.inputs):
+        return None
+    new = ir.Node("", "Concat", operands, [ir.AttrInt64("axis", axis)])
+    return Replacement(new.outputs, [new])
+
+
+def _concat_axis(node: ir.Node) -> int | None:
+    """The axis of a Concat, counted from the front; None where the rank is not known."""
+    shape = node.outputs[0].shape
+    return None if shape is None else graph.attribute(node, "axis", 0) % len(shape)
+
+
+def hoist_invariant(node: ir.Node) -> Replacement | None:
+    """What a Loop or Scan hands from one iteration to the next unchanged is read from outside."""
+    body = node.attributes["body"].as_graph()
+    scanned = int(graph.attribute(node, "num_scan_inputs", 0))
+    if node.op_type == "Scan" and node.graph is not None and node.graph.opset_imports.get("", 0) < 9:
+        return None  # it has a batch axis there, which its body has not
+    # Of the carried values of a Loop, after the trip count and the condition; so in the body.
+    first, results = (0, 0) if node.op_type == "Scan" else (2, 1)
+    carried = len(node.inputs) - first - scanned
+    kept = [
+        k for k in range(carried) if graph.source(body.outputs[results + k]) is not body.inputs[first + k]
+    ]
+    if len(kept) == carried:
+        return None
+    body = body.clone(allow_outer_scope_values=True)
+    for k in reversed(range(carried)):
+        initial = node.inputs[first + k]
+        if k in kept or initial is None:
+            continue
+        received = body.inputs[first + k]
+        del body.outputs[results + k]
+        returned = [i for i, value in enumerate(body.outputs) if value is received]
+        if returned:  # what is read from outside is no output of a body
+            copy = ir.Node("", "Identity", [initial], outputs=[value_like(received, f"{received.name}.kept")])
+            body.append(copy)
+            for i in returned:
+                body.outputs[i] = copy.outputs[0]
+        for use in received.uses():
+            use.node.replace_input_with(use.idx, initial)
+        del body.inputs[first + k]
+    scans = range(carried, len(node.outputs))
+    attributes = [a for a in node.attributes.values() if a.name != "body"]
+    new = ir.Node(
+        "",
+        node.op_type,
+        (*node.inputs[:first], *(node.inputs[first + k] for k in kept), *node.inputs[first + carried :]),
+        (*attributes, ir.AttrGraph("body", body)),
+        num_outputs=len(kept) + len(scans),
+    )
+    places = dict(zip((*kept, *scans), new.outputs))
+    return Replacement(
+        [places[i] if i in places else node.inputs[first + i] for i in range(len(node.outputs))], (new,)
+    )
+
+
+ROWS = (
+    Row(hoist_invariant, ("Loop", "Scan")),
+    Row(flatten_concat, ("Concat",), nested=False),
+    Row(drop_neutral, ("Add", "Sub", "Mul", "Div", "Pow")),
+    Row(expand_power, ("Pow",)),
+    Row(multiply_by_reciprocal, ("Div",)),
+    Row(chain_sum, ("Sum",)),
+    Row(resolve_auto_pad, ("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool"), nested=False),
+    Row(normalize_in_convolution, ("BatchNormalization",), nested=False),
+    Row(affine_in_convolution, ("Mul", "Add", "Sub"), nested=False),
+    Row(split_normalization, ("BatchNormalization",), nested=False),
+)

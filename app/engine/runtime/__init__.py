@@ -1,0 +1,1 @@
+"""Running programs: executors, inputs, oracle, verification, benchmarks."""

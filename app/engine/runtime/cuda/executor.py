@@ -1,0 +1,433 @@
+"""Binds a program to the memory of a GPU and runs it: launches, recorded once and replayed as a whole.
+
+There are three allocations: weights and packed constants, the arena of the plan, and the inputs and outputs.
+All addresses are fixed before the first run, so a graph of the launches holds for every run. Eager and
+recorded runs call the same launches. What the reference evaluator computes runs on the host between two
+graphs, its values copied there and back.
+"""
+
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine.core import graph
+from app.engine.core.plan import Constant, HostCall, LaunchCall, Slice, SubgraphCall, Workspace
+from app.engine.core.program import Program, Step
+from app.engine.runtime import input_checks
+from app.engine.runtime.cuda.device import ALIGNMENT, Array, Device, Loaded, Passed, Pointer
+from app.engine.types.errors import KernelError
+from app.kernels.cpu.runtime.compiler import resolve
+from app.kernels.cuda.kernel import Kernel, Launch, Ref
+
+POISON = 0xFF  # every floating-point type reads NaN, every index is far out of range
+
+Work: TypeAlias = Callable[[], None]
+
+
+@dataclass(eq=False)
+class Region:
+    """An allocation in the making: pieces one after another, each aligned."""
+
+    nbytes: int = 0
+    address: int = 0
+    offsets: dict[object, int] = field(default_factory=dict)
+    sizes: dict[object, int] = field(default_factory=dict)
+
+    def add(self, key: object, nbytes: int) -> None:
+        """A piece of so many bytes."""
+        self.offsets[key] = self.nbytes
+        self.sizes[key] = nbytes
+        self.nbytes += -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Steps first..last (half-open) that run together: launches, or one host call.
+
+    `steps` holds the launches of each.
+    """
+
+    first: int
+    last: int
+    steps: tuple[Work, ...]
+    is_host: bool = False
+
+    def __call__(self) -> None:
+        """Run them one by one."""
+        for work in self.steps:
+            work()
+
+
+class DeviceExecutor:
+    """A program in the memory of a device.
+
+    Args:
+        program: what to run.
+        device: where.
+        owns_device: whether it is closed with the executor.
+        debug: wait after each launch, and name the kernel, step and arguments of one that fails. Slow, and
+            never recorded.
+        poison: fill with NaN every byte of the arena that no live buffer owns, before each step, so that a
+            wrong plan shows in the outputs. Slow, and never recorded; for tests.
+        progress: called with (done, total) while kernels are loaded.
+
+    Raises:
+        CapacityError: the device has too little memory.
+        KernelError: a kernel cannot be compiled or loaded.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        device: Device,
+        *,
+        debug: bool = False,
+        poison: bool = False,
+        owns_device: bool = False,
+        progress: Callable[[int, int], None] = lambda _done, _total: None,
+    ) -> None:
+        self.program = program
+        self._device = device
+        self._model = program.compilation.graph
+        self._debug, self._poison, self._owns_device = debug, poison, owns_device
+        self._timelines: list[Callable[[], list[float]]] | None = None
+        self._host: dict[ir.Value, object] = {}  # dynamic values of the current run
+        self._keep: dict[int, Constant] = {}  # identities are keys: what has one must live
+        self._weights, self._staging, self._arena = Region(), Region(), Region()
+        self._regions = (self._weights, self._staging, self._arena)
+        self._arrange()
+        try:
+            for region in self._regions:
+                region.address = device.allocate(max(region.nbytes, ALIGNMENT))
+            self._upload()
+            self._segments = self._bind(progress)
+        except BaseException:
+            self.close()
+            raise
+        self._inputs = {v.name or "": v for v in self._model.inputs}
+        self._outputs = {v.name or "": v for v in self._model.outputs}
+        self._replays: list[Work] | None = None
+        self._dead = self._dying() if poison else []
+
+    def close(self) -> None:
+        """Give the memory back."""
+        for region in self._regions:
+            if region.address:
+                self._device.release(region.address)
+                region.address = 0
+        if self._owns_device:
+            self._device.close()
+
+    @property
+    def device_bytes(self) -> Mapping[str, int]:
+        """Bytes of each allocation."""
+        named = zip(("weights", "staging", "arena"), self._regions, strict=True)
+        return {name: region.nbytes for name, region in named}
+
+    def run(self, inputs: Mapping[str, object]) -> dict[str, object]:
+        """Outputs by name.
+
+        Raises:
+            InputError: an input is missing, unknown, or of another shape or dtype than planned.
+        """
+        self.feed(inputs)
+        self.step()
+        return self.fetch()
+
+    def feed(self, inputs: Mapping[str, object]) -> None:
+        """Copy inputs to where the program reads them."""
+        input_checks.check_known(inputs, self._inputs)
+        input_checks.check_complete(inputs, self._inputs)
+        self._host.clear()
+        for name, value in self._inputs.items():
+            if graph.is_dynamic(value):
+                self._host[value] = inputs[name]
+                continue
+            shape, kind = graph.static_shape(value), graph.dtype(value)
+            given = input_checks.as_planned(name, inputs[name], shape, kind)
+            self._write(value, given)
+
+    def step(self) -> None:
+        """Run all steps on the inputs that were fed: the first time one by one, then as recorded."""
+        if self._poison:
+            self._run_poisoned()
+        elif self._replays is None:
+            for segment in self._segments:
+                segment()
+            self._device.wait()
+            if not self._debug:
+                self._replays = [s if s.is_host else self._device.record(s) for s in self._segments]
+        else:
+            for work in self._replays:
+                work()
+
+    def infer(self) -> None:
+        """The same; when it returns, all is done."""
+        self.step()
+        self._device.wait()
+
+    def fetch(self) -> dict[str, object]:
+        """Copies of the outputs."""
+        return {
+            name: self._host[value] if graph.is_dynamic(value) else self.array(value)
+            for name, value in self._outputs.items()
+        }
+
+    def array(self, value: ir.Value) -> Array:
+        """A copy of a value, row-major."""
+        kind, shape = graph.dtype(value), graph.static_shape(value)
+        assert kind is not None
+        found = np.empty(shape, kind)
+        if found.nbytes:
+            self._device.read(self._place(value)[0], found.reshape(-1).view(np.uint8))
+        return found
+
+    def step_seconds(self) -> list[float]:
+        """Seconds of every step in one run: of launches on the device's own clock, as replayed."""
+        if self._timelines is None:
+            self.infer()  # everything has run before it is recorded
+            self._timelines = [
+                functools.partial(self._host_seconds, s)
+                if s.is_host or self._debug
+                else self._device.timeline(s.steps)
+                for s in self._segments
+            ]
+        return [seconds for timeline in self._timelines for seconds in timeline()]
+
+    def _host_seconds(self, segment: Segment) -> list[float]:
+        seconds = []
+        for work in segment.steps:
+            started = time.perf_counter()
+            work()
+            self._device.wait()
+            seconds.append(time.perf_counter() - started)
+        return seconds
+
+    def body_seconds(self) -> dict[str, float]:
+        """None: the reference evaluator runs bodies."""
+        return {}
+
+    def _write(self, value: ir.Value, array: Array) -> None:
+        if array.nbytes:
+            flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            self._device.write(self._place(value)[0], flat)
+
+    def _arrange(self) -> None:
+        """Give everything outside the arena a place."""
+        self._arena.nbytes = self.program.arena_bytes
+        for value in (*self._model.inputs, *self._model.outputs):
+            if value in self.program.placement.values and value not in self._staging.offsets:
+                self._root(value)
+        for step in self.program.steps:
+            for call in step.calls:
+                for argument in call.arguments if isinstance(call, LaunchCall) else ():
+                    if isinstance(argument, ir.Value):
+                        self._root(argument)
+                    elif isinstance(argument, Constant) and id(argument) not in self._keep:
+                        self._keep[id(argument)] = argument
+                        self._weights.add(id(argument), argument.nbytes)
+
+    def _root(self, value: ir.Value) -> None:
+        """A place for what owns a value's memory, unless that is the arena."""
+        location = self.program.placement.values[value]
+        if location.space == "arena":
+            return
+        root = location.root if location.root is not None else value
+        fixed = graph.constant(root)
+        region = self._staging if fixed is None else self._weights
+        if root not in region.offsets:
+            region.add(root, graph.nbytes(root) if fixed is None else fixed.nbytes)
+
+    def _upload(self) -> None:
+        """Copy weights and constants; those that are packed are made one by one, and not kept."""
+        for key, offset in self._weights.offsets.items():
+            array = graph.constant(key) if isinstance(key, ir.Value) else None
+            if array is None:
+                assert isinstance(key, int)
+                array = self._keep[key].array
+            if array.nbytes:
+                flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+                self._device.write(self._weights.address + offset, flat)
+
+    def _place(self, value: ir.Value) -> tuple[int, int]:
+        """Address and bytes of a value."""
+        location = self.program.placement.values[value]
+        if location.space == "arena":
+            return self._arena.address + location.offset, location.nbytes
+        root = location.root if location.root is not None else value
+        region = self._weights if root in self._weights.offsets else self._staging
+        return region.address + region.offsets[root] + location.offset, location.nbytes
+
+    def _passed(self, argument: object, given: object, type_: str, step: Step) -> Passed:
+        """What a kernel gets for an argument of a call, where the launch has a role or a number."""
+        if not isinstance(given, Ref):
+            assert isinstance(given, int | float)
+            return given
+        if isinstance(argument, Workspace):
+            address, nbytes = self._arena.address + step.workspaces[id(argument)], argument.nbytes
+        elif isinstance(argument, Constant):
+            address = self._weights.address + self._weights.offsets[id(argument)]
+            nbytes = self._weights.sizes[id(argument)]
+        else:
+            assert isinstance(argument, ir.Value)
+            address, nbytes = self._place(argument)
+        return Pointer(address + given.offset, nbytes - given.offset, type_.removesuffix("*"))
+
+    def _bind(self, progress: Callable[[int, int], None]) -> tuple[Segment, ...]:
+        wanted = kernels_of(self.program)
+        loaded: dict[Kernel, Loaded] = {}
+        for done, kernel in enumerate(wanted):
+            progress(done, len(wanted))
+            loaded[kernel] = self._device.load(kernel)
+        segments: list[Segment] = []
+        works: list[Work] = []
+
+        def close(last: int) -> None:
+            if works:
+                segments.append(Segment(last - len(works), last, tuple(works)))
+            works.clear()
+
+        for step in self.program.steps:
+            if step.is_host:
+                close(step.index)
+                segments.append(Segment(step.index, step.index + 1, (self._host_step(step),), is_host=True))
+                continue
+            launches = []
+            for call in step.calls:
+                assert isinstance(call, LaunchCall), f"{call} of step {step.group.name!r} is for a CPU"
+                launch = launch_of(call)
+                given = zip(call.arguments, launch.arguments, call.types, strict=True)
+                passed = tuple(self._passed(a, g, t, step) for a, g, t in given)
+                work = loaded[launch.kernel].bound(launch.grid, passed)
+                launches.append(self._watched(work, launch, passed, step) if self._debug else work)
+            works.append(_in_turn(launches))
+        close(len(self.program.steps))
+        return tuple(segments)
+
+    def _watched(self, work: Work, launch: Launch, passed: Sequence[Passed], step: Step) -> Work:
+        """A launch that is waited for; where it fails, the error says which it was."""
+        kernel = launch.kernel
+        given = ", ".join(
+            f"{g.role} = {p.nbytes} byte of {p.element} at {p.address:#x}"
+            if isinstance(g, Ref) and isinstance(p, Pointer)
+            else f"{kind} {p}"
+            for g, p, kind in zip(launch.arguments, passed, kernel.signature, strict=True)
+        )
+
+        def run() -> None:
+            try:
+                work()
+                self._device.wait()
+            except KernelError as cause:
+                raise KernelError(
+                    f"step {step.index} {step.group.name!r}: kernel {kernel.name!r}, {launch.grid} blocks of "
+                    f"{kernel.threads} threads with {kernel.shared_bytes} byte of shared memory, "
+                    f"({given}): {cause.message}",
+                    pointer=f"node:{step.group.name}",
+                ) from cause
+
+        return run
+
+    def _host_step(self, step: Step) -> Work:
+        """What runs the reference evaluator on copies of what it reads."""
+        calls = []
+        for call in step.calls:
+            if isinstance(call, SubgraphCall):
+                raise KernelError(
+                    f"step {step.group.name!r}: backend {call.backend!r} is for CPUs; a program on a GPU "
+                    "takes backends 'cuda' and 'reference'",
+                    pointer=f"node:{step.group.name}",
+                )
+            assert isinstance(call, HostCall)
+            bodies = [[None] * len(call.bodies), [None] * len(call.outputs)] if call.bodies else []
+            calls.append((call, resolve(call.function)(call.node, *bodies)))
+
+        def read(value: ir.Value | None) -> object:
+            if value is None:
+                return None
+            fixed = graph.constant(value)
+            if fixed is not None:
+                return fixed
+            return self.array(value) if value in self.program.placement.values else self._host[value]
+
+        def run() -> None:
+            for call, function in calls:
+                results = function([read(v) for v in call.inputs])
+                for value, result in zip(call.outputs, results, strict=True):
+                    self._store(value, result, f"{call.node.op_type} {call.node.name!r}")
+
+        return run
+
+    def _store(self, value: ir.Value, result: object, writer: str) -> None:
+        if value not in self.program.placement.values:
+            self._host[value] = result
+            return
+        array = np.asarray(result)
+        expected, kind = graph.static_shape(value), graph.dtype(value)
+        if array.shape != expected or array.dtype != kind:
+            raise KernelError(
+                f"{writer}: output {value.name!r} was planned as {kind}{list(expected)}, "
+                f"computed as {array.dtype}{list(array.shape)}",
+                pointer=f"value:{value.name}",
+            )
+        self._write(value, array)
+
+    def _dying(self) -> list[list[tuple[int, int]]]:
+        """By step: the stretches of the arena, half-open, whose old contents mean nothing from there on."""
+        size = self._arena.nbytes
+        before = np.zeros(size, np.int32)
+        found = []
+        held: list[list[tuple[int, slice]]] = [[] for _ in self.program.steps]
+        for number, buffer in enumerate(self.program.placement.buffers, start=1):
+            whole = Slice(buffer.name, 0, buffer.nbytes, buffer.first, buffer.last)
+            for part in buffer.slices or (whole,):
+                start = buffer.offset + part.offset
+                for index in range(part.first, part.last + 1):
+                    held[index].append((number, slice(start, start + part.nbytes)))
+        for pieces in held:
+            owner = np.zeros(size, np.int32)
+            for number, piece in pieces:
+                owner[piece] = number
+            stale = np.flatnonzero(np.diff(np.concatenate(([0], (owner != before) | (owner == 0), [0]))))
+            found.append([(int(a), int(b)) for a, b in stale.reshape(-1, 2)])
+            before = owner
+        return found
+
+    def _run_poisoned(self) -> None:
+        works = [work for segment in self._segments for work in segment.steps]
+        for index, work in enumerate(works):
+            for start, stop in self._dead[index]:
+                self._device.fill(self._arena.address + start, stop - start, POISON)
+            work()
+            self._ran(index)
+        self._device.wait()
+
+    def _ran(self, index: int) -> None:
+        """Called after each step in poisoned memory; for tests."""
+
+
+def launch_of(call: LaunchCall) -> Launch:
+    """The launch of a call, which every one has."""
+    assert call.launch is not None
+    return call.launch
+
+
+def kernels_of(program: Program) -> tuple[Kernel, ...]:
+    """Every distinct kernel that a program launches, in order of first use."""
+    calls = (c for s in program.steps for c in s.calls if isinstance(c, LaunchCall))
+    return tuple(dict.fromkeys(launch_of(c).kernel for c in calls))
+
+
+def _in_turn(works: Sequence[Work]) -> Work:
+    """All of them, one after another."""
+
+    def work() -> None:
+        for each in works:
+            each()
+
+    return works[0] if len(works) == 1 else work

@@ -1,0 +1,115 @@
+"""The tensors on which a program is verified and measured."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine.core import graph
+from app.engine.core.plan import Compilation
+from app.engine.model import given_tensors
+from app.engine.passes.infer_types import bound_inputs
+from app.engine.types.errors import InputError
+from app.engine.types.options import Bindings
+
+Array = np.ndarray[Any, Any]
+
+
+def tensors(compilation: Compilation, bindings: Bindings, seed: int) -> dict[str, object]:
+    """An array for every input of the uploaded model, bound ones included, in the model's order.
+
+    A given tensor is read from its file; other floats are drawn from the standard normal
+    distribution, booleans evenly, integers from the declared range. What is drawn for an input
+    depends on the seed and its position only.
+
+    Raises:
+        InputError: a tensor or range does not fit its input, or an input that cannot be drawn
+            has none.
+    """
+    bound = {b.position: b for b in bound_inputs(compilation.model)}
+    free = iter(compilation.graph.inputs)
+    found: dict[str, object] = {}
+    for position in range(len(compilation.graph.inputs) + len(bound)):
+        if position in bound:
+            found[bound[position].value.name or ""] = bound[position].array
+        else:
+            value = next(free)
+            found[value.name or ""] = _tensor(value, bindings, np.random.default_rng([seed, position]))
+    for option, names in (("inputs", bindings.tensors), ("input_ranges", bindings.ranges)):
+        for name in names:
+            if name not in found:
+                raise InputError(
+                    f"no input is called {name!r}; the model has {', '.join(map(repr, found)) or 'none'}",
+                    pointer=f"/{option}/{name}",
+                )
+    return found
+
+
+def _tensor(value: ir.Value, bindings: Bindings, random: np.random.Generator) -> Array:
+    name = value.name or ""
+    if name in bindings.tensors:
+        return _given(value, Path(bindings.tensors[name]))
+    kind = graph.dtype(value) if graph.is_tensor(value) else None
+    if kind is None:
+        raise InputError(
+            f"input {name!r} is no tensor of numbers, and none is drawn for it: give it",
+            pointer=f"/inputs/{name}",
+        )
+    shape = graph.static_shape(value)
+    if kind.kind == "b":
+        return random.integers(0, 2, shape).astype(kind)
+    if value.dtype is not None and value.dtype.is_integer():
+        return _integers(name, bindings.ranges.get(name), value.dtype, shape, random)
+    return random.standard_normal(shape).astype(kind)
+
+
+def _integers(
+    name: str,
+    interval: tuple[int, int] | None,
+    dtype: ir.DataType,
+    shape: tuple[int, ...],
+    random: np.random.Generator,
+) -> Array:
+    """Integers of the half-open interval; which ones mean something only the caller knows."""
+    pointer = f"/input_ranges/{name}"
+    if interval is None:
+        raise InputError(
+            f"input {name!r} is {dtype.numpy().name}: random integers mean nothing to most models; "
+            "give a tensor, or a range to draw from",
+            pointer=pointer,
+        )
+    low, high = interval
+    bits = dtype.bitwidth
+    least, most = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if dtype.is_signed() else (0, 2**bits)
+    if not least <= low < high <= most:
+        raise InputError(
+            f"input {name!r}: range [{low}, {high}) must not be empty and must fit {dtype.numpy().name}, "
+            f"which holds [{least}, {most})",
+            pointer=pointer,
+        )
+    wide = np.uint64 if high > 2**63 else np.int64
+    return random.integers(low, high, shape, dtype=wide).astype(dtype.numpy())
+
+
+def _given(value: ir.Value, path: Path) -> Array:
+    """The array of a `.npy` file, checked against the input's type and shape."""
+    name = value.name or ""
+    pointer = f"/inputs/{name}"
+    array: Array = np.array(given_tensors.read(name, path))
+    if graph.is_composite(value):
+        raise InputError(f"input {name!r} is no tensor; only tensors can be given", pointer=pointer)
+    if value.dtype == ir.DataType.STRING:
+        if array.dtype.kind != "U":
+            raise InputError(f"input {name!r}: expected strings, found {array.dtype}", pointer=pointer)
+        array = array.astype(object)
+    elif array.dtype != graph.dtype(value):
+        raise InputError(
+            f"input {name!r}: expected {graph.dtype(value)}, found {array.dtype}", pointer=pointer
+        )
+    shape = graph.shape(value)
+    if array.shape != shape:
+        raise InputError(
+            f"input {name!r}: expected shape {list(shape or ())}, found {list(array.shape)}", pointer=pointer
+        )
+    return array

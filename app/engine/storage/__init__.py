@@ -1,0 +1,1 @@
+"""Storage types of a whole graph: their inference and the casts between them."""

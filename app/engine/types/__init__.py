@@ -1,0 +1,1 @@
+"""Values without a graph: layouts, storage types, targets, options, errors."""

@@ -1,0 +1,146 @@
+"""What a caller may ask of an optimization."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+Timings = Literal["auto", "measured", "predicted"]
+Policy = Literal["f32", "tf32", "bf16", "fp16", "auto"]
+Preference = Literal["latency", "memory"]
+Semantics = Literal["stowplan", "mxnet-1.9"]
+Choose = Literal["auto", "first", "measured"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of one job.
+
+    Attributes:
+        timings: `measured` runs the program on this machine, `predicted` never does; `auto`
+            measures when the target is this machine.
+        memory_budget: bytes that the arena may take; None takes the target's.
+        fuse: whether neighbouring operators may share a kernel.
+        inplace: whether results may take the bytes of an operand that nobody reads again.
+        verify: whether to compare with the original model.
+        tolerance: largest difference allowed, as a fraction of the output's maximum.
+        seed: of the random inputs used where none are given.
+        threads: of the executor.
+        fast_algorithms: whether products may be computed with fewer multiplications (Winograd,
+            Strassen) or from weights in fixed point, where their error, measured on the weights, is far
+            inside the tolerance.
+        precision: of products in float32 models. `bf16` allows bf16 where the target computes it, and
+            the outputs to differ by 1e-2 of their maximum; `tf32` and `fp16` (GPUs only) by 2e-3; `auto`
+            takes one of these if `tolerance` is that large. On GPUs, bf16 and fp16 are also what activations
+            and weights are stored in.
+            Sums are float32. On CPUs, nodes whose rounding moves outputs by more stay float32; where bf16 is
+            not applicable, or outputs differ by more all the same, float32 is used and the report says why.
+        exact: nodes that stay float32 whatever `precision`: why, by name. What a job finds, see
+            `app.engine.planning.mixed_precision`; no request tells it.
+        direct: nodes that are computed without fast algorithms: why, by name. Found as `exact` is.
+        autotune: whether implementations are measured on this machine before they are chosen; it
+            takes a target that is this machine.
+        prefer: `latency` takes the fastest plan that fits the budget; `memory` the smallest arena.
+        pareto: whether to look for the plans of which none is both smaller and faster.
+        backends: those that may run the graph, in order of preference; empty takes the target's. The
+            reference evaluator always comes last, for what none of them can run.
+        choose: `first` gives every node to the first backend that can run it; `auto` does so unless a
+            library runs the whole model faster, by measurement (with `autotune`, where the target is this
+            machine); `measured` gives sub-graphs to what is fastest on this machine, conversions at
+            their borders included.
+        benchmark_seconds: upper limit for the samples of one measurement.
+        semantics: how storage types are inferred: `stowplan` by shape, type, density and cost,
+            `mxnet-1.9` as MXNet 1.9.1 does, casts of its fallbacks included.
+    """
+
+    timings: Timings = "auto"
+    memory_budget: int | None = None
+    fuse: bool = True
+    inplace: bool = True
+    verify: bool = True
+    tolerance: float = 1e-4
+    seed: int = 0
+    threads: int = 1
+    fast_algorithms: bool = True
+    precision: Policy = "f32"
+    exact: Mapping[str, str] = field(default_factory=dict)
+    direct: Mapping[str, str] = field(default_factory=dict)
+    autotune: bool = True
+    prefer: Preference = "latency"
+    pareto: bool = False
+    backends: tuple[str, ...] = ()
+    choose: Choose = "auto"
+    benchmark_seconds: float = 2.0
+    semantics: Semantics = "stowplan"
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Nodes that are computed a second time, for late readers of what they make.
+
+    Attributes:
+        nodes: their names, each after those it needs.
+        readers: names of the nodes that read the copies.
+    """
+
+    nodes: tuple[str, ...]
+    readers: tuple[str, ...]
+
+
+Denied: TypeAlias = tuple[str, str]  # name of a group's anchor, and of a row that is not to compute it
+
+
+@dataclass(frozen=True, slots=True)
+class Thrift:
+    """What a plan does for a smaller arena, at a price in time.
+
+    Attributes:
+        order: the order of steps is searched at length.
+        denied: rows that a group has only where no other is left.
+        plain: all layouts are row-major.
+        apart: names of nodes that stay out of fused kernels.
+        again: what is computed a second time, in this order.
+        spill: whether values may lie in slower memories of the target.
+        unbounded: whether a plan may take more than there is, to look at what it lacks.
+        within: bytes; plans whose every order takes more are of no interest.
+    """
+
+    order: bool = False
+    denied: frozenset[Denied] = frozenset()
+    plain: bool = False
+    apart: frozenset[str] = frozenset()
+    again: tuple[Again, ...] = ()
+    spill: bool = False
+    unbounded: bool = False
+    within: int | None = None
+
+    @property
+    def told(self) -> str:
+        """In words."""
+        parts = [
+            "a longer search for an order" * self.order,
+            f"{len({name for name, _ in self.denied})} groups without their rows of most memory"
+            * bool(self.denied),
+            "row-major layouts" * self.plain,
+            f"{len(self.apart)} nodes left unfused" * bool(self.apart),
+            f"{sum(len(a.nodes) for a in self.again)} nodes computed again" * bool(self.again),
+            "values in slower memories" * self.spill,
+        ]
+        return ", ".join(p for p in parts if p) or "nothing given up"
+
+
+@dataclass(frozen=True, slots=True)
+class Bindings:
+    """What is known of the inputs before planning.
+
+    Attributes:
+        shapes: dimensions by input name.
+        values: scalars by input name; such an input becomes a constant of the plan and stays
+            in the exported signature.
+        tensors: paths of `.npy` files by input name, given to run, verify and return outputs.
+        ranges: half-open (low, high) by integer input name, from which random values are drawn.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    values: Mapping[str, float | int | bool] = field(default_factory=dict)
+    tensors: Mapping[str, str] = field(default_factory=dict)
+    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)

@@ -1,0 +1,272 @@
+"""Descriptions of the machines that a graph is planned for.
+
+A target is data: nothing here runs on it. `host()` probes this machine; every other preset is
+a row. A target that this machine is not can be planned for and predicted, never benchmarked.
+"""
+
+import ctypes
+import functools
+import os
+import platform
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from app.engine.types.errors import TargetError, UnknownTargetError
+
+Device = Literal["cpu", "cuda", "model"]
+Precision = Literal["f32", "tf32", "bf16", "fp16", "int8"]
+
+DEVICES: tuple[Device, ...] = ("cpu", "cuda", "model")
+PRECISIONS: tuple[Precision, ...] = ("f32", "tf32", "bf16", "fp16", "int8")
+# Flags of /proc/cpuinfo that decide which kernels may run.
+ISA_FEATURES = (
+    "avx2",
+    "fma",
+    "avx512f",
+    "avx512bw",
+    "avx512vl",
+    "avx512_vnni",
+    "avx512_bf16",
+    "avx_vnni",
+    "amx_tile",
+    "amx_bf16",
+    "amx_int8",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """One address space of a target."""
+
+    name: str
+    size: int  # byte
+    alignment: int = 64  # byte
+    bandwidth: float = 20e9  # byte/s
+
+    def __post_init__(self) -> None:
+        if self.size <= 0:
+            raise TargetError(f"memory {self.name!r}: size must be positive, found {self.size} byte")
+        if self.alignment <= 0 or self.alignment & (self.alignment - 1):
+            raise TargetError(
+                f"memory {self.name!r}: alignment must be a power of two, found {self.alignment} byte"
+            )
+        if self.bandwidth <= 0:
+            raise TargetError(
+                f"memory {self.name!r}: bandwidth must be positive, found {self.bandwidth} byte/s"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A machine: what the planner may use and how fast it is.
+
+    `memories[0]` is the main memory, where activations live. `memory_budget` bounds the arena
+    (byte); None means the size of the main memory. `flops` is the peak of one core in
+    single precision, for predictions; products of bf16 and int8, where `precisions`
+    has them, run at twice and four times that rate.
+    """
+
+    name: str
+    device: Device = "cpu"
+    isa: tuple[str, ...] = ()
+    vector_lanes: int = 8  # float32 elements in a register
+    cores: int = 1
+    caches: tuple[int, ...] = (32 * 1024, 1024 * 1024, 32 * 1024 * 1024)  # byte; first level first
+    memories: tuple[Memory, ...] = (Memory("dram", 8 * 2**30),)
+    backends: tuple[str, ...] = ("numba-cpu", "reference")
+    precisions: tuple[Precision, ...] = ("f32",)
+    memory_budget: int | None = None  # byte
+    flops: float = 50e9  # floating-point operations per second and core
+    launch: float = 1e-7  # seconds to start one kernel
+    cpu_model: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        if self.device not in DEVICES:
+            raise TargetError(
+                f"target {self.name!r}: device must be one of {', '.join(DEVICES)}, found {self.device!r}"
+            )
+        if not self.memories:
+            raise TargetError(f"target {self.name!r}: at least one memory is needed")
+        if not self.backends:
+            raise TargetError(f"target {self.name!r}: at least one backend is needed")
+        if self.cores < 1:
+            raise TargetError(f"target {self.name!r}: cores must be at least 1, found {self.cores}")
+        unknown = [p for p in self.precisions if p not in PRECISIONS]
+        if unknown:
+            raise TargetError(
+                f"target {self.name!r}: unknown precision {unknown[0]!r}; known are {', '.join(PRECISIONS)}"
+            )
+        if self.memory_budget is not None and self.memory_budget <= 0:
+            raise TargetError(
+                f"target {self.name!r}: memory_budget must be positive, found {self.memory_budget} byte"
+            )
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # hashed for every group that is planned
+
+    @property
+    def budget(self) -> int:
+        """Bytes that the arena may take."""
+        return self.memories[0].size if self.memory_budget is None else self.memory_budget
+
+
+def cpu_flags(cpuinfo: str) -> frozenset[str]:
+    """The feature flags in the text of /proc/cpuinfo; empty where it lists none."""
+    match = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
+    return frozenset(match.group(1).split()) if match else frozenset()
+
+
+def _cache_sizes(root: Path) -> tuple[int, ...]:
+    sizes: dict[int, int] = {}
+    for index in sorted(root.glob("index*")):
+        if (index / "type").read_text().strip() == "Instruction":
+            continue
+        text = (index / "size").read_text().strip()
+        unit = {"K": 1024, "M": 1024 * 1024}.get(text[-1], 1)
+        sizes[int((index / "level").read_text())] = int(text.rstrip("KM")) * unit
+    return tuple(sizes[level] for level in sorted(sizes))
+
+
+# What products of a precision are one instruction of; none is needed for the first.
+_PRECISIONS: tuple[tuple[Precision, frozenset[str]], ...] = (
+    ("f32", frozenset()),
+    ("bf16", frozenset({"avx512_bf16"})),
+    ("int8", frozenset({"avx512_vnni", "avx_vnni"})),
+)
+
+
+_PERMIT, _TILE_DATA = 0x1023, 18  # ARCH_REQ_XCOMP_PERM of arch_prctl(2), and the state of AMX tiles
+_ARCH_PRCTL = 158  # number of that system call on x86-64
+
+
+# Backends of this machine, in order of preference: a library runs what our kernels cannot.
+BACKENDS = ("numba-cpu", "onnxruntime", "reference")
+
+
+@functools.cache
+def tiles_permitted() -> bool:
+    """Ask Linux for the state of AMX tiles, which every thread of this process may then use.
+
+    It is large, so that a process has none until it asks, and may be refused.
+    """
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return False
+    return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _PERMIT, _TILE_DATA) == 0)
+
+
+def host() -> Target:
+    """This machine: CPU flags, cores and caches as the operating system tells them.
+
+    Without AMX where the system does not permit this process its use.
+    """
+    path = Path("/proc/cpuinfo")
+    cpuinfo = path.read_text() if path.exists() else ""
+    flags = cpu_flags(cpuinfo)
+    isa = tuple(f for f in ISA_FEATURES if f in flags)
+    if "amx_tile" in isa and not tiles_permitted():
+        isa = tuple(f for f in isa if not f.startswith("amx_"))
+    lanes = 16 if "avx512f" in isa else 8 if "avx2" in isa else 4
+    model = re.search(r"^model name\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    caches = _cache_sizes(Path("/sys/devices/system/cpu/cpu0/cache"))
+    return Target(
+        name="host",
+        isa=isa,
+        vector_lanes=lanes,
+        cores=cores,
+        caches=caches or (32 * 1024, 1024 * 1024),
+        memories=(Memory("dram", total),),
+        backends=BACKENDS,
+        precisions=tuple(p for p, needed in _PRECISIONS if not needed or needed & set(isa)),
+        flops=lanes * 2 * 2 * 3e9,
+        cpu_model=model.group(1).strip() if model else "unknown",
+    )
+
+
+PRESETS: tuple[Target, ...] = (
+    Target("cpu-avx2", isa=("avx2", "fma"), vector_lanes=8, cores=4, flops=96e9),
+    Target(
+        "cpu-avx512",
+        isa=("avx2", "fma", "avx512f", "avx512bw", "avx512vl"),
+        vector_lanes=16,
+        cores=4,
+        flops=117e9,
+    ),
+    Target(
+        "cpu-avx512-bf16",
+        isa=("avx2", "fma", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16"),
+        vector_lanes=16,
+        cores=4,
+        precisions=("f32", "bf16", "int8"),
+        flops=117e9,
+    ),
+    Target(
+        "cuda-sm90",
+        device="cuda",
+        isa=("sm_90",),
+        vector_lanes=32,
+        cores=132,
+        caches=(256 * 1024, 50 * 1024 * 1024),
+        memories=(Memory("hbm", 80 * 2**30, alignment=256, bandwidth=3.35e12),),
+        backends=("cuda", "reference"),
+        precisions=("f32", "tf32", "bf16", "fp16"),
+        flops=0.5e12,
+        launch=1.5e-6,  # of a kernel that waits for the one before, within a graph
+    ),
+    Target(
+        "edge-npu",
+        device="model",
+        vector_lanes=16,
+        cores=1,
+        caches=(64 * 1024,),
+        memories=(Memory("sram", 8 * 2**20, alignment=16, bandwidth=8e9),),
+        backends=("edge-npu", "reference"),
+        precisions=("f32", "int8"),
+        flops=64e9,
+        launch=2e-6,
+    ),
+)
+
+
+def presets() -> Mapping[str, Target]:
+    """All built-in targets by name, this machine among them."""
+    return {t.name: t for t in (host(), *PRESETS)}
+
+
+def find(name: str) -> Target:
+    """The built-in target of that name.
+
+    Raises:
+        UnknownTargetError: there is none; the message lists those there are.
+    """
+    known = presets()
+    if name not in known:
+        raise UnknownTargetError(
+            f"unknown target {name!r}; built in are {', '.join(known)}", pointer="/target"
+        )
+    return known[name]
+
+
+def with_backends(target: Target, names: tuple[str, ...]) -> Target:
+    """The target with these backends in place of its own, and the reference evaluator after them.
+
+    Without names it stays as it is.
+    """
+    if not names:
+        return target
+    return replace(target, backends=tuple(dict.fromkeys((*names, "reference"))))
+
+
+def is_host(target: Target, machine: Target) -> bool:
+    """Whether `machine` can run what is compiled for `target`, so that its timings are real.
+
+    A description of this very machine under another name is this machine; which backends may be used
+    on it says nothing of it.
+    """
+    described = replace(target, name=machine.name, backends=machine.backends)
+    return target.name == "host" or described == machine

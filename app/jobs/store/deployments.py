@@ -1,0 +1,153 @@
+"""The rows of deployed models: a name, its versions, and what an executor needs of the job."""
+
+import time
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from app.engine.types.target import host, is_host
+from app.jobs.errors import (
+    DeploymentExistsError,
+    DeploymentNotFoundError,
+    JobNotFinishedError,
+    JobNotFoundError,
+    NotDeployableError,
+    TooManyError,
+)
+from app.jobs.store import job_repository, model_repository
+from app.jobs.store.auth_context import current, visible
+from app.jobs.store.blobs import BlobStore
+from app.jobs.store.database import deployment_files, deployments
+from app.jobs.worker.child_request import target_of
+
+Row = sa.RowMapping
+
+
+def create(
+    connection: sa.Connection,
+    job_id: str,
+    name: str,
+    version: int | None = None,
+    *,
+    most: int | None = None,
+    most_of_all: int | None = None,
+) -> tuple[Row, bool]:
+    """Deploy the result of a job; False when it is deployed as that version already.
+
+    Without a version it is one more than the latest of the name. `most` versions of all names may
+    belong to the caller, `most_of_all` to all callers.
+
+    Raises:
+        JobNotFoundError: there is no such job.
+        JobNotFinishedError: it has not ended.
+        NotDeployableError: it has no result, or one for another machine.
+        ModelNotFoundError: its model was deleted.
+        DeploymentExistsError: another job has that version of the name.
+        TooManyError: the caller, or all together, have as many deployments as they may have.
+    """
+    job = _deployable(connection, job_id)
+    own = sa.select(deployments).where(deployments.c.owner == current().owner)
+    versions = {
+        row["version"]: row
+        for row in connection.execute(own.where(deployments.c.name == name)).mappings().all()
+    }
+    if version is None:
+        version = max(versions, default=0) + 1
+    if version in versions:
+        if versions[version]["job_id"] == job_id:
+            return versions[version], False
+        raise DeploymentExistsError(
+            f"version {version} of {name!r} is job {versions[version]['job_id']!r}; "
+            "delete it first, or deploy another version",
+            pointer="/version",
+        )
+    bounds = ((own, most, ""), (sa.select(deployments), most_of_all, " on this machine"))
+    for rows, bound, where in bounds:
+        count = connection.scalar(sa.select(sa.func.count()).select_from(rows.subquery())) or 0
+        if bound is not None and count >= bound:
+            raise TooManyError(f"{count} models are deployed{where}, {bound} are allowed: delete one first")
+    model_repository.find_model(connection, job["model_id"])
+    identifier = job_repository.new_id()
+    # What the job resolved stays: what rounds more was tried there, and given up where outputs differed.
+    resolved = (job["summary"] or {}).get("precision") or {}
+    settled = {
+        "precision": resolved.get("used"),
+        "exact": resolved.get("exact"),
+        "direct": resolved.get("direct"),
+        "fast_algorithms": resolved.get("fast_algorithms"),
+    }
+    options = job["request"]["options"] | {k: v for k, v in settled.items() if v is not None}
+    connection.execute(
+        deployments.insert().values(
+            id=identifier,
+            owner=current().owner,
+            name=name,
+            version=version,
+            job_id=job_id,
+            model_id=job["model_id"],
+            request={"options": options, "bindings": job["request"]["bindings"]},
+            created=time.time(),
+        )
+    )
+    files = job_repository.model_paths(connection, job["model_id"])
+    for place, sha256 in files.items():
+        connection.execute(
+            deployment_files.insert().values(deployment_id=identifier, name=place, sha256=sha256)
+        )
+    BlobStore.settle(connection, files.values())
+    return connection.execute(
+        sa.select(deployments).where(deployments.c.id == identifier)
+    ).mappings().one(), True
+
+
+def _deployable(connection: sa.Connection, job_id: str) -> Row:
+    job = job_repository.find(connection, job_id)
+    if job["kind"] != "optimize":
+        raise JobNotFoundError(f"there is no job {job_id!r}")
+    if job["state"] not in job_repository.TERMINAL:
+        raise JobNotFinishedError(f"job {job_id!r} is {job['state']}; wait for its end")
+    if job["state"] != "succeeded":
+        raise NotDeployableError(f"job {job_id!r} is {job['state']}: there is nothing to deploy")
+    target = job["request"]["target"]
+    if target is not None and not is_host(target_of(target), host()):
+        raise NotDeployableError(
+            f"job {job_id!r} is for target {job['target']!r}, which this machine is not; "
+            "deploy one for 'host'"
+        )
+    return job
+
+
+def listed(connection: sa.Connection) -> Sequence[Row]:
+    """The caller's deployments, by name and version."""
+    query = sa.select(deployments).where(visible(deployments.c.owner))
+    ordered = query.order_by(deployments.c.name, deployments.c.owner, deployments.c.version)
+    return connection.execute(ordered).mappings().all()
+
+
+def files_of(connection: sa.Connection, identifier: str) -> dict[str, str]:
+    """Hashes of a deployment's files by name; the graph itself has the empty name."""
+    query = sa.select(deployment_files).where(deployment_files.c.deployment_id == identifier)
+    return {row["name"]: row["sha256"] for row in connection.execute(query).mappings()}
+
+
+def delete(connection: sa.Connection, name: str, version: int | None = None) -> None:
+    """Forget a version of a name, or all of them.
+
+    An administrator deletes his own first, and those of others where he has none of that name.
+
+    Raises:
+        DeploymentNotFoundError: there is none.
+    """
+    rows = [row for row in listed(connection) if row["name"] == name and version in (None, row["version"])]
+    owner = _owner_of(rows)
+    ids = [row["id"] for row in rows if row["owner"] == owner]
+    if not ids:
+        which = "" if version is None else f" version {version} of"
+        raise DeploymentNotFoundError(f"there is no{which} deployment {name!r}")
+    connection.execute(deployments.delete().where(deployments.c.id.in_(ids)))
+
+
+def _owner_of(rows: Sequence[Row]) -> str:
+    owners = sorted({str(row["owner"]) for row in rows})
+    own = current().owner
+    return own if own in owners else next(iter(owners), own)

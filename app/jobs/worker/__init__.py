@@ -1,0 +1,1 @@
+"""Worker processes and the confined children that parse and run models."""

@@ -1,0 +1,163 @@
+"""The limited process: the only place where an uploaded model is parsed and run.
+
+A child is started ahead of time from a process that has imported what is slow. It waits for one
+order, carries it out and is gone. It dies with its worker, has a process group of its own, limits on
+memory and files, and is confined as `confinement` says.
+"""
+
+import contextlib
+import faulthandler
+import importlib
+import json
+import os
+import resource
+import signal
+import tempfile
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+from app.jobs.worker import confinement
+from app.jobs.worker.parent_death import end_with
+from app.settings import use_home
+
+PROGRESS_SECONDS = 0.1  # between two messages about the same phase
+
+
+def serve_one(engine: str, orders: Connection, events: Connection) -> None:
+    """Take one order from `orders` and answer on `events`, each message one JSON text.
+
+    Messages: `{"pid", "measures"}` and `{"ready"}` first, then `{"progress": [phase, done, total]}`, at last
+    `{"result"}` or `{"error": {code, detail, pointer}}`.
+    """
+    from app.jobs.worker import forkserver_preload  # here only: it ties whoever imports it to its parent
+
+    end_with(forkserver_preload.PID, signal.SIGKILL)
+    os.setsid()
+    _send(events, {"pid": os.getpid(), "measures": [str(measure) for measure in forkserver_preload.MEASURES]})
+    confinement.restrict_calls(forkserver_preload.MEASURES)
+    # The engine may put off what is slow to import until one of its functions is named.
+    _ = importlib.import_module(engine).optimize
+    _send(events, {"ready": True})
+    try:
+        order = orders.recv_bytes()
+    except EOFError:
+        return
+    _send(events, _carry_out(engine, order, events))
+
+
+def _send(events: Connection, message: dict[str, Any]) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        events.send_bytes(json.dumps(message).encode())
+
+
+def _carry_out(engine: str, text: bytes, events: Connection) -> dict[str, Any]:
+    from app.engine.types.errors import EngineError
+    from app.jobs.worker.child_request import Order
+
+    order = Order.from_json(text)
+    _restrict_files(order, engine)
+    _limit(order.limits.memory_bytes, order.limits.file_bytes)
+    use_home(order.folder)
+    tempfile.tempdir = order.folder  # so that nothing is left when the process is killed
+    _log_to(os.path.join(order.folder, "log.txt"))  # noqa: PTH118  pathlib would come before the limits
+    try:
+        return {"result": _call(engine, order, events)}
+    except EngineError as error:
+        if _is_out_of_memory(error):
+            return _out_of_memory(order.limits.memory_bytes)
+        return _failure(error.code, error.message, error.pointer)
+    except MemoryError:
+        return _out_of_memory(order.limits.memory_bytes)
+    except Exception as error:  # the border of the process: whatever it was must be told, not lost
+        if _is_out_of_memory(error):
+            return _out_of_memory(order.limits.memory_bytes)
+        import traceback
+
+        traceback.print_exc()
+        return _failure("internal-error", f"{type(error).__name__}: {error}", "")
+
+
+def _call(name: str, order: Any, events: Connection) -> Any:
+    """Call the engine's function that the order asks for."""
+    from pathlib import Path
+
+    from app.engine.types.target import host
+    from app.jobs.worker.benchmark_lock import Turn
+    from app.jobs.worker.child_request import bindings_of, options_of, target_of
+
+    engine = importlib.import_module(name)
+    model = Path(order.model)
+    if order.kind == "inspect":
+        return engine.inspect(model, order.external_paths)
+    if order.kind == "operator":
+        options = options_of(order.options)
+        return engine.run_operator(order.operator, options, Path(order.folder), Path(order.kernels))
+    target = host() if order.target is None else target_of(order.target)
+    options, bindings = options_of(order.options), bindings_of(order.bindings)
+    if order.kind == "validate":
+        return engine.validate(model, target, options, bindings, order.external_paths)
+
+    told, at = "", 0.0
+
+    def tell(phase: str, done: int, total: int) -> None:
+        nonlocal told, at
+        now = time.monotonic()
+        if phase == told and now < at + PROGRESS_SECONDS and done < total:
+            return
+        told, at = phase, now
+        _send(events, {"progress": [phase, done, total]})
+
+    return engine.optimize(
+        model,
+        target,
+        options,
+        bindings,
+        Path(order.folder),
+        kernels=Path(order.kernels),
+        external=order.external_paths,
+        progress=Turn(Path(order.turn), tell).progress,
+    )
+
+
+def _restrict_files(order: Any, engine: str) -> None:
+    from app.jobs.worker import forkserver_preload  # as above
+
+    models = [path for path in (order.model, *order.external.values()) if path]
+    readable = [*models, *order.bindings.get("tensors", {}).values()]
+    writable = (order.folder, order.kernels, order.turn)
+    private = order.private or order.folder
+    confinement.restrict_files(forkserver_preload.MEASURES, readable, writable, private, ("app", engine))
+
+
+def _limit(memory_bytes: int, file_bytes: int) -> None:
+    # Not the address space: accelerator runtimes reserve far more of it than they use.
+    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _log_to(path: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    faulthandler.enable()  # a crash in native code tells where
+
+
+def _is_out_of_memory(error: BaseException | None) -> bool:
+    seen = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, MemoryError) or "bad allocation" in str(error) or "bad_alloc" in str(error):
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _out_of_memory(limit: int) -> dict[str, Any]:
+    return _failure("memory-limit", f"the job needs more than its limit of {limit} byte of memory", "")
+
+
+def _failure(code: str, detail: str, pointer: str) -> dict[str, Any]:
+    return {"error": {"code": code, "detail": detail, "pointer": pointer}}

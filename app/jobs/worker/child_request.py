@@ -1,0 +1,116 @@
+"""What a child process is asked to do, and what it answers: JSON on both ways, never objects."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from app.engine.types.options import Bindings, Options
+from app.engine.types.target import Memory, Target
+
+Kind = Literal["optimize", "validate", "inspect", "operator"]
+
+# The files that an optimization may leave in its folder; any other name is ignored.
+ARTIFACTS: Mapping[str, str] = {
+    "optimized.onnx": "application/octet-stream",
+    "optimized.functions.onnx": "application/octet-stream",
+    "optimized.inlined.onnx": "application/octet-stream",
+    "plan.json": "application/json",
+    "memory.json": "application/json",
+    "memory.html": "text/html; charset=utf-8",
+    "timings.json": "application/json",
+    "trace.json": "application/json",
+    "decisions.json": "application/json",
+    "graph.json": "application/json",
+    "report.html": "text/html; charset=utf-8",
+    "outputs.npz": "application/octet-stream",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one child process may use."""
+
+    seconds: float
+    memory_bytes: int
+    file_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One call of the engine.
+
+    Attributes:
+        kind: which of the engine's functions.
+        model: path of the graph; empty for an operator.
+        external: paths of the graph's external data by the names that it uses.
+        folder: where artifacts go.
+        kernels: folder of compiled kernels, kept from job to job.
+        limits: what the child may use.
+        turn: path of the machine's lock on benchmarks.
+        private: the service's data folder, of which the child may read what is named here only.
+        target: description of the machine; None for this one and for an inspection.
+        options: fields of `Options` that are not the default.
+        bindings: fields of `Bindings`; tensors by path.
+        operator: what to run, see `app.engine.entry.run_operator`.
+    """
+
+    kind: Kind
+    model: str
+    external: Mapping[str, str]
+    folder: str
+    kernels: str
+    limits: Limits
+    turn: str
+    private: str = ""
+    target: Mapping[str, Any] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    bindings: Mapping[str, Any] = field(default_factory=dict)
+    operator: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> bytes:
+        """The order as a child reads it."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Self:
+        """The order that `to_json` wrote."""
+        given = json.loads(text)
+        return cls(**given | {"limits": Limits(**given["limits"])})
+
+    @property
+    def external_paths(self) -> dict[str, Path]:
+        """Paths of external data, as the engine takes them."""
+        return {name: Path(path) for name, path in self.external.items()}
+
+
+def target_of(spec: Mapping[str, Any]) -> Target:
+    """The target that `dataclasses.asdict` took apart, after a trip through JSON.
+
+    Raises:
+        TargetError: the description contradicts itself.
+    """
+    given: dict[str, Any] = _with_tuples(spec)
+    given["memories"] = tuple(Memory(**m) for m in spec["memories"])
+    return Target(**given)
+
+
+def options_of(spec: Mapping[str, Any]) -> Options:
+    """The options of an order."""
+    given: dict[str, Any] = _with_tuples(spec)
+    return Options(**given)
+
+
+def bindings_of(spec: Mapping[str, Any]) -> Bindings:
+    """The bindings of an order."""
+    return Bindings(
+        shapes={k: tuple(v) for k, v in spec.get("shapes", {}).items()},
+        values=dict(spec.get("values", {})),
+        tensors=dict(spec.get("tensors", {})),
+        ranges={k: (v[0], v[1]) for k, v in spec.get("ranges", {}).items()},
+    )
+
+
+def _with_tuples(spec: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in spec.items()}

@@ -1,0 +1,107 @@
+"""What the service asks of the engine, as a contract: `Settings.engine` names a module that keeps it."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from app.engine.types.options import Bindings, Options
+from app.engine.types.target import Target
+
+
+class Port(Protocol):
+    """An input or output of a served model: None stands for dimensions that differ, or an unknown rank."""
+
+    @property
+    def name(self) -> str:
+        """Of the model's."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the elements."""
+
+    @property
+    def shape(self) -> tuple[int | None, ...] | None:
+        """As far as it is known."""
+
+
+class Program(Protocol):
+    """A model for one set of input shapes."""
+
+    def feed(self, inputs: Mapping[str, object]) -> None:
+        """Copy the inputs."""
+
+    def step(self) -> None:
+        """Compute the outputs."""
+
+    def peek(self) -> dict[str, object]:
+        """The outputs, until the next step."""
+
+    def close(self) -> None:
+        """Give its threads back."""
+
+
+class ServedModel(Protocol):
+    """A model that stays in its process."""
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    fixed: Mapping[str, float | int | bool]  # inputs that have a value already
+    first: Mapping[str, tuple[int, ...]] | None  # shapes that calls will probably have
+
+    def program(self, shapes: Mapping[str, tuple[int, ...]]) -> Program:
+        """What computes inputs of these shapes; may take long."""
+
+
+class Engine(Protocol):
+    """A module that inspects, validates and optimizes models; called in limited processes only.
+
+    All results are JSON; failures are `EngineError`s.
+    """
+
+    def inspect(self, path: Path, external: Mapping[str, Path]) -> dict[str, Any]:
+        """What is in a model: inputs, outputs, operators, opsets, nodes, parameters."""
+
+    def validate(
+        self,
+        path: Path,
+        target: Target,
+        options: Options,
+        bindings: Bindings,
+        external: Mapping[str, Path],
+    ) -> list[dict[str, str]]:
+        """What would stop an optimization: each problem with code, detail and pointer."""
+
+    def run_operator(
+        self, request: Mapping[str, Any], options: Options, folder: Path, kernels: Path
+    ) -> dict[str, Any]:
+        """Run one operator on given tensors, as `app.engine.entry.run_operator` does."""
+
+    def optimize(
+        self,
+        path: Path,
+        target: Target,
+        options: Options,
+        bindings: Bindings,
+        folder: Path,
+        *,
+        kernels: Path,
+        external: Mapping[str, Path],
+        progress: Callable[[str, int, int], None],
+    ) -> dict[str, Any]:
+        """Write artifacts into `folder` and return a summary.
+
+        `kernels` is a folder where compiled kernels are kept; `progress` takes phase, done and total.
+        """
+
+    def ServedModel(  # noqa: N802  it is a class there
+        self,
+        path: Path,
+        options: Options,
+        bindings: Bindings,
+        *,
+        kernels: Path,
+        external: Mapping[str, Path],
+    ) -> ServedModel:
+        """A model as a job planned it, to be called again and again."""

@@ -1,0 +1,19 @@
+"""Imported first, and only, by the process that forks children: it confines itself and dies with its worker.
+
+Its imports take seconds, and it would otherwise notice the end of the worker after them only. The children
+inherit its confinement.
+"""
+
+import os
+import signal
+
+from app.jobs.worker import confinement
+from app.jobs.worker.parent_death import end_with
+from app.settings import is_job_environment
+
+PID = os.getpid()
+if not is_job_environment():  # something else than `Nursery` started it
+    os._exit(1)
+_worker = os.getppid()
+MEASURES = confinement.enter()
+end_with(_worker, signal.SIGKILL)  # a change of the user would end it

@@ -1,0 +1,290 @@
+"""Counts what is in an upload, from the wire format alone, before anything parses it.
+
+A parser needs up to a hundred bytes of memory for two bytes of protobuf. So tags and lengths are
+walked here, in the order in which a parser would, and nothing is allocated; what is too much is
+refused before a process is started for it. Where the bytes stop being protobuf, the walk stops: so
+does the parser, which then says what is wrong.
+
+Source: protobuf.dev/programming-guides/encoding; field numbers from onnx.proto (ONNX 1.23).
+"""
+
+import mmap
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from app.engine.types.errors import ModelTooLargeError
+
+Bytes: TypeAlias = "bytes | mmap.mmap"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The most that an upload may have. `dense_*`: beyond so many, they must have so many bytes each."""
+
+    nodes: int = 100_000
+    messages: int = 400_000
+    fields: int = 2_000_000
+    depth: int = 64
+    dims: int = 64
+    attributes: int = 4096  # of one node
+    tensor_bytes: int = 2**40
+    dense_messages: tuple[int, int] = (50_000, 3)  # number, byte
+    dense_fields: tuple[int, int] = (100_000, 3)  # number, byte
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What is in an upload; `locations` are the files of external data that its tensors name."""
+
+    nodes: int
+    messages: int
+    fields: int
+    locations: tuple[str, ...] = ()
+
+
+# Message types, and which of their fields hold messages: {field: type}.
+_ANY, _MODEL, _GRAPH, _NODE, _ATTRIBUTE, _TENSOR, _SPARSE, _FUNCTION, _TRAINING = range(9)
+_VALUE, _TYPE, _INNER_TYPE, _MAP_TYPE, _TENSOR_TYPE, _SHAPE, _ANNOTATION, _EXTERNAL = range(9, 17)
+_MOST_LOCATIONS = 4096  # that are told
+_FIELDS: tuple[Mapping[int, int], ...] = (
+    {},
+    {7: _GRAPH, 8: _ANY, 14: _ANY, 20: _TRAINING, 25: _FUNCTION, 26: _ANY},
+    {
+        1: _NODE,
+        5: _TENSOR,
+        11: _VALUE,
+        12: _VALUE,
+        13: _VALUE,
+        14: _ANNOTATION,
+        15: _SPARSE,
+        16: _ANY,
+    },
+    {5: _ATTRIBUTE, 9: _ANY, 10: _ANY},
+    {
+        5: _TENSOR,
+        6: _GRAPH,
+        10: _TENSOR,
+        11: _GRAPH,
+        14: _TYPE,
+        15: _TYPE,
+        22: _SPARSE,
+        23: _SPARSE,
+    },
+    {3: _ANY, 13: _EXTERNAL, 16: _ANY},
+    {1: _TENSOR, 2: _TENSOR},
+    {7: _NODE, 9: _ANY, 11: _ATTRIBUTE, 12: _VALUE, 14: _ANY},
+    {1: _GRAPH, 2: _GRAPH, 3: _ANY, 4: _ANY},
+    {2: _TYPE, 4: _ANY},
+    {1: _TENSOR_TYPE, 4: _INNER_TYPE, 5: _MAP_TYPE, 8: _TENSOR_TYPE, 9: _INNER_TYPE},
+    {1: _TYPE},
+    {2: _TYPE},
+    {2: _SHAPE},
+    {1: _ANY},
+    {2: _ANY},
+    {},
+)
+# Bytes of one element by `data_type`; half a byte rounds up, text is not counted.
+_WIDTHS = {1: 4, 6: 4, 7: 8, 11: 8, 12: 4, 13: 8, 14: 8, 15: 16, 4: 2, 5: 2, 10: 2, 16: 2}
+_VARINT, _FIXED64, _BYTES, _GROUP, _END, _FIXED32 = range(6)
+
+
+def scan_file(path: Path, bounds: Bounds | None = None) -> Counts:
+    """`scan` for a file of any size."""
+    with path.open("rb") as file:
+        if path.stat().st_size == 0:
+            return Counts(0, 0, 0)
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return scan(data, bounds)
+
+
+def scan(data: Bytes, bounds: Bounds | None = None) -> Counts:
+    """Count nodes, messages and fields of a serialized ModelProto.
+
+    Raises:
+        ModelTooLargeError: there is more of something than the bounds allow.
+    """
+    walk = _Walk(data, bounds or Bounds())
+    with suppress(IndexError):  # cut short, inside of a tag or a length
+        walk.run()
+    walk.check_counts()
+    return Counts(walk.nodes, walk.messages, walk.fields, tuple(walk.locations))
+
+
+class _Walk:
+    """One pass over the bytes, with an explicit stack of open messages."""
+
+    def __init__(self, data: Bytes, bounds: Bounds) -> None:
+        self._data = data
+        self._bounds = bounds
+        self.nodes = self.messages = self.fields = 0
+        self.locations: dict[str, None] = {}  # in the order of their first tensors
+        self._key = b""  # of the entry that is being walked over
+
+    def run(self) -> None:
+        """Walk until the end, or until the bytes are no protobuf."""
+        data, bounds = self._data, self._bounds
+        # Of each open message: its type, its end, what was counted in it, and whether it is a group.
+        stack: list[tuple[int, int, _Tensor | None, int, bool]] = []
+        kind, end, tensor, attributes, group = _MODEL, len(data), None, 0, False
+        position, checked = 0, 0
+        while True:
+            while position >= end:
+                if position > end or group or not stack:
+                    return
+                if tensor is not None:
+                    tensor.check(bounds)
+                kind, end, tensor, attributes, group = stack.pop()
+            tag = data[position]
+            position += 1
+            if tag > 127:
+                tag, position = self._rest(tag, position)
+            self.fields += 1
+            if self.fields > checked:
+                checked = self.fields + 4096
+                self._check(position)
+            wire, field = tag & 7, tag >> 3
+            if wire == _BYTES:
+                size = data[position]
+                position += 1
+                if size > 127:
+                    size, position = self._rest(size, position)
+                inner = _FIELDS[kind].get(field)
+                if inner is None:
+                    if kind == _EXTERNAL:
+                        self._entry(field, data[position : min(position + min(size, 4096), end)])
+                    elif tensor is not None:
+                        tensor.packed(field, data, position, min(position + size, end), bounds)
+                    position += size
+                    continue
+                if inner == _NODE:
+                    self.nodes += 1
+                elif inner == _ATTRIBUTE:
+                    attributes += 1
+                    if attributes > bounds.attributes and kind == _NODE:
+                        raise _too_large("a node has", f"more than {bounds.attributes} attributes")
+                self.messages += 1
+                if size == 0:
+                    continue
+                if position + size > end:
+                    return
+                self._check_depth(stack)
+                stack.append((kind, end, tensor, attributes, group))
+                kind, end, attributes, group = inner, position + size, 0, False
+                tensor = _Tensor() if inner == _TENSOR else None
+            elif wire == _VARINT:
+                value = data[position]
+                position += 1
+                if value > 127:
+                    value, position = self._rest(value, position)
+                if tensor is not None:
+                    tensor.number(field, value, bounds)
+            elif wire == _FIXED32:
+                position += 4
+            elif wire == _FIXED64:
+                position += 8
+            elif wire == _GROUP:
+                self.messages += 1
+                self._check_depth(stack)
+                stack.append((kind, end, tensor, attributes, group))
+                kind, tensor, group = _ANY, None, True
+            elif wire == _END and group:
+                kind, end, tensor, attributes, group = stack.pop()
+            else:
+                return
+
+    def _entry(self, field: int, text: bytes) -> None:
+        """A key or a value of a tensor's external data."""
+        if field == 1:
+            self._key = text
+        elif field == 2 and self._key == b"location" and len(self.locations) < _MOST_LOCATIONS:
+            self.locations[text.decode(errors="replace")] = None
+
+    def _rest(self, first: int, position: int) -> tuple[int, int]:
+        """The value of a number of several bytes, and where it ends."""
+        value, shift = first & 127, 7
+        while True:
+            byte = self._data[position]
+            position += 1
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value, position
+            shift += 7
+            if shift > 63:
+                raise IndexError
+
+    def check_counts(self) -> None:
+        """Refuse what is more than the bounds allow."""
+        bounds = self._bounds
+        for what, count, most in (
+            ("nodes", self.nodes, bounds.nodes),
+            ("messages", self.messages, bounds.messages),
+            ("fields", self.fields, bounds.fields),
+        ):
+            if count > most:
+                raise _too_large("it has", f"more than {most} {what}")
+
+    def _check(self, position: int) -> None:
+        self.check_counts()
+        bounds = self._bounds
+        for what, count, (many, least) in (
+            ("messages", self.messages, bounds.dense_messages),
+            ("fields", self.fields, bounds.dense_fields),
+        ):
+            if count > many and position < count * least:
+                raise _too_large("it has", f"{count} {what} in {position} byte, as no model has")
+
+    def _check_depth(self, stack: list[tuple[int, int, "_Tensor | None", int, bool]]) -> None:
+        if len(stack) >= self._bounds.depth:
+            raise _too_large("its messages lie", f"more than {self._bounds.depth} deep in each other")
+
+
+class _Tensor:
+    """The dimensions and the type of a tensor that is being walked over."""
+
+    __slots__ = ("_count", "_elements", "_width")
+
+    def __init__(self) -> None:
+        self._elements, self._width, self._count = 1, 1, 0
+
+    def number(self, field: int, value: int, bounds: Bounds) -> None:
+        """A field that holds a number."""
+        if field == 1:
+            self._dimension(value, bounds)
+        elif field == 2:
+            self._width = _WIDTHS.get(value, 1)
+
+    def packed(self, field: int, data: Bytes, begin: int, end: int, bounds: Bounds) -> None:
+        """A field that holds many numbers."""
+        if field != 1:
+            return
+        if end - begin > 10 * bounds.dims:
+            raise _too_large("a tensor has", f"more than {bounds.dims} dimensions")
+        value = shift = 0
+        for byte in data[begin:end]:
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                self._dimension(value, bounds)
+                value = shift = 0
+
+    def _dimension(self, size: int, bounds: Bounds) -> None:
+        self._count += 1
+        if self._count > bounds.dims:
+            raise _too_large("a tensor has", f"more than {bounds.dims} dimensions")
+        self._elements = 0 if size == 0 else self._elements * size
+
+    def check(self, bounds: Bounds) -> None:
+        """At its end, its size is known."""
+        nbytes = self._elements * self._width
+        if nbytes > bounds.tensor_bytes:
+            raise _too_large(
+                f"a tensor of {self._count} dimensions has",
+                f"{nbytes} byte, more than the {bounds.tensor_bytes} byte that are allowed",
+            )
+
+
+def _too_large(subject: str, what: str) -> ModelTooLargeError:
+    return ModelTooLargeError(f"the model is too large: {subject} {what}", pointer="/model")

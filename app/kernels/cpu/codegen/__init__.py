@@ -1,0 +1,1 @@
+"""Generation of vector code: instructions, intrinsics, tiles, functions of mathematics."""

@@ -1,0 +1,237 @@
+"""Copies between row-major and channel-blocked images, by transposes of square tiles in registers.
+
+A tile is `lanes` channels times as many pixels: a register of pixels per channel on one side, a
+register of channels per pixel on the other. With channels last (NHWC) the row-major image too has
+registers of channels, which are copied as they are.
+"""
+
+from typing import Any
+
+import llvmlite.ir as ll
+from numba import types
+from numba.extending import intrinsic
+
+from app.kernels.cpu.codegen.instructions import I32, Vectors, number
+
+_SOURCE = """\
+from numba import njit
+from app.kernels.cpu.nchwc_copy import {tile} as tile
+from app.kernels.cpu.codegen.generator import at
+
+LANES = {lanes}
+whole = tile(LANES, False)
+partial = tile(LANES, True)
+
+
+def kernel(x, y, blocks, channels, pixels, part, begin, end):
+    parts = (pixels + part - 1) // part
+    for unit in range(begin, end):
+        plane, start = unit // parts, unit % parts * part
+        first = plane % blocks * LANES
+        count = min(channels - first, LANES)
+        rows = (plane // blocks * channels + first) * pixels
+        vectors = plane * pixels * LANES
+        if pixels < LANES:
+            for i in range(pixels):
+{few}
+            continue
+        for j in range(start, min(start + part, pixels), LANES):
+            i = min(j, pixels - LANES)  # the last tile overlaps the one before
+            if count == LANES:
+                whole({addresses}, pixels, count)
+            else:
+                partial({addresses}, pixels, count)
+"""
+
+_FEW_BLOCK = """\
+                for c in range(LANES):
+                    y[vectors + i * LANES + c] = x[rows + c * pixels + i] if c < count else 0"""
+
+_FEW_UNBLOCK = """\
+                for c in range(count):
+                    y[rows + c * pixels + i] = x[vectors + i * LANES + c]"""
+
+
+def transposed(v: Vectors, rows: list[Any]) -> list[Any]:
+    """The transpose of a square tile of as many vectors as they have lanes, a power of two.
+
+    Groups of four become groups of four within 128 bits, which are then exchanged pairwise.
+    """
+    lanes = v.lanes
+
+    def shuffle(a: Any, b: Any, picked: list[int]) -> Any:
+        return v.b.shuffle_vector(a, b, ll.Constant(ll.VectorType(I32, lanes), picked))
+
+    def unpack(a: Any, b: Any, width: int, upper: int) -> Any:
+        """Elements of `width` of a and b in turn, from the lower or upper half of each 128 bits."""
+        turns = [i % 4 // width for i in range(lanes)]
+        place = [i // 4 * 4 + upper * 2 + t // 2 * width + i % width for i, t in enumerate(turns)]
+        return shuffle(a, b, [p + t % 2 * lanes for p, t in zip(place, turns)])
+
+    out = list(rows)
+    for g in range(0, lanes, 4):
+        a, b, c, d = rows[g : g + 4]
+        ab = [unpack(a, b, 1, upper) for upper in (0, 1)]
+        cd = [unpack(c, d, 1, upper) for upper in (0, 1)]
+        out[g : g + 4] = [unpack(p, q, 2, upper) for p, q in zip(ab, cd) for upper in (0, 1)]
+    distance = 4
+    while distance < lanes:
+        first = [k if not k & distance else k - distance + lanes for k in range(lanes)]
+        second = [k + distance if not k & distance else k + lanes for k in range(lanes)]
+        for i in range(lanes):
+            if not i & distance:
+                a, b = out[i], out[i + distance]
+                out[i], out[i + distance] = shuffle(a, b, first), shuffle(a, b, second)
+        distance *= 2
+    return out
+
+
+def _signature() -> Any:
+    address, size = types.CPointer(types.float32), types.int64
+    return types.void(address, address, size, size)
+
+
+def block_tile(lanes: int, partial: bool) -> Any:
+    """An intrinsic: block(x, y, x_row, m) sets y[p * lanes + c] = x[c * x_row + p], all below `lanes`.
+
+    When `partial`, only m >= 1 channels are read, and the others are 0.
+    """
+
+    def generate(context, builder, _signature, values):
+        x, y, x_row, m = values
+        v = Vectors(builder, "float32", lanes)
+        rows = []
+        for c in range(lanes):
+            row = number(c)
+            if partial:
+                inside = builder.icmp_signed("<", row, m)
+                row = builder.select(inside, row, number(0))
+            vector = v.load(v.at(x, builder.mul(row, x_row)))
+            rows.append(builder.select(inside, vector, v.zero) if partial else vector)
+        for p, vector in enumerate(transposed(v, rows)):
+            v.store(vector, v.at(y, p * lanes))
+        return context.get_dummy_value()
+
+    def body(_context, x, y, x_row, m):
+        return _signature(), generate
+
+    return intrinsic(body)
+
+
+def unblock_tile(lanes: int, partial: bool) -> Any:
+    """An intrinsic: unblock(x, y, y_row, m) sets y[c * y_row + p] = x[p * lanes + c], all below `lanes`.
+
+    When `partial`, only m channels are written.
+    """
+
+    def generate(context, builder, _signature, values):
+        x, y, y_row, m = values
+        v = Vectors(builder, "float32", lanes)
+        rows = transposed(v, [v.load(v.at(x, p * lanes)) for p in range(lanes)])
+        v.store_lines(rows, y, y_row, m if partial else number(lanes))
+        return context.get_dummy_value()
+
+    def body(_context, x, y, y_row, m):
+        return _signature(), generate
+
+    return intrinsic(body)
+
+
+def emit_block(lanes: int) -> str:
+    """The module of a copy to blocks; `lanes` is a power of two, at least 4.
+
+    x: float32[batch, channels, pixels]; y: float32[batch, blocks, pixels, lanes], whose lanes beyond
+    the channels become 0. Units are parts of `part` pixels, a multiple of `lanes` (fastest), blocks,
+    images.
+    """
+    addresses = "at(x, rows + i), at(y, vectors + i * LANES)"
+    return _SOURCE.format(tile="block_tile", lanes=lanes, few=_FEW_BLOCK, addresses=addresses)
+
+
+def emit_unblock(lanes: int) -> str:
+    """The module of a copy from blocks: `emit_block` with x and y exchanged; padded lanes are not read."""
+    addresses = "at(x, vectors + i * LANES), at(y, rows + i)"
+    return _SOURCE.format(tile="unblock_tile", lanes=lanes, few=_FEW_UNBLOCK, addresses=addresses)
+
+
+def zero_lanes(x, y, x_address, y_address, blocks, pixels, lanes, count, begin, end):
+    """Y is x with zeros in the lanes from `count` on of the last block of each image; y may be x.
+
+    x, y: float32[batch, blocks, pixels, lanes], and their addresses. Units are blocks.
+    """
+    for unit in range(begin, end):
+        start, stop = unit * pixels * lanes, (unit + 1) * pixels * lanes
+        if x_address != y_address:
+            for i in range(start, stop):
+                y[i] = x[i]
+        if unit % blocks == blocks - 1:
+            for i in range(start, stop, lanes):
+                for lane in range(count, lanes):
+                    y[i + lane] = 0
+
+
+_LAST = """\
+from numba import njit
+from app.kernels.cpu.nchwc_copy import vector_copy
+from app.kernels.cpu.codegen.generator import at
+
+LANES = {lanes}
+copy = vector_copy(LANES)
+
+
+def kernel(x, y, blocks, channels, pixels, part, begin, end):
+    parts = (pixels + part - 1) // part
+    for unit in range(begin, end):
+        image, start = unit // parts, unit % parts * part
+        stop = min(start + part, pixels)
+        for block in range(blocks):
+            count = min(channels - block * LANES, LANES)
+            vectors = (image * blocks + block) * pixels * LANES
+            rows = image * pixels * channels + block * LANES
+            if count == LANES:
+                for i in range(start, stop):
+                    copy({addresses})
+            else:
+                for i in range(start, stop):
+{few}
+"""
+
+_FEW_LAST_BLOCK = """\
+                    for c in range(LANES):
+                        y[vectors + i * LANES + c] = x[rows + i * channels + c] if c < count else 0"""
+
+_FEW_LAST_UNBLOCK = """\
+                    for c in range(count):
+                        y[rows + i * channels + c] = x[vectors + i * LANES + c]"""
+
+
+def vector_copy(lanes: int) -> Any:
+    """An intrinsic: copy(x, y) sets y[c] = x[c] for all c below `lanes`."""
+
+    def generate(context, builder, _signature, values):
+        x, y = values
+        v = Vectors(builder, "float32", lanes)
+        v.store(v.load(x), y)
+        return context.get_dummy_value()
+
+    def body(_context, x, y):
+        address = types.CPointer(types.float32)
+        return types.void(address, address), generate
+
+    return intrinsic(body)
+
+
+def emit_block_last(lanes: int) -> str:
+    """The module of a copy from channels last to blocks.
+
+    x: float32[batch, pixels, channels]; y: float32[batch, blocks, pixels, lanes], whose lanes beyond
+    the channels become 0. Units are parts of `part` pixels (fastest), images.
+    """
+    addresses = "at(x, rows + i * channels), at(y, vectors + i * LANES)"
+    return _LAST.format(lanes=lanes, few=_FEW_LAST_BLOCK, addresses=addresses)
+
+
+def emit_unblock_last(lanes: int) -> str:
+    """The module of a copy from blocks: `emit_block_last`, x and y exchanged; padded lanes are not read."""
+    addresses = "at(x, vectors + i * LANES), at(y, rows + i * channels)"
+    return _LAST.format(lanes=lanes, few=_FEW_LAST_UNBLOCK, addresses=addresses)

@@ -1,0 +1,234 @@
+"""Depthwise convolutions over channel-blocked images (NCHW8c, NCHW16c).
+
+A vector is one pixel of a block of channels, so a tile is some pixels of an output row, each an
+accumulator. Every input pixel is loaded once for a row of taps and multiplied into all the sums
+that read it. Nothing is copied: tiles at the ends of a row skip columns outside the image, and
+rows of taps above and below it are not walked.
+"""
+
+from typing import Any
+
+from numba import types
+from numba.extending import intrinsic
+
+from app.kernels.cpu.codegen.instructions import Vectors, number
+from app.kernels.cpu.codegen.tiles import CLAMP, HIGH, LOW, RESIDUAL
+from app.kernels.cpu.epilogue import lanes_run_library
+from app.kernels.expressions import Recipe
+
+# What the kernel reads from its table of sizes, in this order.
+SIZES = (
+    "blocks",  # of channels
+    "h",
+    "w",
+    "rows",  # of the output
+    "columns",
+    "bands",  # of output rows, in a block
+    "band",  # output rows of a band
+    "strip",  # output rows that the recipe follows at once
+    "stride_h",
+    "dilation_h",
+    "top",  # padding
+    "left",
+    "taps",  # rows of the window
+    "buffer_step",  # elements of scratch per thread
+)
+
+_SOURCE = """\
+from numba import njit
+from app.kernels.cpu.nchwc_depthwise import row_tile
+from app.kernels.cpu.codegen.generator import at
+
+LANES, PIXELS, TAPS, STRIDE, REACH = {lanes}, {pixels}, {taps}, {stride}, {reach}
+inner = row_tile(LANES, PIXELS, TAPS, STRIDE, {dilation}, {flags}, False)
+outer = row_tile(LANES, PIXELS, TAPS, STRIDE, {dilation}, {flags}, True)
+
+
+def kernel(x, weights, y, bias, residual, scalars, sizes, buffer{operands}, begin, end, thread):
+    {unpack} = {sizes}
+    scratch = at(buffer, thread * buffer_step)
+    x_step = dilation_h * w * LANES
+    for unit in range(begin, end):
+        plane = unit // bands
+        block = plane % blocks
+        first = unit % bands * band
+        last = min(first + band, rows)
+        image = at(x, plane * h * w * LANES)
+        own = at(weights, block * taps * TAPS * LANES)
+        add = at(bias, block * LANES)
+        for start in range(first, last, strip):
+            stop = min(start + strip, last)
+            for row in range(start, stop):
+                above = row * stride_h - top
+                k0 = max((dilation_h - 1 - above) // dilation_h, 0)
+                k1 = max(min((h - above + dilation_h - 1) // dilation_h, taps), k0)
+                line = at(image, (above + k0 * dilation_h) * w * LANES)
+                w0 = at(own, k0 * TAPS * LANES)
+                for column in range(0, columns, PIXELS):
+                    low = left - column * STRIDE
+                    place = ((plane * rows + row) * columns + column) * LANES
+                    if low <= 0 and w + low >= REACH and column + PIXELS <= columns:
+                        inner(at(line, -low * LANES), x_step, w0, k1 - k0, at(y, place), add,
+                              at(residual, place), scalars, low, w + low, PIXELS, LANES)
+                    else:
+                        outer(at(line, -low * LANES), x_step, w0, k1 - k0, at(y, place), add,
+                              at(residual, place), scalars, low, w + low, columns - column, LANES)
+{finish}
+"""
+
+_RUN = """\
+            place = (plane * rows + start) * columns * LANES
+            run(at(y, place), (stop - start) * columns * LANES, scratch{places})
+"""
+
+
+def reach(pixels: int, taps: int, stride: int, dilation: int) -> int:
+    """Columns from the first to the last that a tile reads."""
+    return (pixels - 1) * stride + (taps - 1) * dilation + 1
+
+
+def row_tile(
+    lanes: int, pixels: int, taps: int, stride: int, dilation: int, flags: int, guarded: bool
+) -> Any:
+    """An intrinsic that computes `pixels` neighbours in an output row of one block.
+
+    It is called as
+        tile(x, x_row, weights, rows, y, bias, residual, scalars, low, high, m, step)
+    and computes y[p * step + :] = bias[:] + the sum over i < rows and t < taps of
+    weights[i, t, :] * x[i * x_row + (p * stride + t * dilation) * step + :], plus residual[p * step + :] and
+    limited to scalars[LOW], scalars[HIGH] as `flags` ask. When `guarded`, only columns low <= j < high
+    are read and counted, and only m pixels are written.
+    """
+    scalar = types.float32
+    address, size = types.CPointer(scalar), types.int64
+    signature = types.void(address, size, address, size, *(address,) * 4, *(size,) * 4)
+    columns: dict[int, list[tuple[int, int]]] = {}
+    for p in range(pixels):
+        for t in range(taps):
+            columns.setdefault(p * stride + t * dilation, []).append((p, t))
+
+    def generate(context, builder, _signature, values):
+        x, x_row, weights, rows, y, bias, residual, scalars, low, high, m, step = values
+        v = Vectors(builder, "float32", lanes)
+
+        def where(condition: Any, before: list[Any], changed: Any) -> list[Any]:
+            """`changed()` where the condition holds, else the values before."""
+            entry, do, after = builder.block, *(builder.append_basic_block(n) for n in ("do", "after"))
+            builder.cbranch(condition, do, after)
+            builder.position_at_end(do)
+            new, done = changed(), builder.block
+            builder.branch(after)
+            builder.position_at_end(after)
+            phis = [builder.phi(v.type) for _ in before]
+            for phi, old, fresh in zip(phis, before, new):
+                phi.add_incoming(old, entry)
+                phi.add_incoming(fresh, done)
+            return phis
+
+        def column(place: int, uses: list[tuple[int, int]], pointer: Any, w: list[Any], sums: list[Any]):
+            pixel = v.load(v.at(pointer, builder.mul(step, number(place))))
+            return [v.fma(pixel, w[t], sums[p]) for p, t in uses]
+
+        first = v.load(bias)
+        width = builder.sub(high, low)
+        entry = builder.block
+        head, body, end = (builder.append_basic_block(n) for n in ("head", "body", "end"))
+        builder.branch(head)
+        builder.position_at_end(head)
+        left, pointer, row_weights = (builder.phi(s.type) for s in (rows, x, weights))
+        sums = [builder.phi(v.type) for _ in range(pixels)]
+        for phi, start in zip((left, pointer, row_weights, *sums), (rows, x, weights, *[first] * pixels)):
+            phi.add_incoming(start, entry)
+        builder.cbranch(builder.icmp_signed(">", left, number(0)), body, end)
+        builder.position_at_end(body)
+        w = [v.load(v.at(row_weights, t * lanes)) for t in range(taps)]
+        new = list(sums)
+        for place, uses in sorted(columns.items()):
+
+            def changed(place=place, uses=uses):
+                return column(place, uses, pointer, w, new)
+
+            if guarded:
+                inside = builder.icmp_unsigned("<", builder.sub(number(place), low), width)
+                values = where(inside, [new[p] for p, _ in uses], changed)
+            else:
+                values = changed()
+            for (p, _), value in zip(uses, values):
+                new[p] = value
+        following = (
+            builder.sub(left, number(1)), v.at(pointer, x_row), v.at(row_weights, taps * lanes), *new
+        )  # fmt: skip
+        for phi, value in zip((left, pointer, row_weights, *sums), following):
+            phi.add_incoming(value, builder.block)
+        builder.branch(head)
+        builder.position_at_end(end)
+
+        if flags & CLAMP:
+            limits = [v.broadcast(v.at(scalars, i)) for i in (LOW, HIGH)]
+        ended = builder.append_basic_block("ended")
+        for p, total in enumerate(sums):
+            if guarded and p:
+                go = builder.append_basic_block("pixel")
+                builder.cbranch(builder.icmp_signed("<", number(p), m), go, ended)
+                builder.position_at_end(go)
+            if flags & RESIDUAL:
+                total = v.add(total, v.load(v.at(residual, builder.mul(step, number(p)))))
+            if flags & CLAMP:
+                total = v.clamp(total, *limits)
+            v.store(total, v.at(y, builder.mul(step, number(p))))
+        builder.branch(ended)
+        builder.position_at_end(ended)
+        return context.get_dummy_value()
+
+    def body(_context, x, x_row, weights, rows, y, bias, residual, scalars, low, high, m, step):
+        return signature, generate
+
+    return intrinsic(body)
+
+
+def emit(
+    lanes: int,
+    pixels: int,
+    taps: int,
+    stride: int,
+    dilation: int,
+    flags: int,
+    recipe: Recipe = (),
+    operands: tuple[tuple[str, str, str], ...] = (),
+) -> tuple[str, ...]:
+    """The module of a depthwise convolution.
+
+    x: float32[batch, blocks, h, w, lanes]; y, residual: float32[batch, blocks, rows, columns, lanes];
+    weights: float32[blocks, rows of taps, taps, lanes]; bias: float32[blocks, lanes]; scalars:
+    float32[4], see `tiles`; sizes: int64, see SIZES; buffer: per thread; then the operands of the
+    recipe. Units are bands of rows (fastest), blocks, images.
+
+    Args:
+        lanes: channels in a block.
+        pixels: of a tile.
+        taps: columns of the window.
+        stride: along the width.
+        dilation: along the width.
+        flags: RESIDUAL, CLAMP.
+        recipe: what follows bias, residual and limits.
+        operands: (how it advances, offset where it begins, element type) of the recipe's inputs
+            after the first.
+    """
+    offsets = "".join(f", at(x{i}, {offset})" for i, (_, offset, _) in enumerate(operands))
+    kernel = _SOURCE.format(
+        lanes=lanes,
+        pixels=pixels,
+        taps=taps,
+        stride=stride,
+        dilation=dilation,
+        flags=flags & (RESIDUAL | CLAMP),
+        reach=reach(pixels, taps, stride, dilation),
+        unpack=", ".join(SIZES),
+        sizes=", ".join(f"sizes[{i}]" for i in range(len(SIZES))),
+        operands="".join(f", x{i}" for i in range(len(operands))),
+        finish=_RUN.format(places=offsets) if recipe else "",
+    )
+    if not recipe:
+        return (kernel,)
+    library = lanes_run_library("float32", lanes, recipe, tuple((a, kind) for a, _, kind in operands))
+    return library, "from LIBRARY0 import run\n" + kernel

@@ -1,0 +1,241 @@
+"""Pooling over channel-blocked images: maximum and average of windows and of whole images.
+
+A vector is one pixel of a block of channels, so neither windows nor whole images need anything
+across lanes.
+"""
+
+from typing import Any
+
+import llvmlite.ir as ll
+from numba.extending import intrinsic
+
+from app.kernels.cpu.codegen.instructions import I32
+from app.kernels.cpu.pool import WINDOWS
+
+SUMS = 8  # that a whole image is added up in side by side, to hide the latency of an addition
+RUN = 1024  # pixels added up before their sum joins the total, so that errors do not grow with the size
+
+PIXELS = 4  # of a tile
+
+_WINDOW = """\
+import math
+
+from numba import float32, njit
+
+from app.kernels.cpu.nchwc_pool import either, larger, unordered
+from app.kernels.cpu.extrema import maximum
+from app.kernels.cpu.codegen.vectors import load, splat, store
+
+
+@njit(error_model="numpy", boundscheck=False)
+def each(x, y, columns, columns_counted, begin, end, base, height, line_step, column_step, counted, target):
+    for column in range(begin, end):
+        place = base + columns[2 * column] * {L}
+        a = splat({start}, {L})
+        for i in range(height):
+            for j in range(columns[2 * column + 1]):
+                b = load(x, place + i * line_step + j * column_step, {L})
+                a = {step}
+        n = splat(counted * columns_counted[column], {L})
+        store(y, target + column * {L}, {finish})
+
+
+def kernel(
+    x, y, lines, columns, lines_counted, columns_counted, h, w, oh, ow, inner, outer, line_step, column_step,
+    begin, end,
+):
+    for unit in range(begin, end):
+        row = unit % oh
+        height, counted = lines[2 * row + 1], lines_counted[row]
+        base = (unit // oh * h + lines[2 * row]) * w * {L}
+        target = unit * ow * {L}
+        first, last = inner, outer
+        if height != {kh} or last - first < {pixels}:
+            first, last = ow, ow
+        each(x, y, columns, columns_counted, 0, first, base, height, line_step, column_step, counted, target)
+        for column in range(first, last, {pixels}):
+            column = min(column, last - {pixels})
+            place, to = base + columns[2 * column] * {L}, target + column * {L}
+            n = splat(counted * columns_counted[column], {L})
+{tile}
+        each(x, y, columns, columns_counted, last, ow, base, height, line_step, column_step, counted, target)
+"""
+
+
+def _binary(name: str, write: Any) -> Any:
+    """An intrinsic on two float32 vectors whose result is one."""
+
+    def body(_context, a, b):
+        def generate(_context, builder, _signature, values):
+            return write(builder, *values)
+
+        return a(a, b), generate
+
+    body.__name__ = name
+    return intrinsic(body)
+
+
+def _bits(builder: Any, vector: Any) -> Any:
+    return builder.bitcast(vector, ll.VectorType(I32, vector.type.count))
+
+
+# The larger of two numbers, but the second if either is NaN: one instruction of x86.
+larger = _binary("larger", lambda b, x, y: b.select(b.fcmp_ordered(">", x, y), x, y))
+# All bits set, which is a NaN, where either is NaN; else zero.
+unordered = _binary(
+    "unordered",
+    lambda b, x, y: b.bitcast(
+        b.sext(b.fcmp_unordered("uno", x, y), ll.VectorType(I32, x.type.count)), x.type
+    ),
+)
+# Bits that are set in either.
+either = _binary("either", lambda b, x, y: b.bitcast(b.or_(_bits(b, x), _bits(b, y)), x.type))
+
+
+def _tile(op: str, lanes: int, kh: int, kw: int, stride: int, dilation: int) -> list[str]:
+    """Lines that reduce PIXELS whole windows; a column that several read is reduced once.
+
+    A maximum that keeps NaN takes three instructions; so maxima that lose it are taken beside a mask
+    of where it was.
+    """
+    row = WINDOWS[op]
+    keeps = op == "max"
+    lines: list[str] = []
+
+    def reduced(name: str, values: list[str]) -> None:
+        total = values[0]
+        for value in values[1:]:
+            total = f"larger({total}, {value})" if keeps else f"({row.step.format(a=total, b=value)})"
+        lines.append(f"{name} = {total}")
+
+    made: set[int] = set()
+    for p in range(PIXELS):
+        window = [p * stride + t * dilation for t in range(kw)]
+        for j in window:
+            if j in made:
+                continue
+            made.add(j)
+            for i in range(kh):
+                lines.append(f"r{i} = load(x, place + {i} * line_step + {j * lanes}, {lanes})")
+            reduced(f"m{j}", [f"r{i}" for i in range(kh)])
+            if keeps:
+                masks = [f"unordered(r{i}, r{min(i + 1, kh - 1)})" for i in range(0, kh, 2)]
+                lines.append(f"n{j} = {_joined(masks)}")
+        reduced("a", [f"m{j}" for j in window])
+        if keeps:
+            lines.append(f"a = either(a, {_joined([f'n{j}' for j in window])})")
+        lines.append(f"store(y, to + {p * lanes}, {row.finish.format(t='a', n='n')})")
+    return lines
+
+
+def _joined(masks: list[str]) -> str:
+    total = masks[0]
+    for mask in masks[1:]:
+        total = f"either({total}, {mask})"
+    return total
+
+
+def emit_window(op: str, lanes: int, kh: int, kw: int, stride: int, dilation: int) -> str:
+    """The module of a pooling kernel.
+
+    x: float32[planes, h, w, lanes]; y: float32[planes, oh, ow, lanes]; lines: int64[oh, 2], columns:
+    int64[ow, 2]: first index inside x and number of those that a window spans; lines_counted:
+    float32[oh], columns_counted: float32[ow]: how many the average counts; inner, outer: the columns
+    [inner, outer) of whole windows that count alike; line_step, column_step: elements from tap to
+    tap. Units are output rows.
+
+    Args:
+        op: `max` or `average`.
+        lanes: channels in a block.
+        kh: rows of windows without a loop.
+        kw: columns of those.
+        stride: along the width.
+        dilation: along the width.
+    """
+    row = WINDOWS[op]
+    return _WINDOW.format(
+        L=lanes,
+        start="float32(-math.inf)" if row.start == "lowest" else f"float32({row.start})",
+        kh=kh,
+        pixels=PIXELS,
+        step=row.step.format(a="a", b="b"),
+        finish=row.finish.format(t="a", n="n"),
+        tile="\n".join(" " * 12 + line for line in _tile(op, lanes, kh, kw, stride, dilation)),
+    )
+
+
+_WHOLE = """\
+import math
+
+from numba import float32
+
+from app.kernels.cpu.extrema import maximum
+from app.kernels.cpu.codegen.vectors import load, splat, store
+
+
+def kernel(x, y, spare, blocks, channels, pixels, begin, end, thread):
+    for plane in range(begin, end):
+        total = splat({start}, {L})
+        for first in range(0, pixels, {run}):
+            last = min(first + {run}, pixels)
+            place = (plane * pixels + first) * {L}
+{starts}
+            whole = (last - first) // {sums} * {sums}
+            for i in range(place, place + whole * {L}, {sums} * {L}):
+{steps}
+            for i in range(place + whole * {L}, (plane * pixels + last) * {L}, {L}):
+                b = load(x, i, {L})
+                a0 = {step0}
+{joins}
+            a = total
+            b = a0
+            total = {step}
+        a = total
+        n = splat(float32(pixels), {L})
+        result = {finish}
+        start = plane % blocks * {L}
+        count = min(channels - start, {L})
+        target = plane // blocks * channels + start
+        if count == {L}:
+            store(y, target, result)
+        else:
+            store(spare, thread * {L}, result)
+            for i in range(count):
+                y[target + i] = spare[thread * {L} + i]
+"""
+
+
+def emit_whole(op: str, lanes: int) -> str:
+    """The module of a kernel that reduces whole images.
+
+    x: float32[batch, blocks, pixels, lanes]; y: float32[batch, channels]; spare: float32[threads,
+    lanes]. Units are blocks of images.
+
+    Args:
+        op: `max` or `average`.
+        lanes: channels in a block.
+    """
+    row = WINDOWS[op]
+    start = "float32(-math.inf)" if row.start == "lowest" else f"float32({row.start})"
+
+    def step(a: str, b: str) -> str:
+        return f"{a} = {row.step.format(a=a, b=b)}"
+
+    starts = [f"a{k} = splat({start}, {lanes})" for k in range(SUMS)]
+    steps = [step(f"a{k}", f"load(x, i + {k * lanes}, {lanes})") for k in range(SUMS)]
+    joins, distance = [], SUMS // 2
+    while distance:
+        joins += [step(f"a{k}", f"a{k + distance}") for k in range(distance)]
+        distance //= 2
+    return _WHOLE.format(
+        L=lanes,
+        start=start,
+        run=RUN,
+        sums=SUMS,
+        starts="\n".join(" " * 12 + line for line in starts),
+        steps="\n".join(" " * 16 + line for line in steps),
+        joins="\n".join(" " * 12 + line for line in joins),
+        step0=row.step.format(a="a0", b="b"),
+        step=row.step.format(a="a", b="b"),
+        finish=row.finish.format(t="a", n="n"),
+    )

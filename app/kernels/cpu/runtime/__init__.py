@@ -1,0 +1,1 @@
+"""Compilation and dispatch of kernels on the processor."""

@@ -1,0 +1,234 @@
+"""From the name of a kernel to a machine address, through a disk cache.
+
+numba's cache is keyed by one file's time stamp, so a change in a function that a kernel calls
+would go unseen: the cache folder is therefore named after a hash of all kernel sources.
+A closure that holds an intrinsic never hits that cache; a generated kernel is therefore
+written as a small module of its own (design note cpu-kernels, section 6).
+"""
+
+import ctypes
+import fcntl
+import functools
+import hashlib
+import importlib
+import importlib.util
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as binding
+import numba
+from numba import types
+
+from app.kernels.cpu.codegen import linking
+
+_SCALARS = {
+    "int8": types.int8,
+    "int16": types.int16,
+    "int32": types.int32,
+    "int64": types.int64,
+    "uint8": types.uint8,
+    "uint16": types.uint16,
+    "uint32": types.uint32,
+    "uint64": types.uint64,
+    "float32": types.float32,
+    "float64": types.float64,
+    "bool": types.uint8,  # a byte that holds 0 or 1
+}
+
+
+HOPELESS = 60  # spills, twice: the vectors are wider than the machine's, which no other unrolling helps
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledKernel:
+    """Machine code. `keep` holds the numba object that owns it."""
+
+    name: str
+    address: int
+    arity: int  # of the arguments before begin and end
+    takes_thread: bool
+    keep: Any
+
+
+def source_hash() -> str:
+    """A hash of every kernel source, of numba and LLVM, and of the processor.
+
+    Machine code, timings and the choice of unrollings are the processor's own.
+    """
+    machine = f"{binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()}"
+    digest = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__} {machine}".encode())
+    folder = Path(__file__).parents[1]
+    for path in sorted((folder.parent / "expressions.py", *folder.rglob("*.py"))):
+        digest.update(path.name.encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+class Compiler:
+    """Compiles kernels, each once per process and once per machine.
+
+    Of several processes that want the same, one compiles and the others wait and load.
+
+    Args:
+        cache: folder for machine code and generated modules; anybody who can write to it can
+            run code here, so it must be the service's own.
+        processes: how many may compile for this one at a time; by default one a core.
+
+    Attributes:
+        folder: the part of it that belongs to the kernels of this version.
+    """
+
+    def __init__(self, cache: Path, processes: int | None = None) -> None:
+        self.cache = cache
+        self.processes = len(os.sched_getaffinity(0)) if processes is None else processes
+        self.folder = cache / source_hash()
+        self._generated = self.folder / "generated"
+        self._generated.mkdir(parents=True, exist_ok=True)
+        numba.config.CACHE_DIR = str(self.folder)
+        self._kernels: dict[tuple[object, ...], CompiledKernel] = {}
+
+    def compile(
+        self,
+        kernel: str,
+        argument_types: tuple[str, ...],
+        static: tuple[object, ...] | None = None,
+        *,
+        takes_thread: bool = False,
+    ) -> CompiledKernel:
+        """Machine code for a kernel.
+
+        Args:
+            kernel: `module:function`; with `static`, a generator that returns the source text of
+                a module defining `kernel`.
+            argument_types: `float32*` and the like for addresses, `int64` for numbers.
+            static: arguments of the generator. One that returns several texts gives libraries
+                first, which are modules that several kernels share (`from LIBRARY0 import ...`); a
+                tuple of texts are alternatives, of which the one that spills least is taken.
+            takes_thread: whether the last parameter is the number of the calling thread.
+        """
+        key = (kernel, argument_types, static, takes_thread)
+        if key not in self._kernels:
+            function = self._function(kernel, static)
+            tail = 3 if takes_thread else 2
+            signature = types.void(*(_type(t) for t in argument_types), *[types.int64] * tail)
+            with self._alone(f"{function.__module__}.{function.__qualname__}"):
+                compiled = numba.cfunc(signature, cache=True, error_model="numpy", boundscheck=False)(
+                    function
+                )
+            self._mark(key).touch()
+            self._kernels[key] = CompiledKernel(
+                kernel, compiled.address, len(argument_types), takes_thread, compiled
+            )
+        return self._kernels[key]
+
+    def has(
+        self,
+        kernel: str,
+        argument_types: tuple[str, ...],
+        static: tuple[object, ...] | None,
+        takes_thread: bool,
+    ) -> bool:
+        """Whether `compile` finds a kernel in memory or in the cache."""
+        key = (kernel, argument_types, static, takes_thread)
+        return key in self._kernels or self._mark(key).exists()
+
+    def count(self) -> int:
+        """Kernels in the cache."""
+        return sum(1 for _ in self._generated.glob("compiled_*"))
+
+    def _mark(self, key: tuple[object, ...]) -> Path:
+        return self._generated / f"compiled_{hashlib.sha256(repr(key).encode()).hexdigest()[:24]}"
+
+    @contextmanager
+    def _alone(self, name: str) -> Iterator[None]:
+        """A section that one process at a time is in; the system ends it with the process."""
+        with (self._generated / f"{name}.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _function(self, kernel: str, static: tuple[object, ...] | None) -> Callable[..., None]:
+        function = resolve(kernel)
+        if static is None:
+            return function
+        source = function(*static)
+        *libraries, source = (source,) if isinstance(source, str) else source
+        for i, text in enumerate(libraries):
+            source = source.replace(f"LIBRARY{i}", self._library(text).__name__)
+        return self._generate(source).kernel  # type: ignore[no-any-return]  # a generated module
+
+    def _library(self, alternatives: str | tuple[str, ...]) -> ModuleType:
+        """The first of several texts whose MAIN tile keeps everything in registers, else the best of them.
+
+        What was found on this machine stands in a file, so that others are compiled once only.
+        """
+        if isinstance(alternatives, str):
+            return self._generate(alternatives)
+        digest = hashlib.sha256("\0".join(alternatives).encode()).hexdigest()[:24]
+        choice = self._generated / f"choice_{digest}"
+        with self._alone(choice.name):
+            if choice.exists():
+                return self._generate(alternatives[int(choice.read_text())])
+            counts: list[int] = []
+            for text in alternatives:
+                module = self._generate(text)
+                counts.append(linking.spilled(module.__name__, module.MAIN))
+                if counts[-1] == 0 or (len(counts) > 1 and min(counts) > HOPELESS):
+                    break
+            best = counts.index(min(counts))
+            choice.write_text(str(best))
+            return self._generate(alternatives[best])
+
+    def _generate(self, source: str) -> ModuleType:
+        name = f"kernel_{hashlib.sha256(source.encode()).hexdigest()[:24]}"
+        if name in sys.modules:
+            return sys.modules[name]
+        path = self._generated / f"{name}.py"
+        if not path.exists():
+            # Written aside and renamed, so that no other process reads half a file. The time
+            # stamp is part of numba's key: the first writer wins.
+            with tempfile.NamedTemporaryFile("w", dir=self._generated, suffix=".tmp", delete=False) as file:
+                file.write(source)
+            try:
+                os.link(file.name, path)
+            except FileExistsError:
+                pass
+            finally:
+                Path(file.name).unlink()
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        with self._alone(name):
+            spec.loader.exec_module(module)
+        return module
+
+
+def resolve(kernel: str) -> Callable[..., Any]:
+    """The function behind `module:function`."""
+    module, _, function = kernel.partition(":")
+    return getattr(importlib.import_module(module), function)  # type: ignore[no-any-return]
+
+
+def _type(name: str) -> types.Type:
+    if name.endswith("*"):
+        return types.CPointer(_SCALARS[name[:-1]])
+    return _SCALARS[name]
+
+
+@functools.cache
+def _prototype(arity: int) -> Any:
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * arity)
+
+
+def call(kernel: CompiledKernel, *arguments: int) -> None:
+    """Call machine code from Python, for tests: addresses, numbers, begin, end[, thread]."""
+    _prototype(len(arguments))(kernel.address)(*arguments)

@@ -1,0 +1,480 @@
+"""The compiled driver: walks the rows of a program, each a kernel address and its arguments.
+
+One row is ROW int64 numbers: address, arity, units, offset of the first argument in the argument
+table, shared. A kernel is called with its own number of arguments, chosen by a switch, and with the
+number of the thread: the conventions of x86-64 and of 64-bit ARM let a function ignore its last
+arguments, and half as many cases compile in half the time.
+
+The calling thread walks; it publishes the rows that are shared, and the other threads help. The
+units of such a row are cut into one share a thread. Every thread takes its own share first and
+then those that nobody has begun, so that a thread which the operating system has stopped, or
+which still sleeps, delays nobody, and the same thread mostly meets the same data again. Helpers
+look for work, and sleep when nothing has run for a while, in machine code: one that wakes never asks
+for the GIL, which the calling thread may want back by then.
+
+Helpers keep off the core of the calling thread. Operating systems do put a thread that is woken beside
+the one that wakes it; there it would look, for hundreds of microseconds, for work that it keeps from
+being made.
+"""
+
+import contextlib
+import ctypes
+import functools
+import os
+import platform
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import llvmlite.ir as ll
+import numba
+import numpy as np
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from app.kernels.cpu.codegen.generator import at, outlined
+
+ROW = 5  # numbers a row
+MAX_ARITY = 48  # arguments of a kernel, begin, end and thread not counted
+SPINS = 4000  # before the calling thread, waiting for a helper, yields its core
+# Looks of a helper for work before it sleeps while nothing runs, some 40 ns each. It never yields:
+# on a busy machine a thread that does is hardly run again, one that is woken is.
+IDLE = 12000
+
+# The mailbox, int64, in pieces of LINE numbers: two cache lines, because hardware fetches pairs.
+LINE = 16
+SEQUENCE = 0  # number of the shared row that was published last; they are counted for ever
+ROW_AT, ARGUMENTS_AT = 1, 2  # where this row and the argument table are
+DONE = LINE  # shares finished so far, of all rows
+RUNNING = 2 * LINE  # whether a stretch is on its way
+STOPPED = 2 * LINE + 1  # whether the helpers shall end
+THREADS = 3 * LINE  # from here on, a line for each thread:
+ASLEEP, CLAIM = 0, 1  # sleeps or will soon; the last row whose share of this number was taken
+# Behind these a gate for each thread, at which it sleeps, with room for the types of any system:
+GATE = 32
+MUTEX, CONDITION = 0, 16
+
+_I64 = ll.IntType(64)
+
+
+@intrinsic
+def _call(_context, address, arity, arguments, offset, begin, end, thread):
+    """Call the function at `address` with `arity` numbers of `arguments[offset:]`, begin, end, thread."""
+    signature = types.void(
+        types.int64,
+        types.int64,
+        types.CPointer(types.int64),
+        types.int64,
+        types.int64,
+        types.int64,
+        types.int64,
+    )
+
+    def write(builder, values):
+        target, count, table, start, *units = values
+        block = builder.gep(table, [start])
+        done = builder.append_basic_block("done")
+        switch = builder.switch(count, done)
+        for n in range(MAX_ARITY + 1):
+            case = builder.append_basic_block(f"arity{n}")
+            switch.add_case(ll.Constant(_I64, n), case)
+            builder.position_at_end(case)
+            passed = [builder.load(builder.gep(block, [ll.Constant(_I64, i)])) for i in range(n)] + units
+            prototype = ll.FunctionType(ll.VoidType(), [_I64] * len(passed))
+            builder.call(builder.inttoptr(target, prototype.as_pointer()), passed)
+            builder.branch(done)
+        builder.position_at_end(done)
+        builder.ret_void()
+
+    return signature, outlined("call", write)
+
+
+def _give_way(builder: Any) -> Any:
+    return cgutils.get_or_insert_function(builder.module, ll.FunctionType(ll.IntType(32), []), "sched_yield")
+
+
+def _relax(builder: Any) -> None:
+    if platform.machine() in ("x86_64", "AMD64"):
+        kind = ll.FunctionType(ll.VoidType(), [])
+        builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse2.pause"), [])
+
+
+@intrinsic
+def _ticks(_context):
+    """The processor's time stamp counter."""
+
+    def generate(_context, builder, _signature, _values):
+        counter = cgutils.get_or_insert_function(
+            builder.module, ll.FunctionType(_I64, []), "llvm.readcyclecounter"
+        )
+        return builder.call(counter, [])
+
+    return types.int64(), generate
+
+
+@intrinsic
+def _load(_context, pointer, index):
+    """pointer[index], and all that was written before it."""
+
+    def generate(_context, builder, _signature, values):
+        return builder.load_atomic(builder.gep(values[0], [values[1]]), "seq_cst", 8)
+
+    return types.int64(pointer, types.int64), generate
+
+
+@intrinsic
+def _store(_context, pointer, index, value):
+    """Put a value into pointer[index], after all that was written before."""
+
+    def generate(context, builder, _signature, values):
+        place = builder.gep(values[0], [values[1]])
+        builder.store_atomic(values[2], place, "seq_cst", 8)
+        return context.get_dummy_value()
+
+    return types.void(pointer, types.int64, types.int64), generate
+
+
+@intrinsic
+def _increment(_context, pointer, index):
+    """Add 1 to pointer[index], after all that was written before."""
+
+    def generate(context, builder, _signature, values):
+        place = builder.gep(values[0], [values[1]])
+        builder.atomic_rmw("add", place, ll.Constant(_I64, 1), "acq_rel")
+        return context.get_dummy_value()
+
+    return types.void(pointer, types.int64), generate
+
+
+@intrinsic
+def _exchange(_context, pointer, index, old, new):
+    """Put `new` into pointer[index] if `old` is there; whether it was."""
+
+    def generate(_context, builder, _signature, values):
+        place = builder.gep(values[0], [values[1]])
+        pair = builder.cmpxchg(place, values[2], values[3], "acq_rel", "acquire")
+        return builder.extract_value(pair, 1)
+
+    return types.boolean(pointer, types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def _pause(_context):
+    """Tell the core that this is a spinning loop."""
+
+    def generate(context, builder, _signature, _values):
+        _relax(builder)
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@intrinsic
+def _yield(_context):
+    """Let another thread have the core."""
+
+    def generate(context, builder, _signature, _values):
+        builder.call(_give_way(builder), [])
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+def _posix(name: str, arity: int) -> Any:
+    """An intrinsic that calls a function of the threads of the system with addresses."""
+
+    def generate(context, builder, _signature, values):
+        kind = ll.FunctionType(ll.IntType(32), [_I64] * arity)
+        builder.call(cgutils.get_or_insert_function(builder.module, kind, name), values[:arity])
+        return context.get_dummy_value()
+
+    def one(_context, gate):
+        return types.void(types.int64), generate
+
+    def two(_context, condition, mutex):
+        return types.void(types.int64, types.int64), generate
+
+    return intrinsic(one if arity == 1 else two)
+
+
+_lock, _unlock, _signal = (
+    _posix(f"pthread_{name}", 1) for name in ("mutex_lock", "mutex_unlock", "cond_signal")
+)
+_wait = _posix("pthread_cond_wait", 2)
+
+
+@intrinsic
+def address(_context, pointer):
+    """A pointer as a number."""
+
+    def generate(_context, builder, _signature, values):
+        return builder.ptrtoint(values[0], _I64)
+
+    return types.int64(pointer), generate
+
+
+@intrinsic
+def pointer(_context, number):
+    """A number as a pointer to int64."""
+
+    def generate(_context, builder, _signature, values):
+        return builder.inttoptr(values[0], _I64.as_pointer())
+
+    return types.CPointer(types.int64)(number), generate
+
+
+_POINTER = types.CPointer(types.int64)
+_LEAD = types.void(_POINTER, types.int64, _POINTER, _POINTER, types.int64, types.int64, _POINTER)
+_ATTEND = types.void(_POINTER, types.int64, types.int64)
+_inlined = numba.njit(error_model="numpy", boundscheck=False)
+
+
+@_inlined
+def _run_share(row, arguments, share, shares, thread):
+    units = row[2]
+    begin = units * share // shares
+    end = units * (share + 1) // shares
+    if begin < end:
+        _call(row[0], row[1], arguments, row[3], begin, end, thread)
+
+
+@_inlined
+def _take_shares(mail, row, arguments, number, thread, threads):
+    """Run the shares of published row `number` that are left, the thread's own first.
+
+    All of them were taken before another row can be published; one that comes late takes none.
+    """
+    for i in range(threads):
+        share = (thread + i) % threads
+        claim = THREADS + share * LINE + CLAIM
+        last = _load(mail, claim)
+        if last < number and _exchange(mail, claim, last, number):
+            _run_share(row, arguments, share, threads, thread)
+            _increment(mail, DONE)
+
+
+@_inlined
+def _gate(mail, thread, threads):
+    return address(mail) + 8 * (THREADS + threads * LINE + thread * GATE)
+
+
+@_inlined
+def _sleep(mail, thread, threads):
+    """Until somebody sets ASLEEP back, or STOPPED."""
+    gate = _gate(mail, thread, threads)
+    _lock(gate + 8 * MUTEX)
+    while _load(mail, THREADS + thread * LINE + ASLEEP) and not _load(mail, STOPPED):
+        _wait(gate + 8 * CONDITION, gate + 8 * MUTEX)
+    _unlock(gate + 8 * MUTEX)
+
+
+def _rouse(mail, threads):
+    """Have all threads look for work; one that goes to sleep just now is woken the next time."""
+    for thread in range(1, threads):
+        if _load(mail, THREADS + thread * LINE + ASLEEP):
+            gate = _gate(mail, thread, threads)
+            _lock(gate + 8 * MUTEX)
+            _store(mail, THREADS + thread * LINE + ASLEEP, 0)
+            _signal(gate + 8 * CONDITION)
+            _unlock(gate + 8 * MUTEX)
+
+
+_roused = _inlined(_rouse)
+
+
+def _lead(mail, threads, rows, arguments, first, last, ticks):
+    """Run rows first..last as thread 0."""
+    ticks[first] = _ticks()
+    _store(mail, RUNNING, 1)
+    _roused(mail, threads)
+    for index in range(first, last):
+        row = at(rows, index * ROW)
+        if threads > 1 and row[4]:
+            number = mail[SEQUENCE] + 1
+            mail[ROW_AT] = address(row)
+            mail[ARGUMENTS_AT] = address(arguments)
+            _store(mail, SEQUENCE, number)
+            _take_shares(mail, row, arguments, number, 0, threads)
+            turn = 0
+            while _load(mail, DONE) < number * threads:
+                if turn < SPINS:
+                    _pause()
+                else:
+                    _yield()
+                turn += 1
+        else:
+            _run_share(row, arguments, 0, 1, 0)
+        ticks[index + 1] = _ticks()
+    _store(mail, RUNNING, 0)
+
+
+def _attend(mail, thread, threads):
+    """Help with what is published; sleep when nothing ran for a while."""
+    seen = 0
+    turn = 0
+    _sleep(mail, thread, threads)
+    while not _load(mail, STOPPED):
+        number = _load(mail, SEQUENCE)
+        if number != seen:
+            # Another row may be published meanwhile: nothing is left of this one then.
+            row, arguments = pointer(mail[ROW_AT]), pointer(mail[ARGUMENTS_AT])
+            _take_shares(mail, row, arguments, number, thread, threads)
+            seen = number
+            turn = 0
+        elif turn > IDLE and not _load(mail, RUNNING):
+            _store(mail, THREADS + thread * LINE + ASLEEP, 1)
+            _sleep(mail, thread, threads)
+            turn = 0
+        else:
+            _pause()
+            turn += 1
+
+
+def _compiled(function: Any, signature: Any) -> Any:
+    """A ctypes function. Calling it releases the GIL.
+
+    Machine code is never given back: LLVM aborts now and then when many modules are removed.
+    """
+    compiled = numba.cfunc(signature, cache=True, error_model="numpy", boundscheck=False)(function)
+    found: Any = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(signature.args))(compiled.address)
+    found.keep = compiled
+    return found
+
+
+@functools.cache
+def compile_walk() -> Any:
+    """The driver of the calling thread, one for the process."""
+    return _compiled(_lead, _LEAD)
+
+
+@functools.cache
+def _compile_attendance() -> tuple[Any, Any]:
+    """What every other thread runs, and what wakes them."""
+    return _compiled(_attend, _ATTEND), _compiled(_rouse, types.void(_POINTER, types.int64))
+
+
+def _allowed() -> frozenset[int]:
+    """Cores that this thread may run on; none where the system does not tell."""
+    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
+
+
+# The core that the calling thread runs on, without giving up the GIL; None where the system does not tell.
+_core_of_caller = getattr(ctypes.PyDLL(None), "sched_getcpu", None) if os.name == "posix" else None
+
+
+class Team:
+    """Persistent threads, one a core, that run the same rows at once.
+
+    The calling thread is number 0. With one thread nothing is started and nothing is pinned.
+
+    Args:
+        threads: how many.
+        cores: which cores to pin helpers to, as the operating system numbers them. Where none are given
+            they run on those that the thread which makes the team may have.
+    """
+
+    def __init__(self, threads: int, cores: Sequence[int] = ()) -> None:
+        self.threads = threads
+        self.mail = np.zeros(THREADS + threads * (LINE + GATE), np.int64)
+        self.mail[THREADS + ASLEEP : THREADS + threads * LINE : LINE] = 1
+        for gate in self.mail[THREADS + threads * LINE :].reshape(threads, GATE)[1:]:
+            system = ctypes.CDLL(None)
+            system.pthread_mutex_init(ctypes.c_void_p(gate[MUTEX:].ctypes.data), None)
+            system.pthread_cond_init(ctypes.c_void_p(gate[CONDITION:].ctypes.data), None)
+        self._cores = frozenset(cores) or _allowed()
+        self._pins = bool(cores)
+        self._led_from = -1
+        compiled = _compile_attendance() if threads > 1 else (None, None)
+        self._attend: Any = compiled[0]
+        self._rouse: Any = compiled[1]
+        self._members = [
+            threading.Thread(target=self._serve, args=(i,), daemon=True) for i in range(1, threads)
+        ]
+        for member in self._members:
+            member.start()
+
+    def _serve(self, number: int) -> None:
+        self._attend(self.mail.ctypes.data, number, self.threads)
+
+    def _move(self, core: int) -> None:
+        """Keep the helpers off a core, and each to one of the others if they are pinned."""
+        self._led_from = core
+        others = sorted(self._cores - {core}, reverse=True)
+        for number, member in enumerate(self._members if others else ()):
+            assert member.native_id is not None
+            # Where cores were taken away meanwhile, the system places threads alone.
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(
+                    member.native_id, {others[number % len(others)]} if self._pins else others
+                )
+
+    def make_way(self) -> None:
+        """Keep the helpers off the core that the calling thread runs on now."""
+        if _core_of_caller is not None:
+            core = _core_of_caller()
+            if core != self._led_from:
+                self._move(core)
+
+    def rouse(self) -> None:
+        """Wake helpers that sleep, which takes them tens of microseconds, before there is work for them."""
+        if self.threads > 1:
+            self.make_way()
+            self._rouse(self.mail.ctypes.data, self.threads)
+
+    def close(self) -> None:
+        """End the threads."""
+        self.mail[STOPPED] = 1
+        self.rouse()
+        for member in self._members:
+            member.join()
+
+
+class Stretch:
+    """Consecutive kernel rows that run without returning to Python.
+
+    Attributes:
+        ticks: time stamp counter of the last run: [i] before row i, [i + 1] after it.
+    """
+
+    def __init__(
+        self,
+        walk: Any,
+        rows: Sequence[tuple[int, int, tuple[int, ...]]],
+        team: Team,
+        shared: Sequence[bool] | None = None,
+    ) -> None:
+        """`rows`: (address, units, arguments); `shared`: those that are worth helping with."""
+        table = np.zeros((max(len(rows), 1), ROW), np.int64)
+        arguments: list[int] = []
+        for i, (target, units, numbers) in enumerate(rows):
+            if len(numbers) > MAX_ARITY:
+                raise ValueError(f"a kernel takes at most {MAX_ARITY} arguments, found {len(numbers)}")
+            shares = units > 1 and (shared is None or shared[i])
+            table[i] = target, len(numbers), units, len(arguments), shares
+            arguments.extend(numbers)
+        self._walk = walk
+        self._team = team
+        self._count = len(rows)
+        self._rows = table
+        self._arguments = np.array(arguments or [0], np.int64)
+        self._helped = team.threads > 1 and bool(table[:, 4].any())
+        self.ticks = np.zeros(len(rows) + 1, np.int64)
+        self._before = (
+            team.mail.ctypes.data,
+            team.threads if self._helped else 1,
+            self._rows.ctypes.data,
+            self._arguments.ctypes.data,
+        )
+        self._after = self.ticks.ctypes.data
+
+    def rouse(self) -> None:
+        """Wake the helpers, if any row is shared: it will be run soon."""
+        if self._helped:
+            self._team.rouse()
+
+    def run(self, first: int = 0, last: int | None = None) -> None:
+        """Run rows first..last, half-open."""
+        if self._helped:
+            self._team.make_way()
+        self._walk(*self._before, first, self._count if last is None else last, self._after)

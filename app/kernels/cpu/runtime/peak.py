@@ -1,0 +1,88 @@
+"""Peak arithmetic of this machine: independent chains of multiply-adds that touch no memory."""
+
+import functools
+import hashlib
+import time
+from pathlib import Path
+
+import llvmlite.ir as ll
+import numpy as np
+from numba import types
+from numba.extending import intrinsic
+
+from app.kernels.cpu.codegen.instructions import I64, Vectors, number
+from app.kernels.cpu.runtime.compiler import Compiler
+from app.kernels.cpu.runtime.driver import Stretch, Team, compile_walk
+
+CHAINS = 12  # more than latency times issue rate (4 x 2) and fewer than the registers
+TURNS = 1 << 20
+REPEATS = 15
+
+
+def chains(lanes: int):  # an intrinsic has no type
+    """An intrinsic `chains(x, y, turns)`: CHAINS sums of x[0] * x[0], `turns` times; all added to y."""
+    address = types.CPointer(types.float32)
+
+    def write(context, builder, _signature, values):
+        x, y, turns = values
+        v = Vectors(builder, "float32", lanes)
+        factor = v.broadcast(x)
+        before = builder.block
+        body, end = (builder.append_basic_block(s) for s in ("body", "end"))
+        builder.branch(body)
+        builder.position_at_end(body)
+        left = builder.phi(I64)
+        left.add_incoming(turns, before)
+        totals = [builder.phi(v.type) for _ in range(CHAINS)]
+        sums = [v.fma(factor, factor, total) for total in totals]
+        for i, (total, new) in enumerate(zip(totals, sums)):
+            # Different starts: equal chains would become one.
+            total.add_incoming(ll.Constant(v.type, [float(i)] * lanes), before)
+            total.add_incoming(new, body)
+        next_left = builder.sub(left, number(1))
+        left.add_incoming(next_left, body)
+        builder.cbranch(builder.icmp_signed(">", next_left, number(0)), body, end)
+        builder.position_at_end(end)
+        whole = functools.reduce(v.add, sums)
+        v.store(whole, y)
+        return context.get_dummy_value()
+
+    def body(_context, x, y, turns):  # numba reads the names
+        return types.void(address, address, types.int64), write
+
+    return intrinsic(body)
+
+
+def emit_chains(lanes: int) -> str:
+    """The module of a kernel that runs CHAINS chains of `lanes` lanes; units are threads."""
+    # The text names this file's version: the cache of machine code follows the text.
+    version = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
+    return f"""# {version}
+from app.kernels.cpu.codegen.generator import at
+from app.kernels.cpu.runtime.peak import chains
+
+chained = chains({lanes})
+
+
+def kernel(x, y, turns, begin, end):
+    for unit in range(begin, end):
+        chained(x, at(y, unit * {lanes}), turns)
+"""
+
+
+def peak_flops(compiler: Compiler, lanes: int, threads: int, cores: tuple[int, ...]) -> float:
+    """Single-precision operations a second of so many threads; the best of REPEATS runs."""
+    kernel = compiler.compile(
+        "app.kernels.cpu.runtime.peak:emit_chains", ("float32*", "float32*", "int64"), static=(lanes,)
+    )
+    x, y = np.full(1, 1e-3, np.float32), np.zeros(lanes * threads, np.float32)
+    arguments = (x.ctypes.data, y.ctypes.data, TURNS)
+    team = Team(threads, cores)
+    stretch = Stretch(compile_walk(), [(kernel.address, threads, arguments)], team)
+    best = float("inf")
+    for _ in range(REPEATS):
+        started = time.perf_counter()
+        stretch.run()
+        best = min(best, time.perf_counter() - started)
+    team.close()
+    return 2.0 * lanes * CHAINS * TURNS * threads / best

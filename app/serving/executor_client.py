@@ -1,0 +1,376 @@
+"""The API's end of one executor: requests go out, answers wake whoever waits for them.
+
+Nothing here blocks, and no other thread is asked: the event loop watches the socket.
+"""
+
+import asyncio
+import json
+import logging
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from struct import error as StructError  # noqa: N812  it is a class
+from typing import Any
+
+from app.serving import channel
+from app.serving.oip_codec import ERROR_NBYTES, NO_HEADER, InferenceError
+from app.serving.shared_arena import Region, Ring
+
+_TOLD = ("loading", "ready", "failed", channel.STOPPING)  # states that the executor knows of
+logger = logging.getLogger("stowplan.serving")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one deployed model may be asked.
+
+    Attributes:
+        body_nbytes: of one request.
+        ring_nbytes: of all requests and answers at once.
+        waiting: requests at once.
+        seconds: until a request is answered, however it may be.
+    """
+
+    body_nbytes: int
+    ring_nbytes: int
+    waiting: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the executor answered; seconds are None where it did not come to it."""
+
+    status: int
+    body: bytes
+    header_nbytes: int
+    waited: float | None
+    ran: float | None
+
+
+Outcome = Reply | InferenceError
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """A request that has its region of the ring."""
+
+    region: Region
+    start: int  # of the body
+    done: Callable[[Outcome], None] | None = None  # None when nobody waits any more
+    alarm: asyncio.TimerHandle | None = None
+    building: bool = False
+
+    def settle(self, outcome: Outcome) -> None:
+        """Tell whoever waits, once."""
+        done = self.done
+        self.forget()
+        if done is not None:
+            done(outcome)
+
+    def forget(self) -> None:
+        """Nobody waits any more; the region stays taken until the executor is done with it."""
+        self.done = None
+        if self.alarm is not None:
+            self.alarm.cancel()
+
+
+class Link:
+    """One deployed model, as the API sees it.
+
+    Attributes:
+        state: `starting` when no process answers, `loading`, `ready`, `failed` or `deleted`.
+        detail: why it failed.
+        metadata: inputs and outputs, once they are known.
+        programs: shapes that are compiled now.
+        restarts: processes that ended while they were connected.
+    """
+
+    def __init__(self, path: Path, bounds: Bounds, lost: Callable[[], None] = lambda: None) -> None:
+        self._path = path
+        self._lost = lost  # called when the process has ended
+        self._bounds = bounds
+        self._ring = Ring(bounds.ring_nbytes)
+        self._socket: socket.socket | None = None
+        self._calls: dict[int, Call] = {}
+        self._number = 0
+        self._largest = ERROR_NBYTES  # answer so far, as far as every request can have as much
+        self._receiving = 0
+        self._leaving = False  # the connection closes after the last answer
+        self._buffer = memoryview(bytearray(channel.LARGEST))
+        self.state = "starting"
+        self.detail = ""
+        self.metadata: dict[str, Any] | None = None
+        self.programs = 0
+        self.restarts = 0
+
+    @property
+    def waiting(self) -> int:
+        """Requests that have no answer yet."""
+        return len(self._calls) + self._receiving
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a process answers, be it that it still loads or has failed."""
+        return self._socket is not None
+
+    def connect(self) -> None:
+        """Try to reach the process; nothing happens while it is not there, or when it is connected."""
+        if self._socket is not None:
+            return
+        try:
+            connection = channel.connect(self._path)
+        except OSError:
+            return
+        ring = self._ring
+        try:
+            socket.send_fds(connection, [channel.RING.pack(b"M", ring.nbytes)], [ring.descriptor])
+        except OSError:
+            connection.close()
+            return
+        self._socket = connection
+        self._leaving = False
+        self.state = "loading"
+        asyncio.get_running_loop().add_reader(connection, self._read)
+
+    def retire(self) -> None:
+        """Take no more requests, and let go of the process when those that it has are answered."""
+        self.state = "deleted"
+        self._leave()
+
+    def _leave(self) -> None:
+        self._leaving = True
+        self._close_when_idle()
+
+    def _close_when_idle(self) -> None:
+        if self._leaving and not self.waiting:
+            self._lose()
+
+    def close(self) -> None:
+        """Let go of the process."""
+        self._lose()
+        self.state = "deleted"
+
+    async def infer(
+        self, body: Callable[[memoryview], Awaitable[int]], nbytes: int, header_nbytes: int | None
+    ) -> Reply:
+        """Send a request, and wait for what the executor says.
+
+        Args:
+            body: puts it where it is told, as it comes from the network, and tells its size.
+            nbytes: of it, as announced.
+            header_nbytes: of the JSON at its start; None when all of it is.
+
+        Raises:
+            InferenceError: it could not be sent, the process ended meanwhile, or it took too long.
+        """
+        deadline = time.monotonic() + self._bounds.seconds
+        call = self.reserve(nbytes, header_nbytes)
+        try:
+            async with asyncio.timeout(self._bounds.seconds):
+                found = await body(self.place(call, nbytes))
+        except BaseException as error:
+            self.release(call)
+            if isinstance(error, TimeoutError):
+                raise self.late_body() from None
+            raise
+        if found != nbytes:
+            self.release(call)
+            raise InferenceError(f"expected a body of {nbytes} byte, found {found} byte")
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+        def settle(outcome: Outcome) -> None:
+            if future.done():
+                return  # the task was cancelled, and has not run since
+            if isinstance(outcome, Reply):
+                future.set_result(outcome)
+            else:
+                future.set_exception(outcome)
+
+        self.submit(call, nbytes, header_nbytes, deadline, settle)
+        try:
+            return await future
+        finally:
+            call.forget()
+
+    @property
+    def seconds(self) -> float:
+        """Until a request is answered, however it may be."""
+        return self._bounds.seconds
+
+    @staticmethod
+    def late_body() -> InferenceError:
+        """What a request is told whose body takes longer than `seconds`."""
+        return InferenceError("the body of the request did not come in time", 408)
+
+    def reserve(self, nbytes: int, header_nbytes: int | None) -> Call:
+        """A region for a body whose binary part is aligned: to be submitted, or released.
+
+        Raises:
+            InferenceError: the model is not ready, has enough to do, or takes no body of that size.
+        """
+        self._check()
+        if nbytes > self._bounds.body_nbytes:
+            raise InferenceError(f"the body exceeds the limit of {self._bounds.body_nbytes} byte", 413)
+        lead = -(header_nbytes or 0) % channel.ALIGNMENT
+        region = self._ring.take(max(nbytes + lead, self._largest))
+        if region is None:
+            raise InferenceError("the requests that wait take all memory: try again", 503, retry_after=1)
+        self._receiving += 1
+        return Call(region, region.start + lead)
+
+    def place(self, call: Call, nbytes: int) -> memoryview:
+        """Where the body goes."""
+        return self._ring.view[call.start : call.start + nbytes]
+
+    def release(self, call: Call) -> None:
+        """Give a region back whose body did not come."""
+        self._receiving -= 1
+        self._ring.give(call.region)
+        self._close_when_idle()
+
+    def submit(
+        self,
+        call: Call,
+        nbytes: int,
+        header_nbytes: int | None,
+        deadline: float,
+        done: Callable[[Outcome], None],
+    ) -> None:
+        """Send a request whose body has come; `done` is called once, unless the call is forgotten.
+
+        Raises:
+            InferenceError: it could not be sent; the region is given back.
+        """
+        self._number += 1
+        number = self._number
+        capacity = call.region.end - call.start
+        header = NO_HEADER if header_nbytes is None else header_nbytes
+        packed = channel.REQUEST.pack(b"Q", number, call.start, capacity, nbytes, header, deadline)
+        refusal = self._send(packed)
+        if refusal is not None:
+            self.release(call)
+            raise refusal
+        self._receiving -= 1
+        self._calls[number] = call
+        call.done = done
+        loop = asyncio.get_running_loop()
+        call.alarm = loop.call_at(loop.time() + deadline - time.monotonic(), self._expire, call)
+
+    def _send(self, message: bytes) -> InferenceError | None:
+        """Why a message cannot be sent; None when it was."""
+        if self._socket is not None:
+            try:
+                self._socket.send(message)
+            except BlockingIOError:
+                return InferenceError("the process of the model takes no more requests", 503, retry_after=1)
+            except OSError:
+                pass
+            else:
+                return None
+        return InferenceError("the process of the model has ended: try again", 503, retry_after=1)
+
+    def _check(self) -> None:
+        """Refuse what cannot be answered now.
+
+        Raises:
+            InferenceError: the model is not ready, or has enough to do.
+        """
+        if self.state == "failed":
+            raise InferenceError(f"the model cannot be served: {self.detail}", 503)
+        if self.state != "ready":
+            raise InferenceError(f"the model is {self.state}: try again", 503, retry_after=1)
+        if self.waiting >= self._bounds.waiting:
+            raise InferenceError(f"{self.waiting} requests wait for the model already", 503, retry_after=1)
+
+    def _expire(self, call: Call) -> None:
+        error = InferenceError(f"no answer within {self._bounds.seconds:g} s", 504)
+        if call.building:
+            error = InferenceError(
+                "a program for these shapes is still being compiled: try again", 503, retry_after=5
+            )
+        call.settle(error)
+
+    def _read(self) -> None:
+        """Take all messages that wait."""
+        while self._socket is not None:
+            try:
+                text = self._buffer[: self._socket.recv_into(self._buffer)]
+            except BlockingIOError:
+                return
+            except OSError:
+                text = self._buffer[:0]
+            try:
+                if len(text):
+                    self._hear(text)
+                    continue
+            except (OSError, KeyError, ValueError, StructError):
+                logger.exception("the process of a model does not keep to the rules")
+            self.restarts += 1
+            self._lose()
+
+    def _hear(self, text: memoryview) -> None:
+        kind = bytes(text[:1])
+        if kind == b"A":
+            _, number, status, nbytes, header_nbytes, waited, ran = channel.ANSWER.unpack(text)
+            call = self._calls.pop(number)
+            self._note_size(nbytes)
+            body = bytes(self._ring.view[call.start : min(call.start + nbytes, call.region.end)])
+            self._ring.give(call.region)
+            call.settle(Reply(status, body, header_nbytes, waited, ran))
+            self._close_when_idle()
+        elif kind == channel.STATE:
+            told = json.loads(bytes(text[1:]))
+            if told["state"] not in _TOLD:
+                raise ValueError(f"state {told['state']!r}")
+            self.programs, self.metadata = told["programs"], told["metadata"]
+            if self.state == "deleted":
+                return
+            self.state, self.detail = told["state"], told["detail"]
+            if self.state == channel.STOPPING:
+                self.state = "starting"  # as the process that takes its place will be
+                self._leave()
+        elif kind == b"B":
+            self._calls[channel.BUILDING.unpack(text)[1]].building = True
+        elif kind == b"N":
+            _, number, nbytes = channel.NEEDS.unpack(text)
+            self._grant(number, nbytes)
+
+    def _grant(self, number: int, nbytes: int) -> None:
+        """Give an answer a region where it fits, or none."""
+        assert self._socket is not None
+        call = self._calls[number]
+        self._note_size(nbytes)
+        self._ring.give(call.region)
+        region = self._ring.take(nbytes)
+        if region is None:
+            del self._calls[number]
+            call.settle(InferenceError(f"no memory is free for an answer of {nbytes} byte", 503))
+            region = Region(0, 0)
+        call.region, call.start = region, region.start
+        self._socket.send(channel.GRANT.pack(b"G", number, region.start, region.nbytes))
+        self._close_when_idle()
+
+    def _note_size(self, nbytes: int) -> None:
+        bounds = self._bounds
+        self._largest = min(max(self._largest, nbytes), bounds.ring_nbytes // (2 * bounds.waiting))
+
+    def _lose(self) -> None:
+        """The process has ended: so have all its requests."""
+        if self._socket is None:
+            return
+        asyncio.get_running_loop().remove_reader(self._socket)
+        self._socket.close()
+        self._socket = None
+        if self.state != "deleted":
+            self.state = "starting"
+        self.programs = 0
+        self._lost()
+        calls = list(self._calls.values())
+        self._calls.clear()
+        ended = "the process of the model ended before it answered: try again"
+        for call in calls:
+            self._ring.give(call.region)
+            call.settle(InferenceError(ended, 503, retry_after=1))

@@ -1,0 +1,74 @@
+"""Which executor processes a machine shall run: one for each version of each deployed model."""
+
+import logging
+import shutil
+from pathlib import Path
+
+from app.jobs.store import deployments
+from app.jobs.store.blobs import BlobStore
+from app.jobs.store.database import OUTAGE, Database
+from app.jobs.supervisor import Part
+from app.serving import channel
+from app.serving.executor import run
+from app.serving.executor_config import ExecutorOrder
+from app.settings import Settings
+
+logger = logging.getLogger("stowplan.serving")
+
+
+class Executors:
+    """Lists the processes for the supervisor; while the database is away, those that it listed last."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._database = Database(settings.jobs_database_url)
+        self._blobs = BlobStore(settings.data / "blobs", self._database)
+        self._last: list[Part] = []
+
+    def __call__(self) -> list[Part]:
+        """The processes that shall run now."""
+        try:
+            with self._database.read() as connection:
+                rows = deployments.listed(connection)
+                if [row["id"] for row in rows] != [part.name.split()[1] for part in self._last]:
+                    files = {row["id"]: deployments.files_of(connection, row["id"]) for row in rows}
+                    self._last = [self._part(row, files[row["id"]]) for row in rows]
+                    self._tidy({row["id"] for row in rows})
+        except OUTAGE as error:
+            logger.warning("the database does not tell what is deployed: %s", error)
+        return self._last
+
+    def _part(self, row: deployments.Row, files: dict[str, str]) -> Part:
+        settings = self._settings
+        paths = {name: str(self._blobs.path(sha256).absolute()) for name, sha256 in files.items()}
+        order = ExecutorOrder(
+            id=row["id"],
+            name=row["name"],
+            version=str(row["version"]),
+            data=str(settings.data.absolute()),
+            engine=settings.engine,
+            model=paths.pop(""),
+            external=paths,
+            options=row["request"]["options"],
+            bindings=row["request"]["bindings"],
+            kernels=str((settings.data / "kernels").absolute()),
+            programs=settings.max_programs,
+            infer_seconds=settings.infer_seconds,
+            build_seconds=settings.job_seconds,
+            memory_bytes=settings.executor_memory_bytes,
+            log=(settings.log_format, settings.log_level),
+        )
+        return Part(
+            f"executor {row['id']} {row['name']}:{row['version']}", run, order.to_json(), confined=True
+        )
+
+    def _tidy(self, known: set[str]) -> None:
+        """Remove the sockets and folders of what is deployed no more."""
+        folder: Path = channel.folder_of(self._settings.data)
+        for path in folder.iterdir() if folder.exists() else ():
+            if path.stem in known:
+                continue
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)

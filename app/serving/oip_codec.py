@@ -1,0 +1,506 @@
+"""The Open Inference Protocol, version 2: tensors of requests and answers, in JSON or behind it in bytes.
+
+A body is a JSON object, and after it the bytes of those tensors that have a `binary_data_size`,
+little-endian and row-major, in the order of the tensors. Nothing is copied here but numbers that
+come as JSON: an array is a view of the body.
+
+Source: Open Inference Protocol v2 (kserve.github.io, "Open Inference Protocol REST API"); binary tensor
+data extension (Triton Inference Server, `extension_binary_data.md`).
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from app.jobs.worker.engine_protocol import Port
+
+Array = np.ndarray[Any, Any]
+_LONGEST = 600  # characters of a message
+ERROR_NBYTES = 4096  # a character takes 6 byte of JSON at most
+_LONGEST_KNOWN = 4096  # byte of a header that is remembered
+_MOST_KNOWN = 64  # such headers
+NO_HEADER = -1  # bytes of the header, where the whole body is JSON
+
+# The protocol's name, ours, whether JSON can hold its numbers.
+_ROWS: tuple[tuple[str, np.dtype[Any], bool], ...] = (
+    ("BOOL", np.dtype(np.bool_), True),
+    ("INT8", np.dtype(np.int8), True),
+    ("INT16", np.dtype(np.int16), True),
+    ("INT32", np.dtype(np.int32), True),
+    ("INT64", np.dtype(np.int64), True),
+    ("UINT8", np.dtype(np.uint8), True),
+    ("UINT16", np.dtype(np.uint16), True),
+    ("UINT32", np.dtype(np.uint32), True),
+    ("UINT64", np.dtype(np.uint64), True),
+    ("FP16", np.dtype(np.float16), False),
+    ("BF16", np.dtype(ml_dtypes.bfloat16), False),
+    ("FP32", np.dtype(np.float32), True),
+    ("FP64", np.dtype(np.float64), True),
+)
+DATATYPES = tuple(name for name, _, _ in _ROWS)
+_NAMES = {dtype: name for name, dtype, _ in _ROWS}
+_IN_JSON = {name for name, _, fits in _ROWS if fits}
+_REFUSED_PARAMETERS = {
+    "sequence_id": "stateful sequences are not served",
+    "shared_memory_region": "tensors come in the body, shared memory of clients is not read",
+    "classification": "outputs come as the model computes them",
+}
+
+
+class InferenceError(Exception):
+    """A request that is refused or failed; `status` is HTTP's."""
+
+    def __init__(self, message: str, status: int = 400, *, retry_after: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.retry_after = retry_after  # seconds
+
+    def body(self) -> bytes:
+        """As the protocol has it, at most `ERROR_NBYTES`."""
+        return json.dumps({"error": self.message[:_LONGEST]}).encode()
+
+
+def unserved(ports: Sequence[Port]) -> str | None:
+    """Why tensors cannot be sent; None when they can."""
+    for port in ports:
+        if port.dtype not in _NAMES:
+            have = ", ".join(_NAMES.values())
+            return f"{port.name!r} is {port.dtype}, which the protocol cannot carry; it has {have}"
+    return None
+
+
+def metadata(port: Port) -> dict[str, Any]:
+    """A tensor as the model's metadata tell it; -1 for what differs from call to call."""
+    shape = [-1] if port.shape is None else [-1 if d is None else d for d in port.shape]
+    return {"name": port.name, "datatype": _NAMES[port.dtype], "shape": shape}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An output that the caller wants."""
+
+    name: str
+    binary: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """A request that fits the model."""
+
+    id: str | None
+    inputs: Mapping[str, Array]
+    outputs: tuple[Wanted, ...]
+    form: "Form | None" = None  # that it has in common with others, where it is known
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the inputs."""
+        return {name: array.shape for name, array in self.inputs.items()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Form:
+    """A request without its numbers: what a header says that only tensors as bytes follow.
+
+    Tensors are by name, dtype, shape, number of elements, and where they begin in the body.
+    """
+
+    id: str | None
+    tensors: tuple[tuple[str, np.dtype[Any], tuple[int, ...], int, int], ...]
+    outputs: tuple[Wanted, ...]
+
+    def filled(self, body: memoryview) -> Inference:
+        """The request with a body."""
+        arrays = {
+            name: np.frombuffer(body, dtype, count, begin).reshape(shape)
+            for name, dtype, shape, count, begin in self.tensors
+        }
+        return Inference(self.id, arrays, self.outputs, self)
+
+
+class Forms:
+    """Reads the requests of one model; clients send one header again and again, which is read once."""
+
+    def __init__(
+        self, inputs: Sequence[Port], outputs: Sequence[Port], fixed: Mapping[str, float | int | bool]
+    ) -> None:
+        self._model = (inputs, outputs, fixed)
+        self._known: dict[tuple[bytes, int], Form] = {}
+
+    def parse(self, body: memoryview, header_nbytes: int) -> Inference:
+        """As the function `parse`."""
+        if not 0 < header_nbytes <= min(_LONGEST_KNOWN, len(body)):
+            return parse(body, header_nbytes, *self._model)
+        key = bytes(body[:header_nbytes]), len(body)
+        known = self._known.get(key)
+        if known is not None:
+            return known.filled(body)
+        inference = parse(body, header_nbytes, *self._model)
+        form = _form(inference, header_nbytes, len(body))
+        if form is not None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[key] = form
+        return inference
+
+
+def _form(inference: Inference, header_nbytes: int, nbytes: int) -> Form | None:
+    """What a request has in common with others; None where numbers decided whether it fits the model.
+
+    So they did where a tensor came as JSON or for an input that is fixed, which shows in the sizes, and
+    for those of type BOOL, of which each byte is looked at.
+    """
+    tensors, begin = [], header_nbytes
+    for name, array in inference.inputs.items():
+        tensors.append((name, array.dtype, array.shape, array.size, begin))
+        begin += array.nbytes
+    if begin != nbytes or any(a.dtype == np.bool_ for a in inference.inputs.values()):
+        return None
+    return Form(inference.id, tuple(tensors), inference.outputs)
+
+
+def parse(
+    body: memoryview,
+    header_nbytes: int,
+    inputs: Sequence[Port],
+    outputs: Sequence[Port],
+    fixed: Mapping[str, float | int | bool],
+) -> Inference:
+    """A request whose tensors are those of the model.
+
+    Raises:
+        InferenceError: something is missing, unknown, or of another shape, type or size than expected.
+    """
+    header, rest = _divided(body, header_nbytes)
+    request = _object(header, "the request")
+    parameters = _parameters(request, "the request")
+    known = {p.name: p for p in inputs}
+    arrays: dict[str, Array] = {}
+    for row in _rows(request, "inputs"):
+        name = _name(row, "inputs")
+        if name in arrays:
+            raise InferenceError(f"input {name!r} is there twice")
+        array, rest = _tensor(name, row, known.get(name), known, fixed, rest)
+        if name in known:
+            arrays[name] = array
+    if len(rest):
+        raise InferenceError(f"{len(rest)} byte follow the tensors: `binary_data_size` adds up to less")
+    missing = [name for name in known if name not in arrays]
+    if missing:
+        raise InferenceError(f"input {missing[0]!r} is missing; the model takes {_listed(known)}")
+    identifier = request.get("id")
+    if identifier is not None and not isinstance(identifier, str):
+        raise InferenceError(f"id: expected a string, found {_told(identifier)}")
+    by_default = _flag(parameters, "binary_data_output", False, "the request")
+    return Inference(identifier, arrays, _outputs(request, outputs, by_default))
+
+
+def _divided(body: memoryview, header_nbytes: int) -> tuple[memoryview, memoryview]:
+    if header_nbytes == NO_HEADER:
+        return body, body[:0]
+    if not 0 < header_nbytes <= len(body):
+        raise InferenceError(
+            f"Inference-Header-Content-Length: expected 1 to {len(body)}, the bytes of the body, "
+            f"found {header_nbytes}"
+        )
+    return body[:header_nbytes], body[header_nbytes:]
+
+
+def _object(text: memoryview, what: str) -> dict[str, Any]:
+    def refuse(constant: str) -> None:
+        raise InferenceError(f"{what} has {constant}, which JSON does not: send the tensor as binary data")
+
+    try:
+        found = json.loads(bytes(text), parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise InferenceError(f"{what}: expected a JSON object: {error}") from error
+    if not isinstance(found, dict):
+        raise InferenceError(f"{what}: expected a JSON object, found {_told(found)}")
+    return found
+
+
+def _rows(request: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    rows = request.get(key, [])
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise InferenceError(f"{key}: expected a list of objects, found {_told(rows)}")
+    return rows
+
+
+def _name(row: Mapping[str, Any], key: str) -> str:
+    name = row.get("name")
+    if not isinstance(name, str):
+        raise InferenceError(f"{key}: expected a `name` for each, found {_told(name)}")
+    return name
+
+
+def _parameters(row: Mapping[str, Any], what: str) -> dict[str, Any]:
+    found = row.get("parameters")
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise InferenceError(f"{what}: parameters: expected an object, found {_told(found)}")
+    for name, why in _REFUSED_PARAMETERS.items():
+        if found.get(name):
+            raise InferenceError(f"{what}: parameter {name!r}: {why}")
+    return found
+
+
+def _flag(parameters: Mapping[str, Any], name: str, default: bool, what: str) -> bool:
+    found = parameters.get(name, default)
+    if not isinstance(found, bool):
+        raise InferenceError(f"{what}: parameter {name!r}: expected true or false, found {_told(found)}")
+    return found
+
+
+def _tensor(
+    name: str,
+    row: Mapping[str, Any],
+    port: Port | None,
+    known: Mapping[str, Port],
+    fixed: Mapping[str, float | int | bool],
+    rest: memoryview,
+) -> tuple[Array, memoryview]:
+    """An input, and the bytes after it."""
+    what = f"input {name!r}"
+    if port is None and name not in fixed:
+        raise InferenceError(f"{what} is unknown; the model takes {_listed(known)}")
+    shape = _shape(what, row.get("shape"))
+    datatype = row.get("datatype")
+    if datatype == "BYTES":
+        raise InferenceError(f"{what}: BYTES is refused: models with strings are not served")
+    dtype = next((d for n, d, _ in _ROWS if n == datatype), None)
+    if dtype is None:
+        names = ", ".join(DATATYPES)
+        raise InferenceError(f"{what}: datatype: expected one of {names}, found {_told(datatype)}")
+    if port is not None:
+        if dtype != port.dtype:
+            raise InferenceError(f"{what}: expected {_NAMES[port.dtype]}, found {datatype}")
+        _check_shape(what, shape, port)
+    parameters = _parameters(row, what)
+    size = parameters.get("binary_data_size")
+    if size is None:
+        array = _from_json(what, str(datatype), dtype, shape, row)
+    else:
+        array, rest = _from_bytes(what, dtype, shape, size, row, rest)
+    if name in fixed and not (array.size == 1 and array.reshape(-1)[0] == fixed[name]):
+        raise InferenceError(f"{what} was bound to {fixed[name]} when the model was optimized: leave it out")
+    return array, rest
+
+
+def _shape(what: str, found: Any) -> tuple[int, ...]:
+    right = isinstance(found, list) and all(isinstance(d, int) and not isinstance(d, bool) for d in found)
+    if not right or len(found) > 64:
+        raise InferenceError(f"{what}: shape: expected a list of integers, found {_told(found)}")
+    if any(d < 0 for d in found):
+        raise InferenceError(f"{what}: shape: expected no negative number, found {found}")
+    return tuple(found)
+
+
+def _check_shape(what: str, shape: tuple[int, ...], port: Port) -> None:
+    if port.shape is None:
+        return
+    if len(shape) != len(port.shape) or any(d not in (None, s) for d, s in zip(port.shape, shape)):
+        expected = metadata(port)["shape"]
+        raise InferenceError(f"{what}: expected shape {expected}, found {list(shape)}")
+
+
+def _from_bytes(
+    what: str,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    size: Any,
+    row: Mapping[str, Any],
+    rest: memoryview,
+) -> tuple[Array, memoryview]:
+    expected = math.prod(shape) * dtype.itemsize
+    if not isinstance(size, int) or isinstance(size, bool) or size != expected:
+        raise InferenceError(
+            f"{what}: binary_data_size: expected {expected} byte for {_NAMES[dtype]}{list(shape)}, "
+            f"found {_told(size)}"
+        )
+    if "data" in row:
+        raise InferenceError(f"{what} has both `data` and `binary_data_size`")
+    if size > len(rest):
+        raise InferenceError(
+            f"{what}: expected {size} byte of binary data, found {len(rest)} byte in the body"
+        )
+    array = np.frombuffer(rest[:size], np.uint8 if dtype == np.bool_ else dtype).reshape(shape)
+    if dtype == np.bool_:
+        if size and array.max() > 1:
+            raise InferenceError(f"{what}: expected bytes 0 and 1 for BOOL, found {array.max()}")
+        array = array.view(np.bool_)
+    return array, rest[size:]
+
+
+def _from_json(
+    what: str, datatype: str, dtype: np.dtype[Any], shape: tuple[int, ...], row: Mapping[str, Any]
+) -> Array:
+    if "data" not in row:
+        raise InferenceError(f"{what} has neither `data` nor the parameter `binary_data_size`")
+    if datatype not in _IN_JSON:
+        raise InferenceError(f"{what}: {datatype} comes as binary data only: JSON has no such numbers")
+    data = row["data"]
+    data = data if isinstance(data, list) else [data]
+    try:
+        found = np.array(data) if data else np.zeros(0, dtype)
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise InferenceError(
+            f"{what}: data: expected a list of numbers, flat or as the shape says"
+        ) from error
+    if found.size != math.prod(shape):
+        raise InferenceError(
+            f"{what}: data: expected {math.prod(shape)} numbers for shape {list(shape)}, found {found.size}"
+        )
+    if found.ndim != 1 and found.shape != shape:
+        raise InferenceError(f"{what}: data: expected shape {list(shape)} or flat, found {list(found.shape)}")
+    return _converted(what, datatype, dtype, found).reshape(shape)
+
+
+def _converted(what: str, datatype: str, dtype: np.dtype[Any], found: Array) -> Array:
+    kinds = {"b": "b", "f": "fiu"}.get(dtype.kind, "iu")
+    if found.size and found.dtype.kind not in kinds:
+        expected = {"b": "true and false", "f": "numbers"}.get(dtype.kind, "integers")
+        held = {"b": "true or false", "f": "fractions", "U": "strings"}.get(
+            found.dtype.kind, str(found.dtype)
+        )
+        raise InferenceError(f"{what}: data: expected {expected} for {datatype}, found {held}")
+    if found.size and dtype.kind in "iu":
+        least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+        if int(found.min()) < least or int(found.max()) > most:
+            raise InferenceError(
+                f"{what}: data: {datatype} holds {least} to {most}, found {found.min()} to {found.max()}"
+            )
+    if dtype.kind == "f" and found.size:
+        largest = float(max(found.max(), -found.min()))
+        if not largest <= float(np.finfo(dtype).max):
+            raise InferenceError(f"{what}: data: {datatype} does not hold {largest:g}")
+    return found.astype(dtype)
+
+
+def _outputs(request: Mapping[str, Any], ports: Sequence[Port], by_default: bool) -> tuple[Wanted, ...]:
+    rows = _rows(request, "outputs")
+    known = {p.name: p for p in ports}
+    if not rows:
+        return tuple(Wanted(name, by_default) for name in known)
+    wanted: dict[str, Wanted] = {}
+    for row in rows:
+        name = _name(row, "outputs")
+        if name not in known:
+            raise InferenceError(f"output {name!r} is unknown; the model has {_listed(known)}")
+        if name in wanted:
+            raise InferenceError(f"output {name!r} is there twice")
+        what = f"output {name!r}"
+        wanted[name] = Wanted(name, _flag(_parameters(row, what), "binary_data", by_default, what))
+    return tuple(wanted.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A body: JSON, and the arrays whose bytes follow it, contiguous.
+
+    Attributes:
+        nbytes: of the whole body.
+    """
+
+    header: bytes
+    arrays: tuple[Array, ...]
+    nbytes: int = field(init=False)
+    _pieces: tuple[memoryview, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """See the arrays as bytes: an answer may be written many times (`is_of`)."""
+        pieces = tuple(a.reshape(-1).view(np.uint8).data for a in self.arrays)
+        object.__setattr__(self, "_pieces", pieces)
+        object.__setattr__(self, "nbytes", len(self.header) + sum(p.nbytes for p in pieces))
+
+    @property
+    def header_nbytes(self) -> int:
+        """Of the JSON, where something follows it."""
+        return len(self.header) if self.arrays else NO_HEADER
+
+    def is_of(self, inference: Inference, outputs: Mapping[str, object]) -> bool:
+        """Whether its arrays are these outputs themselves: then it answers all requests of one form."""
+        wanted = inference.outputs
+        return len(wanted) == len(self.arrays) and all(
+            outputs[w.name] is a for w, a in zip(wanted, self.arrays)
+        )
+
+    def kept(self) -> "Answer":
+        """The same, of arrays that no other run overwrites."""
+        return Answer(self.header, tuple(a.copy() for a in self.arrays))
+
+    def write(self, place: memoryview) -> None:
+        """Put the body into memory of its size."""
+        end = len(self.header)
+        place[:end] = self.header
+        for piece in self._pieces:
+            begin, end = end, end + piece.nbytes
+            place[begin:end] = piece
+
+
+def answer(name: str, version: str, inference: Inference, outputs: Mapping[str, object]) -> Answer:
+    """What is sent back.
+
+    Raises:
+        InferenceError: an output is wanted as JSON and has numbers that JSON does not.
+    """
+    given = {w.name: np.asarray(outputs[w.name]) for w in inference.outputs}
+    tensors = tuple((name, _NAMES[a.dtype], a.shape, a.nbytes) for name, a in given.items())
+    arrays = tuple(np.ascontiguousarray(given[w.name]) for w in inference.outputs if w.binary)
+    data = {w.name: _as_json(w.name, given[w.name]) for w in inference.outputs if not w.binary}
+    told = (name, version, inference.id, tensors)
+    return Answer(_header(*told, data) if data else _header_of_bytes(*told), arrays)
+
+
+_Tensors = tuple[tuple[str, str, tuple[int, ...], int], ...]  # name, datatype, shape, bytes
+
+
+def _header(
+    name: str, version: str, identifier: str | None, tensors: _Tensors, data: Mapping[str, list[Any]]
+) -> bytes:
+    rows: list[dict[str, Any]] = []
+    for tensor, datatype, shape, nbytes in tensors:
+        row: dict[str, Any] = {"name": tensor, "datatype": datatype, "shape": shape}
+        own = {"data": data[tensor]} if tensor in data else {"parameters": {"binary_data_size": nbytes}}
+        rows.append(row | own)
+    told: dict[str, Any] = {"model_name": name, "model_version": version, "outputs": rows}
+    if identifier is not None:
+        told["id"] = identifier
+    return json.dumps(told).encode()
+
+
+@lru_cache(maxsize=_MOST_KNOWN)
+def _header_of_bytes(name: str, version: str, identifier: str | None, tensors: _Tensors) -> bytes:
+    """The header where all tensors follow it: the same for all requests of one form."""
+    return _header(name, version, identifier, tensors, {})
+
+
+def _as_json(name: str, array: Array) -> list[Any]:
+    datatype = _NAMES[array.dtype]
+    if datatype not in _IN_JSON:
+        raise InferenceError(
+            f"output {name!r} is {datatype}, which JSON does not have: ask for `binary_data`"
+        )
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise InferenceError(
+            f"output {name!r} has infinite values or NaN, which JSON does not have: ask for `binary_data`"
+        )
+    return list(array.reshape(-1).tolist())
+
+
+def _listed(known: Mapping[str, Port]) -> str:
+    return ", ".join(map(repr, known)) or "none"
+
+
+def _told(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

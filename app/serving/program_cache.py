@@ -1,0 +1,141 @@
+"""Programs of a deployed model, one for each set of input shapes, made on demand by a thread of its own.
+
+What runs does not wait for what is being compiled.
+"""
+
+import faulthandler
+import importlib
+import os
+import queue
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+from app.engine.types.errors import EngineError
+from app.jobs.worker.child_request import bindings_of, options_of
+from app.jobs.worker.engine_protocol import Engine, Program, ServedModel
+from app.serving.executor_config import ExecutorOrder
+from app.serving.oip_codec import Answer, Form
+
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]  # by name, sorted
+
+
+def key_of(shapes: Mapping[str, tuple[int, ...]]) -> Shapes:
+    """Shapes as a key."""
+    return tuple(sorted(shapes.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What came of one wish: the model itself when `shapes` is None, else a program, else a reason."""
+
+    shapes: Shapes | None
+    model: ServedModel | None = None
+    program: Program | None = None
+    refusal: str = ""
+    is_fault: bool = False  # the refusal is no matter of the request
+
+
+class Builder:
+    """Loads the model, and then builds programs in the order of their wishes."""
+
+    def __init__(self, order: ExecutorOrder) -> None:
+        self._order = order
+        self._wishes: queue.SimpleQueue[Shapes | None] = queue.SimpleQueue()
+        self._built: queue.SimpleQueue[Built] = queue.SimpleQueue()
+        self._model: ServedModel | None = None
+        self.ready = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # readable when something was built
+        self._wishes.put(None)
+        threading.Thread(target=self._run, name="builder", daemon=True).start()
+
+    def want(self, shapes: Shapes) -> None:
+        """Ask for a program."""
+        self._wishes.put(shapes)
+
+    def built(self) -> list[Built]:
+        """What was built since the last call."""
+        os.eventfd_read(self.ready)
+        found = []
+        while not self._built.empty():
+            found.append(self._built.get())
+        return found
+
+    def _run(self) -> None:
+        while True:
+            shapes = self._wishes.get()
+            # A clock of its own ends the process when this takes too long, whatever holds it up.
+            faulthandler.dump_traceback_later(self._order.build_seconds, exit=True)
+            built = self._load() if shapes is None else self._build(shapes)
+            faulthandler.cancel_dump_traceback_later()
+            self._built.put(built)
+            os.eventfd_write(self.ready, 1)
+
+    def _load(self) -> Built:
+        order = self._order
+        try:
+            engine = cast(Engine, importlib.import_module(order.engine))
+            self._model = engine.ServedModel(
+                Path(order.model),
+                options_of(order.options),
+                bindings_of(order.bindings),
+                kernels=Path(order.kernels),
+                external=order.external_paths,
+            )
+        except EngineError as error:
+            return Built(None, refusal=error.message, is_fault=True)
+        except MemoryError:
+            return Built(None, refusal=self._out_of_memory, is_fault=True)
+        except Exception as error:  # a defect is told where the deployment is looked at
+            return Built(None, refusal=f"{type(error).__name__}: {error}", is_fault=True)
+        return Built(None, model=self._model)
+
+    def _build(self, shapes: Shapes) -> Built:
+        assert self._model is not None
+        try:
+            return Built(shapes, program=self._model.program(dict(shapes)))
+        except EngineError as error:
+            return Built(shapes, refusal=error.message)
+        except MemoryError:
+            return Built(shapes, refusal=self._out_of_memory, is_fault=True)
+        except Exception as error:  # as above; the others of its shapes must not wait for ever
+            return Built(shapes, refusal=f"{type(error).__name__}: {error}", is_fault=True)
+
+    @property
+    def _out_of_memory(self) -> str:
+        return f"the model needs more than the limit of {self._order.memory_bytes} byte of memory"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ready:
+    """A program, and answers of arrays that it fills in every run, by the form of the requests."""
+
+    program: Program
+    answers: dict[Form, Answer] = field(default_factory=dict)
+
+
+class Programs:
+    """The programs used last, at most `most`."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: OrderedDict[Shapes, Ready] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def find(self, shapes: Shapes) -> Ready | None:
+        """A program; it counts as used now."""
+        ready = self._kept.get(shapes)
+        if ready is not None:
+            self._kept.move_to_end(shapes)
+        return ready
+
+    def keep(self, shapes: Shapes, program: Program) -> None:
+        """Add a program, in place of the one that was used longest ago."""
+        self._kept[shapes] = Ready(program)
+        while len(self._kept) > self._most:
+            _, oldest = self._kept.popitem(last=False)
+            oldest.program.close()

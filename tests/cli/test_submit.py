@@ -1,0 +1,59 @@
+"""What `stowplan optimize` understands, and what it says when it does not."""
+
+import argparse
+
+import pytest
+
+from app.api.schemas.bodies import JobOptions
+from app.cli import bench, submit, sweep
+from app.cli.main import main
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "either an ONNX file or --sample"),
+        (["m.onnx", "--sample", "squeezenet"], "either an ONNX file or --sample"),
+        (["m.onnx", "--input", "x"], "expected NAME=VALUE, found 'x'"),
+        (["m.onnx", "--input", "x=1xtwo"], "expected dimensions such as 1x3x224x224, found '1xtwo'"),
+        (["m.onnx", "--value", "sr=fast"], "expected a number, true or false, found 'fast'"),
+        (["m.onnx", "--range", "ids=5"], "expected LOW:HIGH, found '5'"),
+    ],
+)
+def test_what_cannot_be_understood_is_told_in_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["optimize", *arguments]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1
+
+
+def test_no_service_at_the_address_is_told_with_the_way_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["optimize", "--sample", "squeezenet", "--url", "http://127.0.0.1:9"]) == 2
+    assert "make run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [submit, sweep], ids=["optimize", "sweep"])
+def test_backends_and_how_they_are_chosen_are_asked_for_on_the_command_line(command: object) -> None:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)  # type: ignore[attr-defined]
+    line = ["m.onnx", "--backends", "numba-cpu,onnxruntime", "--choose", "measured"]
+    asked = submit.request(parser.parse_args(line))["options"]
+    options = JobOptions(**asked).to_options()
+    assert (options.backends, options.choose) == (("numba-cpu", "onnxruntime"), "measured")
+    usual = submit.request(parser.parse_args(["m.onnx"]))["options"]
+    assert "backends" not in usual
+    assert "choose" not in usual
+
+
+def test_a_list_of_backends_with_a_hole_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["optimize", "m.onnx", "--backends", "numba-cpu,,reference"])
+    assert "names with commas" in capsys.readouterr().err
+
+
+def test_a_benchmark_names_its_backends() -> None:
+    parser = argparse.ArgumentParser()
+    bench.add_arguments(parser)
+    assert parser.parse_args(["--backends", "numba-cpu"]).backends == ["numba-cpu"]

@@ -1,0 +1,61 @@
+"""A served model: programs for shapes, ports, bound values."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from app.engine.entry.served_model import Port, ServedModel
+from app.engine.types.errors import EngineError, GraphError
+from app.engine.types.options import Bindings, Options
+from app.kernels.cpu.runtime.compiler import Compiler
+
+TEXT = """<ir_version: 10, opset_import: ["" : 21]>
+model (float[N, 3] x, float scale) => (float[N, 3] y) {
+    scaled = Mul(x, scale)
+    y = Relu(scaled)
+}"""
+
+
+def served(
+    folder: Path, compiler: Compiler, text: str = TEXT, bindings: Bindings | None = None
+) -> ServedModel:
+    path = folder / "model.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    return ServedModel(path, Options(autotune=False), bindings or Bindings(), kernels=compiler.cache)
+
+
+def test_a_model_runs_on_every_shape_that_its_graph_allows(tmp_path: Path, compiler: Compiler) -> None:
+    model = served(tmp_path, compiler, bindings=Bindings(shapes={"x": (2, 3)}, values={"scale": 2.0}))
+    assert model.inputs == (Port("x", np.dtype(np.float32), (None, 3)),)
+    assert model.outputs == (Port("y", np.dtype(np.float32), (None, 3)),)
+    assert model.first == {"x": (2, 3)}
+    assert model.fixed == {"scale": 2.0}
+    for rows in (2, 5):
+        x = np.arange(-3, rows * 3 - 3, dtype=np.float32).reshape(rows, 3)
+        program = model.program({"x": (rows, 3)})
+        program.feed({"x": x})
+        program.step()
+        y = program.peek()["y"]
+        np.testing.assert_array_equal(y, np.maximum(x * 2, 0))
+        program.feed({"x": x + 1})
+        program.step()
+        np.testing.assert_array_equal(y, np.maximum((x + 1) * 2, 0), "what is peeked at is in place")
+        program.close()
+    with pytest.raises(EngineError):
+        model.program({"x": (2, 4)})
+
+
+def test_shapes_that_the_job_did_not_know_are_not_planned_ahead(tmp_path: Path, compiler: Compiler) -> None:
+    assert served(tmp_path, compiler).first is None
+
+
+def test_what_is_no_tensor_of_numbers_is_refused(tmp_path: Path, compiler: Compiler) -> None:
+    header = '<ir_version: 10, opset_import: ["" : 21]>'
+    with pytest.raises(GraphError, match="input 'x': expected a tensor of numbers, found tensor.string."):
+        served(tmp_path, compiler, f"{header} model (string[2] x) => (string[2] y) {{ y = Identity(x) }}")
+    sequence = f"{header} model (float[2] x) => (seq(float[2]) y) {{ y = SequenceConstruct(x) }}"
+    with pytest.raises(GraphError, match="output 'y': expected a tensor of numbers"):
+        served(tmp_path, compiler, sequence)

@@ -1,0 +1,156 @@
+"""Timings are measured once, kept for all, and decide what a plan runs."""
+
+import dataclasses
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from app.engine.core.plan import Compilation, Group
+from app.engine.core.registry import Known
+from app.engine.core.registry import load as load_registry
+from app.engine.cost import roofline
+from app.engine.layouts.conversions import changes
+from app.engine.model.load import load
+from app.engine.planning import autotune, session
+from app.engine.planning.session import Session
+from app.engine.types.options import Bindings, Options
+from app.engine.types.target import Target, host
+from app.kernels.cpu.runtime.compiler import Compiler
+from tests.harness import model_of
+
+OPTIONS = Options()
+
+
+TEXT = """<ir_version: 10, opset_import: ["": 21]>
+agraph (float[1, 3, 12, 12] x, float[16, 3, 3, 3] w) => (float[1, 16, 12, 12] y) {
+    c = Conv <pads = [1, 1, 1, 1]> (x, w)
+    y = Relu (c)
+}"""
+
+
+@pytest.fixture(scope="module")
+def compilation(tmp_path_factory: pytest.TempPathFactory) -> Compilation:
+    path = tmp_path_factory.mktemp("model") / "conv.onnx"
+    weights = np.random.default_rng(0).standard_normal((16, 3, 3, 3), np.float32)
+    onnx.save(ir.to_proto(model_of(TEXT, {"w": weights})), path)
+    return session.canonical(load(path), host(), OPTIONS, Bindings(), load_registry())
+
+
+@pytest.fixture
+def fresh(compiler: Compiler, tmp_path: Path) -> Compiler:
+    """The shared compiler with a timings table of its own."""
+    own = Compiler(compiler.cache, processes=1)
+    own.folder = tmp_path
+    return own
+
+
+def conv_of(compilation: Compilation) -> Group:
+    fused = session.planned(compilation, OPTIONS).compilation
+    return next(g for g in fused.plan.groups if g.op == "Conv")
+
+
+def chosen(compilation: Compilation) -> str:
+    plan = session.planned(compilation, OPTIONS).compilation.plan
+    assert plan.implementation is not None
+    return next(c.implementation.name for g, c in plan.implementation.items() if g.op == "Conv")
+
+
+def test_what_is_in_the_table_is_not_measured_again(
+    compilation: Compilation, fresh: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = session.tuned(compilation, OPTIONS, fresh).timings
+    assert first == json.loads((fresh.folder / "timings.json").read_text())
+    assert len({name.split()[0] for name in first}) > 1
+    assert all(seconds > 0 for seconds in first.values())
+
+    monkeypatch.setattr(autotune, "sampler", lambda *_: pytest.fail("measured again"))
+    assert session.tuned(compilation, OPTIONS, fresh).timings == first
+
+
+def test_nothing_is_measured_without_autotune_or_for_another_machine(
+    compilation: Compilation, fresh: Compiler
+) -> None:
+    without = dataclasses.replace(OPTIONS, autotune=False)
+    assert session.tuned(compilation, without, fresh) is compilation
+    other: Target = dataclasses.replace(host(), name="another", flops=host().flops * 2)
+    elsewhere = dataclasses.replace(compilation, target=other)
+    assert session.tuned(elsewhere, OPTIONS, fresh) is elsewhere
+    assert not autotune.stored(fresh.folder)
+
+
+def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda i: autotune.store(tmp_path, {f"row {i}": float(i)}), range(40)))
+    assert autotune.stored(tmp_path) == {f"row {i}": float(i) for i in range(40)}
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+@pytest.mark.parametrize("fastest", ["conv.implicit_gemm", "conv.blocked", "conv.winograd_f2"])
+def test_the_choice_follows_the_table(compilation: Compilation, fastest: str) -> None:
+    group, known = conv_of(compilation), Known.of(compilation)
+    names = ("conv.implicit_gemm", "conv.blocked", "conv.winograd_f4", "conv.winograd_f2")
+    rows = [r for r in compilation.registry.candidates("Conv", ("numba-cpu",)) if r.name in names]
+    table = {roofline.key(row, group, known): 1e-6 if row.name == fastest else 1.0 for row in rows}
+    assert chosen(dataclasses.replace(compilation, timings=table)) == fastest
+
+
+def test_a_job_tells_which_times_it_chose_by(compilation: Compilation, fresh: Compiler) -> None:
+    table = session.tuned(compilation, OPTIONS, fresh).timings
+    group = conv_of(compilation)
+    others = {"conv.blocked x1 [another]": 1.0}
+    assert roofline.consulted([group, *changes([group])], {**table, **others}) == table
+    assert roofline.consulted([], table) == {}
+
+
+def test_a_group_that_has_nothing_to_do_is_measured_too(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    agraph (float[2, 8] x) => (float[2, 8] y) <int64[2] parts = {8, 0}> {
+        a, b = Split <axis = 1> (x, parts)
+        c = Neg (a)
+        y = Concat <axis = 1> (c, b)
+    }"""
+    path = tmp_path / "net.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    session = Session(path, Compiler(tmp_path / "kernels"))
+    x = np.arange(16, dtype=np.float32).reshape(2, 8)
+    np.testing.assert_array_equal(session.run({"x": x})["y"], -x)
+    session.close()
+
+
+def products(tmp_path: Path, kept: float) -> tuple[Compilation, Known]:
+    """Two products with weights of 256 KiB, of the second of which so much is kept."""
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    g (float[4, 256] x, float[256, 256] v, float[256, 256] w) => (float[4, 256] y) {
+        z = MatMul (x, v)
+        y = MatMul (z, w)
+    }"""
+    rng = np.random.default_rng(0)
+    v, w = rng.standard_normal((2, 256, 256), np.float32)
+    w *= rng.random(w.shape) < kept
+    path = tmp_path / "products.onnx"
+    onnx.save(ir.to_proto(model_of(text, {"v": v, "w": w})), path)
+    loaded = session.canonical(load(path), host(), OPTIONS, Bindings(), load_registry())
+    compilation = session.planned(loaded, OPTIONS).compilation
+    return compilation, Known.of(compilation)
+
+
+def test_all_that_may_be_the_best_way_to_store_a_constant_is_measured(tmp_path: Path) -> None:
+    groups, _ = autotune._worth_measuring(*products(tmp_path, 0.01))
+    names = {row.name for group, rows in groups for row in rows if group.outputs[0].name == "y"}
+    assert {"matmul.csr_weights", "matmul.block16", "matmul.blocked"} <= names
+
+
+@pytest.mark.parametrize("kept", [0.01, 1.0])
+def test_constants_that_others_store_sparse_take_less_of_the_caches(tmp_path: Path, kept: float) -> None:
+    compilation, known = products(tmp_path, kept)
+    groups, _ = autotune._worth_measuring(compilation, known)
+    around = autotune._around(compilation, groups, known)
+    first, second = (next(g for g in compilation.plan.groups if g.outputs[0].name == n) for n in "zy")
+    dense = 4 * 256 * 256
+    assert around(second) == dense
+    assert around(first) == dense if kept == 1.0 else around(first) < dense / 2

@@ -1,0 +1,43 @@
+"""The engine keeps the contract that the service calls it by."""
+
+import inspect
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+import app.engine
+from app.jobs.worker.child_request import ARTIFACTS
+from app.jobs.worker.engine_protocol import Engine
+from tests.jobs import fake_engine
+from tests.jobs.service import ROOT
+
+
+@pytest.mark.parametrize("engine", [app.engine, fake_engine], ids=["engine", "fake"])
+@pytest.mark.parametrize("name", ["inspect", "validate", "optimize", "run_operator", "ServedModel"])
+def test_an_engine_takes_what_the_contract_gives(engine: ModuleType, name: str) -> None:
+    wanted = list(inspect.signature(getattr(Engine, name)).parameters.values())[1:]
+    found = inspect.signature(getattr(engine, name)).parameters
+    for parameter in wanted:
+        assert parameter.name in found
+        assert found[parameter.name].kind == parameter.kind
+
+
+def test_the_artifacts_that_are_kept_are_those_that_the_engine_writes() -> None:
+    assert set(ARTIFACTS) == set(app.engine.ARTIFACTS)
+
+
+def test_loading_the_engine_ahead_starts_no_thread_and_asks_no_gpu() -> None:
+    """Whatever a process has begun is broken in those it forks."""
+    script = """
+import os, sys
+import app.engine.entry.optimize
+before = len(os.listdir("/proc/self/task"))
+import app.engine.entry.preload
+assert len(os.listdir("/proc/self/task")) == before
+driver = sys.modules.get("numba.cuda.cudadrv.driver")
+assert driver is None or not driver.driver.is_initialized
+assert "app.kernels.cpu.gemm" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=120)

@@ -163,7 +163,8 @@ from math import inf, nan
 
 import numpy as np
 
-from app.kernels.cpu import angles, libm, vectormath
+from app.kernels.cpu import angles
+from app.kernels.cpu.codegen import libm, vectormath
 from app.kernels.cpu.extrema import maximum, minimum
 from app.kernels.cpu.integers import floor_remainder, integer_power, quotient, remainder
 from app.kernels.cpu.integers import shifted_left, shifted_right

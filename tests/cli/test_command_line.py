@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from app import settings
-from app.cli import service
-from app.cli.main import main
+from app.cli import main, service
 from tests.jobs.service import Served
 
 COMMAND = [sys.executable, "-m", "app.cli.main"]

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from app.engine.core import graph
 from app.engine.core.program import Program
-from app.engine.core.registry import Known
+from app.engine.core.registry import PlanningContext
 from app.engine.core.registry import load as load_registry
 from app.engine.cost import roofline
 from app.engine.model.load import load
@@ -81,22 +81,22 @@ def measured(path: Path, threads: int, seconds: float, compiler: Compiler) -> tu
 def stored(program: Program) -> list[tuple[str, ...]]:
     """Of each product with a constant: how it is stored, and the times that decided."""
     compilation = program.compilation
-    known = Known.of(compilation)
+    context = PlanningContext.of(compilation)
     rows = []
     for step in program.steps:
         candidates = compilation.registry.candidates(step.group.op, ("numba-cpu",))
         times = {
-            row: roofline.seconds(row, step.group, known)
+            row: roofline.seconds(row, step.group, context)
             for row in candidates
-            if row.refusal(step.group, known) is None
+            if row.rejection_reason(step.group, context) is None
         }
-        sparse = {r: t for r, t in times.items() if r.storage(step.group, known)}
+        sparse = {r: t for r, t in times.items() if r.storage(step.group, context)}
         if not sparse:
             continue
         dense = {r: t for r, t in times.items() if r not in sparse}
         best, plain = (min(side, key=lambda r: side[r][0]) for side in (sparse, dense))
-        (value,) = best.storage(step.group, known)
-        kinds = step.choice.implementation.storage(step.group, known)
+        (value,) = best.storage(step.group, context)
+        kinds = step.choice.implementation.storage(step.group, context)
         told = [_told(row.name, times[row]) for row in (plain, best)]
         gain = times[plain][0] / times[best][0]
         shape = "x".join(str(d) for d in graph.static_shape(value))

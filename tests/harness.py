@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.plan import ELEMENTWISE, Constant, Group, KernelCall, Workspace
-from app.engine.core.registry import Implementation, Known, Registry, load
+from app.engine.core.registry import Implementation, PlanningContext, Registry, load
 from app.engine.types.layout import to_logical, to_physical
 from app.engine.types.target import Target, host
 from app.kernels.cpu.runtime.compiler import Compiler
@@ -53,10 +53,10 @@ def group_of(model: ir.Model, registry: Registry) -> Group:
     )
 
 
-def known(threads: int = 1, lanes: int = 0) -> Known:
+def context(threads: int = 1, lanes: int = 0) -> PlanningContext:
     """Facts about this machine, or about one with other vectors; LLVM splits what is too wide."""
     target = host()
-    return Known(dataclasses.replace(target, vector_lanes=lanes or target.vector_lanes), threads)
+    return PlanningContext(dataclasses.replace(target, vector_lanes=lanes or target.vector_lanes), threads)
 
 
 def offering(target: Target) -> Target:
@@ -65,7 +65,7 @@ def offering(target: Target) -> Target:
     return dataclasses.replace(target, isa=isa, precisions=("f32", "bf16", "int8"))
 
 
-def bf16(facts: Known) -> Known:
+def bf16(facts: PlanningContext) -> PlanningContext:
     """The same facts of a job in bf16, on a machine that offers it."""
     return dataclasses.replace(facts, target=offering(facts.target), precision="bf16")
 
@@ -85,8 +85,8 @@ def run_group(
     Outputs and workspace start as NaN (0xFF bytes), and so do padded lanes of blocked inputs. `alias` lists (input, output) pairs that
     share memory, as `implementation.inplace` allows.
     """
-    facts = known(threads, lanes)
-    reason = implementation.unless(group, facts)
+    facts = context(threads, lanes)
+    reason = implementation.rejection(group, facts)
     assert reason is None, reason
     layouts = implementation.layouts(group, facts)
 

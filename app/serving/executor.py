@@ -235,11 +235,11 @@ class Executor:
                 if self._state["state"] != "ready":
                     self._state["state"] = "ready"
             elif self._state["state"] == "ready":
-                logger.warning("shapes %s: %s", dict(built.shapes), built.refusal)
+                logger.warning("shapes %s: %s", dict(built.shapes), built.rejection)
             else:
-                self._state |= {"state": "failed", "detail": built.refusal}
+                self._state |= {"state": "failed", "detail": built.rejection}
             for request in waiting if built.program is None else ():
-                self._refuse(request, InferenceError(built.refusal, 503 if built.is_fault else 400))
+                self._refuse(request, InferenceError(built.rejection, 503 if built.is_fault else 400))
         self._state["programs"] = len(self._programs)
         self._tell(*self._callers.values())
 
@@ -247,11 +247,11 @@ class Executor:
         """The model is loaded, or cannot be."""
         model = built.model
         if model is None:
-            self._state |= {"state": "failed", "detail": built.refusal}
+            self._state |= {"state": "failed", "detail": built.rejection}
             return
-        refusal = oip_codec.unserved((*model.inputs, *model.outputs))
-        if refusal is not None:
-            self._state |= {"state": "failed", "detail": refusal}
+        rejection = oip_codec.unserved((*model.inputs, *model.outputs))
+        if rejection is not None:
+            self._state |= {"state": "failed", "detail": rejection}
             return
         self._model = model
         self._forms = oip_codec.Forms(model.inputs, model.outputs, model.fixed)

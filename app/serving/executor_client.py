@@ -249,10 +249,10 @@ class Link:
         capacity = call.region.end - call.start
         header = NO_HEADER if header_nbytes is None else header_nbytes
         packed = channel.REQUEST.pack(b"Q", number, call.start, capacity, nbytes, header, deadline)
-        refusal = self._send(packed)
-        if refusal is not None:
+        rejection = self._send(packed)
+        if rejection is not None:
             self.release(call)
-            raise refusal
+            raise rejection
         self._receiving -= 1
         self._calls[number] = call
         call.done = done

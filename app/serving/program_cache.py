@@ -35,7 +35,7 @@ class Built:
     shapes: Shapes | None
     model: ServedModel | None = None
     program: Program | None = None
-    refusal: str = ""
+    rejection: str = ""
     is_fault: bool = False  # the refusal is no matter of the request
 
 
@@ -85,11 +85,11 @@ class Builder:
                 external=order.external_paths,
             )
         except EngineError as error:
-            return Built(None, refusal=error.message, is_fault=True)
+            return Built(None, rejection=error.message, is_fault=True)
         except MemoryError:
-            return Built(None, refusal=self._out_of_memory, is_fault=True)
+            return Built(None, rejection=self._out_of_memory, is_fault=True)
         except Exception as error:  # a defect is told where the deployment is looked at
-            return Built(None, refusal=f"{type(error).__name__}: {error}", is_fault=True)
+            return Built(None, rejection=f"{type(error).__name__}: {error}", is_fault=True)
         return Built(None, model=self._model)
 
     def _build(self, shapes: Shapes) -> Built:
@@ -97,11 +97,11 @@ class Builder:
         try:
             return Built(shapes, program=self._model.program(dict(shapes)))
         except EngineError as error:
-            return Built(shapes, refusal=error.message)
+            return Built(shapes, rejection=error.message)
         except MemoryError:
-            return Built(shapes, refusal=self._out_of_memory, is_fault=True)
+            return Built(shapes, rejection=self._out_of_memory, is_fault=True)
         except Exception as error:  # as above; the others of its shapes must not wait for ever
-            return Built(shapes, refusal=f"{type(error).__name__}: {error}", is_fault=True)
+            return Built(shapes, rejection=f"{type(error).__name__}: {error}", is_fault=True)
 
     @property
     def _out_of_memory(self) -> str:

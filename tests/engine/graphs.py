@@ -5,7 +5,7 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from app.engine.core.plan import Group
-from app.engine.core.registry import Backend, Implementation, Known, Operator, Registry
+from app.engine.core.registry import Backend, Implementation, Operator, PlanningContext, Registry
 
 
 def random_graph(choices: list[int], nodes: int) -> ir.Model:
@@ -32,8 +32,8 @@ def random_graph(choices: list[int], nodes: int) -> ir.Model:
     return ir.Model(ir.Graph([x], unread, nodes=made, opset_imports={"": 21}, name="random"), ir_version=10)
 
 
-def accepts(test: Callable[[Group], bool]) -> Callable[[Group, Known], str | None]:
-    return lambda group, _known: None if test(group) else "the test refuses it"
+def accepts(test: Callable[[Group], bool]) -> Callable[[Group, PlanningContext], str | None]:
+    return lambda group, _context: None if test(group) else "the test refuses it"
 
 
 def registry(*rows: Implementation) -> Registry:
@@ -48,7 +48,7 @@ def registry(*rows: Implementation) -> Registry:
 def row(
     name: str, op: str, backend: str = "numba-cpu", test: Callable[[Group], bool] = lambda _group: True
 ) -> Implementation:
-    return Implementation(name, op, backend, accepts(test), lambda _group, _known: ())
+    return Implementation(name, op, backend, accepts(test), lambda _group, _context: ())
 
 
 ALL_ROWS = (

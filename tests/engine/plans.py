@@ -8,7 +8,7 @@ import onnx_ir as ir
 from app.engine.core import graph
 from app.engine.core.plan import ELEMENTWISE, Call, Choice, Compilation, Group, Plan, View, Workspace
 from app.engine.core.plan import KernelCall as Kernel
-from app.engine.core.registry import Implementation, Known, Registry
+from app.engine.core.registry import Implementation, PlanningContext, Registry
 from app.engine.types.options import Options
 from app.engine.types.target import Memory, Target
 from tests.harness import model_of
@@ -91,7 +91,7 @@ def compilation_of(
 
 
 def _implementation(name: str, op: str) -> Implementation:
-    def lower(_group: Group, _known: Known) -> tuple[Call, ...]:
+    def lower(_group: Group, _context: PlanningContext) -> tuple[Call, ...]:
         return ()
 
-    return Implementation(name, op, "test", lambda _group, _known: None, lower)
+    return Implementation(name, op, "test", lambda _group, _context: None, lower)

@@ -17,7 +17,7 @@ import numba
 import numpy as np
 
 from app.engine.core.plan import KernelCall
-from app.engine.core.registry import Known, load
+from app.engine.core.registry import PlanningContext, load
 from app.engine.types.precision import Computed
 from app.engine.types.target import find
 from app.kernels.cpu.codegen import linking
@@ -61,12 +61,15 @@ def compiled(name: str, text: str, compiler: Compiler) -> list[dict[str, object]
     w = (w * 40).astype(np.int8) if kind == "int8" else w
     precision: Computed = "bf16" if name.endswith(("bf16", "tiles")) else "f32"
     group = group_of(model_of(f'<ir_version: 10, opset_import: ["": 21]> {text}', {"w": w}), registry)
-    row, known = implementation(name, registry), Known(TILED if tiled else TARGET, precision=precision)
-    reason = row.unless(group, known)
+    row, context = (
+        implementation(name, registry),
+        PlanningContext(TILED if tiled else TARGET, precision=precision),
+    )
+    reason = row.rejection(group, context)
     assert reason is None, reason
     before = set(linking._LINKED)
     texts = []
-    for call in row.lower(group, known):
+    for call in row.lower(group, context):
         assert isinstance(call, KernelCall)
         kernel = compiler.compile(call.kernel, call.types, call.static, takes_thread=call.takes_thread)
         texts.append((call.kernel, kernel.keep._library.get_asm_str()))

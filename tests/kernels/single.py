@@ -8,7 +8,7 @@ import onnx
 from app.engine.core.plan import Group
 from app.engine.core.registry import load
 from app.kernels.cpu.runtime.compiler import Compiler
-from tests.harness import group_of, implementation, known, model_of, run_group
+from tests.harness import context, group_of, implementation, model_of, run_group
 
 Array = np.ndarray[Any, Any]
 REGISTRY = load()
@@ -78,7 +78,7 @@ def run_node(
 ) -> list[Array]:
     """Outputs of a group by the implementation of that name; with `inplace`, over the inputs it allows."""
     row = implementation(name, REGISTRY)
-    alias = row.inplace(group, known(threads)) if inplace else ()
+    alias = row.inplace(group, context(threads)) if inplace else ()
     assert alias or not inplace, f"{name} declares no in-place pair"
     arrays = {n: a for n, a in inputs.items() if a is not None}
     return run_group(row, group, arrays, compiler, threads=threads, alias=alias)
@@ -86,4 +86,4 @@ def run_node(
 
 def refusal_of(name: str, group: Group) -> str | None:
     """Why the implementation of that name does not apply."""
-    return implementation(name, REGISTRY).unless(group, known())
+    return implementation(name, REGISTRY).rejection(group, context())

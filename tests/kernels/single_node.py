@@ -9,7 +9,7 @@ import onnx
 from app.engine.core.plan import Group
 from app.engine.core.registry import Registry
 from app.kernels.cpu.runtime.compiler import Compiler
-from tests.harness import Array, group_of, implementation, known, model_of, run_group
+from tests.harness import Array, context, group_of, implementation, model_of, run_group
 
 _NAMES = {"float32": "float", "float64": "double"}  # where ONNX text says it otherwise than NumPy
 
@@ -58,7 +58,7 @@ def run_node(
     """Outputs of a row of the registry; with `inplace` the pairs that it names share memory."""
     group = node_group(registry, body, inputs, constants, outputs, **options)
     chosen = implementation(row, registry)
-    alias = chosen.inplace(group, known(threads)) if inplace else ()
+    alias = chosen.inplace(group, context(threads)) if inplace else ()
     assert alias or not inplace, f"{row} names no in-place pair"
     return run_group(chosen, group, inputs, compiler, threads=threads, alias=alias)
 

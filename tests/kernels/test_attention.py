@@ -5,7 +5,7 @@ import pytest
 
 from app.engine.core.registry import Registry, load
 from app.kernels.cpu.runtime.compiler import Compiler
-from tests.harness import Array, assert_close, implementation, known
+from tests.harness import Array, assert_close, context, implementation
 from tests.kernels.single_node import node_group, reference, run_node
 
 
@@ -125,4 +125,4 @@ def test_lengths_hide_padded_keys(registry: Registry, compiler: Compiler) -> Non
 def test_half_precision_is_refused(registry: Registry) -> None:
     a = {n: m.astype(np.float16) for n, m in operands().items()}
     group = node_group(registry, body_of(a), a, opset=24)
-    assert "float16" in (implementation("attention.rows", registry).unless(group, known()) or "")
+    assert "float16" in (implementation("attention.rows", registry).rejection(group, context()) or "")

@@ -9,7 +9,7 @@ from app.engine.passes.fuse import Fuse
 from app.engine.passes.partition import Partition
 from app.engine.types.target import host
 from app.kernels.cpu.runtime.compiler import Compiler
-from tests.harness import Array, assert_close, implementation, known, model_of, run_group
+from tests.harness import Array, assert_close, context, implementation, model_of, run_group
 
 REGISTRY = load()
 ROWS = ("attention.rows", "attention.blocks")
@@ -173,7 +173,7 @@ def test_double_precision_is_refused() -> None:
     assert all(g.op != ATTENTION for g in found)
 
 
-def test_blocks_give_the_reason_why_not() -> None:
+def test_blocks_give_the_reason_rejection() -> None:
     a = split_heads(1, 2, 6, 9, 8, 8)
     body = (
         HEADS
@@ -182,4 +182,4 @@ def test_blocks_give_the_reason_why_not() -> None:
     )
     largest, *_ = groups(body, a)
     assert [n.op_type for n in largest.nodes][-1] == "MatMul"  # the rest would part the elements of rows
-    assert implementation("attention.blocks", REGISTRY).unless(largest, known()) is None
+    assert implementation("attention.blocks", REGISTRY).rejection(largest, context()) is None

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from app.engine.backends.cpu import winograd as winograd_rows
-from app.engine.core.registry import Known
+from app.engine.core.registry import PlanningContext
 from app.engine.types.target import host
 from app.kernels.cpu import winograd
 from app.kernels.cpu.runtime.compiler import Compiler
@@ -29,7 +29,9 @@ def in_bf16(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setattr(
         harness,
         "known",
-        lambda threads=1, lanes=0: harness.bf16(Known(replace(host(), vector_lanes=lanes or width), threads)),
+        lambda threads=1, lanes=0: harness.bf16(
+            PlanningContext(replace(host(), vector_lanes=lanes or width), threads)
+        ),
     )
 
 
@@ -141,7 +143,7 @@ def test_winograd(case: tuple[Any, ...], m: int, compiler: Compiler, monkeypatch
     node = f"c = {winograd_cases.conv(case[-1])} d = Add(c, r) y = Relu(d)"
     own = winograd_cases.group({**values, "r": r}, exact.shape, node, ("x", "r"))
     row = harness.implementation(f"conv.winograd_f{m}_bf16", winograd_cases.REGISTRY)
-    pairs = row.inplace(own, harness.known())
+    pairs = row.inplace(own, harness.context())
     (found,) = harness.run_group(row, own, {"x": values["x"], "r": r}, compiler, threads=2, alias=pairs[:1])
     # A sum that is halfway between two bfloat16 may be rounded to the other by an error of float32.
     harness.assert_close(found, np.maximum(exact + r, 0).astype(np.float32), 2e-3)
@@ -171,11 +173,11 @@ def test_winograd_is_taken_where_its_error_is_small(compiler: Compiler) -> None:
     values["b"][:] = 0
     own = winograd_cases.group(values, expected.shape, f"y = {winograd_cases.conv()}")
     rows = {m: harness.implementation(f"conv.winograd_f{m}_bf16", winograd_cases.REGISTRY) for m in (2, 4)}
-    assert rows[2].unless(own, harness.known()) is None
-    assert "exceeds 5.0e-03" in (rows[4].unless(own, harness.known()) or "")
+    assert rows[2].rejection(own, harness.context()) is None
+    assert "exceeds 5.0e-03" in (rows[4].rejection(own, harness.context()) or "")
     (found,) = harness.run_group(rows[2], own, {"x": values["x"]}, compiler)
     exact = winograd_cases.convolve(values["x"], values["w"], (1, 1, 1, 1))
-    error = rows[2].error(own, harness.known())
+    error = rows[2].error(own, harness.context())
     assert error is not None
     assert 0.5 < error / winograd_cases.relative(found, exact) < 2
 

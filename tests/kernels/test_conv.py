@@ -11,7 +11,7 @@ import pytest
 from numba import njit, types
 from onnx.reference import ReferenceEvaluator
 
-from app.engine.core.registry import Known, load
+from app.engine.core.registry import PlanningContext, load
 from app.engine.types.target import host
 from app.kernels.cpu.codegen import generator, tiles
 from app.kernels.cpu.runtime.compiler import Compiler
@@ -110,7 +110,7 @@ def run(
     model = harness.model_of(text, {n: v for n, v in values.items() if n not in changing})
     group = harness.group_of(model, REGISTRY)
     row = harness.implementation(name, REGISTRY)
-    pairs = row.inplace(group, harness.known(threads))
+    pairs = row.inplace(group, harness.context(threads))
     assert pairs or not inplace
     (found,) = harness.run_group(
         row,
@@ -138,7 +138,9 @@ def lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     monkeypatch.setattr(
         harness,
         "known",
-        lambda threads=1, lanes=0: Known(replace(host(), vector_lanes=lanes or request.param), threads),
+        lambda threads=1, lanes=0: PlanningContext(
+            replace(host(), vector_lanes=lanes or request.param), threads
+        ),
     )
     return request.param
 
@@ -373,8 +375,8 @@ def test_the_output_does_not_overwrite_what_the_convolution_reads() -> None:
     )
     row = harness.implementation("conv.implicit_gemm", REGISTRY)
     group = harness.group_of(model, REGISTRY)
-    assert row.unless(group, harness.known()) is None
-    assert row.inplace(group, harness.known()) == ()
+    assert row.rejection(group, harness.context()) is None
+    assert row.inplace(group, harness.context()) == ()
 
 
 def test_an_operand_along_another_axis_is_refused_with_a_reason() -> None:
@@ -385,7 +387,7 @@ def test_an_operand_along_another_axis_is_refused_with_a_reason() -> None:
         {"w": np.ones((4, 4, 3, 3), np.float32)},
     )
     row = harness.implementation("conv.implicit_gemm", REGISTRY)
-    reason = row.unless(harness.group_of(model, REGISTRY), harness.known())
+    reason = row.rejection(harness.group_of(model, REGISTRY), harness.context())
     assert reason is not None
     assert "'u'" in reason
 

@@ -16,7 +16,7 @@ from app.engine.core.registry import load
 from app.engine.operators.elementwise import recipe_of
 from app.kernels.cpu.elementwise import collapsed
 from app.kernels.cpu.runtime.compiler import Compiler
-from tests.harness import Array, assert_close, group_of, implementation, known, model_of, run_group
+from tests.harness import Array, assert_close, context, group_of, implementation, model_of, run_group
 
 REGISTRY = load()
 ROW = implementation("elementwise.generated", REGISTRY)
@@ -36,7 +36,7 @@ def reference(text: str, inputs: dict[str, Array]) -> list[Array]:
 
 
 def only_call(group: Group) -> KernelCall:
-    (call,) = ROW.lower(group, known())
+    (call,) = ROW.lower(group, context())
     assert isinstance(call, KernelCall)
     return call
 
@@ -119,7 +119,7 @@ def test_a_chain_is_one_kernel_and_may_run_in_place(body: str, threads: int, com
     group = group_from(text)
     (apart,) = run_group(ROW, group, inputs, compiler, threads=threads)
     assert_close(apart, expected)
-    pairs = ROW.inplace(group, known())
+    pairs = ROW.inplace(group, context())
     assert [(a.name, b.name) for a, b in pairs] == [("x", "y")]
     (inplace,) = run_group(ROW, group, inputs, compiler, threads=threads, alias=pairs)
     np.testing.assert_array_equal(inplace, apart)
@@ -158,7 +158,7 @@ def test_random_chains_agree_with_the_reference_evaluator_node_by_node(seed: int
     expected = reference(text, inputs)
     group = group_from(text)
     apart = run_group(ROW, group, inputs, compiler)
-    pairs = {output: source for source, output in ROW.inplace(group, known())}
+    pairs = {output: source for source, output in ROW.inplace(group, context())}
     shared = [(source, output) for output, source in pairs.items()]
     used = {source for source, _ in shared}
     alias = shared if len(used) == len(shared) else shared[:1]
@@ -174,7 +174,7 @@ def test_two_outputs_may_overwrite_two_operands_at_once(compiler: Compiler) -> N
     )
     inputs = {n: RANDOM.standard_normal(1000).astype("f4") for n in "ab"}
     group = group_from(text)
-    by_name = {(a.name, b.name): (a, b) for a, b in ROW.inplace(group, known())}
+    by_name = {(a.name, b.name): (a, b) for a, b in ROW.inplace(group, context())}
     assert set(by_name) == {("a", "s"), ("a", "d"), ("b", "s"), ("b", "d")}
     for crossed in ((("a", "s"), ("b", "d")), (("a", "d"), ("b", "s"))):
         total, difference = run_group(ROW, group, inputs, compiler, alias=[by_name[p] for p in crossed])
@@ -189,10 +189,10 @@ def test_what_is_read_at_another_index_or_has_another_size_is_not_overwritten() 
         "(float[4] x) => (int32[4] y) { y = Cast<to = 6>(x) }": {("x", "y")},
     }
     for text, expected in cases.items():
-        pairs = ROW.inplace(group_from(text), known())
+        pairs = ROW.inplace(group_from(text), context())
         assert {(a.name, b.name) for a, b in pairs} == expected
     fixed = group_from("(float[4] x, float[4] w) => (float[4] y) { y = Add(x, w) }", {"w": np.ones(4, "f4")})
-    assert {a.name for a, _ in ROW.inplace(fixed, known())} == {"x"}
+    assert {a.name for a, _ in ROW.inplace(fixed, context())} == {"x"}
 
 
 LONG = {
@@ -283,14 +283,14 @@ REFUSED = {
 
 @pytest.mark.parametrize(("text", "reason"), REFUSED.items(), ids=REFUSED.values())
 def test_what_has_no_expression_is_refused_with_a_reason(text: str, reason: str) -> None:
-    found = ROW.unless(group_from(text), known())
+    found = ROW.rejection(group_from(text), context())
     assert found is not None
     assert reason in found
 
 
 def test_a_group_with_outputs_of_two_shapes_is_refused() -> None:
     text = "(float[2,3] x, float[3] b) => (float[2,3] y, float[3] z) { z = Relu(b)\n y = Add(x, z) }"
-    assert "differ in shape" in (ROW.unless(group_from(text), known()) or "")
+    assert "differ in shape" in (ROW.rejection(group_from(text), context()) or "")
 
 
 GELU = {

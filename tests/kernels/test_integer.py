@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.engine.core.registry import Known, load
+from app.engine.core.registry import PlanningContext, load
 from app.engine.types.target import host
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests import harness
@@ -19,10 +19,10 @@ HEAD = '<ir_version: 10, opset_import: ["": 21]> g '
 @pytest.fixture(autouse=True)
 def offers_int8(monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine may lack the instruction of the `dot` rows: it computes the same by others."""
-    known = harness.known
+    context = harness.context
 
-    def offering(*given: Any, **named: Any) -> Known:
-        facts = known(*given, **named)
+    def offering(*given: Any, **named: Any) -> PlanningContext:
+        facts = context(*given, **named)
         return replace(facts, target=harness.offering(facts.target))
 
     monkeypatch.setattr(harness, "known", offering)
@@ -206,7 +206,7 @@ def test_weights_that_may_saturate_are_refused() -> None:
         f"{HEAD} ({declared(values)}) => (int32[2,3] y) {{ y = MatMulInteger(a, b) }}", {"b": b}
     )
     row = harness.implementation("matmul_integer.quads", REGISTRY)
-    reason = row.unless(harness.group_of(model, REGISTRY), harness.known(lanes=8))
+    reason = row.rejection(harness.group_of(model, REGISTRY), harness.context(lanes=8))
     assert reason is not None
     assert "16 bits" in reason or "avx2" in reason
 
@@ -311,7 +311,7 @@ def test_winograd_refuses_sums_that_do_not_fit_and_other_windows() -> None:
             f"{HEAD} ({declared(values)}) => (int32{shape} y) {{ y = ConvInteger {attributes} (x, w) }}",
             {"w": w},
         )
-        return row.unless(harness.group_of(model, REGISTRY), harness.known(lanes=8))
+        return row.rejection(harness.group_of(model, REGISTRY), harness.context(lanes=8))
 
     most = (2**31 - 1) // (4 * 255 * 9 * 128)  # channels of the lowest weights whose sums fit
     assert reason(np.full((1, most, 3, 3), -128, np.int8), "", "[1,1,7,7]") is None

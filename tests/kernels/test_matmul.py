@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.engine.core.registry import Known, load
+from app.engine.core.registry import PlanningContext, load
 from app.engine.types.target import host
 from app.kernels.cpu import gemm
 from app.kernels.cpu.codegen import tiles
@@ -65,7 +65,7 @@ def run(
     )
     group = harness.group_of(model, REGISTRY)
     row = harness.implementation(name, REGISTRY)
-    pairs = row.inplace(group, harness.known(threads))
+    pairs = row.inplace(group, harness.context(threads))
     assert pairs or not inplace
     given = {n: v for n, v in values.items() if n not in fixed}
     (found,) = harness.run_group(
@@ -109,7 +109,7 @@ def test_matmul_is_the_same_for_any_width_of_registers(
     compiler: Compiler, shapes: tuple, lanes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = replace(host(), vector_lanes=lanes)
-    monkeypatch.setattr(harness, "known", lambda threads=1, lanes=0: Known(target, threads))
+    monkeypatch.setattr(harness, "known", lambda threads=1, lanes=0: PlanningContext(target, threads))
     rng = np.random.default_rng(0)
     a, b = (random(rng, "float32", s) for s in shapes)
     expected = exact(a) @ exact(b)
@@ -170,7 +170,7 @@ def test_a_scaled_column_that_changes_between_runs_is_refused() -> None:
         (float[3,5] y) { y = Gemm <beta = 2.0> (a, b, c) }"""
     )
     row = harness.implementation("gemm.blocked", REGISTRY)
-    reason = row.unless(harness.group_of(model, REGISTRY), harness.known())
+    reason = row.rejection(harness.group_of(model, REGISTRY), harness.context())
     assert reason is not None
     assert "beta" in reason
 
@@ -240,8 +240,8 @@ def test_the_output_does_not_overwrite_what_the_product_reads() -> None:
     )
     row = harness.implementation("matmul.blocked", REGISTRY)
     group = harness.group_of(model, REGISTRY)
-    assert row.unless(group, harness.known()) is None
-    assert row.inplace(group, harness.known()) == ()
+    assert row.rejection(group, harness.context()) is None
+    assert row.inplace(group, harness.context()) == ()
 
 
 def test_what_follows_a_product_with_a_vector_is_refused() -> None:
@@ -251,7 +251,7 @@ def test_what_follows_a_product_with_a_vector_is_refused() -> None:
         {"q": np.ones(8, np.float32)},
     )
     row = harness.implementation("matmul.blocked", REGISTRY)
-    reason = row.unless(harness.group_of(model, REGISTRY), harness.known())
+    reason = row.rejection(harness.group_of(model, REGISTRY), harness.context())
     assert reason is not None
     assert "vector" in reason
 

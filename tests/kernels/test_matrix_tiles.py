@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.engine.core.registry import Known, load
+from app.engine.core.registry import PlanningContext, load
 from app.engine.types.target import host
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests import harness
@@ -21,10 +21,10 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
-    def known(threads: int = 1, lanes: int = 0) -> Known:
-        return Known(host(), threads, precision="bf16")
+    def context(threads: int = 1, lanes: int = 0) -> PlanningContext:
+        return PlanningContext(host(), threads, precision="bf16")
 
-    monkeypatch.setattr(harness, "known", known)
+    monkeypatch.setattr(harness, "known", context)
 
 
 @pytest.mark.parametrize("case", conv_cases.CASES, ids=str)
@@ -88,12 +88,12 @@ def test_rows_say_why_they_do_not_apply() -> None:
     )
 
     def reason(name: str, **changes: Any) -> str:
-        facts = Known(replace(host(), **changes), precision="bf16")
-        return harness.implementation(name, registry).unless(group, facts) or ""
+        facts = PlanningContext(replace(host(), **changes), precision="bf16")
+        return harness.implementation(name, registry).rejection(group, facts) or ""
 
     assert "has no amx_bf16" in reason("conv.blocked_tiles", isa=("avx512f",))
     assert "vectors of 8 float32" in reason("conv.blocked_tiles", vector_lanes=8)
     assert "5 channels; a pixel takes up to 4" in reason("conv.blocked_stem_tiles")
     assert reason("conv.blocked_tiles") == ""
-    in_f32 = harness.implementation("conv.blocked_tiles", registry).unless(group, Known(host()))
+    in_f32 = harness.implementation("conv.blocked_tiles", registry).rejection(group, PlanningContext(host()))
     assert in_f32 == "the job computes in f32"

@@ -71,7 +71,7 @@ def test_residual_and_limits_follow_in_registers(compiler: Compiler) -> None:
     assert [source.name for source, _ in alias] == ["r"]
     (y,) = harness.run_group(BLOCKED, group, {"x": x, "r": r}, compiler, alias=alias)
     harness.assert_close(y, np.maximum(spread(x, w) + b[:, None, None] + r, 0).astype(np.float32))
-    assert "reads a tensor" in str(FEW.unless(group, harness.known()))
+    assert "reads a tensor" in str(FEW.rejection(group, harness.known()))
 
 
 @pytest.mark.parametrize(
@@ -87,4 +87,4 @@ def test_overlapping_taps_are_refused(attributes: str, reason: str) -> None:
     x, w, b = random(1, 8, 4, 4), random(8, 4, 2, 2), random(4)
     group = group_of(x, w, attributes=attributes, b=b)
     for row in (BLOCKED, FEW):
-        assert reason in str(row.unless(group, harness.known()))
+        assert reason in str(row.rejection(group, harness.known()))

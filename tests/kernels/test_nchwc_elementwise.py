@@ -94,5 +94,5 @@ def test_results_may_overwrite_images_of_their_shape_only(
     ],
 )
 def test_what_is_no_image_is_refused(operands: dict[str, tuple[int, ...]], reason: str | None) -> None:
-    found = ROW.unless(group_of(operands, "y = Add(a, b)"), harness.known())
+    found = ROW.rejection(group_of(operands, "y = Add(a, b)"), harness.known())
     assert found is None if reason is None else reason in str(found)

@@ -111,4 +111,4 @@ def test_only_one_value_is_added(what: str, reason: str) -> None:
     model = harness.model_of(text, {"scales": np.array([1, 1, 2, 2], np.float32)})
     group = harness.group_of(model, REGISTRY)
     for row in ("resize.nearest", "resize.blocked_nearest"):
-        assert reason in str(harness.implementation(row).refusal(group, harness.known()))
+        assert reason in str(harness.implementation(row).rejection(group, harness.known()))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.kernels.cpu.runtime.compiler import Compiler
-from tests.harness import assert_close, implementation, known
+from tests.harness import assert_close, context, implementation
 from tests.kernels.single import REGISTRY, node_group, refusal_of, run_node
 
 Array = np.ndarray[Any, Any]
@@ -170,4 +170,4 @@ def test_mean_variance_normalization(compiler: Compiler, axes: tuple[int, ...], 
 def test_an_input_that_is_also_the_scale_is_not_overwritten() -> None:
     x = np.ones((1, 4), np.float32)
     group = node_group("RMSNormalization", {"X": x}, {"Y": x.dtype}, repeat=("X",))
-    assert implementation("normalize.rms_norm", REGISTRY).inplace(group, known()) == ()
+    assert implementation("normalize.rms_norm", REGISTRY).inplace(group, context()) == ()

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.engine.core.registry import Known, Registry, load
+from app.engine.core.registry import PlanningContext, Registry, load
 from app.engine.types.target import host
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests import harness
-from tests.harness import Array, assert_close, implementation, known, run_group
+from tests.harness import Array, assert_close, context, implementation, run_group
 from tests.kernels.single_node import node_group, run_node
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -152,7 +152,7 @@ def test_layers_are_the_same_for_any_width_of_registers(
     registry: Registry, compiler: Compiler, op: str, lanes: int, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = replace(host(), vector_lanes=lanes)
-    monkeypatch.setattr(harness, "known", lambda threads=1, _lanes=0: Known(target, threads))
+    monkeypatch.setattr(harness, "known", lambda threads=1, _lanes=0: PlanningContext(target, threads))
     check(registry, compiler, op, operands_of(op, 3, batch, 5, 37, 2, "x w r b"), "bidirectional")
 
 
@@ -213,7 +213,7 @@ def test_outputs_that_nobody_reads_are_not_written(registry: Registry, compiler:
 def test_other_activations_are_refused_by_name(registry: Registry) -> None:
     operands = operands_of("GRU", 2, 1, 3, 4, 1, "x w r")
     body = body_of("GRU", operands, ', activations = ["HardSigmoid", "Tanh"]')
-    reason = implementation("gru.loop", registry).unless(node_group(registry, body, operands), known())
+    reason = implementation("gru.loop", registry).rejection(node_group(registry, body, operands), context())
     assert "hardsigmoid" in (reason or "")
 
 
@@ -244,7 +244,7 @@ def test_quantized_lstm_rounds_its_activations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     target = replace(host(), vector_lanes=lanes)
-    monkeypatch.setattr(harness, "known", lambda threads=1, _lanes=0: Known(target, threads))
+    monkeypatch.setattr(harness, "known", lambda threads=1, _lanes=0: PlanningContext(target, threads))
     steps, inputs = 5, 5
     a = operands_of("LSTM", steps, batch, inputs, n, 2, "x w r b h0 c0 p")
     rng = np.random.default_rng(5)

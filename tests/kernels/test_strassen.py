@@ -60,23 +60,23 @@ def test_gemm_scales_and_transposes_the_constant(compiler: Compiler) -> None:
     harness.assert_close(found, (0.5 * exact(a) @ exact(b).T + c).astype(np.float32), 2e-6)
 
 
-def refusal(b: np.ndarray, **facts: object) -> str:
+def rejection(b: np.ndarray, **facts: object) -> str:
     model = harness.model_of(
         f"""<ir_version: 10, opset_import: ["": 21]> g (float[32,{b.shape[0]}] a, float[{b.shape[0]},{b.shape[1]}] b)
         => (float[32,{b.shape[1]}] y) {{ y = MatMul(a, b) }}""",
         {"b": b},
     )
     row = harness.implementation("matmul.strassen", REGISTRY)
-    return row.unless(harness.group_of(model, REGISTRY), replace(harness.known(), **facts)) or ""  # type: ignore[arg-type]
+    return row.rejection(harness.group_of(model, REGISTRY), replace(harness.known(), **facts)) or ""  # type: ignore[arg-type]
 
 
 def test_it_is_refused_where_it_is_off_or_loses_precision() -> None:
     b = np.random.default_rng(0).standard_normal((192, 192)).astype(np.float32)
-    assert refusal(b) == ""
-    assert "switched off" in refusal(b, fast_algorithms=False)
-    assert "relative rms error" in refusal(b, tolerance=1e-7)
+    assert rejection(b) == ""
+    assert "switched off" in rejection(b, fast_algorithms=False)
+    assert "relative rms error" in rejection(b, tolerance=1e-7)
     # Blocks of very different size: their sums lose the small one.
     uneven = b.copy()
     uneven[:96, :96] *= 1e6
-    assert "relative rms error" in refusal(uneven)
-    assert "whole tiles" in refusal(b[:, :190])
+    assert "relative rms error" in rejection(uneven)
+    assert "whole tiles" in rejection(b[:, :190])

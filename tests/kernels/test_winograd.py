@@ -131,7 +131,7 @@ def test_larger_filters(compiler: Compiler, case: tuple[Any, ...], lanes: int) -
     values, expected = operands(case, taps=5)
     own = group(values, expected.shape, f"y = {conv(case[-1], taps=5)}")
     row = harness.implementation("conv.winograd_f2_5x5", REGISTRY)
-    assert row.unless(own, harness.known(lanes=lanes)) is None
+    assert row.rejection(own, harness.known(lanes=lanes)) is None
     (found,) = harness.run_group(row, own, {"x": values["x"]}, compiler, threads=2, lanes=lanes)
     assert relative(found, expected) < 3e-6
 
@@ -247,23 +247,23 @@ def test_the_error_in_fixed_point_is_that_of_the_kernel(compiler: Compiler) -> N
 def test_weights_in_fixed_point_are_refused_where_they_save_nothing_or_lose_precision() -> None:
     row = harness.implementation("conv.winograd_f2_fixed_point", REGISTRY)
 
-    def refusal(case: tuple[Any, ...], weight: float | None = None, **facts: Any) -> str:
+    def rejection(case: tuple[Any, ...], weight: float | None = None, **facts: Any) -> str:
         values, expected = operands(case)
         if weight is not None:
             values["w"][1, 3] = weight
         own = group(values, expected.shape, f"y = {conv()}")
-        return row.unless(own, replace(harness.known(), **facts)) or ""
+        return row.rejection(own, replace(harness.known(), **facts)) or ""
 
     large = (1, 192, 128, 8, 8, SAME)
-    assert refusal(large) == ""
-    assert "fewer multiplications" in refusal(large, fast_algorithms=False)
-    assert "relative rms error" in refusal(large, tolerance=1e-7)
-    assert "multiples of 4" in refusal((1, 190, 128, 8, 8, SAME))
-    assert "stay in a cache" in refusal((1, 64, 64, 8, 8, SAME))
-    assert "81 tiles, more than 64" in refusal((1, 192, 128, 18, 18, SAME))
+    assert rejection(large) == ""
+    assert "fewer multiplications" in rejection(large, fast_algorithms=False)
+    assert "relative rms error" in rejection(large, tolerance=1e-7)
+    assert "multiples of 4" in rejection((1, 190, 128, 8, 8, SAME))
+    assert "stay in a cache" in rejection((1, 64, 64, 8, 8, SAME))
+    assert "81 tiles, more than 64" in rejection((1, 192, 128, 18, 18, SAME))
     # The others of this output would be lost, though little of the sum.
-    assert "on these weights exceeds" in refusal(large, weight=1e6)
-    assert "not all below" in refusal(large, weight=np.nan)
+    assert "on these weights exceeds" in rejection(large, weight=1e6)
+    assert "not all below" in rejection(large, weight=np.nan)
 
 
 REFUSED = [
@@ -283,9 +283,9 @@ def test_other_convolutions_are_refused(node: str, channels: tuple[int, int], re
     }
     shape = {"strides": (1, 8, 5, 5), "pads 2 and 1": (1, 8, 11, 10)}.get(reason, (1, 8, 10, 10))
     row = harness.implementation("conv.winograd_f4", REGISTRY)
-    assert reason in (row.unless(group(values, shape, node), harness.known()) or "")
+    assert reason in (row.rejection(group(values, shape, node), harness.known()) or "")
     changing = group(values, (1, 8, 10, 10), f"y = {conv()}", ("x", "w", "b"))
-    assert "weights change" in (row.unless(changing, harness.known()) or "")
+    assert "weights change" in (row.rejection(changing, harness.known()) or "")
 
 
 def test_the_error_is_that_of_the_kernel(compiler: Compiler) -> None:
@@ -314,16 +314,18 @@ def test_a_layer_whose_error_is_too_large_is_refused() -> None:
     values, expected = operands((1, 64, 8, 8, 8, SAME))
     own = group(values, expected.shape, f"y = {conv()}")
     tight = replace(harness.known(), tolerance=3e-6)
-    refusals = {m: harness.implementation(f"conv.winograd_f{m}", REGISTRY).unless(own, tight) for m in (2, 4)}
+    refusals = {
+        m: harness.implementation(f"conv.winograd_f{m}", REGISTRY).rejection(own, tight) for m in (2, 4)
+    }
     assert refusals[2] is None
     assert "relative rms error" in (refusals[4] or "")
     exact = replace(harness.known(), fast_algorithms=False)
     assert "fewer multiplications" in (
-        harness.implementation("conv.winograd_f2", REGISTRY).unless(own, exact) or ""
+        harness.implementation("conv.winograd_f2", REGISTRY).rejection(own, exact) or ""
     )
     values["w"][0, 0, 0, 0] = np.inf
     own = group(values, expected.shape, f"y = {conv()}")
-    reason = harness.implementation("conv.winograd_f2", REGISTRY).unless(own, harness.known())
+    reason = harness.implementation("conv.winograd_f2", REGISTRY).rejection(own, harness.known())
     assert "not all below" in (reason or "")
 
 

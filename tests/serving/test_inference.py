@@ -40,7 +40,7 @@ def infer(service: Served, values: Any, name: str = "one", **how: Any) -> Any:
         return here.infer(name, [tensor(values)], **how)
 
 
-def refusal(service: Served, values: Any, name: str = "one") -> tuple[str, str]:
+def rejection(service: Served, values: Any, name: str = "one") -> tuple[str, str]:
     with pytest.raises(InferenceServerException) as failure:
         infer(service, values, name)
     return failure.value.status(), failure.value.message()
@@ -156,7 +156,7 @@ def test_a_program_is_built_for_each_shape_and_few_are_kept(served: Served) -> N
         assert infer(served, np.ones((rows, 3))).as_numpy("z") == [rows]
     row = next(r for r in served.http.get("/v1/deployments").json()["deployments"] if r["name"] == "one")
     assert row["programs"] == LIMITS["max_programs"]
-    assert refusal(served, np.ones((fake_engine.REFUSED, 3))) == ("400", "99 rows are too many")
+    assert rejection(served, np.ones((fake_engine.REFUSED, 3))) == ("400", "99 rows are too many")
 
 
 def test_what_is_compiled_holds_up_nobody_else(served: Served) -> None:
@@ -198,7 +198,7 @@ def post_sleep(service: Served) -> httpx.Response:
 
 def test_a_crash_touches_its_own_model_only(served: Served) -> None:
     before = process_of(served, "other")
-    status, message = refusal(served, [[fake_engine.CRASH, 0, 0]])
+    status, message = rejection(served, [[fake_engine.CRASH, 0, 0]])
     assert status == "503"
     assert "ended before it answered" in message
     np.testing.assert_array_equal(infer(served, [[1, 1, 1]], "other").as_numpy("y"), [[2, 2, 2]])
@@ -210,7 +210,7 @@ def test_a_crash_touches_its_own_model_only(served: Served) -> None:
 def test_a_request_that_hangs_is_ended(served: Served) -> None:
     before = process_of(served, "one")
     began = time.monotonic()
-    status, message = refusal(served, [[fake_engine.HANG, 0, 0]])
+    status, message = rejection(served, [[fake_engine.HANG, 0, 0]])
     assert (status, message) == ("504", "no answer within 3 s")
     assert time.monotonic() - began < LIMITS["infer_seconds"] + 2
     deadline = time.monotonic() + 20

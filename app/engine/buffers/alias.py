@@ -115,7 +115,7 @@ class AliasClasses:
                 slots = [(v.offset, v.offset + self.nbytes(v.view)) for v in static if v.source is output]
                 self.of(output).written = _rest(output, self.nbytes(output), slots)
         for view in static:
-            reason = self._refusal(view)
+            reason = self._rejection(view)
             if reason is None:
                 self.merge(*view)
             else:
@@ -153,7 +153,7 @@ class AliasClasses:
         for value in gone.places:
             self._of[value] = kept
 
-    def inplace_refusal(
+    def inplace_rejection(
         self,
         step: int,
         group: Group,
@@ -208,7 +208,7 @@ class AliasClasses:
         """Values of a class that cover bytes [start, end) of its frame."""
         return {v for v, at in alias.places.items() if at < end and at + self.nbytes(v) > start}
 
-    def _refusal(self, view: View) -> str | None:
+    def _rejection(self, view: View) -> str | None:
         """Why a view of static values cannot be a part of its source."""
         source, part, offset = view
         room, needed = self.nbytes(source), self.nbytes(part)

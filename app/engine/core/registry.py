@@ -32,7 +32,7 @@ OpId: TypeAlias = tuple[str, str]  # (domain, operator)
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class PlanningContext:
     """What a row may see besides the group itself; values carry their shapes and dtypes.
 
     Attributes:
@@ -85,7 +85,7 @@ class Known:
         return SparseFormat.of(StorageType(kind, dtype.name, density), dims, dtype.numpy().itemsize)
 
     @classmethod
-    def of(cls, compilation: Compilation) -> "Known":
+    def of(cls, compilation: Compilation) -> "PlanningContext":
         """What the rows of a compilation may see."""
         options = compilation.options
         return cls(
@@ -111,13 +111,13 @@ def _key(*_facts: Hashable) -> object:
     return object()
 
 
-Unless: TypeAlias = Callable[[Group, Known], str | None]
-Lower: TypeAlias = Callable[[Group, Known], tuple[Call, ...]]
-Cost: TypeAlias = Callable[[Group, Known], float]
-Inplace: TypeAlias = Callable[[Group, Known], tuple[tuple[ir.Value, ir.Value], ...]]
-Views: TypeAlias = Callable[[Group, Known], tuple[View, ...]]
-Layouts: TypeAlias = Callable[[Group, Known], Mapping[ir.Value, Layout]]
-Storages: TypeAlias = Callable[[Group, Known], Mapping[ir.Value, StorageKind]]
+Rejection: TypeAlias = Callable[[Group, PlanningContext], str | None]
+Lower: TypeAlias = Callable[[Group, PlanningContext], tuple[Call, ...]]
+Cost: TypeAlias = Callable[[Group, PlanningContext], float]
+Inplace: TypeAlias = Callable[[Group, PlanningContext], tuple[tuple[ir.Value, ir.Value], ...]]
+Views: TypeAlias = Callable[[Group, PlanningContext], tuple[View, ...]]
+Layouts: TypeAlias = Callable[[Group, PlanningContext], Mapping[ir.Value, Layout]]
+Storages: TypeAlias = Callable[[Group, PlanningContext], Mapping[ir.Value, StorageKind]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,37 +178,37 @@ class Operator:
     domain: str = ""
 
 
-def no_pairs(_group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+def no_pairs(_group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:
     """No output may share memory with an input."""
     return ()
 
 
-def no_views(_group: Group, _known: Known) -> tuple[View, ...]:
+def no_views(_group: Group, _context: PlanningContext) -> tuple[View, ...]:
     """Every value has bytes of its own."""
     return ()
 
 
-def all_plain(_group: Group, _known: Known) -> Mapping[ir.Value, Layout]:
+def all_plain(_group: Group, _context: PlanningContext) -> Mapping[ir.Value, Layout]:
     """Every operand is row-major."""
     return {}
 
 
-def all_dense(_group: Group, _known: Known) -> Mapping[ir.Value, StorageKind]:
+def all_dense(_group: Group, _context: PlanningContext) -> Mapping[ir.Value, StorageKind]:
     """Every operand is dense."""
     return {}
 
 
-def no_detail(_group: Group, _known: Known) -> str:
+def no_detail(_group: Group, _context: PlanningContext) -> str:
     """Nothing but operators, shapes and types matters."""
     return ""
 
 
-def no_error(_group: Group, _known: Known) -> float | None:
+def no_error(_group: Group, _context: PlanningContext) -> float | None:
     """Nothing beyond the rounding of a plain sum."""
     return None
 
 
-def unknown_cost(_group: Group, _known: Known) -> float:
+def unknown_cost(_group: Group, _context: PlanningContext) -> float:
     """No prediction."""
     return 0.0
 
@@ -221,7 +221,7 @@ class Implementation:
         name: unique: `conv.implicit_gemm`.
         op: operator type of the group's anchor, `Elementwise`, or `*` for any.
         backend: which backend offers it.
-        unless: the reason why it does not apply to this group, or None; sees shapes, dtypes,
+        rejection: the reason why it does not apply to this group, or None; sees shapes, dtypes,
             attributes and the target (FInferStorageTypeEx of apache/mxnet issue 13598), and elements of
             constants by `graph.constant`. Like `cost` it depends on nothing outside the group and on no
             name, and is asked once for groups that are alike.
@@ -230,7 +230,7 @@ class Implementation:
         inplace: (input, output) values that may share memory if the input dies here; read after
             the implementation is chosen.
         views: values that lie in others; such a group may have no calls.
-        partial: `lower` copies the views that `known.granted` lacks; else a row that is refused one
+        partial: `lower` copies the views that `context.granted` lacks; else a row that is refused one
             view does not apply.
         layouts: the layouts that it asks of the group's inputs and gives its outputs; values that
             are not named are row-major.
@@ -241,7 +241,7 @@ class Implementation:
             a constant is.
         error: relative rms error, measured on the weights, of a row that rounds more than a plain sum
             does; None of others.
-        tunings: names of the ways to cut the work that are worth measuring, see `Known.tuning`.
+        tunings: names of the ways to cut the work that are worth measuring, see `PlanningContext.tuning`.
         precision: of its products of float32; their sums are float32 in any.
         rank: of two that apply and cost the same, the lower wins.
         version: of the library that it calls; what was measured with another one does not count.
@@ -250,7 +250,7 @@ class Implementation:
     name: str
     op: str
     backend: str
-    unless: Unless
+    rejection: Rejection
     lower: Lower
     cost: Cost = unknown_cost
     inplace: Inplace = no_pairs
@@ -259,8 +259,8 @@ class Implementation:
     layouts: Layouts = all_plain
     padding: Padding = UNDEFINED
     storage: Storages = all_dense
-    detail: Callable[[Group, Known], str] = no_detail
-    error: Callable[[Group, Known], float | None] = no_error
+    detail: Callable[[Group, PlanningContext], str] = no_detail
+    error: Callable[[Group, PlanningContext], float | None] = no_error
     tunings: tuple[str, ...] = ("",)
     precision: Computed = "f32"
     rank: int = 0
@@ -270,15 +270,15 @@ class Implementation:
     def __hash__(self) -> int:
         return hash(self.name)  # rows are keys of many small tables
 
-    def refusal(self, group: Group, known: Known) -> str | None:
-        """Why the row does not compute a group whose values are stored as `known` tells; else None.
+    def rejection_reason(self, group: Group, context: PlanningContext) -> str | None:
+        """Why the row does not compute a group whose values are stored as `context` tells; else None.
 
-        `unless` is asked once for each group; before storage types are inferred, all values are dense.
+        `rejection` is asked once for each group; before storage types are inferred, all values are dense.
         """
         return (
-            self.inexact(group, known)
-            or _once_alike(self, group, "unless", self.unless, known)
-            or misstored(self, group, known)
+            self.inexact(group, context)
+            or _once_alike(self, group, "rejection", self.rejection, context)
+            or misstored(self, group, context)
         )
 
     @property
@@ -286,60 +286,68 @@ class Implementation:
         """Whether it is a fast algorithm, which errs more than a plain sum does."""
         return self.error is not no_error
 
-    def inexact(self, group: Group, known: Known) -> str | None:
+    def inexact(self, group: Group, context: PlanningContext) -> str | None:
         """Why a group is planned without the rounding or the fast algorithm of the row; else None."""
-        for held, concerned in ((known.exact, self.precision != "f32"), (known.direct, self.fast)):
+        for held, concerned in ((context.exact, self.precision != "f32"), (context.direct, self.fast)):
             if held and concerned:
                 reason = next((held[name] for n in group.nodes if (name := n.name or "") in held), None)
                 if reason is not None:
                     return reason
         return None
 
-    def predicted(self, group: Group, known: Known) -> float:
+    def predicted(self, group: Group, context: PlanningContext) -> float:
         """`cost`, asked once for each group."""
         if self.partial:  # views are values of the group
-            return _once(self, group, ("cost", known.tuning, known.granted), self.cost, known)
-        return _once_alike(self, group, ("cost", known.tuning), self.cost, known)
+            return _once(self, group, ("cost", context.tuning, context.granted), self.cost, context)
+        return _once_alike(self, group, ("cost", context.tuning), self.cost, context)
 
-    def asked(self, group: Group, known: Known) -> Mapping[ir.Value, Layout]:
+    def asked(self, group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout]:
         """`layouts`, asked once for each group."""
-        return _once(self, group, "layouts", self.layouts, known)
+        return _once(self, group, "layouts", self.layouts, context)
 
 
 def _once(
-    row: Implementation, group: Group, kind: Hashable, function: Callable[[Group, Known], T], known: Known
+    row: Implementation,
+    group: Group,
+    kind: Hashable,
+    function: Callable[[Group, PlanningContext], T],
+    context: PlanningContext,
 ) -> T:
-    return once(group.facts, (row.name, kind, known.key), lambda: function(group, known))
+    return once(group.facts, (row.name, kind, context.key), lambda: function(group, context))
 
 
 def _once_alike(
-    row: Implementation, group: Group, kind: Hashable, function: Callable[[Group, Known], T], known: Known
+    row: Implementation,
+    group: Group,
+    kind: Hashable,
+    function: Callable[[Group, PlanningContext], T],
+    context: PlanningContext,
 ) -> T:
     def own() -> T:
-        return shared(group, (function, kind, known.key), lambda: function(group, known), known.facts)
+        return shared(group, (function, kind, context.key), lambda: function(group, context), context.facts)
 
-    return once(group.facts, (row.name, kind, known.key), own)
+    return once(group.facts, (row.name, kind, context.key), own)
 
 
-def misstored(row: Implementation, group: Group, known: Known) -> str | None:
+def misstored(row: Implementation, group: Group, context: PlanningContext) -> str | None:
     """Why a row that applies does not read and write the storage types that were inferred; or None."""
-    asked = row.storage(group, known)
+    asked = row.storage(group, context)
     for value in (*group.inputs, *group.outputs):
         if value.is_initializer() or not value.name:
             continue
-        kind = known.storage[value].kind if value in known.storage else "default"
+        kind = context.storage[value].kind if value in context.storage else "default"
         wanted = asked.get(value, "default")
         if wanted != kind:
             return f"asks for {value.name!r} {wanted}, which is {kind} here"
     return None
 
 
-def never(_node: ir.Node, _known: Known) -> str | None:
+def never(_node: ir.Node, _context: PlanningContext) -> str | None:
     """No objection."""
     return None
 
 
-def everything(nodes: tuple[ir.Node, ...], _known: Known) -> tuple[ir.Node, ...]:
+def everything(nodes: tuple[ir.Node, ...], _context: PlanningContext) -> tuple[ir.Node, ...]:
     """All of them."""
     return nodes
 
@@ -357,10 +365,10 @@ class Selector:
     Source: apache/mxnet src/operator/subgraph/subgraph_property.h, SubgraphSelector.
     """
 
-    start: Callable[[ir.Node, Known], str | None]
-    to_input: Callable[[ir.Node, Known], str | None] = never
-    to_output: Callable[[ir.Node, Known], str | None] = never
-    keep: Callable[[tuple[ir.Node, ...], Known], tuple[ir.Node, ...]] = everything
+    start: Callable[[ir.Node, PlanningContext], str | None]
+    to_input: Callable[[ir.Node, PlanningContext], str | None] = never
+    to_output: Callable[[ir.Node, PlanningContext], str | None] = never
+    keep: Callable[[tuple[ir.Node, ...], PlanningContext], tuple[ir.Node, ...]] = everything
 
 
 def installed() -> str | None:

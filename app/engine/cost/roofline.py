@@ -16,7 +16,7 @@ from app.engine.core.plan import Group, of_group
 from app.engine.types.target import Target
 
 if TYPE_CHECKING:
-    from app.engine.core.registry import Implementation, Known
+    from app.engine.core.registry import Implementation, PlanningContext
 
 
 NEAR = 4.0  # times as fast as main memory is what fits the last cache
@@ -97,19 +97,19 @@ _FLOPS: Mapping[str, Callable[[ir.Node], float]] = {
 }
 
 
-def seconds(row: "Implementation", group: Group, known: "Known") -> tuple[float, str | None]:
+def seconds(row: "Implementation", group: Group, context: "PlanningContext") -> tuple[float, str | None]:
     """Time of a group computed by a row, and the tuning that measured best; None when predicted."""
     best: tuple[float, str | None] | None = None
-    if known.timings:
+    if context.timings:
         for tuning in row.tunings:
-            found = known.timings.get(_key(row, tuning, group, known))
+            found = context.timings.get(_key(row, tuning, group, context))
             if found is not None and (best is None or found < best[0]):
                 best = found, tuning
-    return best or (row.predicted(group, known), None)
+    return best or (row.predicted(group, context), None)
 
 
 def comparable(
-    times: Mapping["Implementation", tuple[float, str | None]], group: Group, known: "Known"
+    times: Mapping["Implementation", tuple[float, str | None]], group: Group, context: "PlanningContext"
 ) -> Mapping["Implementation", tuple[float, str | None]]:
     """The `seconds` of rows on one scale: predictions grow or shrink as what was measured did.
 
@@ -118,20 +118,22 @@ def comparable(
     the others do.
     """
     measured = {row: t for row, t in times.items() if t[1] is not None}
-    predicted = [row for row in times if row not in measured and not row.views(group, known)]
+    predicted = [row for row in times if row not in measured and not row.views(group, context)]
     if not measured or not predicted:
         return times
     # A constant is stored sparse where that was measured to be faster, not where it might be.
-    times = {r: t for r, t in times.items() if r not in predicted or not r.storage(group, known)}
-    scale = max(t[0] / row.cost(group, known) for row, t in measured.items())
+    times = {r: t for r, t in times.items() if r not in predicted or not r.storage(group, context)}
+    scale = max(t[0] / row.cost(group, context) for row, t in measured.items())
     return {
-        row: (row.cost(group, known) * scale, None) if row in predicted else t for row, t in times.items()
+        row: (row.cost(group, context) * scale, None) if row in predicted else t for row, t in times.items()
     }
 
 
-def permitted(rows: Iterable["Implementation"], group: Group, known: "Known") -> list["Implementation"]:
+def permitted(
+    rows: Iterable["Implementation"], group: Group, context: "PlanningContext"
+) -> list["Implementation"]:
     """The rows that are not denied for memory's sake; all of them where none is left."""
-    rows, denied = list(rows), known.thrift.denied
+    rows, denied = list(rows), context.thrift.denied
     return [row for row in rows if (group.name, row.name) not in denied] or rows
 
 
@@ -147,15 +149,15 @@ def called(row: "Implementation") -> str:
     return f"{row.name}@{row.version}" if row.version else row.name
 
 
-def key(row: "Implementation", group: Group, known: "Known") -> str:
-    """Where the timings table holds a row's time for a group, with the tuning of `known`."""
-    return _key(row, known.tuning, group, known)
+def key(row: "Implementation", group: Group, context: "PlanningContext") -> str:
+    """Where the timings table holds a row's time for a group, with the tuning of `context`."""
+    return _key(row, context.tuning, group, context)
 
 
-def _key(row: "Implementation", tuning: str, group: Group, known: "Known") -> str:
-    detail = row.detail(group, known)
+def _key(row: "Implementation", tuning: str, group: Group, context: "PlanningContext") -> str:
+    detail = row.detail(group, context)
     told = f"{called(row)}{':' if tuning else ''}{tuning}{'@' if detail else ''}{detail}"
-    return f"{told} x{known.threads} {signature(group)}"
+    return f"{told} x{context.threads} {signature(group)}"
 
 
 @of_group

@@ -35,7 +35,7 @@ from app.engine.runtime.benchmark import PATIENCE, Samples, chosen_cores, measur
 from app.engine.runtime.capabilities import absence
 from app.engine.runtime.cpu.executor import Weights
 from app.engine.runtime.inputs import tensors
-from app.engine.runtime.peers import PEERS, Question, Rival, beside, refusal
+from app.engine.runtime.peers import PEERS, Question, Rival, beside, rejection
 from app.engine.types.deadline import TimeUpError, limited
 from app.engine.types.errors import EngineError, ExportMismatchError, NumericsError, TargetError
 from app.engine.types.options import Bindings, Options
@@ -403,7 +403,7 @@ class _Run:
                 self._converted, self._inputs, outputs, threads, self._converted.parent
             )
         except Exception as cause:  # onnxruntime raises many types, and any of them is a reason
-            return refusal(cause)
+            return rejection(cause)
 
     def _inference(self, executor: session.Running) -> Callable[[], object]:
         inputs = self._fed(executor.program)

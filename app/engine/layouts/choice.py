@@ -22,7 +22,7 @@ from typing import Literal, TypeAlias
 import onnx_ir as ir
 
 from app.engine.core.plan import Compilation, Group
-from app.engine.core.registry import Known
+from app.engine.core.registry import PlanningContext
 from app.engine.cost import roofline
 from app.engine.layouts.conversions import conversion
 from app.engine.partition.mincut import INFINITE, Network
@@ -140,16 +140,20 @@ def _always(levels: tuple[int, ...], labels: tuple[int, ...], threshold: int) ->
     return None if True in above and False in above else False
 
 
-def readings(group: Group, compilation: Compilation, known: Known, *, alike: bool = True) -> Readings:
+def readings(
+    group: Group, compilation: Compilation, context: PlanningContext, *, alike: bool = True
+) -> Readings:
     """What the rows of the group's backend ask for; those whose times compare, when `alike`."""
     partition = compilation.plan.partition
     assert partition is not None
     rows = compilation.registry.candidates(group.op, (partition[group.anchor].backend,))
-    accepted = [row for row in rows if row.refusal(group, known) is None]
-    times = {row: roofline.seconds(row, group, known) for row in roofline.permitted(accepted, group, known)}
+    accepted = [row for row in rows if row.rejection_reason(group, context) is None]
+    times = {
+        row: roofline.seconds(row, group, context) for row in roofline.permitted(accepted, group, context)
+    }
     found: dict[frozenset[tuple[ir.Value, Layout]], Mode] = {}
-    for row, (seconds, _) in (roofline.comparable(times, group, known) if alike else times).items():
-        asked = row.asked(group, known)
+    for row, (seconds, _) in (roofline.comparable(times, group, context) if alike else times).items():
+        asked = row.asked(group, context)
         labels = (_level_of(group.inputs, asked), _level_of(group.outputs, asked))
         same = frozenset(asked.items())
         if same not in found or seconds < found[same].seconds:
@@ -187,17 +191,17 @@ class Assignment:
         return max(self.seconds - self.bound, 0.0) / self.seconds if self.seconds else 0.0
 
 
-def choose(compilation: Compilation, known: Known, policy: Policy = "joint") -> Assignment:
+def choose(compilation: Compilation, context: PlanningContext, policy: Policy = "joint") -> Assignment:
     """The layouts of least predicted cost, conversions included.
 
     Other policies than `joint` are there to compare with: all row-major, all blocked or all channels
     last that can be, and every group by its own cheapest row.
     """
     alike = policy in ("joint", "greedy")
-    every = {group: readings(group, compilation, known, alike=alike) for group in compilation.plan.groups}
+    every = {group: readings(group, compilation, context, alike=alike) for group in compilation.plan.groups}
     if not any(mode.asked for found in every.values() for mode in found.modes):
         return Assignment({group: {} for group in every})
-    energy = Energy(every, compilation, known)
+    energy = Energy(every, compilation, context)
     if policy == "joint":
         return branch_and_bound(energy)
     wanted = {"plain": PLAIN, "blocked": BLOCKED, "last": LAST}.get(policy)
@@ -216,7 +220,9 @@ def choose(compilation: Compilation, known: Known, policy: Policy = "joint") -> 
 class Energy:
     """Seconds of labellings of a graph."""
 
-    def __init__(self, every: Mapping[Group, Readings], compilation: Compilation, known: Known) -> None:
+    def __init__(
+        self, every: Mapping[Group, Readings], compilation: Compilation, context: PlanningContext
+    ) -> None:
         self.outputs = frozenset(compilation.graph.outputs)
         self.writer: dict[ir.Value, Group] = {}
         self.readers: dict[ir.Value, list[Group]] = {}
@@ -229,7 +235,7 @@ class Energy:
             for value, layout in found.layouts:
                 crossed = value, THRESHOLDS[level(layout)]
                 if crossed not in self.conversion:
-                    self.conversion[crossed] = conversion(value, layout, compilation, known)
+                    self.conversion[crossed] = conversion(value, layout, compilation, context)
         self.every = self._useful(every)
         self.doubtful = [g for g, found in self.every.items() if not _is_exact(g, found)]
 

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from app.engine.buffers.buffer_assignment import value_bytes
 from app.engine.core import graph
 from app.engine.core.plan import Compilation, Group
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost import roofline
 from app.engine.types.layout import Layout
 
@@ -28,18 +28,18 @@ def changes(groups: Iterable[Group]) -> tuple[Group, ...]:
 
 
 def rows_between(
-    group: Group, layout: Layout, compilation: Compilation, known: Known
+    group: Group, layout: Layout, compilation: Compilation, context: PlanningContext
 ) -> tuple[list[Implementation], list[Implementation]]:
     """The rows that convert to a layout from row-major, and those that convert back."""
     rows = compilation.registry.candidates(OP, compilation.target.backends)
-    able = [row for row in rows if row.op == OP and row.refusal(group, known) is None]
-    asked = {row: row.asked(group, known) for row in able}
+    able = [row for row in rows if row.op == OP and row.rejection_reason(group, context) is None]
+    asked = {row: row.asked(group, context) for row in able}
     (x,), (y,) = group.inputs, group.outputs
     there = [row for row in able if asked[row].get(y) == layout and x not in asked[row]]
     return there, [row for row in able if asked[row].get(x) == layout and y not in asked[row]]
 
 
-def conversion(value: ir.Value, layout: Layout, compilation: Compilation, known: Known) -> float:
+def conversion(value: ir.Value, layout: Layout, compilation: Compilation, context: PlanningContext) -> float:
     """Seconds of one conversion of a value between row-major and a layout: the mean of both directions.
 
     Measured, where both were; none where both layouts are the same bytes.
@@ -47,21 +47,23 @@ def conversion(value: ir.Value, layout: Layout, compilation: Compilation, known:
     shape = graph.static_shape(value)
     if layout.is_same_bytes(shape):
         return 0.0
-    measured = _measured(value, layout, compilation, known) if known.timings else None
+    measured = _measured(value, layout, compilation, context) if context.timings else None
     if measured is not None:
         return measured
     kind = graph.dtype(value)
     assert kind is not None
     moved = value_bytes(value, compilation) + layout.elements(shape) * kind.itemsize
-    return roofline.roofline(known.target, flops=0.0, nbytes=3.0 * moved, threads=known.threads)
+    return roofline.roofline(context.target, flops=0.0, nbytes=3.0 * moved, threads=context.threads)
 
 
-def _measured(value: ir.Value, layout: Layout, compilation: Compilation, known: Known) -> float | None:
+def _measured(
+    value: ir.Value, layout: Layout, compilation: Compilation, context: PlanningContext
+) -> float | None:
     group = change(value)
     directions = []
-    for rows in rows_between(group, layout, compilation, known):
+    for rows in rows_between(group, layout, compilation, context):
         times = [
-            seconds for seconds, by in (roofline.seconds(r, group, known) for r in rows) if by is not None
+            seconds for seconds, by in (roofline.seconds(r, group, context) for r in rows) if by is not None
         ]
         directions.append(min(times, default=None))
     there, back = directions

@@ -4,13 +4,13 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.plan import Group
-from app.engine.core.registry import Known
+from app.engine.core.registry import PlanningContext
 from app.engine.cost.roofline import roofline
 
 MOVABLE = (1, 2, 4, 8)  # byte; sizes of elements that data movement kernels exist for
 
 
-def unsuited(group: Group, nodes: int = 1) -> str | None:
+def group_rejection(group: Group, nodes: int = 1) -> str | None:
     """Why a kernel of so many nodes at most, on static tensors, cannot take the group, or None."""
     if len(group.nodes) > nodes:
         return f"{group.op} takes no epilogue, the group has {len(group.nodes)} nodes"
@@ -47,7 +47,7 @@ def itemsize(value: ir.Value) -> int:
     return kind.itemsize
 
 
-def moved_seconds(group: Group, known: Known) -> float:
+def moved_seconds(group: Group, context: PlanningContext) -> float:
     """Predicted time of a group that only moves bytes: every output is written and read for once."""
     nbytes = 2 * sum(graph.nbytes(v) for v in group.outputs)
-    return roofline(known.target, flops=0.0, nbytes=nbytes, threads=known.threads)
+    return roofline(context.target, flops=0.0, nbytes=nbytes, threads=context.threads)

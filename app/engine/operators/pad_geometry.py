@@ -5,8 +5,8 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.plan import Group
-from app.engine.core.registry import Known
-from app.engine.operators.operands import data, fixed_inputs, unsuited
+from app.engine.core.registry import PlanningContext
+from app.engine.operators.operands import data, fixed_inputs, group_rejection
 from app.engine.operators.strides import Indices
 
 
@@ -21,9 +21,9 @@ def pad_axes(node: ir.Node) -> list[Indices]:
     return [padded_indices(n, *amounts.get(axis, (0, 0)), mode) for axis, n in enumerate(shape)]
 
 
-def pad_unless(group: Group, _known: Known) -> str | None:
+def pad_rejection(group: Group, _context: PlanningContext) -> str | None:
     """Why a Pad cannot be an index lookup."""
-    reason = unsuited(group) or fixed_inputs(group.anchor, (1, 3))
+    reason = group_rejection(group) or fixed_inputs(group.anchor, (1, 3))
     if reason:
         return reason
     mode = graph.attribute(group.anchor, "mode", "constant")

@@ -6,9 +6,9 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.plan import Group
-from app.engine.core.registry import Known
+from app.engine.core.registry import PlanningContext
 from app.engine.operators.interpolation import COORDINATES, ROUNDINGS, Floats, ResizedAxis, nearest, taps
-from app.engine.operators.operands import data, fixed_inputs, unsuited
+from app.engine.operators.operands import data, fixed_inputs, group_rejection
 from app.engine.operators.strides import Indices
 
 INTERPOLATED = ("float32", "float64")
@@ -38,9 +38,9 @@ def resized_axes(node: ir.Node) -> tuple[ResizedAxis, ...]:
     return tuple(found)
 
 
-def _unless(group: Group, nodes: int = 1) -> str | None:
+def _rejection(group: Group, nodes: int = 1) -> str | None:
     node = group.anchor
-    reason = unsuited(group, nodes) or fixed_inputs(node, (1, 2, 3))
+    reason = group_rejection(group, nodes) or fixed_inputs(node, (1, 2, 3))
     if reason:
         return reason
     if _transformation(node) not in COORDINATES:
@@ -50,17 +50,17 @@ def _unless(group: Group, nodes: int = 1) -> str | None:
     return None
 
 
-def nearest_unless(group: Group, _known: Known) -> str | None:
+def nearest_rejection(group: Group, _context: PlanningContext) -> str | None:
     """Why a node is no copy of nearest elements."""
     if _mode(group.anchor) != "nearest":
         return f"mode {_mode(group.anchor)!r}, this is for 'nearest'"
     rounding = graph.attribute(group.anchor, "nearest_mode", "round_prefer_floor")
     if rounding not in ROUNDINGS:
         return f"nearest_mode {rounding!r} is unknown"
-    return _follows_unless(group) or _unless(group, nodes=2)
+    return _follows_rejection(group) or _rejection(group, nodes=2)
 
 
-def _follows_unless(group: Group) -> str | None:
+def _follows_rejection(group: Group) -> str | None:
     """Why what follows is no sum with one more value."""
     if not group.epilogue:
         return None
@@ -97,14 +97,14 @@ def taps_along(node: ir.Node, axis: ResizedAxis) -> tuple[Indices, Floats]:
     )
 
 
-def taps_unless(group: Group, _known: Known) -> str | None:
+def taps_rejection(group: Group, _context: PlanningContext) -> str | None:
     """Why a node is no interpolation along its axes."""
     if _mode(group.anchor) not in ("linear", "cubic"):
         return f"mode {_mode(group.anchor)!r}, this is for 'linear' and 'cubic'"
     kind = str(graph.dtype(data(group.anchor)))
     if kind not in INTERPOLATED:
         return f"interpolation of {kind} has no kernel, float32 and float64 have"
-    return _unless(group)
+    return _rejection(group)
 
 
 def _transformation(node: ir.Node) -> str:

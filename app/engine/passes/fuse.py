@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.plan import ATTENTION, ELEMENTWISE, SUBGRAPH, Compilation, Group, Subgraph
-from app.engine.core.registry import Known
+from app.engine.core.registry import PlanningContext
 from app.engine.cost import roofline
 from app.engine.operators import attention_pattern
 
@@ -63,7 +63,7 @@ class _Work:
     index: dict[ir.Node, int]
     readers: dict[ir.Value, tuple[ir.Node, ...]]
     outputs: frozenset[ir.Value]
-    known: Known
+    context: PlanningContext
     fusion: dict[ir.Node, Group] = field(default_factory=dict)
 
     @classmethod
@@ -75,12 +75,12 @@ class _Work:
             {n: i for i, n in enumerate(nodes)},
             graph.readers(compilation.graph),
             frozenset(compilation.graph.outputs),
-            Known.of(compilation),
+            PlanningContext.of(compilation),
         )
 
     def joins(self, node: ir.Node) -> bool:
         """Whether a node may share a kernel with others."""
-        return node not in self.fusion and (node.name or "") not in self.known.thrift.apart
+        return node not in self.fusion and (node.name or "") not in self.context.thrift.apart
 
     def is_elementwise(self, node: ir.Node) -> bool:
         row = self.compilation.registry.operator(node)
@@ -109,7 +109,7 @@ class _Work:
         partition = self.compilation.plan.partition
         assert partition is not None
         rows = self.compilation.registry.candidates(group.op, (partition[group.anchor].backend,))
-        return any(row.refusal(group, self.known) is None for row in rows)
+        return any(row.rejection_reason(group, self.context) is None for row in rows)
 
     def take_sub_graphs(self) -> None:
         """What a library runs is one group."""

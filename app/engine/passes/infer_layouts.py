@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from app.engine.core.plan import Compilation
-from app.engine.core.registry import Known
+from app.engine.core.registry import PlanningContext
 from app.engine.layouts.choice import Policy, choose
 from app.engine.layouts.insert_conversions import realize
 
@@ -26,7 +26,7 @@ class InferLayouts:
     def __call__(self, compilation: Compilation) -> Compilation:
         """Write the column `layout`, and nodes that convert into the graph."""
         assignment = choose(
-            compilation, Known.of(compilation), "plain" if compilation.thrift.plain else self.policy
+            compilation, PlanningContext.of(compilation), "plain" if compilation.thrift.plain else self.policy
         )
         notes = compilation.notes
         if assignment.cuts:

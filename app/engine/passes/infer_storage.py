@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.plan import Compilation
-from app.engine.core.registry import Known
+from app.engine.core.registry import PlanningContext
 from app.engine.storage.casts import insert_casts
 from app.engine.storage.inference import inferred
 from app.engine.types.storage import DispatchMode, StorageKind, StorageType
@@ -60,7 +60,7 @@ class InferStorage:
         note = f"storage types as MXNet 1.9 infers them, in {found.sweeps} sweeps: {told}"
         compilation = compilation.with_plan(storage=storage)
         compilation = replace(compilation, notes=(*compilation.notes, note))
-        cast, modes = insert_casts(compilation, found.modes, Known.of(compilation))
+        cast, modes = insert_casts(compilation, found.modes, PlanningContext.of(compilation))
         return cast.with_plan(dispatch=self._dispatch(cast, modes))
 
     def _dispatch(

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.plan import Compilation
-from app.engine.core.registry import Known
+from app.engine.core.registry import PlanningContext
 from app.engine.passes.partition import single
 from app.engine.types.precision import resolve
 
@@ -55,14 +55,14 @@ class StoreHalves:
 
 def _refused(compilation: Compilation) -> frozenset[str]:
     """Nodes that compute on 16-bit floats and that no kernel takes."""
-    known, backends = Known.of(compilation), compilation.target.backends
+    context, backends = PlanningContext.of(compilation), compilation.target.backends
     refused = set()
     for node in compilation.graph:
         if not any(v is not None and v.dtype in HALVES.values() for v in (*node.inputs, *node.outputs)):
             continue
         group = single(node, compilation.registry)
         rows = compilation.registry.candidates(group.op, backends)
-        if not any(row.op != "*" and row.refusal(group, known) is None for row in rows):
+        if not any(row.op != "*" and row.rejection_reason(group, context) is None for row in rows):
             refused.add(node.name or "")
     return frozenset(refused)
 

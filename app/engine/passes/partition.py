@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.plan import ELEMENTWISE, Compilation, Group, Subgraph
-from app.engine.core.registry import Backend, Known, Registry
+from app.engine.core.registry import Backend, PlanningContext, Registry
 from app.engine.cost import roofline
 from app.engine.model.runtime_operators import MICROSOFT
 from app.engine.partition.convex import Crossing, Dag, separated
@@ -75,7 +75,7 @@ class _Work:
 
     def __init__(self, compilation: Compilation) -> None:
         self.compilation = compilation
-        self.known = Known.of(compilation)
+        self.context = PlanningContext.of(compilation)
         self.notes: list[str] = []
         given = tuple(compilation.graph)
         read = {node: graph.reads(node) for node in given}
@@ -128,7 +128,7 @@ class _Work:
                 refusals.append(f"{row.name}: it computes the operator of ONNX with that name")
                 continue
             # Operators of our own are for sparse values, whose storage is inferred later.
-            reason = (row.unless if node.domain else row.refusal)(alone, self.known)
+            reason = (row.rejection if node.domain else row.rejection_reason)(alone, self.context)
             if reason is None:
                 return None
             refusals.append(f"{row.name}: {reason}")
@@ -142,7 +142,7 @@ class _Work:
         accepted: list[int] = []
         whole = self._whole(backend.name)
         for i, node in enumerate(self.nodes):
-            refused = reason or (None if whole else self._refusal(i, backend))
+            refused = reason or (None if whole else self._rejection(i, backend))
             if refused is None:
                 accepted.append(i)
             else:
@@ -166,7 +166,7 @@ class _Work:
             for n in self.nodes
         )
 
-    def _refusal(self, i: int, backend: Backend) -> str | None:
+    def _rejection(self, i: int, backend: Backend) -> str | None:
         """Why a node is not given to a library, or None."""
         node = self.nodes[i]
         if i in self.backend:
@@ -198,14 +198,14 @@ class _Work:
         for start in accepted:
             if start not in free:
                 continue
-            refused = selector.start(self.nodes[start], self.known)
+            refused = selector.start(self.nodes[start], self.context)
             if refused is not None:
                 self.reasons[self.nodes[start]][backend.name] = refused
                 continue
             found = self._grown(start, free, backend)
             free -= found
             nodes = tuple(self.nodes[i] for i in sorted(found))
-            kept = frozenset(self.number[n] for n in selector.keep(nodes, self.known))
+            kept = frozenset(self.number[n] for n in selector.keep(nodes, self.context))
             wishes += _connected(kept, self.successors) if kept != found else [found]
         return wishes
 
@@ -223,7 +223,7 @@ class _Work:
                 for other in others:
                     if other not in free or other in found:
                         continue
-                    refused = grow(self.nodes[other], self.known)
+                    refused = grow(self.nodes[other], self.context)
                     if refused is None:
                         found.add(other)
                         stack.append(other)
@@ -266,7 +266,7 @@ class _Work:
             for i in (i for wish in wishes for i in wish):
                 gains[i] = 1
             return Dag(self.successors, gains)
-        target, threads = self.known.target, self.known.threads
+        target, threads = self.context.target, self.context.threads
         sizes: dict[ir.Value, int] = {}
 
         def nbytes(value: ir.Value) -> int:
@@ -296,7 +296,7 @@ class _Work:
 
     def refuse_rest(self) -> None:
         """Check that every node has a backend."""
-        backends, target = self.compilation.target.backends, self.known.target.name
+        backends, target = self.compilation.target.backends, self.context.target.name
         for i, node in enumerate(self.nodes):
             if i in self.backend:
                 continue

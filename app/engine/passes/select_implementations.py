@@ -9,7 +9,7 @@ from app.engine.buffers.alias import AliasClasses
 from app.engine.buffers.buffer_assignment import build, outputs_of, view_classes
 from app.engine.core import graph
 from app.engine.core.plan import Choice, Compilation, Decision, Group, View
-from app.engine.core.registry import Implementation, Known, all_plain, no_views
+from app.engine.core.registry import Implementation, PlanningContext, all_plain, no_views
 from app.engine.cost import roofline
 from app.engine.memory.problem import live_bytes
 from app.engine.passes.order import in_graph_order, peak_bytes
@@ -64,14 +64,14 @@ def _selected(
 
     Of groups that share no memory whatever is chosen, what was chosen `before` is taken.
     """
-    known = Known.of(compilation)
+    context = PlanningContext.of(compilation)
     views = view_classes(compilation)
     chosen: dict[Group, Choice] = {}
     decisions: list[Decision] = []
     for i, group in enumerate(compilation.plan.groups):
         candidates = compilation.registry.candidates(group.op, compilation.target.backends)
         if before is None or any(row.views is not no_views for row in candidates):
-            chosen[group], decision = choose(group, compilation, known, views, apart=group in apart)
+            chosen[group], decision = choose(group, compilation, context, views, apart=group in apart)
         else:
             assert before.plan.implementation is not None
             chosen[group], decision = before.plan.implementation[group], before.decisions[i]
@@ -81,10 +81,10 @@ def _selected(
 
 def _stored(compilation: Compilation) -> Compilation:
     """Constants as the chosen rows store them; of several readers the first sparse one counts."""
-    plan, known = compilation.plan, Known.of(compilation)
+    plan, context = compilation.plan, PlanningContext.of(compilation)
     storage = dict(plan.storage or {})
     for group, choice in (plan.implementation or {}).items():
-        for value, kind in choice.implementation.storage(group, known).items():
+        for value, kind in choice.implementation.storage(group, context).items():
             if graph.is_constant(value) and storage[value].kind == "default":
                 storage[value] = replace(storage[value], kind=kind)
     return compilation.with_plan(storage=storage)
@@ -110,7 +110,12 @@ def _alive_at_peak(compilation: Compilation, joined: frozenset[Group]) -> frozen
 
 
 def choose(
-    group: Group, compilation: Compilation, known: Known, views: AliasClasses, *, apart: bool = False
+    group: Group,
+    compilation: Compilation,
+    context: PlanningContext,
+    views: AliasClasses,
+    *,
+    apart: bool = False,
 ) -> tuple[Choice, Decision]:
     """The choice for one group and why; `apart` forbids views of a part of a value.
 
@@ -125,18 +130,18 @@ def choose(
     copied: dict[Implementation, Mapping[View, str]] = {}
     candidates = compilation.registry.candidates(group.op, compilation.target.backends)
     for row in candidates:
-        reason = row.refusal(group, known) or _misfit(row, group, compilation, known)
+        reason = row.rejection_reason(group, context) or _rejection(row, group, compilation, context)
         if reason is None:
-            granted[row], copied[row] = views.granted(row.views(group, known), outputs_of(group))
+            granted[row], copied[row] = views.granted(row.views(group, context), outputs_of(group))
             if copied[row] and not (row.partial and granted[row]):
                 reason = next(iter(copied[row].values()))
             elif apart and _has_parts(granted[row]):
                 reason = f"in one buffer the parts would take over {GROWTH:g} times the arena"
         refused[row.name] = reason
     accepted = [row for row in candidates if refused[row.name] is None and row.backend == backend]
-    known = replace(known, granted=frozenset(v for shared in granted.values() for v in shared))
-    times = {row: roofline.seconds(row, group, known) for row in candidates if refused[row.name] is None}
-    permitted = roofline.permitted(accepted, group, known)
+    context = replace(context, granted=frozenset(v for shared in granted.values() for v in shared))
+    times = {row: roofline.seconds(row, group, context) for row in candidates if refused[row.name] is None}
+    permitted = roofline.permitted(accepted, group, context)
     for row in accepted:
         if row not in permitted:
             refused[row.name] = "needs more memory, at its step or for a value that waits, than may be in use"
@@ -156,17 +161,17 @@ def choose(
             f"{group.op} {group.name!r}: no implementation on backend {backend!r} ({told})",
             pointer=f"node:{group.name}",
         )
-    compared = roofline.comparable({row: times[row] for row in permitted}, group, known)
+    compared = roofline.comparable({row: times[row] for row in permitted}, group, context)
     row = min(compared, key=lambda r: (compared[r][0], r.rank))
     seconds, tuning = compared[row]
     views.share(granted[row], outputs_of(group))
-    facts = replace(known, tuning=tuning) if tuning else known
+    facts = replace(context, tuning=tuning) if tuning else context
     inplace = row.inplace(group, facts) if compilation.options.inplace else ()
     choice = Choice(row, row.lower(group, facts), inplace, seconds, granted[row])
     others = tuple(a for a in alternatives if a["name"] != row.name)
     told = "; ".join(
         [_reason(row, seconds, len(compared), others, tuning)]
-        + _lost(row, seconds, {r: t for r, t in times.items() if r in accepted}, group, known)
+        + _lost(row, seconds, {r: t for r, t in times.items() if r in accepted}, group, context)
         + [f"{v.view.name!r} is copied: {r}" for v, r in copied[row].items()]
         + [f"row-major: no row of {group.op} is over another layout"]
         * all(other.layouts is all_plain for other in candidates)
@@ -178,7 +183,7 @@ def choose(
         told,
         others,
         measured=tuning is not None,
-        error=row.error(group, known),
+        error=row.error(group, context),
     )
     return choice, decision
 
@@ -188,25 +193,27 @@ def _lost(
     seconds: float,
     times: Mapping[Implementation, tuple[float, str | None]],
     group: Group,
-    known: Known,
+    context: PlanningContext,
 ) -> list[str]:
     """By how much the best row that stores a constant sparse is slower than a dense one that was chosen."""
-    sparse = {r: t for r, t in times.items() if r.storage(group, known)}
+    sparse = {r: t for r, t in times.items() if r.storage(group, context)}
     if not sparse or row in sparse:
         return []
     best = min(sparse, key=lambda r: sparse[r][0])
-    kinds = ", ".join(dict.fromkeys(best.storage(group, known).values()))
+    kinds = ", ".join(dict.fromkeys(best.storage(group, context).values()))
     how = "predicted" if sparse[best][1] is None else "measured"
     return [
         f"stored {kinds} it would take {sparse[best][0] / seconds:.3g} times as long ({best.name}, {how})"
     ]
 
 
-def _misfit(row: Implementation, group: Group, compilation: Compilation, known: Known) -> str | None:
+def _rejection(
+    row: Implementation, group: Group, compilation: Compilation, context: PlanningContext
+) -> str | None:
     """Why a row does not read and write the layouts that were chosen; None when it does."""
     chosen = compilation.plan.layout
     assert chosen is not None
-    asked = row.asked(group, known)
+    asked = row.asked(group, context)
     for value in (*group.inputs, *group.outputs):
         if graph.is_constant(value) or not value.name:
             continue

@@ -23,7 +23,7 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.plan import SUBGRAPH, Compilation, Constant, Group, KernelCall, Workspace
-from app.engine.core.registry import Implementation, Known, no_error
+from app.engine.core.registry import Implementation, PlanningContext, no_error
 from app.engine.cost.roofline import key, seconds
 from app.engine.layouts.choice import LAST, choose, level
 from app.engine.layouts.conversions import change, conversion, rows_between
@@ -85,19 +85,21 @@ def measure(
     measured, the `likely` kernels of the plan compile together with those, which all cores share.
     """
     table = stored(compiler.folder)
-    known = replace(Known.of(compilation), timings=table)
-    groups, conversions = _worth_measuring(compilation, known)
-    with closing(_Bench(known, compiler, table, _around(compilation, groups, known))) as bench:
+    context = replace(PlanningContext.of(compilation), timings=table)
+    groups, conversions = _worth_measuring(compilation, context)
+    with closing(_Bench(context, compiler, table, _around(compilation, groups, context))) as bench:
         candidates = [(group, row, row.tunings[0]) for group, rows in groups for row in rows]
         bench.add([*candidates, *conversions], likely, progress)
         # Only the row that is best as it is is cut in other ways.
-        best = [(group, min(rows, key=lambda r: seconds(r, group, known)[0])) for group, rows in groups]
+        best = [(group, min(rows, key=lambda r: seconds(r, group, context)[0])) for group, rows in groups]
         bench.add([(g, row, tuning) for g, row in best for tuning in row.tunings[1:]], tuple, progress)
     return table
 
 
 def _around(
-    compilation: Compilation, groups: Sequence[tuple[Group, tuple[Implementation, ...]]], known: Known
+    compilation: Compilation,
+    groups: Sequence[tuple[Group, tuple[Implementation, ...]]],
+    context: PlanningContext,
 ) -> Callable[[Group], int]:
     """Bytes of constants that a model uses between two uses of a group's own.
 
@@ -108,9 +110,9 @@ def _around(
     total = sum(map(graph.nbytes, constants))
     own = {group: sum(map(graph.nbytes, _constants(group))) for group in compilation.plan.groups}
     for group, rows in groups:
-        row = min(rows, key=lambda r: r.predicted(group, known))
-        if row.storage(group, known):
-            stored = sum(a.nbytes for a in _arrays(_kernel_calls(row, group, known)))
+        row = min(rows, key=lambda r: r.predicted(group, context))
+        if row.storage(group, context):
+            stored = sum(a.nbytes for a in _arrays(_kernel_calls(row, group, context)))
             total += stored - own[group]
             own[group] = stored
     return lambda group: min(max(total - own.get(group, 0), 0), AROUND)
@@ -130,16 +132,16 @@ class _Bench:
 
     def __init__(
         self,
-        known: Known,
+        context: PlanningContext,
         compiler: Compiler,
         table: dict[str, float],
         around: Callable[[Group], int],
     ) -> None:
         self.table = table
-        self.known = known  # sees what is added to the table
+        self.context = context  # sees what is added to the table
         self._around = around
         self._compiler = compiler
-        self._team = Team(known.threads)
+        self._team = Team(context.threads)
 
     def add(
         self,
@@ -148,9 +150,9 @@ class _Bench:
         progress: Callable[[int, int], None],
     ) -> None:
         """Measure rows with their tunings, where the table does not know them."""
-        work: dict[str, tuple[Group, Implementation, Known, tuple[KernelCall, ...]]] = {}
+        work: dict[str, tuple[Group, Implementation, PlanningContext, tuple[KernelCall, ...]]] = {}
         for group, row, tuning in candidates:
-            facts = replace(self.known, tuning=tuning)
+            facts = replace(self.context, tuning=tuning)
             name = key(row, group, facts)
             if name not in self.table and name not in work:
                 work[name] = group, row, facts, _kernel_calls(row, group, facts)
@@ -182,14 +184,14 @@ class _Bench:
         self._team.close()
 
 
-def _kernel_calls(row: Implementation, group: Group, known: Known) -> tuple[KernelCall, ...]:
-    calls = row.lower(group, known)
+def _kernel_calls(row: Implementation, group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
+    calls = row.lower(group, context)
     assert all(isinstance(call, KernelCall) for call in calls), f"{row.name} runs outside the driver"
     return calls  # type: ignore[return-value]  # just asserted
 
 
 def _worth_measuring(
-    compilation: Compilation, known: Known
+    compilation: Compilation, context: PlanningContext
 ) -> tuple[list[tuple[Group, tuple[Implementation, ...]]], Candidates]:
     """Groups and the rows that may compute them, and the conversions of what those read and write.
 
@@ -199,7 +201,7 @@ def _worth_measuring(
     partition = compilation.plan.partition
     assert partition is not None
     predictions: list[tuple[Group, dict[Implementation, float]]] = []
-    taken = choose(compilation, replace(known, timings={})).asked
+    taken = choose(compilation, replace(context, timings={})).asked
     for group in compilation.plan.groups:
         backend = partition[group.anchor].backend
         if group.op == SUBGRAPH:  # see `app.engine.planning.backend_assignment`
@@ -207,11 +209,13 @@ def _worth_measuring(
         rows = [r for r in compilation.registry.candidates(group.op, (backend,)) if r.op != "*"]
         if any(graph.is_dynamic(v) or not _is_float(v) for v in (*group.inputs, *group.outputs)):
             continue
-        predicted = {r: r.predicted(group, known) for r in rows if r.refusal(group, known) is None}
+        predicted = {
+            r: r.predicted(group, context) for r in rows if r.rejection_reason(group, context) is None
+        }
         if not _lies_last(taken[group]):
-            others = {r: s for r, s in predicted.items() if not _lies_last(r.asked(group, known))}
+            others = {r: s for r, s in predicted.items() if not _lies_last(r.asked(group, context))}
             limit = LAST_FACTOR * min(others.values(), default=0.0)
-            near = {r: s for r, s in predicted.items() if s <= limit and not r.views(group, known)}
+            near = {r: s for r, s in predicted.items() if s <= limit and not r.views(group, context)}
             predicted = {**others, **near}
         if predicted:
             predictions.append((group, predicted))
@@ -220,13 +224,15 @@ def _worth_measuring(
     wanted: dict[tuple[object, ...], tuple[ir.Value, Layout]] = {}
     for group, predicted in predictions:
         best = min(predicted.values())
-        rows = [r for r, s in predicted.items() if s <= FACTOR * best and not r.views(group, known)]
+        rows = [r for r, s in predicted.items() if s <= FACTOR * best and not r.views(group, context)]
         for row in predicted:
-            for value, layout in row.asked(group, known).items():
+            for value, layout in row.asked(group, context).items():
                 wanted.setdefault((graph.shape(value), layout), (value, layout))
-        rows += [r for r in _rivals(predicted, group, known) if r not in rows]
+        rows += [r for r in _rivals(predicted, group, context) if r not in rows]
         if all(r.error is not no_error for r in rows):  # what they save in products, they pay in weights
-            exact = {r: s for r, s in predicted.items() if r.error is no_error and not r.views(group, known)}
+            exact = {
+                r: s for r, s in predicted.items() if r.error is no_error and not r.views(group, context)
+            }
             limit = EXACT_FACTOR * best
             rows += [r for r in exact if exact[r] <= limit and exact[r] == min(exact.values())][:1]
         several = len(rows) > 1 or any(len(r.tunings) > 1 for r in rows)
@@ -234,11 +240,11 @@ def _worth_measuring(
             found.append((group, tuple(rows)))
     conversions: Candidates = []
     for value, layout in wanted.values():
-        if conversion(value, layout, compilation, replace(known, timings={})) < WORTH * total:
+        if conversion(value, layout, compilation, replace(context, timings={})) < WORTH * total:
             continue
         group = change(value)
-        for rows in rows_between(group, layout, compilation, known):
-            conversions += [(group, row, "") for row in rows if not row.views(group, known)]
+        for rows in rows_between(group, layout, compilation, context):
+            conversions += [(group, row, "") for row in rows if not row.views(group, context)]
     return found, conversions
 
 
@@ -247,17 +253,17 @@ def _lies_last(asked: Mapping[ir.Value, Layout]) -> bool:
 
 
 def _rivals(
-    predicted: Mapping[Implementation, float], group: Group, known: Known
+    predicted: Mapping[Implementation, float], group: Group, context: PlanningContext
 ) -> tuple[Implementation, ...]:
     """Of rows of which some store a constant sparse, those that may be best, and the best of the others.
 
     Which is faster is never left to prediction, unless it is hopeless: it depends on where the elements lie.
     """
-    sparse = {r: s for r, s in predicted.items() if r.storage(group, known)}
+    sparse = {r: s for r, s in predicted.items() if r.storage(group, context)}
     if not sparse or len(sparse) == len(predicted):
         return ()
     limit = min(STORED_FACTOR * min(sparse.values()), HOPELESS * min(predicted.values()))
-    dense = {r: s for r, s in predicted.items() if r not in sparse and not r.views(group, known)}
+    dense = {r: s for r, s in predicted.items() if r not in sparse and not r.views(group, context)}
     return (*(r for r, s in sparse.items() if s <= limit), *sorted(dense, key=dense.__getitem__)[:1])
 
 
@@ -282,7 +288,7 @@ def least(samplers: Sequence[Callable[[], float]]) -> list[float]:
 def sampler(
     calls: Sequence[KernelCall],
     layouts: Mapping[ir.Value, Layout],
-    known: Known,
+    context: PlanningContext,
     compiler: Compiler,
     team: Team,
     around: int = 0,
@@ -313,7 +319,7 @@ def sampler(
             return held(next(constants))
         if isinstance(argument, Workspace):
             if id(argument) not in scratch:
-                copies = known.threads if argument.per_thread else 1
+                copies = context.threads if argument.per_thread else 1
                 scratch[id(argument)] = held(np.zeros(argument.nbytes * copies, np.uint8))
             return scratch[id(argument)]
         assert isinstance(argument, ir.Value)
@@ -336,7 +342,7 @@ def sampler(
             rows.append((kernel.address, call.units, tuple(map(address, call.arguments))))
         tables.append(rows)
     # The time of this thread alone, where it does all the work: other load does not count.
-    clock = time.thread_time if known.threads == 1 else time.perf_counter
+    clock = time.thread_time if context.threads == 1 else time.perf_counter
 
     def prepared(repeats: int) -> tuple[list[Stretch], float]:
         """Runs of so many repeats for every copy of the constants, warm, and the seconds of the last."""

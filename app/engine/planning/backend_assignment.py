@@ -25,14 +25,14 @@ import onnx_ir as ir
 from app.engine.core import graph
 from app.engine.core.plan import SUBGRAPH, Compilation, Group, SubgraphCall
 from app.engine.core.program import Program
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost import roofline
 from app.engine.layouts.conversions import conversion
 from app.engine.passes.partition import whole_label
 from app.engine.planning import autotune
 from app.engine.runtime.benchmark import pinned
 from app.engine.runtime.cpu.executor import Executor, aligned
-from app.engine.runtime.oracle import distrust, rounds
+from app.engine.runtime.oracle import rejection, rounds
 from app.engine.runtime.verify import check, compare
 from app.engine.types.errors import EngineError
 from app.engine.types.options import Options
@@ -196,7 +196,7 @@ class _Allocation:
         self.planned = planned
         self.libraries = libraries
         self.table = autotune.stored(compiler.folder)
-        self.known = replace(Known.of(replace(compilation, options=options)), timings=self.table)
+        self.context = replace(PlanningContext.of(replace(compilation, options=options)), timings=self.table)
         self.clock = time.process_time if options.threads == 1 else time.perf_counter
         self.nodes = {n.name or "": n for n in compilation.graph}
         self.readers = graph.readers(compilation.graph)
@@ -258,9 +258,9 @@ class _Allocation:
     def _step_seconds(self, program: Program, steps: Sequence[tuple[str, ...]]) -> list[float]:
         """Seconds of each step of our own program, the least of several runs."""
         key = f"steps-alone x{self.options.threads} {self._digest(repr(steps))}"
-        known = [self.table.get(f"{key} {i}") for i in range(len(steps))]
-        if all(k is not None for k in known):
-            return [float(k) for k in known if k is not None]
+        context = [self.table.get(f"{key} {i}") for i in range(len(steps))]
+        if all(k is not None for k in context):
+            return [float(k) for k in context if k is not None]
         with closing(Executor(program, self.compiler)) as executor:
             executor.run(samples(program.compilation.graph.inputs))
             runs = [executor.seconds_alone(self.clock) for _ in range(ROUNDS)]
@@ -338,7 +338,7 @@ class _Allocation:
         """Times the plan of single steps that one with a library takes; None where it is refused."""
         source = self.compilation.source
         given = self.compilation.graph if source is None else source.graph
-        reason = distrust(given, self.compilation.target)
+        reason = rejection(given, self.compilation.target)
         if _refused(self.compilation, name) in self.table:
             reason = "its outputs differed from the original's"
         if reason is not None:
@@ -366,7 +366,7 @@ class _Allocation:
                 self.failed[f"choose: {title} is refused: {cause.message}"] = None
                 return None
             if len(other.steps) == 1:
-                self.table[roofline.key(self.rows[name], other.steps[0].group, self.known)] = seconds
+                self.table[roofline.key(self.rows[name], other.steps[0].group, self.context)] = seconds
         return self.table[key]
 
     def _passed_over(self, program: Program, name: str) -> str:
@@ -443,16 +443,16 @@ class _Allocation:
         layout = program.compilation.plan.layout or {}
         blocked = {v.name: at for v, at in layout.items() if not at.is_plain}
         border = [v for v in (*group.inputs, *group.outputs) if v.name in blocked]
-        return sum(conversion(v, blocked[v.name], self.compilation, self.known) for v in border)
+        return sum(conversion(v, blocked[v.name], self.compilation, self.context) for v in border)
 
     def _library_seconds(self, group: Group, name: str) -> float | None:
         """Measured seconds of a sub-graph in a library; None where it cannot run it."""
         row = self.rows.get(name)
-        if row is None or row.unless(group, self.known) is not None:
+        if row is None or row.rejection(group, self.context) is not None:
             return None
         if any(graph.is_dynamic(v) for v in (*group.inputs, *group.outputs) if v.name):
             return None
-        key = roofline.key(row, group, self.known)
+        key = roofline.key(row, group, self.context)
         if key not in self.table:
             try:
                 self.table[key] = self._timed(row, group)
@@ -463,7 +463,7 @@ class _Allocation:
         return self.table[key]
 
     def _timed(self, row: Implementation, group: Group) -> float:
-        (call,) = row.lower(group, self.known)
+        (call,) = row.lower(group, self.context)
         assert isinstance(call, SubgraphCall)
         names = [[v.name or "" for v in values] for values in (call.inputs, call.outputs)]
         prepared = resolve(call.function)(call.model(), *names, call.threads)

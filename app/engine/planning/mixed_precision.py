@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from app.engine.core import graph
 from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.planning import session
 from app.engine.runtime.verify import Difference, compare
 from app.engine.types.errors import NumericsError
@@ -226,13 +226,13 @@ def _farthest(expected: Mapping[str, object], found: Mapping[str, object]) -> Di
 
 def _rounding(compilation: Compilation, source: Source) -> Block:
     """Names of the groups that a row with the source applies to, in graph order."""
-    known, backends = Known.of(compilation), compilation.target.backends
+    context, backends = PlanningContext.of(compilation), compilation.target.backends
     return tuple(
         group.name
         for group in compilation.plan.groups
         if (source.nested and any(map(graph.bodies, group.nodes)))
         or any(
-            source.of(row) and row.refusal(group, known) is None
+            source.of(row) and row.rejection_reason(group, context) is None
             for row in compilation.registry.candidates(group.op, backends)
         )
     )

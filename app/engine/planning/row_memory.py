@@ -15,7 +15,7 @@ from app.engine.buffers.buffer_assignment import value_bytes
 from app.engine.core import graph
 from app.engine.core.plan import Choice, Group, workspace_bytes
 from app.engine.core.program import Program
-from app.engine.core.registry import Implementation, Known, no_views
+from app.engine.core.registry import Implementation, PlanningContext, no_views
 from app.engine.memory.beam_order import Step, least_peak
 from app.engine.passes.order import dependencies
 from app.engine.planning.rematerialization import is_conversion, origin
@@ -31,7 +31,7 @@ class RowMemory:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.compilation = program.compilation
-        self.known = Known.of(self.compilation)
+        self.context = PlanningContext.of(self.compilation)
         self.alignment = self.compilation.target.memories[0].alignment
         self.layout: Mapping[ir.Value, Layout] = self.compilation.plan.layout or {}
         self.maker = {v: s.group for s in program.steps for n in s.group.nodes for v in n.outputs}
@@ -58,7 +58,9 @@ class RowMemory:
             backend = partition[group.anchor].backend
             candidates = self.compilation.registry.candidates(group.op, target.backends)
             self._rows[group] = tuple(
-                row for row in candidates if row.backend == backend and row.refusal(group, self.known) is None
+                row
+                for row in candidates
+                if row.backend == backend and row.rejection_reason(group, self.context) is None
             )
         return self._rows[group]
 
@@ -67,17 +69,17 @@ class RowMemory:
         layout = layout or plain(len(graph.static_shape(value)))
         if layout.is_plain and origin(value) in self.outside:
             return 0
-        for known in (value, origin(value)):
-            if self.layout.get(known) == layout:
-                at = self.program.placement.values.get(known)
-                return 0 if at is not None and at.space != "arena" else value_bytes(known, self.compilation)
+        for context in (value, origin(value)):
+            if self.layout.get(context) == layout:
+                at = self.program.placement.values.get(context)
+                return 0 if at is not None and at.space != "arena" else value_bytes(context, self.compilation)
         kind = graph.dtype(value)
         assert kind is not None
         return kind.itemsize * layout.elements(graph.static_shape(value))
 
     def held(self, row: Implementation, group: Group) -> dict[ir.Value, int]:
         """Bytes of what the group reads and writes, in the layouts of the row."""
-        asked = row.asked(group, self.known)
+        asked = row.asked(group, self.context)
         return {v: self.nbytes(v, asked.get(v)) for v in self._planned(group)}
 
     def scratch(self, row: Implementation, group: Group) -> int:
@@ -86,8 +88,8 @@ class RowMemory:
             choice = self._choice(group)
             # The rows of the reference evaluator plan bodies when they are lowered.
             chosen = row is choice.implementation or row.op == "*"
-            calls = choice.calls if chosen else row.lower(group, self.known)
-            self._scratch[group, row] = workspace_bytes(calls, self.known.threads, self.alignment)
+            calls = choice.calls if chosen else row.lower(group, self.context)
+            self._scratch[group, row] = workspace_bytes(calls, self.context.threads, self.alignment)
         return self._scratch[group, row]
 
     def need(self, row: Implementation, group: Group, step: int) -> int:
@@ -96,7 +98,7 @@ class RowMemory:
             held = {v: self._rounded(n) for v, n in self.held(row, group).items()}
             total = sum(held.values()) + self.scratch(row, group)
             spared: set[ir.Value] = set()
-            for _, view, _ in row.views(group, self.known):
+            for _, view, _ in row.views(group, self.context):
                 if view not in spared:
                     total -= held.get(view, 0)
                     spared.add(view)
@@ -167,7 +169,7 @@ class RowMemory:
         return self.compilation.plan.implementation[group]
 
     def _inplace(self, row: Implementation, group: Group) -> tuple[tuple[ir.Value, ir.Value], ...]:
-        return row.inplace(group, self.known) if self.compilation.options.inplace else ()
+        return row.inplace(group, self.context) if self.compilation.options.inplace else ()
 
     def _planned(self, group: Group) -> list[ir.Value]:
         """What the group reads and writes that is planned."""
@@ -220,7 +222,7 @@ class RowMemory:
         found = {
             (group.name, row.name)
             for row in self.rows(group)
-            if row.asked(group, self.known).get(value, row_major) == here
+            if row.asked(group, self.context).get(value, row_major) == here
         }
         return found if len(found) < len(self.rows(group)) else set()
 
@@ -265,7 +267,7 @@ class RowMemory:
     def _extra(self, row: Implementation, group: Group, least: Mapping[ir.Value, int]) -> int:
         """Workspace of a row, and what its layouts take beyond the least; not of what shares bytes."""
         shared = {v for pair in self._inplace(row, group) for v in pair[1:]}
-        shared |= {v for view in row.views(group, self.known) for v in view[:2]}
+        shared |= {v for view in row.views(group, self.context) for v in view[:2]}
         more = 0
         for value, nbytes in self.held(row, group).items():
             at = origin(value)
@@ -310,7 +312,7 @@ class RowMemory:
         inside: dict[ir.Value, dict[ir.Value, int]] = {}
         for group in groups:
             for row in self.rows(group):
-                for source, view, offset in row.views(group, self.known):
+                for source, view, offset in row.views(group, self.context):
                     whole, part = origin(source), origin(view)
                     if whole in least and part in least and whole is not part:
                         inside.setdefault(whole, {}).setdefault(part, offset)

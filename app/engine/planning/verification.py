@@ -140,11 +140,11 @@ class Verification:
 
     def _original(self) -> _Expected | str:
         if self._expected is None:
-            refusal = saturated(self.ops, self.machine)
+            rejection = saturated(self.ops, self.machine)
             started = time.monotonic()
             try:
                 self._expected = _Expected(
-                    *oracles.original(self.path, self.inputs, refusal, seconds=self.seconds)
+                    *oracles.original(self.path, self.inputs, rejection, seconds=self.seconds)
                 )
             except TimeUpError as cause:
                 self._expected = str(cause)
@@ -154,11 +154,11 @@ class Verification:
 
     def _runtime(self, export: Exported, oracle: oracles.Oracle) -> tuple[str, str]:
         """What runs an exported graph, and why it is not onnxruntime with its optimizations."""
-        refusal = saturated(export.ops, self.machine)
-        if refusal is None and oracle.name == "reference" and saturated(self.ops, self.machine) is None:
-            refusal = oracle.reason  # it does not run the original either
-        if refusal is not None:
-            return "reference", refusal
+        rejection = saturated(export.ops, self.machine)
+        if rejection is None and oracle.name == "reference" and saturated(self.ops, self.machine) is None:
+            rejection = oracle.reason  # it does not run the original either
+        if rejection is not None:
+            return "reference", rejection
         reason = fused(export.ops, self.machine)
         return (WITHOUT, reason) if reason is not None else ("onnxruntime", "")
 

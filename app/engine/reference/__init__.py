@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.plan import Call, Group, HostCall
-from app.engine.core.registry import Backend, Implementation, Known
+from app.engine.core.registry import Backend, Implementation, PlanningContext
 from app.engine.reference import evaluator
 from app.engine.types.errors import KernelError
 
@@ -127,7 +127,7 @@ def _numpy_dtype(type_: object, found: np.ndarray[Any, Any]) -> np.dtype[Any]:
     return np.dtype(object) if found.dtype.kind in "US" else found.dtype
 
 
-def _unless(group: Group, _known: Known) -> str | None:
+def _rejection(group: Group, _context: PlanningContext) -> str | None:
     if len(group.nodes) != 1:
         return f"runs single nodes, the group has {len(group.nodes)}"
     opsets = _opsets(group.anchor)
@@ -146,7 +146,7 @@ def _inner(node: ir.Node) -> list[ir.Node]:
     return [n for body in graph.bodies(node) for member in body for n in (member, *_inner(member))]
 
 
-def _lower(group: Group, _known: Known) -> tuple[Call, ...]:
+def _lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     node = group.anchor
     named = tuple(v for v in node.outputs if v.name)
     inputs = (*node.inputs, *graph.captures(node))
@@ -171,7 +171,7 @@ def _held(body: ir.Graph) -> int:
     return sum(graph.nbytes(v) for v in made) + max(nested, default=0)
 
 
-def _cost(group: Group, _known: Known) -> float:
+def _cost(group: Group, _context: PlanningContext) -> float:
     sizes = [graph.elements(v) for v in (*group.inputs, *group.outputs) if graph.shape(v) is not None]
     return CALL_SECONDS + ELEMENT_SECONDS * sum(sizes)
 
@@ -179,5 +179,5 @@ def _cost(group: Group, _known: Known) -> float:
 BACKENDS = (Backend("reference", ("cpu", "cuda", "model")),)
 
 IMPLEMENTATIONS = (
-    Implementation("reference", "*", "reference", unless=_unless, lower=_lower, cost=_cost, rank=100),
+    Implementation("reference", "*", "reference", rejection=_rejection, lower=_lower, cost=_cost, rank=100),
 )

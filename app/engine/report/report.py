@@ -26,7 +26,7 @@ from app.engine.core.plan import (
     PlacedBuffer,
     Placement,
 )
-from app.engine.core.registry import Known
+from app.engine.core.registry import PlanningContext
 from app.engine.report import explain, memory_map, units
 from app.engine.types.storage import DispatchMode
 
@@ -262,7 +262,7 @@ def _decisions(compilation: Compilation, around: str = "", parent: str | None = 
     assert plan.order is not None
     assert plan.implementation is not None
     told = {d.subject: d for d in compilation.decisions}
-    known = Known.of(compilation)
+    context = PlanningContext.of(compilation)
     sizes: explain.Sizes = {}
     rows = []
     for group in plan.order:
@@ -283,21 +283,21 @@ def _decisions(compilation: Compilation, around: str = "", parent: str | None = 
                 "measured": decision.measured if decision else False,
                 "error": _finite(decision.error) if decision and decision.error is not None else None,
                 "fallback": is_fallback(group, compilation),
-                "bytes": explain.nbytes(choice.implementation, group, known, sizes),
+                "bytes": explain.nbytes(choice.implementation, group, context, sizes),
                 "alternatives": _alternatives(
                     group,
                     choice,
-                    explain.alternatives(group, decision, compilation, known, sizes) if decision else (),
+                    explain.alternatives(group, decision, compilation, context, sizes) if decision else (),
                     compilation,
                 ),
-                "why_not_blocked": explain.why_not_blocked(group, compilation, known)
+                "why_not_blocked": explain.why_not_blocked(group, compilation, context)
                 if plan.layout is not None
                 else None,
                 "storage": {
                     **{v.name: _storage(v, compilation) for v in named},
                     **{
                         v.name: {**(_storage(v, compilation) or {}), "kind": kind}
-                        for v, kind in choice.implementation.storage(group, known).items()
+                        for v, kind in choice.implementation.storage(group, context).items()
                     },
                 },
                 "layout": {v.name: _layout(v, compilation) for v in named},

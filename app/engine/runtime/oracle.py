@@ -70,7 +70,7 @@ def evaluate(model: ir.Model, inputs: Mapping[str, object]) -> dict[str, object]
     return {v.name or "": values[v] for v in model.graph.outputs}
 
 
-def distrust(model: ir.Graph, machine: Target) -> str | None:
+def rejection(model: ir.Graph, machine: Target) -> str | None:
     """Why onnxruntime on this machine is no oracle for a graph, or None."""
     return saturated((node.op_type for node in model.all_nodes()), machine)
 
@@ -148,16 +148,16 @@ def uncertainty(path: Path, inputs: Mapping[str, object], expected: Mapping[str,
 
 
 def original(
-    path: Path, inputs: Mapping[str, object], refusal: str | None = None, seconds: float = math.inf
+    path: Path, inputs: Mapping[str, object], rejection: str | None = None, seconds: float = math.inf
 ) -> tuple[dict[str, object], Oracle]:
     """The outputs of the opset-converted model on these inputs, and who computed them.
 
-    `refusal` is a reason not to ask onnxruntime; `seconds` is how long the reference evaluator may take.
+    `rejection` is a reason not to ask onnxruntime; `seconds` is how long the reference evaluator may take.
 
     Raises:
         TimeUpError: it takes longer.
     """
-    reason = refusal
+    reason = rejection
     if reason is None:
 
         def run(given: Mapping[str, object]) -> dict[str, object]:

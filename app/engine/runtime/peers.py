@@ -103,7 +103,7 @@ def beside(
         run = peer.open(question.path, question.threads)
         theirs = run(question.inputs)
     except Exception as cause:  # peers raise types of their own, and any of them is a refusal
-        return replace(rival, reason=refusal(cause)), []
+        return replace(rival, reason=rejection(cause)), []
     try:
         found = compare(theirs, question.outputs, question.tolerance)
         allowed = question.tolerances
@@ -114,7 +114,7 @@ def beside(
             ),
         )
     except NumericsError as cause:
-        rival = replace(rival, unlike=refusal(cause))
+        rival = replace(rival, unlike=rejection(cause))
     samples = measure_in_turn([*works, partial(run, question.inputs)], seconds, before=question.settle)
     return replace(rival, ours=samples[0], samples=samples[-1]), samples[:-1]
 
@@ -136,7 +136,7 @@ def spare_bytes() -> float:
     return max(limit - int(lines["VmData"].split()[0]) * 1024, 0)
 
 
-def refusal(cause: Exception) -> str:
+def rejection(cause: Exception) -> str:
     """The first line of an error."""
     return (str(cause).strip().splitlines() or [type(cause).__name__])[0][:LONGEST]
 

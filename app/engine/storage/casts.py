@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from app.engine.core.plan import Compilation, Group, Subgraph
-from app.engine.core.registry import Known
+from app.engine.core.registry import PlanningContext
 from app.engine.layouts.insert_conversions import replace_inputs
 from app.engine.types.errors import GraphError
 from app.engine.types.storage import DispatchMode, StorageKind, StorageType
@@ -19,7 +19,7 @@ DOMAIN, OP = "stowplan", "CastStorage"
 
 
 def insert_casts(
-    compilation: Compilation, modes: Mapping[ir.Node, DispatchMode], known: Known
+    compilation: Compilation, modes: Mapping[ir.Node, DispatchMode], context: PlanningContext
 ) -> tuple[Compilation, dict[ir.Node, DispatchMode]]:
     """The compilation with casts around every group that does not compute on sparse operands, and its modes.
 
@@ -41,10 +41,10 @@ def insert_casts(
         sparse = [v for v in (*group.inputs, *group.outputs) if work.kind(v) != "default"]
         if not sparse:
             continue
-        current = dataclasses.replace(known, storage=work.storage)
+        current = dataclasses.replace(context, storage=work.storage)
         rows = compilation.registry.candidates(group.op, compilation.target.backends)
         ready = modes[group.anchor] is DispatchMode.COMPUTE_EX
-        if ready and any(row.op != "*" and row.refusal(group, current) is None for row in rows):
+        if ready and any(row.op != "*" and row.rejection_reason(group, current) is None for row in rows):
             continue
         if ready:
             told = ", ".join(f"{v.name!r} {work.kind(v)}" for v in sparse)
@@ -155,11 +155,11 @@ class _Work:
 
     def _part(self, group: Group) -> Subgraph:
         """A sub-graph of its own on the first backend that casts."""
-        known = dataclasses.replace(Known.of(self._compilation), storage=self.storage)
+        context = dataclasses.replace(PlanningContext.of(self._compilation), storage=self.storage)
         backends = self._compilation.target.backends
         reasons = []
         for row in self._compilation.registry.candidates(OP, backends):
-            reason = row.unless(group, known)
+            reason = row.rejection(group, context)
             if reason is None and row.op != "*":
                 return Subgraph(max(p.index for p in self._partition.values()) + 1, row.backend)
             reasons.append(f"{row.name}: {reason}")

@@ -120,12 +120,12 @@ def enter() -> tuple[Measure, ...]:
 
     Its children inherit all of it.
     """
-    user, refusal = unprivileged_user()
+    user, rejection = unprivileged_user()
     was_root = os.geteuid() == 0
     return (
         _environment(),
         _tried("network", _leave_network),
-        Measure("user", False, refusal) if user is None else _tried("user", lambda: _become(user)),
+        Measure("user", False, rejection) if user is None else _tried("user", lambda: _become(user)),
         _tried("capabilities", lambda: _drop_capabilities(keep_reading=was_root and os.getuid() != 0)),
         _tried(_FILES, _landlock_version),  # by `restrict_files`, when the job is known
         _tried(_CALLS, _seccomp_support),  # by `restrict_calls`

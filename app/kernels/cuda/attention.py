@@ -106,7 +106,7 @@ class Attention:
             check_size(name, o.start + self.batch * o.batch + heads * o.head + rows * o.row)
 
 
-def attention_unless(a: Attention) -> str | None:
+def attention_rejection(a: Attention) -> str | None:
     """Why `attention` has no kernel; None if it has one."""
     if _uses_tensor_cores(a):
         return None
@@ -134,7 +134,7 @@ def attention(a: Attention, *, exact: bool = False) -> Launches:
     probabilities are rounded to dtype. All else, and all with `exact`, is computed in float32.
 
     Raises:
-        ValueError: heads too wide for shared memory, see `attention_unless`.
+        ValueError: heads too wide for shared memory, see `attention_rejection`.
     """
     if not a.batch * a.rows * a.width:
         return Launches(())

@@ -26,7 +26,7 @@ LEAST_KEYS = 64  # of a range
 MOST_RANGES = 64
 
 
-def decode_unless(a: Attention) -> str | None:
+def decode_rejection(a: Attention) -> str | None:
     """Why the kernel does not apply; None if it does."""
     rows, per = a.rows * (a.heads // a.kv_heads), 16 // NBYTES[a.dtype]
     if rows > MOST_ROWS:
@@ -51,9 +51,9 @@ def attention_decode(a: Attention, multiprocessors: int = 132) -> Launches:
         multiprocessors: of the GPU, which the keys are split for.
 
     Raises:
-        ValueError: `decode_unless` tells why.
+        ValueError: `decode_rejection` tells why.
     """
-    reason = decode_unless(a)
+    reason = decode_rejection(a)
     if reason is not None:
         raise ValueError(reason)
     if not a.batch * a.rows * a.width:

@@ -85,7 +85,7 @@ def packed_weights(r: np.ndarray, gates: int) -> np.ndarray:
     return np.ascontiguousarray(r.reshape(directions, gates, hidden, hidden).transpose(0, 3, 1, 2))
 
 
-def recurrent_unless(layer: Recurrent) -> str | None:
+def recurrent_rejection(layer: Recurrent) -> str | None:
     """Why there is no kernel for a layer, or None."""
     if layer.shared_bytes > LIMITS["shared_bytes"]:
         return (
@@ -107,7 +107,7 @@ def recurrent(layer: Recurrent) -> Launches:
     Raises:
         KernelError: the state does not fit shared memory.
     """
-    reason = recurrent_unless(layer)
+    reason = recurrent_rejection(layer)
     if reason is not None:
         raise KernelError(reason)
     for extent in (

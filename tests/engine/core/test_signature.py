@@ -8,7 +8,7 @@ import pytest
 
 from app.engine.core import graph, pipeline
 from app.engine.core.plan import Compilation, Group, of_group
-from app.engine.core.registry import Implementation, Known, load
+from app.engine.core.registry import Implementation, PlanningContext, load
 from app.engine.core.signature import kind
 from app.engine.passes.partition import single
 from app.engine.planning import session
@@ -39,16 +39,16 @@ class Asked:
         self.answer = answer
         self.times = 0
 
-    def __call__(self, group: Group, _known: Known) -> str | None:
+    def __call__(self, group: Group, _context: PlanningContext) -> str | None:
         self.times += 1
         return self.answer(group)
 
 
 def asked(answer: Callable[[Group], str | None], *groups: Group) -> tuple[Asked, list[str | None]]:
     """A predicate after a row with it was asked twice of each group, and what it said."""
-    predicate, known = Asked(answer), Known(host())
-    row = Implementation("row", "Mul", "numba-cpu", predicate, lambda _group, _known: ())
-    return predicate, [row.refusal(g, known) for g in (*groups, *groups)][: len(groups)]
+    predicate, context = Asked(answer), PlanningContext(host())
+    row = Implementation("row", "Mul", "numba-cpu", predicate, lambda _group, _context: ())
+    return predicate, [row.rejection_reason(g, context) for g in (*groups, *groups)][: len(groups)]
 
 
 def test_a_row_is_asked_once_for_groups_that_are_alike() -> None:
@@ -102,20 +102,22 @@ def test_a_group_with_a_body_has_no_kind() -> None:
 def test_rows_say_of_every_group_what_they_say_of_it_alone(network: Callable[[int], ir.Model]) -> None:
     compilation = Compilation(network(60), host(), REGISTRY, Options(autotune=False))
     planned = pipeline.run(compilation, [*session.FRONT, *session.grouping(compilation.options)])
-    shared = Known.of(planned)
+    shared = PlanningContext.of(planned)
     for group in planned.plan.groups:
         for row in REGISTRY.candidates(group.op, planned.target.backends):
-            apart = Known(shared.target, shared.threads, shared.fast_algorithms, shared.tolerance)
+            apart = PlanningContext(shared.target, shared.threads, shared.fast_algorithms, shared.tolerance)
             fresh = Group(group.nodes, group.anchor, group.inputs, group.outputs, group.op)
-            assert row.refusal(group, shared) == row.refusal(fresh, apart)
-            if row.refusal(group, shared) is None:
+            assert row.rejection_reason(group, shared) == row.rejection_reason(fresh, apart)
+            if row.rejection_reason(group, shared) is None:
                 assert row.predicted(group, shared) == row.predicted(fresh, apart)
 
 
 def test_facts_of_one_precision_are_not_those_of_another() -> None:
     predicate = Asked(lambda _group: "no")
-    row = Implementation("row", "Mul", "numba-cpu", predicate, lambda _group, _known: ())
-    known = Known(host())
-    row.refusal(multiplication("a", 2), known)
-    row.refusal(multiplication("b", 2), Known(host(), precision="bf16", facts=known.facts))
+    row = Implementation("row", "Mul", "numba-cpu", predicate, lambda _group, _context: ())
+    context = PlanningContext(host())
+    row.rejection_reason(multiplication("a", 2), context)
+    row.rejection_reason(
+        multiplication("b", 2), PlanningContext(host(), precision="bf16", facts=context.facts)
+    )
     assert predicate.times == 2

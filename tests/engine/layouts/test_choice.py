@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.engine.core.plan import Compilation, Group, Plan, Subgraph
-from app.engine.core.registry import Backend, Implementation, Known, Registry
+from app.engine.core.registry import Backend, Implementation, PlanningContext, Registry
 from app.engine.layouts import choice
 from app.engine.layouts.choice import choose
 from app.engine.layouts.conversions import conversion
@@ -27,14 +27,14 @@ def row(
 ) -> Implementation:
     """A row that reads these inputs in a layout."""
 
-    def layouts(group: Group, _known: Known) -> Asked:
+    def layouts(group: Group, _context: PlanningContext) -> Asked:
         values = [group.inputs[i] for i in inputs if i < len(group.inputs)]
         written = {} if writes is None else dict.fromkeys(group.outputs, writes)
         return {**dict.fromkeys(values, reads), **written}
 
     return Implementation(
-        name, op, "test", lambda _group, _known: None, lambda _group, _known: (),
-        lambda _group, _known: seconds, layouts=layouts,
+        name, op, "test", lambda _group, _context: None, lambda _group, _context: (),
+        lambda _group, _context: seconds, layouts=layouts,
     )  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def compilations(draw: st.DrawFn, uniform: bool, rows: int = 5) -> Compilation:
 
 def energy(compilation: Compilation, asked: Mapping[Group, Asked], seconds: Mapping[Group, float]) -> float:
     """By the definition: what groups take, and every (value, layout) that must be made from another."""
-    known = Known.of(compilation)
+    context = PlanningContext.of(compilation)
     written = {v: asked[g].get(v) for g in compilation.plan.groups for v in g.outputs}
     wanted = {(v, asked[g].get(v)) for g in compilation.plan.groups for v in g.inputs}
     wanted |= {(v, None) for v in compilation.graph.outputs}
@@ -89,21 +89,21 @@ def energy(compilation: Compilation, asked: Mapping[Group, Asked], seconds: Mapp
     # All others are made from row-major, and that from what was written.
     made |= {(v, None) for v, layout in made if layout is not None and written.get(v) is not None}
     return sum(seconds.values()) + sum(
-        conversion(v, layout or written[v] or LAYOUT, compilation, known) for v, layout in made
+        conversion(v, layout or written[v] or LAYOUT, compilation, context) for v, layout in made
     )
 
 
 def least(compilation: Compilation) -> float:
     """Of every choice of a row for every group."""
-    known, groups = Known.of(compilation), compilation.plan.groups
+    context, groups = PlanningContext.of(compilation), compilation.plan.groups
     rows = []
     for group in groups:
         cheapest: dict[frozenset[tuple[ir.Value, Layout]], tuple[float, Asked]] = {}
         for r in compilation.registry.implementations[group.op]:
-            asked = r.layouts(group, known)
+            asked = r.layouts(group, context)
             key = frozenset(asked.items())
             cheapest[key] = min(
-                cheapest.get(key, (np.inf, asked)), (r.cost(group, known), asked), key=lambda t: t[0]
+                cheapest.get(key, (np.inf, asked)), (r.cost(group, context), asked), key=lambda t: t[0]
             )
         rows.append(list(cheapest.values()))
     return min(
@@ -118,12 +118,12 @@ def least(compilation: Compilation) -> float:
 
 def found(compilation: Compilation) -> tuple[float, choice.Assignment]:
     """The chosen energy, by the definition, and the assignment."""
-    known = Known.of(compilation)
-    assignment = choose(compilation, known)
+    context = PlanningContext.of(compilation)
+    assignment = choose(compilation, context)
     seconds = {}
     for group, asked in assignment.asked.items():
         rows = compilation.registry.implementations[group.op]
-        seconds[group] = min(r.cost(group, known) for r in rows if r.layouts(group, known) == asked)
+        seconds[group] = min(r.cost(group, context) for r in rows if r.layouts(group, context) == asked)
     return energy(compilation, assignment.asked, seconds), assignment
 
 
@@ -167,8 +167,8 @@ def test_without_branches_the_gap_is_told(compilation: Compilation) -> None:
 @settings(max_examples=20, deadline=None)
 @given(compilations(uniform=False), st.sampled_from(["plain", "blocked", "last", "greedy"]))
 def test_no_policy_is_better_than_the_joint_choice(compilation: Compilation, policy: choice.Policy) -> None:
-    known = Known.of(compilation)
-    joint, fixed = choose(compilation, known), choose(compilation, known, policy)
+    context = PlanningContext.of(compilation)
+    joint, fixed = choose(compilation, context), choose(compilation, context, policy)
     assert joint.seconds <= fixed.seconds * (1 + 1e-6)
     if policy == "plain":
         assert not any(fixed.asked.values())

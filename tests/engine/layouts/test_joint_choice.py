@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from app.engine.core import pipeline
 from app.engine.core.plan import Compilation, Group, Plan, Subgraph
-from app.engine.core.registry import Backend, Implementation, Known, Registry
+from app.engine.core.registry import Backend, Implementation, PlanningContext, Registry
 from app.engine.layouts.conversions import OP, conversion
 from app.engine.passes.infer_layouts import InferLayouts
 from app.engine.passes.infer_padding import InferPadding
@@ -27,11 +27,11 @@ def conversions(compilation: Compilation) -> tuple[Implementation, ...]:
     """Rows of ChangeLayout that cost what the choice of layouts takes them to."""
 
     def converting(layout: Layout, written: bool) -> Implementation:
-        def layouts(group: Group, _known: Known) -> Mapping[ir.Value, Layout]:
+        def layouts(group: Group, _context: PlanningContext) -> Mapping[ir.Value, Layout]:
             return {(group.outputs if written else group.inputs)[0]: layout}
 
-        def seconds(group: Group, known: Known) -> float:
-            return conversion(group.inputs[0], layout, dataclasses.replace(compilation, plan=Plan()), known)
+        def seconds(group: Group, context: PlanningContext) -> float:
+            return conversion(group.inputs[0], layout, dataclasses.replace(compilation, plan=Plan()), context)
 
         name = f"{'to' if written else 'from'} {layout}"
         return dataclasses.replace(row(name, OP, 0.0, (), layout, None), cost=seconds, layouts=layouts)
@@ -52,7 +52,7 @@ def planned_seconds(compilation: Compilation) -> float:
     found = pipeline.run(started, PASSES)
     assert found.plan.implementation is not None
     for group, choice in found.plan.implementation.items():
-        asked = choice.implementation.layouts(group, Known.of(found))
+        asked = choice.implementation.layouts(group, PlanningContext.of(found))
         for value in (*group.inputs, *group.outputs):  # what is read lies as the row asks
             assert found.plan.layout is not None
             assert found.plan.layout[value].is_plain == (value not in asked), (group.name, value.name)
@@ -61,9 +61,9 @@ def planned_seconds(compilation: Compilation) -> float:
 
 def least_of_all(compilation: Compilation) -> float:
     """By the definition: the least of every row for every node, a conversion for each other reading."""
-    known, groups = Known.of(compilation), compilation.plan.groups
+    context, groups = PlanningContext.of(compilation), compilation.plan.groups
     rows = [
-        [(r.cost(g, known), r.layouts(g, known)) for r in compilation.registry.implementations[g.op]]
+        [(r.cost(g, context), r.layouts(g, context)) for r in compilation.registry.implementations[g.op]]
         for g in groups
     ]
     return min(

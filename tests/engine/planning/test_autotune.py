@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from app.engine.core.plan import Compilation, Group
-from app.engine.core.registry import Known
+from app.engine.core.registry import PlanningContext
 from app.engine.core.registry import load as load_registry
 from app.engine.cost import roofline
 from app.engine.layouts.conversions import changes
@@ -92,10 +92,10 @@ def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fastest", ["conv.implicit_gemm", "conv.blocked", "conv.winograd_f2"])
 def test_the_choice_follows_the_table(compilation: Compilation, fastest: str) -> None:
-    group, known = conv_of(compilation), Known.of(compilation)
+    group, context = conv_of(compilation), PlanningContext.of(compilation)
     names = ("conv.implicit_gemm", "conv.blocked", "conv.winograd_f4", "conv.winograd_f2")
     rows = [r for r in compilation.registry.candidates("Conv", ("numba-cpu",)) if r.name in names]
-    table = {roofline.key(row, group, known): 1e-6 if row.name == fastest else 1.0 for row in rows}
+    table = {roofline.key(row, group, context): 1e-6 if row.name == fastest else 1.0 for row in rows}
     assert chosen(dataclasses.replace(compilation, timings=table)) == fastest
 
 
@@ -122,7 +122,7 @@ def test_a_group_that_has_nothing_to_do_is_measured_too(tmp_path: Path) -> None:
     session.close()
 
 
-def products(tmp_path: Path, kept: float) -> tuple[Compilation, Known]:
+def products(tmp_path: Path, kept: float) -> tuple[Compilation, PlanningContext]:
     """Two products with weights of 256 KiB, of the second of which so much is kept."""
     text = """<ir_version: 10, opset_import: ["": 21]>
     g (float[4, 256] x, float[256, 256] v, float[256, 256] w) => (float[4, 256] y) {
@@ -136,7 +136,7 @@ def products(tmp_path: Path, kept: float) -> tuple[Compilation, Known]:
     onnx.save(ir.to_proto(model_of(text, {"v": v, "w": w})), path)
     loaded = session.canonical(load(path), host(), OPTIONS, Bindings(), load_registry())
     compilation = session.planned(loaded, OPTIONS).compilation
-    return compilation, Known.of(compilation)
+    return compilation, PlanningContext.of(compilation)
 
 
 def test_all_that_may_be_the_best_way_to_store_a_constant_is_measured(tmp_path: Path) -> None:
@@ -147,9 +147,9 @@ def test_all_that_may_be_the_best_way_to_store_a_constant_is_measured(tmp_path: 
 
 @pytest.mark.parametrize("kept", [0.01, 1.0])
 def test_constants_that_others_store_sparse_take_less_of_the_caches(tmp_path: Path, kept: float) -> None:
-    compilation, known = products(tmp_path, kept)
-    groups, _ = autotune._worth_measuring(compilation, known)
-    around = autotune._around(compilation, groups, known)
+    compilation, context = products(tmp_path, kept)
+    groups, _ = autotune._worth_measuring(compilation, context)
+    around = autotune._around(compilation, groups, context)
     first, second = (next(g for g in compilation.plan.groups if g.outputs[0].name == n) for n in "zy")
     dense = 4 * 256 * 256
     assert around(second) == dense

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from app.engine.core.registry import Known
+from app.engine.core.registry import PlanningContext
 from app.engine.core.registry import load as load_registry
 from app.engine.entry import optimize
 from app.engine.report.functions import with_functions
@@ -154,5 +154,5 @@ def test_onnxruntime_is_given_no_integer_products_on_a_cpu_without_vnni(
     group = group_of(model_of(text), registry)
     selector = registry.backends["onnxruntime"].selector
     assert selector is not None
-    reason = selector.start(group.anchor, Known(machine()))
+    reason = selector.start(group.anchor, PlanningContext(machine()))
     assert (reason is not None and "saturates" in reason) == refuses

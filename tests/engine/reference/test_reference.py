@@ -15,7 +15,7 @@ from onnx.backend.test.runner import Runner
 from app.engine import reference
 from app.engine.core import graph
 from app.engine.core.plan import HostCall
-from app.engine.core.registry import Known, load
+from app.engine.core.registry import PlanningContext, load
 from app.engine.reference import evaluator
 from app.engine.types.errors import KernelError
 from app.engine.types.target import host
@@ -528,9 +528,9 @@ def test_calls_name_captured_values_after_the_inputs() -> None:
     )
     node = model.graph.node(0)
     group = graph.group((node,), node, "If", lambda _value: True)
-    registry, known = load(), Known(host())
-    (row,) = (r for r in registry.candidates("If", ("reference",)) if r.unless(group, known) is None)
-    (call,) = row.lower(group, known)
+    registry, context = load(), PlanningContext(host())
+    (row,) = (r for r in registry.candidates("If", ("reference",)) if r.rejection(group, context) is None)
+    (call,) = row.lower(group, context)
     assert isinstance(call, HostCall)
     assert [v and v.name for v in call.inputs] == ["a", "x", "y"]
     x, y = floats(2), floats(2, seed=1)
@@ -552,7 +552,7 @@ def test_an_operator_that_nobody_knows_is_refused(op: str, domain: str, reason: 
     node = one_node(op, [floats(2)], domain=domain).graph.node(0)
     group = graph.group((node,), node, op, lambda _value: True)
     (row,) = reference.IMPLEMENTATIONS
-    assert row.unless(group, Known(host())) == reason
+    assert row.rejection(group, PlanningContext(host())) == reason
 
 
 def test_every_correction_states_what_it_corrects_and_none_hides_another() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from app.engine.core import graph, pipeline
 from app.engine.core.plan import Call, Compilation, Group, KernelCall, Workspace
-from app.engine.core.registry import Backend, Implementation, Known, Operator, Registry
+from app.engine.core.registry import Backend, Implementation, Operator, PlanningContext, Registry
 from app.engine.planning import session
 from app.engine.types.options import Options
 from app.engine.types.target import Memory, Target
@@ -24,12 +24,12 @@ IMAGE = 8 * 16 * 16 * 4  # byte
 SCRATCH = 4096
 
 
-def same_shape(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+def same_shape(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:
     """{0, 0}: the first input may be the output."""
     return ((group.inputs[0], group.outputs[0]),)
 
 
-def only_two_axes(group: Group, _known: Known) -> str | None:
+def only_two_axes(group: Group, _context: PlanningContext) -> str | None:
     """FInferStorageTypeEx sees shapes, dtypes and attributes."""
     kernel = graph.static_shape(group.inputs[1])[2:]
     if len(kernel) != 2:
@@ -37,8 +37,8 @@ def only_two_axes(group: Group, _known: Known) -> str | None:
     return None if graph.dtype(group.inputs[0]) == np.float32 else "float32 only"
 
 
-def lower(scratch: int) -> Callable[[Group, Known], tuple[Call, ...]]:
-    def calls(group: Group, _known: Known) -> tuple[Call, ...]:
+def lower(scratch: int) -> Callable[[Group, PlanningContext], tuple[Call, ...]]:
+    def calls(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
         work = (Workspace(scratch),) if scratch else ()
         operands = (*group.inputs, *group.outputs, *work)
         return (KernelCall("test:convolution", ("float32*",) * len(operands), operands, 1),)
@@ -113,9 +113,9 @@ def test_the_choice_is_measured_time_where_there_is_one(seconds: tuple[float, fl
     rows = registry(1e-6, 1.5e-6)
     start = dataclasses.replace(planned(rows), plan=type(planned(rows).plan)())
     groups = pipeline.run(start, (Partition(), Fuse())).plan.groups
-    known = Known.of(start)
+    context = PlanningContext.of(start)
     timings = {
-        roofline.key(row, group, known): time
+        roofline.key(row, group, context): time
         for group in groups
         for row, time in zip(rows.implementations["Conv"], seconds)
     }

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from app.engine.core.registry import Known
+from app.engine.core.registry import PlanningContext
 from app.engine.core.registry import load as load_registry
 from app.engine.cost import roofline
 from app.engine.model.load import load
@@ -165,9 +165,11 @@ def test_a_weight_is_stored_as_the_measured_times_say(tmp_path: Path, fastest: s
     options = Options()
     start = session.canonical(load(pruned(tmp_path)), host(), options, Bindings(), registry)
     group = session.planned(start, options).steps[0].group
-    known = Known.of(dataclasses.replace(start, options=options))
-    rows = [r for r in registry.candidates("Gemm", ("numba-cpu",)) if r.refusal(group, known) is None]
-    timings = {roofline.key(r, group, known): 1e-6 if r.name == fastest else 3e-6 for r in rows}
+    context = PlanningContext.of(dataclasses.replace(start, options=options))
+    rows = [
+        r for r in registry.candidates("Gemm", ("numba-cpu",)) if r.rejection_reason(group, context) is None
+    ]
+    timings = {roofline.key(r, group, context): 1e-6 if r.name == fastest else 3e-6 for r in rows}
     program = session.planned(dataclasses.replace(start, timings=timings), options)
     (row,) = decisions_json(program.compilation)["decisions"]
     assert row["chosen"] == fastest
@@ -183,9 +185,11 @@ def test_timings_of_other_densities_are_not_used(tmp_path: Path) -> None:
     registry = load_registry()
     start = session.canonical(load(pruned(tmp_path)), host(), Options(), Bindings(), registry)
     group = session.planned(start, Options()).steps[0].group
-    known = Known.of(start)
-    rows = [r for r in registry.candidates("Gemm", ("numba-cpu",)) if r.refusal(group, known) is None]
-    names = {r.name: roofline.key(r, group, known) for r in rows}
+    context = PlanningContext.of(start)
+    rows = [
+        r for r in registry.candidates("Gemm", ("numba-cpu",)) if r.rejection_reason(group, context) is None
+    ]
+    names = {r.name: roofline.key(r, group, context) for r in rows}
     assert names["gemm.csr_weights"].startswith("gemm.csr_weights@csr=0.097 x1")
     assert names["gemm.blocked"].startswith("gemm.blocked x1")
 

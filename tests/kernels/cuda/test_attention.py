@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from app.kernels.cuda.attention import Attention, Heads, Mask, attention, attention_unless
-from app.kernels.cuda.attention_decode import attention_decode, decode_unless
+from app.kernels.cuda.attention import Attention, Heads, Mask, attention, attention_rejection
+from app.kernels.cuda.attention_decode import attention_decode, decode_rejection
 from tests.kernels.cuda.values import close, decoded, normal, poisoned, run
 
 pytestmark = pytest.mark.simulated
@@ -112,7 +112,7 @@ def test_attention_in_float32(sizes, options):
 )
 def test_attention_of_few_queries(sizes, options, kernels):
     a, expected, arrays = _case(*sizes, **options)
-    assert decode_unless(a) is None
+    assert decode_rejection(a) is None
     made = attention_decode(a)
     assert len(made.steps) == kernels
     _check(made, a, expected, arrays)
@@ -140,9 +140,9 @@ def test_a_row_that_sees_nothing_is_nan_unless_zero_is_asked_for():
 def test_heads_that_shared_memory_does_not_hold_are_refused():
     a, _, _ = _case(1, 1, 1, 2, 3, 512, 512, "float32")
     assert (
-        attention_unless(a)
+        attention_rejection(a)
         == "heads of 512 and 512 elements need 427008 byte of shared memory, at most 232448"
     )
     with pytest.raises(ValueError, match="shared memory"):
         attention(a)
-    assert attention_unless(_case(1, 1, 1, 2, 3, 128, 128, "bfloat16")[0]) is None
+    assert attention_rejection(_case(1, 1, 1, 2, 3, 128, 128, "bfloat16")[0]) is None

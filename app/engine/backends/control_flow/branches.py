@@ -13,7 +13,7 @@ from app.engine.backends.control_flow import subgraphs
 from app.engine.core import graph
 from app.engine.core.plan import Body, Call, Group, HostCall
 from app.engine.core.program import Program
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 
 BRANCHES = ("then_branch", "else_branch")
 SECONDS = 5e-6  # of the choice and the copies into a branch and out of it
@@ -34,11 +34,11 @@ def prepare(node: ir.Node, bodies: Sequence[Run | None], _places: Sequence[objec
     return run
 
 
-def _unless(group: Group, known: Known) -> str | None:
-    reason = subgraphs.refusal(group)
+def _rejection(group: Group, context: PlanningContext) -> str | None:
+    reason = subgraphs.rejection(group)
     if reason:
         return reason
-    refused = [p for p in _planned(group.anchor, known) if isinstance(p, str)]
+    refused = [p for p in _planned(group.anchor, context) if isinstance(p, str)]
     return f"no branch can be planned: {'; '.join(refused)}" if len(refused) == len(BRANCHES) else None
 
 
@@ -51,22 +51,22 @@ def _unlike(program: Program, node: ir.Node) -> str | None:
     return None
 
 
-def _planned(node: ir.Node, known: Known) -> list[Program | str]:
+def _planned(node: ir.Node, context: PlanningContext) -> list[Program | str]:
     """For each branch its program, or why it has none."""
     found: list[Program | str] = []
-    for name, program in zip(BRANCHES, subgraphs.programs(node, BRANCHES, known), strict=True):
+    for name, program in zip(BRANCHES, subgraphs.programs(node, BRANCHES, context), strict=True):
         unlike = None if isinstance(program, str) else _unlike(program, node)
         found.append(f"{name}: {unlike}" if unlike else program)
     return found
 
 
-def _lower(group: Group, known: Known) -> tuple[Call, ...]:
+def _lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     node = group.anchor
     named = tuple(i for i, v in enumerate(node.outputs) if v.name)
     inputs = (node.inputs[0], *graph.captures(node))
     captured = subgraphs.captured(node)
     reads = tuple(i for i, v in enumerate(inputs) if i and v in captured)
-    planned = dict(zip(BRANCHES, _planned(node, known), strict=True))
+    planned = dict(zip(BRANCHES, _planned(node, context), strict=True))
     bodies = tuple(None if isinstance(p, str) else Body(name, p, reads, named) for name, p in planned.items())
     refused = [name for name, p in planned.items() if isinstance(p, str)]
     evaluated = reference.evaluated(node, refused) if refused else ()
@@ -74,15 +74,15 @@ def _lower(group: Group, known: Known) -> tuple[Call, ...]:
     return (HostCall(f"{__name__}:prepare", node, inputs, outputs, bodies, evaluated),)
 
 
-def _cost(group: Group, known: Known) -> float:
+def _cost(group: Group, context: PlanningContext) -> float:
     """That of the slower branch."""
-    programs = [p for p in _planned(group.anchor, known) if not isinstance(p, str)]
+    programs = [p for p in _planned(group.anchor, context) if not isinstance(p, str)]
     return SECONDS + max(p.seconds for p in programs)
 
 
 def rows(backend: str, prefix: str = "") -> tuple[Implementation, ...]:
     """The row of If whose branches a backend runs."""
-    return (Implementation(f"{prefix}if.branches", "If", backend, _unless, _lower, cost=_cost),)
+    return (Implementation(f"{prefix}if.branches", "If", backend, _rejection, _lower, cost=_cost),)
 
 
 IMPLEMENTATIONS = rows("numba-cpu")

@@ -18,7 +18,7 @@ from app.engine.backends.control_flow import subgraphs
 from app.engine.core import graph
 from app.engine.core.plan import Body, Call, Group, HostCall, RunBody
 from app.engine.core.program import Program
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.model.shape_inference import tensor_rules
 
 FIRST = 2  # of the carried values of a Loop among the inputs, after the trip count and the condition
@@ -131,34 +131,34 @@ def _lengths(node: ir.Node) -> set[int]:
     return {graph.static_shape(v)[axes[k] if axes else 0] for k, v in enumerate(scanned) if v is not None}
 
 
-def _program(node: ir.Node, known: Known) -> Program | str:
-    return subgraphs.programs(node, ("body",), known)[0]
+def _program(node: ir.Node, context: PlanningContext) -> Program | str:
+    return subgraphs.programs(node, ("body",), context)[0]
 
 
-def _loop_unless(group: Group, known: Known) -> str | None:
-    return _unless(group, known, FIRST, 1, len(group.anchor.inputs) - FIRST)
+def _loop_rejection(group: Group, context: PlanningContext) -> str | None:
+    return _rejection(group, context, FIRST, 1, len(group.anchor.inputs) - FIRST)
 
 
-def _scan_unless(group: Group, known: Known) -> str | None:
+def _scan_rejection(group: Group, context: PlanningContext) -> str | None:
     node = group.anchor
     if subgraphs.opset(node) < 9:
         return "Scan of opset 8 has a batch axis; save the model with opset 9 or newer"
-    reason = _unless(group, known, 0, 0, _states(node))
+    reason = _rejection(group, context, 0, 0, _states(node))
     if reason is None and len(_lengths(node)) != 1:
         reason = f"the scan inputs have lengths {sorted(_lengths(node))}"
     return reason
 
 
-def _unless(group: Group, known: Known, first: int, results: int, carried: int) -> str | None:
+def _rejection(group: Group, context: PlanningContext, first: int, results: int, carried: int) -> str | None:
     """Why a body is not run here whose carried values begin at input `first` and at output `results`."""
     node = group.anchor
     for value in node.inputs[first:]:
         if value is None or graph.is_dynamic(value):
             return f"input {value.name if value else ''!r} has no fixed shape"
-    reason = subgraphs.refusal(group)
+    reason = subgraphs.rejection(group)
     if reason:
         return reason
-    program = _program(node, known)
+    program = _program(node, context)
     if isinstance(program, str):
         return f"the body cannot be planned: {program}"
     body = program.compilation.graph
@@ -183,10 +183,10 @@ def _turns(node: ir.Node) -> int:
     return TRIPS if trips is None else trips
 
 
-def _lower(function: str) -> Callable[[Group, Known], tuple[Call, ...]]:
-    def lower(group: Group, known: Known) -> tuple[Call, ...]:
+def _lower(function: str) -> Callable[[Group, PlanningContext], tuple[Call, ...]]:
+    def lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
         node = group.anchor
-        program = _program(node, known)
+        program = _program(node, context)
         assert not isinstance(program, str)
         inner = program.compilation.graph
         given, made = len(inner.inputs), len(inner.outputs)
@@ -198,8 +198,8 @@ def _lower(function: str) -> Callable[[Group, Known], tuple[Call, ...]]:
     return lower
 
 
-def _cost(group: Group, known: Known) -> float:
-    program = _program(group.anchor, known)
+def _cost(group: Group, context: PlanningContext) -> float:
+    program = _program(group.anchor, context)
     assert not isinstance(program, str)
     return SECONDS + _turns(group.anchor) * (SECONDS + program.seconds)
 
@@ -208,10 +208,10 @@ def rows(backend: str, prefix: str = "") -> tuple[Implementation, ...]:
     """The rows of Loop and Scan whose bodies a backend runs."""
     return (
         Implementation(
-            f"{prefix}loop.body", "Loop", backend, _loop_unless, _lower("prepare_loop"), cost=_cost
+            f"{prefix}loop.body", "Loop", backend, _loop_rejection, _lower("prepare_loop"), cost=_cost
         ),
         Implementation(
-            f"{prefix}scan.body", "Scan", backend, _scan_unless, _lower("prepare_scan"), cost=_cost
+            f"{prefix}scan.body", "Scan", backend, _scan_rejection, _lower("prepare_scan"), cost=_cost
         ),
     )
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from app.engine.core import graph
 from app.engine.core.plan import Group
 from app.engine.core.program import Program
-from app.engine.core.registry import Known
+from app.engine.core.registry import PlanningContext
 from app.engine.core.registry import load as load_registry
 from app.engine.model.load import Loaded
 from app.engine.planning import session
@@ -33,7 +33,7 @@ def opset(node: ir.Node) -> int:
     return node.graph.opset_imports.get("", 1)
 
 
-def refusal(group: Group) -> str | None:
+def rejection(group: Group) -> str | None:
     """Why the bodies of a group's node cannot be planned ahead, whatever is in them."""
     if len(group.nodes) != 1:
         return f"runs single nodes, the group has {len(group.nodes)}"
@@ -41,23 +41,27 @@ def refusal(group: Group) -> str | None:
     return None if found is None else f"captured value {found.name!r} has no fixed shape"
 
 
-def programs(node: ir.Node, names: Sequence[str], known: Known) -> tuple[Program | str, ...]:
+def programs(node: ir.Node, names: Sequence[str], context: PlanningContext) -> tuple[Program | str, ...]:
     """For each body its program, planned once for a node, or why it cannot be planned.
 
     The inputs of a program are those of the body, then what the bodies of the node capture.
     """
-    fast = known.fast_algorithms and node.name not in known.direct
-    options = Options(threads=known.threads, fast_algorithms=fast, tolerance=known.tolerance, choose="first")
+    fast = context.fast_algorithms and node.name not in context.direct
+    options = Options(
+        threads=context.threads, fast_algorithms=fast, tolerance=context.tolerance, choose="first"
+    )
     # Whether all fits is seen where the step of the node is placed.
-    thrift = replace(known.thrift, apart=frozenset(), again=(), spill=False, unbounded=True, within=None)
-    key = known.key, thrift, fast, tuple(known.failures)
+    thrift = replace(context.thrift, apart=frozenset(), again=(), spill=False, unbounded=True, within=None)
+    key = context.key, thrift, fast, tuple(context.failures)
     stored: dict[object, tuple[Program | str, ...]] = node.meta.setdefault(PLANNED, {})
     if key not in stored:
-        stored[key] = tuple(_program(node, name, known, options, thrift) for name in names)
+        stored[key] = tuple(_program(node, name, context, options, thrift) for name in names)
     return stored[key]
 
 
-def _program(node: ir.Node, name: str, known: Known, options: Options, thrift: Thrift) -> Program | str:
+def _program(
+    node: ir.Node, name: str, context: PlanningContext, options: Options, thrift: Thrift
+) -> Program | str:
     body = node.attributes[name].as_graph()
     outer = node.graph
     assert outer is not None
@@ -72,7 +76,7 @@ def _program(node: ir.Node, name: str, known: Known, options: Options, thrift: T
     )
     loaded = Loaded(ir.Model(view.clone(), ir_version=10), (), len(body))
     try:
-        compilation = session.canonical(loaded, known.target, options, Bindings(), load_registry())
-        return session.builder(replace(compilation, failures=known.failures), options)(thrift)
+        compilation = session.canonical(loaded, context.target, options, Bindings(), load_registry())
+        return session.builder(replace(compilation, failures=context.failures), options)(thrift)
     except EngineError as cause:
         return f"{name}: {cause}"

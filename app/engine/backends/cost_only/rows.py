@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from app.engine.core import graph
 from app.engine.core.plan import ELEMENTWISE, Call, Group
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import predicted
 
 # No recurrence, nothing data-dependent.
@@ -42,13 +42,13 @@ OPERATORS = (
 def rows(backend: str, dtypes: tuple[str, ...], more: tuple[str, ...] = ()) -> tuple[Implementation, ...]:
     """One row per operator, those in `more` among them, for static tensors of these dtypes."""
     return tuple(
-        Implementation(f"{backend}.{op.lower()}", op, backend, _unless(dtypes), _no_calls, _predicted)
+        Implementation(f"{backend}.{op.lower()}", op, backend, _rejection(dtypes), _no_calls, _predicted)
         for op in (*OPERATORS, *more)
     )
 
 
-def _unless(dtypes: tuple[str, ...]) -> Callable[[Group, Known], str | None]:
-    def unless(group: Group, _known: Known) -> str | None:
+def _rejection(dtypes: tuple[str, ...]) -> Callable[[Group, PlanningContext], str | None]:
+    def rejection(group: Group, _context: PlanningContext) -> str | None:
         for value in (*group.inputs, *group.outputs):
             if graph.is_dynamic(value):
                 return f"value {value.name!r} has no static shape"
@@ -57,12 +57,12 @@ def _unless(dtypes: tuple[str, ...]) -> Callable[[Group, Known], str | None]:
                 return f"value {value.name!r} is {kind}; the device has {', '.join(dtypes)}"
         return None
 
-    return unless
+    return rejection
 
 
-def _no_calls(_group: Group, _known: Known) -> tuple[Call, ...]:
+def _no_calls(_group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     return ()
 
 
-def _predicted(group: Group, known: Known) -> float:
-    return predicted(group, known.target)
+def _predicted(group: Group, context: PlanningContext) -> float:
+    return predicted(group, context.target)

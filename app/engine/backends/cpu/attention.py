@@ -10,7 +10,7 @@ from app.engine.backends.cpu import blocking
 from app.engine.backends.cpu.strided import calls
 from app.engine.core import graph
 from app.engine.core.plan import ATTENTION, Argument, Call, Constant, Group, KernelCall, Workspace
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators import attention_pattern
 from app.engine.operators.attention_pattern import (
@@ -29,7 +29,7 @@ from app.engine.operators.attention_pattern import (
     heads,
     mask_of,
 )
-from app.engine.operators.operands import data, unsuited
+from app.engine.operators.operands import data, group_rejection
 from app.engine.operators.strides import StridedCopy, strides_of
 from app.kernels.cpu.attention_blocks import SIZES, TILES
 from app.kernels.cpu.codegen import tiles
@@ -49,12 +49,12 @@ def _is_node(group: Group) -> bool:
     return group.anchor.op_type == ATTENTION
 
 
-def _refusal(group: Group) -> str | None:
+def _rejection(group: Group) -> str | None:
     """Why no kernel of this kind applies."""
     if not _is_node(group):
         core = attention_pattern.read(group)
         return core if isinstance(core, str) else _wrong_type(group)
-    reason = unsuited(group)
+    reason = group_rejection(group)
     if reason is None and graph.attribute(group.anchor, "softmax_precision", 1) == FLOAT64:
         return "softmax in double precision"
     return reason or _wrong_type(group)
@@ -134,8 +134,8 @@ def _core(group: Group) -> tuple[tuple[Call, ...], Core]:
     return (), core
 
 
-def _rows_unless(group: Group, _known: Known) -> str | None:
-    reason = _refusal(group)
+def _rows_rejection(group: Group, _context: PlanningContext) -> str | None:
+    reason = _rejection(group)
     if reason is None:
         _, core = _core(group)
         apart = [o for o in (core.q, core.k, core.v, core.y) if o.strides[3] != 1 and o.shape[3] > 1]
@@ -144,7 +144,7 @@ def _rows_unless(group: Group, _known: Known) -> str | None:
     return reason
 
 
-def _rows(group: Group, _known: Known) -> tuple[Call, ...]:
+def _rows(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     before, core = _core(group)
     node = group.anchor
     lengths = graph.input_at(node, LENGTHS) if _is_node(group) else None
@@ -197,8 +197,8 @@ def _dtype(mask: Operand) -> str:
     return str(graph.dtype(mask.value))
 
 
-def _blocks_unless(group: Group, _known: Known) -> str | None:
-    reason = _refusal(group)
+def _blocks_rejection(group: Group, _context: PlanningContext) -> str | None:
+    reason = _rejection(group)
     if reason is not None:
         return reason
     node = group.anchor
@@ -217,18 +217,20 @@ def _blocks_unless(group: Group, _known: Known) -> str | None:
     return None
 
 
-def _blocks(group: Group, known: Known) -> tuple[Call, ...]:
+def _blocks(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     before, core = _core(group)
     batch, heads, rows, depth = core.q.shape
     keys, width = core.v.shape[2:]
     if 0 in (batch, heads, rows, width):
         return before
-    lanes = known.target.vector_lanes
+    lanes = context.target.vector_lanes
     columns = tiles.columns_of("float32", lanes, TILES)
     block_keys = blocking.balanced(max(keys, 1), BLOCK_KEYS, columns)
     parts = 1
     while (
-        batch * heads * parts < 2 * known.threads and parts < known.threads and rows > parts * TILES[lanes][0]
+        batch * heads * parts < 2 * context.threads
+        and parts < context.threads
+        and rows > parts * TILES[lanes][0]
     ):
         parts += 1
     part_rows = -(-rows // parts)
@@ -305,28 +307,32 @@ def _nbytes(group: Group) -> float:
     return float(sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)))
 
 
-def _rows_cost(group: Group, known: Known) -> float:
+def _rows_cost(group: Group, context: PlanningContext) -> float:
     flops = _products(_core(group)[1])
     return roofline(
-        known.target, flops=flops, nbytes=_nbytes(group), efficiency=ROWS_EFFICIENCY, threads=known.threads
+        context.target,
+        flops=flops,
+        nbytes=_nbytes(group),
+        efficiency=ROWS_EFFICIENCY,
+        threads=context.threads,
     )
 
 
-def _blocks_cost(group: Group, known: Known) -> float:
+def _blocks_cost(group: Group, context: PlanningContext) -> float:
     core = _core(group)[1]
     batch, heads, rows, depth = core.q.shape
     keys, width = core.v.shape[2:]
     other = batch * heads * keys * (EXPONENTIAL * rows + PACKED * (depth + width))
     return roofline(
-        known.target,
+        context.target,
         flops=_products(core) + other,
         nbytes=_nbytes(group),
         efficiency=BLOCKS_EFFICIENCY,
-        threads=known.threads,
+        threads=context.threads,
     )
 
 
 IMPLEMENTATIONS = (
-    Implementation("attention.rows", ATTENTION, "numba-cpu", _rows_unless, _rows, cost=_rows_cost),
-    Implementation("attention.blocks", ATTENTION, "numba-cpu", _blocks_unless, _blocks, cost=_blocks_cost),
+    Implementation("attention.rows", ATTENTION, "numba-cpu", _rows_rejection, _rows, cost=_rows_cost),
+    Implementation("attention.blocks", ATTENTION, "numba-cpu", _blocks_rejection, _blocks, cost=_blocks_cost),
 )

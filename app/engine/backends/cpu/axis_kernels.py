@@ -7,9 +7,9 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.plan import Group, Workspace
-from app.engine.core.registry import Known
+from app.engine.core.registry import PlanningContext
 from app.engine.operators.axes import first_input, first_output, output_at
-from app.engine.operators.operands import unsuited
+from app.engine.operators.operands import group_rejection
 
 FLOATS = ("float32", "float64")
 NUMBERS = (*FLOATS, "int32", "int64")
@@ -17,12 +17,12 @@ ORDERED = (*NUMBERS, "int8", "int16", "uint8", "uint16", "uint32", "uint64")
 COLUMNS = 512  # neighbours side by side: with float64 sums beside them a fifth of a 32 KiB cache
 
 
-def refusal(group: Group, dtypes: Sequence[str]) -> str | None:
+def axis_rejection(group: Group, dtypes: Sequence[str]) -> str | None:
     """Why a kernel of one node and static tensors does not apply; None when it may.
 
     `dtypes` are the element types of the first input that the kernel is written for.
     """
-    reason = unsuited(group)
+    reason = group_rejection(group)
     if reason is not None:
         return reason
     source = first_input(group)
@@ -45,7 +45,7 @@ def pointer(value: ir.Value) -> str:
     return f"{type_name(value)}*"
 
 
-def first_over_first(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+def first_over_first(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:
     """In place: the first output over the first input, unless the node reads that twice."""
     x = first_input(group)
     return ((x, first_output(group)),) if group.anchor.inputs.count(x) == 1 else ()

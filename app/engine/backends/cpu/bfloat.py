@@ -5,7 +5,7 @@ rounded offline. So every product has two relative errors of at most 2**-9, and 
 """
 
 from app.engine.core.plan import Argument, KernelCall, Workspace
-from app.engine.core.registry import Known
+from app.engine.core.registry import PlanningContext
 from app.kernels.cpu import matrix_tiles
 from app.kernels.cpu.codegen.tiles import BFLOATS, SHIFTED_BFLOATS
 
@@ -18,31 +18,31 @@ TILES = "amx_bf16"
 INSTRUCTIONS = "avx512_bf16"  # of vectors of 8 and 16 float32
 
 
-def refusal(known: Known) -> str | None:
+def rejection(context: PlanningContext) -> str | None:
     """Why nothing is computed in bfloat16 here."""
-    return "the job computes in f32" if known.precision != "bf16" else None
+    return "the job computes in f32" if context.precision != "bf16" else None
 
 
-def rate(known: Known) -> float:
+def rate(context: PlanningContext) -> float:
     """Products a second by vector instructions, over those of float32."""
-    return SLOW_RATE if TILES in known.target.isa else RATE
+    return SLOW_RATE if TILES in context.target.isa else RATE
 
 
-def tiles_refusal(known: Known) -> str | None:
+def tiles_rejection(context: PlanningContext) -> str | None:
     """Why no tile registers multiply bfloat16 here."""
-    if known.precision != "bf16":
-        return refusal(known)
-    if TILES not in known.target.isa:
-        return f"target {known.target.name!r} has no {TILES}, or its system does not permit its use"
-    lanes = known.target.vector_lanes
+    if context.precision != "bf16":
+        return rejection(context)
+    if TILES not in context.target.isa:
+        return f"target {context.target.name!r} has no {TILES}, or its system does not permit its use"
+    lanes = context.target.vector_lanes
     return (
         None if lanes == matrix_tiles.LANES else f"vectors of {lanes} float32; tile registers have 16 columns"
     )
 
 
-def dtype(known: Known) -> str:
+def dtype(context: PlanningContext) -> str:
     """The type of a pair, which tells how pairs are multiplied."""
-    native = INSTRUCTIONS in known.target.isa and known.target.vector_lanes in (8, 16)
+    native = INSTRUCTIONS in context.target.isa and context.target.vector_lanes in (8, 16)
     return BFLOATS if native else SHIFTED_BFLOATS
 
 
@@ -64,7 +64,7 @@ def tiled_rows_call(x: Argument, rows: int, k: int) -> tuple[KernelCall, Workspa
     return call, pairs, row
 
 
-def rows_call(x: Argument, rows: int, k: int, known: Known) -> tuple[KernelCall, Workspace]:
+def rows_call(x: Argument, rows: int, k: int, context: PlanningContext) -> tuple[KernelCall, Workspace]:
     """Rows of k float32 rounded to ceil(k / 2) pairs, and where they go."""
     pairs = Workspace(rows * -(-k // 2) * 4)
     call = KernelCall(
@@ -72,6 +72,6 @@ def rows_call(x: Argument, rows: int, k: int, known: Known) -> tuple[KernelCall,
         ("float32*", "float32*", "int64"),
         (x, pairs, k),
         rows,
-        static=(dtype(known), known.target.vector_lanes),
+        static=(dtype(context), context.target.vector_lanes),
     )
     return call, pairs

@@ -19,14 +19,14 @@ from app.engine.core.registry import (
     ZERO_WRITER,
     Cost,
     Implementation,
-    Known,
     Layouts,
     Lower,
-    Unless,
+    PlanningContext,
+    Rejection,
 )
 from app.engine.cost.roofline import roofline
 from app.engine.operators.movement import permutation
-from app.engine.operators.operands import unsuited
+from app.engine.operators.operands import group_rejection
 from app.engine.operators.strides import StridedCopy, strides_of
 from app.engine.types.layout import LAST, Layout
 
@@ -40,40 +40,44 @@ def _ends(group: Group) -> tuple[ir.Value, ir.Value]:
     return x, group.anchor.outputs[0]
 
 
-LayoutOf: TypeAlias = Callable[[Known], Layout]
+LayoutOf: TypeAlias = Callable[[PlanningContext], Layout]
 
 
-def _last(_known: Known) -> Layout:
+def _last(_context: PlanningContext) -> Layout:
     return LAST
 
 
-def _refusal(same: bool, layout_of: LayoutOf = nchwc.layout_of) -> Unless:
-    def unless(group: Group, known: Known) -> str | None:
+def _rejection(same: bool, layout_of: LayoutOf = nchwc.layout_of) -> Rejection:
+    def rejection(group: Group, context: PlanningContext) -> str | None:
         x, y = _ends(group)
-        reason = nchwc.image_refusal(x) or nchwc.image_refusal(y)
+        reason = nchwc.image_rejection(x) or nchwc.image_rejection(y)
         if reason is None and graph.shape(x) != graph.shape(y):
             reason = f"changes the shape {graph.shape(x)} to {graph.shape(y)}"
-        if reason is None and same and not layout_of(known).is_same_bytes(graph.static_shape(x)):
+        if reason is None and same and not layout_of(context).is_same_bytes(graph.static_shape(x)):
             reason = f"the layouts of {list(graph.static_shape(x))} differ; a view is the same bytes"
         return reason
 
-    return unless
+    return rejection
 
 
 def _layouts(index: int, layout_of: LayoutOf = nchwc.layout_of) -> Layouts:
-    def layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
-        return {_ends(group)[index]: layout_of(known)}
+    def layouts(group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout]:
+        return {_ends(group)[index]: layout_of(context)}
 
     return layouts
 
 
 def _lower(kernel: str) -> Lower:
-    def lower(group: Group, known: Known) -> tuple[Call, ...]:
+    def lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
         x, y = _ends(group)
         batch, channels, height, width = graph.static_shape(x)
         if graph.elements(x) == 0:
             return ()
-        lanes, blocks, pixels = known.target.vector_lanes, nchwc.blocks_of(channels, known), height * width
+        lanes, blocks, pixels = (
+            context.target.vector_lanes,
+            nchwc.blocks_of(channels, context),
+            height * width,
+        )
         part = PART // 4 // lanes * lanes
         return (
             KernelCall(
@@ -91,7 +95,7 @@ def _lower(kernel: str) -> Lower:
 def _last_lower(side: int) -> Lower:
     """A copy between row-major and channels last; the image that lies so is the input (side 0) or output."""
 
-    def lower(group: Group, _known: Known) -> tuple[Call, ...]:
+    def lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
         x, y = _ends(group)
         shape = graph.static_shape(x)
         plain, last = strides_of(shape), strides_of(LAST.physical_shape(shape))
@@ -103,26 +107,26 @@ def _last_lower(side: int) -> Lower:
 
 
 def _cost(side: int, layout_of: LayoutOf = nchwc.layout_of) -> Cost:
-    def cost(group: Group, known: Known) -> float:
+    def cost(group: Group, context: PlanningContext) -> float:
         image = _ends(group)[side]
-        wide = layout_of(known).nbytes(graph.static_shape(image), 4)
-        return roofline(known.target, flops=0.0, nbytes=graph.nbytes(image) + wide, threads=known.threads)
+        wide = layout_of(context).nbytes(graph.static_shape(image), 4)
+        return roofline(context.target, flops=0.0, nbytes=graph.nbytes(image) + wide, threads=context.threads)
 
     return cost
 
 
-def _nothing(_group: Group, _known: Known) -> tuple[Call, ...]:
+def _nothing(_group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     return ()
 
 
-def _view(group: Group, _known: Known) -> tuple[View, ...]:
+def _view(group: Group, _context: PlanningContext) -> tuple[View, ...]:
     return (View(*_ends(group)),)
 
 
-def _transpose_refusal(side: int, perm: tuple[int, ...]) -> Unless:
-    def unless(group: Group, _known: Known) -> str | None:
+def _transpose_rejection(side: int, perm: tuple[int, ...]) -> Rejection:
+    def rejection(group: Group, _context: PlanningContext) -> str | None:
         image = _ends(group)[side]
-        reason = unsuited(group) or nchwc.image_refusal(image)
+        reason = group_rejection(group) or nchwc.image_rejection(image)
         if reason is None and permutation(group.anchor) != perm:
             reason = (
                 f"permutes axes by {permutation(group.anchor)}; blocks and channels last differ by {perm}"
@@ -131,11 +135,11 @@ def _transpose_refusal(side: int, perm: tuple[int, ...]) -> Unless:
             reason = "the image has no elements"
         return reason
 
-    return unless
+    return rejection
 
 
 def _lower_transpose(side: int, kernel: str) -> Lower:
-    def lower(group: Group, known: Known) -> tuple[Call, ...]:
+    def lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
         ends = _ends(group)
         batch, channels, height, width = graph.static_shape(ends[side])
         pixels, part = height * width, max(PART // (4 * channels), FEWEST)
@@ -143,9 +147,9 @@ def _lower_transpose(side: int, kernel: str) -> Lower:
             KernelCall(
                 kernel,
                 ("float32*", "float32*", *("int64",) * 4),
-                (*ends, nchwc.blocks_of(channels, known), channels, pixels, part),
+                (*ends, nchwc.blocks_of(channels, context), channels, pixels, part),
                 units=batch * -(-pixels // part),
-                static=(known.target.vector_lanes,),
+                static=(context.target.vector_lanes,),
             ),
         )
 
@@ -155,7 +159,7 @@ def _lower_transpose(side: int, kernel: str) -> Lower:
 def _transpose(name: str, kernel: str, side: int, perm: tuple[int, ...]) -> Implementation:
     """The row of a Transpose whose image, its input (side 0) or output, is blocked."""
     return Implementation(
-        name, "Transpose", "numba-cpu", _transpose_refusal(side, perm), _lower_transpose(side, kernel),
+        name, "Transpose", "numba-cpu", _transpose_rejection(side, perm), _lower_transpose(side, kernel),
         cost=_cost(side), layouts=_layouts(side), padding=ZERO_WRITER if side else UNDEFINED,
     )  # fmt: skip
 
@@ -163,7 +167,7 @@ def _transpose(name: str, kernel: str, side: int, perm: tuple[int, ...]) -> Impl
 def _transpose_view(name: str, side: int, perm: tuple[int, ...]) -> Implementation:
     """The row of a Transpose whose image, its input (side 0) or output, has channels last."""
     return Implementation(
-        name, "Transpose", "numba-cpu", _transpose_refusal(side, perm), _nothing, views=_view,
+        name, "Transpose", "numba-cpu", _transpose_rejection(side, perm), _nothing, views=_view,
         layouts=_layouts(side, _last), rank=2,
     )  # fmt: skip
 
@@ -171,12 +175,12 @@ def _transpose_view(name: str, side: int, perm: tuple[int, ...]) -> Implementati
 def _transpose_copy(name: str, side: int, perm: tuple[int, ...]) -> Implementation:
     """The same where both ends have memory of their own."""
 
-    def lower(group: Group, _known: Known) -> tuple[Call, ...]:
+    def lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
         x, y = _ends(group)
         return calls(StridedCopy((graph.elements(x),), (1,), (1,)), 4, x, y)
 
     return Implementation(
-        name, "Transpose", "numba-cpu", _transpose_refusal(side, perm), lower,
+        name, "Transpose", "numba-cpu", _transpose_rejection(side, perm), lower,
         cost=_cost(side, _last), layouts=_layouts(side, _last), rank=3,
     )  # fmt: skip
 
@@ -186,7 +190,7 @@ def _rows(
 ) -> tuple[Implementation, Implementation]:
     def row(name: str, same: bool, lower: Lower, **more: Callable[..., object]) -> Implementation:
         return Implementation(
-            name, "ChangeLayout", "numba-cpu", _refusal(same, layout_of), lower,
+            name, "ChangeLayout", "numba-cpu", _rejection(same, layout_of), lower,
             layouts=_layouts(side, layout_of), padding=ZERO_WRITER if side else UNDEFINED, domain="stowplan",
             **more,  # type: ignore[arg-type]  # cost or views
         )  # fmt: skip
@@ -197,22 +201,22 @@ def _rows(
     )
 
 
-def _zero_refusal(group: Group, known: Known) -> str | None:
+def _zero_rejection(group: Group, context: PlanningContext) -> str | None:
     x, y = _ends(group)
-    reason = nchwc.image_refusal(x) or nchwc.image_refusal(y)
-    if reason is None and graph.static_shape(x)[1] % known.target.vector_lanes == 0:
+    reason = nchwc.image_rejection(x) or nchwc.image_rejection(y)
+    if reason is None and graph.static_shape(x)[1] % context.target.vector_lanes == 0:
         reason = f"{x.name!r} has no padded lanes"
     return reason
 
 
-def _zero_layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
-    return dict.fromkeys(_ends(group), nchwc.layout_of(known))
+def _zero_layouts(group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout]:
+    return dict.fromkeys(_ends(group), nchwc.layout_of(context))
 
 
-def _zero_lower(group: Group, known: Known) -> tuple[Call, ...]:
+def _zero_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     x, y = _ends(group)
     batch, channels, height, width = graph.static_shape(x)
-    lanes, blocks = known.target.vector_lanes, nchwc.blocks_of(channels, known)
+    lanes, blocks = context.target.vector_lanes, nchwc.blocks_of(channels, context)
     sizes = (blocks, height * width, lanes, channels % lanes)
     return (
         KernelCall(
@@ -224,20 +228,20 @@ def _zero_lower(group: Group, known: Known) -> tuple[Call, ...]:
     )
 
 
-def _zero_cost(group: Group, known: Known) -> float:
+def _zero_cost(group: Group, context: PlanningContext) -> float:
     """Of the last block of each image, in place."""
     batch, _, height, width = graph.static_shape(_ends(group)[0])
-    nbytes = 8.0 * batch * height * width * known.target.vector_lanes
-    return roofline(known.target, flops=0.0, nbytes=nbytes, threads=known.threads)
+    nbytes = 8.0 * batch * height * width * context.target.vector_lanes
+    return roofline(context.target, flops=0.0, nbytes=nbytes, threads=context.threads)
 
 
-def _in_place(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+def _in_place(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:
     return (_ends(group),)
 
 
 IMPLEMENTATIONS = (
     Implementation(
-        "layout.zero_lanes", "ZeroLanes", "numba-cpu", _zero_refusal, _zero_lower, _zero_cost, _in_place,
+        "layout.zero_lanes", "ZeroLanes", "numba-cpu", _zero_rejection, _zero_lower, _zero_cost, _in_place,
         layouts=_zero_layouts, padding=ZERO_WRITER, domain="stowplan",
     ),
     _transpose("transpose.unblock", "app.kernels.cpu.nchwc_copy:emit_unblock_last", 0, (0, 2, 3, 1)),

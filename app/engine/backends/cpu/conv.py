@@ -12,7 +12,7 @@ import onnx_ir as ir
 from app.engine.backends.cpu import blocking
 from app.engine.core import graph
 from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import conv_geometry, epilogues
 from app.engine.operators.conv_geometry import Window
@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 DTYPES = ("float32", "float64", "int32", "uint32", "int64", "uint64")
 
 
-def refusal(group: Group, _known: Known) -> str | None:
+def rejection(group: Group, _context: PlanningContext) -> str | None:
     """What no convolution of this backend computes."""
     for value in (*group.inputs, *group.outputs):
         if graph.is_dynamic(value):
@@ -54,12 +54,12 @@ def refusal(group: Group, _known: Known) -> str | None:
     return None
 
 
-def _transpose_refusal(group: Group, known: Known) -> str | None:
+def _transpose_rejection(group: Group, context: PlanningContext) -> str | None:
     weights = group.anchor.inputs[1]
     assert weights is not None
     if not graph.is_constant(weights):
         return f"weights {weights.name!r} change between runs; this one sorts them by residue offline"
-    return refusal(group, known)
+    return rejection(group, context)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,9 +126,9 @@ class Blocks:
     part: int
 
 
-def _blocks(part: Part, dtype: str, known: Known) -> Blocks:
+def _blocks(part: Part, dtype: str, context: PlanningContext) -> Blocks:
     constant = not isinstance(part.weights, ir.Value)
-    return _cut(part.window, dtype, known.target.vector_lanes, known.threads, constant=constant)
+    return _cut(part.window, dtype, context.target.vector_lanes, context.threads, constant=constant)
 
 
 @lru_cache(maxsize=256)
@@ -186,8 +186,8 @@ def _splits(window: Window, block_n: int, threads: int) -> int:
 Parts = Callable[[Group], tuple[Part, ...]]
 
 
-def _lower(parts: Parts) -> Callable[[Group, Known], tuple[KernelCall, ...]]:
-    def lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
+def _lower(parts: Parts) -> Callable[[Group, PlanningContext], tuple[KernelCall, ...]]:
+    def lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
         if graph.elements(group.outputs[0]) == 0:
             return ()
         x, y = group.anchor.inputs[0], group.outputs[0]
@@ -195,7 +195,7 @@ def _lower(parts: Parts) -> Callable[[Group, Known], tuple[KernelCall, ...]]:
         assert x is not None
         assert kind is not None
         ends = epilogue_arguments(group, kind)
-        return tuple(product_call(part, kind, x, y, ends, known) for part in parts(group))
+        return tuple(product_call(part, kind, x, y, ends, context) for part in parts(group))
 
     return lower
 
@@ -212,11 +212,11 @@ class Ends:
 
 
 def product_call(
-    part: Part, kind: np.dtype[Any], x: Argument, y: Argument, ends: Ends, known: Known
+    part: Part, kind: np.dtype[Any], x: Argument, y: Argument, ends: Ends, context: PlanningContext
 ) -> KernelCall:
     """One implicit product of elements of this kind."""
-    dtype, lanes = kind.name, known.target.vector_lanes
-    window, blocks = part.window, _blocks(part, dtype, known)
+    dtype, lanes = kind.name, context.target.vector_lanes
+    window, blocks = part.window, _blocks(part, dtype, context)
     epilogue = ends.epilogue
     staged = blocks.turned or part.steps is not None or bool(epilogue.recipe)
     panel_row = blocking.panel_row(blocks.n, kind.itemsize)
@@ -320,11 +320,11 @@ def epilogue_arguments(group: Group, kind: np.dtype[Any]) -> Ends:
     return Ends(bias or nothing, epilogue.residual or nothing, scalars, flags, epilogue)
 
 
-def _cost(seen: Callable[[Group], tuple[Window, ...]]) -> Callable[[Group, Known], float]:
-    def cost(group: Group, known: Known) -> float:
+def _cost(seen: Callable[[Group], tuple[Window, ...]]) -> Callable[[Group, PlanningContext], float]:
+    def cost(group: Group, context: PlanningContext) -> float:
         kind = graph.dtype(group.outputs[0])
         assert kind is not None
-        lanes = known.target.vector_lanes
+        lanes = context.target.vector_lanes
         work, computed = 1.0, 1.0
         for window in seen(group):
             own = window.pixels * window.depth * window.outputs
@@ -333,17 +333,17 @@ def _cost(seen: Callable[[Group], tuple[Window, ...]]) -> Callable[[Group, Known
             # Packing costs as much as some channels more.
             computed += own * waste * (1.0 + 6.0 / max(window.outputs, 1))
         return roofline(
-            known.target,
+            context.target,
             flops=flops(group) * computed / work * kind.itemsize / 4,
             nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
             efficiency=0.65,
-            threads=known.threads,
+            threads=context.threads,
         )
 
     return cost
 
 
-def _inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+def _inplace(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:
     return epilogues.inplace(group, 1)
 
 
@@ -352,7 +352,7 @@ IMPLEMENTATIONS = (
         "conv.implicit_gemm",
         "Conv",
         "numba-cpu",
-        refusal,
+        rejection,
         _lower(_conv_parts),
         cost=_cost(lambda group: (conv_geometry.of_conv(group).flat(),)),
         inplace=_inplace,
@@ -362,7 +362,7 @@ IMPLEMENTATIONS = (
         "conv_transpose.residues",
         "ConvTranspose",
         "numba-cpu",
-        _transpose_refusal,
+        _transpose_rejection,
         _lower(_transpose_parts),
         cost=_cost(lambda group: tuple(p.window for p in conv_geometry.of_conv_transpose(group.anchor))),
         inplace=_inplace,

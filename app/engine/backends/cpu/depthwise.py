@@ -5,10 +5,10 @@ import math
 
 import numpy as np
 
-from app.engine.backends.cpu.conv import epilogue_arguments, refusal
+from app.engine.backends.cpu.conv import epilogue_arguments, rejection
 from app.engine.core import graph
 from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import conv_geometry
 from app.engine.operators.conv_geometry import Window
@@ -19,8 +19,8 @@ from app.kernels.cpu.epilogue import CHUNK
 STRIP = 20 * 1024  # byte of a channel that stay in the first cache
 
 
-def _refusal(group: Group, known: Known) -> str | None:
-    reason = refusal(group, known)
+def _rejection(group: Group, context: PlanningContext) -> str | None:
+    reason = rejection(group, context)
     if reason is not None:
         return reason
     window = conv_geometry.of_conv(group)
@@ -42,7 +42,7 @@ def _offsets(window: Window, line: int) -> tuple[np.ndarray, int, int]:
     return np.array(places, np.int64), top, left
 
 
-def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
+def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     x, weights = group.anchor.inputs[:2]
     (y,) = group.outputs
     assert x is not None
@@ -52,7 +52,7 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
     kind = graph.dtype(y)
     assert kind is not None
     window = conv_geometry.of_conv(group)
-    vector = tiles.lanes_of(kind.name, known.target.vector_lanes)
+    vector = tiles.lanes_of(kind.name, context.target.vector_lanes)
     columns, stride = window.out[2], window.stride
     is_wide = columns > vector
     tile_rows = ROWS if is_wide else 2 * ROWS
@@ -105,27 +105,27 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
             tuple(t for t, _ in operands),
             tuple(a for _, a in operands),
             window.batch * filters,
-            static=(kind.name, known.target.vector_lanes, *ends.epilogue.static),
+            static=(kind.name, context.target.vector_lanes, *ends.epilogue.static),
             takes_thread=True,
         ),
     )
 
 
-def _cost(group: Group, known: Known) -> float:
+def _cost(group: Group, context: PlanningContext) -> float:
     window = conv_geometry.of_conv(group)
     kind = graph.dtype(group.outputs[0])
     assert kind is not None
     # A tap takes a load as well as a product, and the buffer is filled once for all taps.
-    vector = tiles.lanes_of(kind.name, known.target.vector_lanes)
+    vector = tiles.lanes_of(kind.name, context.target.vector_lanes)
     columns = -(-window.out[2] // vector) * vector / max(window.out[2], 1)
     filling = 1.0 + 4.0 * math.prod(window.stride) / max(window.taps, 1)
     return roofline(
-        known.target,
+        context.target,
         flops=flops(group) * columns * filling * kind.itemsize / 4,
         nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
         efficiency=0.25,
-        threads=known.threads,
+        threads=context.threads,
     )
 
 
-IMPLEMENTATIONS = (Implementation("conv.depthwise", "Conv", "numba-cpu", _refusal, _lower, cost=_cost),)
+IMPLEMENTATIONS = (Implementation("conv.depthwise", "Conv", "numba-cpu", _rejection, _lower, cost=_cost),)

@@ -4,8 +4,8 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.plan import Argument, Call, Group, KernelCall, Workspace
-from app.engine.core.registry import Implementation, Known
-from app.engine.operators.operands import data, moved_seconds, unsuited
+from app.engine.core.registry import Implementation, PlanningContext
+from app.engine.operators.operands import data, group_rejection, moved_seconds
 
 CHUNK = 4096  # elements of a unit
 
@@ -36,8 +36,8 @@ def center_calls(x: Argument, rows: int, k: int) -> tuple[tuple[KernelCall, ...]
     return (first, second), pairs, scale
 
 
-def _unless(group: Group, _known: Known) -> str | None:
-    reason = unsuited(group)
+def _rejection(group: Group, _context: PlanningContext) -> str | None:
+    reason = group_rejection(group)
     if reason:
         return reason
     if graph.elements(data(group.anchor)) == 0:
@@ -45,7 +45,7 @@ def _unless(group: Group, _known: Known) -> str | None:
     return None
 
 
-def _lower(group: Group, _known: Known) -> tuple[Call, ...]:
+def _lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x = data(group.anchor)
     size = graph.elements(x)
     first, limits = range_call(x, size)
@@ -69,7 +69,7 @@ IMPLEMENTATIONS = (
         "dynamic_quantize_linear.chunks",
         "DynamicQuantizeLinear",
         "numba-cpu",
-        _unless,
+        _rejection,
         _lower,
         cost=moved_seconds,
     ),

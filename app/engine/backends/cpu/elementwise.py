@@ -10,7 +10,7 @@ import onnx_ir as ir
 from app.engine.backends.cpu import nchwc
 from app.engine.core import graph
 from app.engine.core.plan import ELEMENTWISE, Argument, Call, Constant, Group, KernelCall, Workspace, of_group
-from app.engine.core.registry import LANEWISE, Implementation, Known
+from app.engine.core.registry import LANEWISE, Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators.elementwise import Formula, Operand, formula_of, recipe_of
 from app.engine.types.layout import LAST, Layout, to_physical
@@ -21,12 +21,12 @@ MOST_ARGUMENTS = 48  # addresses and extents that a kernel can take
 EFFICIENCY = 0.3  # of the peak, with the rough counts of operations in `expressions`
 
 
-def _unless(group: Group, _known: Known) -> str | None:
-    return _plain_unless(group)
+def _rejection(group: Group, _context: PlanningContext) -> str | None:
+    return _plain_rejection(group)
 
 
 @of_group
-def _plain_unless(group: Group) -> str | None:
+def _plain_rejection(group: Group) -> str | None:
     formula = formula_of(group)
     if isinstance(formula, str):
         return formula
@@ -47,7 +47,7 @@ def _arguments(group: Group, formula: Formula) -> tuple[Argument, ...]:
     return (*(operand.value for operand in formula.operands), *group.outputs, *extents)
 
 
-def _lower(group: Group, _known: Known) -> tuple[Call, ...]:
+def _lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     formula = _formula(group)
     shape = graph.static_shape(group.outputs[0])
     extents, patterns = collapsed(shape, [operand.shape for operand in formula.operands])
@@ -62,17 +62,17 @@ def _lower(group: Group, _known: Known) -> tuple[Call, ...]:
     return (call,)
 
 
-def _cost(group: Group, known: Known) -> float:
+def _cost(group: Group, context: PlanningContext) -> float:
     return roofline(
-        known.target,
+        context.target,
         flops=flops(_formula(group).recipe) * graph.elements(group.outputs[0]),
         nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
         efficiency=EFFICIENCY,
-        threads=known.threads,
+        threads=context.threads,
     )
 
 
-def _inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+def _inplace(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:
     """Inputs that are read at the very index that is written, and at no other.
 
     An iteration reads all its operands before it writes any result, so any of these pairs may
@@ -150,12 +150,12 @@ def _read_physicals(group: Group, layout: Layout) -> tuple[Physical, ...]:
     return physicals
 
 
-def _image_unless(group: Group, layout: Layout) -> str | None:
+def _image_rejection(group: Group, layout: Layout) -> str | None:
     for output in group.outputs:
-        reason = nchwc.image_refusal(output)
+        reason = nchwc.image_rejection(output)
         if reason is not None:
             return reason
-    reason = _plain_unless(group)
+    reason = _plain_rejection(group)
     if reason is not None:
         return reason
     if graph.elements(group.outputs[0]) == 0:
@@ -169,7 +169,7 @@ def _image_unless(group: Group, layout: Layout) -> str | None:
     return f"{count} arguments, a kernel takes {MOST_ARGUMENTS}" if count > MOST_ARGUMENTS else None
 
 
-def _image_lower(group: Group, known: Known, layout: Layout) -> tuple[Call, ...]:
+def _image_lower(group: Group, context: PlanningContext, layout: Layout) -> tuple[Call, ...]:
     formula, physicals = _formula(group), _read_physicals(group, layout)
     shape = layout.physical_shape(graph.static_shape(group.outputs[0]))
     dtypes = (*formula.dtypes, *(dtype for _, dtype in formula.results))
@@ -184,7 +184,7 @@ def _image_lower(group: Group, known: Known, layout: Layout) -> tuple[Call, ...]
             (*pointers, "float32*", "int64", "int64"),
             (*memory, Workspace(by_lane * PART * 4, per_thread=True), blocks, math.prod(run)),
             units=batch * blocks * -(-math.prod(run) // PART),
-            static=(known.target.vector_lanes, formula.recipe, formula.dtypes, places, formula.results),
+            static=(context.target.vector_lanes, formula.recipe, formula.dtypes, places, formula.results),
             takes_thread=True,
         )
         return (call,)
@@ -204,15 +204,15 @@ def _image_layouts(group: Group, layout: Layout) -> Mapping[ir.Value, Layout]:
     return {v: layout for v in (*images, *group.outputs) if isinstance(v, ir.Value)}
 
 
-def _image_cost(group: Group, known: Known, layout: Layout) -> float:
+def _image_cost(group: Group, context: PlanningContext, layout: Layout) -> float:
     shape = graph.static_shape(group.outputs[0])
     wide = layout.elements(shape) / max(math.prod(shape), 1)
     return roofline(
-        known.target,
+        context.target,
         flops=flops(_formula(group).recipe) * math.prod(shape) * wide,
         nbytes=wide * sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
         efficiency=EFFICIENCY,
-        threads=known.threads,
+        threads=context.threads,
     )
 
 
@@ -227,24 +227,24 @@ def _image_inplace(group: Group, layout: Layout) -> tuple[tuple[ir.Value, ir.Val
     )
 
 
-def _of_images(name: str, layout_of: Callable[[Known], Layout], rank: int) -> Implementation:
+def _of_images(name: str, layout_of: Callable[[PlanningContext], Layout], rank: int) -> Implementation:
     """The row over images in a layout."""
     return Implementation(
         name,
         ELEMENTWISE,
         "numba-cpu",
-        lambda group, known: _image_unless(group, layout_of(known)),
-        lambda group, known: _image_lower(group, known, layout_of(known)),
-        lambda group, known: _image_cost(group, known, layout_of(known)),
-        lambda group, known: _image_inplace(group, layout_of(known)),
-        layouts=lambda group, known: _image_layouts(group, layout_of(known)),
+        lambda group, context: _image_rejection(group, layout_of(context)),
+        lambda group, context: _image_lower(group, context, layout_of(context)),
+        lambda group, context: _image_cost(group, context, layout_of(context)),
+        lambda group, context: _image_inplace(group, layout_of(context)),
+        layouts=lambda group, context: _image_layouts(group, layout_of(context)),
         padding=LANEWISE,
         rank=rank,
     )
 
 
 IMPLEMENTATIONS = (
-    Implementation("elementwise.generated", ELEMENTWISE, "numba-cpu", _unless, _lower, _cost, _inplace),
+    Implementation("elementwise.generated", ELEMENTWISE, "numba-cpu", _rejection, _lower, _cost, _inplace),
     _of_images("elementwise.blocked", nchwc.layout_of, 0),
-    _of_images("elementwise.last", lambda _known: LAST, 2),
+    _of_images("elementwise.last", lambda _context: LAST, 2),
 )

@@ -13,7 +13,7 @@ import numpy as np
 from app.engine.backends.cpu import matmul
 from app.engine.core import graph
 from app.engine.core.plan import Group, KernelCall
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators import matmul_geometry
 from app.kernels.cpu.codegen import tiles
@@ -23,9 +23,9 @@ Array = np.ndarray[Any, Any]
 LEAST_BYTES = 1 << 18  # of weights: fewer stay in a cache near the core
 
 
-def _refusal(group: Group, known: Known) -> str | None:
+def _rejection(group: Group, context: PlanningContext) -> str | None:
     """Why fixed point does not apply."""
-    reason = matmul.prepared_refusal(group, known)
+    reason = matmul.prepared_rejection(group, context)
     if reason is not None:
         return reason
     product = matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor)
@@ -33,10 +33,10 @@ def _refusal(group: Group, known: Known) -> str | None:
         return f"{graph.nbytes(product.b)} bytes of weights stay in a cache; this one takes {LEAST_BYTES}"
     if product.k % tiles.FIXED_STEPS:
         return f"the reduction of {product.k} is no multiple of {tiles.FIXED_STEPS}"
-    rows = tiles.FIXED[known.target.vector_lanes][0]
+    rows = tiles.FIXED[context.target.vector_lanes][0]
     if product.m > rows:
         return f"{product.m} rows, more than the {rows} of a tile: weights are not what takes the time"
-    return matmul.error_refusal(error(product), known)
+    return matmul.error_rejection(error(product), context)
 
 
 def error(product: matmul_geometry.Product) -> float:
@@ -62,7 +62,7 @@ def column_error(b: Array) -> float:
     return float(np.max(found, initial=0))
 
 
-def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
+def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     product = matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor)
     (y,) = group.outputs
     array = graph.constant(product.b)
@@ -73,15 +73,15 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
     fours = replace(product, k=product.k // tiles.FIXED_STEPS, a_strides=(product.k, tiles.FIXED_STEPS))
     form = tiles.FIXED_POINT
     return (
-        matmul.product_call(fours, kind, product.a, lambda: weights, y, known, added, epilogue, dtype=form),
+        matmul.product_call(fours, kind, product.a, lambda: weights, y, context, added, epilogue, dtype=form),
     )
 
 
-def _cost(group: Group, known: Known) -> float:
+def _cost(group: Group, context: PlanningContext) -> float:
     product = matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor)
     moved = sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)) - graph.nbytes(product.b) / 4
     arithmetic = 2.0 * max(product.m, 4) * product.n * product.k
-    return roofline(known.target, flops=arithmetic, nbytes=moved, efficiency=0.9, threads=known.threads)
+    return roofline(context.target, flops=arithmetic, nbytes=moved, efficiency=0.9, threads=context.threads)
 
 
 IMPLEMENTATIONS = tuple(
@@ -89,11 +89,11 @@ IMPLEMENTATIONS = tuple(
         f"{op.lower()}.fixed_point",
         op,
         "numba-cpu",
-        _refusal,
+        _rejection,
         _lower,
         cost=_cost,
         inplace=matmul.inplace,
-        error=lambda group, _known: error(matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor)),
+        error=lambda group, _context: error(matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor)),
     )
     for op in ("MatMul", "Gemm")
 )

@@ -8,9 +8,9 @@ import onnx_ir as ir
 from app.engine.backends.cpu.strided import calls, element_type, merged
 from app.engine.core import graph
 from app.engine.core.plan import Call, Constant, Group, KernelCall
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.indexing import axis_of, bad_indices, indexed_axes, indices_of
-from app.engine.operators.operands import data, itemsize, moved_seconds, unsuited
+from app.engine.operators.operands import data, group_rejection, itemsize, moved_seconds
 from app.engine.operators.strides import StridedCopy, strides_of
 
 
@@ -19,8 +19,8 @@ def index_type(value: ir.Value) -> str:
     return f"{graph.dtype(value)}*"
 
 
-def _gather_unless(group: Group, _known: Known) -> str | None:
-    reason = unsuited(group)
+def _gather_rejection(group: Group, _context: PlanningContext) -> str | None:
+    reason = group_rejection(group)
     if reason:
         return reason
     shape = graph.static_shape(data(group.anchor))
@@ -29,7 +29,7 @@ def _gather_unless(group: Group, _known: Known) -> str | None:
     return bad_indices(group.anchor, (shape[axis_of(group.anchor)],))
 
 
-def _gather_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+def _gather_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     node = group.anchor
     x, indices, y = data(node), indices_of(node), node.outputs[0]
     shape = graph.static_shape(x)
@@ -53,8 +53,8 @@ def _gather_lower(group: Group, _known: Known) -> tuple[Call, ...]:
     )
 
 
-def _elements_unless(group: Group, _known: Known) -> str | None:
-    reason = unsuited(group)
+def _elements_rejection(group: Group, _context: PlanningContext) -> str | None:
+    reason = group_rejection(group)
     if reason:
         return reason
     shape = graph.static_shape(data(group.anchor))
@@ -63,7 +63,7 @@ def _elements_unless(group: Group, _known: Known) -> str | None:
     return bad_indices(group.anchor, (shape[axis_of(group.anchor)],))
 
 
-def _elements_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+def _elements_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     node = group.anchor
     x, indices, y = data(node), indices_of(node), node.outputs[0]
     shape, axis = graph.static_shape(x), axis_of(node)
@@ -94,16 +94,16 @@ def _elements_lower(group: Group, _known: Known) -> tuple[Call, ...]:
     )
 
 
-def _nd_unless(group: Group, _known: Known) -> str | None:
+def _nd_rejection(group: Group, _context: PlanningContext) -> str | None:
     node = group.anchor
-    reason = unsuited(group)
+    reason = group_rejection(group)
     if reason:
         return reason
     axes = indexed_axes(node, graph.attribute(node, "batch_dims", 0))
     return bad_indices(node, tuple(n for n, _ in axes))
 
 
-def _nd_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+def _nd_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     node = group.anchor
     x, indices, y = data(node), indices_of(node), node.outputs[0]
     first = graph.attribute(node, "batch_dims", 0)
@@ -131,14 +131,16 @@ def _nd_lower(group: Group, _known: Known) -> tuple[Call, ...]:
 
 
 IMPLEMENTATIONS = (
-    Implementation("gather.rows", "Gather", "numba-cpu", _gather_unless, _gather_lower, cost=moved_seconds),
+    Implementation(
+        "gather.rows", "Gather", "numba-cpu", _gather_rejection, _gather_lower, cost=moved_seconds
+    ),
     Implementation(
         "gather_elements.lines",
         "GatherElements",
         "numba-cpu",
-        _elements_unless,
+        _elements_rejection,
         _elements_lower,
         cost=moved_seconds,
     ),
-    Implementation("gather_nd.rows", "GatherND", "numba-cpu", _nd_unless, _nd_lower, cost=moved_seconds),
+    Implementation("gather_nd.rows", "GatherND", "numba-cpu", _nd_rejection, _nd_lower, cost=moved_seconds),
 )

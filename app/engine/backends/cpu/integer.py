@@ -16,7 +16,7 @@ import onnx_ir as ir
 from app.engine.backends.cpu import blocking
 from app.engine.core import graph
 from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import conv_geometry, epilogues, matmul_geometry
 from app.engine.operators.elementwise import recipe_of
@@ -91,7 +91,7 @@ class Inputs:
         self.bias = graph.input_at(node, 8) if node.op_type == "QLinearConv" else None
 
 
-def refusal(group: Group, _known: Known) -> str | None:
+def rejection(group: Group, _context: PlanningContext) -> str | None:
     """Why no integer product at all applies."""
     for value in (*group.inputs, *group.outputs):
         if graph.is_dynamic(value):
@@ -202,36 +202,36 @@ class Form:
     dot: bool = False
     narrow: bool = False  # pairs of the second operand lie in memory as bytes
 
-    def dtype(self, unsigned: str, known: Known) -> str:
+    def dtype(self, unsigned: str, context: PlanningContext) -> str:
         """The type of an element; `unsigned` names the operand whose bytes are."""
         if self.together == 2:
             return BYTE_PAIRS if self.narrow else PAIRS
         if not self.dot:
             return unsigned
-        target = known.target
+        target = context.target
         native = "avx512_vnni" in target.isa and target.vector_lanes in (8, 16)
         native |= "avx_vnni" in target.isa and target.vector_lanes == 8
         return unsigned + (DOT if native else SPREAD_DOT)
 
-    def unless(self, group: Group, known: Known) -> str | None:
+    def rejection(self, group: Group, context: PlanningContext) -> str | None:
         """Why it does not apply."""
-        reason = refusal(group, known)
+        reason = rejection(group, context)
         if reason is not None or (self.together == 2 and not self.narrow):
             return reason
         if self.narrow:
-            return _fours_unless(group)
-        if self.dot and "int8" not in known.target.precisions:
-            return f"target {known.target.name!r} has no instruction that adds four products of bytes"
-        return _fours_unless(group) or (None if self.dot else _quads_unless(group, known))
+            return _fours_rejection(group)
+        if self.dot and "int8" not in context.target.precisions:
+            return f"target {context.target.name!r} has no instruction that adds four products of bytes"
+        return _fours_rejection(group) or (None if self.dot else _quads_rejection(group, context))
 
 
-def _quads_unless(group: Group, known: Known) -> str | None:
+def _quads_rejection(group: Group, context: PlanningContext) -> str | None:
     """Why bytes cannot be multiplied in vectors, four at a time, without saturation."""
     # The instruction that each width of vectors needs.
-    needed = {4: "ssse3", 8: "avx2", 16: "avx512bw"}[known.target.vector_lanes]
-    if needed not in known.target.isa:
+    needed = {4: "ssse3", 8: "avx2", 16: "avx512bw"}[context.target.vector_lanes]
+    if needed not in context.target.isa:
         return (
-            f"the target has no {needed}, which multiplies vectors of {known.target.vector_lanes} * 4 bytes"
+            f"the target has no {needed}, which multiplies vectors of {context.target.vector_lanes} * 4 bytes"
         )
     of = Inputs(group.anchor)
     is_conv = "Conv" in group.op
@@ -242,7 +242,7 @@ def _quads_unless(group: Group, known: Known) -> str | None:
     return None
 
 
-def _fours_unless(group: Group) -> str | None:
+def _fours_rejection(group: Group) -> str | None:
     """Why the second operand cannot be bytes, four steps of the reduction in one element."""
     of = Inputs(group.anchor)
     if not graph.is_constant(of.b) or (of.b_zero is not None and not graph.is_constant(of.b_zero)):
@@ -301,7 +301,7 @@ def less_zero(value: ir.Value, zero: ir.Value | None, axis: int) -> Array:
     return array.astype(np.int16) - offset.astype(np.int16).reshape(shape)
 
 
-def _lower_matmul(group: Group, known: Known, form: Form) -> tuple[KernelCall, ...]:
+def _lower_matmul(group: Group, context: PlanningContext, form: Form) -> tuple[KernelCall, ...]:
     together = form.together
     (y,) = group.outputs
     if graph.elements(y) == 0:
@@ -309,7 +309,7 @@ def _lower_matmul(group: Group, known: Known, form: Form) -> tuple[KernelCall, .
     of, finish = Inputs(group.anchor), finish_of(group)
     assert not isinstance(finish, str)
     product = matmul_geometry.product_of(of.a, of.b)
-    lanes, shapes = known.target.vector_lanes, _SHAPES[together]
+    lanes, shapes = context.target.vector_lanes, _SHAPES[together]
     width = tiles.columns_of(PAIRS, lanes, shapes)
     n, k = product.n, -(-product.k // together)
     first, a = _rows(of, product.k, together)
@@ -321,7 +321,7 @@ def _lower_matmul(group: Group, known: Known, form: Form) -> tuple[KernelCall, .
     size = -(-n // width) * width * k
     offsets = [(i // max(product.k, 1) * k, j // max(product.k * n, 1) * size) for i, j in product.offsets]
     operands = Product(a, b, third[1], y, product.m, n, k, offsets)
-    return *first, *second, *third[0], product_call(operands, finish, form, known)
+    return *first, *second, *third[0], product_call(operands, finish, form, context)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -338,14 +338,14 @@ class Product:
     offsets: Sequence[tuple[int, int]]  # elements, where a and b of each batch begin
 
 
-def product_call(of: Product, finish: Finish, form: Form, known: Known) -> KernelCall:
+def product_call(of: Product, finish: Finish, form: Form, context: PlanningContext) -> KernelCall:
     """The call of `emit_matmul`."""
-    lanes, shapes = known.target.vector_lanes, _SHAPES[form.together]
+    lanes, shapes = context.target.vector_lanes, _SHAPES[form.together]
     width = tiles.columns_of(PAIRS, lanes, shapes)
     m, n, k, offsets = of.m, of.n, of.k, of.offsets
     block_m = blocking.balanced(m, MATMUL_ROWS, shapes[lanes][0])
     block_n = blocking.balanced(n, MATMUL_PANELS * width, width)
-    while block_n > width and len(offsets) * -(-m // block_m) * -(-n // block_n) < 4 * known.threads:
+    while block_n > width and len(offsets) * -(-m // block_m) * -(-n // block_n) < 4 * context.threads:
         block_n -= width
     block_k = max(k, 1) if m <= shapes[lanes][0] else blocking.balanced(k, DEPTH, 1)
     sums = block_m * block_n if k > block_k or finish.recipe else 0
@@ -353,7 +353,7 @@ def product_call(of: Product, finish: Finish, form: Form, known: Known) -> Kerne
     numbers = (m, n, k, block_m, block_n, block_k, sums, sums + spare)
     operands: tuple[tuple[str, Argument], ...] = (
         ("int32*", of.a),
-        (f"{tiles.right_element(form.dtype(LEFT_UNSIGNED, known))}*", of.b),
+        (f"{tiles.right_element(form.dtype(LEFT_UNSIGNED, context))}*", of.b),
         ("int32*", of.corrections),
         (f"{stored(finish.result)}*", of.y),
         ("int64*", Constant(np.array(offsets, np.int64))),
@@ -366,7 +366,7 @@ def product_call(of: Product, finish: Finish, form: Form, known: Known) -> Kerne
         tuple(t for t, _ in operands),
         tuple(x for _, x in operands),
         len(offsets) * -(-m // block_m) * -(-n // block_n),
-        static=(form.dtype(LEFT_UNSIGNED, known), lanes, *finish.static),
+        static=(form.dtype(LEFT_UNSIGNED, context), lanes, *finish.static),
         takes_thread=True,
     )
 
@@ -423,7 +423,7 @@ def size_table(names: tuple[str, ...], numbers: tuple[int, ...]) -> Constant:
     return Constant(np.array(numbers, np.int64))
 
 
-def _lower_conv(group: Group, known: Known, form: Form) -> tuple[KernelCall, ...]:
+def _lower_conv(group: Group, context: PlanningContext, form: Form) -> tuple[KernelCall, ...]:
     together = form.together
     (y,) = group.outputs
     if graph.elements(y) == 0:
@@ -431,7 +431,7 @@ def _lower_conv(group: Group, known: Known, form: Form) -> tuple[KernelCall, ...
     of, finish = Inputs(group.anchor), finish_of(group)
     assert not isinstance(finish, str)
     window = conv_geometry.of_conv(group, of.b).flat()
-    lanes, shapes = known.target.vector_lanes, _SHAPES[together]
+    lanes, shapes = context.target.vector_lanes, _SHAPES[together]
     width = tiles.columns_of(PAIRS, lanes, shapes)
     before = [max(-min(o), 0) for o in window.offsets]
     whole = [
@@ -477,8 +477,8 @@ def _lower_conv(group: Group, known: Known, form: Form) -> tuple[KernelCall, ...
     block_m = blocking.balanced(window.outputs, ROWS, shapes[lanes][0])
     units = window.batch * window.groups * -(-window.pixels // block_n)
     part = window.outputs
-    if units < 4 * known.threads and known.threads > 1:
-        part = blocking.balanced(window.outputs, -(-window.outputs // known.threads), block_m)
+    if units < 4 * context.threads and context.threads > 1:
+        part = blocking.balanced(window.outputs, -(-window.outputs // context.threads), block_m)
     sums_row = blocking.panel_row(block_n, 4)
     sums = sums_row * (part + block_m if depth > block_k else block_m)
     spare = tiles.spare(PAIRS, lanes, shapes)
@@ -504,7 +504,7 @@ def _lower_conv(group: Group, known: Known, form: Form) -> tuple[KernelCall, ...
         tuple(t for t, _ in operands),
         tuple(a for _, a in operands),
         units * -(-window.outputs // part),
-        static=(form.dtype(RIGHT_UNSIGNED, known), lanes, *finish.static),
+        static=(form.dtype(RIGHT_UNSIGNED, context), lanes, *finish.static),
         takes_thread=True,
     )
     return gather, *correct[0], call
@@ -521,9 +521,9 @@ def widening_call(of: Inputs, x: Workspace, table: Constant, planes: int) -> Ker
     )
 
 
-def _single_channels(group: Group, known: Known) -> str | None:
+def _single_channels(group: Group, context: PlanningContext) -> str | None:
     """Why a convolution is none of one channel to one, along two axes at most."""
-    reason = refusal(group, known)
+    reason = rejection(group, context)
     if reason is not None:
         return reason
     window = conv_geometry.of_conv(group, Inputs(group.anchor).b)
@@ -534,14 +534,14 @@ def _single_channels(group: Group, known: Known) -> str | None:
     return None
 
 
-def _lower_depthwise(group: Group, known: Known) -> tuple[KernelCall, ...]:
+def _lower_depthwise(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     (y,) = group.outputs
     if graph.elements(y) == 0:
         return ()
     of, finish = Inputs(group.anchor), finish_of(group)
     assert not isinstance(finish, str)
     window = conv_geometry.of_conv(group, of.b)
-    lanes = known.target.vector_lanes
+    lanes = context.target.vector_lanes
     (_, h, w), (_, rows, columns), (_, stride_h, stride_w) = window.size, window.out, window.stride
     down, across = window.offsets[1:]
     top, left = max(-min(down), 0), max(-min(across), 0)
@@ -605,17 +605,17 @@ def _panels(
     return Constant(np.concatenate(panels), of.b.name or "")
 
 
-def _depthwise_cost(group: Group, known: Known) -> float:
+def _depthwise_cost(group: Group, context: PlanningContext) -> float:
     """Bound by loads: one for every two taps."""
     work = sum(graph.elements(v) for v in group.anchor.outputs) * graph.elements(Inputs(group.anchor).b)
     per_channel = work / max(graph.static_shape(group.anchor.outputs[0])[1], 1)
     nbytes = sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs))
     return roofline(
-        known.target, flops=2 * per_channel, nbytes=4 * nbytes, efficiency=0.4, threads=known.threads
+        context.target, flops=2 * per_channel, nbytes=4 * nbytes, efficiency=0.4, threads=context.threads
     )
 
 
-def _cost(group: Group, known: Known, form: Form) -> float:
+def _cost(group: Group, context: PlanningContext, form: Form) -> float:
     """Of the tiles as they are computed, whole; what is stored counts as some steps more."""
     wasted = 1.0
     widened = graph.nbytes(Inputs(group.anchor).b) if form.together == 2 and not form.narrow else 0
@@ -625,11 +625,11 @@ def _cost(group: Group, known: Known, form: Form) -> float:
         pairs = -(-window.channels // form.together) * form.together / max(window.channels, 1)
         wasted = rows * pairs * (1 + 16 / max(window.depth, 1)) * (1 + 8 / max(window.outputs, 1))
     return roofline(
-        known.target,
+        context.target,
         flops=flops(group) * wasted / (4.0 if form.dot else 2.0 if form.together == 2 else 2.4),
         nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)) + widened,
         efficiency=0.65 if form.narrow else 0.7,  # each load widens
-        threads=known.threads,
+        threads=context.threads,
     )
 
 
@@ -644,7 +644,7 @@ IMPLEMENTATIONS = (
             f"{name}.{form.name}",
             op,
             "numba-cpu",
-            form.unless,
+            form.rejection,
             partial(lower, form=form),
             partial(_cost, form=form),
         )
@@ -661,7 +661,7 @@ IMPLEMENTATIONS = (
             f"{name}.bytes",
             op,
             "numba-cpu",
-            _BYTES.unless,
+            _BYTES.rejection,
             partial(_lower_matmul, form=_BYTES),
             partial(_cost, form=_BYTES),
         )

@@ -3,10 +3,10 @@
 import numpy as np
 
 from app.engine.backends.cpu import blocking
-from app.engine.backends.cpu.integer import Inputs, finish_of, less_zero, refusal, size_table, widening_call
+from app.engine.backends.cpu.integer import Inputs, finish_of, less_zero, rejection, size_table, widening_call
 from app.engine.core import graph
 from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import conv_geometry
 from app.kernels.cpu import integer_winograd
@@ -19,8 +19,8 @@ TILES = 64  # of a block, whose sums stay in the second cache
 ROWS = 12  # of products that are finished at once
 
 
-def _unless(group: Group, known: Known) -> str | None:
-    reason = refusal(group, known)
+def _rejection(group: Group, context: PlanningContext) -> str | None:
+    reason = rejection(group, context)
     if reason is not None:
         return reason
     of = Inputs(group.anchor)
@@ -35,14 +35,14 @@ def _unless(group: Group, known: Known) -> str | None:
     return None
 
 
-def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
+def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     (y,) = group.outputs
     if graph.elements(y) == 0:
         return ()
     of, finish = Inputs(group.anchor), finish_of(group)
     assert not isinstance(finish, str)
     window = conv_geometry.of_conv(group, of.b)
-    lanes = known.target.vector_lanes
+    lanes = context.target.vector_lanes
     (_, h, w), (_, rows, columns) = window.size, window.out
     top, left = (-o[0] for o in window.offsets[1:])
     high, wide = -(-rows // 2), -(-columns // 2)
@@ -57,8 +57,8 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
     block = blocking.balanced(window.outputs, ROWS, PAIRED[lanes][0])
     units = window.batch * -(-high // lines)
     part = window.outputs
-    if units < 4 * known.threads and known.threads > 1:
-        part = blocking.balanced(window.outputs, -(-window.outputs // known.threads), block)
+    if units < 4 * context.threads and context.threads > 1:
+        part = blocking.balanced(window.outputs, -(-window.outputs // context.threads), block)
     weights = integer_winograd.transformed(less_zero(of.b, of.b_zero, 0))
     steps = tiles.pack_steps(weights.transpose(0, 2, 1), 2).transpose(0, 2, 1)
     panels = [
@@ -96,20 +96,20 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
     return widening_call(of, x, table, planes), call
 
 
-def _cost(group: Group, known: Known) -> float:
+def _cost(group: Group, context: PlanningContext) -> float:
     """Of 4 products for 9, and of the sums before and after them, measured in products."""
     window = conv_geometry.of_conv(group, Inputs(group.anchor).b)
     wasted = 1 + 16 / max(window.channels, 1) + 8 / max(window.outputs, 1)
     return roofline(
-        known.target,
+        context.target,
         flops=flops(group) * wasted / (2.25 * 2.0),
         nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
         efficiency=0.6,
-        threads=known.threads,
+        threads=context.threads,
     )
 
 
 IMPLEMENTATIONS = tuple(
-    Implementation(f"{name}.winograd", op, "numba-cpu", _unless, _lower, _cost)
+    Implementation(f"{name}.winograd", op, "numba-cpu", _rejection, _lower, _cost)
     for name, op in (("conv_integer", "ConvInteger"), ("qlinear_conv", "QLinearConv"))
 )

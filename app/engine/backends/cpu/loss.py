@@ -4,11 +4,11 @@ import math
 
 import onnx_ir as ir
 
-from app.engine.backends.cpu.axis_kernels import FLOATS, pointer, refusal, total_bytes, type_name
+from app.engine.backends.cpu.axis_kernels import FLOATS, axis_rejection, pointer, total_bytes, type_name
 from app.engine.backends.cpu.softmax import along
 from app.engine.core import graph
 from app.engine.core.plan import Argument, Call, Group, KernelCall, Workspace
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators.axes import first_input, first_output, output_at, split
 
@@ -16,8 +16,8 @@ BACKEND = "numba-cpu"
 KERNELS = "app.kernels.cpu.loss"
 
 
-def _unless(group: Group, _known: Known) -> str | None:
-    reason = refusal(group, FLOATS)
+def _rejection(group: Group, _context: PlanningContext) -> str | None:
+    reason = axis_rejection(group, FLOATS)
     if reason is not None:
         return reason
     x, weight = first_input(group), graph.input_at(group.anchor, 2)
@@ -57,18 +57,18 @@ def _likelihood(group: Group, scores: Argument) -> KernelCall:
     )
 
 
-def _lower_likelihood(group: Group, _known: Known) -> tuple[Call, ...]:
+def _lower_likelihood(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     return (_likelihood(group, first_input(group)),)
 
 
-def _lower_cross_entropy(group: Group, _known: Known) -> tuple[Call, ...]:
+def _lower_cross_entropy(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x = first_input(group)
     scores: ir.Value | Workspace = output_at(group, 1) or Workspace(graph.nbytes(x))
     shape = split(graph.static_shape(x), 1)
     return (along("log_softmax", type_name(x), x, scores, shape), _likelihood(group, scores))
 
 
-def _lower_determinant(group: Group, _known: Known) -> tuple[Call, ...]:
+def _lower_determinant(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x, y = first_input(group), first_output(group)
     shape = graph.static_shape(x)
     n = shape[-1]
@@ -83,13 +83,13 @@ def _lower_determinant(group: Group, _known: Known) -> tuple[Call, ...]:
     )
 
 
-def _determinant_unless(group: Group, _known: Known) -> str | None:
-    return refusal(group, FLOATS)
+def _determinant_rejection(group: Group, _context: PlanningContext) -> str | None:
+    return axis_rejection(group, FLOATS)
 
 
-def _cost(group: Group, known: Known) -> float:
+def _cost(group: Group, context: PlanningContext) -> float:
     return roofline(
-        known.target,
+        context.target,
         flops=30 * graph.elements(first_input(group)),
         nbytes=total_bytes(group),
         efficiency=0.1,
@@ -98,10 +98,10 @@ def _cost(group: Group, known: Known) -> float:
 
 IMPLEMENTATIONS = (
     Implementation(
-        "loss.likelihood", "NegativeLogLikelihoodLoss", BACKEND, _unless, _lower_likelihood, _cost
+        "loss.likelihood", "NegativeLogLikelihoodLoss", BACKEND, _rejection, _lower_likelihood, _cost
     ),
     Implementation(
-        "loss.cross_entropy", "SoftmaxCrossEntropyLoss", BACKEND, _unless, _lower_cross_entropy, _cost
+        "loss.cross_entropy", "SoftmaxCrossEntropyLoss", BACKEND, _rejection, _lower_cross_entropy, _cost
     ),
-    Implementation("loss.determinant", "Det", BACKEND, _determinant_unless, _lower_determinant, _cost),
+    Implementation("loss.determinant", "Det", BACKEND, _determinant_rejection, _lower_determinant, _cost),
 )

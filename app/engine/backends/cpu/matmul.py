@@ -11,7 +11,7 @@ import onnx_ir as ir
 from app.engine.backends.cpu import bfloat, blocking
 from app.engine.core import graph
 from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import epilogues
 from app.engine.operators.matmul_geometry import PRODUCTS, Array, Product, matrices
@@ -81,7 +81,7 @@ def _addends(group: Group, product: Product, epilogue: epilogues.Epilogue) -> Ad
     return found
 
 
-def refusal(group: Group, _known: Known) -> str | None:
+def rejection(group: Group, _context: PlanningContext) -> str | None:
     """Why no product of this kind applies."""
     for value in (*group.inputs, *group.outputs):
         if graph.is_dynamic(value):
@@ -122,8 +122,8 @@ class Blocks:
     k: int
 
 
-def _blocks(product: Product, dtype: str, packed: bool, known: Known) -> Blocks:
-    lanes = known.target.vector_lanes
+def _blocks(product: Product, dtype: str, packed: bool, context: PlanningContext) -> Blocks:
+    lanes = context.target.vector_lanes
     shapes = _shapes(product.n, dtype, lanes)
     width = tiles.columns_of(dtype, lanes, shapes)
     depth = blocking.depth(product.k, np.dtype(tiles.element(dtype)).itemsize, DEPTH)
@@ -131,7 +131,7 @@ def _blocks(product: Product, dtype: str, packed: bool, known: Known) -> Blocks:
         depth = max(product.k, 1)  # nothing of b is read twice, or from the second cache: it streams
     m = blocking.balanced(product.m, BLOCK_ROWS, shapes[lanes][0])
     n = blocking.balanced(product.n, BLOCK_PANELS * width, width)
-    while n > width and len(product.offsets) * -(-product.m // m) * -(-product.n // n) < 4 * known.threads:
+    while n > width and len(product.offsets) * -(-product.m // m) * -(-product.n // n) < 4 * context.threads:
         n -= width
     return Blocks(m, n, depth)
 
@@ -141,7 +141,7 @@ def _shapes(columns: int, dtype: str, lanes: int) -> tiles.Shapes:
     return tiles.shapes_of(dtype, tiles.vectors_for(columns, dtype, lanes))
 
 
-def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
+def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     product = PRODUCTS[group.anchor.op_type](group.anchor)
     (y,) = group.outputs
     if graph.elements(y) == 0:
@@ -149,15 +149,15 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
     kind = graph.dtype(y)
     assert kind is not None
     added, epilogue = additions(group, product)
-    return (product_call(product, kind, product.a, product.b, y, known, added, epilogue),)
+    return (product_call(product, kind, product.a, product.b, y, context, added, epilogue),)
 
 
-def prepared_refusal(group: Group, known: Known) -> str | None:
+def prepared_rejection(group: Group, context: PlanningContext) -> str | None:
     """Why no fast product of float32 rows with one constant matrix applies, which is prepared offline."""
-    reason = refusal(group, known)
+    reason = rejection(group, context)
     if reason is not None:
         return reason
-    if not known.fast_algorithms:
+    if not context.fast_algorithms:
         return "fast algorithms are switched off"
     kind = graph.dtype(group.outputs[0])
     if kind != np.float32:
@@ -172,14 +172,16 @@ def prepared_refusal(group: Group, known: Known) -> str | None:
     return None
 
 
-def error_refusal(found: float, known: Known) -> str | None:
+def error_rejection(found: float, context: PlanningContext) -> str | None:
     """Why a product may not err so much, relative rms on its own weights."""
-    limit = SHARE * known.tolerance
+    limit = SHARE * context.tolerance
     return None if found <= limit else f"relative rms error {found:.1e} on these weights exceeds {limit:.1e}"
 
 
-def _bfloat_refusal(unless: Callable[[Known], str | None], group: Group, known: Known) -> str | None:
-    reason = unless(known) or refusal(group, known)
+def _bfloat_rejection(
+    processor_rejection: Callable[[PlanningContext], str | None], group: Group, context: PlanningContext
+) -> str | None:
+    reason = processor_rejection(context) or rejection(group, context)
     if reason is not None:
         return reason
     product = PRODUCTS[group.anchor.op_type](group.anchor)
@@ -192,7 +194,7 @@ def _bfloat_refusal(unless: Callable[[Known], str | None], group: Group, known: 
     return None
 
 
-def _bfloat_lower(group: Group, known: Known, *, tiled: bool = False) -> tuple[KernelCall, ...]:
+def _bfloat_lower(group: Group, context: PlanningContext, *, tiled: bool = False) -> tuple[KernelCall, ...]:
     """Rows of the first operand are rounded in a call of their own, the second operand offline.
 
     Tile registers take whole vectors of pairs, zeros at the end.
@@ -202,15 +204,15 @@ def _bfloat_lower(group: Group, known: Known, *, tiled: bool = False) -> tuple[K
     array = graph.constant(product.b)
     assert array is not None
     if graph.elements(y) == 0 or product.k == 0:
-        return _lower(group, known)
+        return _lower(group, context)
     added, epilogue = additions(group, product)
     count = graph.elements(product.a) // product.k
     if tiled:
         rows, pairs, row = bfloat.tiled_rows_call(product.a, count, product.k)
         paired, dtype = bfloat_product(product, matrix_tiles.LANES, row), tiles.TILED_BFLOATS
     else:
-        rows, pairs = bfloat.rows_call(product.a, count, product.k, known)
-        paired, dtype = bfloat_product(product), bfloat.dtype(known)
+        rows, pairs = bfloat.rows_call(product.a, count, product.k, context)
+        paired, dtype = bfloat_product(product), bfloat.dtype(context)
 
     def weights() -> Array:
         packed = tiles.pack_bfloats(matrices(product, array))
@@ -219,7 +221,7 @@ def _bfloat_lower(group: Group, known: Known, *, tiled: bool = False) -> tuple[K
         return np.pad(packed, absent)
 
     kind = np.dtype(np.float32)
-    return rows, product_call(paired, kind, pairs, weights, y, known, added, epilogue, dtype=dtype)
+    return rows, product_call(paired, kind, pairs, weights, y, context, added, epilogue, dtype=dtype)
 
 
 def bfloat_product(product: Product, multiple: int = 1, row: int = 0) -> Product:
@@ -272,7 +274,7 @@ def product_call(
     a: Argument,
     b: Argument | Array | Callable[[], Array],
     y: Argument,
-    known: Known,
+    context: PlanningContext,
     added: Addends = Addends(),
     epilogue: epilogues.Epilogue = epilogues.Epilogue(),  # noqa: B008  # frozen
     *,
@@ -282,7 +284,7 @@ def product_call(
 
     Several in one element are of a `dtype` of their own, see `tiles`.
     """
-    dtype, lanes = dtype or kind.name, known.target.vector_lanes
+    dtype, lanes = dtype or kind.name, context.target.vector_lanes
     shapes = _shapes(product.n, dtype, lanes)
     width = tiles.columns_of(dtype, lanes, shapes)
     nothing = Constant(np.zeros(1, kind))
@@ -300,7 +302,7 @@ def product_call(
         size = -(-product.n // width) * (product.k * step + tail)
         offsets = tuple((i, j // max(product.k * product.n, 1) * size) for i, j in offsets)
     assert isinstance(b, Argument)
-    blocks = _blocks(product, dtype, packed, known)
+    blocks = _blocks(product, dtype, packed, context)
     step = product.m * product.n if isinstance(added.residual, ir.Value) and added.residual_row else 0
     table = np.array([(i, j, batch * step) for batch, (i, j) in enumerate(offsets)], np.int64)
 
@@ -361,56 +363,56 @@ def product_call(
     )
 
 
-def predicted(group: Group, known: Known) -> float:
+def predicted(group: Group, context: PlanningContext) -> float:
     """Seconds of a blocked product."""
     product = PRODUCTS[group.anchor.op_type](group.anchor)
     kind = graph.dtype(group.outputs[0])
     assert kind is not None
-    lanes = known.target.vector_lanes
+    lanes = context.target.vector_lanes
     # What is computed: whole tiles; and wider elements take longer.
     shapes = _shapes(product.n, kind.name, lanes)
     width = tiles.columns_of(kind.name, lanes, shapes)
     rows = sum(max(size, 4) for _, size in tiles.row_groups(product.m, max(product.m, 1), lanes, shapes))
     wasted = rows * -(-product.n // width) * width / max(product.m * product.n, 1)
     return roofline(
-        known.target,
+        context.target,
         flops=flops(group) * wasted * kind.itemsize / 4,
         nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
         efficiency=0.9,
-        threads=known.threads,
+        threads=context.threads,
     )
 
 
-def _bfloat_predicted(group: Group, known: Known) -> float:
+def _bfloat_predicted(group: Group, context: PlanningContext) -> float:
     product = PRODUCTS[group.anchor.op_type](group.anchor)
-    width = tiles.columns_of("float32", known.target.vector_lanes, tiles.WIDE)
+    width = tiles.columns_of("float32", context.target.vector_lanes, tiles.WIDE)
     wasted = -(-product.n // width) * width / max(product.n, 1) * max(product.m, 4) / max(product.m, 1)
-    return known.target.launch + roofline(
-        known.target,
-        flops=flops(group) * wasted / bfloat.rate(known) + bfloat.ROUNDING * graph.elements(product.a),
+    return context.target.launch + roofline(
+        context.target,
+        flops=flops(group) * wasted / bfloat.rate(context) + bfloat.ROUNDING * graph.elements(product.a),
         nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)) - graph.nbytes(product.b) / 2,
         efficiency=0.9,
-        threads=known.threads,
+        threads=context.threads,
     )
 
 
-def _tiled_predicted(group: Group, known: Known) -> float:
+def _tiled_predicted(group: Group, context: PlanningContext) -> float:
     product = PRODUCTS[group.anchor.op_type](group.anchor)
     (y,) = group.outputs
     wasted = 1.0
     for size, multiple in ((product.m, 16), (product.n, 32), (product.k, 32)):
         wasted *= -(-size // multiple) * multiple / max(size, 1)
     moved = bfloat.ROUNDING * graph.elements(product.a) + bfloat.ENDING * graph.elements(y)
-    return known.target.launch + roofline(
-        known.target,
+    return context.target.launch + roofline(
+        context.target,
         flops=flops(group) * wasted / bfloat.TILES_RATE + moved,
         nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)) - graph.nbytes(product.b) / 2,
         efficiency=0.9,
-        threads=known.threads,
+        threads=context.threads,
     )
 
 
-def inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+def inplace(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:
     """The output may lie over what is added to it."""
     return epilogues.inplace(group, -1)
 
@@ -420,13 +422,13 @@ IMPLEMENTATIONS = tuple(
     for op in ("MatMul", "Gemm")
     for row in (
         Implementation(
-            f"{op.lower()}.blocked", op, "numba-cpu", refusal, _lower, cost=predicted, inplace=inplace
+            f"{op.lower()}.blocked", op, "numba-cpu", rejection, _lower, cost=predicted, inplace=inplace
         ),
         Implementation(
             f"{op.lower()}.blocked_bf16",
             op,
             "numba-cpu",
-            partial(_bfloat_refusal, bfloat.refusal),
+            partial(_bfloat_rejection, bfloat.rejection),
             _bfloat_lower,
             cost=_bfloat_predicted,
             inplace=inplace,
@@ -436,7 +438,7 @@ IMPLEMENTATIONS = tuple(
             f"{op.lower()}.tiles",
             op,
             "numba-cpu",
-            partial(_bfloat_refusal, bfloat.tiles_refusal),
+            partial(_bfloat_rejection, bfloat.tiles_rejection),
             partial(_bfloat_lower, tiled=True),
             cost=_tiled_predicted,
             inplace=inplace,

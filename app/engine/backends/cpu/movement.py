@@ -7,18 +7,18 @@ import onnx_ir as ir
 from app.engine.backends.cpu.strided import calls
 from app.engine.core import graph
 from app.engine.core.plan import Call, Group, View
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.movement import COPIES, Copies, is_view, permutation
-from app.engine.operators.operands import data, fixed_inputs, itemsize, moved_seconds, unsuited
+from app.engine.operators.operands import data, fixed_inputs, group_rejection, itemsize, moved_seconds
 
 
 def _row(
     name: str, op: str, constants: tuple[int, ...], copies: Callable[[ir.Node], Copies]
 ) -> Implementation:
-    def unless(group: Group, _known: Known) -> str | None:
-        return unsuited(group) or fixed_inputs(group.anchor, constants)
+    def rejection(group: Group, _context: PlanningContext) -> str | None:
+        return group_rejection(group) or fixed_inputs(group.anchor, constants)
 
-    def lower(group: Group, _known: Known) -> tuple[Call, ...]:
+    def lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
         size = itemsize(data(group.anchor))
         return tuple(
             call
@@ -27,22 +27,22 @@ def _row(
             for call in calls(copy, size, x, y)
         )
 
-    return Implementation(name, op, "numba-cpu", unless, lower, cost=moved_seconds, rank=1)
+    return Implementation(name, op, "numba-cpu", rejection, lower, cost=moved_seconds, rank=1)
 
 
-def _view_unless(group: Group, _known: Known) -> str | None:
-    reason = unsuited(group)
+def _view_rejection(group: Group, _context: PlanningContext) -> str | None:
+    reason = group_rejection(group)
     if reason is None and group.op == "Transpose" and not is_view(group.anchor):
         axes = permutation(group.anchor)
         return f"Transpose {axes} of {list(graph.static_shape(data(group.anchor)))} moves elements"
     return reason
 
 
-def _view_lower(_group: Group, _known: Known) -> tuple[Call, ...]:
+def _view_lower(_group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     return ()
 
 
-def _views(group: Group, _known: Known) -> tuple[View, ...]:
+def _views(group: Group, _context: PlanningContext) -> tuple[View, ...]:
     return (View(data(group.anchor), group.anchor.outputs[0]),)
 
 
@@ -50,7 +50,7 @@ VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Transpose")
 
 IMPLEMENTATIONS = (
     *(
-        Implementation(f"{op.lower()}.view", op, "numba-cpu", _view_unless, _view_lower, views=_views)
+        Implementation(f"{op.lower()}.view", op, "numba-cpu", _view_rejection, _view_lower, views=_views)
         for op in VIEWS
     ),
     *(_row(*entry) for entry in COPIES),

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.plan import Argument, Constant, Group, of_group
-from app.engine.core.registry import Known
+from app.engine.core.registry import PlanningContext
 from app.engine.operators import epilogues
 from app.engine.operators.epilogues import Epilogue
 from app.engine.types.layout import Layout, blocked, to_physical
@@ -28,17 +28,17 @@ Array = np.ndarray[Any, Any]
 OFFSETS = {"same": "place", "channel": "block * LANES", "plane": "plane * LANES", "scalar": "0"}
 
 
-def layout_of(known: Known) -> Layout:
+def layout_of(context: PlanningContext) -> Layout:
     """The blocked layout of images on this target."""
-    return blocked(4, known.target.vector_lanes)
+    return blocked(4, context.target.vector_lanes)
 
 
-def blocks_of(channels: int, known: Known) -> int:
+def blocks_of(channels: int, context: PlanningContext) -> int:
     """Blocks that hold this many channels."""
-    return -(-channels // known.target.vector_lanes)
+    return -(-channels // context.target.vector_lanes)
 
 
-def image_refusal(value: ir.Value | None) -> str | None:
+def image_rejection(value: ir.Value | None) -> str | None:
     """Why a value is no image that can be blocked: float32[N, C, H, W] of a known shape."""
     if value is None:
         return "an operand is omitted"
@@ -50,15 +50,15 @@ def image_refusal(value: ir.Value | None) -> str | None:
     return f"{value.name!r} has {rank} axes; layouts of images have 4" if rank != 4 else None
 
 
-def refusal(group: Group, _known: Known) -> str | None:
+def rejection(group: Group, _context: PlanningContext) -> str | None:
     """Why the anchor's images or what follows it cannot be blocked."""
-    return _refusal(group)
+    return _rejection(group)
 
 
 @of_group
-def _refusal(group: Group) -> str | None:
+def _rejection(group: Group) -> str | None:
     for value in (group.anchor.inputs[0], *group.outputs):
-        reason = image_refusal(value)
+        reason = image_rejection(value)
         if reason is not None:
             return reason
     if graph.elements(group.outputs[0]) == 0:
@@ -76,7 +76,9 @@ def _refusal(group: Group) -> str | None:
     return None
 
 
-def layouts(group: Group, known: Known, layout: Layout | None = None) -> Mapping[ir.Value, Layout]:
+def layouts(
+    group: Group, context: PlanningContext, layout: Layout | None = None
+) -> Mapping[ir.Value, Layout]:
     """Blocked, or in another layout: the anchor's first input, the residual, operands, outputs.
 
     Operands of one element stay as they are.
@@ -85,7 +87,7 @@ def layouts(group: Group, known: Known, layout: Layout | None = None) -> Mapping
     assert not isinstance(epilogue, str)
     images = [group.anchor.inputs[0], epilogue.residual, *group.outputs]
     images += [v for v, place in epilogue.operands if place != "scalar"]
-    asked = layout or layout_of(known)
+    asked = layout or layout_of(context)
     return {v: asked for v in images if v is not None and not graph.is_constant(v)}
 
 
@@ -122,12 +124,12 @@ class Ends:
         return CHUNK * max(by_lane, 1) if self.epilogue.recipe else 0
 
 
-def ends(group: Group, known: Known, layout: Layout | None = None) -> Ends:
-    """Bias and epilogue of a group that `refusal` lets pass; the anchor's third input is a bias.
+def ends(group: Group, context: PlanningContext, layout: Layout | None = None) -> Ends:
+    """Bias and epilogue of a group that `rejection` lets pass; the anchor's third input is a bias.
 
     Images are blocked unless another layout is given.
     """
-    layout = layout or layout_of(known)
+    layout = layout or layout_of(context)
     epilogue = epilogues.read(group, 1)
     assert not isinstance(epilogue, str)
     channels = graph.static_shape(group.outputs[0])[1]
@@ -173,7 +175,7 @@ def _operand(value: ir.Value, place: str, layout: Layout) -> Argument:
     return Constant(to_physical(wide, layout), value.name or "")
 
 
-def inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+def inplace(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:
     """The residual, which a tile adds before it stores; a recipe reads its operands after that."""
     epilogue = epilogues.read(group, 1)
     assert not isinstance(epilogue, str)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from app.engine.backends.cpu import bfloat, blocking, nchwc
 from app.engine.core import graph
 from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import conv_geometry, epilogues
 from app.engine.operators.conv_geometry import Window
@@ -39,9 +39,9 @@ OTHER, STRIPS = "other", {"tall": 2.0, "short": 0.5}
 TUNINGS = ("", OTHER, *STRIPS)
 
 
-def refusal(group: Group, known: Known) -> str | None:
+def rejection(group: Group, context: PlanningContext) -> str | None:
     """What no direct convolution over blocked outputs computes."""
-    reason = nchwc.refusal(group, known)
+    reason = nchwc.rejection(group, context)
     if reason is not None:
         return reason
     weights, bias = group.anchor.inputs[1], graph.input_at(group.anchor, 2)
@@ -49,15 +49,15 @@ def refusal(group: Group, known: Known) -> str | None:
     for value in (weights, bias):
         if value is not None and not graph.is_constant(value):
             return f"{value.name!r} changes between runs; this one packs it offline"
-    window, lanes = conv_geometry.of_conv(group), known.target.vector_lanes
+    window, lanes = conv_geometry.of_conv(group), context.target.vector_lanes
     if window.groups > 1 and (window.channels % lanes or window.outputs % lanes):
         return f"{window.channels} to {window.outputs} channels per group, not whole blocks of {lanes}"
     return None
 
 
-def stem_refusal(group: Group, known: Known) -> str | None:
+def stem_rejection(group: Group, context: PlanningContext) -> str | None:
     """What no direct convolution from planes to blocked outputs computes."""
-    reason = refusal(group, known)
+    reason = rejection(group, context)
     if reason is not None:
         return reason
     if conv_geometry.of_conv(group).groups > 1:
@@ -70,9 +70,9 @@ def stem_refusal(group: Group, known: Known) -> str | None:
     return None
 
 
-def stem_layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
+def stem_layouts(group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout]:
     """Those of the others: the input is plain."""
-    return {v: at for v, at in nchwc.layouts(group, known).items() if v is not group.anchor.inputs[0]}
+    return {v: at for v, at in nchwc.layouts(group, context).items() if v is not group.anchor.inputs[0]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,17 +204,17 @@ def geometry(group: Group, lanes: int, *, paired: bool = False) -> Geometry:
     return Geometry(window, rows, columns, h, w, stride_h, stride_w, down, along, lanes, outside)
 
 
-def cut(shape: Geometry, known: Known, follows: bool) -> Cut:
+def cut(shape: Geometry, context: PlanningContext, follows: bool) -> Cut:
     """Blocks that fit the caches, units that threads share evenly.
 
     `follows` tells whether a recipe runs over the outputs of a tile's strip, which then are in the
-    first cache. The tuning of `known` asks for other strips or tiles, see TUNINGS.
+    first cache. The tuning of `context` asks for other strips or tiles, see TUNINGS.
     """
-    window, lanes = shape.window, known.target.vector_lanes
+    window, lanes = shape.window, context.target.vector_lanes
     out_blocks = -(-window.outputs // lanes)
     usual, other = TILED_VECTORS if shape.tiled else VECTORS[16 if lanes > 8 else 8]
     wide = 4 if shape.rows * shape.columns <= 2 and out_blocks >= 4 and not shape.tiled else usual
-    if known.tuning == OTHER:
+    if context.tuning == OTHER:
         wide = other
     whole = window.channels // shape.x_lanes if shape.x_lanes > 1 else 0
     chunk = blocking.balanced(max(whole, 1), max(DEPTH * 2 // wide // (shape.x_lanes * window.taps), 1), 1)
@@ -226,17 +226,17 @@ def cut(shape: Geometry, known: Known, follows: bool) -> Cut:
     rows = max(min(inputs // row - (len(shape.down) - 1 if shape.copied else 0), shape.rows), 1)
     if follows:
         rows = max(min(rows, outputs // (shape.columns * lanes * 4)), 1)
-    rows = min(round(rows * STRIPS.get(known.tuning, 1.0)) or 1, shape.rows)
+    rows = min(round(rows * STRIPS.get(context.tuning, 1.0)) or 1, shape.rows)
     step = min(tile, shape.rows) if shape.columns == 1 else 1
     rows = blocking.balanced(shape.rows, rows, step)
     best, seconds = Cut(rows, chunk, wide, out_blocks, step), float("inf")
     fewest = -(-shape.rows // rows)
-    counts = dict.fromkeys((fewest, -(-fewest // known.threads) * known.threads, 2 * fewest))
-    for part, count in itertools.product(_parts(out_blocks, wide, known.threads), counts):
+    counts = dict.fromkeys((fewest, -(-fewest // context.threads) * context.threads, 2 * fewest))
+    for part, count in itertools.product(_parts(out_blocks, wide, context.threads), counts):
         own = -(-shape.rows // (min(count, shape.rows) * step)) * step
         strips = -(-shape.rows // own)
         units = window.batch * window.groups * strips * -(-out_blocks // part)
-        took = -(-units // known.threads) * _unit_seconds(shape, strips, own, part, known.target)
+        took = -(-units // context.threads) * _unit_seconds(shape, strips, own, part, context.target)
         if took < seconds * (1 - 1e-9):
             best, seconds = Cut(own, chunk, wide, part, step), took
     return best
@@ -316,27 +316,27 @@ class Form:
     plain_input: bool = False
     paired: bool = False
 
-    def geometry(self, group: Group, known: Known) -> Geometry:
+    def geometry(self, group: Group, context: PlanningContext) -> Geometry:
         """The geometry of a convolution in this form."""
-        lanes = 1 if self.plain_input else known.target.vector_lanes
+        lanes = 1 if self.plain_input else context.target.vector_lanes
         return geometry(group, lanes, paired=self.paired)
 
-    def dtype(self, known: Known) -> str:
+    def dtype(self, context: PlanningContext) -> str:
         """What is multiplied."""
-        return bfloat.dtype(known) if self.paired else "float32"
+        return bfloat.dtype(context) if self.paired else "float32"
 
-    def unless(self, group: Group, known: Known) -> str | None:
+    def rejection(self, group: Group, context: PlanningContext) -> str | None:
         """Why it does not apply."""
-        reason = bfloat.refusal(known) if self.paired else None
-        return reason or (stem_refusal if self.plain_input else refusal)(group, known)
+        reason = bfloat.rejection(context) if self.paired else None
+        return reason or (stem_rejection if self.plain_input else rejection)(group, context)
 
 
-def lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
+def lower(form: Form, group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     """The call of a form that applies."""
-    lanes, plain_input = known.target.vector_lanes, form.plain_input
-    dtype, shape = form.dtype(known), form.geometry(group, known)
-    window, ends = shape.window, nchwc.ends(group, known)
-    parts = cut(shape, known, bool(ends.epilogue.recipe))
+    lanes, plain_input = context.target.vector_lanes, form.plain_input
+    dtype, shape = form.dtype(context), form.geometry(group, context)
+    window, ends = shape.window, nchwc.ends(group, context)
+    parts = cut(shape, context, bool(ends.epilogue.recipe))
     x, y = group.anchor.inputs[0], group.outputs[0]
     assert x is not None
     x_blocks = -(-window.channels // shape.x_lanes)
@@ -408,9 +408,9 @@ def lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
     return (call,)
 
 
-def _cost(form: Form, group: Group, known: Known) -> float:
-    lanes, plain_input = known.target.vector_lanes, form.plain_input
-    shape = form.geometry(group, known)
+def _cost(form: Form, group: Group, context: PlanningContext) -> float:
+    lanes, plain_input = context.target.vector_lanes, form.plain_input
+    shape = form.geometry(group, context)
     window = shape.window
     out_blocks = -(-window.outputs // lanes)
     # A tile of one vector, or of few pixels, waits for its products.
@@ -430,13 +430,13 @@ def _cost(form: Form, group: Group, known: Known) -> float:
         x = group.anchor.inputs[0]
         assert x is not None
         padded = 2 * window.channels / max(conv_geometry.of_conv(group).channels, 1)
-        products = products * padded / bfloat.rate(known) + bfloat.ROUNDING * graph.elements(x)
+        products = products * padded / bfloat.rate(context) + bfloat.ROUNDING * graph.elements(x)
     return roofline(
-        known.target,
+        context.target,
         flops=products,
         nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
         efficiency=0.95,
-        threads=known.threads,
+        threads=context.threads,
     )
 
 
@@ -452,7 +452,7 @@ IMPLEMENTATIONS = tuple(
         name,
         "Conv",
         "numba-cpu",
-        form.unless,
+        form.rejection,
         partial(lower, form),
         cost=partial(_cost, form),
         inplace=nchwc.inplace,

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from app.engine.backends.cpu import nchwc
 from app.engine.core import graph
 from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import conv_geometry, epilogues
 from app.engine.types.layout import Layout
@@ -22,8 +22,8 @@ Array = np.ndarray[Any, Any]
 BACKEND = "numba-cpu"
 
 
-def _refusal(group: Group, known: Known) -> str | None:
-    reason = nchwc.refusal(group, known)
+def _rejection(group: Group, context: PlanningContext) -> str | None:
+    reason = nchwc.rejection(group, context)
     if reason is not None:
         return reason
     for value in group.anchor.inputs[1:]:
@@ -51,17 +51,17 @@ def _taps(group: Group) -> Array:
     return taps
 
 
-def _blocked_refusal(group: Group, known: Known) -> str | None:
-    reason = _refusal(group, known)
+def _blocked_rejection(group: Group, context: PlanningContext) -> str | None:
+    reason = _rejection(group, context)
     if reason is None and _taps(group).shape[3] > ACCUMULATORS:
         reason = f"{_taps(group).shape[3]} columns of taps; a tile has {ACCUMULATORS} accumulators"
     return reason
 
 
-def _blocked_lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
-    lanes, taps, ends = known.target.vector_lanes, _taps(group), nchwc.ends(group, known)
+def _blocked_lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
+    lanes, taps, ends = context.target.vector_lanes, _taps(group), nchwc.ends(group, context)
     channels, outputs, rows, columns = taps.shape
-    blocks = nchwc.blocks_of(outputs, known)
+    blocks = nchwc.blocks_of(outputs, context)
     wide = np.zeros((channels, blocks * lanes, rows, columns), np.float32)
     wide[:, :outputs] = taps
     packed = wide.reshape(channels, blocks, lanes, rows, columns).transpose(1, 3, 0, 4, 2)
@@ -111,13 +111,13 @@ def _call(
     )
 
 
-def _few_refusal(group: Group, known: Known) -> str | None:
-    reason = _refusal(group, known)
+def _few_rejection(group: Group, context: PlanningContext) -> str | None:
+    reason = _rejection(group, context)
     if reason is not None:
         return reason
     products = math.prod(_taps(group).shape[1:])
-    if products > ACCUMULATORS * known.target.vector_lanes:
-        return f"{products} products of a pixel; a tile has {ACCUMULATORS * known.target.vector_lanes}"
+    if products > ACCUMULATORS * context.target.vector_lanes:
+        return f"{products} products of a pixel; a tile has {ACCUMULATORS * context.target.vector_lanes}"
     epilogue = epilogues.read(group, 1)
     assert not isinstance(epilogue, str)
     if epilogue.residual is not None or any(place != "scalar" for _, place in epilogue.operands):
@@ -125,8 +125,8 @@ def _few_refusal(group: Group, known: Known) -> str | None:
     return None
 
 
-def _few_lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
-    lanes, taps, ends = known.target.vector_lanes, _taps(group), nchwc.ends(group, known)
+def _few_lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
+    lanes, taps, ends = context.target.vector_lanes, _taps(group), nchwc.ends(group, context)
     channels, outputs, rows, columns = taps.shape
     each = rows * columns
     vectors = -(-outputs * each // lanes)
@@ -146,35 +146,35 @@ def _few_lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
     )  # fmt: skip
 
 
-def _few_layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
+def _few_layouts(group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout]:
     x = group.anchor.inputs[0]
     assert x is not None
-    return {x: nchwc.layout_of(known)}
+    return {x: nchwc.layout_of(context)}
 
 
-def _seconds(group: Group, known: Known, lanes_computed: int, nbytes: float) -> float:
+def _seconds(group: Group, context: PlanningContext, lanes_computed: int, nbytes: float) -> float:
     return roofline(
-        known.target,
+        context.target,
         flops=flops(group) * lanes_computed / math.prod(_taps(group).shape[1:]),
         nbytes=nbytes,
         efficiency=0.7,
-        threads=known.threads,
+        threads=context.threads,
     )
 
 
-def _blocked_cost(group: Group, known: Known) -> float:
-    layout = nchwc.layout_of(known)
+def _blocked_cost(group: Group, context: PlanningContext) -> float:
+    layout = nchwc.layout_of(context)
     images = [graph.static_shape(v) for v in (group.anchor.inputs[0], group.outputs[0]) if v is not None]
     _, outputs, rows, columns = _taps(group).shape
-    computed = nchwc.blocks_of(outputs, known) * known.target.vector_lanes * rows * columns
-    return _seconds(group, known, computed, 4.0 * sum(map(layout.elements, images)))
+    computed = nchwc.blocks_of(outputs, context) * context.target.vector_lanes * rows * columns
+    return _seconds(group, context, computed, 4.0 * sum(map(layout.elements, images)))
 
 
-def _few_cost(group: Group, known: Known) -> float:
-    lanes, products = known.target.vector_lanes, math.prod(_taps(group).shape[1:])
+def _few_cost(group: Group, context: PlanningContext) -> float:
+    lanes, products = context.target.vector_lanes, math.prod(_taps(group).shape[1:])
     nbytes = sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs))
     # Elements of the output are stored one by one.
-    return _seconds(group, known, -(-products // lanes) * lanes + lanes, nbytes)
+    return _seconds(group, context, -(-products // lanes) * lanes + lanes, nbytes)
 
 
 IMPLEMENTATIONS = (
@@ -182,7 +182,7 @@ IMPLEMENTATIONS = (
         "conv_transpose.blocked",
         "ConvTranspose",
         BACKEND,
-        _blocked_refusal,
+        _blocked_rejection,
         _blocked_lower,
         _blocked_cost,
         inplace=nchwc.inplace,
@@ -192,7 +192,7 @@ IMPLEMENTATIONS = (
         "conv_transpose.blocked_few",
         "ConvTranspose",
         BACKEND,
-        _few_refusal,
+        _few_rejection,
         _few_lower,
         _few_cost,
         layouts=_few_layouts,

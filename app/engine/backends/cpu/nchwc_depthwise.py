@@ -7,7 +7,7 @@ from app.engine.backends.cpu import nchwc
 from app.engine.backends.cpu.blocking import longest_share
 from app.engine.core import graph
 from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
-from app.engine.core.registry import LANEWISE, Implementation, Known
+from app.engine.core.registry import LANEWISE, Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import conv_geometry, epilogues
 from app.engine.operators.conv_geometry import Window
@@ -22,9 +22,9 @@ MOST_COLUMNS = 256  # products in a tile's row of taps; the code is unrolled
 STRIP = 16 * 1024  # byte of output that stay in the first cache until the recipe has followed
 
 
-def depthwise_refusal(group: Group, known: Known) -> str | None:
+def depthwise_rejection(group: Group, context: PlanningContext) -> str | None:
     """What no depthwise convolution over images in a layout of their own computes."""
-    reason = nchwc.refusal(group, known)
+    reason = nchwc.rejection(group, context)
     if reason is not None:
         return reason
     _, weights, bias = (*group.anchor.inputs, None)[:3]
@@ -57,25 +57,25 @@ def spacing(offsets: tuple[int, ...]) -> int:
     return offsets[1] - offsets[0] if len(offsets) > 1 else 1
 
 
-def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
+def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     x, weights = group.anchor.inputs[:2]
     (y,) = group.outputs
     window = conv_geometry.of_conv(group)
-    lanes = known.target.vector_lanes
-    blocks = nchwc.blocks_of(window.groups, known)
+    lanes = context.target.vector_lanes
+    blocks = nchwc.blocks_of(window.groups, context)
     array = graph.constant(weights)
     assert x is not None
     assert weights is not None
     assert array is not None
     # [channels, 1, taps, taps] as an image of one channel per group.
     packed = to_physical(array.transpose(1, 0, 2, 3), blocked_layout(4, lanes))
-    ends = nchwc.ends(group, known)
+    ends = nchwc.ends(group, context)
     bias = ends.bias if ends.flags & COLUMN_BIAS else Constant(np.zeros(blocks * lanes, np.float32))
     _, down, along = window.offsets
     scratch = (
         Workspace(ends.buffer * 4, per_thread=True) if ends.buffer else Constant(np.zeros(1, np.float32))
     )
-    bands = bands_of(window.batch * blocks, window.out[1], known.threads)
+    bands = bands_of(window.batch * blocks, window.out[1], context.threads)
     band = -(-window.out[1] // bands)
     sizes = {
         "blocks": blocks,
@@ -126,7 +126,7 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
     )
 
 
-def _inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+def _inplace(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:
     """The residual, which is read where the sum is stored; what the recipe reads, it reads later."""
     epilogue = epilogues.read(group, 1)
     assert not isinstance(epilogue, str)
@@ -137,17 +137,17 @@ def _inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ..
     return ((residual, group.outputs[0]),)
 
 
-def _cost(group: Group, known: Known) -> float:
+def _cost(group: Group, context: PlanningContext) -> float:
     window = conv_geometry.of_conv(group)
-    wide = nchwc.blocks_of(window.groups, known) * known.target.vector_lanes / window.groups
+    wide = nchwc.blocks_of(window.groups, context) * context.target.vector_lanes / window.groups
     # Sums are loaded and stored, and tiles at the ends of a row are slower.
     overhead = 1.0 + 3.0 / window.taps + 2.0 / max(window.out[2], 1)
     return roofline(
-        known.target,
+        context.target,
         flops=flops(group) * wide * overhead,
         nbytes=wide * sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
         efficiency=0.75,
-        threads=known.threads,
+        threads=context.threads,
     )
 
 
@@ -156,7 +156,7 @@ IMPLEMENTATIONS = (
         "conv.depthwise_blocked",
         "Conv",
         "numba-cpu",
-        depthwise_refusal,
+        depthwise_rejection,
         _lower,
         cost=_cost,
         inplace=_inplace,

@@ -16,11 +16,11 @@ from app.engine.backends.cpu.lookup import lookup_calls
 from app.engine.backends.cpu.strided import calls
 from app.engine.core import graph
 from app.engine.core.plan import Call, Group
-from app.engine.core.registry import LANEWISE, UNDEFINED, Implementation, Known, Padding
+from app.engine.core.registry import LANEWISE, UNDEFINED, Implementation, Padding, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators.movement import taken_ranges
-from app.engine.operators.operands import data, fixed_inputs, unsuited
-from app.engine.operators.pad_geometry import pad_axes, pad_unless
+from app.engine.operators.operands import data, fixed_inputs, group_rejection
+from app.engine.operators.pad_geometry import pad_axes, pad_rejection
 from app.engine.operators.strides import StridedCopy, strides_of
 from app.engine.types.layout import LAST, Layout
 
@@ -116,31 +116,35 @@ def _permuted(box: Box, layout: Layout) -> StridedCopy:
     )
 
 
-def _refusal(group: Group, constants: tuple[int, ...]) -> str | None:
+def _rejection(group: Group, constants: tuple[int, ...]) -> str | None:
     """Why operands, but those of these places, are no images that can be blocked."""
-    reason = unsuited(group)
+    reason = group_rejection(group)
     images = [v for i, v in enumerate(group.anchor.inputs) if i not in constants]
     for value in (*images, *group.outputs):
-        reason = reason or nchwc.image_refusal(value)
+        reason = reason or nchwc.image_rejection(value)
     if reason is None and graph.elements(group.outputs[0]) == 0:
         reason = "the output has no elements"
     return reason
 
 
-def _seconds(group: Group, known: Known, layout: Layout | None = None) -> float:
-    layout = layout or nchwc.layout_of(known)
+def _seconds(group: Group, context: PlanningContext, layout: Layout | None = None) -> float:
+    layout = layout or nchwc.layout_of(context)
     nbytes = 2 * FLOAT * sum(layout.elements(graph.static_shape(v)) for v in group.outputs)
-    return roofline(known.target, flops=0.0, nbytes=nbytes, threads=known.threads)
+    return roofline(context.target, flops=0.0, nbytes=nbytes, threads=context.threads)
 
 
-def boxes_refusal(
-    group: Group, known: Known, constants: tuple[int, ...], boxes: Boxes, layout: Layout | None = None
+def boxes_rejection(
+    group: Group,
+    context: PlanningContext,
+    constants: tuple[int, ...],
+    boxes: Boxes,
+    layout: Layout | None = None,
 ) -> str | None:
     """Why a group does not move whole blocks; the inputs at `constants` are no images."""
-    reason = _refusal(group, constants) or fixed_inputs(group.anchor, constants)
+    reason = _rejection(group, constants) or fixed_inputs(group.anchor, constants)
     if reason is not None or layout is not None:
         return reason
-    lanes = known.target.vector_lanes
+    lanes = context.target.vector_lanes
     for box in boxes(group.anchor):
         taken = box.taken[1]
         if taken.start % lanes or box.first[1] % lanes or taken.step != 1:
@@ -151,18 +155,18 @@ def boxes_refusal(
     return None
 
 
-def box_calls(box: Box, known: Known, layout: Layout | None = None) -> tuple[Call, ...]:
+def box_calls(box: Box, context: PlanningContext, layout: Layout | None = None) -> tuple[Call, ...]:
     """What copies a box."""
-    return calls(_strided(box, layout or nchwc.layout_of(known)), FLOAT, box.source, box.target)
+    return calls(_strided(box, layout or nchwc.layout_of(context)), FLOAT, box.source, box.target)
 
 
 def boxes_layouts(
-    group: Group, known: Known, boxes: Boxes, layout: Layout | None = None
+    group: Group, context: PlanningContext, boxes: Boxes, layout: Layout | None = None
 ) -> Mapping[ir.Value, Layout]:
     """Every image is blocked, or in another layout."""
     sources = (box.source for box in boxes(group.anchor))
     images = (v for v in (*sources, *group.outputs) if not graph.is_constant(v))
-    return dict.fromkeys(images, layout or nchwc.layout_of(known))
+    return dict.fromkeys(images, layout or nchwc.layout_of(context))
 
 
 def _row(
@@ -173,27 +177,27 @@ def _row(
     padding: Padding = UNDEFINED,
     layout: Layout | None = None,
 ) -> Implementation:
-    def unless(group: Group, known: Known) -> str | None:
-        return boxes_refusal(group, known, constants, boxes, layout)
+    def rejection(group: Group, context: PlanningContext) -> str | None:
+        return boxes_rejection(group, context, constants, boxes, layout)
 
-    def lower(group: Group, known: Known) -> tuple[Call, ...]:
+    def lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
         written = (box for box in boxes(group.anchor) if box.target in group.outputs)
-        return tuple(call for box in written for call in box_calls(box, known, layout))
+        return tuple(call for box in written for call in box_calls(box, context, layout))
 
-    def layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
-        return boxes_layouts(group, known, boxes, layout)
+    def layouts(group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout]:
+        return boxes_layouts(group, context, boxes, layout)
 
-    def seconds(group: Group, known: Known) -> float:
-        return _seconds(group, known, layout)
+    def seconds(group: Group, context: PlanningContext) -> float:
+        return _seconds(group, context, layout)
 
     rank = 0 if layout is None else 2
     return Implementation(
-        name, op, "numba-cpu", unless, lower, seconds, layouts=layouts, padding=padding, rank=rank
+        name, op, "numba-cpu", rejection, lower, seconds, layouts=layouts, padding=padding, rank=rank
     )
 
 
-def _pad_unless(group: Group, known: Known) -> str | None:
-    reason = _refusal(group, (1, 2, 3)) or pad_unless(group, known)
+def _pad_rejection(group: Group, context: PlanningContext) -> str | None:
+    reason = _rejection(group, (1, 2, 3)) or pad_rejection(group, context)
     if reason is not None:
         return reason
     indices, channels = pad_axes(group.anchor)[1], graph.static_shape(data(group.anchor))[1]
@@ -202,25 +206,25 @@ def _pad_unless(group: Group, known: Known) -> str | None:
     return None
 
 
-def _pad_lower(group: Group, known: Known) -> tuple[Call, ...]:
+def _pad_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     node = group.anchor
-    x, lanes = data(node), known.target.vector_lanes
+    x, lanes = data(node), context.target.vector_lanes
     batch, channels, *pixels = pad_axes(node)
-    blocks = nchwc.blocks_of(channels.size, known)
+    blocks = nchwc.blocks_of(channels.size, context)
     axes = (batch, np.arange(blocks), *pixels, np.arange(lanes))
-    shape = nchwc.layout_of(known).physical_shape(graph.static_shape(x))
+    shape = nchwc.layout_of(context).physical_shape(graph.static_shape(x))
     return lookup_calls(axes, shape, FLOAT, x, node.outputs[0], graph.input_at(node, 2))
 
 
-def _pad_layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
-    return dict.fromkeys((data(group.anchor), *group.outputs), nchwc.layout_of(known))
+def _pad_layouts(group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout]:
+    return dict.fromkeys((data(group.anchor), *group.outputs), nchwc.layout_of(context))
 
 
-def _last_pad_unless(group: Group, known: Known) -> str | None:
-    return _refusal(group, (1, 2, 3)) or pad_unless(group, known)
+def _last_pad_rejection(group: Group, context: PlanningContext) -> str | None:
+    return _rejection(group, (1, 2, 3)) or pad_rejection(group, context)
 
 
-def _last_pad_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+def _last_pad_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     node = group.anchor
     x, axes = data(node), pad_axes(node)
     shape = LAST.physical_shape(graph.static_shape(x))
@@ -239,7 +243,7 @@ IMPLEMENTATIONS = (
         "pad.blocked",
         "Pad",
         "numba-cpu",
-        _pad_unless,
+        _pad_rejection,
         _pad_lower,
         _seconds,
         layouts=_pad_layouts,
@@ -249,10 +253,10 @@ IMPLEMENTATIONS = (
         "pad.last",
         "Pad",
         "numba-cpu",
-        _last_pad_unless,
+        _last_pad_rejection,
         _last_pad_lower,
-        lambda group, known: _seconds(group, known, LAST),
-        layouts=lambda group, _known: dict.fromkeys((data(group.anchor), *group.outputs), LAST),
+        lambda group, context: _seconds(group, context, LAST),
+        layouts=lambda group, _context: dict.fromkeys((data(group.anchor), *group.outputs), LAST),
         rank=2,
     ),
 )

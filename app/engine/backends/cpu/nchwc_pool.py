@@ -9,10 +9,10 @@ import onnx_ir as ir
 from app.engine.backends.cpu import nchwc
 from app.engine.core import graph
 from app.engine.core.plan import Call, Constant, Group, KernelCall, Workspace
-from app.engine.core.registry import LANEWISE, Implementation, Known
+from app.engine.core.registry import LANEWISE, Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators.axes import first_input, first_output, output_at, reduced_axes
-from app.engine.operators.operands import unsuited
+from app.engine.operators.operands import group_rejection
 from app.engine.operators.pool_geometry import windows
 from app.engine.types.layout import Layout
 
@@ -29,16 +29,16 @@ WHOLE = {
 }
 
 
-def _unless(group: Group, _known: Known) -> str | None:
-    reason = unsuited(group) or nchwc.image_refusal(first_input(group))
+def _rejection(group: Group, _context: PlanningContext) -> str | None:
+    reason = group_rejection(group) or nchwc.image_rejection(first_input(group))
     if reason is None and graph.elements(first_output(group)) == 0:
         reason = "the output has no elements"
     return reason
 
 
-def window_unless(group: Group, known: Known) -> str | None:
+def window_rejection(group: Group, context: PlanningContext) -> str | None:
     """Why an image's windows are not pooled in a layout of its own."""
-    reason = _unless(group, known)
+    reason = _rejection(group, context)
     if reason is None and output_at(group, 1) is not None:
         reason = "the indices are read"
     if reason is None and min(graph.attribute(group.anchor, "pads", (0,)), default=0) < 0:
@@ -46,30 +46,30 @@ def window_unless(group: Group, known: Known) -> str | None:
     return reason
 
 
-def whole_unless(group: Group, known: Known) -> str | None:
+def whole_rejection(group: Group, context: PlanningContext) -> str | None:
     """Why the pixels of an image are not reduced in a layout of its own."""
-    reason = _unless(group, known)
+    reason = _rejection(group, context)
     if reason is None and reduced_axes(group) != (2, 3):
         reason = f"reduces axes {reduced_axes(group)}; this one reduces the pixels (2, 3)"
     return reason
 
 
-def _wide(group: Group, known: Known) -> float:
+def _wide(group: Group, context: PlanningContext) -> float:
     """Lanes over channels."""
     channels = graph.static_shape(first_input(group))[1]
-    return nchwc.blocks_of(channels, known) * known.target.vector_lanes / max(channels, 1)
+    return nchwc.blocks_of(channels, context) * context.target.vector_lanes / max(channels, 1)
 
 
-def _layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
+def _layouts(group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout]:
     """Blocked, but [batch, channels] without pixels are row-major."""
     images = (v for v in (first_input(group), first_output(group)) if len(graph.static_shape(v)) == 4)
-    return dict.fromkeys(images, nchwc.layout_of(known))
+    return dict.fromkeys(images, nchwc.layout_of(context))
 
 
-def _window_lower(group: Group, known: Known) -> tuple[Call, ...]:
+def _window_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     node, x, y = group.anchor, first_input(group), first_output(group)
     g = windows(node)
-    lanes = known.target.vector_lanes
+    lanes = context.target.vector_lanes
     batch, channels, h, w = graph.static_shape(x)
     _, oh, ow = g.out
     include_pad = bool(graph.attribute(node, "count_include_pad", 0))
@@ -96,17 +96,17 @@ def _window_lower(group: Group, known: Known) -> tuple[Call, ...]:
                 g.dilations[1] * w * lanes,
                 g.dilations[2] * lanes,
             ),
-            units=batch * nchwc.blocks_of(channels, known) * oh,
+            units=batch * nchwc.blocks_of(channels, context) * oh,
             static=(WINDOWS[node.op_type], lanes, *static),
         ),
     )
 
 
-def _whole_lower(group: Group, known: Known) -> tuple[Call, ...]:
+def _whole_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     x, y = first_input(group), first_output(group)
-    lanes = known.target.vector_lanes
+    lanes = context.target.vector_lanes
     batch, channels, h, w = graph.static_shape(x)
-    blocks = nchwc.blocks_of(channels, known)
+    blocks = nchwc.blocks_of(channels, context)
     stored = channels if len(graph.static_shape(y)) == 2 else blocks * lanes
     return (
         KernelCall(
@@ -120,41 +120,48 @@ def _whole_lower(group: Group, known: Known) -> tuple[Call, ...]:
     )
 
 
-def _moved(group: Group, known: Known) -> float:
-    return _wide(group, known) * sum(graph.nbytes(v) for v in (first_input(group), first_output(group)))
+def _moved(group: Group, context: PlanningContext) -> float:
+    return _wide(group, context) * sum(graph.nbytes(v) for v in (first_input(group), first_output(group)))
 
 
-def _window_cost(group: Group, known: Known) -> float:
+def _window_cost(group: Group, context: PlanningContext) -> float:
     taps = math.prod(windows(group.anchor).kernel)
     return roofline(
-        known.target,
-        flops=_wide(group, known) * taps * graph.elements(first_output(group)),
-        nbytes=_moved(group, known),
+        context.target,
+        flops=_wide(group, context) * taps * graph.elements(first_output(group)),
+        nbytes=_moved(group, context),
         efficiency=0.2,
-        threads=known.threads,
+        threads=context.threads,
     )
 
 
-def _whole_cost(group: Group, known: Known) -> float:
+def _whole_cost(group: Group, context: PlanningContext) -> float:
     return roofline(
-        known.target,
-        flops=_wide(group, known) * graph.elements(first_input(group)),
-        nbytes=_moved(group, known),
+        context.target,
+        flops=_wide(group, context) * graph.elements(first_input(group)),
+        nbytes=_moved(group, context),
         efficiency=0.3,
-        threads=known.threads,
+        threads=context.threads,
     )
 
 
 IMPLEMENTATIONS = (
     *(
         Implementation(
-            name, op, BACKEND, window_unless, _window_lower, _window_cost, layouts=_layouts, padding=LANEWISE
+            name,
+            op,
+            BACKEND,
+            window_rejection,
+            _window_lower,
+            _window_cost,
+            layouts=_layouts,
+            padding=LANEWISE,
         )
         for name, op in (("max_pool.blocked", "MaxPool"), ("average_pool.blocked", "AveragePool"))
     ),
     *(
         Implementation(
-            name, op, BACKEND, whole_unless, _whole_lower, _whole_cost, layouts=_layouts, padding=LANEWISE
+            name, op, BACKEND, whole_rejection, _whole_lower, _whole_cost, layouts=_layouts, padding=LANEWISE
         )
         for name, op in (
             ("global_average_pool.blocked", "GlobalAveragePool"),

@@ -10,10 +10,10 @@ import onnx_ir as ir
 from app.engine.backends.cpu import nchwc
 from app.engine.core import graph
 from app.engine.core.plan import Call, Group, KernelCall, Workspace
-from app.engine.core.registry import ZERO_READER, Implementation, Known
+from app.engine.core.registry import ZERO_READER, Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators.axes import first_input, first_output, reduced_axes
-from app.engine.operators.operands import unsuited
+from app.engine.operators.operands import group_rejection
 from app.engine.types.layout import Layout
 from app.kernels.cpu.nchwc_reduce import PIXELS
 
@@ -28,8 +28,8 @@ _REDUCTIONS = {
 }
 
 
-def _unless(group: Group, known: Known) -> str | None:
-    reason = unsuited(group) or nchwc.image_refusal(first_input(group))
+def _rejection(group: Group, context: PlanningContext) -> str | None:
+    reason = group_rejection(group) or nchwc.image_rejection(first_input(group))
     if reason is not None:
         return reason
     axes, (n, channels, h, w) = reduced_axes(group), graph.static_shape(first_input(group))
@@ -37,17 +37,17 @@ def _unless(group: Group, known: Known) -> str | None:
         return f"reduces axes {axes}; this one reduces the channels (1,)"
     if not n * channels * h * w:
         return "the input has no elements"
-    if _REDUCTIONS[group.op][1] and channels % known.target.vector_lanes:
+    if _REDUCTIONS[group.op][1] and channels % context.target.vector_lanes:
         return f"{channels} channels; the zeros of padded lanes would count"
     return None
 
 
-def _layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
-    return {first_input(group): nchwc.layout_of(known)}
+def _layouts(group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout]:
+    return {first_input(group): nchwc.layout_of(context)}
 
 
-def _lower(group: Group, known: Known) -> tuple[Call, ...]:
-    x, lanes = first_input(group), known.target.vector_lanes
+def _lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
+    x, lanes = first_input(group), context.target.vector_lanes
     batch, channels, h, w = graph.static_shape(x)
     pixels = h * w
     return (
@@ -58,7 +58,7 @@ def _lower(group: Group, known: Known) -> tuple[Call, ...]:
                 x,
                 first_output(group),
                 Workspace(PIXELS * lanes * 4, per_thread=True),
-                nchwc.blocks_of(channels, known),
+                nchwc.blocks_of(channels, context),
                 channels,
                 pixels,
             ),
@@ -69,25 +69,25 @@ def _lower(group: Group, known: Known) -> tuple[Call, ...]:
     )
 
 
-def _cost(group: Group, known: Known) -> float:
+def _cost(group: Group, context: PlanningContext) -> float:
     """The zeros of the last blocks included, which the writer may have to be given."""
     batch, channels, h, w = graph.static_shape(first_input(group))
-    lanes = known.target.vector_lanes
-    elements = nchwc.layout_of(known).elements((batch, channels, h, w))
+    lanes = context.target.vector_lanes
+    elements = nchwc.layout_of(context).elements((batch, channels, h, w))
     zeros = 2 * batch * h * w * lanes if channels % lanes else 0
     return roofline(
-        known.target,
+        context.target,
         flops=2.0 * elements,
         nbytes=4.0 * (elements + zeros) + graph.nbytes(first_output(group)),
         efficiency=0.2,
-        threads=known.threads,
+        threads=context.threads,
     )
 
 
 IMPLEMENTATIONS = tuple(
     Implementation(
-        f"{op.removeprefix('Reduce').lower()}_of_channels.blocked", op, "numba-cpu", _unless, _lower, _cost,
-        layouts=_layouts, padding=ZERO_READER,
+        f"{op.removeprefix('Reduce').lower()}_of_channels.blocked", op, "numba-cpu", _rejection, _lower,
+        _cost, layouts=_layouts, padding=ZERO_READER,
     )
     for op in _REDUCTIONS
 )  # fmt: skip

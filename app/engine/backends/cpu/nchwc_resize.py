@@ -9,25 +9,25 @@ from app.engine.backends.cpu import nchwc
 from app.engine.backends.cpu.resize import extrapolation, nearest_inplace
 from app.engine.core import graph
 from app.engine.core.plan import Call, Constant, Group, KernelCall, Workspace
-from app.engine.core.registry import LANEWISE, Implementation, Known, Unless
+from app.engine.core.registry import LANEWISE, Implementation, PlanningContext, Rejection
 from app.engine.cost.roofline import roofline
 from app.engine.operators.operands import data
 from app.engine.operators.resize_geometry import (
     addends,
     nearest_indices,
-    nearest_unless,
+    nearest_rejection,
     resized_axes,
     taps_along,
-    taps_unless,
+    taps_rejection,
 )
 from app.engine.types.layout import Layout
 
 OPERATORS = ("Resize", "Upsample")
 
 
-def _unless(general: Unless) -> Unless:
-    def unless(group: Group, known: Known) -> str | None:
-        reason = general(group, known) or nchwc.image_refusal(data(group.anchor))
+def _rejection(general: Rejection) -> Rejection:
+    def rejection(group: Group, context: PlanningContext) -> str | None:
+        reason = general(group, context) or nchwc.image_rejection(data(group.anchor))
         if reason is None and graph.elements(group.outputs[0]) == 0:
             reason = "the output has no elements"
         if reason is not None:
@@ -36,23 +36,23 @@ def _unless(general: Unless) -> Unless:
         moved = [i for i, is_whole in enumerate(whole) if not is_whole]
         return f"resizes axes {moved} beside the pixels" if moved else None
 
-    return unless
+    return rejection
 
 
-def _layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
-    return dict.fromkeys((data(group.anchor), *addends(group), group.outputs[0]), nchwc.layout_of(known))
+def _layouts(group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout]:
+    return dict.fromkeys((data(group.anchor), *addends(group), group.outputs[0]), nchwc.layout_of(context))
 
 
-def _sizes(group: Group, known: Known) -> tuple[int, tuple[int, int, int, int]]:
+def _sizes(group: Group, context: PlanningContext) -> tuple[int, tuple[int, int, int, int]]:
     """Planes, and (h, w, oh, ow)."""
     n, c, h, w = graph.static_shape(data(group.anchor))
     oh, ow = graph.static_shape(group.outputs[0])[2:]
-    return n * nchwc.blocks_of(c, known), (h, w, oh, ow)
+    return n * nchwc.blocks_of(c, context), (h, w, oh, ow)
 
 
-def _nearest_lower(group: Group, known: Known) -> tuple[Call, ...]:
+def _nearest_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     x, y = data(group.anchor), group.outputs[0]
-    planes, sizes = _sizes(group, known)
+    planes, sizes = _sizes(group, context)
     more = addends(group)
     rows, columns = (Constant(np.ascontiguousarray(i)) for i in nearest_indices(group.anchor)[2:])
     return (
@@ -61,15 +61,15 @@ def _nearest_lower(group: Group, known: Known) -> tuple[Call, ...]:
             (*("float32*",) * (2 + len(more)), "int64*", "int64*", "float32*", *("int64",) * 4),
             (x, *more, y, rows, columns, extrapolation(group.anchor), *sizes),
             units=planes * sizes[2],
-            static=(known.target.vector_lanes, len(more)),
+            static=(context.target.vector_lanes, len(more)),
         ),
     )
 
 
-def _taps_lower(group: Group, known: Known) -> tuple[Call, ...]:
+def _taps_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     x, y = data(group.anchor), group.outputs[0]
-    planes, sizes = _sizes(group, known)
-    lanes = known.target.vector_lanes
+    planes, sizes = _sizes(group, context)
+    lanes = context.target.vector_lanes
     tables = []
     for axis in resized_axes(group.anchor)[2:]:
         index, weight = taps_along(group.anchor, axis)
@@ -94,15 +94,15 @@ def _taps_lower(group: Group, known: Known) -> tuple[Call, ...]:
     )
 
 
-def _cost(flops: float) -> Callable[[Group, Known], float]:
+def _cost(flops: float) -> Callable[[Group, PlanningContext], float]:
     """`flops`: operations for an element of the output."""
 
-    def cost(group: Group, known: Known) -> float:
-        layout = nchwc.layout_of(known)
+    def cost(group: Group, context: PlanningContext) -> float:
+        layout = nchwc.layout_of(context)
         x, y = (layout.elements(graph.static_shape(v)) for v in (data(group.anchor), group.outputs[0]))
         moved = x + y * (1 + len(addends(group)))
         return roofline(
-            known.target, flops=flops * y, nbytes=4.0 * moved, efficiency=0.3, threads=known.threads
+            context.target, flops=flops * y, nbytes=4.0 * moved, efficiency=0.3, threads=context.threads
         )
 
     return cost
@@ -111,14 +111,14 @@ def _cost(flops: float) -> Callable[[Group, Known], float]:
 IMPLEMENTATIONS = (
     *(
         Implementation(
-            f"{op.lower()}.blocked_nearest", op, "numba-cpu", _unless(nearest_unless), _nearest_lower,
+            f"{op.lower()}.blocked_nearest", op, "numba-cpu", _rejection(nearest_rejection), _nearest_lower,
             _cost(1.0), layouts=_layouts, inplace=nearest_inplace, padding=LANEWISE,
         )
         for op in OPERATORS
     ),
     *(
         Implementation(
-            f"{op.lower()}.blocked_taps", op, "numba-cpu", _unless(taps_unless), _taps_lower,
+            f"{op.lower()}.blocked_taps", op, "numba-cpu", _rejection(taps_rejection), _taps_lower,
             _cost(4.0), layouts=_layouts, padding=LANEWISE,
         )
         for op in OPERATORS

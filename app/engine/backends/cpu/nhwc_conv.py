@@ -7,10 +7,10 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.backends.cpu import blocking, nchwc, nchwc_conv, nchwc_depthwise
-from app.engine.backends.cpu.nchwc_depthwise import depthwise_refusal
+from app.engine.backends.cpu.nchwc_depthwise import depthwise_rejection
 from app.engine.core import graph
 from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import conv_geometry
 from app.engine.types.layout import LAST, Layout
@@ -23,13 +23,13 @@ DEPTH = 512  # steps of the reduction: a panel is read from the second cache as 
 RUN = 96  # pixels of a flat convolution that are a row
 
 
-def layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
+def layouts(group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout]:
     """Channels last wherever a blocked row would ask for blocks."""
-    return nchwc.layouts(group, known, LAST)
+    return nchwc.layouts(group, context, LAST)
 
 
-def _refusal(group: Group, known: Known) -> str | None:
-    reason = nchwc.refusal(group, known)
+def _rejection(group: Group, context: PlanningContext) -> str | None:
+    reason = nchwc.rejection(group, context)
     if reason is not None:
         return reason
     for value in (group.anchor.inputs[1], graph.input_at(group.anchor, 2)):
@@ -61,10 +61,10 @@ def _chunks(window: conv_geometry.Window, line: int, shift: int) -> list[tuple[i
     return chunks
 
 
-def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
-    lanes = known.target.vector_lanes
+def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
+    lanes = context.target.vector_lanes
     shape = nchwc_conv.geometry(group, 1)
-    window, ends = shape.window, nchwc.ends(group, known, LAST)
+    window, ends = shape.window, nchwc.ends(group, context, LAST)
     channels, outputs = window.groups * window.channels, window.outputs
     flat = shape.columns == 1 and window.taps == 1 and shape.rows == window.pixels and not shape.copied
     columns = min(RUN, window.pixels) if flat else shape.columns
@@ -75,7 +75,10 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
     fits = nchwc_conv.INPUTS // 4 // max(channels * (columns if flat else line), 1)
     while strip_rows > 1 and (
         lines_of(strip_rows) > fits
-        or (known.threads > 1 and window.batch * window.groups * -(-rows // strip_rows) < 4 * known.threads)
+        or (
+            context.threads > 1
+            and window.batch * window.groups * -(-rows // strip_rows) < 4 * context.threads
+        )
     ):
         strip_rows = -(-strip_rows // 2)
     width = tiles.columns_of("float32", lanes, tiles.WIDE)
@@ -149,8 +152,8 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
     )
 
 
-def _cost(group: Group, known: Known) -> float:
-    lanes = known.target.vector_lanes
+def _cost(group: Group, context: PlanningContext) -> float:
+    lanes = context.target.vector_lanes
     window = conv_geometry.of_conv(group)
     width = tiles.columns_of("float32", lanes, tiles.WIDE)
     # Whole tiles are computed; each starts anew for every row of the window, at the price of some steps.
@@ -159,27 +162,30 @@ def _cost(group: Group, known: Known) -> float:
     run = window.pixels if window.taps == 1 else window.out[2]
     wasted *= -(-run // 4) * 4 / run * (1.0 + 4.0 / run)
     return roofline(
-        known.target,
+        context.target,
         flops=flops(group) * wasted,
         nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
         efficiency=0.95,
-        threads=known.threads,
+        threads=context.threads,
     )
 
 
-def _depthwise_refusal(group: Group, known: Known) -> str | None:
-    reason = depthwise_refusal(group, known)
-    lanes, channels = known.target.vector_lanes, conv_geometry.of_conv(group).groups if reason is None else 0
+def _depthwise_rejection(group: Group, context: PlanningContext) -> str | None:
+    reason = depthwise_rejection(group, context)
+    lanes, channels = (
+        context.target.vector_lanes,
+        conv_geometry.of_conv(group).groups if reason is None else 0,
+    )
     if reason is None and channels < lanes:
         reason = f"{channels} channels do not fill a vector of {lanes}"
     return reason
 
 
-def _depthwise_lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
+def _depthwise_lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     x, weights = group.anchor.inputs[:2]
     (y,) = group.outputs
-    window, lanes = conv_geometry.of_conv(group), known.target.vector_lanes
-    ends = nchwc.ends(group, known, LAST)
+    window, lanes = conv_geometry.of_conv(group), context.target.vector_lanes
+    ends = nchwc.ends(group, context, LAST)
     array = graph.constant(weights)
     assert x is not None
     assert weights is not None
@@ -196,7 +202,7 @@ def _depthwise_lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
     _, down, along = window.offsets
     buffer = tiles.spare("float32", lanes, tiles.WIDE) if ends.epilogue.recipe else 0
     scratch = Workspace(buffer * 4, per_thread=True) if buffer else Constant(np.zeros(1, np.float32))
-    bands = nchwc_depthwise.bands_of(window.batch, window.out[1], known.threads)
+    bands = nchwc_depthwise.bands_of(window.batch, window.out[1], context.threads)
     sizes = {
         "channels": channels,
         "h": window.size[1],
@@ -243,14 +249,14 @@ def _depthwise_lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
     )
 
 
-def _depthwise_cost(group: Group, known: Known) -> float:
+def _depthwise_cost(group: Group, context: PlanningContext) -> float:
     window = conv_geometry.of_conv(group)
     return roofline(
-        known.target,
+        context.target,
         flops=flops(group) * (1.0 + 3.0 / window.taps + 2.0 / max(window.out[2], 1)),
         nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
         efficiency=0.55,
-        threads=known.threads,
+        threads=context.threads,
     )
 
 
@@ -259,7 +265,7 @@ IMPLEMENTATIONS = (
         "conv.last",
         "Conv",
         "numba-cpu",
-        _refusal,
+        _rejection,
         _lower,
         cost=_cost,
         inplace=nchwc.inplace,
@@ -270,7 +276,7 @@ IMPLEMENTATIONS = (
         "conv.depthwise_last",
         "Conv",
         "numba-cpu",
-        _depthwise_refusal,
+        _depthwise_rejection,
         _depthwise_lower,
         cost=_depthwise_cost,
         layouts=layouts,

@@ -9,20 +9,20 @@ import onnx_ir as ir
 from app.engine.backends.cpu import nchwc_pool
 from app.engine.core import graph
 from app.engine.core.plan import Call, Constant, Group, KernelCall, Workspace
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators.axes import first_input, first_output
 from app.engine.operators.pool_geometry import windows
 from app.engine.types.layout import LAST, Layout
 
 
-def _layouts(group: Group, _known: Known) -> Mapping[ir.Value, Layout]:
+def _layouts(group: Group, _context: PlanningContext) -> Mapping[ir.Value, Layout]:
     """Channels last, but [batch, channels] without pixels are row-major."""
     images = (v for v in (first_input(group), first_output(group)) if len(graph.static_shape(v)) == 4)
     return dict.fromkeys(images, LAST)
 
 
-def _window_lower(group: Group, known: Known) -> tuple[Call, ...]:
+def _window_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     node, x, y = group.anchor, first_input(group), first_output(group)
     g = windows(node)
     batch, channels, h, w = graph.static_shape(x)
@@ -44,12 +44,12 @@ def _window_lower(group: Group, known: Known) -> tuple[Call, ...]:
                 g.dilations[2] * channels,
             ),
             units=batch * oh,
-            static=(nchwc_pool.WINDOWS[node.op_type], known.target.vector_lanes),
+            static=(nchwc_pool.WINDOWS[node.op_type], context.target.vector_lanes),
         ),
     )
 
 
-def _whole_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+def _whole_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x, y = first_input(group), first_output(group)
     batch, channels, h, w = graph.static_shape(x)
     return (
@@ -68,38 +68,38 @@ def _moved(group: Group) -> float:
     return float(sum(graph.nbytes(v) for v in (first_input(group), first_output(group))))
 
 
-def _window_cost(group: Group, known: Known) -> float:
+def _window_cost(group: Group, context: PlanningContext) -> float:
     taps = math.prod(windows(group.anchor).kernel)
     return roofline(
-        known.target,
+        context.target,
         flops=taps * graph.elements(first_output(group)),
         nbytes=_moved(group),
         efficiency=0.12,
-        threads=known.threads,
+        threads=context.threads,
     )
 
 
-def _whole_cost(group: Group, known: Known) -> float:
+def _whole_cost(group: Group, context: PlanningContext) -> float:
     return roofline(
-        known.target,
+        context.target,
         flops=graph.elements(first_input(group)),
         nbytes=_moved(group),
         efficiency=0.15,
-        threads=min(known.threads, graph.static_shape(first_input(group))[0]),
+        threads=min(context.threads, graph.static_shape(first_input(group))[0]),
     )
 
 
 IMPLEMENTATIONS = (
     *(
         Implementation(
-            name, op, "numba-cpu", nchwc_pool.window_unless, _window_lower, _window_cost,
+            name, op, "numba-cpu", nchwc_pool.window_rejection, _window_lower, _window_cost,
             layouts=_layouts, rank=2,
         )
         for name, op in (("max_pool.last", "MaxPool"), ("average_pool.last", "AveragePool"))
     ),
     *(
         Implementation(
-            name, op, "numba-cpu", nchwc_pool.whole_unless, _whole_lower, _whole_cost,
+            name, op, "numba-cpu", nchwc_pool.whole_rejection, _whole_lower, _whole_cost,
             layouts=_layouts, rank=2,
         )
         for name, op in (

@@ -8,18 +8,18 @@ import onnx_ir as ir
 from app.engine.backends.cpu.axis_kernels import (
     COLUMNS,
     FLOATS,
+    axis_rejection,
     blocks_of,
     columns_of,
     first_over_first,
     pointer,
-    refusal,
     total_bytes,
     type_name,
 )
 from app.engine.backends.cpu.reduce import Collapsed, collapse, loops
 from app.engine.core import graph
 from app.engine.core.plan import Argument, Call, Constant, Group, KernelCall
-from app.engine.core.registry import Implementation, Known, no_pairs
+from app.engine.core.registry import Implementation, PlanningContext, no_pairs
 from app.engine.cost.roofline import roofline
 from app.engine.operators.axes import along_axis, first_input, first_output, output_at, split
 
@@ -65,8 +65,8 @@ def _normalized(group: Group) -> tuple[int, tuple[int, ...]]:
     return math.prod(shape[:axis]), shape[axis:]
 
 
-def _rows_unless(group: Group, _known: Known) -> str | None:
-    reason = refusal(group, FLOATS) or _mixed(group)
+def _rows_rejection(group: Group, _context: PlanningContext) -> str | None:
+    reason = axis_rejection(group, FLOATS) or _mixed(group)
     if reason is not None:
         return reason
     _, row = _normalized(group)
@@ -81,7 +81,7 @@ def _rows_unless(group: Group, _known: Known) -> str | None:
     return None
 
 
-def _lower_layer(group: Group, _known: Known) -> tuple[Call, ...]:
+def _lower_layer(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x, scale, bias = first_input(group), _operand(group, 1), graph.input_at(group.anchor, 2)
     rows, row = _normalized(group)
     statistics = output_at(group, 1), output_at(group, 2)
@@ -108,7 +108,7 @@ def _lower_layer(group: Group, _known: Known) -> tuple[Call, ...]:
     )
 
 
-def _lower_rms(group: Group, _known: Known) -> tuple[Call, ...]:
+def _lower_rms(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x, scale = first_input(group), _operand(group, 1)
     rows, row = _normalized(group)
     t = pointer(x)
@@ -125,8 +125,8 @@ def _lower_rms(group: Group, _known: Known) -> tuple[Call, ...]:
 # Channels: GroupNormalization, InstanceNormalization, BatchNormalization, LRN.
 
 
-def _channels_unless(group: Group, _known: Known) -> str | None:
-    reason = refusal(group, FLOATS)
+def _channels_rejection(group: Group, _context: PlanningContext) -> str | None:
+    reason = axis_rejection(group, FLOATS)
     if reason is not None:
         return reason
     shape = graph.static_shape(first_input(group))
@@ -142,8 +142,8 @@ def _channels_unless(group: Group, _known: Known) -> str | None:
     return None
 
 
-def _group_unless(group: Group, known: Known) -> str | None:
-    reason = _channels_unless(group, known) or _mixed(group)
+def _group_rejection(group: Group, context: PlanningContext) -> str | None:
+    reason = _channels_rejection(group, context) or _mixed(group)
     if reason is not None:
         return reason
     shape = graph.static_shape(first_input(group))
@@ -152,7 +152,7 @@ def _group_unless(group: Group, known: Known) -> str | None:
     return None
 
 
-def _lower_group(group: Group, _known: Known) -> tuple[Call, ...]:
+def _lower_group(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x = first_input(group)
     batch, channels, n = split(graph.static_shape(x), 1)
     groups = graph.attribute(group.anchor, "num_groups", channels)  # a channel alone: InstanceNormalization
@@ -176,8 +176,8 @@ def _lower_group(group: Group, _known: Known) -> tuple[Call, ...]:
     )
 
 
-def _batch_unless(group: Group, known: Known) -> str | None:
-    reason = _channels_unless(group, known)
+def _batch_rejection(group: Group, context: PlanningContext) -> str | None:
+    reason = _channels_rejection(group, context)
     if reason is not None:
         return reason
     if graph.attribute(group.anchor, "training_mode", 0):
@@ -187,7 +187,7 @@ def _batch_unless(group: Group, known: Known) -> str | None:
     return None
 
 
-def _lower_batch(group: Group, _known: Known) -> tuple[Call, ...]:
+def _lower_batch(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x, y = first_input(group), first_output(group)
     batch, channels, n = split(graph.static_shape(x), 1)
     operands = tuple(_operand(group, i) for i in range(1, 5))
@@ -207,7 +207,7 @@ def _lower_batch(group: Group, _known: Known) -> tuple[Call, ...]:
     )
 
 
-def _lower_response(group: Group, _known: Known) -> tuple[Call, ...]:
+def _lower_response(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x = first_input(group)
     batch, channels, n = split(graph.static_shape(x), 1)
     node = group.anchor
@@ -240,13 +240,13 @@ def _lower_response(group: Group, _known: Known) -> tuple[Call, ...]:
 # Any axes: LpNormalization, MeanVarianceNormalization.
 
 
-def _lp_unless(group: Group, _known: Known) -> str | None:
-    reason = refusal(group, FLOATS)
+def _lp_rejection(group: Group, _context: PlanningContext) -> str | None:
+    reason = axis_rejection(group, FLOATS)
     order = graph.attribute(group.anchor, "p", 2)
     return reason or (None if order in (1, 2) else f"computes norms of order 1 and 2, not {order}")
 
 
-def _lower_lp(group: Group, _known: Known) -> tuple[Call, ...]:
+def _lower_lp(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x, y = first_input(group), first_output(group)
     order = graph.attribute(group.anchor, "p", 2)
     outer, n, inner = along_axis(group)
@@ -275,8 +275,8 @@ def _collapsed(group: Group) -> Collapsed:
     return Collapsed(found.kept, (*found.reduced, (1, 1)), True)  # runs of a single element
 
 
-def _mean_variance_unless(group: Group, _known: Known) -> str | None:
-    reason = refusal(group, FLOATS)
+def _mean_variance_rejection(group: Group, _context: PlanningContext) -> str | None:
+    reason = axis_rejection(group, FLOATS)
     if reason is not None:
         return reason
     found = _collapsed(group)
@@ -285,7 +285,7 @@ def _mean_variance_unless(group: Group, _known: Known) -> str | None:
     return None if loops(found) else "the axes alternate too often between kept and reduced"
 
 
-def _lower_mean_variance(group: Group, _known: Known) -> tuple[Call, ...]:
+def _lower_mean_variance(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x = first_input(group)
     found = _collapsed(group)
     numbers = loops(found)
@@ -301,35 +301,35 @@ def _lower_mean_variance(group: Group, _known: Known) -> tuple[Call, ...]:
     )
 
 
-def _cost(group: Group, known: Known) -> float:
+def _cost(group: Group, context: PlanningContext) -> float:
     return roofline(
-        known.target,
+        context.target,
         flops=8 * graph.elements(first_input(group)),
         nbytes=total_bytes(group),
         efficiency=0.3,
-        threads=known.threads,
+        threads=context.threads,
     )
 
 
 # Implementation, operator, reason why not, calls, what it may overwrite.
 _ROWS = (
-    ("layer_norm", "LayerNormalization", _rows_unless, _lower_layer, first_over_first),
-    ("rms_norm", "RMSNormalization", _rows_unless, _lower_rms, first_over_first),
-    ("group_norm", "GroupNormalization", _group_unless, _lower_group, first_over_first),
-    ("instance_norm", "InstanceNormalization", _group_unless, _lower_group, first_over_first),
-    ("batch_norm", "BatchNormalization", _batch_unless, _lower_batch, first_over_first),
-    ("local_response", "LRN", _channels_unless, _lower_response, no_pairs),
-    ("lp_norm", "LpNormalization", _lp_unless, _lower_lp, first_over_first),
+    ("layer_norm", "LayerNormalization", _rows_rejection, _lower_layer, first_over_first),
+    ("rms_norm", "RMSNormalization", _rows_rejection, _lower_rms, first_over_first),
+    ("group_norm", "GroupNormalization", _group_rejection, _lower_group, first_over_first),
+    ("instance_norm", "InstanceNormalization", _group_rejection, _lower_group, first_over_first),
+    ("batch_norm", "BatchNormalization", _batch_rejection, _lower_batch, first_over_first),
+    ("local_response", "LRN", _channels_rejection, _lower_response, no_pairs),
+    ("lp_norm", "LpNormalization", _lp_rejection, _lower_lp, first_over_first),
     (
         "mean_variance",
         "MeanVarianceNormalization",
-        _mean_variance_unless,
+        _mean_variance_rejection,
         _lower_mean_variance,
         first_over_first,
     ),
 )
 
 IMPLEMENTATIONS = tuple(
-    Implementation(f"normalize.{name}", op, BACKEND, unless, lower, _cost, inplace)
-    for name, op, unless, lower, inplace in _ROWS
+    Implementation(f"normalize.{name}", op, BACKEND, rejection, lower, _cost, inplace)
+    for name, op, rejection, lower, inplace in _ROWS
 )

@@ -5,9 +5,9 @@ import numpy as np
 from app.engine.backends.cpu.lookup import lookup_calls
 from app.engine.core import graph
 from app.engine.core.plan import Call, Group
-from app.engine.core.registry import Implementation, Known
-from app.engine.operators.operands import data, itemsize, moved_seconds, unsuited
-from app.engine.operators.pad_geometry import pad_axes, pad_unless, padded_indices
+from app.engine.core.registry import Implementation, PlanningContext
+from app.engine.operators.operands import data, group_rejection, itemsize, moved_seconds
+from app.engine.operators.pad_geometry import pad_axes, pad_rejection, padded_indices
 from app.engine.operators.strides import Indices
 
 
@@ -20,7 +20,7 @@ def centered_indices(size: int, target: int) -> Indices:
     return padded_indices(size, before, target - size - before, "constant")
 
 
-def _pad_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+def _pad_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     node = group.anchor
     x = data(node)
     shape = graph.static_shape(x)
@@ -28,11 +28,11 @@ def _pad_lower(group: Group, _known: Known) -> tuple[Call, ...]:
     return lookup_calls(pad_axes(node), shape, itemsize(x), x, node.outputs[0], fill)
 
 
-def _center_unless(group: Group, _known: Known) -> str | None:
-    return unsuited(group)
+def _center_rejection(group: Group, _context: PlanningContext) -> str | None:
+    return group_rejection(group)
 
 
-def _center_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+def _center_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x, y = data(group.anchor), group.anchor.outputs[0]
     shape = graph.static_shape(x)
     axes = [centered_indices(n, m) for n, m in zip(shape, graph.static_shape(y))]
@@ -40,12 +40,12 @@ def _center_lower(group: Group, _known: Known) -> tuple[Call, ...]:
 
 
 IMPLEMENTATIONS = (
-    Implementation("pad.lookup", "Pad", "numba-cpu", pad_unless, _pad_lower, cost=moved_seconds),
+    Implementation("pad.lookup", "Pad", "numba-cpu", pad_rejection, _pad_lower, cost=moved_seconds),
     Implementation(
         "center_crop_pad.lookup",
         "CenterCropPad",
         "numba-cpu",
-        _center_unless,
+        _center_rejection,
         _center_lower,
         cost=moved_seconds,
     ),

@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 
-from app.engine.backends.cpu.axis_kernels import FLOATS, pointer, refusal, total_bytes, type_name
+from app.engine.backends.cpu.axis_kernels import FLOATS, axis_rejection, pointer, total_bytes, type_name
 from app.engine.core import graph
 from app.engine.core.plan import Call, Constant, Group, KernelCall, Workspace
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators.axes import first_input, first_output, output_at
 from app.engine.operators.pool_geometry import windows
@@ -20,8 +20,8 @@ UNROLLED = (2, 3)  # heights and widths of windows without a loop
 _OPERATIONS = {"MaxPool": "max", "AveragePool": "average"}
 
 
-def _unless(dtypes: tuple[str, ...], group: Group) -> str | None:
-    reason = refusal(group, dtypes)
+def _rejection(dtypes: tuple[str, ...], group: Group) -> str | None:
+    reason = axis_rejection(group, dtypes)
     if reason is not None:
         return reason
     rank = len(graph.static_shape(first_input(group)))
@@ -32,21 +32,21 @@ def _unless(dtypes: tuple[str, ...], group: Group) -> str | None:
     return None
 
 
-def _max_unless(group: Group, _known: Known) -> str | None:
-    reason = _unless((*FLOATS, "int8", "uint8"), group)
+def _max_rejection(group: Group, _context: PlanningContext) -> str | None:
+    reason = _rejection((*FLOATS, "int8", "uint8"), group)
     return reason or ("the indices are read" if output_at(group, 1) is not None else None)
 
 
-def _indices_unless(group: Group, _known: Known) -> str | None:
-    reason = _unless((*FLOATS, "int8", "uint8"), group)
+def _indices_rejection(group: Group, _context: PlanningContext) -> str | None:
+    reason = _rejection((*FLOATS, "int8", "uint8"), group)
     return reason or (None if output_at(group, 1) is not None else "nothing reads the indices")
 
 
-def _float_unless(group: Group, _known: Known) -> str | None:
-    return _unless(FLOATS, group)
+def _float_rejection(group: Group, _context: PlanningContext) -> str | None:
+    return _rejection(FLOATS, group)
 
 
-def _lower(group: Group, _known: Known) -> tuple[Call, ...]:
+def _lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     node, x, y = group.anchor, first_input(group), first_output(group)
     op = _OPERATIONS.get(node.op_type) or f"lp{graph.attribute(node, 'p', 2)}"
     g = windows(node)
@@ -91,7 +91,7 @@ def _lower(group: Group, _known: Known) -> tuple[Call, ...]:
     )
 
 
-def _lower_indices(group: Group, _known: Known) -> tuple[Call, ...]:
+def _lower_indices(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     node, x, y = group.anchor, first_input(group), first_output(group)
     g = windows(node)
     return (
@@ -104,33 +104,33 @@ def _lower_indices(group: Group, _known: Known) -> tuple[Call, ...]:
     )
 
 
-def _cost(group: Group, known: Known) -> float:
+def _cost(group: Group, context: PlanningContext) -> float:
     g = windows(group.anchor)
     # Rows over depth and height in unit stride, then along the width: both count once a tap.
     along = math.prod(g.out) * g.kernel[2]
     across = math.prod(g.out[:2]) * g.size[2] * g.kernel[0] * g.kernel[1]
     return roofline(
-        known.target,
+        context.target,
         flops=g.planes * (along + across),
         nbytes=total_bytes(group),
         efficiency=0.05,  # Zen 4: rows of 14 and 28 elements reach 3 to 5 % of the peak
-        threads=known.threads,
+        threads=context.threads,
     )
 
 
-def _indices_cost(group: Group, known: Known) -> float:
+def _indices_cost(group: Group, context: PlanningContext) -> float:
     g = windows(group.anchor)
     flops = g.planes * math.prod(g.out) * math.prod(g.kernel)
     return roofline(
-        known.target, flops=flops, nbytes=total_bytes(group), efficiency=0.02, threads=known.threads
+        context.target, flops=flops, nbytes=total_bytes(group), efficiency=0.02, threads=context.threads
     )
 
 
 IMPLEMENTATIONS = (
-    Implementation("pool.max", "MaxPool", BACKEND, _max_unless, _lower, _cost),
+    Implementation("pool.max", "MaxPool", BACKEND, _max_rejection, _lower, _cost),
     Implementation(
-        "pool.max_with_indices", "MaxPool", BACKEND, _indices_unless, _lower_indices, _indices_cost
+        "pool.max_with_indices", "MaxPool", BACKEND, _indices_rejection, _lower_indices, _indices_cost
     ),
-    Implementation("pool.average", "AveragePool", BACKEND, _float_unless, _lower, _cost),
-    Implementation("pool.lp", "LpPool", BACKEND, _float_unless, _lower, _cost),
+    Implementation("pool.average", "AveragePool", BACKEND, _float_rejection, _lower, _cost),
+    Implementation("pool.lp", "LpPool", BACKEND, _float_rejection, _lower, _cost),
 )

@@ -20,8 +20,8 @@ from app.engine.backends.cpu.recurrent import (
 )
 from app.engine.core import graph
 from app.engine.core.plan import Call, Constant, Group, Workspace
-from app.engine.core.registry import Implementation, Known
-from app.engine.operators.operands import data, fixed_inputs, unsuited
+from app.engine.core.registry import Implementation, PlanningContext
+from app.engine.operators.operands import data, fixed_inputs, group_rejection
 from app.engine.operators.recurrent import PEEPHOLES, Layer, layer_of, unsupported_cell
 from app.kernels.cpu.codegen import tiles
 from app.kernels.cpu.codegen.tiles import BYTE_PAIRS, PAIRS
@@ -32,9 +32,9 @@ W, R, BIAS = 1, 2, 3
 W_SCALE, W_ZERO, R_SCALE, R_ZERO = 8, 9, 10, 11
 
 
-def _unless(group: Group, _known: Known) -> str | None:
+def _rejection(group: Group, _context: PlanningContext) -> str | None:
     node = group.anchor
-    reason = unsuited(group) or fixed_inputs(node, (W, R, BIAS, W_SCALE, W_ZERO, R_SCALE, R_ZERO))
+    reason = group_rejection(group) or fixed_inputs(node, (W, R, BIAS, W_SCALE, W_ZERO, R_SCALE, R_ZERO))
     if reason:
         return reason
     if str(graph.dtype(data(node))) != "float32":
@@ -56,7 +56,7 @@ def _dequantized(group: Group, weights: int, scale: int, zero: int) -> tuple[Arr
     return integers, np.broadcast_to(scales.reshape(d, -1), (d, n)).astype(np.float32)
 
 
-def _projection(group: Group, layer: Layer, gates: Workspace, known: Known) -> tuple[Call, ...]:
+def _projection(group: Group, layer: Layer, gates: Workspace, context: PlanningContext) -> tuple[Call, ...]:
     """Quantized inputs by quantized weights, with the biases: gates[row, d, 4h]."""
     node = group.anchor
     columns = layer.directions * layer.columns
@@ -65,7 +65,7 @@ def _projection(group: Group, layer: Layer, gates: Workspace, known: Known) -> t
     n = layer.columns
     summed = np.zeros(columns) if bias is None else bias[:, :n] + bias[:, n:]
     before, x, scale = center_calls(data(node), layer.rows, layer.inputs)
-    width = tiles.columns_of(PAIRS, known.target.vector_lanes, tiles.PAIRED)
+    width = tiles.columns_of(PAIRS, context.target.vector_lanes, tiles.PAIRED)
     steps = tiles.pack_steps(w.transpose(1, 0, 2).reshape(layer.inputs, columns), 2)
     panels = Constant(tiles.pack_columns(steps, width), _name(node, W))
     nothing = Constant(np.zeros(1, np.int32))
@@ -81,7 +81,7 @@ def _projection(group: Group, layer: Layer, gates: Workspace, known: Known) -> t
         Operand(_floats(scales), "float32", "channel"),
         Operand(_floats(summed), "float32", "channel"),
     )
-    return (*before, product_call(operands, Finish(recipe, added, "float32"), PAIRS_FORM, known))
+    return (*before, product_call(operands, Finish(recipe, added, "float32"), PAIRS_FORM, context))
 
 
 def _name(node: ir.Node, position: int) -> str:
@@ -93,9 +93,9 @@ def _floats(array: Array) -> Constant:
     return Constant(np.ascontiguousarray(array, np.float32).reshape(-1))
 
 
-def _lower(group: Group, known: Known) -> tuple[Call, ...]:
+def _lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     node = group.anchor
-    layer, lanes = layer_of(node), known.target.vector_lanes
+    layer, lanes = layer_of(node), context.target.vector_lanes
     d, n, width = layer.directions, layer.columns, panel_width(lanes)
     gates = Workspace(4 * d * layer.rows * n)
     r, r_scales = _dequantized(group, R, R_SCALE, R_ZERO)
@@ -129,7 +129,7 @@ def _lower(group: Group, known: Known) -> tuple[Call, ...]:
         d,
         (BYTE_PAIRS if narrow else PAIRS, lanes),
     )
-    return (*_projection(group, layer, gates, known), loop_call(group, layer, gates, own))
+    return (*_projection(group, layer, gates, context), loop_call(group, layer, gates, own))
 
 
 IMPLEMENTATIONS = (
@@ -137,7 +137,7 @@ IMPLEMENTATIONS = (
         "dynamic_quantize_lstm.loop",
         "DynamicQuantizeLSTM",
         "numba-cpu",
-        _unless,
+        _rejection,
         _lower,
         cost=recurrent_seconds,
         domain="com.microsoft",

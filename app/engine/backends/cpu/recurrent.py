@@ -11,9 +11,9 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.plan import Argument, Call, Constant, Group, KernelCall, Workspace
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
-from app.engine.operators.operands import unsuited
+from app.engine.operators.operands import group_rejection
 from app.engine.operators.recurrent import (
     INITIAL_C,
     INITIAL_H,
@@ -35,9 +35,9 @@ BLOCK_TILES = 4
 EFFICIENCY = 0.3  # of peak arithmetic, by plain loops over rows of weights
 
 
-def _unless(group: Group, _known: Known) -> str | None:
+def _rejection(group: Group, _context: PlanningContext) -> str | None:
     node = group.anchor
-    reason = unsuited(group)
+    reason = group_rejection(group)
     if reason:
         return reason
     floats = [v for i, v in enumerate(node.inputs) if v is not None and i != 4]
@@ -53,9 +53,9 @@ def _projection_call(
     bias: tuple[str, Argument],
     gates: Workspace,
     layer: Layer,
-    known: Known,
+    context: PlanningContext,
 ) -> KernelCall:
-    lanes = known.target.vector_lanes
+    lanes = context.target.vector_lanes
     scalars = np.array([1, 1, -np.inf, np.inf])  # a tile's alpha, beta and limits, none of them used
     block = tiles.SHAPES[lanes][0] * BLOCK_TILES
     ragged = tiles.spare("float32", lanes)
@@ -70,16 +70,16 @@ def _projection_call(
     )
 
 
-def _projection(node: ir.Node, layer: Layer, gates: Workspace, known: Known) -> tuple[Call, ...]:
+def _projection(node: ir.Node, layer: Layer, gates: Workspace, context: PlanningContext) -> tuple[Call, ...]:
     """The input projection with its bias, and the recurrent one where the step does not need it apart."""
     x, w = node.inputs[:2]
     assert x is not None
     assert w is not None
-    width = tiles.columns_of("float32", known.target.vector_lanes)
+    width = tiles.columns_of("float32", context.target.vector_lanes)
     panels, packing = _panels(w, layer, layer.inputs, (layer.columns,), width)
     apart = layer.hidden if graph.attribute(node, "linear_before_reset", 0) else 0
     bias, adding = _bias(node, layer, layer.columns - apart)
-    return (*packing, *adding, _projection_call(x, panels, bias, gates, layer, known))
+    return (*packing, *adding, _projection_call(x, panels, bias, gates, layer, context))
 
 
 def _panels(
@@ -251,12 +251,12 @@ def _parts(node: ir.Node, layer: Layer) -> tuple[int, ...]:
     return (layer.columns,)
 
 
-def _lower(group: Group, known: Known) -> tuple[Call, ...]:
+def _lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     node = group.anchor
     layer = layer_of(node)
     r = node.inputs[2]
     assert r is not None
-    lanes = known.target.vector_lanes
+    lanes = context.target.vector_lanes
     width, parts = panel_width(lanes), _parts(node, layer)
     panels, packing = _panels(r, layer, layer.hidden, parts, width)
     operands, own_scratch, numbers = _OPERANDS[node.op_type](node, layer, width)
@@ -273,25 +273,25 @@ def _lower(group: Group, known: Known) -> tuple[Call, ...]:
         layer.directions * layer.batch,
         (node.op_type, lanes),
     )
-    return (*packing, *_projection(node, layer, gates, known), loop_call(group, layer, gates, own))
+    return (*packing, *_projection(node, layer, gates, context), loop_call(group, layer, gates, own))
 
 
-def recurrent_seconds(group: Group, known: Known) -> float:
+def recurrent_seconds(group: Group, context: PlanningContext) -> float:
     """Predicted time: products of every step, and weights and gates moved once."""
     layer = layer_of(group.anchor)
     columns = layer.columns
     operations = 2.0 * layer.directions * layer.rows * (layer.inputs + layer.hidden) * columns
     weights = 4.0 * layer.directions * (layer.inputs + layer.hidden) * columns
     return roofline(
-        known.target,
+        context.target,
         flops=operations,
         nbytes=weights + 8.0 * layer.directions * layer.rows * columns,
         efficiency=EFFICIENCY,
-        threads=min(known.threads, layer.directions * layer.batch),
+        threads=min(context.threads, layer.directions * layer.batch),
     )
 
 
 IMPLEMENTATIONS = tuple(
-    Implementation(f"{op.lower()}.loop", op, "numba-cpu", _unless, _lower, cost=recurrent_seconds)
+    Implementation(f"{op.lower()}.loop", op, "numba-cpu", _rejection, _lower, cost=recurrent_seconds)
     for op in ("LSTM", "GRU", "RNN")
 )

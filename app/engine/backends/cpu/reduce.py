@@ -8,16 +8,16 @@ from app.engine.backends.cpu.axis_kernels import (
     FLOATS,
     NUMBERS,
     ORDERED,
+    axis_rejection,
     blocks_of,
     columns_of,
     pointer,
-    refusal,
     total_bytes,
     type_name,
 )
 from app.engine.core import graph
 from app.engine.core.plan import Call, Group, KernelCall
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators.axes import first_input, first_output, reduced_axes
 
@@ -92,9 +92,9 @@ def _collapsed(group: Group) -> Collapsed:
     return collapse(graph.static_shape(first_input(group)), axes)
 
 
-def _unless(group: Group, _known: Known) -> str | None:
+def _rejection(group: Group, _context: PlanningContext) -> str | None:
     op, dtypes = _REDUCTIONS[group.op]
-    reason = refusal(group, dtypes)
+    reason = axis_rejection(group, dtypes)
     if reason is not None:
         return reason
     if reduced_axes(group) is None:
@@ -154,7 +154,7 @@ def accumulators(op: str, dtype: str) -> tuple[str, str]:
     return ("float64", dtype) if dtype in FLOATS else ("int64", "int64")
 
 
-def _lower(group: Group, _known: Known) -> tuple[Call, ...]:
+def _lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x, y = first_input(group), first_output(group)
     op, _ = _REDUCTIONS[group.op]
     if op == "lp":
@@ -195,17 +195,17 @@ def _lower(group: Group, _known: Known) -> tuple[Call, ...]:
     )
 
 
-def _cost(group: Group, known: Known) -> float:
+def _cost(group: Group, context: PlanningContext) -> float:
     found = _collapsed(group)
     return roofline(
-        known.target,
+        context.target,
         flops=2 * found.outputs * found.count,
         nbytes=total_bytes(group),
         efficiency=0.2,
-        threads=known.threads,
+        threads=context.threads,
     )
 
 
 IMPLEMENTATIONS = tuple(
-    Implementation(f"reduce.{op}", op, BACKEND, _unless, _lower, _cost) for op in _REDUCTIONS
+    Implementation(f"reduce.{op}", op, BACKEND, _rejection, _lower, _cost) for op in _REDUCTIONS
 )

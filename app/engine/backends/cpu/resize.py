@@ -9,7 +9,7 @@ from app.engine.backends.cpu.lookup import adding_calls, lookup_calls
 from app.engine.backends.cpu.strided import calls
 from app.engine.core import graph
 from app.engine.core.plan import Argument, Call, Constant, Group, KernelCall, Workspace
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators.interpolation import ResizedAxis
 from app.engine.operators.operands import data, itemsize, moved_seconds
@@ -18,10 +18,10 @@ from app.engine.operators.resize_geometry import (
     _transformation,
     addends,
     nearest_indices,
-    nearest_unless,
+    nearest_rejection,
     resized_axes,
     taps_along,
-    taps_unless,
+    taps_rejection,
 )
 from app.engine.operators.strides import StridedCopy
 
@@ -32,7 +32,7 @@ def extrapolation(node: ir.Node) -> Constant:
     return Constant(np.array([value]).astype(graph.dtype(data(node))))
 
 
-def nearest_inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+def nearest_inplace(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:
     """The sum may take the place of what is added: each element is read where it is stored."""
     return tuple(
         (value, group.outputs[0])
@@ -41,7 +41,7 @@ def nearest_inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Val
     )
 
 
-def _nearest_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+def _nearest_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     node = group.anchor
     x = data(node)
     indices = nearest_indices(node)
@@ -51,10 +51,10 @@ def _nearest_lower(group: Group, _known: Known) -> tuple[Call, ...]:
     return lookup_calls(indices, shape, itemsize(x), x, node.outputs[0], extrapolation(node))
 
 
-def _nearest_cost(group: Group, known: Known) -> float:
+def _nearest_cost(group: Group, context: PlanningContext) -> float:
     added = sum(graph.nbytes(v) for v in addends(group))
-    return moved_seconds(group, known) + roofline(
-        known.target, flops=0.0, nbytes=added, threads=known.threads
+    return moved_seconds(group, context) + roofline(
+        context.target, flops=0.0, nbytes=added, threads=context.threads
     )
 
 
@@ -65,7 +65,7 @@ def _moved_axes(node: ir.Node) -> list[tuple[int, ResizedAxis]]:
     return sorted(moved, key=lambda entry: entry[1].target / entry[1].size)
 
 
-def _taps_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+def _taps_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     node = group.anchor
     x, y = data(node), node.outputs[0]
     if graph.elements(y) == 0:
@@ -106,18 +106,18 @@ def _taps_lower(group: Group, _known: Known) -> tuple[Call, ...]:
     return tuple(made)
 
 
-def _taps_cost(group: Group, known: Known) -> float:
+def _taps_cost(group: Group, context: PlanningContext) -> float:
     """Every step reads and writes a tensor of the output's size, at two operations a tap."""
     node = group.anchor
     steps = max(len(_moved_axes(node)), 1)
     width = 4 if _mode(node) == "cubic" else 2
     size = graph.elements(node.outputs[0])
     return roofline(
-        known.target,
+        context.target,
         flops=2.0 * width * size * steps,
         nbytes=2.0 * steps * graph.nbytes(node.outputs[0]),
         efficiency=0.2,
-        threads=known.threads,
+        threads=context.threads,
     )
 
 
@@ -127,7 +127,7 @@ IMPLEMENTATIONS = (
             f"{op.lower()}.nearest",
             op,
             "numba-cpu",
-            nearest_unless,
+            nearest_rejection,
             _nearest_lower,
             cost=_nearest_cost,
             inplace=nearest_inplace,
@@ -135,7 +135,7 @@ IMPLEMENTATIONS = (
         for op in ("Resize", "Upsample")
     ),
     *(
-        Implementation(f"{op.lower()}.taps", op, "numba-cpu", taps_unless, _taps_lower, cost=_taps_cost)
+        Implementation(f"{op.lower()}.taps", op, "numba-cpu", taps_rejection, _taps_lower, cost=_taps_cost)
         for op in ("Resize", "Upsample")
     ),
 )

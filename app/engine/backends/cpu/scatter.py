@@ -12,9 +12,9 @@ from app.engine.backends.cpu.gather import index_type
 from app.engine.backends.cpu.strided import calls, element_type, merged
 from app.engine.core import graph
 from app.engine.core.plan import Call, Constant, Group, KernelCall
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.indexing import axis_of, bad_indices, indexed_axes, indices_of
-from app.engine.operators.operands import data, itemsize, moved_seconds, unsuited
+from app.engine.operators.operands import data, group_rejection, itemsize, moved_seconds
 from app.engine.operators.strides import StridedCopy, strides_of
 
 OPERATIONS = {"none": 0, "add": 1, "mul": 2, "min": 3, "max": 4}  # as app.kernels.cpu.scatter numbers them
@@ -55,9 +55,9 @@ def _bad_reduction(node: ir.Node) -> str | None:
     return None
 
 
-def _elements_unless(group: Group, _known: Known) -> str | None:
+def _elements_rejection(group: Group, _context: PlanningContext) -> str | None:
     node = group.anchor
-    reason = unsuited(group) or _bad_reduction(node)
+    reason = group_rejection(group) or _bad_reduction(node)
     if reason:
         return reason
     shape = graph.static_shape(data(node))
@@ -66,7 +66,7 @@ def _elements_unless(group: Group, _known: Known) -> str | None:
     return bad_indices(node, (shape[axis_of(node)],))
 
 
-def _elements_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+def _elements_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     node = group.anchor
     indices, y = indices_of(node), node.outputs[0]
     shape, axis = graph.static_shape(data(node)), axis_of(node)
@@ -103,13 +103,13 @@ def _elements_lower(group: Group, _known: Known) -> tuple[Call, ...]:
     return (*_copied(node), scatter)
 
 
-def _nd_unless(group: Group, _known: Known) -> str | None:
+def _nd_rejection(group: Group, _context: PlanningContext) -> str | None:
     node = group.anchor
-    reason = unsuited(group) or _bad_reduction(node)
+    reason = group_rejection(group) or _bad_reduction(node)
     return reason or bad_indices(node, tuple(n for n, _ in indexed_axes(node, 0)))
 
 
-def _nd_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+def _nd_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     node = group.anchor
     indices, y = indices_of(node), node.outputs[0]
     shape = graph.static_shape(data(node))
@@ -136,8 +136,8 @@ def _nd_lower(group: Group, _known: Known) -> tuple[Call, ...]:
     return (*_copied(node), scatter)
 
 
-def _cache_unless(group: Group, _known: Known) -> str | None:
-    reason = unsuited(group)
+def _cache_rejection(group: Group, _context: PlanningContext) -> str | None:
+    reason = group_rejection(group)
     if reason:
         return reason
     node = group.anchor
@@ -154,7 +154,7 @@ def _cache_axis(node: ir.Node) -> int:
     return graph.attribute(node, "axis", -2) % len(graph.static_shape(data(node)))
 
 
-def _cache_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+def _cache_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     node = group.anchor
     update, y = indices_of(node), node.outputs[0]
     shape, axis = graph.static_shape(y), _cache_axis(node)
@@ -178,7 +178,7 @@ def _cache_lower(group: Group, _known: Known) -> tuple[Call, ...]:
     return (*_copied(node), scatter)
 
 
-def _onto_the_data(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+def _onto_the_data(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:
     """The output may take the memory of the data, unless indices or updates are the same value."""
     node = group.anchor
     if data(node) in node.inputs[1:]:
@@ -187,10 +187,10 @@ def _onto_the_data(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Valu
 
 
 IMPLEMENTATIONS = tuple(
-    Implementation(name, op, "numba-cpu", unless, lower, cost=moved_seconds, inplace=_onto_the_data)
-    for name, op, unless, lower in (
-        ("scatter_elements.lines", "ScatterElements", _elements_unless, _elements_lower),
-        ("scatter_nd.slices", "ScatterND", _nd_unless, _nd_lower),
-        ("tensor_scatter.rows", "TensorScatter", _cache_unless, _cache_lower),
+    Implementation(name, op, "numba-cpu", rejection, lower, cost=moved_seconds, inplace=_onto_the_data)
+    for name, op, rejection, lower in (
+        ("scatter_elements.lines", "ScatterElements", _elements_rejection, _elements_lower),
+        ("scatter_nd.slices", "ScatterND", _nd_rejection, _nd_lower),
+        ("tensor_scatter.rows", "TensorScatter", _cache_rejection, _cache_lower),
     )
 )

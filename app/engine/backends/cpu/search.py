@@ -4,17 +4,17 @@ from app.engine.backends.cpu.axis_kernels import (
     COLUMNS,
     NUMBERS,
     ORDERED,
+    axis_rejection,
     blocks_of,
     columns_of,
     first_over_first,
     pointer,
-    refusal,
     total_bytes,
     type_name,
 )
 from app.engine.core import graph
 from app.engine.core.plan import Argument, Call, Group, KernelCall
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators.axes import along_axis, first_input, first_output, split
 
@@ -25,14 +25,14 @@ _EXTREMA = {"ArgMax": "max", "ArgMin": "min"}
 _SCANS = {"CumSum": "sum", "CumProd": "prod"}
 
 
-def _arg_unless(group: Group, _known: Known) -> str | None:
-    reason = refusal(group, ORDERED)
+def _arg_rejection(group: Group, _context: PlanningContext) -> str | None:
+    reason = axis_rejection(group, ORDERED)
     if reason is not None:
         return reason
     return "the axis is empty" if along_axis(group, 0)[1] == 0 else None
 
 
-def _lower_arg(group: Group, _known: Known) -> tuple[Call, ...]:
+def _lower_arg(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x, y = first_input(group), first_output(group)
     outer, n, inner = along_axis(group, 0)
     static = (_EXTREMA[group.op], bool(graph.attribute(group.anchor, "select_last_index", 0)))
@@ -58,12 +58,12 @@ def _scan_axis(group: Group) -> int | None:
     return None if axis is None else int(axis.reshape(()))
 
 
-def _scan_unless(group: Group, _known: Known) -> str | None:
-    reason = refusal(group, NUMBERS)
+def _scan_rejection(group: Group, _context: PlanningContext) -> str | None:
+    reason = axis_rejection(group, NUMBERS)
     return reason or ("the axis is computed at run time" if _scan_axis(group) is None else None)
 
 
-def _lower_scan(group: Group, _known: Known) -> tuple[Call, ...]:
+def _lower_scan(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x, y = first_input(group), first_output(group)
     axis = _scan_axis(group)
     assert axis is not None
@@ -82,11 +82,11 @@ def _lower_scan(group: Group, _known: Known) -> tuple[Call, ...]:
     )
 
 
-def _top_unless(group: Group, _known: Known) -> str | None:
-    return refusal(group, ORDERED)
+def _top_rejection(group: Group, _context: PlanningContext) -> str | None:
+    return axis_rejection(group, ORDERED)
 
 
-def _lower_top(group: Group, _known: Known) -> tuple[Call, ...]:
+def _lower_top(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x, y = first_input(group), first_output(group)
     outer, n, inner = along_axis(group)
     k = split(graph.static_shape(y), graph.attribute(group.anchor, "axis", -1))[1]
@@ -101,7 +101,7 @@ def _lower_top(group: Group, _known: Known) -> tuple[Call, ...]:
     )
 
 
-def _lower_hardmax(group: Group, _known: Known) -> tuple[Call, ...]:
+def _lower_hardmax(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x, y = first_input(group), first_output(group)
     outer, n, inner = along_axis(group)
     return (
@@ -114,27 +114,27 @@ def _lower_hardmax(group: Group, _known: Known) -> tuple[Call, ...]:
     )
 
 
-def _cost(group: Group, known: Known) -> float:
+def _cost(group: Group, context: PlanningContext) -> float:
     return roofline(
-        known.target,
+        context.target,
         flops=2 * graph.elements(first_input(group)),
         nbytes=total_bytes(group),
         efficiency=0.02,
-        threads=known.threads,
+        threads=context.threads,
     )
 
 
 IMPLEMENTATIONS = (
     *(
-        Implementation(f"search.arg_{e}", op, BACKEND, _arg_unless, _lower_arg, _cost)
+        Implementation(f"search.arg_{e}", op, BACKEND, _arg_rejection, _lower_arg, _cost)
         for op, e in _EXTREMA.items()
     ),
     *(
-        Implementation(f"search.cum_{s}", op, BACKEND, _scan_unless, _lower_scan, _cost, first_over_first)
+        Implementation(f"search.cum_{s}", op, BACKEND, _scan_rejection, _lower_scan, _cost, first_over_first)
         for op, s in _SCANS.items()
     ),
-    Implementation("search.top_k", "TopK", BACKEND, _top_unless, _lower_top, _cost),
+    Implementation("search.top_k", "TopK", BACKEND, _top_rejection, _lower_top, _cost),
     Implementation(
-        "search.hardmax", "Hardmax", BACKEND, _top_unless, _lower_hardmax, _cost, first_over_first
+        "search.hardmax", "Hardmax", BACKEND, _top_rejection, _lower_hardmax, _cost, first_over_first
     ),
 )

@@ -9,8 +9,8 @@ import onnx_ir as ir
 from app.engine.backends.cpu.strided import element_type
 from app.engine.core import graph
 from app.engine.core.plan import Call, Constant, Group, KernelCall
-from app.engine.core.registry import Implementation, Known
-from app.engine.operators.operands import data, fixed_inputs, itemsize, moved_seconds, unsuited
+from app.engine.core.registry import Implementation, PlanningContext
+from app.engine.operators.operands import data, fixed_inputs, group_rejection, itemsize, moved_seconds
 
 _INDICES = (*("int8", "int16", "int32", "int64"), *("uint8", "uint16", "uint32"), *("float32", "float64"))
 
@@ -20,15 +20,15 @@ def _raw(values: Any, value: ir.Value) -> Constant:
     return Constant(np.array(values).astype(graph.dtype(value)))
 
 
-def _reverse_unless(group: Group, _known: Known) -> str | None:
-    reason = unsuited(group)
+def _reverse_rejection(group: Group, _context: PlanningContext) -> str | None:
+    reason = group_rejection(group)
     if reason:
         return reason
     axes = (graph.attribute(group.anchor, "time_axis", 0), graph.attribute(group.anchor, "batch_axis", 1))
     return None if sorted(axes) == [0, 1] else f"time and batch axes {axes}, expected 0 and 1"
 
 
-def _reverse_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+def _reverse_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x, y = data(group.anchor), group.anchor.outputs[0]
     lengths = group.anchor.inputs[1]
     assert lengths is not None
@@ -45,11 +45,11 @@ def _reverse_lower(group: Group, _known: Known) -> tuple[Call, ...]:
     )
 
 
-def _trilu_unless(group: Group, _known: Known) -> str | None:
-    return unsuited(group) or fixed_inputs(group.anchor, (1,))
+def _trilu_rejection(group: Group, _context: PlanningContext) -> str | None:
+    return group_rejection(group) or fixed_inputs(group.anchor, (1,))
 
 
-def _trilu_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+def _trilu_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x, y = data(group.anchor), group.anchor.outputs[0]
     *batch, height, width = graph.static_shape(x)
     shift = graph.constant(graph.input_at(group.anchor, 1))
@@ -66,11 +66,11 @@ def _trilu_lower(group: Group, _known: Known) -> tuple[Call, ...]:
     )
 
 
-def _eye_unless(group: Group, _known: Known) -> str | None:
-    return unsuited(group)
+def _eye_rejection(group: Group, _context: PlanningContext) -> str | None:
+    return group_rejection(group)
 
 
-def _eye_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+def _eye_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     y = group.anchor.outputs[0]
     height, width = graph.static_shape(y)
     address = element_type(itemsize(y))
@@ -85,15 +85,15 @@ def _eye_lower(group: Group, _known: Known) -> tuple[Call, ...]:
     )
 
 
-def _one_hot_unless(group: Group, _known: Known) -> str | None:
-    reason = unsuited(group)
+def _one_hot_rejection(group: Group, _context: PlanningContext) -> str | None:
+    reason = group_rejection(group)
     kind = str(graph.dtype(data(group.anchor)))
     if reason is None and kind not in _INDICES:
         return f"OneHot has no kernel for indices of dtype {kind}"
     return reason
 
 
-def _one_hot_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+def _one_hot_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     indices, y = data(group.anchor), group.anchor.outputs[0]
     off_on = group.anchor.inputs[2]
     assert off_on is not None
@@ -111,11 +111,11 @@ def _one_hot_lower(group: Group, _known: Known) -> tuple[Call, ...]:
 
 
 IMPLEMENTATIONS = tuple(
-    Implementation(name, op, "numba-cpu", unless, lower, cost=moved_seconds)
-    for name, op, unless, lower in (
-        ("reverse_sequence.rows", "ReverseSequence", _reverse_unless, _reverse_lower),
-        ("trilu.rows", "Trilu", _trilu_unless, _trilu_lower),
-        ("eye_like.rows", "EyeLike", _eye_unless, _eye_lower),
-        ("one_hot.rows", "OneHot", _one_hot_unless, _one_hot_lower),
+    Implementation(name, op, "numba-cpu", rejection, lower, cost=moved_seconds)
+    for name, op, rejection, lower in (
+        ("reverse_sequence.rows", "ReverseSequence", _reverse_rejection, _reverse_lower),
+        ("trilu.rows", "Trilu", _trilu_rejection, _trilu_lower),
+        ("eye_like.rows", "EyeLike", _eye_rejection, _eye_lower),
+        ("one_hot.rows", "OneHot", _one_hot_rejection, _one_hot_lower),
     )
 )

@@ -14,7 +14,7 @@ from app.engine.backends.cpu.nchwc_movement import (
     Boxes,
     box_calls,
     boxes_layouts,
-    boxes_refusal,
+    boxes_rejection,
     concat_boxes,
     slice_boxes,
     split_boxes,
@@ -26,10 +26,10 @@ from app.engine.core.registry import (
     LANEWISE,
     UNDEFINED,
     Implementation,
-    Known,
     Layouts,
     Padding,
-    Unless,
+    PlanningContext,
+    Rejection,
     all_plain,
 )
 from app.engine.cost.roofline import roofline
@@ -44,7 +44,7 @@ from app.engine.operators.movement import (
     split_copies,
     split_parts,
 )
-from app.engine.operators.operands import data, fixed_inputs, itemsize, unsuited
+from app.engine.operators.operands import data, fixed_inputs, group_rejection, itemsize
 from app.engine.types.layout import Layout, plain
 
 Parts: TypeAlias = Callable[[ir.Node], tuple[Part, ...]]
@@ -64,58 +64,58 @@ def _view(part: Part, layout: Layout, group: Group) -> View | str:
 
 
 # What copies each part, in their order; None where a row has one part and is refused without it.
-Copying: TypeAlias = Callable[[Group, Known], tuple[tuple[Call, ...], ...]]
+Copying: TypeAlias = Callable[[Group, PlanningContext], tuple[tuple[Call, ...], ...]]
 
 
 def _row(
     name: str,
     op: str,
     parts: Parts,
-    unless: Unless,
+    rejection: Rejection,
     copying: Copying | None,
-    layout: Callable[[ir.Value, Known], Layout],
+    layout: Callable[[ir.Value, PlanningContext], Layout],
     layouts: Layouts = all_plain,
     padding: Padding = UNDEFINED,
 ) -> Implementation:
-    def found(group: Group, known: Known) -> tuple[View | str, ...]:
-        return tuple(_view(p, layout(p.whole, known), group) for p in parts(group.anchor))
+    def found(group: Group, context: PlanningContext) -> tuple[View | str, ...]:
+        return tuple(_view(p, layout(p.whole, context), group) for p in parts(group.anchor))
 
-    def refusal(group: Group, known: Known) -> str | None:
-        reason = unless(group, known)
+    def slice_rejection(group: Group, context: PlanningContext) -> str | None:
+        reason = rejection(group, context)
         if reason is not None:
             return reason
-        reasons = found(group, known)
+        reasons = found(group, context)
         return (
             None
             if any(isinstance(r, View) for r in reasons)
             else next(map(str, reasons), f"{op} takes no range")
         )
 
-    def views(group: Group, known: Known) -> tuple[View, ...]:
-        return tuple(v for v in found(group, known) if isinstance(v, View))
+    def views(group: Group, context: PlanningContext) -> tuple[View, ...]:
+        return tuple(v for v in found(group, context) if isinstance(v, View))
 
-    def moved(group: Group, known: Known) -> tuple[int, ...]:
+    def moved(group: Group, context: PlanningContext) -> tuple[int, ...]:
         """Places of the parts that are copied."""
         return tuple(
             i
-            for i, view in enumerate(found(group, known))
-            if isinstance(view, str) or (known.granted is not None and view not in known.granted)
+            for i, view in enumerate(found(group, context))
+            if isinstance(view, str) or (context.granted is not None and view not in context.granted)
         )
 
-    def lower(group: Group, known: Known) -> tuple[Call, ...]:
-        places = moved(group, known)
+    def lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
+        places = moved(group, context)
         if copying is None or not places:
             return ()
-        calls = copying(group, known)
+        calls = copying(group, context)
         return tuple(call for i in places for call in calls[i])
 
-    def cost(group: Group, known: Known) -> float:
+    def cost(group: Group, context: PlanningContext) -> float:
         every = parts(group.anchor)
-        nbytes = 2 * sum(graph.nbytes(every[i].part) for i in moved(group, known))
-        return roofline(known.target, flops=0.0, nbytes=nbytes, threads=known.threads) if nbytes else 0.0
+        nbytes = 2 * sum(graph.nbytes(every[i].part) for i in moved(group, context))
+        return roofline(context.target, flops=0.0, nbytes=nbytes, threads=context.threads) if nbytes else 0.0
 
     return Implementation(
-        name, op, "numba-cpu", refusal, lower, cost,
+        name, op, "numba-cpu", slice_rejection, lower, cost,
         views=views, partial=copying is not None, layouts=layouts, padding=padding,
     )  # fmt: skip
 
@@ -123,37 +123,37 @@ def _row(
 def _plain_row(
     op: str, parts: Parts, constants: tuple[int, ...], copies: Callable[[ir.Node], Copies] | None
 ) -> Implementation:
-    def unless(group: Group, _known: Known) -> str | None:
-        return unsuited(group) or fixed_inputs(group.anchor, constants)
+    def rejection(group: Group, _context: PlanningContext) -> str | None:
+        return group_rejection(group) or fixed_inputs(group.anchor, constants)
 
-    def copying(group: Group, _known: Known) -> tuple[tuple[Call, ...], ...]:
+    def copying(group: Group, _context: PlanningContext) -> tuple[tuple[Call, ...], ...]:
         assert copies is not None
         size = itemsize(data(group.anchor))
         found = copies(group.anchor)
         return tuple(calls(c, size, x, y) if y in group.outputs else () for c, x, y in found)
 
-    def layout(value: ir.Value, _known: Known) -> Layout:
+    def layout(value: ir.Value, _context: PlanningContext) -> Layout:
         return plain(len(graph.static_shape(value)))
 
-    return _row(f"{op.lower()}.view", op, parts, unless, copying if copies else None, layout)
+    return _row(f"{op.lower()}.view", op, parts, rejection, copying if copies else None, layout)
 
 
 def _blocked_row(
     op: str, parts: Parts, constants: tuple[int, ...], boxes: Boxes, padding: Padding = UNDEFINED
 ) -> Implementation:
-    def unless(group: Group, known: Known) -> str | None:
-        return boxes_refusal(group, known, constants, boxes)
+    def rejection(group: Group, context: PlanningContext) -> str | None:
+        return boxes_rejection(group, context, constants, boxes)
 
-    def copying(group: Group, known: Known) -> tuple[tuple[Call, ...], ...]:
-        return tuple(box_calls(b, known) if b.target in group.outputs else () for b in boxes(group.anchor))
+    def copying(group: Group, context: PlanningContext) -> tuple[tuple[Call, ...], ...]:
+        return tuple(box_calls(b, context) if b.target in group.outputs else () for b in boxes(group.anchor))
 
-    def layout(_value: ir.Value, known: Known) -> Layout:
-        return nchwc.layout_of(known)
+    def layout(_value: ir.Value, context: PlanningContext) -> Layout:
+        return nchwc.layout_of(context)
 
-    def layouts(group: Group, known: Known) -> Mapping[ir.Value, Layout]:
-        return boxes_layouts(group, known, boxes)
+    def layouts(group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout]:
+        return boxes_layouts(group, context, boxes)
 
-    return _row(f"{op.lower()}.view.blocked", op, parts, unless, copying, layout, layouts, padding)
+    return _row(f"{op.lower()}.view.blocked", op, parts, rejection, copying, layout, layouts, padding)
 
 
 IMPLEMENTATIONS = (

@@ -3,16 +3,16 @@
 from app.engine.backends.cpu.axis_kernels import (
     COLUMNS,
     FLOATS,
+    axis_rejection,
     blocks_of,
     columns_of,
     first_over_first,
-    refusal,
     total_bytes,
     type_name,
 )
 from app.engine.core import graph
 from app.engine.core.plan import Argument, Call, Group, KernelCall
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators.axes import along_axis, first_input, first_output
 
@@ -22,11 +22,11 @@ KERNELS = "app.kernels.cpu.softmax"
 _KERNELS = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}
 
 
-def _unless(group: Group, _known: Known) -> str | None:
-    return refusal(group, FLOATS)
+def _rejection(group: Group, _context: PlanningContext) -> str | None:
+    return axis_rejection(group, FLOATS)
 
 
-def _lower(group: Group, _known: Known) -> tuple[Call, ...]:
+def _lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x, y = first_input(group), first_output(group)
     return (along(_KERNELS[group.op], type_name(x), x, y, along_axis(group)),)
 
@@ -47,18 +47,18 @@ def along(kernel: str, dtype: str, x: Argument, y: Argument, shape: tuple[int, i
     )
 
 
-def _cost(group: Group, known: Known) -> float:
+def _cost(group: Group, context: PlanningContext) -> float:
     elements = graph.elements(first_output(group))
     return roofline(
-        known.target,
+        context.target,
         flops=25 * elements,
         nbytes=total_bytes(group),
         efficiency=0.3,
-        threads=known.threads,
+        threads=context.threads,
     )
 
 
 IMPLEMENTATIONS = tuple(
-    Implementation(f"softmax.{kernel}", op, BACKEND, _unless, _lower, _cost, first_over_first)
+    Implementation(f"softmax.{kernel}", op, BACKEND, _rejection, _lower, _cost, first_over_first)
     for op, kernel in _KERNELS.items()
 )

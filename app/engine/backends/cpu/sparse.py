@@ -16,7 +16,7 @@ import onnx_ir as ir
 from app.engine.backends.cpu import matmul
 from app.engine.core import graph
 from app.engine.core.plan import Argument, Call, Constant, Group, KernelCall, Workspace, of_group
-from app.engine.core.registry import Cost, Implementation, Known, Lower, Unless
+from app.engine.core.registry import Cost, Implementation, Lower, PlanningContext, Rejection
 from app.engine.operators import matmul_geometry
 from app.engine.operators.elementwise import recipe_of
 from app.engine.types.storage import StorageKind
@@ -53,9 +53,9 @@ class Sums:
         return Constant(np.array([1, 1, low, math.inf if self.high is None else self.high], FLOAT))
 
 
-def _refusal(group: Group, known: Known) -> str | None:
+def _rejection(group: Group, context: PlanningContext) -> str | None:
     """Why no sparse product at all applies."""
-    reason = matmul.refusal(group, known)
+    reason = matmul.rejection(group, context)
     if reason is not None:
         return reason
     kind = graph.dtype(group.outputs[0])
@@ -74,7 +74,7 @@ def _own(group: Group) -> matmul.Addends:
     if group.anchor.op_type != "Gemm":
         return matmul.Addends()
     found = matmul.gemm_addends(group.anchor, _product(group))
-    assert not isinstance(found, str), found  # `matmul.refusal` tells
+    assert not isinstance(found, str), found  # `matmul.rejection` tells
     return found
 
 
@@ -127,7 +127,7 @@ def _followed(group: Group, rest: tuple[ir.Node, ...]) -> tuple[KernelCall, ...]
     )
 
 
-def _rest_refusal(group: Group) -> str | None:
+def _rest_rejection(group: Group) -> str | None:
     rest = _sums(group).rest
     if not rest:
         return None
@@ -153,8 +153,8 @@ def _density(value: ir.Value) -> str:
     return f"{_nonzero(value) / max(graph.elements(value), 1):.2g}"
 
 
-def _right_refusal(group: Group, known: Known) -> str | None:
-    reason = _refusal(group, known)
+def _right_rejection(group: Group, context: PlanningContext) -> str | None:
+    reason = _rejection(group, context)
     if reason is not None:
         return reason
     product, value = _product(group), _right(group)
@@ -166,7 +166,7 @@ def _right_refusal(group: Group, known: Known) -> str | None:
         return "the first operand is transposed"
     if _nonzero(value) == graph.elements(value):
         return f"{value.name!r} has no zeros"
-    return _rest_refusal(group)
+    return _rest_rejection(group)
 
 
 def _bias(group: Group, n: int) -> Argument:
@@ -177,7 +177,7 @@ def _bias(group: Group, n: int) -> Argument:
 MOST_ELEMENTS = 2**31  # of the dense operand: where its lines start is an int32
 
 
-def _line_refusal(count: int, each: int) -> str | None:
+def _line_rejection(count: int, each: int) -> str | None:
     if count * each < MOST_ELEMENTS:
         return None
     return f"{count} lines of {each} elements are more than an index of 32 bits tells apart"
@@ -186,33 +186,33 @@ def _line_refusal(count: int, each: int) -> str | None:
 # Sparse weights: y[m, n] = x[m, k] w[k, n]
 
 
-def _csr_refusal(group: Group, known: Known) -> str | None:
-    reason = _right_refusal(group, known)
+def _csr_rejection(group: Group, context: PlanningContext) -> str | None:
+    reason = _right_rejection(group, context)
     if reason is not None:
         return reason
     product = _product(group)
-    return _line_refusal(product.k, math.prod(_turned(product.m, known)))
+    return _line_rejection(product.k, math.prod(_turned(product.m, context)))
 
 
-def _lanes_for(columns: int, known: Known) -> int:
+def _lanes_for(columns: int, context: PlanningContext) -> int:
     """Elements of a vector for so many columns: a whole register, or the power of two that holds them."""
-    return min(1 << max(columns - 1, 0).bit_length(), known.target.vector_lanes)
+    return min(1 << max(columns - 1, 0).bit_length(), context.target.vector_lanes)
 
 
-def _turned(m: int, known: Known) -> tuple[int, int, int]:
+def _turned(m: int, context: PlanningContext) -> tuple[int, int, int]:
     """(lanes, vectors, chunks) for m samples side by side."""
-    lanes = _lanes_for(m, known)
+    lanes = _lanes_for(m, context)
     vectors = -(-m // lanes)
     chunks = -(-vectors // sparse.MOST)
     return lanes, -(-vectors // chunks), chunks
 
 
-def _lower_csr(group: Group, known: Known) -> tuple[Call, ...]:
+def _lower_csr(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     """X is turned, so that the samples of one feature lie together; and so is the result."""
     product, sums = _product(group), _sums(group)
     m, n, k = product.m, product.n, product.k
     (y,) = group.outputs
-    lanes, vectors, chunks = _turned(m, known)
+    lanes, vectors, chunks = _turned(m, context)
     wide = lanes * vectors * chunks
     x: Argument = product.a
     result: Argument = y
@@ -220,7 +220,7 @@ def _lower_csr(group: Group, known: Known) -> tuple[Call, ...]:
     after: tuple[KernelCall, ...] = ()
     if m > 1:
         x, result = Workspace(4 * k * wide), Workspace(4 * n * wide)
-        tile = known.target.vector_lanes, lanes
+        tile = context.target.vector_lanes, lanes
         before = (_turn(product.a, x, (m, k), product.a_strides[0], wide, tile, into=True),)
         after = (_turn(result, y, (n, m), wide, n, tile, into=False),)
     turned = _Turned(
@@ -230,7 +230,7 @@ def _lower_csr(group: Group, known: Known) -> tuple[Call, ...]:
     bias = _bias(group, n)
     columns = Columns(0, lanes * vectors, chunks)
     multiplied = turned.times(
-        (x, result, bias, bias, sums.scalars), columns, lanes, flags, (wide, 0, wide, 0), 1, known
+        (x, result, bias, bias, sums.scalars), columns, lanes, flags, (wide, 0, wide, 0), 1, context
     )
     return (*before, multiplied, *after, *_followed(group, sums.rest))
 
@@ -280,7 +280,7 @@ class _Turned:
         flags: int,
         steps: tuple[int, int, int, int],
         batches: int,
-        known: Known,
+        context: PlanningContext,
     ) -> KernelCall:
         """A call of `sparse.emit`; operands: b, y, biases of rows and columns, scalars."""
         together, vectors = sparse.shape_of(columns.each, lanes)
@@ -289,7 +289,7 @@ class _Turned:
         def part(name: str) -> Callable[[], Array]:
             def array() -> Array:
                 if not made:
-                    made.append(sparse.slices(self._matrix(), together, known.threads, steps[0]))
+                    made.append(sparse.slices(self._matrix(), together, context.threads, steps[0]))
                 return getattr(made[0], name)  # type: ignore[no-any-return]  # a field of Sliced
 
             return array
@@ -317,28 +317,28 @@ def _sliced_cycles(elements: float, rows: float, vectors: float) -> float:
     return elements * (0.2 + vectors) + rows * (6 + 3 * vectors)
 
 
-def _csr_cost(group: Group, known: Known) -> float:
+def _csr_cost(group: Group, context: PlanningContext) -> float:
     product = _product(group)
-    lanes, vectors, chunks = _turned(product.m, known)
+    lanes, vectors, chunks = _turned(product.m, context)
     cycles = chunks * _sliced_cycles(_nonzero(product.b), product.n, vectors)
     # Measured on Zen 3, whole vectors, and on Zen 5, less than that.
-    each = 1.5 if lanes == known.target.vector_lanes else 0.5
+    each = 1.5 if lanes == context.target.vector_lanes else 0.5
     turned = (product.m > 1) * each * product.m * (product.n + product.k)
-    return _seconds(cycles, turned, group, known)
+    return _seconds(cycles, turned, group, context)
 
 
-def _seconds(shared: float, alone: float, group: Group, known: Known) -> float:
+def _seconds(shared: float, alone: float, group: Group, context: PlanningContext) -> float:
     """Of cycles that threads share and others, and of the pass that follows."""
     rest = 0.5 * graph.elements(group.outputs[0]) * len(_sums(group).rest)
-    cycles = (shared + rest) / min(known.threads, known.target.cores) + alone
-    return known.target.launch + cycles * 4 * known.target.vector_lanes / known.target.flops
+    cycles = (shared + rest) / min(context.threads, context.target.cores) + alone
+    return context.target.launch + cycles * 4 * context.target.vector_lanes / context.target.flops
 
 
 # A sparse first operand: y[.., m, n] = a[m, k] x[.., k, n]
 
 
-def _left_refusal(group: Group, known: Known) -> str | None:
-    reason = _refusal(group, known)
+def _left_rejection(group: Group, context: PlanningContext) -> str | None:
+    reason = _rejection(group, context)
     if reason is not None:
         return reason
     value, right = _left(group), _right(group)
@@ -351,12 +351,12 @@ def _left_refusal(group: Group, known: Known) -> str | None:
         return "an operand is transposed"
     if _nonzero(value) == graph.elements(value):
         return f"{value.name!r} has no zeros"
-    return _line_refusal(*graph.static_shape(right)[-2:]) or _rest_refusal(group)
+    return _line_rejection(*graph.static_shape(right)[-2:]) or _rest_rejection(group)
 
 
-def _columns(n: int, known: Known) -> tuple[int, tuple[Columns, ...]]:
+def _columns(n: int, context: PlanningContext) -> tuple[int, tuple[Columns, ...]]:
     """Elements of a vector, and n columns as equal chunks and a last, narrower one."""
-    lanes = _lanes_for(n, known)
+    lanes = _lanes_for(n, context)
     vectors = -(-n // lanes)
     each = -(-vectors // -(-vectors // sparse.MOST)) * lanes
     whole = n // each
@@ -364,30 +364,30 @@ def _columns(n: int, known: Known) -> tuple[int, tuple[Columns, ...]]:
     return lanes, tuple(c for c in parts if c.each and c.count)
 
 
-def _lower_left(group: Group, known: Known) -> tuple[Call, ...]:
+def _lower_left(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     sums = _sums(group)
     (y,) = group.outputs
     (m, k), n = graph.static_shape(_left(group)), graph.static_shape(y)[-1]
     array = graph.constant(_left(group))
     assert array is not None
     turned = _Turned(lambda: array * FLOAT.type(sums.alpha), m, _left(group).name or "")
-    lanes, parts = _columns(n, known)
+    lanes, parts = _columns(n, context)
     flags = COLUMN_BIAS * (sums.bias is not None) | CLAMP * sums.clamps
     bias = _bias(group, n)
     operands = (_right(group), y, bias, bias, sums.scalars)
     steps = (n, k * n, n, m * n)
     batches = graph.elements(y) // (m * n)
-    found = [turned.times(operands, part, lanes, flags, steps, batches, known) for part in parts]
+    found = [turned.times(operands, part, lanes, flags, steps, batches, context) for part in parts]
     return (*found, *_followed(group, sums.rest))
 
 
-def _left_cost(group: Group, known: Known) -> float:
+def _left_cost(group: Group, context: PlanningContext) -> float:
     m, n = graph.static_shape(group.anchor.outputs[0])[-2:]
-    lanes, parts = _columns(n, known)
+    lanes, parts = _columns(n, context)
     batches = graph.elements(group.outputs[0]) // (m * n)
     value = _left(group)
     cycles = sum(c.count * _sliced_cycles(_nonzero(value), m, -(-c.each // lanes)) for c in parts)
-    return _seconds(batches * cycles, 0.0, group, known)
+    return _seconds(batches * cycles, 0.0, group, context)
 
 
 # Weights in panels of 16 columns: blocks, whole rows, or two of every four elements
@@ -416,15 +416,15 @@ def _panels(group: Group) -> int:
     return -(-_product(group).n // block_sparse.WIDTH)
 
 
-def _block_refusal(group: Group, known: Known) -> str | None:
-    reason = _right_refusal(group, known)
+def _block_rejection(group: Group, context: PlanningContext) -> str | None:
+    reason = _right_rejection(group, context)
     if reason is None and _stored_rows(group) == _panels(group) * _product(group).k:
         reason = f"no 16 neighbours in a row of {_right(group).name!r} are all zeros"
     return reason
 
 
-def _rows_refusal(group: Group, known: Known) -> str | None:
-    reason = _right_refusal(group, known)
+def _rows_rejection(group: Group, context: PlanningContext) -> str | None:
+    reason = _right_rejection(group, context)
     if reason is None and _whole_rows(group) == _product(group).k:
         reason = f"no row of {_right(group).name!r} is all zeros"
     if reason is None and _stored_rows(group) < _panels(group) * _whole_rows(group):
@@ -432,12 +432,12 @@ def _rows_refusal(group: Group, known: Known) -> str | None:
     return reason
 
 
-def _half_refusal(group: Group, known: Known) -> str | None:
-    reason = _right_refusal(group, known)
+def _half_rejection(group: Group, context: PlanningContext) -> str | None:
+    reason = _right_rejection(group, context)
     if reason is not None:
         return reason
-    if "avx2" not in known.target.isa:
-        return f"target {known.target.name!r} lacks AVX2"
+    if "avx2" not in context.target.isa:
+        return f"target {context.target.name!r} lacks AVX2"
     if not _of_weights(group, "2:4", block_sparse.is_two_of_four):
         return f"more than two of four neighbours of {_right(group).name!r} are not zero"
     return None
@@ -460,7 +460,7 @@ def _scaled(group: Group) -> Array:
     return _weights(group) * FLOAT.type(_sums(group).alpha)
 
 
-def _lower_blocks(group: Group, known: Known) -> tuple[Call, ...]:
+def _lower_blocks(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     product, sums = _product(group), _sums(group)
     (y,) = group.outputs
     made: list[block_sparse.Panels] = []
@@ -489,25 +489,25 @@ def _lower_blocks(group: Group, known: Known) -> tuple[Call, ...]:
             product.a_strides[0],
         ),
         units=_units(group),
-        static=("float32", *_tile(group, known.target.vector_lanes)),
+        static=("float32", *_tile(group, context.target.vector_lanes)),
     )
     return (call, *_followed(group, sums.rest))
 
 
-def _blocks_cost(group: Group, known: Known) -> float:
+def _blocks_cost(group: Group, context: PlanningContext) -> float:
     product = _product(group)
-    rows, vectors = block_sparse.rows_of(product.m), block_sparse.WIDTH / known.target.vector_lanes
+    rows, vectors = block_sparse.rows_of(product.m), block_sparse.WIDTH / context.target.vector_lanes
     steps = _stored_rows(group) * -(-product.m // rows)
-    return _seconds(steps * (0.5 + 0.6 * rows * vectors) + 12 * _units(group), 0.0, group, known)
+    return _seconds(steps * (0.5 + 0.6 * rows * vectors) + 12 * _units(group), 0.0, group, context)
 
 
-def _half_lanes(known: Known) -> int:
+def _half_lanes(context: PlanningContext) -> int:
     """Permutations of 16 lanes take AVX-512."""
-    wide = known.target.vector_lanes
-    return wide if wide < 16 or "avx512f" in known.target.isa else 8
+    wide = context.target.vector_lanes
+    return wide if wide < 16 or "avx512f" in context.target.isa else 8
 
 
-def _lower_halves(group: Group, known: Known) -> tuple[Call, ...]:
+def _lower_halves(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     product, sums = _product(group), _sums(group)
     (y,) = group.outputs
     call = KernelCall(
@@ -526,23 +526,23 @@ def _lower_halves(group: Group, known: Known) -> tuple[Call, ...]:
             product.a_strides[0],
         ),
         units=_units(group),
-        static=_tile(group, _half_lanes(known)),
+        static=_tile(group, _half_lanes(context)),
     )
     return (call, *_followed(group, sums.rest))
 
 
-def _halves_cost(group: Group, known: Known) -> float:
+def _halves_cost(group: Group, context: PlanningContext) -> float:
     product = _product(group)
-    rows, vectors = block_sparse.rows_of(product.m), block_sparse.WIDTH / _half_lanes(known)
+    rows, vectors = block_sparse.rows_of(product.m), block_sparse.WIDTH / _half_lanes(context)
     steps = _units(group) * product.k / block_sparse.GROUP
-    return _seconds(steps * (2.4 + 1.85 * rows) * vectors, 0.0, group, known)
+    return _seconds(steps * (2.4 + 1.85 * rows) * vectors, 0.0, group, context)
 
 
 def _row(
     name: str,
     op: str,
     kind: StorageKind,
-    unless: Unless,
+    rejection: Rejection,
     lower: Lower,
     cost: Cost,
     side: int = 1,
@@ -555,11 +555,11 @@ def _row(
         f"{op.lower()}.{name}",
         op,
         "numba-cpu",
-        unless,
+        rejection,
         lower,
         cost=cost,
-        storage=lambda group, _known: {operand(group): kind},
-        detail=lambda group, _known: f"{kind}={_density(operand(group))}",
+        storage=lambda group, _context: {operand(group): kind},
+        detail=lambda group, _context: f"{kind}={_density(operand(group))}",
         rank=rank,
     )
 
@@ -568,10 +568,10 @@ IMPLEMENTATIONS = tuple(
     row
     for op in ("MatMul", "Gemm")
     for row in (
-        _row("csr_weights", op, "csr", _csr_refusal, _lower_csr, _csr_cost),
-        _row("csr", op, "csr", _left_refusal, _lower_left, _left_cost, side=0),
-        _row("row_sparse", op, "row_sparse", _rows_refusal, _lower_blocks, _blocks_cost),
-        _row("block16", op, "block16", _block_refusal, _lower_blocks, _blocks_cost, rank=1),
-        _row("half", op, "2:4", _half_refusal, _lower_halves, _halves_cost),
+        _row("csr_weights", op, "csr", _csr_rejection, _lower_csr, _csr_cost),
+        _row("csr", op, "csr", _left_rejection, _lower_left, _left_cost, side=0),
+        _row("row_sparse", op, "row_sparse", _rows_rejection, _lower_blocks, _blocks_cost),
+        _row("block16", op, "block16", _block_rejection, _lower_blocks, _blocks_cost, rank=1),
+        _row("half", op, "2:4", _half_rejection, _lower_halves, _halves_cost),
     )
 )

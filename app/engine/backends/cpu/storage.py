@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.plan import ELEMENTWISE, Argument, Call, Constant, Group, KernelCall
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators.elementwise import Formula, recipe_of
 from app.engine.operators.indexing import INDEX_TYPES, axis_of
@@ -39,7 +39,7 @@ def _y(group: Group) -> ir.Value:
     return group.outputs[0]
 
 
-def _refusal(group: Group, rank: int | None = None) -> str | None:
+def _rejection(group: Group, rank: int | None = None) -> str | None:
     """Why no value of the group can be sparse."""
     if len(group.outputs) != 1:
         return f"{len(group.outputs)} values leave the group; this one stores one"
@@ -81,9 +81,11 @@ def packed(array: Array, form: SparseFormat) -> Array:
     return buffer
 
 
-def _sparse(value: ir.Value, kind: StorageKind, known: Known) -> tuple[tuple[Argument, ...], SparseFormat]:
+def _sparse(
+    value: ir.Value, kind: StorageKind, context: PlanningContext
+) -> tuple[tuple[Argument, ...], SparseFormat]:
     """The three pointers to a sparse value, and its format; a constant is packed."""
-    form = known.sparse(value, kind)
+    form = context.sparse(value, kind)
     array = graph.constant(value)
     if array is None:
         return (value,) * 3, form
@@ -91,10 +93,10 @@ def _sparse(value: ir.Value, kind: StorageKind, known: Known) -> tuple[tuple[Arg
     return (held,) * 3, form
 
 
-def _bytes(group: Group, known: Known) -> float:
+def _bytes(group: Group, context: PlanningContext) -> float:
     """Seconds to move all operands; the density of those is not known."""
     moved = 2 * sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs))
-    return roofline(known.target, flops=2.0 * graph.elements(_y(group)), nbytes=moved, threads=1)
+    return roofline(context.target, flops=2.0 * graph.elements(_y(group)), nbytes=moved, threads=1)
 
 
 # Casts
@@ -109,14 +111,14 @@ def _casts(group: Group) -> tuple[str, str]:
 def _cast(source: StorageKind, to: StorageKind, kernel: str, units: Callable[[int], int]) -> Implementation:
     kind: StorageKind = to if source == "default" else source
 
-    def unless(group: Group, _known: Known) -> str | None:
+    def rejection(group: Group, _context: PlanningContext) -> str | None:
         if _casts(group) != (source, to):
             return f"casts {' to '.join(_casts(group))}; this one {source} to {to}"
-        return _refusal(group, 2 if kind == "csr" else None)
+        return _rejection(group, 2 if kind == "csr" else None)
 
-    def lower(group: Group, known: Known) -> tuple[Call, ...]:
+    def lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
         x, y = data(group.anchor), _y(group)
-        sparse, form = _sparse(y if source == "default" else x, kind, known)
+        sparse, form = _sparse(y if source == "default" else x, kind, context)
         pointers = _pointers(y)
         sizes = (form.rows, form.columns) if kernel != "dense_of_csr" else (form.columns,)
         first = source == "default"
@@ -134,10 +136,10 @@ def _cast(source: StorageKind, to: StorageKind, kernel: str, units: Callable[[in
         f"cast_storage.{kernel}",
         "CastStorage",
         "numba-cpu",
-        unless,
+        rejection,
         lower,
         cost=_bytes,
-        storage=lambda group, _known: {_y(group) if source == "default" else data(group.anchor): kind},
+        storage=lambda group, _context: {_y(group) if source == "default" else data(group.anchor): kind},
         domain="stowplan",
     )
 
@@ -169,8 +171,8 @@ def _first(group: Group) -> ir.Value:
     return group.inputs[0]
 
 
-def _map_unless(group: Group, _known: Known) -> str | None:
-    reason = _refusal(group, 2)
+def _map_rejection(group: Group, _context: PlanningContext) -> str | None:
+    reason = _rejection(group, 2)
     if reason is not None:
         return reason
     formula = _formula(group)
@@ -201,11 +203,11 @@ def _index(shape: tuple[int, ...], rows: int, columns: int) -> str:
     }[wide[0] == rows != 1, wide[1] == columns != 1]
 
 
-def _map_lower(group: Group, known: Known) -> tuple[Call, ...]:
+def _map_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     formula, y = _formula(group), _y(group)
     assert not isinstance(formula, str), formula
-    source, form = _sparse(_first(group), "csr", known)
-    target, into = _sparse(y, "csr", known)
+    source, form = _sparse(_first(group), "csr", context)
+    target, into = _sparse(y, "csr", context)
     others = formula.operands[1:]
     pointers = _pointers(y)
     return (
@@ -221,8 +223,8 @@ def _map_lower(group: Group, known: Known) -> tuple[Call, ...]:
     )  # fmt: skip
 
 
-def _merge_unless(group: Group, _known: Known) -> str | None:
-    reason = _refusal(group)
+def _merge_rejection(group: Group, _context: PlanningContext) -> str | None:
+    reason = _rejection(group)
     if reason is not None:
         return reason
     if len(group.nodes) > 1 or group.anchor.op_type not in RESULTS:
@@ -235,8 +237,8 @@ def _merge_unless(group: Group, _known: Known) -> str | None:
     return None
 
 
-def _merge_lower(group: Group, known: Known) -> tuple[Call, ...]:
-    operands = [_sparse(v, "row_sparse", known) for v in (*group.anchor.inputs, _y(group)) if v is not None]
+def _merge_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
+    operands = [_sparse(v, "row_sparse", context) for v in (*group.anchor.inputs, _y(group)) if v is not None]
     forms = [form for _, form in operands]
     pointers = _pointers(_y(group))
     largest = max(forms, key=lambda f: f.capacity)
@@ -254,8 +256,8 @@ def _merge_lower(group: Group, known: Known) -> tuple[Call, ...]:
 # Products and rows
 
 
-def _product_unless(group: Group, _known: Known) -> str | None:
-    reason = _refusal(group, 2)
+def _product_rejection(group: Group, _context: PlanningContext) -> str | None:
+    reason = _rejection(group, 2)
     if reason is not None:
         return reason
     if len(group.nodes) > 1:
@@ -267,9 +269,9 @@ def _product_unless(group: Group, _known: Known) -> str | None:
     return None
 
 
-def _product_lower(group: Group, known: Known) -> tuple[Call, ...]:
+def _product_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     a, y = data(group.anchor), _y(group)
-    sparse, form = _sparse(a, "csr", known)
+    sparse, form = _sparse(a, "csr", context)
     pointers = _pointers(y)
     return (
         KernelCall(
@@ -281,17 +283,17 @@ def _product_lower(group: Group, known: Known) -> tuple[Call, ...]:
     )
 
 
-def _retain_unless(group: Group, _known: Known) -> str | None:
-    reason = _refusal(group)
+def _retain_rejection(group: Group, _context: PlanningContext) -> str | None:
+    reason = _rejection(group)
     if reason is None and str(graph.dtype(_second(group))) not in INDEX_TYPES:
         reason = f"indices of dtype {graph.dtype(_second(group))}, expected int32 or int64"
     return reason
 
 
-def _retain_lower(group: Group, known: Known) -> tuple[Call, ...]:
+def _retain_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     x, ids, y = data(group.anchor), _second(group), _y(group)
-    source, form = _sparse(x, "row_sparse", known)
-    target, into = _sparse(y, "row_sparse", known)
+    source, form = _sparse(x, "row_sparse", context)
+    target, into = _sparse(y, "row_sparse", context)
     pointers = _pointers(y)
     return (
         KernelCall(
@@ -304,8 +306,8 @@ def _retain_lower(group: Group, known: Known) -> tuple[Call, ...]:
     )  # fmt: skip
 
 
-def _gather_unless(group: Group, _known: Known) -> str | None:
-    reason = _refusal(group)
+def _gather_rejection(group: Group, _context: PlanningContext) -> str | None:
+    reason = _rejection(group)
     if reason is not None:
         return reason
     if len(group.nodes) > 1 or axis_of(group.anchor) != 0:
@@ -325,9 +327,9 @@ def _empty_rows(value: ir.Value) -> int:
     return graph.fact(value, "empty rows", count) if graph.static_shape(value) else 0
 
 
-def _gather_lower(group: Group, known: Known) -> tuple[Call, ...]:
+def _gather_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     x, ids, y = data(group.anchor), _second(group), _y(group)
-    sparse, form = _sparse(x, "row_sparse", known)
+    sparse, form = _sparse(x, "row_sparse", context)
     pointers = _pointers(y)
     return (
         KernelCall(
@@ -339,17 +341,19 @@ def _gather_lower(group: Group, known: Known) -> tuple[Call, ...]:
     )
 
 
-def _gather_cost(group: Group, known: Known) -> float:
+def _gather_cost(group: Group, context: PlanningContext) -> float:
     """A search for each row, then the row; a table that is left out of the caches costs its misses."""
     rows = graph.static_shape(data(group.anchor))[0]
     searched = graph.elements(_second(group)) * math.log2(max(rows, 2)) * 1.5e-9
     return searched + roofline(
-        known.target, flops=0.0, nbytes=2 * graph.nbytes(_y(group)), threads=known.threads
+        context.target, flops=0.0, nbytes=2 * graph.nbytes(_y(group)), threads=context.threads
     )
 
 
-def _operand(index: int, kind: StorageKind) -> Callable[[Group, Known], Mapping[ir.Value, StorageKind]]:
-    def storage(group: Group, _known: Known) -> Mapping[ir.Value, StorageKind]:
+def _operand(
+    index: int, kind: StorageKind
+) -> Callable[[Group, PlanningContext], Mapping[ir.Value, StorageKind]]:
+    def storage(group: Group, _context: PlanningContext) -> Mapping[ir.Value, StorageKind]:
         value = group.anchor.inputs[index]
         assert value is not None
         return {value: kind}
@@ -357,8 +361,8 @@ def _operand(index: int, kind: StorageKind) -> Callable[[Group, Known], Mapping[
     return storage
 
 
-def _all(kind: StorageKind) -> Callable[[Group, Known], Mapping[ir.Value, StorageKind]]:
-    return lambda group, _known: dict.fromkeys((*group.inputs, *group.outputs), kind)
+def _all(kind: StorageKind) -> Callable[[Group, PlanningContext], Mapping[ir.Value, StorageKind]]:
+    return lambda group, _context: dict.fromkeys((*group.inputs, *group.outputs), kind)
 
 
 IMPLEMENTATIONS = (
@@ -370,26 +374,26 @@ IMPLEMENTATIONS = (
         "elementwise.csr",
         ELEMENTWISE,
         "numba-cpu",
-        _map_unless,
+        _map_rejection,
         _map_lower,
         cost=_bytes,
-        storage=lambda group, _known: {_first(group): "csr", _y(group): "csr"},
+        storage=lambda group, _context: {_first(group): "csr", _y(group): "csr"},
     ),
     Implementation(
-        "elementwise.row_sparse", ELEMENTWISE, "numba-cpu", _merge_unless, _merge_lower, cost=_bytes,
+        "elementwise.row_sparse", ELEMENTWISE, "numba-cpu", _merge_rejection, _merge_lower, cost=_bytes,
         storage=_all("row_sparse"),
     ),
     Implementation(
-        "matmul.csr_value", "MatMul", "numba-cpu", _product_unless, _product_lower, cost=_bytes,
+        "matmul.csr_value", "MatMul", "numba-cpu", _product_rejection, _product_lower, cost=_bytes,
         storage=_operand(0, "csr"),
     ),
     Implementation(
-        "sparse_retain.rows", "SparseRetain", "numba-cpu", _retain_unless, _retain_lower, cost=_bytes,
-        storage=lambda group, _known: {data(group.anchor): "row_sparse", _y(group): "row_sparse"},
+        "sparse_retain.rows", "SparseRetain", "numba-cpu", _retain_rejection, _retain_lower, cost=_bytes,
+        storage=lambda group, _context: {data(group.anchor): "row_sparse", _y(group): "row_sparse"},
         domain="stowplan",
     ),
     Implementation(
-        "gather.row_sparse", "Gather", "numba-cpu", _gather_unless, _gather_lower, cost=_gather_cost,
+        "gather.row_sparse", "Gather", "numba-cpu", _gather_rejection, _gather_lower, cost=_gather_cost,
         storage=_operand(0, "row_sparse"),
     ),
 )  # fmt: skip

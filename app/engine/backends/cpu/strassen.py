@@ -12,7 +12,7 @@ import numpy as np
 from app.engine.backends.cpu import blocking, matmul
 from app.engine.core import graph
 from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops
 from app.engine.operators import matmul_geometry
 from app.kernels.cpu import strassen
@@ -28,13 +28,13 @@ DEPTH = 512  # float32 steps of the reduction at a time
 SAMPLE = 16  # rows and columns of the product whose error is measured
 
 
-def _refusal(group: Group, known: Known) -> str | None:
+def _rejection(group: Group, context: PlanningContext) -> str | None:
     """Why the algorithm does not apply."""
-    reason = matmul.prepared_refusal(group, known)
+    reason = matmul.prepared_rejection(group, context)
     if reason is not None:
         return reason
     product = matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor)
-    width = tiles.columns_of("float32", known.target.vector_lanes, tiles.WIDE)
+    width = tiles.columns_of("float32", context.target.vector_lanes, tiles.WIDE)
     if product.k % 2 or product.k < 2 * LEAST_DEPTH:
         return f"the reduction of {product.k} is odd or shorter than {2 * LEAST_DEPTH}"
     if product.n % (2 * width) or not product.n:
@@ -44,7 +44,7 @@ def _refusal(group: Group, known: Known) -> str | None:
     added, _ = matmul.additions(group, product)
     if added.rows is not None:
         return "C of Gemm is added by rows"
-    return matmul.error_refusal(error(product), known)
+    return matmul.error_rejection(error(product), context)
 
 
 def error(product: matmul_geometry.Product) -> float:
@@ -69,17 +69,17 @@ def _sampled_error(product: matmul_geometry.Product, array: Array) -> float:
     return float(np.max(wrong / np.where(wrong == 0, 1, size)))
 
 
-def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
+def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     product = matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor)
     (y,) = group.outputs
     added, epilogue = matmul.additions(group, product)
-    lanes = known.target.vector_lanes
+    lanes = context.target.vector_lanes
     width, tile_rows = tiles.columns_of("float32", lanes, tiles.WIDE), tiles.WIDE[lanes][0]
     h, k, columns, odd = product.m // 2, product.k // 2, product.n // 2, product.m % 2
     block_k = blocking.depth(k, 4, DEPTH)
     block_m = blocking.balanced(h, BLOCK_ROWS, tile_rows)
     block_n = blocking.balanced(columns, BLOCK_PANELS * width, width)
-    while block_n > width and -(-h // block_m) * -(-columns // block_n) < 4 * known.threads:
+    while block_n > width and -(-h // block_m) * -(-columns // block_n) < 4 * context.threads:
         block_n -= width
     spare = tiles.spare("float32", lanes, tiles.WIDE)
     work = strassen.BUFFERS * block_m * block_n + spare
@@ -134,15 +134,15 @@ def _lower(group: Group, known: Known) -> tuple[KernelCall, ...]:
     return combined, multiplied
 
 
-def _cost(group: Group, known: Known) -> float:
+def _cost(group: Group, context: PlanningContext) -> float:
     """7/8 of the arithmetic; the sums of blocks of A and of C are written and read from a cache."""
     product = matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor)
-    plain = matmul.predicted(group, known)
-    arithmetic = flops(group) / (known.target.flops * min(known.threads, known.target.cores) * 0.9)
-    bandwidth = known.target.memories[0].bandwidth
+    plain = matmul.predicted(group, context)
+    arithmetic = flops(group) / (context.target.flops * min(context.threads, context.target.cores) * 0.9)
+    bandwidth = context.target.memories[0].bandwidth
     passes = 4 * (2 * product.m * product.k + 3 * product.m * product.n) / (4 * bandwidth)
     weights = 7 / 4 * graph.nbytes(product.b) / bandwidth
-    return max(plain - arithmetic / 8 + passes / known.threads, weights)
+    return max(plain - arithmetic / 8 + passes / context.threads, weights)
 
 
 IMPLEMENTATIONS = tuple(
@@ -150,11 +150,11 @@ IMPLEMENTATIONS = tuple(
         f"{op.lower()}.strassen",
         op,
         "numba-cpu",
-        _refusal,
+        _rejection,
         _lower,
         cost=_cost,
         inplace=matmul.inplace,
-        error=lambda group, _known: error(matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor)),
+        error=lambda group, _context: error(matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor)),
     )
     for op in ("MatMul", "Gemm")
 )

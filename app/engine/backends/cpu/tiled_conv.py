@@ -14,7 +14,7 @@ from app.engine.backends.cpu import bfloat, nchwc, nchwc_conv
 from app.engine.backends.cpu.nchwc_conv import TUNINGS, Array, Form, Geometry
 from app.engine.core import graph
 from app.engine.core.plan import Group
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators import conv_geometry
 from app.kernels.cpu.bfloat import PLANES
@@ -120,8 +120,8 @@ class Interleaved(Geometry):
         return self.pixel * self.stride_w, self.planes
 
 
-def _phased(group: Group, known: Known) -> Phased:
-    window, lanes = conv_geometry.of_conv(group), known.target.vector_lanes
+def _phased(group: Group, context: PlanningContext) -> Phased:
+    window, lanes = conv_geometry.of_conv(group), context.target.vector_lanes
     plain = nchwc_conv.geometry(group, lanes, paired=True)
     channels = -(-window.channels // (2 * lanes)) * lanes
     return Phased(
@@ -156,31 +156,31 @@ class TiledForm(Form):
 
     paired: bool = True
 
-    def geometry(self, group: Group, known: Known) -> Geometry:
+    def geometry(self, group: Group, context: PlanningContext) -> Geometry:
         """The geometry of a convolution in this form."""
-        return _interleaved(group) if self.plain_input else _phased(group, known)
+        return _interleaved(group) if self.plain_input else _phased(group, context)
 
-    def dtype(self, _known: Known) -> str:
+    def dtype(self, _context: PlanningContext) -> str:
         """What is multiplied."""
         return tiles.TILED_BFLOATS
 
-    def unless(self, group: Group, known: Known) -> str | None:
+    def rejection(self, group: Group, context: PlanningContext) -> str | None:
         """Why it does not apply."""
-        unless = _stem_refusal if self.plain_input else nchwc_conv.refusal
-        return bfloat.tiles_refusal(known) or unless(group, known)
+        rejection = _stem_rejection if self.plain_input else nchwc_conv.rejection
+        return bfloat.tiles_rejection(context) or rejection(group, context)
 
 
-def _stem_refusal(group: Group, known: Known) -> str | None:
-    reason = nchwc_conv.stem_refusal(group, known)
+def _stem_rejection(group: Group, context: PlanningContext) -> str | None:
+    reason = nchwc_conv.stem_rejection(group, context)
     if reason is not None:
         return reason
     channels = conv_geometry.of_conv(group).channels
     return f"{channels} channels; a pixel takes up to {PLANES}" if channels > PLANES else None
 
 
-def _cost(form: TiledForm, group: Group, known: Known) -> float:
+def _cost(form: TiledForm, group: Group, context: PlanningContext) -> float:
     """Tiles are whole; the larger part of the time goes to what is read, rounded and written."""
-    shape, x, y = form.geometry(group, known), group.anchor.inputs[0], group.outputs[0]
+    shape, x, y = form.geometry(group, context), group.anchor.inputs[0], group.outputs[0]
     assert x is not None
     window = shape.window
     # Those between two rows of the output are computed too; planes keep the pixels that a stride skips.
@@ -190,11 +190,11 @@ def _cost(form: TiledForm, group: Group, known: Known) -> float:
     products = 2.0 * pixels * outputs * 2 * window.depth / bfloat.TILES_RATE
     moved = bfloat.ROUNDING * graph.elements(x) + bfloat.ENDING * graph.elements(y)
     return roofline(
-        known.target,
+        context.target,
         flops=products + moved,
         nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
         efficiency=0.95,
-        threads=known.threads,
+        threads=context.threads,
     )
 
 
@@ -205,7 +205,7 @@ IMPLEMENTATIONS = tuple(
         name,
         "Conv",
         "numba-cpu",
-        form.unless,
+        form.rejection,
         partial(nchwc_conv.lower, form),
         cost=partial(_cost, form),
         inplace=nchwc.inplace,

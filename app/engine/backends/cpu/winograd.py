@@ -21,7 +21,7 @@ import numpy as np
 from app.engine.backends.cpu import bfloat, blocking, fixed_point, matmul, nchwc
 from app.engine.core import graph
 from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import conv_geometry
 from app.engine.operators.conv_geometry import Window
@@ -77,9 +77,9 @@ class Form:
         size = f"_{self.taps}x{self.taps}" * (self.taps != 3)
         return f"conv.winograd_f{self.m}{size}{'_bf16' * self.paired}{'_fixed_point' * self.fixed}"
 
-    def dtype(self, known: Known) -> str:
+    def dtype(self, context: PlanningContext) -> str:
         """What is multiplied."""
-        return bfloat.dtype(known) if self.paired else FIXED_POINT if self.fixed else "float32"
+        return bfloat.dtype(context) if self.paired else FIXED_POINT if self.fixed else "float32"
 
     @property
     def together(self) -> int:
@@ -92,32 +92,32 @@ class Form:
         return 2 if self.paired else 3 if self.fixed else 4
 
 
-def unless(form: Form, group: Group, known: Known) -> str | None:
+def rejection(form: Form, group: Group, context: PlanningContext) -> str | None:
     """Why a form does not apply."""
-    if not known.fast_algorithms:
+    if not context.fast_algorithms:
         return "the job allows no algorithms with fewer multiplications"
-    reason = bfloat.refusal(known) if form.paired else None
-    reason = reason or nchwc.refusal(group, known) or _shape_refusal(group, form.taps)
+    reason = bfloat.rejection(context) if form.paired else None
+    reason = reason or nchwc.rejection(group, context) or _shape_rejection(group, form.taps)
     if reason is not None:
         return reason
     channels = conv_geometry.of_conv(group).channels
     if channels % form.together:
         return f"{channels} channels; this one multiplies multiples of {form.together}"
-    reason = _fixed_refusal(form, group, known) if form.fixed else None
+    reason = _fixed_rejection(form, group, context) if form.fixed else None
     if reason is not None:
         return reason
     found = error(group, form)
     limit, what = (
         (BF16_ERROR, "what a layer may have in bf16")
         if form.paired
-        else (SHARE * known.tolerance, "a share of the tolerance")
+        else (SHARE * context.tolerance, "a share of the tolerance")
     )
     if not found <= limit:
         return f"relative rms error {found:.1e} exceeds {limit:.1e}, {what}"
     return None
 
 
-def _fixed_refusal(form: Form, group: Group, known: Known) -> str | None:
+def _fixed_rejection(form: Form, group: Group, context: PlanningContext) -> str | None:
     """Why weights in fixed point would save nothing, or lose too much of a column."""
     window, weights = conv_geometry.of_conv(group), group.anchor.inputs[1]
     assert weights is not None
@@ -127,7 +127,7 @@ def _fixed_refusal(form: Form, group: Group, known: Known) -> str | None:
     if tiles > MOST_TILES:
         return f"{tiles} tiles, more than {MOST_TILES}: weights are not what takes the time"
     found = graph.fact(weights, f"error of columns of {form}", partial(_column_error, form))
-    return matmul.error_refusal(found, known)
+    return matmul.error_rejection(found, context)
 
 
 def _column_error(form: Form, array: Array) -> float:
@@ -142,7 +142,7 @@ def _tiles(window: Window, form: Form) -> int:
     return window.batch * -(-window.out[1] // form.m) * -(-window.out[2] // form.m)
 
 
-def _shape_refusal(group: Group, taps: int) -> str | None:
+def _shape_rejection(group: Group, taps: int) -> str | None:
     weights, bias = graph.input_at(group.anchor, 1), graph.input_at(group.anchor, 2)
     if weights is None or not graph.is_constant(weights):
         return "the weights change between runs; this one transforms them offline"
@@ -186,7 +186,7 @@ def error(group: Group, form: Form) -> float:
     )
 
 
-def _error(form: Form, group: Group, _known: Known) -> float:
+def _error(form: Form, group: Group, _context: PlanningContext) -> float:
     return error(group, form)
 
 
@@ -246,23 +246,23 @@ class Tiling:
     m_size: int
 
 
-def _tiling(window: Window, form: Form, known: Known) -> Tiling:
-    m, lanes, points = form.m, known.target.vector_lanes, form.n**2
+def _tiling(window: Window, form: Form, context: PlanningContext) -> Tiling:
+    m, lanes, points = form.m, context.target.vector_lanes, form.n**2
     high, wide = -(-window.out[1] // m), -(-window.out[2] // m)
     tiles = _tiles(window, form)
-    v_row = nchwc.blocks_of(window.channels, known) * (lanes // 2 if form.paired else lanes)
-    vectors = max(winograd.groups_of(nchwc.blocks_of(window.outputs, known)))
+    v_row = nchwc.blocks_of(window.channels, context) * (lanes // 2 if form.paired else lanes)
+    vectors = max(winograd.groups_of(nchwc.blocks_of(window.outputs, context)))
     images = (
         4 * window.batch * (window.channels * math.prod(window.size) + window.outputs * math.prod(window.out))
     )
-    held = max(HELD, min(blocking.second_cache(known.target) // 2, 2 * images))
+    held = max(HELD, min(blocking.second_cache(context.target) // 2, 2 * images))
     fitting = max(held // (4 * points * (v_row + vectors * lanes)), LEAST)
     parts = -(-tiles // fitting)
-    groups = len(winograd.groups_of(nchwc.blocks_of(window.outputs, known)))
-    if parts > 1 or blocking.longest_share(groups, known.threads) > 1.03:
+    groups = len(winograd.groups_of(nchwc.blocks_of(window.outputs, context)))
+    if parts > 1 or blocking.longest_share(groups, context.threads) > 1.03:
         # Threads that share a block transform it each: better as many as threads, up to half as large again.
-        parts = min(max(math.ceil(parts / known.threads - 0.5), 1) * known.threads, tiles)
-    rows, broad = winograd.rows_of(form.dtype(known), lanes)
+        parts = min(max(math.ceil(parts / context.threads - 0.5), 1) * context.threads, tiles)
+    rows, broad = winograd.rows_of(form.dtype(context), lanes)
     beyond = max(*rows, broad)  # rows that the last register tile reads and writes beyond its block
     most = -(-tiles // parts)
     v_plane = blocking.panel_row(most * v_row, 4)
@@ -274,24 +274,24 @@ def _tiling(window: Window, form: Form, known: Known) -> Tiling:
     )
 
 
-def _lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
+def _lower(form: Form, group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     x, weights = group.anchor.inputs[:2]
     array = graph.constant(weights)
     assert x is not None
     assert weights is not None
     assert array is not None
-    m, lanes, n = form.m, known.target.vector_lanes, form.n
-    window, ends = conv_geometry.of_conv(group), nchwc.ends(group, known)
-    tiling, dtype = _tiling(window, form, known), form.dtype(known)
+    m, lanes, n = form.m, context.target.vector_lanes, form.n
+    window, ends = conv_geometry.of_conv(group), nchwc.ends(group, context)
+    tiling, dtype = _tiling(window, form, context), form.dtype(context)
     buffer = max(n * n * lanes, ends.buffer)
     work = tiling.m_size + n * lanes + buffer + tiling.v_size
     work = blocking.balanced(work, work, blocking.LINE // 4)
-    filters = nchwc.blocks_of(window.outputs, known)
+    filters = nchwc.blocks_of(window.outputs, context)
     bias = ends.bias if ends.flags & COLUMN_BIAS else Constant(np.zeros(filters * lanes, np.float32))
     groups = len(winograd.groups_of(filters))
     sizes = {
         "channels": window.channels // form.together,
-        "blocks": nchwc.blocks_of(window.channels, known),
+        "blocks": nchwc.blocks_of(window.channels, context),
         "filters": filters,
         "h": window.size[1],
         "w": window.size[2],
@@ -344,28 +344,28 @@ def _lower(form: Form, group: Group, known: Known) -> tuple[KernelCall, ...]:
     )
 
 
-def _cost(form: Form, group: Group, known: Known) -> float:
-    window, lanes = conv_geometry.of_conv(group), known.target.vector_lanes
-    tiling, points = _tiling(window, form, known), form.n**2
-    vectors = winograd.groups_of(nchwc.blocks_of(window.outputs, known))
+def _cost(form: Form, group: Group, context: PlanningContext) -> float:
+    window, lanes = conv_geometry.of_conv(group), context.target.vector_lanes
+    tiling, points = _tiling(window, form, context), form.n**2
+    vectors = winograd.groups_of(nchwc.blocks_of(window.outputs, context))
     outputs = sum(vectors) * lanes
     # Threads that share a block of tiles transform it each.
-    again = (tiling.parts + known.threads - 1) / tiling.parts
-    rate = bfloat.rate(known) if form.paired else UNPACKING if form.fixed else 1.0
-    channels = nchwc.blocks_of(window.channels, known) * lanes
+    again = (tiling.parts + context.threads - 1) / tiling.parts
+    rate = bfloat.rate(context) if form.paired else UNPACKING if form.fixed else 1.0
+    channels = nchwc.blocks_of(window.channels, context) * lanes
     each = 2.0 * (window.channels / rate + START) * outputs + INPUT * channels * again + OUTPUT * outputs
-    share = blocking.longest_share(tiling.parts * len(vectors), known.threads)
+    share = blocking.longest_share(tiling.parts * len(vectors), context.threads)
     # A register tile computes whole rows.
-    least = winograd.rows_of(form.dtype(known), lanes)[0][0] * tiling.parts
+    least = winograd.rows_of(form.dtype(context), lanes)[0][0] * tiling.parts
     definition = 2.0 * window.batch * window.pixels * window.depth * window.outputs
     images = [v for v in (*group.inputs, *group.outputs) if v is not group.anchor.inputs[1]]
     return roofline(
-        known.target,
+        context.target,
         flops=max(tiling.tiles, least) * points * each * share + flops(group) - definition,
         nbytes=sum(graph.nbytes(v) for v in images),
         weights=form.nbytes * points * window.channels * outputs,
         efficiency=0.9,
-        threads=known.threads,
+        threads=context.threads,
     )
 
 
@@ -384,7 +384,7 @@ IMPLEMENTATIONS = tuple(
         form.name,
         "Conv",
         "numba-cpu",
-        partial(unless, form),
+        partial(rejection, form),
         partial(_lower, form),
         cost=partial(_cost, form),
         inplace=nchwc.inplace,

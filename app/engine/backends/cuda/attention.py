@@ -18,7 +18,7 @@ from app.engine.backends.cuda.launch_calls import (
 from app.engine.backends.cuda.tensor_views import element
 from app.engine.core import graph
 from app.engine.core.plan import ATTENTION, Argument, Call, Group, LaunchCall, Workspace, of_group
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators import attention_pattern
 from app.engine.operators.attention_pattern import (
     LENGTHS,
@@ -38,7 +38,7 @@ from app.engine.operators.attention_pattern import (
 )
 from app.kernels.cuda.attention import Attention, Heads, Mask
 from app.kernels.cuda.attention import attention as flash
-from app.kernels.cuda.attention_decode import attention_decode, decode_unless
+from app.kernels.cuda.attention_decode import attention_decode, decode_rejection
 from app.kernels.cuda.geometry import LIMIT, NBYTES, Strided
 from app.kernels.cuda.kernel import Launches
 from app.kernels.cuda.transpose import moved
@@ -111,10 +111,10 @@ def _cached(
     return made, Operand(target, 0, shape, strides)
 
 
-def _node_unless(group: Group) -> str | None:
+def _node_rejection(group: Group) -> str | None:
     """Why the operator is not computed."""
     node = group.anchor
-    reason = tensor_views.unsuited(group)
+    reason = tensor_views.group_rejection(group)
     if reason is not None:
         return reason
     if node.outputs[0] not in group.outputs:
@@ -136,9 +136,9 @@ def _value(operand: Operand) -> ir.Value:
     return operand.value
 
 
-def _unless(group: Group, _known: Known) -> str | None:
+def _rejection(group: Group, _context: PlanningContext) -> str | None:
     if _is_node(group):
-        reason = _node_unless(group)
+        reason = _node_rejection(group)
     else:
         found = attention_pattern.read(group)
         if isinstance(found, str):
@@ -211,8 +211,8 @@ def _decode(group: Group, processors: int) -> Launches:
     return attention_decode(_attention(group), processors)
 
 
-def _decode_unless(group: Group, known: Known) -> str | None:
-    return _unless(group, known) or decode_unless(_attention(group))
+def _decode_rejection(group: Group, context: PlanningContext) -> str | None:
+    return _rejection(group, context) or decode_rejection(_attention(group))
 
 
 def _calls(group: Group, launches: Launches) -> tuple[Call, ...]:
@@ -226,7 +226,7 @@ def _calls(group: Group, launches: Launches) -> tuple[Call, ...]:
     return (*before, *calls(launches, roles))
 
 
-def _inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+def _inplace(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:
     """Queries that lie as the result does: a block reads its own before it writes, keys and values never."""
     core = _core(group)
     q, y = _value(core.q), _value(core.y)
@@ -257,25 +257,28 @@ Made = Callable[[Group, int], Launches]
 
 
 def _row(
-    name: str, unless: Callable[[Group, Known], str | None], made: Made, rates: tuple[float, float]
+    name: str,
+    rejection: Callable[[Group, PlanningContext], str | None],
+    made: Made,
+    rates: tuple[float, float],
 ) -> Implementation:
     """A row whose kernel reaches `rates` of the peak for float32 and for 16 bits."""
 
-    def seconds_of(group: Group, known: Known) -> float:
-        launches = made(group, known.target.cores)
+    def seconds_of(group: Group, context: PlanningContext) -> float:
+        launches = made(group, context.target.cores)
         rate = rates[element(_value(_core(group).q)) != "float32"]
         blocks = blocks_of(launches)
-        time = seconds(known, nbytes=moved_bytes(group), flops=_work(group), rate=rate, blocks=blocks)
+        time = seconds(context, nbytes=moved_bytes(group), flops=_work(group), rate=rate, blocks=blocks)
         count = len(launches.steps) + len(_prepared(group)[0])
-        return time + (count - 1) * known.target.launch
+        return time + (count - 1) * context.target.launch
 
-    def lower(group: Group, known: Known) -> tuple[Call, ...]:
-        return _calls(group, made(group, known.target.cores))
+    def lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
+        return _calls(group, made(group, context.target.cores))
 
-    return Implementation(name, ATTENTION, BACKEND, unless, lower, seconds_of, _inplace)
+    return Implementation(name, ATTENTION, BACKEND, rejection, lower, seconds_of, _inplace)
 
 
 IMPLEMENTATIONS = (
-    _row("cuda.attention", _unless, _flash, (0.25, 3.0)),
-    _row("cuda.attention_decode", _decode_unless, _decode, (0.5, 0.5)),
+    _row("cuda.attention", _rejection, _flash, (0.25, 3.0)),
+    _row("cuda.attention_decode", _decode_rejection, _decode, (0.5, 0.5)),
 )

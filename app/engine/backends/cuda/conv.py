@@ -16,11 +16,11 @@ from app.engine.backends.cuda import dispatch, epilogue, tensor_views
 from app.engine.backends.cuda.epilogue import Ending
 from app.engine.backends.cuda.epilogue import roles as epilogue_roles
 from app.engine.backends.cuda.launch_calls import BACKEND, calls, moved_bytes, named, seconds
-from app.engine.backends.cuda.matmul import unfit
+from app.engine.backends.cuda.matmul import precision_rejection
 from app.engine.backends.cuda.tensor_views import element
 from app.engine.core import graph
 from app.engine.core.plan import Argument, Call, Constant, Group, LaunchCall, Workspace, of_group
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops
 from app.engine.operators import conv_geometry
 from app.engine.types.layout import Layout
@@ -77,7 +77,7 @@ def _ending(group: Group) -> Ending:
     return found
 
 
-def _refusal(group: Group) -> str | None:
+def _group_rejection(group: Group) -> str | None:
     """Why no kernel computes this convolution."""
     reason = tensor_views.not_image(_image(group)) or tensor_views.not_floats(group)
     if reason is not None:
@@ -125,13 +125,13 @@ def _needs_pitch(shape: Conv, dtype: str) -> bool:
     return shape.groups == 1 and _pixel(shape, dtype) != shape.ci
 
 
-def _unless(way: Way) -> Callable[[Group, Known], str | None]:
-    def unless(group: Group, known: Known) -> str | None:
-        reason = _refusal(group)
+def _way_rejection(way: Way) -> Callable[[Group, PlanningContext], str | None]:
+    def rejection(group: Group, context: PlanningContext) -> str | None:
+        reason = _group_rejection(group)
         if reason is not None:
             return reason
         dtype, shape = element(group.outputs[0]), shape_of(group)
-        reason = unfit(way.precision, dtype, known)
+        reason = precision_rejection(way.precision, dtype, context)
         if reason is not None:
             return reason
         if _is_depthwise(shape):
@@ -142,7 +142,7 @@ def _unless(way: Way) -> Callable[[Group, Known], str | None]:
             return "the pixels begin at multiples of 16 bytes as they are, or belong to groups"
         return None
 
-    return unless
+    return rejection
 
 
 def _cut(group: Group, precision: str, processors: int) -> dispatch.Cut:
@@ -203,15 +203,15 @@ def _lowered(group: Group, way: Way, processors: int) -> tuple[LaunchCall, ...]:
     return (*before, *calls(launches, roles))
 
 
-def _seconds(group: Group, known: Known, way: Way) -> float:
-    shape, processors = shape_of(group), known.target.cores
+def _seconds(group: Group, context: PlanningContext, way: Way) -> float:
+    shape, processors = shape_of(group), context.target.cores
     cut = _cut(group, way.precision, processors)
     tile = dispatch.offered(way.precision, shape.ci // shape.groups)[cut.tile]
     ho, wo = shape.out
     m, n = shape.n * ho * wo, shape.co // shape.groups
     wasted = dispatch.tiles_of(tile, m, n) * tile.m * tile.n / (m * n)
     time = seconds(
-        known,
+        context,
         nbytes=moved_bytes(group),
         flops=flops(group) * wasted,
         rate=dispatch.RATES[way.precision],
@@ -219,14 +219,14 @@ def _seconds(group: Group, known: Known, way: Way) -> float:
     )
     each = shape.ci // shape.groups
     if way.copied or tensor_views.aligned(each, element(_image(group))) != each:
-        time += seconds(known, nbytes=2 * graph.nbytes(_image(group)) * (2 if way.plain else 1))
-    return time + (known.target.launch if cut.splits > 1 else 0.0)
+        time += seconds(context, nbytes=2 * graph.nbytes(_image(group)) * (2 if way.plain else 1))
+    return time + (context.target.launch if cut.splits > 1 else 0.0)
 
 
-def _layouts(plain: bool) -> Callable[[Group, Known], Mapping[ir.Value, Layout]]:
+def _layouts(plain: bool) -> Callable[[Group, PlanningContext], Mapping[ir.Value, Layout]]:
     """Channels last for what is read pixel by pixel and for what is written."""
 
-    def layouts(group: Group, _known: Known) -> Mapping[ir.Value, Layout]:
+    def layouts(group: Group, _context: PlanningContext) -> Mapping[ir.Value, Layout]:
         values = [v for v in (_ending(group).residual, *group.outputs) if v is not None]
         image = _image(group)
         if not plain or image in values:
@@ -236,7 +236,7 @@ def _layouts(plain: bool) -> Callable[[Group, Known], Mapping[ir.Value, Layout]]
     return layouts
 
 
-def _inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+def _inplace(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:
     return epilogue.inplace(group, CHANNELS)
 
 
@@ -245,9 +245,9 @@ def _row(way: Way) -> Implementation:
         way.name,
         "Conv",
         BACKEND,
-        _unless(way),
-        lambda group, known: _lowered(group, way, known.target.cores),
-        lambda group, known: _seconds(group, known, way),
+        _way_rejection(way),
+        lambda group, context: _lowered(group, way, context.target.cores),
+        lambda group, context: _seconds(group, context, way),
         _inplace,
         layouts=_layouts(way.plain),
         precision=dispatch.TOLD[way.precision],
@@ -258,8 +258,8 @@ def _row(way: Way) -> Implementation:
 # Depthwise: every channel with windows of its own.
 
 
-def _depthwise_unless(group: Group, _known: Known) -> str | None:
-    reason = _refusal(group)
+def _depthwise_rejection(group: Group, _context: PlanningContext) -> str | None:
+    reason = _group_rejection(group)
     if reason is not None:
         return reason
     shape = shape_of(group)
@@ -344,13 +344,13 @@ def _depthwise(group: Group) -> tuple[LaunchCall, ...]:
     return calls(launches, roles)
 
 
-def _depthwise_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+def _depthwise_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     return _depthwise(group)
 
 
-def _depthwise_seconds(group: Group, known: Known) -> float:
+def _depthwise_seconds(group: Group, context: PlanningContext) -> float:
     blocks = sum(call.units for call in _depthwise(group))
-    return seconds(known, nbytes=moved_bytes(group), flops=flops(group), rate=0.5, blocks=blocks)
+    return seconds(context, nbytes=moved_bytes(group), flops=flops(group), rate=0.5, blocks=blocks)
 
 
 # Transposed convolutions: one convolution for each remainder of the output's position by the strides.
@@ -396,16 +396,16 @@ def _transposed(group: Group) -> ConvTranspose:
     )
 
 
-def _transposed_unless(precision: str) -> Callable[[Group, Known], str | None]:
-    def unless(group: Group, known: Known) -> str | None:
-        reason = _refusal(group)
+def _transposed_rejection(precision: str) -> Callable[[Group, PlanningContext], str | None]:
+    def rejection(group: Group, context: PlanningContext) -> str | None:
+        reason = _group_rejection(group)
         if reason is not None:
             return reason
         if _ending(group).residual is not None:
             return "adds a residual"
-        return unfit(precision, element(group.outputs[0]), known)
+        return precision_rejection(precision, element(group.outputs[0]), context)
 
-    return unless
+    return rejection
 
 
 @of_group
@@ -430,13 +430,13 @@ def _transposed_calls(group: Group, precision: str, processors: int) -> tuple[La
     )
 
 
-def _transposed_seconds(precision: str) -> Callable[[Group, Known], float]:
-    def cost(group: Group, known: Known) -> float:
-        found = _transposed_calls(group, precision, known.target.cores)
+def _transposed_seconds(precision: str) -> Callable[[Group, PlanningContext], float]:
+    def cost(group: Group, context: PlanningContext) -> float:
+        found = _transposed_calls(group, precision, context.target.cores)
         blocks = max(call.units for call in found)
         rate = dispatch.RATES[precision]
-        time = seconds(known, nbytes=moved_bytes(group), flops=flops(group), rate=rate, blocks=blocks)
-        return time + (len(found) - 1) * known.target.launch
+        time = seconds(context, nbytes=moved_bytes(group), flops=flops(group), rate=rate, blocks=blocks)
+        return time + (len(found) - 1) * context.target.launch
 
     return cost
 
@@ -446,8 +446,8 @@ def _transposed_row(precision: str) -> Implementation:
         f"cuda.conv_transpose_{precision}",
         "ConvTranspose",
         BACKEND,
-        _transposed_unless(precision),
-        lambda group, known: _transposed_calls(group, precision, known.target.cores),
+        _transposed_rejection(precision),
+        lambda group, context: _transposed_calls(group, precision, context.target.cores),
         _transposed_seconds(precision),
         layouts=_layouts(False),
         precision=dispatch.TOLD[precision],
@@ -458,8 +458,8 @@ def _transposed_row(precision: str) -> Implementation:
 # Of so few pixels that the weights are all that is read: squeeze and excite.
 
 
-def _few_unless(group: Group, _known: Known) -> str | None:
-    reason = _refusal(group)
+def _few_rejection(group: Group, _context: PlanningContext) -> str | None:
+    reason = _group_rejection(group)
     if reason is not None:
         return reason
     shape = shape_of(group)
@@ -485,9 +485,9 @@ def _few(group: Group, processors: int) -> tuple[LaunchCall, ...]:
     return calls(launches, roles)
 
 
-def _few_seconds(group: Group, known: Known) -> float:
-    (call,) = _few(group, known.target.cores)
-    return seconds(known, nbytes=moved_bytes(group), flops=flops(group), rate=0.5, blocks=call.units)
+def _few_seconds(group: Group, context: PlanningContext) -> float:
+    (call,) = _few(group, context.target.cores)
+    return seconds(context, nbytes=moved_bytes(group), flops=flops(group), rate=0.5, blocks=call.units)
 
 
 IMPLEMENTATIONS = (
@@ -496,8 +496,8 @@ IMPLEMENTATIONS = (
         "cuda.conv_of_few_pixels",
         "Conv",
         BACKEND,
-        _few_unless,
-        lambda group, known: _few(group, known.target.cores),
+        _few_rejection,
+        lambda group, context: _few(group, context.target.cores),
         _few_seconds,
         _inplace,
         layouts=_layouts(False),
@@ -509,7 +509,7 @@ IMPLEMENTATIONS = (
         "cuda.conv_depthwise",
         "Conv",
         BACKEND,
-        _depthwise_unless,
+        _depthwise_rejection,
         _depthwise_lower,
         _depthwise_seconds,
         _inplace,

@@ -13,7 +13,7 @@ from app.engine.backends.cuda import tensor_views
 from app.engine.backends.cuda.launch_calls import BACKEND, calls, numbered, streamed
 from app.engine.core import graph
 from app.engine.core.plan import ELEMENTWISE, Call, Group, of_group
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.elementwise import Formula, Operand, formula_of, recipe_of
 from app.engine.types.layout import Layout, plain
 from app.kernels.cuda import functions
@@ -25,7 +25,7 @@ MOST = 40  # operands; a launch carries 4 KiB of arguments, but registers run ou
 
 
 @of_group
-def _why_not(group: Group) -> str | None:
+def _group_rejection(group: Group) -> str | None:
     formula = formula_of(group)
     if isinstance(formula, str):
         return formula
@@ -44,8 +44,8 @@ def _formula(group: Group) -> Formula:
     return formula
 
 
-def _unless(group: Group, _known: Known) -> str | None:
-    return _why_not(group)
+def _rejection(group: Group, _context: PlanningContext) -> str | None:
+    return _group_rejection(group)
 
 
 def _follows(operand: Operand) -> bool:
@@ -58,11 +58,11 @@ def _follows(operand: Operand) -> bool:
     )
 
 
-def _last_unless(group: Group, _known: Known) -> str | None:
+def _last_rejection(group: Group, _context: PlanningContext) -> str | None:
     for output in group.outputs:
         if not tensor_views.is_image(output):
             return f"{output.name!r} is no image; channels lie last in images"
-    reason = _why_not(group)
+    reason = _group_rejection(group)
     if reason is None and not any(_follows(o) for o in _formula(group).operands):
         reason = "no operand is an image"
     return reason
@@ -122,7 +122,7 @@ def _same(a: tuple[int, ...], b: tuple[int, ...], shape: tuple[int, ...]) -> boo
     return all(n == 1 or x == y for n, x, y in zip(shape, a, b))
 
 
-def _last_layouts(group: Group, _known: Known) -> Mapping[ir.Value, Layout]:
+def _last_layouts(group: Group, _context: PlanningContext) -> Mapping[ir.Value, Layout]:
     images = [o.value for o in _formula(group).operands if _follows(o)]
     return tensor_views.lasts((*images, *group.outputs))
 
@@ -132,19 +132,21 @@ IMPLEMENTATIONS = (
         "cuda.elementwise",
         ELEMENTWISE,
         BACKEND,
-        _unless,
-        lambda group, _known: _lower_in(group, _layout(group)),
-        lambda group, known: streamed(group, known, _launches(group, _layout(group))),
-        lambda group, _known: _inplace_in(group, _layout(group)),
+        _rejection,
+        lambda group, _context: _lower_in(group, _layout(group)),
+        lambda group, context: streamed(group, context, _launches(group, _layout(group))),
+        lambda group, _context: _inplace_in(group, _layout(group)),
     ),
     Implementation(
         "cuda.elementwise_last",
         ELEMENTWISE,
         BACKEND,
-        _last_unless,
-        lambda group, _known: _lower_in(group, tensor_views.last_of(group.outputs[0])),
-        lambda group, known: streamed(group, known, _launches(group, tensor_views.last_of(group.outputs[0]))),
-        lambda group, _known: _inplace_in(group, tensor_views.last_of(group.outputs[0])),
+        _last_rejection,
+        lambda group, _context: _lower_in(group, tensor_views.last_of(group.outputs[0])),
+        lambda group, context: streamed(
+            group, context, _launches(group, tensor_views.last_of(group.outputs[0]))
+        ),
+        lambda group, _context: _inplace_in(group, tensor_views.last_of(group.outputs[0])),
         layouts=_last_layouts,
         rank=1,
     ),

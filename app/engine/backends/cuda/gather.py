@@ -7,15 +7,15 @@ from app.engine.backends.cuda.launch_calls import BACKEND, blocks_of, calls, sec
 from app.engine.backends.cuda.tensor_views import element
 from app.engine.core import graph
 from app.engine.core.plan import Call, Group, of_group
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.indexing import axis_of, bad_indices, indexed_axes, indices_of
 from app.engine.operators.operands import data
 from app.kernels.cuda.gather import gather, gather_elements, gather_nd
 from app.kernels.cuda.kernel import Launches
 
 
-def _along_unless(group: Group, _known: Known) -> str | None:
-    reason = tensor_views.unsuited(group)
+def _along_rejection(group: Group, _context: PlanningContext) -> str | None:
+    reason = tensor_views.group_rejection(group)
     if reason is not None:
         return reason
     shape = graph.static_shape(data(group.anchor))
@@ -26,8 +26,8 @@ def _along_unless(group: Group, _known: Known) -> str | None:
     return bad_indices(group.anchor, (shape[axis_of(group.anchor)],))
 
 
-def _nd_unless(group: Group, _known: Known) -> str | None:
-    reason = tensor_views.unsuited(group)
+def _nd_rejection(group: Group, _context: PlanningContext) -> str | None:
+    reason = tensor_views.group_rejection(group)
     if reason is not None:
         return reason
     if graph.elements(data(group.anchor)) == 0 or graph.elements(group.anchor.outputs[0]) == 0:
@@ -54,19 +54,19 @@ def _launches(group: Group) -> Launches:
     return gather_nd(batch, sizes, math.prod(shape[first + depth :]), count, kind, index)
 
 
-def _lower(group: Group, _known: Known) -> tuple[Call, ...]:
+def _lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     node = group.anchor
     return calls(_launches(group), {"x": data(node), "index": indices_of(node), "y": node.outputs[0]})
 
 
-def _seconds(group: Group, known: Known) -> float:
+def _seconds(group: Group, context: PlanningContext) -> float:
     node = group.anchor
     nbytes = 2 * graph.nbytes(node.outputs[0]) + graph.nbytes(indices_of(node))
-    return seconds(known, nbytes=nbytes, blocks=blocks_of(_launches(group)))
+    return seconds(context, nbytes=nbytes, blocks=blocks_of(_launches(group)))
 
 
 IMPLEMENTATIONS = (
-    Implementation("cuda.gather", "Gather", BACKEND, _along_unless, _lower, _seconds, rank=1),
-    Implementation("cuda.gather_elements", "GatherElements", BACKEND, _along_unless, _lower, _seconds),
-    Implementation("cuda.gather_nd", "GatherND", BACKEND, _nd_unless, _lower, _seconds),
+    Implementation("cuda.gather", "Gather", BACKEND, _along_rejection, _lower, _seconds, rank=1),
+    Implementation("cuda.gather_elements", "GatherElements", BACKEND, _along_rejection, _lower, _seconds),
+    Implementation("cuda.gather_nd", "GatherND", BACKEND, _nd_rejection, _lower, _seconds),
 )

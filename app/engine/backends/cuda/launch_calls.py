@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.plan import Argument, Group, LaunchCall, Workspace
-from app.engine.core.registry import Known
+from app.engine.core.registry import PlanningContext
 from app.kernels.cuda.kernel import WORKSPACE, Launches
 
 BACKEND = "cuda"
@@ -36,18 +36,23 @@ def moved_bytes(group: Group) -> int:
 
 
 def seconds(
-    known: Known, *, nbytes: float, flops: float = 0.0, rate: float = 1.0, blocks: float = math.inf
+    context: PlanningContext,
+    *,
+    nbytes: float,
+    flops: float = 0.0,
+    rate: float = 1.0,
+    blocks: float = math.inf,
 ) -> float:
     """Seconds of one launch: the roofline of the device, as far as the blocks fill it.
 
     Args:
-        known: tells the target.
+        context: tells the target.
         nbytes: that it reads and writes.
         flops: of its arithmetic.
         rate: at which that is done, as a multiple of the peak in float32.
         blocks: of threads; what is left of the last wave of blocks waits for nobody.
     """
-    target = known.target
+    target = context.target
     processors = target.cores
     waves = math.ceil(blocks / processors) if math.isfinite(blocks) else math.inf
     filled = blocks / (waves * processors) if math.isfinite(waves) else 1.0
@@ -64,10 +69,10 @@ def blocks_of(launches: Launches) -> int:
     return max((math.prod(launch.grid) for launch in launches), default=1)
 
 
-def streamed(group: Group, known: Known, launches: Launches) -> float:
+def streamed(group: Group, context: PlanningContext, launches: Launches) -> float:
     """Seconds of launches that only pass over the operands of a group."""
     nbytes, count = moved_bytes(group), max(len(launches.steps), 1)
-    return (count - 1) * known.target.launch + seconds(known, nbytes=nbytes, blocks=blocks_of(launches))
+    return (count - 1) * context.target.launch + seconds(context, nbytes=nbytes, blocks=blocks_of(launches))
 
 
 def named(value: ir.Value | None) -> ir.Value:

@@ -17,7 +17,7 @@ from app.engine.backends.cuda.launch_calls import BACKEND, calls, moved_bytes, n
 from app.engine.backends.cuda.tensor_views import element
 from app.engine.core import graph
 from app.engine.core.plan import Argument, Call, Constant, Group, LaunchCall, Workspace, of_group
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops
 from app.engine.operators.matmul_geometry import PRODUCTS, matrices
 from app.engine.operators.matmul_geometry import Product as Operands
@@ -159,7 +159,7 @@ def _has_columns(product: Operands, precision: str) -> bool:
     return not graph.is_constant(product.b) and product.b_strides[1] == 1
 
 
-def refusal(group: Group, _known: Known) -> str | None:
+def rejection(group: Group, _context: PlanningContext) -> str | None:
     """Why no kernel computes this product."""
     reason = tensor_views.not_floats(group)
     if reason is not None:
@@ -231,23 +231,23 @@ def _roles(group: Group, found: Added, a: Placed, b: Placed) -> dict[str, Argume
     return roles
 
 
-def _seconds(group: Group, known: Known, precision: str) -> float:
-    way, product = _cut(group, known.target.cores, precision), operands(group)
+def _seconds(group: Group, context: PlanningContext, precision: str) -> float:
+    way, product = _cut(group, context.target.cores, precision), operands(group)
     tiles = dispatch.offered(precision, product.k)
     tile = tiles[way.tile]
     wasted = dispatch.tiles_of(tile, product.m, product.n) * tile.m * tile.n / (product.m * product.n)
     time = seconds(
-        known,
+        context,
         nbytes=moved_bytes(group),
         flops=flops(group) * wasted,
         rate=dispatch.RATES[precision],
         blocks=way.blocks,
     )
-    lowered = _lowered(group, known.target.cores, precision)
-    return time + (len(lowered) - 1) * known.target.launch
+    lowered = _lowered(group, context.target.cores, precision)
+    return time + (len(lowered) - 1) * context.target.launch
 
 
-def inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...]:
+def inplace(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:
     """The residual: who stores an element has read it, also where a second kernel sums up."""
     found = added(group)
     assert not isinstance(found, str)
@@ -257,33 +257,33 @@ def inplace(group: Group, _known: Known) -> tuple[tuple[ir.Value, ir.Value], ...
     return ((residual, group.outputs[0]),)
 
 
-def unless_of(precision: str) -> Callable[[Group, Known], str | None]:
+def unless_of(precision: str) -> Callable[[Group, PlanningContext], str | None]:
     """Why the kernel of a precision does not compute a product."""
 
-    def unless(group: Group, known: Known) -> str | None:
-        reason = refusal(group, known)
-        return reason or unfit(precision, element(group.outputs[0]), known)
+    def rejection(group: Group, context: PlanningContext) -> str | None:
+        reason = rejection(group, context)
+        return reason or precision_rejection(precision, element(group.outputs[0]), context)
 
-    return unless
+    return rejection
 
 
-def unfit(precision: str, dtype: str, known: Known) -> str | None:
+def precision_rejection(precision: str, dtype: str, context: PlanningContext) -> str | None:
     """Why a precision does not suit elements of a type, or the job."""
     if (dtype == "float32") == (precision in dispatch.HALVES.values()):
         return f"elements are {dtype}; this one multiplies {precision}"
     if dtype != "float32":
         wanted = dispatch.HALVES[dtype]
         return None if precision == wanted else f"elements are {dtype}; this one multiplies {precision}"
-    if precision == "tf32" and known.precision != "tf32":
-        return f"the job computes in {known.precision}"
-    if precision == "3xtf32" and not known.fast_algorithms:
+    if precision == "tf32" and context.precision != "tf32":
+        return f"the job computes in {context.precision}"
+    if precision == "3xtf32" and not context.fast_algorithms:
         return "fast_algorithms is off; the parts of products that this one leaves out are about 2^-22"
     return None
 
 
 def _row(op: str, precision: str) -> Implementation:
-    def lower(group: Group, known: Known) -> tuple[Call, ...]:
-        return _lowered(group, known.target.cores, precision)
+    def lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
+        return _lowered(group, context.target.cores, precision)
 
     return Implementation(
         f"cuda.{op.lower()}_{precision}",
@@ -291,7 +291,7 @@ def _row(op: str, precision: str) -> Implementation:
         BACKEND,
         unless_of(precision),
         lower,
-        lambda group, known: _seconds(group, known, precision),
+        lambda group, context: _seconds(group, context, precision),
         inplace,
         precision=dispatch.TOLD[precision],
         rank=("f32", "3xtf32", "tf32", "bf16", "fp16").index(precision),
@@ -301,8 +301,8 @@ def _row(op: str, precision: str) -> Implementation:
 # Few rows: the right operand streams by, each of its rows summed up by a part of a warp or by several.
 
 
-def _skinny_unless(group: Group, known: Known) -> str | None:
-    reason = refusal(group, known)
+def _skinny_rejection(group: Group, context: PlanningContext) -> str | None:
+    reason = rejection(group, context)
     if reason is None and operands(group).m > MOST:
         return f"{operands(group).m} rows, at most {MOST} are a matter of bandwidth"
     return reason
@@ -323,10 +323,10 @@ def _skinny(group: Group, processors: int) -> tuple[LaunchCall, ...]:
     return (*a.calls(), *b.calls(), *calls(launches, _roles(group, found, a, b)))
 
 
-def _skinny_seconds(group: Group, known: Known) -> float:
-    lowered = _skinny(group, known.target.cores)
-    time = seconds(known, nbytes=moved_bytes(group), flops=flops(group), rate=0.5, blocks=lowered[-1].units)
-    return time + (len(lowered) - 1) * known.target.launch
+def _skinny_seconds(group: Group, context: PlanningContext) -> float:
+    lowered = _skinny(group, context.target.cores)
+    time = seconds(context, nbytes=moved_bytes(group), flops=flops(group), rate=0.5, blocks=lowered[-1].units)
+    return time + (len(lowered) - 1) * context.target.launch
 
 
 IMPLEMENTATIONS = tuple(
@@ -334,8 +334,8 @@ IMPLEMENTATIONS = tuple(
         f"cuda.{op.lower()}_of_few_rows",
         op,
         BACKEND,
-        _skinny_unless,
-        lambda group, known: _skinny(group, known.target.cores),
+        _skinny_rejection,
+        lambda group, context: _skinny(group, context.target.cores),
         _skinny_seconds,
         inplace,
     )

@@ -9,7 +9,7 @@ from app.engine.backends.cuda import tensor_views
 from app.engine.backends.cuda.launch_calls import BACKEND, blocks_of, calls, named, numbered, seconds
 from app.engine.core import graph
 from app.engine.core.plan import Call, Group, View
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.movement import (
     COPIES,
     Part,
@@ -39,29 +39,29 @@ def _calls(moves: tuple[Move, ...], group: Group) -> tuple[Call, ...]:
     )
 
 
-def _seconds(group: Group, known: Known, moves: tuple[Move, ...]) -> float:
+def _seconds(group: Group, context: PlanningContext, moves: tuple[Move, ...]) -> float:
     total = 0.0
     for _, _, launches in moves:
         share = 2 * sum(graph.nbytes(v) for v in group.outputs) / max(len(moves), 1)
-        total += seconds(known, nbytes=share, blocks=blocks_of(launches)) if launches.steps else 0.0
+        total += seconds(context, nbytes=share, blocks=blocks_of(launches)) if launches.steps else 0.0
     return total
 
 
 # Views.
 
 
-def _whole_view(group: Group, _known: Known) -> tuple[View, ...]:
+def _whole_view(group: Group, _context: PlanningContext) -> tuple[View, ...]:
     return (View(data(group.anchor), group.anchor.outputs[0]),)
 
 
-def _view_unless(group: Group, _known: Known) -> str | None:
-    reason = tensor_views.unsuited(group)
+def _view_rejection(group: Group, _context: PlanningContext) -> str | None:
+    reason = tensor_views.group_rejection(group)
     if reason is None and group.op == "Transpose" and not is_view(group.anchor):
         return f"Transpose {permutation(group.anchor)} moves elements"
     return reason
 
 
-def _nothing(_group: Group, _known: Known) -> tuple[Call, ...]:
+def _nothing(_group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     return ()
 
 
@@ -99,17 +99,17 @@ def _parts_view(op: str, parts: Parts, constants: tuple[int, ...]) -> Implementa
     def found(group: Group) -> tuple[View | str, ...]:
         return tuple(_part_view(p, group) for p in parts(group.anchor))
 
-    def unless(group: Group, _known: Known) -> str | None:
-        reason = tensor_views.unsuited(group) or fixed_inputs(group.anchor, constants)
+    def rejection(group: Group, _context: PlanningContext) -> str | None:
+        reason = tensor_views.group_rejection(group) or fixed_inputs(group.anchor, constants)
         if reason is not None:
             return reason
         views = found(group)
         return next((v for v in views if isinstance(v, str)), None if views else f"{op} takes no range")
 
-    def views(group: Group, _known: Known) -> tuple[View, ...]:
+    def views(group: Group, _context: PlanningContext) -> tuple[View, ...]:
         return tuple(v for v in found(group) if isinstance(v, View))
 
-    return Implementation(f"cuda.{op.lower()}_view", op, BACKEND, unless, _nothing, views=views)
+    return Implementation(f"cuda.{op.lower()}_view", op, BACKEND, rejection, _nothing, views=views)
 
 
 # Boxes of images with their channels last.
@@ -144,24 +144,24 @@ def _parts_last(op: str, parts: Parts, constants: tuple[int, ...]) -> Implementa
         found = parts(group.anchor)
         return tuple(dict.fromkeys(v for p in found for v in (p.whole, p.part) if v.name))
 
-    def unless(group: Group, _known: Known) -> str | None:
-        reason = tensor_views.unsuited(group) or fixed_inputs(group.anchor, constants)
+    def rejection(group: Group, _context: PlanningContext) -> str | None:
+        reason = tensor_views.group_rejection(group) or fixed_inputs(group.anchor, constants)
         if reason:  # the parts of a dynamic value are not known
             return reason
         fixed = next((v for v in ends(group) if graph.is_constant(v)), None)
         reason = None if fixed is None else f"{fixed.name!r} is constant, and row-major"
         return _images(*ends(group)) or reason
 
-    def layouts(group: Group, _known: Known) -> Mapping[ir.Value, Layout]:
+    def layouts(group: Group, _context: PlanningContext) -> Mapping[ir.Value, Layout]:
         return tensor_views.lasts(v for v in ends(group) if v in (*group.inputs, *group.outputs))
 
     return Implementation(
         f"cuda.{op.lower()}_last",
         op,
         BACKEND,
-        unless,
-        lambda group, _known: _calls(_part_moves(op, parts(group.anchor)), group),
-        lambda group, known: _seconds(group, known, _part_moves(op, parts(group.anchor))),
+        rejection,
+        lambda group, _context: _calls(_part_moves(op, parts(group.anchor)), group),
+        lambda group, context: _seconds(group, context, _part_moves(op, parts(group.anchor))),
         layouts=layouts,
         rank=2,
     )
@@ -191,9 +191,9 @@ def _copy_row(op: str, constants: tuple[int, ...]) -> Implementation:
         f"cuda.{op.lower()}",
         op,
         BACKEND,
-        lambda group, _known: tensor_views.unsuited(group) or fixed_inputs(group.anchor, constants),
-        lambda group, _known: _calls(moves(group), group),
-        lambda group, known: _seconds(group, known, moves(group)),
+        lambda group, _context: tensor_views.group_rejection(group) or fixed_inputs(group.anchor, constants),
+        lambda group, _context: _calls(moves(group), group),
+        lambda group, context: _seconds(group, context, moves(group)),
         rank=1,
     )
 
@@ -227,10 +227,10 @@ def _depth_row(op: str) -> Implementation:
         f"cuda.{op.lower()}_last",
         op,
         BACKEND,
-        lambda group, _known: tensor_views.unsuited(group) or _images(*group.inputs, *group.outputs),
-        lambda group, _known: _calls(_depth_moves(group.anchor), group),
-        lambda group, known: _seconds(group, known, _depth_moves(group.anchor)),
-        layouts=lambda group, _known: tensor_views.lasts((*group.inputs, *group.outputs)),
+        lambda group, _context: tensor_views.group_rejection(group) or _images(*group.inputs, *group.outputs),
+        lambda group, _context: _calls(_depth_moves(group.anchor), group),
+        lambda group, context: _seconds(group, context, _depth_moves(group.anchor)),
+        layouts=lambda group, _context: tensor_views.lasts((*group.inputs, *group.outputs)),
         rank=2,
     )
 
@@ -252,17 +252,17 @@ def _change_rows(side: int) -> tuple[Implementation, ...]:
     def ends(group: Group) -> tuple[ir.Value, ir.Value]:
         return named(group.anchor.inputs[0]), group.anchor.outputs[0]
 
-    def unless(group: Group, _known: Known) -> str | None:
-        return tensor_views.unsuited(group) or _images(*ends(group))
+    def rejection(group: Group, _context: PlanningContext) -> str | None:
+        return tensor_views.group_rejection(group) or _images(*ends(group))
 
-    def view_unless(group: Group, known: Known) -> str | None:
-        reason = unless(group, known)
+    def view_rejection(group: Group, context: PlanningContext) -> str | None:
+        reason = rejection(group, context)
         shape = graph.static_shape(ends(group)[0]) if reason is None else ()
         if reason is None and not tensor_views.last_of(ends(group)[0]).is_same_bytes(shape):
             return f"the layouts of {list(shape)} differ; a view is the same bytes"
         return reason
 
-    def layouts(group: Group, _known: Known) -> Mapping[ir.Value, Layout]:
+    def layouts(group: Group, _context: PlanningContext) -> Mapping[ir.Value, Layout]:
         return tensor_views.lasts((ends(group)[side],))
 
     name = ("to_plain", "to_last")[side]
@@ -271,7 +271,7 @@ def _change_rows(side: int) -> tuple[Implementation, ...]:
             f"cuda.{name}_view",
             "ChangeLayout",
             BACKEND,
-            view_unless,
+            view_rejection,
             _nothing,
             views=_whole_view,
             layouts=layouts,
@@ -281,9 +281,9 @@ def _change_rows(side: int) -> tuple[Implementation, ...]:
             f"cuda.{name}",
             "ChangeLayout",
             BACKEND,
-            unless,
-            lambda group, _known: _calls(_change_moves(group, side), group),
-            lambda group, known: _seconds(group, known, _change_moves(group, side)),
+            rejection,
+            lambda group, _context: _calls(_change_moves(group, side), group),
+            lambda group, context: _seconds(group, context, _change_moves(group, side)),
             layouts=layouts,
             rank=1,
             domain="stowplan",
@@ -293,7 +293,7 @@ def _change_rows(side: int) -> tuple[Implementation, ...]:
 
 IMPLEMENTATIONS = (
     *(
-        Implementation(f"cuda.{op.lower()}_as_is", op, BACKEND, _view_unless, _nothing, views=_whole_view)
+        Implementation(f"cuda.{op.lower()}_as_is", op, BACKEND, _view_rejection, _nothing, views=_whole_view)
         for op in ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Transpose")
     ),
     *(_parts_view(*row) for row in PARTS),

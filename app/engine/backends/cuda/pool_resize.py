@@ -10,17 +10,17 @@ from app.engine.backends.cuda.launch_calls import BACKEND, calls, streamed
 from app.engine.backends.cuda.tensor_views import element
 from app.engine.core import graph
 from app.engine.core.plan import Argument, Call, Constant, Group, LaunchCall, of_group
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.axes import first_input, first_output, output_at
 from app.engine.operators.operands import data, fixed_inputs
-from app.engine.operators.pad_geometry import pad_axes, pad_unless
+from app.engine.operators.pad_geometry import pad_axes, pad_rejection
 from app.engine.operators.pool_geometry import windows
 from app.engine.operators.resize_geometry import (
     nearest_indices,
-    nearest_unless,
+    nearest_rejection,
     resized_axes,
     taps_along,
-    taps_unless,
+    taps_rejection,
 )
 from app.engine.types.layout import Layout, channels_last
 from app.kernels.cuda.kernel import Launches
@@ -38,10 +38,10 @@ def _order(rank: int, last: bool) -> tuple[int, ...]:
 # Pooling.
 
 
-def _pool_unless(group: Group) -> str | None:
+def _pool_rejection(group: Group) -> str | None:
     x = first_input(group)
     whole = ("int8", "uint8") if group.op == "MaxPool" else ()
-    reason = tensor_views.unsuited(group) or tensor_views.untyped(x, (*tensor_views.FLOATS, *whole))
+    reason = tensor_views.group_rejection(group) or tensor_views.untyped(x, (*tensor_views.FLOATS, *whole))
     if reason is not None:
         return reason
     rank = len(graph.static_shape(x))
@@ -98,8 +98,10 @@ def _looked_up(
     return launches, _table_roles(x, y, tables)
 
 
-def _nearest_unless(group: Group, known: Known) -> str | None:
-    reason = tensor_views.unsuited(group, (*tensor_views.MOVED, "float64")) or nearest_unless(group, known)
+def _nearest_rejection(group: Group, context: PlanningContext) -> str | None:
+    reason = tensor_views.group_rejection(group, (*tensor_views.MOVED, "float64")) or nearest_rejection(
+        group, context
+    )
     if reason is None and graph.elements(data(group.anchor)) == 0:
         return "the input is empty"
     return reason
@@ -119,8 +121,8 @@ def _bits(like: ir.Value, value: object) -> int:
     return int(np.array([value]).astype(kind).view(f"i{kind.itemsize}")[0])
 
 
-def _pad_unless(group: Group, known: Known) -> str | None:
-    reason = tensor_views.unsuited(group) or pad_unless(group, known)
+def _pad_rejection(group: Group, context: PlanningContext) -> str | None:
+    reason = tensor_views.group_rejection(group) or pad_rejection(group, context)
     value = graph.input_at(group.anchor, 2)
     if reason is None and value is not None and not graph.is_constant(value):
         return f"{value.name!r} changes between runs"
@@ -139,11 +141,11 @@ def _pad(group: Group, last: bool) -> tuple[Launches, dict[str, Argument]]:
 # Linear and cubic Resize.
 
 
-def _blend_unless(group: Group, known: Known) -> str | None:
+def _blend_rejection(group: Group, context: PlanningContext) -> str | None:
     x = data(group.anchor)
     reason = tensor_views.untyped(x, tensor_views.FLOATS) or _single(group)
     if reason is None:
-        reason = taps_unless(group, known) if element(x) == "float32" else _half_unless(group)
+        reason = taps_rejection(group, context) if element(x) == "float32" else _half_rejection(group)
     if reason is None and graph.elements(x) == 0:
         return "the input is empty"
     if reason is None and len(_blended(group)) == 0:
@@ -153,8 +155,8 @@ def _blend_unless(group: Group, known: Known) -> str | None:
     return reason
 
 
-def _half_unless(group: Group) -> str | None:
-    """`taps_unless` of 16-bit floats, which kernels of processors do not have."""
+def _half_rejection(group: Group) -> str | None:
+    """`taps_rejection` of 16-bit floats, which kernels of processors do not have."""
     if graph.attribute(group.anchor, "mode", "nearest") not in ("linear", "cubic"):
         return "copies the nearest element"
     return fixed_inputs(group.anchor, (1, 2, 3))
@@ -193,30 +195,30 @@ def _blend(group: Group, last: bool) -> tuple[Launches, dict[str, Argument]]:
 
 
 def _rows(
-    name: str, op: str, unless: Callable[[Group, Known], str | None], made: Made
+    name: str, op: str, rejection: Callable[[Group, PlanningContext], str | None], made: Made
 ) -> tuple[Implementation, ...]:
     """The row over row-major tensors, and that over images with channels last."""
 
-    def last_unless(group: Group, known: Known) -> str | None:
+    def last_rejection(group: Group, context: PlanningContext) -> str | None:
         x, y = group.anchor.inputs[0], group.anchor.outputs[0]
-        return tensor_views.not_image(x) or tensor_views.not_image(y) or unless(group, known)
+        return tensor_views.not_image(x) or tensor_views.not_image(y) or rejection(group, context)
 
-    def layouts(group: Group, _known: Known) -> Mapping[ir.Value, Layout]:
+    def layouts(group: Group, _context: PlanningContext) -> Mapping[ir.Value, Layout]:
         return tensor_views.lasts((data(group.anchor), group.anchor.outputs[0]))
 
-    def lower(last: bool) -> Callable[[Group, Known], tuple[Call, ...]]:
-        def lowered(group: Group, _known: Known) -> tuple[LaunchCall, ...]:
+    def lower(last: bool) -> Callable[[Group, PlanningContext], tuple[Call, ...]]:
+        def lowered(group: Group, _context: PlanningContext) -> tuple[LaunchCall, ...]:
             launches, roles = made(group, last)
             return calls(launches, roles)
 
         return lowered
 
-    def cost(last: bool) -> Callable[[Group, Known], float]:
-        return lambda group, known: streamed(group, known, made(group, last)[0]) * (1.0 if last else 1.5)
+    def cost(last: bool) -> Callable[[Group, PlanningContext], float]:
+        return lambda group, context: streamed(group, context, made(group, last)[0]) * (1.0 if last else 1.5)
 
     return (
-        Implementation(name, op, BACKEND, unless, lower(False), cost(False), rank=1),
-        Implementation(f"{name}_last", op, BACKEND, last_unless, lower(True), cost(True), layouts=layouts),
+        Implementation(name, op, BACKEND, rejection, lower(False), cost(False), rank=1),
+        Implementation(f"{name}_last", op, BACKEND, last_rejection, lower(True), cost(True), layouts=layouts),
     )
 
 
@@ -224,9 +226,9 @@ IMPLEMENTATIONS = (
     *(
         row
         for op in _POOLS
-        for row in _rows(f"cuda.{op.lower()}", op, lambda group, _known: _pool_unless(group), _pool)
+        for row in _rows(f"cuda.{op.lower()}", op, lambda group, _context: _pool_rejection(group), _pool)
     ),
-    *_rows("cuda.resize_nearest", "Resize", _nearest_unless, _nearest),
-    *_rows("cuda.resize_linear", "Resize", _blend_unless, _blend),
-    *_rows("cuda.pad", "Pad", _pad_unless, _pad),
+    *_rows("cuda.resize_nearest", "Resize", _nearest_rejection, _nearest),
+    *_rows("cuda.resize_linear", "Resize", _blend_rejection, _blend),
+    *_rows("cuda.pad", "Pad", _pad_rejection, _pad),
 )

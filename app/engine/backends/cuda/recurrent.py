@@ -11,7 +11,7 @@ from app.engine.backends.cuda.matmul import placed
 from app.engine.backends.cuda.tensor_views import element
 from app.engine.core import graph
 from app.engine.core.plan import Argument, Call, Constant, Group, LaunchCall, Workspace, of_group
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.recurrent import (
     INITIAL_C,
     INITIAL_H,
@@ -23,7 +23,7 @@ from app.engine.operators.recurrent import (
 from app.kernels.cuda.epilogue import Epilogue
 from app.kernels.cuda.gemm import gemm
 from app.kernels.cuda.product import Product
-from app.kernels.cuda.recurrent import Recurrent, packed_weights, recurrent, recurrent_unless
+from app.kernels.cuda.recurrent import Recurrent, packed_weights, recurrent, recurrent_rejection
 
 Array = np.ndarray[Any, Any]
 LENGTHS = 4  # position of the input
@@ -32,9 +32,9 @@ STEP = 2e-6  # seconds of a step at least: two barriers and the latency of the s
 STREAMS = 3.0  # times a multiprocessor's share of the memory's bandwidth that its cache gives it (estimate)
 
 
-def _unless(group: Group, _known: Known) -> str | None:
+def _rejection(group: Group, _context: PlanningContext) -> str | None:
     node = group.anchor
-    reason = tensor_views.unsuited(group, (*tensor_views.FLOATS, "int32"))
+    reason = tensor_views.group_rejection(group, (*tensor_views.FLOATS, "int32"))
     if reason is not None:
         return reason
     floats = [v for i, v in enumerate(node.inputs) if v is not None and i != LENGTHS]
@@ -46,7 +46,7 @@ def _unless(group: Group, _known: Known) -> str | None:
             return f"{value.name!r} changes between runs; this one packs it offline"
     if any(graph.elements(v) == 0 for v in (*group.inputs, *group.outputs)):
         return "an operand is empty"
-    return recurrent_unless(_layer(group))
+    return recurrent_rejection(_layer(group))
 
 
 @of_group
@@ -93,13 +93,13 @@ def _biases(group: Group) -> tuple[Array | None, Array | None]:
     return (own + state).astype(np.float32), apart.astype(np.float32)
 
 
-def _projection(group: Group, known: Known, to: Workspace) -> tuple[LaunchCall, ...]:
+def _projection(group: Group, context: PlanningContext, to: Workspace) -> tuple[LaunchCall, ...]:
     """Rows of x times the weights of all gates and directions, with their bias."""
     node, layer = group.anchor, _layer(group)
     x, weights = named(node.inputs[0]), named(node.inputs[1])
     rows, k = layer.steps * layer.batch, graph.static_shape(x)[2]
     n, dtype = layer.directions * layer.gates * layer.hidden, layer.dtype
-    precision = dispatch.HALVES.get(dtype, "tf32" if known.precision == "tf32" else "f32")
+    precision = dispatch.HALVES.get(dtype, "tf32" if context.precision == "tf32" else "f32")
     a = placed(x, rows, k, (k, 1), 0, 1)
     exact = precision == "f32"
     width = tensor_views.aligned(n if exact else k, dtype)
@@ -112,7 +112,7 @@ def _projection(group: Group, known: Known, to: Workspace) -> tuple[LaunchCall, 
         return np.pad(found, ((0, 0), (0, width - found.shape[1])))
 
     bias, _ = _biases(group)
-    way = dispatch.cut(dispatch.offered(precision, k), rows, n, k, 1, known.target.cores)
+    way = dispatch.cut(dispatch.offered(precision, k), rows, n, k, 1, context.target.cores)
     product = Product(rows, n, k, a.row, width, n)
     launches = gemm(product, precision, Epilogue(bias=bias is not None), way.tile, way.splits)
     roles: dict[str, Argument] = {"a": a.argument, "b": Constant(pack, weights.name or ""), "y": to}
@@ -121,7 +121,7 @@ def _projection(group: Group, known: Known, to: Workspace) -> tuple[LaunchCall, 
     return (*a.calls(), *calls(launches, roles))
 
 
-def _lower(group: Group, known: Known) -> tuple[Call, ...]:
+def _lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     node, layer = group.anchor, _layer(group)
     columns = layer.directions * layer.gates * layer.hidden
     gates = Workspace(4 * layer.steps * layer.batch * columns)
@@ -143,14 +143,14 @@ def _lower(group: Group, known: Known) -> tuple[Call, ...]:
     roles: dict[str, Argument] = {"gates": gates, "w": Constant(pack, weights.name or "")}
     roles |= {role: argument for role, argument in given.items() if argument is not None}
     roles |= {role: v for role, v in zip(RESULTS, node.outputs) if role in layer.wants}
-    return (*_projection(group, known, gates), *calls(recurrent(layer), roles))
+    return (*_projection(group, context, gates), *calls(recurrent(layer), roles))
 
 
-def _seconds(group: Group, known: Known) -> float:
-    layer, target = _layer(group), known.target
+def _seconds(group: Group, context: PlanningContext) -> float:
+    layer, target = _layer(group), context.target
     k = graph.static_shape(named(group.anchor.inputs[0]))[2]
     rows, columns = layer.steps * layer.batch, layer.directions * layer.gates * layer.hidden
-    projected = seconds(known, nbytes=4.0 * rows * (k + columns), flops=2.0 * rows * k * columns, rate=0.5)
+    projected = seconds(context, nbytes=4.0 * rows * (k + columns), flops=2.0 * rows * k * columns, rate=0.5)
     weights = layer.gates * layer.hidden**2 * (4 if layer.dtype == "float32" else 2)
     share = target.memories[0].bandwidth / target.cores * STREAMS
     waves = -(-layer.batch * layer.directions // target.cores)
@@ -158,6 +158,6 @@ def _seconds(group: Group, known: Known) -> float:
 
 
 IMPLEMENTATIONS = tuple(
-    Implementation(f"cuda.{op.lower()}", op, BACKEND, _unless, _lower, _seconds)
+    Implementation(f"cuda.{op.lower()}", op, BACKEND, _rejection, _lower, _seconds)
     for op in ("LSTM", "GRU", "RNN")
 )

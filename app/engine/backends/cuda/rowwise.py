@@ -13,7 +13,7 @@ from app.engine.backends.cuda.launch_calls import BACKEND, calls, named, streame
 from app.engine.backends.cuda.tensor_views import element
 from app.engine.core import graph
 from app.engine.core.plan import Argument, Call, Group, of_group
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.axes import along_axis, first_input, first_output, reduced_axes
 from app.engine.operators.elementwise import recipe_of
 from app.engine.types.layout import Layout
@@ -26,7 +26,7 @@ from app.kernels.expressions import Recipe
 Pairs = tuple[tuple[ir.Value, ir.Value], ...]
 
 
-def over_first(group: Group, _known: Known) -> Pairs:
+def over_first(group: Group, _context: PlanningContext) -> Pairs:
     """The output over the first input, unless that is read twice."""
     x = first_input(group)
     same = group.anchor.inputs.count(x) == 1 and graph.nbytes(x) == graph.nbytes(group.outputs[0])
@@ -36,8 +36,8 @@ def over_first(group: Group, _known: Known) -> Pairs:
 # Softmax.
 
 
-def _softmax_unless(group: Group, _known: Known) -> str | None:
-    return tensor_views.unsuited(group, tensor_views.FLOATS)
+def _softmax_rejection(group: Group, _context: PlanningContext) -> str | None:
+    return tensor_views.group_rejection(group, tensor_views.FLOATS)
 
 
 @of_group
@@ -46,7 +46,7 @@ def _softmax(group: Group) -> Launches:
     return softmax(outer, n, inner, element(first_input(group)), group.op == "LogSoftmax")
 
 
-def _softmax_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+def _softmax_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     return calls(_softmax(group), {"x": first_input(group), "y": first_output(group)})
 
 
@@ -75,7 +75,7 @@ def _after(group: Group) -> Recipe | str:
     return formula.recipe if formula.results[0][0] == len(formula.recipe) else "an inner value leaves"
 
 
-def _norm_unless(group: Group, _known: Known) -> str | None:
+def _norm_rejection(group: Group, _context: PlanningContext) -> str | None:
     reason = tensor_views.not_floats(group, first_input(group), group.outputs[0])
     if reason is not None:
         return reason
@@ -116,7 +116,7 @@ def _norm(group: Group) -> Launches:
     return layer_norm(rows, n, kind, epsilon, parameters=parameters, bias=bias, after=after)
 
 
-def _norm_lower(group: Group, _known: Known) -> tuple[Call, ...]:
+def _norm_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     roles: dict[str, Argument] = {"x": first_input(group), "y": group.outputs[0]}
     roles["scale"] = named(group.anchor.inputs[1])
     bias = graph.input_at(group.anchor, 2)
@@ -144,11 +144,11 @@ _WHOLE = ("sum", "prod", "max", "min", "l1", "sum_square", "mean")  # that integ
 _INTEGERS = ("int32", "int64", "int8", "uint8")
 
 
-def _reduce_unless(group: Group, _known: Known) -> str | None:
+def _reduce_rejection(group: Group, _context: PlanningContext) -> str | None:
     operation = _OPERATIONS[group.op]
     whole = _INTEGERS if operation in _WHOLE else ()
     x = first_input(group)
-    reason = tensor_views.unsuited(group) or tensor_views.untyped(x, (*tensor_views.FLOATS, *whole))
+    reason = tensor_views.group_rejection(group) or tensor_views.untyped(x, (*tensor_views.FLOATS, *whole))
     if reason is not None:
         return reason
     axes = reduced_axes(group)
@@ -161,8 +161,8 @@ def _reduce_unless(group: Group, _known: Known) -> str | None:
     return None
 
 
-def _reduce_last_unless(group: Group, known: Known) -> str | None:
-    reason = tensor_views.not_image(first_input(group)) or _reduce_unless(group, known)
+def _reduce_last_rejection(group: Group, context: PlanningContext) -> str | None:
+    reason = tensor_views.not_image(first_input(group)) or _reduce_rejection(group, context)
     if reason is None and set(reduced_axes(group) or ()) != set(
         range(2, len(graph.static_shape(first_input(group))))
     ):
@@ -183,7 +183,7 @@ def _reduce_lower(group: Group, last: bool) -> tuple[Call, ...]:
     return calls(_reduction(group, last), {"x": first_input(group), "y": first_output(group)})
 
 
-def _read_last(group: Group, _known: Known) -> Mapping[ir.Value, Layout]:
+def _read_last(group: Group, _context: PlanningContext) -> Mapping[ir.Value, Layout]:
     return tensor_views.lasts((first_input(group),))
 
 
@@ -193,9 +193,9 @@ IMPLEMENTATIONS = (
             f"cuda.{op.lower()}",
             op,
             BACKEND,
-            _softmax_unless,
+            _softmax_rejection,
             _softmax_lower,
-            lambda group, known: streamed(group, known, _softmax(group)),
+            lambda group, context: streamed(group, context, _softmax(group)),
             over_first,
         )
         for op in ("Softmax", "LogSoftmax")
@@ -205,9 +205,9 @@ IMPLEMENTATIONS = (
             f"cuda.{name}_norm",
             op,
             BACKEND,
-            _norm_unless,
+            _norm_rejection,
             _norm_lower,
-            lambda group, known: streamed(group, known, _norm(group)),
+            lambda group, context: streamed(group, context, _norm(group)),
             over_first,
         )
         for op, name in _NORMS.items()
@@ -220,17 +220,17 @@ IMPLEMENTATIONS = (
                 f"cuda.{op.lower()}",
                 op,
                 BACKEND,
-                _reduce_unless,
-                lambda group, _known: _reduce_lower(group, last=False),
-                lambda group, known: streamed(group, known, _reduction(group, False)),
+                _reduce_rejection,
+                lambda group, _context: _reduce_lower(group, last=False),
+                lambda group, context: streamed(group, context, _reduction(group, False)),
             ),
             Implementation(
                 f"cuda.{op.lower()}_last",
                 op,
                 BACKEND,
-                _reduce_last_unless,
-                lambda group, _known: _reduce_lower(group, last=True),
-                lambda group, known: streamed(group, known, _reduction(group, True)),
+                _reduce_last_rejection,
+                lambda group, _context: _reduce_lower(group, last=True),
+                lambda group, context: streamed(group, context, _reduction(group, True)),
                 layouts=_read_last,
                 rank=1,
             ),

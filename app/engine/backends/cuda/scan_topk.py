@@ -8,7 +8,7 @@ from app.engine.backends.cuda.launch_calls import BACKEND, calls, named, streame
 from app.engine.backends.cuda.tensor_views import element
 from app.engine.core import graph
 from app.engine.core.plan import Argument, Call, Group
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.axes import along_axis, split
 from app.engine.operators.indexing import axis_of, bad_indices, indices_of
 from app.engine.operators.operands import data, fixed_inputs
@@ -24,13 +24,13 @@ ORDERED = (*tensor_views.FLOATS, "int32", "int64")
 
 def _simple(group: Group, dtypes: tuple[str, ...], constants: tuple[int, ...] = ()) -> str | None:
     """Why not, of single nodes whose first input is of one of these types and not empty."""
-    reason = tensor_views.unsuited(group) or tensor_views.untyped(data(group.anchor), dtypes)
+    reason = tensor_views.group_rejection(group) or tensor_views.untyped(data(group.anchor), dtypes)
     if reason is None and any(graph.elements(v) == 0 for v in (*group.inputs, *group.outputs)):
         reason = "an operand is empty"
     return reason or fixed_inputs(group.anchor, constants)
 
 
-def _extremum_unless(group: Group, _known: Known) -> str | None:
+def _extremum_rejection(group: Group, _context: PlanningContext) -> str | None:
     return _simple(group, ORDERED)
 
 
@@ -42,7 +42,7 @@ def _extremum(group: Group) -> Made:
     return launches, {"x": data(node), "y": node.outputs[0]}
 
 
-def _sum_unless(group: Group, _known: Known) -> str | None:
+def _sum_rejection(group: Group, _context: PlanningContext) -> str | None:
     return _simple(group, ORDERED, (1,))
 
 
@@ -59,7 +59,7 @@ def _sum(group: Group) -> Made:
     return launches, {"x": data(node), "y": node.outputs[0]}
 
 
-def _largest_unless(group: Group, _known: Known) -> str | None:
+def _largest_rejection(group: Group, _context: PlanningContext) -> str | None:
     reason = _simple(group, (*ORDERED, "int8", "uint8"), (1,))
     if reason is None and len(group.outputs) < 2:
         return "one of both results is not read"
@@ -75,7 +75,7 @@ def _largest(group: Group) -> Made:
     return launches, {"x": data(node), "y": node.outputs[0], "index": node.outputs[1]}
 
 
-def _groups_unless(group: Group, _known: Known) -> str | None:
+def _groups_rejection(group: Group, _context: PlanningContext) -> str | None:
     reason = _simple(group, tensor_views.FLOATS)
     if reason is not None:
         return reason
@@ -104,7 +104,7 @@ def _groups(group: Group) -> Made:
     return launches, {"x": data(node), "y": node.outputs[0], **roles}
 
 
-def _scatter_unless(group: Group, _known: Known) -> str | None:
+def _scatter_rejection(group: Group, _context: PlanningContext) -> str | None:
     reduced = graph.attribute(group.anchor, "reduction", "none") != "none"
     reason = _simple(group, ORDERED if reduced else tensor_views.MOVED)
     shape = graph.static_shape(data(group.anchor)) if reason is None else ()
@@ -132,24 +132,24 @@ def _scatter(group: Group) -> Made:
 
 
 def _row(
-    op: str, unless: Callable[[Group, Known], str | None], made: Callable[[Group], Made]
+    op: str, rejection: Callable[[Group, PlanningContext], str | None], made: Callable[[Group], Made]
 ) -> Implementation:
-    def lower(group: Group, _known: Known) -> tuple[Call, ...]:
+    def lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
         return calls(*made(group))
 
-    def cost(group: Group, known: Known) -> float:
-        return streamed(group, known, made(group)[0])
+    def cost(group: Group, context: PlanningContext) -> float:
+        return streamed(group, context, made(group)[0])
 
-    return Implementation(f"cuda.{op.lower()}", op, BACKEND, unless, lower, cost)
+    return Implementation(f"cuda.{op.lower()}", op, BACKEND, rejection, lower, cost)
 
 
 IMPLEMENTATIONS = (
-    _row("ArgMax", _extremum_unless, _extremum),
-    _row("ArgMin", _extremum_unless, _extremum),
-    _row("CumSum", _sum_unless, _sum),
-    _row("TopK", _largest_unless, _largest),
-    _row("GroupNormalization", _groups_unless, _groups),
-    _row("InstanceNormalization", _groups_unless, _groups),
-    _row("ScatterElements", _scatter_unless, _scatter),
-    _row("ScatterND", _scatter_unless, _scatter),
+    _row("ArgMax", _extremum_rejection, _extremum),
+    _row("ArgMin", _extremum_rejection, _extremum),
+    _row("CumSum", _sum_rejection, _sum),
+    _row("TopK", _largest_rejection, _largest),
+    _row("GroupNormalization", _groups_rejection, _groups),
+    _row("InstanceNormalization", _groups_rejection, _groups),
+    _row("ScatterElements", _scatter_rejection, _scatter),
+    _row("ScatterND", _scatter_rejection, _scatter),
 )

@@ -27,7 +27,7 @@ def element(value: ir.Value) -> str:
     return kind.name
 
 
-def unsuited(group: Group, dtypes: Sequence[str] = MOVED, *, single: bool = True) -> str | None:
+def group_rejection(group: Group, dtypes: Sequence[str] = MOVED, *, single: bool = True) -> str | None:
     """Why kernels for static tensors of these types cannot take a group, or None."""
     if single and len(group.nodes) > 1:
         return f"{group.op} takes no epilogue, the group has {len(group.nodes)} nodes"

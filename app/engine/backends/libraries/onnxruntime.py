@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from app.engine.backends.libraries import subgraph
-from app.engine.core.registry import Known
+from app.engine.core.registry import PlanningContext
 from app.engine.types.saturation import saturated
 
 Array = np.ndarray[Any, Any]
@@ -77,8 +77,8 @@ def _has_body(domain: str, op: str) -> bool:
     return bool(getattr(schema, "has_function") or getattr(schema, "has_context_dependent_function"))  # noqa: B009
 
 
-def _why_not(node: ir.Node, known: Known) -> str | None:
-    reason = saturated((node.op_type,), known.target)
+def _rejection(node: ir.Node, context: PlanningContext) -> str | None:
+    reason = saturated((node.op_type,), context.target)
     if reason is not None:
         return reason
     domain = "" if node.domain == "ai.onnx" else node.domain
@@ -91,7 +91,7 @@ ROWS = subgraph.backend(
     "onnxruntime",
     "onnxruntime",
     f"{__name__}:prepare",
-    why_not=_why_not,
+    node_rejection=_rejection,
     call_seconds=CALL_SECONDS,
     extra="onnxruntime",
 )

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from app.engine.backends.libraries import subgraph
 from app.engine.core import graph
-from app.engine.core.registry import Known
+from app.engine.core.registry import PlanningContext
 
 Array = np.ndarray[Any, Any]
 CALL_SECONDS = 15e-6  # of a bound call of an almost empty model, measured
@@ -77,7 +77,7 @@ SMALL = 4096  # elements of a constant that an operator is tried with; larger on
 _tried: dict[tuple[str, str, int | None], str | None] = {}
 
 
-def _why_not(node: ir.Node, _known: Known) -> str | None:
+def _rejection(node: ir.Node, _context: PlanningContext) -> str | None:
     """Whether its frontend can read the operator, tried once with the first node that has it."""
     assert node.graph is not None
     key = node.domain, node.op_type, node.graph.opset_imports.get(node.domain)
@@ -98,7 +98,7 @@ ROWS = subgraph.backend(
     "openvino",
     "openvino",
     f"{__name__}:prepare",
-    why_not=_why_not,
+    node_rejection=_rejection,
     call_seconds=CALL_SECONDS,
     extra="openvino",
 )

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.plan import SUBGRAPH, Call, Group, SubgraphCall
-from app.engine.core.registry import Backend, Implementation, Known, Selector
+from app.engine.core.registry import Backend, Implementation, PlanningContext, Selector
 from app.engine.cost import roofline
 from app.engine.memory.greedy import solve
 from app.engine.memory.problem import Buffer, Problem
@@ -41,7 +41,7 @@ def backend(
     package: str,
     function: str,
     *,
-    why_not: Callable[[ir.Node, Known], str | None],
+    node_rejection: Callable[[ir.Node, PlanningContext], str | None],
     call_seconds: float = 10e-6,
     extra: str = "",
 ) -> tuple[Backend, Implementation]:
@@ -51,7 +51,7 @@ def backend(
         name: of the backend.
         package: whose installation and version it needs.
         function: `module:function`, see `Prepare`.
-        why_not: why a node cannot be part of a sub-graph, or None.
+        node_rejection: why a node cannot be part of a sub-graph, or None.
         call_seconds: what one call costs beyond its work.
         extra: of this project, that installs the package.
     """
@@ -63,11 +63,11 @@ def backend(
             f"the package {package!r} is not installed{f' (pip install stowplan[{extra}])' if extra else ''}"
         )
 
-    def refusal(node: ir.Node, known: Known) -> str | None:
-        return border(node) or why_not(node, known)
+    def member_rejection(node: ir.Node, context: PlanningContext) -> str | None:
+        return border(node) or node_rejection(node, context)
 
-    def lower(group: Group, known: Known) -> tuple[Call, ...]:
-        whole = original(group, known)
+    def lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
+        whole = original(group, context)
         return (
             SubgraphCall(
                 function,
@@ -75,23 +75,23 @@ def backend(
                 lambda: model_bytes(group, whole),
                 read(group),
                 group.outputs,
-                known.threads,
-                arena_bytes(group, known),
+                context.threads,
+                arena_bytes(group, context),
             ),
         )
 
-    def predicted(group: Group, known: Known) -> float:
-        return call_seconds + roofline.predicted(group, known.target, threads=known.threads)
+    def predicted(group: Group, context: PlanningContext) -> float:
+        return call_seconds + roofline.predicted(group, context.target, threads=context.threads)
 
-    def unless(group: Group, known: Known) -> str | None:
-        if original(group, known) is not None:
+    def rejection(group: Group, context: PlanningContext) -> str | None:
+        if original(group, context) is not None:
             return missing()
-        return missing() or next(filter(None, (refusal(n, known) for n in group.nodes)), None)
+        return missing() or next(filter(None, (member_rejection(n, context) for n in group.nodes)), None)
 
-    selector = Selector(refusal, refusal, refusal)
+    selector = Selector(member_rejection, member_rejection, member_rejection)
     row = Backend(name, ("cpu",), selector=selector, missing=missing, call_seconds=call_seconds)
     return row, Implementation(
-        name, SUBGRAPH, name, unless, lower, cost=predicted, version=version_of(package)
+        name, SUBGRAPH, name, rejection, lower, cost=predicted, version=version_of(package)
     )
 
 
@@ -118,12 +118,12 @@ def border(node: ir.Node) -> str | None:
     return None
 
 
-def original(group: Group, known: Known) -> ir.Model | None:
+def original(group: Group, context: PlanningContext) -> ir.Model | None:
     """The model as the file has it, where the group is all of its graph; None where it is a part.
 
     A library finds what it fuses in the operators of the file, and rounds as it does there.
     """
-    source, owner = known.source, group.anchor.graph
+    source, owner = context.source, group.anchor.graph
     if source is None or owner is None or len(group.nodes) < len(owner):
         return None
     needed = {v.name for node in source.graph for v in graph.reads(node)}
@@ -175,7 +175,7 @@ def model_bytes(group: Group, whole: ir.Model | None = None) -> bytes:
     return proto.SerializeToString()  # type: ignore[no-any-return]  # protobuf
 
 
-def arena_bytes(group: Group, known: Known) -> int:
+def arena_bytes(group: Group, context: PlanningContext) -> int:
     """What values inside a sub-graph take when each lives from its writer to its last reader.
 
     A library tells nobody what it allocates; this is what our own planner would, row-major.
@@ -183,7 +183,7 @@ def arena_bytes(group: Group, known: Known) -> int:
     step = {node: i for i, node in enumerate(group.nodes)}
     outside = {*group.inputs, *group.outputs}
     last = {v: step[node] for node in group.nodes for v in graph.reads(node) if v not in outside}
-    alignment = known.target.memories[0].alignment
+    alignment = context.target.memories[0].alignment
     buffers = tuple(
         Buffer(value.name or "", i, last.get(value, i) + 1, graph.nbytes(value), alignment)
         for node, i in step.items()

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.plan import Constant, Group, LaunchCall, Workspace
-from app.engine.core.registry import Implementation, Known
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.runtime.cuda.device import Pointer
 from app.engine.runtime.cuda.executor import launch_of
 from app.engine.types.layout import to_logical, to_physical
@@ -19,22 +19,22 @@ from tests.engine.runtime.cuda.devices import SimulatedDevice
 Array = np.ndarray[Any, Any]
 
 
-def known(precision: str = "f32") -> Known:
-    return Known(find("cuda-sm90"), precision=precision)  # type: ignore[arg-type]
+def context(precision: str = "f32") -> PlanningContext:
+    return PlanningContext(find("cuda-sm90"), precision=precision)  # type: ignore[arg-type]
 
 
 def run_row(
     row: Implementation,
     group: Group,
     inputs: Mapping[str, Array],
-    facts: Known,
+    facts: PlanningContext,
     alias: Sequence[tuple[ir.Value, ir.Value]] = (),
 ) -> list[Array]:
     """Outputs of a group; `alias` lists (input, output) pairs that share memory.
 
     There, what a block does with elements of another is an error, whichever of both runs first.
     """
-    reason = row.unless(group, facts)
+    reason = row.rejection(group, facts)
     assert reason is None, reason
     device, layouts = SimulatedDevice(watched=bool(alias)), row.layouts(group, facts)
     shared = {output: source for source, output in alias}

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.backends.cuda import dispatch
-from app.engine.core.registry import Known, load
+from app.engine.core.registry import PlanningContext, load
 from app.engine.types.target import find
 from app.kernels.cuda.tiles import SIMT_TILES, TENSOR_TILES
-from tests.engine.runtime.cuda.bench import known
+from tests.engine.runtime.cuda.bench import context
 from tests.engine.runtime.cuda.test_inplace import ROWS, Case, f, grouped
 
 SIZES = st.integers(1, 4096)
@@ -68,22 +68,22 @@ REASONS = [
 @pytest.mark.parametrize(("row", "text", "weights", "reason"), REASONS)
 def test_a_row_that_does_not_apply_says_why(row: str, text: str, weights: dict, reason: str) -> None:
     case = Case((row,), text, "float[9,8] x", "float[9,8] y", weights)
-    told = ROWS[row].unless(grouped(case), known())
+    told = ROWS[row].rejection(grouped(case), context())
     assert told is not None
     assert reason in told
 
 
 def test_exactness_can_be_asked_for() -> None:
     case = Case((), "y = MatMul(x, w)", "float[9,8] x", "float[9,8] y", {"w": f(8, 8)})
-    exact = dataclasses.replace(known(), fast_algorithms=False)
-    assert ROWS["cuda.matmul_3xtf32"].unless(grouped(case), known()) is None
-    assert "fast_algorithms is off" in (ROWS["cuda.matmul_3xtf32"].unless(grouped(case), exact) or "")
+    exact = dataclasses.replace(context(), fast_algorithms=False)
+    assert ROWS["cuda.matmul_3xtf32"].rejection(grouped(case), context()) is None
+    assert "fast_algorithms is off" in (ROWS["cuda.matmul_3xtf32"].rejection(grouped(case), exact) or "")
 
 
 def test_a_smaller_device_is_predicted_to_take_longer() -> None:
     case = Case((), "y = MatMul(x, w)", "float[2048,1024] x", "float[2048,1024] y", {"w": f(1024, 1024)})
-    whole = Known(find("cuda-sm90"))
-    half = Known(dataclasses.replace(whole.target, cores=66))
+    whole = PlanningContext(find("cuda-sm90"))
+    half = PlanningContext(dataclasses.replace(whole.target, cores=66))
     row = ROWS["cuda.matmul_f32"]
     assert row.cost(grouped(case), half) > 1.5 * row.cost(grouped(case), whole)
 

@@ -26,7 +26,7 @@ WIDE = Kernel("wide", "", ("float32*", "uint32"), 128, shared_bytes=100_000)
 
 
 @contextlib.contextmanager
-def refusal(*told: str, kind: type[Exception] = KernelError) -> Iterator[None]:
+def rejection(*told: str, kind: type[Exception] = KernelError) -> Iterator[None]:
     """An error whose message has all of these words."""
     with pytest.raises(kind) as caught:
         yield
@@ -65,18 +65,18 @@ def test_copies_and_fills_stay_within_live_allocations(folder: Path) -> None:
             lambda at=at, size=size: device.read(at, np.zeros(size, np.uint8)),
             lambda at=at, size=size: device.fill(at, size, 0),
         ):
-            with refusal("CUDA_ERROR_INVALID_VALUE"):
+            with rejection("CUDA_ERROR_INVALID_VALUE"):
                 work()
     device.release(address)
-    with refusal("CUDA_ERROR_INVALID_VALUE"):
+    with rejection("CUDA_ERROR_INVALID_VALUE"):
         device.write(address, np.zeros(4, np.uint8))  # freed
-    with refusal("CUDA_ERROR_INVALID_VALUE"):
+    with rejection("CUDA_ERROR_INVALID_VALUE"):
         device.release(address)
 
 
 @on_the_fake_driver
 def test_memory_that_is_not_there_is_told_in_bytes(folder: Path) -> None:
-    with refusal("2147483648 byte are needed, 1073741824 of 1073741824 byte are free", kind=CapacityError):
+    with rejection("2147483648 byte are needed, 1073741824 of 1073741824 byte are free", kind=CapacityError):
         gpu().allocate(1 << 31)
 
 
@@ -118,9 +118,9 @@ def test_more_than_48_kb_of_shared_memory_is_opted_in_to(folder: Path) -> None:
     device.load(WIDE).bound((1, 1, 1), given)()
     probe = device.load(PROBE)
     config = device._library.core.LaunchConfig(grid=1, block=128, shmem_size=100_000)
-    with refusal("kernel 'probe' is not launched", "CUDA_ERROR_INVALID_VALUE"):
+    with rejection("kernel 'probe' is not launched", "CUDA_ERROR_INVALID_VALUE"):
         device.launch(config, probe, [given[0].address, 5])
-    with refusal("CUDA_ERROR_INVALID_VALUE"):  # a block of an H100 has 227 KiB
+    with rejection("CUDA_ERROR_INVALID_VALUE"):  # a block of an H100 has 227 KiB
         object.__setattr__(over := Kernel("over", "", ("uint32",), 32), "shared_bytes", 232_449)
         device.load(over)
     device.wait()
@@ -146,10 +146,10 @@ def test_a_launch_beyond_what_the_kernel_was_compiled_for_is_refused(folder: Pat
     ):
         device = gpu(Other(made))
         given = (Pointer(device.allocate(64), 64, "float32"), 5)
-        with refusal("kernel 'probe' is not launched", "CUDA_ERROR_INVALID_VALUE"):
+        with rejection("kernel 'probe' is not launched", "CUDA_ERROR_INVALID_VALUE"):
             device.load(PROBE).bound((1, 1, 1), given)()
     device = gpu()
-    with refusal("CUDA_ERROR_INVALID_VALUE"):
+    with rejection("CUDA_ERROR_INVALID_VALUE"):
         device.load(PROBE).bound((1, 65_536, 1), given)()
 
 
@@ -161,7 +161,7 @@ def test_code_of_another_generation_is_not_loaded(folder: Path) -> None:
 
             return Cubin(kernel.name, sm, cubin(kernel, "sm_80"), 32, 0, 0, 0)
 
-    with refusal("does not load kernel 'probe'", "NO_BINARY_FOR_GPU", "its driver knows CUDA 13.0"):
+    with rejection("does not load kernel 'probe'", "NO_BINARY_FOR_GPU", "its driver knows CUDA 13.0"):
         gpu(Older()).load(PROBE)
 
 
@@ -186,7 +186,7 @@ def test_what_is_recorded_is_replayed_with_its_arguments(folder: Path) -> None:
     assert bytes_of(device, address, 64).tolist() == [1] * 64
     assert launches.seen == [("probe", (3, 1, 1), (address, 3)), ("probe", (4, 1, 1), (address, 4))] * 2
     device.close()
-    with refusal("recorded kernels are not launched"):
+    with rejection("recorded kernels are not launched"):
         replay()
 
 
@@ -200,11 +200,11 @@ def test_a_recording_that_fails_leaves_the_device_usable(folder: Path) -> None:
         work()
         raise RuntimeError("stops")
 
-    with refusal("stops", kind=RuntimeError):
+    with rejection("stops", kind=RuntimeError):
         device.record(stops)
-    with refusal("CAPTURE"):
+    with rejection("CAPTURE"):
         device.record(lambda: device.write(address, np.zeros(4, np.uint8)))
-    with refusal("CAPTURE"):
+    with rejection("CAPTURE"):
         device.record(device.wait)
     work()
     device.record(work)()
@@ -217,7 +217,7 @@ def test_an_illegal_address_is_told_and_ends_the_use_of_the_gpu_in_this_process(
     address = device.allocate(64)
     work = device.load(PROBE).bound((1, 1, 1), (Pointer(64, 64, "float32"), 1))
     work()  # the driver tells later
-    with refusal("a kernel failed", "CUDA_ERROR_ILLEGAL_ADDRESS"):
+    with rejection("a kernel failed", "CUDA_ERROR_ILLEGAL_ADDRESS"):
         device.wait()
     for later in (
         device.wait,
@@ -225,7 +225,7 @@ def test_an_illegal_address_is_told_and_ends_the_use_of_the_gpu_in_this_process(
         work,
         lambda: device.read(address, np.zeros(1, np.uint8)),
     ):
-        with refusal("an earlier kernel failed, only a new process can use the GPU", "ILLEGAL_ADDRESS"):
+        with rejection("an earlier kernel failed, only a new process can use the GPU", "ILLEGAL_ADDRESS"):
             later()
     device.release(address)  # gone already
     device.close()
@@ -239,7 +239,7 @@ def test_a_kernel_that_is_given_freed_memory_fails(folder: Path) -> None:
     replay = device.record(work)
     device.release(address)
     replay()
-    with refusal("CUDA_ERROR_ILLEGAL_ADDRESS"):
+    with rejection("CUDA_ERROR_ILLEGAL_ADDRESS"):
         device.wait()
 
 
@@ -396,7 +396,7 @@ def test_debugging_names_the_kernel_the_step_and_the_arguments(folder: Path) -> 
     victim = next(s for s in made.steps if s.group.op == "Softmax")
     launched = victim.calls[0].launch
     device._checked(device._library.driver.cuMemFree(executor._regions[1].address))  # inputs and outputs
-    with refusal(
+    with rejection(
         f"step {victim.index} {victim.group.name!r}: kernel {launched.kernel.name!r}",
         f"{launched.grid} blocks of {launched.kernel.threads} threads",
         "byte of float32 at 0x",

@@ -13,8 +13,8 @@ import pytest
 
 from app.engine.core import graph
 from app.engine.core.plan import ATTENTION, ELEMENTWISE, Group
-from app.engine.core.registry import Implementation, Known, load, no_pairs
-from tests.engine.runtime.cuda.bench import known, run_row
+from app.engine.core.registry import Implementation, PlanningContext, load, no_pairs
+from tests.engine.runtime.cuda.bench import context, run_row
 from tests.engine.runtime.cuda.models import NETWORKS
 from tests.engine.runtime.cuda.programs import planned
 from tests.harness import group_of, model_of
@@ -215,7 +215,7 @@ def several(pairs: Sequence[tuple[ir.Value, ir.Value]]) -> list[tuple[tuple[ir.V
 def test_pairs_that_share_memory_give_the_same(name: str, row: str) -> None:
     """In whatever order blocks run: none touches what another wrote."""
     case, implementation = CASES[name], ROWS[row]
-    group, facts = grouped(case), known(case.precision)
+    group, facts = grouped(case), context(case.precision)
     inputs = {
         v.name or "": f(*graph.static_shape(v)).reshape(graph.static_shape(v)).astype(graph.dtype(v))
         for v in group.inputs
@@ -235,7 +235,7 @@ def test_pairs_that_share_memory_give_the_same(name: str, row: str) -> None:
 @pytest.mark.parametrize("name", SHARED)
 def test_reductions_that_blocks_share_are_among_them(name: str) -> None:
     case = CASES[name]
-    *_, shared, last = ROWS[case.rows[0]].lower(grouped(case), known(case.precision))
+    *_, shared, last = ROWS[case.rows[0]].lower(grouped(case), context(case.precision))
     assert "sum_splits" in last.kernel
     assert shared.launch.grid[1] > 1
 
@@ -249,7 +249,7 @@ def kind_of(source: ir.Value, group: Group) -> str:
     return "after" if source in group.nodes[-1].inputs else "before"
 
 
-def pairs_of(row: Implementation, group: Group, facts: Known) -> set[tuple[str, str]]:
+def pairs_of(row: Implementation, group: Group, facts: PlanningContext) -> set[tuple[str, str]]:
     """The row, and what may be overwritten."""
     return {(row.name, kind_of(source, group)) for source, _ in row.inplace(group, facts)}
 
@@ -258,7 +258,7 @@ def run_pairs() -> set[tuple[str, str]]:
     return {
         pair
         for name, row in RUNS
-        for pair in pairs_of(ROWS[row], grouped(CASES[name]), known(CASES[name].precision))
+        for pair in pairs_of(ROWS[row], grouped(CASES[name]), context(CASES[name].precision))
     }
 
 
@@ -285,7 +285,7 @@ def test_models_allow_no_pair_that_is_not_run(tmp_path: Path) -> None:
     allowed = set()
     for name, network in NETWORKS.items():
         program = planned(network().save(tmp_path / f"{name}.onnx"))
-        facts = Known.of(program.compilation)
+        facts = PlanningContext.of(program.compilation)
         for step in program.steps:
             allowed |= pairs_of(step.choice.implementation, step.group, facts)
     assert allowed - run_pairs() == set()

@@ -15,7 +15,7 @@ from app.engine.core.registry import Implementation, PlanningContext, Registry, 
 from app.engine.types.layout import to_logical, to_physical
 from app.engine.types.target import Target, host
 from app.kernels.cpu.runtime.compiler import Compiler
-from app.kernels.cpu.runtime.driver import Stretch, Team, compile_walk
+from app.kernels.cpu.runtime.driver import KernelSequence, Team, compile_dispatch_loop
 
 Array = np.ndarray[Any, Any]
 POISON = 0xFF  # every float type reads NaN
@@ -143,7 +143,7 @@ def run_group(
                 numbers.append(address(argument))
         rows.append((kernel.address, call.units, tuple(numbers)))
     team = Team(threads)
-    Stretch(compile_walk(), rows, team).run()
+    KernelSequence(compile_dispatch_loop(), rows, team).run()
     team.close()
     assert all((tail == POISON).all() for tail in after), "bytes after an output were written"
     if implementation.padding.leaves == "zero":

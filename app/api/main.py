@@ -20,7 +20,7 @@ from app.api.http.connection import SHORT_WAY, Connection
 from app.api.http.connection_limits import ConnectionLimits, Guard, Requests
 from app.api.http.fast_path import Express
 from app.api.http.head_method import HeadOfGet
-from app.api.http.headers import AnswerHeaders, Meter
+from app.api.http.headers import AnswerHeaders, HttpMetrics
 from app.api.routes import (
     artifacts,
     deployments,
@@ -52,14 +52,14 @@ _OTHER_FILES = 256  # than connections: tables, uploads, links to deployed model
 
 def create_app(settings: Settings) -> FastAPI:
     """The application; its tables must be there when it starts."""
-    meter = Meter()
+    http_metrics = HttpMetrics()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, object]]:
-        service = app.state.service = Service.open(settings, meter)
-        await service.fleet.start()
+        service = app.state.service = Service.open(settings, http_metrics)
+        await service.deployed_models.start()
         yield {SHORT_WAY: Express(service)}
-        await service.fleet.stop()
+        await service.deployed_models.stop()
         service.close()
 
     app = FastAPI(
@@ -83,7 +83,7 @@ def create_app(settings: Settings) -> FastAPI:
             allow_headers=["*"],
             expose_headers=["etag", "link", "location", "retry-after", "x-request-id"],
         )
-    app.add_middleware(AnswerHeaders, meter=meter)
+    app.add_middleware(AnswerHeaders, http_metrics=http_metrics)
     app.add_middleware(Requests)
     errors.install(app)
     app.router.routes.extend(inference.ROUTES)

@@ -8,11 +8,11 @@ from typing import Annotated, cast
 from fastapi import Depends, Request
 
 from app.api.http.head_cache import Heads
-from app.api.http.headers import Meter
+from app.api.http.headers import HttpMetrics
 from app.jobs.queue.dispatch import Dispatcher
 from app.jobs.store.blobs import BlobStore
 from app.jobs.store.database import Database
-from app.serving.model_repository import Fleet
+from app.serving.model_repository import ModelRepository
 from app.settings import Settings
 
 
@@ -28,15 +28,15 @@ class Service:
     database: Database
     blobs: BlobStore
     dispatcher: Dispatcher
-    meter: Meter
-    fleet: Fleet
+    http_metrics: HttpMetrics
+    deployed_models: ModelRepository
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     planning: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     answering: Counter[str] = field(default_factory=Counter)
     heads: Heads = field(default_factory=Heads)
 
     @classmethod
-    def open(cls, settings: Settings, meter: Meter) -> "Service":
+    def open(cls, settings: Settings, http_metrics: HttpMetrics) -> "Service":
         """Connect to what the settings name; the tables must be there."""
         database = Database(settings.jobs_database_url)
         return cls(
@@ -44,8 +44,8 @@ class Service:
             database,
             BlobStore.of(settings, database, reserve=settings.reserve_bytes),
             Dispatcher(settings, database),
-            meter,
-            Fleet(settings, database),
+            http_metrics,
+            ModelRepository(settings, database),
         )
 
     def address(self, path: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from app.serving import channel
 from app.serving.oip_codec import ERROR_NBYTES, NO_HEADER, InferenceError
-from app.serving.shared_arena import Region, Ring
+from app.serving.shared_arena import Region, SharedArena
 
 _TOLD = ("loading", "ready", "failed", channel.STOPPING)  # states that the executor knows of
 logger = logging.getLogger("stowplan.serving")
@@ -77,7 +77,7 @@ class Call:
             self.alarm.cancel()
 
 
-class Link:
+class ExecutorClient:
     """One deployed model, as the API sees it.
 
     Attributes:
@@ -92,7 +92,7 @@ class Link:
         self._path = path
         self._lost = lost  # called when the process has ended
         self._bounds = bounds
-        self._ring = Ring(bounds.ring_nbytes)
+        self._ring = SharedArena(bounds.ring_nbytes)
         self._socket: socket.socket | None = None
         self._calls: dict[int, Call] = {}
         self._number = 0

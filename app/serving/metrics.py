@@ -32,7 +32,7 @@ class Histogram:
         yield f"{name}_count{{{text_of(labels)}}} {total}"
 
 
-class Gauges:
+class Metrics:
     """What happened to the requests of one deployed model, in this API process."""
 
     def __init__(self) -> None:
@@ -51,17 +51,17 @@ class Gauges:
                 histogram.note(value)
 
 
-def lines(rows: Iterable[tuple[Mapping[str, str], Gauges, Mapping[str, float]]]) -> Iterator[str]:
+def lines(rows: Iterable[tuple[Mapping[str, str], Metrics, Mapping[str, float]]]) -> Iterator[str]:
     """All counts, by family: labels of a model, its counts, its present figures by name."""
     found = list(rows)
     yield "# TYPE stowplan_inferences_total counter"
-    for labels, gauges, _ in found:
-        for status, count in sorted(gauges.requests.items()):
+    for labels, metrics, _ in found:
+        for status, count in sorted(metrics.requests.items()):
             yield f"stowplan_inferences_total{{{text_of({**labels, 'status': str(status)})}}} {count}"
-    for family in Gauges().durations:
+    for family in Metrics().durations:
         yield f"# TYPE {family} histogram"
-        for labels, gauges, _ in found:
-            yield from gauges.durations[family].lines(family, labels)
+        for labels, metrics, _ in found:
+            yield from metrics.durations[family].lines(family, labels)
     for name in found[0][2] if found else ():
         yield f"# TYPE {name} gauge"
         for labels, _, figures in found:

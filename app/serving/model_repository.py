@@ -13,8 +13,8 @@ from app.jobs.store.auth_context import Caller, acting_for, current
 from app.jobs.store.database import OUTAGE, Database
 from app.serving import channel
 from app.serving import metrics as prometheus
-from app.serving.executor_client import Bounds, Link, Reply
-from app.serving.metrics import Gauges
+from app.serving.executor_client import Bounds, ExecutorClient, Reply
+from app.serving.metrics import Metrics
 from app.serving.oip_codec import InferenceError
 from app.settings import Settings
 
@@ -34,28 +34,28 @@ class Deployed:
     owner: str
     name: str
     version: int
-    link: Link
-    gauges: Gauges = field(default_factory=Gauges)
+    client: ExecutorClient
+    metrics: Metrics = field(default_factory=Metrics)
 
     async def infer(
         self, body: Callable[[memoryview], Awaitable[int]], nbytes: int, header: int | None
     ) -> Reply:
-        """Send a request to it, see `Link.infer`.
+        """Send a request to it, see `ExecutorClient.infer`.
 
         Raises:
             InferenceError: there is no answer.
         """
         began = time.monotonic()
         try:
-            reply = await self.link.infer(body, nbytes, header)
+            reply = await self.client.infer(body, nbytes, header)
         except InferenceError as error:
-            self.gauges.note(error.status, time.monotonic() - began, None, None)
+            self.metrics.note(error.status, time.monotonic() - began, None, None)
             raise
-        self.gauges.note(reply.status, time.monotonic() - began, reply.waited, reply.ran)
+        self.metrics.note(reply.status, time.monotonic() - began, reply.waited, reply.ran)
         return reply
 
 
-class Fleet:
+class ModelRepository:
     """Knows what is deployed, and keeps connections to the processes of this machine."""
 
     def __init__(self, settings: Settings, database: Database) -> None:
@@ -85,7 +85,7 @@ class Fleet:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
         for deployed in self._known.values():
-            deployed.link.close()
+            deployed.client.close()
 
     def visible(self) -> list[Deployed]:
         """The caller's, by name and version."""
@@ -124,29 +124,29 @@ class Fleet:
         """Number of models of which no version answers yet; one whose versions all failed does not count."""
         states: dict[tuple[str, str], set[str]] = {}
         for d in self._known.values():
-            states.setdefault((d.owner, d.name), set()).add(d.link.state)
+            states.setdefault((d.owner, d.name), set()).add(d.client.state)
         return sum("ready" not in found and found != {"failed"} for found in states.values())
 
     def lines(self) -> Iterator[str]:
         """The counts of the caller's models in Prometheus's text format."""
 
-        def row(d: Deployed) -> tuple[Mapping[str, str], Gauges, Mapping[str, float]]:
+        def row(d: Deployed) -> tuple[Mapping[str, str], Metrics, Mapping[str, float]]:
             labels = {"model": d.name, "version": str(d.version)} | ({"owner": d.owner} if d.owner else {})
-            link = d.link
+            client = d.client
             figures = {
-                "stowplan_executor_ready": float(link.state == "ready"),
-                "stowplan_executor_restarts": float(link.restarts),
-                "stowplan_executor_programs": float(link.programs),
-                "stowplan_inferences_waiting": float(link.waiting),
+                "stowplan_executor_ready": float(client.state == "ready"),
+                "stowplan_executor_restarts": float(client.restarts),
+                "stowplan_executor_programs": float(client.programs),
+                "stowplan_inferences_waiting": float(client.waiting),
             }
-            return labels, d.gauges, figures
+            return labels, d.metrics, figures
 
         return prometheus.lines(map(row, self.visible()))
 
     async def _follow(self) -> None:
         refreshed = time.monotonic()
         while True:
-            connected = all(deployed.link.is_connected for deployed in self._known.values())
+            connected = all(deployed.client.is_connected for deployed in self._known.values())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_REFRESH_SECONDS if connected else _LOOK_SECONDS):
                     await self._changed.wait()
@@ -158,7 +158,7 @@ class Fleet:
                 except Exception:  # nothing else would look again
                     logger.exception("what is deployed could not be read")
             for deployed in self._known.values():
-                deployed.link.connect()
+                deployed.client.connect()
 
     async def refresh(self) -> None:
         """Look at once at what is deployed; while the database is away, all stays as it was."""
@@ -178,7 +178,7 @@ class Fleet:
         known = {row["id"]: self._known.get(row["id"]) or self._deployed(row) for row in rows}
         for identifier, deployed in self._known.items():
             if identifier not in known:
-                deployed.link.retire()
+                deployed.client.retire()
         self._changed.set()
         self._known = known
         self._by_name = {}
@@ -188,9 +188,13 @@ class Fleet:
     def _deployed(self, row: Mapping[str, Any]) -> Deployed:
         path = channel.socket_path(self._settings.data, row["id"])
         return Deployed(
-            row["id"], row["owner"], row["name"], row["version"], Link(path, self._bounds, self._changed.set)
+            row["id"],
+            row["owner"],
+            row["name"],
+            row["version"],
+            ExecutorClient(path, self._bounds, self._changed.set),
         )
 
 
 def _rank(deployed: Deployed) -> int:
-    return _RANKS.get(deployed.link.state, len(_RANKS))
+    return _RANKS.get(deployed.client.state, len(_RANKS))

@@ -27,7 +27,7 @@ class Region:
         return self.end - self.start
 
 
-class Ring:
+class SharedArena:
     """Memory of `nbytes`, of which only what was written takes any; regions are given first-fit."""
 
     def __init__(self, nbytes: int) -> None:

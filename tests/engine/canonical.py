@@ -12,7 +12,7 @@ import onnxruntime
 from app.engine.core import pipeline
 from app.engine.core.plan import Compilation
 from app.engine.core.registry import Registry
-from app.engine.core.rewriter import Row
+from app.engine.core.rewriter import RewriteRule
 from app.engine.model.load import load
 from app.engine.passes.canonicalize import Canonicalize
 from app.engine.passes.infer_types import InferTypes
@@ -40,7 +40,7 @@ def canonical(
     values: Mapping[str, float] | None = None,
     growth: int = 2**30,
     target: Target = PRESETS[0],
-    rewrites: tuple[Row, ...] = (),
+    rewrites: tuple[RewriteRule, ...] = (),
 ) -> Compilation:
     """The canonical graph of a file, rewritten by those rows that are for the target."""
     bindings = Bindings(shapes=shapes or {}, values=values or {})

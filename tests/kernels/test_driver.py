@@ -9,7 +9,7 @@ import pytest
 
 from app.kernels.cpu.runtime import driver
 from app.kernels.cpu.runtime.compiler import Compiler
-from app.kernels.cpu.runtime.driver import Stretch, Team, compile_walk
+from app.kernels.cpu.runtime.driver import KernelSequence, Team, compile_dispatch_loop
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -20,7 +20,7 @@ def test_rows_run_in_order_and_share_their_units(tmp_path: Path, threads: int) -
     y, z = np.zeros_like(x), np.zeros_like(x)
     team = Team(threads)
     rows = [(copy.address, x.size, (a.ctypes.data, b.ctypes.data)) for a, b in ((x, y), (y, z))]
-    stretch = Stretch(compile_walk(), rows, team)
+    stretch = KernelSequence(compile_dispatch_loop(), rows, team)
     for turn in range(200):
         z[:] = 0
         if turn % 20 == 0:  # about as long as threads wait before they sleep, and longer
@@ -35,7 +35,7 @@ def test_rows_run_in_order_and_share_their_units(tmp_path: Path, threads: int) -
 def test_a_stretch_may_have_no_rows(threads: int) -> None:
     team = Team(threads)
     for _ in range(3):
-        Stretch(compile_walk(), [], team).run()
+        KernelSequence(compile_dispatch_loop(), [], team).run()
     team.close()
 
 
@@ -46,7 +46,7 @@ def test_rows_that_are_not_shared_run_on_the_calling_thread(tmp_path: Path) -> N
     x, y = np.full(64, -1, np.int64), np.full(64, -1, np.int64)
     team = Team(2)
     rows = [(kernel.address, 64, (a.ctypes.data,)) for a in (x, y)]
-    stretch = Stretch(compile_walk(), rows, team, [False, True])
+    stretch = KernelSequence(compile_dispatch_loop(), rows, team, [False, True])
     for _ in range(50):
         stretch.run()
         np.testing.assert_array_equal(x, 0)
@@ -67,7 +67,7 @@ def test_helpers_keep_off_the_core_of_the_calling_thread(tmp_path: Path, pinned:
         pytest.skip("there is one core")
     team = Team(2, sorted(allowed) if pinned else ())
     x = np.zeros(64, np.int64)
-    stretch = Stretch(compile_walk(), [(kernel.address, 64, (x.ctypes.data,))], team)
+    stretch = KernelSequence(compile_dispatch_loop(), [(kernel.address, 64, (x.ctypes.data,))], team)
     (helper,) = (t.native_id for t in team._members)
     assert helper is not None
     try:
@@ -86,8 +86,10 @@ def test_a_helper_sleeps_when_nothing_runs_and_is_woken_by_the_next_run(tmp_path
     copy = Compiler(tmp_path).compile("app.kernels.cpu.movement:copy", ("float32*", "float32*"))
     x, y = np.ones(64, np.float32), np.zeros(64, np.float32)
     team = Team(2)
-    asleep = team.mail[driver.THREADS + driver.LINE + driver.ASLEEP :]
-    stretch = Stretch(compile_walk(), [(copy.address, 64, (x.ctypes.data, y.ctypes.data))], team)
+    asleep = team.mailbox[driver.THREADS + driver.LINE + driver.ASLEEP :]
+    stretch = KernelSequence(
+        compile_dispatch_loop(), [(copy.address, 64, (x.ctypes.data, y.ctypes.data))], team
+    )
     for _ in range(5):
         deadline = time.perf_counter() + 10
         while not asleep[0] and time.perf_counter() < deadline:
@@ -103,17 +105,17 @@ def test_a_helper_sleeps_when_nothing_runs_and_is_woken_by_the_next_run(tmp_path
 def test_a_helper_is_woken_before_there_is_work(tmp_path: Path) -> None:
     """Where there will be any for it."""
     team, x = Team(2), np.full(64, -1.0, np.float32)
-    asleep = team.mail[driver.THREADS + driver.LINE + driver.ASLEEP :]
+    asleep = team.mailbox[driver.THREADS + driver.LINE + driver.ASLEEP :]
     note = Compiler(tmp_path).compile(
         "tests.kernels.test_driver:note_thread", ("float32*",), takes_thread=True
     )
     rows = [(note.address, 64, (x.ctypes.data,))]
-    Stretch(compile_walk(), rows, team, shared=[False]).rouse()
+    KernelSequence(compile_dispatch_loop(), rows, team, shared=[False]).wake()
     assert asleep[0]
-    stretch = Stretch(compile_walk(), rows, team)
+    stretch = KernelSequence(compile_dispatch_loop(), rows, team)
     deadline = time.perf_counter() + 10
     while asleep[0] and time.perf_counter() < deadline:
-        stretch.rouse()
+        stretch.wake()
     assert not asleep[0]
     stretch.run()
     assert set(x) <= {0, 1}

@@ -15,7 +15,7 @@ import pytest
 
 from app.serving import channel
 from app.serving.executor import run
-from app.serving.executor_client import Bounds, Link, Reply
+from app.serving.executor_client import Bounds, ExecutorClient, Reply
 from app.serving.executor_config import ExecutorOrder
 from app.serving.oip_codec import InferenceError
 from tests.jobs import fake_engine
@@ -58,20 +58,20 @@ def executor(folder: Path, text: str, **changes: Any) -> Iterator[BaseProcess]:
 
 
 @asynccontextmanager
-async def connected(folder: Path, bounds: Bounds = BOUNDS) -> AsyncIterator[Link]:
+async def connected(folder: Path, bounds: Bounds = BOUNDS) -> AsyncIterator[ExecutorClient]:
     """A link to a model that is ready, or has failed."""
-    link = Link(channel.socket_path(folder, "e"), bounds)
+    client = ExecutorClient(channel.socket_path(folder, "e"), bounds)
     deadline = time.monotonic() + 60
-    while link.state not in ("ready", "failed") and time.monotonic() < deadline:
-        link.connect()
+    while client.state not in ("ready", "failed") and time.monotonic() < deadline:
+        client.connect()
         await asyncio.sleep(0.02)
     try:
-        yield link
+        yield client
     finally:
-        link.close()
+        client.close()
 
 
-async def ask(link: Link, rows: int) -> Reply:
+async def ask(client: ExecutorClient, rows: int) -> Reply:
     """Binary data in, JSON out."""
     size = {"binary_data_size": rows * 12}
     tensor = {"name": "x", "shape": [rows, 3], "datatype": "FP32", "parameters": size}
@@ -82,7 +82,7 @@ async def ask(link: Link, rows: int) -> Reply:
         place[:] = body
         return len(body)
 
-    return await link.infer(into, len(body), len(header))
+    return await client.infer(into, len(body), len(header))
 
 
 def test_a_model_that_never_loads_ends_its_process(tmp_path: Path) -> None:
@@ -93,11 +93,11 @@ def test_a_model_that_never_loads_ends_its_process(tmp_path: Path) -> None:
 
 def test_a_model_beyond_the_limit_of_memory_fails(tmp_path: Path) -> None:
     async def detail() -> str:
-        async with connected(tmp_path) as link:
-            assert link.state == "failed"
+        async with connected(tmp_path) as client:
+            assert client.state == "failed"
             with pytest.raises(InferenceError, match="cannot be served"):
-                await ask(link, 1)
-            return link.detail
+                await ask(client, 1)
+            return client.detail
 
     with executor(tmp_path, f"load-hog {2 << 30}"):
         assert asyncio.run(detail()) == f"the model needs more than the limit of {1 << 30} byte of memory"
@@ -105,11 +105,11 @@ def test_a_model_beyond_the_limit_of_memory_fails(tmp_path: Path) -> None:
 
 def test_an_answer_that_fits_nowhere_is_refused_and_holds_nothing(tmp_path: Path) -> None:
     async def main() -> None:
-        async with connected(tmp_path, Bounds(1 << 16, 1 << 16, 4, 5.0)) as link:
+        async with connected(tmp_path, Bounds(1 << 16, 1 << 16, 4, 5.0)) as client:
             with pytest.raises(InferenceError, match="no memory is free for an answer of"):
-                await ask(link, 5000)
-            assert link.waiting == 0
-            assert (await ask(link, 1)).status == 200
+                await ask(client, 5000)
+            assert client.waiting == 0
+            assert (await ask(client, 1)).status == 200
 
     with executor(tmp_path, "wide"):
         asyncio.run(main())
@@ -117,14 +117,14 @@ def test_an_answer_that_fits_nowhere_is_refused_and_holds_nothing(tmp_path: Path
 
 def test_a_shape_that_takes_long_to_compile_says_so(tmp_path: Path) -> None:
     async def main() -> None:
-        async with connected(tmp_path, Bounds(1 << 20, 1 << 20, 4, 0.5)) as link:
+        async with connected(tmp_path, Bounds(1 << 20, 1 << 20, 4, 0.5)) as client:
             with pytest.raises(InferenceError, match="still being compiled") as failure:
-                await ask(link, fake_engine.SLOW)
+                await ask(client, fake_engine.SLOW)
             assert (failure.value.status, failure.value.retry_after) == (503, 5)
-            assert link.waiting == 1, "the executor still has it"
-            while link.waiting:
+            assert client.waiting == 1, "the executor still has it"
+            while client.waiting:
                 await asyncio.sleep(0.02)
-            assert (await ask(link, fake_engine.SLOW)).status == 200
+            assert (await ask(client, fake_engine.SLOW)).status == 200
 
     with executor(tmp_path, "slow"):
         asyncio.run(main())

@@ -2,11 +2,11 @@
 
 import random
 
-from app.serving.shared_arena import Region, Ring
+from app.serving.shared_arena import Region, SharedArena
 
 
 def test_regions_do_not_overlap_and_come_back() -> None:
-    chance, ring = random.Random(0), Ring(1 << 16)
+    chance, ring = random.Random(0), SharedArena(1 << 16)
     held: list[Region] = []
     for _ in range(2000):
         if held and chance.random() < 0.5:
@@ -27,7 +27,7 @@ def test_regions_do_not_overlap_and_come_back() -> None:
 
 
 def test_what_a_burst_used_goes_back_to_the_system() -> None:
-    ring = Ring(64 << 20)
+    ring = SharedArena(64 << 20)
     region = ring.take(64 << 20)
     assert region is not None
     ring.view[-1] = 7

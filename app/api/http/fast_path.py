@@ -44,8 +44,8 @@ class Express:
             return None
         try:
             with acting_for(admitted.caller):
-                deployed = service.fleet.find(admitted.name, admitted.version)
-            call = deployed.link.reserve(admitted.nbytes, admitted.header_nbytes)
+                deployed = service.deployed_models.find(admitted.name, admitted.version)
+            call = deployed.client.reserve(admitted.nbytes, admitted.header_nbytes)
         except InferenceError:
             return None
         return Inference(service, admitted, deployed, call, connection)
@@ -67,23 +67,23 @@ class Inference:
         self._call = call
         self._connection: Connection | None = connection
         self._began = time.monotonic()
-        self._alarm = asyncio.get_running_loop().call_later(deployed.link.seconds, self._expire)
+        self._alarm = asyncio.get_running_loop().call_later(deployed.client.seconds, self._expire)
         self._has_body = False
         self._request_id = ""
         self._guarded = connection_limits.current()
         if self._guarded is not None:
             self._guarded.begin()
-        self.place = deployed.link.place(call, admitted.nbytes)
+        self.place = deployed.client.place(call, admitted.nbytes)
         service.answering[admitted.caller.key] += 1
 
     def go_on(self) -> None:
         """The body has come."""
         self._alarm.cancel()
         self._has_body = True
-        link, admitted = self._deployed.link, self._admitted
-        deadline = self._began + link.seconds
+        client, admitted = self._deployed.client, self._admitted
+        deadline = self._began + client.seconds
         try:
-            link.submit(self._call, admitted.nbytes, admitted.header_nbytes, deadline, self._end)
+            client.submit(self._call, admitted.nbytes, admitted.header_nbytes, deadline, self._end)
         except InferenceError as error:
             self._end(error)
         else:
@@ -96,11 +96,11 @@ class Inference:
             self._give_up(InferenceError("the client is gone"))
 
     def _expire(self) -> None:
-        self._give_up(self._deployed.link.late_body())
+        self._give_up(self._deployed.client.late_body())
 
     def _give_up(self, error: InferenceError) -> None:
         self._alarm.cancel()
-        self._deployed.link.release(self._call)
+        self._deployed.client.release(self._call)
         self._end(error, close=True)
 
     def _end(self, outcome: Outcome, *, close: bool = False) -> None:
@@ -119,8 +119,8 @@ class Inference:
     def _note(self, outcome: Outcome, seconds: float, request_id: str) -> None:
         admitted = self._admitted
         times = (outcome.waited, outcome.ran) if isinstance(outcome, Reply) else (None, None)
-        self._deployed.gauges.note(outcome.status, seconds, *times)
-        self._service.meter.note("POST", admitted.route, outcome.status, seconds)
+        self._deployed.metrics.note(outcome.status, seconds, *times)
+        self._service.http_metrics.note("POST", admitted.route, outcome.status, seconds)
         with logs.about(request_id=request_id):
             headers.log("POST", admitted.path, outcome.status, seconds, admitted.caller.key)
 

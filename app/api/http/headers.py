@@ -31,7 +31,7 @@ def new_id() -> str:
     return secrets.token_hex(8)
 
 
-class Meter:
+class HttpMetrics:
     """Counts the answers of this process, by method, route and status."""
 
     def __init__(self) -> None:
@@ -58,9 +58,9 @@ class Meter:
 class AnswerHeaders:
     """Middleware around all others: it sees every answer as it goes out."""
 
-    def __init__(self, app: ASGIApp, meter: Meter) -> None:
+    def __init__(self, app: ASGIApp, http_metrics: HttpMetrics) -> None:
         self._app = app
-        self._meter = meter
+        self._meter = http_metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, and add to its answer."""

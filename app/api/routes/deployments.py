@@ -25,8 +25,8 @@ _LOCK = 2  # key of the lock held while versions are given
 
 
 def _answer_of(service: Service, row: deployments.Row) -> DeploymentAnswer:
-    known = service.fleet.get(row["id"])
-    link = None if known is None else known.link
+    known = service.deployed_models.get(row["id"])
+    client = None if known is None else known.client
     return DeploymentAnswer(
         name=row["name"],
         version=str(row["version"]),
@@ -34,9 +34,9 @@ def _answer_of(service: Service, row: deployments.Row) -> DeploymentAnswer:
         model=row["model_id"],
         owner=row["owner"],
         created=row["created"],
-        state="starting" if link is None or link.state == "deleted" else link.state,  # type: ignore[arg-type]  # one of them
-        detail=None if link is None else link.detail or None,
-        programs=0 if link is None else link.programs,
+        state="starting" if client is None or client.state == "deleted" else client.state,  # type: ignore[arg-type]  # one of them
+        detail=None if client is None else client.detail or None,
+        programs=0 if client is None else client.programs,
         url=service.address(f"/v2/models/{row['name']}/versions/{row['version']}"),
     )
 
@@ -75,7 +75,7 @@ async def deploy_job(
             )
 
     row, is_new = await run_in_threadpool(deploy)
-    await service.fleet.refresh()
+    await service.deployed_models.refresh()
     response.status_code = 201 if is_new else 200
     answer = _answer_of(service, row)
     response.headers["location"] = answer.url
@@ -115,4 +115,4 @@ async def delete_deployment(
         service.blobs.free()
 
     await run_in_threadpool(delete)
-    await service.fleet.refresh()
+    await service.deployed_models.refresh()

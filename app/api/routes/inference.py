@@ -60,7 +60,7 @@ def _json(content: dict[str, Any]) -> Response:
 
 
 def _deployed(request: Request, service: Service) -> Deployed:
-    return service.fleet.find(request.path_params["name"], request.path_params.get("version"))
+    return service.deployed_models.find(request.path_params["name"], request.path_params.get("version"))
 
 
 async def _server(request: Request, _service: Service) -> Response:
@@ -74,7 +74,7 @@ async def _live(_request: Request, _service: Service) -> Response:
 async def _ready(_request: Request, service: Service) -> Response:
     if service.stopping.is_set():
         raise InferenceError("the service is stopping")
-    count = service.fleet.not_ready()
+    count = service.deployed_models.not_ready()
     if count:
         raise InferenceError(f"{count} deployed models are not ready")
     return _json({"ready": True})
@@ -82,13 +82,13 @@ async def _ready(_request: Request, service: Service) -> Response:
 
 async def _metadata(request: Request, service: Service) -> Response:
     found = _deployed(request, service)
-    told = found.link.metadata
+    told = found.client.metadata
     if told is None:
         raise _not_ready(found)
     return _json(
         {
             "name": found.name,
-            "versions": service.fleet.versions(found),
+            "versions": service.deployed_models.versions(found),
             "platform": "stowplan_onnx",
             **told,
         }
@@ -97,16 +97,16 @@ async def _metadata(request: Request, service: Service) -> Response:
 
 async def _model_ready(request: Request, service: Service) -> Response:
     found = _deployed(request, service)
-    if found.link.state != "ready":
+    if found.client.state != "ready":
         raise _not_ready(found)
     return _json({"name": found.name, "ready": True})
 
 
 def _not_ready(found: Deployed) -> InferenceError:
-    link = found.link
-    if link.state == "failed":
-        return InferenceError(f"the model cannot be served: {link.detail}")
-    return InferenceError(f"the model is {link.state}: try again", 503, retry_after=1)
+    client = found.client
+    if client.state == "failed":
+        return InferenceError(f"the model cannot be served: {client.detail}")
+    return InferenceError(f"the model is {client.state}: try again", 503, retry_after=1)
 
 
 async def _infer(request: Request, service: Service) -> Response:

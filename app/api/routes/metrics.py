@@ -57,7 +57,7 @@ async def get_metrics(service: ServiceOf) -> PlainTextResponse:
             return [*counters.lines(connection), *_gauges(service, connection)]
 
     lines = await run_in_threadpool(look)  # the others belong to the event loop
-    lines += [*service.meter.lines(), *service.fleet.lines()]
+    lines += [*service.http_metrics.lines(), *service.deployed_models.lines()]
     return PlainTextResponse("\n".join([*_with_help(lines), ""]), media_type=_MEDIA_TYPE)
 
 

@@ -75,7 +75,7 @@ class Scratch:
 
 
 @dataclass(frozen=True, slots=True)
-class StorageGraph:
+class BufferAssignment:
     """All memory that a plan touches.
 
     Attributes:
@@ -100,7 +100,7 @@ Lives: TypeAlias = Mapping[ir.Value, tuple[int, int]]
 Steps: TypeAlias = tuple[tuple[Group, Choice], ...]
 
 
-def build(compilation: Compilation, *, whole: bool = True) -> StorageGraph:
+def build(compilation: Compilation, *, whole: bool = True) -> BufferAssignment:
     """The storage graph of a plan with implementations and an order.
 
     Without `whole`, a part of a larger value may be computed in place too: fewer bytes live, but more
@@ -134,7 +134,7 @@ def build(compilation: Compilation, *, whole: bool = True) -> StorageGraph:
         *(v.name or "" for v in lives if graph.is_dynamic(v)),
         *(name for _, choice in steps for name in unplanned_bodies(choice.calls)),
     )
-    return StorageGraph(storages, scratch, workspaces, bodies, Problem(buffers), naive, unplanned)
+    return BufferAssignment(storages, scratch, workspaces, bodies, Problem(buffers), naive, unplanned)
 
 
 def parts(storage: Storage, alignment: int) -> tuple[Part, ...]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from app.engine.buffers.buffer_assignment import StorageGraph, build
+from app.engine.buffers.buffer_assignment import BufferAssignment, build
 from app.engine.core.plan import Compilation, Group
 from app.engine.memory import greedy, portfolio
 from app.engine.memory.problem import Solution
@@ -13,11 +13,11 @@ class Placed:
     """Where the buffers of a plan lie in one order of its groups."""
 
     order: tuple[Group, ...]
-    storage: StorageGraph
+    storage: BufferAssignment
     solution: Solution
 
 
-def placed(compilation: Compilation) -> tuple[StorageGraph, Solution]:
+def placed(compilation: Compilation) -> tuple[BufferAssignment, Solution]:
     """The placement that the order was chosen by, or one of a plan whose order was given."""
     known = compilation.placed
     if known is not None and known.order is compilation.plan.order:
@@ -25,7 +25,9 @@ def placed(compilation: Compilation) -> tuple[StorageGraph, Solution]:
     return place(compilation, compilation.order_bound or 0)
 
 
-def place(compilation: Compilation, bound: int = 0, *, search: bool = True) -> tuple[StorageGraph, Solution]:
+def place(
+    compilation: Compilation, bound: int = 0, *, search: bool = True
+) -> tuple[BufferAssignment, Solution]:
     """The storage graph and the placement with the lowest peak.
 
     Whole values are computed in place. Where that takes more than `bound` bytes, parts of values are
@@ -42,7 +44,7 @@ def place(compilation: Compilation, bound: int = 0, *, search: bool = True) -> t
     return (parts, other) if other.peak < solution.peak else (storage, solution)
 
 
-def offsets(storage: StorageGraph, search: bool = True) -> Solution:
+def offsets(storage: BufferAssignment, search: bool = True) -> Solution:
     """An offset for every buffer of a storage graph; without `search` greedily."""
     problem = storage.problem
     if any(b.parts for b in problem.buffers):

@@ -10,7 +10,7 @@ Chaitin, 1982, "Register allocation and spilling via graph coloring", section 4.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from app.engine.buffers.buffer_assignment import StorageGraph, buffer_of, touched
+from app.engine.buffers.buffer_assignment import BufferAssignment, buffer_of, touched
 from app.engine.core.plan import Bank, Compilation
 from app.engine.memory import greedy, portfolio
 from app.engine.memory.problem import Problem, Solution, live_bytes, validate
@@ -32,7 +32,7 @@ class Spread:
     seconds: float
 
 
-def spread(compilation: Compilation, storage: StorageGraph, budget: int) -> Spread | None:
+def spread(compilation: Compilation, storage: BufferAssignment, budget: int) -> Spread | None:
     """Places in all memories of the target, the first within `budget` bytes; None where nothing fits."""
     memories = compilation.target.memories
     traffic = _traffic(compilation, storage)
@@ -64,7 +64,7 @@ def spread(compilation: Compilation, storage: StorageGraph, budget: int) -> Spre
     return Spread(found[0][1], tuple(banks), seconds)
 
 
-def _traffic(compilation: Compilation, storage: StorageGraph) -> dict[str, int]:
+def _traffic(compilation: Compilation, storage: BufferAssignment) -> dict[str, int]:
     """By storage, the bytes that steps read and write, as its values lie in it."""
     plan = compilation.plan
     assert plan.order is not None

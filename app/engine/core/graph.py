@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core.plan import Group
-from app.engine.core.signature import looks
+from app.engine.core.signature import constant_reads
 from app.engine.types.map_type import MapType
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ def constant(value: ir.Value | None) -> np.ndarray[Any, Any] | None:
     """
     if value is None or value.const_value is None or value.is_graph_input():
         return None
-    looks.count += 1
+    constant_reads.count += 1
     if value.const_value.dtype != ir.DataType.STRING:
         return _fact(value.const_value, "array", value.const_value.numpy)
     array = value.const_value.numpy()

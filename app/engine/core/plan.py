@@ -25,7 +25,7 @@ import onnx_ir as ir
 
 from app.engine.core import signature
 from app.engine.types.layout import Layout
-from app.engine.types.options import Bindings, Options, Thrift
+from app.engine.types.options import Bindings, MemoryConcessions, Options
 from app.engine.types.storage import DispatchMode, StorageType
 from app.engine.types.target import Target
 
@@ -538,7 +538,7 @@ class Compilation:
     decisions: tuple[Decision, ...] = ()
     notes: tuple[str, ...] = ()
     timings: Mapping[str, float] = field(default_factory=dict)  # measured, see `cost.key`
-    thrift: Thrift = field(default_factory=Thrift)  # what is given up for memory
+    concessions: MemoryConcessions = field(default_factory=MemoryConcessions)  # what is given up for memory
     # Byte below which no order of the chosen implementations stays; None where it is not known.
     order_bound: int | None = None
     # Byte below which no rows for the groups stay, in any order; None where nobody looked.

@@ -17,11 +17,11 @@ import onnx_ir as ir
 
 from app.engine.core import signature
 from app.engine.core.plan import Call, Compilation, Group, View
-from app.engine.core.rewriter import Row
+from app.engine.core.rewriter import RewriteRule
 from app.engine.core.signature import once, shared
 from app.engine.types.backend_names import BUILT_IN, ENTRY_POINTS, check
 from app.engine.types.layout import Layout
-from app.engine.types.options import Thrift
+from app.engine.types.options import MemoryConcessions
 from app.engine.types.precision import Computed, resolve, tolerance
 from app.engine.types.storage import SparseFormat, StorageKind, StorageRuleOf, StorageType
 from app.engine.types.target import Target
@@ -41,7 +41,7 @@ class PlanningContext:
         tolerance: largest error of an output that the job allows, as a fraction of its maximum.
         timings: measured seconds, see `app.engine.cost.roofline.key`.
         tuning: which of the row's `tunings` is meant; empty for the one that is predicted best.
-        thrift: what is given up for a smaller arena.
+        concessions: what is given up for a smaller arena.
         precision: of products of float32, see `app.engine.types.precision`.
         exact: nodes that stay float32 whatever the precision: why, by name.
         direct: nodes that are computed without fast algorithms: why, by name.
@@ -63,7 +63,7 @@ class PlanningContext:
     exact: Mapping[str, str] = field(default_factory=dict)
     direct: Mapping[str, str] = field(default_factory=dict)
     granted: frozenset[View] | None = None
-    thrift: Thrift = field(default_factory=Thrift)
+    concessions: MemoryConcessions = field(default_factory=MemoryConcessions)
     storage: Mapping[ir.Value, StorageType] = field(default_factory=dict)
     source: ir.Model | None = field(default=None, repr=False, compare=False)
     failures: Mapping[tuple[str, str], str] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class PlanningContext:
         dtype, shape = value.dtype, value.shape
         assert dtype is not None
         assert shape is not None
-        signature.looks.count += 1  # how full a value is tells groups apart
+        signature.constant_reads.count += 1  # how full a value is tells groups apart
         density = self.storage[value].density if value in self.storage else 1.0
         dims = tuple(int(d) for d in shape.dims if isinstance(d, int))
         return SparseFormat.of(StorageType(kind, dtype.name, density), dims, dtype.numpy().itemsize)
@@ -94,7 +94,7 @@ class PlanningContext:
             options.fast_algorithms,
             tolerance(options, compilation.target),
             compilation.timings,
-            thrift=compilation.thrift,
+            concessions=compilation.concessions,
             precision=resolve(options, compilation.target).used,
             exact=options.exact,
             direct=options.direct,
@@ -301,7 +301,7 @@ class Implementation:
             return _once(self, group, ("cost", context.tuning, context.granted), self.cost, context)
         return _once_alike(self, group, ("cost", context.tuning), self.cost, context)
 
-    def asked(self, group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout]:
+    def required_layouts(self, group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout]:
         """`layouts`, asked once for each group."""
         return _once(self, group, "layouts", self.layouts, context)
 
@@ -331,12 +331,12 @@ def _once_alike(
 
 def misstored(row: Implementation, group: Group, context: PlanningContext) -> str | None:
     """Why a row that applies does not read and write the storage types that were inferred; or None."""
-    asked = row.storage(group, context)
+    required_layouts = row.storage(group, context)
     for value in (*group.inputs, *group.outputs):
         if value.is_initializer() or not value.name:
             continue
         kind = context.storage[value].kind if value in context.storage else "default"
-        wanted = asked.get(value, "default")
+        wanted = required_layouts.get(value, "default")
         if wanted != kind:
             return f"asks for {value.name!r} {wanted}, which is {kind} here"
     return None
@@ -403,14 +403,14 @@ class Registry:
     operators: Mapping[OpId, Operator]
     implementations: Mapping[str, tuple[Implementation, ...]]  # by operator; `*` applies to all
     backends: Mapping[str, Backend] = field(default_factory=dict)
-    rewrites: tuple[Row, ...] = ()
+    rewrites: tuple[RewriteRule, ...] = ()
     symbols: Mapping[str, SymbolOf] = field(default_factory=dict)  # by operators of ONNX
     # By operator and backends, see `candidates`: asked several times for every group.
     _candidates: dict[tuple[str, tuple[str, ...]], tuple[Implementation, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
-    def rewrites_for(self, target: Target) -> tuple[Row, ...]:
+    def rewrites_for(self, target: Target) -> tuple[RewriteRule, ...]:
         """The rules of the target's backends, in the order of the backends."""
         return tuple(
             dict.fromkeys(row for name in target.backends for row in self.rewrites if name in row.backends)
@@ -468,7 +468,7 @@ def load() -> Registry:
     operators: dict[OpId, Operator] = {}
     implementations: dict[str, list[Implementation]] = {}
     backends: dict[str, Backend] = {}
-    rewrites: list[Row] = []
+    rewrites: list[RewriteRule] = []
     names: set[str] = set()
     symbols: dict[str, SymbolOf] = {}
     for name in _modules("app.engine.operators.tables"):

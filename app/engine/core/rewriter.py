@@ -36,7 +36,7 @@ Rule: TypeAlias = Callable[[ir.Node], Replacement | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RewriteRule:
     """A rule and the operators it looks at; ANY looks at all.
 
     A rule must not change the graph. It creates nodes only when it returns them, because a node
@@ -108,7 +108,7 @@ def takes_over(new: ir.Value, old: ir.Value) -> bool:
     )
 
 
-def rewrite(root: ir.Graph, rows: Iterable[Row]) -> Counter[str]:
+def rewrite(root: ir.Graph, rows: Iterable[RewriteRule]) -> Counter[str]:
     """Apply the rules until none applies, the first that does at each node; how often each did.
 
     Nested graphs are rewritten too where a row allows. New constants become initializers of `root`.
@@ -117,10 +117,10 @@ def rewrite(root: ir.Graph, rows: Iterable[Row]) -> Counter[str]:
 
 
 class _Driver:
-    def __init__(self, root: ir.Graph, rows: tuple[Row, ...]) -> None:
+    def __init__(self, root: ir.Graph, rows: tuple[RewriteRule, ...]) -> None:
         self._root = root
         self._rows = rows
-        self._index: dict[tuple[str, str], tuple[Row, ...]] = {}
+        self._index: dict[tuple[str, str], tuple[RewriteRule, ...]] = {}
         self._pending: deque[ir.Node] = deque(root.all_nodes())
         self._waiting = set(self._pending)
         self._applied: Counter[str] = Counter()
@@ -146,7 +146,7 @@ class _Driver:
                 self._replace(node, replacement)
                 return
 
-    def _of(self, domain: str, op: str) -> tuple[Row, ...]:
+    def _of(self, domain: str, op: str) -> tuple[RewriteRule, ...]:
         """The rows that look at an operator, in the order of the table."""
         found = self._index.get((domain, op))
         if found is None:

@@ -17,7 +17,7 @@ T = TypeVar("T")
 Shared = MutableMapping[Hashable, object]
 
 
-class Looks:
+class ConstantReads:
     """How often elements of constants were looked at: a clock, by which other threads do no harm."""
 
     __slots__ = ("count",)
@@ -26,18 +26,18 @@ class Looks:
         self.count = 0
 
 
-looks = Looks()
+constant_reads = ConstantReads()
 
 
 def once(facts: dict[Hashable, tuple[Any, bool]], key: Hashable, make: Callable[[], T]) -> T:
     """What `make` returns, asked once; with it is kept whether it looked at elements of constants."""
     found = facts.get(key)
     if found is None:
-        before = looks.count
+        before = constant_reads.count
         made = make()
-        found = facts[key] = made, looks.count != before
+        found = facts[key] = made, constant_reads.count != before
     elif found[1]:
-        looks.count += 1
+        constant_reads.count += 1
     return found[0]
 
 
@@ -52,9 +52,9 @@ def shared(group: "Group", key: Hashable, make: Callable[[], T], among: Shared) 
         return make()
     found = among.get((same, key))
     if found is None:
-        before = looks.count
+        before = constant_reads.count
         made = make()
-        if looks.count == before and not (isinstance(made, str) and _is_named(made, group)):
+        if constant_reads.count == before and not (isinstance(made, str) and _is_named(made, group)):
             among[same, key] = (made,)
         return made
     return found[0]  # type: ignore[index,no-any-return]  # as it was stored

@@ -133,7 +133,7 @@ def permitted(
     rows: Iterable["Implementation"], group: Group, context: "PlanningContext"
 ) -> list["Implementation"]:
     """The rows that are not denied for memory's sake; all of them where none is left."""
-    rows, denied = list(rows), context.thrift.denied
+    rows, denied = list(rows), context.concessions.denied
     return [row for row in rows if (group.name, row.name) not in denied] or rows
 
 

@@ -36,7 +36,7 @@ IMPOSSIBLE = INFINITE >> 8
 LAST, PLAIN, BLOCKED = 0, 1, 2  # levels
 THRESHOLDS = {LAST: PLAIN, BLOCKED: BLOCKED}  # by the level of a layout that is converted to row-major
 
-Labels: TypeAlias = tuple[int, int]  # the levels at which a group reads and writes
+Levels: TypeAlias = tuple[int, int]  # the levels at which a group reads and writes
 Policy = Literal["joint", "plain", "blocked", "last", "greedy"]
 
 
@@ -48,38 +48,40 @@ def level(layout: Layout | None) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Mode:
+class LayoutOption:
     """What the rows of a group that ask for the same layouts have in common.
 
     Attributes:
         labels: the level of any input, and of any output, that is not row-major.
         seconds: of the cheapest of the rows.
-        asked: the layouts.
+        required_layouts: the layouts.
     """
 
-    labels: Labels
+    labels: Levels
     seconds: float
-    asked: Mapping[ir.Value, Layout]
+    required_layouts: Mapping[ir.Value, Layout]
 
 
-Labelling: TypeAlias = Mapping[Group, Mode]
+Labelling: TypeAlias = Mapping[Group, LayoutOption]
 
 
 @dataclass(frozen=True, eq=False)
-class Readings:
+class LayoutOptions:
     """The modes of a group, the cheapest first."""
 
-    modes: tuple[Mode, ...]
+    modes: tuple[LayoutOption, ...]
 
     @cached_property
-    def seconds(self) -> Mapping[Labels, float]:
+    def seconds(self) -> Mapping[Levels, float]:
         """Of the cheapest mode for each pair of labels."""
         return {mode.labels: mode.seconds for mode in reversed(self.modes)}
 
     @cached_property
     def layouts(self) -> tuple[tuple[ir.Value, Layout], ...]:
         """Every layout that any mode asks for."""
-        return tuple(asked for mode in self.modes for asked in mode.asked.items())
+        return tuple(
+            required_layouts for mode in self.modes for required_layouts in mode.required_layouts.items()
+        )
 
     @cached_property
     def is_diagonal(self) -> bool:
@@ -116,8 +118,10 @@ class Readings:
 
     @cached_property
     def _by_value(self) -> Mapping[ir.Value, tuple[int, ...]]:
-        asked = dict.fromkeys(v for mode in self.modes for v in mode.asked)
-        return {v: tuple(level(mode.asked.get(v)) for mode in self.modes) for v in asked}
+        required_layouts = dict.fromkeys(v for mode in self.modes for v in mode.required_layouts)
+        return {
+            v: tuple(level(mode.required_layouts.get(v)) for mode in self.modes) for v in required_layouts
+        }
 
     def always(self, value: ir.Value, side: int, threshold: int) -> bool | None:
         """Whether a value is above the threshold just where the label of this side is.
@@ -126,23 +130,23 @@ class Readings:
         """
         return _always(self.level(value), self._labels[side], threshold)
 
-    def nearest(self, labels: Labels) -> Mode:
+    def nearest(self, labels: Levels) -> LayoutOption:
         """The cheapest mode with these labels, or of all."""
         return next((mode for mode in self.modes if mode.labels == labels), self.modes[0])
 
 
 @lru_cache  # few are different, and each is asked for thousands of values
 def _always(levels: tuple[int, ...], labels: tuple[int, ...], threshold: int) -> bool | None:
-    """See `Readings.always`: levels of a value and labels of the group, by mode."""
+    """See `LayoutOptions.always`: levels of a value and labels of the group, by mode."""
     above = [at >= threshold for at in levels]
     if above == [label >= threshold for label in labels]:
         return True
     return None if True in above and False in above else False
 
 
-def readings(
+def layout_options(
     group: Group, compilation: Compilation, context: PlanningContext, *, alike: bool = True
-) -> Readings:
+) -> LayoutOptions:
     """What the rows of the group's backend ask for; those whose times compare, when `alike`."""
     partition = compilation.plan.partition
     assert partition is not None
@@ -151,19 +155,19 @@ def readings(
     times = {
         row: roofline.seconds(row, group, context) for row in roofline.permitted(accepted, group, context)
     }
-    found: dict[frozenset[tuple[ir.Value, Layout]], Mode] = {}
+    found: dict[frozenset[tuple[ir.Value, Layout]], LayoutOption] = {}
     for row, (seconds, _) in (roofline.comparable(times, group, context) if alike else times).items():
-        asked = row.asked(group, context)
-        labels = (_level_of(group.inputs, asked), _level_of(group.outputs, asked))
-        same = frozenset(asked.items())
+        required_layouts = row.required_layouts(group, context)
+        labels = (_level_of(group.inputs, required_layouts), _level_of(group.outputs, required_layouts))
+        same = frozenset(required_layouts.items())
         if same not in found or seconds < found[same].seconds:
-            found[same] = Mode(labels, seconds, asked)
-    return Readings(tuple(sorted(found.values(), key=lambda mode: mode.seconds)))
+            found[same] = LayoutOption(labels, seconds, required_layouts)
+    return LayoutOptions(tuple(sorted(found.values(), key=lambda mode: mode.seconds)))
 
 
-def _level_of(values: Sequence[ir.Value], asked: Mapping[ir.Value, Layout]) -> int:
+def _level_of(values: Sequence[ir.Value], required_layouts: Mapping[ir.Value, Layout]) -> int:
     """Of the first that is not row-major."""
-    return next((level(asked[v]) for v in values if v in asked), PLAIN)
+    return next((level(required_layouts[v]) for v in values if v in required_layouts), PLAIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,14 +180,14 @@ class Assignment:
         cuts: how many minimum cuts proved it.
     """
 
-    asked: Mapping[Group, Mapping[ir.Value, Layout]]
+    required_layouts: Mapping[Group, Mapping[ir.Value, Layout]]
     seconds: float = 0.0
     bound: float = 0.0
     cuts: int = 0
 
     def written(self, group: Group) -> Mapping[ir.Value, Layout]:
         """Layouts of the group's outputs that are not row-major."""
-        return {v: at for v, at in self.asked[group].items() if v in group.outputs}
+        return {v: at for v, at in self.required_layouts[group].items() if v in group.outputs}
 
     @property
     def gap(self) -> float:
@@ -198,15 +202,17 @@ def choose(compilation: Compilation, context: PlanningContext, policy: Policy = 
     last that can be, and every group by its own cheapest row.
     """
     alike = policy in ("joint", "greedy")
-    every = {group: readings(group, compilation, context, alike=alike) for group in compilation.plan.groups}
-    if not any(mode.asked for found in every.values() for mode in found.modes):
+    every = {
+        group: layout_options(group, compilation, context, alike=alike) for group in compilation.plan.groups
+    }
+    if not any(mode.required_layouts for found in every.values() for mode in found.modes):
         return Assignment({group: {} for group in every})
     energy = Energy(every, compilation, context)
     if policy == "joint":
         return branch_and_bound(energy)
     wanted = {"plain": PLAIN, "blocked": BLOCKED, "last": LAST}.get(policy)
 
-    def preference(mode: Mode) -> tuple[float, ...]:
+    def preference(mode: LayoutOption) -> tuple[float, ...]:
         # What cannot be had at the level that is wanted is row-major.
         return (
             -mode.labels.count(wanted),
@@ -221,7 +227,7 @@ class Energy:
     """Seconds of labellings of a graph."""
 
     def __init__(
-        self, every: Mapping[Group, Readings], compilation: Compilation, context: PlanningContext
+        self, every: Mapping[Group, LayoutOptions], compilation: Compilation, context: PlanningContext
     ) -> None:
         self.outputs = frozenset(compilation.graph.outputs)
         self.writer: dict[ir.Value, Group] = {}
@@ -239,7 +245,7 @@ class Energy:
         self.every = self._useful(every)
         self.doubtful = [g for g, found in self.every.items() if not _is_exact(g, found)]
 
-    def _useful(self, every: Mapping[Group, Readings]) -> Mapping[Group, Readings]:
+    def _useful(self, every: Mapping[Group, LayoutOptions]) -> Mapping[Group, LayoutOptions]:
         """The modes without channels last, wherever these cannot be the only best.
 
         Groups are taken together that such values connect. Where each of them takes no longer row-major,
@@ -256,7 +262,7 @@ class Energy:
         needed: set[tuple[int, ir.Value | Group]] = set()
         lying = {g: [m for m in found.modes if LAST in m.labels] for g, found in every.items()}
         for group, modes in lying.items():
-            for value in (v for mode in modes for v in mode.asked):
+            for value in (v for mode in modes for v in mode.required_layouts):
                 of[root(group)] = root(value)
         for group, modes in lying.items():
             for mode in modes:
@@ -267,20 +273,20 @@ class Energy:
         return {
             group: found
             if not lying[group] or root(group) in both
-            else Readings(tuple(mode for mode in found.modes if LAST not in mode.labels))
+            else LayoutOptions(tuple(mode for mode in found.modes if LAST not in mode.labels))
             for group, found in every.items()
         }
 
-    def _replaces(self, found: Readings, last: Mode, at: int) -> bool:
+    def _replaces(self, found: LayoutOptions, last: LayoutOption, at: int) -> bool:
         """Whether a mode at another level costs no more, its conversions included."""
-        if any(level(layout) != LAST for layout in last.asked.values()):
+        if any(level(layout) != LAST for layout in last.required_layouts.values()):
             return False
-        values = last.asked if at == BLOCKED else ()
+        values = last.required_layouts if at == BLOCKED else ()
         if any(self._crossing(v, BLOCKED) > self._crossing(v, PLAIN) for v in values):
             return False
         return any(
-            mode.asked.keys() == set(values)
-            and all(level(layout) == at for layout in mode.asked.values())
+            mode.required_layouts.keys() == set(values)
+            and all(level(layout) == at for layout in mode.required_layouts.values())
             and mode.seconds <= last.seconds
             for mode in found.modes
         )
@@ -290,29 +296,32 @@ class Energy:
 
     def assignment(self, labelling: Labelling, bound: float = 0.0, cuts: int = 0) -> Assignment:
         """The layouts that a labelling stands for."""
-        asked = {group: labelling[group].asked for group in self.every}
-        return Assignment(asked, self.of(labelling), bound, cuts)
+        required_layouts = {group: labelling[group].required_layouts for group in self.every}
+        return Assignment(required_layouts, self.of(labelling), bound, cuts)
 
     def of(self, labelling: Labelling) -> float:
         """Seconds of the groups, and of a conversion for each value that is read as it is not written."""
         total = sum(labelling[group].seconds for group in self.every)
-        asked = {group: labelling[group].asked for group in self.every}
+        required_layouts = {group: labelling[group].required_layouts for group in self.every}
         for (value, threshold), seconds in self.conversion.items():
             writer = self.writer.get(value)
-            above = level(None if writer is None else asked[writer].get(value)) >= threshold
-            read = {level(asked[group].get(value)) >= threshold for group in self.readers.get(value, ())}
+            above = level(None if writer is None else required_layouts[writer].get(value)) >= threshold
+            read = {
+                level(required_layouts[group].get(value)) >= threshold
+                for group in self.readers.get(value, ())
+            }
             read |= {threshold <= PLAIN} if value in self.outputs else set()
             total += seconds * ((not above) in read)
         return total
 
-    def relaxed(self, fixed: Labelling) -> tuple[dict[Group, Labels], float]:
+    def relaxed(self, fixed: Labelling) -> tuple[dict[Group, Levels], float]:
         """A labelling and its seconds, where what no cut can count is counted for less.
 
         It has the modes in `fixed`, which are counted in full; no labelling that has them takes fewer
         seconds.
         """
         network = Network()
-        shown = {**self.every, **{g: Readings((mode,)) for g, mode in fixed.items()}}
+        shown = {**self.every, **{g: LayoutOptions((mode,)) for g, mode in fixed.items()}}
         spent = 0
         for group, (own, edges) in self._terms.items():
             if group in fixed:
@@ -330,7 +339,7 @@ class Energy:
         labelling = {group: _labels(group, found, above) for group, found in shown.items()}
         return labelling, (spent + network.flow) / SECOND
 
-    def doubt(self, group: Group, labels: Labels) -> float:
+    def doubt(self, group: Group, labels: Levels) -> float:
         """Seconds by which a relaxation may have counted too little for a group with these labels."""
         found = self.every[group]
         mode = found.nearest(labels)
@@ -350,7 +359,9 @@ class Energy:
         """What it counts of each conversion, where no group is fixed."""
         return {at: self._value(*at, self.every) for at in self.conversion}
 
-    def _value(self, value: ir.Value, threshold: int, shown: Mapping[Group, Readings]) -> "_Shared | None":
+    def _value(
+        self, value: ir.Value, threshold: int, shown: Mapping[Group, LayoutOptions]
+    ) -> "_Shared | None":
         """One conversion when written above the threshold and read below by any, or the reverse."""
         row_major = ABOVE if threshold <= PLAIN else BELOW
         writer = self.writer.get(value)
@@ -369,7 +380,7 @@ _Shared: TypeAlias = tuple[object, Sequence[object], object, int]  # arguments o
 ABOVE, BELOW = "above", "below"  # the ends of a network: every threshold passed, none
 
 
-def _vertex(side: int, group: Group, found: Readings, value: ir.Value, threshold: int) -> object | None:
+def _vertex(side: int, group: Group, found: LayoutOptions, value: ir.Value, threshold: int) -> object | None:
     """The vertex that tells whether a group has a value above a threshold; None where none does."""
     always = found.always(value, side, threshold)
     if always is None:
@@ -379,12 +390,12 @@ def _vertex(side: int, group: Group, found: Readings, value: ir.Value, threshold
     return ABOVE if found.level(value)[0] >= threshold else BELOW
 
 
-def _label(side: int, group: Group, found: Readings, threshold: int) -> object:
+def _label(side: int, group: Group, found: LayoutOptions, threshold: int) -> object:
     """The vertex that tells whether a label is above a threshold."""
     return _step(side, group, found, bisect_left(found.levels(side), threshold))
 
 
-def _step(side: int, group: Group, found: Readings, place: int) -> object:
+def _step(side: int, group: Group, found: LayoutOptions, place: int) -> object:
     """The vertex that tells whether a label is at least the one at this place of `levels`."""
     if place == 0:
         return ABOVE
@@ -393,7 +404,7 @@ def _step(side: int, group: Group, found: Readings, place: int) -> object:
     return (0 if found.is_diagonal else side, group, place)
 
 
-def _labels(group: Group, found: Readings, above: set[object]) -> Labels:
+def _labels(group: Group, found: LayoutOptions, above: set[object]) -> Levels:
     """The labels that a cut gives a group."""
     first, second = (
         levels[sum(_step(side, group, found, place) in above for place in range(1, len(levels)))]
@@ -402,21 +413,21 @@ def _labels(group: Group, found: Readings, above: set[object]) -> Labels:
     return first, second
 
 
-def _unseen(group: Group, found: Readings) -> list[tuple[ir.Value, int]]:
+def _unseen(group: Group, found: LayoutOptions) -> list[tuple[ir.Value, int]]:
     """Values and thresholds where no single label of the group tells on which side they are."""
     sides = ((0, group.inputs), (1, group.outputs))
-    asked = {v for v, _ in found.layouts}
+    required_layouts = {v for v, _ in found.layouts}
     return [
         (v, threshold)
         for side, values in sides
         for v in values
-        if v in asked
+        if v in required_layouts
         for threshold in THRESHOLDS.values()
         if found.always(v, side, threshold) is None
     ]
 
 
-def _is_exact(group: Group, found: Readings) -> bool:
+def _is_exact(group: Group, found: LayoutOptions) -> bool:
     """Whether a cut counts all that the group costs."""
     return not _unseen(group, found) and found.counted == found.terms
 
@@ -426,7 +437,7 @@ Terms: TypeAlias = tuple[tuple[int, ...], ...]  # by the places of the labels am
 
 @lru_cache(maxsize=1024)  # groups that are alike have the same
 def _terms(
-    reads: tuple[int, ...], writes: tuple[int, ...], seconds: tuple[tuple[Labels, float], ...]
+    reads: tuple[int, ...], writes: tuple[int, ...], seconds: tuple[tuple[Levels, float], ...]
 ) -> Terms:
     """Terms of one group by its labels; those that no row has cost more than any labelling can."""
     given = [
@@ -463,7 +474,7 @@ def _turned(terms: Terms) -> Terms:
     return tuple(row[::-1] for row in terms[::-1])
 
 
-def _group(group: Group, found: Readings) -> _Edges:
+def _group(group: Group, found: LayoutOptions) -> _Edges:
     """The terms of one group: what it costs beyond the cut, and edges."""
     terms = found.counted
     spent = terms[0][0]
@@ -508,11 +519,11 @@ def branch_and_bound(energy: Energy) -> Assignment:
     allowed = max(int(WORK / groups * min(1.0, LARGE / groups)), 1)
     rounding = (6 * len(energy.every) + 2 * len(energy.conversion)) / SECOND
     order = itertools.count()
-    labels: Mapping[Group, Labels]
+    labels: Mapping[Group, Levels]
     labels, bound = energy.relaxed({})
     cuts, least = 1, float("inf")
     best: Labelling = {}
-    open_: list[tuple[float, int, Labelling, Mapping[Group, Labels]]] = [(bound, next(order), {}, labels)]
+    open_: list[tuple[float, int, Labelling, Mapping[Group, Levels]]] = [(bound, next(order), {}, labels)]
     while open_ and open_[0][0] < least - rounding:
         bound, _, fixed, labels = open_[0]
         possible = {g: fixed.get(g) or found.nearest(labels[g]) for g, found in energy.every.items()}

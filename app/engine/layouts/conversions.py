@@ -33,10 +33,12 @@ def rows_between(
     """The rows that convert to a layout from row-major, and those that convert back."""
     rows = compilation.registry.candidates(OP, compilation.target.backends)
     able = [row for row in rows if row.op == OP and row.rejection_reason(group, context) is None]
-    asked = {row: row.asked(group, context) for row in able}
+    required_layouts = {row: row.required_layouts(group, context) for row in able}
     (x,), (y,) = group.inputs, group.outputs
-    there = [row for row in able if asked[row].get(y) == layout and x not in asked[row]]
-    return there, [row for row in able if asked[row].get(x) == layout and y not in asked[row]]
+    there = [row for row in able if required_layouts[row].get(y) == layout and x not in required_layouts[row]]
+    return there, [
+        row for row in able if required_layouts[row].get(x) == layout and y not in required_layouts[row]
+    ]
 
 
 def conversion(value: ir.Value, layout: Layout, compilation: Compilation, context: PlanningContext) -> float:

@@ -53,13 +53,13 @@ def realize(compilation: Compilation, assignment: Assignment) -> Compilation:
         return converted[value, to]
 
     for group in plan.groups:
-        asked = assignment.asked[group]
+        required_layouts = assignment.required_layouts[group]
         replaced: dict[ir.Value, ir.Value] = {}
         for value in group.inputs:
             if graph.is_constant(value):
                 continue
-            if asked.get(value) != written.get(value):
-                replaced[value] = convert(value, asked.get(value), partition[group.anchor])
+            if required_layouts.get(value) != written.get(value):
+                replaced[value] = convert(value, required_layouts.get(value), partition[group.anchor])
         if replaced:
             for node in group.nodes:
                 replace_inputs(node, replaced)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.plan import Compilation
-from app.engine.core.rewriter import Row, rewrite
+from app.engine.core.rewriter import RewriteRule, rewrite
 from app.engine.model import naming
 from app.engine.model.shape_inference import inference
 from app.engine.passes.infer_types import DECLARED, TYPED
@@ -47,7 +47,9 @@ class Canonicalize:
         return replace(compilation, notes=(*compilation.notes, *_notes(applied, model)))
 
 
-def reduce(model: ir.Model, growth: int, more: tuple[Row, ...] = (), *, typed: bool = False) -> Counter[str]:
+def reduce(
+    model: ir.Model, growth: int, more: tuple[RewriteRule, ...] = (), *, typed: bool = False
+) -> Counter[str]:
     """Apply the rules, `more` among them, until none does; how often each did.
 
     `typed` tells that the types are inferred. Rules state those of what they make: only where some

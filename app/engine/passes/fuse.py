@@ -80,7 +80,7 @@ class _Work:
 
     def joins(self, node: ir.Node) -> bool:
         """Whether a node may share a kernel with others."""
-        return node not in self.fusion and (node.name or "") not in self.context.thrift.apart
+        return node not in self.fusion and (node.name or "") not in self.context.concessions.unfused
 
     def is_elementwise(self, node: ir.Node) -> bool:
         row = self.compilation.registry.operator(node)

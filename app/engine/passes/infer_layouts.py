@@ -26,7 +26,9 @@ class InferLayouts:
     def __call__(self, compilation: Compilation) -> Compilation:
         """Write the column `layout`, and nodes that convert into the graph."""
         assignment = choose(
-            compilation, PlanningContext.of(compilation), "plain" if compilation.thrift.plain else self.policy
+            compilation,
+            PlanningContext.of(compilation),
+            "plain" if compilation.concessions.row_major_only else self.policy,
         )
         notes = compilation.notes
         if assignment.cuts:

@@ -25,7 +25,7 @@ ROUNDS = 4  # of leaving out what no kernel takes
 
 
 @dataclass(frozen=True)
-class StoreHalves:
+class NarrowStorage:
     """For targets whose kernels read and write 16-bit floats; elsewhere nothing is changed."""
 
     name: ClassVar[str] = "store_halves"

@@ -29,7 +29,7 @@ class Order:
 
         Raises:
             ValueError: the groups depend on each other in a cycle.
-            CapacityError: every order takes more than what is of interest, `thrift.within`.
+            CapacityError: every order takes more than what is of interest, `concessions.within`.
         """
         needs = dependencies(compilation)
         given = compilation.with_plan(order=_stable(needs))
@@ -41,8 +41,8 @@ class Order:
             return replace(given, order_bound=peak)
         from app.engine.memory.optimal_order import NO_LIMIT, least_order  # imports numba
 
-        states = STATES_AT_LENGTH if compilation.thrift.order else STATES
-        within = compilation.thrift.within
+        states = STATES_AT_LENGTH if compilation.concessions.order else STATES
+        within = compilation.concessions.peak_limit
         exact = least_order(steps, sizes, states, NO_LIMIT if within is None else within)
         if exact and not exact.order:
             assert within is not None

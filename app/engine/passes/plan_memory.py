@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from app.engine.buffers.buffer_assignment import StorageGraph, buffer_of
+from app.engine.buffers.buffer_assignment import BufferAssignment, buffer_of
 from app.engine.buffers.placement import placed
 from app.engine.buffers.spill import Spread, spread
 from app.engine.core import graph
@@ -46,9 +46,9 @@ class PlanMemory:
         asked = compilation.options.memory_budget
         budget = compilation.target.budget if asked is None else asked
         found = Spread(solution, (), 0.0)
-        if solution.peak > budget and compilation.thrift.spill:
+        if solution.peak > budget and compilation.concessions.spill:
             found = spread(compilation, storage, budget) or found
-        if found.solution.peak > budget and not compilation.thrift.unbounded:
+        if found.solution.peak > budget and not compilation.concessions.unbounded:
             raise CapacityError(
                 _shortage(compilation, storage, solution, budget), needed=solution.peak, available=budget
             )
@@ -59,7 +59,7 @@ class PlanMemory:
         return compilation.with_plan(placement=_placement(compilation, storage, found))
 
 
-def _placement(compilation: Compilation, storage: StorageGraph, found: Spread) -> Placement:
+def _placement(compilation: Compilation, storage: BufferAssignment, found: Spread) -> Placement:
     first, *_ = compilation.target.memories
     offsets, memory = dict(found.solution.offsets), dict.fromkeys(found.solution.offsets, first.name)
     for bank in found.banks:
@@ -123,7 +123,7 @@ def _is_converted(value: ir.Value) -> bool:
     return producer is not None and producer.domain == "stowplan"
 
 
-def _outside(storage: StorageGraph, budget: int) -> str:
+def _outside(storage: BufferAssignment, budget: int) -> str:
     """What the comparison with the budget leaves out."""
     names = storage.unplanned
     listed = ", ".join(map(repr, names[:LISTED])) + (
@@ -135,7 +135,7 @@ def _outside(storage: StorageGraph, budget: int) -> str:
     )
 
 
-def _shortage(compilation: Compilation, storage: StorageGraph, solution: Solution, budget: int) -> str:
+def _shortage(compilation: Compilation, storage: BufferAssignment, solution: Solution, budget: int) -> str:
     """What does not fit, where it is largest, and what to do about it."""
     assert compilation.plan.order is not None
     step, needed = max(live_bytes(storage.problem), key=lambda at: at[1])

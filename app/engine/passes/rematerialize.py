@@ -16,7 +16,7 @@ from app.engine.types.options import Again
 
 @dataclass(frozen=True, slots=True)
 class Rematerialize:
-    """Apply `thrift.again`, in its order: nodes are copied ahead of the first of the late readers."""
+    """Apply `concessions.again`, in its order: nodes are copied ahead of the first of the late readers."""
 
     name: ClassVar[str] = "rematerialize"
     reads: ClassVar[tuple[str, ...]] = ()
@@ -25,7 +25,7 @@ class Rematerialize:
 
     def __call__(self, compilation: Compilation) -> Compilation:
         """The compilation with the copies in its graph, in place; a copy has what its node is bound to."""
-        for index, again in enumerate(compilation.thrift.again):
+        for index, again in enumerate(compilation.concessions.recompute):
             copies = copy(compilation.graph, again)
             compilation = replace(
                 compilation,

@@ -44,7 +44,7 @@ class SelectImplementations:
         # A buffer of several values lives from the first to the last of them: together they may take more.
         copying = _selected(compilation, joined, found)
         least, budget = peak_bytes(in_graph_order(copying)), compilation.options.memory_budget
-        growth = 1.0 if compilation.thrift.order or compilation.thrift.denied else GROWTH
+        growth = 1.0 if compilation.concessions.order or compilation.concessions.denied else GROWTH
         limit = max(least, min(growth * least, budget or math.inf))
         apart: frozenset[Group] = frozenset()
         for _ in range(ROUNDS):
@@ -213,11 +213,11 @@ def _rejection(
     """Why a row does not read and write the layouts that were chosen; None when it does."""
     chosen = compilation.plan.layout
     assert chosen is not None
-    asked = row.asked(group, context)
+    required_layouts = row.required_layouts(group, context)
     for value in (*group.inputs, *group.outputs):
         if graph.is_constant(value) or not value.name:
             continue
-        wanted = asked.get(value)
+        wanted = required_layouts.get(value)
         if wanted == chosen[value] or (wanted is None and chosen[value].is_plain):
             continue
         return f"asks for {value.name!r} {wanted or 'row-major'}, which is {chosen[value]} here"

@@ -30,7 +30,7 @@ from app.engine.layouts.conversions import change, conversion, rows_between
 from app.engine.runtime.cpu.executor import aligned
 from app.engine.types.layout import Layout, plain
 from app.kernels.cpu.runtime.compiler import Compiler
-from app.kernels.cpu.runtime.driver import Stretch, Team, compile_walk
+from app.kernels.cpu.runtime.driver import KernelSequence, Team, compile_dispatch_loop
 from app.kernels.cpu.runtime.parallel import Request, helped
 
 Array = np.ndarray[Any, Any]
@@ -173,7 +173,7 @@ class _Bench:
             runs = []
             for name in names:
                 group, row, facts, calls = work[name]
-                layouts = row.asked(group, facts)
+                layouts = row.required_layouts(group, facts)
                 runs.append(sampler(calls, layouts, facts, self._compiler, self._team, self._around(group)))
             fresh.update(zip(names, least(runs)))
         store(self._compiler.folder, fresh)
@@ -201,7 +201,7 @@ def _worth_measuring(
     partition = compilation.plan.partition
     assert partition is not None
     predictions: list[tuple[Group, dict[Implementation, float]]] = []
-    taken = choose(compilation, replace(context, timings={})).asked
+    taken = choose(compilation, replace(context, timings={})).required_layouts
     for group in compilation.plan.groups:
         backend = partition[group.anchor].backend
         if group.op == SUBGRAPH:  # see `app.engine.planning.backend_assignment`
@@ -213,7 +213,9 @@ def _worth_measuring(
             r: r.predicted(group, context) for r in rows if r.rejection_reason(group, context) is None
         }
         if not _lies_last(taken[group]):
-            others = {r: s for r, s in predicted.items() if not _lies_last(r.asked(group, context))}
+            others = {
+                r: s for r, s in predicted.items() if not _lies_last(r.required_layouts(group, context))
+            }
             limit = LAST_FACTOR * min(others.values(), default=0.0)
             near = {r: s for r, s in predicted.items() if s <= limit and not r.views(group, context)}
             predicted = {**others, **near}
@@ -226,7 +228,7 @@ def _worth_measuring(
         best = min(predicted.values())
         rows = [r for r, s in predicted.items() if s <= FACTOR * best and not r.views(group, context)]
         for row in predicted:
-            for value, layout in row.asked(group, context).items():
+            for value, layout in row.required_layouts(group, context).items():
                 wanted.setdefault((graph.shape(value), layout), (value, layout))
         rows += [r for r in _rivals(predicted, group, context) if r not in rows]
         if all(r.error is not no_error for r in rows):  # what they save in products, they pay in weights
@@ -344,9 +346,9 @@ def sampler(
     # The time of this thread alone, where it does all the work: other load does not count.
     clock = time.thread_time if context.threads == 1 else time.perf_counter
 
-    def prepared(repeats: int) -> tuple[list[Stretch], float]:
+    def prepared(repeats: int) -> tuple[list[KernelSequence], float]:
         """Runs of so many repeats for every copy of the constants, warm, and the seconds of the last."""
-        stretches = [Stretch(compile_walk(), rows * repeats, team) for rows in tables]
+        stretches = [KernelSequence(compile_dispatch_loop(), rows * repeats, team) for rows in tables]
         for stretch in stretches:
             started = clock()
             stretch.run()

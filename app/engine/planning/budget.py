@@ -1,6 +1,6 @@
 """Plans that fit a budget, plans of least memory, and the front between memory and time.
 
-What a plan gives up is a `Thrift`. Rows are given up group by group, where more is in use than may be: a
+Rows are given up group by group, where more is in use than may be (`MemoryConcessions`): a
 goal in bytes denies those that need more than it leaves (`app.engine.planning.row_memory`), so that only
 the groups at the peak pay. A budget is such a goal, a preference for memory the least that is reached;
 the front keeps every plan looked at that no other beats.
@@ -13,13 +13,13 @@ from app.engine.core.program import Program
 from app.engine.planning import rematerialization
 from app.engine.planning.row_memory import RowMemory
 from app.engine.types.errors import CapacityError
-from app.engine.types.options import Thrift
+from app.engine.types.options import MemoryConcessions
 
-Build = Callable[[Thrift], Program]
+Build = Callable[[MemoryConcessions], Program]
 
-NOTHING = Thrift()
+NOTHING = MemoryConcessions()
 # In the order in which they are tried for all groups: what costs least time comes first.
-LADDER = (Thrift(order=True), Thrift(order=True, plain=True))
+LADDER = (MemoryConcessions(order=True), MemoryConcessions(order=True, row_major_only=True))
 UNDONE = 3  # fused groups at the peak that are tried without
 AGAIN = 3  # values alive at the peak that are tried computed again
 ROUNDS = 12  # of changes at the peak
@@ -42,7 +42,7 @@ class Point:
     @classmethod
     def of(cls, program: Program) -> "Point":
         """The point of a program."""
-        return cls(_peak(program), program.seconds, program.compilation.thrift.told)
+        return cls(_peak(program), program.seconds, program.compilation.concessions.describe)
 
 
 def fitting(build: Build) -> Program:
@@ -69,8 +69,8 @@ def fitting(build: Build) -> Program:
     found = _bounded(build, min(within, key=lambda p: p.seconds))
     return _noted(
         found,
-        f"memory: fits the budget with {found.compilation.thrift.told}; {missed.needed} byte would be "
-        f"needed without; {found.seconds * 1e6:.4g} us in place of {start.seconds * 1e6:.4g}",
+        f"memory: fits the budget with {found.compilation.concessions.describe}; {missed.needed} byte would "
+        f"be needed without; {found.seconds * 1e6:.4g} us in place of {start.seconds * 1e6:.4g}",
     )
 
 
@@ -94,7 +94,7 @@ def smallest(build: Build) -> Program:
         spilled = [p for p in search.spilled(best, start) if _peak(p) <= budget]
         found = min((*spilled, fitting(build)), key=lambda p: (_peak(p), p.seconds))
         found = _bounded(build, found)
-    return _noted(found, f"memory: the smallest arena has {found.compilation.thrift.told}")
+    return _noted(found, f"memory: the smallest arena has {found.compilation.concessions.describe}")
 
 
 def front(build: Build) -> tuple[Point, ...]:
@@ -126,8 +126,8 @@ class _Search:
 
     def __init__(self, build: Build) -> None:
         self._build = build
-        self._known: dict[Thrift, Program | None] = {}
-        self._rows: dict[Thrift, RowMemory] = {}
+        self._known: dict[MemoryConcessions, Program | None] = {}
+        self._rows: dict[MemoryConcessions, RowMemory] = {}
         self._left = 0
         self.points: list[Point] = []
 
@@ -136,31 +136,31 @@ class _Search:
         whole = min(max(WORK // max(len(start.steps), 1), LEAST_BUILDS), BUILDS)
         self._left = max(self._left, 0) + round(share * whole)
 
-    def plan(self, thrift: Thrift, within: int | None = None) -> Program | None:
+    def plan(self, concessions: MemoryConcessions, within: int | None = None) -> Program | None:
         """The plan with this thrift; None where no more are allowed, or no order is within bytes."""
-        if thrift not in self._known:
+        if concessions not in self._known:
             if self._left <= 0 and self._known:
                 return None
             self._left -= 1
             try:
-                program = self._build(dataclasses.replace(thrift, unbounded=True, within=within))
+                program = self._build(dataclasses.replace(concessions, unbounded=True, peak_limit=within))
             except CapacityError:
                 return None
-            self._known[thrift] = program
+            self._known[concessions] = program
             self.points.append(Point.of(program))
-        return self._known[thrift]
+        return self._known[concessions]
 
     def rows(self, program: Program) -> RowMemory:
         """What its rows need."""
-        thrift = _thrift(program)
-        if thrift not in self._rows:
-            self._rows[thrift] = RowMemory(program)
-        return self._rows[thrift]
+        concessions = _concessions(program)
+        if concessions not in self._rows:
+            self._rows[concessions] = RowMemory(program)
+        return self._rows[concessions]
 
-    def better(self, thrifts: Iterable[Thrift], best: Program, goal: int) -> Program:
+    def better(self, thrifts: Iterable[MemoryConcessions], best: Program, goal: int) -> Program:
         """The best of the plans: the fastest within the goal, else the smallest, then the fastest."""
-        for thrift in thrifts:
-            program = self.plan(thrift, max(_peak(best), goal))
+        for concessions in thrifts:
+            program = self.plan(concessions, max(_peak(best), goal))
             best = best if program is None else min(best, program, key=lambda p: _merit(p, goal))
         return best
 
@@ -182,7 +182,7 @@ class _Search:
                     if _peak(best) < _peak(before):
                         break
             if _peak(best) == _peak(before):
-                longer = dataclasses.replace(_thrift(best), order=True)
+                longer = dataclasses.replace(_concessions(best), order=True)
                 best = self.better((longer, *_moves(best)), best, goal)
             if _merit(best, goal) >= _merit(before, goal):
                 break
@@ -197,12 +197,12 @@ class _Search:
         for _ in range(CLOSURE):
             if _peak(at) <= goal:
                 break
-            thrift = _thrift(at)
+            concessions = _concessions(at)
             plans: list[Program] = []
             for denied in self.rows(at).denials(goal):
-                if denied <= thrift.denied:
+                if denied <= concessions.denied:
                     continue
-                found = self.plan(dataclasses.replace(thrift, denied=thrift.denied | denied))
+                found = self.plan(dataclasses.replace(concessions, denied=concessions.denied | denied))
                 plans += [found] if found is not None else []
                 if found is not None and _merit(found, goal) < _merit(at, goal):
                     break
@@ -216,17 +216,19 @@ class _Search:
         """A faster plan of as few bytes, or within the goal: rows are denied anew, for no less than that."""
         self.allow(start, 1 - DESCENT)
         goal = _peak(best) if goal is None else goal
-        bare = self.plan(dataclasses.replace(_thrift(best), denied=frozenset()))
+        bare = self.plan(dataclasses.replace(_concessions(best), denied=frozenset()))
         for at in (start, bare):
             if at is not None:
                 best = min(best, self.closed(at, goal), key=lambda p: _merit(p, goal))
-        thrift, misjudged = _thrift(best), self.rows(best).misjudged()
-        best = self.better([dataclasses.replace(thrift, denied=thrift.denied | misjudged)], best, goal)
+        concessions, misjudged = _concessions(best), self.rows(best).misjudged()
+        best = self.better(
+            [dataclasses.replace(concessions, denied=concessions.denied | misjudged)], best, goal
+        )
         # What was denied on the way may do no harm at its end.
-        for name in sorted({name for name, _ in best.compilation.thrift.denied})[:RESTORED]:
-            thrift = _thrift(best)
-            kept = frozenset(denied for denied in thrift.denied if denied[0] != name)
-            best = self.better([dataclasses.replace(thrift, denied=kept)], best, goal)
+        for name in sorted({name for name, _ in best.compilation.concessions.denied})[:RESTORED]:
+            concessions = _concessions(best)
+            kept = frozenset(denied for denied in concessions.denied if denied[0] != name)
+            best = self.better([dataclasses.replace(concessions, denied=kept)], best, goal)
         return best
 
     def spilled(self, *programs: Program) -> list[Program]:
@@ -236,7 +238,7 @@ class _Search:
         found = []
         for program in programs:
             self._left = max(self._left, 1)
-            found.append(self.plan(dataclasses.replace(_thrift(program), spill=True)))
+            found.append(self.plan(dataclasses.replace(_concessions(program), spill=True)))
         return [p for p in found if p is not None]
 
 
@@ -253,13 +255,13 @@ def _budget(program: Program) -> int:
     return program.compilation.target.budget if asked is None else asked
 
 
-def _thrift(program: Program) -> Thrift:
-    return dataclasses.replace(program.compilation.thrift, unbounded=False, within=None)
+def _concessions(program: Program) -> MemoryConcessions:
+    return dataclasses.replace(program.compilation.concessions, unbounded=False, peak_limit=None)
 
 
 def _bounded(build: Build, program: Program) -> Program:
     """The program as it is planned where no more may be taken than there is."""
-    return build(_thrift(program))
+    return build(_concessions(program))
 
 
 def _gap(peak: int, bound: int) -> str:
@@ -284,21 +286,21 @@ def _too_much(build: Build, nearest: Program, search: _Search) -> CapacityError:
     raise AssertionError("a plan above the budget was built within it")
 
 
-def _moves(program: Program) -> list[Thrift]:
+def _moves(program: Program) -> list[MemoryConcessions]:
     """What else may be given up, where most bytes live: a fused kernel, a value that waits."""
-    thrift = _thrift(program)
+    concessions = _concessions(program)
     worst = _worst(program)
     groups = [s.group for s in program.steps if s.index in worst and len(s.group.nodes) > 1]
     largest = sorted(groups, key=lambda g: -len(g.nodes))[:UNDONE]
-    apart = [thrift.apart | {n.name or "" for n in g.nodes} for g in largest]
+    apart = [concessions.unfused | {n.name or "" for n in g.nodes} for g in largest]
     again = rematerialization.candidates(program, fullest(program))[:AGAIN]
     return [
-        *(dataclasses.replace(thrift, apart=names) for names in apart),
+        *(dataclasses.replace(concessions, unfused=names) for names in apart),
         # In other layouts than that of the input, its conversion would wait in place of the value.
         *(
-            dataclasses.replace(thrift, again=(*thrift.again, more), plain=plain)
+            dataclasses.replace(concessions, recompute=(*concessions.recompute, more), row_major_only=plain)
             for more in again
-            for plain in sorted({thrift.plain, True})
+            for plain in sorted({concessions.row_major_only, True})
         ),
     ]
 

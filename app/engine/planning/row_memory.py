@@ -79,8 +79,8 @@ class RowMemory:
 
     def held(self, row: Implementation, group: Group) -> dict[ir.Value, int]:
         """Bytes of what the group reads and writes, in the layouts of the row."""
-        asked = row.asked(group, self.context)
-        return {v: self.nbytes(v, asked.get(v)) for v in self._planned(group)}
+        required_layouts = row.required_layouts(group, self.context)
+        return {v: self.nbytes(v, required_layouts.get(v)) for v in self._planned(group)}
 
     def scratch(self, row: Implementation, group: Group) -> int:
         """Bytes of workspace of a row."""
@@ -222,7 +222,7 @@ class RowMemory:
         found = {
             (group.name, row.name)
             for row in self.rows(group)
-            if row.asked(group, self.context).get(value, row_major) == here
+            if row.required_layouts(group, self.context).get(value, row_major) == here
         }
         return found if len(found) < len(self.rows(group)) else set()
 

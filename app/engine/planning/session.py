@@ -21,7 +21,7 @@ from app.engine.passes.infer_layouts import InferLayouts
 from app.engine.passes.infer_padding import InferPadding
 from app.engine.passes.infer_storage import InferStorage
 from app.engine.passes.infer_types import InferTypes
-from app.engine.passes.narrow_storage import StoreHalves
+from app.engine.passes.narrow_storage import NarrowStorage
 from app.engine.passes.order import Order
 from app.engine.passes.partition import Partition
 from app.engine.passes.plan_memory import PlanMemory
@@ -32,7 +32,7 @@ from app.engine.planning import autotune, backend_assignment, budget
 from app.engine.runtime.cpu.executor import Executor, Weights
 from app.engine.types.deadline import TimeUpError, limited
 from app.engine.types.errors import LibraryError
-from app.engine.types.options import Bindings, Options, Thrift
+from app.engine.types.options import Bindings, MemoryConcessions, Options
 from app.engine.types.target import Target, host, is_host, with_backends
 from app.kernels.cpu.runtime.compiler import Compiler
 from app.kernels.cpu.runtime.parallel import Request
@@ -42,13 +42,13 @@ FIRST_SECONDS = 20.0  # of a run in the reference evaluator that only shows that
 # seconds where they are used up, as by few problems of less than 64 buffers.
 PROOF_FAILURES = 100_000
 
-FRONT: tuple[Pass, ...] = (InferTypes(), Canonicalize(), RewriteOperators())
+FRONTEND_PASSES: tuple[Pass, ...] = (InferTypes(), Canonicalize(), RewriteOperators())
 
 
 def grouping(options: Options) -> tuple[Pass, ...]:
     """The passes from a canonical graph to what one kernel or library computes."""
     return (
-        StoreHalves(),
+        NarrowStorage(),
         Rematerialize(),
         Partition(),
         # MXNet infers storage types operator by operator.
@@ -88,7 +88,7 @@ def canonical(
     target = with_backends(target, options.backends)
     registry.check(target.backends)
     compilation = Compilation(loaded.model, target, registry, options, bindings)
-    *portable, rewriting = FRONT
+    *portable, rewriting = FRONTEND_PASSES
     done = len(portable)
     compilation = pipeline.run(compilation, portable, lambda name, at, _: progress(name, at, done + 1))
     before_rewrites(compilation.model)
@@ -169,10 +169,10 @@ def front(compilation: Compilation, options: Options) -> tuple[budget.Point, ...
 def builder(compilation: Compilation, options: Options, progress: Progress = silent) -> budget.Build:
     """What plans a canonical graph with a given thrift."""
 
-    def build(thrift: Thrift) -> Program:
+    def build(concessions: MemoryConcessions) -> Program:
         # Passes insert conversions: they work on a copy.
         model = compilation.model.clone()
-        started = dataclasses.replace(compilation, model=model, options=options, thrift=thrift)
+        started = dataclasses.replace(compilation, model=model, options=options, concessions=concessions)
         return program.build(pipeline.run(started, back(options), progress))
 
     return build

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.graph import scalar
-from app.engine.core.rewriter import Replacement, Row, constant, sole_reader, value_like
+from app.engine.core.rewriter import Replacement, RewriteRule, constant, sole_reader, value_like
 
 Array = np.ndarray[Any, Any]
 
@@ -364,14 +364,16 @@ def hoist_invariant(node: ir.Node) -> Replacement | None:
 
 
 ROWS = (
-    Row(hoist_invariant, ("Loop", "Scan")),
-    Row(flatten_concat, ("Concat",), nested=False),
-    Row(drop_neutral, ("Add", "Sub", "Mul", "Div", "Pow")),
-    Row(expand_power, ("Pow",)),
-    Row(multiply_by_reciprocal, ("Div",)),
-    Row(chain_sum, ("Sum",)),
-    Row(resolve_auto_pad, ("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool"), nested=False),
-    Row(normalize_in_convolution, ("BatchNormalization",), nested=False),
-    Row(affine_in_convolution, ("Mul", "Add", "Sub"), nested=False),
-    Row(split_normalization, ("BatchNormalization",), nested=False),
+    RewriteRule(hoist_invariant, ("Loop", "Scan")),
+    RewriteRule(flatten_concat, ("Concat",), nested=False),
+    RewriteRule(drop_neutral, ("Add", "Sub", "Mul", "Div", "Pow")),
+    RewriteRule(expand_power, ("Pow",)),
+    RewriteRule(multiply_by_reciprocal, ("Div",)),
+    RewriteRule(chain_sum, ("Sum",)),
+    RewriteRule(
+        resolve_auto_pad, ("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool"), nested=False
+    ),
+    RewriteRule(normalize_in_convolution, ("BatchNormalization",), nested=False),
+    RewriteRule(affine_in_convolution, ("Mul", "Add", "Sub"), nested=False),
+    RewriteRule(split_normalization, ("BatchNormalization",), nested=False),
 )

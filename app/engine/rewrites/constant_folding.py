@@ -13,7 +13,15 @@ import onnx_ir as ir
 
 from app.engine import reference
 from app.engine.core import graph
-from app.engine.core.rewriter import ANY, Replacement, Row, constant, constant_of, takes_over, value_like
+from app.engine.core.rewriter import (
+    ANY,
+    Replacement,
+    RewriteRule,
+    constant,
+    constant_of,
+    takes_over,
+    value_like,
+)
 from app.engine.model.shape_inference import tensor_rules
 from app.engine.types.errors import KernelError
 
@@ -51,31 +59,31 @@ class Budget:
     nbytes: int
 
 
-def rows(budget: Budget) -> tuple[Row, ...]:
+def rows(budget: Budget) -> tuple[RewriteRule, ...]:
     """All rules of this module."""
 
     def evaluate(node: ir.Node) -> Replacement | None:
         return _evaluate(node, budget)
 
     return (
-        Row(lift_constant, ("Constant",)),
-        Row(fold_shape, ("Shape",)),
-        Row(fold_size, ("Size",)),
-        Row(inline_branch, ("If",)),
-        Row(count_turns, ("Loop",)),
-        Row(drop_identity, ("Identity",)),
-        Row(drop_dropout, ("Dropout",)),
-        Row(drop_cast, ("Cast", "CastLike")),
-        Row(cast_like, ("CastLike",)),
-        Row(drop_reshape, ("Reshape", "Expand", "Flatten", "Squeeze", "Unsqueeze")),
-        Row(drop_transpose, ("Transpose",)),
-        Row(drop_slice, ("Slice",)),
-        Row(drop_pad, ("Pad",)),
-        Row(drop_tile, ("Tile",)),
-        Row(drop_single, ("Concat", "Sum", "Max", "Min", "Mean")),
-        Row(drop_split, ("Split",)),
-        Row(drop_empty_operands, ("Concat",)),
-        Row(evaluate, (ANY,)),
+        RewriteRule(lift_constant, ("Constant",)),
+        RewriteRule(fold_shape, ("Shape",)),
+        RewriteRule(fold_size, ("Size",)),
+        RewriteRule(inline_branch, ("If",)),
+        RewriteRule(count_turns, ("Loop",)),
+        RewriteRule(drop_identity, ("Identity",)),
+        RewriteRule(drop_dropout, ("Dropout",)),
+        RewriteRule(drop_cast, ("Cast", "CastLike")),
+        RewriteRule(cast_like, ("CastLike",)),
+        RewriteRule(drop_reshape, ("Reshape", "Expand", "Flatten", "Squeeze", "Unsqueeze")),
+        RewriteRule(drop_transpose, ("Transpose",)),
+        RewriteRule(drop_slice, ("Slice",)),
+        RewriteRule(drop_pad, ("Pad",)),
+        RewriteRule(drop_tile, ("Tile",)),
+        RewriteRule(drop_single, ("Concat", "Sum", "Max", "Min", "Mean")),
+        RewriteRule(drop_split, ("Split",)),
+        RewriteRule(drop_empty_operands, ("Concat",)),
+        RewriteRule(evaluate, (ANY,)),
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.rewriter import Replacement, Row, constant, reshape, typed
+from app.engine.core.rewriter import Replacement, RewriteRule, constant, reshape, typed
 from app.engine.operators.tables.elementwise import OPERATORS
 from app.engine.rewrites import transpose_sinking
 
@@ -173,10 +173,10 @@ def _view(value: ir.Value, shape: tuple[int, ...], name: str) -> ir.Node:
     return node
 
 
-def rows(backend: str) -> tuple[Row, ...]:
+def rows(backend: str) -> tuple[RewriteRule, ...]:
     """The rules of this module, for targets that have the backend."""
     return (
-        Row(merge_views, VIEWS, nested=False, backends=(backend,)),
-        Row(convolution_of_images, tuple(CONVOLUTIONS), nested=False, backends=(backend,)),
-        Row(reader_of_images, tuple(READERS), nested=False, backends=(backend,)),
+        RewriteRule(merge_views, VIEWS, nested=False, backends=(backend,)),
+        RewriteRule(convolution_of_images, tuple(CONVOLUTIONS), nested=False, backends=(backend,)),
+        RewriteRule(reader_of_images, tuple(READERS), nested=False, backends=(backend,)),
     )

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.rewriter import Replacement, Row, constant
+from app.engine.core.rewriter import Replacement, RewriteRule, constant
 from app.engine.types.storage import MXNET
 
 
@@ -161,8 +161,8 @@ def _numbers(node: ir.Node, name: str, default: tuple[int, ...]) -> tuple[int, .
 
 
 ROWS = (
-    Row(elementwise_gradient, (*_ELEMENTWISE, "_backward_Activation"), MXNET),
-    Row(convolution_gradient, ("_backward_Convolution",), MXNET),
-    Row(fully_connected_gradient, ("_backward_FullyConnected",), MXNET),
-    Row(product_gradient, ("_backward_dot",), MXNET),
+    RewriteRule(elementwise_gradient, (*_ELEMENTWISE, "_backward_Activation"), MXNET),
+    RewriteRule(convolution_gradient, ("_backward_Convolution",), MXNET),
+    RewriteRule(fully_connected_gradient, ("_backward_FullyConnected",), MXNET),
+    RewriteRule(product_gradient, ("_backward_dot",), MXNET),
 )

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from app.engine import reference
 from app.engine.core import graph
-from app.engine.core.rewriter import Replacement, Row, constant, sole_reader
+from app.engine.core.rewriter import Replacement, RewriteRule, constant, sole_reader
 from app.engine.types.errors import KernelError
 
 Array = np.ndarray[Any, Any]
@@ -329,17 +329,17 @@ def dequantize_weights(node: ir.Node) -> Replacement | None:
 
 
 ROWS = (
-    Row(drop_round_trip, ("QuantizeLinear",)),
-    Row(drop_limit, ("QuantizeLinear",)),
-    Row(quantize_before_moving, ("QuantizeLinear",)),
+    RewriteRule(drop_round_trip, ("QuantizeLinear",)),
+    RewriteRule(drop_limit, ("QuantizeLinear",)),
+    RewriteRule(quantize_before_moving, ("QuantizeLinear",)),
 )
 
 
-def integer_rows(*backends: str) -> tuple[Row, ...]:
+def integer_rows(*backends: str) -> tuple[RewriteRule, ...]:
     """The rules by which dequantized operands are multiplied as integers, for backends that can."""
     return (
-        Row(integer_convolution, ("Conv",), nested=False, backends=backends),
-        Row(integer_matmul, ("MatMul",), nested=False, backends=backends),
-        Row(integer_gemm, ("Gemm",), nested=False, backends=backends),
-        Row(scale_before_quantization, ("QuantizeLinear",), backends=backends),
+        RewriteRule(integer_convolution, ("Conv",), nested=False, backends=backends),
+        RewriteRule(integer_matmul, ("MatMul",), nested=False, backends=backends),
+        RewriteRule(integer_gemm, ("Gemm",), nested=False, backends=backends),
+        RewriteRule(scale_before_quantization, ("QuantizeLinear",), backends=backends),
     )

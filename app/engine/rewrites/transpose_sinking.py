@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.rewriter import ANY, Replacement, Row, constant, reshape, rewrite, typed
+from app.engine.core.rewriter import ANY, Replacement, RewriteRule, constant, reshape, rewrite, typed
 from app.engine.partition.mincut import Network
 from app.engine.rewrites.axis_permutation import (
     Perm,
@@ -85,7 +85,7 @@ def merge_transposes(node: ir.Node) -> Replacement | None:
     return Replacement(new.outputs, [new])
 
 
-ROWS = (Row(merge_transposes, ("Transpose",)),)
+ROWS = (RewriteRule(merge_transposes, ("Transpose",)),)
 
 
 def _nested(outer: ir.Graph) -> Iterator[ir.Graph]:
@@ -215,14 +215,14 @@ def _way(node: ir.Node, region: Mapping[ir.Node, Permuted], perm: Perm) -> str |
     return FORTH if axes == perm else BACK
 
 
-def _permute(chosen: Mapping[ir.Node, Permuted], perm: Perm) -> Row:
+def _permute(chosen: Mapping[ir.Node, Permuted], perm: Perm) -> RewriteRule:
     """The rule that rewrites the chosen nodes, between transposes."""
 
     def permute(node: ir.Node) -> Replacement | None:
         how = chosen.get(node)
         return None if how is None else _between_transposes(node, how, perm)
 
-    return Row(permute, (ANY,))
+    return RewriteRule(permute, (ANY,))
 
 
 def _between_transposes(node: ir.Node, how: Permuted, perm: Perm) -> Replacement:

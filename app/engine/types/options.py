@@ -90,39 +90,39 @@ Denied: TypeAlias = tuple[str, str]  # name of a group's anchor, and of a row th
 
 
 @dataclass(frozen=True, slots=True)
-class Thrift:
+class MemoryConcessions:
     """What a plan does for a smaller arena, at a price in time.
 
     Attributes:
         order: the order of steps is searched at length.
         denied: rows that a group has only where no other is left.
-        plain: all layouts are row-major.
-        apart: names of nodes that stay out of fused kernels.
-        again: what is computed a second time, in this order.
+        row_major_only: all layouts are row-major.
+        unfused: names of nodes that stay out of fused kernels.
+        recompute: what is computed a second time, in this order.
         spill: whether values may lie in slower memories of the target.
         unbounded: whether a plan may take more than there is, to look at what it lacks.
-        within: bytes; plans whose every order takes more are of no interest.
+        peak_limit: bytes; plans whose every order takes more are of no interest.
     """
 
     order: bool = False
     denied: frozenset[Denied] = frozenset()
-    plain: bool = False
-    apart: frozenset[str] = frozenset()
-    again: tuple[Again, ...] = ()
+    row_major_only: bool = False
+    unfused: frozenset[str] = frozenset()
+    recompute: tuple[Again, ...] = ()
     spill: bool = False
     unbounded: bool = False
-    within: int | None = None
+    peak_limit: int | None = None
 
     @property
-    def told(self) -> str:
+    def describe(self) -> str:
         """In words."""
         parts = [
             "a longer search for an order" * self.order,
             f"{len({name for name, _ in self.denied})} groups without their rows of most memory"
             * bool(self.denied),
-            "row-major layouts" * self.plain,
-            f"{len(self.apart)} nodes left unfused" * bool(self.apart),
-            f"{sum(len(a.nodes) for a in self.again)} nodes computed again" * bool(self.again),
+            "row-major layouts" * self.row_major_only,
+            f"{len(self.unfused)} nodes left unfused" * bool(self.unfused),
+            f"{sum(len(a.nodes) for a in self.recompute)} nodes computed again" * bool(self.recompute),
             "values in slower memories" * self.spill,
         ]
         return ", ".join(p for p in parts if p) or "nothing given up"

@@ -101,7 +101,7 @@ def test_a_group_with_a_body_has_no_kind() -> None:
 @pytest.mark.parametrize("network", NETWORKS)
 def test_rows_say_of_every_group_what_they_say_of_it_alone(network: Callable[[int], ir.Model]) -> None:
     compilation = Compilation(network(60), host(), REGISTRY, Options(autotune=False))
-    planned = pipeline.run(compilation, [*session.FRONT, *session.grouping(compilation.options)])
+    planned = pipeline.run(compilation, [*session.FRONTEND_PASSES, *session.grouping(compilation.options)])
     shared = PlanningContext.of(planned)
     for group in planned.plan.groups:
         for row in REGISTRY.candidates(group.op, planned.target.backends):

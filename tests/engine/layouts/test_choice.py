@@ -121,10 +121,10 @@ def found(compilation: Compilation) -> tuple[float, choice.Assignment]:
     context = PlanningContext.of(compilation)
     assignment = choose(compilation, context)
     seconds = {}
-    for group, asked in assignment.asked.items():
+    for group, asked in assignment.required_layouts.items():
         rows = compilation.registry.implementations[group.op]
         seconds[group] = min(r.cost(group, context) for r in rows if r.layouts(group, context) == asked)
-    return energy(compilation, assignment.asked, seconds), assignment
+    return energy(compilation, assignment.required_layouts, seconds), assignment
 
 
 def assert_best(compilation: Compilation) -> None:
@@ -171,4 +171,4 @@ def test_no_policy_is_better_than_the_joint_choice(compilation: Compilation, pol
     joint, fixed = choose(compilation, context), choose(compilation, context, policy)
     assert joint.seconds <= fixed.seconds * (1 + 1e-6)
     if policy == "plain":
-        assert not any(fixed.asked.values())
+        assert not any(fixed.required_layouts.values())

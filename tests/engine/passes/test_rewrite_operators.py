@@ -12,7 +12,7 @@ from app.engine.backends.cpu.rewrites import bias_apart
 from app.engine.core import graph
 from app.engine.core.plan import Compilation
 from app.engine.core.registry import load as load_registry
-from app.engine.core.rewriter import Replacement, Row, constant, rewrite
+from app.engine.core.rewriter import Replacement, RewriteRule, constant, rewrite
 from app.engine.model.load import load
 from app.engine.planning import session
 from app.engine.runtime.cpu.executor import Executor
@@ -54,7 +54,7 @@ def model(signature: str, body: str, folder: Path) -> Path:
     return saved(f"{HEAD} g {signature} {{ {body} }}", folder, used)
 
 
-def rewritten(path: Path, *rows: Row) -> Compilation:
+def rewritten(path: Path, *rows: RewriteRule) -> Compilation:
     return canonical(path, rewrites=rows)
 
 
@@ -117,12 +117,12 @@ def parts_by_slices(node: ir.Node) -> Replacement:
 
 def test_the_number_of_arguments_changes(tmp_path: Path) -> None:
     path = model("(float[2,3] x) => (float[2,3] y)", "a = Exp(x) b = Sub(a, unit) y = Relu(b)", tmp_path)
-    found = rewritten(path, Row(relu_of_two, ("Relu",), backends=ALL))
+    found = rewritten(path, RewriteRule(relu_of_two, ("Relu",), backends=ALL))
     assert operand_counts(found) == [("Exp", 1), ("Sub", 2), ("Max", 2)]
     assert_same_outputs(path, found)
     body = "low = Constant<value = float {0.0}>() high = Constant<value = float {3.4028234663852886e38}>() y = Clip(x, low, high)"
     path = model("(float[2,3] x) => (float[2,3] y)", body, tmp_path)
-    found = rewritten(path, Row(clip_of_one, ("Clip",), backends=ALL))
+    found = rewritten(path, RewriteRule(clip_of_one, ("Clip",), backends=ALL))
     assert operand_counts(found) == [("Relu", 1)]
     assert_same_outputs(path, found)
 
@@ -207,7 +207,7 @@ def test_a_tuple_of_arguments_becomes_nested_tuples(tmp_path: Path) -> None:
     body = "a = Neg(x) b = Exp(x) c = Relu(x) y = Concat<axis = 1>(a, b, c, x, a)"
     path = model("(float[2,3] x) => (float[2,15] y)", body, tmp_path)
     found = rewritten(path)  # by itself: canonical graphs have flat tuples, so the row would be undone
-    assert rewrite(found.graph, [Row(pairs, ("Concat",))]) == {"pairs": 2}
+    assert rewrite(found.graph, [RewriteRule(pairs, ("Concat",))]) == {"pairs": 2}
     assert [c for op, c in operand_counts(found) if op == "Concat"] == [2, 2, 2, 2]
     assert_same_outputs(path, found)
 
@@ -226,7 +226,7 @@ def test_nested_tuples_become_one(tmp_path: Path) -> None:
 def test_a_tuple_of_results_comes_from_as_many_operators(tmp_path: Path) -> None:
     body = "a, b, c = Split<axis = 1, num_outputs = 3>(x) d = Mul(a, b) y = Sub(d, c)"
     path = model("(float[2,9] x) => (float[2,3] y)", body, tmp_path)
-    found = rewritten(path, Row(parts_by_slices, ("Split",), backends=ALL))
+    found = rewritten(path, RewriteRule(parts_by_slices, ("Split",), backends=ALL))
     assert operand_counts(found) == [("Slice", 4)] * 3 + [("Mul", 2), ("Sub", 2)]
     assert_same_outputs(path, found)
 
@@ -238,7 +238,7 @@ def test_a_rule_that_changes_a_shape_is_refused(tmp_path: Path) -> None:
 
     path = model("(float[2,3] x) => (float[2,3] y)", "a = Exp(x) b = Relu(a) y = Abs(b)", tmp_path)
     with pytest.raises(PassError, match=r"'b' was .*\(2, 3\).* is .*\(3, 2\).*turned"):
-        rewritten(path, Row(turned, ("Relu",), backends=ALL))
+        rewritten(path, RewriteRule(turned, ("Relu",), backends=ALL))
 
 
 def test_a_bias_that_is_constant_stays(tmp_path: Path) -> None:
@@ -246,5 +246,5 @@ def test_a_bias_that_is_constant_stays(tmp_path: Path) -> None:
         f"{HEAD} g (float[1,12,5,5] x) => (float[1,12,3,3] y) {{ y = Conv(x, w, b) }}",
         tmp_path, {"w": WEIGHTS["w"], "b": normal(12)},
     )  # fmt: skip
-    found = rewritten(path, Row(bias_apart, ("Conv",), backends=ALL))
+    found = rewritten(path, RewriteRule(bias_apart, ("Conv",), backends=ALL))
     assert operand_counts(found) == [("Conv", 3)]

@@ -92,7 +92,7 @@ def test_a_budget_gives_up_what_it_must_and_says_so(compilation: Compilation) ->
     assert notes(session.planned(compilation, Options(memory_budget=peak(fast)))) == notes(fast)
     fitting = session.planned(compilation, Options(memory_budget=least))
     assert peak(fitting) <= least
-    assert f"fits the budget with {fitting.compilation.thrift.told}" in notes(fitting)
+    assert f"fits the budget with {fitting.compilation.concessions.describe}" in notes(fitting)
     assert f"{peak(fast)} byte would be needed without" in notes(fitting)
 
 

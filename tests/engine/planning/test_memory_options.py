@@ -24,7 +24,7 @@ from app.engine.planning.row_memory import RowMemory
 from app.engine.report.report import memory_json
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.types.errors import CapacityError
-from app.engine.types.options import Again, Bindings, Options, Thrift
+from app.engine.types.options import Again, Bindings, MemoryConcessions, Options
 from app.engine.types.target import Memory, Target, presets
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.engine.branching import Net, fire, random_net
@@ -92,7 +92,7 @@ def test_memory_options_run_clean_on_random_graphs(seed: int, tmp_path: Path) ->
 
 def every_choice(build: budget.Build) -> list[tuple[int, float]] | None:
     """Bytes and seconds with each combination of rows, the least first; None where there are too many."""
-    whole = build(Thrift(unbounded=True))
+    whole = build(MemoryConcessions(unbounded=True))
     rows = RowMemory(whole)
     free = [
         (s.group.name, [row.name for row in rows.rows(s.group)])
@@ -106,7 +106,7 @@ def every_choice(build: budget.Build) -> list[tuple[int, float]] | None:
         denied = frozenset(
             (group, name) for (group, names), pick in zip(free, picked) for name in names if name != pick
         )
-        program = build(Thrift(order=True, denied=denied, unbounded=True))
+        program = build(MemoryConcessions(order=True, denied=denied, unbounded=True))
         found.append((peak(program), program.seconds))
     return sorted(found)
 
@@ -121,7 +121,7 @@ def test_no_choice_of_rows_takes_less_than_memory_first_or_than_its_bound(seed: 
     if choices is None:
         pytest.skip("too many combinations of rows")
     least, seconds = choices[0]
-    assert RowMemory(build(Thrift(unbounded=True))).bound <= least
+    assert RowMemory(build(MemoryConcessions(unbounded=True))).bound <= least
     small = session.planned(compilation, Options(prefer="memory"))
     assert peak(small) <= least
     if peak(small) == least:
@@ -145,7 +145,7 @@ def test_a_budget_between_two_plans_is_met_by_the_groups_at_the_peak_alone(tmp_p
     compilation = canonical(net, TARGETS["cpu-avx512"], tmp_path)
     fast = session.planned(compilation, Options())
     found = session.planned(compilation, Options(memory_budget=peak(fast) - 1))
-    groups = {name for name, _ in found.compilation.thrift.denied}
+    groups = {name for name, _ in found.compilation.concessions.denied}
     assert peak(found) < peak(fast)
     assert len(groups) == 1
     rows = {s.group.name: s.choice.implementation.name for s in fast.steps}
@@ -191,7 +191,7 @@ def test_a_copy_stays_float32_and_off_a_failed_backend_as_its_node_does() -> Non
         TARGETS["host"],
         REGISTRY,
         Options(exact={"make_a": "a reason"}),
-        thrift=Thrift(again=(Again(("make_a", "make_b"), ("make_e",)),)),
+        concessions=MemoryConcessions(recompute=(Again(("make_a", "make_b"), ("make_e",)),)),
         assignment={"make_a": "library#0"},
         failures={("make_b", "library"): "it failed"},
     )
@@ -208,8 +208,8 @@ def test_what_nobody_reads_after_a_copy_is_removed() -> None:
     model = model_of(fire("Relu (e)").text, fire("Relu (e)").weights)
     for node in model.graph:
         node.name = f"make_{node.outputs[0].name}"
-    thrift = Thrift(again=(Again(("make_a", "make_b"), ("make_e",)),))
-    Rematerialize()(Compilation(model, TARGETS["host"], REGISTRY, thrift=thrift))
+    concessions = MemoryConcessions(recompute=(Again(("make_a", "make_b"), ("make_e",)),))
+    Rematerialize()(Compilation(model, TARGETS["host"], REGISTRY, concessions=concessions))
     assert {"make_a", "make_b"}.isdisjoint({n.name for n in model.graph})
     assert all(v.uses() or v.is_graph_output() for n in model.graph for v in n.outputs)
 

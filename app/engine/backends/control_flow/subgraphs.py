@@ -17,7 +17,7 @@ from app.engine.core.registry import load as load_registry
 from app.engine.model.load import Loaded
 from app.engine.planning import session
 from app.engine.types.errors import EngineError
-from app.engine.types.options import Bindings, Options, Thrift
+from app.engine.types.options import Bindings, MemoryConcessions, Options
 
 PLANNED = "stowplan.bodies"  # key of node.meta: what was planned, for which target and options
 
@@ -51,16 +51,18 @@ def programs(node: ir.Node, names: Sequence[str], context: PlanningContext) -> t
         threads=context.threads, fast_algorithms=fast, tolerance=context.tolerance, choose="first"
     )
     # Whether all fits is seen where the step of the node is placed.
-    thrift = replace(context.thrift, apart=frozenset(), again=(), spill=False, unbounded=True, within=None)
-    key = context.key, thrift, fast, tuple(context.failures)
+    concessions = replace(
+        context.concessions, unfused=frozenset(), recompute=(), spill=False, unbounded=True, peak_limit=None
+    )
+    key = context.key, concessions, fast, tuple(context.failures)
     stored: dict[object, tuple[Program | str, ...]] = node.meta.setdefault(PLANNED, {})
     if key not in stored:
-        stored[key] = tuple(_program(node, name, context, options, thrift) for name in names)
+        stored[key] = tuple(_program(node, name, context, options, concessions) for name in names)
     return stored[key]
 
 
 def _program(
-    node: ir.Node, name: str, context: PlanningContext, options: Options, thrift: Thrift
+    node: ir.Node, name: str, context: PlanningContext, options: Options, concessions: MemoryConcessions
 ) -> Program | str:
     body = node.attributes[name].as_graph()
     outer = node.graph
@@ -77,6 +79,6 @@ def _program(
     loaded = Loaded(ir.Model(view.clone(), ir_version=10), (), len(body))
     try:
         compilation = session.canonical(loaded, context.target, options, Bindings(), load_registry())
-        return session.builder(replace(compilation, failures=context.failures), options)(thrift)
+        return session.builder(replace(compilation, failures=context.failures), options)(concessions)
     except EngineError as cause:
         return f"{name}: {cause}"

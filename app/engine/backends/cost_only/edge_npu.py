@@ -10,7 +10,7 @@ predicted.
 from app.engine.backends.control_flow import branches, loops
 from app.engine.backends.cost_only import rows
 from app.engine.core.registry import Backend
-from app.engine.core.rewriter import Row
+from app.engine.core.rewriter import RewriteRule
 from app.engine.rewrites.quantization import integer_rows, zero_point_apart
 
 BACKENDS = (Backend("edge-npu", devices=("model",), runs_here=False),)
@@ -25,5 +25,5 @@ IMPLEMENTATIONS = (
 
 REWRITES = (
     *integer_rows("edge-npu"),
-    Row(zero_point_apart, PRODUCTS, nested=False, backends=("edge-npu",)),
+    RewriteRule(zero_point_apart, PRODUCTS, nested=False, backends=("edge-npu",)),
 )

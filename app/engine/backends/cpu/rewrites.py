@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.rewriter import Replacement, Row, constant
+from app.engine.core.rewriter import Replacement, RewriteRule, constant
 from app.engine.rewrites import conv1d_as_2d
 from app.engine.rewrites.quantization import dequantize_weights, integer_rows
 
@@ -30,7 +30,7 @@ def bias_apart(node: ir.Node) -> Replacement | None:
 
 REWRITES = (
     *integer_rows("numba-cpu"),
-    Row(dequantize_weights, ("DequantizeLinear",), backends=("numba-cpu",)),
+    RewriteRule(dequantize_weights, ("DequantizeLinear",), backends=("numba-cpu",)),
     *conv1d_as_2d.rows("numba-cpu"),
-    Row(bias_apart, ("Conv",), nested=False, backends=("numba-cpu",)),
+    RewriteRule(bias_apart, ("Conv",), nested=False, backends=("numba-cpu",)),
 )

@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.rewriter import Replacement, Row, constant, value_like
+from app.engine.core.rewriter import Replacement, RewriteRule, constant, value_like
 
 
 def _value(like: ir.Value, name: str, shape: tuple[int, ...]) -> ir.Value:
@@ -223,9 +223,9 @@ def response_of_neighbors(node: ir.Node) -> Replacement | None:
 
 
 REWRITES = (
-    Row(triangle, ("Trilu",), nested=False, backends=("cuda",)),
-    Row(added_apart, ("Gemm",), nested=False, backends=("cuda",)),
-    Row(response_of_neighbors, ("LRN",), nested=False, backends=("cuda",)),
-    Row(gelu, ("Mul",), nested=False, backends=("cuda",)),
-    Row(gather_of_rows, ("GatherND",), nested=False, backends=("cuda",)),
+    RewriteRule(triangle, ("Trilu",), nested=False, backends=("cuda",)),
+    RewriteRule(added_apart, ("Gemm",), nested=False, backends=("cuda",)),
+    RewriteRule(response_of_neighbors, ("LRN",), nested=False, backends=("cuda",)),
+    RewriteRule(gelu, ("Mul",), nested=False, backends=("cuda",)),
+    RewriteRule(gather_of_rows, ("GatherND",), nested=False, backends=("cuda",)),
 )

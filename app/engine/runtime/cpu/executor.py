@@ -17,7 +17,7 @@ from app.engine.runtime import input_checks
 from app.engine.types.errors import KernelError, LibraryError
 from app.engine.types.layout import to_physical
 from app.kernels.cpu.runtime.compiler import Compiler, resolve
-from app.kernels.cpu.runtime.driver import Stretch, Team, compile_walk
+from app.kernels.cpu.runtime.driver import KernelSequence, Team, compile_dispatch_loop
 from app.kernels.cpu.runtime.parallel import helped
 
 Array = np.ndarray[Any, Any]
@@ -43,7 +43,7 @@ class Segment:
 
     first: int
     last: int
-    stretch: Stretch | None
+    stretch: KernelSequence | None
     rows: tuple[tuple[int, int], ...]  # of each step, half-open rows of the stretch
     host: Callable[[], None] | None = None
 
@@ -218,13 +218,13 @@ class Executor:
                 except Exception as cause:  # any failure of the compiler is the kernel's
                     raise KernelError(f"kernel {name!r} for {types} does not compile: {cause}") from cause
         self._kernels = kernels
-        self._walk = compile_walk()
+        self._dispatch_loop = compile_dispatch_loop()
         self._segments = self._bind()
         self._work = [s.work for s in self._segments]
         self._inputs = {v.name or "": (v, self.place_of(v)) for v in self._model.inputs}
         fed = sum(graph.nbytes(v) for v, place in self._inputs.values() if place is not None)
         # What runs first, where helpers can wake meanwhile; a library has threads of its own.
-        self._roused = self._segments[0].stretch if self._segments and fed >= LONG_TO_FEED else None
+        self._woken = self._segments[0].stretch if self._segments and fed >= LONG_TO_FEED else None
         self._outputs = {v.name or "": (v, self.place_of(v)) for v in self._model.outputs}
         self._held = self._holdings() if poison else {}
         self._lanes = self._padded_lanes() if poison else {}
@@ -250,8 +250,8 @@ class Executor:
     def feed(self, inputs: Mapping[str, object]) -> None:
         """Copy inputs to where the program reads them."""
         input_checks.check_complete(inputs, self._inputs)
-        if self._roused is not None:
-            self._roused.rouse()
+        if self._woken is not None:
+            self._woken.wake()
         self.forget()
         self.refeed(inputs)
 
@@ -399,7 +399,7 @@ class Executor:
 
         def close(last: int) -> None:
             if ranges:
-                stretch = Stretch(self._walk, rows, self._team, shared)
+                stretch = KernelSequence(self._dispatch_loop, rows, self._team, shared)
                 segments.append(Segment(last - len(ranges), last, stretch, tuple(ranges)))
             rows.clear()
             shared.clear()
@@ -629,7 +629,7 @@ class Executor:
         """Called after each step in poisoned memory; for tests."""
 
 
-def _shares(segment: Segment, stretch: Stretch) -> list[float]:
+def _shares(segment: Segment, stretch: KernelSequence) -> list[float]:
     """Fraction of a stretch's time that each of its steps took."""
     ticks = stretch.ticks
     total = max(float(ticks[segment.rows[-1][1]] - ticks[0]), 1.0)

@@ -225,8 +225,8 @@ def pointer(_context, number):
 
 
 _POINTER = types.CPointer(types.int64)
-_LEAD = types.void(_POINTER, types.int64, _POINTER, _POINTER, types.int64, types.int64, _POINTER)
-_ATTEND = types.void(_POINTER, types.int64, types.int64)
+_RUN_LEADER = types.void(_POINTER, types.int64, _POINTER, _POINTER, types.int64, types.int64, _POINTER)
+_RUN_HELPER = types.void(_POINTER, types.int64, types.int64)
 _inlined = numba.njit(error_model="numpy", boundscheck=False)
 
 
@@ -240,7 +240,7 @@ def _run_share(row, arguments, share, shares, thread):
 
 
 @_inlined
-def _take_shares(mail, row, arguments, number, thread, threads):
+def _take_shares(mailbox, row, arguments, number, thread, threads):
     """Run the shares of published row `number` that are left, the thread's own first.
 
     All of them were taken before another row can be published; one that comes late takes none.
@@ -248,56 +248,56 @@ def _take_shares(mail, row, arguments, number, thread, threads):
     for i in range(threads):
         share = (thread + i) % threads
         claim = THREADS + share * LINE + CLAIM
-        last = _load(mail, claim)
-        if last < number and _exchange(mail, claim, last, number):
+        last = _load(mailbox, claim)
+        if last < number and _exchange(mailbox, claim, last, number):
             _run_share(row, arguments, share, threads, thread)
-            _increment(mail, DONE)
+            _increment(mailbox, DONE)
 
 
 @_inlined
-def _gate(mail, thread, threads):
-    return address(mail) + 8 * (THREADS + threads * LINE + thread * GATE)
+def _gate(mailbox, thread, threads):
+    return address(mailbox) + 8 * (THREADS + threads * LINE + thread * GATE)
 
 
 @_inlined
-def _sleep(mail, thread, threads):
+def _sleep(mailbox, thread, threads):
     """Until somebody sets ASLEEP back, or STOPPED."""
-    gate = _gate(mail, thread, threads)
+    gate = _gate(mailbox, thread, threads)
     _lock(gate + 8 * MUTEX)
-    while _load(mail, THREADS + thread * LINE + ASLEEP) and not _load(mail, STOPPED):
+    while _load(mailbox, THREADS + thread * LINE + ASLEEP) and not _load(mailbox, STOPPED):
         _wait(gate + 8 * CONDITION, gate + 8 * MUTEX)
     _unlock(gate + 8 * MUTEX)
 
 
-def _rouse(mail, threads):
+def _wake(mailbox, threads):
     """Have all threads look for work; one that goes to sleep just now is woken the next time."""
     for thread in range(1, threads):
-        if _load(mail, THREADS + thread * LINE + ASLEEP):
-            gate = _gate(mail, thread, threads)
+        if _load(mailbox, THREADS + thread * LINE + ASLEEP):
+            gate = _gate(mailbox, thread, threads)
             _lock(gate + 8 * MUTEX)
-            _store(mail, THREADS + thread * LINE + ASLEEP, 0)
+            _store(mailbox, THREADS + thread * LINE + ASLEEP, 0)
             _signal(gate + 8 * CONDITION)
             _unlock(gate + 8 * MUTEX)
 
 
-_roused = _inlined(_rouse)
+_woken = _inlined(_wake)
 
 
-def _lead(mail, threads, rows, arguments, first, last, ticks):
+def _run_leader(mailbox, threads, rows, arguments, first, last, ticks):
     """Run rows first..last as thread 0."""
     ticks[first] = _ticks()
-    _store(mail, RUNNING, 1)
-    _roused(mail, threads)
+    _store(mailbox, RUNNING, 1)
+    _woken(mailbox, threads)
     for index in range(first, last):
         row = at(rows, index * ROW)
         if threads > 1 and row[4]:
-            number = mail[SEQUENCE] + 1
-            mail[ROW_AT] = address(row)
-            mail[ARGUMENTS_AT] = address(arguments)
-            _store(mail, SEQUENCE, number)
-            _take_shares(mail, row, arguments, number, 0, threads)
+            number = mailbox[SEQUENCE] + 1
+            mailbox[ROW_AT] = address(row)
+            mailbox[ARGUMENTS_AT] = address(arguments)
+            _store(mailbox, SEQUENCE, number)
+            _take_shares(mailbox, row, arguments, number, 0, threads)
             turn = 0
-            while _load(mail, DONE) < number * threads:
+            while _load(mailbox, DONE) < number * threads:
                 if turn < SPINS:
                     _pause()
                 else:
@@ -306,25 +306,25 @@ def _lead(mail, threads, rows, arguments, first, last, ticks):
         else:
             _run_share(row, arguments, 0, 1, 0)
         ticks[index + 1] = _ticks()
-    _store(mail, RUNNING, 0)
+    _store(mailbox, RUNNING, 0)
 
 
-def _attend(mail, thread, threads):
+def _run_helper(mailbox, thread, threads):
     """Help with what is published; sleep when nothing ran for a while."""
     seen = 0
     turn = 0
-    _sleep(mail, thread, threads)
-    while not _load(mail, STOPPED):
-        number = _load(mail, SEQUENCE)
+    _sleep(mailbox, thread, threads)
+    while not _load(mailbox, STOPPED):
+        number = _load(mailbox, SEQUENCE)
         if number != seen:
             # Another row may be published meanwhile: nothing is left of this one then.
-            row, arguments = pointer(mail[ROW_AT]), pointer(mail[ARGUMENTS_AT])
-            _take_shares(mail, row, arguments, number, thread, threads)
+            row, arguments = pointer(mailbox[ROW_AT]), pointer(mailbox[ARGUMENTS_AT])
+            _take_shares(mailbox, row, arguments, number, thread, threads)
             seen = number
             turn = 0
-        elif turn > IDLE and not _load(mail, RUNNING):
-            _store(mail, THREADS + thread * LINE + ASLEEP, 1)
-            _sleep(mail, thread, threads)
+        elif turn > IDLE and not _load(mailbox, RUNNING):
+            _store(mailbox, THREADS + thread * LINE + ASLEEP, 1)
+            _sleep(mailbox, thread, threads)
             turn = 0
         else:
             _pause()
@@ -343,15 +343,15 @@ def _compiled(function: Any, signature: Any) -> Any:
 
 
 @functools.cache
-def compile_walk() -> Any:
+def compile_dispatch_loop() -> Any:
     """The driver of the calling thread, one for the process."""
-    return _compiled(_lead, _LEAD)
+    return _compiled(_run_leader, _RUN_LEADER)
 
 
 @functools.cache
 def _compile_attendance() -> tuple[Any, Any]:
     """What every other thread runs, and what wakes them."""
-    return _compiled(_attend, _ATTEND), _compiled(_rouse, types.void(_POINTER, types.int64))
+    return _compiled(_run_helper, _RUN_HELPER), _compiled(_wake, types.void(_POINTER, types.int64))
 
 
 def _allowed() -> frozenset[int]:
@@ -376,9 +376,9 @@ class Team:
 
     def __init__(self, threads: int, cores: Sequence[int] = ()) -> None:
         self.threads = threads
-        self.mail = np.zeros(THREADS + threads * (LINE + GATE), np.int64)
-        self.mail[THREADS + ASLEEP : THREADS + threads * LINE : LINE] = 1
-        for gate in self.mail[THREADS + threads * LINE :].reshape(threads, GATE)[1:]:
+        self.mailbox = np.zeros(THREADS + threads * (LINE + GATE), np.int64)
+        self.mailbox[THREADS + ASLEEP : THREADS + threads * LINE : LINE] = 1
+        for gate in self.mailbox[THREADS + threads * LINE :].reshape(threads, GATE)[1:]:
             system = ctypes.CDLL(None)
             system.pthread_mutex_init(ctypes.c_void_p(gate[MUTEX:].ctypes.data), None)
             system.pthread_cond_init(ctypes.c_void_p(gate[CONDITION:].ctypes.data), None)
@@ -386,8 +386,8 @@ class Team:
         self._pins = bool(cores)
         self._led_from = -1
         compiled = _compile_attendance() if threads > 1 else (None, None)
-        self._attend: Any = compiled[0]
-        self._rouse: Any = compiled[1]
+        self._run_helper: Any = compiled[0]
+        self._wake: Any = compiled[1]
         self._members = [
             threading.Thread(target=self._serve, args=(i,), daemon=True) for i in range(1, threads)
         ]
@@ -395,7 +395,7 @@ class Team:
             member.start()
 
     def _serve(self, number: int) -> None:
-        self._attend(self.mail.ctypes.data, number, self.threads)
+        self._run_helper(self.mailbox.ctypes.data, number, self.threads)
 
     def _move(self, core: int) -> None:
         """Keep the helpers off a core, and each to one of the others if they are pinned."""
@@ -416,21 +416,21 @@ class Team:
             if core != self._led_from:
                 self._move(core)
 
-    def rouse(self) -> None:
+    def wake(self) -> None:
         """Wake helpers that sleep, which takes them tens of microseconds, before there is work for them."""
         if self.threads > 1:
             self.make_way()
-            self._rouse(self.mail.ctypes.data, self.threads)
+            self._wake(self.mailbox.ctypes.data, self.threads)
 
     def close(self) -> None:
         """End the threads."""
-        self.mail[STOPPED] = 1
-        self.rouse()
+        self.mailbox[STOPPED] = 1
+        self.wake()
         for member in self._members:
             member.join()
 
 
-class Stretch:
+class KernelSequence:
     """Consecutive kernel rows that run without returning to Python.
 
     Attributes:
@@ -439,7 +439,7 @@ class Stretch:
 
     def __init__(
         self,
-        walk: Any,
+        dispatch_loop: Any,
         rows: Sequence[tuple[int, int, tuple[int, ...]]],
         team: Team,
         shared: Sequence[bool] | None = None,
@@ -453,7 +453,7 @@ class Stretch:
             shares = units > 1 and (shared is None or shared[i])
             table[i] = target, len(numbers), units, len(arguments), shares
             arguments.extend(numbers)
-        self._walk = walk
+        self._dispatch_loop = dispatch_loop
         self._team = team
         self._count = len(rows)
         self._rows = table
@@ -461,20 +461,20 @@ class Stretch:
         self._helped = team.threads > 1 and bool(table[:, 4].any())
         self.ticks = np.zeros(len(rows) + 1, np.int64)
         self._before = (
-            team.mail.ctypes.data,
+            team.mailbox.ctypes.data,
             team.threads if self._helped else 1,
             self._rows.ctypes.data,
             self._arguments.ctypes.data,
         )
         self._after = self.ticks.ctypes.data
 
-    def rouse(self) -> None:
+    def wake(self) -> None:
         """Wake the helpers, if any row is shared: it will be run soon."""
         if self._helped:
-            self._team.rouse()
+            self._team.wake()
 
     def run(self, first: int = 0, last: int | None = None) -> None:
         """Run rows first..last, half-open."""
         if self._helped:
             self._team.make_way()
-        self._walk(*self._before, first, self._count if last is None else last, self._after)
+        self._dispatch_loop(*self._before, first, self._count if last is None else last, self._after)

@@ -53,10 +53,10 @@ def helped(compiler: Compiler, requests: Iterable[Request]) -> Iterator[None]:
 
 def serve(cache: str, requests: list[Any]) -> None:
     """Compile the driver and the requests that nobody has begun; what a helper process does."""
-    from app.kernels.cpu.runtime.driver import compile_walk
+    from app.kernels.cpu.runtime.driver import compile_dispatch_loop
 
     compiler = Compiler(Path(cache), processes=1)
-    compile_walk()
+    compile_dispatch_loop()
     for kernel, types, static, takes_thread in map(_tuples, requests):
         if not compiler.has(kernel, types, static, takes_thread):
             compiler.compile(kernel, types, static, takes_thread=takes_thread)

@@ -12,7 +12,7 @@ from numba.extending import intrinsic
 
 from app.kernels.cpu.codegen.instructions import I64, Vectors, number
 from app.kernels.cpu.runtime.compiler import Compiler
-from app.kernels.cpu.runtime.driver import Stretch, Team, compile_walk
+from app.kernels.cpu.runtime.driver import KernelSequence, Team, compile_dispatch_loop
 
 CHAINS = 12  # more than latency times issue rate (4 x 2) and fewer than the registers
 TURNS = 1 << 20
@@ -78,7 +78,7 @@ def peak_flops(compiler: Compiler, lanes: int, threads: int, cores: tuple[int, .
     x, y = np.full(1, 1e-3, np.float32), np.zeros(lanes * threads, np.float32)
     arguments = (x.ctypes.data, y.ctypes.data, TURNS)
     team = Team(threads, cores)
-    stretch = Stretch(compile_walk(), [(kernel.address, threads, arguments)], team)
+    stretch = KernelSequence(compile_dispatch_loop(), [(kernel.address, threads, arguments)], team)
     best = float("inf")
     for _ in range(REPEATS):
         started = time.perf_counter()

@@ -75,7 +75,6 @@ class Copy:
         environment = {
             **os.environ,  # noqa: TID251
             "PYTHONPATH": str(self.root),
-            "PYTHONDONTWRITEBYTECODE": "1",
             "STOWPLAN_DATA": str(self.root / "data"),
             "STOWPLAN_KERNELS": str(KERNELS),
         }

@@ -7,6 +7,7 @@ dropped, because they may no longer fit the graph.
 
 import dataclasses
 import gc
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from app.engine.core.plan import COLUMNS, Compilation, Plan, Record
 from app.engine.types.errors import EngineError, PassError
 
 Progress = Callable[[str, int, int], None]
+
+log = logging.getLogger("stowplan.passes")
 
 
 class Pass(Protocol):
@@ -32,12 +35,27 @@ class Pass(Protocol):
         ...
 
 
+Observer = Callable[[Pass, Compilation, Compilation], object]
+
+
 def silent(_phase: str, _done: int, _total: int) -> None:
-    """Progress that nobody watches."""
+    """Progress callback that does nothing."""
 
 
-def run(compilation: Compilation, passes: Iterable[Pass], progress: Progress = silent) -> Compilation:
-    """The compilation after all passes.
+def unobserved(_pass: Pass, _before: Compilation, _after: Compilation) -> None:
+    """Observer that does nothing."""
+
+
+def run(
+    compilation: Compilation,
+    passes: Iterable[Pass],
+    progress: Progress = silent,
+    observe: Observer = unobserved,
+) -> Compilation:
+    """Compilation after all passes.
+
+    `observe(pass_, before, after)` is called after every pass. Passes change the graph in place: the
+    graph of `before` is that of `after`, its columns are as they were.
 
     Raises:
         EngineError: what a pass found wrong with the model or the request.
@@ -47,8 +65,17 @@ def run(compilation: Compilation, passes: Iterable[Pass], progress: Progress = s
     with _uncollected():
         for done, step in enumerate(sequence):
             progress(step.name, done, len(sequence))
-            compilation = _run_one(compilation, step)
+            before, compilation = compilation, _run_one(compilation, step)
+            _log(compilation.records[-1])
+            observe(step, before, compilation)
     return compilation
+
+
+def _log(record: Record) -> None:
+    """Name, milliseconds, nodes and notes of a pass."""
+    if log.isEnabledFor(logging.DEBUG):
+        notes = "".join(f"\n  {note}" for note in record.notes)
+        log.debug("%s: %.1f ms, %d nodes%s", record.name, record.seconds * 1e3, record.nodes, notes)
 
 
 @contextmanager

@@ -33,9 +33,7 @@ def static_shape(value: ir.Value) -> tuple[int, ...]:
     """
     found = shape(value)
     if found is None:
-        raise ValueError(
-            f"value {value.name!r}: expected a static shape, found {value.shape}",
-        )
+        raise ValueError(f"value {value.name!r}: expected a static shape, found {value.shape}")
     return found
 
 
@@ -152,9 +150,7 @@ def operand(node: ir.Node, index: int) -> ir.Value:
     """
     found = input_at(node, index)
     if found is None:
-        raise ValueError(
-            f"{node.op_type} {node.name!r}: expected an input at position {index}, found none",
-        )
+        raise ValueError(f"{node.op_type} {node.name!r}: expected an input at position {index}, found none")
     return found
 
 
@@ -167,9 +163,7 @@ def element_type(value: ir.Value) -> np.dtype[Any]:
     found = dtype(value)
     if found is None:
         kind = "no type" if value.dtype is None else value.dtype.name
-        raise ValueError(
-            f"value {value.name!r}: expected elements of a fixed size, found {kind}",
-        )
+        raise ValueError(f"value {value.name!r}: expected elements of a fixed size, found {kind}")
     return found
 
 
@@ -184,7 +178,7 @@ def array(value: ir.Value | None) -> np.ndarray[Any, Any]:
         name = "" if value is None else value.name
         raise ValueError(
             f"value {name!r}: expected a constant, found "
-            + ("no value" if value is None else "a value that changes between runs"),
+            + ("no value" if value is None else "a value that changes between runs")
         )
     return found
 
@@ -199,7 +193,7 @@ def writer(value: ir.Value) -> ir.Node:
     if found is None:
         raise ValueError(
             f"value {value.name!r}: expected the output of a node, found an input of the graph or an "
-            "initializer",
+            "initializer"
         )
     return found
 
@@ -211,10 +205,8 @@ def owner(node: ir.Node) -> ir.Graph:
         ValueError: it was removed from its graph, or never inserted.
     """
     found = node.graph
-    if not isinstance(found, ir.Graph):
-        raise ValueError(
-            f"{node.op_type} {node.name!r}: expected a node of a graph, found one outside any",
-        )
+    if found is None or isinstance(found, ir.Function):
+        raise ValueError(f"{node.op_type} {node.name!r}: expected a node of a graph, found one outside any")
     return found
 
 

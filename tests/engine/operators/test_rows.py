@@ -37,7 +37,7 @@ def answers(row: Operator, op: str, domain: str) -> tuple[object, ...]:
     """What the planner makes of a node where the registry has this row alone."""
     registry = Registry({(row.domain, row.op): row}, {})
     x = ir.Value(name="x")
-    node = ir.node(op, [x], domain=domain, name="n")
+    node = ir.node(op, [x], {"stype": "default"}, domain=domain, name="n")
     graph = ir.Graph([x], node.outputs, nodes=[node], name="one")
     try:
         kinds = tuple(inferred(graph, registry, "default").kinds.values()) if domain == MXNET else ()

@@ -78,14 +78,14 @@ class Model:
 class Renames:
     """Old words and their new ones, replaced in keys and strings wherever the whole word stands.
 
-    An old word that ends with a dot is the beginning of names: `blocked.` of `blocked.conv`.
+    An old word that ends with a dot or an underscore is the beginning of names: `pool.` of `pool.max`.
     """
 
     def __init__(self, words: Mapping[str, str]) -> None:
         self._words = words
         self.unused = set(words)  # old words that no document had so far
         longest = sorted(words, key=len, reverse=True)
-        ends = [re.escape(w) + (r"(?=\w)" if w.endswith(".") else r"(?!\w)") for w in longest]
+        ends = [re.escape(w) + (r"(?=\w)" if w.endswith((".", "_")) else r"(?!\w)") for w in longest]
         self._pattern = re.compile(rf"(?<![\w.])(?:{'|'.join(ends)})") if words else None
 
     def text(self, old: str) -> str:

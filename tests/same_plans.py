@@ -170,8 +170,9 @@ class Planner:
             return f"no plan within {LONGEST:.0f} s"
         if process.stdout.readline():
             return ""
-        self._process = None
-        return f"the process ended with status {process.wait()}"
+        status = process.wait()
+        self._end()
+        return f"the process ended with status {status}"
 
     def _started(self) -> subprocess.Popen[str]:
         if self._process is None:
@@ -189,7 +190,7 @@ class Planner:
     def _end(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
+            self._process.communicate()
             self._process = None
 
 
@@ -230,19 +231,21 @@ def conformance(scratch: Path) -> Iterator[Model]:
 def compared(
     model: Model, before: Planner, after: Planner, renames: Renames, scratch: Path
 ) -> tuple[list[str], list[str]]:
-    """Differences and reasons of refusal, one line a setting that has one."""
+    """The first difference of every document, and reasons of refusal; a line each, with its setting."""
     different, refused = [], []
-    for number, setting in enumerate(model.settings):
+    for number, setting in enumerate(model.settings, 1):
+        if sys.stderr.isatty():
+            print(f"{model.name}: {number} of {len(model.settings)}\033[K", end="\r", file=sys.stderr)
         with tempfile.TemporaryDirectory(dir=scratch) as folder:
             old = renames.document(before.plan(model, setting, Path(folder) / "before"))
             new = after.plan(model, setting, Path(folder) / "after")
-        found = difference(old, new)
-        if found is not None:
-            different.append(f"{setting}: {found}")
-        elif "refused" in new:
+        if old.keys() == new.keys():
+            found = [difference(old[name], new[name], name) for name in new]
+        else:
+            found = [difference(old, new)]
+        different += [f"{setting}: {line}" for line in found if line is not None]
+        if "refused" in old and "refused" in new:
             refused.append(f"{setting}: {new['refused']['type']}: {new['refused']['message'][:200]}")
-        if sys.stderr.isatty():
-            print(f"\r{model.name}: {number + 1} of {len(model.settings)}\033[K", end="\r", file=sys.stderr)
     return different, refused
 
 

@@ -438,8 +438,14 @@ def _domain(domain: str) -> str:
 
 
 def _modules(package: str) -> list[str]:
+    """Modules of a package by name, those of its FIRST before the others."""
     root = importlib.import_module(package)
-    return sorted(m.name for m in pkgutil.walk_packages(root.__path__, f"{package}."))
+    first = getattr(root, "FIRST", ())
+    found: list[str] = []
+    for module in sorted(pkgutil.iter_modules(root.__path__), key=lambda m: (m.name not in first, m.name)):
+        name = f"{package}.{module.name}"
+        found += [name, *(_modules(name) if module.ispkg else ())]
+    return found
 
 
 def _offered() -> list[tuple[str, Any]]:

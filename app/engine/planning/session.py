@@ -56,7 +56,7 @@ def grouping(options: Options) -> tuple[Pass, ...]:
     )
 
 
-def back(options: Options) -> tuple[Pass, ...]:
+def backend_passes(options: Options) -> tuple[Pass, ...]:
     """The passes from a canonical graph to a complete plan."""
     return (
         *grouping(options),
@@ -161,19 +161,19 @@ def planned(compilation: Compilation, options: Options, progress: Progress = sil
     return program.build(pipeline.run(found.compilation, (PlanMemory(PROOF_FAILURES),), progress))
 
 
-def front(compilation: Compilation, options: Options) -> tuple[budget.Point, ...]:
+def pareto_front(compilation: Compilation, options: Options) -> tuple[budget.Point, ...]:
     """The plans of a canonical graph of which none is both smaller and faster."""
-    return budget.front(builder(compilation, options))
+    return budget.pareto_front(builder(compilation, options))
 
 
 def builder(compilation: Compilation, options: Options, progress: Progress = silent) -> budget.Build:
-    """What plans a canonical graph with a given thrift."""
+    """A function that plans a canonical graph with given memory concessions."""
 
     def build(concessions: MemoryConcessions) -> Program:
         # Passes insert conversions: they work on a copy.
         model = compilation.model.clone()
         started = dataclasses.replace(compilation, model=model, options=options, concessions=concessions)
-        return program.build(pipeline.run(started, back(options), progress))
+        return program.build(pipeline.run(started, backend_passes(options), progress))
 
     return build
 

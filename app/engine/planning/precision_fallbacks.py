@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
-from app.engine.planning import backend_assignment, mixed_precision
+from app.engine.planning import mixed_precision
+from app.engine.planning.backend_assignment import whole_model
 from app.engine.planning.verification import Verification
 from app.engine.types.errors import ExportMismatchError, NumericsError
 from app.engine.types.options import Options
@@ -91,7 +92,7 @@ class PrecisionFallbacks:
         if isinstance(error, ExportMismatchError):
             raise error
         if any(failed.compilation.assignment.values()):
-            ours = backend_assignment.given_up(failed.compilation, self.compiler, error.message)
+            ours = whole_model.given_up(failed.compilation, self.compiler, error.message)
             self._next = replace(failed, compilation=ours)
         elif stricter is None:
             raise error

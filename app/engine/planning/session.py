@@ -9,7 +9,7 @@ from typing import Protocol
 import onnx_ir as ir
 
 from app.engine.core import pipeline, program
-from app.engine.core.pipeline import Pass, Progress, silent
+from app.engine.core.pipeline import Observer, Pass, Progress, silent, unobserved
 from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
 from app.engine.core.registry import Registry
@@ -81,6 +81,7 @@ def canonical(
     registry: Registry,
     progress: Progress = silent,
     before_rewrites: Callable[[ir.Model], object] = lambda _model: None,
+    observe: Observer = unobserved,
 ) -> Compilation:
     """The canonical graph of a loaded model in the operators of the target; the model is used up.
 
@@ -94,9 +95,13 @@ def canonical(
     compilation = Compilation(loaded.model, target, registry, options, bindings)
     *portable, rewriting = FRONTEND_PASSES
     done = len(portable)
-    compilation = pipeline.run(compilation, portable, lambda name, at, _: progress(name, at, done + 1))
+    compilation = pipeline.run(
+        compilation, portable, lambda name, at, _: progress(name, at, done + 1), observe
+    )
     before_rewrites(compilation.model)
-    return pipeline.run(compilation, (rewriting,), lambda name, at, _: progress(name, done + at, done + 1))
+    return pipeline.run(
+        compilation, (rewriting,), lambda name, at, _: progress(name, done + at, done + 1), observe
+    )
 
 
 def tuned(
@@ -149,18 +154,20 @@ def _timed(
     return dataclasses.replace(whole, timings=autotune.measure(groups, compiler, likely, progress))
 
 
-def planned(compilation: Compilation, options: Options, progress: Progress = silent) -> Program:
+def planned(
+    compilation: Compilation, options: Options, progress: Progress = silent, observe: Observer = unobserved
+) -> Program:
     """The program of a canonical graph under these options; the graph is left as it is.
 
     Raises:
         CapacityError: no plan that was tried fits the memory.
     """
-    build = builder(compilation, options, progress)
+    build = builder(compilation, options, progress, observe)
     found = budget.smallest(build) if options.prefer == "memory" else budget.fitting(build)
     placement = found.placement
     if placement.solution.proved or placement.banks or not any(b.parts for b in placement.buffers):
         return found
-    return program.build(pipeline.run(found.compilation, (PlanMemory(PROOF_FAILURES),), progress))
+    return program.build(pipeline.run(found.compilation, (PlanMemory(PROOF_FAILURES),), progress, observe))
 
 
 def pareto_front(compilation: Compilation, options: Options) -> tuple[budget.Point, ...]:
@@ -168,14 +175,16 @@ def pareto_front(compilation: Compilation, options: Options) -> tuple[budget.Poi
     return budget.pareto_front(builder(compilation, options))
 
 
-def builder(compilation: Compilation, options: Options, progress: Progress = silent) -> budget.Build:
+def builder(
+    compilation: Compilation, options: Options, progress: Progress = silent, observe: Observer = unobserved
+) -> budget.Build:
     """A function that plans a canonical graph with given memory concessions."""
 
     def build(concessions: MemoryConcessions) -> Program:
         # Passes insert conversions: they work on a copy.
         model = compilation.model.clone()
         started = dataclasses.replace(compilation, model=model, options=options, concessions=concessions)
-        return program.build(pipeline.run(started, backend_passes(options), progress))
+        return program.build(pipeline.run(started, backend_passes(options), progress, observe))
 
     return build
 

@@ -419,3 +419,14 @@ def test_a_model_of_strings_runs_in_process_where_no_strings_are_drawn(tmp_path:
     with closing(session.Session(path, own)) as running:
         (y,) = running.run({"a": np.array(["x", "y"]), "b": np.array(["1", "2"])}).values()
     assert list(np.asarray(y)) == ["x1", "y2"]
+
+
+def test_a_reduction_of_no_elements_is_not_given_to_onnxruntime(tmp_path: Path):
+    """The maximum of no truth values is False; onnxruntime's kernel leaves what its memory held."""
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    agraph (bool[2, 0, 4] x) => (bool[2, 1, 4] y) <int64[1] axes = {1}> { y = ReduceMax (x, axes) }"""
+    options = Options(autotune=False, backends=("onnxruntime", "reference"))
+    program = session.planned(compiled(text, tmp_path, options), options)
+    assert not program.has_library
+    with closing(Executor(program, Compiler(tmp_path), poison=True)) as executor:
+        assert not executor.run({"x": np.zeros((2, 0, 4), bool)})["y"].any()

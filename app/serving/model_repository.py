@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +20,8 @@ from app.settings import Settings
 
 _LOOK_SECONDS = 0.1  # between two tries to reach processes that are not there
 _REFRESH_SECONDS = 5.0  # between two looks at what others deployed; what this process deploys it knows
-_RINGS = 4  # largest bodies that a ring holds
-_SMALLEST_RING = 64 << 20  # byte
+_ARENA_BODIES = 4  # largest bodies that an arena holds
+_MIN_ARENA = 64 << 20  # byte
 _RANKS = {"ready": 0, "loading": 1, "starting": 1}  # by state of a version; all others come last
 logger = logging.getLogger("stowplan.serving")
 
@@ -37,9 +37,7 @@ class Deployed:
     client: ExecutorClient
     metrics: Metrics = field(default_factory=Metrics)
 
-    async def infer(
-        self, body: Callable[[memoryview], Awaitable[int]], nbytes: int, header: int | None
-    ) -> Reply:
+    async def infer(self, body: AsyncIterable[bytes], nbytes: int, header: int | None) -> Reply:
         """Send a request to it, see `ExecutorClient.infer`.
 
         Raises:
@@ -68,7 +66,7 @@ class ModelRepository:
         self._changed = asyncio.Event()  # a process is to be reached
         self._bounds = Bounds(
             body_nbytes=settings.max_infer_bytes,
-            ring_nbytes=max(_SMALLEST_RING, _RINGS * settings.max_infer_bytes),
+            arena_nbytes=max(_MIN_ARENA, _ARENA_BODIES * settings.max_infer_bytes),
             waiting=settings.max_infer_waiting,
             seconds=settings.infer_seconds,
         )

@@ -26,11 +26,6 @@ DEFAULTS = (
 logger = logging.getLogger("stowplan.requests")
 
 
-def new_id() -> str:
-    """The id of a request."""
-    return secrets.token_hex(8)
-
-
 class HttpMetrics:
     """Counts the answers of this process, by method, route and status."""
 
@@ -60,14 +55,14 @@ class AnswerHeaders:
 
     def __init__(self, app: ASGIApp, http_metrics: HttpMetrics) -> None:
         self._app = app
-        self._meter = http_metrics
+        self._http_metrics = http_metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, and add to its answer."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = scope["request_id"] = new_id()
+        request_id = scope["request_id"] = secrets.token_hex(8)
         status = 499  # what others call an answer that nobody waited for
         began = time.monotonic()
 
@@ -91,17 +86,8 @@ class AnswerHeaders:
                 self._note(scope, status, time.monotonic() - began)
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
-        self._meter.note(scope["method"], route_of(scope), status, seconds)
+        route = str(getattr(scope.get("route"), "path", "-"))
+        self._http_metrics.note(scope["method"], route, status, seconds)
         caller = scope.get("caller")
-        log(scope["method"], scope["path"], status, seconds, caller.key if caller else "")
-
-
-def route_of(scope: Scope) -> str:
-    """Under which route a request is counted."""
-    return str(getattr(scope.get("route"), "path", "-"))
-
-
-def log(method: str, path: str, status: int, seconds: float, key: str) -> None:
-    """The line that an answer leaves."""
-    what = {"status": status, "seconds": round(seconds, 4), "key": key}
-    logger.info("%s %s", method, path, extra=what)
+        what = {"status": status, "seconds": round(seconds, 4), "key": caller.key if caller else ""}
+        logger.info("%s %s", scope["method"], scope["path"], extra=what)

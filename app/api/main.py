@@ -10,6 +10,7 @@ from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
+from prometheus_client import disable_created_metrics
 from starlette.middleware.cors import CORSMiddleware
 
 from app.api import pages
@@ -50,6 +51,8 @@ _OTHER_FILES = 256  # than connections: tables, uploads, links to deployed model
 
 def create_app(settings: Settings) -> FastAPI:
     """The application; its tables must be there when it starts."""
+    # Without times of creation, which would double the number of series.
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # the library gives it no types
     http_metrics = HttpMetrics()
 
     @asynccontextmanager

@@ -4,17 +4,17 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterable, Mapping
+from dataclasses import dataclass
 from typing import Any
+
+from prometheus_client import Metric
 
 from app.jobs.store import deployments
 from app.jobs.store.auth_context import Caller, acting_for, current
 from app.jobs.store.database import OUTAGE, Database
-from app.serving import channel
-from app.serving import metrics as prometheus
+from app.serving import channel, metrics
 from app.serving.executor_client import Bounds, ExecutorClient, Reply
-from app.serving.metrics import Metrics
 from app.serving.oip_codec import InferenceError
 from app.settings import Settings
 
@@ -35,7 +35,7 @@ class Deployed:
     name: str
     version: int
     client: ExecutorClient
-    metrics: Metrics = field(default_factory=Metrics)
+    metrics: metrics.Metrics
 
     async def infer(self, body: AsyncIterable[bytes], nbytes: int, header: int | None) -> Reply:
         """Send a request to it, see `ExecutorClient.infer`.
@@ -125,21 +125,14 @@ class ModelRepository:
             states.setdefault((d.owner, d.name), set()).add(d.client.state)
         return sum("ready" not in found and found != {"failed"} for found in states.values())
 
-    def lines(self) -> Iterator[str]:
-        """The counts of the caller's models in Prometheus's text format."""
+    def collect(self) -> list[Metric]:
+        """Metrics of the caller's models."""
 
-        def row(d: Deployed) -> tuple[Mapping[str, str], Metrics, Mapping[str, float]]:
-            labels = {"model": d.name, "version": str(d.version)} | ({"owner": d.owner} if d.owner else {})
-            client = d.client
-            figures = {
-                "stowplan_executor_ready": float(client.state == "ready"),
-                "stowplan_executor_restarts": float(client.restarts),
-                "stowplan_executor_programs": float(client.programs),
-                "stowplan_inferences_waiting": float(client.waiting),
-            }
-            return labels, d.metrics, figures
+        def labels(d: Deployed) -> dict[str, str]:
+            owner = {"owner": d.owner} if d.owner else {}
+            return {"model": d.name, "version": str(d.version)} | owner
 
-        return prometheus.lines(map(row, self.visible()))
+        return metrics.merged((labels(d), d.metrics) for d in self.visible())
 
     async def _follow(self) -> None:
         refreshed = time.monotonic()
@@ -185,13 +178,8 @@ class ModelRepository:
 
     def _deployed(self, row: Mapping[str, Any]) -> Deployed:
         path = channel.socket_path(self._settings.data, row["id"])
-        return Deployed(
-            row["id"],
-            row["owner"],
-            row["name"],
-            row["version"],
-            ExecutorClient(path, self._bounds, self._changed.set),
-        )
+        client = ExecutorClient(path, self._bounds, self._changed.set)
+        return Deployed(row["id"], row["owner"], row["name"], row["version"], client, metrics.Metrics(client))
 
 
 def _rank(deployed: Deployed) -> int:

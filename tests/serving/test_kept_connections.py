@@ -180,8 +180,8 @@ def test_a_deleted_model_is_not_found(served: Served) -> None:
 def test_every_answer_is_counted(served: Served) -> None:
     def counted() -> int:
         lines = served.http.get("/metrics").text.splitlines()
-        wanted = 'stowplan_inferences_total{model="one",version="1",status="200"}'
-        return sum(int(line.rpartition(" ")[2]) for line in lines if line.startswith(wanted))
+        wanted = 'stowplan_inferences_total{model="one",status="200",version="1"}'
+        return sum(round(float(line.rpartition(" ")[2])) for line in lines if line.startswith(wanted))
 
     before = counted()
     with Line(served) as line:

@@ -15,9 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 _LOOK_SECONDS = 0.5  # between two looks at all connections
 _MAX_CLOSED = 25  # connections in one look: each takes some 50 us, and other requests wait meanwhile
 _NEXT_SECONDS = 0.005  # before the next look where more connections are late
-_MAX_HEAD = (
-    1 << 17
-)  # byte of a request line and headers; those read with its first byte do not count
+_MAX_HEAD = 1 << 17  # byte of a request line and headers; those read with its first byte do not count
 _REJECTION = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 logger = logging.getLogger("stowplan.connections")
 

@@ -23,7 +23,8 @@ from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
 from app.engine.entry.run_operator import run_operator, tensor, tensor_json
 from app.engine.model.load import load
-from app.engine.planning import autotune, session
+from app.engine.planning import session
+from app.engine.planning.timing_cache import stored
 from app.engine.report import text
 from app.engine.types.errors import InputError
 from app.engine.types.options import Bindings, Options
@@ -117,7 +118,7 @@ def plan(
     bound = Bindings({**known.shapes, **dims}, known.values, known.tensors, known.ranges)
     compilation = session.canonical(loaded, target, options, bound, load_registry(), observe=observe)
     if kernels is not None and target == host():
-        compilation = replace(compilation, timings=autotune.stored(Compiler(kernels).folder))
+        compilation = replace(compilation, timings=stored(Compiler(kernels).folder))
     program = session.planned(compilation, options, observe=observe)
     return Planned(program, tuple(stages))
 

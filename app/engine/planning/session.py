@@ -28,8 +28,12 @@ from app.engine.passes.plan_memory import PlanMemory
 from app.engine.passes.rematerialize import Rematerialize
 from app.engine.passes.rewrite_operators import RewriteOperators
 from app.engine.passes.select_implementations import SelectImplementations
-from app.engine.planning import autotune, backend_assignment, budget
+from app.engine.planning import autotune, budget
+from app.engine.planning.backend_assignment import by_subgraph, whole_model
+from app.engine.planning.backend_assignment.bench import kernels_first
+from app.engine.planning.timing_cache import stored
 from app.engine.runtime.cpu.executor import Executor, Weights
+from app.engine.runtime.inputs import samples
 from app.engine.types.deadline import TimeUpError, limited
 from app.engine.types.errors import LibraryError
 from app.engine.types.options import Bindings, MemoryConcessions, Options
@@ -56,7 +60,7 @@ def grouping(options: Options) -> tuple[Pass, ...]:
     )
 
 
-def back(options: Options) -> tuple[Pass, ...]:
+def backend_passes(options: Options) -> tuple[Pass, ...]:
     """The passes from a canonical graph to a complete plan."""
     return (
         *grouping(options),
@@ -118,7 +122,7 @@ def tuned(
     if options.autotune:
         compilation = _timed(compilation, options, compiler, progress)
     if options.choose == "measured":
-        return backend_assignment.measured(compilation, options, compiler, planned, progress)
+        return by_subgraph.measured(compilation, options, compiler, planned, progress)
     return raced(compilation, options, compiler, progress, inputs)
 
 
@@ -133,21 +137,19 @@ def raced(
     latency = options.autotune and options.prefer == "latency" and options.semantics == "stowplan"
     if options.choose != "auto" or not latency:
         return compilation
-    return backend_assignment.fastest_whole(compilation, options, compiler, planned, inputs, progress)
+    return whole_model.fastest_whole(compilation, options, compiler, planned, inputs, progress)
 
 
 def _timed(
     compilation: Compilation, options: Options, compiler: Compiler, progress: Callable[[int, int], None]
 ) -> Compilation:
     """The compilation with measured seconds of kernels, for the backends that choose node by node."""
-    compilation, whole = backend_assignment.kernels_first(compilation), compilation
+    compilation, whole = kernels_first(compilation), compilation
     started = dataclasses.replace(compilation, model=compilation.model.clone(), options=options)
     groups = pipeline.run(started, grouping(options), silent)
 
     def likely() -> tuple[Request, ...]:
-        return planned(
-            dataclasses.replace(compilation, timings=autotune.stored(compiler.folder)), options
-        ).kernels
+        return planned(dataclasses.replace(compilation, timings=stored(compiler.folder)), options).kernels
 
     return dataclasses.replace(whole, timings=autotune.measure(groups, compiler, likely, progress))
 
@@ -168,21 +170,21 @@ def planned(
     return program.build(pipeline.run(found.compilation, (PlanMemory(PROOF_FAILURES),), progress, observe))
 
 
-def front(compilation: Compilation, options: Options) -> tuple[budget.Point, ...]:
+def pareto_front(compilation: Compilation, options: Options) -> tuple[budget.Point, ...]:
     """The plans of a canonical graph of which none is both smaller and faster."""
-    return budget.front(builder(compilation, options))
+    return budget.pareto_front(builder(compilation, options))
 
 
 def builder(
     compilation: Compilation, options: Options, progress: Progress = silent, observe: Observer = unobserved
 ) -> budget.Build:
-    """What plans a canonical graph with a given thrift."""
+    """A function that plans a canonical graph with given memory concessions."""
 
     def build(concessions: MemoryConcessions) -> Program:
         # Passes insert conversions: they work on a copy.
         model = compilation.model.clone()
         started = dataclasses.replace(compilation, model=model, options=options, concessions=concessions)
-        return program.build(pipeline.run(started, back(options), progress, observe))
+        return program.build(pipeline.run(started, backend_passes(options), progress, observe))
 
     return build
 
@@ -291,9 +293,7 @@ class Session:
         loaded = load(path)
         compilation = canonical(loaded, target or host(), options, bindings, load_registry())
         tuned_ = tuned(compilation, options, kernels)
-        self.compilation, self.program = runnable(
-            tuned_, options, kernels, backend_assignment.samples(tuned_.graph.inputs)
-        )
+        self.compilation, self.program = runnable(tuned_, options, kernels, samples(tuned_.graph.inputs))
         self._executor = bound(self.program, kernels, poison=poison)
 
     def run(self, inputs: Mapping[str, object]) -> dict[str, object]:

@@ -40,7 +40,7 @@ def test_a_plan_has_one_line_a_step(planned: Planned):
 
 
 def test_every_pass_has_a_stage_and_a_difference(planned: Planned):
-    names = [p.name for p in (*session.FRONTEND_PASSES, *session.back(Options()))]
+    names = [p.name for p in (*session.FRONTEND_PASSES, *session.backend_passes(Options()))]
     assert [stage.name for stage in planned.stages][: len(names)] == names
     for name in names:
         assert planned.explain(after=name)

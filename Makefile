@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := run
-.PHONY: run test test-cuda check conformance kill-matrix fuzz fuzz-options bench bench-arena bench-backends bench-beside bench-layouts bench-memory bench-queue bench-serving bench-sparse cuda-kernels lock clean
+.PHONY: run test test-cuda check conformance kill-matrix same-plans fuzz fuzz-options bench bench-arena bench-backends bench-beside bench-layouts bench-memory bench-queue bench-serving bench-sparse cuda-kernels lock clean
 
 # One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -60,6 +60,10 @@ bench: $(VENV)/.installed-bench
 
 bench-backends: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.backends
+
+# Plans of this checkout and of an older one are the same but for renamed words: make same-plans OTHER=../old
+same-plans: $(VENV)/.installed-test
+	$(BIN)/python -m tests.same_plans $(OTHER)
 
 # Two checkouts in turn: make bench-beside OTHER=../old
 bench-beside: $(VENV)/.installed-bench

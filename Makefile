@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := run
-.PHONY: run fmt check quick test test-cuda conformance kill-matrix fuzz fuzz-options bench bench-arena bench-backends bench-beside bench-layouts bench-memory bench-queue bench-serving bench-sparse cuda-kernels lock clean
+.PHONY: run fmt check quick test test-cuda conformance kill-matrix fuzz fuzz-options bench bench-arena bench-backends bench-beside bench-layouts bench-memory bench-queue bench-serving bench-sparse cuda-kernels lock clean same-plans
 
 # One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -82,6 +82,10 @@ bench: $(VENV)/.installed-bench
 # Models cut between backends, beside each backend alone.
 bench-backends: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.backends
+
+# Plans of this checkout and of an older one are the same but for renamed words: make same-plans OTHER=../old
+same-plans: $(VENV)/.installed-test
+	$(BIN)/python -m tests.same_plans $(OTHER)
 
 # Two checkouts in turn: make bench-beside OTHER=../old
 bench-beside: $(VENV)/.installed-bench

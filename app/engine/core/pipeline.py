@@ -36,7 +36,7 @@ class Pass(Protocol):
         ...
 
 
-Observer = Callable[[Pass, Compilation, Compilation], None]
+Observer = Callable[[Pass, Compilation, Compilation], object]
 
 
 def silent(_phase: str, _done: int, _total: int) -> None:

@@ -57,7 +57,7 @@ def registry(cudnn_seconds: float, mkl_seconds: float, op: str = "Conv", domain:
         ),
     )  # fmt: skip
     return Registry(
-        {(domain, op): Operator(op, "conv", domain=domain)}, {op: rows}, {"numba-cpu": Backend("numba-cpu", ("cpu",))}
+        {(domain, op): Operator(op, domain=domain)}, {op: rows}, {"numba-cpu": Backend("numba-cpu", ("cpu",))}
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from app.engine.cost.roofline import key, seconds
 from app.engine.layouts.choice import LAST, choose, level
 from app.engine.layouts.conversions import change, conversion, rows_between
 from app.engine.planning.timing_cache import store, stored
-from app.engine.runtime.cpu.executor import aligned
+from app.engine.runtime.cpu.memory import aligned
 from app.engine.types.layout import Layout, plain
 from app.kernels.cpu.runtime.compiler import Compiler
 from app.kernels.cpu.runtime.driver import KernelSequence, Team, compile_dispatch_loop

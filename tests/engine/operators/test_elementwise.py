@@ -1,5 +1,6 @@
 """What the table of elementwise operators says, against the reference evaluator and the generator."""
 
+import numpy as np
 import onnx
 import pytest
 

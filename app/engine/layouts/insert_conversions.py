@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Compilation, Group, Subgraph
+from app.engine.core.group import Group
+from app.engine.core.plan import Compilation, Subgraph
 from app.engine.layouts.choice import Assignment
 from app.engine.layouts.conversions import DOMAIN, OP
 from app.engine.types.layout import Layout, plain
@@ -18,9 +19,8 @@ def realize(compilation: Compilation, assignment: Assignment) -> Compilation:
     The graph is changed: readers take the converted value.
     """
     model, plan = compilation.graph, compilation.plan
-    assert plan.partition is not None
-    assert plan.fusion is not None
-    partition, fusion = dict(plan.partition), dict(plan.fusion)
+    partition, fusion = dict(plan.require("partition")), dict(plan.require("fusion"))
+    storage, dispatch = dict(plan.require("storage")), dict(plan.require("dispatch"))
     written = {v: at for group in plan.groups for v, at in assignment.written(group).items()}
     layout = dict(written)
     converted: dict[tuple[ir.Value, Layout | None], ir.Value] = {}
@@ -74,16 +74,11 @@ def realize(compilation: Compilation, assignment: Assignment) -> Compilation:
         for index, output in enumerate(model.outputs):
             if output is value:
                 model.outputs[index] = made
-    storage = None if plan.storage is None else dict(plan.storage)
-    dispatch = None if plan.dispatch is None else dict(plan.dispatch)
     for node in model:
-        if dispatch is not None:
-            dispatch.setdefault(node, DispatchMode.COMPUTE)
+        dispatch.setdefault(node, DispatchMode.COMPUTE)
         for value in node.outputs:
-            if storage is not None and value not in storage:
-                source = node.inputs[0]
-                assert source is not None
-                storage[value] = storage[source]
+            if value not in storage:
+                storage[value] = storage[graph.operand(node, 0)]
     column = {
         v: layout.get(v) or plain(len(v.shape) if v.shape is not None else 0) for v in graph.values(model)
     }

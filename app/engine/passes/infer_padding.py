@@ -1,4 +1,4 @@
-"""What padded lanes hold, and zeros where a reader needs them."""
+"""Contents of padded lanes, and zeros where a reader needs them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -7,7 +7,9 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import COLUMNS, Compilation, Group
+from app.engine.core.group import Group
+from app.engine.core.pipeline import Rerun
+from app.engine.core.plan import Compilation
 from app.engine.layouts import padding
 from app.engine.layouts.conversions import DOMAIN
 from app.engine.layouts.insert_conversions import replace_inputs
@@ -33,28 +35,23 @@ class InferPadding:
         "dispatch",
         "implementation",
     )
-    writes: ClassVar[tuple[str, ...]] = (*reads, "padding")
-    keeps: ClassVar[tuple[str, ...]] = tuple(c for c in COLUMNS if c not in ("order", "placement"))
+    writes: ClassVar[tuple[str, ...]] = ("partition", "fusion", "layout", "storage", "dispatch", "padding")
+    keeps: ClassVar[tuple[str, ...]] = ("implementation", "passed_over")
 
-    def __call__(self, compilation: Compilation) -> Compilation:
-        """The compilation with the column; nodes `ZeroLanes` of domain stowplan are inserted."""
+    def __call__(self, compilation: Compilation) -> Compilation | Rerun:
+        """The compilation with the column; where nodes `ZeroLanes` were inserted, rows are chosen again."""
         held, needs = padding.infer(compilation)
-        while needs:  # other rows may be chosen once there are more nodes
-            compilation = SelectImplementations()(_filled(compilation, needs))
-            held, needs = padding.infer(compilation)
+        if needs:  # other rows may be chosen once there are more nodes
+            return Rerun(_filled(compilation, needs), SelectImplementations.name)
         return compilation.with_plan(padding=held)
 
 
 def _filled(compilation: Compilation, needs: Iterable[padding.Need]) -> Compilation:
     """The compilation with a node for each value of which a reader needs zeros, and takes them from it."""
     model, plan = compilation.graph, compilation.plan
-    assert plan.partition is not None
-    assert plan.fusion is not None
-    assert plan.layout is not None
-    assert plan.storage is not None
-    assert plan.implementation is not None
-    partition, fusion = dict(plan.partition), dict(plan.fusion)
-    layout, storage, dispatch = dict(plan.layout), dict(plan.storage), dict(plan.dispatch or {})
+    partition, fusion = dict(plan.require("partition")), dict(plan.require("fusion"))
+    layout, storage = dict(plan.require("layout")), dict(plan.require("storage"))
+    dispatch, implementation = dict(plan.require("dispatch")), plan.require("implementation")
     filled: dict[ir.Value, ir.Value] = {}
     notes = []
     readers: dict[Group, dict[ir.Value, ir.Value]] = {}
@@ -62,15 +59,13 @@ def _filled(compilation: Compilation, needs: Iterable[padding.Need]) -> Compilat
         if value not in filled:
             made = ir.Value(name=f"{value.name}:zero", shape=value.shape, type=value.type)
             node = ir.Node(DOMAIN, OP, [value], outputs=[made], name=made.name)
-            producer = value.producer()
-            assert producer is not None, "what is given to the graph is row-major"
-            model.insert_after(producer, node)
+            model.insert_after(graph.writer(value), node)  # inputs of the graph are row-major
             partition[node], dispatch[node] = partition[group.anchor], DispatchMode.COMPUTE
             fusion[node] = Group((node,), node, (value,), (made,), OP)
             layout[made], storage[made] = layout[value], storage[value]
             filled[value] = made
         readers.setdefault(group, {})[value] = filled[value]
-        row = plan.implementation[group].implementation.name
+        row = implementation[group].implementation.name
         notes.append(f"padded lanes of {value.name!r} become zero: {row!r} counts them in {group.name!r}")
     for group, replaced in readers.items():
         for node in group.nodes:
@@ -85,5 +80,4 @@ def _filled(compilation: Compilation, needs: Iterable[padding.Need]) -> Compilat
         layout={v: layout[v] for v in graph.values(model)},
         storage={v: storage[v] for v in graph.values(model)},
         dispatch=dispatch,
-        implementation=None,
     )

@@ -23,7 +23,9 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import SUBGRAPH, Compilation, Group, SubgraphCall
+from app.engine.core.calls import SubgraphCall
+from app.engine.core.group import SUBGRAPH, Group
+from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost import roofline
@@ -371,7 +373,7 @@ class _Allocation:
 
     def _passed_over(self, program: Program, name: str) -> str:
         """First reason why the library does not run nodes of the plan."""
-        told = program.compilation.passed_over
+        told = program.compilation.plan.require("passed_over")
         return next(
             (reasons[name] for reasons in told.values() if name in reasons), "it refuses a part of it"
         )
@@ -440,7 +442,7 @@ class _Allocation:
 
     def _conversions(self, group: Group, program: Program) -> float:
         """Predicted seconds of conversions at the border, where our program has a value blocked."""
-        layout = program.compilation.plan.layout or {}
+        layout = program.compilation.plan.require("layout")
         blocked = {v.name: at for v, at in layout.items() if not at.is_plain}
         border = [v for v in (*group.inputs, *group.outputs) if v.name in blocked]
         return sum(conversion(v, blocked[v.name], self.compilation, self.context) for v in border)

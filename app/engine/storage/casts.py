@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from app.engine.core.plan import Compilation, Group, Subgraph
+from app.engine.core.group import Group
+from app.engine.core.plan import Compilation, Subgraph
 from app.engine.core.registry import PlanningContext
 from app.engine.layouts.insert_conversions import replace_inputs
 from app.engine.types.errors import GraphError
@@ -62,15 +63,12 @@ class _Work:
 
     def __init__(self, compilation: Compilation) -> None:
         plan = compilation.plan
-        assert plan.partition is not None
-        assert plan.fusion is not None
-        assert plan.storage is not None
         self._compilation = compilation
         self._graph = compilation.graph
-        self.storage: dict[ir.Value, StorageType] = dict(plan.storage)
+        self.storage: dict[ir.Value, StorageType] = dict(plan.require("storage"))
         self.notes: list[str] = []
-        self._partition: dict[ir.Node, Subgraph] = dict(plan.partition)
-        self._fusion: dict[ir.Node, Group] = dict(plan.fusion)
+        self._partition: dict[ir.Node, Subgraph] = dict(plan.require("partition"))
+        self._fusion: dict[ir.Node, Group] = dict(plan.require("fusion"))
         self._made: dict[tuple[ir.Value, StorageKind], ir.Value] = {}
 
     def kind(self, value: ir.Value) -> StorageKind:
@@ -155,7 +153,7 @@ class _Work:
 
     def _part(self, group: Group) -> Subgraph:
         """A sub-graph of its own on the first backend that casts."""
-        context = dataclasses.replace(PlanningContext.of(self._compilation), storage=self.storage)
+        context = PlanningContext.of(self._compilation, self.storage)
         backends = self._compilation.target.backends
         reasons = []
         for row in self._compilation.registry.candidates(OP, backends):

@@ -11,7 +11,8 @@ import numpy as np
 
 from app.engine.backends.cpu import blocking, matmul
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Argument, Constant, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops
 from app.engine.operators import matmul_geometry

@@ -11,7 +11,8 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Body, Constant, HostCall, KernelCall, RunBody, Slice, SubgraphCall, Workspace
+from app.engine.core.calls import Body, Constant, HostCall, KernelCall, RunBody, SubgraphCall, Workspace
+from app.engine.core.placement import Slice
 from app.engine.core.program import Program, Step
 from app.engine.runtime import input_checks
 from app.engine.types.errors import KernelError, LibraryError

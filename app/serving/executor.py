@@ -79,17 +79,17 @@ def _confine(order: ExecutorOrder) -> None:
 
 @dataclass(eq=False, slots=True)
 class _Caller:
-    """An API process, and its ring."""
+    """An API process, and its arena."""
 
     socket: socket.socket
-    ring: memoryview = field(default_factory=lambda: memoryview(b""))
+    arena: memoryview = field(default_factory=lambda: memoryview(b""))
     # Answers that did not fit, and how long they waited and ran.
     held: dict[int, tuple[oip_codec.Answer, tuple[float, float]]] = field(default_factory=dict)
     lost: bool = False
 
     def receive(self) -> tuple[bytes, list[int]]:
-        """A message, and the descriptors that came with it: the ring's, with the first one."""
-        if self.ring.nbytes:
+        """A message, and the descriptors that came with it: the arena's, with the first one."""
+        if self.arena.nbytes:
             return self.socket.recv(channel.SHORT), []
         text, descriptors, _, _ = socket.recv_fds(self.socket, channel.SHORT, 1)
         return text, descriptors
@@ -115,7 +115,7 @@ class _Request:
     @property
     def region(self) -> memoryview:
         """Where the answer goes."""
-        return self.caller.ring[self.offset : self.offset + self.capacity]
+        return self.caller.arena[self.offset : self.offset + self.capacity]
 
 
 class Executor:
@@ -200,8 +200,8 @@ class Executor:
             if capacity:
                 self._put(_Request(caller, number, offset, capacity, 0, 0, 0.0, 0.0), answer, 200, *times)
         elif text[:1] == b"M":
-            _, nbytes = channel.RING.unpack(text)
-            caller.ring = memoryview(mmap.mmap(descriptors[0], nbytes))
+            _, nbytes = channel.ARENA.unpack(text)
+            caller.arena = memoryview(mmap.mmap(descriptors[0], nbytes))
             os.close(descriptors[0])
 
     def _forget(self, caller: _Caller) -> None:

@@ -185,7 +185,7 @@ def test_metrics_count_what_happened(settings: Settings) -> None:
                 name, _, value = line.rpartition(" ")
                 assert name not in samples, name
                 samples[name] = float(value)
-        ended = 'stowplan_jobs_ended_total{kind="optimize",state="failed",code="time-limit"}'
+        ended = 'stowplan_jobs_ended_total{code="time-limit",kind="optimize",state="failed"}'
         assert samples[ended] == 1
         assert samples['stowplan_job_wait_seconds_bucket{kind="optimize",le="+Inf"}'] == 1
         assert samples['stowplan_job_run_seconds_count{kind="optimize"}'] == 1

@@ -156,7 +156,7 @@ class _Case:
         return program
 
     def check_front(self, compilation: Compilation, default: Program, least: Program | None) -> None:
-        points = session.front(compilation, self.options)
+        points = session.pareto_front(compilation, self.options)
         peaks = [p.peak_bytes for p in points]
         seconds = [p.seconds for p in points]
         assert points, "no plan of the front"

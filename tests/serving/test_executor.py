@@ -21,7 +21,7 @@ from app.serving.oip_codec import InferenceError
 from tests.jobs import fake_engine
 from tests.jobs.service import ENGINE
 
-BOUNDS = Bounds(body_nbytes=1 << 20, ring_nbytes=1 << 20, waiting=4, seconds=5.0)
+BOUNDS = Bounds(body_nbytes=1 << 20, arena_nbytes=1 << 20, waiting=4, seconds=5.0)
 
 
 @contextmanager
@@ -78,11 +78,10 @@ async def ask(client: ExecutorClient, rows: int) -> Reply:
     header = json.dumps({"inputs": [tensor]}).encode()
     body = header + np.ones(rows * 3, np.float32).tobytes()
 
-    async def into(place: memoryview) -> int:
-        place[:] = body
-        return len(body)
+    async def pieces() -> AsyncIterator[bytes]:
+        yield body
 
-    return await client.infer(into, len(body), len(header))
+    return await client.infer(pieces(), len(body), len(header))
 
 
 def test_a_model_that_never_loads_ends_its_process(tmp_path: Path) -> None:

@@ -20,7 +20,9 @@ from app.engine.types.errors import EngineError, PassError
 
 Progress = Callable[[str, int, int], None]
 
-log = logging.getLogger("stowplan.passes")
+passes = logging.getLogger("stowplan.passes")
+choices = logging.getLogger("stowplan.choices")
+memory = logging.getLogger("stowplan.memory")
 
 
 class Rerun(NamedTuple):
@@ -62,7 +64,7 @@ def unobserved(_pass: Pass, _before: Compilation, _after: Compilation) -> None:
 
 def run(
     compilation: Compilation,
-    passes: Iterable[Pass],
+    steps: Iterable[Pass],
     progress: Progress = silent,
     observe: Observer = unobserved,
 ) -> Compilation:
@@ -75,7 +77,7 @@ def run(
         EngineError: what a pass found wrong with the model or the request.
         PassError: a pass breaks its declaration, or any other exception inside a pass, with its name.
     """
-    sequence = tuple(passes)
+    sequence = tuple(steps)
     done = 0
     with _uncollected():
         while done < len(sequence):
@@ -83,7 +85,7 @@ def run(
             progress(step.name, done, len(sequence))
             before = compilation
             compilation, again = _run_one(before, step)
-            _log(compilation.records[-1])
+            _log(before, compilation)
             observe(step, before, compilation)
             done = done + 1 if again is None else _position(again, step, sequence[:done])
     return compilation
@@ -97,11 +99,21 @@ def _position(name: str, step: Pass, earlier: tuple[Pass, ...]) -> int:
     return names.index(name)
 
 
-def _log(record: Record) -> None:
-    """Name, milliseconds, nodes and notes of a pass."""
-    if log.isEnabledFor(logging.DEBUG):
-        notes = "".join(f"\n  {note}" for note in record.notes)
-        log.debug("%s: %.1f ms, %d nodes%s", record.name, record.seconds * 1e3, record.nodes, notes)
+def _log(before: Compilation, after: Compilation) -> None:
+    """Log the last pass, what it chose and where it placed buffers: `STOWPLAN_LOG=passes,choices,memory`."""
+    record = after.records[-1]
+    passes.debug("%s: %.1f ms, %d nodes", record.name, record.seconds * 1e3, record.nodes)
+    for note in record.notes:
+        passes.debug("%s: %s", record.name, note)
+    if choices.isEnabledFor(logging.DEBUG) and after.decisions is not before.decisions:
+        for decision in after.decisions[len(before.decisions) :]:
+            choices.debug("%s: %s (%s)", decision.subject, decision.chosen, decision.reason)
+    placement = after.plan.placement
+    if placement is not None and placement is not before.plan.placement:
+        solution = placement.solution
+        memory.debug(
+            "arena %d byte, lower bound %d byte, %s", solution.peak, solution.lower_bound, solution.method
+        )
 
 
 @contextmanager

@@ -6,15 +6,13 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from app.engine.core import graph
 from app.engine.core.group import Group
 from app.engine.core.pipeline import Rerun
 from app.engine.core.plan import Compilation
+from app.engine.core.plan_editor import PlanEditor
 from app.engine.layouts import padding
 from app.engine.layouts.conversions import DOMAIN
-from app.engine.layouts.insert_conversions import replace_inputs
 from app.engine.passes.select_implementations import SelectImplementations
-from app.engine.types.storage import DispatchMode
 
 OP = "ZeroLanes"
 
@@ -39,7 +37,7 @@ class InferPadding:
     keeps: ClassVar[tuple[str, ...]] = ("implementation", "passed_over")
 
     def __call__(self, compilation: Compilation) -> Compilation | Rerun:
-        """The compilation with the column; where nodes `ZeroLanes` were inserted, rows are chosen again."""
+        """The compilation with the column; where nodes `ZeroLanes` are inserted, rows are chosen again."""
         held, needs = padding.infer(compilation)
         if needs:  # other rows may be chosen once there are more nodes
             return Rerun(_filled(compilation, needs), SelectImplementations.name)
@@ -48,10 +46,8 @@ class InferPadding:
 
 def _filled(compilation: Compilation, needs: Iterable[padding.Need]) -> Compilation:
     """The compilation with a node for each value of which a reader needs zeros, and takes them from it."""
-    model, plan = compilation.graph, compilation.plan
-    partition, fusion = dict(plan.require("partition")), dict(plan.require("fusion"))
-    layout, storage = dict(plan.require("layout")), dict(plan.require("storage"))
-    dispatch, implementation = dict(plan.require("dispatch")), plan.require("implementation")
+    editor = PlanEditor(compilation, "partition", "fusion", "layout", "storage", "dispatch")
+    chosen = compilation.plan.require("implementation")
     filled: dict[ir.Value, ir.Value] = {}
     notes = []
     readers: dict[Group, dict[ir.Value, ir.Value]] = {}
@@ -59,25 +55,10 @@ def _filled(compilation: Compilation, needs: Iterable[padding.Need]) -> Compilat
         if value not in filled:
             made = ir.Value(name=f"{value.name}:zero", shape=value.shape, type=value.type)
             node = ir.Node(DOMAIN, OP, [value], outputs=[made], name=made.name)
-            model.insert_after(graph.writer(value), node)  # inputs of the graph are row-major
-            partition[node], dispatch[node] = partition[group.anchor], DispatchMode.COMPUTE
-            fusion[node] = Group((node,), node, (value,), (made,), OP)
-            layout[made], storage[made] = layout[value], storage[value]
-            filled[value] = made
+            filled[value] = editor.insert_between(value, node, part=editor.partition[group.anchor])
         readers.setdefault(group, {})[value] = filled[value]
-        row = implementation[group].implementation.name
-        notes.append(f"padded lanes of {value.name!r} become zero: {row!r} counts them in {group.name!r}")
+        name = chosen[group].implementation.name
+        notes.append(f"padded lanes of {value.name!r} become zero: {name!r} counts them in {group.name!r}")
     for group, replaced in readers.items():
-        for node in group.nodes:
-            replace_inputs(node, replaced)
-        inputs = tuple(replaced.get(v, v) for v in group.inputs)
-        changed = Group(group.nodes, group.anchor, inputs, group.outputs, group.op)
-        fusion.update(dict.fromkeys(group.nodes, changed))
-    compilation = replace(compilation, notes=(*compilation.notes, *notes))
-    return compilation.with_plan(
-        partition={n: partition[n] for n in model},
-        fusion={n: fusion[n] for n in model},
-        layout={v: layout[v] for v in graph.values(model)},
-        storage={v: storage[v] for v in graph.values(model)},
-        dispatch=dispatch,
-    )
+        editor.redirect(group, replaced)
+    return replace(editor.finish(), notes=(*compilation.notes, *notes))

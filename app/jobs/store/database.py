@@ -195,11 +195,11 @@ deployment_files = sa.Table(
 )
 
 # Counters for monitoring: they only grow, whatever is deleted.
-tallies = sa.Table(
-    "tallies",
+counters = sa.Table(
+    "counters",
     METADATA,
     sa.Column("name", sa.String(63), primary_key=True),
-    sa.Column("labels", sa.String(255), primary_key=True),  # as Prometheus writes them
+    sa.Column("labels", sa.String(255), primary_key=True),  # a JSON object, its keys in order
     sa.Column("value", sa.Float, nullable=False),
 )
 

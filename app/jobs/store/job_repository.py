@@ -142,7 +142,7 @@ def _answer(connection: sa.Connection, job_id: str, source: str) -> None:
     connection.execute(jobs.update().where(jobs.c.id == job_id).values(**values, enqueued=True, detail=None))
     results.share(connection, job_id, source)
     tell(connection, job_id, "state", {"state": "succeeded", "cached_from": source})
-    counters.add(connection, [("stowplan_jobs_cached_total", {"kind": "optimize"}, 1.0)])
+    counters.note_cached(connection, "optimize")
 
 
 def _check_number(connection: sa.Connection, more: int) -> None:

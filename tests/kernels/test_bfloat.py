@@ -28,7 +28,7 @@ def in_bf16(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     """Jobs in bf16 for registers of so many float32."""
     monkeypatch.setattr(
         harness,
-        "known",
+        "context",
         lambda threads=1, lanes=0: harness.bf16(
             PlanningContext(replace(host(), vector_lanes=lanes or width), threads)
         ),

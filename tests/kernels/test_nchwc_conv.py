@@ -83,7 +83,7 @@ def test_conv(case: tuple, threads: int, lanes: int, compiler: Compiler) -> None
 @pytest.mark.parametrize("case", [CASES[1], CASES[4], CASES[5]], ids=str)
 def test_tunings(case: tuple, tuning: str, compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     known = harness.known
-    monkeypatch.setattr(harness, "known", lambda *given: replace(known(*given), tuning=tuning))
+    monkeypatch.setattr(harness, "context", lambda *given: replace(known(*given), tuning=tuning))
     check("conv.blocked", case, "residual", compiler, 2)
 
 

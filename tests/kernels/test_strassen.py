@@ -32,7 +32,7 @@ def test_product_equals_numpy(
     compiler: Compiler, shapes: tuple, lanes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = harness.known
-    monkeypatch.setattr(harness, "known", lambda threads=1, _lanes=0: known(threads, lanes))
+    monkeypatch.setattr(harness, "context", lambda threads=1, _lanes=0: known(threads, lanes))
     rng = np.random.default_rng(0)
     a, b = (random(rng, "float32", s) for s in shapes)
     expected = exact(a) @ exact(b)

@@ -83,15 +83,11 @@ def _product(group: Group) -> matmul_geometry.Product:
 
 
 def _left(group: Group) -> ir.Value:
-    value = group.anchor.inputs[0]
-    assert value is not None
-    return value
+    return graph.operand(group.anchor, 0)
 
 
 def _right(group: Group) -> ir.Value:
-    value = group.anchor.inputs[1]
-    assert value is not None
-    return value
+    return graph.operand(group.anchor, 1)
 
 
 @of_group
@@ -139,8 +135,7 @@ def _rest_rejection(group: Group) -> str | None:
 def _weights(group: Group) -> Array:
     """The constant second operand as [k, n]."""
     product = _product(group)
-    array = graph.constant(product.b)
-    assert array is not None
+    array = graph.array(product.b)
     return matmul_geometry.matrices(product, array).reshape(product.k, product.n)
 
 
@@ -368,8 +363,7 @@ def _lower_left(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     sums = _sums(group)
     (y,) = group.outputs
     (m, k), n = graph.static_shape(_left(group)), graph.static_shape(y)[-1]
-    array = graph.constant(_left(group))
-    assert array is not None
+    array = graph.array(_left(group))
     turned = _Turned(lambda: array * FLOAT.type(sums.alpha), m, _left(group).name or "")
     lanes, parts = _columns(n, context)
     flags = COLUMN_BIAS * (sums.bias is not None) | CLAMP * sums.clamps

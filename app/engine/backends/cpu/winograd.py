@@ -120,8 +120,7 @@ def rejection(form: Form, group: Group, context: PlanningContext) -> str | None:
 
 def _fixed_rejection(form: Form, group: Group, context: PlanningContext) -> str | None:
     """Why weights in fixed point would save nothing, or lose too much of a column."""
-    window, weights = conv_geometry.of_conv(group), group.anchor.inputs[1]
-    assert weights is not None
+    window, weights = conv_geometry.of_conv(group), graph.operand(group.anchor, 1)
     nbytes, tiles = 4 * form.n**2 * window.channels * window.outputs, _tiles(window, form)
     if nbytes < LEAST_BYTES:
         return f"{nbytes} bytes of transformed weights stay in a cache; this one takes {LEAST_BYTES}"
@@ -178,8 +177,7 @@ def error(group: Group, form: Form) -> float:
 
     Measured against float64 on a sample of tiles and output channels.
     """
-    weights = group.anchor.inputs[1]
-    assert weights is not None
+    weights = graph.operand(group.anchor, 1)
     return graph.fact(
         weights,
         f"error of {form}",
@@ -276,11 +274,8 @@ def _tiling(window: Window, form: Form, context: PlanningContext) -> Tiling:
 
 
 def _lower(form: Form, group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
-    x, weights = group.anchor.inputs[:2]
-    array = graph.constant(weights)
-    assert x is not None
-    assert weights is not None
-    assert array is not None
+    x, weights = graph.operand(group.anchor, 0), graph.operand(group.anchor, 1)
+    array = graph.array(weights)
     m, lanes, n = form.m, context.target.vector_lanes, form.n
     window, ends = conv_geometry.of_conv(group), nchwc.ends(group, context)
     tiling, dtype = _tiling(window, form, context), form.dtype(context)

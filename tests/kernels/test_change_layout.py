@@ -90,7 +90,9 @@ def test_other_transposes_move_elements_within_blocks() -> None:
     text = '<ir_version: 10, opset_import: ["": 21]> g (float[1,8,2,3] x) => (float[1,8,3,2] y)'
     model = harness.model_of(f"{text} {{ y = Transpose<perm = [0, 1, 3, 2]>(x) }}")
     row = harness.implementation("transpose.unblock", REGISTRY)
-    assert "differ by (0, 2, 3, 1)" in str(row.rejection(harness.group_of(model, REGISTRY), harness.context()))
+    assert "differ by (0, 2, 3, 1)" in str(
+        row.rejection(harness.group_of(model, REGISTRY), harness.context())
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from app.engine.backends.cpu import winograd as rows
 from app.engine.core.plan import Group
 from app.engine.core.registry import load
 from app.engine.operators import conv_geometry
-from app.kernels.cpu import winograd
+from app.kernels.cpu import winograd_transforms
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests import harness
 
@@ -87,7 +87,7 @@ def relative(found: Array, expected: Array) -> float:
 
 @pytest.mark.parametrize(("m", "r"), [(2, 3), (4, 3), (2, 5)])
 def test_the_matrices_compute_a_convolution(m: int, r: int) -> None:
-    b, g, a = winograd.matrices(m, r)
+    b, g, a = winograd_transforms.matrices(m, r)
     rng = np.random.default_rng(0)
     d, taps = rng.standard_normal(m + r - 1), rng.standard_normal(r)
     np.testing.assert_allclose(a @ ((g @ taps) * (b @ d)), np.correlate(d, taps), atol=1e-12)

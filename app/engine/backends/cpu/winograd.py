@@ -26,7 +26,7 @@ from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import conv_geometry
 from app.engine.operators.conv_geometry import Window
-from app.kernels.cpu import winograd
+from app.kernels.cpu import winograd, winograd_transforms
 from app.kernels.cpu.codegen.tiles import (
     COLUMN_BIAS,
     FIXED_POINT,
@@ -133,7 +133,7 @@ def _fixed_rejection(form: Form, group: Group, context: PlanningContext) -> str 
 def _column_error(form: Form, array: Array) -> float:
     found = 0.0
     for first in range(0, len(array), 64):  # transforms of all outputs, in float64, take much memory
-        columns = winograd.transformed(array[first : first + 64], form.m)
+        columns = winograd_transforms.transformed(array[first : first + 64], form.m)
         found = max(found, fixed_point.column_error(columns.reshape(-1, columns.shape[-1]).T))
     return found
 
@@ -200,7 +200,7 @@ def sampled_error(
 ) -> float:
     """As `error`, for weights[outputs, channels, taps, taps]."""
     count = weights.shape[-1]
-    b, _, a = winograd.matrices(m, count)
+    b, _, a = winograd_transforms.matrices(m, count)
     weights = weights[np.linspace(0, len(weights) - 1, min(outputs, len(weights))).astype(int)]
     n, channels = len(b), weights.shape[1]
     x = np.random.default_rng(0).standard_normal((n, n, channels, tiles), np.float32)
@@ -212,7 +212,7 @@ def sampled_error(
         return array
 
     v = both_axes(b, x)
-    u = winograd.transformed(weights, m).reshape(n, n, -1, channels)
+    u = winograd_transforms.transformed(weights, m).reshape(n, n, -1, channels)
     if paired:
         u, v = rounded_to_bfloat(u), rounded_to_bfloat(v)
     if fixed:

@@ -102,9 +102,7 @@ def _cached(
 def _of_node(group: Group) -> tuple[tuple[Call, ...], Core]:
     """An Attention operator, and the calls that prepare its keys and values."""
     node = group.anchor
-    fresh_k, fresh_v = node.inputs[K], node.inputs[V]
-    assert fresh_k is not None
-    assert fresh_v is not None
+    fresh_k, fresh_v = graph.operand(node, K), graph.operand(node, V)
     q = heads(data(node), node, "q_num_heads")
     old = graph.input_at(node, PAST_K)
     key_calls, k = _cached(group, heads(fresh_k, node, "kv_num_heads"), old, PRESENT_K)

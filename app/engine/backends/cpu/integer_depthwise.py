@@ -78,8 +78,7 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
         work_step=plane + sums,
         border_step=border,
     )
-    kind = graph.dtype(of.a)
-    assert kind is not None
+    kind = graph.element_type(of.a)
     pointer = f"{kind.name}*"
     operands: tuple[Operand, ...] = (
         (pointer, of.a),

@@ -60,15 +60,12 @@ def spacing(offsets: tuple[int, ...]) -> int:
 
 
 def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
-    x, weights = group.anchor.inputs[:2]
+    x, weights = graph.operand(group.anchor, 0), graph.operand(group.anchor, 1)
     (y,) = group.outputs
     window = conv_geometry.of_conv(group)
     lanes = context.target.vector_lanes
     blocks = nchwc.blocks_of(window.groups, context)
-    array = graph.constant(weights)
-    assert x is not None
-    assert weights is not None
-    assert array is not None
+    array = graph.array(weights)
     # [channels, 1, taps, taps] as an image of one channel per group.
     packed = to_physical(array.transpose(1, 0, 2, 3), blocked_layout(4, lanes))
     ends = nchwc.ends(group, context)

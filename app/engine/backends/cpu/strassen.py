@@ -85,8 +85,7 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
         block_n -= width
     spare = tiles.spare("float32", lanes, tiles.WIDE)
     work = strassen.BUFFERS * block_m * block_n + spare
-    array = graph.constant(product.b)
-    assert array is not None
+    array = graph.array(product.b)
     matrix = matmul_geometry.matrices(product, array).reshape(product.k, product.n)
     zeros = Constant(np.zeros(block_m * block_n, np.float32))
     sizes = strassen.StrassenSizes(

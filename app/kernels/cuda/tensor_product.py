@@ -13,7 +13,7 @@ from app.kernels.cuda import storage
 from app.kernels.cuda.epilogue import Epilogue
 from app.kernels.cuda.kernel import Kernel
 from app.kernels.cuda.operands import Columns, Operand, Rows
-from app.kernels.cuda.product import assembled, finish, parameters, place, share
+from app.kernels.cuda.product import assembled, finish, parameters, pipeline, place, share
 from app.kernels.cuda.source import Source
 from app.kernels.cuda.tiles import CHUNKS, Tile, depth
 
@@ -107,19 +107,8 @@ def kernel(
         if precision == "3xtf32":
             s(f"parts = opaque(uint32({CHUNKS // 2}))")
         s(f"read = uint32({0})", f"write = uint32({(tile.stages - 1) * stage})", "step = uint32(0)")
-        with s.block("while step < steps:"):
-            s(f"cp_wait({tile.stages - 2})", "sync()")
-            fetch("write")
-            _multiply(s, tile, precision, mma, each, columns)
-            for name in ("read", "write"):
-                s(
-                    f"{name} = uint32({name} + {stage}) if {name} != uint32({(tile.stages - 1) * stage}) "
-                    "else uint32(0)"
-                )
-            s("step = uint32(step + 1)")
-        s("cp_wait(0)", "sync()")
+        pipeline(s, tile, stage, fetch, lambda: _multiply(s, tile, precision, mma, each, columns))
         _stage_sums(s, tile)
-        s("sync()")
         finish(s, tile, operand, after, width)
     label = precision.replace("3x", "three_") + "_nn" * columns
     made = assembled(s, tile, operand, dtype, label, after, width, shared)
@@ -236,3 +225,4 @@ def _stage_sums(s: Source, tile: Tile) -> None:
                 index = (16 * i + 8 * h) * tile.staging_row + 8 * j
                 c, e = f"c{i}_{j - j % 2}", j % 2 * 4 + 2 * h
                 s(f"st_f32x2(sums, uint32(at + {index}), {c}[{e}], {c}[{e + 1}])")
+    s("sync()")

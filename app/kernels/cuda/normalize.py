@@ -213,7 +213,6 @@ def _finish(parameters: tuple[str, ...], expression: str, after: Recipe, width: 
     """Lines of `finish`: the elements of y."""
     lines: list[str] = []
     if after:
-        steps = functions.body(after, ("float32",))
-        lines = ["@device", "def last(v0):", *(f"    {s}" for s in steps), f"    return v{len(after)}", ""]
+        lines = functions.recipe_function("last", after, ("float32",))
         expression = f"last({expression})"
     return [*lines, *lanewise("finish", parameters, expression, width)]

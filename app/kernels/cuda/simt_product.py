@@ -5,6 +5,8 @@ bytes whose 16-byte chunks are exchanged by row, so that warps that read eight r
 twice. Every product is a fused multiply-add in the order of the reduction, apart from shared reductions.
 """
 
+from collections.abc import Callable
+
 from app.kernels.cuda.epilogue import Epilogue
 from app.kernels.cuda.kernel import Kernel
 from app.kernels.cuda.operands import Columns, Operand, Rows
@@ -30,35 +32,12 @@ def kernel(
     """
     assert precision == "f32", precision
     stage, a_size = (tile.m + tile.n) * SIMT_DEPTH, tile.m * SIMT_DEPTH
-    rows = tile.threads // CHUNKS  # of a, copied at once
-    right = Columns("float32", tile.n, SIMT_DEPTH, tile.threads, a_size, tile.n)
     s = Source()
     names = ("a", "b", "y", *after.roles, *parameters(operand, shared))
     with s.block(f"def kernel({', '.join(names)}):"):
         place(s, tile, after)
         share(s, shared)
-        s(
-            f"chunk = uint32((thread() & uint32({CHUNKS - 1})) * 4)",
-            f"mine = uint32(thread() >> uint32({CHUNKS.bit_length() - 1}))",
-            "turn = uint32(((mine >> uint32(3)) & uint32(3)) * 4)",
-            f"to_a = uint32(mine * {SIMT_DEPTH} + uint32(chunk ^ turn))",
-            "row = uint32(first_m + mine)",
-        )
-        operand.prepare(s, tile.m // rows, rows)
-        right.prepare(s)
-        s("s = shared_f32(uint32(0))")
-
-        def fetch(at: str) -> None:
-            """Copies of the tile at `k0` of the reduction to the stage at element `at`."""
-            s("k = uint32(k0 + chunk)")
-            if isinstance(operand, Rows) and operand.ragged:
-                s("left = int32(min(max((int64(k_end) - int64(k)) * 4, 0), 16))")
-            operand.step(s)
-            for i in range(tile.m // rows):
-                operand.copy(s, i, f"uint32({at} + to_a + {i * rows * SIMT_DEPTH})", SIMT_DEPTH)
-            right.copy(s, at)
-            s("cp_commit()", f"k0 = uint32(k0 + {SIMT_DEPTH})")
-
+        fetch = _copies(s, tile, operand)
         s(f"steps = uint32(uint32(k_end - k0 + {SIMT_DEPTH - 1}) // uint32({SIMT_DEPTH}))")
         for i in range(tile.stages - 1):
             fetch(f"{i * stage}")
@@ -79,6 +58,35 @@ def kernel(
         _stage_sums(s, tile)
         finish(s, tile, operand, after, width)
     return assembled(s, tile, operand, "float32", "f32", after, width, shared)
+
+
+def _copies(s: Source, tile: SimtTile, operand: Operand) -> Callable[[str], None]:
+    """Text of what this thread copies of both operands; returns the writer of one stage's copies."""
+    rows = tile.threads // CHUNKS  # of a, copied at once
+    right = Columns("float32", tile.n, SIMT_DEPTH, tile.threads, tile.m * SIMT_DEPTH, tile.n)
+    s(
+        f"chunk = uint32((thread() & uint32({CHUNKS - 1})) * 4)",
+        f"mine = uint32(thread() >> uint32({CHUNKS.bit_length() - 1}))",
+        "turn = uint32(((mine >> uint32(3)) & uint32(3)) * 4)",
+        f"to_a = uint32(mine * {SIMT_DEPTH} + uint32(chunk ^ turn))",
+        "row = uint32(first_m + mine)",
+    )
+    operand.prepare(s, tile.m // rows, rows)
+    right.prepare(s)
+    s("s = shared_f32(uint32(0))")
+
+    def fetch(at: str) -> None:
+        """Copies of the tile at `k0` of the reduction to the stage at element `at`."""
+        s("k = uint32(k0 + chunk)")
+        if isinstance(operand, Rows) and operand.ragged:
+            s("left = int32(min(max((int64(k_end) - int64(k)) * 4, 0), 16))")
+        operand.step(s)
+        for i in range(tile.m // rows):
+            operand.copy(s, i, f"uint32({at} + to_a + {i * rows * SIMT_DEPTH})", SIMT_DEPTH)
+        right.copy(s, at)
+        s("cp_commit()", f"k0 = uint32(k0 + {SIMT_DEPTH})")
+
+    return fetch
 
 
 def _multiply(s: Source, tile: SimtTile) -> None:

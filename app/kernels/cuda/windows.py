@@ -184,10 +184,10 @@ def depthwise(
     lines = vectors.load("load", dtype, width) + vectors.store("store", dtype, width)
     lines += vectors.load("load_bias", "float32", width) if bias else []
     lines += lanewise("multiply", ("a", "v", "w"), "fma(v[{i}], w[{i}], a[{i}])", width)
+    given = ("v", "r") if residual else ("v",)
     if after:
-        lines += functions.recipe_function("last", after, ("float32",) * (2 if residual else 1))
-        call = "last(v[{i}], r[{i}])" if residual else "last(v[{i}])"
-        lines += lanewise("finish", ("v", "r") if residual else ("v",), call, width)
+        lines += functions.recipe_function("last", after, ("float32",) * len(given))
+        lines += lanewise("finish", given, f"last({', '.join(f'{v}[{{i}}]' for v in given)})", width)
     zeros = f"({', '.join(['float32(0)'] * width)},)"
     start = "load_bias(bias, c)" if bias else zeros
     body = [
@@ -200,14 +200,13 @@ def depthwise(
         *_loops([high], _row_of_taps(wide, channels, every, pixels, zeros)),
         f"line = uint32((b * uint32({high.out}) + o0) * uint32({wide.out}) + o1)",
     ]
+    finish = ("finish({v}, load(r, {at}))" if residual else "finish({v})") if after else "{v}"
     for p in range(pixels):
         at = f"uint32((line + uint32({p})) * uint32({every}) + c)"
-        value = f"a{p}"
-        if after:
-            value = f"finish(a{p}, load(r, {at}))" if residual else f"finish(a{p})"
-        body += [f"if o1 + uint32({p}) < uint32({wide.out}):", f"    store(y, {at}, {value})"]
-    operands = [("x", dtype), ("w", dtype), *([("bias", "float32")] if bias else [])]
-    operands += [*([("r", dtype)] if residual else []), ("y", dtype)]
+        body.append(f"if o1 + uint32({p}) < uint32({wide.out}):")
+        body.append(f"    store(y, {at}, {finish.format(v=f'a{p}', at=at)})")
+    roles = {"x": dtype, "w": dtype, "bias": "float32" * bias, "r": dtype * residual, "y": dtype}
+    operands = [(role, kind) for role, kind in roles.items() if kind]
     return per_unit("depthwise", lines, body, operands, batch * high.out * strips * groups, BLOCKS)
 
 

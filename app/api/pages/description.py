@@ -13,7 +13,9 @@ from app.api.http import errors
 from app.api.http.auth_middleware import PUBLIC, scope_of
 from app.api.http.errors import NotReadyError
 from app.api.schemas import inference
-from app.api.schemas.bodies import MemoryPlanRequest, ModelManifest, Problem
+from app.api.schemas.memory_plans import MemoryPlanRequest
+from app.api.schemas.models import ModelManifest
+from app.api.schemas.problems import Problem
 from app.jobs.errors import ForbiddenError, TooManyError, UnauthorizedError
 from app.web import STATIC
 

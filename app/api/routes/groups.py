@@ -8,7 +8,8 @@ from fastapi import APIRouter, Header, Path, Response
 
 from app.api.http import errors, long_poll
 from app.api.routes.jobs import once
-from app.api.schemas.bodies import ComparedJob, JobConstraints, JobGroupAnswer, JobGroupRequest, JobOptions
+from app.api.schemas.groups import ComparedJob, JobConstraints, JobGroupAnswer, JobGroupRequest
+from app.api.schemas.jobs import JobOptions
 from app.api.schemas.requests import drafts_of
 from app.api.service import Service, ServiceOf
 from app.engine.types.errors import UnknownTargetError

@@ -11,16 +11,9 @@ from starlette.concurrency import run_in_threadpool
 from app.api.http import errors, long_poll
 from app.api.http.paging import LabelQuery, TextQuery, decode_cursor, encode_cursor, link_next
 from app.api.routes.events import stream
-from app.api.schemas.bodies import (
-    Artifact,
-    GroupAnswer,
-    JobAnswer,
-    JobList,
-    JobRequest,
-    LabelsRequest,
-    Progress,
-    State,
-)
+from app.api.schemas.fields import State
+from app.api.schemas.jobs import Artifact, GroupAnswer, JobAnswer, JobList, JobRequest, Progress
+from app.api.schemas.models import LabelsRequest
 from app.api.schemas.requests import draft_again, drafts_of
 from app.api.service import Service, ServiceOf
 from app.engine.types.errors import UnknownTargetError

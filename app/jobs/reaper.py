@@ -130,13 +130,9 @@ class Reaper:
                 sa.select(jobs).where(jobs.c.state == "waiting_for_target", jobs.c.created < now - patience)
             ).mappings()
             for row in waiting.all():
-                job_repository.finish(
-                    connection,
-                    row,
-                    "failed",
-                    code="target-unavailable",
-                    detail=f"no worker on target {row['target']!r} came within {patience:g} s",
-                )
+                detail = f"no worker on target {row['target']!r} came within {patience:g} s"
+                ending = job_repository.Ending("failed", code="target-unavailable", detail=detail)
+                job_repository.finish(connection, row, ending)
             self._retire(connection, now)
             groups.forget_empty(connection)
         self._blobs.free()

@@ -1,11 +1,12 @@
 """Jobs: ask for them, follow them, cancel them."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from app.api.http import errors, long_poll
@@ -161,6 +162,32 @@ def _known_group(connection: sa.Connection, key: str | None, digest: str) -> str
     return None if row is None else str(row["group_id"])
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Query parameters of a list of jobs."""
+
+    state: State | None = None
+    target: Annotated[str | None, Query(max_length=255)] = None
+    model: Annotated[str | None, Query(max_length=64)] = None
+    group: Annotated[str | None, Query(max_length=64)] = None
+    label: LabelQuery = None
+    q: TextQuery = None
+
+    def conditions(self) -> Iterator[sa.ColumnElement[bool]]:
+        """Conditions on rows of jobs."""
+        called = models.c.name.icontains(self.q or "", autoescape=True)
+        named = sa.exists().where(models.c.id == jobs.c.model_id, called)
+        yield from labels.matching(jobs.c.id, self.label or (), self.q, named)
+        for column, value in (
+            (jobs.c.state, self.state),
+            (jobs.c.target, self.target),
+            (jobs.c.model_id, self.model),
+            (jobs.c.group_id, self.group),
+        ):
+            if value is not None:
+                yield column == value
+
+
 @router.get(
     "",
     operation_id="listJobs",
@@ -172,32 +199,14 @@ def list_jobs(
     request: Request,
     response: Response,
     service: ServiceOf,
-    state: State | None = None,
-    target: Annotated[str | None, Query(max_length=255)] = None,
-    model: Annotated[str | None, Query(max_length=64)] = None,
-    group: Annotated[str | None, Query(max_length=64)] = None,
-    label: LabelQuery = None,
-    q: TextQuery = None,
+    wanted: Annotated[_Wanted, Depends()],
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: Annotated[str | None, Query(max_length=200, description="`next` of the page before.")] = None,
 ) -> JobList:
     """Jobs, latest first, in pages."""
-    called = models.c.name.icontains(q or "", autoescape=True)
-    named = sa.exists().where(models.c.id == jobs.c.model_id, called)
-    query = (
-        sa.select(jobs)
-        .where(
-            jobs.c.kind == "optimize",
-            visible(jobs.c.owner),
-            *labels.matching(jobs.c.id, label or (), q, named),
-        )
-        .order_by(jobs.c.id.desc())
-        .limit(limit + 1)
-    )
-    filters = ((jobs.c.state, state), (jobs.c.target, target), (jobs.c.model_id, model))
-    for column, value in (*filters, (jobs.c.group_id, group)):
-        if value is not None:
-            query = query.where(column == value)
+    conditions = wanted.conditions()
+    query = sa.select(jobs).where(jobs.c.kind == "optimize", visible(jobs.c.owner), *conditions)
+    query = query.order_by(jobs.c.id.desc()).limit(limit + 1)
     if cursor is not None:
         query = query.where(jobs.c.id < decode_cursor(cursor))
     with service.database.read() as connection:

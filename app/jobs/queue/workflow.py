@@ -214,17 +214,15 @@ class Runner:
         with self._database.write() as connection:
             job_repository.progress(connection, row, told)
             blobs = self._blobs.enter(connection, list(made.values())) if made else []
-            ended = job_repository.finish(
-                connection,
-                row,
+            ending = job_repository.Ending(
                 state,
                 summary=outcome.result,
                 code=outcome.code,
                 detail="cancelled on request" if outcome.stopped else outcome.detail,
                 pointer=outcome.pointer,
-                artifacts=dict(zip(made, blobs, strict=True)),
                 cache_key=key if state == "succeeded" else None,
             )
+            ended = job_repository.finish(connection, row, ending, dict(zip(made, blobs, strict=True)))
             if ended and row["kind"] == "inspect" and not outcome.stopped:
                 _note_inspection(connection, row["model_id"], outcome)
             over = ended or self._is_over(connection, row["id"])

@@ -55,7 +55,7 @@ class Reaper:
     def beat(self) -> bool:
         """Say that this worker lives, and look after what the dead left.
 
-        The answer is whether jobs wait in the queues of this worker: a ring may be lost.
+        The answer is whether jobs wait in the queues of this worker: a notification may be lost.
         """
         now = time.time()
         with self._database.write() as connection:

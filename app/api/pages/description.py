@@ -68,7 +68,7 @@ def _describe(app: FastAPI) -> dict[str, Any]:
 
 
 def _describe_keys(found: dict[str, Any]) -> None:
-    """Every operation that is not public takes a key, and may be refused as the gate refuses."""
+    """Every operation that is not public takes a key, and may be refused by the authentication."""
     found["components"]["securitySchemes"] = {
         "key": {
             "type": "http",

@@ -12,7 +12,7 @@ from app.jobs.worker.parent_death import end_with
 from app.settings import is_job_environment
 
 PID = os.getpid()
-if not is_job_environment():  # something else than `Nursery` started it
+if not is_job_environment():  # something else than `PreforkPool` started it
     os._exit(1)
 _worker = os.getppid()
 MEASURES = confinement.enter()

@@ -1,7 +1,6 @@
 """Jobs: ask for them, follow them, cancel them."""
 
-import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -10,6 +9,7 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from app.api.http import errors, long_poll
+from app.api.http.idempotency import IdempotencyKey, accept, once
 from app.api.http.paging import LabelQuery, TextQuery, decode_cursor, encode_cursor, link_next
 from app.api.routes.events import stream
 from app.api.schemas.fields import State
@@ -29,8 +29,8 @@ from app.jobs.errors import (
     TooLargeError,
 )
 from app.jobs.store import job_repository, labels, model_repository
-from app.jobs.store.auth_context import current, visible
-from app.jobs.store.database import idempotency, jobs, models
+from app.jobs.store.auth_context import visible
+from app.jobs.store.database import jobs, models
 from app.jobs.worker.child_request import ARTIFACTS
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
@@ -98,10 +98,7 @@ def create_job(
     body: JobRequest,
     response: Response,
     service: ServiceOf,
-    idempotency_key: Annotated[
-        str | None,
-        Header(max_length=255, description="The same key and body again give the first answer's jobs."),
-    ] = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> JobAnswer | GroupAnswer:
     """Queue an optimization for each target: a job for one, a group of jobs for several.
 
@@ -119,47 +116,11 @@ def create_job(
             sa.select(jobs).where(jobs.c.group_id == group).order_by(jobs.c.id)
         ).mappings()
         answers = [answer_of(connection, service, row) for row in rows.all()]
-    service.dispatcher.try_send(fresh)
-    response.headers["retry-after"] = "1"
     if len(answers) == 1:
-        response.headers["location"] = service.address(f"/v1/jobs/{answers[0].id}")
+        accept(service, response, f"/v1/jobs/{answers[0].id}", fresh)
         return answers[0]
-    response.headers["location"] = service.address(f"/v1/job-groups/{group}")
+    accept(service, response, f"/v1/job-groups/{group}", fresh)
     return GroupAnswer(id=group, jobs=answers)
-
-
-def once(
-    connection: sa.Connection,
-    key: str | None,
-    body: JobRequest,
-    drafts: Callable[[], Sequence[job_repository.Draft]],
-) -> tuple[str, list[str]]:
-    """The group of jobs that a request makes, and those jobs; none when it came before under its key.
-
-    Raises:
-        IdempotencyKeyReusedError: the key came with another request.
-    """
-    digest = hashlib.sha256(body.model_dump_json().encode()).hexdigest()
-    group = _known_group(connection, key, digest)
-    if group is not None:
-        return group, []
-    fresh = job_repository.create(connection, drafts())
-    first = job_repository.find(connection, fresh[0])
-    if key is not None:
-        row = {"owner": current().owner, "key": key, "body": digest}
-        row |= {"group_id": first["group_id"], "created": first["created"]}
-        connection.execute(idempotency.insert().values(**row))
-    return str(first["group_id"]), fresh
-
-
-def _known_group(connection: sa.Connection, key: str | None, digest: str) -> str | None:
-    if key is None:
-        return None
-    query = sa.select(idempotency).where(idempotency.c.key == key, idempotency.c.owner == current().owner)
-    row = connection.execute(query).mappings().first()
-    if row is not None and row["body"] != digest:
-        raise IdempotencyKeyReusedError(f"the key {key!r} came before with another body")
-    return None if row is None else str(row["group_id"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,9 +272,7 @@ def retry_job(job_id: JobId, response: Response, service: ServiceOf) -> JobAnswe
         draft = draft_again(connection, service.settings, job)
         fresh = job_repository.create(connection, [draft], group=job["group_id"])
         answer = answer_of(connection, service, job_repository.find(connection, fresh[0]))
-    service.dispatcher.try_send(fresh)
-    response.headers["location"] = service.address(f"/v1/jobs/{answer.id}")
-    response.headers["retry-after"] = "1"
+    accept(service, response, f"/v1/jobs/{answer.id}", fresh)
     return answer
 
 

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_request_arguments(parser: argparse.ArgumentParser) -> None:
-    """Model, bindings and options of a request."""
+    """Arguments for the model, its inputs and the options."""
     parser.add_argument("model", nargs="?", type=Path, help="ONNX file")
     parser.add_argument("--sample", help="instead of a file: a model built on the spot, such as squeezenet")
     for flag, metavar, told in _REPEATABLE:
@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def put_tensors(client: Client, arguments: argparse.Namespace) -> dict[str, str]:
     """Upload the tensors that are given for inputs."""
-    return {name: client.put_blob(path) for name, path in _pairs(arguments.tensor, "tensor").items()}
+    return {name: client.put_blob(path) for name, path in pairs(arguments.tensor, "tensor").items()}
 
 
 def request(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -142,16 +142,16 @@ def request(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.memory_budget is not None:
         options["memory_budget"] = arguments.memory_budget
     return {
-        "input_shapes": {k: _dims(k, v) for k, v in _pairs(arguments.input, "input").items()},
-        "input_values": {k: _number(k, v) for k, v in _pairs(arguments.value, "value").items()},
-        "input_ranges": {k: _range(k, v) for k, v in _pairs(arguments.range, "range").items()},
+        "input_shapes": {k: dims(k, v) for k, v in pairs(arguments.input, "input").items()},
+        "input_values": {k: number(k, v) for k, v in pairs(arguments.value, "value").items()},
+        "input_ranges": {k: _range(k, v) for k, v in pairs(arguments.range, "range").items()},
         "options": options,
-        "labels": _pairs(arguments.label, "label"),
+        "labels": pairs(arguments.label, "label"),
         "reuse": not arguments.fresh,
     }
 
 
-def _pairs(given: list[str], option: str) -> dict[str, str]:
+def pairs(given: list[str], option: str) -> dict[str, str]:
     """NAME=TEXT; a name may hold '=' itself, so the last one divides."""
     found = {}
     for text in given:
@@ -162,14 +162,16 @@ def _pairs(given: list[str], option: str) -> dict[str, str]:
     return found
 
 
-def _dims(name: str, text: str) -> list[int]:
+def dims(name: str, text: str) -> list[int]:
+    """Dimensions of an input, from text such as 1x3x224x224."""
     try:
         return [int(d) for d in text.split("x")] if text else []
     except ValueError:
         raise ValueError(f"--input {name}: expected dimensions such as 1x3x224x224, found {text!r}") from None
 
 
-def _number(name: str, text: str) -> int | float | bool:
+def number(name: str, text: str) -> int | float | bool:
+    """Value of a scalar input."""
     if text in ("true", "false"):
         return text == "true"
     try:
@@ -194,7 +196,7 @@ def upload(client: Client, arguments: argparse.Namespace) -> tuple[str, str]:
     """The model's id and a name for its artifacts."""
     if arguments.model is not None:
         external: dict[str, Path | str] = {**beside(arguments.model)}
-        external |= _pairs(arguments.external, "external")
+        external |= pairs(arguments.external, "external")
         return client.upload(arguments.model, external, name=arguments.name).id, arguments.model.stem
     from app import samples
 

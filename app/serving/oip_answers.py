@@ -41,11 +41,11 @@ class Answer:
 
     @property
     def header_nbytes(self) -> int:
-        """Of the JSON, where something follows it."""
+        """Bytes of the JSON header, where binary data follows it."""
         return len(self.header) if self.arrays else NO_HEADER
 
     def is_of(self, inference: Inference, outputs: Mapping[str, object]) -> bool:
-        """Whether its arrays are these outputs themselves: then it answers all requests of one form."""
+        """True if its arrays are these outputs themselves: then it answers all requests of one form."""
         wanted = inference.outputs
         return len(wanted) == len(self.arrays) and all(
             outputs[w.name] is a for w, a in zip(wanted, self.arrays)
@@ -65,7 +65,7 @@ class Answer:
 
 
 def answer(name: str, version: str, inference: Inference, outputs: Mapping[str, object]) -> Answer:
-    """What is sent back.
+    """Body of the answer.
 
     Raises:
         InferenceError: an output is wanted as JSON and has numbers that JSON does not.

@@ -67,7 +67,7 @@ class InferenceError(Exception):
 
 
 def unserved(ports: Sequence[Port]) -> str | None:
-    """Why tensors cannot be sent; None when they can."""
+    """Reason why tensors cannot be sent; None when they can."""
     for port in ports:
         if port.dtype not in DATATYPE_NAMES:
             have = ", ".join(DATATYPE_NAMES.values())
@@ -100,7 +100,7 @@ class Inference:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of the inputs."""
+        """Shapes of the inputs."""
         return {name: array.shape for name, array in self.inputs.items()}
 
 
@@ -151,7 +151,7 @@ class Forms:
 
 
 def _form(inference: Inference, header_nbytes: int, nbytes: int) -> Form | None:
-    """What a request has in common with others; None where numbers decided whether it fits the model.
+    """Key of requests of one form; None where numbers decided if the request fits the model.
 
     So they did where a tensor came as JSON or for an input that is fixed, which shows in the sizes, and
     for those of type BOOL, of which each byte is looked at.

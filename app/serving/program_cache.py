@@ -57,7 +57,7 @@ class Builder:
         self._build_requests.put(shapes)
 
     def built(self) -> list[Built]:
-        """What was built since the last call."""
+        """Results of builds since the last call."""
         os.eventfd_read(self.ready)
         found = []
         while not self._built.empty():

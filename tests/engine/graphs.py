@@ -37,7 +37,7 @@ def accepts(test: Callable[[Group], bool]) -> Callable[[Group, PlanningContext],
 
 
 def registry(*rows: Implementation) -> Registry:
-    operators = (Operator("Relu", "unary", elementwise=True), Operator("Add", "binary", elementwise=True))
+    operators = (Operator("Relu", elementwise=True), Operator("Add", elementwise=True))
     table: dict[str, tuple[Implementation, ...]] = {}
     for row in rows:
         table[row.op] = (*table.get(row.op, ()), row)

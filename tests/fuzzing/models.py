@@ -405,3 +405,42 @@ def _parsed(b: _Builder, inputs: Mapping[str, Shape], outputs: Sequence[str]) ->
 def _reads(node: onnx.NodeProto) -> list[str]:
     inner = [n for a in node.attribute if a.HasField("g") for child in a.g.node for n in _reads(child)]
     return [*node.input, *inner]
+
+
+def rounded(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with every float32 input and every float32 result of a node rounded to bfloat16."""
+    copy = onnx.shape_inference.infer_shapes(model)
+    graph = copy.graph
+    types = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.value_info, *graph.output)}
+    outputs = {o.name for o in graph.output}
+    nodes = [*(n for v in graph.input for n in _roundings(v.name, v.name, types))]
+    renamed = {v.name: f"{v.name}/rounded" for v in graph.input if types[v.name] == onnx.TensorProto.FLOAT}
+    for node in graph.node:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
+        nodes.append(node)
+        for i, name in enumerate(node.output):
+            if types.get(name) == onnx.TensorProto.FLOAT and name not in outputs:
+                nodes += _roundings(name, name, types)
+                renamed[name] = f"{name}/rounded"
+            elif types.get(name) == onnx.TensorProto.FLOAT:
+                node.output[i] = f"{name}/exact"
+                nodes += _roundings(node.output[i], name, {node.output[i]: types[name]}, name)
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return copy
+
+
+def _roundings(source: str, stem: str, types: Mapping[str, int], target: str = "") -> list[onnx.NodeProto]:
+    if types.get(source) != onnx.TensorProto.FLOAT:
+        return []
+    half = f"{stem}/bfloat16"
+    return [
+        _cast(source, half, onnx.TensorProto.BFLOAT16),
+        _cast(half, target or f"{stem}/rounded", onnx.TensorProto.FLOAT),
+    ]
+
+
+def _cast(source: str, target: str, kind: int) -> onnx.NodeProto:
+    node = onnx.NodeProto(op_type="Cast", input=[source], output=[target])
+    node.attribute.add(name="to", type=onnx.AttributeProto.INT, i=kind)
+    return node

@@ -11,7 +11,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -34,10 +34,11 @@ from app.engine.types.target import PRESETS, Memory, Target, host
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.engine.canonical import runtime
 from tests.fuzzing.checker import check_program
-from tests.fuzzing.models import RandomModel, random_model
+from tests.fuzzing.models import RandomModel, random_model, rounded
 
 KERNELS = Path(__file__).resolve().parents[2] / "build" / "kernels"
 TOLERANCE = {"f32": 1e-4, "bf16": 5e-2}  # of the largest output, or of 1 where all are small
+ROUNDINGS = 4  # times the error of one rounding a value: kernels round operands in their own order
 # What a target with a small first memory is made of; the second is 20 times slower.
 BANKS = (Memory("sram", 4096, 16, 8e9), Memory("psram", 2**26, 16, 4e8))
 OPTIONS: dict[str, tuple[object, ...]] = {
@@ -155,7 +156,7 @@ class _Case:
         return program
 
     def check_front(self, compilation: Compilation, default: Program, least: Program | None) -> None:
-        points = session.front(compilation, self.options)
+        points = session.pareto_front(compilation, self.options)
         peaks = [p.peak_bytes for p in points]
         seconds = [p.seconds for p in points]
         assert points, "no plan of the front"
@@ -185,26 +186,43 @@ class _Case:
 
     def check_outputs(self, program: Program) -> None:
         expected = runtime(self.path, self.model.inputs)
+        allowed = {
+            name: TOLERANCE[self.options.precision] * _scale(array) for name, array in expected.items()
+        }
+        if self.options.precision == "bf16":
+            for name, error in self.rounding(expected).items():
+                allowed[name] = max(allowed[name], ROUNDINGS * error)
         with closing(Executor(program, self.compiler, poison=True)) as executor:
             for _ in range(2):  # nothing of a run may change the next
                 found = executor.run(self.model.inputs)
                 for name, array in expected.items():
-                    _compare(name, np.asarray(found[name]), array, TOLERANCE[self.options.precision])
+                    _compare(name, np.asarray(found[name]), array, allowed[name])
         self.done["runs"] += 1
+
+    def rounding(self, expected: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, float]:
+        """Error of every output where onnxruntime rounds all float32 values of the main graph to bfloat16.
+
+        A normalization of nearly equal elements enlarges roundings without bound, whoever computes it.
+        """
+        path = self.path.with_name("rounded.onnx")
+        path.write_bytes(rounded(self.model.proto).SerializeToString())
+        found = runtime(path, self.model.inputs)
+        return {name: float(np.max(np.abs(found[name] - a), initial=0.0)) for name, a in expected.items()}
 
 
 def _peak(program: Program) -> int:
     return program.placement.solution.peak
 
 
-def _compare(
-    name: str, found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], tolerance: float
-) -> None:
+def _compare(name: str, found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], allowed: float) -> None:
     assert found.shape == expected.shape, f"{name}: shape {found.shape}, expected {expected.shape}"
     assert found.dtype == expected.dtype, f"{name}: {found.dtype}, expected {expected.dtype}"
-    scale = max(float(np.max(np.abs(expected), initial=0.0)), 1.0)
     worst = float(np.max(np.abs(found - expected), initial=0.0))
-    assert worst <= tolerance * scale, f"{name}: off by {worst}, largest {scale}"
+    assert worst <= allowed, f"{name}: off by {worst}, allowed {allowed}, largest {_scale(expected)}"
+
+
+def _scale(array: np.ndarray[Any, Any]) -> float:
+    return max(float(np.max(np.abs(array), initial=0.0)), 1.0)
 
 
 def tried(seeds: Sequence[int], kernels: Path = KERNELS) -> Findings:

@@ -28,7 +28,7 @@ class Padding(Schema):
 
 
 class DecisionAnswer(Schema):
-    """Why a step runs as it does, and what else could have run it."""
+    """Reasons for the choice of a step, and its alternatives."""
 
     subject: str = Field(description="Its name; of a step in a body the path, `loop/body/add`.")
     parent: str | None = Field(default=None, description="The step that runs the body that it is in.")

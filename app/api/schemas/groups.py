@@ -10,7 +10,7 @@ from app.jobs.comparison import Objective
 
 
 class JobConstraints(Schema):
-    """What a job must keep to be the best of its group; null where anything goes."""
+    """Constraints on the best job of a group; null where there is none."""
 
     seconds: float | None = Field(default=None, gt=0, description="Of one call, at most.")
     peak_bytes: Size | None = Field(default=None, description="Of activations, at most.")

@@ -83,14 +83,14 @@ class JobOptions(Schema):
 
 
 class JobLimits(Schema):
-    """What the job's process may use; null, and at most, what the service allows."""
+    """Limits of the job's process; null stands for what the service allows, which is the maximum."""
 
     seconds: float | None = Field(default=None, gt=0)
     memory_bytes: Size | None = None
 
 
 class BindingsRequest(Schema):
-    """What is known of a model's inputs."""
+    """Known shapes, values and ranges of a model's inputs."""
 
     input_shapes: dict[Name, list[Dimension]] = Field(
         default_factory=dict, description="Dimensions by input name.", max_length=4096

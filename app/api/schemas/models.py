@@ -106,7 +106,7 @@ class Finding(Schema):
 
 
 class ValidateAnswer(Schema):
-    """What would stop an optimization; nothing when `problems` is empty."""
+    """Problems that would stop an optimization; none when `problems` is empty."""
 
     model: str
     target: str

@@ -72,7 +72,7 @@ class OperatorRequest(Schema):
 
 
 class OperatorAnswer(Schema):
-    """What an operator computed, and how."""
+    """Outputs of an operator, and how they were computed."""
 
     outputs: list[NamedTensor]
     seconds: float = Field(description="Of one run, inputs and outputs in place: the least of several.")

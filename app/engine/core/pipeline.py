@@ -7,6 +7,7 @@ dropped, because they may no longer fit the graph.
 
 import dataclasses
 import gc
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,9 @@ from app.engine.core.plan import COLUMNS, Compilation, Plan, Record
 from app.engine.types.errors import EngineError, PassError
 
 Progress = Callable[[str, int, int], None]
+passes = logging.getLogger("stowplan.passes")
+choices = logging.getLogger("stowplan.choices")
+memory = logging.getLogger("stowplan.memory")
 
 
 class Pass(Protocol):
@@ -32,23 +36,57 @@ class Pass(Protocol):
         ...
 
 
+Observer = Callable[[Pass, Compilation, Compilation], object]
+
+
 def silent(_phase: str, _done: int, _total: int) -> None:
     """Progress that nobody watches."""
 
 
-def run(compilation: Compilation, passes: Iterable[Pass], progress: Progress = silent) -> Compilation:
+def unobserved(_step: Pass, _before: Compilation, _after: Compilation) -> None:
+    """Observer that does nothing."""
+
+
+def run(
+    compilation: Compilation,
+    steps: Iterable[Pass],
+    progress: Progress = silent,
+    observe: Observer = unobserved,
+) -> Compilation:
     """The compilation after all passes.
+
+    `observe` is called after every pass, with the compilations before and after it. A pass may change the
+    graph in place: of the compilation before, only the columns are as they were.
 
     Raises:
         EngineError: what a pass found wrong with the model or the request.
         PassError: any other exception inside a pass, with the pass's name.
     """
-    sequence = tuple(passes)
+    sequence = tuple(steps)
     with _uncollected():
         for done, step in enumerate(sequence):
             progress(step.name, done, len(sequence))
-            compilation = _run_one(compilation, step)
+            before, compilation = compilation, _run_one(compilation, step)
+            _log(before, compilation)
+            observe(step, before, compilation)
     return compilation
+
+
+def _log(before: Compilation, after: Compilation) -> None:
+    """Log the last pass, what it chose and where it placed buffers: `STOWPLAN_LOG=passes,choices,memory`."""
+    record = after.records[-1]
+    passes.debug("%s: %.1f ms, %d nodes", record.name, record.seconds * 1e3, record.nodes)
+    for note in record.notes:
+        passes.debug("%s: %s", record.name, note)
+    if choices.isEnabledFor(logging.DEBUG) and after.decisions is not before.decisions:
+        for decision in after.decisions[len(before.decisions) :]:
+            choices.debug("%s: %s (%s)", decision.subject, decision.chosen, decision.reason)
+    placement = after.plan.placement
+    if placement is not None and placement is not before.plan.placement:
+        solution = placement.solution
+        memory.debug(
+            "arena %d byte, lower bound %d byte, %s", solution.peak, solution.lower_bound, solution.method
+        )
 
 
 @contextmanager

@@ -138,9 +138,6 @@ class Padding:
 UNDEFINED, LANEWISE = Padding(), Padding(leaves="f(0)")
 ZERO_READER, ZERO_WRITER = Padding(reads="zero"), Padding(leaves="zero")
 
-StorageRule = Literal["densifies", "keeps_zero", "follows", "contracts", "none"]
-LayoutRule = Literal["elementwise", "channels", "axis", "permutes", "barrier", "any"]
-
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
@@ -156,24 +153,18 @@ SymbolOf: TypeAlias = Callable[[ir.Node], Symbol]
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """What an operator means to the planner.
+    """What an operator means to the planner; an operator that no row describes is a barrier.
 
     Attributes:
         op: operator type.
-        family: for reports: `conv`, `elementwise`, `reduce` ...
-        level: of the core operator set (0 values ... 6 vision); None where it is canonicalized away.
-        views: the first output has the bytes of the first input (Reshape and its kin).
         elementwise: each output element depends on one element of every input, broadcast.
+        per_axis: operands may vary along the axis that an attribute names, and along no other.
         storage: storage types as MXNet infers them, of an operator of domain `mxnet`.
     """
 
     op: str
-    family: str
-    level: int | None = None
-    storage_rule: StorageRule = "densifies"
-    layout_rule: LayoutRule = "barrier"
-    views: bool = False
     elementwise: bool = False
+    per_axis: bool = False
     storage: StorageRuleOf | None = None
     domain: str = ""
 
@@ -447,8 +438,14 @@ def _domain(domain: str) -> str:
 
 
 def _modules(package: str) -> list[str]:
+    """Modules of a package by name, those of its FIRST before the others."""
     root = importlib.import_module(package)
-    return sorted(m.name for m in pkgutil.walk_packages(root.__path__, f"{package}."))
+    first = getattr(root, "FIRST", ())
+    found: list[str] = []
+    for module in sorted(pkgutil.iter_modules(root.__path__), key=lambda m: (m.name not in first, m.name)):
+        name = f"{package}.{module.name}"
+        found += [name, *(_modules(name) if module.ispkg else ())]
+    return found
 
 
 def _offered() -> list[tuple[str, Any]]:

@@ -80,7 +80,7 @@ def run_operator(request: Mapping[str, Any], options: Options, folder: Path, ker
         executor.feed(fed)
         seconds = _seconds(executor)
     return {
-        "outputs": [{"name": name, **_told(value)} for name, value in outputs.items()],
+        "outputs": [{"name": name, **tensor_json(value)} for name, value in outputs.items()],
         "seconds": seconds,
         "difference": _difference(original, given, outputs, options),
         "decisions": report.decisions_json(program.compilation)["decisions"],
@@ -245,7 +245,8 @@ def _difference(
     return found if math.isfinite(found) else None
 
 
-def _told(value: object) -> Json:
+def tensor_json(value: object) -> Json:
+    """A tensor in JSON, the inverse of `tensor`."""
     array = np.asarray(value)
     if array.dtype == object or array.dtype.kind in "US":
         return {"dtype": "string", "shape": list(array.shape), "data": [str(v) for v in array.reshape(-1)]}

@@ -1,1 +1,1 @@
-"""Layouts of a whole graph: which are chosen (`choice`) and the conversions that follow (`realize`)."""
+"""Layouts of a whole graph: the choice of layouts, and the conversions that follow from it."""

@@ -6,7 +6,7 @@ from typing import ClassVar
 from app.engine.core.plan import Compilation
 from app.engine.core.registry import PlanningContext
 from app.engine.layouts.choice import Policy, choose
-from app.engine.layouts.insert_conversions import realize
+from app.engine.layouts.insert_conversions import insert_conversions
 
 
 @dataclass(frozen=True)
@@ -37,4 +37,4 @@ class InferLayouts:
                 f"layouts: {assignment.seconds * 1e6:.4g} us for groups and conversions, at most "
                 f"{assignment.gap:.3%} above the least ({assignment.cuts} cuts)",
             )
-        return realize(replace(compilation, notes=notes), assignment)
+        return insert_conversions(replace(compilation, notes=notes), assignment)

@@ -6,13 +6,11 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from app.engine.core import graph
 from app.engine.core.plan import COLUMNS, Compilation, Group
+from app.engine.core.plan_editor import PlanEditor
 from app.engine.layouts import padding
 from app.engine.layouts.conversions import DOMAIN
-from app.engine.layouts.insert_conversions import replace_inputs
 from app.engine.passes.select_implementations import SelectImplementations
-from app.engine.types.storage import DispatchMode
 
 OP = "ZeroLanes"
 
@@ -47,14 +45,7 @@ class InferPadding:
 
 def _filled(compilation: Compilation, needs: Iterable[padding.Need]) -> Compilation:
     """The compilation with a node for each value of which a reader needs zeros, and takes them from it."""
-    model, plan = compilation.graph, compilation.plan
-    assert plan.partition is not None
-    assert plan.fusion is not None
-    assert plan.layout is not None
-    assert plan.storage is not None
-    assert plan.implementation is not None
-    partition, fusion = dict(plan.partition), dict(plan.fusion)
-    layout, storage, dispatch = dict(plan.layout), dict(plan.storage), dict(plan.dispatch or {})
+    editor, chosen = PlanEditor(compilation), compilation.plan.implementation or {}
     filled: dict[ir.Value, ir.Value] = {}
     notes = []
     readers: dict[Group, dict[ir.Value, ir.Value]] = {}
@@ -62,28 +53,10 @@ def _filled(compilation: Compilation, needs: Iterable[padding.Need]) -> Compilat
         if value not in filled:
             made = ir.Value(name=f"{value.name}:zero", shape=value.shape, type=value.type)
             node = ir.Node(DOMAIN, OP, [value], outputs=[made], name=made.name)
-            producer = value.producer()
-            assert producer is not None, "what is given to the graph is row-major"
-            model.insert_after(producer, node)
-            partition[node], dispatch[node] = partition[group.anchor], DispatchMode.COMPUTE
-            fusion[node] = Group((node,), node, (value,), (made,), OP)
-            layout[made], storage[made] = layout[value], storage[value]
-            filled[value] = made
+            filled[value] = editor.insert_between(value, node, part=editor.partition[group.anchor])
         readers.setdefault(group, {})[value] = filled[value]
-        row = plan.implementation[group].implementation.name
-        notes.append(f"padded lanes of {value.name!r} become zero: {row!r} counts them in {group.name!r}")
+        name = chosen[group].implementation.name
+        notes.append(f"padded lanes of {value.name!r} become zero: {name!r} counts them in {group.name!r}")
     for group, replaced in readers.items():
-        for node in group.nodes:
-            replace_inputs(node, replaced)
-        inputs = tuple(replaced.get(v, v) for v in group.inputs)
-        changed = Group(group.nodes, group.anchor, inputs, group.outputs, group.op)
-        fusion.update(dict.fromkeys(group.nodes, changed))
-    compilation = replace(compilation, notes=(*compilation.notes, *notes))
-    return compilation.with_plan(
-        partition={n: partition[n] for n in model},
-        fusion={n: fusion[n] for n in model},
-        layout={v: layout[v] for v in graph.values(model)},
-        storage={v: storage[v] for v in graph.values(model)},
-        dispatch=dispatch,
-        implementation=None,
-    )
+        editor.redirect(group, replaced)
+    return replace(editor.finish(implementation=None), notes=(*compilation.notes, *notes))

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.plan import Compilation
+from app.engine.core.plan_editor import PlanEditor
 from app.engine.core.registry import PlanningContext
 from app.engine.passes.partition import single
 from app.engine.types.precision import resolve
@@ -28,7 +29,7 @@ ROUNDS = 4  # of leaving out what no kernel takes
 class NarrowStorage:
     """For targets whose kernels read and write 16-bit floats; elsewhere nothing is changed."""
 
-    name: ClassVar[str] = "store_halves"
+    name: ClassVar[str] = "narrow_storage"
     reads: ClassVar[tuple[str, ...]] = ()
     writes: ClassVar[tuple[str, ...]] = ()
     keeps: ClassVar[tuple[str, ...]] = ()
@@ -44,7 +45,7 @@ class NarrowStorage:
         kept: frozenset[str] = frozenset()
         for _ in range(ROUNDS):
             narrowed = replace(compilation, model=compilation.model.clone())
-            _Work(narrowed.graph, HALVES[used], kept).narrow()
+            _Narrowing(narrowed, HALVES[used], kept).narrow()
             refused = _refused(narrowed)
             if refused <= kept:
                 break
@@ -67,11 +68,12 @@ def _refused(compilation: Compilation) -> frozenset[str]:
     return frozenset(refused)
 
 
-class _Work:
+class _Narrowing:
     """A graph whose values change type."""
 
-    def __init__(self, main: ir.Graph, half: ir.DataType, kept: frozenset[str]) -> None:
-        self._graph = main
+    def __init__(self, compilation: Compilation, half: ir.DataType, kept: frozenset[str]) -> None:
+        self._editor = PlanEditor(compilation)
+        self._graph = compilation.graph
         self._half = half
         self._kept = kept
         self._cast: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
@@ -89,9 +91,11 @@ class _Work:
                     node.replace_input_with(i, self._as(value, kind))
             if wanted == self._half:
                 self._change(node)
-        for i, value in enumerate(tuple(self._graph.outputs)):
+        for value in dict.fromkeys(self._graph.outputs):
             if value.dtype == self._half:
-                self._give_out(value, i)
+                made = ir.Value(name=value.name, shape=value.shape, type=ir.TensorType(ir.DataType.FLOAT))
+                self._editor.insert_between(value, _node(value, made, ir.DataType.FLOAT))
+                self._editor.return_instead(value, made, self._half.short_name())
 
     def _change(self, node: ir.Node) -> None:
         """Let a node make 16-bit floats where it made float32."""
@@ -115,23 +119,9 @@ class _Work:
             self._graph.register_initializer(made)
         else:
             made = ir.Value(name=name, shape=value.shape, type=ir.TensorType(kind))
-            cast = _node(value, made, kind)
-            producer = value.producer()
-            if producer is None:
-                self._graph.insert_before(self._graph[0], cast)
-            else:
-                self._graph.insert_after(producer, cast)
+            self._editor.insert_between(value, _node(value, made, kind))
         self._cast[value, kind] = made
         return made
-
-    def _give_out(self, value: ir.Value, index: int) -> None:
-        """Cast what the graph returns back, under its name."""
-        producer, name = value.producer(), value.name
-        assert producer is not None
-        value.name = f"{name}:{self._half.short_name()}"
-        made = ir.Value(name=name, shape=value.shape, type=ir.TensorType(ir.DataType.FLOAT))
-        self._graph.insert_after(producer, _node(value, made, ir.DataType.FLOAT))
-        self._graph.outputs[index] = made
 
 
 def _node(value: ir.Value, made: ir.Value, kind: ir.DataType) -> ir.Node:

@@ -6,16 +6,11 @@ looks before it predicts. The table lies beside the compiled kernels it belongs 
 never measured again, so plans are reproducible once it is filled.
 """
 
-import fcntl
 import itertools
-import json
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,7 +22,8 @@ from app.engine.core.registry import Implementation, PlanningContext, no_error
 from app.engine.cost.roofline import key, seconds
 from app.engine.layouts.choice import LAST, choose, level
 from app.engine.layouts.conversions import change, conversion, rows_between
-from app.engine.runtime.cpu.executor import aligned
+from app.engine.planning.timing_cache import store, stored
+from app.engine.runtime.cpu.memory import aligned
 from app.engine.types.layout import Layout, plain
 from app.kernels.cpu.runtime.compiler import Compiler
 from app.kernels.cpu.runtime.driver import KernelSequence, Team, compile_dispatch_loop
@@ -52,22 +48,6 @@ RUN = 2e-5
 # runs of a sample take turns with copies of these, as large together as the other constants, up to
 AROUND = 64 * 2**20  # byte, where few last caches still have the first: one of 32 MiB has most of 34 MB; and
 COPIES = 64  # at most: smaller constants hardly matter
-
-
-def stored(folder: Path) -> dict[str, float]:
-    """The timings table of a folder; empty when there is none."""
-    path = folder / "timings.json"
-    return json.loads(path.read_text()) if path.exists() else {}
-
-
-def store(folder: Path, timings: Mapping[str, float]) -> None:
-    """Add to the timings table of a folder; what another process measured meanwhile is kept."""
-    with (folder / "timings.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        merged = {**stored(folder), **timings}
-        with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".tmp", delete=False) as file:
-            json.dump(merged, file, indent=0, sort_keys=True)
-        os.replace(file.name, folder / "timings.json")  # noqa: PTH105  # atomic: readers take no lock
 
 
 Candidates: TypeAlias = list[tuple[Group, Implementation, str]]

@@ -97,7 +97,7 @@ def smallest(build: Build) -> Program:
     return _noted(found, f"memory: the smallest arena has {found.compilation.concessions.describe}")
 
 
-def front(build: Build) -> tuple[Point, ...]:
+def pareto_front(build: Build) -> tuple[Point, ...]:
     """The plans found of which none is both smaller and faster, the smallest first."""
     search = _Search(build)
     start = search.plan(NOTHING)

@@ -282,9 +282,7 @@ def _reshape(node: ir.Node, perm: Perm) -> Permuted | None:
 
 
 FAMILIES = (
-    Family(
-        tuple(row.op for row in OPERATORS if row.family != "quantize" and row.op != "CastLike"), _elementwise
-    ),
+    Family(tuple(row.op for row in OPERATORS if not row.per_axis and row.op != "CastLike"), _elementwise),
     Family(("Concat",), _along(0, _every_input)),
     Family(("GatherElements",), _along(0, _every_input)),
     Family(("Split",), _along(0)),

@@ -5,13 +5,14 @@ follows such a convolution works on the image as well and drops the height behin
 convolutions stay images and chains of elementwise operators stay one kernel.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
+from app.engine.core.registry import Operator
 from app.engine.core.rewriter import Replacement, RewriteRule, constant, reshape, typed
 from app.engine.operators.tables.elementwise import OPERATORS
 from app.engine.rewrites import transpose_sinking
@@ -68,15 +69,22 @@ def _transpose(node: ir.Node) -> Given | None:
 
 
 CONVOLUTIONS: Mapping[str, Rule] = dict.fromkeys(("Conv", "ConvTranspose"), _window)
-READERS: Mapping[str, Rule] = {
-    **dict.fromkeys((row.op for row in OPERATORS if row.family != "quantize"), _as_it_is),
-    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), _as_it_is),
-    **dict.fromkeys(("MaxPool", "AveragePool"), _window),
-    "Concat": _concat,
-    "Pad": _pad,
-    "Transpose": _transpose,
-}
 VIEWS = "Reshape", "Squeeze", "Unsqueeze", "Flatten"
+
+
+def readers(operators: Iterable[Operator]) -> Mapping[str, Rule]:
+    """Rules of the operators that read an image as they read a sequence."""
+    return {
+        **dict.fromkeys((row.op for row in operators if row.elementwise and not row.per_axis), _as_it_is),
+        **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), _as_it_is),
+        **dict.fromkeys(("MaxPool", "AveragePool"), _window),
+        "Concat": _concat,
+        "Pad": _pad,
+        "Transpose": _transpose,
+    }
+
+
+READERS = readers(OPERATORS)
 
 
 def convolution_of_images(node: ir.Node) -> Replacement | None:

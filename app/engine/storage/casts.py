@@ -5,15 +5,15 @@ that needs a value in one storage type shares one cast of it.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import onnx_ir as ir
 
 from app.engine.core.plan import Compilation, Group, Subgraph
+from app.engine.core.plan_editor import PlanEditor
 from app.engine.core.registry import PlanningContext
-from app.engine.layouts.insert_conversions import replace_inputs
 from app.engine.types.errors import GraphError
-from app.engine.types.storage import DispatchMode, StorageKind, StorageType
+from app.engine.types.storage import DispatchMode, StorageKind
 
 DOMAIN, OP = "stowplan", "CastStorage"
 
@@ -31,13 +31,13 @@ def insert_casts(
     Raises:
         GraphError: no backend of the target casts.
     """
-    work = _Work(compilation)
+    work = _CastEditor(compilation)
     found = dict(modes)
     for value in list(compilation.graph.inputs):
         if work.kind(value) != "default":
             work.take_in(value)
     for anchor in [group.anchor for group in compilation.plan.groups]:
-        group = work.group(anchor)
+        group = work.fusion[anchor]
         sparse = [v for v in (*group.inputs, *group.outputs) if work.kind(v) != "default"]
         if not sparse:
             continue
@@ -51,106 +51,64 @@ def insert_casts(
             work.notes.append(f"{group.op} {group.name!r}: no kernel for {told}; operands are cast")
             found[group.anchor] = DispatchMode.FALLBACK
         work.surround(group)
-    for index, value in enumerate(compilation.graph.outputs):
+    for value in dict.fromkeys(compilation.graph.outputs):
         if work.kind(value) != "default":
-            work.give_out(value, index)
-    return work.finished(), found
+            work.give_out(value)
+    return dataclasses.replace(work.finish(), notes=(*compilation.notes, *work.notes)), found
 
 
-class _Work:
+class _CastEditor(PlanEditor):
     """A graph that casts are put into."""
 
     def __init__(self, compilation: Compilation) -> None:
-        plan = compilation.plan
-        assert plan.partition is not None
-        assert plan.fusion is not None
-        assert plan.storage is not None
-        self._compilation = compilation
-        self._graph = compilation.graph
-        self.storage: dict[ir.Value, StorageType] = dict(plan.storage)
+        super().__init__(compilation)
         self.notes: list[str] = []
-        self._partition: dict[ir.Node, Subgraph] = dict(plan.partition)
-        self._fusion: dict[ir.Node, Group] = dict(plan.fusion)
         self._made: dict[tuple[ir.Value, StorageKind], ir.Value] = {}
 
     def kind(self, value: ir.Value) -> StorageKind:
         """How a value is stored."""
         return self.storage[value].kind if value in self.storage else "default"
 
-    def group(self, anchor: ir.Node) -> Group:
-        """The group of a node as it is by now."""
-        return self._fusion[anchor]
-
     def take_in(self, value: ir.Value) -> None:
         """Let readers of a graph input, which is a dense array, read what it is cast to."""
         kind = self.kind(value)
         self.storage[value] = dataclasses.replace(self.storage[value], kind="default")
-        made = self._cast(value, kind)
-        for group in dict.fromkeys(self._fusion.values()):
-            if value in group.inputs and group.op != OP:
-                self._reads(group, {value: made})
+        self._cast(value, kind, readers=self._readers(value))
 
     def surround(self, group: Group) -> None:
         """Cast what a group reads to dense, and what it makes from it."""
         replaced = {v: self._cast(v, "default") for v in group.inputs if self.kind(v) != "default"}
         if replaced:
-            group = self._reads(group, replaced)
+            group = self.redirect(group, replaced)
         for value in group.outputs:
             kind = self.kind(value)
             if kind == "default":
                 continue
             # The node makes a dense value; the name stays with the sparse one, which others read.
-            readers = [g for g in dict.fromkeys(self._fusion.values()) if value in g.inputs]
-            storage, name = self.storage[value], value.name
+            storage, readers = self.storage[value], self._readers(value)
             self.storage[value] = dataclasses.replace(storage, kind="default", density=1.0)
-            value.name = f"{name}:default"
-            made = self._cast(value, kind, name)
+            made = self._cast(value, kind, readers, value.name)
             self.storage[made] = dataclasses.replace(storage, density=1.0)
-            for reader in readers:
-                self._reads(reader, {value: made})
-            for index, output in enumerate(self._graph.outputs):
-                if output is value:
-                    self._graph.outputs[index] = made
+            self.return_instead(value, made, "default")
 
-    def give_out(self, value: ir.Value, index: int) -> None:
+    def give_out(self, value: ir.Value) -> None:
         """Cast an output of the graph, under its name."""
-        name, made = value.name, self._cast(value, "default")
-        value.name, made.name = f"{name}:{self.kind(value)}", name
-        self._graph.outputs[index] = made
+        self.return_instead(value, self._cast(value, "default"), self.kind(value))
 
-    def finished(self) -> Compilation:
-        """The compilation with the columns of the new graph."""
-        changed = self._compilation.with_plan(
-            partition={n: self._partition[n] for n in self._graph},
-            fusion={n: self._fusion[n] for n in self._graph},
-            storage=self.storage,
-        )
-        return dataclasses.replace(changed, notes=(*changed.notes, *self.notes))
+    def _readers(self, value: ir.Value) -> list[Group]:
+        return [g for g in dict.fromkeys(self.fusion.values()) if value in g.inputs and g.op != OP]
 
-    def _reads(self, group: Group, replaced: Mapping[ir.Value, ir.Value]) -> Group:
-        for node in group.nodes:
-            replace_inputs(node, replaced)
-        inputs = tuple(replaced.get(v, v) for v in group.inputs)
-        changed = Group(group.nodes, group.anchor, inputs, group.outputs, group.op)
-        self._fusion.update(dict.fromkeys(group.nodes, changed))
-        return changed
-
-    def _cast(self, value: ir.Value, to: StorageKind, name: str | None = None) -> ir.Value:
+    def _cast(
+        self, value: ir.Value, to: StorageKind, readers: Iterable[Group] = (), name: str | None = None
+    ) -> ir.Value:
         """The value in another storage type, cast once for all who need it."""
         if (value, to) not in self._made:
             made = ir.Value(name=name or f"{value.name}:{to}", shape=value.shape, type=value.type)
             attributes = [ir.AttrString("source", self.kind(value)), ir.AttrString("stype", to)]
             node = ir.Node(DOMAIN, OP, [value], attributes, outputs=[made], name=f"cast_storage:{made.name}")
-            producer = value.producer()
-            if producer is None:
-                self._graph.insert_before(self._graph[0], node)
-            else:
-                self._graph.insert_after(producer, node)
-            group = Group((node,), node, (value,), (made,), OP)
-            self._fusion[node] = group
-            self._partition[node] = self._part(group)
+            self._made[value, to] = self.insert_between(value, node, readers)
             self.storage[made] = dataclasses.replace(self.storage[value], kind=to)
-            self._made[value, to] = made
+            self.partition[node] = self._part(self.fusion[node])
         return self._made[value, to]
 
     def _part(self, group: Group) -> Subgraph:
@@ -161,7 +119,7 @@ class _Work:
         for row in self._compilation.registry.candidates(OP, backends):
             reason = row.rejection(group, context)
             if reason is None and row.op != "*":
-                return Subgraph(max(p.index for p in self._partition.values()) + 1, row.backend)
+                return Subgraph(max(p.index for p in self.partition.values()) + 1, row.backend)
             reasons.append(f"{row.name}: {reason}")
         told = "; ".join(reasons) or "no backend has a row"
         raise GraphError(

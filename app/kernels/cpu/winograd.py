@@ -13,6 +13,7 @@ Source: Lavin and Gray, 2015, "Fast algorithms for convolutional neural networks
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -25,6 +26,7 @@ from numba.extending import intrinsic
 from app.kernels.cpu.codegen.generator import outlined
 from app.kernels.cpu.codegen.instructions import Vectors, number
 from app.kernels.cpu.codegen.linking import Sources
+from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import (
     BETA,
     BFLOAT_PAIRS,
@@ -56,29 +58,31 @@ FIXED_ROWS: dict[int, tuple[tuple[int, ...], int]] = {4: ((2, 4), 2), 8: ((2, 4)
 
 LINE = 16  # elements of a cache line
 
-# What the kernel reads from its table of sizes, in this order.
-SIZES = (
-    "channels",  # of the input, or pairs of them, or fours
-    "blocks",  # of channels, of the input
-    "filters",  # blocks of channels of the output
-    "h",
-    "w",
-    "rows",  # of the output
-    "columns",
-    "top",  # padding
-    "left",
-    "high",  # tiles in a column and in a row of an image
-    "wide",
-    "tiles",  # of the batch
-    "parts",  # blocks of tiles
-    "groups",  # of output channels that a register tile computes
-    "v_row",  # distances in elements
-    "v_plane",
-    "m_plane",
-    "m_size",
-    "work_step",  # elements of workspace per thread
-    "flags",
-)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WinogradSizes(SizeTable):
+    """Sizes of a Winograd convolution."""
+
+    channels: int  # of the input, or pairs of them, or fours
+    blocks: int  # of channels, of the input
+    filters: int  # blocks of channels of the output
+    h: int
+    w: int
+    rows: int  # of the output
+    columns: int
+    top: int  # padding
+    left: int
+    high: int  # tiles in a column and in a row of an image
+    wide: int
+    tiles: int  # of the batch
+    parts: int  # blocks of tiles
+    groups: int  # of output channels that a register tile computes
+    v_row: int  # distances in elements
+    v_plane: int
+    m_plane: int
+    m_size: int
+    work_step: int  # elements of workspace per thread
+    flags: int
 
 
 @functools.cache
@@ -410,7 +414,7 @@ from LIBRARY0 import LANES, LINE, M, TAIL, TILE, WORDS, multiply, transform_inpu
 {imports}
 
 def kernel(x, weights, y, bias, residual, scalars, sizes, work{operands}, begin, end, thread):
-    {unpack} = {sizes}
+    {unpack}
     sums = at(work, thread * work_step)
     zeros = at(sums, m_size)
     buffer = at(zeros, TILE * LANES)
@@ -469,7 +473,7 @@ def emit(
 
     x: float32[batch, blocks, h, w, lanes]; weights: see `packed`; y, residual: float32[batch,
     filters, rows, columns, lanes], may be the same; bias: float32[filters * lanes]; scalars:
-    float32[4], see `tiles`; sizes: int64, see SIZES; work: per thread; then the operands of the
+    float32[4], see `tiles`; sizes: WinogradSizes; work: per thread; then the operands of the
     recipe. Units are groups of output channels (fastest) of blocks of tiles.
 
     Args:
@@ -500,8 +504,7 @@ def emit(
     places = "".join(f", at(x{i}, {offset})" for i, (_, offset) in enumerate(operands))
     kernel = _KERNEL.format(
         imports="from LIBRARY1 import run\n" if recipe else "",
-        unpack=", ".join(SIZES),
-        sizes=", ".join(f"sizes[{i}]" for i in range(len(SIZES))),
+        unpack=WinogradSizes.unpack(),
         operands="".join(f", x{i}" for i in range(len(operands))),
         buffer=buffer,
         finish=_RUN.format(places=places) if recipe else "",

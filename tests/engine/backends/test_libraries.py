@@ -20,9 +20,12 @@ from app.engine.core.registry import Registry
 from app.engine.core.registry import load as load_registry
 from app.engine.model.load import load
 from app.engine.passes.partition import Partition
-from app.engine.planning import backend_assignment, session
+from app.engine.planning import session
+from app.engine.planning.backend_assignment import by_subgraph
+from app.engine.planning.backend_assignment.bench import Bench, without_libraries
 from app.engine.report import report
 from app.engine.runtime.cpu.executor import Executor
+from app.engine.runtime.inputs import samples
 from app.engine.types.errors import UnknownBackendError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import host
@@ -95,10 +98,8 @@ def test_a_library_computes_what_our_kernels_do(
     pytest.importorskip(name)
     options = Options(backends=(name, "numba-cpu"), autotune=False)
     compilation = compiled(text, tmp_path, options)
-    compilation, program = session.runnable(
-        compilation, options, compiler, backend_assignment.samples(compilation.graph.inputs)
-    )
-    ours = session.planned(backend_assignment.without_libraries(compilation), options)
+    compilation, program = session.runnable(compilation, options, compiler, samples(compilation.graph.inputs))
+    ours = session.planned(without_libraries(compilation), options)
     given = inputs_of(compilation)
     found, expected = run(program, compiler, given), run(ours, compiler, given)
     for output, array in expected.items():
@@ -260,9 +261,7 @@ def test_the_example_of_the_documentation_is_a_backend_once_its_package_is_insta
     compilation, program = session.runnable(compilation, options, compiler, given)
     backends = [s.choice.implementation.backend for s in program.steps]
     assert backends == ["numpy-example", "numba-cpu"] or set(backends) == {"numpy-example", "numba-cpu"}
-    expected = run(
-        session.planned(backend_assignment.without_libraries(compilation), options), compiler, given
-    )
+    expected = run(session.planned(without_libraries(compilation), options), compiler, given)
     assert_close(np.asarray(run(program, compiler, given)["y"]), np.asarray(expected["y"]))
     sys.modules.pop("stowplan_numpy_example", None)
 
@@ -278,18 +277,18 @@ def test_the_fastest_by_measurement_is_chosen_and_not_measured_again(
     found = session.tuned(compilation, options, own)
     assert any(n.startswith("choose:") for n in found.notes)
     assert any("onnxruntime@" in key for key in json.loads((own.folder / "timings.json").read_text()))
-    monkeypatch.setattr(backend_assignment._Allocation, "_race", lambda *_: pytest.fail("measured again"))
-    monkeypatch.setattr(backend_assignment._Allocation, "_timed", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(by_subgraph, "run_race", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(Bench, "time_library", lambda *_: pytest.fail("measured again"))
     assert session.tuned(compilation, options, own).assignment == found.assignment
 
 
 @pytest.mark.parametrize(
-    ("duel", "taken"),
+    ("pairs", "taken"),
     [((0.95, 0.9), True), ((0.95, 0.6), False), ((0.995, 0.9), False)],
     ids=["won", "rounds lost", "won by nothing"],
 )
-def test_a_mixture_is_taken_when_it_wins_a_duel(
-    duel: tuple[float, float],
+def test_a_mixed_assignment_is_taken_when_it_is_faster_in_paired_rounds(
+    pairs: tuple[float, float],
     taken: bool,
     tmp_path: Path,
     compiler: Compiler,
@@ -298,19 +297,15 @@ def test_a_mixture_is_taken_when_it_wins_a_duel(
     options = Options(backends=("numba-cpu", "onnxruntime"), choose="measured", autotune=False)
     compilation = compiled(SIMPLE, tmp_path, options)
     every = tuple(n.name or "" for n in compilation.graph)
-    mixture, alone = (("onnxruntime", every[0]),), (("onnxruntime", *every),)
+    mixed, alone = (("onnxruntime", every[0]),), (("onnxruntime", *every),)
     fought = []
-    monkeypatch.setattr(
-        backend_assignment._Allocation, "_duel", lambda _self, *both: fought.append(both) or duel
-    )
-    measured = backend_assignment._Allocation(
-        compilation, options, compiler, session.planned, ["onnxruntime"]
-    )
-    found = measured._fastest({(): 2.0, mixture: 1.0, alone: 3.0}, {(), alone})
-    assert fought == [(mixture, ())], "with the fastest single backend"
+    monkeypatch.setattr(by_subgraph, "in_pairs", lambda _bench, *both: fought.append(both) or pairs)
+    bench = Bench(compilation, options, compiler, session.planned, ["onnxruntime"])
+    found = by_subgraph.fastest(bench, {(): 2.0, mixed: 1.0, alone: 3.0}, ((), alone))
+    assert fought == [(mixed, ())], "with the fastest single backend"
     assert found.assignment is not None
     assert set(found.assignment.values()) == ({"onnxruntime#0", ""} if taken else {""})
-    assert any("in a duel with no library" in n for n in found.notes)
+    assert any("in paired rounds with no library" in n for n in found.notes)
 
 
 @pytest.mark.parametrize("faster", ["onnxruntime", ""])
@@ -321,9 +316,9 @@ def test_the_plan_follows_the_measured_times(
     own.folder = tmp_path / "own"
     own.folder.mkdir()
     monkeypatch.setattr(
-        backend_assignment._Allocation,
-        "_race",
-        lambda _self, keys, _progress: {
+        by_subgraph,
+        "run_race",
+        lambda _bench, keys, _progress: {
             key: 1e-6 if (labels[0][0] if labels else "") == faster else 1.0 for labels, key in keys.items()
         },
     )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.engine.entry import optimize
+from app.engine.entry import execution, optimize
 from app.engine.planning import heartbeat, session, verification
 from app.engine.planning.heartbeat import Heartbeat
 from app.engine.runtime import benchmark, oracle
@@ -96,7 +96,7 @@ def test_a_program_that_takes_too_long_is_neither_verified_nor_measured_and_says
 ) -> None:
     path = in_reference(tmp_path)
     assert run(path, compiler)["verification"]["status"] == "verified"
-    monkeypatch.setattr(optimize, "REFERENCE_SECONDS", -1.0)
+    monkeypatch.setattr(execution, "REFERENCE_SECONDS", -1.0)
     for verify in (True, False):
         summary = run(path, compiler, verify=verify)
         assert summary["timings"] == "predicted"

@@ -57,7 +57,7 @@ def registry(cudnn_seconds: float, mkl_seconds: float, op: str = "Conv", domain:
         ),
     )  # fmt: skip
     return Registry(
-        {(domain, op): Operator(op, "conv", domain=domain)}, {op: rows}, {"numba-cpu": Backend("numba-cpu", ("cpu",))}
+        {(domain, op): Operator(op, domain=domain)}, {op: rows}, {"numba-cpu": Backend("numba-cpu", ("cpu",))}
     )  # fmt: skip
 
 
@@ -73,7 +73,7 @@ def planned(rows: Registry, axes: int = 2) -> Compilation:
         node.name = f"conv{i}"
     options = Options()
     compilation = Compilation(model, TARGET, rows, options)
-    return pipeline.run(compilation, session.back(options))
+    return pipeline.run(compilation, session.backend_passes(options))
 
 
 def chosen(compilation: Compilation) -> set[str]:
@@ -119,5 +119,5 @@ def test_the_choice_is_measured_time_where_there_is_one(seconds: tuple[float, fl
         for group in groups
         for row, time in zip(rows.implementations["Conv"], seconds)
     }
-    found = pipeline.run(dataclasses.replace(start, timings=timings), session.back(Options()))
+    found = pipeline.run(dataclasses.replace(start, timings=timings), session.backend_passes(Options()))
     assert chosen(found) == {"conv.cudnn" if seconds[0] < seconds[1] else "conv.mkl"}

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.backends.cpu import blocking
+from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
 from app.engine.core import graph
 from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
 from app.engine.core.registry import Implementation, PlanningContext
@@ -19,7 +20,7 @@ from app.engine.operators.conv_geometry import Window
 from app.engine.operators.epilogues import Epilogue
 from app.kernels.cpu.codegen import tiles
 from app.kernels.cpu.codegen.tiles import CLAMP, RESIDUAL, ROW_BIAS
-from app.kernels.cpu.conv import PLACES, SIZES
+from app.kernels.cpu.conv import PLACES, ConvSizes
 
 Array = np.ndarray[Any, Any]
 
@@ -233,39 +234,39 @@ def product_call(
     if window.is_same:
         valid = window.valid_pixels(window.pixels + 64)  # whole vectors are read
     y_d, y_h, y_w = part.steps or (0, 0, 0)
-    sizes = {
-        "packed": not isinstance(part.weights, ir.Value),
-        "turned": blocks.turned,
-        "staged": staged,
-        "same": window.is_same,
-        "scatter": part.steps is not None,
-        "valid_row": valid.shape[1],
-        "channels": window.channels,
+    sizes = ConvSizes(
+        packed=not isinstance(part.weights, ir.Value),
+        turned=blocks.turned,
+        staged=staged,
+        same=window.is_same,
+        scatter=part.steps is not None,
+        valid_row=valid.shape[1],
+        channels=window.channels,
         **dict(zip(("d", "h", "w"), window.size)),
         **dict(zip(("rows", "columns"), window.out[1:])),
         **dict(zip(("stride_d", "stride_h", "stride_w"), window.stride)),
-        "tap_count": window.taps,
-        "groups": window.groups,
-        "outputs": window.outputs,
-        "pixels": window.pixels,
-        "block_m": blocks.m,
-        "part_m": blocks.part,
-        "block_n": blocks.n,
-        "block_k": blocks.k,
-        "panel_row": panel_row,
-        "sums_row": sums_row,
-        "sums_size": sums,
-        "spare_size": spare,
-        "work_step": work,
-        "y_channel": part.pixels or window.pixels,
-        "y_base": part.base,
-        "y_d": y_d,
-        "y_h": y_h,
-        "y_w": y_w,
-        "flags": ends.flags,
-    }
+        tap_count=window.taps,
+        groups=window.groups,
+        outputs=window.outputs,
+        pixels=window.pixels,
+        block_m=blocks.m,
+        part_m=blocks.part,
+        block_n=blocks.n,
+        block_k=blocks.k,
+        panel_row=panel_row,
+        sums_row=sums_row,
+        sums_size=sums,
+        spare_size=spare,
+        work_step=work,
+        y_channel=part.pixels or window.pixels,
+        y_base=part.base,
+        y_d=y_d,
+        y_h=y_h,
+        y_w=y_w,
+        flags=ends.flags,
+    )
     pointer = f"{dtype}*"
-    operands: tuple[tuple[str, Argument], ...] = (
+    operands: tuple[Operand, ...] = (
         (pointer, x),
         (pointer, _packed(part, blocks, lanes)),
         (pointer, y),
@@ -274,18 +275,13 @@ def product_call(
         (pointer, ends.scalars),
         ("int64*", Constant(window.tap_table())),
         ("uint8*", Constant(valid)),
-        ("int64*", Constant(np.array([sizes[name] for name in SIZES], np.int64))),
+        size_operand(sizes),
         (pointer, Workspace(work * kind.itemsize, per_thread=True)),
         *epilogue.arguments,
     )
     units = window.batch * window.groups * -(-window.pixels // blocks.n) * -(-window.outputs // blocks.part)
-    return KernelCall(
-        "app.kernels.cpu.conv:emit_implicit",
-        tuple(t for t, _ in operands),
-        tuple(a for _, a in operands),
-        units,
-        static=(dtype, lanes, *epilogue.static),
-        takes_thread=True,
+    return typed_call(
+        "app.kernels.cpu.conv:emit_implicit", operands, units, static=(dtype, lanes, *epilogue.static)
     )
 
 

@@ -5,15 +5,16 @@ import math
 
 import numpy as np
 
+from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
 from app.engine.backends.cpu.conv import epilogue_arguments, rejection
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
+from app.engine.core.plan import Constant, Group, KernelCall, Workspace
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import conv_geometry
 from app.engine.operators.conv_geometry import Window
 from app.kernels.cpu.codegen import tiles
-from app.kernels.cpu.depthwise import ROWS, SIZES
+from app.kernels.cpu.depthwise import ROWS, DepthwiseSizes
 from app.kernels.cpu.epilogue import CHUNK
 
 STRIP = 20 * 1024  # byte of a channel that stay in the first cache
@@ -68,26 +69,26 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     ends = epilogue_arguments(group, kind)
     filters = window.groups * window.outputs
     work = buffer + CHUNK + 2 * vector
-    sizes = {
-        "filters": filters,
-        "outputs": window.outputs,
-        "h": window.size[1],
-        "w": window.size[2],
-        "rows": window.out[1],
-        "columns": columns,
-        "stride_h": stride[1],
-        "stride_w": stride[2],
-        "top": top,
-        "left": left,
-        "taps": window.taps,
-        "strip": strip,
-        "below": below,
-        "line": line,
-        "work_step": work,
-        "flags": ends.flags,
-    }
+    sizes = DepthwiseSizes(
+        filters=filters,
+        outputs=window.outputs,
+        h=window.size[1],
+        w=window.size[2],
+        rows=window.out[1],
+        columns=columns,
+        stride_h=stride[1],
+        stride_w=stride[2],
+        top=top,
+        left=left,
+        taps=window.taps,
+        strip=strip,
+        below=below,
+        line=line,
+        work_step=work,
+        flags=ends.flags,
+    )
     pointer = f"{kind.name}*"
-    operands: tuple[tuple[str, Argument], ...] = (
+    operands: tuple[Operand, ...] = (
         (pointer, x),
         (pointer, weights),
         (pointer, y),
@@ -95,18 +96,16 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
         (pointer, ends.residual),
         (pointer, ends.scalars),
         ("int64*", Constant(offsets)),
-        ("int64*", Constant(np.array([sizes[name] for name in SIZES], np.int64))),
+        size_operand(sizes),
         (pointer, Workspace(work * kind.itemsize, per_thread=True)),
         *ends.epilogue.arguments,
     )
     return (
-        KernelCall(
+        typed_call(
             "app.kernels.cpu.depthwise:emit",
-            tuple(t for t, _ in operands),
-            tuple(a for _, a in operands),
+            operands,
             window.batch * filters,
             static=(kind.name, context.target.vector_lanes, *ends.epilogue.static),
-            takes_thread=True,
         ),
     )
 

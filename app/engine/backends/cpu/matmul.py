@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.backends.cpu import bfloat, blocking
+from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
 from app.engine.core import graph
 from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
 from app.engine.core.registry import Implementation, PlanningContext
@@ -18,7 +19,7 @@ from app.engine.operators.matmul_geometry import PRODUCTS, Array, Product, matri
 from app.kernels.cpu import matrix_tiles
 from app.kernels.cpu.codegen import tiles
 from app.kernels.cpu.codegen.tiles import CLAMP, COLUMN_BIAS, RESIDUAL, ROW_BIAS, SCALE
-from app.kernels.cpu.gemm import PLACES, SIZES
+from app.kernels.cpu.gemm import PLACES, GemmSizes
 
 DTYPES = ("float32", "float64", "int32", "uint32", "int64", "uint64")
 BLOCK_ROWS = 192  # x DEPTH float32 of A stay in the second cache
@@ -311,24 +312,24 @@ def product_call(
     panel_row = blocking.panel_row(blocks.n, kind.itemsize)
     own = sums + spare + (0 if packed else (blocks.k + 1) * panel_row)
     units = len(offsets) * -(-product.m // blocks.m) * -(-product.n // blocks.n)
-    sizes = {
-        "m": product.m,
-        "n": product.n,
-        "k": product.k,
+    sizes = GemmSizes(
+        m=product.m,
+        n=product.n,
+        k=product.k,
         **dict(zip(("a_row", "a_k"), product.a_strides)),
-        "b_packed": packed,
+        b_packed=packed,
         **dict(zip(("b_row", "b_column"), product.b_strides)),
-        "rows_step": added.rows_step,
-        "residual_row": added.residual_row,
+        rows_step=added.rows_step,
+        residual_row=added.residual_row,
         **{f"block_{axis}": getattr(blocks, axis) for axis in "mnk"},
-        "packed_row": panel_row,
-        "sums_size": sums,
-        "spare_size": spare,
-        "work_step": own,
-        "flags": flags_of(added, epilogue),
-    }
+        packed_row=panel_row,
+        sums_size=sums,
+        spare_size=spare,
+        work_step=own,
+        flags=flags_of(added, epilogue),
+    )
     pointer = f"{kind.name}*"
-    arguments: tuple[tuple[str, Argument], ...] = (
+    arguments: tuple[Operand, ...] = (
         (pointer, a),
         (f"{tiles.right_element(dtype)}*", b),
         (pointer, y),
@@ -337,14 +338,13 @@ def product_call(
         (pointer, added.residual or nothing),
         (pointer, Constant(epilogue.scalars(kind, added.alpha, added.beta))),
         ("int64*", Constant(table)),
-        ("int64*", Constant(np.array([sizes[name] for name in SIZES], np.int64))),
+        size_operand(sizes),
         (pointer, Workspace(own * kind.itemsize, per_thread=True)),
         *epilogue.arguments,
     )
-    return KernelCall(
+    return typed_call(
         "app.kernels.cpu.gemm:emit",
-        tuple(t for t, _ in arguments),
-        tuple(a for _, a in arguments),
+        arguments,
         units,
         static=(
             dtype,
@@ -359,7 +359,6 @@ def product_call(
                 )
             ),
         ),
-        takes_thread=True,
     )
 
 

@@ -10,8 +10,9 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.backends.cpu import bfloat, blocking, nchwc
+from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
+from app.engine.core.plan import Constant, Group, KernelCall, Workspace
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import conv_geometry, epilogues
@@ -20,7 +21,7 @@ from app.engine.types.layout import Layout
 from app.engine.types.target import Target
 from app.kernels.cpu import matrix_tiles
 from app.kernels.cpu.codegen import tiles
-from app.kernels.cpu.nchwc_conv import SIZES
+from app.kernels.cpu.nchwc_conv import NchwcConvSizes
 
 Array = np.ndarray[Any, Any]
 
@@ -351,39 +352,39 @@ def lower(form: Form, group: Group, context: PlanningContext) -> tuple[KernelCal
     work = strip + ends.buffer
     work += -work % (blocking.LINE // 4)
     out_blocks = -(-window.outputs // lanes)
-    sizes = {
-        "groups": window.groups,
-        "x_image": -(-channels // source_lanes) * x_block,
-        "x_block": x_block,
-        "x_blocks": x_blocks,
-        "x_lanes": shape.x_lanes,
-        "channels": channels,
-        "h": shape.h,
-        "w": shape.w,
-        "strip_rows": parts.rows,
-        "strip_step": parts.step,
-        "columns": shape.columns,
-        "rows": shape.rows,
-        "stride": shape.stride_h,
-        "stride_w": shape.stride_w,
+    sizes = NchwcConvSizes(
+        groups=window.groups,
+        x_image=-(-channels // source_lanes) * x_block,
+        x_block=x_block,
+        x_blocks=x_blocks,
+        x_lanes=shape.x_lanes,
+        channels=channels,
+        h=shape.h,
+        w=shape.w,
+        strip_rows=parts.rows,
+        strip_step=parts.step,
+        columns=shape.columns,
+        rows=shape.rows,
+        stride=shape.stride_h,
+        stride_w=shape.stride_w,
         **dict(zip(("phases_h", "phases_w"), shape.phases)),
-        "copied": shape.copied,
-        "top": shape.top,
-        "left": shape.left,
-        "line": shape.line,
-        "lines": shape.lines(parts.rows),
-        "blocks": 0 if planes else window.channels // shape.x_lanes,
-        "tail": tail,
-        "chunk": parts.chunk,
-        "tap_count": taps.size,
-        "depth": window.depth,
-        "out_blocks": out_blocks,
-        "part": parts.part,
-        "strip_size": strip,
-        "work_step": work,
-        "flags": ends.flags,
-    }
-    operands: tuple[tuple[str, Argument], ...] = (
+        copied=shape.copied,
+        top=shape.top,
+        left=shape.left,
+        line=shape.line,
+        lines=shape.lines(parts.rows),
+        blocks=0 if planes else window.channels // shape.x_lanes,
+        tail=tail,
+        chunk=parts.chunk,
+        tap_count=taps.size,
+        depth=window.depth,
+        out_blocks=out_blocks,
+        part=parts.part,
+        strip_size=strip,
+        work_step=work,
+        flags=ends.flags,
+    )
+    operands: tuple[Operand, ...] = (
         ("float32*", x),
         ("float32*", _packed(group, shape, parts, lanes, paired=form.paired)),
         ("float32*", y),
@@ -392,18 +393,16 @@ def lower(form: Form, group: Group, context: PlanningContext) -> tuple[KernelCal
         ("float32*", ends.scalars),
         ("int64*", Constant(pixels.astype(np.int64))),
         ("int64*", Constant(taps)),
-        ("int64*", Constant(np.array([sizes[name] for name in SIZES], np.int64))),
+        size_operand(sizes),
         ("float32*", Workspace(max(work, 16) * 4, per_thread=True)),
         *ends.operands,
     )
     units = window.batch * window.groups * -(-shape.rows // parts.rows) * -(-out_blocks // parts.part)
-    call = KernelCall(
+    call = typed_call(
         "app.kernels.cpu.nchwc_conv:emit",
-        tuple(t for t, _ in operands),
-        tuple(a for _, a in operands),
+        operands,
         units,
         static=(dtype, lanes, parts.wide, _widths(out_blocks, parts), *ends.static, *shape.static),
-        takes_thread=True,
     )
     return (call,)
 

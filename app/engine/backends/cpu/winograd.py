@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from app.engine.backends.cpu import bfloat, blocking, fixed_point, matmul, nchwc
+from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
+from app.engine.core.plan import Constant, Group, KernelCall, Workspace
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import conv_geometry
@@ -34,7 +35,7 @@ from app.kernels.cpu.codegen.tiles import (
     rounded_to_fixed,
 )
 from app.kernels.cpu.epilogue import ADVANCE
-from app.kernels.cpu.winograd import SIZES
+from app.kernels.cpu.winograd import WinogradSizes
 
 Array = np.ndarray[Any, Any]
 
@@ -289,45 +290,44 @@ def _lower(form: Form, group: Group, context: PlanningContext) -> tuple[KernelCa
     filters = nchwc.blocks_of(window.outputs, context)
     bias = ends.bias if ends.flags & COLUMN_BIAS else Constant(np.zeros(filters * lanes, np.float32))
     groups = len(winograd.groups_of(filters))
-    sizes = {
-        "channels": window.channels // form.together,
-        "blocks": nchwc.blocks_of(window.channels, context),
-        "filters": filters,
-        "h": window.size[1],
-        "w": window.size[2],
-        "rows": window.out[1],
-        "columns": window.out[2],
-        "top": -window.offsets[1][0],
-        "left": -window.offsets[2][0],
-        "high": tiling.high,
-        "wide": tiling.wide,
-        "tiles": tiling.tiles,
-        "parts": tiling.parts,
-        "groups": groups,
-        "v_row": tiling.v_row,
-        "v_plane": tiling.v_plane,
-        "m_plane": tiling.m_plane,
-        "m_size": tiling.m_size,
-        "work_step": work,
-        "flags": ends.flags,
-    }
-    operands: tuple[tuple[str, Argument], ...] = (
+    sizes = WinogradSizes(
+        channels=window.channels // form.together,
+        blocks=nchwc.blocks_of(window.channels, context),
+        filters=filters,
+        h=window.size[1],
+        w=window.size[2],
+        rows=window.out[1],
+        columns=window.out[2],
+        top=-window.offsets[1][0],
+        left=-window.offsets[2][0],
+        high=tiling.high,
+        wide=tiling.wide,
+        tiles=tiling.tiles,
+        parts=tiling.parts,
+        groups=groups,
+        v_row=tiling.v_row,
+        v_plane=tiling.v_plane,
+        m_plane=tiling.m_plane,
+        m_size=tiling.m_size,
+        work_step=work,
+        flags=ends.flags,
+    )
+    operands: tuple[Operand, ...] = (
         ("float32*", x),
         ("float32*", Constant(lambda: winograd.packed(array, m, lanes, dtype), weights.name or "")),
         ("float32*", group.outputs[0]),
         ("float32*", bias),
         ("float32*", ends.residual),
         ("float32*", ends.scalars),
-        ("int64*", Constant(np.array([sizes[name] for name in SIZES], np.int64))),
+        size_operand(sizes),
         ("float32*", Workspace(work * 4, per_thread=True)),
         *ends.operands,
     )
     places = tuple((ADVANCE[p], nchwc.OFFSETS[p]) for _, p in ends.epilogue.operands)
     return (
-        KernelCall(
+        typed_call(
             "app.kernels.cpu.winograd:emit",
-            tuple(t for t, _ in operands),
-            tuple(a for _, a in operands),
+            operands,
             tiling.parts * groups,
             static=(
                 lanes,
@@ -339,7 +339,6 @@ def _lower(form: Form, group: Group, context: PlanningContext) -> tuple[KernelCa
                 places,
                 *((dtype,) if dtype != "float32" else ()),
             ),
-            takes_thread=True,
         ),
     )
 

@@ -36,9 +36,9 @@ from app.engine.operators.attention_pattern import (
     mask_of,
     spread,
 )
-from app.kernels.cuda.attention import Attention, Heads, Mask
 from app.kernels.cuda.attention import attention as flash
 from app.kernels.cuda.attention_decode import attention_decode, decode_rejection
+from app.kernels.cuda.attention_problem import Attention, Heads, Mask
 from app.kernels.cuda.geometry import LIMIT, NBYTES, Strided
 from app.kernels.cuda.kernel import Launches
 from app.kernels.cuda.transpose import moved

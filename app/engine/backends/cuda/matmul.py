@@ -257,14 +257,14 @@ def inplace(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir
     return ((residual, group.outputs[0]),)
 
 
-def unless_of(precision: str) -> Callable[[Group, PlanningContext], str | None]:
+def rejection_of(precision: str) -> Callable[[Group, PlanningContext], str | None]:
     """Why the kernel of a precision does not compute a product."""
 
-    def rejection(group: Group, context: PlanningContext) -> str | None:
+    def either(group: Group, context: PlanningContext) -> str | None:
         reason = rejection(group, context)
         return reason or precision_rejection(precision, element(group.outputs[0]), context)
 
-    return rejection
+    return either
 
 
 def precision_rejection(precision: str, dtype: str, context: PlanningContext) -> str | None:
@@ -289,7 +289,7 @@ def _row(op: str, precision: str) -> Implementation:
         f"cuda.{op.lower()}_{precision}",
         op,
         BACKEND,
-        unless_of(precision),
+        rejection_of(precision),
         lower,
         lambda group, context: _seconds(group, context, precision),
         inplace,

@@ -290,7 +290,7 @@ def _spellings() -> Mapping[str, StorageRuleOf]:
     return {**{f"_sparse_{name}": rule for name, rule in named.items()}, **named}
 
 
-OPERATORS = tuple(Operator(name, "mxnet", storage=rule, domain=MXNET) for name, rule in _spellings().items())
+OPERATORS = tuple(Operator(name, storage=rule, domain=MXNET) for name, rule in _spellings().items())
 
 
 # What ONNX nodes stand for.

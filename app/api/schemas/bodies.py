@@ -277,7 +277,7 @@ class JobLimits(_Schema):
 
 
 class BindingsRequest(_Schema):
-    """Known shapes, values and ranges of a model's inputs."""
+    """Shapes, values and ranges given for a model's inputs."""
 
     input_shapes: dict[Name, list[Dimension]] = Field(
         default_factory=dict, description="Dimensions by input name.", max_length=4096

@@ -36,7 +36,7 @@ def module(name: str) -> Any:
 
 def write(request: Mapping[str, Any]) -> None:
     """Write plan.json, memory.json and decisions.json into `request["folder"]`, or refused.json."""
-    from app.engine import Bindings, Options
+    from app.engine.types.options import Bindings, Options
 
     report, session, target = module("report"), module("session"), module("target")
     options, shapes = Options(timings="predicted", **request["options"]), request["shapes"]

@@ -6,7 +6,9 @@ from typing import Any, TypeAlias
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Compilation, Decision, Group, workspace_bytes
+from app.engine.core.calls import workspace_bytes
+from app.engine.core.group import Group
+from app.engine.core.plan import Compilation, Decision
 from app.engine.core.registry import Implementation, PlanningContext, all_plain
 from app.engine.cost import roofline
 from app.engine.layouts.conversions import conversion

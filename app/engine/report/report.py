@@ -16,16 +16,10 @@ import onnx_ir as ir
 
 from app.engine.buffers.buffer_assignment import value_bytes
 from app.engine.core import bodies, graph
-from app.engine.core.plan import (
-    SUBGRAPH,
-    Choice,
-    Compilation,
-    Constant,
-    Group,
-    KernelCall,
-    PlacedBuffer,
-    Placement,
-)
+from app.engine.core.calls import Constant, KernelCall
+from app.engine.core.group import SUBGRAPH, Group
+from app.engine.core.placement import PlacedBuffer, Placement
+from app.engine.core.plan import Choice, Compilation
 from app.engine.core.registry import PlanningContext
 from app.engine.report import explain, memory_map, units
 from app.engine.types.storage import DispatchMode
@@ -48,6 +42,7 @@ def memory_json(compilation: Compilation) -> Json:
     alignment = compilation.target.memories[0].alignment
     first = compilation.target.memories[0].name
     live = _live_by_step([b for b in placement.buffers if b.memory == first], alignment, len(plan.order))
+    order_bound = compilation.plan.require("buffers").bound
     return {
         "schema": "stowplan.memory/1",
         "memory": first,
@@ -62,10 +57,8 @@ def memory_json(compilation: Compilation) -> Json:
         "method": solution.method,
         "nodes": solution.nodes,
         "order": {
-            "lower_bound": compilation.order_bound,
-            "proved": compilation.order_bound is not None
-            and solution.peak <= compilation.order_bound
-            and not placement.unplanned,
+            "lower_bound": order_bound,
+            "proved": order_bound is not None and solution.peak <= order_bound and not placement.unplanned,
         },
         "rows": {
             "lower_bound": compilation.row_bound,
@@ -262,7 +255,7 @@ def _decisions(compilation: Compilation, around: str = "", parent: str | None = 
     assert plan.order is not None
     assert plan.implementation is not None
     told = {d.subject: d for d in compilation.decisions}
-    context = PlanningContext.of(compilation)
+    context = PlanningContext.of(compilation, compilation.plan.require("storage"))
     sizes: explain.Sizes = {}
     rows = []
     for group in plan.order:
@@ -339,7 +332,7 @@ def libraries(compilation: Compilation) -> list[Json]:
     for node, part in partition.items():
         if part.backend not in named:
             continue
-        told = compilation.passed_over.get(node.name or "", {})
+        told = (compilation.plan.passed_over or {}).get(node.name or "", {})
         reasons = (f"{name}: {told[name]}" for name in backends if name in told and name not in named)
         key = part.backend, node.op_type, next(reasons, f"{part.backend} comes first")
         counts[key] = counts.get(key, 0) + 1
@@ -351,8 +344,7 @@ def libraries(compilation: Compilation) -> list[Json]:
 
 def _dispatch(node: ir.Node, group: Group, compilation: Compilation) -> DispatchMode:
     """How a node is run; whoever partitions decides that a library does."""
-    assert compilation.plan.dispatch is not None
-    return DispatchMode.SUBGRAPH if group.op == SUBGRAPH else compilation.plan.dispatch[node]
+    return DispatchMode.SUBGRAPH if group.op == SUBGRAPH else compilation.plan.require("dispatch")[node]
 
 
 def _alternatives(
@@ -365,7 +357,7 @@ def _alternatives(
     named = {a.get("backend") for a in weighed} | {choice.implementation.backend}
     reasons: dict[str, dict[str, list[str]]] = {}
     for node in group.nodes:
-        for backend, reason in compilation.passed_over.get(node.name or "", {}).items():
+        for backend, reason in (compilation.plan.passed_over or {}).get(node.name or "", {}).items():
             if backend not in named:
                 reasons.setdefault(backend, {}).setdefault(reason, []).append(node.name or "")
     passed = [

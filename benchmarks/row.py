@@ -35,7 +35,7 @@ REPEATS = 9  # runs behind the median time of a step
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to measure, as a process is told."""
+    """A measurement, as a process is given it."""
 
     path: Path
     threads: int

@@ -1,4 +1,4 @@
-"""What the command line shows of a job: progress while it runs, tables when it is done."""
+"""A job on the command line: progress while it runs, tables when it is done."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

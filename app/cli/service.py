@@ -1,4 +1,4 @@
-"""What all commands that ask a service have in common: its address, JSON on request, exit codes.
+"""Common parts of all commands that call a service: its address, JSON on request, exit codes.
 
 What a program should read goes to standard output, all else to standard error.
 

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_request_arguments(parser: argparse.ArgumentParser) -> None:
-    """What is optimized, and how, whatever it is for."""
+    """Arguments for the model, its inputs and the options."""
     parser.add_argument("model", nargs="?", type=Path, help="ONNX file")
     parser.add_argument("--sample", help="instead of a file: a model built on the spot, such as squeezenet")
     parser.add_argument(

@@ -304,7 +304,7 @@ class Executor:
             self._put(request, answer, 200, *times)
 
     def _answer(self, ready: Ready, inference: oip_codec.Inference, region: memoryview) -> oip_codec.Answer:
-        """What the outputs come to; the same as before where the program has them in the same arrays.
+        """Answer with the outputs; the same as before where the program has them in the same arrays.
 
         After a run little of this is in the caches: what need not be done again is waited for less.
         """

@@ -1,4 +1,4 @@
-"""What an executor process is told: JSON, so that it needs neither the database nor the settings."""
+"""Configuration of an executor process: JSON, so that it needs neither the database nor the settings."""
 
 import json
 from collections.abc import Mapping

@@ -68,7 +68,7 @@ class InferenceError(Exception):
 
 
 def unserved(ports: Sequence[Port]) -> str | None:
-    """Why tensors cannot be sent; None when they can."""
+    """Reason why tensors cannot be sent; None when they can."""
     for port in ports:
         if port.dtype not in _NAMES:
             have = ", ".join(_NAMES.values())
@@ -101,7 +101,7 @@ class Inference:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of the inputs."""
+        """Shapes of the inputs."""
         return {name: array.shape for name, array in self.inputs.items()}
 
 
@@ -152,7 +152,7 @@ class Forms:
 
 
 def _form(inference: Inference, header_nbytes: int, nbytes: int) -> Form | None:
-    """What a request has in common with others; None where numbers decided whether it fits the model.
+    """Key of requests of one form; None where numbers decided if the request fits the model.
 
     So they did where a tensor came as JSON or for an input that is fixed, which shows in the sizes, and
     for those of type BOOL, of which each byte is looked at.
@@ -422,11 +422,11 @@ class Answer:
 
     @property
     def header_nbytes(self) -> int:
-        """Of the JSON, where something follows it."""
+        """Bytes of the JSON header, where binary data follows it."""
         return len(self.header) if self.arrays else NO_HEADER
 
     def is_of(self, inference: Inference, outputs: Mapping[str, object]) -> bool:
-        """Whether its arrays are these outputs themselves: then it answers all requests of one form."""
+        """True if its arrays are these outputs themselves: then it answers all requests of one form."""
         wanted = inference.outputs
         return len(wanted) == len(self.arrays) and all(
             outputs[w.name] is a for w, a in zip(wanted, self.arrays)
@@ -446,7 +446,7 @@ class Answer:
 
 
 def answer(name: str, version: str, inference: Inference, outputs: Mapping[str, object]) -> Answer:
-    """What is sent back.
+    """Body of the answer.
 
     Raises:
         InferenceError: an output is wanted as JSON and has numbers that JSON does not.

@@ -30,7 +30,7 @@ def key_of(shapes: Mapping[str, tuple[int, ...]]) -> Shapes:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What came of one wish: the model itself when `shapes` is None, else a program, else a reason."""
+    """Result of one build request: the model itself when `shapes` is None, else a program, else a reason."""
 
     shapes: Shapes | None
     model: ServedModel | None = None
@@ -56,7 +56,7 @@ class Builder:
         self._wishes.put(shapes)
 
     def built(self) -> list[Built]:
-        """What was built since the last call."""
+        """Results of builds since the last call."""
         os.eventfd_read(self.ready)
         found = []
         while not self._built.empty():

@@ -1,4 +1,4 @@
-"""What was found: the report of a job, and jobs side by side."""
+"""Pages of results: the report of a job, and jobs side by side."""
 
 import itertools
 import json

@@ -104,7 +104,7 @@ def list_decisions(
         str | None, Query(max_length=4096, description="Only the step that computes this node.")
     ] = None,
 ) -> dict[str, object]:
-    """What was chosen for each step of the plan: cost, bytes and layouts, and each alternative with its own.
+    """The choice for each step of the plan: cost, bytes and layouts, and each alternative with its own.
 
     An alternative that was refused says why, and so does a step that is not blocked.
     """

@@ -83,7 +83,7 @@ def list_problems() -> list[ProblemKindAnswer]:
 def get_problem(
     code: Annotated[str, Path(max_length=100, examples=["input-invalid"])],
 ) -> ProblemKindAnswer:
-    """What a code means; the `type` of a problem leads here."""
+    """Meaning of an error code; the `type` of a problem leads here."""
     for kind in errors.problem_kinds():
         if kind.code == code:
             return ProblemKindAnswer(code=kind.code, title=kind.title, status=kind.status)

@@ -1,4 +1,4 @@
-"""What requests and answers look like. Unknown fields are refused."""
+"""Bodies of requests and answers. Unknown fields are refused."""
 
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
@@ -270,14 +270,14 @@ class JobOptions(_Schema):
 
 
 class JobLimits(_Schema):
-    """What the job's process may use; null, and at most, what the service allows."""
+    """Limits of the job's process; null stands for what the service allows, which is the maximum."""
 
     seconds: float | None = Field(default=None, gt=0)
     memory_bytes: Size | None = None
 
 
 class BindingsRequest(_Schema):
-    """What is known of a model's inputs."""
+    """Known shapes, values and ranges of a model's inputs."""
 
     input_shapes: dict[Name, list[Dimension]] = Field(
         default_factory=dict, description="Dimensions by input name.", max_length=4096
@@ -326,7 +326,7 @@ class JobRequest(BindingsRequest):
 
 
 class JobConstraints(_Schema):
-    """What a job must keep to be the best of its group; null where anything goes."""
+    """Constraints on the best job of a group; null where there is none."""
 
     seconds: float | None = Field(default=None, gt=0, description="Of one call, at most.")
     peak_bytes: Size | None = Field(default=None, description="Of activations, at most.")
@@ -382,7 +382,7 @@ class Finding(_Schema):
 
 
 class ValidateAnswer(_Schema):
-    """What would stop an optimization; nothing when `problems` is empty."""
+    """Problems that would stop an optimization; none when `problems` is empty."""
 
     model: str
     target: str
@@ -534,7 +534,7 @@ class Padding(_Schema):
 
 
 class DecisionAnswer(_Schema):
-    """Why a step runs as it does, and what else could have run it."""
+    """Reasons for the choice of a step, and its alternatives."""
 
     subject: str = Field(description="Its name; of a step in a body the path, `loop/body/add`.")
     parent: str | None = Field(default=None, description="The step that runs the body that it is in.")
@@ -681,7 +681,7 @@ class OperatorRequest(_Schema):
 
 
 class OperatorAnswer(_Schema):
-    """What an operator computed, and how."""
+    """Outputs of an operator, and how they were computed."""
 
     outputs: list[NamedTensor]
     seconds: float = Field(description="Of one run, inputs and outputs in place: the least of several.")

@@ -8,7 +8,9 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import ELEMENTWISE, Group, Space, View
+from app.engine.core.calls import View
+from app.engine.core.group import ELEMENTWISE, Group
+from app.engine.core.placement import Space
 
 ALIGNMENT = 64  # byte: kernels may assume that a value begins on a cache line
 

@@ -13,7 +13,8 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import ELEMENTWISE, Compilation, Group, Subgraph
+from app.engine.core.group import ELEMENTWISE, Group
+from app.engine.core.plan import Compilation, Subgraph
 from app.engine.core.registry import Backend, PlanningContext, Registry
 from app.engine.cost import roofline
 from app.engine.model.runtime_operators import MICROSOFT
@@ -35,11 +36,11 @@ class Partition:
 
     name: ClassVar[str] = "partition"
     reads: ClassVar[tuple[str, ...]] = ()
-    writes: ClassVar[tuple[str, ...]] = ("partition",)
+    writes: ClassVar[tuple[str, ...]] = ("partition", "passed_over")
     keeps: ClassVar[tuple[str, ...]] = ()
 
     def __call__(self, compilation: Compilation) -> Compilation:
-        """Write the column `partition`, and why backends were passed over.
+        """Write the columns `partition` and `passed_over`.
 
         Raises:
             UnknownOperatorError: no backend runs a node; the message holds every reason.
@@ -59,8 +60,8 @@ class Partition:
         work.refuse_rest()
         notes = tuple(dict.fromkeys(work.notes))
         told = {n.name or "": reasons for n, reasons in work.reasons.items() if reasons}
-        result = replace(compilation, passed_over=told, notes=(*compilation.notes, *notes))
-        return result.with_plan(partition=work.column())
+        result = replace(compilation, notes=(*compilation.notes, *notes))
+        return result.with_plan(partition=work.column(), passed_over=told)
 
 
 def single(node: ir.Node, registry: Registry) -> Group:

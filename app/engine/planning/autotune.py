@@ -18,7 +18,9 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import SUBGRAPH, Compilation, Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Constant, KernelCall, Workspace
+from app.engine.core.group import SUBGRAPH, Group
+from app.engine.core.plan import Compilation
 from app.engine.core.registry import Implementation, PlanningContext, no_error
 from app.engine.cost.roofline import key, seconds
 from app.engine.layouts.choice import LAST, choose, level

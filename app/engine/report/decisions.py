@@ -7,7 +7,9 @@ from typing import Any, TypeAlias
 import onnx_ir as ir
 
 from app.engine.core import bodies, graph
-from app.engine.core.plan import SUBGRAPH, Choice, Compilation, Decision, Group, workspace_bytes
+from app.engine.core.calls import workspace_bytes
+from app.engine.core.group import SUBGRAPH, Group
+from app.engine.core.plan import Choice, Compilation, Decision
 from app.engine.core.registry import Implementation, PlanningContext, all_plain
 from app.engine.cost import roofline
 from app.engine.layouts.conversions import conversion
@@ -32,7 +34,7 @@ def _decisions(compilation: Compilation, around: str = "", parent: str | None = 
     assert plan.order is not None
     assert plan.implementation is not None
     told = {d.subject: d for d in compilation.decisions}
-    context = PlanningContext.of(compilation)
+    context = PlanningContext.of(compilation, compilation.plan.require("storage"))
     sizes: _Sizes = {}
     found: list[Json] = []
     for group in plan.order:
@@ -109,7 +111,7 @@ def libraries(compilation: Compilation) -> list[Json]:
     for node, part in partition.items():
         if part.backend not in named:
             continue
-        told = compilation.passed_over.get(node.name or "", {})
+        told = (compilation.plan.passed_over or {}).get(node.name or "", {})
         reasons = (f"{name}: {told[name]}" for name in backends if name in told and name not in named)
         key = part.backend, node.op_type, next(reasons, f"{part.backend} comes first")
         counts[key] = counts.get(key, 0) + 1
@@ -121,8 +123,7 @@ def libraries(compilation: Compilation) -> list[Json]:
 
 def _dispatch(node: ir.Node, group: Group, compilation: Compilation) -> DispatchMode:
     """Dispatch mode of a node; whoever partitions decides that a library runs it."""
-    assert compilation.plan.dispatch is not None
-    return DispatchMode.SUBGRAPH if group.op == SUBGRAPH else compilation.plan.dispatch[node]
+    return DispatchMode.SUBGRAPH if group.op == SUBGRAPH else compilation.plan.require("dispatch")[node]
 
 
 def _alternatives(
@@ -135,7 +136,7 @@ def _alternatives(
     named = {a.get("backend") for a in weighed} | {choice.implementation.backend}
     reasons: dict[str, dict[str, list[str]]] = {}
     for node in group.nodes:
-        for backend, reason in compilation.passed_over.get(node.name or "", {}).items():
+        for backend, reason in (compilation.plan.passed_over or {}).get(node.name or "", {}).items():
             if backend not in named:
                 reasons.setdefault(backend, {}).setdefault(reason, []).append(node.name or "")
     passed = [

@@ -13,15 +13,10 @@ import onnx_ir as ir
 
 from app.engine.buffers.buffer_assignment import value_bytes
 from app.engine.core import bodies, graph
-from app.engine.core.plan import (
-    Choice,
-    Compilation,
-    Constant,
-    Group,
-    KernelCall,
-    PlacedBuffer,
-    Placement,
-)
+from app.engine.core.calls import Constant, KernelCall
+from app.engine.core.group import Group
+from app.engine.core.placement import PlacedBuffer, Placement
+from app.engine.core.plan import Choice, Compilation
 
 Json: TypeAlias = dict[str, Any]
 
@@ -37,6 +32,7 @@ def memory_json(compilation: Compilation) -> Json:
     alignment = compilation.target.memories[0].alignment
     first = compilation.target.memories[0].name
     live = _live_by_step([b for b in placement.buffers if b.memory == first], alignment, len(plan.order))
+    order_bound = compilation.plan.require("buffers").bound
     return {
         "schema": "stowplan.memory/1",
         "memory": first,
@@ -51,10 +47,8 @@ def memory_json(compilation: Compilation) -> Json:
         "method": solution.method,
         "nodes": solution.nodes,
         "order": {
-            "lower_bound": compilation.order_bound,
-            "proved": compilation.order_bound is not None
-            and solution.peak <= compilation.order_bound
-            and not placement.unplanned,
+            "lower_bound": order_bound,
+            "proved": order_bound is not None and solution.peak <= order_bound and not placement.unplanned,
         },
         "rows": {
             "lower_bound": compilation.row_bound,

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Slice
+from app.engine.core.placement import Slice
 from app.engine.core.program import Program
 from app.engine.types.errors import KernelError
 

@@ -82,5 +82,5 @@ class Need:
         self._until = self._clock() + LINGER_SECONDS
 
     def __bool__(self) -> bool:
-        """Whether they are needed now."""
+        """True while they are needed."""
         return self._clock() < self._until

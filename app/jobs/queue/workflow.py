@@ -233,7 +233,7 @@ class Runner:
 
     @staticmethod
     def _is_over(connection: sa.Connection, job_id: str) -> bool:
-        """Whether a job has ended: perhaps by us, and only the answer to the commit was lost."""
+        """True if a job has ended, perhaps by us where only the answer to the commit was lost."""
         state = connection.scalar(sa.select(jobs.c.state).where(jobs.c.id == job_id))
         return state is None or state in job_repository.TERMINAL
 
@@ -291,7 +291,7 @@ class _Taken:
 
 
 class _Following:
-    """What the supervision of one job tells and asks the ledger.
+    """Link between the supervision of one job and the job repository.
 
     What the job tells is written a few times a second, all steps at once.
     """
@@ -336,7 +336,7 @@ class _Following:
         return wanted is not True or self._has_drained()
 
     def _has_drained(self) -> bool:
-        """Whether the worker stops and the job has had its time to end."""
+        """True if the worker stops and the job has had its time to end."""
         if not self._stopping.is_set():
             return False
         now = time.monotonic()

@@ -60,7 +60,7 @@ class Folder:
             self.local(sha256).unlink(missing_ok=True)
 
     def check(self) -> None:
-        """Whether it can be written shows when an upload begins."""
+        """Does nothing: an upload shows if the store can be written."""
 
 
 def at_once(act: Callable[[T], R], things: Collection[T]) -> list[R]:

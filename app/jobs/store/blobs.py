@@ -383,7 +383,7 @@ def _check_quota(connection: sa.Connection, size: int) -> None:
 
 
 def _refers(files: sa.Table, subjects: sa.Table, of: sa.ColumnElement[bool]) -> sa.Exists:
-    """Whether something of the holding's owner refers to its blob."""
+    """True if something of the holding's owner refers to its blob."""
     return (
         sa.exists()
         .where(files.c.sha256 == holdings.c.sha256, of, subjects.c.owner == holdings.c.owner)

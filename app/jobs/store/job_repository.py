@@ -231,7 +231,7 @@ def start(connection: sa.Connection, job_id: str, *, worker: str | None = None, 
 
 
 def is_wanted(connection: sa.Connection, row: Row) -> bool | None:
-    """Whether the job should go on; None when it now belongs to a later attempt or is gone."""
+    """True if the job should go on; None if it belongs to a later attempt now, or is gone."""
     query = sa.select(jobs.c.cancel_requested).where(
         jobs.c.id == row["id"], jobs.c.attempt == row["attempt"], jobs.c.state == "running"
     )

@@ -1,4 +1,4 @@
-"""What a child process is asked to do, and what it answers: JSON on both ways, never objects."""
+"""Requests to a child process and its answers: JSON both ways, never objects."""
 
 import json
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ ARTIFACTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one child process may use."""
+    """Limits of one child process."""
 
     seconds: float
     memory_bytes: int

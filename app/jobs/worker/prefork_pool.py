@@ -53,7 +53,7 @@ class Child:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process has not ended, as far as the kernel knows: the library notices later."""
+        """True until the process has ended for the kernel: the library notices later."""
         try:
             return not self._future.done() and (
                 self._process is None or not wait([self._process.sentinel], 0.0)

@@ -37,7 +37,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What is in an upload; `locations` are the files of external data that its tensors name."""
+    """Counts of an upload; `locations` are the files of external data that its tensors name."""
 
     nodes: int
     messages: int

@@ -14,7 +14,8 @@ import onnx_ir as ir
 import pytest
 
 from app.engine.core import graph
-from app.engine.core.plan import SUBGRAPH, Compilation
+from app.engine.core.group import SUBGRAPH
+from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
 from app.engine.core.registry import Registry
 from app.engine.core.registry import load as load_registry

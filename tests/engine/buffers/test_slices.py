@@ -7,7 +7,8 @@ import onnx_ir as ir
 import pytest
 
 from app.engine.buffers.buffer_assignment import build, view_classes
-from app.engine.core.plan import Compilation, View
+from app.engine.core.calls import View
+from app.engine.core.plan import Compilation
 from tests.engine.buffers.test_buffer_assignment import placement_of
 from tests.engine.plans import Row, compilation_of, groups_of, values_of
 from tests.harness import model_of

@@ -12,7 +12,8 @@ import onnx
 import pytest
 
 from app.engine.backends.libraries import onnxruntime as library
-from app.engine.core.plan import Compilation, SubgraphCall
+from app.engine.core.calls import SubgraphCall
+from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
 from app.engine.entry.optimize import optimize

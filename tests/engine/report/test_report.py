@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.engine.core.plan import Compilation, Constant, Decision, KernelCall, Workspace
+from app.engine.core.calls import Constant, KernelCall, Workspace
+from app.engine.core.plan import Compilation, Decision
 from app.engine.passes.order import Order
 from app.engine.passes.plan_memory import PlanMemory
 from app.engine.planning.utilization import Peak

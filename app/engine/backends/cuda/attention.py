@@ -17,7 +17,8 @@ from app.engine.backends.cuda.launch_calls import (
 )
 from app.engine.backends.cuda.tensor_views import element
 from app.engine.core import graph
-from app.engine.core.plan import ATTENTION, Argument, Call, Group, LaunchCall, Workspace, of_group
+from app.engine.core.calls import Argument, Call, LaunchCall, Workspace
+from app.engine.core.group import ATTENTION, Group, of_group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators import attention_pattern
 from app.engine.operators.attention_pattern import (
@@ -36,9 +37,9 @@ from app.engine.operators.attention_pattern import (
     mask_of,
     spread,
 )
-from app.kernels.cuda.attention import Attention, Heads, Mask
 from app.kernels.cuda.attention import attention as flash
 from app.kernels.cuda.attention_decode import attention_decode, decode_rejection
+from app.kernels.cuda.attention_problem import Attention, Heads, Mask
 from app.kernels.cuda.geometry import LIMIT, NBYTES, Strided
 from app.kernels.cuda.kernel import Launches
 from app.kernels.cuda.transpose import moved

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Group, LaunchCall, Workspace
+from app.engine.core.calls import Argument, LaunchCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import PlanningContext
 from app.kernels.cuda.kernel import WORKSPACE, Launches
 

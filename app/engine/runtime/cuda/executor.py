@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Constant, HostCall, LaunchCall, SubgraphCall, Workspace
+from app.engine.core.calls import Constant, HostCall, LaunchCall, SubgraphCall, Workspace
 from app.engine.core.program import Program, Step
 from app.engine.runtime import input_checks
 from app.engine.runtime.cuda.device import ALIGNMENT, Array, Device, Loaded, Passed, Pointer

@@ -283,10 +283,6 @@ class Client:
         """
         return self._until_over(lambda left: self.group(group_id, wait=left), "job group", timeout)
 
-    def cancel_group(self, group_id: str) -> Group:
-        """Ask for the end of all jobs of a group."""
-        return _group(self._json("POST", f"/v1/job-groups/{group_id}/cancel"))
-
     def run_operator(self, op: str, **request: Any) -> Json:
         """Run one operator alone; `request` and the answer as `runOperator` of the API has them."""
         return self._json("POST", "/v1/operators/run", json={"op": op} | request)

@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app.api.schemas.bodies import JobOptions
+from app.api.schemas.jobs import JobOptions
 from app.jobs.store import job_repository, labels, model_repository
 
 

@@ -12,7 +12,7 @@ from app.api.pages.rows import options_of, row_of
 from app.api.routes import jobs as jobs_api
 from app.api.routes import models as models_api
 from app.api.routes import targets as targets_api
-from app.api.schemas.bodies import JobOptions
+from app.api.schemas.jobs import JobOptions
 from app.api.schemas.requests import known_targets
 from app.api.service import Service, ServiceOf
 from app.engine.types.backend_names import names as backend_names

@@ -13,7 +13,7 @@ from fastapi.responses import FileResponse
 
 from app.api.http import errors
 from app.api.routes.jobs import JobId
-from app.api.schemas.bodies import DecisionList
+from app.api.schemas.decisions import DecisionList
 from app.api.service import Service, ServiceOf
 from app.jobs.errors import ArtifactNotFoundError, JobNotFoundError, NodeNotFoundError
 from app.jobs.store import job_repository

@@ -8,7 +8,8 @@ from fastapi import APIRouter, Path
 
 from app.api.http import errors
 from app.api.http.errors import NotReadyError, RouteNotFoundError
-from app.api.schemas.bodies import Health, ProblemKindAnswer, Readiness
+from app.api.schemas.problems import ProblemKindAnswer
+from app.api.schemas.system import Health, Readiness
 from app.api.service import ServiceOf
 from app.jobs.errors import StorageFullError, StoreOutageError
 from app.jobs.store.database import is_current, jobs, workers

@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app.api.schemas.bodies import BindingsRequest, JobLimits, JobOptions, JobRequest
+from app.api.schemas.jobs import BindingsRequest, JobLimits, JobOptions, JobRequest
 from app.engine.types.errors import UnknownTargetError
 from app.engine.types.target import Target, host, is_host, presets
 from app.jobs.errors import JobNotFinishedError, RequestError

@@ -155,12 +155,12 @@ class _Job:
 
     @property
     def runs_here(self) -> bool:
-        """Whether this machine is the target."""
+        """True if this machine is the target."""
         return self.absent is None
 
     @property
     def measures(self) -> bool:
-        """Whether the program is measured."""
+        """True if the program is measured."""
         return self.runs_here and self.options.timings != "predicted"
 
     def part(self, phase: str) -> Progress:

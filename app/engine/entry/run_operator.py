@@ -221,7 +221,7 @@ def _narrowed(registry: Registry, op: str, name: str | None) -> Registry:
 
 
 def _seconds(executor: Executor) -> float:
-    """Of one run without copies of inputs and outputs: the least of several samples."""
+    """Seconds of one run without copies of inputs and outputs: the least of several samples."""
     executor.step()
     found = []
     for _ in range(REPEATS):

@@ -21,7 +21,7 @@ _UNTYPED = onnx.AttributeProto.UNDEFINED
 
 @dataclass(frozen=True, slots=True)
 class Operators:
-    """What the nodes of a graph may be.
+    """Operators and opsets that the nodes of a graph may have.
 
     Attributes:
         opsets: imported version by domain.

@@ -1,4 +1,4 @@
-"""What must hold of a model file before anything else reads it.
+"""Checks of a model file before anything else reads it.
 
 Every check works on the protobuf message, where names are still names: a cycle or an undefined
 value cannot even be represented in the graph that the engine works on.

@@ -168,7 +168,7 @@ def _slower(alternative: Mapping[str, Any], choice: Choice) -> str:
 
 
 def is_fallback(group: Group, compilation: Compilation) -> bool:
-    """Whether the reference evaluator runs the group for want of a kernel."""
+    """True if the reference evaluator runs the group for want of a kernel."""
     dispatch = compilation.plan.dispatch or {}
     return any(dispatch.get(node) is DispatchMode.FALLBACK for node in group.nodes)
 

@@ -65,7 +65,7 @@ class Rival:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a peer is asked: a model file on these inputs, on so many threads of these cores.
+    """Question to a peer: a model file on these inputs, on so many threads of these cores.
 
     `outputs` are ours; an output may differ by its tolerance, or by `tolerance` where it has none of its own.
     """

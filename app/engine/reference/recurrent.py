@@ -54,7 +54,7 @@ _BY_NAME = {f.name: f for f in _FUNCTIONS}
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """What the three operators share; lists run over the activations of all directions."""
+    """Attributes that the three operators share; lists run over the activations of all directions."""
 
     direction: str = "forward"
     layout: int = 0

@@ -255,7 +255,7 @@ def _crop(
     auto_pad: str,
     output_shape: Ints | None,
 ) -> tuple[list[int], list[int]]:
-    """What of the full result is kept: first element and size of each spatial axis."""
+    """The part of the full result that is kept: first element and size of each spatial axis."""
     rank = len(spatial)
     if output_shape is None and auto_pad not in ("SAME_UPPER", "SAME_LOWER"):
         padding = [0] * 2 * rank if pads is None or auto_pad == "VALID" else list(pads)

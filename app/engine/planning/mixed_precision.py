@@ -226,7 +226,8 @@ def _farthest(expected: Mapping[str, object], found: Mapping[str, object]) -> Di
 
 def _rounding(compilation: Compilation, source: Source) -> Block:
     """Names of the groups that a row with the source applies to, in graph order."""
-    context, backends = PlanningContext.of(compilation), compilation.target.backends
+    context = PlanningContext.of(compilation, compilation.plan.require("storage"))
+    backends = compilation.target.backends
     return tuple(
         group.name
         for group in compilation.plan.groups

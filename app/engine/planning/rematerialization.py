@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Group
+from app.engine.core.group import Group
 from app.engine.core.program import Program
 from app.engine.rewrites.constant_folding import NONDETERMINISTIC
 from app.engine.types.options import Again

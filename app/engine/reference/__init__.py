@@ -13,7 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Call, Group, HostCall
+from app.engine.core.calls import Call, HostCall
+from app.engine.core.group import Group
 from app.engine.core.registry import Backend, Implementation, PlanningContext
 from app.engine.reference import evaluator
 from app.engine.types.errors import KernelError

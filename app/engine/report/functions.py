@@ -25,7 +25,8 @@ import onnx.inliner
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import ELEMENTWISE, Compilation, Group
+from app.engine.core.group import ELEMENTWISE, Group
+from app.engine.core.plan import Compilation
 from app.engine.report.onnx import proto_of
 from app.engine.rewrites.quantization import DEQUANTIZED
 from app.engine.types.layout import Layout, blocked

@@ -16,7 +16,8 @@ from app.engine.backends.cuda.launch_calls import (
 )
 from app.engine.backends.cuda.tensor_views import element
 from app.engine.core import graph
-from app.engine.core.plan import ATTENTION, Argument, Call, Group, LaunchCall, Workspace, of_group
+from app.engine.core.calls import Argument, Call, LaunchCall, Workspace
+from app.engine.core.group import ATTENTION, Group, of_group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators import attention_pattern
 from app.engine.operators.attention_pattern import (

@@ -12,7 +12,8 @@ import onnx_ir as ir
 from app.engine.backends.cuda import tensor_views
 from app.engine.backends.cuda.launch_calls import BACKEND, calls, numbered, streamed
 from app.engine.core import graph
-from app.engine.core.plan import ELEMENTWISE, Call, Group, of_group
+from app.engine.core.calls import Call
+from app.engine.core.group import ELEMENTWISE, Group, of_group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.elementwise import Formula, Operand, formula_of, recipe_of
 from app.engine.types.layout import Layout, plain

@@ -13,7 +13,8 @@ import onnx_ir as ir
 
 from app.engine.backends.cuda import tensor_views
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Constant, Group, of_group
+from app.engine.core.calls import Argument, Constant
+from app.engine.core.group import Group, of_group
 from app.engine.operators.elementwise import recipe_of
 from app.engine.operators.epilogues import per_channel
 from app.kernels.cuda.epilogue import Epilogue

@@ -4,7 +4,8 @@ import math
 from collections.abc import Iterable, Mapping
 
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Group, LaunchCall, Workspace
+from app.engine.core.calls import Argument, LaunchCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import PlanningContext
 from app.kernels.cuda.kernel import WORKSPACE, Launches
 

@@ -16,7 +16,8 @@ from app.engine.backends.cuda.epilogue import Ending
 from app.engine.backends.cuda.launch_calls import BACKEND, calls, moved_bytes, seconds
 from app.engine.backends.cuda.tensor_views import element
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Call, Constant, Group, LaunchCall, Workspace, of_group
+from app.engine.core.calls import Argument, Call, Constant, LaunchCall, Workspace
+from app.engine.core.group import Group, of_group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops
 from app.engine.operators.matmul_geometry import PRODUCTS, matrices

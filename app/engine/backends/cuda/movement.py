@@ -8,7 +8,8 @@ import onnx_ir as ir
 from app.engine.backends.cuda import tensor_views
 from app.engine.backends.cuda.launch_calls import BACKEND, blocks_of, calls, numbered, seconds
 from app.engine.core import graph
-from app.engine.core.plan import Call, Group, View
+from app.engine.core.calls import Call, View
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.movement import (
     COPIES,

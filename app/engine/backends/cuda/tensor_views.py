@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Group
+from app.engine.core.group import Group
 from app.engine.types.layout import Layout, channels_last
 from app.kernels.cuda.geometry import LIMIT, NBYTES, Strided, broadcast, contiguous
 

@@ -85,7 +85,7 @@ def _rejection(node: ir.Node, _context: PlanningContext) -> str | None:
         alone = graph.group((node,), node, node.op_type, lambda value: bool(value.name))
         try:
             _core().read_model(ir.to_proto(subgraph.model_of(alone, small)).SerializeToString())
-        except Exception as cause:  # it raises types of its own, and any of them is a refusal
+        except Exception as cause:  # it raises types of its own, and any of them rejects the sub-graph
             lines = [line for line in str(cause).splitlines() if node.op_type in line]
             _tried[key] = f"openvino cannot read {node.op_type}: {' '.join(lines[:1])[:200] or 'refused'}"
         else:

@@ -12,7 +12,8 @@ from typing import Any, Protocol, TypeAlias
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import SUBGRAPH, Call, Group, SubgraphCall
+from app.engine.core.calls import Call, SubgraphCall
+from app.engine.core.group import SUBGRAPH, Group
 from app.engine.core.registry import Backend, Implementation, PlanningContext, Selector
 from app.engine.cost import roofline
 from app.engine.memory.greedy import solve

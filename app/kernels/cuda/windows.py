@@ -178,8 +178,7 @@ def depthwise(
     groups, pixels = every // width, 4 if wide.stride == 1 else 2
     while pixels > 1 and batch * high.out * -(-wide.out // pixels) * groups < FULL:
         pixels //= 2
-    if residual and not after:
-        after = (("Add", (0, 1), ()),)
+    after = after or ((("Add", (0, 1), ()),) if residual else ())
     strips = -(-wide.out // pixels)
     lines = _depthwise_functions(dtype, width, bias, residual, after)
     zeros = f"({', '.join(['float32(0)'] * width)},)"

@@ -25,8 +25,9 @@ from app.engine.core import graph
 from app.engine.core.plan import SUBGRAPH, Compilation, Constant, Group, KernelCall, Workspace
 from app.engine.core.registry import Implementation, PlanningContext, no_error
 from app.engine.cost.roofline import key, seconds
-from app.engine.layouts.choice import LAST, choose, level
+from app.engine.layouts.choice import choose
 from app.engine.layouts.conversions import change, conversion, rows_between
+from app.engine.layouts.options import LAST, level
 from app.engine.runtime.cpu.executor import aligned
 from app.engine.types.layout import Layout, plain
 from app.kernels.cpu.runtime.compiler import Compiler

@@ -373,6 +373,33 @@ def _choose(m, members, weight, count, begin, end, rule):
 
 
 @compiled
+def _split(m, parts, begin, end, back, pending, used):
+    """Parts of the sections [begin, end) that no unplaced buffer joins: the first, and a list of the others.
+
+    Returns the sections of the first part (its end is 0 where nothing is left to place), the head of the
+    list of parts to be searched, and the length of `parts`.
+    """
+    start = np.int64(-1)
+    first_begin = first_end = np.int64(0)
+    for x in range(begin, end):
+        if m[x * STRIDE + LOAD] == 0:
+            continue
+        if start < 0:
+            start = x
+        if x + 1 < end and m[x * STRIDE + CROSSING]:
+            continue
+        if first_end == 0:
+            first_begin, first_end = start, x + 1
+        else:
+            parts[4 * used + 0], parts[4 * used + 1] = start, x + 1
+            parts[4 * used + 2], parts[4 * used + 3] = back, pending
+            pending = used
+            used += 1
+        start = np.int64(-1)
+    return first_begin, first_end, pending, used
+
+
+@compiled
 def _descend(m, near, members, weight, queues, trail, frames, parts, count, sections, rule, limit):
     begin, end = np.int64(0), np.int64(sections)
     back = pending = np.int64(-1)  # the frame to go back to, the next part
@@ -382,29 +409,8 @@ def _descend(m, near, members, weight, queues, trail, frames, parts, count, sect
         if count[TRAIL] > count[ENTRIES]:
             return UNDECIDED
         if ok:
-            found, start = 0, np.int64(-1)
-            first_begin = first_end = np.int64(0)
-            for x in range(begin, end):
-                if m[x * STRIDE + LOAD] == 0:
-                    continue
-                if start < 0:
-                    start = x
-                if x + 1 < end and m[x * STRIDE + CROSSING]:
-                    continue
-                if found == 0:
-                    first_begin, first_end = start, x + 1
-                else:
-                    parts[4 * used + 0], parts[4 * used + 1], parts[4 * used + 2], parts[4 * used + 3] = (
-                        start,
-                        x + 1,
-                        back,
-                        pending,
-                    )
-                    pending = used
-                    used += 1
-                found += 1
-                start = np.int64(-1)
-            if found == 0:
+            first_begin, first_end, pending, used = _split(m, parts, begin, end, back, pending, used)
+            if first_end == 0:
                 if pending < 0:
                     return FEASIBLE
                 begin, end, back = parts[4 * pending + 0], parts[4 * pending + 1], parts[4 * pending + 2]

@@ -289,7 +289,7 @@ class _Taken:
 
 
 class _Following:
-    """Link between the supervision of one job and the job repository.
+    """Connection of the supervision of one job with the job repository.
 
     What the job tells is written a few times a second, all steps at once.
     """

@@ -116,7 +116,7 @@ def test_every_make_target_is_phony_and_every_phony_target_exists() -> None:
         ("app/engine/passes/", False),
         ("app/engine/ops/", True),
         ("app/engine/core/plann.py", True),
-        ("downsets.py", True),
+        ("plann.py", True),
     ],
 )
 def test_a_file_that_does_not_exist_is_found(name: str, absent: bool) -> None:

@@ -20,7 +20,7 @@ REPLACED = {
     "Ring": "SharedArena",
     "Fleet": "ModelRepository",
     "Link": "ExecutorClient",
-    "wishes": "build_requests; in partitioning: preferences",
+    "wishes": "build_requests; in partitioning: candidates",
     "parked": "waiting_requests; of threads: blocked",
     # planning
     "FRONT": "FRONTEND_PASSES",

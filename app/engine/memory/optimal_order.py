@@ -33,6 +33,8 @@ States: TypeAlias = tuple[Array, Array, Array]
 # Bytes during and after a step, and the steps to take; dying and placed storages of one step.
 Scratch: TypeAlias = tuple[Array, Array, Array, Array, Array]
 
+_inlined: Any = numba.njit(cache=True, forceinline=True, error_model="numpy")
+
 FIRST_ROOM = 1 << 12  # states of the first try; each other has eight times as many
 NO_LIMIT = (1 << 62) - 1
 STATES = 1 << 22  # of a segment: bounds the search by work, never by the clock
@@ -202,7 +204,7 @@ def _search(s: _Segment, live: int, budget: int, states: int, limit: int) -> tup
         room *= 8
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def _slot(table: Array, sets: Array, words: int, row: Array) -> Any:
     """Where a set of steps is in the table, or where it would be."""
     h = np.uint64(0x9E3779B97F4A7C15)
@@ -221,7 +223,7 @@ def _slot(table: Array, sets: Array, words: int, row: Array) -> Any:
     return at
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy", boundscheck=False)
 def _effect(
     i: int, before: Array, numbers: Array, touch: Array, dying: Array, placed: Array
 ) -> tuple[int, int]:
@@ -251,7 +253,7 @@ def _effect(
     return new - saved + numbers[scratch + i], new - dead
 
 
-@numba.njit(cache=True)
+@_inlined
 def _push(heap: Array, length: int, nbytes: int, state: int, step: int) -> None:
     """Add (bytes, state, step) to a heap of this length, the least bytes first.
 
@@ -259,12 +261,13 @@ def _push(heap: Array, length: int, nbytes: int, state: int, step: int) -> None:
     """
     at = length
     while at and heap[(at - 1) // 2, 0] > nbytes:
-        heap[at] = heap[(at - 1) // 2]
+        for c in range(3):
+            heap[at, c] = heap[(at - 1) // 2, c]
         at = (at - 1) // 2
     heap[at, 0], heap[at, 1], heap[at, 2] = nbytes, state, step
 
 
-@numba.njit(cache=True)
+@_inlined
 def _pop(heap: Array, length: int) -> tuple[int, int, int]:
     """Take the first off a heap of this length."""
     nbytes, state, step = heap[0, 0], heap[0, 1], heap[0, 2]
@@ -274,13 +277,15 @@ def _pop(heap: Array, length: int) -> tuple[int, int, int]:
             child += 1
         if heap[last, 0] <= heap[child, 0]:
             break
-        heap[at] = heap[child]
+        for c in range(3):
+            heap[at, c] = heap[child, c]
         at, child = child, 2 * child + 1
-    heap[at] = heap[last]
+    for c in range(3):
+        heap[at, c] = heap[last, c]
     return nbytes, state, step
 
 
-@numba.njit(cache=True)
+@_inlined
 def _ways(state: int, live: int, budget: int, given: Segment, states: States, scratch: Scratch) -> int:
     """Fill `ways` with the steps that may run next, the one that leaves least last; how many there are.
 
@@ -290,9 +295,10 @@ def _ways(state: int, live: int, budget: int, given: Segment, states: States, sc
     numbers, needs, touch = given
     during, after, ways, dying, placed = scratch
     n, words, one, number = needs.shape[0], needs.shape[1], np.uint64(1), 0
-    done, open_ = states[0][state, :words], states[0][state, words:]
+    sets = states[0]
+    done = sets[state, :words]
     for i in range(n):
-        if not open_[i // 64] >> np.uint64(i % 64) & one:
+        if not sets[state, words + i // 64] >> np.uint64(i % 64) & one:
             continue
         more, left = _effect(i, done, numbers, touch, dying, placed)
         during[i], after[i] = live + more, live + left
@@ -308,13 +314,14 @@ def _ways(state: int, live: int, budget: int, given: Segment, states: States, sc
     return number
 
 
-@numba.njit(cache=True)
+@_inlined
 def _visit(i: int, state: int, live: int, given: Segment, states: States, count: int, row: Array) -> bool:
     """Write the state that step i leads to as number `count`; False if it was reached before."""
     numbers, needs, _ = given
     sets, facts, table = states
     words, one = needs.shape[1], np.uint64(1)
-    row[:] = sets[state, :words]
+    for w in range(words):
+        row[w] = sets[state, w]
     row[i // 64] |= one << np.uint64(i % 64)
     at = _slot(table, sets, words, row)
     if table[at] >= 0:
@@ -336,7 +343,7 @@ def _visit(i: int, state: int, live: int, given: Segment, states: States, count:
     return True
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def _explore(given: Segment, states: States, order: Array, results: Array) -> bool:
     """Fill `order`; False when there are more states than room, or the peak is above the limit.
 
@@ -383,7 +390,10 @@ def _explore(given: Segment, states: States, order: Array, results: Array) -> bo
                 if count == len(sets):
                     results[1], results[2] = budget, count
                     return False
-                if not sets[count, words:].any():
+                ended = True
+                for w in range(words):
+                    ended &= sets[count, words + w] == 0
+                if ended:
                     results[0], results[1], results[2] = after[i], budget, count + 1
                     for place in range(n - 1, -1, -1):
                         order[place], count = facts[count, 2], facts[count, 1]

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Slice
+from app.engine.core.placement import Slice
 from app.engine.core.program import Program
 from app.engine.types.errors import KernelError
 
@@ -53,7 +53,7 @@ class ProgramExecutor(ABC):
         """Copy an array to the memory of a value."""
 
     def _is_placed(self, value: ir.Value) -> bool:
-        """Whether a value has memory; else it is an object of the host."""
+        """True if a value has memory; else it is an object of the host."""
         return value in self.program.placement.values
 
     def store(self, value: ir.Value, result: object, writer: str) -> None:

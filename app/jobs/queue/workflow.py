@@ -289,7 +289,7 @@ class _Taken:
 
 
 class _Following:
-    """Connection of the supervision of one job with the job repository.
+    """Progress of one job under supervision, as the job repository is given it.
 
     What the job tells is written a few times a second, all steps at once.
     """

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from app.kernels.cuda.geometry import NBYTES, indented
+from app.kernels.cuda.vectors import device
 from app.kernels.expressions import (
     EXPRESSIONS,
     Instruction,
@@ -229,6 +230,13 @@ def body(recipe: Recipe, dtypes: Sequence[str], prefix: str = "v") -> list[str]:
     kinds = result_dtypes(recipe, dtypes)
     first = len(dtypes)
     return [f"{prefix}{first + k} = {instruction(step, kinds, prefix)}" for k, step in enumerate(recipe)]
+
+
+def recipe_function(name: str, recipe: Recipe, dtypes: Sequence[str]) -> list[str]:
+    """Lines of `name(v0, ...)`: the last result of a recipe on inputs of these types."""
+    inputs = ", ".join(f"v{i}" for i in range(len(dtypes)))
+    result = f"return v{len(dtypes) + len(recipe) - 1}"
+    return device(f"{name}({inputs})", *body(recipe, dtypes), result)
 
 
 def unsupported(recipe: Recipe, dtypes: Sequence[str]) -> str | None:

@@ -10,7 +10,8 @@ from app.engine.backends.cpu import blocking
 from app.engine.backends.cpu.calls import size_operand, typed_call
 from app.engine.backends.cpu.strided import calls
 from app.engine.core import graph
-from app.engine.core.plan import ATTENTION, Argument, Call, Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Argument, Call, Constant, KernelCall, Workspace
+from app.engine.core.group import ATTENTION, Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators import attention_pattern
@@ -101,9 +102,7 @@ def _cached(
 def _of_node(group: Group) -> tuple[tuple[Call, ...], Core]:
     """An Attention operator, and the calls that prepare its keys and values."""
     node = group.anchor
-    fresh_k, fresh_v = node.inputs[K], node.inputs[V]
-    assert fresh_k is not None
-    assert fresh_v is not None
+    fresh_k, fresh_v = graph.operand(node, K), graph.operand(node, V)
     q = heads(data(node), node, "q_num_heads")
     old = graph.input_at(node, PAST_K)
     key_calls, k = _cached(group, heads(fresh_k, node, "kv_num_heads"), old, PRESENT_K)

@@ -8,7 +8,8 @@ import numpy as np
 from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
 from app.engine.backends.cpu.conv import epilogue_arguments, rejection
 from app.engine.core import graph
-from app.engine.core.plan import Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Constant, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import conv_geometry
@@ -44,14 +45,11 @@ def _offsets(window: Window, line: int) -> tuple[np.ndarray, int, int]:
 
 
 def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
-    x, weights = group.anchor.inputs[:2]
+    x, weights = graph.operand(group.anchor, 0), graph.operand(group.anchor, 1)
     (y,) = group.outputs
-    assert x is not None
-    assert weights is not None
     if graph.elements(y) == 0:
         return ()
-    kind = graph.dtype(y)
-    assert kind is not None
+    kind = graph.element_type(y)
     window = conv_geometry.of_conv(group)
     vector = tiles.lanes_of(kind.name, context.target.vector_lanes)
     columns, stride = window.out[2], window.stride
@@ -112,8 +110,7 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
 
 def _cost(group: Group, context: PlanningContext) -> float:
     window = conv_geometry.of_conv(group)
-    kind = graph.dtype(group.outputs[0])
-    assert kind is not None
+    kind = graph.element_type(group.outputs[0])
     # A tap takes a load as well as a product, and the buffer is filled once for all taps.
     vector = tiles.lanes_of(kind.name, context.target.vector_lanes)
     columns = -(-window.out[2] // vector) * vector / max(window.out[2], 1)

@@ -11,7 +11,8 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Argument, Constant, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import conv_geometry, epilogues
@@ -70,11 +71,9 @@ class Inputs:
         self.linear = node.op_type.startswith("QLinear")
         places = range(8) if self.linear else (0, None, 2, 1, None, 3, None, None)
         found = [None if i is None else graph.input_at(node, i) for i in places]
-        first, self.a_scale, self.a_zero, second, self.b_scale, self.b_zero, *last = found
+        _, self.a_scale, self.a_zero, _, self.b_scale, self.b_zero, *last = found
         self.y_scale, self.y_zero = last
-        assert first is not None
-        assert second is not None
-        self.a, self.b = first, second
+        self.a, self.b = graph.operand(node, 0), graph.operand(node, 3 if self.linear else 1)
         self.bias = graph.input_at(node, 8) if node.op_type == "QLinearConv" else None
 
 
@@ -143,12 +142,8 @@ def finish_of(group: Group) -> Finish | str:
 def _requantized(group: Group) -> Finish:
     """The sums as 8-bit numbers of the output's scale."""
     of = Inputs(group.anchor)
-    kind = graph.dtype(group.outputs[0])
-    assert kind is not None
-    a, b, y = (graph.constant(v) for v in (of.a_scale, of.b_scale, of.y_scale))
-    assert a is not None
-    assert b is not None
-    assert y is not None
+    kind = graph.element_type(group.outputs[0])
+    a, b, y = (graph.array(v) for v in (of.a_scale, of.b_scale, of.y_scale))
     factors = a.reshape(-1).astype(np.float64) * b.reshape(-1) / y.reshape(-1)
     zero = graph.constant(of.y_zero)
     origin = np.zeros(1, np.float32) if zero is None else zero.reshape(1).astype(np.float32)
@@ -173,8 +168,7 @@ def _requantized(group: Group) -> Finish:
 
 
 def _bias(value: ir.Value) -> Array:
-    array = graph.constant(value)
-    assert array is not None
+    array = graph.array(value)
     return array.reshape(-1)
 
 
@@ -281,8 +275,7 @@ def zero_point(value: ir.Value | None, like: ir.Value) -> Argument:
 
 def less_zero(value: ir.Value, zero: ir.Value | None, axis: int) -> Array:
     """A constant minus its zero point, which may be one per position along an axis."""
-    array, offset = graph.constant(value), graph.constant(zero)
-    assert array is not None
+    array, offset = graph.array(value), graph.constant(zero)
     if offset is None:
         return array.astype(np.int16)
     shape = [1] * array.ndim

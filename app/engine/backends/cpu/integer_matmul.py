@@ -24,7 +24,8 @@ from app.engine.backends.cpu.integer import (
     zero_point,
 )
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Argument, Constant, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators import matmul_geometry
 from app.kernels.cpu.codegen import tiles
@@ -115,8 +116,7 @@ def product_call(of: Product, finish: Finish, form: Form, context: PlanningConte
 
 def _left(of: Inputs, k: int, together: int) -> tuple[tuple[KernelCall, ...], Argument]:
     """The first operand with several steps in one element; bytes may be that already."""
-    kind = graph.dtype(of.a)
-    assert kind is not None
+    kind = graph.element_type(of.a)
     if together == 4 and kind == np.uint8 and k % 4 == 0:
         return (), of.a
     rows = graph.elements(of.a) // max(k, 1)
@@ -140,8 +140,7 @@ def _right(
         steps = tiles.pack_steps(matmul_geometry.matrices(product, shifted), form.together)
         packed = tiles.pack_columns(steps, width)
         return (), Constant(tiles.narrowed(packed) if form.narrow else packed, of.b.name or "")
-    kind = graph.dtype(of.b)
-    assert kind is not None
+    kind = graph.element_type(of.b)
     batches = max(graph.elements(of.b) // max(product.k * product.n, 1), 1)
     panels = batches * -(-product.n // width)
     y = Workspace(max(panels * width * -(-product.k // 2), 1) * 4)

@@ -12,7 +12,8 @@ import onnx_ir as ir
 from app.engine.backends.cpu import bfloat, blocking, nchwc
 from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
 from app.engine.core import graph
-from app.engine.core.plan import Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Constant, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import conv_geometry, epilogues
@@ -45,8 +46,7 @@ def rejection(group: Group, context: PlanningContext) -> str | None:
     reason = nchwc.rejection(group, context)
     if reason is not None:
         return reason
-    weights, bias = group.anchor.inputs[1], graph.input_at(group.anchor, 2)
-    assert weights is not None
+    weights, bias = graph.operand(group.anchor, 1), graph.input_at(group.anchor, 2)
     for value in (weights, bias):
         if value is not None and not graph.is_constant(value):
             return f"{value.name!r} changes between runs; this one packs it offline"
@@ -263,10 +263,8 @@ def _unit_seconds(shape: Geometry, strips: int, rows: int, part: int, target: Ta
 
 
 def _packed(group: Group, shape: Geometry, parts: Cut, lanes: int, *, paired: bool) -> Constant:
-    weights = group.anchor.inputs[1]
-    array = graph.constant(weights)
-    assert weights is not None
-    assert array is not None
+    weights = graph.operand(group.anchor, 1)
+    array = graph.array(weights)
 
     def panels() -> Array:
         return _panels(shape.weights(array, paired=paired), shape, parts, lanes)
@@ -338,8 +336,7 @@ def lower(form: Form, group: Group, context: PlanningContext) -> tuple[KernelCal
     dtype, shape = form.dtype(context), form.geometry(group, context)
     window, ends = shape.window, nchwc.ends(group, context)
     parts = cut(shape, context, bool(ends.epilogue.recipe))
-    x, y = group.anchor.inputs[0], group.outputs[0]
-    assert x is not None
+    x, y = graph.operand(group.anchor, 0), group.outputs[0]
     x_blocks = -(-window.channels // shape.x_lanes)
     # Of the input as it lies in memory, whose blocks hold channels and not pairs of them.
     source_lanes, channels = 1 if plain_input else lanes, conv_geometry.of_conv(group).channels
@@ -426,8 +423,7 @@ def _cost(form: Form, group: Group, context: PlanningContext) -> float:
         waste *= 1.0 + 0.5 / window.channels
     products = flops(group) * waste
     if form.paired:
-        x = group.anchor.inputs[0]
-        assert x is not None
+        x = graph.operand(group.anchor, 0)
         padded = 2 * window.channels / max(conv_geometry.of_conv(group).channels, 1)
         products = products * padded / bfloat.rate(context) + bfloat.ROUNDING * graph.elements(x)
     return roofline(

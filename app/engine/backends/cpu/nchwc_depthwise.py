@@ -7,7 +7,8 @@ from app.engine.backends.cpu import nchwc
 from app.engine.backends.cpu.blocking import longest_share
 from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
 from app.engine.core import graph
-from app.engine.core.plan import Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Constant, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import LANEWISE, Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import conv_geometry, epilogues
@@ -59,15 +60,12 @@ def spacing(offsets: tuple[int, ...]) -> int:
 
 
 def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
-    x, weights = group.anchor.inputs[:2]
+    x, weights = graph.operand(group.anchor, 0), graph.operand(group.anchor, 1)
     (y,) = group.outputs
     window = conv_geometry.of_conv(group)
     lanes = context.target.vector_lanes
     blocks = nchwc.blocks_of(window.groups, context)
-    array = graph.constant(weights)
-    assert x is not None
-    assert weights is not None
-    assert array is not None
+    array = graph.array(weights)
     # [channels, 1, taps, taps] as an image of one channel per group.
     packed = to_physical(array.transpose(1, 0, 2, 3), blocked_layout(4, lanes))
     ends = nchwc.ends(group, context)

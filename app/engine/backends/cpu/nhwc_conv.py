@@ -10,7 +10,8 @@ from app.engine.backends.cpu import blocking, nchwc, nchwc_conv, nchwc_depthwise
 from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
 from app.engine.backends.cpu.nchwc_depthwise import depthwise_rejection
 from app.engine.core import graph
-from app.engine.core.plan import Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Constant, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import conv_geometry
@@ -90,11 +91,8 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     work += -work % (blocking.LINE // 4)
     shift = shape.top * line + shape.left
     chunks = _chunks(window, line, shift)
-    weights, x, y = group.anchor.inputs[1], group.anchor.inputs[0], group.outputs[0]
-    array = graph.constant(weights)
-    assert weights is not None
-    assert array is not None
-    assert x is not None
+    weights, x, y = graph.operand(group.anchor, 1), graph.operand(group.anchor, 0), group.outputs[0]
+    array = graph.array(weights)
 
     def packed() -> np.ndarray[Any, np.dtype[np.float32]]:
         own = array.reshape(window.groups, outputs, window.channels, -1)
@@ -181,14 +179,11 @@ def _depthwise_rejection(group: Group, context: PlanningContext) -> str | None:
 
 
 def _depthwise_lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
-    x, weights = group.anchor.inputs[:2]
+    x, weights = graph.operand(group.anchor, 0), graph.operand(group.anchor, 1)
     (y,) = group.outputs
     window, lanes = conv_geometry.of_conv(group), context.target.vector_lanes
     ends = nchwc.ends(group, context, LAST)
-    array = graph.constant(weights)
-    assert x is not None
-    assert weights is not None
-    assert array is not None
+    array = graph.array(weights)
     channels = window.groups
     firsts = [min(c, channels - lanes) for c in range(0, channels, lanes)]
     taps = array.reshape(channels, -1)

@@ -12,7 +12,8 @@ import numpy as np
 from app.engine.backends.cpu import blocking, matmul
 from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
 from app.engine.core import graph
-from app.engine.core.plan import Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Constant, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops
 from app.engine.operators import matmul_geometry
@@ -84,8 +85,7 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
         block_n -= width
     spare = tiles.spare("float32", lanes, tiles.WIDE)
     work = strassen.BUFFERS * block_m * block_n + spare
-    array = graph.constant(product.b)
-    assert array is not None
+    array = graph.array(product.b)
     matrix = matmul_geometry.matrices(product, array).reshape(product.k, product.n)
     zeros = Constant(np.zeros(block_m * block_n, np.float32))
     sizes = strassen.StrassenSizes(

@@ -11,7 +11,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from app.engine.core import graph
-from app.engine.core.plan import SUBGRAPH, Compilation, Group, SubgraphCall
+from app.engine.core.calls import SubgraphCall
+from app.engine.core.group import SUBGRAPH, Group
+from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost import roofline

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Body, Constant, HostCall, KernelCall, RunBody, Workspace
+from app.engine.core.calls import Body, Constant, HostCall, KernelCall, RunBody, Workspace
 from app.engine.core.program import Program, Step
 from app.engine.runtime import input_checks
 from app.engine.runtime.cpu.library_step import LibraryStep

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import onnx_ir as ir
 
-from app.engine.core.plan import SubgraphCall
+from app.engine.core.calls import SubgraphCall
 from app.engine.core.program import Step
 from app.engine.runtime import input_checks
 from app.engine.runtime.executor import Array, as_planned

@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Constant, HostCall, LaunchCall, SubgraphCall, Workspace
+from app.engine.core.calls import Constant, HostCall, LaunchCall, SubgraphCall, Workspace
 from app.engine.core.program import Program, Step
 from app.engine.runtime import input_checks
 from app.engine.runtime.cuda.device import ALIGNMENT, Array, Device, Loaded, Passed, Pointer
@@ -251,7 +251,7 @@ class DeviceExecutor(ProgramExecutor):
         return region.address + region.offsets[root] + location.offset, location.nbytes
 
     def _passed(self, argument: object, given: object, type_: str, step: Step) -> Passed:
-        """What a kernel gets for an argument of a call, where the launch has a role or a number."""
+        """Value that a kernel gets for an argument of a call, where the launch has a role or a number."""
         if not isinstance(given, Ref):
             assert isinstance(given, int | float)
             return given
@@ -321,7 +321,7 @@ class DeviceExecutor(ProgramExecutor):
         return run
 
     def _host_step(self, step: Step) -> Work:
-        """What runs the reference evaluator on copies of what it reads."""
+        """A function that runs the reference evaluator on copies of what it reads."""
         calls = []
         for call in step.calls:
             if isinstance(call, SubgraphCall):

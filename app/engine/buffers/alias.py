@@ -138,7 +138,7 @@ class AliasClasses:
             refused.update(found)
 
     def merge(self, source: ir.Value, view: ir.Value, offset: int = 0) -> None:
-        """Make one class of two, `view` at a byte of `source`; the caller has asked for the refusal."""
+        """Make one class of two, `view` at a byte of `source`; the caller has asked for the rejection."""
         kept, gone = self.of(source), self.of(view)
         if kept is gone:
             return

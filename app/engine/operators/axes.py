@@ -10,9 +10,7 @@ from app.engine.core.group import Group
 
 def first_input(group: Group) -> ir.Value:
     """The anchor's first input, which is there."""
-    value = group.anchor.inputs[0]
-    assert value is not None
-    return value
+    return graph.operand(group.anchor, 0)
 
 
 def output_at(group: Group, index: int) -> ir.Value | None:

@@ -123,9 +123,8 @@ class _Axes:
 
 
 def _axes(node: ir.Node, weights: ir.Value | None) -> _Axes:
-    x = node.inputs[0]
+    x = graph.operand(node, 0)
     weights = node.inputs[1] if weights is None else weights
-    assert x is not None
     assert weights is not None
     shape, kernel = graph.static_shape(x), graph.static_shape(weights)[2:]
     rank = len(shape) - 2

@@ -61,8 +61,7 @@ class Epilogue:
             return None
         total = np.zeros(channels, dtype)
         for value, sign in self.biases:
-            array = graph.constant(value)
-            assert array is not None
+            array = graph.array(value)
             total += array.reshape(-1).astype(dtype) * dtype.type(sign)
         return total
 

@@ -35,15 +35,12 @@ def fixed_inputs(node: ir.Node, positions: tuple[int, ...]) -> str | None:
 
 def data(node: ir.Node) -> ir.Value:
     """The first input, which is never omitted."""
-    value = node.inputs[0]
-    assert value is not None
-    return value
+    return graph.operand(node, 0)
 
 
 def itemsize(value: ir.Value) -> int:
     """Bytes of an element."""
-    kind = graph.dtype(value)
-    assert kind is not None, f"value {value.name!r} has no dtype"
+    kind = graph.element_type(value)
     return kind.itemsize
 
 

@@ -172,7 +172,7 @@ class RowMemory:
         return row.inplace(group, self.context) if self.compilation.options.inplace else ()
 
     def _planned(self, group: Group) -> list[ir.Value]:
-        """What the group reads and writes that is planned."""
+        """Inputs and outputs of the group that are planned."""
         values = dict.fromkeys((*group.inputs, *group.outputs))
         return [v for v in values if v.name and not graph.is_constant(v) and not graph.is_dynamic(v)]
 
@@ -212,7 +212,7 @@ class RowMemory:
         return {(group.name, row.name) for row, needed in needs.items() if needed > most}
 
     def _users(self, value: ir.Value) -> list[Group]:
-        """What makes and reads a value, other than conversions."""
+        """Groups that make and read a value, other than conversions."""
         groups = (*self.readers.get(value, ()), *filter(None, [self.maker.get(value)]))
         return [group for group in groups if not is_conversion(group.anchor)]
 

@@ -85,7 +85,7 @@ def test_growing_joins_are_one_buffer_as_large_as_the_largest(first: str) -> Non
     assert set(row.values) == {"a", "b", "c", "y", "z"}
 
 
-# Parts that stay where they are: body, weights, what is offered, and the reason of one refusal.
+# Parts that stay where they are: body, weights, what is offered, and the reason of one rejection.
 REFUSED = {
     "an input that is used twice": (
         f"(float[48] out) {{ {PARTS} y = Concat<axis = 0>(a, b, a) out = Relu(y) }}",

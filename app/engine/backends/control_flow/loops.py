@@ -164,8 +164,7 @@ def _rejection(group: Group, context: PlanningContext, first: int, results: int,
         return f"the body cannot be planned: {program}"
     body = program.compilation.graph
     for k in range(carried):
-        initial = node.inputs[first + k]
-        assert initial is not None
+        initial = graph.operand(node, first + k)
         if not _type(initial) == _type(body.inputs[first + k]) == _type(body.outputs[results + k]):
             return f"carried value {initial.name!r} changes its type or shape"
     loose = next((v for v in (*body.inputs, *body.outputs) if graph.is_dynamic(v)), None)

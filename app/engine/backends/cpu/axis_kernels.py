@@ -36,8 +36,7 @@ def axis_rejection(group: Group, dtypes: Sequence[str]) -> str | None:
 
 def type_name(value: ir.Value) -> str:
     """NumPy's name of the element type of a tensor."""
-    dtype = graph.dtype(value)
-    assert dtype is not None, f"value {value.name!r} has no dtype"
+    dtype = graph.element_type(value)
     return str(dtype.name)
 
 

@@ -36,8 +36,7 @@ FEWEST = 16  # pixels of channels last that are copied at once: whole cache line
 
 
 def _ends(group: Group) -> tuple[ir.Value, ir.Value]:
-    x = group.anchor.inputs[0]
-    assert x is not None
+    x = graph.operand(group.anchor, 0)
     return x, group.anchor.outputs[0]
 
 

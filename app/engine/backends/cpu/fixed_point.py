@@ -66,8 +66,7 @@ def column_error(b: Array) -> float:
 def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     product = matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor)
     (y,) = group.outputs
-    array = graph.constant(product.b)
-    assert array is not None
+    array = graph.array(product.b)
     weights = matmul_geometry.matrices(product, array)
     added, epilogue = matmul.additions(group, product)
     kind = np.dtype(np.float32)

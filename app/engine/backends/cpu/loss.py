@@ -30,8 +30,7 @@ def _rejection(group: Group, _context: PlanningContext) -> str | None:
 def _likelihood(group: Group, scores: Argument) -> KernelCall:
     """The loss of log-probabilities `scores`."""
     node, x, y = group.anchor, first_input(group), first_output(group)
-    target, weight = node.inputs[1], graph.input_at(node, 2)
-    assert target is not None
+    target, weight = graph.operand(node, 1), graph.input_at(node, 2)
     batch, classes, inner = split(graph.static_shape(x), 1)
     ignored = node.attributes.get("ignore_index")
     reduction = graph.attribute(node, "reduction", "mean")

@@ -34,9 +34,7 @@ def _epsilon(group: Group) -> Constant:
 
 
 def _operand(group: Group, index: int) -> ir.Value:
-    value = group.anchor.inputs[index]
-    assert value is not None
-    return value
+    return graph.operand(group.anchor, index)
 
 
 def _mixed(group: Group) -> str | None:

@@ -71,8 +71,7 @@ def _taps_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x, y = data(node), node.outputs[0]
     if graph.elements(y) == 0:
         return ()
-    kind = graph.dtype(x)
-    assert kind is not None
+    kind = graph.element_type(x)
     moved = _moved_axes(node)
     if not moved:
         return calls(StridedCopy((graph.elements(x),), (1,), (1,)), itemsize(x), x, y)

@@ -31,9 +31,7 @@ def _copied(node: ir.Node) -> tuple[KernelCall, ...]:
 
 
 def _updates(node: ir.Node) -> ir.Value:
-    value = node.inputs[2]
-    assert value is not None
-    return value
+    return graph.operand(node, 2)
 
 
 def _reduction(node: ir.Node) -> str:

@@ -31,9 +31,7 @@ KEEPERS = (
 
 
 def _second(group: Group) -> ir.Value:
-    value = group.anchor.inputs[1]
-    assert value is not None
-    return value
+    return graph.operand(group.anchor, 1)
 
 
 def _y(group: Group) -> ir.Value:
@@ -355,8 +353,7 @@ def _operand(
     index: int, kind: StorageKind
 ) -> Callable[[Group, PlanningContext], Mapping[ir.Value, StorageKind]]:
     def storage(group: Group, _context: PlanningContext) -> Mapping[ir.Value, StorageKind]:
-        value = group.anchor.inputs[index]
-        assert value is not None
+        value = graph.operand(group.anchor, index)
         return {value: kind}
 
     return storage

@@ -180,8 +180,7 @@ def _stem_rejection(group: Group, context: PlanningContext) -> str | None:
 
 def _cost(form: TiledForm, group: Group, context: PlanningContext) -> float:
     """Tiles are whole; the larger part of the time goes to what is read, rounded and written."""
-    shape, x, y = form.geometry(group, context), group.anchor.inputs[0], group.outputs[0]
-    assert x is not None
+    shape, x, y = form.geometry(group, context), graph.operand(group.anchor, 0), group.outputs[0]
     window = shape.window
     # Those between two rows of the output are computed too; planes keep the pixels that a stride skips.
     along = shape.line // shape.stride_w if form.plain_input else shape.line

@@ -20,7 +20,8 @@ from app.engine.cost import roofline
 from app.engine.planning.backend_assignment.intervals import Assignment
 from app.engine.planning.backend_assignment.race_statistics import ROUNDS
 from app.engine.planning.timing_cache import TimingCache
-from app.engine.runtime.cpu.executor import Executor, aligned
+from app.engine.runtime.cpu.executor import Executor
+from app.engine.runtime.cpu.memory import aligned
 from app.engine.runtime.inputs import samples
 from app.engine.types.options import Options
 from app.kernels.cpu.runtime.compiler import Compiler, resolve

@@ -28,7 +28,7 @@ class Group:
         anchor: the node whose arithmetic dominates; its operator names the group.
         inputs: values read from outside, in order of first use, each once; initializers included.
         outputs: values that something outside reads, or graph outputs.
-        facts: what functions `of_group` found, see `app.engine.core.signature`; nodes do not change
+        cache: results of functions `of_group`, see `app.engine.core.signature`; nodes do not change
             while they are in a group.
     """
 
@@ -37,7 +37,7 @@ class Group:
     inputs: tuple[ir.Value, ...]
     outputs: tuple[ir.Value, ...]
     op: str  # operator of the anchor, or ELEMENTWISE, or ATTENTION
-    facts: dict[Hashable, tuple[Any, bool]] = field(default_factory=dict, init=False, repr=False)
+    cache: dict[Hashable, tuple[Any, bool]] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -66,6 +66,6 @@ def of_group(function: Callable[Concatenate[Group, P], T]) -> Callable[Concatena
     @wraps(function)
     def found(group: Group, *args: P.args, **kwargs: P.kwargs) -> T:
         key = (function, args, *kwargs.items())
-        return signature.once(group.facts, key, lambda: function(group, *args, **kwargs))
+        return signature.cached(group.cache, key, lambda: function(group, *args, **kwargs))
 
     return cast("Callable[Concatenate[Group, P], T]", found)

@@ -180,7 +180,7 @@ class Compilation:
     source: ir.Model | None = field(default=None, repr=False, compare=False)
     failures: Mapping[tuple[str, str], str] = field(default_factory=dict)  # by node and backend: why
     # Results of rows that hold for every group of a signature, see `app.engine.core.signature`.
-    facts: signature.Shared = field(default_factory=dict, repr=False, compare=False)
+    cache: signature.Cache = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def graph(self) -> ir.Graph:

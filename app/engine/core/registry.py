@@ -20,7 +20,7 @@ from app.engine.core.calls import Call, View
 from app.engine.core.group import Group
 from app.engine.core.plan import Compilation
 from app.engine.core.rewriter import RewriteRule
-from app.engine.core.signature import once, shared
+from app.engine.core.signature import cached, cached_by_signature
 from app.engine.types.backend_names import BUILT_IN, ENTRY_POINTS, check
 from app.engine.types.layout import Layout
 from app.engine.types.options import MemoryConcessions
@@ -52,7 +52,7 @@ class PlanningContext:
         storage: storage types of values, once they are inferred.
         source: the model as the file has it, inputs bound; for a library that runs all of it.
         failures: what libraries failed on, by node and backend: why.
-        facts: what rows said of groups that are alike.
+        cache: results of rows that hold for every group of a signature.
     """
 
     target: Target
@@ -69,7 +69,7 @@ class PlanningContext:
     storage: Mapping[ir.Value, StorageType] = field(default_factory=dict)
     source: ir.Model | None = field(default=None, repr=False, compare=False)
     failures: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    facts: signature.Shared = field(default_factory=dict, repr=False, compare=False)
+    cache: signature.Cache = field(default_factory=dict, repr=False, compare=False)
     key: Hashable = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -105,7 +105,7 @@ class PlanningContext:
             storage=storage or {},
             source=compilation.source,
             failures=compilation.failures,
-            facts=compilation.facts,
+            cache=compilation.cache,
         )
 
 
@@ -272,7 +272,7 @@ class Implementation:
         """
         return (
             self.inexact(group, context)
-            or _once_alike(self, group, "rejection", self.rejection, context)
+            or _cached_by_signature(self, group, "rejection", self.rejection, context)
             or misstored(self, group, context)
         )
 
@@ -293,25 +293,25 @@ class Implementation:
     def predicted(self, group: Group, context: PlanningContext) -> float:
         """`cost`, asked once for each group."""
         if self.partial:  # views are values of the group
-            return _once(self, group, ("cost", context.tuning, context.granted), self.cost, context)
-        return _once_alike(self, group, ("cost", context.tuning), self.cost, context)
+            return _cached(self, group, ("cost", context.tuning, context.granted), self.cost, context)
+        return _cached_by_signature(self, group, ("cost", context.tuning), self.cost, context)
 
     def required_layouts(self, group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout]:
         """`layouts`, asked once for each group."""
-        return _once(self, group, "layouts", self.layouts, context)
+        return _cached(self, group, "layouts", self.layouts, context)
 
 
-def _once(
+def _cached(
     row: Implementation,
     group: Group,
     kind: Hashable,
     function: Callable[[Group, PlanningContext], T],
     context: PlanningContext,
 ) -> T:
-    return once(group.facts, (row.name, kind, context.key), lambda: function(group, context))
+    return cached(group.cache, (row.name, kind, context.key), lambda: function(group, context))
 
 
-def _once_alike(
+def _cached_by_signature(
     row: Implementation,
     group: Group,
     kind: Hashable,
@@ -319,9 +319,11 @@ def _once_alike(
     context: PlanningContext,
 ) -> T:
     def own() -> T:
-        return shared(group, (function, kind, context.key), lambda: function(group, context), context.facts)
+        return cached_by_signature(
+            group, (function, kind, context.key), lambda: function(group, context), context.cache
+        )
 
-    return once(group.facts, (row.name, kind, context.key), own)
+    return cached(group.cache, (row.name, kind, context.key), own)
 
 
 def misstored(row: Implementation, group: Group, context: PlanningContext) -> str | None:

@@ -1,8 +1,9 @@
-"""What is found out about a group, once; and once for all groups that are alike.
+"""Signatures of groups, and results that are computed once for a group or for all groups of a signature.
 
-Predicates and costs see operators, attributes, shapes, types and wiring of a group: its kind. Some look at
-the elements of constants too, for which `graph.constant` is the only door. It counts, and so does asking
-again for what was found with a look: whether a result holds for all groups of a kind is known afterwards.
+Predicates and costs see the operators, attributes, shapes, types and wiring of a group: its signature. Some
+read elements of constants too, for which `graph.constant` is the only door. It counts reads, and so does a
+result that is taken from the cache and was computed with such a read: whether a result holds for all groups
+of a signature is known after it was computed.
 """
 
 from collections.abc import Callable, Hashable, MutableMapping
@@ -14,11 +15,11 @@ if TYPE_CHECKING:
     from app.engine.core.group import Group
 
 T = TypeVar("T")
-Shared = MutableMapping[Hashable, object]
+Cache = MutableMapping[Hashable, object]
 
 
 class ConstantReads:
-    """How often elements of constants were looked at: a clock, by which other threads do no harm."""
+    """Count of reads of elements of constants; reads of other threads only make a result less shared."""
 
     __slots__ = ("count",)
 
@@ -29,41 +30,41 @@ class ConstantReads:
 constant_reads = ConstantReads()
 
 
-def once(facts: dict[Hashable, tuple[Any, bool]], key: Hashable, make: Callable[[], T]) -> T:
-    """What `make` returns, asked once; with it is kept whether it looked at elements of constants."""
-    found = facts.get(key)
+def cached(cache: dict[Hashable, tuple[Any, bool]], key: Hashable, make: Callable[[], T]) -> T:
+    """Result of `make`, called once; the cache keeps with it whether it read elements of constants."""
+    found = cache.get(key)
     if found is None:
         before = constant_reads.count
         made = make()
-        found = facts[key] = made, constant_reads.count != before
+        found = cache[key] = made, constant_reads.count != before
     elif found[1]:
         constant_reads.count += 1
     return found[0]
 
 
-def shared(group: "Group", key: Hashable, make: Callable[[], T], among: Shared) -> T:
-    """What `make` says of a group, asked once for all groups of its kind where nothing tells them apart.
+def cached_by_signature(group: "Group", key: Hashable, make: Callable[[], T], cache: Cache) -> T:
+    """Result of `make` for a group, called once for all groups of its signature where it depends on no more.
 
-    A result that was found with a look at elements, or that names a node or a value of the group, is the
-    group's own.
+    A result that was computed from elements of constants, or that names a node or a value of the group, is
+    the group's own.
     """
-    same = once(group.facts, _interned, lambda: _interned(group, among))
+    same = cached(group.cache, _interned, lambda: _interned(group, cache))
     if same is None:
         return make()
-    found = among.get((same, key))
+    found = cache.get((same, key))
     if found is None:
         before = constant_reads.count
         made = make()
         if constant_reads.count == before and not (isinstance(made, str) and _is_named(made, group)):
-            among[same, key] = (made,)
+            cache[same, key] = (made,)
         return made
     return found[0]  # type: ignore[index,no-any-return]  # as it was stored
 
 
-def _interned(group: "Group", among: Shared) -> object | None:
-    """An object that stands for the kind: it compares as kinds do and hashes at once."""
-    found = kind(group)
-    return None if found is None else among.setdefault(found, object())
+def _interned(group: "Group", cache: Cache) -> object | None:
+    """Object that stands for the signature: it compares as signatures do and hashes in constant time."""
+    found = signature(group)
+    return None if found is None else cache.setdefault(found, object())
 
 
 def _is_named(text: str, group: "Group") -> bool:
@@ -72,8 +73,8 @@ def _is_named(text: str, group: "Group") -> bool:
     return any(name and name in text for name in names)
 
 
-def kind(group: "Group") -> Hashable | None:
-    """What a group is but for names and elements; None where it has bodies, tensors or free dimensions."""
+def signature(group: "Group") -> Hashable | None:
+    """A group but for names and elements; None where it has bodies, tensors or free dimensions."""
     places: dict[ir.Value, int] = {}
 
     def operand(value: ir.Value | None) -> Hashable:
@@ -112,7 +113,7 @@ def _attribute(attribute: ir.Attr) -> Hashable:
 
 
 class _UnknownError(Exception):
-    """There is more to a group than its kind can tell."""
+    """A group has more than its signature can hold."""
 
 
 PLAIN = frozenset(

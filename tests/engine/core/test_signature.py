@@ -10,7 +10,7 @@ from app.engine.core import graph, pipeline
 from app.engine.core.group import Group, of_group
 from app.engine.core.plan import Compilation
 from app.engine.core.registry import Implementation, PlanningContext, load
-from app.engine.core.signature import kind
+from app.engine.core.signature import signature
 from app.engine.passes.partition import single
 from app.engine.planning import session
 from app.engine.types.options import Options
@@ -96,7 +96,7 @@ def test_a_group_with_a_body_has_no_kind() -> None:
     body = ir.Graph([], [], nodes=[], name="body")
     node = ir.node("If", [multiplication("a", 1).inputs[0]], {"then_branch": body, "else_branch": body})
     node.outputs[0].name = "y"
-    assert kind(Group((node,), node, (), (node.outputs[0],), "If")) is None
+    assert signature(Group((node,), node, (), (node.outputs[0],), "If")) is None
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -119,6 +119,6 @@ def test_facts_of_one_precision_are_not_those_of_another() -> None:
     context = PlanningContext(host())
     row.rejection_reason(multiplication("a", 2), context)
     row.rejection_reason(
-        multiplication("b", 2), PlanningContext(host(), precision="bf16", facts=context.facts)
+        multiplication("b", 2), PlanningContext(host(), precision="bf16", cache=context.cache)
     )
     assert predicate.times == 2

@@ -5,8 +5,8 @@ import onnx_ir as ir
 from app.engine.core import graph
 from app.engine.core.plan import Compilation, Subgraph
 from app.engine.core.plan_editor import PlanEditor
-from app.engine.layouts.choice import Assignment
 from app.engine.layouts.conversions import DOMAIN, OP
+from app.engine.layouts.energy import Assignment
 from app.engine.types.layout import Layout, plain
 
 

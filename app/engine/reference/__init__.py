@@ -66,7 +66,7 @@ def prepare(node: ir.Node) -> Run:
 
 
 def first_result(node: ir.Node, values: Sequence[object | None]) -> object:
-    """What the first output of a node is for these inputs, of whatever shapes; bodies are not given any."""
+    """First output of a node for these inputs, of any shapes; its bodies capture nothing."""
     with np.errstate(all="ignore"):
         return evaluator.build(node, _opsets(node))(values)[0]
 

@@ -40,7 +40,7 @@ MANIFEST = "toolkit.json"  # in the folder of cubins: versions of what made the 
 
 
 class MissingToolkitError(KernelError):
-    """What compiles is not installed, and what it would make is not in the cache."""
+    """The toolkit is not installed, and the cubin that it would make is not in the cache."""
 
 
 @dataclass(frozen=True, slots=True)

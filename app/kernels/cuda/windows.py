@@ -178,16 +178,9 @@ def depthwise(
     groups, pixels = every // width, 4 if wide.stride == 1 else 2
     while pixels > 1 and batch * high.out * -(-wide.out // pixels) * groups < FULL:
         pixels //= 2
-    if residual and not after:
-        after = (("Add", (0, 1), ()),)
+    after = after or ((("Add", (0, 1), ()),) if residual else ())
     strips = -(-wide.out // pixels)
-    lines = vectors.load("load", dtype, width) + vectors.store("store", dtype, width)
-    lines += vectors.load("load_bias", "float32", width) if bias else []
-    lines += lanewise("multiply", ("a", "v", "w"), "fma(v[{i}], w[{i}], a[{i}])", width)
-    given = ("v", "r") if residual else ("v",)
-    if after:
-        lines += functions.recipe_function("last", after, ("float32",) * len(given))
-        lines += lanewise("finish", given, f"last({', '.join(f'{v}[{{i}}]' for v in given)})", width)
+    lines = _depthwise_functions(dtype, width, bias, residual, after)
     zeros = f"({', '.join(['float32(0)'] * width)},)"
     start = "load_bias(bias, c)" if bias else zeros
     body = [
@@ -208,6 +201,18 @@ def depthwise(
     roles = {"x": dtype, "w": dtype, "bias": "float32" * bias, "r": dtype * residual, "y": dtype}
     operands = [(role, kind) for role, kind in roles.items() if kind]
     return per_unit("depthwise", lines, body, operands, batch * high.out * strips * groups, BLOCKS)
+
+
+def _depthwise_functions(dtype: str, width: int, bias: bool, residual: bool, after: Recipe) -> list[str]:
+    """Functions on `width` channels: loads, a tap's products, and what follows the sum."""
+    lines = vectors.load("load", dtype, width) + vectors.store("store", dtype, width)
+    lines += vectors.load("load_bias", "float32", width) if bias else []
+    lines += lanewise("multiply", ("a", "v", "w"), "fma(v[{i}], w[{i}], a[{i}])", width)
+    given = ("v", "r") if residual else ("v",)
+    if after:
+        lines += functions.recipe_function("last", after, ("float32",) * len(given))
+        lines += lanewise("finish", given, f"last({', '.join(f'{v}[{{i}}]' for v in given)})", width)
+    return lines
 
 
 def _row_of_taps(wide: Axis, channels: int, every: int, pixels: int, zeros: str) -> list[str]:

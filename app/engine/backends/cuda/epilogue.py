@@ -1,4 +1,4 @@
-"""What a contraction does with its sums before it stores them: the nodes that follow the anchor.
+"""Epilogues of contractions: the nodes after the anchor, computed on its sums before they are stored.
 
 y = activation(alpha sums + bias + residual), or activation(...) + residual. What does not fit this form stays
 outside of the group.
@@ -54,7 +54,7 @@ class Ending:
         return total.astype(np.float32)
 
     def epilogue(self, dtype: str, *, bias: bool, alpha: float = 1.0) -> Epilogue:
-        """What the kernel's generator is told."""
+        """Epilogue as the kernel's generator takes it."""
         return Epilogue(dtype, alpha, bias, self.place, self.activation)
 
 

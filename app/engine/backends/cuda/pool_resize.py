@@ -117,8 +117,7 @@ def _nearest(group: Group, last: bool) -> tuple[Launches, dict[str, Argument]]:
 
 def _bits(like: ir.Value, value: object) -> int:
     """A number of an element's type as an integer."""
-    kind = graph.dtype(like)
-    assert kind is not None
+    kind = graph.element_type(like)
     return int(np.array([value]).astype(kind).view(f"i{kind.itemsize}")[0])
 
 

@@ -69,7 +69,7 @@ def kernels() -> Mapping[tuple[str, str], tuple[tuple[int, int], ...]]:
 
 @functools.cache
 def _has_body(domain: str, op: str) -> bool:
-    """Whether an operator is a function of others, which are put in its place where there is no kernel."""
+    """True if an operator is a function of others, which replace it where there is no kernel."""
     try:
         schema = onnx.defs.get_schema(op, domain=domain)
     except onnx.defs.SchemaError:

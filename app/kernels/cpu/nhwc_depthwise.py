@@ -104,7 +104,7 @@ def emit(
         dilation: along the width.
         flags: RESIDUAL, CLAMP.
         recipe: what follows bias, residual and limits.
-        places: of the recipe's inputs after the first, see `last_conv.PLACES`.
+        places: of the recipe's inputs after the first, see `nhwc_conv.PLACES`.
     """
     kernel = _SOURCE.format(
         imports="from LIBRARY0 import run\n" if recipe else "",

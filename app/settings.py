@@ -1,4 +1,4 @@
-"""What the service may be told from outside: folders, addresses, limits. The only reader of the environment.
+"""Settings of the service: folders, addresses, limits. The only reader of the environment.
 
 Each field of `Settings` but `engine` is read from `STOWPLAN_<NAME>`. Processes of one service hand
 the settings on as JSON, so that all of them see what the first one read.
@@ -263,7 +263,7 @@ _NO_TELEMETRY = "ORT_DISABLE_TELEMETRY"  # onnxruntime reports to its maker from
 
 
 def is_job_environment() -> bool:
-    """Whether this process was started with nothing that a process of jobs must not know."""
+    """True if this process was started without anything that a process of jobs must not know."""
     return all(_OF_JOBS.fullmatch(name) for name in os.environ)  # noqa: TID251  this is the reader
 
 

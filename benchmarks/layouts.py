@@ -161,7 +161,7 @@ class Planned:
 
     @property
     def steps(self) -> tuple[tuple[str, str], ...]:
-        """What is run: programs of the same steps are the same."""
+        """Steps of a program: programs of the same steps are the same."""
         return tuple((s.group.name, s.choice.implementation.name) for s in self.program.steps)
 
 

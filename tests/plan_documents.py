@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 PLACES = {  # where a module is, newest version first
+    "decisions": ("app.engine.report.decisions", "app.engine.report.report", "app.engine.exchange.report"),
     "report": ("app.engine.report.report", "app.engine.exchange.report"),
     "session": ("app.engine.planning.session", "app.engine.session"),
     "target": ("app.engine.types.target", "app.engine.target"),
@@ -36,9 +37,10 @@ def module(name: str) -> Any:
 
 def write(request: Mapping[str, Any]) -> None:
     """Write plan.json, memory.json and decisions.json into `request["folder"]`, or refused.json."""
-    from app.engine import Bindings, Options
+    from app.engine.types.options import Bindings, Options
 
-    report, session, target = module("report"), module("session"), module("target")
+    decisions, report = module("decisions"), module("report")
+    session, target = module("session"), module("target")
     options, shapes = Options(timings="predicted", **request["options"]), request["shapes"]
     bindings = Bindings(shapes={k: tuple(s) for k, s in shapes.items()}, values=request["values"])
     try:
@@ -49,7 +51,7 @@ def write(request: Mapping[str, Any]) -> None:
         documents = {
             "plan": report.plan_json(planned),
             "memory": report.memory_json(planned),
-            "decisions": report.decisions_json(planned),
+            "decisions": decisions.decisions_json(planned),
         }
     except Exception as error:  # both checkouts must refuse a model for the same reason
         documents = {"refused": {"type": type(error).__name__, "message": str(error)}}

@@ -231,7 +231,7 @@ def conformance(scratch: Path) -> Iterator[Model]:
 def compared(
     model: Model, before: Planner, after: Planner, renames: Renames, scratch: Path
 ) -> tuple[list[str], list[str]]:
-    """The first difference of every document, and reasons of refusal; a line each, with its setting."""
+    """The first difference of every document, and the reason where no plan was made; a line each, with its setting."""
     different, refused = [], []
     for number, setting in enumerate(model.settings, 1):
         if sys.stderr.isatty():

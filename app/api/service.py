@@ -1,4 +1,4 @@
-"""What every request may use: settings, tables, blobs, queue."""
+"""Resources of every request: settings, tables, blobs, queue."""
 
 import asyncio
 from collections import Counter

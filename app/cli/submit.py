@@ -9,6 +9,15 @@ from typing import Any
 from app.cli import service
 from app.client import Client, Job
 
+_REPEATABLE = (
+    ("--input", "NAME=1x3x224x224", "shape of an input"),
+    ("--value", "NAME=16000", "value of a scalar input"),
+    ("--range", "NAME=0:30522", "range of random integers"),
+    ("--tensor", "NAME=file.npy", "tensor for an input, whose shape it binds"),
+    ("--external", "LOCATION=file", "external data (default: the files beside the model)"),
+    ("--label", "NAME=VALUE", "label of the job"),
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """A model or a sample, a target, and what is known of the inputs."""
@@ -20,45 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_request_arguments(parser: argparse.ArgumentParser) -> None:
-    """What is optimized, and how, whatever it is for."""
+    """Arguments for the model, its inputs and the options."""
     parser.add_argument("model", nargs="?", type=Path, help="ONNX file")
     parser.add_argument("--sample", help="instead of a file: a model built on the spot, such as squeezenet")
-    parser.add_argument(
-        "--input",
-        action="append",
-        default=[],
-        metavar="NAME=1x3x224x224",
-        help="shape of an input; repeatable",
-    )
-    parser.add_argument(
-        "--value",
-        action="append",
-        default=[],
-        metavar="NAME=16000",
-        help="value of a scalar input; repeatable",
-    )
-    parser.add_argument(
-        "--range",
-        action="append",
-        default=[],
-        metavar="NAME=0:30522",
-        help="range of random integers; repeatable",
-    )
-    parser.add_argument(
-        "--tensor",
-        action="append",
-        default=[],
-        metavar="NAME=file.npy",
-        help="tensor for an input, whose shape it binds; repeatable",
-    )
+    for flag, metavar, told in _REPEATABLE:
+        parser.add_argument(flag, action="append", default=[], metavar=metavar, help=f"{told}; repeatable")
     parser.add_argument("--name", help="what to call the model (default: the file's name)")
-    parser.add_argument(
-        "--external",
-        action="append",
-        default=[],
-        metavar="LOCATION=file",
-        help="external data (default: the files beside the model); repeatable",
-    )
     parser.add_argument("--threads", type=int, default=1, help="threads of the executor (default: 1)")
     parser.add_argument(
         "--tolerance", type=float, help="largest difference, as a fraction of an output's maximum"
@@ -78,9 +54,6 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_backend_arguments(parser)
     parser.add_argument("--memory-budget", type=int, metavar="BYTES", help="bytes that activations may take")
-    parser.add_argument(
-        "--label", action="append", default=[], metavar="NAME=VALUE", help="label of the job; repeatable"
-    )
     parser.add_argument("--fresh", action="store_true", help="run even when an equal job has its result")
     service.add_arguments(parser)
 

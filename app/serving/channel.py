@@ -1,4 +1,4 @@
-"""What the API and an executor process say to each other, over a socket and shared memory.
+"""Messages between the API and an executor process, over a socket and shared memory.
 
 The socket carries messages of a few bytes. Requests and answers lie in the arena: memory of the API,
 whose descriptor comes with the first message. The API gives every request a region of it, where the

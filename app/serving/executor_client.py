@@ -24,7 +24,7 @@ logger = logging.getLogger("stowplan.serving")
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What one deployed model may be asked.
+    """Limits on requests to one deployed model.
 
     Attributes:
         body_nbytes: of one request.
@@ -41,7 +41,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the executor answered; seconds are None where it did not come to it."""
+    """Answer of the executor; seconds are None for what it did not begin."""
 
     status: int
     body: bytes
@@ -108,7 +108,7 @@ class ExecutorClient:
 
     @property
     def is_connected(self) -> bool:
-        """Whether a process answers, be it that it still loads or has failed."""
+        """True if a process answers, even one that still loads or has failed."""
         return self._socket is not None
 
     def connect(self) -> None:
@@ -213,7 +213,7 @@ class ExecutorClient:
         call.alarm = loop.call_at(loop.time() + deadline - time.monotonic(), self._expire, call)
 
     def _send(self, message: bytes) -> InferenceError | None:
-        """Why a message cannot be sent; None when it was."""
+        """Reason why a message cannot be sent; None when it was."""
         if self._socket is not None:
             try:
                 self._socket.send(message)

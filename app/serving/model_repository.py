@@ -114,7 +114,7 @@ class ModelRepository:
         raise InferenceError(f"there is no{which} model {name!r}", 404)
 
     def versions(self, of: Deployed) -> list[str]:
-        """Of the same name and owner, oldest first."""
+        """Versions of the same name and owner, oldest first."""
         rows = self._by_name.get(of.name, ())
         return [str(row.version) for row in reversed(rows) if row.owner == of.owner]
 

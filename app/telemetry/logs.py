@@ -46,7 +46,7 @@ def show_topics(settings: Settings) -> None:
 
 
 def _extra(record: logging.LogRecord) -> dict[str, object]:
-    """What the line was given besides its text."""
+    """Fields of a log line besides its text."""
     return {k: v for k, v in vars(record).items() if k not in _KNOWN}
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from app.engine.core.plan import Group
+from app.engine.core.group import Group
 from app.engine.core.registry import load
 from app.kernels.cpu.runtime.compiler import Compiler, call
 from tests import harness

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.engine.backends.cpu.nchwc_depthwise import bands_of
-from app.engine.core.plan import Group
+from app.engine.core.group import Group
 from app.engine.core.registry import load
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests import harness

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.engine.core.plan import Group
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, load
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests import harness

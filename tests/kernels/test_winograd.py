@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from app.engine.backends.cpu import winograd as rows
-from app.engine.core.plan import Group
+from app.engine.core.group import Group
 from app.engine.core.registry import load
 from app.engine.operators import conv_geometry
 from app.kernels.cpu import winograd_transforms

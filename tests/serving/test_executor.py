@@ -16,7 +16,7 @@ import pytest
 from app.serving import channel
 from app.serving.executor import run
 from app.serving.executor_client import Bounds, ExecutorClient, Reply
-from app.serving.executor_config import ExecutorOrder
+from app.serving.executor_config import ExecutorConfig
 from app.serving.oip_codec import InferenceError
 from tests.jobs import fake_engine
 from tests.jobs.service import ENGINE
@@ -45,10 +45,10 @@ def executor(folder: Path, text: str, **changes: Any) -> Iterator[BaseProcess]:
         "memory_bytes": 1 << 30,
         "log": ("text", "warning"),
     }
-    order = ExecutorOrder(**given | changes)
-    assert ExecutorOrder.from_json(order.to_json()) == order
+    config = ExecutorConfig(**given | changes)
+    assert ExecutorConfig.from_json(config.to_json()) == config
     context = multiprocessing.get_context("spawn")
-    process = context.Process(target=run, args=(order.to_json(),), daemon=True)
+    process = context.Process(target=run, args=(config.to_json(),), daemon=True)
     process.start()
     try:
         yield process

@@ -45,7 +45,7 @@ class Rule:
     seconds: float = 0.0
 
     def covers(self, method: str, path: str) -> bool:
-        """Whether a request is one of those."""
+        """True for a request of this kind."""
         under = path == self.prefix or path.startswith(self.prefix.rstrip("/") + "/")
         return under and (not self.methods or method in self.methods)
 
@@ -86,7 +86,7 @@ def scope_of(method: str, path: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address or name is this machine's own, for nobody else to reach."""
+    """True for an address or name that only this machine can reach."""
     if host == "localhost":
         return True
     try:

@@ -72,10 +72,12 @@ class ConnectionLimiter:
     def _close_late(self) -> None:
         self._look = None
         now, limits = self.clock(), self.limits
-        heads, answers = now - limits.head_seconds, now - limits.silence_seconds
-        late = [c for c in self._open if not c.requests and c.head_since is not None and c.head_since < heads]
+        head_due, answer_due = now - limits.head_seconds, now - limits.silence_seconds
+        late = [
+            c for c in self._open if not c.requests and c.head_since is not None and c.head_since < head_due
+        ]
         self._end(late, f"no request came within {limits.head_seconds:g} s")
-        deaf = [c for c in self._open if c.paused_since is not None and c.paused_since < answers]
+        deaf = [c for c in self._open if c.paused_since is not None and c.paused_since < answer_due]
         self._end(deaf, f"the client took nothing of an answer for {limits.silence_seconds:g} s")
         self._arm(_NEXT_SECONDS if max(len(late), len(deaf)) > _MAX_CLOSED else _LOOK_SECONDS)
 

@@ -1,4 +1,4 @@
-"""What every answer carries, and leaves behind: headers for browsers and its id; a log line and a count."""
+"""Headers of every answer, for browsers and with its id; a log line and a count for each."""
 
 import logging
 import secrets

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 import onnx_ir as ir
 
-from app.engine.core.plan import Group
+from app.engine.core.group import Group
 from app.engine.core.signature import constant_reads
 from app.engine.types.map_type import MapType
 

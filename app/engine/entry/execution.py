@@ -17,7 +17,7 @@ from app.engine.planning.verification import REFERENCE_SECONDS, Verification
 from app.engine.report.exports import Exported
 from app.engine.runtime import onnxruntime_arena
 from app.engine.runtime.benchmark import PATIENCE, Samples, chosen_cores, measure_in_turn, pinned
-from app.engine.runtime.cpu.executor import Weights
+from app.engine.runtime.cpu.memory import Weights
 from app.engine.runtime.peers import PEERS, Question, Rival, beside, rejection
 from app.engine.types.deadline import TimeUpError, limited
 from app.engine.types.precision import tolerance

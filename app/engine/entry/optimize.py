@@ -22,7 +22,8 @@ from app.engine.planning import session
 from app.engine.planning.heartbeat import Heartbeat
 from app.engine.planning.precision_fallbacks import Attempt, PrecisionFallbacks
 from app.engine.planning.verification import Verification
-from app.engine.report import drawing, report
+from app.engine.report import drawing, pages, report
+from app.engine.report.decisions import decisions_json
 from app.engine.report.exports import EXPORTS, Exported, write_plain, write_plan
 from app.engine.report.npz import write_outputs
 from app.engine.report.onnx import export_beside
@@ -154,12 +155,12 @@ class _Job:
 
     @property
     def runs_here(self) -> bool:
-        """Whether this machine is the target."""
+        """True if this machine is the target."""
         return self.absent is None
 
     @property
     def measures(self) -> bool:
-        """Whether the program is measured."""
+        """True if the program is measured."""
         return self.runs_here and self.options.timings != "predicted"
 
     def part(self, phase: str) -> Progress:
@@ -320,16 +321,16 @@ def _write_reports(
 ) -> None:
     compilation = fused.compilation
     memory = report.memory_json(compilation)
-    decisions = report.decisions_json(compilation)
+    decisions = decisions_json(compilation)
     _write(folder / "plan.json", report.plan_json(compilation))
     _write(folder / "memory.json", memory)
-    (folder / "memory.html").write_text(report.memory_html(memory, str(summary["model"])))
+    (folder / "memory.html").write_text(pages.memory_html(memory, str(summary["model"])))
     _write(folder / "decisions.json", decisions)
     graph = drawing.graph_json(compilation)
     (folder / "graph.json").write_text(json.dumps(graph, separators=(",", ":"), allow_nan=False))
     _write(folder / "timings.json", timings)
     _write(folder / "trace.json", trace_json(compilation, memory, seconds, timings, inner))
-    (folder / "report.html").write_text(report.report_html(summary, memory, timings, decisions))
+    (folder / "report.html").write_text(pages.report_html(summary, memory, timings, decisions))
 
 
 def _write(path: Path, content: Json) -> None:

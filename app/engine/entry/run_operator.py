@@ -20,7 +20,7 @@ from app.engine.core.registry import Implementation, Registry
 from app.engine.core.registry import load as load_registry
 from app.engine.model.load import FLOOR, load
 from app.engine.planning import session
-from app.engine.report import report
+from app.engine.report import decisions
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.runtime.oracle import evaluate
 from app.engine.runtime.verify import compare
@@ -83,7 +83,7 @@ def run_operator(request: Mapping[str, Any], options: Options, folder: Path, ker
         "outputs": [{"name": name, **tensor_json(value)} for name, value in outputs.items()],
         "seconds": seconds,
         "difference": _difference(original, given, outputs, options),
-        "decisions": report.decisions_json(program.compilation)["decisions"],
+        "decisions": decisions.decisions_json(program.compilation)["decisions"],
         "notes": [*loaded.notes, *program.compilation.notes],
     }
 
@@ -221,7 +221,7 @@ def _narrowed(registry: Registry, op: str, name: str | None) -> Registry:
 
 
 def _seconds(executor: Executor) -> float:
-    """Of one run without copies of inputs and outputs: the least of several samples."""
+    """Seconds of one run without copies of inputs and outputs: the least of several samples."""
     executor.step()
     found = []
     for _ in range(REPEATS):

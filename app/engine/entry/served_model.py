@@ -76,7 +76,7 @@ class ServedModel:
         self.first = _known({p.name: bindings.shapes.get(p.name, p.shape) for p in self.inputs})
 
     def program(self, shapes: Shapes) -> Executor:
-        """What computes inputs of these shapes.
+        """The executor for inputs of these shapes.
 
         Implementations are chosen from what was measured on this machine before: the job has
         measured all for the shapes it had, others go by prediction where nothing was.

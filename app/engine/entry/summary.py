@@ -15,7 +15,7 @@ from app.engine.layouts.conversions import changes
 from app.engine.model.load import Loaded
 from app.engine.planning import utilization
 from app.engine.planning.precision_fallbacks import Attempt
-from app.engine.report import report
+from app.engine.report import decisions
 from app.engine.runtime import comparison
 from app.engine.runtime.peers import Rival
 
@@ -186,8 +186,8 @@ def summary_json(
         },
         "unplanned": list(fused.placement.unplanned),
         "backends": dict(Counter(p.backend for p in (compilation.plan.partition or {}).values())),
-        "fallbacks": report.fallbacks(compilation),
-        "libraries": report.libraries(compilation),
+        "fallbacks": decisions.fallbacks(compilation),
+        "libraries": decisions.libraries(compilation),
         "operators": timings["operators"][:25],
         "outside": timings["outside"],
         "spill_seconds": timings["spill_seconds"],

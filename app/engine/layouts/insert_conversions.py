@@ -5,8 +5,8 @@ import onnx_ir as ir
 from app.engine.core import graph
 from app.engine.core.plan import Compilation, Subgraph
 from app.engine.core.plan_editor import PlanEditor
-from app.engine.layouts.choice import Assignment
 from app.engine.layouts.conversions import DOMAIN, OP
+from app.engine.layouts.energy import Assignment
 from app.engine.types.layout import Layout, plain
 
 
@@ -15,7 +15,8 @@ def insert_conversions(compilation: Compilation, assignment: Assignment) -> Comp
 
     The graph is changed: readers take the converted value.
     """
-    editor, model = PlanEditor(compilation), compilation.graph
+    editor = PlanEditor(compilation, "partition", "fusion", "storage", "dispatch")
+    model = compilation.graph
     written = {v: at for group in compilation.plan.groups for v, at in assignment.written(group).items()}
     layout = dict(written)
     converted: dict[tuple[ir.Value, Layout | None], ir.Value] = {}

@@ -69,21 +69,57 @@ def raised(bound: int, peak: int, given: Pieces, unit: int, nodes: int) -> int:
 
 
 @numba.njit(cache=True)
-def _least(chosen: Array, enough: int, peak: int, given: Pieces, unit: int, nodes: int) -> int:
-    """The least peak of some buffers if it is in (enough, peak]; 0 where it is not, or is not known."""
-    starts, pieces, _, _, _, extents = given
-    n = len(chosen)
-    pairs = np.zeros((PAIRS, 4), np.int64)  # two pieces, and whose they are
-    count = 0
-    for i in range(n):
+def _live_pairs(chosen: Array, given: Pieces) -> tuple[Array, int]:
+    """Pairs of pieces of different buffers that live together: [pair, 4] pieces, places of their buffers.
+
+    The number of pairs is -1 where there are more than PAIRS.
+    """
+    starts, pieces, _, _, _, _ = given
+    pairs, count = np.zeros((PAIRS, 4), np.int64), 0
+    for i in range(len(chosen)):
         for j in range(i):
             for p in range(starts[chosen[i]], starts[chosen[i] + 1]):
                 for q in range(starts[chosen[j]], starts[chosen[j] + 1]):
                     if pieces[p, 2] < pieces[q, 3] and pieces[q, 2] < pieces[p, 3]:
                         if count == PAIRS:
-                            return 0
+                            return pairs, -1
                         pairs[count, 0], pairs[count, 1], pairs[count, 2], pairs[count, 3] = p, q, i, j
                         count += 1
+    return pairs, count
+
+
+@numba.njit(cache=True)
+def _worst_overlap(offsets: Array, pairs: Array, count: int, pieces: Array) -> int:
+    """The pair whose pieces share most bytes at these offsets; -1 where none shares any."""
+    worst, at = 0, -1
+    for k in range(count):
+        p, q = pairs[k, 0], pairs[k, 1]
+        low, other = offsets[pairs[k, 2]] + pieces[p, 0], offsets[pairs[k, 3]] + pieces[q, 0]
+        common = min(low + pieces[p, 1], other + pieces[q, 1]) - max(low, other)
+        if common > worst:
+            worst, at = common, k
+    return at
+
+
+@numba.njit(cache=True)
+def _lift(before: Array, after: Array, offsets: Array, i: int, j: int, apart: int) -> None:
+    """Longest paths and lowest offsets once buffer j lies at least `apart` above buffer i."""
+    n = len(offsets)
+    for v in range(n):
+        offsets[v] = 0
+        for u in range(n):
+            after[u, v] = max(before[u, v], before[u, i] + apart + before[j, v])
+            offsets[v] = max(offsets[v], after[u, v])
+
+
+@numba.njit(cache=True)
+def _least(chosen: Array, enough: int, peak: int, given: Pieces, unit: int, nodes: int) -> int:
+    """The least peak of some buffers if it is in (enough, peak]; 0 where it is not, or is not known."""
+    pieces, n = given[1], len(chosen)
+    extents = given[5][chosen]
+    pairs, count = _live_pairs(chosen, given)
+    if count < 0:
+        return 0
     # By level: the longest paths between buffers, and with them the lowest offset of each.
     paths = np.full((count + 1, n, n), np.int64(-(1 << 60)))
     offsets = np.zeros((count + 1, n), np.int64)
@@ -92,27 +128,19 @@ def _least(chosen: Array, enough: int, peak: int, given: Pieces, unit: int, node
     pair, tried = np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
     level, entered = 0, True
     while level >= 0:
-        x = offsets[level]
         if entered:
             nodes -= 1
             if nodes < 0:
                 return 0
-            worst, at = 0, -1
-            for k in range(count):
-                p, q, i, j = pairs[k, 0], pairs[k, 1], pairs[k, 2], pairs[k, 3]
-                low, other = x[i] + pieces[p, 0], x[j] + pieces[q, 0]
-                common = min(low + pieces[p, 1], other + pieces[q, 1]) - max(low, other)
-                if common > worst:
-                    worst, at = common, k
+            at = _worst_overlap(offsets[level], pairs, count, pieces)
+            entered = False
             if at < 0:
-                for i in range(n):
-                    x[i] += extents[chosen[i]]
-                peak = x.max()
+                peak = (offsets[level] + extents).max()
                 if peak <= enough:
                     return 0
-                level, entered = level - 1, False
+                level -= 1
                 continue
-            pair[level], tried[level], entered = at, 0, False
+            pair[level], tried[level] = at, 0
         if tried[level] == 2:
             level -= 1
             continue
@@ -121,18 +149,10 @@ def _least(chosen: Array, enough: int, peak: int, given: Pieces, unit: int, node
         if tried[level]:
             p, q, i, j = q, p, j, i
         tried[level] += 1
-        apart = pieces[p, 0] + pieces[p, 1] - pieces[q, 0]
-        apart = -(-apart // unit) * unit
-        before, after = paths[level], paths[level + 1]
-        if before[j, i] + apart > 0:
+        apart = -(-(pieces[p, 0] + pieces[p, 1] - pieces[q, 0]) // unit) * unit
+        if paths[level, j, i] + apart > 0:
             continue
-        entered = True
-        for v in range(n):
-            offset = np.int64(0)
-            for u in range(n):
-                after[u, v] = max(before[u, v], before[u, i] + apart + before[j, v])
-                offset = max(offset, after[u, v])
-            offsets[level + 1, v] = offset
-            entered &= offset + extents[chosen[v]] < peak
+        _lift(paths[level], paths[level + 1], offsets[level + 1], i, j, apart)
+        entered = (offsets[level + 1] + extents).max() < peak
         level += entered
     return peak

@@ -20,6 +20,20 @@ import numpy as np
 from app.engine.memory.beam_order import Step, least_peak
 
 Array: TypeAlias = np.ndarray[Any, Any]
+# What compiled code takes, as plain tuples: of named ones the types are looked up anew in every call.
+#   numbers: packed: users, storages and in-place pairs of the steps; of storages whether they begin before
+#       or are read after the segment, and bytes; workspace of the steps.
+#   needs: [step, word] bit set of the steps before.
+#   touch: [storage, word] bit set of the steps that read or write.
+Segment: TypeAlias = tuple[Array, Array, Array]
+#   sets: [state, 2 * words] steps that have run, steps that may.
+#   facts: [state, 4] bytes alive, state before, step between, stack.
+#   table: states by hash, -1 where empty.
+States: TypeAlias = tuple[Array, Array, Array]
+# Bytes during and after a step, and the steps to take; dying and placed storages of one step.
+Scratch: TypeAlias = tuple[Array, Array, Array, Array, Array]
+
+_inlined: Any = numba.njit(cache=True, forceinline=True, error_model="numpy")
 
 FIRST_ROOM = 1 << 12  # states of the first try; each other has eight times as many
 NO_LIMIT = (1 << 62) - 1
@@ -179,17 +193,9 @@ def _search(s: _Segment, live: int, budget: int, states: int, limit: int) -> tup
         room = min(room, states)
         order = np.full(s.n, -1, np.int64)
         results = np.array([live, budget, 0, limit], np.int64)
-        fits = _explore(
-            s.numbers,
-            s.needs,
-            s.touch,
-            np.zeros((room, 2 * s.words), np.uint64),
-            np.zeros((room, 4), np.int64),
-            np.full(1 << (2 * room).bit_length(), -1, np.int64),
-            np.zeros((4 * room, 3), np.int64),
-            order,
-            results,
-        )
+        sets, facts = np.zeros((room, 2 * s.words), np.uint64), np.zeros((room, 4), np.int64)
+        table = np.full(1 << (2 * room).bit_length(), -1, np.int64)
+        fits = _explore((s.numbers, s.needs, s.touch), (sets, facts, table), order, results)
         left, peak, count = map(int, results[:3])
         if fits:
             return order, peak, left, count
@@ -198,7 +204,7 @@ def _search(s: _Segment, live: int, budget: int, states: int, limit: int) -> tup
         room *= 8
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def _slot(table: Array, sets: Array, words: int, row: Array) -> Any:
     """Where a set of steps is in the table, or where it would be."""
     h = np.uint64(0x9E3779B97F4A7C15)
@@ -217,7 +223,7 @@ def _slot(table: Array, sets: Array, words: int, row: Array) -> Any:
     return at
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy", boundscheck=False)
 def _effect(
     i: int, before: Array, numbers: Array, touch: Array, dying: Array, placed: Array
 ) -> tuple[int, int]:
@@ -247,137 +253,153 @@ def _effect(
     return new - saved + numbers[scratch + i], new - dead
 
 
-@numba.njit(cache=True)
-def _explore(
-    numbers: Array,
-    needs: Array,
-    touch: Array,
-    sets: Array,
-    facts: Array,
-    table: Array,
-    heap: Array,
-    order: Array,
-    results: Array,
-) -> bool:
+@_inlined
+def _push(heap: Array, length: int, nbytes: int, state: int, step: int) -> None:
+    """Add (bytes, state, step) to a heap of this length, the least bytes first.
+
+    Not `heapq`: it takes other ones first of equal bytes, and plans would change.
+    """
+    at = length
+    while at and heap[(at - 1) // 2, 0] > nbytes:
+        for c in range(3):
+            heap[at, c] = heap[(at - 1) // 2, c]
+        at = (at - 1) // 2
+    heap[at, 0], heap[at, 1], heap[at, 2] = nbytes, state, step
+
+
+@_inlined
+def _pop(heap: Array, length: int) -> tuple[int, int, int]:
+    """Take the first off a heap of this length."""
+    nbytes, state, step = heap[0, 0], heap[0, 1], heap[0, 2]
+    last, at, child = length - 1, 0, 1
+    while child < last:
+        if child + 1 < last and heap[child + 1, 0] < heap[child, 0]:
+            child += 1
+        if heap[last, 0] <= heap[child, 0]:
+            break
+        for c in range(3):
+            heap[at, c] = heap[child, c]
+        at, child = child, 2 * child + 1
+    for c in range(3):
+        heap[at, c] = heap[last, c]
+    return nbytes, state, step
+
+
+@_inlined
+def _ways(state: int, live: int, budget: int, given: Segment, states: States, scratch: Scratch) -> int:
+    """Fill `ways` with the steps that may run next, the one that leaves least last; how many there are.
+
+    A step that fits the budget and leaves no more alive than before is the only way. Bytes while each step
+    runs and after it go to `during` and `after`.
+    """
+    numbers, needs, touch = given
+    during, after, ways, dying, placed = scratch
+    n, words, one, number = needs.shape[0], needs.shape[1], np.uint64(1), 0
+    sets = states[0]
+    done = sets[state, :words]
+    for i in range(n):
+        if not sets[state, words + i // 64] >> np.uint64(i % 64) & one:
+            continue
+        more, left = _effect(i, done, numbers, touch, dying, placed)
+        during[i], after[i] = live + more, live + left
+        if during[i] <= budget and left <= 0:
+            ways[0] = i
+            return 1
+        k = number
+        while k and after[ways[k - 1]] <= left + live:
+            ways[k] = ways[k - 1]
+            k -= 1
+        ways[k] = i
+        number += 1
+    return number
+
+
+@_inlined
+def _visit(i: int, state: int, live: int, given: Segment, states: States, count: int, row: Array) -> bool:
+    """Write the state that step i leads to as number `count`; False if it was reached before."""
+    numbers, needs, _ = given
+    sets, facts, table = states
+    words, one = needs.shape[1], np.uint64(1)
+    for w in range(words):
+        row[w] = sets[state, w]
+    row[i // 64] |= one << np.uint64(i % 64)
+    at = _slot(table, sets, words, row)
+    if table[at] >= 0:
+        return False
+    if count == len(sets):
+        return True
+    table[at] = count
+    for w in range(words):
+        sets[count, w] = row[w]
+        sets[count, words + w] = sets[state, words + w]
+    sets[count, words + i // 64] &= ~(one << np.uint64(i % 64))
+    for u in range(numbers[numbers[0] + i], numbers[numbers[0] + i + 1]):
+        user, opened = numbers[numbers[1] + u], True
+        for w in range(words):
+            opened &= needs[user, w] & ~row[w] == 0
+        if opened:
+            sets[count, words + user // 64] |= one << np.uint64(user % 64)
+    facts[count, 0], facts[count, 1], facts[count, 2] = live, state, i
+    return True
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _explore(given: Segment, states: States, order: Array, results: Array) -> bool:
     """Fill `order`; False when there are more states than room, or the peak is above the limit.
 
-    Args:
-        numbers: packed: users, storages and in-place pairs of the steps; of storages whether they begin
-            before or are read after the segment, and bytes; workspace of the steps.
-        needs: [step, word] bit set of the steps before.
-        touch: [storage, word] bit set of the steps that read or write.
-        sets: [state, 2 * words] steps that have run, steps that may.
-        facts: [state, 4] bytes alive, state before, step between, stack.
-        table: states by hash, -1 where empty.
-        heap: (bytes, state, step) of what was refused, the least first.
-        order: filled.
-        results: bytes alive before, budget, 0, limit; then bytes alive after, peak, states.
+    `results` are bytes alive before, budget, 0, limit; then bytes alive after, peak, states.
     """
+    numbers, needs, touch = given
+    sets, facts, table = states
     n, words, one = needs.shape[0], needs.shape[1], np.uint64(1)
-    dying, placed = np.zeros(len(touch), np.bool_), np.zeros(len(touch), np.bool_)
     during, after, ways = np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64)
+    dying, placed = np.zeros(len(touch), np.bool_), np.zeros(len(touch), np.bool_)
+    scratch = during, after, ways, dying, placed
     row = np.zeros(words, np.uint64)
-    budget, least = results[1], np.int64(NO_LIMIT)  # of what is above the limit
+    budget, limit, least = results[1], results[3], np.int64(NO_LIMIT)  # of what is above the limit
     for i in range(n):
-        first = True
-        for w in range(words):
-            first &= needs[i, w] == 0
-        if first:
+        if not needs[i].any():
             sets[0, words + i // 64] |= one << np.uint64(i % 64)
     facts[0, 0] = results[0]
     table[_slot(table, sets, words, row)] = 0
-    count, high, waiting = 1, 1, 0
-    while True:
+    count, high = 1, 1
+    refused, waiting = np.zeros((4 * len(sets), 3), np.int64), 0  # a heap
+    while high or waiting:
         # The next ways on: of a state of the stack, else the cheapest that was refused.
-        free, number = -1, 0
-        refused = high == 0
-        if refused and not waiting:
-            results[1], results[2] = least, count
-            return False
-        if refused:
-            budget, state, number, ways[0] = heap[0, 0], heap[0, 1], 1, heap[0, 2]
-            waiting -= 1
-            at, child = 0, 1
-            while child < waiting:
-                if child + 1 < waiting and heap[child + 1, 0] < heap[child, 0]:
-                    child += 1
-                if heap[waiting, 0] <= heap[child, 0]:
-                    break
-                for c in range(3):
-                    heap[at, c] = heap[child, c]
-                at, child = child, 2 * child + 1
-            for c in range(3):
-                heap[at, c] = heap[waiting, c]
-        else:
+        if high:
             high -= 1
             state = facts[high, 3]
-        done, live = sets[state, :words], facts[state, 0]
-        for i in range(n):
-            if (refused and i != ways[0]) or not sets[state, words + i // 64] >> np.uint64(i % 64) & one:
-                continue
-            more, left = _effect(i, done, numbers, touch, dying, placed)
-            during[i], after[i] = live + more, live + left
-            if refused:
-                break
-            if during[i] <= budget and left <= 0:
-                free = i
-                break
-            # The way that leaves least is taken first: last onto the stack.
-            k = number
-            while k and after[ways[k - 1]] <= left + live:
-                ways[k] = ways[k - 1]
-                k -= 1
-            ways[k] = i
-            number += 1
-        if free >= 0:
-            ways[0], number = free, 1
+            number = _ways(state, facts[state, 0], budget, given, states, scratch)
+        else:
+            budget, state, i = _pop(refused, waiting)
+            waiting -= 1
+            more, left = _effect(i, sets[state, :words], numbers, touch, dying, placed)
+            during[i], after[i] = facts[state, 0] + more, facts[state, 0] + left
+            ways[0], number = i, 1
         for k in range(number):
             i = ways[k]
-            if during[i] > results[3]:
+            if during[i] > limit:
                 least = min(least, during[i])
-                continue
-            if during[i] > budget:
-                if waiting == len(heap):
+            elif during[i] > budget:
+                if waiting == len(refused):
                     results[1], results[2] = budget, count
                     return False
-                at = waiting
+                _push(refused, waiting, during[i], state, i)
                 waiting += 1
-                while at and heap[(at - 1) // 2, 0] > during[i]:
-                    for c in range(3):
-                        heap[at, c] = heap[(at - 1) // 2, c]
-                    at = (at - 1) // 2
-                heap[at, 0], heap[at, 1], heap[at, 2] = during[i], state, i
-                continue
-            for w in range(words):
-                row[w] = done[w]
-            row[i // 64] |= one << np.uint64(i % 64)
-            at = _slot(table, sets, words, row)
-            if table[at] >= 0:
-                continue
-            if count == len(sets):
-                results[1], results[2] = budget, count
-                return False
-            table[at] = count
-            for w in range(words):
-                sets[count, w] = row[w]
-                sets[count, words + w] = sets[state, words + w]
-            sets[count, words + i // 64] &= ~(one << np.uint64(i % 64))
-            for u in range(numbers[numbers[0] + i], numbers[numbers[0] + i + 1]):
-                user, opened = numbers[numbers[1] + u], True
+            elif _visit(i, state, after[i], given, states, count, row):
+                if count == len(sets):
+                    results[1], results[2] = budget, count
+                    return False
+                ended = True
                 for w in range(words):
-                    opened &= needs[user, w] & ~row[w] == 0
-                if opened:
-                    sets[count, words + user // 64] |= one << np.uint64(user % 64)
-            facts[count, 0], facts[count, 1], facts[count, 2] = after[i], state, i
-            ended = True
-            for w in range(words):
-                ended &= sets[count, words + w] == 0
-            if ended:
-                results[0], results[1], results[2] = after[i], budget, count + 1
-                for k in range(n - 1, -1, -1):
-                    order[k] = facts[count, 2]
-                    count = facts[count, 1]
-                return True
-            facts[high, 3] = count
-            high += 1
-            count += 1
+                    ended &= sets[count, words + w] == 0
+                if ended:
+                    results[0], results[1], results[2] = after[i], budget, count + 1
+                    for place in range(n - 1, -1, -1):
+                        order[place], count = facts[count, 2], facts[count, 1]
+                    return True
+                facts[high, 3] = count
+                high += 1
+                count += 1
+    results[1], results[2] = least, count
+    return False

@@ -103,6 +103,33 @@ def _neighbours(pieces: Array, owners: Array, most: int) -> tuple[Array, Array]:
 
 
 @numba.njit(cache=True)
+def _lowest_free(
+    b: int, given: disjunctive_bound.Pieces, trial: Array, is_placed: Array, alignment: int, taken: Array
+) -> int:
+    """The lowest offset where no piece of buffer b meets one that is placed.
+
+    `taken` is room for the intervals that the offset must not be in.
+    """
+    starts, pieces, owners, beside, others, _ = given
+    count = 0
+    for p in range(starts[b], starts[b + 1]):
+        for i in range(beside[p], beside[p + 1]):
+            q = others[i]
+            if is_placed[owners[q]]:
+                low = trial[owners[q]] + pieces[q, 0]
+                taken[count, 0] = low - pieces[p, 0] - pieces[p, 1]
+                taken[count, 1] = low + pieces[q, 1] - pieces[p, 0]
+                count += 1
+    offset = moved = 0
+    while moved >= 0:  # up, until it is in none
+        moved = -1
+        for k in range(count):
+            if taken[k, 0] < offset < taken[k, 1]:
+                moved = offset = -(-taken[k, 1] // alignment) * alignment
+    return offset
+
+
+@numba.njit(cache=True)
 def _settle(
     order: Array,
     given: disjunctive_bound.Pieces,
@@ -116,47 +143,32 @@ def _settle(
 
     Args:
         order: buffers; changed.
-        given: all buffers, see `disjunctive.Pieces`.
+        given: all buffers, see `disjunctive_bound.Pieces`.
         alignments: by buffer.
         bound: bytes that are enough.
         peak: bytes to stay below.
         tries: placements.
         offsets: filled.
     """
-    starts, pieces, owners, beside, others, extents = given
-    n = len(order)
-    limit = bound
-    trial = np.zeros(n, np.int64)
-    placed = np.full(n, -1, np.int64)  # by buffer: the last attempt that did
-    taken = np.zeros((8, 2), np.int64)  # what an offset must not be in
+    starts, _, _, beside, _, extents = given
+    n, limit = len(order), bound
+    trial, is_placed = np.zeros(n, np.int64), np.zeros(n, np.bool_)
+    room = 0
+    for b in range(n):
+        room = max(room, beside[starts[b + 1]] - beside[starts[b]])
+    taken = np.zeros((room, 2), np.int64)
     for attempt in range(tries):
         top, failed = 0, -1
+        is_placed[:] = False
         for at in range(n):
             b = order[at]
-            first, last = beside[starts[b]], beside[starts[b + 1]]
-            if last - first > len(taken):
-                taken = np.zeros((2 * (last - first), 2), np.int64)
-            count = 0
-            for p in range(starts[b], starts[b + 1]):
-                for i in range(beside[p], beside[p + 1]):
-                    q = others[i]
-                    if placed[owners[q]] == attempt:
-                        low = trial[owners[q]] + pieces[q, 0]
-                        taken[count, 0] = low - pieces[p, 0] - pieces[p, 1]
-                        taken[count, 1] = low + pieces[q, 1] - pieces[p, 0]
-                        count += 1
-            offset = moved = 0
-            while moved >= 0:  # up, until it is in none
-                moved = -1
-                for k in range(count):
-                    if taken[k, 0] < offset < taken[k, 1]:
-                        moved = offset = -(-taken[k, 1] // alignments[b]) * alignments[b]
+            offset = _lowest_free(b, given, trial, is_placed, alignments[b], taken)
             if offset + extents[b] > limit and failed < 0:
                 failed = at
             if offset + extents[b] >= peak:
                 break
             top = max(top, offset + extents[b])
-            trial[b], placed[b] = offset, attempt
+            trial[b], is_placed[b] = offset, True
         else:
             peak = top
             offsets[:] = trial

@@ -5,7 +5,7 @@ import math
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Group
+from app.engine.core.group import Group
 
 
 def first_input(group: Group) -> ir.Value:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Group, of_group
+from app.engine.core.group import Group, of_group
 
 Array = np.ndarray[Any, Any]
 Triple = tuple[int, int, int]

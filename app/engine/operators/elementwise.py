@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.graph import scalar
-from app.engine.core.plan import Group
+from app.engine.core.group import Group
 from app.kernels.expressions import (
     DTYPES,
     FLOATS,

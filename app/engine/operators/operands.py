@@ -3,7 +3,7 @@
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Group
+from app.engine.core.group import Group
 from app.engine.core.registry import PlanningContext
 from app.engine.cost.roofline import roofline
 

@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Group
+from app.engine.core.group import Group
 from app.engine.core.registry import PlanningContext
 from app.engine.operators.operands import data, fixed_inputs, group_rejection
 from app.engine.operators.strides import Indices

@@ -32,7 +32,8 @@ from app.engine.planning import autotune, budget
 from app.engine.planning.backend_assignment import by_subgraph, whole_model
 from app.engine.planning.backend_assignment.bench import kernels_first
 from app.engine.planning.timing_cache import stored
-from app.engine.runtime.cpu.executor import Executor, Weights
+from app.engine.runtime.cpu.executor import Executor
+from app.engine.runtime.cpu.memory import Weights
 from app.engine.runtime.inputs import samples
 from app.engine.types.deadline import TimeUpError, limited
 from app.engine.types.errors import LibraryError

@@ -12,7 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Compilation, Decision, Group, Location
+from app.engine.core.group import Group
+from app.engine.core.placement import Location
+from app.engine.core.plan import Compilation, Decision
 from app.engine.report import units
 
 NODES = 3  # named on a line

@@ -13,7 +13,7 @@ from app.settings import Settings, is_job_environment
 from app.telemetry import logs
 
 PID = os.getpid()
-if not is_job_environment():  # something else than `Nursery` started it
+if not is_job_environment():  # something else than `PreforkPool` started it
     os._exit(1)
 _worker = os.getppid()
 MEASURES = confinement.enter()

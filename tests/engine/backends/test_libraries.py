@@ -14,7 +14,8 @@ import onnx_ir as ir
 import pytest
 
 from app.engine.core import graph
-from app.engine.core.plan import SUBGRAPH, Compilation
+from app.engine.core.group import SUBGRAPH
+from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
 from app.engine.core.registry import Registry
 from app.engine.core.registry import load as load_registry
@@ -23,7 +24,7 @@ from app.engine.passes.partition import Partition
 from app.engine.planning import session
 from app.engine.planning.backend_assignment import by_subgraph
 from app.engine.planning.backend_assignment.bench import Bench, without_libraries
-from app.engine.report import report
+from app.engine.report import decisions, report
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.runtime.inputs import samples
 from app.engine.types.errors import UnknownBackendError
@@ -109,7 +110,7 @@ def test_a_library_computes_what_our_kernels_do(
     library = [b for b in program.placement.buffers if b.kind == "library"]
     assert [(b.first, b.last) for b in library] == [(0, len(program.steps) - 1)]
     assert name in library[0].reason
-    rows = report.decisions_json(program.compilation)["decisions"]
+    rows = decisions.decisions_json(program.compilation)["decisions"]
     mine = next(r for r in rows if r["backend"] == name)
     assert set(mine["dispatch"].values()) == {"subgraph"}
     assert any(a["backend"] == "numba-cpu" and a["reason"] for a in mine["alternatives"])
@@ -120,7 +121,7 @@ def test_a_node_that_only_the_reference_runs_falls_back_and_its_conversions_are_
 ) -> None:
     options = Options(autotune=False)
     program = session.planned(compiled(SAMPLED, tmp_path, options), options)
-    rows = {r["op"]: r for r in report.decisions_json(program.compilation)["decisions"]}
+    rows = {r["op"]: r for r in decisions.decisions_json(program.compilation)["decisions"]}
     assert rows["GridSample"]["fallback"]
     assert rows["GridSample"]["dispatch"] == {rows["GridSample"]["subject"]: "fallback"}
     refused = {a["backend"]: a["reason"] for a in rows["GridSample"]["alternatives"]}
@@ -129,7 +130,7 @@ def test_a_node_that_only_the_reference_runs_falls_back_and_its_conversions_are_
     memory = report.memory_json(program.compilation)
     converted = [b for b in memory["buffers"] if b["kind"] == "conversion"]
     assert converted
-    assert [(f["op"], f["count"]) for f in report.fallbacks(program.compilation)] == [("GridSample", 1)]
+    assert [(f["op"], f["count"]) for f in decisions.fallbacks(program.compilation)] == [("GridSample", 1)]
     given = {k: np.clip(v, -1, 1) for k, v in inputs_of(program.compilation).items()}
     oracle = onnx.reference.ReferenceEvaluator(ir.to_proto(model_of(SAMPLED, CONSTANTS)))
     (expected,) = oracle.run(None, given)
@@ -155,7 +156,7 @@ def test_a_backend_that_is_not_installed_is_passed_over_and_that_is_told(tmp_pat
     program = session.planned(compiled(SIMPLE, tmp_path, options, absent), options)
     assert set(backends_of(program.compilation).values()) == {"numba-cpu"}
     assert any("'openvino' is not installed" in n for n in program.compilation.notes)
-    rows = report.decisions_json(program.compilation)["decisions"]
+    rows = decisions.decisions_json(program.compilation)["decisions"]
     refused = [a for r in rows for a in r["alternatives"] if a["backend"] == "openvino"]
     assert refused
     assert all("not installed" in a["reason"] for a in refused)
@@ -185,7 +186,7 @@ def test_a_sub_graph_that_a_library_fails_on_goes_to_the_next_backend(
     compilation, program = session.runnable(compilation, options, compiler, given)
     assert set(backends_of(program.compilation).values()) == {"numba-cpu"}
     assert any("too beautiful" in n and "next backend" in n for n in program.compilation.notes)
-    rows = report.decisions_json(program.compilation)["decisions"]
+    rows = decisions.decisions_json(program.compilation)["decisions"]
     assert any("too beautiful" in str(a["reason"]) for r in rows for a in r["alternatives"])
     run(program, compiler, given)
 

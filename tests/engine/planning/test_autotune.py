@@ -10,7 +10,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from app.engine.core.plan import Compilation, Group
+from app.engine.core.group import Group
+from app.engine.core.plan import Compilation
 from app.engine.core.registry import PlanningContext
 from app.engine.core.registry import load as load_registry
 from app.engine.cost import roofline

@@ -12,7 +12,8 @@ import onnx
 import pytest
 
 from app.engine.backends.libraries import onnxruntime as library
-from app.engine.core.plan import Compilation, SubgraphCall
+from app.engine.core.calls import SubgraphCall
+from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
 from app.engine.entry.optimize import optimize
@@ -20,7 +21,7 @@ from app.engine.entry.served_model import ServedModel
 from app.engine.model.load import load
 from app.engine.planning import session
 from app.engine.planning.backend_assignment import whole_model
-from app.engine.report import report
+from app.engine.report import decisions
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.types.errors import InputError
 from app.engine.types.options import Bindings, Options
@@ -114,7 +115,7 @@ def test_a_node_without_a_kernel_of_ours_runs_in_onnxruntime_and_not_in_the_refe
     inputs = given(compilation)
     compilation, program = session.runnable(compilation, options, compiler, inputs)
     assert "reference" not in backends(program)
-    assert not report.fallbacks(program.compilation)
+    assert not decisions.fallbacks(program.compilation)
     expected = runtime(tmp_path / "model.onnx", inputs)  # type: ignore[arg-type]
     for name, array in computed(program, compiler, inputs).items():
         np.testing.assert_allclose(np.asarray(array), expected[name], rtol=1e-5, atol=1e-5)

@@ -18,7 +18,7 @@ from app.engine.types.deadline import TimeUpError, limited
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import host
 from app.jobs.worker import benchmark_lock
-from app.jobs.worker.benchmark_lock import WAITING, Turn
+from app.jobs.worker.benchmark_lock import WAITING, BenchmarkLock
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.engine.canonical import saved
 from tests.engine.planning.test_verification import FILES, integer, old_cpu, optimized
@@ -188,7 +188,7 @@ def test_a_job_that_waits_for_its_turn_tells_it_again(
         if told.count(WAITING) == 3:
             thrice.set()
 
-    first, second = Turn(tmp_path / "lock", lambda *_: None), Turn(tmp_path / "lock", tell)
+    first, second = BenchmarkLock(tmp_path / "lock", lambda *_: None), BenchmarkLock(tmp_path / "lock", tell)
     first.progress("benchmark", 0, 1)
     thread = threading.Thread(target=second.progress, args=("benchmark", 0, 1))
     thread.start()

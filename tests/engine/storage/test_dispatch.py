@@ -12,7 +12,9 @@ import onnx_ir as ir
 import pytest
 
 from app.engine.core import graph, pipeline
-from app.engine.core.plan import Call, Compilation, Group, KernelCall, Workspace
+from app.engine.core.calls import Call, KernelCall, Workspace
+from app.engine.core.group import Group
+from app.engine.core.plan import Compilation
 from app.engine.core.registry import Backend, Implementation, Operator, PlanningContext, Registry
 from app.engine.planning import session
 from app.engine.types.options import Options

@@ -10,7 +10,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Group
+from app.engine.core.group import Group
 from app.engine.core.program import Program
 from app.engine.core.registry import PlanningContext
 from app.engine.core.registry import load as load_registry

@@ -10,7 +10,8 @@ from app.engine.backends.cpu import blocking
 from app.engine.backends.cpu.calls import size_operand, typed_call
 from app.engine.backends.cpu.strided import calls
 from app.engine.core import graph
-from app.engine.core.plan import ATTENTION, Argument, Call, Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Argument, Call, Constant, KernelCall, Workspace
+from app.engine.core.group import ATTENTION, Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators import attention_pattern

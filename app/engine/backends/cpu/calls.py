@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from app.engine.core.plan import Argument, Constant, KernelCall
+from app.engine.core.calls import Argument, Constant, KernelCall
 from app.kernels.cpu.codegen.sizes import SizeTable
 
 Operand: TypeAlias = tuple[str, Argument]  # a type such as "float32*", and the argument of this type

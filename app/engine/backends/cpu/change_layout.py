@@ -13,7 +13,8 @@ import onnx_ir as ir
 from app.engine.backends.cpu import nchwc
 from app.engine.backends.cpu.strided import calls
 from app.engine.core import graph
-from app.engine.core.plan import Call, Group, KernelCall, View
+from app.engine.core.calls import Call, KernelCall, View
+from app.engine.core.group import Group
 from app.engine.core.registry import (
     UNDEFINED,
     ZERO_WRITER,

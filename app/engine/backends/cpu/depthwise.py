@@ -8,7 +8,8 @@ import numpy as np
 from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
 from app.engine.backends.cpu.conv import epilogue_arguments, rejection
 from app.engine.core import graph
-from app.engine.core.plan import Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Constant, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import conv_geometry

@@ -12,7 +12,8 @@ import numpy as np
 
 from app.engine.backends.cpu import matmul
 from app.engine.core import graph
-from app.engine.core.plan import Group, KernelCall
+from app.engine.core.calls import KernelCall
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators import matmul_geometry

@@ -5,7 +5,8 @@ import numpy as np
 from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
 from app.engine.backends.cpu.integer import Inputs, finish_of, less_zero, rejection, zero_point
 from app.engine.core import graph
-from app.engine.core.plan import Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Constant, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators import conv_geometry

@@ -24,7 +24,8 @@ from app.engine.backends.cpu.integer import (
     zero_point,
 )
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Argument, Constant, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators import matmul_geometry
 from app.kernels.cpu.codegen import tiles

@@ -7,7 +7,8 @@ import onnx_ir as ir
 from app.engine.backends.cpu.axis_kernels import FLOATS, axis_rejection, pointer, total_bytes, type_name
 from app.engine.backends.cpu.softmax import along
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Call, Group, KernelCall, Workspace
+from app.engine.core.calls import Argument, Call, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators.axes import first_input, first_output, output_at, split

@@ -11,7 +11,8 @@ import onnx_ir as ir
 from app.engine.backends.cpu import bfloat, blocking
 from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Argument, Constant, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import epilogues

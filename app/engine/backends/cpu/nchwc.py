@@ -13,7 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Constant, Group, of_group
+from app.engine.core.calls import Argument, Constant
+from app.engine.core.group import Group, of_group
 from app.engine.core.registry import PlanningContext
 from app.engine.operators import epilogues
 from app.engine.operators.epilogues import Epilogue

@@ -12,7 +12,8 @@ import onnx_ir as ir
 from app.engine.backends.cpu import bfloat, blocking, nchwc
 from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
 from app.engine.core import graph
-from app.engine.core.plan import Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Constant, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import conv_geometry, epilogues

@@ -10,7 +10,8 @@ from app.engine.backends.cpu import blocking, nchwc, nchwc_conv, nchwc_depthwise
 from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
 from app.engine.backends.cpu.nchwc_depthwise import depthwise_rejection
 from app.engine.core import graph
-from app.engine.core.plan import Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Constant, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import conv_geometry

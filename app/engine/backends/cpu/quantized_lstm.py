@@ -20,7 +20,8 @@ from app.engine.backends.cpu.recurrent import (
     scratch,
 )
 from app.engine.core import graph
-from app.engine.core.plan import Call, Constant, Group, Workspace
+from app.engine.core.calls import Call, Constant, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.operands import data, fixed_inputs, group_rejection
 from app.engine.operators.recurrent import PEEPHOLES, Layer, layer_of, unsupported_cell

@@ -10,7 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Call, Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Argument, Call, Constant, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators.operands import group_rejection

@@ -8,7 +8,8 @@ import onnx_ir as ir
 from app.engine.backends.cpu.lookup import adding_calls, lookup_calls
 from app.engine.backends.cpu.strided import calls
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Call, Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Argument, Call, Constant, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators.interpolation import ResizedAxis

@@ -15,7 +15,8 @@ import onnx_ir as ir
 
 from app.engine.backends.cpu import matmul
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Call, Constant, Group, KernelCall, Workspace, of_group
+from app.engine.core.calls import Argument, Call, Constant, KernelCall, Workspace
+from app.engine.core.group import Group, of_group
 from app.engine.core.registry import Cost, Implementation, Lower, PlanningContext, Rejection
 from app.engine.operators import matmul_geometry
 from app.engine.operators.elementwise import recipe_of

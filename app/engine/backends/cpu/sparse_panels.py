@@ -19,7 +19,8 @@ from app.engine.backends.cpu.sparse import (
     weights_row,
 )
 from app.engine.core import graph
-from app.engine.core.plan import Call, Constant, Group, KernelCall
+from app.engine.core.calls import Call, Constant, KernelCall
+from app.engine.core.group import Group
 from app.engine.core.registry import PlanningContext
 from app.kernels.cpu import block_sparse
 from app.kernels.cpu.codegen.tiles import CLAMP, COLUMN_BIAS

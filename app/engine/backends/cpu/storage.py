@@ -12,7 +12,8 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import ELEMENTWISE, Argument, Call, Constant, Group, KernelCall
+from app.engine.core.calls import Argument, Call, Constant, KernelCall
+from app.engine.core.group import ELEMENTWISE, Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators.elementwise import Formula, recipe_of

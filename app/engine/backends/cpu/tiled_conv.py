@@ -13,7 +13,7 @@ import numpy as np
 from app.engine.backends.cpu import bfloat, nchwc, nchwc_conv
 from app.engine.backends.cpu.nchwc_conv import TUNINGS, Array, Form, Geometry
 from app.engine.core import graph
-from app.engine.core.plan import Group
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators import conv_geometry

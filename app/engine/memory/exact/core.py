@@ -26,134 +26,70 @@ MiniMalloc's (ASPLOS 2023); precedence of pairs is disjunctive scheduling's (Car
 weights of failures are Boussemart et al., 2004.
 """
 
-from typing import Any
-
 import numpy as np
-from llvmlite import ir as llvm
-from numba import njit, types
-from numba.extending import intrinsic
 
-# The state is one table, one row for the buffer and the section of that number. Columns of a buffer (times
-# are sections [FIRST, END), bytes are units of the problem; NEAR to NEAR_END: words of its bit set of those
-# that overlap it), and LEFT: the word of this number of the bit set of what is unplaced:
-STRIDE = 32
-FLOOR, LOWER, UPPER, SIZE, PLACED, LIFTED, FIRST, END, ALIGN, RANK, NEAR, CHECK, PAIR, OFFSET = range(14)
-NEAR_END, LEFT = 14, 15
-# Columns of a section: words of its bit set of members, sizes of the unplaced ones, how many of them go on
-# into the next section; the two least lower bounds, the two least ends and the two highest that bounds allow,
-# with the owners of the first; whether it waits to be read again.
-MEMBERS, LOAD, CROSSING, LOW, LOW2, LOW_AT, TOP, TOP2, TOP_AT = range(16, 25)
-CEILING, CEILING2, CEILING_AT, DIRTY, MEMBERS_END = range(25, 30)
-# Entries of `count`: what waits in three queues, entries of the trail and room for them, where the last
-# failure was, nodes and failures so far, and the words of a bit set of buffers.
-SECTIONS, CHECKS, PAIRS, TRAIL, ENTRIES, FAILED, NODES, FAILURES, WORDS = range(9)
-COUNTS = 9
-# How the section to branch in is chosen: the lowest free place of all, the most bytes still to place,
-# or the fewest candidates for its lowest place (by weight of its failures).
-BY_FLOOR, BY_LOAD, BY_CANDIDATES = range(3)
-INFEASIBLE, FEASIBLE, UNDECIDED = 0, 1, -1
-
-_NOTHING = np.int64(1) << 60
-
-
-@intrinsic
-def _pointer(_context, array):
-    """The address of an array's elements: indexing it counts no references and wraps no sign."""
-    pointer = types.CPointer(array.dtype)
-
-    def emit(context, builder, signature, arguments):
-        return context.make_array(signature.args[0])(context, builder, arguments[0]).data
-
-    return pointer(array), emit
-
-
-@intrinsic
-def _lowest_bit(_context, word):
-    """The number of the lowest bit of a word that is not 0."""
-
-    def emit(_context, builder, _signature, arguments):
-        return builder.cttz(arguments[0], llvm.Constant(llvm.IntType(1), 1))
-
-    return word(word), emit
-
-
-_compiled: Any = njit(cache=True, error_model="numpy", boundscheck=False, nogil=True)
-_inlined: Any = njit(cache=True, error_model="numpy", boundscheck=False, nogil=True, forceinline=True)
-
-
-@_inlined
-def _put(m, trail, count, at, value):
-    if m[at] != value:
-        top = count[TRAIL]
-        if top < count[ENTRIES]:
-            trail[2 * top + 0] = at
-            trail[2 * top + 1] = m[at]
-        count[TRAIL] = top + 1  # beyond the end: the search stops undecided
-        m[at] = value
-
-
-@_inlined
-def _read_again(m, queues, count, x):
-    if not m[x * STRIDE + DIRTY]:
-        m[x * STRIDE + DIRTY] = 1
-        queues[3 * count[SECTIONS] + 0] = x
-        count[SECTIONS] += 1
+from app.engine.memory.exact.state import (
+    ALIGN,
+    BY_FLOOR,
+    BY_LOAD,
+    CEILING,
+    CEILING2,
+    CEILING_AT,
+    CHECK,
+    CHECKS,
+    CROSSING,
+    DIRTY,
+    END,
+    ENTRIES,
+    FAILED,
+    FAILURES,
+    FEASIBLE,
+    FIRST,
+    FLOOR,
+    INFEASIBLE,
+    LEFT,
+    LIFTED,
+    LOAD,
+    LOW,
+    LOW2,
+    LOW_AT,
+    LOWER,
+    MEMBERS,
+    MEMBERS_END,
+    NEAR,
+    NEAR_END,
+    NODES,
+    NOTHING,
+    OFFSET,
+    PAIR,
+    PAIRS,
+    PLACED,
+    RANK,
+    SECTIONS,
+    SIZE,
+    STRIDE,
+    TOP,
+    TOP2,
+    TOP_AT,
+    TRAIL,
+    UNDECIDED,
+    UPPER,
+    WORDS,
+    check,
+    clear,
+    compiled,
+    cut_upper,
+    lowest_bit,
+    pair_again,
+    pointer,
+    put,
+    raise_lower,
+    read_again,
+    undo,
+)
 
 
-@_inlined
-def _pair_again(m, queues, count, q):
-    if not m[q * STRIDE + PAIR]:
-        m[q * STRIDE + PAIR] = 1
-        queues[3 * count[PAIRS] + 2] = q
-        count[PAIRS] += 1
-
-
-@_inlined
-def _check(m, queues, count, q):
-    if not m[q * STRIDE + CHECK]:
-        m[q * STRIDE + CHECK] = 1
-        queues[3 * count[CHECKS] + 1] = q
-        count[CHECKS] += 1
-
-
-@_compiled
-def _raise_lower(m, queues, trail, count, q, value):
-    if value <= m[q * STRIDE + LOWER]:
-        return True
-    align = m[q * STRIDE + ALIGN]
-    if align > 1:
-        value = -(-value // align) * align
-    if value > m[q * STRIDE + UPPER]:
-        count[FAILED] = m[q * STRIDE + FIRST]
-        return False
-    old = m[q * STRIDE + LOWER]
-    top = old + m[q * STRIDE + SIZE]
-    _put(m, trail, count, q * STRIDE + LOWER, value)
-    _pair_again(m, queues, count, q)
-    # Only where the old bound was among the least, anything changes.
-    for x in range(m[q * STRIDE + FIRST], m[q * STRIDE + END]):
-        if old <= m[x * STRIDE + LOW2] or top <= m[x * STRIDE + TOP2]:
-            _read_again(m, queues, count, x)
-    return True
-
-
-@_compiled
-def _cut_upper(m, queues, trail, count, q, value):
-    if value >= m[q * STRIDE + UPPER]:
-        return True
-    if value < m[q * STRIDE + LOWER]:
-        count[FAILED] = m[q * STRIDE + FIRST]
-        return False
-    top = m[q * STRIDE + UPPER] + m[q * STRIDE + SIZE]
-    _put(m, trail, count, q * STRIDE + UPPER, value)
-    _pair_again(m, queues, count, q)
-    for x in range(m[q * STRIDE + FIRST], m[q * STRIDE + END]):
-        if top >= m[x * STRIDE + CEILING2]:
-            _read_again(m, queues, count, x)
-    return True
-
-
-@_compiled
+@compiled
 def _place(m, near, queues, trail, count, q):
     """Put a buffer on its floor; those that overlap it in time go above."""
     offset = m[q * STRIDE + FLOOR]
@@ -162,43 +98,43 @@ def _place(m, near, queues, trail, count, q):
         return False
     end = offset + m[q * STRIDE + SIZE]
     m[q * STRIDE + OFFSET] = offset
-    _put(m, trail, count, q * STRIDE + PLACED, 1)
+    put(m, trail, count, q * STRIDE + PLACED, 1)
     word = (q // 64) * STRIDE + LEFT
-    _put(m, trail, count, word, m[word] & ~(np.int64(1) << (q % 64)))
+    put(m, trail, count, word, m[word] & ~(np.int64(1) << (q % 64)))
     first, last = m[q * STRIDE + FIRST], m[q * STRIDE + END] - 1
     for x in range(first, last + 1):
-        _put(m, trail, count, x * STRIDE + LOAD, m[x * STRIDE + LOAD] - m[q * STRIDE + SIZE])
-        _read_again(m, queues, count, x)
+        put(m, trail, count, x * STRIDE + LOAD, m[x * STRIDE + LOAD] - m[q * STRIDE + SIZE])
+        read_again(m, queues, count, x)
     for x in range(first, last):
-        _put(m, trail, count, x * STRIDE + CROSSING, m[x * STRIDE + CROSSING] - 1)
+        put(m, trail, count, x * STRIDE + CROSSING, m[x * STRIDE + CROSSING] - 1)
     for w in range(m[q * STRIDE + NEAR], m[q * STRIDE + NEAR_END]):
         rest = near[q * count[WORDS] + w] & m[w * STRIDE + LEFT]
         while rest:
-            r = 64 * w + _lowest_bit(rest)
+            r = 64 * w + lowest_bit(rest)
             rest &= rest - 1
             if m[r * STRIDE + FLOOR] < end:
                 align = m[r * STRIDE + ALIGN]
                 floor = end if align == 1 else -(-end // align) * align
-                _put(m, trail, count, r * STRIDE + FLOOR, floor)
+                put(m, trail, count, r * STRIDE + FLOOR, floor)
             if m[r * STRIDE + LIFTED]:
-                _put(m, trail, count, r * STRIDE + LIFTED, 0)
-            if not _raise_lower(m, queues, trail, count, r, end):
+                put(m, trail, count, r * STRIDE + LIFTED, 0)
+            if not raise_lower(m, queues, trail, count, r, end):
                 return False
-            _check(m, queues, count, r)
+            check(m, queues, count, r)
     return True
 
 
-@_compiled
+@compiled
 def _read_section(m, members, queues, trail, count, x):
     load = m[x * STRIDE + LOAD]
-    low = low2 = top = top2 = _NOTHING
+    low = low2 = top = top2 = NOTHING
     ceiling = ceiling2 = np.int64(-1)
     low_at = top_at = ceiling_at = np.int64(-1)
     begin, end, at = m[x * STRIDE + MEMBERS], m[x * STRIDE + MEMBERS_END], x * count[WORDS]
     for w in range(begin, end):
         rest = members[at + w] & m[w * STRIDE + LEFT]
         while rest:
-            q = 64 * w + _lowest_bit(rest)
+            q = 64 * w + lowest_bit(rest)
             rest &= rest - 1
             lower = m[q * STRIDE + LOWER]
             upper = lower + m[q * STRIDE + SIZE]
@@ -218,9 +154,9 @@ def _read_section(m, members, queues, trail, count, x):
     if low + load > ceiling:
         count[FAILED] = x
         return False
-    _put(m, trail, count, x * STRIDE + CEILING, ceiling)
-    _put(m, trail, count, x * STRIDE + CEILING2, ceiling2)
-    _put(m, trail, count, x * STRIDE + CEILING_AT, ceiling_at)
+    put(m, trail, count, x * STRIDE + CEILING, ceiling)
+    put(m, trail, count, x * STRIDE + CEILING2, ceiling2)
+    put(m, trail, count, x * STRIDE + CEILING_AT, ceiling_at)
     if (
         low != m[x * STRIDE + LOW]
         or low2 != m[x * STRIDE + LOW2]
@@ -229,25 +165,25 @@ def _read_section(m, members, queues, trail, count, x):
         or top2 != m[x * STRIDE + TOP2]
         or top_at != m[x * STRIDE + TOP_AT]
     ):
-        _put(m, trail, count, x * STRIDE + LOW, low)
-        _put(m, trail, count, x * STRIDE + LOW2, low2)
-        _put(m, trail, count, x * STRIDE + LOW_AT, low_at)
-        _put(m, trail, count, x * STRIDE + TOP, top)
-        _put(m, trail, count, x * STRIDE + TOP2, top2)
-        _put(m, trail, count, x * STRIDE + TOP_AT, top_at)
+        put(m, trail, count, x * STRIDE + LOW, low)
+        put(m, trail, count, x * STRIDE + LOW2, low2)
+        put(m, trail, count, x * STRIDE + LOW_AT, low_at)
+        put(m, trail, count, x * STRIDE + TOP, top)
+        put(m, trail, count, x * STRIDE + TOP2, top2)
+        put(m, trail, count, x * STRIDE + TOP_AT, top_at)
         for w in range(begin, end):
             rest = members[at + w] & m[w * STRIDE + LEFT]
             while rest:
-                _check(m, queues, count, 64 * w + _lowest_bit(rest))
+                check(m, queues, count, 64 * w + lowest_bit(rest))
                 rest &= rest - 1
-    if low2 + load > ceiling and not _cut_upper(m, queues, trail, count, low_at, ceiling - load):
+    if low2 + load > ceiling and not cut_upper(m, queues, trail, count, low_at, ceiling - load):
         return False
-    return ceiling2 >= low + load or _raise_lower(
+    return ceiling2 >= low + load or raise_lower(
         m, queues, trail, count, ceiling_at, low + load - m[ceiling_at * STRIDE + SIZE]
     )
 
 
-@_compiled
+@compiled
 def _candidates(m, members, count, x):
     """How many buffers of a section could be its lowest."""
     highest = m[x * STRIDE + CEILING] - m[x * STRIDE + LOAD]
@@ -255,19 +191,19 @@ def _candidates(m, members, count, x):
     for w in range(m[x * STRIDE + MEMBERS], m[x * STRIDE + MEMBERS_END]):
         rest = members[x * count[WORDS] + w] & m[w * STRIDE + LEFT]
         while rest:
-            number += m[(64 * w + _lowest_bit(rest)) * STRIDE + LOWER] <= highest
+            number += m[(64 * w + lowest_bit(rest)) * STRIDE + LOWER] <= highest
             rest &= rest - 1
     return number
 
 
-@_compiled
+@compiled
 def _order_pairs(m, near, queues, trail, count, q):
     """Of `q` and each buffer that overlaps it in time one lies below; bounds may tell which."""
     size = m[q * STRIDE + SIZE]
     for w in range(m[q * STRIDE + NEAR], m[q * STRIDE + NEAR_END]):
         rest = near[q * count[WORDS] + w] & m[w * STRIDE + LEFT]
         while rest:
-            r = 64 * w + _lowest_bit(rest)
+            r = 64 * w + lowest_bit(rest)
             rest &= rest - 1
             other = m[r * STRIDE + SIZE]
             r_below = m[r * STRIDE + LOWER] + other <= m[q * STRIDE + UPPER]
@@ -286,14 +222,14 @@ def _order_pairs(m, near, queues, trail, count, q):
                 count[FAILED] = max(m[q * STRIDE + FIRST], m[r * STRIDE + FIRST])
                 return False
             under, over, height = (q, r, size) if q_below else (r, q, other)
-            if not _raise_lower(m, queues, trail, count, over, m[under * STRIDE + LOWER] + height):
+            if not raise_lower(m, queues, trail, count, over, m[under * STRIDE + LOWER] + height):
                 return False
-            if not _cut_upper(m, queues, trail, count, under, m[over * STRIDE + UPPER] - height):
+            if not cut_upper(m, queues, trail, count, under, m[over * STRIDE + UPPER] - height):
                 return False
     return True
 
 
-@_compiled
+@compiled
 def _check_buffer(m, near, queues, trail, count, q):
     """Place a buffer that blocks none; raise a lifted one to the least end of those it may lie on."""
     end = m[q * STRIDE + FLOOR] + m[q * STRIDE + SIZE]
@@ -310,15 +246,15 @@ def _check_buffer(m, near, queues, trail, count, q):
         return _place(m, near, queues, trail, count, q)
     if not lifted:
         return True
-    least = _NOTHING
+    least = NOTHING
     for x in range(m[q * STRIDE + FIRST], m[q * STRIDE + END]):
         least = min(least, m[x * STRIDE + TOP2] if m[x * STRIDE + TOP_AT] == q else m[x * STRIDE + TOP])
         if least <= m[q * STRIDE + LOWER]:
             return True
-    return _raise_lower(m, queues, trail, count, q, least)
+    return raise_lower(m, queues, trail, count, q, least)
 
 
-@_compiled
+@compiled
 def _propagate(m, near, members, queues, trail, count):
     while True:
         if count[PAIRS]:
@@ -343,9 +279,9 @@ def _propagate(m, near, members, queues, trail, count):
             return True
 
 
-@_compiled
-def _choose(m, members, weight, count, begin, end, rule):
-    """A buffer in the sections [begin, end) to branch on: unplaced, and not lifted."""
+@compiled
+def _section(m, members, weight, count, begin, end, rule):
+    """The section of [begin, end) to branch in."""
     best = -1
     best_score = 0.0
     for x in range(begin, end):
@@ -365,53 +301,105 @@ def _choose(m, members, weight, count, begin, end, rule):
             )
         if best < 0 or score > best_score:
             best, best_score = x, score
+    return best
+
+
+@compiled
+def _on_floor(m, members, count, begin, end, low):
+    """The buffer of least rank that may lie at `low`, the least lower bound of all sections; -1 if none."""
     q = np.int64(-1)
-    if rule == BY_FLOOR:
-        low = m[best * STRIDE + LOW]
-        for x in range(begin, end):
-            if m[x * STRIDE + LOAD] and m[x * STRIDE + LOW] == low:
-                for w in range(m[x * STRIDE + MEMBERS], m[x * STRIDE + MEMBERS_END]):
-                    rest = members[x * count[WORDS] + w] & m[w * STRIDE + LEFT]
-                    while rest:
-                        p = 64 * w + _lowest_bit(rest)
-                        rest &= rest - 1
-                        if (
-                            m[p * STRIDE + LOWER] == low
-                            and not m[p * STRIDE + LIFTED]
-                            and m[p * STRIDE + FLOOR] >= low
-                            and (q < 0 or m[p * STRIDE + RANK] < m[q * STRIDE + RANK])
-                        ):
-                            q = p
-        if q >= 0:
-            return q
-    for w in range(m[best * STRIDE + MEMBERS], m[best * STRIDE + MEMBERS_END]):
-        rest = members[best * count[WORDS] + w] & m[w * STRIDE + LEFT]
+    for x in range(begin, end):
+        if m[x * STRIDE + LOAD] == 0 or m[x * STRIDE + LOW] != low:
+            continue
+        for w in range(m[x * STRIDE + MEMBERS], m[x * STRIDE + MEMBERS_END]):
+            rest = members[x * count[WORDS] + w] & m[w * STRIDE + LEFT]
+            while rest:
+                p = 64 * w + lowest_bit(rest)
+                rest &= rest - 1
+                if (
+                    m[p * STRIDE + LOWER] == low
+                    and not m[p * STRIDE + LIFTED]
+                    and m[p * STRIDE + FLOOR] >= low
+                    and (q < 0 or m[p * STRIDE + RANK] < m[q * STRIDE + RANK])
+                ):
+                    q = p
+    return q
+
+
+@compiled
+def _lowest(m, members, count, x):
+    """The buffer of a section with the least lower bound, then the least rank."""
+    q = np.int64(-1)
+    for w in range(m[x * STRIDE + MEMBERS], m[x * STRIDE + MEMBERS_END]):
+        rest = members[x * count[WORDS] + w] & m[w * STRIDE + LEFT]
         while rest:
-            p = 64 * w + _lowest_bit(rest)
+            p = 64 * w + lowest_bit(rest)
             rest &= rest - 1
             lower = m[p * STRIDE + LOWER] - m[q * STRIDE + LOWER] if q >= 0 else -1
             if lower < 0 or (lower == 0 and m[p * STRIDE + RANK] < m[q * STRIDE + RANK]):
                 q = p
-    # A lifted buffer lies on another: go down to one that may lie on its floor.
-    while m[q * STRIDE + LIFTED] or m[q * STRIDE + LOWER] > m[q * STRIDE + FLOOR]:
-        below = np.int64(-1)
-        for x in range(m[q * STRIDE + FIRST], m[q * STRIDE + END]):
-            for w in range(m[x * STRIDE + MEMBERS], m[x * STRIDE + MEMBERS_END]):
-                rest = members[x * count[WORDS] + w] & m[w * STRIDE + LEFT]
-                while rest:
-                    p = 64 * w + _lowest_bit(rest)
-                    rest &= rest - 1
-                    if p != q and (
-                        below < 0
-                        or m[p * STRIDE + LOWER] + m[p * STRIDE + SIZE]
-                        < m[below * STRIDE + LOWER] + m[below * STRIDE + SIZE]
-                    ):
-                        below = p
-        q = below
     return q
 
 
-@_compiled
+@compiled
+def _below(m, members, count, q):
+    """The unplaced buffer with the least end of those that overlap `q` in time."""
+    below = np.int64(-1)
+    for x in range(m[q * STRIDE + FIRST], m[q * STRIDE + END]):
+        for w in range(m[x * STRIDE + MEMBERS], m[x * STRIDE + MEMBERS_END]):
+            rest = members[x * count[WORDS] + w] & m[w * STRIDE + LEFT]
+            while rest:
+                p = 64 * w + lowest_bit(rest)
+                rest &= rest - 1
+                end = m[p * STRIDE + LOWER] + m[p * STRIDE + SIZE]
+                if p != q and (below < 0 or end < m[below * STRIDE + LOWER] + m[below * STRIDE + SIZE]):
+                    below = p
+    return below
+
+
+@compiled
+def _choose(m, members, weight, count, begin, end, rule):
+    """A buffer in the sections [begin, end) to branch on: unplaced, and not lifted."""
+    best = _section(m, members, weight, count, begin, end, rule)
+    q = np.int64(-1)
+    if rule == BY_FLOOR:
+        q = _on_floor(m, members, count, begin, end, m[best * STRIDE + LOW])
+    if q < 0:
+        q = _lowest(m, members, count, best)
+    # A lifted buffer lies on another: go down to one that may lie on its floor.
+    while m[q * STRIDE + LIFTED] or m[q * STRIDE + LOWER] > m[q * STRIDE + FLOOR]:
+        q = _below(m, members, count, q)
+    return q
+
+
+@compiled
+def _split(m, parts, begin, end, back, pending, used):
+    """Parts of the sections [begin, end) that no unplaced buffer joins: the first, and a list of the others.
+
+    Returns the sections of the first part (its end is 0 where nothing is left to place), the head of the
+    list of parts to be searched, and the length of `parts`.
+    """
+    start = np.int64(-1)
+    first_begin = first_end = np.int64(0)
+    for x in range(begin, end):
+        if m[x * STRIDE + LOAD] == 0:
+            continue
+        if start < 0:
+            start = x
+        if x + 1 < end and m[x * STRIDE + CROSSING]:
+            continue
+        if first_end == 0:
+            first_begin, first_end = start, x + 1
+        else:
+            parts[4 * used + 0], parts[4 * used + 1] = start, x + 1
+            parts[4 * used + 2], parts[4 * used + 3] = back, pending
+            pending = used
+            used += 1
+        start = np.int64(-1)
+    return first_begin, first_end, pending, used
+
+
+@compiled
 def _descend(m, near, members, weight, queues, trail, frames, parts, count, sections, rule, limit):
     begin, end = np.int64(0), np.int64(sections)
     back = pending = np.int64(-1)  # the frame to go back to, the next part
@@ -421,29 +409,8 @@ def _descend(m, near, members, weight, queues, trail, frames, parts, count, sect
         if count[TRAIL] > count[ENTRIES]:
             return UNDECIDED
         if ok:
-            found, start = 0, np.int64(-1)
-            first_begin = first_end = np.int64(0)
-            for x in range(begin, end):
-                if m[x * STRIDE + LOAD] == 0:
-                    continue
-                if start < 0:
-                    start = x
-                if x + 1 < end and m[x * STRIDE + CROSSING]:
-                    continue
-                if found == 0:
-                    first_begin, first_end = start, x + 1
-                else:
-                    parts[4 * used + 0], parts[4 * used + 1], parts[4 * used + 2], parts[4 * used + 3] = (
-                        start,
-                        x + 1,
-                        back,
-                        pending,
-                    )
-                    pending = used
-                    used += 1
-                found += 1
-                start = np.int64(-1)
-            if found == 0:
+            first_begin, first_end, pending, used = _split(m, parts, begin, end, back, pending, used)
+            if first_end == 0:
                 if pending < 0:
                     return FEASIBLE
                 begin, end, back = parts[4 * pending + 0], parts[4 * pending + 1], parts[4 * pending + 2]
@@ -463,15 +430,7 @@ def _descend(m, near, members, weight, queues, trail, frames, parts, count, sect
             depth += 1
             ok = _place(m, near, queues, trail, count, q)
         if not ok:
-            while count[SECTIONS]:
-                count[SECTIONS] -= 1
-                m[queues[3 * count[SECTIONS] + 0] * STRIDE + DIRTY] = 0
-            while count[CHECKS]:
-                count[CHECKS] -= 1
-                m[queues[3 * count[CHECKS] + 1] * STRIDE + CHECK] = 0
-            while count[PAIRS]:
-                count[PAIRS] -= 1
-                m[queues[3 * count[PAIRS] + 2] * STRIDE + PAIR] = 0
+            clear(m, queues, count)
             weight[count[FAILED]] += 1.0
             if back < 0:
                 return INFEASIBLE
@@ -481,28 +440,26 @@ def _descend(m, near, members, weight, queues, trail, frames, parts, count, sect
             depth = back
             if count[TRAIL] > count[ENTRIES]:
                 return UNDECIDED
-            while count[TRAIL] > frames[7 * depth + 0]:
-                count[TRAIL] -= 1
-                m[trail[2 * count[TRAIL] + 0]] = trail[2 * count[TRAIL] + 1]
+            undo(m, trail, count, frames[7 * depth + 0])
             q, begin, end = frames[7 * depth + 1], frames[7 * depth + 2], frames[7 * depth + 3]
             back, pending, used = frames[7 * depth + 4], frames[7 * depth + 5], frames[7 * depth + 6]
-            _put(m, trail, count, q * STRIDE + LIFTED, 1)
-            _check(m, queues, count, q)
+            put(m, trail, count, q * STRIDE + LIFTED, 1)
+            check(m, queues, count, q)
 
 
-@_compiled
+@compiled
 def settle(m, near, members, queues, trail, count, n, sections):
     """All that follows before anything is placed; False if nothing fits. Arguments as in `search`."""
-    state, waiting, counts = _pointer(m), _pointer(queues), _pointer(count)
+    state, waiting, counts = pointer(m), pointer(queues), pointer(count)
     for q in range(n):
-        _pair_again(state, waiting, counts, q)
-        _check(state, waiting, counts, q)
+        pair_again(state, waiting, counts, q)
+        check(state, waiting, counts, q)
     for x in range(sections):
-        _read_again(state, waiting, counts, x)
-    return _propagate(state, _pointer(near), _pointer(members), waiting, _pointer(trail), counts)
+        read_again(state, waiting, counts, x)
+    return _propagate(state, pointer(near), pointer(members), waiting, pointer(trail), counts)
 
 
-@_compiled
+@compiled
 def search(m, near, members, weight, queues, trail, frames, parts, count, sections, rule, limit):
     """Place all buffers: FEASIBLE (column OFFSET), INFEASIBLE, or UNDECIDED after `limit` failures.
 
@@ -513,15 +470,15 @@ def search(m, near, members, weight, queues, trail, frames, parts, count, sectio
     parts: int64[n, 4]; count: int64[COUNTS].
     """
     return _descend(
-        _pointer(m),
-        _pointer(near),
-        _pointer(members),
-        _pointer(weight),
-        _pointer(queues),
-        _pointer(trail),
-        _pointer(frames),
-        _pointer(parts),
-        _pointer(count),
+        pointer(m),
+        pointer(near),
+        pointer(members),
+        pointer(weight),
+        pointer(queues),
+        pointer(trail),
+        pointer(frames),
+        pointer(parts),
+        pointer(count),
         sections,
         rule,
         limit,

@@ -138,26 +138,27 @@ class Search:
 
     def __init__(self, given: Instance) -> None:
         from app.engine.memory.exact import core
+        from app.engine.memory.exact import state as columns
 
-        self._core = core
+        self._core, self._columns = core, columns
         self._given = given
         n, count = len(given.rows), len(given.load)
         most = max(n, count)
-        table = np.zeros((most + 1, core.STRIDE), np.int64)
+        table = np.zeros((most + 1, columns.STRIDE), np.int64)
         near, near_end = _range(given.near)
         members, members_end = _range(given.members)
         for column, values in (
-            (core.FIRST, given.first),
-            (core.END, given.end),
-            (core.SIZE, given.size),
-            (core.ALIGN, given.alignment),
-            (core.NEAR, near),
-            (core.NEAR_END, near_end),
-            (core.LEFT, _bits(np.ones((1, n), np.bool_))[0]),
-            (core.MEMBERS, members),
-            (core.MEMBERS_END, members_end),
-            (core.LOAD, given.load),
-            (core.CROSSING, given.crossing),
+            (columns.FIRST, given.first),
+            (columns.END, given.end),
+            (columns.SIZE, given.size),
+            (columns.ALIGN, given.alignment),
+            (columns.NEAR, near),
+            (columns.NEAR_END, near_end),
+            (columns.LEFT, _bits(np.ones((1, n), np.bool_))[0]),
+            (columns.MEMBERS, members),
+            (columns.MEMBERS_END, members_end),
+            (columns.LOAD, given.load),
+            (columns.CROSSING, given.crossing),
         ):
             table[: len(values), column] = values
         self._table = table
@@ -170,7 +171,7 @@ class Search:
 
     def below(self, capacity: int, budget: int) -> Outcome:
         """Whether all buffers fit into `capacity` bytes, by at most `budget` failed branches."""
-        core, given = self._core, self._given
+        core, columns, given = self._core, self._columns, self._given
         n = len(given.rows)
         room = capacity // given.unit
         if n == 0:
@@ -179,13 +180,13 @@ class Search:
             return Outcome("infeasible", None, 0)
         self._weight[:] = 1.0
         sections = len(given.load)
-        settled, count = self._table.copy(), np.zeros(core.COUNTS, np.int64)
-        settled[:n, core.UPPER] = room - given.size
-        count[core.ENTRIES], count[core.WORDS] = len(self._trail), given.near.shape[1]
+        settled, count = self._table.copy(), np.zeros(columns.COUNTS, np.int64)
+        settled[:n, columns.UPPER] = room - given.size
+        count[columns.ENTRIES], count[columns.WORDS] = len(self._trail), given.near.shape[1]
         if not core.settle(settled, given.near, given.members, self._queues, self._trail, count, n, sections):
             return Outcome("infeasible", None, 0)
         nodes = spent = 0
-        rules = (core.BY_LOAD, core.BY_FLOOR, core.BY_CANDIDATES)
+        rules = (columns.BY_LOAD, columns.BY_FLOOR, columns.BY_CANDIDATES)
         left: dict[int, Array] = {}
         epochs, forget = itertools.count(1), 0
         for run in itertools.count():
@@ -196,9 +197,9 @@ class Search:
             limit = min(int(FIRST_LIMIT * GROWTH**run), budget - spent)
             rule = rules[run % len(rules)]
             state = settled.copy()
-            state[:n, core.RANK] = self._ranks(run, left[rule])
+            state[:n, columns.RANK] = self._ranks(run, left[rule])
             count[:] = 0
-            count[core.ENTRIES], count[core.WORDS] = len(self._trail), given.near.shape[1]
+            count[columns.ENTRIES], count[columns.WORDS] = len(self._trail), given.near.shape[1]
             found = core.search(
                 state,
                 given.near,
@@ -213,17 +214,17 @@ class Search:
                 rule,
                 limit,
             )
-            nodes += int(count[core.NODES])
-            spent += int(count[core.FAILURES])
-            if found == core.FEASIBLE:
+            nodes += int(count[columns.NODES])
+            spent += int(count[columns.FAILURES])
+            if found == columns.FEASIBLE:
                 offsets = np.zeros(given.buffers, np.int64)
-                offsets[given.rows] = state[:n, core.OFFSET] * given.unit
+                offsets[given.rows] = state[:n, columns.OFFSET] * given.unit
                 return Outcome("feasible", offsets, nodes, spent)
-            if found == core.INFEASIBLE:
+            if found == columns.INFEASIBLE:
                 return Outcome("infeasible", None, nodes, spent)
-            if spent >= budget or count[core.FAILURES] < limit:  # or the trail is full
+            if spent >= budget or count[columns.FAILURES] < limit:  # or the trail is full
                 break
-            left[rule] = 1 - state[:n, core.PLACED]
+            left[rule] = 1 - state[:n, columns.PLACED]
         return Outcome("undecided", None, nodes, spent)
 
     def _ranks(self, run: int, left: Array) -> Array:

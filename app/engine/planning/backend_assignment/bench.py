@@ -11,14 +11,17 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from app.engine.core import graph
-from app.engine.core.plan import SUBGRAPH, Compilation, Group, SubgraphCall
+from app.engine.core.calls import SubgraphCall
+from app.engine.core.group import SUBGRAPH, Group
+from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost import roofline
 from app.engine.planning.backend_assignment.intervals import Assignment
 from app.engine.planning.backend_assignment.race_statistics import ROUNDS
 from app.engine.planning.timing_cache import TimingCache
-from app.engine.runtime.cpu.executor import Executor, aligned
+from app.engine.runtime.cpu.executor import Executor
+from app.engine.runtime.cpu.memory import aligned
 from app.engine.runtime.inputs import samples
 from app.engine.types.options import Options
 from app.kernels.cpu.runtime.compiler import Compiler, resolve

@@ -18,7 +18,8 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import SUBGRAPH, Compilation, Group
+from app.engine.core.group import SUBGRAPH, Group
+from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
 from app.engine.cost import roofline
 from app.engine.layouts.conversions import conversion
@@ -176,7 +177,7 @@ def _group(
 
 def _library_times(bench: Bench, group: Group, program: Program) -> dict[str, float]:
     """Seconds of a sub-graph by library, with conversions where our program has a border value blocked."""
-    layout = program.compilation.plan.layout or {}
+    layout = program.compilation.plan.require("layout")
     blocked = {v.name: at for v, at in layout.items() if not at.is_plain}
     border = [v for v in (*group.inputs, *group.outputs) if v.name in blocked]
     found = {name: bench.library_seconds(group, name) for name in bench.libraries}

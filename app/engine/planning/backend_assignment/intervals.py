@@ -28,7 +28,7 @@ class Interval:
         return sum(steps[self.first : self.last])
 
     def is_apart(self, other: "Interval") -> bool:
-        """Whether the two have no step in common."""
+        """True if the two have no step in common."""
         return self.last <= other.first or other.last <= self.first
 
 

@@ -25,11 +25,11 @@ def win_share(base: Times, other: Times) -> float:
 
 
 def is_decided(ratio: float, rounds: int) -> bool:
-    """Whether further rounds would hardly change on which side of 1 - TOLERATED_LOSS a ratio lies."""
+    """True if further rounds would hardly change on which side of 1 - TOLERATED_LOSS a ratio lies."""
     clear = abs(ratio - (1.0 - TOLERATED_LOSS)) > CLOSE
     return not 1.0 / FAR < ratio < FAR or (rounds >= ROUNDS and clear)
 
 
 def beats(ratio: float, wins: float) -> bool:
-    """Whether a mixed assignment with this ratio and share of won rounds is taken."""
+    """True if a mixed assignment with this ratio and share of won rounds is taken."""
     return ratio <= 1.0 - MARGIN and wins >= WIN_SHARE

@@ -130,7 +130,7 @@ def _ratio(
         raise EngineError(reason)
     other = bench.planned(replace(compilation, assignment=assignment), bench.options)
     if [s.is_library for s in other.steps] != [True] and "" not in assignment.values():
-        told = other.compilation.passed_over.values()
+        told = other.compilation.plan.require("passed_over").values()
         reasons = (found[name] for found in told if name in found)
         raise EngineError(next(reasons, "it refuses a part of it"))
     steps = [

@@ -251,7 +251,7 @@ def _parts(out_blocks: int, wide: int, threads: int) -> list[int]:
 
 
 def _unit_seconds(shape: Geometry, strips: int, rows: int, part: int, target: Target) -> float:
-    """Seconds of a unit, to compare cuts: its arithmetic, and reading its weights and its input, `rows` at most.
+    """Seconds of a unit, to compare cuts: arithmetic, and reading weights and `rows` of the input at most.
 
     Halving the rows has all weights read twice, halving the outputs all of the input.
     """

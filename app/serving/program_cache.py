@@ -37,7 +37,7 @@ class Built:
     model: ServedModel | None = None
     program: Program | None = None
     rejection: str = ""
-    is_fault: bool = False  # the refusal is no matter of the request
+    is_fault: bool = False  # the request is not the cause
 
 
 class Builder:

@@ -90,7 +90,7 @@ class JobLimits(Schema):
 
 
 class BindingsRequest(Schema):
-    """Known shapes, values and ranges of a model's inputs."""
+    """Shapes, values and ranges of a model's inputs."""
 
     input_shapes: dict[Name, list[Dimension]] = Field(
         default_factory=dict, description="Dimensions by input name.", max_length=4096

@@ -1,10 +1,11 @@
-# make run: the service. make test: everything that must hold. The rest measures.
+# make run: the service. make fmt, make quick: while working. make test: everything that must hold.
+# The rest measures, or runs in full what the tests take samples of.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := run
-.PHONY: run test test-cuda check conformance kill-matrix fuzz fuzz-options bench bench-arena bench-backends bench-beside bench-layouts bench-memory bench-queue bench-serving bench-sparse cuda-kernels lock clean
+.PHONY: run fmt check quick test test-cuda conformance kill-matrix fuzz fuzz-options bench bench-arena bench-backends bench-beside bench-layouts bench-memory bench-queue bench-serving bench-sparse cuda-kernels lock clean same-plans
 
 # One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -17,15 +18,33 @@ $(VENV)/.installed-test: $(VENV)/.installed requirements-test.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements-test.txt
 	touch $@
 
+# The service: API and workers, data in data/.
 run: $(VENV)/.installed
 	$(BIN)/stowplan serve
 
+# Format, and repair what ruff can.
+fmt: $(VENV)/.installed-test
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# Formatting, lint, types, and the borders between packages.
 check: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Under two minutes on two cores: the checks, and tests that compile no kernel and start no service: values
+# without a graph, pure algorithms, graph rewrites, single passes, the schema of the API, and the documents.
+QUICK := $(addprefix tests/engine/,core types memory partition operators buffers/test_buffer_assignment.py \
+	storage/test_types.py storage/test_inference.py passes/test_canonicalize.py passes/test_order.py \
+	passes/test_partition.py model/test_bindings.py layouts/test_choice.py rewrites/test_algebraic.py) \
+	tests/api/test_openapi.py tests/cli/test_command_line.py tests/serving/test_oip_codec.py \
+	tests/test_documents.py tests/test_imports.py tests/test_settings.py tests/test_words.py
+quick: check
+	$(BIN)/pytest $(QUICK)
+
+# Everything that must hold: the checks and all tests.
 test: check
 	$(BIN)/pytest
 
@@ -48,6 +67,7 @@ fuzz-options: $(VENV)/.installed-test
 cuda-kernels: $(VENV)/.installed-test
 	$(BIN)/python -m tests.engine.runtime.cuda.every_kernel
 
+# ONNX backend tests over our executor.
 conformance: $(VENV)/.installed-test
 	$(BIN)/python -m tests.conformance
 
@@ -55,33 +75,45 @@ $(VENV)/.installed-bench: $(VENV)/.installed requirements-bench.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements-bench.txt
 	touch $@
 
+# Latency of whole models beside onnxruntime and OpenVINO: the table of the README.
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.latency
 
+# Models cut between backends, beside each backend alone.
 bench-backends: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.backends
+
+# Plans of this checkout and of an older one are the same but for renamed words: make same-plans OTHER=../old
+same-plans: $(VENV)/.installed-test
+	$(BIN)/python -m tests.same_plans $(OTHER)
 
 # Two checkouts in turn: make bench-beside OTHER=../old
 bench-beside: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.side_by_side $(OTHER)
 
+# Choices of layouts, beside fixed ones.
 bench-layouts: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.layouts
 
+# Arenas, beside onnxruntime's.
 bench-arena: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.arena
 
+# The memory planner on recorded instances, then on whole models.
 bench-memory: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.memory
 	$(BIN)/python -m benchmarks.plans
 	$(BIN)/python -m benchmarks.arena
 
+# The queue: latency and throughput of jobs.
 bench-queue: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks.queue
 
+# A served model: cost of a call over the bare executor.
 bench-serving: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks.serving
 
+# Sparse weights, beside dense ones.
 bench-sparse: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.sparse
 

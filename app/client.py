@@ -85,7 +85,7 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has reached a terminal state."""
+        """True if it has reached a terminal state."""
         return self.state in TERMINAL
 
 
@@ -108,7 +108,7 @@ class Group:
 
     @property
     def is_over(self) -> bool:
-        """Whether all its jobs have ended."""
+        """True if all its jobs have ended."""
         return self.state == "done"
 
 
@@ -220,7 +220,7 @@ class Client:
         self._send("DELETE", f"/v1/models/{model_id}")
 
     def validate(self, model_id: str, *, target: str = "host", **request: Any) -> list[Json]:
-        """What would stop an optimization; the request's fields are those of `submit`."""
+        """Problems that would stop an optimization; the request's fields are those of `submit`."""
         found = self._json("POST", f"/v1/models/{model_id}/validate", json={"target": target} | request)
         return list(found["problems"])
 
@@ -283,10 +283,6 @@ class Client:
         """
         return self._until_over(lambda left: self.group(group_id, wait=left), "job group", timeout)
 
-    def cancel_group(self, group_id: str) -> Group:
-        """Ask for the end of all jobs of a group."""
-        return _group(self._json("POST", f"/v1/job-groups/{group_id}/cancel"))
-
     def run_operator(self, op: str, **request: Any) -> Json:
         """Run one operator alone; `request` and the answer as `runOperator` of the API has them."""
         return self._json("POST", "/v1/operators/run", json={"op": op} | request)
@@ -326,7 +322,7 @@ class Client:
                 raise TimeoutError(f"{what} {found.id} is {found.state} after {timeout:g} s")
 
     def events(self, job_id: str, *, after: int = 0) -> Iterator[Event]:
-        """What happens to a job, until it is over; a lost connection is resumed where it ended."""
+        """Events of a job until it is over; a lost connection is resumed where it ended."""
         last, failures = after, 0
         while True:
             before = last
@@ -411,7 +407,7 @@ class Client:
         self._send("DELETE", f"/v1/deployments/{name}", params=params)
 
     def decisions(self, job_id: str, node: str | None = None) -> list[Json]:
-        """Why each step of a job's plan runs as it does, or the one that computes a node."""
+        """Decisions for each step of a job's plan, or for the one that computes a node."""
         params = {} if node is None else {"node": node}
         return list(self._json("GET", f"/v1/jobs/{job_id}/decisions", params=params)["decisions"])
 

@@ -1,4 +1,4 @@
-"""What the service may be told from outside: folders, addresses, limits. The only reader of the environment.
+"""Settings of the service: folders, addresses, limits. The only reader of the environment.
 
 Each field of `Settings` but `engine` is read from `STOWPLAN_<NAME>`. Processes of one service hand
 the settings on as JSON, so that all of them see what the first one read.
@@ -39,6 +39,7 @@ _POSITIVE = (
 )
 _PATHS = ("data", "benchmark_lock")
 _LOG_FORMATS = ("text", "json")
+LOG_TOPICS = ("passes", "choices", "memory", "kernels")
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 _TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}
 
@@ -118,6 +119,8 @@ class Settings:
         retain_models_seconds: how long models are kept after their last use; 0 keeps them.
         log_format: `text` for people, `json` for machines.
         log_level: `debug`, `info`, `warning` or `error`.
+        log: topics of the engine whose details are logged, divided by commas: `passes`, `choices`,
+            `memory`, `kernels`.
         otlp_endpoint: where spans go, as OTLP over HTTP; empty means nowhere.
         engine: module with `inspect`, `validate` and `optimize`.
     """
@@ -166,6 +169,7 @@ class Settings:
     retain_models_seconds: float = 0.0
     log_format: str = "text"
     log_level: str = "warning"
+    log: tuple[str, ...] = ()
     otlp_endpoint: str = ""
     engine: str = "app.engine"
 
@@ -196,6 +200,8 @@ class Settings:
                 raise SettingsError(
                     f"{PREFIX}{name.upper()}: expected {', '.join(choices)}, found {getattr(self, name)!r}"
                 )
+        if unknown := sorted(set(self.log) - set(LOG_TOPICS)):
+            raise SettingsError(f"{PREFIX}LOG: expected {', '.join(LOG_TOPICS)}, found {unknown[0]!r}")
         if self.root_path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", self.root_path):
             raise SettingsError(
                 f"{PREFIX}ROOT_PATH: expected a path such as /stowplan, found {self.root_path!r}"
@@ -250,14 +256,14 @@ class Settings:
 # Variables of the interpreter, of libraries and of the system; none of them is a secret.
 _OF_JOBS = re.compile(
     r"PATH|HOME|LANG|LANGUAGE|LC_[A-Z]+|TZ|TMPDIR|VIRTUAL_ENV|PYTHON[A-Z0-9_]*|LD_LIBRARY_PATH|LD_PRELOAD"
-    r"|(NUMBA|OMP|KMP|GOMP|MKL|OPENBLAS|BLIS|CUDA|NVIDIA|OPENVINO|OV|ORT|MALLOC)_[A-Z0-9_]+"
+    r"|STOWPLAN_LOG|(NUMBA|OMP|KMP|GOMP|MKL|OPENBLAS|BLIS|CUDA|NVIDIA|OPENVINO|OV|ORT|MALLOC)_[A-Z0-9_]+"
 )
 
 _NO_TELEMETRY = "ORT_DISABLE_TELEMETRY"  # onnxruntime reports to its maker from the import on
 
 
 def is_job_environment() -> bool:
-    """Whether this process was started with nothing that a process of jobs must not know."""
+    """True if this process was started without anything that a process of jobs must not know."""
     return all(_OF_JOBS.fullmatch(name) for name in os.environ)  # noqa: TID251  this is the reader
 
 

@@ -27,7 +27,8 @@ from rich.table import Table
 
 from app.engine.core.registry import load as load_registry
 from app.engine.model.load import load
-from app.engine.planning import backend_assignment, session
+from app.engine.planning import session
+from app.engine.planning.backend_assignment.bench import without_libraries
 from app.engine.runtime.benchmark import keep_to, pinned
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.runtime.inputs import tensors
@@ -65,7 +66,7 @@ def row(request: Request) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch, pinned(request.threads) as cores:
         file = Path(scratch) / "specialized.onnx"
         models.specialize(request.path, inputs, bindings.values, file)
-        ours = session.planned(backend_assignment.without_libraries(chosen), options)
+        ours = session.planned(without_libraries(chosen), options)
         # Before the peers: what OpenVINO compiles after onnxruntime has opened a model may be twice as slow.
         executors = [Executor(p, compiler, cores=cores) for p in (ours, program)]
         peers, refused = peers_of([file, request.path], request.threads, inputs, (ONNXRUNTIME, OPENVINO_F32))

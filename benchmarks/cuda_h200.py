@@ -105,7 +105,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is timed: products (precision, n), layers (channels in and out, taps, pixels), and a tensor."""
+    """Sizes timed: products (precision, n), layers (channels in and out, taps, pixels), and a tensor."""
 
     products: tuple[tuple[str, int], ...]
     layers: tuple[tuple[int, int, int, int], ...]
@@ -167,7 +167,7 @@ class Kernels:
 
 @dataclass
 class Bench:
-    """What all measurements share."""
+    """Common state of all measurements."""
 
     gpu: Gpu
     kernels: Kernels
@@ -180,7 +180,7 @@ class Bench:
 
 
 def _uncompiled(folder: Path, kernel: Kernel, sm: str) -> str:
-    """Why a kernel does not compile; empty where it does."""
+    """Reason why a kernel does not compile; empty where it does."""
     try:
         Compiler(folder).compile(kernel, sm)
     except KernelError as error:
@@ -675,7 +675,7 @@ def work(options: argparse.Namespace, target: Target) -> int:
 
 
 def _measured(bench: Bench, tasks: Sequence[tuple[int, Task]], options: argparse.Namespace) -> bool:
-    """Whether the device is still there after these rows."""
+    """True if the device still answers after these rows."""
     programs: dict[int, Program] = {}
     for number, task in tasks:
         if time.time() + task.seconds > options.deadline:
@@ -709,7 +709,7 @@ def _measured(bench: Bench, tasks: Sequence[tuple[int, Task]], options: argparse
 
 @dataclass
 class Report:
-    """What was said so far."""
+    """Rows reported so far."""
 
     path: Path | None
     started: float = field(default_factory=time.time)
@@ -739,7 +739,7 @@ class Report:
 
 @dataclass
 class Heard:
-    """What a process that measures came to."""
+    """Result of a process that measures."""
 
     absent: str = ""  # why there is no device
     ended: bool = False  # it came to the end of its rows
@@ -747,7 +747,7 @@ class Heard:
 
 
 def _lines(command: Sequence[str]) -> Iterator[Json]:
-    """What a process says, as it says it; killed where it does not say anything more in the time it gave."""
+    """Lines of a process as it prints them; it is killed when none comes within the time that it gave."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     lines: queue.Queue[str | None] = queue.Queue()
 

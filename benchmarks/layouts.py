@@ -161,14 +161,17 @@ class Planned:
 
     @property
     def steps(self) -> tuple[tuple[str, str], ...]:
-        """What is run: programs of the same steps are the same."""
+        """Steps of a program: programs of the same steps are the same."""
         return tuple((s.group.name, s.choice.implementation.name) for s in self.program.steps)
 
 
 def planned(tuned: Compilation, policy: Policy) -> Planned:
     """The program of a canonical graph with a policy of layouts."""
     started = replace(tuned, model=tuned.model.clone())
-    passes = [InferLayouts(policy) if isinstance(p, InferLayouts) else p for p in session.back(tuned.options)]
+    passes = [
+        InferLayouts(policy) if isinstance(p, InferLayouts) else p
+        for p in session.backend_passes(tuned.options)
+    ]
     done = pipeline.run(started, passes)
     implementation = done.plan.implementation
     assert implementation is not None
@@ -372,7 +375,7 @@ def pipeline_row(nodes: int, network: Callable[[int], ir.Model] = residual_netwo
     gc.collect()
     seconds: dict[str, float] = {}
     started = time.process_time()
-    for step in (*session.FRONTEND_PASSES, *session.back(options)):
+    for step in (*session.FRONTEND_PASSES, *session.backend_passes(options)):
         before = time.process_time()
         compilation = pipeline.run(compilation, [step])
         seconds[step.name] = time.process_time() - before

@@ -1,6 +1,6 @@
 """`make bench-memory`: offsets for recorded buffers, and the validator against planted overlaps.
 
-Seconds are those of the calling thread, of the whole portfolio with its validation, warm.
+Seconds are those of the calling thread, of all methods with their validation, warm.
 """
 
 import argparse

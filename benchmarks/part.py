@@ -6,11 +6,11 @@ import sys
 def main(part: str, settings_json: str) -> None:
     """Run until SIGTERM."""
     from app.api.main import run
-    from app.jobs.supervisor import parts, supervise
+    from app.jobs.supervisor import service_processes, supervise
     from app.settings import Settings
 
     settings = Settings.from_json(settings_json)
-    rows = parts(settings, run)
+    rows = service_processes(settings, run)
     supervise(settings, [row for row in rows if (row.name == "api") == (part == "api")])
 
 

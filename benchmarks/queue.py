@@ -1,4 +1,4 @@
-"""What the queue adds to small jobs: `python -m benchmarks.queue`, or `make bench-queue`.
+"""Overhead of the queue for small jobs: `python -m benchmarks.queue`, or `make bench-queue`.
 
 Many jobs of one small model are queued before any worker runs. A turn of a worker lasts from the end
 of its job before to the end of this one; its overhead is what the turn took beyond the engine's own

@@ -29,13 +29,13 @@ from benchmarks import models
 from benchmarks.peers import ONNXRUNTIME, OPENVINO, OPENVINO_F32, Peer, onnxruntime_peer, openvino_peer
 
 OURS = "stowplan"
-LONGEST = 300  # characters of a peer's refusal
+LONGEST = 300  # characters of a peer's error
 REPEATS = 9  # runs behind the median time of a step
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to measure, as a process is told."""
+    """A measurement, as a process is given it."""
 
     path: Path
     threads: int
@@ -189,7 +189,7 @@ def peers_of(
                     _try_apart(name, file)
                 peer = make(file)
                 peer.run(inputs)
-            except Exception as cause:  # peers raise types of their own, and any of them is a refusal
+            except Exception as cause:  # peers raise types of their own, and any of them is one
                 refused[name] = f"{type(cause).__name__}: {' '.join(str(cause).split())[:LONGEST]}"
             else:
                 peers[name] = peer

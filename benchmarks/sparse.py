@@ -79,7 +79,7 @@ def measured(path: Path, threads: int, seconds: float, compiler: Compiler) -> tu
 
 
 def stored(program: Program) -> list[tuple[str, ...]]:
-    """Of each product with a constant: how it is stored, and the times that decided."""
+    """Storage of each product's constant, and the times that decided."""
     compilation = program.compilation
     context = PlanningContext.of(compilation)
     rows = []

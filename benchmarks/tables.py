@@ -126,5 +126,5 @@ def counted(threads: int) -> str:
 
 
 def geometric_mean(ratios: Sequence[float]) -> float:
-    """Of positive numbers."""
+    """Geometric mean of positive numbers."""
     return float(np.exp(np.mean(np.log(ratios))))

@@ -13,7 +13,7 @@ import onnx
 from onnx.backend.base import Backend, BackendRep
 
 from app.engine.core import graph
-from app.engine.core.plan import KernelCall
+from app.engine.core.calls import KernelCall
 from app.engine.planning.session import Session
 from app.engine.types.options import Bindings
 from app.kernels.cpu.runtime.compiler import Compiler

@@ -10,7 +10,8 @@ import onnx
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import ELEMENTWISE, Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Constant, KernelCall, Workspace
+from app.engine.core.group import ELEMENTWISE, Group
 from app.engine.core.registry import Implementation, PlanningContext, Registry, load
 from app.engine.types.layout import to_logical, to_physical
 from app.engine.types.target import Target, host

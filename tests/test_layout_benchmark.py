@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from app.engine.passes.infer_layouts import InferLayouts
-from app.engine.planning.session import FRONTEND_PASSES, back
+from app.engine.planning.session import FRONTEND_PASSES, backend_passes
 from app.engine.types.options import Options
 from app.kernels.cpu.runtime.compiler import Compiler
 from benchmarks import layouts
@@ -57,7 +57,7 @@ def test_the_generated_graph_has_as_many_nodes_as_asked(nodes: int) -> None:
 
 def test_every_pass_has_its_seconds() -> None:
     row = layouts.pipeline_row(30)
-    assert list(row["passes"]) == [p.name for p in (*FRONTEND_PASSES, *back(Options()))]
+    assert list(row["passes"]) == [p.name for p in (*FRONTEND_PASSES, *backend_passes(Options()))]
     assert InferLayouts.name in row["passes"]
     assert layouts.pipeline_table([row]).row_count == 1
 

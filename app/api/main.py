@@ -10,15 +10,14 @@ from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
+from prometheus_client import disable_created_metrics
 from starlette.middleware.cors import CORSMiddleware
 
 from app.api import pages
 from app.api.http import errors
-from app.api.http.auth_middleware import Gate, check_binding
+from app.api.http.auth_middleware import AuthMiddleware, check_binding
 from app.api.http.body_limits import BodyLimit
-from app.api.http.connection import SHORT_WAY, Connection
-from app.api.http.connection_limits import ConnectionLimits, Guard, Requests
-from app.api.http.fast_path import Express
+from app.api.http.connection_limits import ConnectionLimiter, ConnectionLimits
 from app.api.http.head_method import HeadOfGet
 from app.api.http.headers import AnswerHeaders, HttpMetrics
 from app.api.routes import (
@@ -52,13 +51,15 @@ _OTHER_FILES = 256  # than connections: tables, uploads, links to deployed model
 
 def create_app(settings: Settings) -> FastAPI:
     """The application; its tables must be there when it starts."""
+    # Without times of creation, which would double the number of series.
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # the library gives it no types
     http_metrics = HttpMetrics()
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, object]]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service = app.state.service = Service.open(settings, http_metrics)
         await service.deployed_models.start()
-        yield {SHORT_WAY: Express(service)}
+        yield
         await service.deployed_models.stop()
         service.close()
 
@@ -74,7 +75,7 @@ def create_app(settings: Settings) -> FastAPI:
     # The last one added is the first to see a request.
     app.add_middleware(HeadOfGet)
     app.add_middleware(BodyLimit, nbytes=settings.max_json_bytes, seconds=settings.silence_seconds)
-    app.add_middleware(Gate, settings=settings)
+    app.add_middleware(AuthMiddleware, settings=settings)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -84,7 +85,6 @@ def create_app(settings: Settings) -> FastAPI:
             expose_headers=["etag", "link", "location", "retry-after", "x-request-id"],
         )
     app.add_middleware(AnswerHeaders, http_metrics=http_metrics)
-    app.add_middleware(Requests)
     errors.install(app)
     app.router.routes.extend(inference.ROUTES)
     for module in (
@@ -159,7 +159,7 @@ def run(settings_json: str) -> None:
         host=settings.host,
         port=settings.port,
         root_path=settings.root_path,
-        http=Guard(_connection_limits(settings)).around(Connection),
+        http=ConnectionLimiter(_connection_limits(settings)).protocol(),
         ws="none",
         log_level="warning",
         access_log=False,

@@ -1,4 +1,4 @@
-"""What every request may use: settings, tables, blobs, queue."""
+"""Resources of every request: settings, tables, blobs, queue."""
 
 import asyncio
 from collections import Counter
@@ -7,7 +7,6 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
-from app.api.http.head_cache import Heads
 from app.api.http.headers import HttpMetrics
 from app.jobs.queue.dispatch import Dispatcher
 from app.jobs.store.blobs import BlobStore
@@ -20,8 +19,8 @@ from app.settings import Settings
 class Service:
     """The parts below the API, made once per process.
 
-    `stopping` ends long answers, `planning` lets one memory plan be made at a time, `answering` counts
-    the requests that are being answered, by key, and `heads` has those of inferences that were answered.
+    `stopping` ends long answers, `planning` lets one memory plan be made at a time, and `answering` counts
+    the requests that are being answered, by key.
     """
 
     settings: Settings
@@ -33,7 +32,6 @@ class Service:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     planning: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     answering: Counter[str] = field(default_factory=Counter)
-    heads: Heads = field(default_factory=Heads)
 
     @classmethod
     def open(cls, settings: Settings, http_metrics: HttpMetrics) -> "Service":

@@ -1,4 +1,4 @@
-"""What the command line shows of a job: progress while it runs, tables when it is done."""
+"""A job on the command line: progress while it runs, tables when it is done."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -65,11 +65,11 @@ def show_summary(console: Console, summary: Mapping[str, Any]) -> None:
         )
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """Rows of texts, none of them cut."""
     made = Table()
-    for head in heads:
-        made.add_column(head, overflow="fold")
+    for heading in headings:
+        made.add_column(heading, overflow="fold")
     for row in rows:
         made.add_row(*map(Text, row))
     return made

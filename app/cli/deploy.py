@@ -80,7 +80,7 @@ def _with_service(arguments: argparse.Namespace, act: Callable[[Client], int]) -
 
 
 def _show(rows: list[Deployment]) -> None:
-    heads = ("name", "version", "state", "programs", "job", "detail")
+    headings = ("name", "version", "state", "programs", "job", "detail")
     service.print_table(
-        heads, [(d.name, d.version, d.state, d.programs, d.job, d.detail or "") for d in rows]
+        headings, [(d.name, d.version, d.state, d.programs, d.job, d.detail or "") for d in rows]
     )

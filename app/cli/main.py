@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from app.cli import bench, deploy, manage, plan_csv, run_operator, service, submit, sweep, warm
+from app.cli import bench, deploy, explain, manage, plan_csv, run_operator, service, submit, sweep, warm
 from app.settings import DEFAULT_PORT, PREFIX, Settings, SettingsError, described
 
 
@@ -55,14 +55,14 @@ def _settings(arguments: argparse.Namespace) -> Settings:
 
 def _serve(arguments: argparse.Namespace) -> int:
     from app.api.main import run as run_api
-    from app.jobs.supervisor import parts, supervise
+    from app.jobs.supervisor import service_processes, supervise
     from app.serving.executor_processes import Executors
 
     settings = _settings(arguments)
     _check_port(settings)
     _check_access(settings)
     threading.Thread(target=_announce, args=(settings,), daemon=True).start()
-    supervise(settings, parts(settings, run_api), Executors(settings))
+    supervise(settings, service_processes(settings, run_api), Executors(settings))
     return 0
 
 
@@ -201,6 +201,12 @@ COMMANDS: tuple[Command, ...] = (
         "optimize", "Upload a model, wait for its job, show the result.", submit.add_arguments, submit.run
     ),
     Command("sweep", "Optimize a model in several ways, and compare.", sweep.add_arguments, sweep.run),
+    Command(
+        "explain",
+        "Print the plan of a model, after any pass, without a server.",
+        explain.add_arguments,
+        explain.run,
+    ),
     Command("jobs", "List, show, wait for, cancel and retry jobs.", manage.commands(manage.JOBS), manage.run),
     Command(
         "models", "List, show, upload, rename and delete models.", manage.commands(manage.MODELS), manage.run

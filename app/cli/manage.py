@@ -127,8 +127,8 @@ def _artifacts(client: Client, arguments: argparse.Namespace) -> int:
 def _list_models(client: Client, arguments: argparse.Namespace) -> int:
     found = list(islice(client.models(**_given(arguments, "label", "q")), arguments.limit))
     rows = [(m.id, m.name, m.state, m.detail or "") for m in found]
-    heads = ("id", "name", "state", "detail")
-    _tell(arguments, [asdict(m) for m in found], lambda: service.print_table(heads, rows))
+    headings = ("id", "name", "state", "detail")
+    _tell(arguments, [asdict(m) for m in found], lambda: service.print_table(headings, rows))
     return service.DONE
 
 
@@ -161,8 +161,8 @@ def _delete_models(client: Client, arguments: argparse.Namespace) -> int:
 def _list_targets(client: Client, arguments: argparse.Namespace) -> int:
     found = client.targets()
     rows = [(t["name"], t["origin"], t["device"], t["cores"], ", ".join(t["precisions"])) for t in found]
-    heads = ("name", "origin", "device", "cores", "precisions")
-    _tell(arguments, found, lambda: service.print_table(heads, rows))
+    headings = ("name", "origin", "device", "cores", "precisions")
+    _tell(arguments, found, lambda: service.print_table(headings, rows))
     return service.DONE
 
 
@@ -193,11 +193,11 @@ def _tell(arguments: argparse.Namespace, answer: Any, show: Callable[[], None]) 
 
 
 def _tell_jobs(jobs: Sequence[Job], arguments: argparse.Namespace) -> int:
-    heads = ("id", "state", "target", "name", "model", "made", "seconds", "result, phase or reason")
+    headings = ("id", "state", "target", "name", "model", "made", "seconds", "result, phase or reason")
     _tell(
         arguments,
         [asdict(job) for job in jobs],
-        lambda: service.print_table(heads, [_row(job) for job in jobs]),
+        lambda: service.print_table(headings, [_row(job) for job in jobs]),
     )
     return service.DONE
 

@@ -1,4 +1,4 @@
-"""What all commands that ask a service have in common: its address, JSON on request, exit codes.
+"""Common parts of all commands that call a service: its address, JSON on request, exit codes.
 
 What a program should read goes to standard output, all else to standard error.
 
@@ -81,9 +81,9 @@ def print_json(answer: Any) -> None:
     print(json.dumps(answer, indent=1))
 
 
-def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Columns of plain text, which neither a narrow terminal nor a pipe cuts."""
-    lines = [list(map(str, heads)), *(list(map(str, row)) for row in rows)]
+    lines = [list(map(str, headings)), *(list(map(str, row)) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines)]
     for line in lines:
         print("  ".join(text.ljust(width) for text, width in zip(line, widths)).rstrip())

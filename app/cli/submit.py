@@ -9,6 +9,15 @@ from typing import Any
 from app.cli import service
 from app.client import Client, Job
 
+_REPEATABLE = (
+    ("--input", "NAME=1x3x224x224", "shape of an input"),
+    ("--value", "NAME=16000", "value of a scalar input"),
+    ("--range", "NAME=0:30522", "range of random integers"),
+    ("--tensor", "NAME=file.npy", "tensor for an input, whose shape it binds"),
+    ("--external", "LOCATION=file", "external data (default: the files beside the model)"),
+    ("--label", "NAME=VALUE", "label of the job"),
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """A model or a sample, a target, and what is known of the inputs."""
@@ -20,45 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_request_arguments(parser: argparse.ArgumentParser) -> None:
-    """What is optimized, and how, whatever it is for."""
+    """Arguments for the model, its inputs and the options."""
     parser.add_argument("model", nargs="?", type=Path, help="ONNX file")
     parser.add_argument("--sample", help="instead of a file: a model built on the spot, such as squeezenet")
-    parser.add_argument(
-        "--input",
-        action="append",
-        default=[],
-        metavar="NAME=1x3x224x224",
-        help="shape of an input; repeatable",
-    )
-    parser.add_argument(
-        "--value",
-        action="append",
-        default=[],
-        metavar="NAME=16000",
-        help="value of a scalar input; repeatable",
-    )
-    parser.add_argument(
-        "--range",
-        action="append",
-        default=[],
-        metavar="NAME=0:30522",
-        help="range of random integers; repeatable",
-    )
-    parser.add_argument(
-        "--tensor",
-        action="append",
-        default=[],
-        metavar="NAME=file.npy",
-        help="tensor for an input, whose shape it binds; repeatable",
-    )
+    for flag, metavar, told in _REPEATABLE:
+        parser.add_argument(flag, action="append", default=[], metavar=metavar, help=f"{told}; repeatable")
     parser.add_argument("--name", help="what to call the model (default: the file's name)")
-    parser.add_argument(
-        "--external",
-        action="append",
-        default=[],
-        metavar="LOCATION=file",
-        help="external data (default: the files beside the model); repeatable",
-    )
     parser.add_argument("--threads", type=int, default=1, help="threads of the executor (default: 1)")
     parser.add_argument(
         "--tolerance", type=float, help="largest difference, as a fraction of an output's maximum"
@@ -78,9 +54,6 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_backend_arguments(parser)
     parser.add_argument("--memory-budget", type=int, metavar="BYTES", help="bytes that activations may take")
-    parser.add_argument(
-        "--label", action="append", default=[], metavar="NAME=VALUE", help="label of the job; repeatable"
-    )
     parser.add_argument("--fresh", action="store_true", help="run even when an equal job has its result")
     service.add_arguments(parser)
 
@@ -138,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def put_tensors(client: Client, arguments: argparse.Namespace) -> dict[str, str]:
     """Upload the tensors that are given for inputs."""
-    return {name: client.put_blob(path) for name, path in _pairs(arguments.tensor, "tensor").items()}
+    return {name: client.put_blob(path) for name, path in pairs(arguments.tensor, "tensor").items()}
 
 
 def request(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -169,16 +142,16 @@ def request(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.memory_budget is not None:
         options["memory_budget"] = arguments.memory_budget
     return {
-        "input_shapes": {k: _dims(k, v) for k, v in _pairs(arguments.input, "input").items()},
-        "input_values": {k: _number(k, v) for k, v in _pairs(arguments.value, "value").items()},
-        "input_ranges": {k: _range(k, v) for k, v in _pairs(arguments.range, "range").items()},
+        "input_shapes": {k: dims(k, v) for k, v in pairs(arguments.input, "input").items()},
+        "input_values": {k: number(k, v) for k, v in pairs(arguments.value, "value").items()},
+        "input_ranges": {k: _range(k, v) for k, v in pairs(arguments.range, "range").items()},
         "options": options,
-        "labels": _pairs(arguments.label, "label"),
+        "labels": pairs(arguments.label, "label"),
         "reuse": not arguments.fresh,
     }
 
 
-def _pairs(given: list[str], option: str) -> dict[str, str]:
+def pairs(given: list[str], option: str) -> dict[str, str]:
     """NAME=TEXT; a name may hold '=' itself, so the last one divides."""
     found = {}
     for text in given:
@@ -189,14 +162,16 @@ def _pairs(given: list[str], option: str) -> dict[str, str]:
     return found
 
 
-def _dims(name: str, text: str) -> list[int]:
+def dims(name: str, text: str) -> list[int]:
+    """Dimensions of an input, from text such as 1x3x224x224."""
     try:
         return [int(d) for d in text.split("x")] if text else []
     except ValueError:
         raise ValueError(f"--input {name}: expected dimensions such as 1x3x224x224, found {text!r}") from None
 
 
-def _number(name: str, text: str) -> int | float | bool:
+def number(name: str, text: str) -> int | float | bool:
+    """Value of a scalar input."""
     if text in ("true", "false"):
         return text == "true"
     try:
@@ -221,7 +196,7 @@ def upload(client: Client, arguments: argparse.Namespace) -> tuple[str, str]:
     """The model's id and a name for its artifacts."""
     if arguments.model is not None:
         external: dict[str, Path | str] = {**beside(arguments.model)}
-        external |= _pairs(arguments.external, "external")
+        external |= pairs(arguments.external, "external")
         return client.upload(arguments.model, external, name=arguments.name).id, arguments.model.stem
     from app import samples
 

@@ -129,7 +129,7 @@ def _watch(client: Client, group: Group, console: Any) -> Group:
 def _show(group: Group) -> None:
     from app.cli.console import milliseconds, size
 
-    heads = (
+    headings = (
         "rank",
         "target",
         "options",
@@ -154,4 +154,4 @@ def _show(group: Group) -> None:
         )
         for job in sorted(group.jobs, key=lambda job: (job["rank"] is None, job["rank"] or 0))
     ]
-    service.print_table(heads, rows)
+    service.print_table(headings, rows)

@@ -11,6 +11,7 @@ from app.engine.types.options import Bindings, Options
 from app.engine.types.target import Memory, Target
 
 if TYPE_CHECKING:
+    from app.engine.entry.explain import plan, try_operator
     from app.engine.entry.optimize import ARTIFACTS, inspect, optimize, validate
     from app.engine.entry.run_operator import run_operator
     from app.engine.entry.served_model import ServedModel
@@ -24,9 +25,19 @@ __all__ = [
     "Target",
     "inspect",
     "optimize",
+    "plan",
     "run_operator",
+    "try_operator",
     "validate",
 ]
+
+
+MODULES = {
+    "plan": "explain",
+    "run_operator": "run_operator",
+    "ServedModel": "served_model",
+    "try_operator": "explain",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -34,5 +45,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'app.engine' has no attribute {name!r}")
     from importlib import import_module
 
-    module = {"run_operator": "run_operator", "ServedModel": "served_model"}.get(name, "optimize")
+    module = MODULES.get(name, "optimize")
     return getattr(import_module(f"app.engine.entry.{module}"), name)

@@ -13,7 +13,7 @@ TERMINAL = ("succeeded", "failed", "cancelled")
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """What a job must keep to be the best; None where anything goes.
+    """Constraints on the best job; None where there is none.
 
     Attributes:
         seconds: of one call, at most.
@@ -84,7 +84,7 @@ def best_by_target(entries: Sequence[Entry]) -> dict[str, str]:
 
 
 def varied(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Of each job, those options that are not the same in all."""
+    """Options of each job that are not the same in all."""
     options = [row["request"].get("options", {}) for row in rows]
     names = [
         name

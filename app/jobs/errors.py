@@ -1,4 +1,4 @@
-"""What can go wrong around a job, with stable codes; HTTP status codes live in `app.api.http.errors`."""
+"""Errors around a job, with stable codes; HTTP status codes are in `app.api.http.errors`."""
 
 from typing import ClassVar
 
@@ -120,7 +120,7 @@ class TooLargeError(ServiceError):
 
 
 class QuotaError(TooLargeError):
-    """What the key's owner holds would exceed his quota."""
+    """The blobs of the key's owner would exceed the quota."""
 
     code = "quota-exceeded"
 

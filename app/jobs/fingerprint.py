@@ -1,4 +1,4 @@
-"""What makes two machines the same for measuring: everything in their description but names."""
+"""Fingerprint of a machine for measuring: everything in its description but names."""
 
 import hashlib
 import json

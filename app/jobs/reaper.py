@@ -55,7 +55,7 @@ class Reaper:
     def beat(self) -> bool:
         """Say that this worker lives, and look after what the dead left.
 
-        The answer is whether jobs wait in the queues of this worker: a ring may be lost.
+        The answer is whether jobs wait in the queues of this worker: a notification may be lost.
         """
         now = time.time()
         with self._database.write() as connection:
@@ -130,13 +130,9 @@ class Reaper:
                 sa.select(jobs).where(jobs.c.state == "waiting_for_target", jobs.c.created < now - patience)
             ).mappings()
             for row in waiting.all():
-                job_repository.finish(
-                    connection,
-                    row,
-                    "failed",
-                    code="target-unavailable",
-                    detail=f"no worker on target {row['target']!r} came within {patience:g} s",
-                )
+                detail = f"no worker on target {row['target']!r} came within {patience:g} s"
+                ending = job_repository.Ending("failed", code="target-unavailable", detail=detail)
+                job_repository.finish(connection, row, ending)
             self._retire(connection, now)
             groups.forget_empty(connection)
         self._blobs.free()

@@ -19,15 +19,15 @@ from app.settings import Settings, environment_of_jobs
 _SPAWN = multiprocessing.get_context("spawn")
 _LOOK_SECONDS = 0.2
 _STOP_SECONDS = 10.0
-_RESTART_SECONDS = 1.0  # at least, between two starts of the same part
-_MOST_SECONDS = 30.0  # between two starts of a part that ends at once, again and again
-_SOUND_SECONDS = 60.0  # that such a part runs before it counts as sound again
+_RESTART_SECONDS = 1.0  # at least, between two starts of the same process
+_MOST_SECONDS = 30.0  # between two starts of a process that ends at once, again and again
+_SOUND_SECONDS = 60.0  # that such a process runs before it counts as sound again
 _LISTING_SECONDS = 1.0  # between two looks at what else shall run
 logger = logging.getLogger("stowplan.supervisor")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ProcessSpec:
     """One process of the service; `target` returns at SIGTERM.
 
     It takes the `argument`, by default the settings as JSON. One that is confined gets no variables of the
@@ -40,21 +40,24 @@ class Part:
     confined: bool = False
 
 
-Listing = Callable[[], Sequence[Part]]
+Listing = Callable[[], Sequence[ProcessSpec]]
 
 
-def parts(settings: Settings, api: Callable[[str], None]) -> list[Part]:
+def service_processes(settings: Settings, api: Callable[[str], None]) -> list[ProcessSpec]:
     """The processes of a whole service on one machine."""
-    return [Part("api", api), *(Part(f"worker {i}", run_worker) for i in range(settings.workers))]
+    return [
+        ProcessSpec("api", api),
+        *(ProcessSpec(f"worker {i}", run_worker) for i in range(settings.workers)),
+    ]
 
 
-def supervise(settings: Settings, processes: Sequence[Part], more: Listing | None = None) -> None:
-    """Run the parts until SIGINT or SIGTERM, and those that `more` lists, as long as it lists them."""
+def supervise(settings: Settings, processes: Sequence[ProcessSpec], more: Listing | None = None) -> None:
+    """Run the processes until SIGINT or SIGTERM, and those that `more` lists, as long as it lists them."""
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
-    migrate(settings)  # once here, so that no two parts wait for each other
-    running = {part.name: _Running(part, settings) for part in processes}
+    migrate(settings)  # once here, so that no two processes wait for each other
+    running = {spec.name: _Running(spec, settings) for spec in processes}
     others: dict[str, _Running] = {}
     leaving: list[_Leaving] = []
     listed = 0.0
@@ -73,13 +76,15 @@ def supervise(settings: Settings, processes: Sequence[Part], more: Listing | Non
     _stop([*(each.process for each in others.values()), *(each.process for each in leaving)], seconds)
 
 
-def _follow(wanted: Sequence[Part], running: dict[str, "_Running"], settings: Settings) -> list["_Leaving"]:
-    """Start the parts that are new, and let those end that are gone: they answer what they have first."""
-    names = {part.name for part in wanted}
+def _follow(
+    wanted: Sequence[ProcessSpec], running: dict[str, "_Running"], settings: Settings
+) -> list["_Leaving"]:
+    """Start the processes that are new, and let those end that are gone: they answer what they have first."""
+    names = {spec.name for spec in wanted}
     gone = [running.pop(name).process for name in list(running) if name not in names]
-    for part in wanted:
-        if part.name not in running:
-            running[part.name] = _Running(part, settings)
+    for spec in wanted:
+        if spec.name not in running:
+            running[spec.name] = _Running(spec, settings)
     return [_Leaving(process, settings.infer_seconds + _STOP_SECONDS) for process in gone]
 
 
@@ -99,14 +104,14 @@ class _Leaving:
 
 
 class _Running:
-    """A part and its present process."""
+    """A process of the service, started again when it ends."""
 
-    def __init__(self, part: Part, settings: Settings) -> None:
-        self._part = part
+    def __init__(self, spec: ProcessSpec, settings: Settings) -> None:
+        self._spec = spec
         self._settings = settings
         self._failures = 0
         self._since = time.monotonic()
-        self.process = _start(part, settings)
+        self.process = _start(spec, settings)
 
     @property
     def patience(self) -> float:
@@ -118,16 +123,16 @@ class _Running:
         now = time.monotonic()
         if self.process.is_alive() or now <= self._since + patience:
             return
-        logger.warning("%s ended with code %s and is started again", self._part.name, self.process.exitcode)
+        logger.warning("%s ended with code %s and is started again", self._spec.name, self.process.exitcode)
         self._failures = 0 if now > self._since + _SOUND_SECONDS else min(self._failures + 1, 10)
         self._since = now
-        self.process = _start(self._part, self._settings)
+        self.process = _start(self._spec, self._settings)
 
 
-def _start(part: Part, settings: Settings) -> BaseProcess:
-    argument = settings.to_json() if part.argument is None else part.argument
-    process = _SPAWN.Process(target=enter, args=(os.getpid(), part.target, argument), name=part.name)
-    with environment_of_jobs() if part.confined else nullcontext():
+def _start(spec: ProcessSpec, settings: Settings) -> BaseProcess:
+    argument = settings.to_json() if spec.argument is None else spec.argument
+    process = _SPAWN.Process(target=enter, args=(os.getpid(), spec.target, argument), name=spec.name)
+    with environment_of_jobs() if spec.confined else nullcontext():
         process.start()
     return process
 

@@ -1,6 +1,6 @@
-"""What the API and an executor process say to each other, over a socket and shared memory.
+"""Messages between the API and an executor process, over a socket and shared memory.
 
-The socket carries messages of a few bytes. Requests and answers lie in the ring: memory of the API,
+The socket carries messages of a few bytes. Requests and answers lie in the arena: memory of the API,
 whose descriptor comes with the first message. The API gives every request a region of it, where the
 body is written as it arrives from the network; the executor reads it there, and leaves its answer
 in the same region.
@@ -17,7 +17,7 @@ SHORT = 256  # byte of a message from the API
 ALIGNMENT = 64  # byte; where regions and the binary data in them start
 
 # From the API.
-RING: Final = Struct("<cQ")  # b"M", bytes; the descriptor comes with it
+ARENA: Final = Struct("<cQ")  # b"M", bytes; the descriptor comes with it
 REQUEST: Final = Struct("<cQQQQqd")  # b"Q", id, offset, capacity, bytes, bytes of the header, deadline
 GRANT: Final = Struct("<cQQQ")  # b"G", id, offset, capacity: where an answer fits
 # From the executor.

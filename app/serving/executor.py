@@ -28,68 +28,68 @@ import numpy as np
 from app.jobs.worker import confinement
 from app.jobs.worker.engine_protocol import ServedModel
 from app.jobs.worker.parent_death import ORPHANED, end_with
-from app.serving import channel, oip_codec
-from app.serving.executor_config import ExecutorOrder
+from app.serving import channel, oip_answers, oip_codec
+from app.serving.executor_config import ExecutorConfig
 from app.serving.oip_codec import InferenceError
 from app.serving.program_cache import Builder, Built, Programs, Ready, Shapes, key_of
 from app.settings import Settings, use_home
 from app.telemetry import logs
 
 _MOST_ANSWERS = 64  # of a program that are remembered
-_GRACE_SECONDS = 1.0  # that the caller's own clock is ahead of the one that ends the process
+_GRACE_SECONDS = 1.0  # that the client's own clock is ahead of the one that ends the process
 logger = logging.getLogger("stowplan.executor")
 
 
-def run(order_json: str) -> None:
+def run(config_json: str) -> None:
     """Serve until the supervisor has ended, or until SIGTERM and the answers to requests sent before it."""
-    order = ExecutorOrder.from_json(order_json)
+    config = ExecutorConfig.from_json(config_json)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, lambda *_: None)  # the descriptor below tells of it
     told, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     # The loop may wait while another thread gets the signal.
     signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
-    logs.configure(Settings(log_format=order.log[0], log_level=order.log[1]), f"executor {order.name}")
-    resource.setrlimit(resource.RLIMIT_DATA, (order.memory_bytes, order.memory_bytes))
+    logs.configure(Settings(log_format=config.log[0], log_level=config.log[1]), f"executor {config.name}")
+    resource.setrlimit(resource.RLIMIT_DATA, (config.memory_bytes, config.memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.enable()
-    listener = channel.listen(channel.socket_path(Path(order.data), order.id))
-    _confine(order)
-    Executor(order, told, listener).serve()
+    listener = channel.listen(channel.socket_path(Path(config.data), config.id))
+    _confine(config)
+    Executor(config, told, listener).serve()
     os._exit(0)  # a thread may still compile
 
 
-def _confine(order: ExecutorOrder) -> None:
+def _confine(config: ExecutorConfig) -> None:
     """Give up what is not needed, before the model is read; the supervisor's end ends the process still."""
-    scratch = channel.folder_of(Path(order.data)) / order.id
-    for folder in (Path(order.kernels), scratch):
+    scratch = channel.folder_of(Path(config.data)) / config.id
+    for folder in (Path(config.kernels), scratch):
         confinement.hand_over(folder)
     use_home(scratch)
     tempfile.tempdir = str(scratch)
     supervisor = os.getppid()
     measures = confinement.enter()
     end_with(supervisor, ORPHANED)  # a change of the user has ended it
-    readable = (order.model, *order.external.values())
-    writable = (order.kernels, scratch)
-    confinement.restrict_files(measures, readable, writable, order.data, ("app", order.engine))
+    readable = (config.model, *config.external.values())
+    writable = (config.kernels, scratch)
+    confinement.restrict_files(measures, readable, writable, config.data, ("app", config.engine))
     confinement.restrict_calls(measures)
     told = ", ".join(map(str, measures))
-    logging.getLogger("stowplan.confinement").info("%s:%s is confined: %s", order.name, order.version, told)
+    logging.getLogger("stowplan.confinement").info("%s:%s is confined: %s", config.name, config.version, told)
 
 
 @dataclass(eq=False, slots=True)
-class _Caller:
-    """An API process, and its ring."""
+class _Client:
+    """An API process, and its arena."""
 
     socket: socket.socket
-    ring: memoryview = field(default_factory=lambda: memoryview(b""))
+    arena: memoryview = field(default_factory=lambda: memoryview(b""))
     # Answers that did not fit, and how long they waited and ran.
-    held: dict[int, tuple[oip_codec.Answer, tuple[float, float]]] = field(default_factory=dict)
+    held: dict[int, tuple[oip_answers.Answer, tuple[float, float]]] = field(default_factory=dict)
     lost: bool = False
 
     def receive(self) -> tuple[bytes, list[int]]:
-        """A message, and the descriptors that came with it: the ring's, with the first one."""
-        if self.ring.nbytes:
+        """A message, and the descriptors that came with it: the arena's, with the first one."""
+        if self.arena.nbytes:
             return self.socket.recv(channel.SHORT), []
         text, descriptors, _, _ = socket.recv_fds(self.socket, channel.SHORT, 1)
         return text, descriptors
@@ -103,7 +103,7 @@ class _Caller:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    caller: _Caller
+    client: _Client
     id: int
     offset: int
     capacity: int
@@ -115,23 +115,23 @@ class _Request:
     @property
     def region(self) -> memoryview:
         """Where the answer goes."""
-        return self.caller.ring[self.offset : self.offset + self.capacity]
+        return self.client.arena[self.offset : self.offset + self.capacity]
 
 
 class Executor:
     """The loop of one process; it ends soon after `stop` is readable."""
 
-    def __init__(self, order: ExecutorOrder, stop: int, listener: socket.socket) -> None:
-        self._order = order
+    def __init__(self, config: ExecutorConfig, stop: int, listener: socket.socket) -> None:
+        self._config = config
         self._stop = stop
         self._stopping = False
         self._listener = listener
         self._poll = select.poll()
-        self._callers: dict[int, _Caller] = {}
+        self._clients: dict[int, _Client] = {}
         self._queue: deque[_Request] = deque()
-        self._parked: dict[Shapes, list[_Request]] = {}  # by the program that they wait for
-        self._programs = Programs(order.programs)
-        self._builder = Builder(order)
+        self._waiting_requests: dict[Shapes, list[_Request]] = {}  # by the program that they wait for
+        self._programs = Programs(config.programs)
+        self._builder = Builder(config)
         self._model: ServedModel | None = None
         self._forms = oip_codec.Forms((), (), {})
         self._state: dict[str, Any] = {"state": "loading", "detail": "", "programs": 0, "metadata": None}
@@ -141,7 +141,7 @@ class Executor:
 
     def serve(self) -> None:
         """Answer requests until the process shall stop and no API process is connected any more."""
-        while self._callers or not self._stopping:
+        while self._clients or not self._stopping:
             for descriptor, _ in self._poll.poll(0 if self._queue else None):
                 self._listen_to(descriptor)
             if self._queue:
@@ -155,8 +155,8 @@ class Executor:
         elif descriptor == self._builder.ready:
             for built in self._builder.built():
                 self._take(built)
-        elif descriptor in self._callers:
-            self._read(self._callers[descriptor])
+        elif descriptor in self._clients:
+            self._read(self._clients[descriptor])
 
     def _leave(self) -> None:
         """Take no more connections, and tell those that are there to close when they have their answers."""
@@ -164,71 +164,71 @@ class Executor:
         self._poll.unregister(self._listener)
         self._listener.close()
         self._stopping = True
-        self._tell(*self._callers.values())
+        self._tell(*self._clients.values())
 
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError):
             connection, _ = self._listener.accept()
             connection.setblocking(False)  # whoever takes no answers, far more than he may ask for, is lost
-            caller = self._callers[connection.fileno()] = _Caller(connection)
+            client = self._clients[connection.fileno()] = _Client(connection)
             self._poll.register(connection, select.POLLIN)
-            self._tell(caller)
+            self._tell(client)
 
-    def _read(self, caller: _Caller) -> None:
+    def _read(self, client: _Client) -> None:
         """Take all messages that wait."""
-        while not caller.lost:
+        while not client.lost:
             try:
-                text, descriptors = caller.receive()
+                text, descriptors = client.receive()
             except BlockingIOError:
                 return
             except OSError:
                 text, descriptors = b"", []
             if not text:
-                caller.lost = True
+                client.lost = True
                 break
-            self._hear(caller, text, descriptors)
-        self._forget(caller)
+            self._hear(client, text, descriptors)
+        self._forget(client)
 
-    def _hear(self, caller: _Caller, text: bytes, descriptors: list[int]) -> None:
+    def _hear(self, client: _Client, text: bytes, descriptors: list[int]) -> None:
         if text[:1] == b"Q":
             _, number, offset, capacity, nbytes, header, deadline = channel.REQUEST.unpack(text)
             came = time.monotonic()
-            self._queue.append(_Request(caller, number, offset, capacity, nbytes, header, deadline, came))
+            self._queue.append(_Request(client, number, offset, capacity, nbytes, header, deadline, came))
         elif text[:1] == b"G":
             _, number, offset, capacity = channel.GRANT.unpack(text)
-            answer, times = caller.held.pop(number)
+            answer, times = client.held.pop(number)
             if capacity:
-                self._put(_Request(caller, number, offset, capacity, 0, 0, 0.0, 0.0), answer, 200, *times)
+                self._put(_Request(client, number, offset, capacity, 0, 0, 0.0, 0.0), answer, 200, *times)
         elif text[:1] == b"M":
-            _, nbytes = channel.RING.unpack(text)
-            caller.ring = memoryview(mmap.mmap(descriptors[0], nbytes))
+            _, nbytes = channel.ARENA.unpack(text)
+            client.arena = memoryview(mmap.mmap(descriptors[0], nbytes))
             os.close(descriptors[0])
 
-    def _forget(self, caller: _Caller) -> None:
+    def _forget(self, client: _Client) -> None:
         """An API process has ended: nobody waits for its requests."""
-        self._poll.unregister(caller.socket)
-        del self._callers[caller.socket.fileno()]
-        caller.socket.close()
-        self._queue = deque(r for r in self._queue if r.caller is not caller)
-        for shapes, requests in self._parked.items():
-            self._parked[shapes] = [r for r in requests if r.caller is not caller]
+        self._poll.unregister(client.socket)
+        del self._clients[client.socket.fileno()]
+        client.socket.close()
+        self._queue = deque(r for r in self._queue if r.client is not client)
+        for shapes, requests in self._waiting_requests.items():
+            self._waiting_requests[shapes] = [r for r in requests if r.client is not client]
 
-    def _tell(self, *callers: _Caller) -> None:
+    def _tell(self, *clients: _Client) -> None:
         told = self._state | ({"state": channel.STOPPING} if self._stopping else {})
         text = channel.STATE + json.dumps(told).encode()
         if len(text) > channel.LARGEST:
             detail = "the model has too many inputs and outputs to tell of"
             told |= {"metadata": None} | ({} if self._stopping else {"state": "failed", "detail": detail})
             text = channel.STATE + json.dumps(told).encode()
-        for caller in callers:
-            caller.send(text)
+        for client in clients:
+            client.send(text)
 
     def _take(self, built: Built) -> None:
         """Something was built."""
         if built.shapes is None:
             self._begin(built)
         else:
-            waiting = self._parked.pop(built.shapes, [])
+            waiting = self._waiting_requests.pop(built.shapes, [])
             if built.program is not None:
                 self._programs.keep(built.shapes, built.program)
                 self._queue.extendleft(reversed(waiting))
@@ -241,7 +241,7 @@ class Executor:
             for request in waiting if built.program is None else ():
                 self._refuse(request, InferenceError(built.rejection, 503 if built.is_fault else 400))
         self._state["programs"] = len(self._programs)
-        self._tell(*self._callers.values())
+        self._tell(*self._clients.values())
 
     def _begin(self, built: Built) -> None:
         """The model is loaded, or cannot be."""
@@ -273,13 +273,13 @@ class Executor:
             if model is None:
                 raise InferenceError("the model is not ready", 503, retry_after=1)  # noqa: TRY301
             # Whatever hangs from here on is ended with the process, by the kernel.
-            signal.setitimer(signal.ITIMER_REAL, self._order.infer_seconds + _GRACE_SECONDS)
+            signal.setitimer(signal.ITIMER_REAL, self._config.infer_seconds + _GRACE_SECONDS)
             body = request.region[: request.nbytes]
             inference = self._forms.parse(body, request.header_nbytes)
             shapes = key_of(inference.shapes)
             ready = self._programs.find(shapes)
             if ready is None:
-                self._park(request, shapes)
+                self._await_program(request, shapes)
                 return
             ready.program.feed(inference.inputs)
             ready.program.step()
@@ -298,13 +298,13 @@ class Executor:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
         times = began - request.came, time.monotonic() - began
         if answer.nbytes > request.capacity:
-            request.caller.held[request.id] = answer.kept(), times
-            request.caller.send(channel.NEEDS.pack(b"N", request.id, answer.nbytes))
+            request.client.held[request.id] = answer.kept(), times
+            request.client.send(channel.NEEDS.pack(b"N", request.id, answer.nbytes))
         else:
             self._put(request, answer, 200, *times)
 
-    def _answer(self, ready: Ready, inference: oip_codec.Inference, region: memoryview) -> oip_codec.Answer:
-        """What the outputs come to; the same as before where the program has them in the same arrays.
+    def _answer(self, ready: Ready, inference: oip_codec.Inference, region: memoryview) -> oip_answers.Answer:
+        """Answer with the outputs; the same as before where the program has them in the same arrays.
 
         After a run little of this is in the caches: what need not be done again is waited for less.
         """
@@ -313,31 +313,31 @@ class Executor:
         if known is not None and known.is_of(inference, outputs):
             return known
         apart = _apart(outputs, region)
-        answer = oip_codec.answer(self._order.name, self._order.version, inference, apart)
+        answer = oip_answers.answer(self._config.name, self._config.version, inference, apart)
         if form is not None and answer.is_of(inference, outputs):
             if len(ready.answers) >= _MOST_ANSWERS:
                 ready.answers.clear()
             ready.answers[form] = answer
         return answer
 
-    def _park(self, request: _Request, shapes: Shapes) -> None:
-        waiting = self._parked.setdefault(shapes, [])
+    def _await_program(self, request: _Request, shapes: Shapes) -> None:
+        waiting = self._waiting_requests.setdefault(shapes, [])
         if not waiting:
             self._builder.want(shapes)
         waiting.append(request)
-        request.caller.send(channel.BUILDING.pack(b"B", request.id))
+        request.client.send(channel.BUILDING.pack(b"B", request.id))
 
     def _refuse(self, request: _Request, error: InferenceError) -> None:
         waited = time.monotonic() - request.came
-        self._put(request, oip_codec.Answer(error.body(), ()), error.status, waited, 0.0)
+        self._put(request, oip_answers.Answer(error.body(), ()), error.status, waited, 0.0)
 
     def _put(
-        self, request: _Request, answer: oip_codec.Answer, status: int, waited: float, ran: float
+        self, request: _Request, answer: oip_answers.Answer, status: int, waited: float, ran: float
     ) -> None:
         answer.write(request.region)
         header = answer.header_nbytes
         packed = channel.ANSWER.pack(b"A", request.id, status, answer.nbytes, header, waited, ran)
-        request.caller.send(packed)
+        request.client.send(packed)
 
 
 def _apart(outputs: dict[str, object], region: memoryview) -> dict[str, object]:

@@ -8,7 +8,7 @@ import json
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from struct import error as StructError  # noqa: N812  it is a class
@@ -24,24 +24,24 @@ logger = logging.getLogger("stowplan.serving")
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What one deployed model may be asked.
+    """Limits on requests to one deployed model.
 
     Attributes:
         body_nbytes: of one request.
-        ring_nbytes: of all requests and answers at once.
+        arena_nbytes: of all requests and answers at once.
         waiting: requests at once.
         seconds: until a request is answered, however it may be.
     """
 
     body_nbytes: int
-    ring_nbytes: int
+    arena_nbytes: int
     waiting: int
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the executor answered; seconds are None where it did not come to it."""
+    """Answer of the executor; seconds are None for what it did not begin."""
 
     status: int
     body: bytes
@@ -50,31 +50,26 @@ class Reply:
     ran: float | None
 
 
-Outcome = Reply | InferenceError
-
-
 @dataclass(eq=False, slots=True)
-class Call:
-    """A request that has its region of the ring."""
+class _Call:
+    """A request that has its region of the arena."""
 
     region: Region
     start: int  # of the body
-    done: Callable[[Outcome], None] | None = None  # None when nobody waits any more
+    reply: "asyncio.Future[Reply]"
     alarm: asyncio.TimerHandle | None = None
     building: bool = False
 
-    def settle(self, outcome: Outcome) -> None:
-        """Tell whoever waits, once."""
-        done = self.done
-        self.forget()
-        if done is not None:
-            done(outcome)
-
-    def forget(self) -> None:
-        """Nobody waits any more; the region stays taken until the executor is done with it."""
-        self.done = None
+    def settle(self, outcome: Reply | InferenceError) -> None:
+        """Wake whoever waits. The region stays taken until the executor is done with it."""
         if self.alarm is not None:
             self.alarm.cancel()
+        if self.reply.done():
+            return  # it was cancelled, or took too long
+        if isinstance(outcome, Reply):
+            self.reply.set_result(outcome)
+        else:
+            self.reply.set_exception(outcome)
 
 
 class ExecutorClient:
@@ -92,9 +87,9 @@ class ExecutorClient:
         self._path = path
         self._lost = lost  # called when the process has ended
         self._bounds = bounds
-        self._ring = SharedArena(bounds.ring_nbytes)
+        self._arena = SharedArena(bounds.arena_nbytes)
         self._socket: socket.socket | None = None
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, _Call] = {}
         self._number = 0
         self._largest = ERROR_NBYTES  # answer so far, as far as every request can have as much
         self._receiving = 0
@@ -113,7 +108,7 @@ class ExecutorClient:
 
     @property
     def is_connected(self) -> bool:
-        """Whether a process answers, be it that it still loads or has failed."""
+        """True if a process answers, even one that still loads or has failed."""
         return self._socket is not None
 
     def connect(self) -> None:
@@ -124,9 +119,9 @@ class ExecutorClient:
             connection = channel.connect(self._path)
         except OSError:
             return
-        ring = self._ring
+        arena = self._arena
         try:
-            socket.send_fds(connection, [channel.RING.pack(b"M", ring.nbytes)], [ring.descriptor])
+            socket.send_fds(connection, [channel.ARENA.pack(b"M", arena.nbytes)], [arena.descriptor])
         except OSError:
             connection.close()
             return
@@ -153,60 +148,40 @@ class ExecutorClient:
         self._lose()
         self.state = "deleted"
 
-    async def infer(
-        self, body: Callable[[memoryview], Awaitable[int]], nbytes: int, header_nbytes: int | None
-    ) -> Reply:
-        """Send a request, and wait for what the executor says.
+    async def infer(self, body: AsyncIterable[bytes], nbytes: int, header_nbytes: int | None) -> Reply:
+        """Send a request, and wait for the answer of the executor.
 
         Args:
-            body: puts it where it is told, as it comes from the network, and tells its size.
-            nbytes: of it, as announced.
-            header_nbytes: of the JSON at its start; None when all of it is.
+            body: its pieces, as they come from the network.
+            nbytes: its size, as announced.
+            header_nbytes: size of the JSON at its start; None when all of it is JSON.
 
         Raises:
             InferenceError: it could not be sent, the process ended meanwhile, or it took too long.
         """
         deadline = time.monotonic() + self._bounds.seconds
-        call = self.reserve(nbytes, header_nbytes)
+        call = self._reserve(nbytes, header_nbytes)
+        self._receiving += 1
         try:
             async with asyncio.timeout(self._bounds.seconds):
-                found = await body(self.place(call, nbytes))
+                await _receive(body, self._arena.view[call.start : call.start + nbytes])
+            self._submit(call, nbytes, header_nbytes, deadline)
         except BaseException as error:
-            self.release(call)
+            self._arena.give(call.region)
             if isinstance(error, TimeoutError):
-                raise self.late_body() from None
+                raise InferenceError("the body of the request did not come in time", 408) from None
             raise
-        if found != nbytes:
-            self.release(call)
-            raise InferenceError(f"expected a body of {nbytes} byte, found {found} byte")
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-
-        def settle(outcome: Outcome) -> None:
-            if future.done():
-                return  # the task was cancelled, and has not run since
-            if isinstance(outcome, Reply):
-                future.set_result(outcome)
-            else:
-                future.set_exception(outcome)
-
-        self.submit(call, nbytes, header_nbytes, deadline, settle)
-        try:
-            return await future
         finally:
-            call.forget()
+            self._receiving -= 1
+            self._close_when_idle()
+        try:
+            return await call.reply
+        finally:
+            if call.alarm is not None:
+                call.alarm.cancel()
 
-    @property
-    def seconds(self) -> float:
-        """Until a request is answered, however it may be."""
-        return self._bounds.seconds
-
-    @staticmethod
-    def late_body() -> InferenceError:
-        """What a request is told whose body takes longer than `seconds`."""
-        return InferenceError("the body of the request did not come in time", 408)
-
-    def reserve(self, nbytes: int, header_nbytes: int | None) -> Call:
-        """A region for a body whose binary part is aligned: to be submitted, or released.
+    def _reserve(self, nbytes: int, header_nbytes: int | None) -> _Call:
+        """Reserve a region for a body, such that its binary part is aligned.
 
         Raises:
             InferenceError: the model is not ready, has enough to do, or takes no body of that size.
@@ -215,52 +190,30 @@ class ExecutorClient:
         if nbytes > self._bounds.body_nbytes:
             raise InferenceError(f"the body exceeds the limit of {self._bounds.body_nbytes} byte", 413)
         lead = -(header_nbytes or 0) % channel.ALIGNMENT
-        region = self._ring.take(max(nbytes + lead, self._largest))
+        region = self._arena.take(max(nbytes + lead, self._largest))
         if region is None:
             raise InferenceError("the requests that wait take all memory: try again", 503, retry_after=1)
-        self._receiving += 1
-        return Call(region, region.start + lead)
+        return _Call(region, region.start + lead, asyncio.get_running_loop().create_future())
 
-    def place(self, call: Call, nbytes: int) -> memoryview:
-        """Where the body goes."""
-        return self._ring.view[call.start : call.start + nbytes]
-
-    def release(self, call: Call) -> None:
-        """Give a region back whose body did not come."""
-        self._receiving -= 1
-        self._ring.give(call.region)
-        self._close_when_idle()
-
-    def submit(
-        self,
-        call: Call,
-        nbytes: int,
-        header_nbytes: int | None,
-        deadline: float,
-        done: Callable[[Outcome], None],
-    ) -> None:
-        """Send a request whose body has come; `done` is called once, unless the call is forgotten.
+    def _submit(self, call: _Call, nbytes: int, header_nbytes: int | None, deadline: float) -> None:
+        """Send a request whose body has come.
 
         Raises:
-            InferenceError: it could not be sent; the region is given back.
+            InferenceError: it could not be sent.
         """
         self._number += 1
-        number = self._number
         capacity = call.region.end - call.start
         header = NO_HEADER if header_nbytes is None else header_nbytes
-        packed = channel.REQUEST.pack(b"Q", number, call.start, capacity, nbytes, header, deadline)
+        packed = channel.REQUEST.pack(b"Q", self._number, call.start, capacity, nbytes, header, deadline)
         rejection = self._send(packed)
         if rejection is not None:
-            self.release(call)
             raise rejection
-        self._receiving -= 1
-        self._calls[number] = call
-        call.done = done
+        self._calls[self._number] = call
         loop = asyncio.get_running_loop()
         call.alarm = loop.call_at(loop.time() + deadline - time.monotonic(), self._expire, call)
 
     def _send(self, message: bytes) -> InferenceError | None:
-        """Why a message cannot be sent; None when it was."""
+        """Reason why a message cannot be sent; None when it was."""
         if self._socket is not None:
             try:
                 self._socket.send(message)
@@ -285,7 +238,7 @@ class ExecutorClient:
         if self.waiting >= self._bounds.waiting:
             raise InferenceError(f"{self.waiting} requests wait for the model already", 503, retry_after=1)
 
-    def _expire(self, call: Call) -> None:
+    def _expire(self, call: _Call) -> None:
         error = InferenceError(f"no answer within {self._bounds.seconds:g} s", 504)
         if call.building:
             error = InferenceError(
@@ -317,8 +270,8 @@ class ExecutorClient:
             _, number, status, nbytes, header_nbytes, waited, ran = channel.ANSWER.unpack(text)
             call = self._calls.pop(number)
             self._note_size(nbytes)
-            body = bytes(self._ring.view[call.start : min(call.start + nbytes, call.region.end)])
-            self._ring.give(call.region)
+            body = bytes(self._arena.view[call.start : min(call.start + nbytes, call.region.end)])
+            self._arena.give(call.region)
             call.settle(Reply(status, body, header_nbytes, waited, ran))
             self._close_when_idle()
         elif kind == channel.STATE:
@@ -343,8 +296,8 @@ class ExecutorClient:
         assert self._socket is not None
         call = self._calls[number]
         self._note_size(nbytes)
-        self._ring.give(call.region)
-        region = self._ring.take(nbytes)
+        self._arena.give(call.region)
+        region = self._arena.take(nbytes)
         if region is None:
             del self._calls[number]
             call.settle(InferenceError(f"no memory is free for an answer of {nbytes} byte", 503))
@@ -355,7 +308,7 @@ class ExecutorClient:
 
     def _note_size(self, nbytes: int) -> None:
         bounds = self._bounds
-        self._largest = min(max(self._largest, nbytes), bounds.ring_nbytes // (2 * bounds.waiting))
+        self._largest = min(max(self._largest, nbytes), bounds.arena_nbytes // (2 * bounds.waiting))
 
     def _lose(self) -> None:
         """The process has ended: so have all its requests."""
@@ -372,5 +325,21 @@ class ExecutorClient:
         self._calls.clear()
         ended = "the process of the model ended before it answered: try again"
         for call in calls:
-            self._ring.give(call.region)
+            self._arena.give(call.region)
             call.settle(InferenceError(ended, 503, retry_after=1))
+
+
+async def _receive(body: AsyncIterable[bytes], place: memoryview) -> None:
+    """Copy the pieces of a body as they come.
+
+    Raises:
+        InferenceError: it has another size than `place`.
+    """
+    count = 0
+    async for piece in body:
+        end = count + len(piece)
+        if end <= len(place):
+            place[count:end] = piece
+        count = end
+    if count != len(place):
+        raise InferenceError(f"expected a body of {len(place)} byte, found {count} byte")

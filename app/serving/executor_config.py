@@ -1,4 +1,4 @@
-"""What an executor process is told: JSON, so that it needs neither the database nor the settings."""
+"""Configuration of an executor process: JSON, so that it needs neither the database nor the settings."""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any, Self
 
 
 @dataclass(frozen=True, slots=True)
-class ExecutorOrder:
+class ExecutorConfig:
     """One deployed model.
 
     Attributes:
@@ -46,12 +46,12 @@ class ExecutorOrder:
     log: tuple[str, str]
 
     def to_json(self) -> str:
-        """The order as the process reads it."""
+        """The config as the process reads it."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The order that `to_json` wrote."""
+        """The config that `to_json` wrote."""
         given: dict[str, Any] = json.loads(text)
         return cls(**given | {"log": tuple(given["log"])})
 

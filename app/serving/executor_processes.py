@@ -7,10 +7,10 @@ from pathlib import Path
 from app.jobs.store import deployments
 from app.jobs.store.blobs import BlobStore
 from app.jobs.store.database import OUTAGE, Database
-from app.jobs.supervisor import Part
+from app.jobs.supervisor import ProcessSpec
 from app.serving import channel
 from app.serving.executor import run
-from app.serving.executor_config import ExecutorOrder
+from app.serving.executor_config import ExecutorConfig
 from app.settings import Settings
 
 logger = logging.getLogger("stowplan.serving")
@@ -23,25 +23,25 @@ class Executors:
         self._settings = settings
         self._database = Database(settings.jobs_database_url)
         self._blobs = BlobStore(settings.data / "blobs", self._database)
-        self._last: list[Part] = []
+        self._last: list[ProcessSpec] = []
 
-    def __call__(self) -> list[Part]:
+    def __call__(self) -> list[ProcessSpec]:
         """The processes that shall run now."""
         try:
             with self._database.read() as connection:
                 rows = deployments.listed(connection)
-                if [row["id"] for row in rows] != [part.name.split()[1] for part in self._last]:
+                if [row["id"] for row in rows] != [spec.name.split()[1] for spec in self._last]:
                     files = {row["id"]: deployments.files_of(connection, row["id"]) for row in rows}
-                    self._last = [self._part(row, files[row["id"]]) for row in rows]
+                    self._last = [self._spec(row, files[row["id"]]) for row in rows]
                     self._tidy({row["id"] for row in rows})
         except OUTAGE as error:
             logger.warning("the database does not tell what is deployed: %s", error)
         return self._last
 
-    def _part(self, row: deployments.Row, files: dict[str, str]) -> Part:
+    def _spec(self, row: deployments.Row, files: dict[str, str]) -> ProcessSpec:
         settings = self._settings
         paths = {name: str(self._blobs.path(sha256).absolute()) for name, sha256 in files.items()}
-        order = ExecutorOrder(
+        config = ExecutorConfig(
             id=row["id"],
             name=row["name"],
             version=str(row["version"]),
@@ -58,8 +58,8 @@ class Executors:
             memory_bytes=settings.executor_memory_bytes,
             log=(settings.log_format, settings.log_level),
         )
-        return Part(
-            f"executor {row['id']} {row['name']}:{row['version']}", run, order.to_json(), confined=True
+        return ProcessSpec(
+            f"executor {row['id']} {row['name']}:{row['version']}", run, config.to_json(), confined=True
         )
 
     def _tidy(self, known: set[str]) -> None:

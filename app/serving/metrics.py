@@ -1,68 +1,77 @@
-"""Counts and durations of inferences, as Prometheus reads them."""
+"""Metrics of deployed models, in this API process."""
 
-import bisect
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
-from app.jobs.store.counters import text_of
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 
-# Upper bounds of a duration, in seconds; what is longer is counted in the last row.
+from app.serving.executor_client import ExecutorClient
+
+# Upper bounds of a duration, in seconds.
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
-class Histogram:
-    """Durations of one kind."""
-
-    def __init__(self) -> None:
-        self._counts = [0] * (len(_BUCKETS) + 1)
-        self._sum = 0.0
-
-    def note(self, seconds: float) -> None:
-        """Add a duration."""
-        self._counts[bisect.bisect_left(_BUCKETS, seconds)] += 1
-        self._sum += seconds
-
-    def lines(self, name: str, labels: Mapping[str, str]) -> Iterator[str]:
-        """It in Prometheus's text format."""
-        total = 0
-        for bound, count in zip((*(f"{b:g}" for b in _BUCKETS), "+Inf"), self._counts):
-            total += count
-            yield f"{name}_bucket{{{text_of({**labels, 'le': bound})}}} {total}"
-        yield f"{name}_sum{{{text_of(labels)}}} {self._sum:.6g}"
-        yield f"{name}_count{{{text_of(labels)}}} {total}"
-
-
 class Metrics:
-    """What happened to the requests of one deployed model, in this API process."""
+    """Metrics of one deployed model, without the labels that name it."""
 
-    def __init__(self) -> None:
-        self.requests: Counter[int] = Counter()  # by status
-        self.durations = {
-            "stowplan_inference_seconds": Histogram(),  # whole, as the API sees them
-            "stowplan_inference_wait_seconds": Histogram(),  # in the queue of the executor
-            "stowplan_inference_run_seconds": Histogram(),  # in the executor
-        }
+    def __init__(self, client: ExecutorClient) -> None:
+        registry = self._registry = CollectorRegistry(auto_describe=True)
+
+        def histogram(name: str, documentation: str) -> Histogram:
+            return Histogram(name, documentation, registry=registry, buckets=_BUCKETS)
+
+        self._requests = Counter(
+            "stowplan_inferences",
+            "Inferences that this process answered, by model, version and status.",
+            ["status"],
+            registry=registry,
+        )
+        self._durations = (
+            histogram("stowplan_inference_seconds", "Time of inferences, from the request to the answer."),
+            histogram("stowplan_inference_wait_seconds", "Time of inferences in the queue of their model."),
+            histogram("stowplan_inference_run_seconds", "Time of inferences in the process of their model."),
+        )
+        for name, documentation, value in (
+            (
+                "stowplan_executor_ready",
+                "State of the process of a deployed model: 1 if it answers, else 0.",
+                lambda: client.state == "ready",
+            ),
+            (
+                "stowplan_executor_restarts",
+                "Times that the process of a deployed model ended while it was connected.",
+                lambda: client.restarts,
+            ),
+            (
+                "stowplan_executor_programs",
+                "Input shapes that a deployed model keeps compiled.",
+                lambda: client.programs,
+            ),
+            (
+                "stowplan_inferences_waiting",
+                "Inferences that have no answer yet, by model and version.",
+                lambda: client.waiting,
+            ),
+        ):
+            Gauge(name, documentation, registry=registry).set_function(value)
 
     def note(self, status: int, seconds: float, waited: float | None, ran: float | None) -> None:
         """Count a request that was answered."""
-        self.requests[status] += 1
-        for histogram, value in zip(self.durations.values(), (seconds, waited, ran)):
+        self._requests.labels(str(status)).inc()
+        for histogram, value in zip(self._durations, (seconds, waited, ran)):
             if value is not None:
-                histogram.note(value)
+                histogram.observe(value)
+
+    def collect(self) -> Iterable[Metric]:
+        """Present values."""
+        return self._registry.collect()
 
 
-def lines(rows: Iterable[tuple[Mapping[str, str], Metrics, Mapping[str, float]]]) -> Iterator[str]:
-    """All counts, by family: labels of a model, its counts, its present figures by name."""
-    found = list(rows)
-    yield "# TYPE stowplan_inferences_total counter"
-    for labels, metrics, _ in found:
-        for status, count in sorted(metrics.requests.items()):
-            yield f"stowplan_inferences_total{{{text_of({**labels, 'status': str(status)})}}} {count}"
-    for family in Metrics().durations:
-        yield f"# TYPE {family} histogram"
-        for labels, metrics, _ in found:
-            yield from metrics.durations[family].lines(family, labels)
-    for name in found[0][2] if found else ():
-        yield f"# TYPE {name} gauge"
-        for labels, _, figures in found:
-            yield f"{name}{{{text_of(labels)}}} {figures[name]:g}"
+def merged(models: Iterable[tuple[Mapping[str, str], Metrics]]) -> list[Metric]:
+    """Metrics of several models, each sample with the labels of its model."""
+    families: dict[str, Metric] = {}
+    for labels, metrics in models:
+        for found in metrics.collect():
+            family = families.setdefault(found.name, Metric(found.name, found.documentation, found.type))
+            for sample in found.samples:
+                family.add_sample(sample.name, {**labels, **sample.labels}, sample.value)
+    return list(families.values())

@@ -4,24 +4,24 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterable, Mapping
+from dataclasses import dataclass
 from typing import Any
+
+from prometheus_client import Metric
 
 from app.jobs.store import deployments
 from app.jobs.store.auth_context import Caller, acting_for, current
 from app.jobs.store.database import OUTAGE, Database
-from app.serving import channel
-from app.serving import metrics as prometheus
+from app.serving import channel, metrics
 from app.serving.executor_client import Bounds, ExecutorClient, Reply
-from app.serving.metrics import Metrics
 from app.serving.oip_codec import InferenceError
 from app.settings import Settings
 
 _LOOK_SECONDS = 0.1  # between two tries to reach processes that are not there
 _REFRESH_SECONDS = 5.0  # between two looks at what others deployed; what this process deploys it knows
-_RINGS = 4  # largest bodies that a ring holds
-_SMALLEST_RING = 64 << 20  # byte
+_ARENA_BODIES = 4  # largest bodies that an arena holds
+_MIN_ARENA = 64 << 20  # byte
 _RANKS = {"ready": 0, "loading": 1, "starting": 1}  # by state of a version; all others come last
 logger = logging.getLogger("stowplan.serving")
 
@@ -35,11 +35,9 @@ class Deployed:
     name: str
     version: int
     client: ExecutorClient
-    metrics: Metrics = field(default_factory=Metrics)
+    metrics: metrics.Metrics
 
-    async def infer(
-        self, body: Callable[[memoryview], Awaitable[int]], nbytes: int, header: int | None
-    ) -> Reply:
+    async def infer(self, body: AsyncIterable[bytes], nbytes: int, header: int | None) -> Reply:
         """Send a request to it, see `ExecutorClient.infer`.
 
         Raises:
@@ -68,7 +66,7 @@ class ModelRepository:
         self._changed = asyncio.Event()  # a process is to be reached
         self._bounds = Bounds(
             body_nbytes=settings.max_infer_bytes,
-            ring_nbytes=max(_SMALLEST_RING, _RINGS * settings.max_infer_bytes),
+            arena_nbytes=max(_MIN_ARENA, _ARENA_BODIES * settings.max_infer_bytes),
             waiting=settings.max_infer_waiting,
             seconds=settings.infer_seconds,
         )
@@ -116,7 +114,7 @@ class ModelRepository:
         raise InferenceError(f"there is no{which} model {name!r}", 404)
 
     def versions(self, of: Deployed) -> list[str]:
-        """Of the same name and owner, oldest first."""
+        """Versions of the same name and owner, oldest first."""
         rows = self._by_name.get(of.name, ())
         return [str(row.version) for row in reversed(rows) if row.owner == of.owner]
 
@@ -127,21 +125,14 @@ class ModelRepository:
             states.setdefault((d.owner, d.name), set()).add(d.client.state)
         return sum("ready" not in found and found != {"failed"} for found in states.values())
 
-    def lines(self) -> Iterator[str]:
-        """The counts of the caller's models in Prometheus's text format."""
+    def collect(self) -> list[Metric]:
+        """Metrics of the caller's models."""
 
-        def row(d: Deployed) -> tuple[Mapping[str, str], Metrics, Mapping[str, float]]:
-            labels = {"model": d.name, "version": str(d.version)} | ({"owner": d.owner} if d.owner else {})
-            client = d.client
-            figures = {
-                "stowplan_executor_ready": float(client.state == "ready"),
-                "stowplan_executor_restarts": float(client.restarts),
-                "stowplan_executor_programs": float(client.programs),
-                "stowplan_inferences_waiting": float(client.waiting),
-            }
-            return labels, d.metrics, figures
+        def labels(d: Deployed) -> dict[str, str]:
+            owner = {"owner": d.owner} if d.owner else {}
+            return {"model": d.name, "version": str(d.version)} | owner
 
-        return prometheus.lines(map(row, self.visible()))
+        return metrics.merged((labels(d), d.metrics) for d in self.visible())
 
     async def _follow(self) -> None:
         refreshed = time.monotonic()
@@ -187,13 +178,8 @@ class ModelRepository:
 
     def _deployed(self, row: Mapping[str, Any]) -> Deployed:
         path = channel.socket_path(self._settings.data, row["id"])
-        return Deployed(
-            row["id"],
-            row["owner"],
-            row["name"],
-            row["version"],
-            ExecutorClient(path, self._bounds, self._changed.set),
-        )
+        client = ExecutorClient(path, self._bounds, self._changed.set)
+        return Deployed(row["id"], row["owner"], row["name"], row["version"], client, metrics.Metrics(client))
 
 
 def _rank(deployed: Deployed) -> int:

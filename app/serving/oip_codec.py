@@ -1,4 +1,4 @@
-"""The Open Inference Protocol, version 2: tensors of requests and answers, in JSON or behind it in bytes.
+"""Requests of the Open Inference Protocol, version 2: tensors in JSON or behind it in bytes.
 
 A body is a JSON object, and after it the bytes of those tensors that have a `binary_data_size`,
 little-endian and row-major, in the order of the tensors. Nothing is copied here but numbers that
@@ -11,8 +11,7 @@ data extension (Triton Inference Server, `extension_binary_data.md`).
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -44,8 +43,8 @@ _ROWS: tuple[tuple[str, np.dtype[Any], bool], ...] = (
     ("FP64", np.dtype(np.float64), True),
 )
 DATATYPES = tuple(name for name, _, _ in _ROWS)
-_NAMES = {dtype: name for name, dtype, _ in _ROWS}
-_IN_JSON = {name for name, _, fits in _ROWS if fits}
+DATATYPE_NAMES = {dtype: name for name, dtype, _ in _ROWS}
+JSON_DATATYPES = {name for name, _, fits in _ROWS if fits}
 _REFUSED_PARAMETERS = {
     "sequence_id": "stateful sequences are not served",
     "shared_memory_region": "tensors come in the body, shared memory of clients is not read",
@@ -68,10 +67,10 @@ class InferenceError(Exception):
 
 
 def unserved(ports: Sequence[Port]) -> str | None:
-    """Why tensors cannot be sent; None when they can."""
+    """Reason why tensors cannot be sent; None when they can."""
     for port in ports:
-        if port.dtype not in _NAMES:
-            have = ", ".join(_NAMES.values())
+        if port.dtype not in DATATYPE_NAMES:
+            have = ", ".join(DATATYPE_NAMES.values())
             return f"{port.name!r} is {port.dtype}, which the protocol cannot carry; it has {have}"
     return None
 
@@ -79,7 +78,7 @@ def unserved(ports: Sequence[Port]) -> str | None:
 def metadata(port: Port) -> dict[str, Any]:
     """A tensor as the model's metadata tell it; -1 for what differs from call to call."""
     shape = [-1] if port.shape is None else [-1 if d is None else d for d in port.shape]
-    return {"name": port.name, "datatype": _NAMES[port.dtype], "shape": shape}
+    return {"name": port.name, "datatype": DATATYPE_NAMES[port.dtype], "shape": shape}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,7 @@ class Inference:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of the inputs."""
+        """Shapes of the inputs."""
         return {name: array.shape for name, array in self.inputs.items()}
 
 
@@ -152,7 +151,7 @@ class Forms:
 
 
 def _form(inference: Inference, header_nbytes: int, nbytes: int) -> Form | None:
-    """What a request has in common with others; None where numbers decided whether it fits the model.
+    """Key of requests of one form; None where numbers decided if the request fits the model.
 
     So they did where a tensor came as JSON or for an input that is fixed, which shows in the sizes, and
     for those of type BOOL, of which each byte is looked at.
@@ -281,7 +280,7 @@ def _tensor(
         raise InferenceError(f"{what}: datatype: expected one of {names}, found {_told(datatype)}")
     if port is not None:
         if dtype != port.dtype:
-            raise InferenceError(f"{what}: expected {_NAMES[port.dtype]}, found {datatype}")
+            raise InferenceError(f"{what}: expected {DATATYPE_NAMES[port.dtype]}, found {datatype}")
         _check_shape(what, shape, port)
     parameters = _parameters(row, what)
     size = parameters.get("binary_data_size")
@@ -322,7 +321,7 @@ def _from_bytes(
     expected = math.prod(shape) * dtype.itemsize
     if not isinstance(size, int) or isinstance(size, bool) or size != expected:
         raise InferenceError(
-            f"{what}: binary_data_size: expected {expected} byte for {_NAMES[dtype]}{list(shape)}, "
+            f"{what}: binary_data_size: expected {expected} byte for {DATATYPE_NAMES[dtype]}{list(shape)}, "
             f"found {_told(size)}"
         )
     if "data" in row:
@@ -344,7 +343,7 @@ def _from_json(
 ) -> Array:
     if "data" not in row:
         raise InferenceError(f"{what} has neither `data` nor the parameter `binary_data_size`")
-    if datatype not in _IN_JSON:
+    if datatype not in JSON_DATATYPES:
         raise InferenceError(f"{what}: {datatype} comes as binary data only: JSON has no such numbers")
     data = row["data"]
     data = data if isinstance(data, list) else [data]
@@ -399,100 +398,6 @@ def _outputs(request: Mapping[str, Any], ports: Sequence[Port], by_default: bool
         what = f"output {name!r}"
         wanted[name] = Wanted(name, _flag(_parameters(row, what), "binary_data", by_default, what))
     return tuple(wanted.values())
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A body: JSON, and the arrays whose bytes follow it, contiguous.
-
-    Attributes:
-        nbytes: of the whole body.
-    """
-
-    header: bytes
-    arrays: tuple[Array, ...]
-    nbytes: int = field(init=False)
-    _pieces: tuple[memoryview, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        """See the arrays as bytes: an answer may be written many times (`is_of`)."""
-        pieces = tuple(a.reshape(-1).view(np.uint8).data for a in self.arrays)
-        object.__setattr__(self, "_pieces", pieces)
-        object.__setattr__(self, "nbytes", len(self.header) + sum(p.nbytes for p in pieces))
-
-    @property
-    def header_nbytes(self) -> int:
-        """Of the JSON, where something follows it."""
-        return len(self.header) if self.arrays else NO_HEADER
-
-    def is_of(self, inference: Inference, outputs: Mapping[str, object]) -> bool:
-        """Whether its arrays are these outputs themselves: then it answers all requests of one form."""
-        wanted = inference.outputs
-        return len(wanted) == len(self.arrays) and all(
-            outputs[w.name] is a for w, a in zip(wanted, self.arrays)
-        )
-
-    def kept(self) -> "Answer":
-        """The same, of arrays that no other run overwrites."""
-        return Answer(self.header, tuple(a.copy() for a in self.arrays))
-
-    def write(self, place: memoryview) -> None:
-        """Put the body into memory of its size."""
-        end = len(self.header)
-        place[:end] = self.header
-        for piece in self._pieces:
-            begin, end = end, end + piece.nbytes
-            place[begin:end] = piece
-
-
-def answer(name: str, version: str, inference: Inference, outputs: Mapping[str, object]) -> Answer:
-    """What is sent back.
-
-    Raises:
-        InferenceError: an output is wanted as JSON and has numbers that JSON does not.
-    """
-    given = {w.name: np.asarray(outputs[w.name]) for w in inference.outputs}
-    tensors = tuple((name, _NAMES[a.dtype], a.shape, a.nbytes) for name, a in given.items())
-    arrays = tuple(np.ascontiguousarray(given[w.name]) for w in inference.outputs if w.binary)
-    data = {w.name: _as_json(w.name, given[w.name]) for w in inference.outputs if not w.binary}
-    told = (name, version, inference.id, tensors)
-    return Answer(_header(*told, data) if data else _header_of_bytes(*told), arrays)
-
-
-_Tensors = tuple[tuple[str, str, tuple[int, ...], int], ...]  # name, datatype, shape, bytes
-
-
-def _header(
-    name: str, version: str, identifier: str | None, tensors: _Tensors, data: Mapping[str, list[Any]]
-) -> bytes:
-    rows: list[dict[str, Any]] = []
-    for tensor, datatype, shape, nbytes in tensors:
-        row: dict[str, Any] = {"name": tensor, "datatype": datatype, "shape": shape}
-        own = {"data": data[tensor]} if tensor in data else {"parameters": {"binary_data_size": nbytes}}
-        rows.append(row | own)
-    told: dict[str, Any] = {"model_name": name, "model_version": version, "outputs": rows}
-    if identifier is not None:
-        told["id"] = identifier
-    return json.dumps(told).encode()
-
-
-@lru_cache(maxsize=_MOST_KNOWN)
-def _header_of_bytes(name: str, version: str, identifier: str | None, tensors: _Tensors) -> bytes:
-    """The header where all tensors follow it: the same for all requests of one form."""
-    return _header(name, version, identifier, tensors, {})
-
-
-def _as_json(name: str, array: Array) -> list[Any]:
-    datatype = _NAMES[array.dtype]
-    if datatype not in _IN_JSON:
-        raise InferenceError(
-            f"output {name!r} is {datatype}, which JSON does not have: ask for `binary_data`"
-        )
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise InferenceError(
-            f"output {name!r} has infinite values or NaN, which JSON does not have: ask for `binary_data`"
-        )
-    return list(array.reshape(-1).tolist())
 
 
 def _listed(known: Mapping[str, Port]) -> str:

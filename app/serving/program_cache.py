@@ -17,8 +17,9 @@ from typing import cast
 from app.engine.types.errors import EngineError
 from app.jobs.worker.child_request import bindings_of, options_of
 from app.jobs.worker.engine_protocol import Engine, Program, ServedModel
-from app.serving.executor_config import ExecutorOrder
-from app.serving.oip_codec import Answer, Form
+from app.serving.executor_config import ExecutorConfig
+from app.serving.oip_answers import Answer
+from app.serving.oip_codec import Form
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]  # by name, sorted
 
@@ -30,33 +31,33 @@ def key_of(shapes: Mapping[str, tuple[int, ...]]) -> Shapes:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What came of one wish: the model itself when `shapes` is None, else a program, else a reason."""
+    """Result of one build request: the model itself when `shapes` is None, else a program, else a reason."""
 
     shapes: Shapes | None
     model: ServedModel | None = None
     program: Program | None = None
     rejection: str = ""
-    is_fault: bool = False  # the refusal is no matter of the request
+    is_fault: bool = False  # the request is not the cause
 
 
 class Builder:
-    """Loads the model, and then builds programs in the order of their wishes."""
+    """Loads the model, and then builds programs in the order of the requests."""
 
-    def __init__(self, order: ExecutorOrder) -> None:
-        self._order = order
-        self._wishes: queue.SimpleQueue[Shapes | None] = queue.SimpleQueue()
+    def __init__(self, config: ExecutorConfig) -> None:
+        self._config = config
+        self._build_requests: queue.SimpleQueue[Shapes | None] = queue.SimpleQueue()
         self._built: queue.SimpleQueue[Built] = queue.SimpleQueue()
         self._model: ServedModel | None = None
         self.ready = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # readable when something was built
-        self._wishes.put(None)
+        self._build_requests.put(None)
         threading.Thread(target=self._run, name="builder", daemon=True).start()
 
     def want(self, shapes: Shapes) -> None:
         """Ask for a program."""
-        self._wishes.put(shapes)
+        self._build_requests.put(shapes)
 
     def built(self) -> list[Built]:
-        """What was built since the last call."""
+        """Results of builds since the last call."""
         os.eventfd_read(self.ready)
         found = []
         while not self._built.empty():
@@ -65,24 +66,24 @@ class Builder:
 
     def _run(self) -> None:
         while True:
-            shapes = self._wishes.get()
+            shapes = self._build_requests.get()
             # A clock of its own ends the process when this takes too long, whatever holds it up.
-            faulthandler.dump_traceback_later(self._order.build_seconds, exit=True)
+            faulthandler.dump_traceback_later(self._config.build_seconds, exit=True)
             built = self._load() if shapes is None else self._build(shapes)
             faulthandler.cancel_dump_traceback_later()
             self._built.put(built)
             os.eventfd_write(self.ready, 1)
 
     def _load(self) -> Built:
-        order = self._order
+        config = self._config
         try:
-            engine = cast(Engine, importlib.import_module(order.engine))
+            engine = cast(Engine, importlib.import_module(config.engine))
             self._model = engine.ServedModel(
-                Path(order.model),
-                options_of(order.options),
-                bindings_of(order.bindings),
-                kernels=Path(order.kernels),
-                external=order.external_paths,
+                Path(config.model),
+                options_of(config.options),
+                bindings_of(config.bindings),
+                kernels=Path(config.kernels),
+                external=config.external_paths,
             )
         except EngineError as error:
             return Built(None, rejection=error.message, is_fault=True)
@@ -105,7 +106,7 @@ class Builder:
 
     @property
     def _out_of_memory(self) -> str:
-        return f"the model needs more than the limit of {self._order.memory_bytes} byte of memory"
+        return f"the model needs more than the limit of {self._config.memory_bytes} byte of memory"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

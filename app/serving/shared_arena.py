@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from app.serving.channel import ALIGNMENT
 
 _PAGE = mmap.PAGESIZE
-_KEPT = 16 << 20  # byte that an idle ring keeps
+_KEPT = 16 << 20  # byte that an idle arena keeps
 # No end can pull the memory away under the other.
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Bytes of the ring, half-open."""
+    """Bytes of the arena, half-open."""
 
     start: int
     end: int
@@ -32,7 +32,7 @@ class SharedArena:
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = -(-nbytes // _PAGE) * _PAGE
-        self.descriptor = os.memfd_create("stowplan-ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self.descriptor = os.memfd_create("stowplan-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.descriptor, self.nbytes)
         fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _SEALS)
         self._map = mmap.mmap(self.descriptor, self.nbytes)
@@ -56,7 +56,7 @@ class SharedArena:
         return taken
 
     def give(self, region: Region) -> None:
-        """Take a region back. An empty ring gives what a burst used back to the system."""
+        """Take a region back. An empty arena gives what a burst used back to the system."""
         self._taken.remove(region)
         if not self._taken and self._reached > _KEPT:
             last = -(-self._reached // _PAGE) * _PAGE

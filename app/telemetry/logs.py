@@ -32,10 +32,21 @@ def configure(settings: Settings, part: str) -> None:
     logging.getLogger("stowplan.confinement").setLevel(min(logging.INFO, logging.root.level))  # always told
     for chatty in ("httpx", "httpcore", "alembic", "dbos"):
         logging.getLogger(chatty).setLevel(max(logging.WARNING, logging.root.level))
+    show_topics(settings)
+
+
+def show_topics(settings: Settings) -> None:
+    """Log the details of the engine's topics that the settings name, in whatever process runs the engine."""
+    if settings.log and not logging.root.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(_Text())
+        logging.root.addHandler(handler)
+    for topic in settings.log:
+        logging.getLogger(f"stowplan.{topic}").setLevel(logging.DEBUG)
 
 
 def _extra(record: logging.LogRecord) -> dict[str, object]:
-    """What the line was given besides its text."""
+    """Fields of a log line besides its text."""
     return {k: v for k, v in vars(record).items() if k not in _KNOWN}
 
 

@@ -41,11 +41,6 @@ def close() -> None:
         _provider.shutdown()
 
 
-def is_on() -> bool:
-    """Whether spans go anywhere."""
-    return _provider is not None
-
-
 @contextmanager
 def span(name: str, parent: str | None = None, **attributes: str) -> Iterator[None]:
     """A span until the context is left, below that of a W3C `traceparent`."""

@@ -27,7 +27,7 @@ MACHINES = ("/v1", "/v2", "/static", "/healthz", "/readyz", "/metrics", "/openap
 
 
 def is_page(request: Request) -> bool:
-    """Whether a browser asks for a page, to look at it."""
+    """True for a browser's request for a page."""
     path = path_of(request)
     return "text/html" in request.headers.get("accept", "") and not any(
         path == prefix or path.startswith(prefix + "/") for prefix in MACHINES
@@ -92,13 +92,13 @@ def _common(request: Request) -> dict[str, Any]:
 
 
 def hash_of(content: bytes) -> str:
-    """What an asset's content is told by in addresses and tags."""
+    """Hash of an asset's content, for addresses and tags."""
     return hashlib.sha256(content).hexdigest()[:16]
 
 
 @functools.cache
 def _version() -> str:
-    """Of this program; it is read from a file."""
+    """Version of this program; it is read from a file."""
     return version("stowplan")
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from app.api.main import create_app
-from app.api.schemas.bodies import JobOptions, TargetSpec
+from app.api.schemas.jobs import JobOptions
+from app.api.schemas.targets import TargetSpec
 from app.engine.types.options import Options
 from app.engine.types.target import Target
 from app.settings import Settings

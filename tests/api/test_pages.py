@@ -234,7 +234,7 @@ def test_names_from_strangers_are_text(settings: Settings) -> None:
             row = job_repository.start(connection, made)
             assert row is not None
             notes = {"notes": [HOSTILE], "model": HOSTILE, "backends": {HOSTILE: 1}}
-            job_repository.finish(connection, row, "succeeded", summary=notes)
+            job_repository.finish(connection, row, job_repository.Ending("succeeded", summary=notes))
         for path in ("/", "/models", f"/models/{model}", "/jobs", f"/jobs/{made}", f"/jobs/{made}/report"):
             answer = browser(api).get(path)
             assert answer.status_code == 200, path

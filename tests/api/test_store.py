@@ -74,7 +74,7 @@ def test_models_and_jobs_are_found_by_their_labels(settings: Settings) -> None:
         )
         with api.database.write() as connection:
             row = job_repository.find(connection, made[0]["id"])
-            job_repository.finish(connection, row, "cancelled")
+            job_repository.finish(connection, row, job_repository.Ending("cancelled"))
         api.http.delete(f"/v1/jobs/{made[0]['id']}")
         with api.database.read() as connection:
             assert connection.scalar(sa.select(sa.func.count()).where(labels.c.subject == row["id"])) == 0
@@ -103,7 +103,9 @@ def test_what_is_older_than_the_rules_allow_goes(settings: Settings, database: D
         old, new, needed = (upload(api.http, text) for text in ("old", "new", "needed"))
         ended, waits = job(api.http, new).json()["id"], job(api.http, needed).json()["id"]
         with database.write() as connection:
-            job_repository.finish(connection, job_repository.find(connection, ended), "cancelled")
+            job_repository.finish(
+                connection, job_repository.find(connection, ended), job_repository.Ending("cancelled")
+            )
             connection.execute(jobs.update().where(jobs.c.id == ended).values(finished=time.time() - 200))
             ages = models.update().where(models.c.id.in_([old, needed])).values(used=time.time() - 2000)
             connection.execute(ages)
@@ -172,7 +174,9 @@ def test_metrics_count_what_happened(settings: Settings) -> None:
         for _ in range(2):
             with api.database.write() as connection:
                 row = job_repository.find(connection, job_id)
-                job_repository.finish(connection, row, "failed", code="time-limit", detail="")
+                job_repository.finish(
+                    connection, row, job_repository.Ending("failed", code="time-limit", detail="")
+                )
                 connection.execute(
                     workers.insert().values(id=f"n:{time.time_ns()}", seen=time.time(), queues=["cpu"])
                 )
@@ -185,7 +189,7 @@ def test_metrics_count_what_happened(settings: Settings) -> None:
                 name, _, value = line.rpartition(" ")
                 assert name not in samples, name
                 samples[name] = float(value)
-        ended = 'stowplan_jobs_ended_total{kind="optimize",state="failed",code="time-limit"}'
+        ended = 'stowplan_jobs_ended_total{code="time-limit",kind="optimize",state="failed"}'
         assert samples[ended] == 1
         assert samples['stowplan_job_wait_seconds_bucket{kind="optimize",le="+Inf"}'] == 1
         assert samples['stowplan_job_run_seconds_count{kind="optimize"}'] == 1
@@ -242,7 +246,9 @@ def test_a_model_that_another_owner_deletes_stays_for_the_first(
             with database.write() as connection:
                 inspection = connection.scalar(sa.select(jobs.c.id).where(jobs.c.model_id == identifier))
                 job_repository.finish(
-                    connection, job_repository.find(connection, str(inspection)), "succeeded"
+                    connection,
+                    job_repository.find(connection, str(inspection)),
+                    job_repository.Ending("succeeded"),
                 )
         assert two.delete(f"/v1/models/{gone}").status_code == 204
         assert two.head(address(b"both")).status_code == 404

@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from app.api.schemas.bodies import JobOptions
+from app.api.schemas.jobs import JobOptions
 from app.cli import bench, submit, sweep
 from app.cli.main import main
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from app.engine.core.plan import Group
+from app.engine.core.group import Group
 from app.engine.core.registry import Backend, Implementation, Operator, PlanningContext, Registry
 
 

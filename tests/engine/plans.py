@@ -6,9 +6,14 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import ELEMENTWISE, Call, Choice, Compilation, Group, Plan, View, Workspace
-from app.engine.core.plan import KernelCall as Kernel
+from app.engine.core.calls import Call, View, Workspace
+from app.engine.core.calls import KernelCall as Kernel
+from app.engine.core.group import ELEMENTWISE, Group
+from app.engine.core.plan import Choice, Compilation, Plan
 from app.engine.core.registry import Implementation, PlanningContext, Registry
+from app.engine.passes.infer_storage import storage_type
+from app.engine.passes.order import ordered
+from app.engine.types.layout import plain
 from app.engine.types.options import Options
 from app.engine.types.target import Memory, Target
 from tests.harness import model_of
@@ -86,8 +91,20 @@ def compilation_of(
             0.0,
             tuple(View(values[a], values[b], *at) for a, b, *at in row.views),
         )
-    plan = Plan(fusion={n: g for g in groups for n in g.nodes}, implementation=chosen, order=groups)
+    every = graph.values(model.graph)
+    plan = Plan(
+        fusion={n: g for g in groups for n in g.nodes},
+        storage={v: storage_type(v) for v in every},
+        layout={v: plain(0 if v.shape is None else len(v.shape)) for v in every},
+        implementation=chosen,
+        order=groups,
+    )
     return Compilation(model, target, registry or Registry({}, {}), options or Options(), plan=plan)
+
+
+def with_buffers(compilation: Compilation) -> Compilation:
+    """The compilation with buffers in the order that it has."""
+    return ordered(compilation, compilation.plan.require("order"))
 
 
 def _implementation(name: str, op: str) -> Implementation:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from app.engine.core.plan import Location
+from app.engine.core.placement import Location
 from app.engine.core.program import Program, Step
 
 

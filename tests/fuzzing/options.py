@@ -26,7 +26,7 @@ from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
 from app.engine.model.load import load
 from app.engine.planning import session
-from app.engine.report import drawing, report
+from app.engine.report import decisions, drawing, pages, report
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.types.errors import CapacityError
 from app.engine.types.options import Bindings, Options
@@ -156,7 +156,7 @@ class _Case:
         return program
 
     def check_front(self, compilation: Compilation, default: Program, least: Program | None) -> None:
-        points = session.front(compilation, self.options)
+        points = session.pareto_front(compilation, self.options)
         peaks = [p.peak_bytes for p in points]
         seconds = [p.seconds for p in points]
         assert points, "no plan of the front"
@@ -177,9 +177,9 @@ class _Case:
     def check_reports(self, program: Program) -> None:
         compilation = program.compilation
         memory = report.memory_json(compilation)
-        report.memory_html(memory, "fuzzed")
+        pages.memory_html(memory, "fuzzed")
         report.plan_json(compilation)
-        report.decisions_json(compilation)
+        decisions.decisions_json(compilation)
         drawing.graph_json(compilation)
         if memory["unplanned"]:
             self.done["with unplanned values"] += 1

@@ -171,7 +171,7 @@ def _seen_by_a_spy(secret: Path, folder: Path) -> dict[str, Any]:
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     tries: dict[str, Callable[[], Any]] = {
         "environment": lambda: Path("/proc/self/environ").read_text() + repr(dict(os.environ)),  # noqa: TID251
-        "environment of the forker": lambda: Path(f"/proc/{os.getppid()}/environ").read_text(),
+        "environment of the forkserver": lambda: Path(f"/proc/{os.getppid()}/environ").read_text(),
         "secret": secret.read_text,
         "neighbors": lambda: str([path.read_text() for path in secret.parent.iterdir()]),
         "passwords": Path("/etc/shadow").read_text,

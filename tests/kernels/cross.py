@@ -16,7 +16,7 @@ from pathlib import Path
 import numba
 import numpy as np
 
-from app.engine.core.plan import KernelCall
+from app.engine.core.calls import KernelCall
 from app.engine.core.registry import PlanningContext, load
 from app.engine.types.precision import Computed
 from app.engine.types.target import find

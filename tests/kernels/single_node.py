@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from app.engine.core.plan import Group
+from app.engine.core.group import Group
 from app.engine.core.registry import Registry
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import Array, context, group_of, implementation, model_of, run_group

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from app.engine.core.plan import ATTENTION, Compilation, Group
+from app.engine.core.group import ATTENTION, Group
+from app.engine.core.plan import Compilation
 from app.engine.core.registry import load
 from app.engine.passes.fuse import Fuse
 from app.engine.passes.partition import Partition

@@ -13,7 +13,7 @@ import pytest
 from app.engine.backends.cpu import winograd as winograd_rows
 from app.engine.core.registry import PlanningContext
 from app.engine.types.target import host
-from app.kernels.cpu import winograd
+from app.kernels.cpu import winograd_transforms
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests import harness
 from tests.kernels import test_nchwc_conv as conv_cases
@@ -28,7 +28,7 @@ def in_bf16(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     """Jobs in bf16 for registers of so many float32."""
     monkeypatch.setattr(
         harness,
-        "known",
+        "context",
         lambda threads=1, lanes=0: harness.bf16(
             PlanningContext(replace(host(), vector_lanes=lanes or width), threads)
         ),
@@ -152,7 +152,7 @@ def test_winograd(case: tuple[Any, ...], m: int, compiler: Compiler, monkeypatch
 
 def winograd_model(x: Array, w: Array, m: int, pads: tuple[int, ...]) -> Array:
     """The algorithm by its matrices, in float64 but for the operands of its products."""
-    b, g, a = winograd.matrices(m)
+    b, g, a = winograd_transforms.matrices(m)
     height, width = (d + p + q - 2 for d, p, q in zip(x.shape[2:], pads[:2], pads[2:]))
     high, wide = -(-height // m), -(-width // m)
     whole = np.zeros((*x.shape[:2], high * m + 2, wide * m + 2))

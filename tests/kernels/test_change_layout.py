@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from app.engine.core.plan import Group
+from app.engine.core.group import Group
 from app.engine.core.registry import load
 from app.kernels.cpu.runtime.compiler import Compiler, call
 from tests import harness
@@ -54,7 +54,7 @@ def test_padded_lanes_become_zero(compiler: Compiler, pixels: int) -> None:
 
 @pytest.mark.parametrize("row", [SAME_BLOCK, SAME_UNBLOCK], ids=lambda row: row.name)
 def test_one_pixel_of_whole_blocks_is_a_view(row: Any) -> None:
-    known = harness.known(lanes=8)
+    known = harness.context(lanes=8)
     group = change(2, 16, 1, 1)
     assert row.rejection(group, known) is None
     assert row.lower(group, known) == ()
@@ -90,14 +90,16 @@ def test_other_transposes_move_elements_within_blocks() -> None:
     text = '<ir_version: 10, opset_import: ["": 21]> g (float[1,8,2,3] x) => (float[1,8,3,2] y)'
     model = harness.model_of(f"{text} {{ y = Transpose<perm = [0, 1, 3, 2]>(x) }}")
     row = harness.implementation("transpose.unblock", REGISTRY)
-    assert "differ by (0, 2, 3, 1)" in str(row.rejection(harness.group_of(model, REGISTRY), harness.known()))
+    assert "differ by (0, 2, 3, 1)" in str(
+        row.rejection(harness.group_of(model, REGISTRY), harness.context())
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "perm"), [("transpose.from_last", [0, 2, 3, 1]), ("transpose.to_last", [0, 3, 1, 2])]
 )
 def test_a_transpose_to_or_from_channels_last_is_a_view(name: str, perm: list[int]) -> None:
-    row, known = harness.implementation(name, REGISTRY), harness.known()
+    row, known = harness.implementation(name, REGISTRY), harness.context()
     text = '<ir_version: 10, opset_import: ["": 21]> g (float[1,8,2,3] x) => (float[] y)'
     group = harness.group_of(harness.model_of(f"{text} {{ y = Transpose<perm = {perm}>(x) }}"), REGISTRY)
     assert row.rejection(group, known) is None

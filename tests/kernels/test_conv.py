@@ -137,7 +137,7 @@ def lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     """Registers of 8 or 16 float32, whatever this machine has: LLVM splits what is too wide."""
     monkeypatch.setattr(
         harness,
-        "known",
+        "context",
         lambda threads=1, lanes=0: PlanningContext(
             replace(host(), vector_lanes=lanes or request.param), threads
         ),

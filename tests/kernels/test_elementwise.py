@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
-from app.engine.core.plan import Group, KernelCall
+from app.engine.core.calls import KernelCall
+from app.engine.core.group import Group
 from app.engine.core.registry import load
 from app.engine.operators.elementwise import recipe_of
 from app.kernels.cpu.elementwise import collapsed

@@ -55,8 +55,8 @@ def test_each_weight_is_off_by_half_a_step_of_its_column(n: int, lanes: int) -> 
 def test_product_equals_numpy(
     compiler: Compiler, shapes: tuple, lanes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = harness.known
-    monkeypatch.setattr(harness, "known", lambda threads=1, _lanes=0: known(threads, lanes))
+    known = harness.context
+    monkeypatch.setattr(harness, "context", lambda threads=1, _lanes=0: known(threads, lanes))
     monkeypatch.setattr(fixed_point, "LEAST_BYTES", 0)
     rng = np.random.default_rng(0)
     a, b = (random(rng, "float32", s) for s in shapes)
@@ -107,7 +107,7 @@ def rejection(b: Array, rows: int = 1, **facts: object) -> str:
         {"b": b},
     )
     row = harness.implementation("matmul.fixed_point", REGISTRY)
-    return row.rejection(harness.group_of(model, REGISTRY), replace(harness.known(), **facts)) or ""  # type: ignore[arg-type]
+    return row.rejection(harness.group_of(model, REGISTRY), replace(harness.context(), **facts)) or ""  # type: ignore[arg-type]
 
 
 def test_it_is_refused_where_it_is_off_or_loses_precision() -> None:

@@ -25,7 +25,7 @@ def offers_int8(monkeypatch: pytest.MonkeyPatch) -> None:
         facts = context(*given, **named)
         return replace(facts, target=harness.offering(facts.target))
 
-    monkeypatch.setattr(harness, "known", offering)
+    monkeypatch.setattr(harness, "context", offering)
 
 
 def random(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> Array:

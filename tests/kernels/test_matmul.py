@@ -109,7 +109,7 @@ def test_matmul_is_the_same_for_any_width_of_registers(
     compiler: Compiler, shapes: tuple, lanes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = replace(host(), vector_lanes=lanes)
-    monkeypatch.setattr(harness, "known", lambda threads=1, lanes=0: PlanningContext(target, threads))
+    monkeypatch.setattr(harness, "context", lambda threads=1, lanes=0: PlanningContext(target, threads))
     rng = np.random.default_rng(0)
     a, b = (random(rng, "float32", s) for s in shapes)
     expected = exact(a) @ exact(b)

@@ -24,7 +24,7 @@ def in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
     def context(threads: int = 1, lanes: int = 0) -> PlanningContext:
         return PlanningContext(host(), threads, precision="bf16")
 
-    monkeypatch.setattr(harness, "known", context)
+    monkeypatch.setattr(harness, "context", context)
 
 
 @pytest.mark.parametrize("case", conv_cases.CASES, ids=str)

@@ -82,8 +82,8 @@ def test_conv(case: tuple, threads: int, lanes: int, compiler: Compiler) -> None
 @pytest.mark.parametrize("tuning", [t for t in TUNINGS if t])
 @pytest.mark.parametrize("case", [CASES[1], CASES[4], CASES[5]], ids=str)
 def test_tunings(case: tuple, tuning: str, compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = harness.known
-    monkeypatch.setattr(harness, "known", lambda *given: replace(known(*given), tuning=tuning))
+    known = harness.context
+    monkeypatch.setattr(harness, "context", lambda *given: replace(known(*given), tuning=tuning))
     check("conv.blocked", case, "residual", compiler, 2)
 
 
@@ -122,7 +122,7 @@ def test_threads_share_pixels_and_channels_evenly(
         => (float[1,{weights[0]},{size},{size}] y)
         {{ y = Conv<pads = [{pad}, {pad}, {pad}, {pad}], strides = [{stride}, {stride}]>(x, w) }}"""
     group = harness.group_of(harness.model_of(text, {"w": np.zeros(weights, np.float32)}), REGISTRY)
-    known = replace(harness.known(threads, lanes=16), tuning=tuning)
+    known = replace(harness.context(threads, lanes=16), tuning=tuning)
     found = FORMS["conv.blocked"].geometry(group, known)
     parts = cut(found, known, follows=False)
     blocks, strips = weights[0] // 16, -(-found.rows // parts.rows)

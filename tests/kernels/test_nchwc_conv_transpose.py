@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.engine.core.plan import Group
+from app.engine.core.group import Group
 from app.engine.core.registry import load
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests import harness
@@ -67,11 +67,11 @@ def test_residual_and_limits_follow_in_registers(compiler: Compiler) -> None:
     x, w, b = random(1, 20, 5, 7), random(20, 12, 2, 2), random(12, seed=1)
     r = random(1, 12, 10, 14, seed=2)
     group = group_of(x, w, ", float[1,12,10,14] r", "t = Add(s, r) y = Relu(t)", b=b)
-    alias = BLOCKED.inplace(group, harness.known())
+    alias = BLOCKED.inplace(group, harness.context())
     assert [source.name for source, _ in alias] == ["r"]
     (y,) = harness.run_group(BLOCKED, group, {"x": x, "r": r}, compiler, alias=alias)
     harness.assert_close(y, np.maximum(spread(x, w) + b[:, None, None] + r, 0).astype(np.float32))
-    assert "reads a tensor" in str(FEW.rejection(group, harness.known()))
+    assert "reads a tensor" in str(FEW.rejection(group, harness.context()))
 
 
 @pytest.mark.parametrize(
@@ -87,4 +87,4 @@ def test_overlapping_taps_are_refused(attributes: str, reason: str) -> None:
     x, w, b = random(1, 8, 4, 4), random(8, 4, 2, 2), random(4)
     group = group_of(x, w, attributes=attributes, b=b)
     for row in (BLOCKED, FEW):
-        assert reason in str(row.rejection(group, harness.known()))
+        assert reason in str(row.rejection(group, harness.context()))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.engine.backends.cpu.nchwc_depthwise import bands_of
-from app.engine.core.plan import Group
+from app.engine.core.group import Group
 from app.engine.core.registry import load
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests import harness
@@ -64,7 +64,7 @@ def test_bias_residual_and_limits_follow_in_registers(compiler: Compiler, inplac
     x, w, b, r = random(*SAME[0]), random(20, 1, 3, 3), random(20), random(*SAME[0], seed=1)
     tail = "t = Add(s, r) y = Relu(t)"
     group = group_of(SAME, ", float[20] b, float[2,20,9,19] r", ", b", tail, w=w, b=b)
-    alias = ROW.inplace(group, harness.known()) if inplace else ()
+    alias = ROW.inplace(group, harness.context()) if inplace else ()
     assert [source.name for source, _ in alias] == ["r"] * inplace
     (y,) = harness.run_group(ROW, group, {"x": x, "r": r}, compiler, alias=alias)
     expected = convolve(x, w, *SAME[2:], 20) + b[:, None, None] + r
@@ -77,7 +77,7 @@ def test_a_recipe_follows_strip_by_strip(compiler: Compiler) -> None:
     more = ", float[2,20,9,19] r, float[2,20,1,1] gate, float[1,20,1,1] slope"
     tail = "a = HardSwish(s) t = Mul(a, gate) u = PRelu(t, slope) y = Mul(u, r)"
     group = group_of(SAME, more, "", tail, w=w, slope=slope)
-    assert ROW.inplace(group, harness.known()) == ()
+    assert ROW.inplace(group, harness.context()) == ()
     (y,) = harness.run_group(ROW, group, {"x": x, "r": r, "gate": gate}, compiler, threads=2)
     s = convolve(x, w, *SAME[2:], 20)
     u = s * np.clip(s / 6 + 0.5, 0, 1) * gate
@@ -98,7 +98,7 @@ def test_what_is_no_depthwise_image_is_refused(shape: Any, channels: int, reason
         f"float[8,{channels}{',1' * rank}] w) => (float[] y) {{ y = Conv <group = {8 // channels}> (x, w) }}"
     )
     group = harness.group_of(harness.model_of(text, {"w": random(8, channels, *[1] * rank)}), REGISTRY)
-    assert reason in str(ROW.rejection(group, harness.known()))
+    assert reason in str(ROW.rejection(group, harness.context()))
 
 
 def test_bands_share_the_rows_of_few_images_evenly() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.engine.core.plan import Group
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, load
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests import harness
@@ -78,7 +78,7 @@ def test_results_may_overwrite_images_of_their_shape_only(
     operands = {"a": shape, "gate": (*shape[:2], 1, 1), "b": shape}
     arrays = random(operands)
     group = group_of(operands, "t = Mul(a, gate) y = Add(t, b)")
-    pairs = row.inplace(group, harness.known())
+    pairs = row.inplace(group, harness.context())
     assert [(source.name, output.name) for source, output in pairs] == [("a", "y"), ("b", "y")]
     for pair in pairs:
         (y,) = harness.run_group(row, group, arrays, compiler, alias=[pair])
@@ -94,5 +94,5 @@ def test_results_may_overwrite_images_of_their_shape_only(
     ],
 )
 def test_what_is_no_image_is_refused(operands: dict[str, tuple[int, ...]], reason: str | None) -> None:
-    found = ROW.rejection(group_of(operands, "y = Add(a, b)"), harness.known())
+    found = ROW.rejection(group_of(operands, "y = Add(a, b)"), harness.context())
     assert found is None if reason is None else reason in str(found)

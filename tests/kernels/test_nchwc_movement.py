@@ -78,4 +78,4 @@ def test_blocks_that_would_not_stay_whole_are_refused(row: str, shapes: Any, bod
     given = ", ".join(f"float{[*shape]} {name}" for name, shape in zip("ab", shapes))
     text = f'<ir_version: 10, opset_import: ["": 21]> g ({given}) => (float[] y) {{ {body} }}'
     group = harness.group_of(harness.model_of(text), REGISTRY)
-    assert reason in str(harness.implementation(row, REGISTRY).rejection(group, harness.known(lanes=8)))
+    assert reason in str(harness.implementation(row, REGISTRY).rejection(group, harness.context(lanes=8)))

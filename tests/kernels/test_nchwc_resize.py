@@ -86,7 +86,7 @@ def test_copies_are_added_to_a_value(
         f"{HEAD} ({declared}) => (float{list(r.shape)} y) {{ a = {resize} y = Add (r, a) }}", constants
     )
     group, chosen = harness.group_of(model, REGISTRY), harness.implementation(row)
-    pairs = chosen.inplace(group, harness.known())
+    pairs = chosen.inplace(group, harness.context())
     assert [(a.name, b.name) for a, b in pairs] == [("r", "y")]
     (y,) = harness.run_group(
         chosen, group, {"x": x, "r": r}, compiler, threads=2, alias=pairs if alias else ()
@@ -111,4 +111,4 @@ def test_only_one_value_is_added(what: str, reason: str) -> None:
     model = harness.model_of(text, {"scales": np.array([1, 1, 2, 2], np.float32)})
     group = harness.group_of(model, REGISTRY)
     for row in ("resize.nearest", "resize.blocked_nearest"):
-        assert reason in str(harness.implementation(row).rejection(group, harness.known()))
+        assert reason in str(harness.implementation(row).rejection(group, harness.context()))

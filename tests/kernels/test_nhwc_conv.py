@@ -53,4 +53,4 @@ def test_fewer_channels_than_a_vector_holds_are_refused() -> None:
     weights = np.zeros((3, 1, 3, 3), np.float32)
     text = '<ir_version: 10, opset_import: ["": 21]> agraph (float[1,3,9,9] x, float[3,1,3,3] w) => (float[1,3,7,7] y) { y = Conv<group = 3>(x, w) }'
     group = harness.group_of(harness.model_of(text, {"w": weights}), REGISTRY)
-    assert "do not fill a vector" in str(row.rejection(group, harness.known(lanes=8)))
+    assert "do not fill a vector" in str(row.rejection(group, harness.context(lanes=8)))

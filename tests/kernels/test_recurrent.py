@@ -152,7 +152,7 @@ def test_layers_are_the_same_for_any_width_of_registers(
     registry: Registry, compiler: Compiler, op: str, lanes: int, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = replace(host(), vector_lanes=lanes)
-    monkeypatch.setattr(harness, "known", lambda threads=1, _lanes=0: PlanningContext(target, threads))
+    monkeypatch.setattr(harness, "context", lambda threads=1, _lanes=0: PlanningContext(target, threads))
     check(registry, compiler, op, operands_of(op, 3, batch, 5, 37, 2, "x w r b"), "bidirectional")
 
 
@@ -244,7 +244,7 @@ def test_quantized_lstm_rounds_its_activations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     target = replace(host(), vector_lanes=lanes)
-    monkeypatch.setattr(harness, "known", lambda threads=1, _lanes=0: PlanningContext(target, threads))
+    monkeypatch.setattr(harness, "context", lambda threads=1, _lanes=0: PlanningContext(target, threads))
     steps, inputs = 5, 5
     a = operands_of("LSTM", steps, batch, inputs, n, 2, "x w r b h0 c0 p")
     rng = np.random.default_rng(5)

@@ -119,7 +119,7 @@ def test_a_row_tells_why_it_does_not_apply(row: str, how: str, reason: str) -> N
     w = np.ones((32, 16), np.float32) if how == "full" else pruned((32, 16), how)
     text = '<ir_version: 10, opset_import: ["": 21]> g (float[2,32] x, float[32,16] w) => (float[2,16] y) { y = MatMul(x, w) }'
     group = harness.group_of(harness.model_of(text, {"w": w}), REGISTRY)
-    found = harness.implementation(f"matmul.{row}", REGISTRY).rejection(group, harness.known())
+    found = harness.implementation(f"matmul.{row}", REGISTRY).rejection(group, harness.context())
     assert found is not None
     assert reason in found
 

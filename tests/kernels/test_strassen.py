@@ -31,8 +31,8 @@ def test_the_algorithm_is_exact_on_integers() -> None:
 def test_product_equals_numpy(
     compiler: Compiler, shapes: tuple, lanes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = harness.known
-    monkeypatch.setattr(harness, "known", lambda threads=1, _lanes=0: known(threads, lanes))
+    known = harness.context
+    monkeypatch.setattr(harness, "context", lambda threads=1, _lanes=0: known(threads, lanes))
     rng = np.random.default_rng(0)
     a, b = (random(rng, "float32", s) for s in shapes)
     expected = exact(a) @ exact(b)
@@ -67,7 +67,7 @@ def rejection(b: np.ndarray, **facts: object) -> str:
         {"b": b},
     )
     row = harness.implementation("matmul.strassen", REGISTRY)
-    return row.rejection(harness.group_of(model, REGISTRY), replace(harness.known(), **facts)) or ""  # type: ignore[arg-type]
+    return row.rejection(harness.group_of(model, REGISTRY), replace(harness.context(), **facts)) or ""  # type: ignore[arg-type]
 
 
 def test_it_is_refused_where_it_is_off_or_loses_precision() -> None:

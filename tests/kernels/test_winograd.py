@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from app.engine.backends.cpu import winograd as rows
-from app.engine.core.plan import Group
+from app.engine.core.group import Group
 from app.engine.core.registry import load
 from app.engine.operators import conv_geometry
-from app.kernels.cpu import winograd
+from app.kernels.cpu import winograd_transforms
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests import harness
 
@@ -87,7 +87,7 @@ def relative(found: Array, expected: Array) -> float:
 
 @pytest.mark.parametrize(("m", "r"), [(2, 3), (4, 3), (2, 5)])
 def test_the_matrices_compute_a_convolution(m: int, r: int) -> None:
-    b, g, a = winograd.matrices(m, r)
+    b, g, a = winograd_transforms.matrices(m, r)
     rng = np.random.default_rng(0)
     d, taps = rng.standard_normal(m + r - 1), rng.standard_normal(r)
     np.testing.assert_allclose(a @ ((g @ taps) * (b @ d)), np.correlate(d, taps), atol=1e-12)
@@ -118,7 +118,7 @@ def test_threads_do_not_share_some_blocks_of_several(size: int, threads: int) ->
         "b": np.zeros(1024, np.float32),
     }
     own = group(values, (1, 1024, size, size), f"y = {conv()}")
-    known = harness.known(threads)
+    known = harness.context(threads)
     window = conv_geometry.of_conv(own)
     single, found = (rows._tiling(window, rows.Form(4), replace(known, threads=n)) for n in (1, threads))
     assert found.parts == 1 or found.parts % threads == 0
@@ -131,7 +131,7 @@ def test_larger_filters(compiler: Compiler, case: tuple[Any, ...], lanes: int) -
     values, expected = operands(case, taps=5)
     own = group(values, expected.shape, f"y = {conv(case[-1], taps=5)}")
     row = harness.implementation("conv.winograd_f2_5x5", REGISTRY)
-    assert row.rejection(own, harness.known(lanes=lanes)) is None
+    assert row.rejection(own, harness.context(lanes=lanes)) is None
     (found,) = harness.run_group(row, own, {"x": values["x"]}, compiler, threads=2, lanes=lanes)
     assert relative(found, expected) < 3e-6
 
@@ -152,7 +152,7 @@ def test_a_residual_is_added_before_the_limits(compiler: Compiler, m: int, inpla
     values["r"] = np.random.default_rng(1).standard_normal(expected.shape, np.float32)
     own = group(values, expected.shape, f"c = {conv()} s = Add(c, r) y = Relu(s)", ("x", "r"))
     row = harness.implementation(f"conv.winograd_f{m}", REGISTRY)
-    pairs = row.inplace(own, harness.known())
+    pairs = row.inplace(own, harness.context())
     assert [(i.name, o.name) for i, o in pairs] == [("r", "y")]
     given = {n: values[n] for n in ("x", "r")}
     (found,) = harness.run_group(row, own, given, compiler, alias=pairs if inplace else ())
@@ -168,7 +168,7 @@ def test_a_recipe_follows_on_what_was_stored(compiler: Compiler) -> None:
     nodes = f"c = {conv()} s = Add(c, r) a = Relu(s) f = Mul(a, q) h = Mul(f, e) y = Mul(h, p)"
     own = group(values, expected.shape, nodes, ("x", "r", "p", "e"))
     row = harness.implementation("conv.winograd_f4", REGISTRY)
-    pairs = row.inplace(own, harness.known())
+    pairs = row.inplace(own, harness.context())
     assert [(i.name, o.name) for i, o in pairs] == [("r", "y")]
     given = {n: values[n] for n in ("x", "r", "p", "e")}
     for threads in (1, 2):
@@ -214,7 +214,7 @@ def test_weights_in_fixed_point(
     values["r"] *= scales.reshape(-1, 1, 1)
     own = group(values, expected.shape, f"c = {conv(case[-1])} s = Add(c, r) y = Relu(s)", ("x", "r"))
     row = harness.implementation(f"conv.winograd_f{m}_fixed_point", REGISTRY)
-    pairs = row.inplace(own, harness.known(lanes=lanes))
+    pairs = row.inplace(own, harness.context(lanes=lanes))
     given = {n: values[n] for n in ("x", "r")}
     for threads in (1, 2):
         (found,) = harness.run_group(
@@ -252,7 +252,7 @@ def test_weights_in_fixed_point_are_refused_where_they_save_nothing_or_lose_prec
         if weight is not None:
             values["w"][1, 3] = weight
         own = group(values, expected.shape, f"y = {conv()}")
-        return row.rejection(own, replace(harness.known(), **facts)) or ""
+        return row.rejection(own, replace(harness.context(), **facts)) or ""
 
     large = (1, 192, 128, 8, 8, SAME)
     assert rejection(large) == ""
@@ -283,9 +283,9 @@ def test_other_convolutions_are_refused(node: str, channels: tuple[int, int], re
     }
     shape = {"strides": (1, 8, 5, 5), "pads 2 and 1": (1, 8, 11, 10)}.get(reason, (1, 8, 10, 10))
     row = harness.implementation("conv.winograd_f4", REGISTRY)
-    assert reason in (row.rejection(group(values, shape, node), harness.known()) or "")
+    assert reason in (row.rejection(group(values, shape, node), harness.context()) or "")
     changing = group(values, (1, 8, 10, 10), f"y = {conv()}", ("x", "w", "b"))
-    assert "weights change" in (row.rejection(changing, harness.known()) or "")
+    assert "weights change" in (row.rejection(changing, harness.context()) or "")
 
 
 def test_the_error_is_that_of_the_kernel(compiler: Compiler) -> None:
@@ -313,19 +313,19 @@ def test_the_error_of_larger_filters_is_that_of_the_kernel(compiler: Compiler) -
 def test_a_layer_whose_error_is_too_large_is_refused() -> None:
     values, expected = operands((1, 64, 8, 8, 8, SAME))
     own = group(values, expected.shape, f"y = {conv()}")
-    tight = replace(harness.known(), tolerance=3e-6)
+    tight = replace(harness.context(), tolerance=3e-6)
     refusals = {
         m: harness.implementation(f"conv.winograd_f{m}", REGISTRY).rejection(own, tight) for m in (2, 4)
     }
     assert refusals[2] is None
     assert "relative rms error" in (refusals[4] or "")
-    exact = replace(harness.known(), fast_algorithms=False)
+    exact = replace(harness.context(), fast_algorithms=False)
     assert "fewer multiplications" in (
         harness.implementation("conv.winograd_f2", REGISTRY).rejection(own, exact) or ""
     )
     values["w"][0, 0, 0, 0] = np.inf
     own = group(values, expected.shape, f"y = {conv()}")
-    reason = harness.implementation("conv.winograd_f2", REGISTRY).rejection(own, harness.known())
+    reason = harness.implementation("conv.winograd_f2", REGISTRY).rejection(own, harness.context())
     assert "not all below" in (reason or "")
 
 
@@ -333,7 +333,7 @@ def test_few_channels_are_predicted_to_be_faster_by_the_definition() -> None:
     def cost(name: str, channels: int) -> float:
         values, expected = operands((1, channels, channels, 56, 56, SAME))
         own = group(values, expected.shape, f"y = {conv()}")
-        return harness.implementation(name, REGISTRY).cost(own, harness.known(lanes=8))
+        return harness.implementation(name, REGISTRY).cost(own, harness.context(lanes=8))
 
     assert cost("conv.implicit_gemm", 2) < min(cost("conv.winograd_f4", 2), cost("conv.winograd_f2", 2))
     assert cost("conv.winograd_f4", 64) < cost("conv.winograd_f2", 64) < cost("conv.blocked", 64)

@@ -14,7 +14,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from app.api.http.connection import Connection, body_of
+from app.api.http.connection_limits import ConnectionLimiter, ConnectionLimits
 from app.serving import channel
 from tests.jobs.service import free_port
 
@@ -26,12 +26,12 @@ def port() -> Iterator[int]:
 
     @app.post("/count")
     async def count(request: Request) -> JSONResponse:
-        place = memoryview(bytearray(int(request.headers["content-length"])))
-        found = await body_of(request)(place)
-        return JSONResponse({"bytes": found, "last": bytes(place[-3:]).decode()})
+        body = await request.body()
+        return JSONResponse({"bytes": len(body), "last": body[-3:].decode()})
 
     number = free_port()
-    config = uvicorn.Config(app, port=number, log_level="error", http=Connection, ws="none")
+    limiter = ConnectionLimiter(ConnectionLimits(connections=10, head_seconds=10.0, silence_seconds=10.0))
+    config = uvicorn.Config(app, port=number, log_level="error", http=limiter.protocol(), ws="none")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -16,12 +16,12 @@ import pytest
 from app.serving import channel
 from app.serving.executor import run
 from app.serving.executor_client import Bounds, ExecutorClient, Reply
-from app.serving.executor_config import ExecutorOrder
+from app.serving.executor_config import ExecutorConfig
 from app.serving.oip_codec import InferenceError
 from tests.jobs import fake_engine
 from tests.jobs.service import ENGINE
 
-BOUNDS = Bounds(body_nbytes=1 << 20, ring_nbytes=1 << 20, waiting=4, seconds=5.0)
+BOUNDS = Bounds(body_nbytes=1 << 20, arena_nbytes=1 << 20, waiting=4, seconds=5.0)
 
 
 @contextmanager
@@ -45,10 +45,10 @@ def executor(folder: Path, text: str, **changes: Any) -> Iterator[BaseProcess]:
         "memory_bytes": 1 << 30,
         "log": ("text", "warning"),
     }
-    order = ExecutorOrder(**given | changes)
-    assert ExecutorOrder.from_json(order.to_json()) == order
+    config = ExecutorConfig(**given | changes)
+    assert ExecutorConfig.from_json(config.to_json()) == config
     context = multiprocessing.get_context("spawn")
-    process = context.Process(target=run, args=(order.to_json(),), daemon=True)
+    process = context.Process(target=run, args=(config.to_json(),), daemon=True)
     process.start()
     try:
         yield process
@@ -78,11 +78,10 @@ async def ask(client: ExecutorClient, rows: int) -> Reply:
     header = json.dumps({"inputs": [tensor]}).encode()
     body = header + np.ones(rows * 3, np.float32).tobytes()
 
-    async def into(place: memoryview) -> int:
-        place[:] = body
-        return len(body)
+    async def pieces() -> AsyncIterator[bytes]:
+        yield body
 
-    return await client.infer(into, len(body), len(header))
+    return await client.infer(pieces(), len(body), len(header))
 
 
 def test_a_model_that_never_loads_ends_its_process(tmp_path: Path) -> None:

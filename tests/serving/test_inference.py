@@ -265,9 +265,9 @@ def test_killed_itself_the_api_finds_its_models_again(served: Served) -> None:
 def test_metrics_tell_of_each_model(served: Served) -> None:
     infer(served, [[1, 1, 1]], "other")
     text = served.http.get("/metrics").text
-    assert 'stowplan_inferences_total{model="other",version="1",status="200"}' in text
+    assert 'stowplan_inferences_total{model="other",status="200",version="1"}' in text
     for family in ("", "_wait", "_run"):
-        assert f'stowplan_inference{family}_seconds_bucket{{model="other",version="1",le="+Inf"}}' in text
+        assert f'stowplan_inference{family}_seconds_bucket{{le="+Inf",model="other",version="1"}}' in text
     assert 'stowplan_executor_ready{model="other",version="1"} 1' in text
 
 

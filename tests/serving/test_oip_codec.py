@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from app.serving import oip_codec
+from app.serving import oip_answers, oip_codec
 from app.serving.oip_codec import NO_HEADER, Inference, InferenceError, Wanted
 
 NAMES = "BOOL INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64 FP16 BF16 FP32 FP64".split()  # noqa: SIM905
@@ -146,7 +146,7 @@ def test_sizes_of_header_and_tensors_are_checked() -> None:
 
 
 def answered(inference: Inference, outputs: dict[str, Any]) -> tuple[dict[str, Any], bytes, int]:
-    answer = oip_codec.answer("m", "1", inference, outputs)
+    answer = oip_answers.answer("m", "1", inference, outputs)
     place = bytearray(answer.nbytes)
     answer.write(memoryview(place))
     header = answer.header_nbytes if answer.header_nbytes != NO_HEADER else len(place)
@@ -172,7 +172,7 @@ def test_an_answer_has_json_and_then_the_bytes() -> None:
 def test_an_answer_of_the_outputs_themselves_tells_what_they_hold_when_it_is_written() -> None:
     y, z = np.array([[1, 2]], np.float32), np.array([3], np.int64)
     both = Inference(None, {}, (Wanted("z", True), Wanted("y", True)))
-    answer = oip_codec.answer("m", "1", both, {"y": y, "z": z})
+    answer = oip_answers.answer("m", "1", both, {"y": y, "z": z})
     assert answer.is_of(both, {"y": y, "z": z})
     assert not answer.is_of(both, {"y": y.copy(), "z": z})
     y[:], place = 7, bytearray(answer.nbytes)
@@ -184,14 +184,14 @@ def test_an_answer_of_the_outputs_themselves_tells_what_they_hold_when_it_is_wri
 def test_an_answer_of_copies_or_of_json_is_for_one_request(binary: bool) -> None:
     inference = Inference(None, {}, (Wanted("y", binary),))
     outputs = {"y": np.arange(6, dtype=np.float32).reshape(2, 3).T}
-    assert not oip_codec.answer("m", "1", inference, outputs).is_of(inference, outputs)
+    assert not oip_answers.answer("m", "1", inference, outputs).is_of(inference, outputs)
 
 
 def test_numbers_that_json_has_not_are_told_to_come_as_bytes() -> None:
     nan = np.array([np.nan], np.float32)
     for name, array in (("y", nan), ("z", nan.astype(np.float16))):
         with pytest.raises(InferenceError, match="ask for `binary_data`"):
-            oip_codec.answer("m", "1", Inference(None, {}, (Wanted(name, False),)), {name: array})
+            oip_answers.answer("m", "1", Inference(None, {}, (Wanted(name, False),)), {name: array})
 
 
 def test_outputs_that_are_not_named_all_come() -> None:

@@ -45,7 +45,7 @@ class Rule:
     seconds: float = 0.0
 
     def covers(self, method: str, path: str) -> bool:
-        """Whether a request is one of those."""
+        """True for a request of this kind."""
         under = path == self.prefix or path.startswith(self.prefix.rstrip("/") + "/")
         return under and (not self.methods or method in self.methods)
 
@@ -86,7 +86,7 @@ def scope_of(method: str, path: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address or name is this machine's own, for nobody else to reach."""
+    """True for an address or name that only this machine can reach."""
     if host == "localhost":
         return True
     try:
@@ -111,14 +111,14 @@ def check_binding(settings: Settings, database: Database) -> None:
             )
 
 
-class Gate:
+class AuthMiddleware:
     """Middleware that finds the caller of a request, and refuses what he may not do."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
         self._settings = settings
         self._always = settings.require_keys or not is_loopback(settings.host)
-        # When, and whom a key that was shown, or kept in a cookie, stood for.
+        # By the key that was shown and the one kept in a cookie: time of the lookup, and the caller.
         self._found: dict[tuple[str | None, str | None], tuple[float, Caller | None]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -128,7 +128,7 @@ class Gate:
             return
         request = Request(scope)
         try:
-            caller, until = await self._admit(request)
+            caller = await self._admit(request)
         except OUTAGE:
             await answer_to(request, NotReadyError("the database does not answer; try again"))(
                 scope, receive, send
@@ -139,7 +139,7 @@ class Gate:
             answer = ask_for_key(request) if asks_in else answer_to(request, error)
             await answer(scope, receive, send)
             return
-        scope["caller"], scope["admitted_until"] = caller, until
+        scope["caller"] = caller
         answering = request.app.state.service.answering
         answering[caller.key] += 1
         try:
@@ -148,15 +148,19 @@ class Gate:
         finally:
             answering[caller.key] -= 1
 
-    async def _admit(self, request: Request) -> tuple[Caller, float]:
-        """The caller, and until when of the monotonic clock he may send the same request again."""
+    async def _admit(self, request: Request) -> Caller:
+        """Caller of a request, who may send it.
+
+        Raises:
+            ServiceError: he may not, or not now.
+        """
         rule = rule_of(request.method, path_of(request))
         wanted = rule.scope
         if wanted == PUBLIC or _is_preflight(request):
-            return Caller(scope="read", key=""), 0.0
+            return Caller(scope="read", key="")
         service: Service = request.app.state.service
         shown, kept = _key_of(request.headers), request.cookies.get(COOKIE)
-        when, caller = await self._holder(service.database, shown, kept, rule.seconds)
+        caller = await self._holder(service.database, shown, kept, rule.seconds)
         if caller is not None and shown is None and request.method not in _LOOKING:
             check_same_origin(request)
         if caller is None:
@@ -167,22 +171,22 @@ class Gate:
             )
         if not caller.may(wanted):
             raise ForbiddenError(f"the key's scope is {caller.scope!r}, the operation takes {wanted!r}")
-        return caller, when + rule.seconds
+        return caller
 
     async def _holder(
         self, database: Database, shown: str | None, kept: str | None, seconds: float
-    ) -> tuple[float, Caller | None]:
-        """When, that many seconds ago at most, it was looked up whom a key stands for, and whom."""
+    ) -> Caller | None:
+        """Cached lookup of the caller of a key, at most `seconds` old."""
         now = time.monotonic()
         when, caller = self._found.get((shown, kept), (-math.inf, None))
         if now < when + seconds:
-            return when, caller
+            return caller
         caller = await run_in_threadpool(self._caller, database, shown, kept)
         if seconds:
             if len(self._found) >= _MOST_FOUND:
                 self._found.clear()
             self._found[shown, kept] = now, caller
-        return now, caller
+        return caller
 
     def _caller(self, database: Database, shown: str | None, kept: str | None) -> Caller | None:
         """The caller with a key, shown or kept in a cookie; None where none is asked for and none shown.

@@ -1,25 +1,22 @@
-"""Limits of connections: in number, in time for the head of a request, in silence inside a body or an answer.
+"""Limits of connections: their number, the size and time of a request's head, the time for an answer.
 
-A protocol of asyncio around the server's own: it counts bytes and looks at no request. What it must know of
-requests, that one begins and ends, the middleware `Requests` tells, in the context that the server made its
-task in.
+uvicorn's protocol enforces none of these. A body that stalls is the matter of `app.api.http.body_limits`.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _LOOK_SECONDS = 0.5  # between two looks at all connections
-_MOST_CLOSED = 25  # connections in one look: each takes some 50 us, and other requests wait meanwhile
+_MAX_CLOSED = 25  # connections in one look: each takes some 50 us, and other requests wait meanwhile
 _NEXT_SECONDS = 0.005  # before the next look where more connections are late
-_CURRENT: ContextVar["Guarded | None"] = ContextVar("connection", default=None)
+_MAX_HEAD = 1 << 17  # byte of a request line and headers; those read with its first byte do not count
+_REJECTION = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 logger = logging.getLogger("stowplan.connections")
 
 
@@ -38,33 +35,33 @@ class ConnectionLimits:
     silence_seconds: float
 
 
-class Guard:
+class ConnectionLimiter:
     """All connections of one server; `clock` is the monotonic one."""
 
     def __init__(self, limits: ConnectionLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self.limits = limits
         self.clock = clock
-        self._open: dict[Guarded, None] = {}  # oldest first
+        self._open: dict[LimitedConnection, None] = {}  # oldest first
         self._look: asyncio.TimerHandle | None = None
 
-    def around(self, protocol: Callable[..., asyncio.BufferedProtocol]) -> type[asyncio.Protocol]:
-        """A protocol with these limits, for the server to make one of each connection."""
+    def protocol(self) -> type[asyncio.Protocol]:
+        """HTTP protocol with these limits, for the server to make one of each connection."""
 
-        def guarded(*given: Any, **named: Any) -> Guarded:
-            return Guarded(self, protocol(*given, **named))
+        def connection(**named: Any) -> LimitedConnection:
+            return LimitedConnection(self, **named)
 
-        return cast(type[asyncio.Protocol], guarded)  # the server only calls it
+        return cast(type[asyncio.Protocol], connection)  # the server only calls it
 
-    def add(self, connection: "Guarded") -> None:
-        """Watch a connection; in place of another one where there are as many as may be."""
+    def add(self, connection: "LimitedConnection") -> None:
+        """Count a connection; beyond the limit, close the one that waits longest for a request."""
         if len(self._open) >= self.limits.connections:
-            waiting = (c for c in self._open if not c.requests)
-            self._end([next(waiting, connection)], "more connections are open than the limit allows")
+            idle = (c for c in self._open if not c.requests)
+            self._end([next(idle, connection)], "more connections are open than the limit allows")
         if not connection.transport.is_closing():
             self._open[connection] = None
             self._arm()
 
-    def remove(self, connection: "Guarded") -> None:
+    def remove(self, connection: "LimitedConnection") -> None:
         """Forget a connection."""
         self._open.pop(connection, None)
 
@@ -75,15 +72,17 @@ class Guard:
     def _close_late(self) -> None:
         self._look = None
         now, limits = self.clock(), self.limits
-        heads, answers = now - limits.head_seconds, now - limits.silence_seconds
-        late = [c for c in self._open if not c.requests and c.head_since is not None and c.head_since < heads]
+        head_due, answer_due = now - limits.head_seconds, now - limits.silence_seconds
+        late = [
+            c for c in self._open if not c.requests and c.head_since is not None and c.head_since < head_due
+        ]
         self._end(late, f"no request came within {limits.head_seconds:g} s")
-        deaf = [c for c in self._open if c.paused_since is not None and c.paused_since < answers]
+        deaf = [c for c in self._open if c.paused_since is not None and c.paused_since < answer_due]
         self._end(deaf, f"the client took nothing of an answer for {limits.silence_seconds:g} s")
-        self._arm(_NEXT_SECONDS if max(len(late), len(deaf)) > _MOST_CLOSED else _LOOK_SECONDS)
+        self._arm(_NEXT_SECONDS if max(len(late), len(deaf)) > _MAX_CLOSED else _LOOK_SECONDS)
 
-    def _end(self, late: list["Guarded"], reason: str) -> None:
-        connections = late[:_MOST_CLOSED]
+    def _end(self, late: list["LimitedConnection"], reason: str) -> None:
+        connections = late[:_MAX_CLOSED]
         for connection in connections:
             connection.transport.abort()
             self.remove(connection)
@@ -91,95 +90,69 @@ class Guard:
             logger.info("%d connections closed: %s", len(connections), reason)
 
 
-class Guarded(asyncio.BufferedProtocol):
-    """One connection.
+class LimitedConnection(HttpToolsProtocol):
+    """One connection: uvicorn's protocol, observed through the callbacks of the transport and of the parser.
 
     Attributes:
         requests: whose heads have come and that are not answered.
-        head_since: when the wait for the present head began; None between requests.
-        paused_since: when the client stopped to take an answer; None while it takes it.
+        head_since: start of the wait for the present head; None between requests.
+        paused_since: time when the client stopped taking an answer; None while it takes it.
     """
 
-    transport: asyncio.Transport
-
-    def __init__(self, guard: Guard, inner: asyncio.BufferedProtocol) -> None:
-        self._guard = guard
-        self._inner = inner
+    def __init__(self, limiter: ConnectionLimiter, **named: Any) -> None:
+        super().__init__(**named)
+        self._limiter = limiter
+        self._head_nbytes: int | None = None  # of the present head so far; None outside of one
         self.requests = 0
-        self.head_since: float | None = guard.clock()
+        self.head_since: float | None = limiter.clock()
         self.paused_since: float | None = None
-        self.get_buffer = inner.get_buffer  # type: ignore[method-assign]  # nothing to add
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has come."""
-        self.transport = cast(asyncio.Transport, transport)
-        self._inner.connection_made(self.transport)
-        self._guard.add(self)
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        """Count the connection."""
+        super().connection_made(transport)
+        self._limiter.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has left."""
-        self._guard.remove(self)
-        self._inner.connection_lost(exc)
+        """Count it no longer."""
+        self._limiter.remove(self)
+        super().connection_lost(exc)
 
-    def buffer_updated(self, nbytes: int) -> None:
-        """Bytes of it have come."""
+    def data_received(self, data: bytes) -> None:
+        """Parse bytes; refuse a head that exceeds its limit."""
         if not self.requests and self.head_since is None:
-            self.head_since = self._guard.clock()
-        with self.entered():
-            self._inner.buffer_updated(nbytes)
+            self.head_since = self._limiter.clock()
+        continued = self._head_nbytes is not None
+        super().data_received(data)
+        if not continued or self._head_nbytes is None:
+            return
+        self._head_nbytes += len(data)
+        if self._head_nbytes > _MAX_HEAD and not self.transport.is_closing():
+            self.transport.write(_REJECTION)
+            self.transport.close()
 
-    def eof_received(self) -> bool | None:
-        """It sends no more."""
-        return self._inner.eof_received()
+    def on_message_begin(self) -> None:
+        """Begin to count the bytes of a head."""
+        super().on_message_begin()
+        self._head_nbytes = 0
 
-    def pause_writing(self) -> None:
-        """It does not take what it is sent."""
-        self.paused_since = self._guard.clock()
-        self._inner.pause_writing()
-
-    def resume_writing(self) -> None:
-        """It does again."""
-        self.paused_since = None
-        self._inner.resume_writing()
-
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        """Let requests that begin in this context be known as this connection's."""
-        token = _CURRENT.set(self)
-        try:
-            yield
-        finally:
-            _CURRENT.reset(token)
-
-    def begin(self) -> None:
-        """The head of a request has come whole."""
+    def on_headers_complete(self) -> None:
+        """Count a request whose head has come."""
+        self._head_nbytes = None
+        super().on_headers_complete()
         self.requests += 1
 
-    def end(self) -> None:
-        """The request was answered."""
+    def on_response_complete(self) -> None:
+        """Count an answered request no longer."""
         self.requests -= 1
         self.head_since = None
+        super().on_response_complete()
 
+    def pause_writing(self) -> None:
+        """Note when the client stopped taking an answer."""
+        self.paused_since = self._limiter.clock()
+        super().pause_writing()
 
-def current() -> Guarded | None:
-    """The connection of the request that is read or answered here; None where connections have no limits."""
-    return _CURRENT.get()
-
-
-class Requests:
-    """Middleware around all others: tells the connection of a request when that begins and ends."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
-        connection = current() if scope["type"] == "http" else None
-        if connection is None:
-            await self._app(scope, receive, send)
-            return
-        connection.begin()
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            connection.end()
+    def resume_writing(self) -> None:
+        """Note that it takes the answer again."""
+        self.paused_since = None
+        super().resume_writing()

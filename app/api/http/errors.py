@@ -183,7 +183,7 @@ def problem(
 
 
 def _speaks_protocol(request: Request) -> bool:
-    """Whether the request is one of the Open Inference Protocol, whose clients know no problems."""
+    """True for a request of the Open Inference Protocol, whose clients do not know problem documents."""
     path = request.url.path.removeprefix(request.scope.get("root_path", ""))
     return path == "/v2" or path.startswith("/v2/")
 

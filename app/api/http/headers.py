@@ -1,16 +1,15 @@
-"""What every answer carries, and leaves behind: headers for browsers and its id; a log line and a count."""
+"""Headers of every answer, for browsers and with its id; a log line and a count for each."""
 
 import logging
 import secrets
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable
 
+from prometheus_client import CollectorRegistry, Counter, Metric
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.jobs.store.counters import text_of
 from app.telemetry import logs, tracing
 
 # What an answer says itself stands: pages and artifacts have policies of their own.
@@ -26,33 +25,34 @@ DEFAULTS = (
 logger = logging.getLogger("stowplan.requests")
 
 
-def new_id() -> str:
-    """The id of a request."""
-    return secrets.token_hex(8)
-
-
 class HttpMetrics:
-    """Counts the answers of this process, by method, route and status."""
+    """Counters of the requests that this process answered."""
 
     def __init__(self) -> None:
-        self._count: Counter[tuple[str, str, int]] = Counter()
-        self._seconds: dict[tuple[str, str, int], float] = {}
+        registry = self._registry = CollectorRegistry(auto_describe=True)
+        labels = ("method", "route", "status")
+        self._requests = Counter(
+            "stowplan_http_requests",
+            "Requests that this process answered, by method, route and status.",
+            labels,
+            registry=registry,
+        )
+        self._seconds = Counter(
+            "stowplan_http_request_seconds",
+            "Time that this process took to answer them.",
+            labels,
+            registry=registry,
+        )
 
     def note(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count an answer that took so long; `route` is "-" for a request that none was found for."""
-        where = (method if route != "-" else "-", route, status)
-        self._count[where] += 1
-        self._seconds[where] = self._seconds.get(where, 0.0) + seconds
+        """Count an answer that took so long; `route` is "-" for a request that no route was found for."""
+        labels = (method if route != "-" else "-", route, str(status))
+        self._requests.labels(*labels).inc()
+        self._seconds.labels(*labels).inc(seconds)
 
-    def lines(self) -> Iterator[str]:
-        """The counts in Prometheus's text format."""
-        name = "stowplan_http_request"
-        rows = sorted(self._count)
-        labels = [text_of({"method": m, "route": r, "status": str(s)}) for m, r, s in rows]
-        yield f"# TYPE {name}s_total counter"
-        yield from (f"{name}s_total{{{text}}} {self._count[row]}" for row, text in zip(rows, labels))
-        yield f"# TYPE {name}_seconds_total counter"
-        yield from (f"{name}_seconds_total{{{t}}} {self._seconds[row]:.6g}" for row, t in zip(rows, labels))
+    def collect(self) -> Iterable[Metric]:
+        """Present values."""
+        return self._registry.collect()
 
 
 class AnswerHeaders:
@@ -60,14 +60,14 @@ class AnswerHeaders:
 
     def __init__(self, app: ASGIApp, http_metrics: HttpMetrics) -> None:
         self._app = app
-        self._meter = http_metrics
+        self._http_metrics = http_metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, and add to its answer."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = scope["request_id"] = new_id()
+        request_id = scope["request_id"] = secrets.token_hex(8)
         status = 499  # what others call an answer that nobody waited for
         began = time.monotonic()
 
@@ -91,17 +91,8 @@ class AnswerHeaders:
                 self._note(scope, status, time.monotonic() - began)
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
-        self._meter.note(scope["method"], route_of(scope), status, seconds)
+        route = str(getattr(scope.get("route"), "path", "-"))
+        self._http_metrics.note(scope["method"], route, status, seconds)
         caller = scope.get("caller")
-        log(scope["method"], scope["path"], status, seconds, caller.key if caller else "")
-
-
-def route_of(scope: Scope) -> str:
-    """Under which route a request is counted."""
-    return str(getattr(scope.get("route"), "path", "-"))
-
-
-def log(method: str, path: str, status: int, seconds: float, key: str) -> None:
-    """The line that an answer leaves."""
-    what = {"status": status, "seconds": round(seconds, 4), "key": key}
-    logger.info("%s %s", method, path, extra=what)
+        what = {"status": status, "seconds": round(seconds, 4), "key": caller.key if caller else ""}
+        logger.info("%s %s", scope["method"], scope["path"], extra=what)

@@ -62,7 +62,7 @@ async def tagged(
     seconds: float | None,
     if_none_match: str | None,
 ) -> Answer | Response:
-    """What `until_done` sees, with a weak tag of its content; 304 where the caller has just that."""
+    """Answer of `until_done` with a weak tag of its content; 304 where the caller has that content."""
     answer = await until_done(service, look, seconds)
     tag = f'W/"{hashlib.sha256(answer.model_dump_json().encode()).hexdigest()[:16]}"'
     if if_none_match == tag:

@@ -31,7 +31,7 @@ class Asset:
 
 
 def serve(folder: Path) -> Callable[[Request], Awaitable[Response]]:
-    """What answers for the files of a folder, as they are now.
+    """Handler that answers for the files of a folder, as they are now.
 
     An address with the file's hash, `?v=…`, stands for this content and needs no second look.
     """

@@ -13,7 +13,9 @@ from app.api.http import errors
 from app.api.http.auth_middleware import PUBLIC, scope_of
 from app.api.http.errors import NotReadyError
 from app.api.schemas import inference
-from app.api.schemas.bodies import MemoryPlanRequest, ModelManifest, Problem
+from app.api.schemas.memory_plans import MemoryPlanRequest
+from app.api.schemas.models import ModelManifest
+from app.api.schemas.problems import Problem
 from app.jobs.errors import ForbiddenError, TooManyError, UnauthorizedError
 from app.web import STATIC
 
@@ -66,7 +68,7 @@ def _describe(app: FastAPI) -> dict[str, Any]:
 
 
 def _describe_keys(found: dict[str, Any]) -> None:
-    """Every operation that is not public takes a key, and may be refused as the gate refuses."""
+    """Every operation that is not public takes a key, and may be refused by the authentication."""
     found["components"]["securitySchemes"] = {
         "key": {
             "type": "http",

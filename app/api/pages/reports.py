@@ -1,4 +1,4 @@
-"""What was found: the report of a job, and jobs side by side."""
+"""Pages of results: the report of a job, and jobs side by side."""
 
 import itertools
 import json
@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 
 from app.api.pages.rows import options_of
 from app.api.routes import jobs as jobs_api
-from app.api.schemas.bodies import JobAnswer
+from app.api.schemas.jobs import JobAnswer
 from app.api.service import Service, ServiceOf
 from app.jobs.errors import JobNotFinishedError, JobNotFoundError, RequestError
 from app.jobs.store import job_repository, model_repository

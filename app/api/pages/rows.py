@@ -6,13 +6,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app.api.schemas.bodies import JobOptions
+from app.api.schemas.jobs import JobOptions
 from app.jobs.store import job_repository, labels, model_repository
 
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """What lists of jobs tell.
+    """A job as a row of a list.
 
     Attributes:
         share: of the present phase that is done, 0 to 1; None where nothing tells.

@@ -12,7 +12,7 @@ from app.api.pages.rows import options_of, row_of
 from app.api.routes import jobs as jobs_api
 from app.api.routes import models as models_api
 from app.api.routes import targets as targets_api
-from app.api.schemas.bodies import JobOptions
+from app.api.schemas.jobs import JobOptions
 from app.api.schemas.requests import known_targets
 from app.api.service import Service, ServiceOf
 from app.engine.types.backend_names import names as backend_names
@@ -48,7 +48,7 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/")
 def landing(request: Request, service: ServiceOf) -> Response:
-    """What this is, how it is, and what was done last."""
+    """Start page: the service, its state and its last jobs."""
     with service.database.read() as connection:
         mine = sa.select(jobs).where(jobs.c.kind == "optimize", visible(jobs.c.owner))
         recent = connection.execute(mine.order_by(jobs.c.id.desc()).limit(_RECENT)).mappings().all()
@@ -87,7 +87,7 @@ def list_models(
 
 @router.get("/models/{model_id}")
 def show_model(request: Request, model_id: str, service: ServiceOf) -> Response:
-    """What is in a model, and the form that asks for its optimization."""
+    """Page of a model: its content, and the form that asks for its optimization."""
     with service.database.read() as connection:
         row = model_repository.find_model(connection, model_id)
         files = job_repository.model_paths(connection, model_id)
@@ -187,7 +187,7 @@ def show_job(request: Request, job_id: str, service: ServiceOf) -> Response:
 
 
 def row_of_job(row: job_repository.Row) -> dict[str, Any]:
-    """What pages tell of a job that the API does not."""
+    """Facts of a job that pages show and the API does not."""
     return {
         "options": options_of(row),
         "bindings": {k: v for k, v in (row["request"].get("bindings") or {}).items() if v},

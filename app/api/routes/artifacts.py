@@ -13,7 +13,7 @@ from fastapi.responses import FileResponse
 
 from app.api.http import errors
 from app.api.routes.jobs import JobId
-from app.api.schemas.bodies import DecisionList
+from app.api.schemas.decisions import DecisionList
 from app.api.service import Service, ServiceOf
 from app.jobs.errors import ArtifactNotFoundError, JobNotFoundError, NodeNotFoundError
 from app.jobs.store import job_repository
@@ -104,7 +104,7 @@ def list_decisions(
         str | None, Query(max_length=4096, description="Only the step that computes this node.")
     ] = None,
 ) -> dict[str, object]:
-    """What was chosen for each step of the plan: cost, bytes and layouts, and each alternative with its own.
+    """The choice for each step of the plan: cost, bytes and layouts, and each alternative with its own.
 
     An alternative that was refused says why, and so does a step that is not blocked.
     """

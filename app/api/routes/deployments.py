@@ -7,7 +7,7 @@ from starlette.concurrency import run_in_threadpool
 
 from app.api.http import errors
 from app.api.routes.jobs import JobId
-from app.api.schemas.bodies import DeploymentAnswer, DeploymentList, DeployRequest
+from app.api.schemas.deployments import DeploymentAnswer, DeploymentList, DeployRequest
 from app.api.service import Service, ServiceOf
 from app.jobs.errors import (
     DeploymentExistsError,

@@ -4,11 +4,12 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Path, Response
+from fastapi import APIRouter, Path, Response
 
 from app.api.http import errors, long_poll
-from app.api.routes.jobs import once
-from app.api.schemas.bodies import ComparedJob, JobConstraints, JobGroupAnswer, JobGroupRequest, JobOptions
+from app.api.http.idempotency import IdempotencyKey, accept, once
+from app.api.schemas.groups import ComparedJob, JobConstraints, JobGroupAnswer, JobGroupRequest
+from app.api.schemas.jobs import JobOptions
 from app.api.schemas.requests import drafts_of
 from app.api.service import Service, ServiceOf
 from app.engine.types.errors import UnknownTargetError
@@ -69,10 +70,7 @@ def create_job_group(
     body: JobGroupRequest,
     response: Response,
     service: ServiceOf,
-    idempotency_key: Annotated[
-        str | None,
-        Header(max_length=255, description="The same key and body again give the first answer's group."),
-    ] = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> JobGroupAnswer:
     """Queue a job for each option set on each target. One that fails leaves the others alone."""
     count = len(body.option_sets) * len(body.targets)
@@ -98,9 +96,7 @@ def create_job_group(
             constraints = Constraints(**body.constraints.model_dump())
             groups.note(connection, group_id, body.objective, constraints)
         answer = _answer_of(groups.find(connection, group_id))
-    service.dispatcher.try_send(fresh)
-    response.headers["location"] = service.address(f"/v1/job-groups/{group_id}")
-    response.headers["retry-after"] = "1"
+    accept(service, response, f"/v1/job-groups/{group_id}", fresh)
     return answer
 
 

@@ -6,6 +6,7 @@ answers goes out. Nothing here looks into tensors.
 
 import json
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import Request
@@ -13,15 +14,12 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import Route
 
-from app.api.http import body_limits, head_cache
-from app.api.http.connection import body_of, head_of
+from app.api.http import body_limits
 from app.api.http.errors import protocol_error
-from app.api.http.headers import route_of
 from app.api.service import Service
-from app.serving.executor_client import Outcome
+from app.serving.executor_client import Reply
 from app.serving.model_repository import Deployed
 from app.serving.oip_codec import NO_HEADER, InferenceError
-from app.telemetry import tracing
 
 HEADER_LENGTH = "inference-header-content-length"
 EXTENSIONS = ("binary_tensor_data",)
@@ -39,20 +37,22 @@ def _handled(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         try:
             return await handler(request, request.app.state.service)
         except InferenceError as error:
-            return answer_of(error)
+            return _failed(error)
 
     return handle
 
 
-def answer_of(outcome: Outcome) -> Response:
-    """The answer to an inference."""
-    if isinstance(outcome, InferenceError):
-        headers = {} if outcome.retry_after is None else {"retry-after": str(outcome.retry_after)}
-        return protocol_error(outcome.status, outcome.message, headers)
-    if outcome.header_nbytes == NO_HEADER:
-        return Response(outcome.body, outcome.status, media_type=_JSON)
-    told = {HEADER_LENGTH: str(outcome.header_nbytes)}
-    return Response(outcome.body, outcome.status, told, media_type=_OCTETS)
+def _failed(error: InferenceError) -> Response:
+    headers = {} if error.retry_after is None else {"retry-after": str(error.retry_after)}
+    if error.status == HTTPStatus.REQUEST_TIMEOUT:
+        headers["connection"] = "close"  # the rest of the body may still come
+    return protocol_error(error.status, error.message, headers)
+
+
+def _answered(reply: Reply) -> Response:
+    if reply.header_nbytes == NO_HEADER:
+        return Response(reply.body, reply.status, media_type=_JSON)
+    return Response(reply.body, reply.status, {HEADER_LENGTH: str(reply.header_nbytes)}, media_type=_OCTETS)
 
 
 def _json(content: dict[str, Any]) -> Response:
@@ -123,29 +123,9 @@ async def _infer(request: Request, service: Service) -> Response:
         raise InferenceError("Content-Length: expected the size of the body", 411)
     header = _count(headers.get(HEADER_LENGTH), "Inference-Header-Content-Length")
     try:
-        reply = await found.infer(body_of(request), nbytes, header)
+        return _answered(await found.infer(request.stream(), nbytes, header))
     except ClientDisconnect:
         raise InferenceError("the client is gone") from None
-    _remember(request, service, nbytes, header)
-    return answer_of(reply)
-
-
-def _remember(request: Request, service: Service, nbytes: int, header_nbytes: int | None) -> None:
-    """Let the next request with the same head go the short way (`app.api.http.fast_path`)."""
-    head = head_of(request)
-    if head is None or tracing.is_on() or not head_cache.is_common(request.scope["headers"]):
-        return
-    admitted = head_cache.Admitted(
-        caller=request.scope["caller"],
-        name=request.path_params["name"],
-        version=request.path_params.get("version"),
-        nbytes=nbytes,
-        header_nbytes=header_nbytes,
-        path=request.scope["path"],
-        route=route_of(request.scope),
-        until=request.scope["admitted_until"],
-    )
-    service.heads.keep(head, admitted)
 
 
 def _count(text: str | None, name: str) -> int | None:

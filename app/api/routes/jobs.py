@@ -1,26 +1,20 @@
 """Jobs: ask for them, follow them, cancel them."""
 
-import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Annotated
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from app.api.http import errors, long_poll
+from app.api.http.idempotency import IdempotencyKey, accept, once
 from app.api.http.paging import LabelQuery, TextQuery, decode_cursor, encode_cursor, link_next
 from app.api.routes.events import stream
-from app.api.schemas.bodies import (
-    Artifact,
-    GroupAnswer,
-    JobAnswer,
-    JobList,
-    JobRequest,
-    LabelsRequest,
-    Progress,
-    State,
-)
+from app.api.schemas.fields import State
+from app.api.schemas.jobs import Artifact, GroupAnswer, JobAnswer, JobList, JobRequest, Progress
+from app.api.schemas.models import LabelsRequest
 from app.api.schemas.requests import draft_again, drafts_of
 from app.api.service import Service, ServiceOf
 from app.engine.types.errors import UnknownTargetError
@@ -35,8 +29,8 @@ from app.jobs.errors import (
     TooLargeError,
 )
 from app.jobs.store import job_repository, labels, model_repository
-from app.jobs.store.auth_context import current, visible
-from app.jobs.store.database import idempotency, jobs, models
+from app.jobs.store.auth_context import visible
+from app.jobs.store.database import jobs, models
 from app.jobs.worker.child_request import ARTIFACTS
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
@@ -104,10 +98,7 @@ def create_job(
     body: JobRequest,
     response: Response,
     service: ServiceOf,
-    idempotency_key: Annotated[
-        str | None,
-        Header(max_length=255, description="The same key and body again give the first answer's jobs."),
-    ] = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> JobAnswer | GroupAnswer:
     """Queue an optimization for each target: a job for one, a group of jobs for several.
 
@@ -125,47 +116,37 @@ def create_job(
             sa.select(jobs).where(jobs.c.group_id == group).order_by(jobs.c.id)
         ).mappings()
         answers = [answer_of(connection, service, row) for row in rows.all()]
-    service.dispatcher.try_send(fresh)
-    response.headers["retry-after"] = "1"
     if len(answers) == 1:
-        response.headers["location"] = service.address(f"/v1/jobs/{answers[0].id}")
+        accept(service, response, f"/v1/jobs/{answers[0].id}", fresh)
         return answers[0]
-    response.headers["location"] = service.address(f"/v1/job-groups/{group}")
+    accept(service, response, f"/v1/job-groups/{group}", fresh)
     return GroupAnswer(id=group, jobs=answers)
 
 
-def once(
-    connection: sa.Connection,
-    key: str | None,
-    body: JobRequest,
-    drafts: Callable[[], Sequence[job_repository.Draft]],
-) -> tuple[str, list[str]]:
-    """The group of jobs that a request makes, and those jobs; none when it came before under its key.
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Query parameters of a list of jobs."""
 
-    Raises:
-        IdempotencyKeyReusedError: the key came with another request.
-    """
-    digest = hashlib.sha256(body.model_dump_json().encode()).hexdigest()
-    group = _known_group(connection, key, digest)
-    if group is not None:
-        return group, []
-    fresh = job_repository.create(connection, drafts())
-    first = job_repository.find(connection, fresh[0])
-    if key is not None:
-        row = {"owner": current().owner, "key": key, "body": digest}
-        row |= {"group_id": first["group_id"], "created": first["created"]}
-        connection.execute(idempotency.insert().values(**row))
-    return str(first["group_id"]), fresh
+    state: State | None = None
+    target: Annotated[str | None, Query(max_length=255)] = None
+    model: Annotated[str | None, Query(max_length=64)] = None
+    group: Annotated[str | None, Query(max_length=64)] = None
+    label: LabelQuery = None
+    q: TextQuery = None
 
-
-def _known_group(connection: sa.Connection, key: str | None, digest: str) -> str | None:
-    if key is None:
-        return None
-    query = sa.select(idempotency).where(idempotency.c.key == key, idempotency.c.owner == current().owner)
-    row = connection.execute(query).mappings().first()
-    if row is not None and row["body"] != digest:
-        raise IdempotencyKeyReusedError(f"the key {key!r} came before with another body")
-    return None if row is None else str(row["group_id"])
+    def conditions(self) -> Iterator[sa.ColumnElement[bool]]:
+        """Conditions on rows of jobs."""
+        called = models.c.name.icontains(self.q or "", autoescape=True)
+        named = sa.exists().where(models.c.id == jobs.c.model_id, called)
+        yield from labels.matching(jobs.c.id, self.label or (), self.q, named)
+        for column, value in (
+            (jobs.c.state, self.state),
+            (jobs.c.target, self.target),
+            (jobs.c.model_id, self.model),
+            (jobs.c.group_id, self.group),
+        ):
+            if value is not None:
+                yield column == value
 
 
 @router.get(
@@ -179,32 +160,14 @@ def list_jobs(
     request: Request,
     response: Response,
     service: ServiceOf,
-    state: State | None = None,
-    target: Annotated[str | None, Query(max_length=255)] = None,
-    model: Annotated[str | None, Query(max_length=64)] = None,
-    group: Annotated[str | None, Query(max_length=64)] = None,
-    label: LabelQuery = None,
-    q: TextQuery = None,
+    wanted: Annotated[_Wanted, Depends()],
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: Annotated[str | None, Query(max_length=200, description="`next` of the page before.")] = None,
 ) -> JobList:
     """Jobs, latest first, in pages."""
-    called = models.c.name.icontains(q or "", autoescape=True)
-    named = sa.exists().where(models.c.id == jobs.c.model_id, called)
-    query = (
-        sa.select(jobs)
-        .where(
-            jobs.c.kind == "optimize",
-            visible(jobs.c.owner),
-            *labels.matching(jobs.c.id, label or (), q, named),
-        )
-        .order_by(jobs.c.id.desc())
-        .limit(limit + 1)
-    )
-    filters = ((jobs.c.state, state), (jobs.c.target, target), (jobs.c.model_id, model))
-    for column, value in (*filters, (jobs.c.group_id, group)):
-        if value is not None:
-            query = query.where(column == value)
+    conditions = wanted.conditions()
+    query = sa.select(jobs).where(jobs.c.kind == "optimize", visible(jobs.c.owner), *conditions)
+    query = query.order_by(jobs.c.id.desc()).limit(limit + 1)
     if cursor is not None:
         query = query.where(jobs.c.id < decode_cursor(cursor))
     with service.database.read() as connection:
@@ -309,9 +272,7 @@ def retry_job(job_id: JobId, response: Response, service: ServiceOf) -> JobAnswe
         draft = draft_again(connection, service.settings, job)
         fresh = job_repository.create(connection, [draft], group=job["group_id"])
         answer = answer_of(connection, service, job_repository.find(connection, fresh[0]))
-    service.dispatcher.try_send(fresh)
-    response.headers["location"] = service.address(f"/v1/jobs/{answer.id}")
-    response.headers["retry-after"] = "1"
+    accept(service, response, f"/v1/jobs/{answer.id}", fresh)
     return answer
 
 

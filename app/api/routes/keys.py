@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from app.api.http import errors
-from app.api.schemas.bodies import KeyAnswer, KeyList, KeyRequest, NewKeyAnswer
+from app.api.schemas.keys import KeyAnswer, KeyList, KeyRequest, NewKeyAnswer
 from app.api.service import ServiceOf
 from app.jobs.errors import KeyNotFoundError, RequestError
 from app.jobs.store import keys

@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 
 from app.api.http import errors, uploads
 from app.api.http.errors import MediaTypeError
-from app.api.schemas.bodies import MOST_BUFFERS, MemoryPlanAnswer, MemoryPlanRequest
+from app.api.schemas.memory_plans import MOST_BUFFERS, MemoryPlanAnswer, MemoryPlanRequest
 from app.api.service import ServiceOf
 from app.engine.memory import csv_table, portfolio
 from app.engine.memory.problem import Buffer, Problem

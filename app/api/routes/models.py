@@ -12,7 +12,8 @@ from starlette.concurrency import run_in_threadpool
 from app.api.http import errors, long_poll, uploads
 from app.api.http.errors import MediaTypeError
 from app.api.http.paging import LabelQuery, TextQuery, decode_cursor, encode_cursor, link_next
-from app.api.schemas.bodies import (
+from app.api.schemas.fields import Sha256
+from app.api.schemas.models import (
     BlobAnswer,
     Finding,
     LabelsRequest,
@@ -21,7 +22,6 @@ from app.api.schemas.bodies import (
     ModelManifest,
     ModelName,
     ModelRequest,
-    Sha256,
     ValidateAnswer,
     ValidateRequest,
 )

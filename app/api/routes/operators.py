@@ -5,7 +5,7 @@ from dataclasses import asdict
 from fastapi import APIRouter
 
 from app.api.http import errors, long_poll
-from app.api.schemas.bodies import OperatorAnswer, OperatorRequest
+from app.api.schemas.operators import OperatorAnswer, OperatorRequest
 from app.api.schemas.requests import limits_of
 from app.api.service import ServiceOf
 from app.engine.types.errors import GraphError, InputError, TargetError

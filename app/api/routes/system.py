@@ -8,7 +8,8 @@ from fastapi import APIRouter, Path
 
 from app.api.http import errors
 from app.api.http.errors import NotReadyError, RouteNotFoundError
-from app.api.schemas.bodies import Health, ProblemKindAnswer, Readiness
+from app.api.schemas.problems import ProblemKindAnswer
+from app.api.schemas.system import Health, Readiness
 from app.api.service import ServiceOf
 from app.jobs.errors import StorageFullError, StoreOutageError
 from app.jobs.store.database import is_current, jobs, workers
@@ -83,7 +84,7 @@ def list_problems() -> list[ProblemKindAnswer]:
 def get_problem(
     code: Annotated[str, Path(max_length=100, examples=["input-invalid"])],
 ) -> ProblemKindAnswer:
-    """What a code means; the `type` of a problem leads here."""
+    """Meaning of an error code; the `type` of a problem leads here."""
     for kind in errors.problem_kinds():
         if kind.code == code:
             return ProblemKindAnswer(code=kind.code, title=kind.title, status=kind.status)

@@ -5,8 +5,8 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from app.api.http import errors
-from app.api.schemas.bodies import TargetAnswer, TargetList, TargetSpec
 from app.api.schemas.requests import known_targets
+from app.api.schemas.targets import TargetAnswer, TargetList, TargetSpec
 from app.api.service import ServiceOf
 from app.engine.types.errors import TargetError
 from app.engine.types.target import Target, presets

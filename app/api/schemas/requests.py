@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app.api.schemas.bodies import BindingsRequest, JobLimits, JobOptions, JobRequest
+from app.api.schemas.jobs import BindingsRequest, JobLimits, JobOptions, JobRequest
 from app.engine.types.errors import UnknownTargetError
 from app.engine.types.target import Target, host, is_host, presets
 from app.jobs.errors import JobNotFinishedError, RequestError
@@ -24,7 +24,7 @@ def known_targets(connection: sa.Connection) -> dict[str, Target]:
 
 
 def asked(options: JobOptions) -> dict[str, Any]:
-    """What a request may say of the engine's options.
+    """Engine options of a request.
 
     Raises:
         UnknownBackendError: a backend is asked for that there is not.
@@ -125,7 +125,7 @@ def _bindings(body: BindingsRequest) -> dict[str, Any]:
 
 
 def limits_of(settings: Settings, kind: str, asked: JobLimits) -> Limits:
-    """What a process may use: what is asked for, at most what the service allows.
+    """Limits of a process: those that are requested, at most what the service allows.
 
     Raises:
         RequestError: more is asked for.

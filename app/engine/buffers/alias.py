@@ -8,7 +8,9 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import ELEMENTWISE, Group, Space, View
+from app.engine.core.calls import View
+from app.engine.core.group import ELEMENTWISE, Group
+from app.engine.core.placement import Space
 
 ALIGNMENT = 64  # byte: kernels may assume that a value begins on a cache line
 
@@ -136,7 +138,7 @@ class AliasClasses:
             refused.update(found)
 
     def merge(self, source: ir.Value, view: ir.Value, offset: int = 0) -> None:
-        """Make one class of two, `view` at a byte of `source`; the caller has asked for the refusal."""
+        """Make one class of two, `view` at a byte of `source`; the caller has asked for the rejection."""
         kept, gone = self.of(source), self.of(view)
         if kept is gone:
             return

@@ -7,7 +7,6 @@ dynamic values live on the host.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -15,86 +14,13 @@ import onnx_ir as ir
 
 from app.engine.buffers.alias import ALIGNMENT, AliasClasses, in_order
 from app.engine.core import graph
-from app.engine.core.plan import (
-    Choice,
-    Compilation,
-    Group,
-    KernelCall,
-    Slice,
-    Space,
-    SubgraphCall,
-    Workspace,
-    body_bytes,
-    unplanned_bodies,
-)
+from app.engine.core.calls import KernelCall, SubgraphCall, Workspace, body_bytes, unplanned_bodies
+from app.engine.core.group import Group
+from app.engine.core.placement import BufferAssignment, Scratch, Slice, Space, Storage
+from app.engine.core.plan import Choice, Compilation
 from app.engine.memory.problem import Buffer, Part, Problem
-from app.engine.types.storage import SparseFormat
-
-
-@dataclass(frozen=True, slots=True)
-class Storage:
-    """The bytes of one alias class.
-
-    Attributes:
-        id: unique among storages and scratch.
-        values: by first use.
-        slices: where each of them lies, and from its first step to its last.
-        nbytes: of all values together.
-        root: what owns the memory outside the arena; None in the arena.
-        first: the step that writes first; -1 for inputs and weights.
-        last: the last step that reads or writes.
-        reason: why it exists, and why it is shared.
-    """
-
-    id: str
-    values: tuple[ir.Value, ...]
-    slices: tuple[Slice, ...]
-    space: Space
-    nbytes: int
-    root: ir.Value | None
-    first: int
-    last: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Scratch:
-    """Memory that holds no value of the plan: a workspace of one step, or a library's own, which it keeps.
-
-    Attributes:
-        nbytes: of all threads together.
-        kind: `workspace`, `body` or `library`.
-    """
-
-    id: str
-    first: int
-    last: int
-    nbytes: int
-    reason: str
-    kind: str = "workspace"
-
-
-@dataclass(frozen=True, slots=True)
-class BufferAssignment:
-    """All memory that a plan touches.
-
-    Attributes:
-        workspaces: ids of scratch by group, one per Workspace argument of its calls, in order;
-            an object that is passed twice is named twice.
-        bodies: id of the scratch that the bodies of a group's calls work in, one at a time.
-        problem: what lies in the arena, as buffers.
-        naive: bytes if no memory of the arena were ever used twice.
-        unplanned: names of what has no bound: dynamic values, by first use, then bodies that are not planned.
-    """
-
-    storages: tuple[Storage, ...]
-    scratch: tuple[Scratch, ...]
-    workspaces: Mapping[Group, tuple[str, ...]]
-    bodies: Mapping[Group, str]
-    problem: Problem
-    naive: int
-    unplanned: tuple[str, ...]
-
+from app.engine.types.layout import Layout
+from app.engine.types.storage import SparseFormat, StorageType
 
 Lives: TypeAlias = Mapping[ir.Value, tuple[int, int]]
 Steps: TypeAlias = tuple[tuple[Group, Choice], ...]
@@ -110,10 +36,8 @@ def build(compilation: Compilation, *, whole: bool = True) -> BufferAssignment:
         ValueError: a chosen view is not legal, a step reads what no earlier step writes, or no
             step writes a graph output.
     """
-    plan = compilation.plan
-    assert plan.order is not None
-    assert plan.implementation is not None
-    steps = tuple((group, plan.implementation[group]) for group in plan.order)
+    implementation = compilation.plan.require("implementation")
+    steps = tuple((group, implementation[group]) for group in compilation.plan.require("order"))
     owners = owned(compilation)
     lives = _lives(steps, owners)
     classes = AliasClasses(owners, lambda v: value_bytes(v, compilation), lives)
@@ -169,17 +93,18 @@ def buffer_of(storage: Storage, alignment: int) -> Buffer:
 
 def value_bytes(value: ir.Value, compilation: Compilation) -> int:
     """Bytes of a static value in its layout, padding included, or in its sparse format."""
-    storage = (compilation.plan.storage or {}).get(value)
+    plan = compilation.plan
+    return stored_bytes(value, plan.require("storage").get(value), plan.require("layout").get(value))
+
+
+def stored_bytes(value: ir.Value, storage: StorageType | None, layout: Layout | None) -> int:
+    """Bytes of a static value in this layout, None being row-major, or in the sparse format of `storage`."""
+    shape, kind = graph.static_shape(value), graph.element_type(value)
     if storage is not None and storage.kind != "default" and not value.is_initializer():
-        kind = graph.dtype(value)
-        assert kind is not None
-        return SparseFormat.of(storage, graph.static_shape(value), kind.itemsize).nbytes
-    layout = (compilation.plan.layout or {}).get(value)
+        return SparseFormat.of(storage, shape, kind.itemsize).nbytes
     if layout is None:
         return graph.nbytes(value)
-    kind = graph.dtype(value)
-    assert kind is not None
-    return layout.elements(graph.static_shape(value)) * kind.itemsize
+    return layout.elements(shape) * kind.itemsize
 
 
 def touched(group: Group, choice: Choice) -> tuple[ir.Value, ...]:

@@ -1,28 +1,10 @@
 """A place for every buffer of an ordered plan: the best of the ways to share bytes in place."""
 
-from dataclasses import dataclass
-
-from app.engine.buffers.buffer_assignment import BufferAssignment, build
-from app.engine.core.plan import Compilation, Group
+from app.engine.buffers.buffer_assignment import build
+from app.engine.core.placement import BufferAssignment
+from app.engine.core.plan import Compilation
 from app.engine.memory import greedy, portfolio
 from app.engine.memory.problem import Solution
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """Where the buffers of a plan lie in one order of its groups."""
-
-    order: tuple[Group, ...]
-    storage: BufferAssignment
-    solution: Solution
-
-
-def placed(compilation: Compilation) -> tuple[BufferAssignment, Solution]:
-    """The placement that the order was chosen by, or one of a plan whose order was given."""
-    known = compilation.placed
-    if known is not None and known.order is compilation.plan.order:
-        return known.storage, known.solution
-    return place(compilation, compilation.order_bound or 0)
 
 
 def place(
@@ -56,3 +38,8 @@ def offsets(storage: BufferAssignment, search: bool = True) -> Solution:
         found = improve(problem, first)
         return found if found.proved else min(found, greedy.solve(problem), key=lambda s: s.peak)
     return portfolio.solve(problem) if search else greedy.solve(problem)
+
+
+def greedy_peak(compilation: Compilation) -> int:
+    """Bytes of the arena that a plan with an order takes, placed greedily."""
+    return place(compilation, search=False)[1].peak

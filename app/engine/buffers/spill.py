@@ -10,8 +10,9 @@ Chaitin, 1982, "Register allocation and spilling via graph coloring", section 4.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from app.engine.buffers.buffer_assignment import BufferAssignment, buffer_of, touched
-from app.engine.core.plan import Bank, Compilation
+from app.engine.buffers.buffer_assignment import buffer_of, touched
+from app.engine.core.placement import Bank, BufferAssignment
+from app.engine.core.plan import Compilation
 from app.engine.memory import greedy, portfolio
 from app.engine.memory.problem import Problem, Solution, live_bytes, validate
 from app.engine.types.target import Memory
@@ -66,17 +67,15 @@ def spread(compilation: Compilation, storage: BufferAssignment, budget: int) -> 
 
 def _traffic(compilation: Compilation, storage: BufferAssignment) -> dict[str, int]:
     """By storage, the bytes that steps read and write, as its values lie in it."""
-    plan = compilation.plan
-    assert plan.order is not None
-    assert plan.implementation is not None
+    order, implementation = compilation.plan.require("order"), compilation.plan.require("implementation")
     size = {
         value: (row.id, part.nbytes)
         for row in storage.storages
         for value, part in zip(row.values, row.slices, strict=True)
     }
     found = {row.id: 0 for row in storage.storages}
-    for group in plan.order:
-        for value in touched(group, plan.implementation[group]):
+    for group in order:
+        for value in touched(group, implementation[group]):
             if value in size:
                 row, nbytes = size[value]
                 found[row] += nbytes

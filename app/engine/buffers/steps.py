@@ -8,7 +8,9 @@ import onnx_ir as ir
 from app.engine.buffers.alias import ALIGNMENT, AliasClass, AliasClasses
 from app.engine.buffers.buffer_assignment import share_views, touched, view_classes
 from app.engine.core import graph
-from app.engine.core.plan import Compilation, Group, workspace_bytes
+from app.engine.core.calls import workspace_bytes
+from app.engine.core.group import Group
+from app.engine.core.plan import Compilation
 from app.engine.memory.beam_order import Step
 
 
@@ -21,27 +23,25 @@ def memory_steps(
     concatenation lives from its own write. In-place pairs are those of stretches; whether a whole
     class may move is seen when the plan is made, so the steps never need more than the plan.
     """
-    plan = compilation.plan
-    assert plan.order is not None
-    assert plan.implementation is not None
+    order, implementation = compilation.plan.require("order"), compilation.plan.require("implementation")
     alignment = compilation.target.memories[0].alignment
     classes = view_classes(compilation)
-    share_views(tuple((group, plan.implementation[group]) for group in plan.order), classes)
+    share_views(tuple((group, implementation[group]) for group in order), classes)
 
     def in_arena(value: ir.Value) -> bool:
         return not graph.is_dynamic(value) and classes.of(value).owner is None
 
-    used = {g: [v for v in touched(g, plan.implementation[g]) if in_arena(v)] for g in plan.order}
+    used = {g: [v for v in touched(g, implementation[g]) if in_arena(v)] for g in order}
     pairs = {
         group: [
             (a, b)
-            for a, b in plan.implementation[group].inplace
+            for a, b in implementation[group].inplace
             if a in values and b in values and classes.of(a) is not classes.of(b)
         ]
         for group, values in used.items()
     }
     stretches = _Stretches(classes, alignment, [pair for row in pairs.values() for pair in row])
-    position = {group: i for i, group in enumerate(plan.order)}
+    position = {group: i for i, group in enumerate(order)}
     steps = [
         Step(
             tuple(sorted(position[g] for g in needs[group])),
@@ -51,10 +51,10 @@ def memory_steps(
                 for a, b in pairs[group]
                 for pair in zip(stretches.of(a), stretches.of(b), strict=False)  # one may be larger
             ),
-            workspace_bytes(plan.implementation[group].calls, compilation.options.threads, alignment),
+            workspace_bytes(implementation[group].calls, compilation.options.threads, alignment),
             group.name,
         )
-        for group in plan.order
+        for group in order
     ]
     return steps, stretches.sizes
 

@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from app.engine.core.plan import Body, Compilation, Group, HostCall
+from app.engine.core.calls import Body, HostCall
+from app.engine.core.group import Group
+from app.engine.core.plan import Compilation
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,29 +40,26 @@ class Nested:
 
 def of_group(group: Group, compilation: Compilation) -> tuple[Body, ...]:
     """The planned bodies of a group's calls."""
-    assert compilation.plan.implementation is not None
-    calls = compilation.plan.implementation[group].calls
+    calls = compilation.plan.require("implementation")[group].calls
     return tuple(b for c in calls if isinstance(c, HostCall) for b in c.bodies if b is not None)
 
 
 def walk(compilation: Compilation, around: Nested | None = None) -> Iterator[Nested]:
     """Every body of a plan, each before those within it, in order of execution."""
-    plan = compilation.plan
-    assert plan.order is not None
-    assert plan.placement is not None
-    for index, group in enumerate(plan.order):
+    order, placement = compilation.plan.require("order"), compilation.plan.require("placement")
+    for index, group in enumerate(order):
         bodies = of_group(group, compilation)
         parent, step, offset, turns = group.name, index, 0, 1
         first, last = float(index), float(index + 1)
         if around is not None:
             parent, step = f"{around.path}/{group.name}", around.step
             offset, turns = around.offset, around.turns
-            width = (around.span[1] - around.span[0]) / len(plan.order)
+            width = (around.span[1] - around.span[0]) / len(order)
             first, last = (around.span[0] + width * at for at in (first, last))
         share = (last - first) / max(len(bodies), 1)
         for k, body in enumerate(bodies):
             span = first + k * share, first + (k + 1) * share
-            at = offset + plan.placement.bodies.get(group, 0)
+            at = offset + placement.bodies.get(group, 0)
             found = Nested(parent, step, body, at, turns * body.turns, span)
             yield found
             yield from walk(found.compilation, found)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 import onnx_ir as ir
 
-from app.engine.core.plan import Group
+from app.engine.core.group import Group
 from app.engine.core.signature import constant_reads
 from app.engine.types.map_type import MapType
 
@@ -26,9 +26,14 @@ def shape(value: ir.Value) -> tuple[int, ...] | None:
 
 
 def static_shape(value: ir.Value) -> tuple[int, ...]:
-    """The shape of a value that is known to be static."""
+    """Shape of a value, which must be static.
+
+    Raises:
+        ValueError: its rank or a dimension is unknown.
+    """
     found = shape(value)
-    assert found is not None, f"value {value.name!r} is dynamic"
+    if found is None:
+        raise ValueError(f"value {value.name!r}: expected a static shape, found {value.shape}")
     return found
 
 
@@ -51,9 +56,7 @@ _DTYPES[None] = None
 
 def nbytes(value: ir.Value) -> int:
     """Bytes of a static value in row-major order."""
-    kind = dtype(value)
-    assert kind is not None, f"value {value.name!r} has no dtype"
-    return elements(value) * kind.itemsize
+    return elements(value) * element_type(value).itemsize
 
 
 def is_tensor(value: ir.Value) -> bool:
@@ -85,18 +88,17 @@ def constant(value: ir.Value | None) -> np.ndarray[Any, Any] | None:
     constant_reads.count += 1
     if value.const_value.dtype != ir.DataType.STRING:
         return _fact(value.const_value, "array", value.const_value.numpy)
-    array = value.const_value.numpy()
-    strings = np.empty(array.shape, object)
-    strings.reshape(-1)[:] = [s.decode() if isinstance(s, bytes) else s for s in array.reshape(-1)]
+    encoded = value.const_value.numpy()
+    strings = np.empty(encoded.shape, object)
+    strings.reshape(-1)[:] = [s.decode() if isinstance(s, bytes) else s for s in encoded.reshape(-1)]
     return strings
 
 
 def fact(value: ir.Value, name: str, measure: Callable[[np.ndarray[Any, Any]], T]) -> T:
     """What `measure` says of a constant's array, asked once while its tensor lives; clones share it."""
-    array = constant(value)
-    assert array is not None, f"value {value.name!r} is no constant"
+    found = array(value)
     assert value.const_value is not None
-    return _fact(value.const_value, name, lambda: measure(array))
+    return _fact(value.const_value, name, lambda: measure(found))
 
 
 def _fact(tensor: ir.TensorProtocol, name: str, make: Callable[[], T]) -> T:
@@ -113,11 +115,11 @@ def is_constant(value: ir.Value) -> bool:
 
 def number(value: ir.Value | None) -> float | None:
     """The number that every element of a constant equals, of 16-bit floats too; None for others."""
-    array = constant(value)
-    if array is None or array.size == 0 or (array.dtype.kind not in "fiu" and array.dtype.name != "bfloat16"):
+    found = constant(value)
+    if found is None or found.size == 0 or (found.dtype.kind not in "fiu" and found.dtype.name != "bfloat16"):
         return None
-    first = array.reshape(-1)[0]
-    return float(first) if bool(np.all(array == first)) else None
+    first = found.reshape(-1)[0]
+    return float(first) if bool(np.all(found == first)) else None
 
 
 def source(value: ir.Value) -> ir.Value:
@@ -138,6 +140,74 @@ def attribute(node: ir.Node, name: str, default: T) -> T:
 def input_at(node: ir.Node, index: int) -> ir.Value | None:
     """An input by position; None where it is omitted."""
     return node.inputs[index] if index < len(node.inputs) else None
+
+
+def operand(node: ir.Node, index: int) -> ir.Value:
+    """Input of a node by position, which the node must not omit.
+
+    Raises:
+        ValueError: it is omitted.
+    """
+    found = input_at(node, index)
+    if found is None:
+        raise ValueError(f"{node.op_type} {node.name!r}: expected an input at position {index}, found none")
+    return found
+
+
+def element_type(value: ir.Value) -> np.dtype[Any]:
+    """NumPy dtype of a value, which must have one: see `dtype`.
+
+    Raises:
+        ValueError: the type is unknown, or strings.
+    """
+    found = dtype(value)
+    if found is None:
+        kind = "no type" if value.dtype is None else value.dtype.name
+        raise ValueError(f"value {value.name!r}: expected elements of a fixed size, found {kind}")
+    return found
+
+
+def array(value: ir.Value | None) -> np.ndarray[Any, Any]:
+    """Array of a constant: see `constant`.
+
+    Raises:
+        ValueError: the value changes between runs, or is omitted.
+    """
+    found = constant(value)
+    if found is None:
+        name = "" if value is None else value.name
+        raise ValueError(
+            f"value {name!r}: expected a constant, found "
+            + ("no value" if value is None else "a value that changes between runs")
+        )
+    return found
+
+
+def writer(value: ir.Value) -> ir.Node:
+    """Node that computes a value.
+
+    Raises:
+        ValueError: none does: it is a graph input or an initializer.
+    """
+    found = value.producer()
+    if found is None:
+        raise ValueError(
+            f"value {value.name!r}: expected the output of a node, found an input of the graph or an "
+            "initializer"
+        )
+    return found
+
+
+def owner(node: ir.Node) -> ir.Graph:
+    """Graph that a node belongs to.
+
+    Raises:
+        ValueError: it was removed from its graph, or never inserted.
+    """
+    found = node.graph
+    if found is None or isinstance(found, ir.Function):
+        raise ValueError(f"{node.op_type} {node.name!r}: expected a node of a graph, found one outside any")
+    return found
 
 
 def values(graph: ir.Graph) -> tuple[ir.Value, ...]:
@@ -233,8 +303,8 @@ def group(
 
 def scalar(value: ir.Value | None) -> float | None:
     """The number that every element of a constant equals; None for others."""
-    array = constant(value)
-    if array is None or array.size == 0 or array.dtype.kind not in "fiu":
+    found = constant(value)
+    if found is None or found.size == 0 or found.dtype.kind not in "fiu":
         return None
-    first = array.reshape(-1)[0]
-    return float(first) if bool(np.all(array == first)) else None
+    first = found.reshape(-1)[0]
+    return float(first) if bool(np.all(found == first)) else None

@@ -1,31 +1,36 @@
 """Insertion of nodes between a writer and its readers, in a graph with a plan."""
 
 from collections.abc import Iterable, Mapping
+from typing import Literal, TypeAlias
 
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Compilation, Group, Subgraph
+from app.engine.core.group import Group
+from app.engine.core.plan import Compilation, Subgraph
 from app.engine.types.storage import DispatchMode
+
+Edited: TypeAlias = Literal["partition", "fusion", "storage", "dispatch", "layout"]
 
 
 class PlanEditor:
-    """A graph under change, with the columns of its plan that exist.
+    """A graph under change, with the columns of its plan that are named.
 
     Every inserted node is a group of its own; what it writes has the layout and the storage type of what it
     reads until `layout` and `storage` say otherwise. The columns are new dictionaries, the graph is changed
     in place.
     """
 
-    def __init__(self, compilation: Compilation) -> None:
+    def __init__(self, compilation: Compilation, *columns: Edited) -> None:
         plan = compilation.plan
         self._compilation = compilation
+        self._columns = columns
         self.graph = compilation.graph
-        self.partition: dict[ir.Node, Subgraph] = dict(plan.partition or {})
-        self.fusion: dict[ir.Node, Group] = dict(plan.fusion or {})
-        self.storage = dict(plan.storage or {})
-        self.dispatch = dict(plan.dispatch or {})
-        self.layout = dict(plan.layout or {})
+        self.partition = dict(plan.require("partition")) if "partition" in columns else {}
+        self.fusion = dict(plan.require("fusion")) if "fusion" in columns else {}
+        self.storage = dict(plan.require("storage")) if "storage" in columns else {}
+        self.dispatch = dict(plan.require("dispatch")) if "dispatch" in columns else {}
+        self.layout = dict(plan.require("layout")) if "layout" in columns else {}
 
     def insert_between(
         self, value: ir.Value, node: ir.Node, readers: Iterable[Group] = (), part: Subgraph | None = None
@@ -70,17 +75,21 @@ class PlanEditor:
 
     def finish(self, **columns: object) -> Compilation:
         """The compilation with the columns of the changed graph; those given replace them."""
-        plan, values = self._compilation.plan, graph.values(self.graph)
-        edited: dict[str, object] = {
-            "partition": {n: self.partition[n] for n in self.graph},
-            "fusion": {n: self.fusion[n] for n in self.graph},
+        by_node: dict[str, Mapping[ir.Node, object]] = {
+            "partition": self.partition,
+            "fusion": self.fusion,
+            "dispatch": self.dispatch,
         }
-        if plan.dispatch is not None:
-            edited["dispatch"] = {n: self.dispatch[n] for n in self.graph}
-        if plan.storage is not None:
-            edited["storage"] = {v: self.storage[v] for v in values}
-        if plan.layout is not None:
-            edited["layout"] = {v: self.layout[v] for v in values}
+        by_value: dict[str, Mapping[ir.Value, object]] = {"storage": self.storage, "layout": self.layout}
+        edited: dict[str, object] = {
+            name: {n: column[n] for n in self.graph}
+            for name, column in by_node.items()
+            if name in self._columns
+        }
+        values = graph.values(self.graph)
+        edited |= {
+            name: {v: column[v] for v in values} for name, column in by_value.items() if name in self._columns
+        }
         return self._compilation.with_plan(**{**edited, **columns})
 
 

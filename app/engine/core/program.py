@@ -3,17 +3,10 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from app.engine.core.plan import (
-    Call,
-    Choice,
-    Compilation,
-    Group,
-    HostCall,
-    KernelCall,
-    Placement,
-    SubgraphCall,
-    Workspace,
-)
+from app.engine.core.calls import Call, HostCall, KernelCall, SubgraphCall, Workspace
+from app.engine.core.group import Group
+from app.engine.core.placement import Placement
+from app.engine.core.plan import Choice, Compilation
 
 if TYPE_CHECKING:
     from app.kernels.cpu.runtime.parallel import Request
@@ -32,9 +25,13 @@ class Step:
     choice: Choice
     workspaces: dict[int, int]
 
+    def __repr__(self) -> str:
+        """Index, group and choice."""
+        return f"Step({self.index}, {self.group!r}, {self.choice!r})"
+
     @property
     def calls(self) -> tuple[Call, ...]:
-        """What runs; empty for a view."""
+        """Calls in order; none for a view."""
         return self.choice.calls
 
     @property
@@ -65,6 +62,10 @@ class Program:
     compilation: Compilation
     steps: tuple[Step, ...]
     placement: Placement
+
+    def __repr__(self) -> str:
+        """Number of steps, size of the arena, and the compilation."""
+        return f"Program({len(self.steps)} steps, arena {self.arena_bytes} byte, {self.compilation!r})"
 
     @property
     def arena_bytes(self) -> int:
@@ -100,13 +101,11 @@ def scratch(calls: tuple[Call, ...]) -> tuple[Workspace, ...]:
 def build(compilation: Compilation) -> Program:
     """The program of a compilation whose plan is complete."""
     plan = compilation.plan
-    assert plan.order is not None
-    assert plan.implementation is not None
-    assert plan.placement is not None
+    implementation, placement = plan.require("implementation"), plan.require("placement")
     steps = []
-    for index, group in enumerate(plan.order):
-        choice = plan.implementation[group]
-        offsets = plan.placement.workspaces.get(group, ())
+    for index, group in enumerate(plan.require("order")):
+        choice = implementation[group]
+        offsets = placement.workspaces.get(group, ())
         workspaces = {id(w): offset for w, offset in zip(scratch(choice.calls), offsets, strict=True)}
         steps.append(Step(index, group, choice, workspaces))
-    return Program(compilation, tuple(steps), plan.placement)
+    return Program(compilation, tuple(steps), placement)

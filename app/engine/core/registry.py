@@ -16,7 +16,9 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import onnx_ir as ir
 
 from app.engine.core import signature
-from app.engine.core.plan import Call, Compilation, Group, View
+from app.engine.core.calls import Call, View
+from app.engine.core.group import Group
+from app.engine.core.plan import Compilation
 from app.engine.core.rewriter import RewriteRule
 from app.engine.core.signature import once, shared
 from app.engine.types.backend_names import BUILT_IN, ENTRY_POINTS, check
@@ -85,8 +87,10 @@ class PlanningContext:
         return SparseFormat.of(StorageType(kind, dtype.name, density), dims, dtype.numpy().itemsize)
 
     @classmethod
-    def of(cls, compilation: Compilation) -> "PlanningContext":
-        """What the rows of a compilation may see."""
+    def of(
+        cls, compilation: Compilation, storage: Mapping[ir.Value, StorageType] | None = None
+    ) -> "PlanningContext":
+        """Context of the rows of a compilation; without `storage`, all values are dense."""
         options = compilation.options
         return cls(
             compilation.target,
@@ -98,7 +102,7 @@ class PlanningContext:
             precision=resolve(options, compilation.target).used,
             exact=options.exact,
             direct=options.direct,
-            storage=compilation.plan.storage or {},
+            storage=storage or {},
             source=compilation.source,
             failures=compilation.failures,
             facts=compilation.facts,
@@ -438,8 +442,14 @@ def _domain(domain: str) -> str:
 
 
 def _modules(package: str) -> list[str]:
+    """Modules of a package by name, those of its FIRST before the others."""
     root = importlib.import_module(package)
-    return sorted(m.name for m in pkgutil.walk_packages(root.__path__, f"{package}."))
+    first = getattr(root, "FIRST", ())
+    found: list[str] = []
+    for module in sorted(pkgutil.iter_modules(root.__path__), key=lambda m: (m.name not in first, m.name)):
+        name = f"{package}.{module.name}"
+        found += [name, *(_modules(name) if module.ispkg else ())]
+    return found
 
 
 def _offered() -> list[tuple[str, Any]]:

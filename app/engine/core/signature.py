@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import onnx_ir as ir
 
 if TYPE_CHECKING:
-    from app.engine.core.plan import Group
+    from app.engine.core.group import Group
 
 T = TypeVar("T")
 Shared = MutableMapping[Hashable, object]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Group, of_group
+from app.engine.core.group import Group, of_group
 from app.engine.types.target import Target
 
 if TYPE_CHECKING:

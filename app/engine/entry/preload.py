@@ -14,7 +14,7 @@ import onnx.reference.ops  # noqa: F401  that the first node asks for
 import onnx_shape_inference  # noqa: F401
 
 from app.engine.core import registry
-from app.engine.report import report
+from app.engine.report import pages
 from app.kernels import cpu
 
 
@@ -23,7 +23,7 @@ def _preload() -> None:
     for module in pkgutil.walk_packages(cpu.__path__, f"{cpu.__name__}."):
         importlib.import_module(module.name)
     numba.cfunc("void(int64)", error_model="numpy", boundscheck=False)(lambda _: None)
-    report.compile_templates()
+    pages.compile_templates()
     gc.collect()
     gc.freeze()  # a collection in a child would copy every page otherwise
 

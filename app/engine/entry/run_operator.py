@@ -20,7 +20,7 @@ from app.engine.core.registry import Implementation, Registry
 from app.engine.core.registry import load as load_registry
 from app.engine.model.load import FLOOR, load
 from app.engine.planning import session
-from app.engine.report import report
+from app.engine.report import decisions
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.runtime.oracle import evaluate
 from app.engine.runtime.verify import compare
@@ -80,10 +80,10 @@ def run_operator(request: Mapping[str, Any], options: Options, folder: Path, ker
         executor.feed(fed)
         seconds = _seconds(executor)
     return {
-        "outputs": [{"name": name, **_told(value)} for name, value in outputs.items()],
+        "outputs": [{"name": name, **tensor_json(value)} for name, value in outputs.items()],
         "seconds": seconds,
         "difference": _difference(original, given, outputs, options),
-        "decisions": report.decisions_json(program.compilation)["decisions"],
+        "decisions": decisions.decisions_json(program.compilation)["decisions"],
         "notes": [*loaded.notes, *program.compilation.notes],
     }
 
@@ -221,7 +221,7 @@ def _narrowed(registry: Registry, op: str, name: str | None) -> Registry:
 
 
 def _seconds(executor: Executor) -> float:
-    """Of one run without copies of inputs and outputs: the least of several samples."""
+    """Seconds of one run without copies of inputs and outputs: the least of several samples."""
     executor.step()
     found = []
     for _ in range(REPEATS):
@@ -245,7 +245,8 @@ def _difference(
     return found if math.isfinite(found) else None
 
 
-def _told(value: object) -> Json:
+def tensor_json(value: object) -> Json:
+    """A tensor in JSON, the inverse of `tensor`."""
     array = np.asarray(value)
     if array.dtype == object or array.dtype.kind in "US":
         return {"dtype": "string", "shape": list(array.shape), "data": [str(v) for v in array.reshape(-1)]}

@@ -13,8 +13,10 @@ from app.engine.core import graph
 from app.engine.core.registry import load as load_registry
 from app.engine.model import operand_types
 from app.engine.model.load import load
-from app.engine.planning import autotune, backend_assignment, session
+from app.engine.planning import session
+from app.engine.planning.timing_cache import stored
 from app.engine.runtime.cpu.executor import Executor
+from app.engine.runtime.inputs import samples
 from app.engine.types import map_type
 from app.engine.types.errors import GraphError
 from app.engine.types.options import Bindings, Options
@@ -74,7 +76,7 @@ class ServedModel:
         self.first = _known({p.name: bindings.shapes.get(p.name, p.shape) for p in self.inputs})
 
     def program(self, shapes: Shapes) -> Executor:
-        """What computes inputs of these shapes.
+        """The executor for inputs of these shapes.
 
         Implementations are chosen from what was measured on this machine before: the job has
         measured all for the shapes it had, others go by prediction where nothing was.
@@ -89,10 +91,10 @@ class ServedModel:
         if shapes == self.first or options.choose == "measured":
             compilation = session.tuned(compilation, options, self._compiler)
         else:
-            compilation = dataclasses.replace(compilation, timings=autotune.stored(self._compiler.folder))
+            compilation = dataclasses.replace(compilation, timings=stored(self._compiler.folder))
             compilation = session.raced(compilation, options, self._compiler)
-        samples = backend_assignment.samples(compilation.graph.inputs)
-        _, program = session.runnable(compilation, options, self._compiler, samples)
+        inputs = samples(compilation.graph.inputs)
+        _, program = session.runnable(compilation, options, self._compiler, inputs)
         return Executor(program, self._compiler)
 
 

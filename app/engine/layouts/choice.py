@@ -17,7 +17,8 @@ import itertools
 from collections.abc import Mapping
 from typing import Literal
 
-from app.engine.core.plan import Compilation, Group
+from app.engine.core.group import Group
+from app.engine.core.plan import Compilation
 from app.engine.core.registry import PlanningContext
 from app.engine.layouts.energy import Assignment, Energy, Labelling
 from app.engine.layouts.options import BLOCKED, LAST, PLAIN, SECOND, LayoutOption, Levels, layout_options

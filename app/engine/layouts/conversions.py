@@ -4,9 +4,10 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from app.engine.buffers.buffer_assignment import value_bytes
+from app.engine.buffers.buffer_assignment import stored_bytes
 from app.engine.core import graph
-from app.engine.core.plan import Compilation, Group
+from app.engine.core.group import Group
+from app.engine.core.plan import Compilation
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost import roofline
 from app.engine.types.layout import Layout
@@ -52,9 +53,8 @@ def conversion(value: ir.Value, layout: Layout, compilation: Compilation, contex
     measured = _measured(value, layout, compilation, context) if context.timings else None
     if measured is not None:
         return measured
-    kind = graph.dtype(value)
-    assert kind is not None
-    moved = value_bytes(value, compilation) + layout.elements(shape) * kind.itemsize
+    written = stored_bytes(value, context.storage.get(value), None)
+    moved = written + layout.elements(shape) * graph.element_type(value).itemsize
     return roofline.roofline(context.target, flops=0.0, nbytes=3.0 * moved, threads=context.threads)
 
 

@@ -15,7 +15,8 @@ def insert_conversions(compilation: Compilation, assignment: Assignment) -> Comp
 
     The graph is changed: readers take the converted value.
     """
-    editor, model = PlanEditor(compilation), compilation.graph
+    editor = PlanEditor(compilation, "partition", "fusion", "storage", "dispatch")
+    model = compilation.graph
     written = {v: at for group in compilation.plan.groups for v, at in assignment.written(group).items()}
     layout = dict(written)
     converted: dict[tuple[ir.Value, Layout | None], ir.Value] = {}

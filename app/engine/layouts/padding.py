@@ -11,7 +11,9 @@ import onnx_ir as ir
 
 from app.engine import reference
 from app.engine.core import graph
-from app.engine.core.plan import Compilation, Group, Lanes
+from app.engine.core.group import Group
+from app.engine.core.plan import Compilation, Lanes
+from app.engine.types.layout import Layout
 
 Need = tuple[ir.Value, Group]
 
@@ -39,10 +41,9 @@ _KEEPING: Mapping[str, Callable[[ir.Node], bool]] = {
 }
 
 
-def has_padding(value: ir.Value, compilation: Compilation) -> bool:
-    """Whether the layout of a value fills up an axis."""
-    layout = (compilation.plan.layout or {}).get(value)
-    if layout is None or not layout.blocks:
+def has_padding(value: ir.Value, layout: Layout) -> bool:
+    """True where the layout of a value fills up an axis."""
+    if not layout.blocks:
         return False
     shape = graph.static_shape(value)
     return layout.padded_shape(shape) != shape
@@ -50,10 +51,9 @@ def has_padding(value: ir.Value, compilation: Compilation) -> bool:
 
 def infer(compilation: Compilation) -> tuple[dict[ir.Value, Lanes], tuple[Need, ...]]:
     """What padded lanes of every value hold, and the (value, reader) whose reader needs zeros in vain."""
-    chosen = compilation.plan.implementation
-    assert chosen is not None
+    chosen, layout = compilation.plan.require("implementation"), compilation.plan.require("layout")
     held: dict[ir.Value, Lanes] = {
-        v: "undefined" if has_padding(v, compilation) else "none" for v in graph.values(compilation.graph)
+        v: "undefined" if has_padding(v, layout[v]) else "none" for v in graph.values(compilation.graph)
     }
     needs: list[Need] = []
     if "undefined" not in held.values():
@@ -74,8 +74,8 @@ def infer(compilation: Compilation) -> tuple[dict[ir.Value, Lanes], tuple[Need, 
 
 def _in_order(compilation: Compilation) -> Iterable[Group]:
     """Groups by their last node, which is the one that others read."""
-    assert compilation.plan.fusion is not None
-    last = {compilation.plan.fusion[node]: node for node in compilation.graph}
+    fusion = compilation.plan.require("fusion")
+    last = {fusion[node]: node for node in compilation.graph}
     position = {node: i for i, node in enumerate(compilation.graph)}
     return sorted(last, key=lambda group: position[last[group]])
 

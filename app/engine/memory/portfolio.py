@@ -1,4 +1,4 @@
-"""Offsets by a ladder of methods: the next one only where those before left something to gain.
+"""Offsets by a portfolio of methods, in turn: the next one only where those before left something to gain.
 
 Lower bound; greedy placements, of which the first needs no compiled code; for small problems a complete
 search at the lower bound, then by bisection; for large ones greedy placements again, in orders that learn
@@ -51,7 +51,7 @@ class _Best:
 
     columns: Columns
     bound: int  # byte, proved
-    goal: int  # byte: a peak up to here ends the ladder
+    goal: int  # byte: a peak up to here ends the search
     offsets: Array | None = None
     peak: int = 0
     method: str = ""
@@ -68,11 +68,11 @@ class _Best:
 
 
 def solve(problem: Problem, budget: int | None = None, load: Callable[[], None] = lambda: None) -> Solution:
-    """The best placement that the ladder finds, validated; `budget` counts failed branches of searches.
+    """The best placement that any method finds, validated; `budget` counts failed branches of searches.
 
     `load` is called once before the first compiled method, and not at all if none is needed.
 
-    With a capacity, any placement below it will do, and the ladder ends at the first. Without one it
+    With a capacity, any placement below it will do, and the search ends at the first. Without one it
     looks for the least peak. A peak above the capacity is no error here: `proved` and `lower_bound` say
     whether a smaller one can exist. Imports numba only if the first greedy placement is not good enough.
     """

@@ -1,4 +1,4 @@
-"""What a model file contains, told without planning: signature, operators, weights."""
+"""Contents of a model file without planning it: signature, operators, weights."""
 
 import math
 from collections import Counter
@@ -32,7 +32,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What is in a model file.
+    """Contents of a model file.
 
     Attributes:
         operators: nodes by operator, nested graphs and functions included, most frequent first;

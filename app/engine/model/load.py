@@ -106,7 +106,7 @@ def load(
 
 
 def inspect(path: Path, external: Mapping[str, Path] | None = None, limits: Limits = Limits()) -> Inspection:  # noqa: B008  # frozen
-    """What is in a model file, as the file says it: nothing is converted or inferred.
+    """Contents of a model file as the file states them: nothing is converted or inferred.
 
     Raises:
         GraphError: as `load` does.

@@ -11,7 +11,7 @@ from app.engine.model.tensor_data import check_tensor
 from app.engine.types.errors import GraphError, UnknownOperatorError
 from app.engine.types.limits import Limits
 
-Known = Callable[[str, str], bool]  # (domain, operator) -> whether something here can handle it
+CanRun = Callable[[str, str], bool]  # (domain, operator) -> whether something here can handle it
 
 _STANDARD = frozenset(schema.domain for schema in onnx.defs.get_all_schemas())
 _SINGLE = OpSchema.FormalParameterOption.Single
@@ -21,7 +21,7 @@ _UNTYPED = onnx.AttributeProto.UNDEFINED
 
 @dataclass(frozen=True, slots=True)
 class Operators:
-    """What the nodes of a graph may be.
+    """Operators and opsets that the nodes of a graph may have.
 
     Attributes:
         opsets: imported version by domain.
@@ -31,7 +31,7 @@ class Operators:
 
     opsets: Mapping[str, int]
     functions: frozenset[tuple[str, str]]
-    known: Known
+    known: CanRun
     schemas: dict[tuple[str, str], OpSchema | None] = field(default_factory=dict, compare=False)
 
 

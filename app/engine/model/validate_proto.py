@@ -1,4 +1,4 @@
-"""What must hold of a model file before anything else reads it.
+"""Checks of a model file before anything else reads it.
 
 Every check works on the protobuf message, where names are still names: a cycle or an undefined
 value cannot even be represented in the graph that the engine works on.
@@ -14,7 +14,7 @@ import onnx_ir as ir
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from app.engine.model.schema_check import Known, Operators, check_node, domain_of
+from app.engine.model.schema_check import CanRun, Operators, check_node, domain_of
 from app.engine.model.tensor_data import check_tensor, data_type
 from app.engine.types.errors import CyclicGraphError, DtypeError, GraphError, ModelTooLargeError, OpsetError
 from app.engine.types.limits import Limits
@@ -35,7 +35,7 @@ class _Checker:
     detached: Collection[str] = ()
 
 
-def check(model: onnx.ModelProto, limits: Limits, known: Known, detached: Collection[str] = ()) -> int:
+def check(model: onnx.ModelProto, limits: Limits, known: CanRun, detached: Collection[str] = ()) -> int:
     """Refuse a model that is not well formed; put its nodes in topological order; count them.
 
     `known` tells of operators that have no schema in the onnx package. The data of the main graph's

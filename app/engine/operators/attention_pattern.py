@@ -12,7 +12,8 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Group, of_group
+from app.engine.core.calls import Argument
+from app.engine.core.group import Group, of_group
 
 Array = np.ndarray[Any, Any]
 RANK = 4  # batch, heads, rows, columns

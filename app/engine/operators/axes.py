@@ -5,14 +5,12 @@ import math
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Group
+from app.engine.core.group import Group
 
 
 def first_input(group: Group) -> ir.Value:
     """The anchor's first input, which is there."""
-    value = group.anchor.inputs[0]
-    assert value is not None
-    return value
+    return graph.operand(group.anchor, 0)
 
 
 def output_at(group: Group, index: int) -> ir.Value | None:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Group, of_group
+from app.engine.core.group import Group, of_group
 
 Array = np.ndarray[Any, Any]
 Triple = tuple[int, int, int]
@@ -123,9 +123,8 @@ class _Axes:
 
 
 def _axes(node: ir.Node, weights: ir.Value | None) -> _Axes:
-    x = node.inputs[0]
+    x = graph.operand(node, 0)
     weights = node.inputs[1] if weights is None else weights
-    assert x is not None
     assert weights is not None
     shape, kernel = graph.static_shape(x), graph.static_shape(weights)[2:]
     rank = len(shape) - 2

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.graph import scalar
-from app.engine.core.plan import Group
+from app.engine.core.group import Group
 from app.kernels.expressions import (
     DTYPES,
     FLOATS,
@@ -191,8 +191,7 @@ class _Work:
 def _dtype(value: ir.Value) -> str:
     if graph.is_dynamic(value):
         raise _RefusedError(f"value {value.name!r} has no static shape and element type")
-    kind = graph.dtype(value)
-    assert kind is not None
+    kind = graph.element_type(value)
     name = _NAMES.get(kind)  # NumPy makes the name of a type anew each time
     if name is None:
         raise _RefusedError(f"value {value.name!r} is {kind}, for which no code is generated")
@@ -337,9 +336,7 @@ def _is_real(dtype: str) -> bool:
 
 def _along_axis(node: ir.Node, index: int) -> tuple[int, ...]:
     """The shape of a scale or zero point as it aligns with the last axes of the tensor."""
-    value, data = node.inputs[index], node.inputs[0]
-    assert value is not None
-    assert data is not None
+    value, data = graph.operand(node, index), graph.operand(node, 0)
     shape, rank = graph.static_shape(value), len(graph.static_shape(data))
     if graph.attribute(node, "block_size", 0):
         raise _RefusedError(f"{node.op_type} {node.name!r} has scales per block")

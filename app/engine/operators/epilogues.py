@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Group, of_group
+from app.engine.core.group import Group, of_group
 from app.engine.operators.elementwise import recipe_of
 from app.kernels.expressions import Recipe, stored
 
@@ -61,8 +61,7 @@ class Epilogue:
             return None
         total = np.zeros(channels, dtype)
         for value, sign in self.biases:
-            array = graph.constant(value)
-            assert array is not None
+            array = graph.array(value)
             total += array.reshape(-1).astype(dtype) * dtype.type(sign)
         return total
 

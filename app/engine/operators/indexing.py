@@ -17,9 +17,7 @@ def axis_of(node: ir.Node) -> int:
 
 def indices_of(node: ir.Node) -> ir.Value:
     """The second input."""
-    value = node.inputs[1]
-    assert value is not None
-    return value
+    return graph.operand(node, 1)
 
 
 def bad_indices(node: ir.Node, sizes: tuple[int, ...]) -> str | None:

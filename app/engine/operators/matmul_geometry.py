@@ -31,16 +31,12 @@ class Product:
 
 
 def _matmul_product(node: ir.Node) -> Product:
-    a, b = node.inputs
-    assert a is not None
-    assert b is not None
+    a, b = graph.operand(node, 0), graph.operand(node, 1)
     return product_of(a, b)
 
 
 def _gemm_product(node: ir.Node) -> Product:
-    a, b = node.inputs[:2]
-    assert a is not None
-    assert b is not None
+    a, b = graph.operand(node, 0), graph.operand(node, 1)
     m, k = graph.static_shape(a)
     n = graph.static_shape(b)[1]
     a_strides, b_strides = (k, 1), (n, 1)

@@ -129,8 +129,7 @@ def gather_parts(node: ir.Node) -> tuple[Part, ...]:
     x = data(node)
     shape = graph.static_shape(x)
     axis = graph.attribute(node, "axis", 0) % max(len(shape), 1)
-    indices = graph.constant(node.inputs[1])
-    assert indices is not None
+    indices = graph.array(node.inputs[1])
     rows = np.where(indices < 0, indices + shape[axis], indices).ravel()
     if not rows.size or np.any(np.diff(rows) != 1) or rows[0] < 0 or rows[-1] >= shape[axis]:
         return ()
@@ -215,9 +214,8 @@ def split_copies(node: ir.Node) -> Copies:
 def taken_ranges(node: ir.Node) -> tuple[range, ...]:
     """The indices that a Slice with constant operands takes of every axis."""
     sizes = graph.static_shape(data(node))
-    starts, ends, axes, steps = (graph.constant(graph.input_at(node, i)) for i in (1, 2, 3, 4))
-    assert starts is not None
-    assert ends is not None
+    starts, ends = (graph.array(graph.input_at(node, i)) for i in (1, 2))
+    axes, steps = (graph.constant(graph.input_at(node, i)) for i in (3, 4))
     of = range(len(starts)) if axes is None else [int(a) % len(sizes) for a in axes]
     by = np.ones(len(starts), np.int64) if steps is None else steps
     taken = [range(n) for n in sizes]

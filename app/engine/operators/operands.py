@@ -3,7 +3,7 @@
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Group
+from app.engine.core.group import Group
 from app.engine.core.registry import PlanningContext
 from app.engine.cost.roofline import roofline
 
@@ -35,15 +35,12 @@ def fixed_inputs(node: ir.Node, positions: tuple[int, ...]) -> str | None:
 
 def data(node: ir.Node) -> ir.Value:
     """The first input, which is never omitted."""
-    value = node.inputs[0]
-    assert value is not None
-    return value
+    return graph.operand(node, 0)
 
 
 def itemsize(value: ir.Value) -> int:
     """Bytes of an element."""
-    kind = graph.dtype(value)
-    assert kind is not None, f"value {value.name!r} has no dtype"
+    kind = graph.element_type(value)
     return kind.itemsize
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Group
+from app.engine.core.group import Group
 from app.engine.core.registry import PlanningContext
 from app.engine.operators.operands import data, fixed_inputs, group_rejection
 from app.engine.operators.strides import Indices
@@ -13,8 +13,7 @@ from app.engine.operators.strides import Indices
 def pad_axes(node: ir.Node) -> list[Indices]:
     """The source index of every target index of each axis of a Pad."""
     shape = graph.static_shape(data(node))
-    pads, axes = graph.constant(node.inputs[1]), graph.constant(graph.input_at(node, 3))
-    assert pads is not None
+    pads, axes = graph.array(node.inputs[1]), graph.constant(graph.input_at(node, 3))
     of = range(len(shape)) if axes is None else [int(a) % len(shape) for a in axes]
     amounts = {axis: (int(b), int(e)) for axis, b, e in zip(of, pads, pads[len(pads) // 2 :])}
     mode = graph.attribute(node, "mode", "constant")

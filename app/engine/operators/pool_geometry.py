@@ -59,8 +59,7 @@ def _three(numbers: tuple[int, ...], fill: int) -> tuple[int, int, int]:
 
 def windows(node: ir.Node) -> Windows:
     """The geometry of a pooling node; output extents are those of shape inference."""
-    source = node.inputs[0]
-    assert source is not None
+    source = graph.operand(node, 0)
     shape, out = graph.static_shape(source), graph.static_shape(node.outputs[0])
     size, out = shape[2:], out[2:]
     rank = len(size)

@@ -57,10 +57,7 @@ class Layer:
 
 def layer_of(node: ir.Node) -> Layer:
     """The extents of a node with static operands."""
-    x, w, r = node.inputs[:3]
-    assert x is not None
-    assert w is not None
-    assert r is not None
+    x, r = graph.operand(node, 0), graph.operand(node, 2)
     first, second, inputs = graph.static_shape(x)
     directions, *extents = graph.static_shape(r)
     hidden = min(extents)  # [gates · hidden, hidden], or transposed where quantized

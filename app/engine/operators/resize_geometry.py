@@ -5,7 +5,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Group
+from app.engine.core.group import Group
 from app.engine.core.registry import PlanningContext
 from app.engine.operators.interpolation import COORDINATES, ROUNDINGS, Floats, ResizedAxis, nearest, taps
 from app.engine.operators.operands import data, fixed_inputs, group_rejection

@@ -3,7 +3,7 @@
 A set of vertices is convex when no path leaves it and comes back; sets that are contracted to a
 vertex each must form no cycle. What a set gains is the sum over its vertices, less a cost for each
 value that crosses its border. Vertices are numbers in a topological order, gains and costs are
-integers. Where a wish is not convex, or wishes wait for each other, the part of most gain is kept.
+integers. Where a candidate is not convex, or candidates wait for each other, the part of most gain is kept.
 """
 
 import heapq
@@ -51,8 +51,8 @@ class Dag:
         return sum(self.gains[v] for v in inside) - paid
 
 
-def most_valuable(dag: Dag, wish: Iterable[int], cuts: int = CUTS) -> Vertices:
-    """The convex subset of a wish of most value; empty where none is worth more than nothing.
+def most_valuable(dag: Dag, candidate: Iterable[int], cuts: int = CUTS) -> Vertices:
+    """The convex subset of a candidate of most value; empty where none is worth more than nothing.
 
     Without regard to convexity a minimum cut finds the best subset. A vertex between two members and
     outside itself tells what to branch on: what comes before it is left out, or what comes after it,
@@ -60,17 +60,17 @@ def most_valuable(dag: Dag, wish: Iterable[int], cuts: int = CUTS) -> Vertices:
 
     Source: Land and Doig, 1960, "An automatic method of solving discrete programming problems".
     """
-    return _Search(dag, wish).best(cuts)[0]
+    return _Search(dag, candidate).best(cuts)[0]
 
 
-def separated(dag: Dag, wishes: Sequence[Vertices]) -> list[Vertices]:
-    """Sets within disjoint wishes: convex, free of cycles among them, each of value.
+def separated(dag: Dag, candidates: Sequence[Vertices]) -> list[Vertices]:
+    """Sets within disjoint candidates: convex, free of cycles among them, each of value.
 
     Wishes that are on no cycle are taken as they are, but for what they are better off without. Of
     those that a cycle joins, the most valuable gives its most valuable convex part, and so on with
     what is left. The result is in order of the least vertex.
     """
-    return sorted(_Separation(dag).of(wishes), key=min)
+    return sorted(_Separation(dag).of(candidates), key=min)
 
 
 class _Separation:
@@ -90,27 +90,28 @@ class _Separation:
             for v in {c.writer, *c.readers} - {-1}:
                 self.crossings[v].append(c)
 
-    def of(self, wishes: Sequence[Vertices]) -> list[Vertices]:
+    def of(self, candidates: Sequence[Vertices]) -> list[Vertices]:
         """The parts."""
-        pending = [(frozenset(range(len(self.dag.successors))), [w for w in wishes if w])]
+        pending = [(frozenset(range(len(self.dag.successors))), [w for w in candidates if w])]
         while pending:
-            vertices, wishes = pending.pop()
-            pending.extend(self._round(vertices, wishes))
+            vertices, candidates = pending.pop()
+            pending.extend(self._round(vertices, candidates))
         return self.parts
 
     def _round(
-        self, vertices: Vertices, wishes: Sequence[Vertices]
+        self, vertices: Vertices, candidates: Sequence[Vertices]
     ) -> Iterable[tuple[Vertices, list[Vertices]]]:
-        """Settle the wishes that no cycle joins to others; what is left to do, by cycle."""
-        if not wishes:
+        """Settle the candidates that no cycle joins to others; what is left to do, by cycle."""
+        if not candidates:
             return
-        name = {v: ~i for i, wish in enumerate(wishes) for v in wish}  # a wish is a negative number
+        # A candidate is a negative number.
+        name = {v: ~i for i, candidate in enumerate(candidates) for v in candidate}
         inner, members = self._contracted(vertices, name)
         for component in _components(inner):
-            joined = [wishes[~c] for c in component if c < 0]
+            joined = [candidates[~c] for c in component if c < 0]
             if len(component) == 1:
-                for wish in joined:
-                    yield from self._taken(wish)
+                for candidate in joined:
+                    yield from self._taken(candidate)
             elif joined:
                 inside = frozenset(v for c in component for v in members[c])
                 yield inside, self._untangled(inside, joined)
@@ -130,13 +131,13 @@ class _Separation:
             inner[c].update(known[s] for s in self.dag.successors[v] if s in known)
         return inner, members
 
-    def _taken(self, wish: Vertices) -> Iterable[tuple[Vertices, list[Vertices]]]:
-        """Settle a wish that is convex, without what it is better off without."""
+    def _taken(self, candidate: Vertices) -> Iterable[tuple[Vertices, list[Vertices]]]:
+        """Settle a candidate that is convex, without what it is better off without."""
         gains = self.dag.gains
-        if all(gains[v] >= sum(c.cost for c in self.crossings[v]) for v in wish):
-            self._settle(wish)
+        if all(gains[v] >= sum(c.cost for c in self.crossings[v]) for v in candidate):
+            self._settle(candidate)
             return
-        pieces = self._cut(sorted(wish), [wish]) if len(wish) > LARGEST else [wish]
+        pieces = self._cut(sorted(candidate), [candidate]) if len(candidate) > LARGEST else [candidate]
         for piece in pieces:
             part = self._best(piece, piece)
             if part:
@@ -145,7 +146,7 @@ class _Separation:
                 yield rest | part, self._connected(rest)
 
     def _untangled(self, inside: Vertices, joined: Sequence[Vertices]) -> list[Vertices]:
-        """Settle the best part of one of the wishes that a cycle joins; what the others are then."""
+        """Settle the best part of one of the candidates that a cycle joins; what the others are then."""
         count = len({self.part.get(v, ~v) for v in inside})
         if count > LARGEST:
             return self._cut(self._ordered(inside), joined)
@@ -159,20 +160,20 @@ class _Separation:
         self._settle(part)
         return [*self._connected(first - part), *others]
 
-    def _best(self, inside: Vertices, wish: Vertices) -> Vertices:
-        """The best convex part of a wish among some vertices, those of settled parts as one."""
+    def _best(self, inside: Vertices, candidate: Vertices) -> Vertices:
+        """The best convex part of a candidate among some vertices, those of settled parts as one."""
         inner, members = self._contracted(inside, {})
         order = _topological(inner)
         number = {v: i for i, c in enumerate(order) for v in members[c]}
         place = {c: i for i, c in enumerate(order)}
-        gains = [self.dag.gains[c] if c in wish else 0 for c in order]
-        seen = {id(c): c for v in wish for c in self.crossings[v]}
+        gains = [self.dag.gains[c] if c in candidate else 0 for c in order]
+        seen = {id(c): c for v in candidate for c in self.crossings[v]}
         crossings = [
             Crossing(number.get(c.writer, -1), tuple(number.get(r, -1) for r in c.readers), c.cost)
             for c in seen.values()
         ]
         successors = [[place[s] for s in inner[c] if s != c] for c in order]
-        search = _Search(Dag(successors, gains, crossings), [place[v] for v in wish])
+        search = _Search(Dag(successors, gains, crossings), [place[v] for v in candidate])
         part, _, cuts = search.best(CUTS)
         self.work -= cuts * len(order)
         return frozenset(order[i] for i in part)
@@ -206,18 +207,18 @@ class _Separation:
         inner, members = self._contracted(inside, {})
         return [v for c in _topological(inner) for v in members[c]]
 
-    def _cut(self, order: Sequence[int], wishes: Sequence[Vertices]) -> list[Vertices]:
+    def _cut(self, order: Sequence[int], candidates: Sequence[Vertices]) -> list[Vertices]:
         """Wishes cut into pieces of so many vertices in a topological order, which no cycle can join."""
         pieces = []
         size = LARGEST // 2
         for first in range(0, len(order), size):
             window = frozenset(order[first : first + size])
-            pieces += [p for w in wishes for p in self._connected(w & window)]
+            pieces += [p for w in candidates for p in self._connected(w & window)]
         return pieces
 
-    def _by_level(self, inside: Vertices, wishes: Sequence[Vertices]) -> list[Vertices]:
-        """Wishes cut where any path changes into or out of a wish: cheap, never on a cycle."""
-        name = {v: i for i, w in enumerate(wishes) for v in w}
+    def _by_level(self, inside: Vertices, candidates: Sequence[Vertices]) -> list[Vertices]:
+        """Wishes cut where any path changes into or out of a candidate: cheap, never on a cycle."""
+        name = {v: i for i, w in enumerate(candidates) for v in w}
         inner, members = self._contracted(inside, {})
         kind = {c: name.get(members[c][0], -1) for c in inner}
         level = dict.fromkeys(inner, 0)
@@ -298,12 +299,12 @@ def _components(inner: Mapping[int, Iterable[int]]) -> list[list[int]]:
 
 
 class _Search:
-    """Branch and bound over one wish."""
+    """Branch and bound over one candidate."""
 
-    def __init__(self, dag: Dag, wish: Iterable[int]) -> None:
+    def __init__(self, dag: Dag, candidate: Iterable[int]) -> None:
         self.dag = dag
-        self.wish = sorted(wish)
-        self.members = frozenset(self.wish)
+        self.candidate = sorted(candidate)
+        self.members = frozenset(self.candidate)
         self.after, self.before = _reach(dag.successors)
         self.crossings = [
             c for c in dag.crossings if c.writer in self.members or not self.members.isdisjoint(c.readers)
@@ -351,7 +352,7 @@ class _Search:
         def place(vertex: int) -> object:
             return vertex if vertex in self.members and vertex not in out else "out"
 
-        for vertex in self.wish:
+        for vertex in self.candidate:
             if vertex in out:
                 continue
             gain = self.dag.gains[vertex]
@@ -361,7 +362,7 @@ class _Search:
         for i, c in enumerate(self.crossings):
             network.add_shared(place(c.writer), [place(v) for v in c.readers], ("value", i), c.cost)
         side = network.source_side("in", "out")
-        return frozenset(v for v in self.wish if v in side), most - network.flow
+        return frozenset(v for v in self.candidate if v in side), most - network.flow
 
     def between(self, part: Vertices) -> list[int]:
         """Vertices outside on paths from the part to itself."""

@@ -13,7 +13,8 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import ATTENTION, ELEMENTWISE, SUBGRAPH, Compilation, Group, Subgraph
+from app.engine.core.group import ATTENTION, ELEMENTWISE, SUBGRAPH, Group
+from app.engine.core.plan import Compilation, Subgraph
 from app.engine.core.registry import PlanningContext
 from app.engine.cost import roofline
 from app.engine.operators import attention_pattern
@@ -34,7 +35,7 @@ class Fuse:
     name: ClassVar[str] = "fuse"
     reads: ClassVar[tuple[str, ...]] = ("partition",)
     writes: ClassVar[tuple[str, ...]] = ("fusion",)
-    keeps: ClassVar[tuple[str, ...]] = ("partition",)
+    keeps: ClassVar[tuple[str, ...]] = ("partition", "passed_over")
 
     def __call__(self, compilation: Compilation) -> Compilation:
         """Write the column `fusion`."""
@@ -93,8 +94,7 @@ class _Work:
         return bool(value.name) and self.escapes(value, members)
 
     def same_part(self, a: ir.Node, b: ir.Node) -> bool:
-        partition = self.compilation.plan.partition
-        assert partition is not None
+        partition = self.compilation.plan.require("partition")
         return partition[a].backend == partition[b].backend
 
     def group(self, nodes: tuple[ir.Node, ...], anchor: ir.Node, op: str = "") -> Group:
@@ -106,15 +106,13 @@ class _Work:
         return graph.group(nodes, anchor, op, lambda value: self.escapes(value, members))
 
     def accepted(self, group: Group) -> bool:
-        partition = self.compilation.plan.partition
-        assert partition is not None
+        partition = self.compilation.plan.require("partition")
         rows = self.compilation.registry.candidates(group.op, (partition[group.anchor].backend,))
         return any(row.rejection_reason(group, self.context) is None for row in rows)
 
     def take_sub_graphs(self) -> None:
         """What a library runs is one group."""
-        partition, rows = self.compilation.plan.partition, self.compilation.registry.backends
-        assert partition is not None
+        partition, rows = self.compilation.plan.require("partition"), self.compilation.registry.backends
         libraries = {name for name, row in rows.items() if row.selector is not None}
         parts: dict[Subgraph, list[ir.Node]] = {}
         for node in self.nodes:

@@ -19,15 +19,15 @@ class InferLayouts:
     policy: Policy = "joint"
 
     name: ClassVar[str] = "infer_layouts"
-    reads: ClassVar[tuple[str, ...]] = ("partition", "fusion", "storage")
-    writes: ClassVar[tuple[str, ...]] = ("partition", "fusion", "storage", "dispatch", "layout")
-    keeps: ClassVar[tuple[str, ...]] = ()
+    reads: ClassVar[tuple[str, ...]] = ("partition", "fusion", "storage", "dispatch")
+    writes: ClassVar[tuple[str, ...]] = (*reads, "layout")
+    keeps: ClassVar[tuple[str, ...]] = ("passed_over",)
 
     def __call__(self, compilation: Compilation) -> Compilation:
         """Write the column `layout`, and nodes that convert into the graph."""
         assignment = choose(
             compilation,
-            PlanningContext.of(compilation),
+            PlanningContext.of(compilation, compilation.plan.require("storage")),
             "plain" if compilation.concessions.row_major_only else self.policy,
         )
         notes = compilation.notes

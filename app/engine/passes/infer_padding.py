@@ -1,4 +1,4 @@
-"""What padded lanes hold, and zeros where a reader needs them."""
+"""Contents of padded lanes, and zeros where a reader needs them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -6,7 +6,9 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from app.engine.core.plan import COLUMNS, Compilation, Group
+from app.engine.core.group import Group
+from app.engine.core.pipeline import Rerun
+from app.engine.core.plan import Compilation
 from app.engine.core.plan_editor import PlanEditor
 from app.engine.layouts import padding
 from app.engine.layouts.conversions import DOMAIN
@@ -31,21 +33,21 @@ class InferPadding:
         "dispatch",
         "implementation",
     )
-    writes: ClassVar[tuple[str, ...]] = (*reads, "padding")
-    keeps: ClassVar[tuple[str, ...]] = tuple(c for c in COLUMNS if c not in ("order", "placement"))
+    writes: ClassVar[tuple[str, ...]] = ("partition", "fusion", "layout", "storage", "dispatch", "padding")
+    keeps: ClassVar[tuple[str, ...]] = ("implementation", "passed_over")
 
-    def __call__(self, compilation: Compilation) -> Compilation:
-        """The compilation with the column; nodes `ZeroLanes` of domain stowplan are inserted."""
+    def __call__(self, compilation: Compilation) -> Compilation | Rerun:
+        """The compilation with the column; where nodes `ZeroLanes` are inserted, rows are chosen again."""
         held, needs = padding.infer(compilation)
-        while needs:  # other rows may be chosen once there are more nodes
-            compilation = SelectImplementations()(_filled(compilation, needs))
-            held, needs = padding.infer(compilation)
+        if needs:  # other rows may be chosen once there are more nodes
+            return Rerun(_filled(compilation, needs), SelectImplementations.name)
         return compilation.with_plan(padding=held)
 
 
 def _filled(compilation: Compilation, needs: Iterable[padding.Need]) -> Compilation:
     """The compilation with a node for each value of which a reader needs zeros, and takes them from it."""
-    editor, chosen = PlanEditor(compilation), compilation.plan.implementation or {}
+    editor = PlanEditor(compilation, "partition", "fusion", "layout", "storage", "dispatch")
+    chosen = compilation.plan.require("implementation")
     filled: dict[ir.Value, ir.Value] = {}
     notes = []
     readers: dict[Group, dict[ir.Value, ir.Value]] = {}
@@ -59,4 +61,4 @@ def _filled(compilation: Compilation, needs: Iterable[padding.Need]) -> Compilat
         notes.append(f"padded lanes of {value.name!r} become zero: {name!r} counts them in {group.name!r}")
     for group, replaced in readers.items():
         editor.redirect(group, replaced)
-    return replace(editor.finish(implementation=None), notes=(*compilation.notes, *notes))
+    return replace(editor.finish(), notes=(*compilation.notes, *notes))

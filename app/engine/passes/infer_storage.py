@@ -28,7 +28,7 @@ class InferStorage:
     name: ClassVar[str] = "infer_storage"
     reads: ClassVar[tuple[str, ...]] = ("partition", "fusion")
     writes: ClassVar[tuple[str, ...]] = ("partition", "fusion", "storage", "dispatch")
-    keeps: ClassVar[tuple[str, ...]] = ("partition", "fusion")
+    keeps: ClassVar[tuple[str, ...]] = ("passed_over",)
 
     def __call__(self, compilation: Compilation) -> Compilation:
         """Write the columns `storage` and `dispatch`; where MXNet casts, nodes that cast into the graph.
@@ -38,8 +38,6 @@ class InferStorage:
         """
         if compilation.options.semantics == "mxnet-1.9":
             return self._as_mxnet(compilation)
-        partition = compilation.plan.partition
-        assert partition is not None
         storage = {value: storage_type(value) for value in graph.values(compilation.graph)}
         return compilation.with_plan(storage=storage, dispatch=self._dispatch(compilation, {}))
 
@@ -60,14 +58,13 @@ class InferStorage:
         note = f"storage types as MXNet 1.9 infers them, in {found.sweeps} sweeps: {told}"
         compilation = compilation.with_plan(storage=storage)
         compilation = replace(compilation, notes=(*compilation.notes, note))
-        cast, modes = insert_casts(compilation, found.modes, PlanningContext.of(compilation))
+        cast, modes = insert_casts(compilation, found.modes, PlanningContext.of(compilation, storage))
         return cast.with_plan(dispatch=self._dispatch(cast, modes))
 
     def _dispatch(
         self, compilation: Compilation, modes: Mapping[ir.Node, DispatchMode]
     ) -> dict[ir.Node, DispatchMode]:
-        partition = compilation.plan.partition
-        assert partition is not None
+        partition = compilation.plan.require("partition")
 
         def mode(node: ir.Node) -> DispatchMode:
             if partition[node].backend == self.fallback_backend:
@@ -78,7 +75,7 @@ class InferStorage:
 
 
 def storage_type(value: ir.Value, kind: StorageKind = "default") -> StorageType:
-    """Of the value's dtype; the density of a constant is measured."""
+    """Storage type for the value's dtype; the density of a constant is measured."""
     dtype = graph.dtype(value)
     name = dtype.name if dtype is not None else str(value.dtype or value.type or "unknown").lower()
     fixed = dtype is not None and graph.constant(value) is not None

@@ -29,7 +29,7 @@ ROUNDS = 4  # of leaving out what no kernel takes
 class NarrowStorage:
     """For targets whose kernels read and write 16-bit floats; elsewhere nothing is changed."""
 
-    name: ClassVar[str] = "store_halves"
+    name: ClassVar[str] = "narrow_storage"
     reads: ClassVar[tuple[str, ...]] = ()
     writes: ClassVar[tuple[str, ...]] = ()
     keeps: ClassVar[tuple[str, ...]] = ()

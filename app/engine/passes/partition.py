@@ -13,7 +13,8 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import ELEMENTWISE, Compilation, Group, Subgraph
+from app.engine.core.group import ELEMENTWISE, Group
+from app.engine.core.plan import Compilation, Subgraph
 from app.engine.core.registry import Backend, PlanningContext, Registry
 from app.engine.cost import roofline
 from app.engine.model.runtime_operators import MICROSOFT
@@ -35,11 +36,11 @@ class Partition:
 
     name: ClassVar[str] = "partition"
     reads: ClassVar[tuple[str, ...]] = ()
-    writes: ClassVar[tuple[str, ...]] = ("partition",)
+    writes: ClassVar[tuple[str, ...]] = ("partition", "passed_over")
     keeps: ClassVar[tuple[str, ...]] = ()
 
     def __call__(self, compilation: Compilation) -> Compilation:
-        """Write the column `partition`, and why backends were passed over.
+        """Write the columns `partition` and `passed_over`.
 
         Raises:
             UnknownOperatorError: no backend runs a node; the message holds every reason.
@@ -59,8 +60,8 @@ class Partition:
         work.refuse_rest()
         notes = tuple(dict.fromkeys(work.notes))
         told = {n.name or "": reasons for n, reasons in work.reasons.items() if reasons}
-        result = replace(compilation, passed_over=told, notes=(*compilation.notes, *notes))
-        return result.with_plan(partition=work.column())
+        result = replace(compilation, notes=(*compilation.notes, *notes))
+        return result.with_plan(partition=work.column(), passed_over=told)
 
 
 def single(node: ir.Node, registry: Registry) -> Group:
@@ -147,8 +148,8 @@ class _Work:
                 accepted.append(i)
             else:
                 self.reasons[node][backend.name] = refused
-        wishes = self._wishes(accepted, backend)
-        taken = self._separated(wishes)
+        candidates = self._candidates(accepted, backend)
+        taken = self._separated(candidates)
         for part in taken:
             self.part.update(dict.fromkeys(part, len(self.parts)))
             self.parts.append(part)
@@ -184,7 +185,7 @@ class _Work:
         told = "is faster by measurement" if self.compilation.assignment else "comes first"
         return f"{self.backend[i]} runs it, which {told}"
 
-    def _wishes(self, accepted: Iterable[int], backend: Backend) -> list[frozenset[int]]:
+    def _candidates(self, accepted: Iterable[int], backend: Backend) -> list[frozenset[int]]:
         """Connected nodes that a library's selector finds, or those that are assigned together."""
         assert backend.selector is not None
         assignment, selector = self.compilation.assignment, backend.selector
@@ -192,9 +193,9 @@ class _Work:
             joined: dict[str, set[int]] = {}
             for i in accepted:
                 joined.setdefault(assignment[self.nodes[i].name or ""], set()).add(i)
-            return [frozenset(wish) for wish in joined.values()]
+            return [frozenset(candidate) for candidate in joined.values()]
         free = set(accepted)
-        wishes: list[frozenset[int]] = []
+        candidates: list[frozenset[int]] = []
         for start in accepted:
             if start not in free:
                 continue
@@ -206,8 +207,8 @@ class _Work:
             free -= found
             nodes = tuple(self.nodes[i] for i in sorted(found))
             kept = frozenset(self.number[n] for n in selector.keep(nodes, self.context))
-            wishes += _connected(kept, self.successors) if kept != found else [found]
-        return wishes
+            candidates += _connected(kept, self.successors) if kept != found else [found]
+        return candidates
 
     def _grown(self, start: int, free: set[int], backend: Backend) -> frozenset[int]:
         """What a selector reaches from a node."""
@@ -231,12 +232,12 @@ class _Work:
                         self.reasons[self.nodes[other]].setdefault(backend.name, refused)
         return frozenset(found)
 
-    def _separated(self, wishes: Sequence[frozenset[int]]) -> list[frozenset[int]]:
-        """The parts of wishes that can be taken, sub-graphs taken before being one vertex each."""
-        if not wishes:
+    def _separated(self, candidates: Sequence[frozenset[int]]) -> list[frozenset[int]]:
+        """The parts of candidates that can be taken, sub-graphs taken before being one vertex each."""
+        if not candidates:
             return []
         if not self.parts:
-            return separated(self._dag(wishes), wishes)
+            return separated(self._dag(candidates), candidates)
         count = len(self.nodes)
         whole = {i: self.part[i] + count if i in self.part else i for i in range(count)}
         edges: dict[int, set[int]] = {w: set() for w in whole.values()}
@@ -244,7 +245,7 @@ class _Work:
             edges[whole[i]].update(whole[s] for s in after if whole[s] != whole[i])
         order = _ordered(edges)
         place = {w: n for n, w in enumerate(order)}
-        inner = self._dag(wishes)
+        inner = self._dag(candidates)
         dag = Dag(
             [sorted(place[s] for s in edges[w]) for w in order],
             [inner.gains[w] if w < count else 0 for w in order],
@@ -253,17 +254,17 @@ class _Work:
                 for c in inner.crossings
             ],
         )
-        parts = separated(dag, [frozenset(place[whole[i]] for i in wish) for wish in wishes])
+        parts = separated(dag, [frozenset(place[whole[i]] for i in candidate) for candidate in candidates])
         return [frozenset(order[n] for n in part) for part in parts]
 
-    def _dag(self, wishes: Sequence[frozenset[int]]) -> Dag:
+    def _dag(self, candidates: Sequence[frozenset[int]]) -> Dag:
         """What sub-graphs gain: the work they run, less conversions at their borders.
 
         Where parts are assigned by measurement, that has counted both.
         """
         gains = [0] * len(self.nodes)
         if self.compilation.assignment:
-            for i in (i for wish in wishes for i in wish):
+            for i in (i for candidate in candidates for i in candidate):
                 gains[i] = 1
             return Dag(self.successors, gains)
         target, threads = self.context.target, self.context.threads
@@ -276,13 +277,13 @@ class _Work:
 
         ends = set(self.compilation.graph.outputs)
         crossings = []
-        wished = {i for wish in wishes for i in wish}
-        for i in sorted(wished):
+        members = {i for candidate in candidates for i in candidate}
+        for i in sorted(members):
             moved = float(sum(map(nbytes, (*self.read[i], *self.nodes[i].outputs))))
             work = roofline.arithmetic(self.nodes[i])
             seconds = roofline.roofline(target, flops=work, nbytes=moved, threads=threads)
             gains[i] = PREFERENCE * max(round(seconds * SECOND), 1)
-        values = {v for i in wished for v in (*self.read[i], *self.nodes[i].outputs)}
+        values = {v for i in members for v in (*self.read[i], *self.nodes[i].outputs)}
         for value in sorted(values, key=lambda v: v.name or ""):
             producer = value.producer()
             readers = self.readers.get(value, [])

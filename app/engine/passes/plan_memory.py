@@ -5,11 +5,11 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from app.engine.buffers.buffer_assignment import BufferAssignment, buffer_of
-from app.engine.buffers.placement import placed
+from app.engine.buffers.buffer_assignment import buffer_of
 from app.engine.buffers.spill import Spread, spread
 from app.engine.core import graph
-from app.engine.core.plan import COLUMNS, Compilation, Location, PlacedBuffer, Placement, Span
+from app.engine.core.placement import BufferAssignment, Location, PlacedBuffer, Placement, Span
+from app.engine.core.plan import COLUMNS, Compilation
 from app.engine.memory.policies import replay
 from app.engine.memory.problem import Problem, Solution, live_bytes, lower_bound, validate
 from app.engine.types.errors import CapacityError
@@ -22,13 +22,14 @@ class PlanMemory:
     """Write the placement; the order and the implementations are given.
 
     Attributes:
-        failures: failed branches that the proof for buffers with parts may take, see `memory.exact.partial_lifetimes`.
+        failures: failed branches that the proof for buffers with parts may take, see
+            `app.engine.memory.exact.partial_lifetimes`.
     """
 
     failures: int = 0
 
     name: ClassVar[str] = "plan_memory"
-    reads: ClassVar[tuple[str, ...]] = ("implementation", "order")
+    reads: ClassVar[tuple[str, ...]] = ("implementation", "order", "buffers")
     writes: ClassVar[tuple[str, ...]] = ("placement",)
     keeps: ClassVar[tuple[str, ...]] = tuple(c for c in COLUMNS if c != "placement")
 
@@ -38,7 +39,8 @@ class PlanMemory:
         Raises:
             CapacityError: the plan needs more than `options.memory_budget`, or than the target has.
         """
-        storage, solution = placed(compilation)
+        buffers = compilation.plan.require("buffers")
+        storage, solution = buffers.assignment, buffers.solution
         if self.failures and not solution.proved and any(b.parts for b in storage.problem.buffers):
             from app.engine.memory.exact.partial_lifetimes import prove  # imports numba
 
@@ -137,7 +139,6 @@ def _outside(storage: BufferAssignment, budget: int) -> str:
 
 def _shortage(compilation: Compilation, storage: BufferAssignment, solution: Solution, budget: int) -> str:
     """What does not fit, where it is largest, and what to do about it."""
-    assert compilation.plan.order is not None
     step, needed = max(live_bytes(storage.problem), key=lambda at: at[1])
     live = sorted(
         (b for b in storage.problem.buffers if b.lower <= step < b.upper and b.size),
@@ -148,6 +149,6 @@ def _shortage(compilation: Compilation, storage: BufferAssignment, solution: Sol
     memory = compilation.target.memories[0].name
     return (
         f"memory {memory!r}: the budget is {budget} byte, the plan needs {solution.peak} byte; "
-        f"its largest step {step} {compilation.plan.order[step].name!r} alone needs {needed} byte "
+        f"its largest step {step} {compilation.plan.require('order')[step].name!r} alone needs {needed} byte "
         f"({len(live)} live: {listed}{more}); raise memory_budget"
     )

@@ -7,12 +7,15 @@ from typing import ClassVar
 
 from app.engine.buffers.alias import AliasClasses
 from app.engine.buffers.buffer_assignment import build, outputs_of, view_classes
+from app.engine.buffers.graph_order import in_graph_order
+from app.engine.buffers.placement import greedy_peak
 from app.engine.core import graph
-from app.engine.core.plan import Choice, Compilation, Decision, Group, View
+from app.engine.core.calls import View
+from app.engine.core.group import Group
+from app.engine.core.plan import Choice, Compilation, Decision
 from app.engine.core.registry import Implementation, PlanningContext, all_plain, no_views
 from app.engine.cost import roofline
 from app.engine.memory.problem import live_bytes
-from app.engine.passes.order import in_graph_order, peak_bytes
 from app.engine.types.errors import KernelError
 
 GROWTH = 1.1  # of the arena, that parts in place of copies are worth
@@ -30,7 +33,7 @@ class SelectImplementations:
     name: ClassVar[str] = "select_implementations"
     reads: ClassVar[tuple[str, ...]] = ("partition", "fusion", "storage", "layout")
     writes: ClassVar[tuple[str, ...]] = ("implementation", "storage")
-    keeps: ClassVar[tuple[str, ...]] = ("partition", "fusion", "dispatch", "layout")
+    keeps: ClassVar[tuple[str, ...]] = ("partition", "passed_over", "fusion", "dispatch", "layout")
 
     def __call__(self, compilation: Compilation) -> Compilation:
         """Write the column `implementation`, the storage types of constants, and a decision per group."""
@@ -43,13 +46,13 @@ class SelectImplementations:
             return found
         # A buffer of several values lives from the first to the last of them: together they may take more.
         copying = _selected(compilation, joined, found)
-        least, budget = peak_bytes(in_graph_order(copying)), compilation.options.memory_budget
+        least, budget = greedy_peak(in_graph_order(copying)), compilation.options.memory_budget
         growth = 1.0 if compilation.concessions.order or compilation.concessions.denied else GROWTH
         limit = max(least, min(growth * least, budget or math.inf))
         apart: frozenset[Group] = frozenset()
         for _ in range(ROUNDS):
             ordered = in_graph_order(found)
-            if peak_bytes(ordered) <= limit:
+            if greedy_peak(ordered) <= limit:
                 return found
             apart |= _alive_at_peak(ordered, joined) or joined
             found = _selected(compilation, apart, copying)
@@ -64,7 +67,7 @@ def _selected(
 
     Of groups that share no memory whatever is chosen, what was chosen `before` is taken.
     """
-    context = PlanningContext.of(compilation)
+    context = PlanningContext.of(compilation, compilation.plan.require("storage"))
     views = view_classes(compilation)
     chosen: dict[Group, Choice] = {}
     decisions: list[Decision] = []
@@ -73,17 +76,16 @@ def _selected(
         if before is None or any(row.views is not no_views for row in candidates):
             chosen[group], decision = choose(group, compilation, context, views, apart=group in apart)
         else:
-            assert before.plan.implementation is not None
-            chosen[group], decision = before.plan.implementation[group], before.decisions[i]
+            chosen[group], decision = before.plan.require("implementation")[group], before.decisions[i]
         decisions.append(decision)
     return replace(compilation.with_plan(implementation=chosen), decisions=tuple(decisions))
 
 
 def _stored(compilation: Compilation) -> Compilation:
     """Constants as the chosen rows store them; of several readers the first sparse one counts."""
-    plan, context = compilation.plan, PlanningContext.of(compilation)
-    storage = dict(plan.storage or {})
-    for group, choice in (plan.implementation or {}).items():
+    storage = dict(compilation.plan.require("storage"))
+    context = PlanningContext.of(compilation, compilation.plan.require("storage"))
+    for group, choice in compilation.plan.require("implementation").items():
         for value, kind in choice.implementation.storage(group, context).items():
             if graph.is_constant(value) and storage[value].kind == "default":
                 storage[value] = replace(storage[value], kind=kind)
@@ -92,7 +94,7 @@ def _stored(compilation: Compilation) -> Compilation:
 
 def _joined(compilation: Compilation) -> frozenset[Group]:
     """Groups whose parts lie in a whole."""
-    return frozenset(g for g, c in (compilation.plan.implementation or {}).items() if _has_parts(c.views))
+    return frozenset(g for g, c in compilation.plan.require("implementation").items() if _has_parts(c.views))
 
 
 def _has_parts(views: Sequence[View]) -> bool:
@@ -122,9 +124,7 @@ def choose(
     Raises:
         KernelError: no implementation applies, which the partition should have excluded.
     """
-    partition = compilation.plan.partition
-    assert partition is not None
-    backend = partition[group.anchor].backend
+    backend = compilation.plan.require("partition")[group.anchor].backend
     refused: dict[str, str | None] = {}
     granted: dict[Implementation, tuple[View, ...]] = {}
     copied: dict[Implementation, Mapping[View, str]] = {}
@@ -211,8 +211,7 @@ def _rejection(
     row: Implementation, group: Group, compilation: Compilation, context: PlanningContext
 ) -> str | None:
     """Why a row does not read and write the layouts that were chosen; None when it does."""
-    chosen = compilation.plan.layout
-    assert chosen is not None
+    chosen = compilation.plan.require("layout")
     required_layouts = row.required_layouts(group, context)
     for value in (*group.inputs, *group.outputs):
         if graph.is_constant(value) or not value.name:

@@ -6,29 +6,28 @@ looks before it predicts. The table lies beside the compiled kernels it belongs 
 never measured again, so plans are reproducible once it is filled.
 """
 
-import fcntl
 import itertools
-import json
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import SUBGRAPH, Compilation, Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Constant, KernelCall, Workspace
+from app.engine.core.group import SUBGRAPH, Group
+from app.engine.core.plan import Compilation
 from app.engine.core.registry import Implementation, PlanningContext, no_error
 from app.engine.cost.roofline import key, seconds
 from app.engine.layouts.choice import choose
 from app.engine.layouts.conversions import change, conversion, rows_between
 from app.engine.layouts.options import LAST, level
-from app.engine.runtime.cpu.executor import aligned
+from app.engine.planning.timing_cache import store, stored
+from app.engine.runtime.cpu.memory import aligned
 from app.engine.types.layout import Layout, plain
 from app.kernels.cpu.runtime.compiler import Compiler
 from app.kernels.cpu.runtime.driver import KernelSequence, Team, compile_dispatch_loop
@@ -36,39 +35,26 @@ from app.kernels.cpu.runtime.parallel import Request, helped
 
 Array = np.ndarray[Any, Any]
 
-FACTOR = 1.4  # a row predicted to take longer than the best by this factor is not measured
-LAST_FACTOR = 1.0  # the same for rows over channels last, where images come in another order
-EXACT_FACTOR = 2.0  # the same for the best row that multiplies as often as the definition does
-HOPELESS = 8.0  # the same for rows that store a constant sparse, if
-STORED_FACTOR = 3.0  # they are not predicted to take longer than the best of them by this factor
+# Predicted seconds in times of the best, beyond which an implementation is not measured:
+FACTOR = 1.4  # in general
+LAST_FACTOR = 1.0  # over channels last, of the best in other layouts, where images come in another order
+EXACT_FACTOR = 2.0  # the best that multiplies as often as the definition does
+HOPELESS = 8.0  # one that stores a constant sparse
+STORED_FACTOR = 3.0  # the same, in times of the best of these
 WORTH = 0.002  # share of the predicted time of the graph below which a group is not measured
-REPEATS = 5
-CLOSE = 1.15  # rows of a group whose times are within this factor are sampled
-MORE = 6  # times more
-SAMPLE = 1e-3  # seconds of one sample, filled with as many runs as it takes
+REPEATS = 5  # samples of each implementation
+CLOSE = 1.15  # times the best seconds of a group, up to which an implementation is sampled further
+MORE = 6  # samples of those that are this close
+SAMPLE = 1e-3  # s of one sample, filled with as many runs as it takes
 # Seconds of kernels that follow one another without Python, which takes a microsecond to start them: more
 # than a small kernel lasts.
 RUN = 2e-5
 # In a run of a model its other constants pass through the caches before a kernel meets its own again. So
-# runs of a sample take turns with copies of these, as large together as the other constants, up to
-AROUND = 64 * 2**20  # byte, where few last caches still have the first: one of 32 MiB has most of 34 MB; and
+# runs of a sample take turns with copies of its constants, as large together as the other constants:
+AROUND = (
+    64 * 2**20
+)  # byte at most. Few last caches still have the first then: one of 32 MiB has most of 34 MB
 COPIES = 64  # at most: smaller constants hardly matter
-
-
-def stored(folder: Path) -> dict[str, float]:
-    """The timings table of a folder; empty when there is none."""
-    path = folder / "timings.json"
-    return json.loads(path.read_text()) if path.exists() else {}
-
-
-def store(folder: Path, timings: Mapping[str, float]) -> None:
-    """Add to the timings table of a folder; what another process measured meanwhile is kept."""
-    with (folder / "timings.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        merged = {**stored(folder), **timings}
-        with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".tmp", delete=False) as file:
-            json.dump(merged, file, indent=0, sort_keys=True)
-        os.replace(file.name, folder / "timings.json")  # noqa: PTH105  # atomic: readers take no lock
 
 
 Candidates: TypeAlias = list[tuple[Group, Implementation, str]]
@@ -124,7 +110,7 @@ def _constants(group: Group) -> set[ir.Value]:
 
 
 def _arrays(calls: Sequence[KernelCall]) -> list[Array]:
-    """What kernels are given of constants, one for each time."""
+    """Constants of the arguments, in order: one for each time that it is passed."""
     return [np.ascontiguousarray(a.array) for c in calls for a in c.arguments if isinstance(a, Constant)]
 
 
@@ -191,83 +177,139 @@ def _kernel_calls(row: Implementation, group: Group, context: PlanningContext) -
     return calls  # type: ignore[return-value]  # just asserted
 
 
+@dataclass(frozen=True)
+class _Candidates:
+    """Implementations that may compute a group, with their predicted seconds."""
+
+    group: Group
+    context: PlanningContext
+    seconds: Mapping[Implementation, float]
+
+    @cached_property
+    def best(self) -> float:
+        """Least predicted seconds."""
+        return min(self.seconds.values())
+
+    @cached_property
+    def measured(self) -> tuple[Implementation, ...]:
+        """Those that no rule prunes."""
+        return tuple(c for c in self.seconds if all(rule(c, self) is None for rule in PRUNE_RULES))
+
+    @cached_property
+    def computing(self) -> Mapping[Implementation, float]:
+        """Predicted seconds of those that are no views."""
+        return {c: s for c, s in self.seconds.items() if not c.views(self.group, self.context)}
+
+    @cached_property
+    def rivals(self) -> tuple[Implementation, ...]:
+        """Where some store a constant sparse, those of them that may be best, and the best of the others.
+
+        Which is faster is never left to prediction, unless it is hopeless: it depends on where the elements
+        lie.
+        """
+        sparse = {c: s for c, s in self.seconds.items() if c.storage(self.group, self.context)}
+        if not sparse or len(sparse) == len(self.seconds):
+            return ()
+        limit = min(STORED_FACTOR * min(sparse.values()), HOPELESS * self.best)
+        dense = {c: s for c, s in self.computing.items() if c not in sparse}
+        return (*(c for c, s in sparse.items() if s <= limit), *sorted(dense, key=dense.__getitem__)[:1])
+
+    @cached_property
+    def exact(self) -> Implementation | None:
+        """The best that multiplies as often as the definition does, where no other near the best does.
+
+        What the others save in products, they pay in weights.
+        """
+        near = {c for c, s in self.computing.items() if s <= FACTOR * self.best} | set(self.rivals)
+        plainly = {c: s for c, s in self.computing.items() if c.error is no_error}
+        found = min(plainly, key=plainly.__getitem__, default=None)
+        needed = found is not None and all(c.error is not no_error for c in near)
+        return found if needed and found and plainly[found] <= EXACT_FACTOR * self.best else None
+
+
+def _view(candidate: Implementation, all_: _Candidates) -> str | None:
+    return None if candidate in all_.computing else "it moves no bytes, which takes no time"
+
+
+def _slow(candidate: Implementation, all_: _Candidates) -> str | None:
+    ratio = all_.seconds[candidate] / (all_.best or 1.0)
+    if all_.seconds[candidate] <= FACTOR * all_.best or candidate in (*all_.rivals, all_.exact):
+        return None
+    return f"it is predicted to take {ratio:.3g} times as long as the best"
+
+
+# Each tells why a candidate is not measured, or None.
+PRUNE_RULES: tuple[Callable[[Implementation, _Candidates], str | None], ...] = (_view, _slow)
+
+
 def _worth_measuring(
     compilation: Compilation, context: PlanningContext
 ) -> tuple[list[tuple[Group, tuple[Implementation, ...]]], Candidates]:
-    """Groups and the rows that may compute them, and the conversions of what those read and write.
+    """Groups and the implementations that may compute them, and conversions of their operands."""
+    groups = _predicted(compilation, context)
+    least = WORTH * sum(candidates.best for candidates in groups)
+    found = []
+    for candidates in groups:
+        measured = candidates.measured
+        several = len(measured) > 1 or any(len(c.tunings) > 1 for c in measured)
+        if several and candidates.best >= least:
+            found.append((candidates.group, measured))
+    return found, _conversions(groups, compilation, context, least)
 
-    Rows over channels last are measured where the prediction takes them, or nearly: all images have
-    such rows, and blocks are faster for most.
+
+def _predicted(compilation: Compilation, context: PlanningContext) -> list[_Candidates]:
+    """Candidates of every group of floats, whose shapes are known.
+
+    Implementations over channels last are left out where the prediction takes another layout, unless they
+    are as fast: all images have such implementations, and blocks are faster for most.
     """
     partition = compilation.plan.partition
     assert partition is not None
-    predictions: list[tuple[Group, dict[Implementation, float]]] = []
     taken = choose(compilation, replace(context, timings={})).required_layouts
+    found = []
     for group in compilation.plan.groups:
-        backend = partition[group.anchor].backend
         if group.op == SUBGRAPH:  # see `app.engine.planning.backend_assignment`
             continue
-        rows = [r for r in compilation.registry.candidates(group.op, (backend,)) if r.op != "*"]
         if any(graph.is_dynamic(v) or not _is_float(v) for v in (*group.inputs, *group.outputs)):
             continue
-        predicted = {
-            r: r.predicted(group, context) for r in rows if r.rejection_reason(group, context) is None
+        backend = partition[group.anchor].backend
+        able = compilation.registry.candidates(group.op, (backend,))
+        seconds = {
+            c: c.predicted(group, context)
+            for c in able
+            if c.op != "*" and c.rejection_reason(group, context) is None
         }
         if not _lies_last(taken[group]):
-            others = {
-                r: s for r, s in predicted.items() if not _lies_last(r.required_layouts(group, context))
-            }
+            others = {c: s for c, s in seconds.items() if not _lies_last(c.required_layouts(group, context))}
             limit = LAST_FACTOR * min(others.values(), default=0.0)
-            near = {r: s for r, s in predicted.items() if s <= limit and not r.views(group, context)}
-            predicted = {**others, **near}
-        if predicted:
-            predictions.append((group, predicted))
-    total = sum(min(predicted.values()) for _, predicted in predictions)
-    found = []
+            near = {c: s for c, s in seconds.items() if s <= limit and not c.views(group, context)}
+            seconds = {**others, **near}
+        if seconds:
+            found.append(_Candidates(group, context, seconds))
+    return found
+
+
+def _conversions(
+    groups: Sequence[_Candidates], compilation: Compilation, context: PlanningContext, least: float
+) -> Candidates:
+    """Implementations of the conversions to layouts that candidates want, of `least` seconds or more."""
     wanted: dict[tuple[object, ...], tuple[ir.Value, Layout]] = {}
-    for group, predicted in predictions:
-        best = min(predicted.values())
-        rows = [r for r, s in predicted.items() if s <= FACTOR * best and not r.views(group, context)]
-        for row in predicted:
-            for value, layout in row.required_layouts(group, context).items():
+    for candidates in groups:
+        for candidate in candidates.seconds:
+            for value, layout in candidate.required_layouts(candidates.group, context).items():
                 wanted.setdefault((graph.shape(value), layout), (value, layout))
-        rows += [r for r in _rivals(predicted, group, context) if r not in rows]
-        if all(r.error is not no_error for r in rows):  # what they save in products, they pay in weights
-            exact = {
-                r: s for r, s in predicted.items() if r.error is no_error and not r.views(group, context)
-            }
-            limit = EXACT_FACTOR * best
-            rows += [r for r in exact if exact[r] <= limit and exact[r] == min(exact.values())][:1]
-        several = len(rows) > 1 or any(len(r.tunings) > 1 for r in rows)
-        if several and best >= WORTH * total:
-            found.append((group, tuple(rows)))
     conversions: Candidates = []
     for value, layout in wanted.values():
-        if conversion(value, layout, compilation, replace(context, timings={})) < WORTH * total:
+        if conversion(value, layout, compilation, replace(context, timings={})) < least:
             continue
         group = change(value)
-        for rows in rows_between(group, layout, compilation, context):
-            conversions += [(group, row, "") for row in rows if not row.views(group, context)]
-    return found, conversions
+        for between in rows_between(group, layout, compilation, context):
+            conversions += [(group, c, "") for c in between if not c.views(group, context)]
+    return conversions
 
 
-def _lies_last(asked: Mapping[ir.Value, Layout]) -> bool:
-    return any(level(layout) == LAST for layout in asked.values())
-
-
-def _rivals(
-    predicted: Mapping[Implementation, float], group: Group, context: PlanningContext
-) -> tuple[Implementation, ...]:
-    """Of rows of which some store a constant sparse, those that may be best, and the best of the others.
-
-    Which is faster is never left to prediction, unless it is hopeless: it depends on where the elements lie.
-    """
-    sparse = {r: s for r, s in predicted.items() if r.storage(group, context)}
-    if not sparse or len(sparse) == len(predicted):
-        return ()
-    limit = min(STORED_FACTOR * min(sparse.values()), HOPELESS * min(predicted.values()))
-    dense = {r: s for r, s in predicted.items() if r not in sparse and not r.views(group, context)}
-    return (*(r for r, s in sparse.items() if s <= limit), *sorted(dense, key=dense.__getitem__)[:1])
+def _lies_last(layouts: Mapping[ir.Value, Layout]) -> bool:
+    return any(level(layout) == LAST for layout in layouts.values())
 
 
 def _is_float(value: ir.Value) -> bool:
@@ -276,7 +318,7 @@ def _is_float(value: ir.Value) -> bool:
 
 
 def least(samplers: Sequence[Callable[[], float]]) -> list[float]:
-    """The least of several samples of each, taken in turn: what else the machine does hits all alike."""
+    """The least of several samples of each, taken in turn: other load on the machine hits all alike."""
     best = [float("inf")] * len(samplers)
     for turn in range(REPEATS + MORE):
         # Those that lost by far are left.
@@ -288,6 +330,49 @@ def least(samplers: Sequence[Callable[[], float]]) -> list[float]:
     return best
 
 
+class _Operands:
+    """Memory for the arguments of calls, which lives as long as this object."""
+
+    def __init__(self, layouts: Mapping[ir.Value, Layout], threads: int) -> None:
+        self._layouts = layouts
+        self._threads = threads
+        self._drawn = np.random.default_rng(0).uniform(0.5, 1.0, 4096)
+        self._kept: list[Array] = []
+        self._addresses: dict[object, int] = {}  # by value, or identity of a workspace
+
+    def arguments(self, call: KernelCall, constants: Iterator[Array]) -> tuple[int, ...]:
+        """Arguments of a call as the driver takes them; its constants are copies of the next of these."""
+        return tuple(
+            self._held(next(constants)) if isinstance(a, Constant) else self._address(a)
+            for a in call.arguments
+        )
+
+    def _address(self, argument: object) -> int:
+        if isinstance(argument, int):
+            return argument
+        key = id(argument) if isinstance(argument, Workspace) else argument
+        if key not in self._addresses:
+            self._addresses[key] = self._held(self._array(argument))
+        return self._addresses[key]
+
+    def _array(self, argument: object) -> Array:
+        if isinstance(argument, Workspace):
+            copies = self._threads if argument.per_thread else 1
+            return np.zeros(argument.nbytes * copies, np.uint8)
+        assert isinstance(argument, ir.Value)
+        fixed, shape = graph.constant(argument), graph.static_shape(argument)
+        if fixed is not None:
+            return fixed
+        size = self._layouts.get(argument, plain(len(shape))).elements(shape)
+        return np.resize(self._drawn.astype(graph.element_type(argument)), size)
+
+    def _held(self, array: Array) -> int:
+        place = aligned(array.nbytes)
+        place[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        self._kept.append(place)
+        return int(place.ctypes.data)
+
+
 def sampler(
     calls: Sequence[KernelCall],
     layouts: Mapping[ir.Value, Layout],
@@ -296,78 +381,54 @@ def sampler(
     team: Team,
     around: int = 0,
 ) -> Callable[[], float]:
-    """What measures the seconds of calls, alone: the mean of a sample of runs.
+    """A function that measures the seconds of calls, alone: the mean of a sample of runs.
 
     Operands are in cache, but for constants where so many bytes `around` them are used between.
     """
-    drawn = np.random.default_rng(0).uniform(0.5, 1.0, 4096)
-    memory: dict[ir.Value, Array] = {}
-    keep: list[Array] = []
-    scratch: dict[int, int] = {}
-
-    def held(array: Array) -> int:
-        place = aligned(array.nbytes)
-        place[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        keep.append(place)
-        return int(place.ctypes.data)
-
-    arrays = _arrays(calls)
+    operands, arrays = _Operands(layouts, context.threads), _arrays(calls)
     own = sum(a.nbytes for a in arrays)
-    constants: Iterator[Array] = iter(())
-
-    def address(argument: object) -> int:
-        if isinstance(argument, int):
-            return argument
-        if isinstance(argument, Constant):
-            return held(next(constants))
-        if isinstance(argument, Workspace):
-            if id(argument) not in scratch:
-                copies = context.threads if argument.per_thread else 1
-                scratch[id(argument)] = held(np.zeros(argument.nbytes * copies, np.uint8))
-            return scratch[id(argument)]
-        assert isinstance(argument, ir.Value)
-        if argument not in memory:
-            fixed, kind = graph.constant(argument), graph.dtype(argument)
-            assert kind is not None
-            shape = graph.static_shape(argument)
-            size = layouts.get(argument, plain(len(shape))).elements(shape)
-            array = np.resize(drawn.astype(kind), size) if fixed is None else fixed
-            held(array)
-            memory[argument] = keep[-1]
-        return int(memory[argument].ctypes.data)
-
-    tables = []
+    kernels = [compiler.compile(c.kernel, c.types, c.static, takes_thread=c.takes_thread) for c in calls]
+    copies = []
     for _ in range(min((around + own // 2) // own, COPIES) + 1 if own else 1):
         constants = iter(arrays)
-        rows = []
-        for call in calls:
-            kernel = compiler.compile(call.kernel, call.types, call.static, takes_thread=call.takes_thread)
-            rows.append((kernel.address, call.units, tuple(map(address, call.arguments))))
-        tables.append(rows)
+        pairs = zip(kernels, calls, strict=True)
+        copies.append([(k.address, c.units, operands.arguments(c, constants)) for k, c in pairs])
     # The time of this thread alone, where it does all the work: other load does not count.
     clock = time.thread_time if context.threads == 1 else time.perf_counter
 
     def prepared(repeats: int) -> tuple[list[KernelSequence], float]:
-        """Runs of so many repeats for every copy of the constants, warm, and the seconds of the last."""
-        stretches = [KernelSequence(compile_dispatch_loop(), rows * repeats, team) for rows in tables]
-        for stretch in stretches:
+        """Sequences of so many repeats for every copy of the constants, warm, and the seconds of the last."""
+        sequences = [KernelSequence(compile_dispatch_loop(), copy * repeats, team) for copy in copies]
+        for sequence in sequences:
             started = clock()
-            stretch.run()
+            sequence.run()
             once = clock() - started
-        return stretches, max(once, 1e-7)
+        return sequences, max(once, 1e-7)
 
-    stretches, once = prepared(1)
+    sequences, once = prepared(1)
     repeats = max(int(RUN / once), 1)
     if repeats > 1:
-        stretches, once = prepared(repeats)
-    times = max(int(SAMPLE / once), 1)
-    turns = itertools.cycle(stretches)
+        sequences, once = prepared(repeats)
+    return _Sampler(operands, sequences, max(int(SAMPLE / once), 1), repeats, clock)
 
-    def sample() -> float:
-        assert keep is not None  # holds what the addresses in the rows point at; empty where nothing is done
-        started = clock()
-        for _ in range(times):
-            next(turns).run()
-        return (clock() - started) / (times * repeats)
 
-    return sample
+class _Sampler:
+    """Mean seconds of calls over a sample of runs; holds the operands that the calls point at."""
+
+    def __init__(
+        self,
+        operands: _Operands,
+        sequences: Sequence[KernelSequence],
+        times: int,
+        repeats: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._operands = operands
+        self._turns = itertools.cycle(sequences)
+        self._times, self._repeats, self._clock = times, repeats, clock
+
+    def __call__(self) -> float:
+        started = self._clock()
+        for _ in range(self._times):
+            next(self._turns).run()
+        return (self._clock() - started) / (self._times * self._repeats)

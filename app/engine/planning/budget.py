@@ -1,9 +1,9 @@
-"""Plans that fit a budget, plans of least memory, and the front between memory and time.
+"""Plans that fit a budget, plans of least memory, and the Pareto front between memory and time.
 
 Rows are given up group by group, where more is in use than may be (`MemoryConcessions`): a
 goal in bytes denies those that need more than it leaves (`app.engine.planning.row_memory`), so that only
 the groups at the peak pay. A budget is such a goal, a preference for memory the least that is reached;
-the front keeps every plan looked at that no other beats.
+the Pareto front keeps every plan looked at that no other beats.
 """
 
 import dataclasses
@@ -19,9 +19,9 @@ Build = Callable[[MemoryConcessions], Program]
 
 NOTHING = MemoryConcessions()
 # In the order in which they are tried for all groups: what costs least time comes first.
-LADDER = (MemoryConcessions(order=True), MemoryConcessions(order=True, row_major_only=True))
-UNDONE = 3  # fused groups at the peak that are tried without
-AGAIN = 3  # values alive at the peak that are tried computed again
+FIRST_CONCESSIONS = (MemoryConcessions(order=True), MemoryConcessions(order=True, row_major_only=True))
+UNFUSED = 3  # fused groups at the peak that are tried without
+RECOMPUTED = 3  # values alive at the peak that are tried computed again
 ROUNDS = 12  # of changes at the peak
 # Plans looked at for one goal, by the steps of the first: they cost what a graph has of them.
 BUILDS, LEAST_BUILDS, WORK = 60, 18, 2000
@@ -57,16 +57,15 @@ def fitting(build: Build) -> Program:
         missed = error
     search = _Search(build)
     budget = missed.available
-    start = search.plan(NOTHING)
-    assert start is not None
+    start = search.start()
     nearest = search.descended(start, budget)
     if _peak(nearest) <= budget:
         nearest = search.relieved(nearest, start, budget)
     spilled = search.spilled(start, nearest)
-    within = [p for p in (nearest, *spilled) if _peak(p) <= budget]
-    if not within:
+    fits = [p for p in (nearest, *spilled) if _peak(p) <= budget]
+    if not fits:
         raise _too_much(build, nearest, search)
-    found = _bounded(build, min(within, key=lambda p: p.seconds))
+    found = _bounded(build, min(fits, key=lambda p: p.seconds))
     return _noted(
         found,
         f"memory: fits the budget with {found.compilation.concessions.describe}; {missed.needed} byte would "
@@ -83,8 +82,7 @@ def smallest(build: Build) -> Program:
         CapacityError: not even this plan fits the memory.
     """
     search = _Search(build)
-    start = search.plan(NOTHING)
-    assert start is not None
+    start = search.start()
     best = search.relieved(search.descended(start, 0), start, None)
     try:
         found = _bounded(build, best)
@@ -97,11 +95,10 @@ def smallest(build: Build) -> Program:
     return _noted(found, f"memory: the smallest arena has {found.compilation.concessions.describe}")
 
 
-def front(build: Build) -> tuple[Point, ...]:
+def pareto_front(build: Build) -> tuple[Point, ...]:
     """The plans found of which none is both smaller and faster, the smallest first."""
     search = _Search(build)
-    start = search.plan(NOTHING)
-    assert start is not None
+    start = search.start()
     best = search.relieved(search.descended(start, 0), start, None)
     search.allow(start, 1)
     for i in range(1, BETWEEN + 1):
@@ -136,14 +133,21 @@ class _Search:
         whole = min(max(WORK // max(len(start.steps), 1), LEAST_BUILDS), BUILDS)
         self._left = max(self._left, 0) + round(share * whole)
 
-    def plan(self, concessions: MemoryConcessions, within: int | None = None) -> Program | None:
-        """The plan with this thrift; None where no more are allowed, or no order is within bytes."""
+    def start(self) -> Program:
+        """The plan without concessions, which there always is: what it takes has no bound."""
+        program = self.plan(NOTHING)
+        if program is None:
+            raise AssertionError("a plan without a bound of its memory was refused for its memory")
+        return program
+
+    def plan(self, concessions: MemoryConcessions, peak_limit: int | None = None) -> Program | None:
+        """The plan with these concessions; None where no more are allowed, or every order takes more."""
         if concessions not in self._known:
             if self._left <= 0 and self._known:
                 return None
             self._left -= 1
             try:
-                program = self._build(dataclasses.replace(concessions, unbounded=True, peak_limit=within))
+                program = self._build(dataclasses.replace(concessions, unbounded=True, peak_limit=peak_limit))
             except CapacityError:
                 return None
             self._known[concessions] = program
@@ -151,15 +155,15 @@ class _Search:
         return self._known[concessions]
 
     def rows(self, program: Program) -> RowMemory:
-        """What its rows need."""
+        """The bytes that implementations of its groups need."""
         concessions = _concessions(program)
         if concessions not in self._rows:
             self._rows[concessions] = RowMemory(program)
         return self._rows[concessions]
 
-    def better(self, thrifts: Iterable[MemoryConcessions], best: Program, goal: int) -> Program:
+    def better(self, options: Iterable[MemoryConcessions], best: Program, goal: int) -> Program:
         """The best of the plans: the fastest within the goal, else the smallest, then the fastest."""
-        for concessions in thrifts:
+        for concessions in options:
             program = self.plan(concessions, max(_peak(best), goal))
             best = best if program is None else min(best, program, key=lambda p: _merit(p, goal))
         return best
@@ -169,7 +173,7 @@ class _Search:
         self.allow(start, DESCENT)
         # Where the bound is met, neither rows nor orders save a byte.
         proved = _peak(start) <= self.rows(start).bound
-        best = start if proved else self.better(LADDER, start, goal)
+        best = start if proved else self.better(FIRST_CONCESSIONS, start, goal)
         for _ in range(ROUNDS):
             before = best
             if _peak(best) <= goal:
@@ -265,7 +269,7 @@ def _bounded(build: Build, program: Program) -> Program:
 
 
 def _gap(peak: int, bound: int) -> str:
-    """How far a plan is from what no choice of rows for its groups stays below."""
+    """Distance of a plan from the bound that no choice of implementations stays below, in words."""
     if peak <= bound:
         return "proved: no rows for these groups take less, in any order"
     share = f", a gap of {peak / bound - 1:.2%}" if bound else ""
@@ -287,19 +291,19 @@ def _too_much(build: Build, nearest: Program, search: _Search) -> CapacityError:
 
 
 def _moves(program: Program) -> list[MemoryConcessions]:
-    """What else may be given up, where most bytes live: a fused kernel, a value that waits."""
+    """Further concessions where most bytes live: a group unfused, a waiting value recomputed."""
     concessions = _concessions(program)
     worst = _worst(program)
     groups = [s.group for s in program.steps if s.index in worst and len(s.group.nodes) > 1]
-    largest = sorted(groups, key=lambda g: -len(g.nodes))[:UNDONE]
-    apart = [concessions.unfused | {n.name or "" for n in g.nodes} for g in largest]
-    again = rematerialization.candidates(program, fullest(program))[:AGAIN]
+    largest = sorted(groups, key=lambda g: -len(g.nodes))[:UNFUSED]
+    unfused = [concessions.unfused | {n.name or "" for n in g.nodes} for g in largest]
+    recompute = rematerialization.candidates(program, fullest(program))[:RECOMPUTED]
     return [
-        *(dataclasses.replace(concessions, unfused=names) for names in apart),
+        *(dataclasses.replace(concessions, unfused=names) for names in unfused),
         # In other layouts than that of the input, its conversion would wait in place of the value.
         *(
             dataclasses.replace(concessions, recompute=(*concessions.recompute, more), row_major_only=plain)
-            for more in again
+            for more in recompute
             for plain in sorted({concessions.row_major_only, True})
         ),
     ]

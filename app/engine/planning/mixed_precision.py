@@ -25,12 +25,12 @@ from app.engine.types.precision import resolve, tolerance
 from app.engine.types.target import Target
 from app.kernels.cpu.runtime.compiler import Compiler
 
-MARGIN = 0.9  # of the tolerance that the error may take: that on other inputs may be larger
-PROGRAMS = 64  # that are measured at most, each planned, bound and run once
-BLOCKS = 40  # that nodes are measured in first
-ROUNDS = 5  # of choices, each with more or less error expected, as the one before was measured; by at most
-SLACK = 1.5  # times
-LEAST = 1e-9  # seconds that rounding is taken to save at least
+MARGIN = 0.9  # share of the tolerance that the error may take: that on other inputs may be larger
+PROGRAMS = 64  # limit of programs that are measured, each planned, bound and run once
+BLOCKS = 40  # blocks of nodes that are measured first
+ROUNDS = 5  # choices, each with more or less error expected, as the one before was measured
+SLACK = 1.5  # factor by which the expected error changes at most from one choice to the next
+MIN_SAVED = 1e-9  # s that rounding is taken to save at least
 
 Block: TypeAlias = tuple[str, ...]  # names of nodes next to each other in the graph
 
@@ -42,7 +42,7 @@ class Source:
     Attributes:
         option: the field of Options that names these nodes.
         off: the options without the source.
-        of: whether a row has it.
+        of: whether an implementation has it.
         nested: whether nodes with bodies count as having it.
         kept: what is said of a node that is planned without it, and of what it would do.
     """
@@ -62,21 +62,21 @@ class Source:
 PRECISION = Source(
     "exact",
     lambda options: replace(options, precision="f32"),
-    lambda row: row.precision != "f32",
+    lambda implementation: implementation.precision != "f32",
     nested=False,
     kept=("kept in float32", "rounding"),
 )
 FAST = Source(
     "direct",
     lambda options: replace(options, fast_algorithms=False),
-    lambda row: row.fast,
+    lambda implementation: implementation.fast,
     nested=True,
     kept=("computed without a fast algorithm", "fast algorithm"),
 )
 
 
 def mixes(options: Options, target: Target) -> bool:
-    """Whether some nodes may stay float32 while others round: not where values are stored rounded."""
+    """True if some nodes may stay float32 while others round: not where values are stored rounded."""
     return not options.exact and target.device != "cuda" and resolve(options, target).used != "f32"
 
 
@@ -112,7 +112,7 @@ def held(
     size = max(-(-len(trials.names) // BLOCKS), 1)
     cut = [trials.names[i : i + size] for i in range(0, len(trials.names), size)]
     blocks = {block: trials.moved(block) for block in cut}
-    best, least, bound = dict.fromkeys(trials.names, ""), LEAST, limit
+    best, least, bound = dict.fromkeys(trials.names, ""), MIN_SAVED, limit
     for _ in range(ROUNDS):
         kept = _narrowed(blocks, trials, bound)
         rounding = [name for block in blocks if block not in kept for name in block]
@@ -200,12 +200,12 @@ class _Trials:
         return _farthest(self._expected, found)
 
     def distance(self, expected: Mapping[str, object]) -> float:
-        """How far the outputs are from these when no node rounds, as a fraction of their maximum."""
+        """Largest difference of the outputs from these when no node rounds, in their maximum."""
         return _farthest(expected, self._expected).max_rel
 
     def seconds(self, rounding: Collection[str]) -> float:
-        """What is saved when these nodes round."""
-        return math.fsum((LEAST, *(self._saved[name] for name in rounding)))
+        """Seconds saved when these nodes round."""
+        return math.fsum((MIN_SAVED, *(self._saved[name] for name in rounding)))
 
     def _program(self, options: Options) -> Program:
         return session.runnable(self.compilation, options, self.compiler, self.inputs)[1]
@@ -225,14 +225,15 @@ def _farthest(expected: Mapping[str, object], found: Mapping[str, object]) -> Di
 
 
 def _rounding(compilation: Compilation, source: Source) -> Block:
-    """Names of the groups that a row with the source applies to, in graph order."""
-    context, backends = PlanningContext.of(compilation), compilation.target.backends
+    """Names of the groups that an implementation with the source applies to, in graph order."""
+    context = PlanningContext.of(compilation, compilation.plan.require("storage"))
+    backends = compilation.target.backends
     return tuple(
         group.name
         for group in compilation.plan.groups
         if (source.nested and any(map(graph.bodies, group.nodes)))
         or any(
-            source.of(row) and row.rejection_reason(group, context) is None
-            for row in compilation.registry.candidates(group.op, backends)
+            source.of(candidate) and candidate.rejection_reason(group, context) is None
+            for candidate in compilation.registry.candidates(group.op, backends)
         )
     )

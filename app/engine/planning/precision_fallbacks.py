@@ -4,14 +4,15 @@ Some models amplify rounding beyond what outputs may differ by. Sources of round
 first, see `app.engine.planning.mixed_precision`, then as a whole.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
 from app.engine.planning import mixed_precision
+from app.engine.planning.backend_assignment import whole_model
 from app.engine.planning.verification import Verification
-from app.engine.types.errors import NumericsError
+from app.engine.types.errors import ExportMismatchError, NumericsError
 from app.engine.types.options import Options
 from app.engine.types.precision import Resolved, exacter, resolve
 from app.engine.types.target import Target
@@ -22,7 +23,7 @@ NAMED = 5  # nodes in a note
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What is planned, and what was given up for it.
+    """A graph to plan, the options to plan it with, and the rounding that was given up for it.
 
     Attributes:
         note: about fast algorithms that were given up; empty where none were.
@@ -41,87 +42,112 @@ class Attempt:
         return cls(options, compilation, resolve(options, target))
 
     def notes(self, program: Program) -> tuple[str, ...]:
-        """What is told of the program that was verified: what it gave up and what that costs."""
+        """Notes on the program that was verified: the rounding that it gave up and the cost of that."""
         if not self.note:
             return ()
-        cost = max(seconds(program) - self.seconds, 0.0)
+        cost = max(program.seconds - self.seconds, 0.0)
         return (f"{self.note}; without them a run takes {cost * 1e6:.3g} us longer, as planned",)
 
 
-def seconds(program: Program) -> float:
-    """Seconds of a run, as the program was planned."""
-    return program.seconds
+@dataclass
+class PrecisionFallbacks:
+    """Iterator of attempts, each after the first with the next source of rounding given up.
 
+    Whoever iterates calls `reject` for a program whose outputs differ before it asks for the next attempt.
 
-def after(
-    failed: Attempt,
-    error: NumericsError,
-    program: Program,
-    verification: Verification,
-    compiler: Compiler,
-    *,
-    measures: bool,
-    runs_here: bool,
-    progress: Callable[[int, int], None],
-) -> Attempt:
-    """The attempt with the next source of rounding given up, on a program whose outputs differed.
-
-    Args:
-        failed: the attempt at the program.
-        error: by what its outputs differed.
-        program: what was verified.
-        verification: what it was compared with.
+    Attributes:
+        first: the attempt at what was asked for.
+        verification: what programs are compared with.
         compiler: where machine code comes from.
         measures: whether implementations may be measured.
         runs_here: whether programs run on this machine.
         progress: called with (done, total) while nodes are measured.
-
-    Raises:
-        NumericsError: the error; nothing is left that options rule.
     """
-    target, options = program.compilation.target, failed.options
-    stricter = exacter(options, target)
-    if stricter is None:
-        raise error
-    tried = replace(options, autotune=options.autotune and measures)
-    inputs = verification.inputs
-    if stricter.precision != options.precision:
+
+    first: Attempt
+    verification: Verification
+    compiler: Compiler
+    measures: bool
+    runs_here: bool
+    progress: Callable[[int, int], None]
+    _next: Attempt = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._next = self.first
+
+    def __iter__(self) -> Iterator[Attempt]:
+        while True:
+            yield self._next
+
+    def reject(self, error: NumericsError, program: Program) -> None:
+        """Prepare the next attempt after one whose program has outputs that differ.
+
+        Libraries that were assigned by measurement are given up first, then rounding.
+
+        Raises:
+            NumericsError: the error; an exported file differs, or nothing is left that options rule.
+        """
+        failed, options = self._next, self._next.options
+        stricter = exacter(options, program.compilation.target)
+        if isinstance(error, ExportMismatchError):
+            raise error
+        if any(failed.compilation.assignment.values()):
+            ours = whole_model.given_up(failed.compilation, self.compiler, error.message)
+            self._next = replace(failed, compilation=ours)
+        elif stricter is None:
+            raise error
+        elif stricter.precision != options.precision:
+            self._next = self._more_exact(stricter, error, program.compilation.target)
+        else:
+            self._next = self._more_direct(stricter, error, program)
+
+    @property
+    def _tried(self) -> Options:
+        """Options of programs that show how far single nodes move the outputs."""
+        options = self._next.options
+        return replace(options, autotune=options.autotune and self.measures)
+
+    def _more_exact(self, stricter: Options, error: NumericsError, target: Target) -> Attempt:
+        """The attempt with some nodes in float32, or all."""
+        failed = self._next
         reason, compilation = f"in {failed.precision.used} {error.message}", failed.compilation
-        if runs_here and mixed_precision.mixes(options, target):
-            compilation, found = mixed_precision.held(compilation, tried, compiler, inputs, progress)
+        if self.runs_here and mixed_precision.mixes(failed.options, target):
+            compilation, found = mixed_precision.held(
+                compilation, self._tried, self.compiler, self.verification.inputs, self.progress
+            )
             if found.exact:
-                stricter = replace(options, exact=found.exact)
+                stricter = replace(failed.options, exact=found.exact)
                 reason = f"nodes that stay float32: {len(found.exact)}; {reason}"
         used = failed.precision.used if stricter.exact else "f32"
         precision = Resolved(failed.precision.asked, used, reason, stricter.exact)
         return replace(failed, options=stricter, compilation=compilation, precision=precision)
-    compilation, note = failed.compilation, f"fast algorithms are off: with them {error.message}"
-    if runs_here and target.device != "cuda" and not options.direct:
-        expected, allowed = verification.allowance(options, target)
-        compilation, found = mixed_precision.held(
-            compilation,
-            tried,
-            compiler,
-            inputs,
-            progress,
-            source=mixed_precision.FAST,
-            allowed=allowed,
-            expected=expected,
-        )
-        if found.direct:
-            stricter = replace(options, direct=found.direct)
-            note = f"{_named(found.direct)} without fast algorithms: with them {error.message}"
-    return replace(
-        failed,
-        options=stricter,
-        compilation=compilation,
-        precision=replace(failed.precision, direct=stricter.direct),
-        note=note,
-        seconds=failed.seconds or seconds(program),
-    )
+
+    def _more_direct(self, stricter: Options, error: NumericsError, program: Program) -> Attempt:
+        """The attempt with some nodes computed without fast algorithms, or all."""
+        failed, target = self._next, program.compilation.target
+        options, compilation = failed.options, failed.compilation
+        note = f"fast algorithms are off: with them {error.message}"
+        if self.runs_here and target.device != "cuda" and not options.direct:
+            expected, allowed = self.verification.allowance(options, target)
+            compilation, found = mixed_precision.held(
+                compilation,
+                self._tried,
+                self.compiler,
+                self.verification.inputs,
+                self.progress,
+                source=mixed_precision.FAST,
+                allowed=allowed,
+                expected=expected,
+            )
+            if found.direct:
+                stricter = replace(options, direct=found.direct)
+                note = f"{_named(found.direct)} without fast algorithms: with them {error.message}"
+        precision = replace(failed.precision, direct=stricter.direct)
+        seconds = failed.seconds or program.seconds
+        return Attempt(stricter, compilation, precision, note, seconds)
 
 
 def _named(nodes: Mapping[str, str]) -> str:
-    """How many nodes are computed, and the first of them by name."""
+    """Count of nodes that are computed, and the names of the first."""
     first = ", ".join(map(repr, list(nodes)[:NAMED]))
     return f"{len(nodes)} nodes ({first}{', ...' if len(nodes) > NAMED else ''}) are computed"

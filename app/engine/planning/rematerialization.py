@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Group
+from app.engine.core.group import Group
 from app.engine.core.program import Program
 from app.engine.rewrites.constant_folding import NONDETERMINISTIC
 from app.engine.types.options import Again
@@ -22,7 +22,7 @@ class _Found:
 
 
 def candidates(program: Program, step: int) -> list[Again]:
-    """What can be computed again for readers after `step`, through which it waits unread; the best first.
+    """Values to compute again for readers after `step`, through which they wait unread; the best first.
 
     Most bytes come first, of equal ones what takes the least time. What is computed from values that are
     gone by then brings these along, up to four groups.
@@ -86,7 +86,7 @@ class _Lives:
         return [needed[index] for index in sorted(needed)]
 
     def _stays(self, groups: Iterable[Group], late: Iterable[ir.Node]) -> bool:
-        """Whether anything else needs what the groups make; else a copy is the same steps run later."""
+        """True if anything else needs what the groups make; else a copy is the same steps run later."""
         known = {*late, *(node for group in groups for node in group.nodes)}
         made = (v for group in groups for node in _own(group.nodes) for v in node.outputs)
         return any(readers is None or not known.issuperset(readers) for readers in map(self._readers, made))
@@ -123,7 +123,7 @@ def origin(value: ir.Value) -> ir.Value:
 
 
 def is_conversion(node: ir.Node) -> bool:
-    """Whether a node holds its input in other bytes: an operator of the planner's own."""
+    """True if a node holds its input in other bytes: an operator of the planner's own."""
     return node.domain == "stowplan" and len(node.inputs) == 1 and len(node.outputs) == 1
 
 

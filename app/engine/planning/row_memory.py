@@ -12,12 +12,14 @@ from functools import cached_property
 import onnx_ir as ir
 
 from app.engine.buffers.buffer_assignment import value_bytes
+from app.engine.buffers.graph_order import dependencies
 from app.engine.core import graph
-from app.engine.core.plan import Choice, Group, workspace_bytes
+from app.engine.core.calls import workspace_bytes
+from app.engine.core.group import Group
+from app.engine.core.plan import Choice
 from app.engine.core.program import Program
 from app.engine.core.registry import Implementation, PlanningContext, no_views
 from app.engine.memory.beam_order import Step, least_peak
-from app.engine.passes.order import dependencies
 from app.engine.planning.rematerialization import is_conversion, origin
 from app.engine.types.layout import Layout, plain
 from app.engine.types.options import Denied
@@ -31,9 +33,9 @@ class RowMemory:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.compilation = program.compilation
-        self.context = PlanningContext.of(self.compilation)
+        self.context = PlanningContext.of(self.compilation, self.compilation.plan.require("storage"))
         self.alignment = self.compilation.target.memories[0].alignment
-        self.layout: Mapping[ir.Value, Layout] = self.compilation.plan.layout or {}
+        self.layout: Mapping[ir.Value, Layout] = self.compilation.plan.require("layout")
         self.maker = {v: s.group for s in program.steps for n in s.group.nodes for v in n.outputs}
         self.readers: dict[ir.Value, list[Group]] = {}
         for step in program.steps:
@@ -53,8 +55,7 @@ class RowMemory:
     def rows(self, group: Group) -> tuple[Implementation, ...]:
         """Those of the group's backend that may compute it, in some layout."""
         if group not in self._rows:
-            partition, target = self.compilation.plan.partition, self.compilation.target
-            assert partition is not None
+            partition, target = self.compilation.plan.require("partition"), self.compilation.target
             backend = partition[group.anchor].backend
             candidates = self.compilation.registry.candidates(group.op, target.backends)
             self._rows[group] = tuple(
@@ -165,14 +166,13 @@ class RowMemory:
         return -(-nbytes // self.alignment) * self.alignment
 
     def _choice(self, group: Group) -> Choice:
-        assert self.compilation.plan.implementation is not None
-        return self.compilation.plan.implementation[group]
+        return self.compilation.plan.require("implementation")[group]
 
     def _inplace(self, row: Implementation, group: Group) -> tuple[tuple[ir.Value, ir.Value], ...]:
         return row.inplace(group, self.context) if self.compilation.options.inplace else ()
 
     def _planned(self, group: Group) -> list[ir.Value]:
-        """What the group reads and writes that is planned."""
+        """Inputs and outputs of the group that are planned."""
         values = dict.fromkeys((*group.inputs, *group.outputs))
         return [v for v in values if v.name and not graph.is_constant(v) and not graph.is_dynamic(v)]
 
@@ -212,7 +212,7 @@ class RowMemory:
         return {(group.name, row.name) for row, needed in needs.items() if needed > most}
 
     def _users(self, value: ir.Value) -> list[Group]:
-        """What makes and reads a value, other than conversions."""
+        """Groups that make and read a value, other than conversions."""
         groups = (*self.readers.get(value, ()), *filter(None, [self.maker.get(value)]))
         return [group for group in groups if not is_conversion(group.anchor)]
 

@@ -9,7 +9,7 @@ from typing import Protocol
 import onnx_ir as ir
 
 from app.engine.core import pipeline, program
-from app.engine.core.pipeline import Pass, Progress, silent
+from app.engine.core.pipeline import Observer, Pass, Progress, silent, unobserved
 from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
 from app.engine.core.registry import Registry
@@ -28,8 +28,13 @@ from app.engine.passes.plan_memory import PlanMemory
 from app.engine.passes.rematerialize import Rematerialize
 from app.engine.passes.rewrite_operators import RewriteOperators
 from app.engine.passes.select_implementations import SelectImplementations
-from app.engine.planning import autotune, backend_assignment, budget
-from app.engine.runtime.cpu.executor import Executor, Weights
+from app.engine.planning import autotune, budget
+from app.engine.planning.backend_assignment import by_subgraph, whole_model
+from app.engine.planning.backend_assignment.bench import kernels_first
+from app.engine.planning.timing_cache import stored
+from app.engine.runtime.cpu.executor import Executor
+from app.engine.runtime.cpu.memory import Weights
+from app.engine.runtime.inputs import samples
 from app.engine.types.deadline import TimeUpError, limited
 from app.engine.types.errors import LibraryError
 from app.engine.types.options import Bindings, MemoryConcessions, Options
@@ -56,7 +61,7 @@ def grouping(options: Options) -> tuple[Pass, ...]:
     )
 
 
-def back(options: Options) -> tuple[Pass, ...]:
+def backend_passes(options: Options) -> tuple[Pass, ...]:
     """The passes from a canonical graph to a complete plan."""
     return (
         *grouping(options),
@@ -77,6 +82,7 @@ def canonical(
     registry: Registry,
     progress: Progress = silent,
     before_rewrites: Callable[[ir.Model], object] = lambda _model: None,
+    observe: Observer = unobserved,
 ) -> Compilation:
     """The canonical graph of a loaded model in the operators of the target; the model is used up.
 
@@ -90,9 +96,13 @@ def canonical(
     compilation = Compilation(loaded.model, target, registry, options, bindings)
     *portable, rewriting = FRONTEND_PASSES
     done = len(portable)
-    compilation = pipeline.run(compilation, portable, lambda name, at, _: progress(name, at, done + 1))
+    compilation = pipeline.run(
+        compilation, portable, lambda name, at, _: progress(name, at, done + 1), observe
+    )
     before_rewrites(compilation.model)
-    return pipeline.run(compilation, (rewriting,), lambda name, at, _: progress(name, done + at, done + 1))
+    return pipeline.run(
+        compilation, (rewriting,), lambda name, at, _: progress(name, done + at, done + 1), observe
+    )
 
 
 def tuned(
@@ -113,7 +123,7 @@ def tuned(
     if options.autotune:
         compilation = _timed(compilation, options, compiler, progress)
     if options.choose == "measured":
-        return backend_assignment.measured(compilation, options, compiler, planned, progress)
+        return by_subgraph.measured(compilation, options, compiler, planned, progress)
     return raced(compilation, options, compiler, progress, inputs)
 
 
@@ -128,52 +138,54 @@ def raced(
     latency = options.autotune and options.prefer == "latency" and options.semantics == "stowplan"
     if options.choose != "auto" or not latency:
         return compilation
-    return backend_assignment.fastest_whole(compilation, options, compiler, planned, inputs, progress)
+    return whole_model.fastest_whole(compilation, options, compiler, planned, inputs, progress)
 
 
 def _timed(
     compilation: Compilation, options: Options, compiler: Compiler, progress: Callable[[int, int], None]
 ) -> Compilation:
     """The compilation with measured seconds of kernels, for the backends that choose node by node."""
-    compilation, whole = backend_assignment.kernels_first(compilation), compilation
+    compilation, whole = kernels_first(compilation), compilation
     started = dataclasses.replace(compilation, model=compilation.model.clone(), options=options)
     groups = pipeline.run(started, grouping(options), silent)
 
     def likely() -> tuple[Request, ...]:
-        return planned(
-            dataclasses.replace(compilation, timings=autotune.stored(compiler.folder)), options
-        ).kernels
+        return planned(dataclasses.replace(compilation, timings=stored(compiler.folder)), options).kernels
 
     return dataclasses.replace(whole, timings=autotune.measure(groups, compiler, likely, progress))
 
 
-def planned(compilation: Compilation, options: Options, progress: Progress = silent) -> Program:
+def planned(
+    compilation: Compilation, options: Options, progress: Progress = silent, observe: Observer = unobserved
+) -> Program:
     """The program of a canonical graph under these options; the graph is left as it is.
 
     Raises:
         CapacityError: no plan that was tried fits the memory.
     """
-    build = builder(compilation, options, progress)
+    build = builder(compilation, options, progress, observe)
     found = budget.smallest(build) if options.prefer == "memory" else budget.fitting(build)
     placement = found.placement
     if placement.solution.proved or placement.banks or not any(b.parts for b in placement.buffers):
         return found
-    return program.build(pipeline.run(found.compilation, (PlanMemory(PROOF_FAILURES),), progress))
+    return program.build(pipeline.run(found.compilation, (PlanMemory(PROOF_FAILURES),), progress, observe))
 
 
-def front(compilation: Compilation, options: Options) -> tuple[budget.Point, ...]:
+def pareto_front(compilation: Compilation, options: Options) -> tuple[budget.Point, ...]:
     """The plans of a canonical graph of which none is both smaller and faster."""
-    return budget.front(builder(compilation, options))
+    return budget.pareto_front(builder(compilation, options))
 
 
-def builder(compilation: Compilation, options: Options, progress: Progress = silent) -> budget.Build:
-    """What plans a canonical graph with a given thrift."""
+def builder(
+    compilation: Compilation, options: Options, progress: Progress = silent, observe: Observer = unobserved
+) -> budget.Build:
+    """A function that plans a canonical graph with given memory concessions."""
 
     def build(concessions: MemoryConcessions) -> Program:
         # Passes insert conversions: they work on a copy.
         model = compilation.model.clone()
         started = dataclasses.replace(compilation, model=model, options=options, concessions=concessions)
-        return program.build(pipeline.run(started, back(options), progress))
+        return program.build(pipeline.run(started, backend_passes(options), progress, observe))
 
     return build
 
@@ -282,9 +294,7 @@ class Session:
         loaded = load(path)
         compilation = canonical(loaded, target or host(), options, bindings, load_registry())
         tuned_ = tuned(compilation, options, kernels)
-        self.compilation, self.program = runnable(
-            tuned_, options, kernels, backend_assignment.samples(tuned_.graph.inputs)
-        )
+        self.compilation, self.program = runnable(tuned_, options, kernels, samples(tuned_.graph.inputs))
         self._executor = bound(self.program, kernels, poison=poison)
 
     def run(self, inputs: Mapping[str, object]) -> dict[str, object]:

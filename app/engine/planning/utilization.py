@@ -14,7 +14,8 @@ import onnx_ir as ir
 
 from app.engine.buffers.buffer_assignment import value_bytes
 from app.engine.core import graph
-from app.engine.core.plan import Compilation, Constant, KernelCall
+from app.engine.core.calls import Constant, KernelCall
+from app.engine.core.plan import Compilation
 from app.engine.core.program import Step
 from app.engine.cost import roofline
 from app.engine.types.saturation import PRODUCTS

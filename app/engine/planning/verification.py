@@ -25,12 +25,13 @@ from app.engine.types.precision import tolerance
 from app.engine.types.saturation import fused, saturated
 from app.engine.types.target import Target
 
-REFERENCE_SECONDS = 20.0  # that the reference evaluator may take, for the original and all exports together
+REFERENCE_SECONDS = 20.0  # s of the reference evaluator, for the original and all exports together
 
 Json = dict[str, Any]
 Inputs = Mapping[str, object]
 Outputs = dict[str, object]
 OUTPUTS = "outputs"  # the place of the program's own
+WITHOUT = "onnxruntime without optimizations"
 
 
 @dataclass
@@ -71,7 +72,7 @@ class Verification:
         program: Callable[[], Outputs] | str,
         exports: Mapping[str, Exported],
     ) -> Json:
-        """What was compared, by what, and what was not.
+        """Compare a program and exported graphs with the original; returns the differences and what ran them.
 
         An output beyond its tolerance may differ by as much as the original itself is uncertain: in a
         quantized model by what it moves when its operands are rounded, in any other by what the
@@ -87,23 +88,12 @@ class Verification:
         """
         options = compilation.options
         found: dict[str, tuple[Difference, ...]] = dict.fromkeys((OUTPUTS, *exports), ())
-        runtimes: dict[str, Json] = {}
         unverified: dict[str, str] = {}
         expected = self._original()
         if isinstance(expected, str):
             oracle = oracles.Oracle("none", lambda _: {}, expected)
-            unverified = dict.fromkeys(found, expected)
-            return _told(oracle, found, runtimes, unverified, {}, {})
-        for place, export in exports.items():
-            name, reason = self._runtime(export, expected.oracle)
-            key = (_digest(export.path), name)
-            try:
-                if key not in self._files:
-                    self._files[key] = self._compared(export, name, expected, options.tolerance)
-                found[place] = self._files[key]
-                runtimes[place] = {"name": name, "reason": reason}
-            except TimeUpError as cause:
-                unverified[place] = f"{reason}; in the reference evaluator it takes {cause}"
+            return _told(oracle, found, {}, dict.fromkeys(found, expected), {}, {})
+        runtimes = self._compare_exports(exports, expected, options.tolerance, found, unverified)
         self.spool.release()
         if isinstance(program, str):
             unverified[OUTPUTS] = program
@@ -112,23 +102,43 @@ class Verification:
                 found[OUTPUTS] = compare(expected.outputs, program(), tolerance(options, compilation.target))
             except TimeUpError as cause:
                 unverified[OUTPUTS] = str(cause)
-        spread: dict[str, float] = {}
-        uncertainty: dict[str, float] = {}
+        spread: Mapping[str, float] = {}
+        uncertainty: Mapping[str, float] = {}
         if not all(d.ok for d in itertools.chain(*found.values())):
             if oracles.rounds(compilation.graph):
                 spread = oracles.spread(self.path, self.inputs, expected.oracle)
             elif expected.oracle.name == "onnxruntime":
                 uncertainty = oracles.uncertainty(self.path, self.inputs, expected.outputs)
-            found = {place: allowing(rows, spread or uncertainty) for place, rows in found.items()}
+            found = {
+                place: allowing(differences, spread or uncertainty) for place, differences in found.items()
+            }
         self._uncertain = spread or uncertainty
         check(found[OUTPUTS])
         for place, export in exports.items():
-            try:
-                check(found[place])
-            except NumericsError as error:
-                message = f"{export.path.name}: {error.message}"
-                raise ExportMismatchError(message, pointer=error.pointer) from None
+            _check_export(export, found[place])
         return _told(expected.oracle, found, runtimes, unverified, spread, uncertainty)
+
+    def _compare_exports(
+        self,
+        exports: Mapping[str, Exported],
+        expected: _Expected,
+        allowed: float,
+        found: dict[str, tuple[Difference, ...]],
+        unverified: dict[str, str],
+    ) -> dict[str, Json]:
+        """Fill in differences, and reasons why there are none, by place; returns what ran each file."""
+        runtimes: dict[str, Json] = {}
+        for place, export in exports.items():
+            name, reason = self._runtime(export, expected.oracle)
+            key = (_digest(export.path), name)
+            try:
+                if key not in self._files:
+                    self._files[key] = self._compared(export, name, expected, allowed)
+                found[place] = self._files[key]
+                runtimes[place] = {"name": name, "reason": reason}
+            except TimeUpError as cause:
+                unverified[place] = f"{reason}; in the reference evaluator it takes {cause}"
+        return runtimes
 
     def allowance(self, options: Options, target: Target) -> tuple[Outputs | None, float]:
         """The original's outputs, and what all of them may differ by, as a fraction of their maximum."""
@@ -153,7 +163,7 @@ class Verification:
         return self._expected
 
     def _runtime(self, export: Exported, oracle: oracles.Oracle) -> tuple[str, str]:
-        """What runs an exported graph, and why it is not onnxruntime with its optimizations."""
+        """The runtime of an exported graph; the reason if it is not onnxruntime with its optimizations."""
         rejection = saturated(export.ops, self.machine)
         if rejection is None and oracle.name == "reference" and saturated(self.ops, self.machine) is None:
             rejection = oracle.reason  # it does not run the original either
@@ -184,7 +194,12 @@ class Verification:
         return compare(expected.outputs, found, allowed)
 
 
-WITHOUT = "onnxruntime without optimizations"
+def _check_export(export: Exported, differences: tuple[Difference, ...]) -> None:
+    """Raises ExportMismatchError where a file differs from the original."""
+    try:
+        check(differences)
+    except NumericsError as error:
+        raise ExportMismatchError(f"{export.path.name}: {error.message}", pointer=error.pointer) from None
 
 
 def _digest(path: Path) -> str:
@@ -200,14 +215,14 @@ def _told(
     spread: Mapping[str, float],
     uncertainty: Mapping[str, float],
 ) -> Json:
-    """As the summary has it."""
-    compared = [place for place, rows in found.items() if rows]
+    """The verification in the summary."""
+    compared = [place for place, differences in found.items() if differences]
     status = "verified" if not unverified else "partly verified" if compared else "not verified"
     return {
         "status": status,
         "oracle": oracle.name,
         "reason": oracle.reason,
-        **{place: [d.to_json() for d in rows] for place, rows in found.items()},
+        **{place: [d.to_json() for d in differences] for place, differences in found.items()},
         "runtimes": dict(runtimes),
         "unverified": dict(unverified),
         "spread": dict(spread),

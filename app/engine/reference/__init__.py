@@ -13,7 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Call, Group, HostCall
+from app.engine.core.calls import Call, HostCall
+from app.engine.core.group import Group
 from app.engine.core.registry import Backend, Implementation, PlanningContext
 from app.engine.reference import evaluator
 from app.engine.types.errors import KernelError
@@ -65,7 +66,7 @@ def prepare(node: ir.Node) -> Run:
 
 
 def first_result(node: ir.Node, values: Sequence[object | None]) -> object:
-    """What the first output of a node is for these inputs, of whatever shapes; bodies are not given any."""
+    """First output of a node for these inputs, of any shapes; its bodies capture nothing."""
     with np.errstate(all="ignore"):
         return evaluator.build(node, _opsets(node))(values)[0]
 

@@ -26,7 +26,7 @@ class Body(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What the body of a control-flow operator can see besides its own inputs.
+    """Values and functions that the body of a control-flow operator sees besides its own inputs.
 
     Attributes:
         values: of the enclosing graphs, by name.

@@ -75,7 +75,7 @@ def build(node: ir.Node, opsets: dict[str, int]) -> Compute:
 
 @cache
 def missing(domain: str, op: str, version: int) -> str | None:
-    """Why an operator cannot be evaluated, or None."""
+    """Rejection of an operator that cannot be evaluated, or None."""
     package = PACKAGES.get((domain, op))
     if package is not None and importlib.util.find_spec(package) is None:
         return f"{op} needs the package {package!r}, which is not installed"

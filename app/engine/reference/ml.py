@@ -9,6 +9,7 @@ Source: ONNX operator specifications of ai.onnx.ml 1 to 5; onnxruntime/core/prov
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
@@ -233,33 +234,40 @@ def scaler(x: Array, *, offset: Floats, scale: Floats) -> list[Array]:
     return [((x - np.array(offset, np.float32)) * np.array(scale, np.float32)).astype(np.float32)]
 
 
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """Attributes of the scores of a support vector machine."""
+
+    coefficients: Floats
+    rho: Floats
+    kernel_params: Floats | None = None
+    kernel_type: str = "LINEAR"
+    support_vectors: Floats | None = None
+    vectors_per_class: Ints = ()
+
+
 def svm_classifier(
     x: Array,
     *,
-    coefficients: Floats,
-    rho: Floats,
     classlabels_ints: Ints | None = None,
     classlabels_strings: Strings | None = None,
-    kernel_params: Floats | None = None,
-    kernel_type: str = "LINEAR",
     post_transform: str = "NONE",
     prob_a: Floats | None = None,
     prob_b: Floats | None = None,
-    support_vectors: Floats | None = None,
-    vectors_per_class: Ints | None = None,
+    **attributes: Any,
 ) -> list[Array]:
     """Labels, and scores of classes, of pairs of classes, or probabilities fitted to these."""
-    rows = _rows(x).astype(np.float64)
+    rows, machine = _rows(x).astype(np.float64), _Machine(**attributes)
     count = len(classlabels_strings or classlabels_ints or ())
-    weights = np.array(coefficients, np.float64)
-    if vectors_per_class and sum(vectors_per_class):
-        scores = _pairwise(rows, weights, rho, kernel_params, kernel_type, support_vectors, vectors_per_class)
+    weights = np.array(machine.coefficients, np.float64)
+    if sum(machine.vectors_per_class):
+        scores = _pairwise(rows, weights, machine)
         votes = _votes(scores, count)
         classes = votes.argmax(axis=1)
         if prob_a:
             scores = _probabilities(scores, prob_a, prob_b or (), count)
     else:
-        scores = rows @ weights.reshape(count, -1).T + rho[0]
+        scores = rows @ weights.reshape(count, -1).T + machine.rho[0]
         classes, most = scores.argmax(axis=1), scores.max(axis=1)
         if count == 2:
             classes = np.where(most >= 0.5 if np.all(weights >= 0) else most > 0, 1, classes)
@@ -281,19 +289,12 @@ def _kernel(rows: Array, vectors: Array, name: str, params: Floats | None) -> Ar
     return np.tanh(gamma * products + offset) if name == "SIGMOID" else products
 
 
-def _pairwise(
-    rows: Array,
-    weights: Array,
-    rho: Floats,
-    params: Floats | None,
-    kernel_type: str,
-    support_vectors: Floats | None,
-    per_class: Ints,
-) -> Array:
+def _pairwise(rows: Array, weights: Array, machine: _Machine) -> Array:
     """[n, pairs]: positive where the first class of a pair wins."""
+    per_class, rho = machine.vectors_per_class, machine.rho
     total = sum(per_class)
-    vectors = np.array(support_vectors, np.float64).reshape(total, -1)
-    kernels = _kernel(rows, vectors, kernel_type, params)
+    vectors = np.array(machine.support_vectors, np.float64).reshape(total, -1)
+    kernels = _kernel(rows, vectors, machine.kernel_type, machine.kernel_params)
     table = weights.reshape(-1, total)
     ends = np.cumsum(per_class)
     spans = [slice(end - size, end) for end, size in zip(ends, per_class)]

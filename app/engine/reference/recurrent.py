@@ -54,7 +54,7 @@ _BY_NAME = {f.name: f for f in _FUNCTIONS}
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """What the three operators share; lists run over the activations of all directions."""
+    """Attributes that the three operators share; lists run over the activations of all directions."""
 
     direction: str = "forward"
     layout: int = 0
@@ -64,6 +64,8 @@ class Attributes:
     activation_beta: Sequence[float] | None = None
     hidden_size: int | None = None
     output_sequence: int = 0
+    linear_before_reset: int = 0  # of a GRU
+    input_forget: int = 0  # of an LSTM
 
     def functions(self, defaults: Sequence[str], directions: int) -> list[list[Activation]]:
         """The activations of every direction; alpha and beta go to those that have such a parameter.
@@ -122,8 +124,6 @@ def gru(
     b: Array | None = None,
     lengths: Array | None = None,
     initial: Array | None = None,
-    *,
-    linear_before_reset: int = 0,
     **attributes: Any,
 ) -> list[Array]:
     """Gates in the order z, r, h."""
@@ -140,7 +140,7 @@ def gru(
         def step(gates: Array, states: States) -> States:
             (h,) = states
             z, reset = np.split(f(gates[:, : 2 * size] + h @ gate_weights + gate_bias), 2, axis=1)
-            if linear_before_reset:
+            if shared.linear_before_reset:
                 recurrent = reset * (h @ hidden_weights + hidden_bias)
             else:
                 recurrent = (reset * h) @ hidden_weights + hidden_bias
@@ -160,8 +160,6 @@ def lstm(
     initial_h: Array | None = None,
     initial_c: Array | None = None,
     peepholes: Array | None = None,
-    *,
-    input_forget: int = 0,
     **attributes: Any,
 ) -> list[Array]:
     """Gates in the order i, o, f, c; peepholes i, o, f."""
@@ -171,7 +169,7 @@ def lstm(
     def recurrent(d: int) -> Callable[[Array], Array]:
         return lambda h: h @ r[d].T + bias[d, 1]
 
-    cell = _lstm_cell(recurrent, peepholes, shared, input_forget, len(w), r.shape[-1])
+    cell = _lstm_cell(recurrent, peepholes, shared, len(w), r.shape[-1])
     return _run(x, w, bias, cell, lengths, (initial_h, initial_c), r.shape[-1], shared)
 
 
@@ -184,15 +182,14 @@ def dynamic_quantize_lstm(
     initial_h: Array | None,
     initial_c: Array | None,
     peepholes: Array | None,
-    w_scale: Array,
-    w_zero: Array,
-    r_scale: Array,
-    r_zero: Array,
-    *,
-    input_forget: int = 0,
+    *quantization: Array,
     **attributes: Any,
 ) -> list[Array]:
-    """An LSTM with 8-bit weights w [d, i, 4h], r [d, h, 4h]; the left operands are quantized as they come."""
+    """An LSTM with 8-bit weights w [d, i, 4h], r [d, h, 4h]; the left operands are quantized as they come.
+
+    `quantization`: scale and zero point of w, then of r.
+    """
+    w_scale, w_zero, r_scale, r_zero = quantization
     shared = Attributes(**attributes)
     size = r.shape[1]
     bias: Array = np.zeros((len(w), 2, 4 * size), np.float32) if b is None else b.reshape(len(w), 2, -1)
@@ -204,7 +201,7 @@ def dynamic_quantize_lstm(
         gates: Array = _quantized_matmul(steps, w[d], w_scale[d], w_zero[d]) + bias[d, 0]
         return gates
 
-    cell = _lstm_cell(recurrent, peepholes, shared, input_forget, len(w), size)
+    cell = _lstm_cell(recurrent, peepholes, shared, len(w), size)
     return _directions(x, project, cell, lengths, (initial_h, initial_c), len(w), size, shared)
 
 
@@ -212,7 +209,6 @@ def _lstm_cell(
     recurrent: Callable[[int], Callable[[Array], Array]],
     peepholes: Array | None,
     shared: Attributes,
-    input_forget: int,
     directions: int,
     size: int,
 ) -> Callable[[int], Cell]:
@@ -229,7 +225,7 @@ def _lstm_cell(
             hidden, old = states
             i, o, forget, c = np.split(gates + from_hidden(hidden), 4, axis=1)
             i = f(i + peep_i * old)
-            forget = 1 - i if input_forget else f(forget + peep_f * old)
+            forget = 1 - i if shared.input_forget else f(forget + peep_f * old)
             new = forget * old + i * g(c)
             return f(o + peep_o * new) * h(new), new
 

@@ -61,29 +61,26 @@ def _axis(
     return _Axis(size, kernel, stride, dilation, begin, end, outputs)
 
 
-def _axes(
-    x: Array,
-    kernel_shape: Ints,
-    strides: Ints | None,
-    dilations: Ints | None,
-    pads: Ints | None,
-    auto_pad: str,
-    ceil_mode: int,
-) -> list[_Axis]:
-    rank = len(kernel_shape)
-    padding = pads or [0] * 2 * rank
-    return [
-        _axis(
-            x.shape[2 + i],
-            kernel_shape[i],
-            (strides or [1] * rank)[i],
-            (dilations or [1] * rank)[i],
-            (padding[i], padding[rank + i]),
-            auto_pad,
-            ceil_mode,
-        )
-        for i in range(rank)
-    ]
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """Attributes that all these operators share, as a node states them."""
+
+    kernel_shape: Ints = ()  # of pools; the weight of a convolution has it
+    strides: Ints | None = None
+    dilations: Ints | None = None
+    pads: Ints | None = None
+    auto_pad: str = "NOTSET"
+    ceil_mode: int = 0
+
+    def axes(self, x: Array, kernel: Ints) -> list[_Axis]:
+        """Windows of this kernel along every spatial axis of x."""
+        rank = len(kernel)
+        strides, dilations = self.strides or [1] * rank, self.dilations or [1] * rank
+        pads = self.pads or [0] * 2 * rank
+        return [
+            _axis(*sizes, self.auto_pad, self.ceil_mode)
+            for sizes in zip(x.shape[2:], kernel, strides, dilations, zip(pads, pads[rank:]))
+        ]
 
 
 def _windows(x: Array, axes: Sequence[_Axis], fill: float) -> Array:
@@ -103,19 +100,10 @@ def _taps(x: Array, axes: Sequence[_Axis], fill: float) -> Array:
     return view[(slice(None), slice(None), *starts, *taps)]
 
 
-def max_pool(
-    x: Array,
-    *,
-    kernel_shape: Ints,
-    strides: Ints | None = None,
-    dilations: Ints | None = None,
-    pads: Ints | None = None,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    storage_order: int = 0,
-) -> list[Array]:
+def max_pool(x: Array, *, storage_order: int = 0, **attributes: Any) -> list[Array]:
     """The maxima, and their indices in the flattened input (column-major planes with storage_order 1)."""
-    axes = _axes(x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    window = _Window(**attributes)
+    axes = window.axes(x, window.kernel_shape)
     low = -np.inf if x.dtype.kind not in "iu" else np.iinfo(x.dtype).min
     best = _windows(x, axes, low)
     planes = np.arange(math.prod(x.shape[:2])).reshape(x.shape[:2])
@@ -129,19 +117,10 @@ def max_pool(
     return [best.max(-1), index + offset]
 
 
-def average_pool(
-    x: Array,
-    *,
-    kernel_shape: Ints,
-    strides: Ints | None = None,
-    dilations: Ints | None = None,
-    pads: Ints | None = None,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    count_include_pad: int = 0,
-) -> list[Array]:
+def average_pool(x: Array, *, count_include_pad: int = 0, **attributes: Any) -> list[Array]:
     """The means; what ceil_mode adds beyond the padding never counts."""
-    axes = _axes(x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    window = _Window(**attributes)
+    axes = window.axes(x, window.kernel_shape)
     ones = np.ones((1, 1, *x.shape[2:]))
     counted = _windows(ones, axes, 0)
     if count_include_pad:
@@ -154,40 +133,20 @@ def average_pool(
     return [(_windows(wide, axes, 0).sum(-1) / counted.sum(-1)).astype(x.dtype)]
 
 
-def lp_pool(
-    x: Array,
-    *,
-    kernel_shape: Ints,
-    p: float = 2,
-    strides: Ints | None = None,
-    dilations: Ints | None = None,
-    pads: Ints | None = None,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-) -> list[Array]:
+def lp_pool(x: Array, *, p: float = 2, **attributes: Any) -> list[Array]:
     """The p-norms."""
-    axes = _axes(x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    window = _Window(**attributes)
+    axes = window.axes(x, window.kernel_shape)
     total = (np.abs(_windows(x, axes, 0)) ** p).sum(-1)
     return [(total ** (1 / p)).astype(x.dtype)]
 
 
-def conv(
-    x: Array,
-    w: Array,
-    b: Array | None = None,
-    *,
-    kernel_shape: Ints | None = None,  # noqa: ARG001  # the weight has it
-    strides: Ints | None = None,
-    dilations: Ints | None = None,
-    pads: Ints | None = None,
-    auto_pad: str = "NOTSET",
-    group: int = 1,
-) -> list[Array]:
+def conv(x: Array, w: Array, b: Array | None = None, *, group: int = 1, **attributes: Any) -> list[Array]:
     """A sum over the kernel's elements of one matrix product each, in double precision.
 
     w: [k, c / group, *kernel].
     """
-    axes = _axes(x, w.shape[2:], strides, dilations, pads, auto_pad, 0)
+    axes = _Window(**attributes).axes(x, w.shape[2:])
     taps = _taps(x.astype(np.float64), axes, 0)
     outputs = [a.outputs for a in axes]
     weights = w.reshape(group, w.shape[0] // group, *w.shape[1:]).astype(np.float64)
@@ -205,14 +164,10 @@ def conv_transpose(
     w: Array,
     b: Array | None = None,
     *,
-    kernel_shape: Ints | None = None,  # noqa: ARG001  # the weight has it
-    strides: Ints | None = None,
-    dilations: Ints | None = None,
-    pads: Ints | None = None,
-    auto_pad: str = "NOTSET",
     output_padding: Ints | None = None,
     output_shape: Ints | None = None,
     group: int = 1,
+    **attributes: Any,
 ) -> list[Array]:
     """Every input element adds its multiple of the kernel to the output, which is then cropped.
 
@@ -221,7 +176,8 @@ def conv_transpose(
     n, c = x.shape[:2]
     spatial, kernel = x.shape[2:], w.shape[2:]
     rank = len(spatial)
-    stride, dilation = strides or [1] * rank, dilations or [1] * rank
+    window = _Window(**attributes)
+    stride, dilation = window.strides or [1] * rank, window.dilations or [1] * rank
     extra = output_padding or [0] * rank
     span = [s * (i - 1) + 1 for s, i in zip(stride, spatial)]
     full = [a + (k - 1) * d for a, k, d in zip(span, kernel, dilation)]
@@ -232,7 +188,7 @@ def conv_transpose(
     for tap in np.ndindex(*kernel):
         where = [slice(t * d, t * d + a, s) for t, d, a, s in zip(tap, dilation, span, stride)]
         y[_last_axes(where)] += np.einsum("ngc...,gck->ngk...", grouped, weights[_last_axes(tap)])
-    begin, sizes = _crop(full, extra, spatial, stride, pads, auto_pad, output_shape)
+    begin, sizes = _crop(full, extra, spatial, window, output_shape)
     missing = [max(a + s - f, 0) for a, s, f in zip(begin, sizes, y.shape[3:])]
     y = np.pad(y, [(0, 0)] * 3 + [(0, m) for m in missing])
     y = y[_last_axes(slice(a, a + s) for a, s in zip(begin, sizes))].reshape(n, -1, *sizes)
@@ -247,21 +203,16 @@ def _last_axes(then: Iterable[Any]) -> Any:
 
 
 def _crop(
-    full: Ints,
-    extra: Ints,
-    spatial: Ints,
-    stride: Ints,
-    pads: Ints | None,
-    auto_pad: str,
-    output_shape: Ints | None,
+    full: Ints, extra: Ints, spatial: Ints, window: _Window, output_shape: Ints | None
 ) -> tuple[list[int], list[int]]:
-    """What of the full result is kept: first element and size of each spatial axis."""
-    rank = len(spatial)
+    """The part of the full result that is kept: first element and size of each spatial axis."""
+    rank, pads, auto_pad = len(spatial), window.pads, window.auto_pad
     if output_shape is None and auto_pad not in ("SAME_UPPER", "SAME_LOWER"):
         padding = [0] * 2 * rank if pads is None or auto_pad == "VALID" else list(pads)
         sizes = [f + e - a - z for f, e, a, z in zip(full, extra, padding[:rank], padding[rank:])]
         return padding[:rank], sizes
-    reached = (min(i * s, f + e) for i, s, f, e in zip(spatial, stride, full, extra))
+    strides = window.strides or [1] * rank
+    reached = (min(i * s, f + e) for i, s, f, e in zip(spatial, strides, full, extra))
     sizes = list(output_shape or reached)[-rank:]
     total = [max(f + e - s, 0) for f, e, s in zip(full, extra, sizes)]
     return [t // 2 if auto_pad == "SAME_UPPER" else t - t // 2 for t in total], sizes

@@ -1,1 +1,1 @@
-"""What leaves the engine: graphs and reports."""
+"""Graphs and reports that leave the engine."""

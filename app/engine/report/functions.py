@@ -25,7 +25,8 @@ import onnx.inliner
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import ELEMENTWISE, Compilation, Group
+from app.engine.core.group import ELEMENTWISE, Group
+from app.engine.core.plan import Compilation
 from app.engine.report.onnx import proto_of
 from app.engine.rewrites.quantization import DEQUANTIZED
 from app.engine.types.layout import Layout, blocked
@@ -277,7 +278,7 @@ def _axes(layout: Layout) -> tuple[int, ...]:
 
 
 def _body(group: Group, protos: Sequence[onnx.NodeProto], layouts: dict[ir.Value, Layout]) -> _Body:
-    """What a function does: the group's nodes between conversions, or on blocked tensors where they can."""
+    """Nodes of a function: the group's between conversions, or on blocked tensors where they can."""
     body = _Body([f"x{i}" for i in range(len(group.inputs))], [f"y{i}" for i in range(len(group.outputs))])
     inside = dict(zip((_name(v) for v in group.inputs), body.inputs))
     direct = _direct(group, layouts)

@@ -32,7 +32,7 @@ class Rectangle:
 
 @dataclass(frozen=True, slots=True)
 class MemoryMap:
-    """What the page draws.
+    """Geometry of the drawing.
 
     Attributes:
         live: points of the outline of live bytes, as an SVG path.
@@ -61,23 +61,7 @@ def draw(memory: Mapping[str, Any]) -> MemoryMap:
     def y(nbytes: int) -> float:
         return HEIGHT * (1.0 - nbytes / top)
 
-    # A buffer whose bytes do not all live as long is one rectangle for each part; those of a body lie where
-    # the step that runs it is, on top of what the step has for them.
-    shown = [
-        (
-            {**b, **part, "offset": b["offset"] + (part["offset"] if b["parts"] else 0)},
-            start,
-            (end_ - start) / max(count, 1),
-            within,
-        )
-        for buffers, start, end_, count, within in (
-            (memory["buffers"], 0.0, float(len(memory["steps"])), len(memory["steps"]), ""),
-            *((b["buffers"], *b["span"], len(b["steps"]), b["name"]) for b in memory["bodies"]),
-        )
-        for b in buffers
-        for part in (b["parts"] or [b])
-        if part["bytes"]
-    ]
+    shown = _shown(memory)
     largest = sorted(
         shown, key=lambda s: (bool(s[3]), -s[0]["bytes"] * (s[0]["last"] + 1 - s[0]["first"]), s[0]["name"])
     )
@@ -115,6 +99,29 @@ def draw(memory: Mapping[str, Any]) -> MemoryMap:
         len(shown) - len(kept),
         tuple((y(m["start"]), m["name"]) for m in memory["memories"][1:]),
     )
+
+
+def _shown(memory: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], float, float, str]]:
+    """Every part of a buffer, with the start and the width of the steps that it counts, and their body.
+
+    A buffer whose bytes do not all live as long is one rectangle for each part; those of a body lie where
+    the step that runs it is, on top of what the step has for them.
+    """
+    return [
+        (
+            {**b, **part, "offset": b["offset"] + (part["offset"] if b["parts"] else 0)},
+            start,
+            (end - start) / max(count, 1),
+            within,
+        )
+        for buffers, start, end, count, within in (
+            (memory["buffers"], 0.0, float(len(memory["steps"])), len(memory["steps"]), ""),
+            *((b["buffers"], *b["span"], len(b["steps"]), b["name"]) for b in memory["bodies"]),
+        )
+        for b in buffers
+        for part in (b["parts"] or [b])
+        if part["bytes"]
+    ]
 
 
 def _kind(buffer: Mapping[str, Any]) -> str:

@@ -141,7 +141,7 @@ def _drop(graph: onnx.GraphProto, names: Container[str]) -> None:
 
 
 def _key(field: int, length: int) -> bytes:
-    """What precedes a field of so many bytes.
+    """Tag and length before a field of so many bytes.
 
     Source: protobuf.dev/programming-guides/encoding, tags and length-delimited records.
     """

@@ -1,4 +1,4 @@
-"""One run as a trace: steps on a time line, a row per backend, the bytes alive beside them.
+"""One run as a trace: steps on a time line, a thread per backend, the bytes alive beside them.
 
 Opens in Perfetto and in chrome://tracing. Source: "Trace Event Format", Google, sections "Complete Events",
 "Counter Events" and "Metadata Events"; times are microseconds.
@@ -36,46 +36,35 @@ def trace_json(
     assert plan.order is not None
     assert plan.implementation is not None
     choices = [plan.implementation[group] for group in plan.order]
-    rows = {name: n for n, name in enumerate(dict.fromkeys(c.implementation.backend for c in choices))}
+    threads = {name: n for n, name in enumerate(dict.fromkeys(c.implementation.backend for c in choices))}
     events: list[Json] = [
         {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": compilation.target.name}},
         *(
             {"ph": "M", "name": "thread_name", "pid": 0, "tid": n, "args": {"name": b}}
-            for b, n in rows.items()
+            for b, n in threads.items()
         ),
     ]
-    starts: dict[str, tuple[float, int]] = {}  # by path of a step: where its bodies begin, and the row
+    starts: dict[str, tuple[float, int]] = {}  # by path of a step: where its bodies begin, and the thread
     start = 0.0
     for choice, step, length in zip(choices, memory["steps"], seconds, strict=True):
-        row = rows[choice.implementation.backend]
-        starts[step["name"]] = start, row
-        events.append(_event(step, choice.implementation.name, row, start, length))
+        thread = threads[choice.implementation.backend]
+        starts[step["name"]] = start, thread
+        events.append(_event(step, choice.implementation.name, thread, start, length))
         events.append(
             {"ph": "C", "name": "arena", "pid": 0, "ts": start, "args": {"live": step["live_bytes"]}}
         )
         start += length * 1e6
     if timings["spill_seconds"]:
-        events.append(
-            {
-                "ph": "X",
-                "name": "values in slower memories",
-                "cat": "spill",
-                "pid": 0,
-                "tid": 0,
-                "ts": start,
-                "dur": timings["spill_seconds"] * 1e6,
-                "args": {},
-            }
-        )
+        events.append(_spill(start, timings["spill_seconds"]))
     for body in (b for b in memory["bodies"] if b["parent"] in starts):
-        start, row = starts[body["parent"]]
+        start, thread = starts[body["parent"]]
         for step in (s for s in body["steps"] if s["name"] in inner):
-            starts[step["name"]] = start, row
-            event = _event(step, step["implementation"], row, start, inner[step["name"]])
+            starts[step["name"]] = start, thread
+            event = _event(step, step["implementation"], thread, start, inner[step["name"]])
             event["args"]["turns"] = body["turns"]
             events.append(event)
             start += inner[step["name"]] * 1e6
-        starts[body["parent"]] = start, row
+        starts[body["parent"]] = start, thread
     return {
         "schema": "stowplan.trace/1",
         "displayTimeUnit": "ms",
@@ -84,13 +73,26 @@ def trace_json(
     }
 
 
-def _event(step: Json, category: str, row: int, start: float, seconds: float) -> Json:
+def _spill(start: float, seconds: float) -> Json:
+    return {
+        "ph": "X",
+        "name": "values in slower memories",
+        "cat": "spill",
+        "pid": 0,
+        "tid": 0,
+        "ts": start,
+        "dur": seconds * 1e6,
+        "args": {},
+    }
+
+
+def _event(step: Json, category: str, thread: int, start: float, seconds: float) -> Json:
     return {
         "ph": "X",
         "name": step["op"],
         "cat": category,
         "pid": 0,
-        "tid": row,
+        "tid": thread,
         "ts": start,
         "dur": seconds * 1e6,
         "args": {"step": step["index"], "node": step["name"], "implementation": step["implementation"]},

@@ -1,4 +1,4 @@
-"""What this machine can run: itself, and the GPU that is in it."""
+"""Targets that this machine can run: itself, and the GPU that is in it."""
 
 import importlib.util
 import subprocess
@@ -11,7 +11,7 @@ PATIENCE = 60.0  # seconds that a driver has to answer
 
 
 def absence(target: Target) -> str | None:
-    """Why programs for a target cannot run on this machine, or None.
+    """Reason why programs for a target cannot run on this machine, or None.
 
     Asks the driver, for a GPU; NVIDIA's packages are imported for that only.
     """
@@ -23,7 +23,7 @@ def absence(target: Target) -> str | None:
 
 
 def ask_apart(sm: str) -> bool:
-    """Whether a GPU of this generation answers, asked by another process.
+    """True if a GPU of this generation answers, asked by another process.
 
     A process that has spoken to the driver cannot be forked any more, and holds memory of the GPU.
     """

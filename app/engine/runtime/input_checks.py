@@ -1,4 +1,4 @@
-"""What every executor checks of the inputs that it is given."""
+"""Checks of inputs that every executor makes."""
 
 from collections.abc import Collection
 from typing import Any

@@ -1,5 +1,6 @@
 """The tensors on which a program is verified and measured."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +114,17 @@ def _given(value: ir.Value, path: Path) -> Array:
             f"input {name!r}: expected shape {list(shape or ())}, found {list(array.shape)}", pointer=pointer
         )
     return array
+
+
+def samples(values: Iterable[ir.Value]) -> dict[str, object]:
+    """Arrays of the right shapes and types, by name: small positive floats, integers zero."""
+    rng = np.random.default_rng(0)
+    found: dict[str, object] = {}
+    for value in values:
+        kind = graph.dtype(value)
+        if kind is None or graph.is_dynamic(value):
+            continue
+        shape = graph.static_shape(value)
+        drawn = rng.uniform(0.5, 1.0, shape) if kind.kind == "f" else np.zeros(shape)
+        found[value.name or ""] = drawn.astype(kind)
+    return found

@@ -74,7 +74,7 @@ def _run(path: Path, inputs: Mapping[str, object], outputs: Mapping[str, object]
 
 @contextlib.contextmanager
 def _logged(file: BinaryIO) -> Iterator[None]:
-    """What anyone writes to standard error, onnxruntime's log with all details among it, goes to the file."""
+    """Redirect standard error to the file, with onnxruntime's log in all details."""
     sys.stderr.flush()
     kept = os.dup(2)
     os.dup2(file.fileno(), 2)

@@ -1,4 +1,4 @@
-"""What the original model computes: onnxruntime where it runs there, else the reference evaluator."""
+"""Outputs of the original model: from onnxruntime where it runs there, else from the reference evaluator."""
 
 import math
 import tempfile
@@ -71,7 +71,7 @@ def evaluate(model: ir.Model, inputs: Mapping[str, object]) -> dict[str, object]
 
 
 def rejection(model: ir.Graph, machine: Target) -> str | None:
-    """Why onnxruntime on this machine is no oracle for a graph, or None."""
+    """Reason why onnxruntime on this machine is no oracle for a graph, or None."""
     return saturated((node.op_type for node in model.all_nodes()), machine)
 
 
@@ -93,7 +93,7 @@ NUDGES = 3
 
 
 def rounds(model: ir.Graph) -> bool:
-    """Whether values are quantized on the way, so that rounding is amplified to steps."""
+    """True if values are quantized on the way, so that rounding is amplified to steps."""
     return any(n.op_type in _ROUNDING or n.op_type == "DynamicQuantizeLSTM" for n in model)
 
 

@@ -17,7 +17,7 @@ from app.engine.runtime.oracle import Run, runtime
 from app.engine.runtime.verify import Difference, compare
 from app.engine.types.errors import NumericsError
 
-LONGEST = 300  # characters of a refusal
+LONGEST = 300  # characters of an error
 # Seconds before a turn on several threads: those of another runtime look for work for tens of milliseconds.
 SETTLING = 0.05
 
@@ -65,7 +65,7 @@ class Rival:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a peer is asked: a model file on these inputs, on so many threads of these cores.
+    """Question to a peer: a model file on these inputs, on so many threads of these cores.
 
     `outputs` are ours; an output may differ by its tolerance, or by `tolerance` where it has none of its own.
     """
@@ -102,7 +102,7 @@ def beside(
     try:
         run = peer.open(question.path, question.threads)
         theirs = run(question.inputs)
-    except Exception as cause:  # peers raise types of their own, and any of them is a refusal
+    except Exception as cause:  # peers raise types of their own, and any of them is one
         return replace(rival, reason=rejection(cause)), []
     try:
         found = compare(theirs, question.outputs, question.tolerance)

@@ -12,7 +12,7 @@ SPREADS = 2.0  # of a quantized model's own spread, that an output may differ by
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far one output is from the oracle's.
+    """Difference of one output from the oracle's.
 
     `max_rel` is max_abs as a fraction of the largest finite magnitude expected.
     """
@@ -24,7 +24,7 @@ class Difference:
 
     @property
     def ok(self) -> bool:
-        """Whether it is within the tolerance."""
+        """True if it is within the tolerance."""
         return self.max_rel <= self.tolerance
 
     def to_json(self) -> dict[str, object]:

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 
 import onnx_ir as ir
 
-from app.engine.core.plan import Compilation, Group, Subgraph
+from app.engine.core.group import Group
+from app.engine.core.plan import Compilation, Subgraph
 from app.engine.core.plan_editor import PlanEditor
 from app.engine.core.registry import PlanningContext
 from app.engine.types.errors import GraphError
@@ -61,7 +62,7 @@ class _CastEditor(PlanEditor):
     """A graph that casts are put into."""
 
     def __init__(self, compilation: Compilation) -> None:
-        super().__init__(compilation)
+        super().__init__(compilation, "partition", "fusion", "storage")
         self.notes: list[str] = []
         self._made: dict[tuple[ir.Value, StorageKind], ir.Value] = {}
 
@@ -113,7 +114,7 @@ class _CastEditor(PlanEditor):
 
     def _part(self, group: Group) -> Subgraph:
         """A sub-graph of its own on the first backend that casts."""
-        context = dataclasses.replace(PlanningContext.of(self._compilation), storage=self.storage)
+        context = PlanningContext.of(self._compilation, self.storage)
         backends = self._compilation.target.backends
         reasons = []
         for row in self._compilation.registry.candidates(OP, backends):

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from dbos import DBOSClient, DBOSPortableJSONSerializer
 from dbos import error as queue_error
 
-from app.jobs.queue.queue_notify import Doorbell
+from app.jobs.queue.queue_notify import QueueNotifier
 from app.jobs.store import job_repository
 from app.jobs.store.database import Database, jobs
 from app.settings import Settings
@@ -41,7 +41,7 @@ class Dispatcher:
             serializer=SERIALIZER,
         )
         self._database = database
-        self._doorbell = Doorbell(settings, database)
+        self._notifier = QueueNotifier(settings, database)
 
     def send(self, ids: Sequence[str]) -> None:
         """Put jobs in their queues, each in the part of its owner."""
@@ -65,7 +65,7 @@ class Dispatcher:
             )
         job_repository.mark_enqueued(self._database, [row.id for row in rows])
         if rows:
-            self._doorbell.ring(row.queue for row in rows)
+            self._notifier.notify(row.queue for row in rows)
 
     def try_send(self, ids: Sequence[str]) -> None:
         """Send jobs, or leave it to a worker when the queue does not answer: their rows are kept."""
@@ -117,7 +117,7 @@ class Dispatcher:
         )
         for workflow in running:
             self._client.resume_workflow(workflow.workflow_id, queue_name=workflow.queue_name)
-        self._doorbell.ring(workflow.queue_name for workflow in running if workflow.queue_name)
+        self._notifier.notify(workflow.queue_name for workflow in running if workflow.queue_name)
 
     def close(self) -> None:
         """Close the connections to the queue."""

@@ -14,7 +14,7 @@ from app.jobs.store.database import queue_engine
 from app.settings import Settings
 
 POLL_SECONDS = 0.1  # between two looks into a queue
-LINGER_SECONDS = 2.0  # after the last job or ring
+LINGER_SECONDS = 2.0  # after the last job or notification
 _SELDOM_SECONDS = 60.0  # between two looks of the library at what this service does not use
 
 
@@ -82,5 +82,5 @@ class Need:
         self._until = self._clock() + LINGER_SECONDS
 
     def __bool__(self) -> bool:
-        """Whether they are needed now."""
+        """True while they are needed."""
         return self._clock() < self._until

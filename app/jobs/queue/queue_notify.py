@@ -1,8 +1,8 @@
 """Tells workers that there is work, so that they need not look for it all the time.
 
 A worker on this machine waits at a named pipe in the data folder; with PostgreSQL all machines hear
-a notification instead. A ring names a queue. One that nobody hears is no loss: workers look on their
-own too, seldom.
+a notification instead. A notification names a queue. One that is lost does no harm: workers look into
+the queues on their own too, seldom.
 """
 
 import contextlib
@@ -22,19 +22,19 @@ from app.settings import Settings
 _CHANNEL = "stowplan_jobs"
 _ANY = "*"
 _AGAIN_SECONDS = 2.0  # between two tries to listen at a server that does not answer
-_RINGS = 65536  # byte read at once
-logger = logging.getLogger("stowplan.doorbell")
+_READ_BYTES = 65536  # byte read at once
+logger = logging.getLogger("stowplan.queue_notify")
 
 
-class Doorbell:
-    """Rings, and answers."""
+class QueueNotifier:
+    """Sends notifications of work, and receives them."""
 
     def __init__(self, settings: Settings, database: Database) -> None:
         self._database = database
         self._url = "" if database.sqlite else settings.queue_database_url
-        self._folder = settings.data / "bells"
+        self._folder = settings.data / "notify"
 
-    def ring(self, queues: Iterable[str]) -> None:
+    def notify(self, queues: Iterable[str]) -> None:
         """Wake whoever serves the queues; it is no failure when that cannot be done."""
         names = sorted(set(queues))
         if self._url:
@@ -46,7 +46,7 @@ class Doorbell:
             for path in self._folder.iterdir():
                 _write(path, "".join(f"{queue}\n" for queue in names).encode())
 
-    def answer(self, name: str, served: Iterable[str], wake: Callable[[], None]) -> None:
+    def listen(self, name: str, served: Iterable[str], wake: Callable[[], None]) -> None:
         """Call `wake` when one of the queues may have work, from a thread, until the process ends.
 
         `name` is unique among the listeners of this data folder.
@@ -54,12 +54,12 @@ class Doorbell:
         known = {_ANY, *served}
         waits = self._at_server if self._url else lambda: self._at_pipe(name)
 
-        def listen() -> None:
+        def run() -> None:
             for queue in waits():
                 if queue in known:
                     wake()
 
-        threading.Thread(target=listen, name="doorbell", daemon=True).start()
+        threading.Thread(target=run, name="queue-notify", daemon=True).start()
 
     def _at_pipe(self, name: str) -> Iterator[str]:
         path = self._folder / name.replace(":", "-")
@@ -68,14 +68,14 @@ class Doorbell:
             os.mkfifo(path, 0o600)
         pipe = os.open(path, os.O_RDWR)  # also for writing: it never ends then
         while True:
-            yield from set(os.read(pipe, _RINGS).decode(errors="replace").splitlines())
+            yield from set(os.read(pipe, _READ_BYTES).decode(errors="replace").splitlines())
 
     def _at_server(self) -> Iterator[str]:
         while True:
             try:
                 with psycopg.connect(_plain(self._url), autocommit=True) as connection:
                     connection.execute(f"listen {_CHANNEL}")
-                    yield _ANY  # what was rung before
+                    yield _ANY  # notifications sent before
                     for notification in connection.notifies():
                         yield notification.payload
             except psycopg.OperationalError:
@@ -90,7 +90,7 @@ def _plain(url: str) -> str:
 
 
 def _write(path: Path, text: bytes) -> None:
-    """Put a text into a pipe: nothing happens where nobody reads, or rings wait already."""
+    """Put a text into a pipe: nothing happens where nobody reads, or notifications wait already."""
     try:
         pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
     except OSError:

@@ -17,8 +17,8 @@ from app.jobs.store.auth_context import Caller, acting_for
 from app.jobs.store.blobs import BlobStore, Brought
 from app.jobs.store.database import OUTAGE, Database, jobs, models
 from app.jobs.worker import benchmark_lock, confinement, supervise_child
-from app.jobs.worker.child_request import ARTIFACTS, Limits, Order
-from app.jobs.worker.prefork_pool import Child, Nursery
+from app.jobs.worker.child_request import ARTIFACTS, ChildRequest, Limits
+from app.jobs.worker.prefork_pool import Child, PreforkPool
 from app.settings import Settings
 from app.telemetry import logs, tracing
 
@@ -76,8 +76,8 @@ class Runner:
         self._blobs = BlobStore.of(settings, database)
         self._told = fallbacks.Told()
         confinement.hand_over(settings.data / "kernels")
-        self._nursery = Nursery(settings.engine, settings.warm_children)
-        self._nursery.replenish()
+        self._pool = PreforkPool(settings.engine, settings.warm_children)
+        self._pool.replenish()
 
     def run(self, job_id: str) -> None:
         """Bring a job to its end. Running it again after that does nothing.
@@ -126,16 +126,16 @@ class Runner:
 
     def close(self) -> None:
         """End the children that wait."""
-        self._nursery.close()
+        self._pool.close()
 
     def _carry_out(self, taken: "_Taken", folder: Path) -> bool:
         row = taken.row
         job = _Following(self._database, row, self._stopping, self._settings.drain_seconds)
-        order = self._until_done(lambda: self._order(taken, folder))
-        child = self._nursery.take()
-        self._nursery.replenish()  # now, as nothing is timed yet: the next job finds a child that waits
+        request = self._until_done(lambda: self._request(taken, folder))
+        child = self._pool.take()
+        self._pool.replenish()  # now, as nothing is timed yet: the next job finds a child that waits
         try:
-            outcome = supervise_child.carry_out(child, order, job.progress, job.should_stop)
+            outcome = supervise_child.carry_out(child, request, job.progress, job.should_stop)
             if outcome.stopped and not job.cancelled:
                 job.flush()
                 self._insist(lambda connection: job_repository.give_back(connection, row))
@@ -214,17 +214,15 @@ class Runner:
         with self._database.write() as connection:
             job_repository.progress(connection, row, told)
             blobs = self._blobs.enter(connection, list(made.values())) if made else []
-            ended = job_repository.finish(
-                connection,
-                row,
+            ending = job_repository.Ending(
                 state,
                 summary=outcome.result,
                 code=outcome.code,
                 detail="cancelled on request" if outcome.stopped else outcome.detail,
                 pointer=outcome.pointer,
-                artifacts=dict(zip(made, blobs, strict=True)),
                 cache_key=key if state == "succeeded" else None,
             )
+            ended = job_repository.finish(connection, row, ending, dict(zip(made, blobs, strict=True)))
             if ended and row["kind"] == "inspect" and not outcome.stopped:
                 _note_inspection(connection, row["model_id"], outcome)
             over = ended or self._is_over(connection, row["id"])
@@ -233,7 +231,7 @@ class Runner:
 
     @staticmethod
     def _is_over(connection: sa.Connection, job_id: str) -> bool:
-        """Whether a job has ended: perhaps by us, and only the answer to the commit was lost."""
+        """True if a job has ended, perhaps by us where only the answer to the commit was lost."""
         state = connection.scalar(sa.select(jobs.c.state).where(jobs.c.id == job_id))
         return state is None or state in job_repository.TERMINAL
 
@@ -259,20 +257,20 @@ class Runner:
             if self._stopping.wait(_OUTAGE_SECONDS):
                 raise GivenBackError
 
-    def _order(self, taken: "_Taken", folder: Path) -> Order:
+    def _request(self, taken: "_Taken", folder: Path) -> ChildRequest:
         benchmark_lock.check(self._settings.benchmark_lock)  # the child may open it, but not make it again
         row, files = taken.row, dict(taken.files)
         request = row["request"]
         bindings = dict(request.get("bindings", {}))
         bindings["tensors"] = {f["name"]: str(self._blobs.path(f["sha256"])) for f in taken.inputs}
-        return Order(
+        return ChildRequest(
             kind=row["kind"],
             model=str(self._blobs.path(files.pop(""))) if files else "",
             external={name: str(self._blobs.path(sha256)) for name, sha256 in files.items()},
             folder=str(folder.absolute()),
             kernels=str((self._settings.data / "kernels").absolute()),
             limits=Limits(**request["limits"]),
-            turn=str(self._settings.benchmark_lock),
+            benchmark_lock=str(self._settings.benchmark_lock),
             private=str(self._settings.data.absolute()),
             target=request.get("target"),
             options=request.get("options", {}),
@@ -291,7 +289,7 @@ class _Taken:
 
 
 class _Following:
-    """What the supervision of one job tells and asks the ledger.
+    """Progress of one job under supervision, as the job repository is given it.
 
     What the job tells is written a few times a second, all steps at once.
     """
@@ -336,7 +334,7 @@ class _Following:
         return wanted is not True or self._has_drained()
 
     def _has_drained(self) -> bool:
-        """Whether the worker stops and the job has had its time to end."""
+        """True if the worker stops and the job has had its time to end."""
         if not self._stopping.is_set():
             return False
         now = time.monotonic()

@@ -36,7 +36,7 @@ class Caller:
     max_bytes: int | None = None
 
     def may(self, scope: str) -> bool:
-        """Whether his scope includes another."""
+        """True if the caller's scope includes another."""
         return SCOPES.index(self.scope) >= SCOPES.index(scope)
 
 

@@ -11,7 +11,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Place(Protocol):
+class BlobBackend(Protocol):
     """Keeps bytes under their SHA-256. What is kept once never changes, so keeping it again is harmless."""
 
     def bring(self, path: Path, sha256: str) -> None:
@@ -30,7 +30,7 @@ class Place(Protocol):
         """Forget bytes; those that are not there are none to forget. Called with the blobs' lock held."""
 
     def check(self) -> None:
-        """Make sure that the place answers."""
+        """Make sure that the store answers."""
 
 
 class Folder:
@@ -60,7 +60,7 @@ class Folder:
             self.local(sha256).unlink(missing_ok=True)
 
     def check(self) -> None:
-        """Whether it can be written shows when an upload begins."""
+        """Does nothing: an upload shows if the store can be written."""
 
 
 def at_once(act: Callable[[T], R], things: Collection[T]) -> list[R]:

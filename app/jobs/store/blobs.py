@@ -1,7 +1,7 @@
 """Content-addressed store: a blob is bytes named by their SHA-256.
 
 Bytes are written to a temporary file while they are hashed, forced to disk and then kept as one, see
-`places`: a blob is whole or absent. The rows in `blobs` say which there are, `holdings` who brought
+`blob_backends`: a blob is whole or absent. The rows in `blobs` say which there are, `holdings` who brought
 them or refers to them, `model_files`, `job_files` and `deployment_files` what for. Whoever does not hold
 a blob cannot tell that it is there.
 """
@@ -30,7 +30,7 @@ from app.jobs.errors import (
     TooLargeError,
 )
 from app.jobs.store.auth_context import current, visible
-from app.jobs.store.blob_backends import Folder, Place, at_once
+from app.jobs.store.blob_backends import BlobBackend, Folder, at_once
 from app.jobs.store.database import (
     Database,
     blobs,
@@ -147,10 +147,10 @@ class BlobStore:
     """
 
     def __init__(
-        self, root: Path, database: Database, *, reserve: int = 0, place: Place | None = None
+        self, root: Path, database: Database, *, reserve: int = 0, backend: BlobBackend | None = None
     ) -> None:
         self._root = root
-        self._place = place or Folder(root)
+        self._backend = backend or Folder(root)
         self._database = database
         self._reserve = reserve
         self.incoming = root / "incoming"
@@ -168,13 +168,13 @@ class BlobStore:
                     f"{PREFIX}BLOBS: {settings.blobs!r} needs the extra: pip install 'stowplan[s3]'"
                 ) from error
             place = Bucket(settings.blobs, root / "copies", settings.blob_copies_bytes)
-        return cls(root, database, reserve=reserve, place=place)
+        return cls(root, database, reserve=reserve, backend=place)
 
     def path(self, sha256: str) -> Path:
         """A file with the bytes of a blob, or where one would be."""
         if not SHA256.fullmatch(sha256):
             raise BlobNotFoundError(f"{sha256!r} is no SHA-256: expected 64 lower-case hexadecimal digits")
-        return self._place.local(sha256)
+        return self._backend.local(sha256)
 
     def size(self, sha256: str) -> int | None:
         """Bytes of a blob; None when the caller holds none of that hash."""
@@ -201,7 +201,7 @@ class BlobStore:
         with self.upload(1) as upload:
             upload.write(b"x")
             upload.flush()
-        self._place.check()
+        self._backend.check()
 
     def check_space(self) -> None:
         """Make sure that the disk can take uploads.
@@ -247,7 +247,7 @@ class BlobStore:
         fresh = [each for each in found.values() if each.sha256 not in known]
         if fresh:
             with storing("the upload"):
-                self._place.keep({each.sha256: each.path for each in fresh})
+                self._backend.keep({each.sha256: each.path for each in fresh})
             rows = [{"sha256": each.sha256, "size": each.size, "created": time.time()} for each in fresh]
             connection.execute(blobs.insert(), rows)
         self.hold(connection, found, until, held)
@@ -256,7 +256,7 @@ class BlobStore:
     def _bring(self, upload: Upload) -> Brought:
         path = upload.flush()
         path.chmod(0o400)
-        self._place.bring(path, upload.sha256)
+        self._backend.bring(path, upload.sha256)
         return Brought(upload.sha256, upload.size, path)
 
     @staticmethod
@@ -330,7 +330,7 @@ class BlobStore:
             loose = connection.scalars(sa.select(blobs.c.sha256).where(blobs.c.sha256.not_in(needed))).all()
             if loose:
                 connection.execute(blobs.delete().where(blobs.c.sha256.in_(loose)))
-                self._place.delete(loose)
+                self._backend.delete(loose)
         return len(loose)
 
 
@@ -383,7 +383,7 @@ def _check_quota(connection: sa.Connection, size: int) -> None:
 
 
 def _refers(files: sa.Table, subjects: sa.Table, of: sa.ColumnElement[bool]) -> sa.Exists:
-    """Whether something of the holding's owner refers to its blob."""
+    """True if something of the holding's owner refers to its blob."""
     return (
         sa.exists()
         .where(files.c.sha256 == holdings.c.sha256, of, subjects.c.owner == holdings.c.owner)

@@ -1,37 +1,47 @@
-"""Counters of what happened to jobs: rows, so that every process adds to the same ones."""
+"""Counters of jobs that ended: rows, so that every process adds to the same ones."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import sqlalchemy as sa
+from prometheus_client import Metric
 from sqlalchemy.dialects import postgresql, sqlite
 
-from app.jobs.store.database import tallies
+from app.jobs.store.database import counters
 
-# Upper bounds of a duration, in seconds; the last row counts all.
+# Upper bounds of a duration, in seconds; the last one counts all.
 BUCKETS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, float("inf"))
+_COUNTERS: Mapping[str, str] = {
+    "stowplan_jobs_ended": "Jobs that ended, by kind, state and code of the failure.",
+    "stowplan_jobs_cached": "Jobs whose result was known already.",
+}
+_HISTOGRAMS: Mapping[str, str] = {
+    "stowplan_job_wait_seconds": "Time of jobs from their request to their start.",
+    "stowplan_job_run_seconds": "Time of jobs from their start to their end.",
+}
+
+Labels = Mapping[str, str]
+Increment = tuple[str, Labels, float]  # name, labels, what to add
 
 
-def text_of(labels: Mapping[str, str]) -> str:
-    """Labels as Prometheus writes them."""
-    escaped = (
-        (k, v.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")) for k, v in labels.items()
-    )
-    return ",".join(f'{name}="{value}"' for name, value in escaped)
-
-
-Row = tuple[str, Mapping[str, str], float]  # name, labels, what to add
-
-
-def add(connection: sa.Connection, rows: Iterable[Row]) -> None:
+def add(connection: sa.Connection, increments: Iterable[Increment]) -> None:
     """Add to counters."""
     insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
-    statement = insert(tallies)
-    summed = {"value": tallies.c.value + statement.excluded.value}
+    statement = insert(counters)
+    summed = {"value": counters.c.value + statement.excluded.value}
     connection.execute(
         statement.on_conflict_do_update(index_elements=["name", "labels"], set_=summed),
-        [{"name": name, "labels": text_of(labels), "value": value} for name, labels, value in rows],
+        [
+            {"name": name, "labels": json.dumps(labels, sort_keys=True), "value": value}
+            for name, labels, value in increments
+        ],
     )
+
+
+def note_cached(connection: sa.Connection, kind: str) -> None:
+    """Count a job whose result was known already."""
+    add(connection, [("stowplan_jobs_cached_total", {"kind": kind}, 1.0)])
 
 
 def note_end(connection: sa.Connection, job: Mapping[str, Any]) -> None:
@@ -49,34 +59,36 @@ def note_end(connection: sa.Connection, job: Mapping[str, Any]) -> None:
     )
 
 
-def _duration(name: str, labels: Mapping[str, str], seconds: float) -> Iterator[Row]:
-    """What a duration adds to a histogram."""
+def _duration(name: str, labels: Labels, seconds: float) -> Iterator[Increment]:
+    """Increments of a histogram for one duration."""
     bound = next(b for b in BUCKETS if seconds <= b)
-    yield f"{name}_bucket", {**labels, "le": _bound(bound)}, 1.0
+    yield f"{name}_bucket", {**labels, "le": _text(bound)}, 1.0
     yield f"{name}_sum", labels, seconds
     yield f"{name}_count", labels, 1.0
 
 
-def _bound(bound: float) -> str:
-    return "+Inf" if bound == float("inf") else f"{bound:g}"
+def _text(bound: float) -> str:
+    return "+Inf" if bound == float("inf") else str(bound)
 
 
-def lines(connection: sa.Connection) -> Iterator[str]:
-    """All counters in Prometheus's text format; buckets of histograms are summed up here."""
-    found: dict[str, dict[str, float]] = {}
-    for row in connection.execute(sa.select(tallies).order_by(tallies.c.name, tallies.c.labels)):
-        found.setdefault(row.name, {})[row.labels] = row.value
-    for name, rows in found.items():
-        if name.endswith("_bucket"):
-            family = name.removesuffix("_bucket")
-            yield f"# TYPE {family} histogram"
-            for count in found[f"{family}_count"]:
-                total = 0.0
-                for bound in map(_bound, BUCKETS):
-                    labels = f'{count},le="{bound}"'
-                    total += rows.get(labels, 0.0)
-                    yield f"{name}{{{labels}}} {total:g}"
-        else:
-            if name.endswith("_total"):
-                yield f"# TYPE {name} counter"
-            yield from (f"{name}{{{labels}}} {value:.10g}" for labels, value in rows.items())
+def collect(connection: sa.Connection) -> Iterator[Metric]:
+    """All counters; a row counts one bucket of a histogram, a sample all up to its bound."""
+    rows: dict[str, dict[str, float]] = {}
+    for row in connection.execute(sa.select(counters).order_by(counters.c.name, counters.c.labels)):
+        rows.setdefault(row.name, {})[row.labels] = row.value
+    for name, documentation in _COUNTERS.items():
+        metric = Metric(name, documentation, "counter")
+        for labels, value in rows.get(f"{name}_total", {}).items():
+            metric.add_sample(f"{name}_total", json.loads(labels), value)
+        yield metric
+    for name, documentation in _HISTOGRAMS.items():
+        metric = Metric(name, documentation, "histogram")
+        for labels, count in rows.get(f"{name}_count", {}).items():
+            given, total = json.loads(labels), 0.0
+            for bound in BUCKETS:
+                bucket = given | {"le": _text(bound)}
+                total += rows[f"{name}_bucket"].get(json.dumps(bucket, sort_keys=True), 0.0)
+                metric.add_sample(f"{name}_bucket", bucket, total)
+            metric.add_sample(f"{name}_sum", given, rows[f"{name}_sum"][labels])
+            metric.add_sample(f"{name}_count", given, count)
+        yield metric

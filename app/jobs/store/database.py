@@ -195,11 +195,11 @@ deployment_files = sa.Table(
 )
 
 # Counters for monitoring: they only grow, whatever is deleted.
-tallies = sa.Table(
-    "tallies",
+counters = sa.Table(
+    "counters",
     METADATA,
     sa.Column("name", sa.String(63), primary_key=True),
-    sa.Column("labels", sa.String(255), primary_key=True),  # as Prometheus writes them
+    sa.Column("labels", sa.String(255), primary_key=True),  # a JSON object, its keys in order
     sa.Column("value", sa.Float, nullable=False),
 )
 
@@ -288,7 +288,7 @@ class _QueueConnection(sqlite3.Connection):
 
 
 def queue_engine(settings: Settings) -> dict[str, Any]:
-    """What the queue's library is to give SQLAlchemy for its database."""
+    """Arguments of SQLAlchemy's engine for the queue's database."""
     if settings.database_url:
         return {}
     return {"connect_args": {"factory": _QueueConnection}, "pool_pre_ping": False}
@@ -313,7 +313,7 @@ def _latest() -> str | None:
 
 
 def is_current(connection: sa.Connection) -> bool:
-    """Whether the tables are those that this code knows."""
+    """True if the tables are those that this code knows."""
     return MigrationContext.configure(connection).get_current_revision() == _latest()
 
 

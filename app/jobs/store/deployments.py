@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -46,11 +47,7 @@ def create(
         TooManyError: the caller, or all together, have as many deployments as they may have.
     """
     job = _deployable(connection, job_id)
-    own = sa.select(deployments).where(deployments.c.owner == current().owner)
-    versions = {
-        row["version"]: row
-        for row in connection.execute(own.where(deployments.c.name == name)).mappings().all()
-    }
+    versions = _versions(connection, name)
     if version is None:
         version = max(versions, default=0) + 1
     if version in versions:
@@ -61,22 +58,9 @@ def create(
             "delete it first, or deploy another version",
             pointer="/version",
         )
-    bounds = ((own, most, ""), (sa.select(deployments), most_of_all, " on this machine"))
-    for rows, bound, where in bounds:
-        count = connection.scalar(sa.select(sa.func.count()).select_from(rows.subquery())) or 0
-        if bound is not None and count >= bound:
-            raise TooManyError(f"{count} models are deployed{where}, {bound} are allowed: delete one first")
+    _check_number(connection, most, most_of_all)
     model_repository.find_model(connection, job["model_id"])
     identifier = job_repository.new_id()
-    # What the job resolved stays: what rounds more was tried there, and given up where outputs differed.
-    resolved = (job["summary"] or {}).get("precision") or {}
-    settled = {
-        "precision": resolved.get("used"),
-        "exact": resolved.get("exact"),
-        "direct": resolved.get("direct"),
-        "fast_algorithms": resolved.get("fast_algorithms"),
-    }
-    options = job["request"]["options"] | {k: v for k, v in settled.items() if v is not None}
     connection.execute(
         deployments.insert().values(
             id=identifier,
@@ -85,7 +69,7 @@ def create(
             version=version,
             job_id=job_id,
             model_id=job["model_id"],
-            request={"options": options, "bindings": job["request"]["bindings"]},
+            request={"options": _resolved_options(job), "bindings": job["request"]["bindings"]},
             created=time.time(),
         )
     )
@@ -95,9 +79,34 @@ def create(
             deployment_files.insert().values(deployment_id=identifier, name=place, sha256=sha256)
         )
     BlobStore.settle(connection, files.values())
-    return connection.execute(
-        sa.select(deployments).where(deployments.c.id == identifier)
-    ).mappings().one(), True
+    return _versions(connection, name)[version], True
+
+
+def _versions(connection: sa.Connection, name: str) -> dict[int, Row]:
+    """The caller's deployments of a name, by version."""
+    query = sa.select(deployments).where(deployments.c.owner == current().owner, deployments.c.name == name)
+    return {row["version"]: row for row in connection.execute(query).mappings()}
+
+
+def _check_number(connection: sa.Connection, most: int | None, most_of_all: int | None) -> None:
+    every = sa.select(sa.func.count()).select_from(deployments)
+    own = every.where(deployments.c.owner == current().owner)
+    for query, bound, where in ((own, most, ""), (every, most_of_all, " on this machine")):
+        count = connection.scalar(query) or 0
+        if bound is not None and count >= bound:
+            raise TooManyError(f"{count} models are deployed{where}, {bound} are allowed: delete one first")
+
+
+def _resolved_options(job: Row) -> dict[str, Any]:
+    """Options of a job as it resolved them: it gave up what rounds more where outputs differed."""
+    resolved = (job["summary"] or {}).get("precision") or {}
+    settled = {
+        "precision": resolved.get("used"),
+        "exact": resolved.get("exact"),
+        "direct": resolved.get("direct"),
+        "fast_algorithms": resolved.get("fast_algorithms"),
+    }
+    return dict(job["request"]["options"]) | {k: v for k, v in settled.items() if v is not None}
 
 
 def _deployable(connection: sa.Connection, job_id: str) -> Row:

@@ -1,4 +1,4 @@
-"""What the reference evaluator ran for want of a kernel: a log line for each distinct one, and counts."""
+"""Steps that the reference evaluator ran for want of a kernel: a log line for each distinct one; counts."""
 
 import logging
 from collections import Counter

@@ -24,7 +24,7 @@ class Group:
 
     @property
     def is_over(self) -> bool:
-        """Whether all its jobs have ended."""
+        """True if all its jobs have ended."""
         return all(job["state"] in job_repository.TERMINAL for job in self.jobs)
 
 

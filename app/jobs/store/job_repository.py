@@ -8,7 +8,7 @@ import secrets
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
@@ -142,7 +142,7 @@ def _answer(connection: sa.Connection, job_id: str, source: str) -> None:
     connection.execute(jobs.update().where(jobs.c.id == job_id).values(**values, enqueued=True, detail=None))
     results.share(connection, job_id, source)
     tell(connection, job_id, "state", {"state": "succeeded", "cached_from": source})
-    counters.add(connection, [("stowplan_jobs_cached_total", {"kind": "optimize"}, 1.0)])
+    counters.note_cached(connection, "optimize")
 
 
 def _check_number(connection: sa.Connection, more: int) -> None:
@@ -209,16 +209,11 @@ def start(connection: sa.Connection, job_id: str, *, worker: str | None = None, 
     if row is None or row["state"] in TERMINAL:
         return None
     if row["cancel_requested"]:
-        finish(connection, row, "cancelled", detail="cancelled on request")
+        finish(connection, row, CANCELLED)
         return None
     if row["attempt"] >= most:
-        finish(
-            connection,
-            row,
-            "failed",
-            code="worker-crashed",
-            detail=f"the worker died {row['attempt']} times while it ran this job",
-        )
+        died = f"the worker died {row['attempt']} times while it ran this job"
+        finish(connection, row, Ending("failed", code="worker-crashed", detail=died))
         return None
     values = {"state": "running", "attempt": row["attempt"] + 1, "detail": None, "phase": "starting"}
     values |= {"done": 0, "total": 0, "started": row["started"] or time.time(), "worker": worker}
@@ -231,7 +226,7 @@ def start(connection: sa.Connection, job_id: str, *, worker: str | None = None, 
 
 
 def is_wanted(connection: sa.Connection, row: Row) -> bool | None:
-    """Whether the job should go on; None when it now belongs to a later attempt or is gone."""
+    """True if the job should go on; None if it belongs to a later attempt now, or is gone."""
     query = sa.select(jobs.c.cancel_requested).where(
         jobs.c.id == row["id"], jobs.c.attempt == row["attempt"], jobs.c.state == "running"
     )
@@ -281,22 +276,34 @@ def give_back(connection: sa.Connection, row: Row) -> None:
         tell(connection, row["id"], "state", {"state": "queued"})
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """End of a job.
+
+    Attributes:
+        state: a terminal state.
+        summary: result of a job that succeeded.
+        code: failure of one that did not, as `detail` and `pointer` describe it.
+        cache_key: key under which later jobs find the result; None if they do not.
+    """
+
+    state: str
+    summary: Any = None
+    code: str | None = None
+    detail: str | None = None
+    pointer: str | None = None
+    cache_key: str | None = None
+
+
+CANCELLED = Ending("cancelled", detail="cancelled on request")
+
+
 def finish(
-    connection: sa.Connection,
-    row: Row,
-    state: str,
-    *,
-    summary: Any = None,
-    code: str | None = None,
-    detail: str | None = None,
-    pointer: str | None = None,
-    artifacts: Mapping[str, Blob] | None = None,
-    cache_key: str | None = None,
+    connection: sa.Connection, row: Row, ending: Ending, artifacts: Mapping[str, Blob] | None = None
 ) -> bool:
     """Move a job to a terminal state, with its artifacts; False when it was no longer ours to end.
 
     The artifacts are blobs that were entered in this transaction, or are claimed.
-    `cache_key` says under what later jobs find the result; without one they do not.
     """
     now = time.time()
     ended = connection.execute(
@@ -306,15 +313,7 @@ def finish(
             jobs.c.attempt == row["attempt"],
             jobs.c.state.not_in(TERMINAL),
         )
-        .values(
-            state=state,
-            summary=summary,
-            code=code,
-            detail=detail,
-            pointer=pointer,
-            finished=now,
-            cache_key=cache_key,
-        )
+        .values(**asdict(ending), finished=now)
     )
     if ended.rowcount != 1:
         return False
@@ -322,9 +321,9 @@ def finish(
     if artifacts:
         rows = [made | {"name": n, "sha256": b.sha256, "size": b.size} for n, b in artifacts.items()]
         connection.execute(job_files.insert(), rows)
-    end = {"state": state, "code": code, "detail": detail}
+    end = {"state": ending.state, "code": ending.code, "detail": ending.detail}
     tell(connection, row["id"], "state", {k: v for k, v in end.items() if v is not None})
-    counters.note_end(connection, {**row, "state": state, "code": code, "finished": now})
+    counters.note_end(connection, {**row, "state": ending.state, "code": ending.code, "finished": now})
     return True
 
 
@@ -332,7 +331,7 @@ def cancel(connection: sa.Connection, job_id: str) -> Row:
     """Cancel a job that waits, ask for the end of one that runs; one that ended stays as it is."""
     row = find(connection, job_id)
     if row["state"] in WAITING:
-        finish(connection, row, "cancelled", detail="cancelled on request")
+        finish(connection, row, CANCELLED)
     elif row["state"] == "running":
         connection.execute(jobs.update().where(jobs.c.id == job_id).values(cancel_requested=True))
     return find(connection, job_id)

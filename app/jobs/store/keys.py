@@ -65,7 +65,7 @@ def find(connection: sa.Connection, text: str) -> sa.RowMapping | None:
 
 
 def is_due(row: sa.RowMapping) -> bool:
-    """Whether the last note of the key's use is old."""
+    """True if the last note of the key's use is old."""
     return (row["used"] or 0.0) < time.time() - _USED_SECONDS
 
 
@@ -75,12 +75,12 @@ def note_use(connection: sa.Connection, identifier: str) -> None:
 
 
 def exist(connection: sa.Connection) -> bool:
-    """Whether a key was ever made: from then on every request needs one, even when all are revoked."""
+    """True if a key was ever made: from then on every request needs one, even when all are revoked."""
     return connection.scalar(sa.select(keys.c.id).limit(1)) is not None
 
 
 def usable(connection: sa.Connection) -> bool:
-    """Whether there is a key that was not revoked."""
+    """True if there is a key that was not revoked."""
     return connection.scalar(sa.select(keys.c.id).where(keys.c.revoked.is_(None)).limit(1)) is not None
 
 

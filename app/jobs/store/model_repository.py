@@ -112,7 +112,7 @@ def rename_model(connection: sa.Connection, identifier: str, name: str) -> None:
 
 
 def names_of(connection: sa.Connection, identifiers: Iterable[str]) -> dict[str, str]:
-    """What to call models: their names, or the starts of the ids of those that have none."""
+    """Display names of models: their names, or the first characters of the ids of those without one."""
     known = list(identifiers)
     rows = connection.execute(sa.select(models.c.id, models.c.name).where(models.c.id.in_(known)))
     named = {row.id: row.name for row in rows}

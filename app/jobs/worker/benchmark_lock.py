@@ -14,14 +14,14 @@ from pathlib import Path
 from app.settings import PREFIX, SettingsError
 
 MEASURING = ("benchmark",)  # phases of a job
-WAITING = "wait for another benchmark"  # the phase of a job whose turn it is not
+WAITING = "wait for another benchmark"  # the phase of a job while another one holds the lock
 POLL_SECONDS = 0.05  # between two tries to take the lock
 TELL = 20  # tries after which a job tells again that it waits
 
 Progress = Callable[[str, int, int], None]
 
 
-class Turn:
+class BenchmarkLock:
     """Tells the progress of one job, and holds it up while another one is measured."""
 
     def __init__(self, lock: Path, tell: Progress) -> None:
@@ -58,7 +58,7 @@ class Turn:
 
 
 def check(lock: Path) -> None:
-    """Make sure that this process can wait for its turn.
+    """Make sure that this process can take the lock.
 
     Raises:
         SettingsError: the file cannot be opened.

@@ -1,7 +1,7 @@
 """The limited process: the only place where an uploaded model is parsed and run.
 
 A child is started ahead of time from a process that has imported what is slow. It waits for one
-order, carries it out and is gone. It dies with its worker, has a process group of its own, limits on
+request, carries it out and is gone. It dies with its worker, has a process group of its own, limits on
 memory and files, and is confined as `confinement` says.
 """
 
@@ -24,8 +24,8 @@ from app.settings import use_home
 PROGRESS_SECONDS = 0.1  # between two messages about the same phase
 
 
-def serve_one(engine: str, orders: Connection, events: Connection) -> None:
-    """Take one order from `orders` and answer on `events`, each message one JSON text.
+def serve_one(engine: str, requests: Connection, events: Connection) -> None:
+    """Take one request from `requests` and answer on `events`, each message one JSON text.
 
     Messages: `{"pid", "measures"}` and `{"ready"}` first, then `{"progress": [phase, done, total]}`, at last
     `{"result"}` or `{"error": {code, detail, pointer}}`.
@@ -40,10 +40,10 @@ def serve_one(engine: str, orders: Connection, events: Connection) -> None:
     _ = importlib.import_module(engine).optimize
     _send(events, {"ready": True})
     try:
-        order = orders.recv_bytes()
+        request = requests.recv_bytes()
     except EOFError:
         return
-    _send(events, _carry_out(engine, order, events))
+    _send(events, _carry_out(engine, request, events))
 
 
 def _send(events: Connection, message: dict[str, Any]) -> None:
@@ -53,50 +53,50 @@ def _send(events: Connection, message: dict[str, Any]) -> None:
 
 def _carry_out(engine: str, text: bytes, events: Connection) -> dict[str, Any]:
     from app.engine.types.errors import EngineError
-    from app.jobs.worker.child_request import Order
+    from app.jobs.worker.child_request import ChildRequest
 
-    order = Order.from_json(text)
-    _restrict_files(order, engine)
-    _limit(order.limits.memory_bytes, order.limits.file_bytes)
-    use_home(order.folder)
-    tempfile.tempdir = order.folder  # so that nothing is left when the process is killed
-    _log_to(os.path.join(order.folder, "log.txt"))  # noqa: PTH118  pathlib would come before the limits
+    request = ChildRequest.from_json(text)
+    _restrict_files(request, engine)
+    _limit(request.limits.memory_bytes, request.limits.file_bytes)
+    use_home(request.folder)
+    tempfile.tempdir = request.folder  # so that nothing is left when the process is killed
+    _log_to(os.path.join(request.folder, "log.txt"))  # noqa: PTH118  pathlib would come before the limits
     try:
-        return {"result": _call(engine, order, events)}
+        return {"result": _call(engine, request, events)}
     except EngineError as error:
         if _is_out_of_memory(error):
-            return _out_of_memory(order.limits.memory_bytes)
+            return _out_of_memory(request.limits.memory_bytes)
         return _failure(error.code, error.message, error.pointer)
     except MemoryError:
-        return _out_of_memory(order.limits.memory_bytes)
+        return _out_of_memory(request.limits.memory_bytes)
     except Exception as error:  # the border of the process: whatever it was must be told, not lost
         if _is_out_of_memory(error):
-            return _out_of_memory(order.limits.memory_bytes)
+            return _out_of_memory(request.limits.memory_bytes)
         import traceback
 
         traceback.print_exc()
         return _failure("internal-error", f"{type(error).__name__}: {error}", "")
 
 
-def _call(name: str, order: Any, events: Connection) -> Any:
-    """Call the engine's function that the order asks for."""
+def _call(name: str, request: Any, events: Connection) -> Any:
+    """Call the engine's function that the request asks for."""
     from pathlib import Path
 
     from app.engine.types.target import host
-    from app.jobs.worker.benchmark_lock import Turn
+    from app.jobs.worker.benchmark_lock import BenchmarkLock
     from app.jobs.worker.child_request import bindings_of, options_of, target_of
 
     engine = importlib.import_module(name)
-    model = Path(order.model)
-    if order.kind == "inspect":
-        return engine.inspect(model, order.external_paths)
-    if order.kind == "operator":
-        options = options_of(order.options)
-        return engine.run_operator(order.operator, options, Path(order.folder), Path(order.kernels))
-    target = host() if order.target is None else target_of(order.target)
-    options, bindings = options_of(order.options), bindings_of(order.bindings)
-    if order.kind == "validate":
-        return engine.validate(model, target, options, bindings, order.external_paths)
+    model = Path(request.model)
+    if request.kind == "inspect":
+        return engine.inspect(model, request.external_paths)
+    if request.kind == "operator":
+        options = options_of(request.options)
+        return engine.run_operator(request.operator, options, Path(request.folder), Path(request.kernels))
+    target = host() if request.target is None else target_of(request.target)
+    options, bindings = options_of(request.options), bindings_of(request.bindings)
+    if request.kind == "validate":
+        return engine.validate(model, target, options, bindings, request.external_paths)
 
     told, at = "", 0.0
 
@@ -113,20 +113,20 @@ def _call(name: str, order: Any, events: Connection) -> Any:
         target,
         options,
         bindings,
-        Path(order.folder),
-        kernels=Path(order.kernels),
-        external=order.external_paths,
-        progress=Turn(Path(order.turn), tell).progress,
+        Path(request.folder),
+        kernels=Path(request.kernels),
+        external=request.external_paths,
+        progress=BenchmarkLock(Path(request.benchmark_lock), tell).progress,
     )
 
 
-def _restrict_files(order: Any, engine: str) -> None:
+def _restrict_files(request: Any, engine: str) -> None:
     from app.jobs.worker import forkserver_preload  # as above
 
-    models = [path for path in (order.model, *order.external.values()) if path]
-    readable = [*models, *order.bindings.get("tensors", {}).values()]
-    writable = (order.folder, order.kernels, order.turn)
-    private = order.private or order.folder
+    models = [path for path in (request.model, *request.external.values()) if path]
+    readable = [*models, *request.bindings.get("tensors", {}).values()]
+    writable = (request.folder, request.kernels, request.benchmark_lock)
+    private = request.private or request.folder
     confinement.restrict_files(forkserver_preload.MEASURES, readable, writable, private, ("app", engine))
 
 

@@ -1,4 +1,4 @@
-"""What a child process is asked to do, and what it answers: JSON on both ways, never objects."""
+"""Requests to a child process and its answers: JSON both ways, never objects."""
 
 import json
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ ARTIFACTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one child process may use."""
+    """Limits of one child process."""
 
     seconds: float
     memory_bytes: int
@@ -38,7 +38,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ChildRequest:
     """One call of the engine.
 
     Attributes:
@@ -48,7 +48,7 @@ class Order:
         folder: where artifacts go.
         kernels: folder of compiled kernels, kept from job to job.
         limits: what the child may use.
-        turn: path of the machine's lock on benchmarks.
+        benchmark_lock: path of the machine's lock on benchmarks.
         private: the service's data folder, of which the child may read what is named here only.
         target: description of the machine; None for this one and for an inspection.
         options: fields of `Options` that are not the default.
@@ -62,7 +62,7 @@ class Order:
     folder: str
     kernels: str
     limits: Limits
-    turn: str
+    benchmark_lock: str
     private: str = ""
     target: Mapping[str, Any] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -70,12 +70,12 @@ class Order:
     operator: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> bytes:
-        """The order as a child reads it."""
+        """The request as a child reads it."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> Self:
-        """The order that `to_json` wrote."""
+        """The request that `to_json` wrote."""
         given = json.loads(text)
         return cls(**given | {"limits": Limits(**given["limits"])})
 
@@ -97,13 +97,13 @@ def target_of(spec: Mapping[str, Any]) -> Target:
 
 
 def options_of(spec: Mapping[str, Any]) -> Options:
-    """The options of an order."""
+    """The options of a request."""
     given: dict[str, Any] = _with_tuples(spec)
     return Options(**given)
 
 
 def bindings_of(spec: Mapping[str, Any]) -> Bindings:
-    """The bindings of an order."""
+    """The bindings of a request."""
     return Bindings(
         shapes={k: tuple(v) for k, v in spec.get("shapes", {}).items()},
         values=dict(spec.get("values", {})),

@@ -233,7 +233,7 @@ def _is_on(measures: Iterable[Measure], name: str) -> bool:
 
 @cache
 def has_landlock() -> bool:
-    """Whether the kernel, and what confines this process already, let it make rules about files."""
+    """True if the kernel, and what confines this process already, let it make rules about files."""
     try:
         with landlockpy.Ruleset():
             return True

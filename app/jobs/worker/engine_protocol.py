@@ -1,4 +1,4 @@
-"""What the service asks of the engine, as a contract: `Settings.engine` names a module that keeps it."""
+"""Interface of the engine for the service: `Settings.engine` names a module that implements it."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,11 +15,11 @@ class Port(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the model's."""
+        """Name in the model."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the elements."""
+        """Type of the elements."""
 
     @property
     def shape(self) -> tuple[int | None, ...] | None:
@@ -51,7 +51,7 @@ class ServedModel(Protocol):
     first: Mapping[str, tuple[int, ...]] | None  # shapes that calls will probably have
 
     def program(self, shapes: Mapping[str, tuple[int, ...]]) -> Program:
-        """What computes inputs of these shapes; may take long."""
+        """Program for inputs of these shapes; may take long."""
 
 
 class Engine(Protocol):
@@ -61,7 +61,7 @@ class Engine(Protocol):
     """
 
     def inspect(self, path: Path, external: Mapping[str, Path]) -> dict[str, Any]:
-        """What is in a model: inputs, outputs, operators, opsets, nodes, parameters."""
+        """Content of a model: inputs, outputs, operators, opsets, nodes, parameters."""
 
     def validate(
         self,
@@ -71,7 +71,7 @@ class Engine(Protocol):
         bindings: Bindings,
         external: Mapping[str, Path],
     ) -> list[dict[str, str]]:
-        """What would stop an optimization: each problem with code, detail and pointer."""
+        """Problems that would stop an optimization, each with code, detail and pointer."""
 
     def run_operator(
         self, request: Mapping[str, Any], options: Options, folder: Path, kernels: Path

@@ -42,9 +42,13 @@ class Child:
     """The parent's end of one child process."""
 
     def __init__(
-        self, orders: Connection, events: Connection, future: "Future[None]", process: BaseProcess | None
+        self,
+        request_writer: Connection,
+        events: Connection,
+        future: "Future[None]",
+        process: BaseProcess | None,
     ) -> None:
-        self._orders = orders
+        self._request_writer = request_writer
         self._events = events
         self._future = future
         self._process = process
@@ -53,7 +57,7 @@ class Child:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process has not ended, as far as the kernel knows: the library notices later."""
+        """True until the process has ended for the kernel: the library notices later."""
         try:
             return not self._future.done() and (
                 self._process is None or not wait([self._process.sentinel], 0.0)
@@ -61,14 +65,14 @@ class Child:
         except (OSError, ValueError):
             return False
 
-    def send(self, order: bytes) -> None:
-        """Give the child its order; one that has died says so at the next `receive`."""
+    def send(self, request: bytes) -> None:
+        """Give the child its request; one that has died says so at the next `receive`."""
         try:
-            self._orders.send_bytes(order)
+            self._request_writer.send_bytes(request)
         except OSError:
             return
         finally:
-            self._orders.close()
+            self._request_writer.close()
 
     def receive(self, seconds: float) -> dict[str, Any] | None:
         """The next message; None when none comes in time.
@@ -126,7 +130,7 @@ class Child:
                 os.killpg(self.pid, signal.SIGKILL)
 
 
-def _start_forker() -> None:
+def _start_forkserver() -> None:
     """Start the process that forks children unless it runs, without what they must not know.
 
     The library starts it too, when it finds it dead, with all that this process knows: it ends at once then.
@@ -135,7 +139,7 @@ def _start_forker() -> None:
         multiprocessing.forkserver.ensure_running()
 
 
-class Nursery:
+class PreforkPool:
     """Starts children, and keeps `warm` of them ready."""
 
     def __init__(self, engine: str, warm: int) -> None:
@@ -154,14 +158,14 @@ class Nursery:
         multiprocessing.set_forkserver_preload(modules)
         self._warm = warm
         self._told = False
-        _start_forker()
+        _start_forkserver()
         self._ready: deque[Child] = deque()
         self._requests: queue.SimpleQueue[Future[Child] | bool] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="nursery", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="prefork-pool", daemon=True)
         self._thread.start()
 
     def take(self) -> Child:
-        """A child that waits for its order."""
+        """A child that waits for its request."""
         request: Future[Child] = Future()
         self._requests.put(request)
         return request.result()
@@ -211,7 +215,7 @@ class Nursery:
             with contextlib.suppress(OSError, EOFError):
                 return self._tell(self._fork())
             time.sleep(seconds)
-            _start_forker()
+            _start_forkserver()
         return self._tell(self._fork())
 
     def _tell(self, child: Child) -> Child:
@@ -223,14 +227,14 @@ class Nursery:
         return child
 
     def _fork(self) -> Child:
-        order_reader, order_writer = _FORKSERVER.Pipe(duplex=False)
+        request_reader, request_writer = _FORKSERVER.Pipe(duplex=False)
         event_reader, event_writer = _FORKSERVER.Pipe(duplex=False)
         start = concurrent.process(daemon=True, context=_FORKSERVER)(child_process.serve_one)
         others = set(multiprocessing.active_children())
-        future = start(self._engine, order_reader, event_writer)
+        future = start(self._engine, request_reader, event_writer)
         # The library does not say which process it started. Only this thread starts any, and this one
         # may have ended already.
         process = next(iter(set(multiprocessing.active_children()) - others), None)
-        order_reader.close()
+        request_reader.close()
         event_writer.close()
-        return Child(order_writer, event_reader, future, process)
+        return Child(request_writer, event_reader, future, process)

@@ -37,7 +37,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What is in an upload; `locations` are the files of external data that its tensors name."""
+    """Counts of an upload; `locations` are the files of external data that its tensors name."""
 
     nodes: int
     messages: int
@@ -122,21 +122,17 @@ class _Walk:
         self.nodes = self.messages = self.fields = 0
         self.locations: dict[str, None] = {}  # in the order of their first tensors
         self._key = b""  # of the entry that is being walked over
+        self._message = _Message(_MODEL, len(data))
+        self._stack: list[_Message] = []  # around it
 
     def run(self) -> None:
-        """Walk until the end, or until the bytes are no protobuf."""
-        data, bounds = self._data, self._bounds
-        # Of each open message: its type, its end, what was counted in it, and whether it is a group.
-        stack: list[tuple[int, int, _Tensor | None, int, bool]] = []
-        kind, end, tensor, attributes, group = _MODEL, len(data), None, 0, False
-        position, checked = 0, 0
-        while True:
-            while position >= end:
-                if position > end or group or not stack:
-                    return
-                if tensor is not None:
-                    tensor.check(bounds)
-                kind, end, tensor, attributes, group = stack.pop()
+        """Walk until the end, or until the bytes are no protobuf.
+
+        Raises:
+            IndexError: they end inside of a tag, a length or a message.
+        """
+        data, checked, position = self._data, 0, 0
+        while self._close_ended(position):
             tag = data[position]
             position += 1
             if tag > 127:
@@ -147,53 +143,74 @@ class _Walk:
                 self._check(position)
             wire, field = tag & 7, tag >> 3
             if wire == _BYTES:
-                size = data[position]
-                position += 1
-                if size > 127:
-                    size, position = self._rest(size, position)
-                inner = _FIELDS[kind].get(field)
-                if inner is None:
-                    if kind == _EXTERNAL:
-                        self._entry(field, data[position : min(position + min(size, 4096), end)])
-                    elif tensor is not None:
-                        tensor.packed(field, data, position, min(position + size, end), bounds)
-                    position += size
-                    continue
-                if inner == _NODE:
-                    self.nodes += 1
-                elif inner == _ATTRIBUTE:
-                    attributes += 1
-                    if attributes > bounds.attributes and kind == _NODE:
-                        raise _too_large("a node has", f"more than {bounds.attributes} attributes")
-                self.messages += 1
-                if size == 0:
-                    continue
-                if position + size > end:
-                    return
-                self._check_depth(stack)
-                stack.append((kind, end, tensor, attributes, group))
-                kind, end, attributes, group = inner, position + size, 0, False
-                tensor = _Tensor() if inner == _TENSOR else None
+                position = self._bytes(field, position)
             elif wire == _VARINT:
                 value = data[position]
                 position += 1
                 if value > 127:
                     value, position = self._rest(value, position)
-                if tensor is not None:
-                    tensor.number(field, value, bounds)
+                if self._message.tensor is not None:
+                    self._message.tensor.number(field, value, self._bounds)
             elif wire == _FIXED32:
                 position += 4
             elif wire == _FIXED64:
                 position += 8
             elif wire == _GROUP:
                 self.messages += 1
-                self._check_depth(stack)
-                stack.append((kind, end, tensor, attributes, group))
-                kind, tensor, group = _ANY, None, True
-            elif wire == _END and group:
-                kind, end, tensor, attributes, group = stack.pop()
+                self._open(_Message(_ANY, self._message.end, is_group=True))
+            elif wire == _END and self._message.is_group:
+                self._message = self._stack.pop()
             else:
                 return
+
+    def _close_ended(self, position: int) -> bool:
+        """Leave the messages that end here; False at the end of all, or where a message is cut short."""
+        while position >= self._message.end:
+            message = self._message
+            if position > message.end or message.is_group or not self._stack:
+                return False
+            if message.tensor is not None:
+                message.tensor.check(self._bounds)
+            self._message = self._stack.pop()
+        return True
+
+    def _bytes(self, field: int, position: int) -> int:
+        """Enter a message, or pass over other bytes; returns the position of the next field."""
+        size = self._data[position]
+        position += 1
+        if size > 127:
+            size, position = self._rest(size, position)
+        message = self._message
+        kind = _FIELDS[message.kind].get(field)
+        if kind is None:
+            if message.kind == _EXTERNAL:
+                self._entry(field, self._data[position : min(position + min(size, 4096), message.end)])
+            elif message.tensor is not None:
+                message.tensor.packed(
+                    field, self._data, position, min(position + size, message.end), self._bounds
+                )
+            return position + size
+        self._count(kind)
+        if size:
+            if position + size > message.end:
+                raise IndexError
+            self._open(_Message(kind, position + size, _Tensor() if kind == _TENSOR else None))
+        return position
+
+    def _count(self, kind: int) -> None:
+        self.messages += 1
+        if kind == _NODE:
+            self.nodes += 1
+        elif kind == _ATTRIBUTE and self._message.kind == _NODE:
+            self._message.attributes += 1
+            if self._message.attributes > self._bounds.attributes:
+                raise _too_large("a node has", f"more than {self._bounds.attributes} attributes")
+
+    def _open(self, message: "_Message") -> None:
+        if len(self._stack) >= self._bounds.depth:
+            raise _too_large("its messages lie", f"more than {self._bounds.depth} deep in each other")
+        self._stack.append(self._message)
+        self._message = message
 
     def _entry(self, field: int, text: bytes) -> None:
         """A key or a value of a tensor's external data."""
@@ -235,10 +252,6 @@ class _Walk:
         ):
             if count > many and position < count * least:
                 raise _too_large("it has", f"{count} {what} in {position} byte, as no model has")
-
-    def _check_depth(self, stack: list[tuple[int, int, "_Tensor | None", int, bool]]) -> None:
-        if len(stack) >= self._bounds.depth:
-            raise _too_large("its messages lie", f"more than {self._bounds.depth} deep in each other")
 
 
 class _Tensor:
@@ -284,6 +297,17 @@ class _Tensor:
                 f"a tensor of {self._count} dimensions has",
                 f"{nbytes} byte, more than the {bounds.tensor_bytes} byte that are allowed",
             )
+
+
+@dataclass(slots=True)
+class _Message:
+    """An open message: its type, its end and the attributes counted in it."""
+
+    kind: int
+    end: int
+    tensor: _Tensor | None = None
+    attributes: int = 0
+    is_group: bool = False
 
 
 def _too_large(subject: str, what: str) -> ModelTooLargeError:

@@ -1,4 +1,4 @@
-"""Carries out one order in one child, within limits: nothing that the child does holds the worker up."""
+"""Carries out one request in one child, within limits: nothing that the child does holds the worker up."""
 
 import signal
 import time
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.jobs.worker.benchmark_lock import WAITING
-from app.jobs.worker.child_request import Limits, Order
+from app.jobs.worker.child_request import ChildRequest, Limits
 from app.jobs.worker.prefork_pool import Child
 
 _TICK = 0.1  # seconds between two looks at memory and clock
@@ -18,9 +18,9 @@ _ASK = 0.25  # seconds between two questions whether the job should go on
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How an order ended: a result, or a failure with a code, or neither when it was stopped.
+    """How a request ended: a result, or a failure with a code, or neither when it was stopped.
 
-    `killed` says that someone else killed the process: its order may do better another time.
+    `killed` says that someone else killed the process: its request may do better another time.
     """
 
     result: Any = None
@@ -33,7 +33,7 @@ class Outcome:
 
 def carry_out(
     child: Child,
-    order: Order,
+    request: ChildRequest,
     progress: Callable[[str, int, int], None],
     should_stop: Callable[[], bool],
 ) -> Outcome:
@@ -42,7 +42,7 @@ def carry_out(
     It is also killed when it takes longer or holds more memory than its limits allow, and soon after
     `should_stop` says so.
     """
-    child.send(order.to_json())
+    child.send(request.to_json())
     outcome: Outcome | None = None
     deadline = time.monotonic() + _START_SECONDS
     phase, looked = "starting", time.monotonic()
@@ -55,14 +55,14 @@ def carry_out(
                 deadline += now - looked  # its own time has not begun
             looked = now
             if "ready" in message:
-                deadline = time.monotonic() + order.limits.seconds
+                deadline = time.monotonic() + request.limits.seconds
             if "progress" in message:
                 phase, done, total = str(message["progress"][0]), *map(int, message["progress"][1:3])
                 progress(phase, done, total)
             outcome = _answer(message)
             if outcome is None and now >= weigh:
                 weigh = now + _TICK
-                outcome = _breach(child, order.limits, deadline, phase)
+                outcome = _breach(child, request.limits, deadline, phase)
             if outcome is None and now > ask:
                 ask = now + _ASK
                 outcome = Outcome(stopped=True) if should_stop() else None

@@ -21,7 +21,7 @@ from app.engine.types.target import host
 from app.jobs.fingerprint import target_queue
 from app.jobs.queue import dispatch
 from app.jobs.queue.polling import LINGER_SECONDS, Need, Queues
-from app.jobs.queue.queue_notify import Doorbell
+from app.jobs.queue.queue_notify import QueueNotifier
 from app.jobs.queue.workflow import Runner, Stopping
 from app.jobs.reaper import BEATS, Reaper
 from app.jobs.store.database import Database, migrate
@@ -118,7 +118,7 @@ def work(settings: Settings, name: str, stopping: Stopping) -> None:
     reaper = Reaper(settings, database, name, able)
     reaper.register()
     queues = Queues(settings, name, able, carry_out_job)
-    Doorbell(settings, database).answer(name, able, stopping.wake)
+    QueueNotifier(settings, database).listen(name, able, stopping.wake)
     beat = time.monotonic()
     need.note()  # of jobs that this worker had when it died, nobody else tells
     while not stopping.is_set():

@@ -9,6 +9,7 @@ Source: Milakov and Gimelshein, 2018, "Online normalizer calculation for softmax
 arXiv:1805.02867; Dao et al., 2022, "FlashAttention", arXiv:2205.14135.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 from numba import types
@@ -16,6 +17,7 @@ from numba.extending import intrinsic
 
 from app.kernels.cpu.codegen.instructions import Vectors, number
 from app.kernels.cpu.codegen.linking import Sources
+from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import Shapes
 from app.kernels.cpu.gemm import product_library
 from app.kernels.cpu.nchwc_copy import transposed
@@ -23,32 +25,56 @@ from app.kernels.cpu.nchwc_copy import transposed
 # Tiles two vectors wide: heads are 32, 64 or 128 wide more often than not.
 TILES: Shapes = {4: (6, 4, 2, 2), 8: (6, 4, 2, 2), 16: (8, 4, 2, 4)}
 
-# What the kernel reads from its table of sizes, in this order.
-SIZES = (
-    "heads",
-    "group",  # query heads that share keys and values
-    "rows",
-    "keys",
-    "depth",  # of queries and keys
-    "width",  # of values
-    *(f"{name}_{axis}" for name in "qkv" for axis in ("at", "b", "h", "s", "d")),  # distances in elements
-    *(f"y_{axis}" for axis in ("at", "b", "h", "s")),
-    *(f"mask_{axis}" for axis in ("at", "b", "h", "q", "k")),
-    "masked",
-    "mask_length",  # keys that the mask tells about; the others are hidden
-    "causal",
-    "past",  # position of the first query
-    "zero",  # whether a row that sees no key is zero, else NaN
-    "parts",  # of the queries of a head: units
-    "part_rows",
-    "block_rows",
-    "block_keys",  # a multiple of a tile's columns
-    "work_step",  # elements of workspace per thread
-    "spare_size",
-    "keys_size",
-    "values_size",
-    "biased_size",
-)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionSizes(SizeTable):
+    """Sizes and strides of attention by blocks."""
+
+    heads: int
+    group: int  # query heads that share keys and values
+    rows: int
+    keys: int
+    depth: int  # of queries and keys
+    width: int  # of values
+    q_at: int  # elements before the first; then strides, in elements
+    q_b: int
+    q_h: int
+    q_s: int
+    q_d: int
+    k_at: int
+    k_b: int
+    k_h: int
+    k_s: int
+    k_d: int
+    v_at: int
+    v_b: int
+    v_h: int
+    v_s: int
+    v_d: int
+    y_at: int
+    y_b: int
+    y_h: int
+    y_s: int
+    mask_at: int
+    mask_b: int
+    mask_h: int
+    mask_q: int
+    mask_k: int
+    masked: int
+    mask_length: int  # keys that the mask tells about; the others are hidden
+    causal: int
+    past: int  # position of the first query
+    zero: int  # whether a row that sees no key is zero, else NaN
+    parts: int  # of the queries of a head: units
+    part_rows: int
+    block_rows: int
+    block_keys: int  # a multiple of a tile's columns
+    work_step: int  # elements of workspace per thread
+    spare_size: int
+    keys_size: int
+    values_size: int
+    biased_size: int
+
 
 _KERNEL = """\
 import math
@@ -140,7 +166,7 @@ def scaled(x, n, factor):
 
 
 def kernel(q, k, v, mask, y, scalars, sizes, work, begin, end, thread):
-    {unpack} = {sizes}
+    {unpack}
     spare = at(work, thread * work_step)
     turned = at(spare, spare_size)
     packed = at(turned, keys_size)
@@ -209,7 +235,7 @@ def emit(lanes: int, mask: str) -> Sources:
     q: [b, heads, rows, depth], k: [b, heads / group, keys, depth], v: [.., width]; each begins
     `_at` elements after its address and has strides; y: [b, heads, rows, width], innermost stride 1,
     shares memory with nothing. mask: T[b, heads, rows, keys] by strides: what is added to the scores,
-    or whether they count. scalars: [scale, 1]. sizes: int64, see SIZES; work: float32 per thread. With
+    or whether they count. scalars: [scale, 1]. sizes: AttentionSizes; work: float32 per thread. With
     `causal`, query s sees keys up to s + past. Units are parts of queries (fastest), heads and b.
 
     Args:
@@ -222,8 +248,7 @@ def emit(lanes: int, mask: str) -> Sources:
         boolean=boolean,
         hides="bias" if boolean else "at(hides, row * mask_q + key)",
         bias="ZERO if mask[j * step] else LOWEST" if boolean else "mask[j * step]",
-        unpack=", ".join(SIZES),
-        sizes=", ".join(f"sizes[{i}]" for i in range(len(SIZES))),
+        unpack=AttentionSizes.unpack(),
     )
     return product_library("float32", lanes, TILES), kernel
 

@@ -5,49 +5,55 @@ only a block is ever written: a chunk of the reduction times a block of output p
 Small images are better off `turned`: pixels are the rows of a tile, channels its columns.
 """
 
+from dataclasses import dataclass
+
 from app.kernels.cpu.codegen.linking import Sources
+from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import SHAPES, lanes_of
 from app.kernels.cpu.epilogue import ALONG, FIXED, run_library
 from app.kernels.cpu.gemm import product_library
 from app.kernels.expressions import Recipe
 
-# What the kernel reads from its table of sizes, in this order.
-SIZES = (
-    "packed",  # weights are panels of rows (`tiles.pack_rows`), or of columns when turned
-    "turned",
-    "staged",  # sums are stored by `store`, not by the tiles
-    "same",  # a tap is a fixed distance in the input, `valid` tells where
-    "scatter",  # output pixels lie apart
-    "valid_row",
-    "channels",  # of the input, per group
-    "d",
-    "h",
-    "w",
-    "rows",  # of the output
-    "columns",
-    "stride_d",
-    "stride_h",
-    "stride_w",
-    "tap_count",
-    "groups",
-    "outputs",  # channels of the output, per group
-    "pixels",  # output positions of one channel
-    "block_m",  # channels
-    "part_m",  # channels of a unit
-    "block_n",  # pixels
-    "block_k",  # of the reduction
-    "panel_row",
-    "sums_row",
-    "sums_size",
-    "spare_size",
-    "work_step",  # elements of workspace per thread
-    "y_channel",  # distances in the output
-    "y_base",
-    "y_d",
-    "y_h",
-    "y_w",
-    "flags",
-)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvSizes(SizeTable):
+    """Sizes of an implicit matrix product."""
+
+    packed: int  # weights are panels of rows (`tiles.pack_rows`), or of columns when turned
+    turned: int
+    staged: int  # sums are stored by `store`, not by the tiles
+    same: int  # a tap is a fixed distance in the input, `valid` tells where
+    scatter: int  # output pixels lie apart
+    valid_row: int
+    channels: int  # of the input, per group
+    d: int
+    h: int
+    w: int
+    rows: int  # of the output
+    columns: int
+    stride_d: int
+    stride_h: int
+    stride_w: int
+    tap_count: int
+    groups: int
+    outputs: int  # channels of the output, per group
+    pixels: int  # output positions of one channel
+    block_m: int  # channels
+    part_m: int  # channels of a unit
+    block_n: int  # pixels
+    block_k: int  # of the reduction
+    panel_row: int
+    sums_row: int
+    sums_size: int
+    spare_size: int
+    work_step: int  # elements of workspace per thread
+    y_channel: int  # distances in the output
+    y_base: int
+    y_d: int
+    y_h: int
+    y_w: int
+    flags: int
+
 
 _PACKING = """\
 from numba import njit, types
@@ -148,7 +154,7 @@ def regroup(x, x_row, k, n, out):
 
 _IMPLICIT = """
 def kernel(x, weights, y, bias, residual, scalars, taps, valid, sizes, work{operands}, begin, end, thread):
-    {unpack} = {sizes}
+    {unpack}
     depth = channels * tap_count
     parts = (outputs + part_m - 1) // part_m
     blocks = (pixels + block_n - 1) // block_n
@@ -243,7 +249,7 @@ def emit_implicit(
     weights: packed, or T[groups * outputs, channels * tap_count]; bias: T[groups * outputs];
     scalars: T[4], see `generator`; taps: int64[tap_count, 5], offsets of a tap along the axes and the
     output columns [low, high) where it is valid; valid: uint8[tap_count, valid_row];
-    sizes: int64, see SIZES; work: per thread; then the operands of the recipe.
+    sizes: ConvSizes; work: per thread; then the operands of the recipe.
     Units are parts of `part_m` output channels (fastest), blocks of `block_n` pixels, groups, batch.
 
     Args:
@@ -253,8 +259,7 @@ def emit_implicit(
         operands: (place, element type) of the recipe's inputs after the first; see PLACES.
     """
     kernel = _IMPLICIT.format(
-        unpack=", ".join(SIZES),
-        sizes=", ".join(f"sizes[{i}]" for i in range(len(SIZES))),
+        unpack=ConvSizes.unpack(),
         operands="".join(f", x{i}" for i in range(len(operands))),
         places="".join(f", at(x{i}, {PLACES[place]})" for i, (place, _) in enumerate(operands)),
     )

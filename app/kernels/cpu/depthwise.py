@@ -4,30 +4,36 @@ A strip of the channel is copied with its padding into a buffer in the first cac
 by their residue modulo the stride, so that every tap of a row of output pixels is one vector.
 """
 
+from dataclasses import dataclass
+
 from app.kernels.cpu.codegen.linking import Sources
+from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import lanes_of
 from app.kernels.cpu.epilogue import ALONG, CHUNK, FIXED, run_library
 from app.kernels.expressions import Recipe
 
-# What the kernel reads from its table of sizes, in this order.
-SIZES = (
-    "filters",  # channels of the output
-    "outputs",  # per group
-    "h",
-    "w",
-    "rows",  # of the output
-    "columns",
-    "stride_h",
-    "stride_w",
-    "top",  # rows and columns of the buffer before the first of the input
-    "left",
-    "taps",
-    "strip",  # output rows whose input rows are in the buffer
-    "below",  # buffer rows that an output row reads after its first
-    "line",  # elements of a buffer row of one residue
-    "work_step",  # elements of workspace per thread
-    "flags",
-)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepthwiseSizes(SizeTable):
+    """Sizes of a depthwise convolution over row-major images."""
+
+    filters: int  # channels of the output
+    outputs: int  # per group
+    h: int
+    w: int
+    rows: int  # of the output
+    columns: int
+    stride_h: int
+    stride_w: int
+    top: int  # rows and columns of the buffer before the first of the input
+    left: int
+    taps: int
+    strip: int  # output rows whose input rows are in the buffer
+    below: int  # buffer rows that an output row reads after its first
+    line: int  # elements of a buffer row of one residue
+    work_step: int  # elements of workspace per thread
+    flags: int
+
 
 ROWS = 4  # of the tile for wide images, which has two vectors a row
 
@@ -72,7 +78,7 @@ def fill(x, h, w, top, left, first, count, stride_w, line, out):
 
 
 def kernel(x, weights, y, bias, residual, scalars, offsets, sizes, work{operands}, begin, end, thread):
-    {unpack} = {sizes}
+    {unpack}
     spare = at(work, thread * work_step)
     spare_residual = at(spare, {chunk})
     buffer = at(spare_residual, 2 * VECTOR)
@@ -141,7 +147,7 @@ def emit(dtype: str, lanes: int, recipe: Recipe = (), operands: tuple[tuple[str,
 
     x: T[batch, groups, h, w]; y, residual: T[batch, groups * outputs, rows, columns]; weights:
     T[groups * outputs, taps]; bias: T[groups * outputs]; offsets: int64[taps], of a tap in the
-    buffer; sizes: int64, see SIZES; then the operands of the recipe. Units are output channels of
+    buffer; sizes: DepthwiseSizes; then the operands of the recipe. Units are output channels of
     the batch.
 
     Args:
@@ -155,8 +161,7 @@ def emit(dtype: str, lanes: int, recipe: Recipe = (), operands: tuple[tuple[str,
         dtype=dtype,
         vector=lanes_of(dtype, lanes),
         rows=ROWS,
-        unpack=", ".join(SIZES),
-        sizes=", ".join(f"sizes[{i}]" for i in range(len(SIZES))),
+        unpack=DepthwiseSizes.unpack(),
         operands="".join(f", x{i}" for i in range(len(operands))),
         chunk=CHUNK,
         finish=_RUN.format(places=places) if recipe else "",

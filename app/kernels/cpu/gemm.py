@@ -5,12 +5,14 @@ multiplication": a k x columns panel of B in the first cache, a block of A in th
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from app.kernels.cpu import matrix_tiles
 from app.kernels.cpu.codegen.linking import Sources
+from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import (
     FIXED_POINT,
     LINE,
@@ -167,27 +169,29 @@ def product_library(dtype: str, lanes: int, shapes: Shapes = SHAPES, part: int =
     )
 
 
-# What the kernel reads from its table of sizes, in this order.
-SIZES = (
-    "m",
-    "n",
-    "k",
-    "a_row",  # distances in elements
-    "a_k",
-    "b_packed",  # b is panels of columns (`tiles.pack_columns`)
-    "b_row",
-    "b_column",
-    "rows_step",
-    "residual_row",
-    "block_m",
-    "block_n",
-    "block_k",
-    "packed_row",
-    "sums_size",
-    "spare_size",
-    "work_step",  # elements of workspace per thread
-    "flags",
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmSizes(SizeTable):
+    """Sizes of a matrix product."""
+
+    m: int
+    n: int
+    k: int
+    a_row: int  # distances in elements
+    a_k: int
+    b_packed: int  # b is panels of columns (`tiles.pack_columns`)
+    b_row: int
+    b_column: int
+    rows_step: int
+    residual_row: int
+    block_m: int
+    block_n: int
+    block_k: int
+    packed_row: int
+    sums_size: int
+    spare_size: int
+    work_step: int  # elements of workspace per thread
+    flags: int
+
 
 # Where operands of a recipe begin for row r of the block: by their name, the offset.
 PLACES = {"same": "place + r * n", "channel": "j", "row": "batch * m + i + r", "scalar": "0"}
@@ -209,7 +213,7 @@ _MATMUL = """
 
 def kernel(a, b, y, row_bias, column_bias, residual, scalars, offsets, sizes, work{operands},
            begin, end, thread):
-    {unpack} = {sizes}
+    {unpack}
     blocks_m, blocks_n = (m + block_m - 1) // block_m, (n + block_n - 1) // block_n
     chunks = max((k + block_k - 1) // block_k, 1)
     mine = at(work, thread * work_step)
@@ -269,7 +273,7 @@ def emit(
     a, b, y: T, batches of matrices at `offsets` (int64[batches, 3]: of a, b, residual; elements).
     a: m rows, `a_row` and `a_k` apart; b: constant panels when b_packed, else element (k, n) at
     k * b_row + n * b_column; y: [batches, m, n]; row_bias, column_bias, residual, scalars: see
-    `generator.tile`; sizes: int64, see SIZES; work: per thread; then the operands of the recipe.
+    `generator.tile`; sizes: GemmSizes; work: per thread; then the operands of the recipe.
     Units are blocks of m (fastest), n and batch.
 
     Args:
@@ -284,8 +288,7 @@ def emit(
     places = "".join(f", at(x{i}, {PLACES[place]})" for i, (place, _) in enumerate(operands))
     fixed = dtype == FIXED_POINT
     kernel = ("" if fixed else _PACK) + _MATMUL.format(
-        unpack=", ".join(SIZES),
-        sizes=", ".join(f"sizes[{i}]" for i in range(len(SIZES))),
+        unpack=GemmSizes.unpack(),
         operands="".join(f", x{i}" for i in range(len(operands))),
         direct=not recipe,
         packed="True" if fixed else "b_packed",

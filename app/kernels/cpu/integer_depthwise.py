@@ -4,33 +4,40 @@ A channel is widened to PAIRS of vertical neighbours, so two taps are one multip
 residue modulo the stride, so every tap reads neighbouring pixels.
 """
 
+from dataclasses import dataclass
+
 from app.kernels.cpu.codegen.linking import Sources
+from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.epilogue import ALONG, FIXED, converted_run_library
 from app.kernels.expressions import Recipe
 
 ROWS = 8  # of a tile: as many sums as hide the latency of a product
 
+
 # What the kernel reads from its table of sizes.
-SIZES = (
-    "channels",
-    "h",
-    "w",
-    "top",  # rows and columns of zeros before the image
-    "left",
-    "lines",  # rows of the channel with its border
-    "row",  # from one to the next, a multiple of stride_w
-    "phase",  # elements of a widened channel of one residue
-    "distance",  # rows between the neighbours of a pair
-    "stride_h",
-    "stride_w",
-    "rows",  # of the output
-    "columns",
-    "taps",
-    "block",  # rows of the output that are finished at once
-    "plane_size",
-    "work_step",
-    "border_step",
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntegerDepthwiseSizes(SizeTable):
+    """Sizes of an integer depthwise convolution."""
+
+    channels: int
+    h: int
+    w: int
+    top: int  # rows and columns of zeros before the image
+    left: int
+    lines: int  # rows of the channel with its border
+    row: int  # from one to the next, a multiple of stride_w
+    phase: int  # elements of a widened channel of one residue
+    distance: int  # rows between the neighbours of a pair
+    stride_h: int
+    stride_w: int
+    rows: int  # of the output
+    columns: int
+    taps: int
+    block: int  # rows of the output that are finished at once
+    plane_size: int
+    work_step: int
+    border_step: int
+
 
 # Where operands of a recipe begin.
 PLACES = {"same": "place", "channel": "channel", "plane": "unit", "scalar": "0"}
@@ -76,7 +83,7 @@ def widen(to, x, distance, offset, stride, n):
 
 
 def kernel(x, zero, weights, y, offsets, sizes, borders, work{operands}, begin, end, thread):
-    {unpack} = {sizes}
+    {unpack}
     offset = int32(zero[0])
     plane = at(work, thread * work_step)
     sums = at(plane, plane_size)
@@ -117,7 +124,7 @@ def emit(
     """The module of a depthwise convolution along two axes.
 
     x: T[batch, channels, h, w]; zero: T[1]; weights: PAIRS[channels, taps]; y: [batch, channels, rows,
-    columns] of type `result`; offsets: int64[taps] in the widened channel; sizes: int64, see SIZES;
+    columns] of type `result`; offsets: int64[taps] in the widened channel; sizes: IntegerDepthwiseSizes;
     borders: T, a channel with its border per thread; work: int32, per thread; then the operands of the
     recipe. Units are channels of images.
 
@@ -133,8 +140,7 @@ def emit(
     text = _KERNEL.format(
         lanes=lanes,
         rows_=ROWS,
-        unpack=", ".join(SIZES),
-        sizes=", ".join(f"sizes[{i}]" for i in range(len(SIZES))),
+        unpack=IntegerDepthwiseSizes.unpack(),
         operands="".join(f", x{i}" for i in range(len(operands))),
         finish=f"            run(sums, at(y, place), n{begins})" if recipe else copy,
     )

@@ -5,7 +5,10 @@ them), or four of 8-bit numbers as they are: by one instruction (`tiles.DOTS`), 
 not to saturate on the way. Zero points of the latter are corrected by what they add to the sums.
 """
 
+from dataclasses import dataclass
+
 from app.kernels.cpu.codegen.linking import Sources
+from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import BYTE_PAIRS, PAIRED, PAIRS, QUADS
 from app.kernels.cpu.epilogue import ALONG, FIXED, converted_run_library
 from app.kernels.cpu.gemm import product_library
@@ -19,15 +22,28 @@ from app.kernels.cpu.codegen.tiles import ACCUMULATE, COLUMN_BIAS, ROW_BIAS
 from LIBRARY0 import COLUMNS, product
 """
 
+
 # What the kernel of a matrix product reads from its table of sizes; k counts pairs.
-MATMUL_SIZES = ("m", "n", "k", "block_m", "block_n", "block_k", "sums_size", "work_step")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntegerMatmulSizes(SizeTable):
+    """Sizes of an integer matrix product."""
+
+    m: int
+    n: int
+    k: int
+    block_m: int
+    block_n: int
+    block_k: int
+    sums_size: int
+    work_step: int
+
 
 # Where operands of a recipe begin for row r of the block.
 MATMUL_PLACES = {"same": "place + r * n", "channel": "j", "row": "batch * m + i + r", "scalar": "0"}
 
 _MATMUL = """
 def kernel(a, b, corrections, y, offsets, sizes, work{operands}, begin, end, thread):
-    {unpack} = {sizes}
+    {unpack}
     blocks_m, blocks_n = (m + block_m - 1) // block_m, (n + block_n - 1) // block_n
     chunks = max((k + block_k - 1) // block_k, 1)
     mine = at(work, thread * work_step)
@@ -69,7 +85,7 @@ def emit_matmul(
     a: rows of k elements; b: panels of COLUMNS columns (`tiles.right_element`);
     corrections: int32[n], not of pairs;
     offsets: int64[batches, 2], where a and b of a batch begin; y: [batches, m, n] of type
-    `result`; sizes: int64, see MATMUL_SIZES; work: int32, per thread; then the operands of the
+    `result`; sizes: IntegerMatmulSizes; work: int32, per thread; then the operands of the
     recipe. Units are blocks of m (fastest), n, batch.
 
     Args:
@@ -81,36 +97,48 @@ def emit_matmul(
     """
     fixed = ("row", "scalar")
     return _module(
-        _MATMUL, MATMUL_SIZES, _MATMUL_RUNS, MATMUL_PLACES, fixed, dtype, lanes, recipe, operands, result
+        _MATMUL,
+        IntegerMatmulSizes,
+        _MATMUL_RUNS,
+        MATMUL_PLACES,
+        fixed,
+        dtype,
+        lanes,
+        recipe,
+        operands,
+        result,
     )
 
 
 # What the kernel of a convolution reads from its table of sizes.
-CONV_SIZES = (
-    "packed_image",  # whether pixels are gathered, or lie one after the other as they are
-    "pairs",  # or quads, of channels, per group
-    "plane",  # elements from one pair of channels to the next
-    "layer",  # from one slice of depth to the next
-    "line",  # from row to row
-    "rows",  # of the output
-    "columns",
-    "stride_d",
-    "stride_h",
-    "stride_w",
-    "tap_count",
-    "groups",
-    "outputs",  # channels of the output, per group
-    "pixels",
-    "block_m",
-    "part_m",
-    "block_n",
-    "block_k",
-    "panel_row",
-    "sums_row",
-    "sums_size",
-    "spare_size",
-    "work_step",
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntegerConvSizes(SizeTable):
+    """Sizes of an integer convolution."""
+
+    packed_image: int  # whether pixels are gathered, or lie one after the other as they are
+    pairs: int  # or quads, of channels, per group
+    plane: int  # elements from one pair of channels to the next
+    layer: int  # from one slice of depth to the next
+    line: int  # from row to row
+    rows: int  # of the output
+    columns: int
+    stride_d: int
+    stride_h: int
+    stride_w: int
+    tap_count: int
+    groups: int
+    outputs: int  # channels of the output, per group
+    pixels: int
+    block_m: int
+    part_m: int
+    block_n: int
+    block_k: int
+    panel_row: int
+    sums_row: int
+    sums_size: int
+    spare_size: int
+    work_step: int
+
 
 # Where operands of a recipe begin for output channel j of the block.
 CONV_PLACES = {"same": "place + j * pixels", "channel": "row + j", "plane": "channel + j", "scalar": "0"}
@@ -150,7 +178,7 @@ def pack(x, taps, tap_count, first, count, plane, layer, line, rows, columns,
 
 
 def kernel(x, weights, corrections, y, taps, sizes, work{operands}, begin, end, thread):
-    {unpack} = {sizes}
+    {unpack}
     depth = pairs * tap_count
     parts = (outputs + part_m - 1) // part_m
     blocks = (pixels + block_n - 1) // block_n
@@ -212,7 +240,7 @@ def emit_conv(
     x: channels with a border, several in one element (`pairs`); weights: [elements * taps][rows] panels
     for every group of rows (`tiles.pack_rows`); corrections: int32[groups * outputs], not of PAIRS;
     y: [batch, groups * outputs, ...] of type `result`; taps: int64, offset of each tap in a plane;
-    sizes: int64, see CONV_SIZES; work: int32, per thread; then the operands of the recipe. Units are
+    sizes: IntegerConvSizes; work: int32, per thread; then the operands of the recipe. Units are
     parts of `part_m` output channels (fastest), blocks of `block_n` pixels, groups, batch.
 
     Args:
@@ -223,12 +251,14 @@ def emit_conv(
         result: dtype of y.
     """
     fixed = ("channel", "plane", "scalar")
-    return _module(_CONV, CONV_SIZES, _CONV_RUNS, CONV_PLACES, fixed, dtype, lanes, recipe, operands, result)
+    return _module(
+        _CONV, IntegerConvSizes, _CONV_RUNS, CONV_PLACES, fixed, dtype, lanes, recipe, operands, result
+    )
 
 
 def _module(
     kernel: str,
-    sizes: tuple[str, ...],
+    sizes: type[SizeTable],
     runs: str,
     places: dict[str, str],
     fixed: tuple[str, ...],
@@ -241,8 +271,7 @@ def _module(
     begins = "".join(f", at(x{i}, {places[place]})" for i, (place, _) in enumerate(operands))
     text = kernel.format(
         lanes=lanes,
-        unpack=", ".join(sizes),
-        sizes=", ".join(f"sizes[{i}]" for i in range(len(sizes))),
+        unpack=sizes.unpack(),
         operands="".join(f", x{i}" for i in range(len(operands))),
         direct=not recipe,
         corrects=dtype not in (PAIRS, BYTE_PAIRS),

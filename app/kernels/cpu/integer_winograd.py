@@ -7,6 +7,7 @@ leaves is four times the sums that the convolution asks for, exactly, as long as
 Source: Lavin and Gray, 2015, "Fast algorithms for convolutional neural networks"; arXiv:1509.09308.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import llvmlite.ir as ll
@@ -17,6 +18,7 @@ from numba.extending import intrinsic
 from app.kernels.cpu.codegen.generator import outlined
 from app.kernels.cpu.codegen.instructions import I16, I32, Vectors, number
 from app.kernels.cpu.codegen.linking import Sources
+from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import PAIRED, PAIRS
 from app.kernels.cpu.epilogue import ALONG, FIXED, converted_run_library
 from app.kernels.cpu.gemm import product_library
@@ -28,27 +30,30 @@ Array = np.ndarray[Any, Any]
 POSITIONS = 16  # sums of a tile of 4 x 4 pixels
 WEIGHTS = np.array([[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]])  # twice those of the transform
 
+
 # What the kernel reads from its table of sizes.
-SIZES = (
-    "pairs",  # of channels
-    "plane",  # elements from one pair of channels to the next
-    "line",  # from row to row
-    "outputs",  # channels
-    "rows",  # of the output
-    "columns",
-    "high",  # tiles in a column and in a row of an image
-    "wide",
-    "lines",  # of tiles in a block
-    "block_m",
-    "part_m",
-    "v_row",
-    "v_size",  # of a position
-    "v_whole",  # of all of them
-    "m_size",
-    "m_whole",
-    "sums_size",
-    "work_step",
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntegerWinogradSizes(SizeTable):
+    """Sizes of an integer Winograd convolution."""
+
+    pairs: int  # of channels
+    plane: int  # elements from one pair of channels to the next
+    line: int  # from row to row
+    outputs: int  # channels
+    rows: int  # of the output
+    columns: int
+    high: int  # tiles in a column and in a row of an image
+    wide: int
+    lines: int  # of tiles in a block
+    block_m: int
+    part_m: int
+    v_row: int
+    v_size: int  # of a position
+    v_whole: int  # of all of them
+    m_size: int
+    m_whole: int
+    sums_size: int
+    work_step: int
 
 
 def transformed(weights: Array) -> Array:
@@ -152,7 +157,7 @@ upper, lower = gather_tile(LANES, 0), gather_tile(LANES, 1)
 
 
 def kernel(x, weights, scalars, y, sizes, work{operands}, begin, end, thread):
-    {unpack} = {sizes}
+    {unpack}
     parts = (outputs + part_m - 1) // part_m
     blocks = (high + lines - 1) // lines
     pixels = rows * columns
@@ -212,7 +217,7 @@ def emit(
 
     x: PAIRS of channels with a border (`pairs.widen_planes`); weights: [POSITIONS][pairs][rows] panels for
     every group of rows (`tiles.pack_rows`); scalars: int32, not read; y: [batch, outputs, rows, columns]
-    of type `result`; sizes: int64, see SIZES; work: int32, per thread; then the operands of the recipe.
+    of type `result`; sizes: IntegerWinogradSizes; work: int32, per thread; then the operands of the recipe.
     Units are parts of `part_m` output channels (fastest), blocks of `lines` lines of tiles, batch.
 
     Args:
@@ -225,8 +230,7 @@ def emit(
     text = _KERNEL.format(
         imports="from LIBRARY1 import run" if recipe else "",
         lanes=lanes,
-        unpack=", ".join(SIZES),
-        sizes=", ".join(f"sizes[{i}]" for i in range(len(SIZES))),
+        unpack=IntegerWinogradSizes.unpack(),
         operands="".join(f", x{i}" for i in range(len(operands))),
         finish=_RUN.format(places=places) if recipe else _COPY,
     )

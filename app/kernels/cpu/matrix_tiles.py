@@ -181,7 +181,7 @@ def pixels_finish(columns: int, spacing: int, unroll: int = 4) -> Any:
     It is called as
         finish(sums, pixels, first, n, y, y_row, y_block, bias, residual, scalars, flags)
     and makes y[i * y_row + j * y_block + l], for i < n, j < columns, l < 16, what
-    `blocked_tile.pixels_tile` makes of sums[j * SUMS + (pixels[i] - first) // spacing * 16 + l]; see there.
+    `nchwc_tile.pixels_tile` makes of sums[j * SUMS + (pixels[i] - first) // spacing * 16 + l]; see there.
     """
     signature = types.void(
         _SCALAR, _TABLE, _SIZE, _SIZE, _SCALAR, _SIZE, _SIZE, _SCALAR, _SCALAR, _SCALAR, _SIZE
@@ -250,7 +250,7 @@ finish = pixels_finish(COLUMNS, SPACING)
 @shared(types.void(T, I, N, I, N, N, N, N, T, N, T, N, N, T, T, T, N))
 def product(x, pixels, n, taps, tap_count, blocks, block_step, _tail, weights, following, y, y_row, y_block,
             bias, residual, scalars, flags):
-    # `blocked_tile.pixels_tile` for n pixels. Those of a line of the strip are neighbors, and so are its
+    # `nchwc_tile.pixels_tile` for n pixels. Those of a line of the strip are neighbors, and so are its
     # lines: a tile has 32 pixels from the first one that is left, of which some are padding.
     configure()
     sums = sums_of()
@@ -283,7 +283,7 @@ def product(x, pixels, n, taps, tap_count, blocks, block_step, _tail, weights, f
 
 
 def pixels_library(columns: int, spacing: int = LANES) -> str:
-    """Defines the `product` of `blocked_conv` over a strip of pairs, for tiles of so many vectors.
+    """Defines the `product` of `nchwc_conv` over a strip of pairs, for tiles of so many vectors.
 
     `_tail` is 0. What neighboring output pixels read lies `spacing` pairs apart; lines lie a multiple of that
     apart. As much as up to 31 pixels behind the last would read is read.

@@ -12,8 +12,11 @@ In bfloat16 (`tiles.BFLOAT_PAIRS`) the input is rounded into a strip of pairs of
 which is used by all output channels; outputs, bias and residual are float32.
 """
 
+from dataclasses import dataclass
+
 from app.kernels.cpu import bfloat, matrix_tiles
 from app.kernels.cpu.codegen.linking import Sources
+from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import BFLOAT_PAIRS, TILED_BFLOATS, element
 from app.kernels.cpu.epilogue import ADVANCE, lanes_run_library
 from app.kernels.expressions import Recipe
@@ -29,40 +32,42 @@ def rows_of(lanes: int, columns: int) -> int:
     return ROWS[16 if lanes > 8 else 8][columns]
 
 
-# What the kernel reads from its table of sizes, in this order.
-SIZES = (
-    "groups",
-    "x_image",  # elements of the input of one group of one image
-    "x_block",  # elements between blocks of the input, or planes
-    "x_blocks",  # blocks of one group of the strip, or planes
-    "x_lanes",  # elements of a block of the strip
-    "channels",  # of one group of the input
-    "h",  # of the input
-    "w",
-    "strip_rows",  # output rows of a unit at most
-    "strip_step",  # what they are a multiple of
-    "columns",  # of the output; of a flat one, pixels
-    "rows",  # of the output
-    "stride",  # of rows
-    "stride_w",
-    "phases_h",  # images that a strip has of a block, see `bfloat.fill_phases_library`; else 1
-    "phases_w",
-    "copied",  # whether a strip is copied with its padding
-    "top",
-    "left",
-    "line",  # pixels of a row of the strip
-    "lines",  # rows of a whole strip
-    "blocks",  # whole blocks of input channels of a group
-    "tail",  # channels beyond, or taps that lie side by side
-    "chunk",  # blocks of a chunk
-    "tap_count",
-    "depth",  # products of an output element
-    "out_blocks",  # blocks of output channels of a group
-    "part",  # blocks of a unit
-    "strip_size",  # elements of workspace for the strip
-    "work_step",  # elements of workspace per thread
-    "flags",
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NchwcConvSizes(SizeTable):
+    """Sizes of a convolution over NCHWc images."""
+
+    groups: int
+    x_image: int  # elements of the input of one group of one image
+    x_block: int  # elements between blocks of the input, or planes
+    x_blocks: int  # blocks of one group of the strip, or planes
+    x_lanes: int  # elements of a block of the strip
+    channels: int  # of one group of the input
+    h: int  # of the input
+    w: int
+    strip_rows: int  # output rows of a unit at most
+    strip_step: int  # what they are a multiple of
+    columns: int  # of the output; of a flat one, pixels
+    rows: int  # of the output
+    stride: int  # of rows
+    stride_w: int
+    phases_h: int  # images that a strip has of a block, see `bfloat.fill_phases_library`; else 1
+    phases_w: int
+    copied: int  # whether a strip is copied with its padding
+    top: int
+    left: int
+    line: int  # pixels of a row of the strip
+    lines: int  # rows of a whole strip
+    blocks: int  # whole blocks of input channels of a group
+    tail: int  # channels beyond, or taps that lie side by side
+    chunk: int  # blocks of a chunk
+    tap_count: int
+    depth: int  # products of an output element
+    out_blocks: int  # blocks of output channels of a group
+    part: int  # blocks of a unit
+    strip_size: int  # elements of workspace for the strip
+    work_step: int  # elements of workspace per thread
+    flags: int
+
 
 _PRODUCT = """\
 from numba import types
@@ -180,7 +185,7 @@ def vectors(left):
 
 
 def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, work{operands}, begin, end, thread):
-    {unpack} = {sizes}
+    {unpack}
     strips, steps = (rows + strip_rows - 1) // strip_rows, (rows + strip_step - 1) // strip_step
     parts = (out_blocks + part - 1) // part
     strip, buffer = at(work, thread * work_step), at(work, thread * work_step + strip_size)
@@ -274,7 +279,7 @@ def emit(
     x: T[batch, groups, blocks, h, w, lanes], or planes; y, residual: T[batch, groups, out_blocks, rows,
     columns, lanes]; weights: packed (`tiles.pack_blocks`); bias: T[groups * out_blocks * lanes];
     scalars: T[4], see `tiles`; pixels: int64[strip_rows * columns], where the output pixels of a strip
-    read; taps: int64[tap_count], offsets from there; sizes: int64, see SIZES; work: per thread; then operands
+    read; taps: int64[tap_count], offsets from there; sizes: NchwcConvSizes; work: per thread; then operands
     of the recipe. Units are parts of output channels (fastest), strips of rows, groups, batch.
 
     Args:
@@ -311,8 +316,7 @@ def emit(
         imports="".join(imports),
         products="".join(calls),
         operands="".join(f", x{i}" for i in range(len(places))),
-        unpack=", ".join(SIZES),
-        sizes=", ".join(f"sizes[{i}]" for i in range(len(SIZES))),
+        unpack=NchwcConvSizes.unpack(),
         finish=_RUN.format(places="".join(f", at(x{i}, {PLACES[p]})" for i, p in enumerate(places)))
         if recipe
         else "",

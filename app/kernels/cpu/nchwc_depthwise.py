@@ -6,33 +6,38 @@ that read it. Nothing is copied: tiles at the ends of a row skip columns outside
 rows of taps above and below it are not walked.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 from numba import types
 from numba.extending import intrinsic
 
 from app.kernels.cpu.codegen.instructions import Vectors, number
+from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import CLAMP, HIGH, LOW, RESIDUAL
 from app.kernels.cpu.epilogue import lanes_run_library
 from app.kernels.expressions import Recipe
 
-# What the kernel reads from its table of sizes, in this order.
-SIZES = (
-    "blocks",  # of channels
-    "h",
-    "w",
-    "rows",  # of the output
-    "columns",
-    "bands",  # of output rows, in a block
-    "band",  # output rows of a band
-    "strip",  # output rows that the recipe follows at once
-    "stride_h",
-    "dilation_h",
-    "top",  # padding
-    "left",
-    "taps",  # rows of the window
-    "buffer_step",  # elements of scratch per thread
-)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NchwcDepthwiseSizes(SizeTable):
+    """Sizes of a depthwise convolution over NCHWc images."""
+
+    blocks: int  # of channels
+    h: int
+    w: int
+    rows: int  # of the output
+    columns: int
+    bands: int  # of output rows, in a block
+    band: int  # output rows of a band
+    strip: int  # output rows that the recipe follows at once
+    stride_h: int
+    dilation_h: int
+    top: int  # padding
+    left: int
+    taps: int  # rows of the window
+    buffer_step: int  # elements of scratch per thread
+
 
 _SOURCE = """\
 from numba import njit
@@ -45,7 +50,7 @@ outer = row_tile(LANES, PIXELS, TAPS, STRIDE, {dilation}, {flags}, True)
 
 
 def kernel(x, weights, y, bias, residual, scalars, sizes, buffer{operands}, begin, end, thread):
-    {unpack} = {sizes}
+    {unpack}
     scratch = at(buffer, thread * buffer_step)
     x_step = dilation_h * w * LANES
     for unit in range(begin, end):
@@ -200,7 +205,7 @@ def emit(
 
     x: float32[batch, blocks, h, w, lanes]; y, residual: float32[batch, blocks, rows, columns, lanes];
     weights: float32[blocks, rows of taps, taps, lanes]; bias: float32[blocks, lanes]; scalars:
-    float32[4], see `tiles`; sizes: int64, see SIZES; buffer: per thread; then the operands of the
+    float32[4], see `tiles`; sizes: NchwcDepthwiseSizes; buffer: per thread; then the operands of the
     recipe. Units are bands of rows (fastest), blocks, images.
 
     Args:
@@ -223,8 +228,7 @@ def emit(
         dilation=dilation,
         flags=flags & (RESIDUAL | CLAMP),
         reach=reach(pixels, taps, stride, dilation),
-        unpack=", ".join(SIZES),
-        sizes=", ".join(f"sizes[{i}]" for i in range(len(SIZES))),
+        unpack=NchwcDepthwiseSizes.unpack(),
         operands="".join(f", x{i}" for i in range(len(operands))),
         finish=_RUN.format(places=offsets) if recipe else "",
     )

@@ -6,42 +6,48 @@ Where a window reaches over the border, a strip of the input is first copied wit
 the first chunks of the reduction wait in the output.
 """
 
+from dataclasses import dataclass
+
 from app.kernels.cpu.codegen.linking import Sources
+from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import WIDE
 from app.kernels.cpu.epilogue import ALONG, FIXED, run_library
 from app.kernels.cpu.gemm import product_library
 from app.kernels.cpu.nchwc_conv import fill_library
 from app.kernels.expressions import Recipe
 
-# What the kernel reads from its table of sizes, in this order.
-SIZES = (
-    "x_image",  # elements of an input image
-    "x_row",  # elements between the rows of the input that follow one another
-    "x_group",  # channels of the input, per group
-    "x_pixel",  # elements between pixels of an output row
-    "h",  # of the input
-    "w",
-    "channels",  # of the input
-    "rows",  # of the output; of a flat one, runs of pixels
-    "columns",
-    "pixels",  # of the output
-    "strip_rows",  # output rows of a unit at most
-    "stride",  # of rows
-    "copied",  # whether a strip is copied with its padding
-    "top",
-    "left",
-    "line",  # pixels of a row of the strip
-    "lines",  # rows of a whole strip
-    "groups",
-    "outputs",  # channels of the output, per group
-    "part",  # channels of a unit
-    "depth",  # products of an output element
-    "chunk_count",
-    "strip_size",  # elements of workspace for the strip
-    "spare_size",
-    "work_step",  # elements of workspace per thread
-    "flags",
-)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NhwcConvSizes(SizeTable):
+    """Sizes of a convolution over NHWC images."""
+
+    x_image: int  # elements of an input image
+    x_row: int  # elements between the rows of the input that follow one another
+    x_group: int  # channels of the input, per group
+    x_pixel: int  # elements between pixels of an output row
+    h: int  # of the input
+    w: int
+    channels: int  # of the input
+    rows: int  # of the output; of a flat one, runs of pixels
+    columns: int
+    pixels: int  # of the output
+    strip_rows: int  # output rows of a unit at most
+    stride: int  # of rows
+    copied: int  # whether a strip is copied with its padding
+    top: int
+    left: int
+    line: int  # pixels of a row of the strip
+    lines: int  # rows of a whole strip
+    groups: int
+    outputs: int  # channels of the output, per group
+    part: int  # channels of a unit
+    depth: int  # products of an output element
+    chunk_count: int
+    strip_size: int  # elements of workspace for the strip
+    spare_size: int
+    work_step: int  # elements of workspace per thread
+    flags: int
+
 
 # Where operands of a recipe begin for a pixel of the output: by their place, the offset.
 PLACES = {
@@ -59,7 +65,7 @@ from LIBRARY1 import fill
 {imports}
 
 def kernel(x, weights, y, bias, residual, scalars, chunks, sizes, work{operands}, begin, end, thread):
-    {unpack} = {sizes}
+    {unpack}
     strips = (rows + strip_rows - 1) // strip_rows
     parts = (outputs + part - 1) // part
     panels = (outputs + COLUMNS - 1) // COLUMNS
@@ -115,7 +121,7 @@ def emit(dtype: str, lanes: int, recipe: Recipe = (), places: tuple[str, ...] = 
     x: T[batch, h, w, groups * x_group]; y, residual: T[batch, pixels, groups * outputs]; weights: T[groups,
     panels, depth, COLUMNS] (`tiles.pack_columns`); bias: T[groups * outputs]; scalars: T[4], see `tiles`;
     chunks: int64[chunk_count, 2], where a stretch of the reduction begins, from the pixel that a window
-    begins at, and its length; sizes: int64, see SIZES; work: per thread; then the operands of the recipe.
+    begins at, and its length; sizes: NhwcConvSizes; work: per thread; then the operands of the recipe.
     Units are parts of output channels (fastest), groups, strips of rows, batch.
 
     Args:
@@ -128,8 +134,7 @@ def emit(dtype: str, lanes: int, recipe: Recipe = (), places: tuple[str, ...] = 
     source = _SOURCE.format(
         imports="from LIBRARY2 import run\n" if recipe else "",
         operands="".join(f", x{i}" for i in range(len(places))),
-        unpack=", ".join(SIZES),
-        sizes=", ".join(f"sizes[{i}]" for i in range(len(SIZES))),
+        unpack=NhwcConvSizes.unpack(),
         finish=_RUN.format(places="".join(f", at(x{i}, {PLACES[p]})" for i, p in enumerate(places)))
         if recipe
         else "",

@@ -4,28 +4,34 @@ The tile is that of blocked images; its pixels are a whole row of channels apart
 channels that is not whole begins earlier and computes some channels twice, alike.
 """
 
+from dataclasses import dataclass
+
+from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import CLAMP, RESIDUAL
 from app.kernels.cpu.epilogue import ALONG, FIXED, run_library
 from app.kernels.cpu.nchwc_depthwise import reach
 from app.kernels.cpu.nhwc_conv import PLACES
 from app.kernels.expressions import Recipe
 
-# What the kernel reads from its table of sizes, in this order.
-SIZES = (
-    "channels",
-    "h",
-    "w",
-    "rows",  # of the output
-    "columns",
-    "bands",  # of output rows, in an image
-    "band",  # output rows of a band
-    "stride_h",
-    "dilation_h",
-    "top",  # padding
-    "left",
-    "taps",  # rows of the window
-    "buffer_step",  # elements of scratch per thread
-)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NhwcDepthwiseSizes(SizeTable):
+    """Sizes of a depthwise convolution over NHWC images."""
+
+    channels: int
+    h: int
+    w: int
+    rows: int  # of the output
+    columns: int
+    bands: int  # of output rows, in an image
+    band: int  # output rows of a band
+    stride_h: int
+    dilation_h: int
+    top: int  # padding
+    left: int
+    taps: int  # rows of the window
+    buffer_step: int  # elements of scratch per thread
+
 
 _SOURCE = """\
 from app.kernels.cpu.nchwc_depthwise import row_tile
@@ -37,7 +43,7 @@ outer = row_tile(LANES, PIXELS, TAPS, STRIDE, {dilation}, {flags}, True)
 
 
 def kernel(x, weights, y, bias, residual, scalars, sizes, buffer{operands}, begin, end, thread):
-    {unpack} = {sizes}
+    {unpack}
     spare = at(buffer, thread * buffer_step)
     all_outputs, first_output = channels, 0
     x_step = dilation_h * w * channels
@@ -86,7 +92,7 @@ def emit(
 
     x: float32[batch, h, w, channels]; y, residual: float32[batch, rows, columns, channels]; weights:
     float32[blocks, rows of taps, taps, lanes] and bias: float32[blocks, lanes], the last block that of the
-    last `lanes` channels; scalars: float32[4], see `tiles`; sizes: int64, see SIZES; buffer: per thread;
+    last `lanes` channels; scalars: float32[4], see `tiles`; sizes: NhwcDepthwiseSizes; buffer: per thread;
     then the operands of the recipe. Units are bands of rows (fastest), images. The output is the memory
     of no operand.
 
@@ -98,7 +104,7 @@ def emit(
         dilation: along the width.
         flags: RESIDUAL, CLAMP.
         recipe: what follows bias, residual and limits.
-        places: of the recipe's inputs after the first, see `last_conv.PLACES`.
+        places: of the recipe's inputs after the first, see `nhwc_conv.PLACES`.
     """
     kernel = _SOURCE.format(
         imports="from LIBRARY0 import run\n" if recipe else "",
@@ -109,8 +115,7 @@ def emit(
         dilation=dilation,
         flags=flags & (RESIDUAL | CLAMP),
         reach=reach(pixels, taps, stride, dilation),
-        unpack=", ".join(SIZES),
-        sizes=", ".join(f"sizes[{i}]" for i in range(len(SIZES))),
+        unpack=NhwcDepthwiseSizes.unpack(),
         operands="".join(f", x{i}" for i in range(len(places))),
         finish=_RUN.format(places="".join(f", at(x{i}, {PLACES[p]})" for i, p in enumerate(places)))
         if recipe

@@ -13,11 +13,13 @@ for matrix multiplication"; S and T are theirs.
 """
 
 import textwrap
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from app.kernels.cpu.codegen.linking import Sources
+from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import WIDE
 from app.kernels.cpu.epilogue import ALONG, FIXED, run_library
 from app.kernels.cpu.gemm import PLACES, product_library
@@ -123,20 +125,22 @@ def combine(a, s, h, k, odd, begin, end):
                 s[to + 3 * k + j] = -a[last + j]
 
 
-# What the kernel reads from its table of sizes, in this order.
-SIZES = (
-    "h",  # rows, columns and depth of a block
-    "columns",
-    "k",
-    "odd",
-    "residual_row",
-    "block_m",
-    "block_n",
-    "block_k",
-    "spare_size",
-    "work_step",  # elements of workspace per thread
-    "flags",
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrassenSizes(SizeTable):
+    """Sizes of a product by Strassen's algorithm."""
+
+    h: int  # rows, columns and depth of a block
+    columns: int
+    k: int
+    odd: int
+    residual_row: int
+    block_m: int
+    block_n: int
+    block_k: int
+    spare_size: int
+    work_step: int  # elements of workspace per thread
+    flags: int
+
 
 _KERNEL = """
 @njit(error_model="numpy", boundscheck=False)
@@ -155,7 +159,7 @@ def whole(a, a_row, b, k, block_k, width, start, end, to, to_row, rows, block_n,
 
 def kernel(a, s, b, y, zeros, column_bias, residual, scalars, steps, odds, sizes, work{operands},
            begin, end, thread):
-    {unpack} = {sizes}
+    {unpack}
     n, m, batch = 2 * columns, 2 * h + odd, 0
     blocks_m, blocks_n = (h + block_m - 1) // block_m, (columns + block_n - 1) // block_n
     area = block_m * block_n
@@ -227,7 +231,7 @@ def emit(dtype: str, lanes: int, recipe: Recipe = (), operands: tuple[tuple[str,
 
     a: T[m, 2k]; s: what `combine` made of it; b: see `pack`; y: T[m, n], may be the residual; zeros:
     T[block_m * block_n]; column_bias, residual, scalars: see `generator.tile`; steps: int64, see
-    `schedule`; odds: int64, see ODD; sizes: int64, see SIZES; work: per thread; then the operands
+    `schedule`; odds: int64, see ODD; sizes: StrassenSizes; work: per thread; then the operands
     of the recipe. Units are blocks of h rows (fastest) and of columns, of a quarter of y.
 
     Args:
@@ -238,8 +242,7 @@ def emit(dtype: str, lanes: int, recipe: Recipe = (), operands: tuple[tuple[str,
     """
     places = "".join(f", at(x{i}, {PLACES[place]})" for i, (place, _) in enumerate(operands))
     kernel = _KERNEL.format(
-        unpack=", ".join(SIZES),
-        sizes=", ".join(f"sizes[{i}]" for i in range(len(SIZES))),
+        unpack=StrassenSizes.unpack(),
         operands="".join(f", x{i}" for i in range(len(operands))),
         buffers=BUFFERS,
         count=len(STEPS),

@@ -7,11 +7,12 @@ Source: Dao et al., 2023, "Flash-Decoding for long-context inference".
 """
 
 from app.kernels.cuda import functions, vectors
-from app.kernels.cuda.attention import (
+from app.kernels.cuda.attention_problem import (
     Attention,
     keys_of,
     limit_of,
     mask_place,
+    nothing,
     operands_of,
     place_of,
     score_lines,
@@ -19,15 +20,18 @@ from app.kernels.cuda.attention import (
 from app.kernels.cuda.geometry import NBYTES, indented
 from app.kernels.cuda.kernel import WORKSPACE, Kernel, Launch, Launches, Ref
 from app.kernels.cuda.rows import lanewise
+from app.kernels.cuda.vectors import device
 
 MOST_ROWS = 8  # of a block
 WARPS = 4
 LEAST_KEYS = 64  # of a range
 MOST_RANGES = 64
+# Of what has seen nothing all differences would be NaN.
+SAFE = device("safe(m)", "return m if m > float32(-inf) else float32(0)")
 
 
 def decode_rejection(a: Attention) -> str | None:
-    """Why the kernel does not apply; None if it does."""
+    """Rejection of an attention; None if this kernel computes it."""
     rows, per = a.rows * (a.heads // a.kv_heads), 16 // NBYTES[a.dtype]
     if rows > MOST_ROWS:
         return f"{rows} query rows share a head of keys, at most {MOST_ROWS} are supported"
@@ -74,24 +78,64 @@ def _row(a: Attention, r: int) -> tuple[int, int]:
     return r // (a.heads // a.kv_heads), r % (a.heads // a.kv_heads)
 
 
+def _per_lane(a: Attention) -> int:
+    """Elements of a row that a lane has: 16 bytes."""
+    return 16 // NBYTES[a.dtype]
+
+
 def _ranges(a: Attention, rows: int, ranges: int, per_range: int) -> Launch:
-    per = 16 // NBYTES[a.dtype]
-    lanes, group = a.depth // per, a.heads // a.kv_heads
-    step = WARPS * (32 // lanes)
-    lines = [*score_lines(a), *vectors.load("load", a.dtype, per), *vectors.store("store", a.dtype, 1)]
+    """A block a head of keys and a range of its keys."""
+    body = [
+        *_places(a, rows, ranges, per_range),
+        *_walk(a, rows),
+        *_meet_in_warp(a, rows),
+        *_meet_in_block(a, rows),
+    ]
+    signature, pitch = operands_of(a), a.width + 2
+    if ranges == 1:
+        body += indented(_result(a, "uint32(r)", "uint32(d)"))
+    else:
+        signature.append(("work", "float32*"))
+        body += [
+            f"    p = uint32((block_x() * uint32({rows}) + r) * uint32({pitch}))",
+            "    work[uint32(p + d)] = o",
+            "    if d == 0:",
+            f"        work[uint32(p + uint32({a.width}))] = m",
+            f"        work[uint32(p + uint32({a.width + 1}))] = l",
+        ]
+    kernel = Kernel(
+        f"attention_decode_{a.depth}",
+        functions.source(_lane_functions(a), (name for name, _ in signature), body),
+        tuple(kind for _, kind in signature),
+        32 * WARPS,
+        shared_bytes=4 * WARPS * rows * pitch,
+    )
+    roles = tuple(Ref(WORKSPACE if name == "work" else name) for name, _ in signature)
+    return Launch(kernel, (ranges * a.batch * a.kv_heads, 1, 1), roles)
+
+
+def _lane_functions(a: Attention) -> list[str]:
+    """Functions of a lane's elements of queries, keys and values."""
+    per = _per_lane(a)
     products = [f"a[{i}] * v[{i}]" for i in range(per)]
     while len(products) > 1:
         products = [f"({x} + {y})" for x, y in zip(products[::2], products[1::2])]
-    lines += ["@device", "def dot(a, v):", f"    return {products[0]}", ""]
-    lines += lanewise("moved", ("o", "e", "p", "v"), "o[{i}] * e + p * v[{i}]", per)
-    lines += lanewise("joined", ("o", "e", "z", "f"), "o[{i}] * e + z[{i}] * f", per)
-    lines += [
-        "@device",
-        "def safe(m):",  # of what has seen nothing all differences would be NaN
-        "    return m if m > float32(-inf) else float32(0)",
-        "",
+    return [
+        *score_lines(a),
+        *vectors.load("load", a.dtype, per),
+        *vectors.store("store", a.dtype, 1),
+        *device("dot(a, v)", f"return {products[0]}"),
+        *lanewise("moved", ("o", "e", "p", "v"), "o[{i}] * e + p * v[{i}]", per),
+        *lanewise("joined", ("o", "e", "z", "f"), "o[{i}] * e + z[{i}] * f", per),
+        *SAFE,
     ]
-    body = [
+
+
+def _places(a: Attention, rows: int, ranges: int, per_range: int) -> list[str]:
+    """Lines before the loop: the block's keys, this lane's elements of queries, and initial sums."""
+    per, group = _per_lane(a), a.heads // a.kv_heads
+    lanes = a.depth // per
+    lines = [
         f"part = uint32(block_x() % uint32({ranges}))",
         f"bk = uint32(block_x() // uint32({ranges}))",
         f"kv = uint32(bk % uint32({a.kv_heads}))",
@@ -107,7 +151,7 @@ def _ranges(a: Attention, rows: int, ranges: int, per_range: int) -> Launch:
     ]
     for r in range(rows):
         query, member = _row(a, r)
-        body += [
+        lines += [
             f"h{r} = uint32(kv * uint32({group}) + uint32({member}))",
             f"q{r} = load(q, uint32({place_of(a.q, f'h{r}', f'uint32({query})')} + c))",
             f"lim{r} = int32({limit_of(a, str(query))})",
@@ -115,8 +159,13 @@ def _ranges(a: Attention, rows: int, ranges: int, per_range: int) -> Launch:
             f"l{r} = float32(0)",
             f"o{r} = ({', '.join(['float32(0)'] * per)},)",
         ]
-    # Several keys under way at once hide the latency of memory.
-    unroll = 4 if rows <= 2 else 2
+    return lines
+
+
+def _walk(a: Attention, rows: int) -> list[str]:
+    """Lines of the loop over keys, several under way at once to hide the latency of memory."""
+    lanes, unroll = a.depth // _per_lane(a), 4 if rows <= 2 else 2
+    step = WARPS * (32 // lanes)
     inner = []
     for i in range(unroll):
         inner += [
@@ -134,7 +183,7 @@ def _ranges(a: Attention, rows: int, ranges: int, per_range: int) -> Launch:
             inner += [f"s{i} = s{i} + shfl_xor_f32(s{i}, uint32({m}))" for m in _reach(lanes // 2)]
             inner.append(f"s{i} = score(s{i})")
             if a.mask:
-                at = mask_place(a, f"h{r}", f"uint32({query})", f"at{i}")
+                at = mask_place(a.mask, f"h{r}", f"uint32({query})", f"at{i}")
                 inner += [
                     f"if at{i} < uint32({a.mask.length}):",
                     f"    s{i} = s{i} + bias(mask, {at})",
@@ -151,14 +200,18 @@ def _ranges(a: Attention, rows: int, ranges: int, per_range: int) -> Launch:
                 f"o{r} = moved(o{r}, {'e' if i == 0 else 'float32(1)'}, p, value{i})",
             ]
     inner.append("converged()")
-    body += [f"for base in range(begin, end, {step * unroll}):", *indented(inner)]
-    pitch = a.width + 2
+    return [f"for base in range(begin, end, {step * unroll}):", *indented(inner)]
+
+
+def _meet_in_warp(a: Attention, rows: int) -> list[str]:
+    """Lines that join the results of groups of lanes of a warp, and write one of each warp."""
+    per = _per_lane(a)
+    lanes, lines = a.depth // per, []
     for r in range(rows):
-        # Groups of lanes of a warp, then its warps.
         for m in _reach(16):
             if m < lanes:
                 continue
-            body += [
+            lines += [
                 f"other = shfl_xor_f32(m{r}, uint32({m}))",
                 f"t = shfl_xor_f32(l{r}, uint32({m}))",
                 "u = (" + ", ".join(f"shfl_xor_f32(o{r}[{i}], uint32({m}))" for i in range(per)) + ",)",
@@ -170,54 +223,44 @@ def _ranges(a: Attention, rows: int, ranges: int, per_range: int) -> Launch:
                 f"o{r} = joined(o{r}, e, u, f)",
             ]
     for r in range(rows):  # after the last shuffle: here lanes part
-        at = f"uint32((warp() * uint32({rows}) + uint32({r})) * uint32({pitch}))"
-        body += [
-            f"at = {at}",
+        lines += [
+            f"at = uint32((warp() * uint32({rows}) + uint32({r})) * uint32({a.width + 2}))",
             f"if lane() < {lanes}:",
             *(f"    shared[uint32(at + c + uint32({i}))] = o{r}[{i}]" for i in range(per)),
             "if lane() == 0:",
             f"    shared[uint32(at + uint32({a.width}))] = m{r}",
             f"    shared[uint32(at + uint32({a.width + 1}))] = l{r}",
         ]
-    body += [
+    return lines
+
+
+def _meet_in_block(a: Attention, rows: int) -> list[str]:
+    """Lines that join the results of warps, a thread an element `d` of row `r`."""
+    return [
         "sync()",
         f"for w in range(thread(), uint32({rows * a.width}), uint32({32 * WARPS})):",
         f"    r = uint32(uint32(w) // uint32({a.width}))",
         f"    d = uint32(uint32(w) % uint32({a.width}))",
-        f"    at = uint32(r * uint32({pitch}))",
-        "    m = float32(-inf)",
-        f"    for i in range({WARPS}):",
-        f"        m = max(m, shared[uint32(at + uint32(i) * uint32({rows * pitch}) + uint32({a.width}))])",
-        "    l = float32(0)",
-        "    o = float32(0)",
-        f"    for i in range({WARPS}):",
-        f"        p = uint32(at + uint32(i) * uint32({rows * pitch}))",
-        f"        e = exp2_approx(shared[uint32(p + uint32({a.width}))] - safe(m))",
-        f"        l = l + e * shared[uint32(p + uint32({a.width + 1}))]",
-        "        o = o + e * shared[uint32(p + d)]",
+        f"    at = uint32(r * uint32({a.width + 2}))",
+        *indented(_joined(a, "shared", WARPS, rows)),
     ]
-    signature = operands_of(a)
-    if ranges == 1:
-        body += indented(_result(a, "uint32(r)", "uint32(d)"))
-    else:
-        signature.append(("work", "float32*"))
-        body += [
-            f"    p = uint32((block_x() * uint32({rows}) + r) * uint32({pitch}))",
-            "    work[uint32(p + d)] = o",
-            "    if d == 0:",
-            f"        work[uint32(p + uint32({a.width}))] = m",
-            f"        work[uint32(p + uint32({a.width + 1}))] = l",
-        ]
-    text = [f"def kernel({', '.join(name for name, _ in signature)}):", *indented(body), ""]
-    kernel = Kernel(
-        f"attention_decode_{a.depth}",
-        "\n".join([*functions.library([*lines, *text]), *lines, *text]),
-        tuple(kind for _, kind in signature),
-        32 * WARPS,
-        shared_bytes=4 * WARPS * rows * pitch,
-    )
-    roles = tuple(Ref(WORKSPACE if name == "work" else name) for name, _ in signature)
-    return Launch(kernel, (ranges * a.batch * a.kv_heads, 1, 1), roles)
+
+
+def _joined(a: Attention, memory: str, parts: int, rows: int) -> list[str]:
+    """Lines of `m`, `l` and `o` of element `d` of the row at `at`, from parts that lie `rows` rows apart."""
+    step = rows * (a.width + 2)
+    return [
+        "m = float32(-inf)",
+        f"for i in range({parts}):",
+        f"    m = max(m, {memory}[uint32(at + uint32(i) * uint32({step}) + uint32({a.width}))])",
+        "l = float32(0)",
+        "o = float32(0)",
+        f"for i in range({parts}):",
+        f"    p = uint32(at + uint32(i) * uint32({step}))",
+        f"    e = exp2_approx({memory}[uint32(p + uint32({a.width}))] - safe(m))",
+        f"    l = l + e * {memory}[uint32(p + uint32({a.width + 1}))]",
+        f"    o = o + e * {memory}[uint32(p + d)]",
+    ]
 
 
 def _reach(most: int) -> list[int]:
@@ -228,25 +271,17 @@ def _reach(most: int) -> list[int]:
 def _result(a: Attention, row: str, column: str) -> list[str]:
     """Lines that write `o` / `l` of one of a block's rows and columns, for `b` and `kv`."""
     group = a.heads // a.kv_heads
-    nothing = "float32(0)" if a.zero else "float32(nan)"
     return [
         f"head = uint32(kv * uint32({group}) + {row} % uint32({group}))",
         f"query = uint32({row} // uint32({group}))",
-        f"o = o / l if l != float32(0) else {nothing}",
+        f"o = o / l if l != float32(0) else {nothing(a)}",
         f"store(y, uint32({place_of(a.y, 'head', 'query')} + {column}), (o,))",
     ]
 
 
 def _merge(a: Attention, rows: int, ranges: int) -> Launch:
     """A thread an element of y."""
-    pitch, units = a.width + 2, a.batch * a.kv_heads * rows * a.width
-    lines = [
-        *vectors.store("store", a.dtype, 1),
-        "@device",
-        "def safe(m):",
-        "    return m if m > float32(-inf) else float32(0)",
-        "",
-    ]
+    units = a.batch * a.kv_heads * rows * a.width
     body = [
         "u = uint32(block_x() * uint32(128) + thread())",
         f"if u < uint32({units}):",
@@ -255,24 +290,9 @@ def _merge(a: Attention, rows: int, ranges: int) -> Launch:
         f"    bk = uint32(u // uint32({a.width * rows}))",
         f"    kv = uint32(bk % uint32({a.kv_heads}))",
         f"    b = uint32(bk // uint32({a.kv_heads}))",
-        f"    at = uint32((bk * uint32({ranges * rows}) + r) * uint32({pitch}))",
-        "    m = float32(-inf)",
-        f"    for i in range({ranges}):",
-        f"        m = max(m, work[uint32(at + uint32(i) * uint32({rows * pitch}) + uint32({a.width}))])",
-        "    l = float32(0)",
-        "    o = float32(0)",
-        f"    for i in range({ranges}):",
-        f"        p = uint32(at + uint32(i) * uint32({rows * pitch}))",
-        f"        e = exp2_approx(work[uint32(p + uint32({a.width}))] - safe(m))",
-        f"        l = l + e * work[uint32(p + uint32({a.width + 1}))]",
-        "        o = o + e * work[uint32(p + d)]",
-        *indented(_result(a, "r", "d")),
+        f"    at = uint32((bk * uint32({ranges * rows}) + r) * uint32({a.width + 2}))",
+        *indented([*_joined(a, "work", ranges, rows), *_result(a, "r", "d")]),
     ]
-    text = ["def kernel(work, y):", *indented(body), ""]
-    kernel = Kernel(
-        "attention_merge",
-        "\n".join([*functions.library([*lines, *text]), *lines, *text]),
-        ("float32*", vectors.pointer(a.dtype)),
-        128,
-    )
+    source = functions.source([*vectors.store("store", a.dtype, 1), *SAFE], ("work", "y"), body)
+    kernel = Kernel("attention_merge", source, ("float32*", vectors.pointer(a.dtype)), 128)
     return Launch(kernel, (-(-units // 128), 1, 1), (Ref(WORKSPACE), Ref("y")))

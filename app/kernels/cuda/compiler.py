@@ -40,7 +40,7 @@ MANIFEST = "toolkit.json"  # in the folder of cubins: versions of what made the 
 
 
 class MissingToolkitError(KernelError):
-    """What compiles is not installed, and what it would make is not in the cache."""
+    """The toolkit is not installed, and the cubin that it would make is not in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,8 @@ class Compiler:
         self._texts: dict[Kernel, str] = {}
         self._lock = threading.Lock()
         self._toolkit: dict[str, str] | None = None
-        self._primitives = hashlib.sha256((Path(__file__).parent / "primitives.py").read_bytes()).hexdigest()
+        definitions = sorted((Path(__file__).parent / "primitives").glob("*.py"))
+        self._primitives = hashlib.sha256(b"".join(p.read_bytes() for p in definitions)).hexdigest()
 
     def toolkit(self) -> dict[str, str]:
         """Versions of what makes the cubins; without it, of what made those in the folder.
@@ -153,7 +154,7 @@ class Compiler:
             return self._cubins[kernel, sm]
 
     def has(self, kernel: Kernel, sm: str) -> bool:
-        """Whether `compile` finds a kernel in memory or on disk."""
+        """True if `compile` finds a kernel in memory or on disk."""
         return (kernel, sm) in self._cubins or self._path(kernel, sm).with_suffix(".json").exists()
 
     def _path(self, kernel: Kernel, sm: str) -> Path:

@@ -57,7 +57,7 @@ class Conv:
 
     @property
     def is_product(self) -> bool:
-        """Whether the patches are the pixels themselves."""
+        """True if the patches are the pixels themselves."""
         return self.kernel == (1, 1) and self.strides == (1, 1) and not any(self.pads)
 
 
@@ -67,7 +67,7 @@ def padded(channels: int, precision: str) -> int:
 
 
 def packed_shape(c: Conv, precision: str) -> tuple[int, int, int]:
-    """Of the packed weights: groups, rows, elements of a row."""
+    """Shape of the packed weights: groups, rows, elements of a row."""
     k = c.kernel[0] * c.kernel[1] * padded(c.ci // c.groups, precision)
     co = c.co // c.groups
     return (c.groups, k, padded(co, precision)) if precision == "f32" else (c.groups, co, k)

@@ -1,4 +1,4 @@
-"""What follows a contraction, in registers: y = activation(alpha sum + bias + residual), cast.
+"""Epilogues of contractions, in registers: y = activation(alpha sum + bias + residual), cast.
 
 Matrix products and convolutions all end here, with `width` neighbouring columns of one row at a time.
 """
@@ -42,7 +42,7 @@ ACTIVATIONS: dict[str, tuple[int, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """What is done to sums before they are stored.
+    """Operations on sums before they are stored.
 
     Args:
         dtype: of the output and of the residual, a key of `storage.BYTES`.

@@ -5,11 +5,11 @@ own library is accurate and fast enough, so most are one line. `rcp_approx` is o
 place; a division takes ten instructions more, which chains on 16 bits cannot afford.
 """
 
-import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from app.kernels.cuda.geometry import NBYTES
+from app.kernels.cuda.geometry import NBYTES, indented
+from app.kernels.cuda.vectors import device
 from app.kernels.expressions import (
     EXPRESSIONS,
     Instruction,
@@ -181,17 +181,9 @@ def integer_power(base, exponent):
 """
 
 
-def _parsed(text: str) -> tuple[dict[str, str], dict[str, frozenset[str]]]:
-    functions = {f.name: f for f in ast.parse(text).body if isinstance(f, ast.FunctionDef)}
-    source = {name: ast.get_source_segment(text, f) or "" for name, f in functions.items()}
-    used = {
-        name: frozenset(n.id for n in ast.walk(f) if isinstance(n, ast.Name)) & functions.keys()
-        for name, f in functions.items()
-    }
-    return source, used
-
-
-_SOURCE, _USES = _parsed(_LIBRARY)
+_SOURCE = {text.split("(")[0]: f"def {text}" for text in _LIBRARY.strip()[4:].split("\n\ndef ")}
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_USES = {name: _SOURCE.keys() & {*_NAME.findall(text)} - {name} for name, text in _SOURCE.items()}
 _SPECIAL = "inf = 1e999\nnan = inf - inf"
 _EXTREMA = {"maximum(": "larger(", "minimum(": "smaller("}  # the primitives are for floats
 
@@ -205,13 +197,19 @@ def library(lines: Sequence[str]) -> list[str]:
             visit(inner)
         wanted[name] = None
 
-    for name in re.findall(r"[A-Za-z_]\w*", "\n".join(lines)):
+    for name in _NAME.findall("\n".join(lines)):
         if name in _SOURCE:
             visit(name)
     text = [_SPECIAL]
     for name in wanted:
         text += ["@device", _SOURCE[name], ""]
     return text
+
+
+def source(lines: Sequence[str], parameters: Iterable[str], body: Sequence[str]) -> str:
+    """Text of a kernel: the library's functions that it calls, its own functions `lines`, its body."""
+    text = [*lines, f"def kernel({', '.join(parameters)}):", *indented(body), ""]
+    return "\n".join([*library(text), *text])
 
 
 def instruction(step: Instruction, dtypes: Sequence[str], prefix: str = "v") -> str:
@@ -234,8 +232,15 @@ def body(recipe: Recipe, dtypes: Sequence[str], prefix: str = "v") -> list[str]:
     return [f"{prefix}{first + k} = {instruction(step, kinds, prefix)}" for k, step in enumerate(recipe)]
 
 
+def recipe_function(name: str, recipe: Recipe, dtypes: Sequence[str]) -> list[str]:
+    """Lines of `name(v0, ...)`: the last result of a recipe on inputs of these types."""
+    inputs = ", ".join(f"v{i}" for i in range(len(dtypes)))
+    result = f"return v{len(dtypes) + len(recipe) - 1}"
+    return device(f"{name}({inputs})", *body(recipe, dtypes), result)
+
+
 def unsupported(recipe: Recipe, dtypes: Sequence[str]) -> str | None:
-    """Why no GPU kernel computes a recipe on inputs of these types; None if one does."""
+    """Rejection of a recipe on inputs of these types; None if GPU kernels compute it."""
     kinds = result_dtypes(recipe, dtypes)
     for dtype in (*dtypes, *kinds):
         if dtype not in NBYTES or dtype == "float64":

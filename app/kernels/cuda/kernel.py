@@ -1,4 +1,4 @@
-"""What a generator of kernels gives: source text, and launches of it on buffers that have names.
+"""Results of the kernels' generators: source text, and launches of it on buffers that have names.
 
 A kernel's source is the text of one function `kernel`. It may use the names of
 `primitives.py`, Python's operators, `if`, `for ... in range` and `while`; it imports nothing. The
@@ -92,7 +92,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """What computes one operator: launches in order, each after the one before.
+    """Launches that compute one operator, in order, each after the one before.
 
     `workspace` are the bytes behind the role "workspace", which nothing needs before or after;
     contents are undefined at first. Kernels that need zeros there write them.

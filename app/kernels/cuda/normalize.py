@@ -158,18 +158,13 @@ def group_norm(
     every, parameters = groups * channels, parameters or dtype
     check_size("group_norm", batch * every * pixels)
     n = channels * pixels
-    if last:
-        width = row_width(channels, dtype, parameters)
-        base = f"uint32(row // uint32({groups}) * uint32({every * pixels}) + group * uint32({channels}))"
-        place = f"uint32(base + {{c}} // uint32({channels}) * uint32({every}) + {{c}} % uint32({channels}))"
-        channel = f"uint32(group * uint32({channels}) + {{c}} % uint32({channels}))"
-    else:
-        width = row_width(pixels, dtype)
-        base, place = f"uint32(row * uint32({n}))", "uint32(base + {c})"
-        channel = f"uint32(group * uint32({channels}) + {{c}} // uint32({pixels}))"
+    width = row_width(channels, dtype, parameters) if last else row_width(pixels, dtype)
+    base, place, channel = _group_places(groups, channels, pixels, last)
     made = Rows(n, width, f"load(x, {place})", base, least=32)
-    made.body.append(f"group = uint32(block_x() * uint32({made.rows}) + thread() // uint32({made.threads}))")
-    made.body.append(f"group = uint32(group % uint32({groups}))")
+    made.body += [
+        f"group = uint32(block_x() * uint32({made.rows}) + thread() // uint32({made.threads}))",
+        f"group = uint32(group % uint32({groups}))",
+    ]
     made.functions += vectors.load("load", dtype, width) + vectors.store("store", dtype, width)
     made.functions += vectors.load("load_parameter", parameters, width if last else 1)
     made.begin()
@@ -186,6 +181,23 @@ def group_norm(
         "group_norm",
         [("x", kind, "x"), ("y", kind, "y"), ("scale", parameter, "scale"), ("bias", parameter, "bias")],
         batch * groups,
+    )
+
+
+def _group_places(groups: int, channels: int, pixels: int, last: bool) -> tuple[str, str, str]:
+    """Sources of a group's first element, and of the place and the channel of its element {c}."""
+    every, n = groups * channels, channels * pixels
+    first = f"group * uint32({channels})"
+    if not last:
+        return (
+            f"uint32(row * uint32({n}))",
+            "uint32(base + {c})",
+            f"uint32({first} + {{c}} // uint32({pixels}))",
+        )
+    return (
+        f"uint32(row // uint32({groups}) * uint32({every * pixels}) + {first})",
+        f"uint32(base + {{c}} // uint32({channels}) * uint32({every}) + {{c}} % uint32({channels}))",
+        f"uint32({first} + {{c}} % uint32({channels}))",
     )
 
 
@@ -213,7 +225,6 @@ def _finish(parameters: tuple[str, ...], expression: str, after: Recipe, width: 
     """Lines of `finish`: the elements of y."""
     lines: list[str] = []
     if after:
-        steps = functions.body(after, ("float32",))
-        lines = ["@device", "def last(v0):", *(f"    {s}" for s in steps), f"    return v{len(after)}", ""]
+        lines = functions.recipe_function("last", after, ("float32",))
         expression = f"last({expression})"
     return [*lines, *lanewise("finish", parameters, expression, width)]

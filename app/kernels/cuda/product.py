@@ -1,5 +1,6 @@
-"""What all products and convolutions share: sizes and pitches, batches, reductions shared by blocks."""
+"""Parts of all products and convolutions: sizes and pitches, batches, reductions shared by blocks."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from app.kernels.cuda import epilogue, storage
@@ -102,6 +103,29 @@ def share(s: Source, shared: bool) -> None:
         "k_end = uint32(min(k_end, uint32(k0 + k_split)))",
         "y = advance(y, int64(block_y()) * int64(y_split))",
     )
+
+
+def pipeline(
+    s: Source, tile: Tile, stage: int, fetch: Callable[[str], None], multiply: Callable[[], None]
+) -> None:
+    """Text of the loop over `steps` tiles, of which all stages but one are under way already.
+
+    Args:
+        s: takes the text.
+        tile: of a block.
+        stage: elements of a stage.
+        fetch: adds the copies of the next tile to the stage at an element.
+        multiply: adds the products of the stage at `read`.
+    """
+    last = (tile.stages - 1) * stage
+    with s.block("while step < steps:"):
+        s(f"cp_wait({tile.stages - 2})", "sync()")
+        fetch("write")
+        multiply()
+        for name in ("read", "write"):
+            s(f"{name} = uint32({name} + {stage}) if {name} != uint32({last}) else uint32(0)")
+        s("step = uint32(step + 1)")
+    s("cp_wait(0)", "sync()")
 
 
 def finish(s: Source, tile: Tile, operand: Operand, after: Epilogue, width: int) -> None:

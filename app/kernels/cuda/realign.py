@@ -22,7 +22,7 @@ class Matrices:
     step: int = 0
 
     def is_aligned(self, dtype: str) -> bool:
-        """Whether all rows begin at multiples of 16 bytes if the first does."""
+        """True if all rows begin at multiples of 16 bytes when the first does."""
         vector = 16 // storage.BYTES[dtype]
         return self.row % vector == 0 and self.step % vector == 0
 

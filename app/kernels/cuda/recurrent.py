@@ -60,7 +60,7 @@ class Recurrent:
 
     @property
     def gates(self) -> int:
-        """Of the cell."""
+        """Number of gates of the cell."""
         return GATES[self.cell]
 
     @property
@@ -86,7 +86,7 @@ def packed_weights(r: np.ndarray, gates: int) -> np.ndarray:
 
 
 def recurrent_rejection(layer: Recurrent) -> str | None:
-    """Why there is no kernel for a layer, or None."""
+    """Rejection of a layer without a kernel, or None."""
     if layer.shared_bytes > LIMITS["shared_bytes"]:
         return (
             f"a state of {layer.hidden} elements needs {layer.shared_bytes} byte of shared memory, "
@@ -236,7 +236,7 @@ def _of(layer: Recurrent, function: str, value: str) -> str:
 
 
 def _leaves(layer: Recurrent) -> list[str]:
-    """What becomes of a new state `h`."""
+    """Text that stores a new state `h`."""
     y_t, y_d, y_b = layer.y_strides
     place = f"uint32(time * uint32({y_t}) + d * uint32({y_d}) + b * uint32({y_b}) + u)"
     s = Source()

@@ -168,11 +168,9 @@ class Rows:
             rows: how many.
             threads: 0, or what the block must have.
         """
-        head = f"def kernel({', '.join([*(p for p, _, _ in parameters), 'rows'])}):"
-        library = functions.library([*self.functions, *self.body])
         kernel = Kernel(
             name,
-            "\n".join([*library, *self.functions, head, *indented(self.body), ""]),
+            functions.source(self.functions, [*(p for p, _, _ in parameters), "rows"], self.body),
             (*(kind for _, kind, _ in parameters), "uint32"),
             threads or self.rows * self.threads,
             shared_bytes=4 * self._totals * (self.threads // WARP),

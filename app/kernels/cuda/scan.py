@@ -4,6 +4,7 @@ from app.kernels.cuda import functions, vectors
 from app.kernels.cuda.geometry import check_size, indented
 from app.kernels.cuda.kernel import Kernel, Launch, Launches, Ref
 from app.kernels.cuda.units import per_unit
+from app.kernels.cuda.vectors import device
 
 FLOATS = ("float32", "float16", "bfloat16")
 WARPS = 4
@@ -99,25 +100,44 @@ def top_k(outer: int, n: int, inner: int, k: int, dtype: str, *, largest: bool =
     if k > n:
         raise ValueError(f"the {k} largest of {n} elements")
     check_size("top_k", outer * n * inner)
+    lines = [*vectors.load("load", dtype, 1), *_order(inner, largest)]
+    pointer = vectors.pointer(dtype)
+    kernel = Kernel(
+        "top_k",
+        functions.source(lines, ("x", "y", "index"), _selections(n, inner, k)),
+        (pointer, pointer, "int64*"),
+        THREADS,
+        shared_bytes=4 * (THREADS // 32),
+    )
+    if not outer * inner * k:
+        return Launches(())
+    return Launches((Launch(kernel, (outer * inner, 1, 1), (Ref("x"), Ref("y"), Ref("index"))),))
+
+
+def _order(inner: int, largest: bool) -> list[str]:
+    """Functions: does element j, of value b, come before i, of value a; the better of two places, -1 none."""
     sign = ">" if largest else "<"
-    lines = [
-        *vectors.load("load", dtype, 1),
-        "@device",  # whether element j, of value b, comes before element i, of value a
-        "def before(b, j, a, i):",
-        f"    return b {sign} a or (b != b and a == a) or ((b == a or (b != b and a != a)) and j < i)",
-        "",
-        "@device",  # the better of two places, of which -1 is none
-        "def better(x, base, i, j):",
-        "    if j < 0:",
-        "        return i",
-        "    if i < 0:",
-        "        return j",
-        f"    a = load(x, uint32(base + uint32(i) * uint32({inner})))[0]",
-        f"    b = load(x, uint32(base + uint32(j) * uint32({inner})))[0]",
-        "    return j if before(b, j, a, i) else i",
-        "",
+    return [
+        *device(
+            "before(b, j, a, i)",
+            f"return b {sign} a or (b != b and a == a) or ((b == a or (b != b and a != a)) and j < i)",
+        ),
+        *device(
+            "better(x, base, i, j)",
+            "if j < 0:",
+            "    return i",
+            "if i < 0:",
+            "    return j",
+            f"a = load(x, uint32(base + uint32(i) * uint32({inner})))[0]",
+            f"b = load(x, uint32(base + uint32(j) * uint32({inner})))[0]",
+            "return j if before(b, j, a, i) else i",
+        ),
     ]
-    body = [
+
+
+def _selections(n: int, inner: int, k: int) -> list[str]:
+    """Lines of a block: k times the best element behind the last one found."""
+    return [
         f"o = uint32(block_x() // uint32({inner}))",
         f"c = uint32(block_x() % uint32({inner}))",
         f"base = uint32(o * uint32({n * inner}) + c)",
@@ -134,10 +154,7 @@ def top_k(outer: int, n: int, inner: int, k: int, dtype: str, *, largest: bool =
         "            if i < 0 or before(b, j, a, i):",
         "                a = b",
         "                i = j",
-    ]
-    for reach in (16, 8, 4, 2, 1):
-        body.append(f"    i = better(x, base, i, shfl_xor_i32(i, uint32({reach})))")
-    body += [
+        *(f"    i = better(x, base, i, shfl_xor_i32(i, uint32({reach})))" for reach in (16, 8, 4, 2, 1)),
         "    if lane() == 0:",
         "        found[warp()] = i",
         "    sync()",
@@ -151,15 +168,3 @@ def top_k(outer: int, n: int, inner: int, k: int, dtype: str, *, largest: bool =
         f"        y[p] = x[uint32(base + uint32(i) * uint32({inner}))]",
         "        index[p] = int64(i)",
     ]
-    text = [*lines, "def kernel(x, y, index):", *indented(body), ""]
-    pointer = vectors.pointer(dtype)
-    kernel = Kernel(
-        "top_k",
-        "\n".join([*functions.library(text), *text]),
-        (pointer, pointer, "int64*"),
-        THREADS,
-        shared_bytes=4 * (THREADS // 32),
-    )
-    if not outer * inner * k:
-        return Launches(())
-    return Launches((Launch(kernel, (outer * inner, 1, 1), (Ref("x"), Ref("y"), Ref("index"))),))

@@ -5,10 +5,12 @@ bytes whose 16-byte chunks are exchanged by row, so that warps that read eight r
 twice. Every product is a fused multiply-add in the order of the reduction, apart from shared reductions.
 """
 
+from collections.abc import Callable
+
 from app.kernels.cuda.epilogue import Epilogue
 from app.kernels.cuda.kernel import Kernel
 from app.kernels.cuda.operands import Columns, Operand, Rows
-from app.kernels.cuda.product import assembled, finish, parameters, place, share
+from app.kernels.cuda.product import assembled, finish, parameters, pipeline, place, share
 from app.kernels.cuda.source import Source
 from app.kernels.cuda.tiles import SIMT_DEPTH, SIMT_ROWS, SimtTile
 
@@ -29,43 +31,19 @@ def kernel(
         shared: whether blocks along y of the grid share the reduction.
     """
     assert precision == "f32", precision
-    threads_n = tile.n // tile.across
     stage, a_size = (tile.m + tile.n) * SIMT_DEPTH, tile.m * SIMT_DEPTH
-    rows = tile.threads // CHUNKS  # of a, copied at once
-    right = Columns("float32", tile.n, SIMT_DEPTH, tile.threads, a_size, tile.n)
-    halves, groups = tile.across // 4, SIMT_ROWS // 4
     s = Source()
     names = ("a", "b", "y", *after.roles, *parameters(operand, shared))
     with s.block(f"def kernel({', '.join(names)}):"):
         place(s, tile, after)
         share(s, shared)
-        s(
-            f"chunk = uint32((thread() & uint32({CHUNKS - 1})) * 4)",
-            f"mine = uint32(thread() >> uint32({CHUNKS.bit_length() - 1}))",
-            "turn = uint32(((mine >> uint32(3)) & uint32(3)) * 4)",
-            f"to_a = uint32(mine * {SIMT_DEPTH} + uint32(chunk ^ turn))",
-            "row = uint32(first_m + mine)",
-        )
-        operand.prepare(s, tile.m // rows, rows)
-        right.prepare(s)
-        s("s = shared_f32(uint32(0))")
-
-        def fetch(at: str) -> None:
-            """Copies of the tile at `k0` of the reduction to the stage at element `at`."""
-            s("k = uint32(k0 + chunk)")
-            if isinstance(operand, Rows) and operand.ragged:
-                s("left = int32(min(max((int64(k_end) - int64(k)) * 4, 0), 16))")
-            operand.step(s)
-            for i in range(tile.m // rows):
-                operand.copy(s, i, f"uint32({at} + to_a + {i * rows * SIMT_DEPTH})", SIMT_DEPTH)
-            right.copy(s, at)
-            s("cp_commit()", f"k0 = uint32(k0 + {SIMT_DEPTH})")
-
+        fetch = _copies(s, tile, operand)
         s(f"steps = uint32(uint32(k_end - k0 + {SIMT_DEPTH - 1}) // uint32({SIMT_DEPTH}))")
         for i in range(tile.stages - 1):
             fetch(f"{i * stage}")
         zeros = ", ".join(["float32(0)"] * 16)
-        s(*(f"c{i}_{j} = ({zeros})" for i in range(groups) for j in range(halves)))
+        s(*(f"c{i}_{j} = ({zeros})" for i in range(SIMT_ROWS // 4) for j in range(tile.across // 4)))
+        threads_n = tile.n // tile.across
         s(
             f"thread_m = uint32(thread() // uint32({threads_n}))",
             f"thread_n = uint32((thread() - thread_m * {threads_n}) * 4)",
@@ -76,32 +54,63 @@ def kernel(
             f"write = uint32({(tile.stages - 1) * stage})",
             "step = uint32(0)",
         )
-        with s.block("while step < steps:"):
-            s(f"cp_wait({tile.stages - 2})", "sync()")
-            fetch("write")
-            for k in range(0, SIMT_DEPTH, 2):
-                s(f"at = uint32(read + from_a + uint32(turn ^ uint32({k & ~3})) + {k & 3})")
-                for i in range(SIMT_ROWS):
-                    s(f"a{i} = lds_f32x2(s, uint32(at + {i * SIMT_DEPTH}))")
-                for q in range(2):
-                    for h in range(halves):
-                        where = (k + q) * tile.n + h * tile.n // 2
-                        s(f"b{h} = lds_f32x4(s, uint32(read + from_b + {where}))")
-                    for i in range(groups):
-                        column = ", ".join(f"a{4 * i + r}[{q}]" for r in range(4))
-                        for h in range(halves):
-                            s(f"c{i}_{h} = outer_4x4(c{i}_{h}, {column}, b{h})")
-            for name in ("read", "write"):
-                last = (tile.stages - 1) * stage
-                s(f"{name} = uint32({name} + {stage}) if {name} != uint32({last}) else uint32(0)")
-            s("step = uint32(step + 1)")
-        s("cp_wait(0)", "sync()", "sums = shared_f32(uint32(0))")
-        s(f"at = uint32(thread_m * {SIMT_ROWS * tile.staging_row} + thread_n)")
-        for i in range(SIMT_ROWS):
-            for h in range(halves):
-                values = ", ".join(f"c{i // 4}_{h}[{4 * (i % 4) + j}]" for j in range(4))
-                where = i * tile.staging_row + h * tile.n // 2
-                s(f"st_f32x4(sums, uint32(at + {where}), {values})")
-        s("sync()")
+        pipeline(s, tile, stage, fetch, lambda: _multiply(s, tile))
+        _stage_sums(s, tile)
         finish(s, tile, operand, after, width)
     return assembled(s, tile, operand, "float32", "f32", after, width, shared)
+
+
+def _copies(s: Source, tile: SimtTile, operand: Operand) -> Callable[[str], None]:
+    """Text of what this thread copies of both operands; returns the writer of one stage's copies."""
+    rows = tile.threads // CHUNKS  # of a, copied at once
+    right = Columns("float32", tile.n, SIMT_DEPTH, tile.threads, tile.m * SIMT_DEPTH, tile.n)
+    s(
+        f"chunk = uint32((thread() & uint32({CHUNKS - 1})) * 4)",
+        f"mine = uint32(thread() >> uint32({CHUNKS.bit_length() - 1}))",
+        "turn = uint32(((mine >> uint32(3)) & uint32(3)) * 4)",
+        f"to_a = uint32(mine * {SIMT_DEPTH} + uint32(chunk ^ turn))",
+        "row = uint32(first_m + mine)",
+    )
+    operand.prepare(s, tile.m // rows, rows)
+    right.prepare(s)
+    s("s = shared_f32(uint32(0))")
+
+    def fetch(at: str) -> None:
+        """Copies of the tile at `k0` of the reduction to the stage at element `at`."""
+        s("k = uint32(k0 + chunk)")
+        if isinstance(operand, Rows) and operand.ragged:
+            s("left = int32(min(max((int64(k_end) - int64(k)) * 4, 0), 16))")
+        operand.step(s)
+        for i in range(tile.m // rows):
+            operand.copy(s, i, f"uint32({at} + to_a + {i * rows * SIMT_DEPTH})", SIMT_DEPTH)
+        right.copy(s, at)
+        s("cp_commit()", f"k0 = uint32(k0 + {SIMT_DEPTH})")
+
+    return fetch
+
+
+def _multiply(s: Source, tile: SimtTile) -> None:
+    """Text of the products of the stage at `read`, two elements of the reduction at a time."""
+    halves = tile.across // 4
+    for k in range(0, SIMT_DEPTH, 2):
+        s(f"at = uint32(read + from_a + uint32(turn ^ uint32({k & ~3})) + {k & 3})")
+        s(*(f"a{i} = lds_f32x2(s, uint32(at + {i * SIMT_DEPTH}))" for i in range(SIMT_ROWS)))
+        for q in range(2):
+            for h in range(halves):
+                where = (k + q) * tile.n + h * tile.n // 2
+                s(f"b{h} = lds_f32x4(s, uint32(read + from_b + {where}))")
+            for i in range(SIMT_ROWS // 4):
+                column = ", ".join(f"a{4 * i + r}[{q}]" for r in range(4))
+                s(*(f"c{i}_{h} = outer_4x4(c{i}_{h}, {column}, b{h})" for h in range(halves)))
+
+
+def _stage_sums(s: Source, tile: SimtTile) -> None:
+    """Text that brings the sums to shared memory."""
+    s("sums = shared_f32(uint32(0))")
+    s(f"at = uint32(thread_m * {SIMT_ROWS * tile.staging_row} + thread_n)")
+    for i in range(SIMT_ROWS):
+        for h in range(tile.across // 4):
+            values = ", ".join(f"c{i // 4}_{h}[{4 * (i % 4) + j}]" for j in range(4))
+            where = i * tile.staging_row + h * tile.n // 2
+            s(f"st_f32x4(sums, uint32(at + {where}), {values})")
+    s("sync()")

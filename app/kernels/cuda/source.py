@@ -17,7 +17,7 @@ class Source:
 
     @contextmanager
     def block(self, header: str) -> Iterator[None]:
-        """What is added inside is indented under the header."""
+        """Indent under the header the lines that are added inside."""
         self(header)
         self._depth += 1
         yield
@@ -25,5 +25,5 @@ class Source:
 
     @property
     def text(self) -> str:
-        """What was added so far."""
+        """The lines that were added so far."""
         return "\n".join(self._lines) + "\n"

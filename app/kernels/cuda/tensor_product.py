@@ -7,13 +7,14 @@ finishes 16 bytes of the output and a warp writes whole lines. Source of the fra
 9.0, section 9.7.14.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from app.kernels.cuda import storage
 from app.kernels.cuda.epilogue import Epilogue
 from app.kernels.cuda.kernel import Kernel
 from app.kernels.cuda.operands import Columns, Operand, Rows
-from app.kernels.cuda.product import assembled, finish, parameters, place, share
+from app.kernels.cuda.product import assembled, finish, parameters, pipeline, place, share
 from app.kernels.cuda.source import Source
 from app.kernels.cuda.tiles import CHUNKS, Tile, depth
 
@@ -55,48 +56,14 @@ def kernel(
         fit = precision == "3xtf32" and tile.m * tile.n <= 32 * 64  # else one takes all registers it can get
         tile = replace(tile, minimum_blocks=3 if fit else 1)
     each, vector = depth(dtype), 16 // storage.BYTES[dtype]
-    a_size, rows = tile.m * each, tile.threads // CHUNKS
-    pad = PAD if columns else 0
-    stage = a_size + (tile.n + pad) * each
+    a_size = tile.m * each
+    stage = a_size + (tile.n + PAD * columns) * each
     s = Source()
     names = ("a", "b", "y", *after.roles, *parameters(operand, shared))
     with s.block(f"def kernel({', '.join(names)}):"):
         place(s, tile, after)
         share(s, shared)
-        s(
-            f"chunk = uint32(thread() & uint32({CHUNKS - 1}))",
-            f"mine = uint32(thread() >> uint32({CHUNKS.bit_length() - 1}))",
-            f"to = uint32(mine * {each} + (uint32(chunk ^ uint32(mine & uint32(7))) * {vector}))",
-            f"chunk = uint32(chunk * {vector})",
-            "row = uint32(first_m + mine)",
-        )
-        operand.prepare(s, tile.m // rows, rows)
-        ragged = isinstance(operand, Rows) and operand.ragged
-        across = Columns(dtype, tile.n, each, tile.threads, a_size, tile.n + pad)
-        along = Rows(ragged, "b", "n")
-        if columns:
-            across.prepare(s)
-        else:
-            s("row = uint32(first_n + mine)")
-            along.prepare(s, tile.n // rows, rows)
-        s(f"s = shared_{'f32' if dtype == 'float32' else 'u16'}(uint32(0))")
-
-        def fetch(at: str) -> None:
-            """Copies of the tile at `k0` of the reduction to the stage at element `at`."""
-            s("k = uint32(k0 + chunk)")
-            if ragged:
-                nbytes = f"(int64(k_end) - int64(k)) * {storage.BYTES[dtype]}"
-                s(f"left = int32(min(max({nbytes}, 0), 16))")
-            operand.step(s)
-            s(f"at_stage = uint32({at} + to)")
-            for i in range(tile.m // rows):
-                operand.copy(s, i, f"uint32(at_stage + {i * rows * each})", each)
-            if columns:
-                across.copy(s, at)
-            for i in range(0 if columns else tile.n // rows):
-                along.copy(s, i, f"uint32(at_stage + {a_size + i * rows * each})", each)
-            s("cp_commit()", f"k0 = uint32(k0 + {each})")
-
+        fetch = _copies(s, tile, operand, dtype, columns)
         s(f"steps = uint32(uint32(k_end - k0 + {each - 1}) // uint32({each}))")
         for i in range(tile.stages - 1):
             fetch(f"{i * stage}")
@@ -107,23 +74,53 @@ def kernel(
         if precision == "3xtf32":
             s(f"parts = opaque(uint32({CHUNKS // 2}))")
         s(f"read = uint32({0})", f"write = uint32({(tile.stages - 1) * stage})", "step = uint32(0)")
-        with s.block("while step < steps:"):
-            s(f"cp_wait({tile.stages - 2})", "sync()")
-            fetch("write")
-            _multiply(s, tile, precision, mma, each, columns)
-            for name in ("read", "write"):
-                s(
-                    f"{name} = uint32({name} + {stage}) if {name} != uint32({(tile.stages - 1) * stage}) "
-                    "else uint32(0)"
-                )
-            s("step = uint32(step + 1)")
-        s("cp_wait(0)", "sync()")
+        pipeline(s, tile, stage, fetch, lambda: _multiply(s, tile, precision, mma, each, columns))
         _stage_sums(s, tile)
-        s("sync()")
         finish(s, tile, operand, after, width)
     label = precision.replace("3x", "three_") + "_nn" * columns
     made = assembled(s, tile, operand, dtype, label, after, width, shared)
     return replace(made, shared_bytes=max(made.shared_bytes, tile.stages * stage * storage.BYTES[dtype]))
+
+
+def _copies(s: Source, tile: Tile, operand: Operand, dtype: str, columns: bool) -> Callable[[str], None]:
+    """Text of what this thread copies of both operands; returns the writer of one stage's copies."""
+    each, vector = depth(dtype), 16 // storage.BYTES[dtype]
+    a_size, rows = tile.m * each, tile.threads // CHUNKS
+    s(
+        f"chunk = uint32(thread() & uint32({CHUNKS - 1}))",
+        f"mine = uint32(thread() >> uint32({CHUNKS.bit_length() - 1}))",
+        f"to = uint32(mine * {each} + (uint32(chunk ^ uint32(mine & uint32(7))) * {vector}))",
+        f"chunk = uint32(chunk * {vector})",
+        "row = uint32(first_m + mine)",
+    )
+    operand.prepare(s, tile.m // rows, rows)
+    ragged = isinstance(operand, Rows) and operand.ragged
+    across = Columns(dtype, tile.n, each, tile.threads, a_size, tile.n + PAD * columns)
+    along = Rows(ragged, "b", "n")
+    if columns:
+        across.prepare(s)
+    else:
+        s("row = uint32(first_n + mine)")
+        along.prepare(s, tile.n // rows, rows)
+    s(f"s = shared_{'f32' if dtype == 'float32' else 'u16'}(uint32(0))")
+
+    def fetch(at: str) -> None:
+        """Copies of the tile at `k0` of the reduction to the stage at element `at`."""
+        s("k = uint32(k0 + chunk)")
+        if ragged:
+            nbytes = f"(int64(k_end) - int64(k)) * {storage.BYTES[dtype]}"
+            s(f"left = int32(min(max({nbytes}, 0), 16))")
+        operand.step(s)
+        s(f"at_stage = uint32({at} + to)")
+        for i in range(tile.m // rows):
+            operand.copy(s, i, f"uint32(at_stage + {i * rows * each})", each)
+        if columns:
+            across.copy(s, at)
+        for i in range(0 if columns else tile.n // rows):
+            along.copy(s, i, f"uint32(at_stage + {a_size + i * rows * each})", each)
+        s("cp_commit()", f"k0 = uint32(k0 + {each})")
+
+    return fetch
 
 
 def _accumulators(s: Source, tile: Tile) -> None:
@@ -236,3 +233,4 @@ def _stage_sums(s: Source, tile: Tile) -> None:
                 index = (16 * i + 8 * h) * tile.staging_row + 8 * j
                 c, e = f"c{i}_{j - j % 2}", j % 2 * 4 + 2 * h
                 s(f"st_f32x2(sums, uint32(at + {index}), {c}[{e}], {c}[{e + 1}])")
+    s("sync()")

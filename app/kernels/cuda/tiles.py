@@ -46,7 +46,7 @@ class Tile:
 
     @property
     def shared_bytes(self) -> int:
-        """Of all stages, or of the sums that take their place in the end."""
+        """Bytes of all stages, or of the sums that take their place in the end."""
         return max(self.stages * (self.m + self.n) * ROW, 4 * self.m * self.staging_row)
 
 
@@ -69,7 +69,7 @@ class SimtTile(Tile):
 
     @property
     def shared_bytes(self) -> int:
-        """Of all stages, or of the sums that take their place in the end."""
+        """Bytes of all stages, or of the sums that take their place in the end."""
         return max(4 * self.stages * (self.m + self.n) * SIMT_DEPTH, 4 * self.m * self.staging_row)
 
 

@@ -29,14 +29,8 @@ def per_unit(
     """
     if not units:
         return Launches(())
-    text = [
-        f"def kernel({', '.join([*(o for o, _ in operands), 'units'])}):",
-        f"    u = uint32(block_x() * uint32({THREADS}) + thread())",
-        "    if u < units:",
-        *indented(body, 2),
-        "",
-    ]
-    source = "\n".join([*functions.library([*lines, *body]), *lines, *text])
+    head = [f"u = uint32(block_x() * uint32({THREADS}) + thread())", "if u < units:"]
+    source = functions.source(lines, [*(o for o, _ in operands), "units"], [*head, *indented(body)])
     signature = (*(vectors.pointer(d) for _, d in operands), "uint32")
     kernel = Kernel(name, source, signature, THREADS, minimum_blocks)
     roles = tuple(Ref(o) for o, _ in operands)

@@ -17,12 +17,12 @@ def pointer(dtype: str) -> str:
 
 def load(name: str, dtype: str, width: int) -> list[str]:
     """Lines of `name(p, i)`: the tuple of `width` values from element i on, which is aligned to it."""
-    return _function(f"{name}(p, i)", [*_load(dtype, width)])
+    return device(f"{name}(p, i)", *_load(dtype, width))
 
 
 def store(name: str, dtype: str, width: int) -> list[str]:
     """Lines of `name(p, i, v)`: a tuple goes to elements i and on, aligned to it."""
-    return _function(f"{name}(p, i, v)", [*_store(dtype, width)])
+    return device(f"{name}(p, i, v)", *_store(dtype, width))
 
 
 def scalar(dtype: str, source: str) -> str:
@@ -39,7 +39,8 @@ def kept(dtype: str, source: str) -> str:
     return f"uint8({source})" if dtype == "bool" else source
 
 
-def _function(head: str, body: list[str]) -> list[str]:
+def device(head: str, *body: str) -> list[str]:
+    """Lines of a function that a kernel calls; `head` is its name with parameters."""
     return ["@device", f"def {head}:", *(f"    {line}" for line in body), ""]
 
 

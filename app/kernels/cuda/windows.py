@@ -88,8 +88,7 @@ def pool(
         *(["n = float32(1)"] if kind == "average" else []),
     ]
     body += _counts(axes, counts_padding) if kind == "average" else []
-    inner = "\n".join(f"t = join(t, load(x, uint32(base + {_pixel(rank, steps[1:])})))".splitlines())
-    body += _loops(axes, [inner])
+    body += _loops(axes, [f"t = join(t, load(x, uint32(base + {_pixel(rank, steps[1:])})))"])
     body += ["t = shared_by(t, float32(1) / n)"] if kind == "average" else []
     body.append(f"store(y, uint32(u * uint32({width})), t)" if width > 1 else "store(y, u, t)")
     return per_unit(f"{kind}_pool", lines, body, [("x", dtype), ("y", dtype)], math.prod(units))
@@ -176,62 +175,68 @@ def depthwise(
     width = row_width(channels, dtype) if multiplier == 1 else 1
     while width > 1 and width * wide.taps > ROW:
         width //= 2
-    groups = every // width
-    pixels = 4 if wide.stride == 1 else 2
+    groups, pixels = every // width, 4 if wide.stride == 1 else 2
     while pixels > 1 and batch * high.out * -(-wide.out // pixels) * groups < FULL:
         pixels //= 2
-    if residual and not after:
-        after = (("Add", (0, 1), ()),)
-    lines = vectors.load("load", dtype, width) + vectors.store("store", dtype, width)
-    lines += vectors.load("load_bias", "float32", width) if bias else []
-    lines += lanewise("multiply", ("a", "v", "w"), "fma(v[{i}], w[{i}], a[{i}])", width)
-    if after:
-        given = ("float32",) * (2 if residual else 1)
-        steps = functions.body(after, given)
-        parameters = ", ".join(f"v{i}" for i in range(len(given)))
-        lines += ["@device", f"def last({parameters}):", *indented(steps)]
-        lines += [f"    return v{len(given) + len(after) - 1}", ""]
-        call = "last(v[{i}], r[{i}])" if residual else "last(v[{i}])"
-        lines += lanewise("finish", ("v", "r") if residual else ("v",), call, width)
-    zeros = f"({', '.join(['float32(0)'] * width)},)"
+    after = after or ((("Add", (0, 1), ()),) if residual else ())
     strips = -(-wide.out // pixels)
+    lines = _depthwise_functions(dtype, width, bias, residual, after)
+    zeros = f"({', '.join(['float32(0)'] * width)},)"
+    start = "load_bias(bias, c)" if bias else zeros
     body = [
         *unpacked("u", [batch, high.out, strips, groups], ["b", "o0", "o1", "g"]),
         f"c = uint32(g * uint32({width}))",
         f"o1 = uint32(o1 * uint32({pixels}))",
         f"base = uint32(b * uint32({high.size * wide.size * channels}) + "
         f"{'c' if multiplier == 1 else f'c // uint32({multiplier})'})",
+        *(f"a{p} = {start}" for p in range(pixels)),
+        *_loops([high], _row_of_taps(wide, channels, every, pixels, zeros)),
+        f"line = uint32((b * uint32({high.out}) + o0) * uint32({wide.out}) + o1)",
     ]
-    start = "load_bias(bias, c)" if bias else zeros
-    body += [f"a{p} = {start}" for p in range(pixels)]
-    # A column of the input serves several pixels where windows overlap: read once a row.
-    columns = sorted({p * wide.stride + t * wide.dilation for p in range(pixels) for t in range(wide.taps)})
-    row = [f"line = uint32(base + uint32(p0) * uint32({wide.size * channels}))"]
-    row += [
+    finish = ("finish({v}, load(r, {at}))" if residual else "finish({v})") if after else "{v}"
+    for p in range(pixels):
+        at = f"uint32((line + uint32({p})) * uint32({every}) + c)"
+        body.append(f"if o1 + uint32({p}) < uint32({wide.out}):")
+        body.append(f"    store(y, {at}, {finish.format(v=f'a{p}', at=at)})")
+    roles = {"x": dtype, "w": dtype, "bias": "float32" * bias, "r": dtype * residual, "y": dtype}
+    operands = [(role, kind) for role, kind in roles.items() if kind]
+    return per_unit("depthwise", lines, body, operands, batch * high.out * strips * groups, BLOCKS)
+
+
+def _depthwise_functions(dtype: str, width: int, bias: bool, residual: bool, after: Recipe) -> list[str]:
+    """Functions on `width` channels: loads, a tap's products, and what follows the sum."""
+    lines = vectors.load("load", dtype, width) + vectors.store("store", dtype, width)
+    lines += vectors.load("load_bias", "float32", width) if bias else []
+    lines += lanewise("multiply", ("a", "v", "w"), "fma(v[{i}], w[{i}], a[{i}])", width)
+    given = ("v", "r") if residual else ("v",)
+    if after:
+        lines += functions.recipe_function("last", after, ("float32",) * len(given))
+        lines += lanewise("finish", given, f"last({', '.join(f'{v}[{{i}}]' for v in given)})", width)
+    return lines
+
+
+def _row_of_taps(wide: Axis, channels: int, every: int, pixels: int, zeros: str) -> list[str]:
+    """Lines that add a row of the window to the sums a0 ... of neighboring pixels.
+
+    A column of the input serves several pixels where windows overlap: it is read once a row.
+    """
+    lines = [f"line = uint32(base + uint32(p0) * uint32({wide.size * channels}))"]
+    lines += [
         f"w{t} = load(w, uint32((uint32(t0) * uint32({wide.taps}) + uint32({t})) * uint32({every}) + c))"
         for t in range(wide.taps)
     ]
-    row.append(f"x0 = int32(int32(o1 * uint32({wide.stride})) - int32({wide.before}))")
-    for k in columns:
-        row += [
-            f"q = int32(x0 + int32({k}))",
+    lines.append(f"x0 = int32(int32(o1 * uint32({wide.stride})) - int32({wide.before}))")
+    readers: dict[int, list[str]] = {}
+    for p in range(pixels):
+        for t in range(wide.taps):
+            column = p * wide.stride + t * wide.dilation
+            readers.setdefault(column, []).append(f"a{p} = multiply(a{p}, v, w{t})")
+    for column, products in sorted(readers.items()):
+        lines += [
+            f"q = int32(x0 + int32({column}))",
             f"v = {zeros}",
             f"if q >= 0 and q < {wide.size}:",
             f"    v = load(x, uint32(line + uint32(q) * uint32({channels})))",
+            *products,
         ]
-        for p in range(pixels):
-            for t in range(wide.taps):
-                if p * wide.stride + t * wide.dilation == k:
-                    row.append(f"a{p} = multiply(a{p}, v, w{t})")
-    body += _loops([high], row)
-    line = f"uint32((b * uint32({high.out}) + o0) * uint32({wide.out}) + o1)"
-    body.append(f"line = {line}")
-    for p in range(pixels):
-        at = f"uint32((line + uint32({p})) * uint32({every}) + c)"
-        value = f"a{p}"
-        if after:
-            value = f"finish(a{p}, load(r, {at}))" if residual else f"finish(a{p})"
-        body += [f"if o1 + uint32({p}) < uint32({wide.out}):", f"    store(y, {at}, {value})"]
-    operands = [("x", dtype), ("w", dtype), *([("bias", "float32")] if bias else [])]
-    operands += [*([("r", dtype)] if residual else []), ("y", dtype)]
-    return per_unit("depthwise", lines, body, operands, batch * high.out * strips * groups, BLOCKS)
+    return lines

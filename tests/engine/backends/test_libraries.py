@@ -14,15 +14,19 @@ import onnx_ir as ir
 import pytest
 
 from app.engine.core import graph
-from app.engine.core.plan import SUBGRAPH, Compilation
+from app.engine.core.group import SUBGRAPH
+from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
 from app.engine.core.registry import Registry
 from app.engine.core.registry import load as load_registry
 from app.engine.model.load import load
 from app.engine.passes.partition import Partition
-from app.engine.planning import backend_assignment, session
-from app.engine.report import report
+from app.engine.planning import session
+from app.engine.planning.backend_assignment import by_subgraph
+from app.engine.planning.backend_assignment.bench import Bench, without_libraries
+from app.engine.report import decisions, report
 from app.engine.runtime.cpu.executor import Executor
+from app.engine.runtime.inputs import samples
 from app.engine.types.errors import UnknownBackendError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import host
@@ -95,10 +99,8 @@ def test_a_library_computes_what_our_kernels_do(
     pytest.importorskip(name)
     options = Options(backends=(name, "numba-cpu"), autotune=False)
     compilation = compiled(text, tmp_path, options)
-    compilation, program = session.runnable(
-        compilation, options, compiler, backend_assignment.samples(compilation.graph.inputs)
-    )
-    ours = session.planned(backend_assignment.without_libraries(compilation), options)
+    compilation, program = session.runnable(compilation, options, compiler, samples(compilation.graph.inputs))
+    ours = session.planned(without_libraries(compilation), options)
     given = inputs_of(compilation)
     found, expected = run(program, compiler, given), run(ours, compiler, given)
     for output, array in expected.items():
@@ -108,7 +110,7 @@ def test_a_library_computes_what_our_kernels_do(
     library = [b for b in program.placement.buffers if b.kind == "library"]
     assert [(b.first, b.last) for b in library] == [(0, len(program.steps) - 1)]
     assert name in library[0].reason
-    rows = report.decisions_json(program.compilation)["decisions"]
+    rows = decisions.decisions_json(program.compilation)["decisions"]
     mine = next(r for r in rows if r["backend"] == name)
     assert set(mine["dispatch"].values()) == {"subgraph"}
     assert any(a["backend"] == "numba-cpu" and a["reason"] for a in mine["alternatives"])
@@ -119,7 +121,7 @@ def test_a_node_that_only_the_reference_runs_falls_back_and_its_conversions_are_
 ) -> None:
     options = Options(autotune=False)
     program = session.planned(compiled(SAMPLED, tmp_path, options), options)
-    rows = {r["op"]: r for r in report.decisions_json(program.compilation)["decisions"]}
+    rows = {r["op"]: r for r in decisions.decisions_json(program.compilation)["decisions"]}
     assert rows["GridSample"]["fallback"]
     assert rows["GridSample"]["dispatch"] == {rows["GridSample"]["subject"]: "fallback"}
     refused = {a["backend"]: a["reason"] for a in rows["GridSample"]["alternatives"]}
@@ -128,7 +130,7 @@ def test_a_node_that_only_the_reference_runs_falls_back_and_its_conversions_are_
     memory = report.memory_json(program.compilation)
     converted = [b for b in memory["buffers"] if b["kind"] == "conversion"]
     assert converted
-    assert [(f["op"], f["count"]) for f in report.fallbacks(program.compilation)] == [("GridSample", 1)]
+    assert [(f["op"], f["count"]) for f in decisions.fallbacks(program.compilation)] == [("GridSample", 1)]
     given = {k: np.clip(v, -1, 1) for k, v in inputs_of(program.compilation).items()}
     oracle = onnx.reference.ReferenceEvaluator(ir.to_proto(model_of(SAMPLED, CONSTANTS)))
     (expected,) = oracle.run(None, given)
@@ -154,7 +156,7 @@ def test_a_backend_that_is_not_installed_is_passed_over_and_that_is_told(tmp_pat
     program = session.planned(compiled(SIMPLE, tmp_path, options, absent), options)
     assert set(backends_of(program.compilation).values()) == {"numba-cpu"}
     assert any("'openvino' is not installed" in n for n in program.compilation.notes)
-    rows = report.decisions_json(program.compilation)["decisions"]
+    rows = decisions.decisions_json(program.compilation)["decisions"]
     refused = [a for r in rows for a in r["alternatives"] if a["backend"] == "openvino"]
     assert refused
     assert all("not installed" in a["reason"] for a in refused)
@@ -184,7 +186,7 @@ def test_a_sub_graph_that_a_library_fails_on_goes_to_the_next_backend(
     compilation, program = session.runnable(compilation, options, compiler, given)
     assert set(backends_of(program.compilation).values()) == {"numba-cpu"}
     assert any("too beautiful" in n and "next backend" in n for n in program.compilation.notes)
-    rows = report.decisions_json(program.compilation)["decisions"]
+    rows = decisions.decisions_json(program.compilation)["decisions"]
     assert any("too beautiful" in str(a["reason"]) for r in rows for a in r["alternatives"])
     run(program, compiler, given)
 
@@ -260,9 +262,7 @@ def test_the_example_of_the_documentation_is_a_backend_once_its_package_is_insta
     compilation, program = session.runnable(compilation, options, compiler, given)
     backends = [s.choice.implementation.backend for s in program.steps]
     assert backends == ["numpy-example", "numba-cpu"] or set(backends) == {"numpy-example", "numba-cpu"}
-    expected = run(
-        session.planned(backend_assignment.without_libraries(compilation), options), compiler, given
-    )
+    expected = run(session.planned(without_libraries(compilation), options), compiler, given)
     assert_close(np.asarray(run(program, compiler, given)["y"]), np.asarray(expected["y"]))
     sys.modules.pop("stowplan_numpy_example", None)
 
@@ -278,18 +278,18 @@ def test_the_fastest_by_measurement_is_chosen_and_not_measured_again(
     found = session.tuned(compilation, options, own)
     assert any(n.startswith("choose:") for n in found.notes)
     assert any("onnxruntime@" in key for key in json.loads((own.folder / "timings.json").read_text()))
-    monkeypatch.setattr(backend_assignment._Allocation, "_race", lambda *_: pytest.fail("measured again"))
-    monkeypatch.setattr(backend_assignment._Allocation, "_timed", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(by_subgraph, "run_race", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(Bench, "time_library", lambda *_: pytest.fail("measured again"))
     assert session.tuned(compilation, options, own).assignment == found.assignment
 
 
 @pytest.mark.parametrize(
-    ("duel", "taken"),
+    ("pairs", "taken"),
     [((0.95, 0.9), True), ((0.95, 0.6), False), ((0.995, 0.9), False)],
     ids=["won", "rounds lost", "won by nothing"],
 )
-def test_a_mixture_is_taken_when_it_wins_a_duel(
-    duel: tuple[float, float],
+def test_a_mixed_assignment_is_taken_when_it_is_faster_in_paired_rounds(
+    pairs: tuple[float, float],
     taken: bool,
     tmp_path: Path,
     compiler: Compiler,
@@ -298,19 +298,15 @@ def test_a_mixture_is_taken_when_it_wins_a_duel(
     options = Options(backends=("numba-cpu", "onnxruntime"), choose="measured", autotune=False)
     compilation = compiled(SIMPLE, tmp_path, options)
     every = tuple(n.name or "" for n in compilation.graph)
-    mixture, alone = (("onnxruntime", every[0]),), (("onnxruntime", *every),)
+    mixed, alone = (("onnxruntime", every[0]),), (("onnxruntime", *every),)
     fought = []
-    monkeypatch.setattr(
-        backend_assignment._Allocation, "_duel", lambda _self, *both: fought.append(both) or duel
-    )
-    measured = backend_assignment._Allocation(
-        compilation, options, compiler, session.planned, ["onnxruntime"]
-    )
-    found = measured._fastest({(): 2.0, mixture: 1.0, alone: 3.0}, {(), alone})
-    assert fought == [(mixture, ())], "with the fastest single backend"
+    monkeypatch.setattr(by_subgraph, "in_pairs", lambda _bench, *both: fought.append(both) or pairs)
+    bench = Bench(compilation, options, compiler, session.planned, ["onnxruntime"])
+    found = by_subgraph.fastest(bench, {(): 2.0, mixed: 1.0, alone: 3.0}, ((), alone))
+    assert fought == [(mixed, ())], "with the fastest single backend"
     assert found.assignment is not None
     assert set(found.assignment.values()) == ({"onnxruntime#0", ""} if taken else {""})
-    assert any("in a duel with no library" in n for n in found.notes)
+    assert any("in paired rounds with no library" in n for n in found.notes)
 
 
 @pytest.mark.parametrize("faster", ["onnxruntime", ""])
@@ -321,9 +317,9 @@ def test_the_plan_follows_the_measured_times(
     own.folder = tmp_path / "own"
     own.folder.mkdir()
     monkeypatch.setattr(
-        backend_assignment._Allocation,
-        "_race",
-        lambda _self, keys, _progress: {
+        by_subgraph,
+        "run_race",
+        lambda _bench, keys, _progress: {
             key: 1e-6 if (labels[0][0] if labels else "") == faster else 1.0 for labels, key in keys.items()
         },
     )

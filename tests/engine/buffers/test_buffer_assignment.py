@@ -9,11 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.engine.buffers.buffer_assignment import build, view_classes
-from app.engine.core.plan import Choice, Compilation, Group, Placement, View, Workspace
+from app.engine.core.calls import View, Workspace
+from app.engine.core.group import Group
+from app.engine.core.placement import Placement
+from app.engine.core.plan import Choice, Compilation
 from app.engine.passes.plan_memory import PlanMemory
 from app.engine.types.errors import CapacityError
 from app.engine.types.options import Options
-from tests.engine.plans import Row, compilation_of, groups_of, values_of
+from tests.engine.plans import Row, compilation_of, groups_of, values_of, with_buffers
 from tests.harness import model_of
 
 # Two convolutions and a residual sum: 4 x 4 images of 16 channels, 1024 byte a value.
@@ -29,7 +32,7 @@ agraph (float[1,16,4,4] x) => (float[1,16,4,4] out) {
 
 
 def placement_of(compilation: Compilation) -> Placement:
-    placement = PlanMemory()(compilation).plan.placement
+    placement = PlanMemory()(with_buffers(compilation)).plan.placement
     assert placement is not None
     run_symbolically(compilation, placement)
     return placement
@@ -360,7 +363,7 @@ def test_a_body_keeps_what_it_captures_alive() -> None:
 def test_a_plan_above_the_budget_tells_the_largest_step_and_its_values() -> None:
     compilation = compilation_of(RESIDUAL, options=Options(memory_budget=2048))
     with pytest.raises(CapacityError) as caught:
-        PlanMemory()(compilation)
+        PlanMemory()(with_buffers(compilation))
     assert caught.value.needed == 3072
     assert caught.value.available == 2048
     assert "the budget is 2048 byte, the plan needs 3072 byte" in caught.value.message

@@ -7,7 +7,8 @@ import onnx_ir as ir
 import pytest
 
 from app.engine.buffers.buffer_assignment import build, view_classes
-from app.engine.core.plan import Compilation, View
+from app.engine.core.calls import View
+from app.engine.core.plan import Compilation
 from tests.engine.buffers.test_buffer_assignment import placement_of
 from tests.engine.plans import Row, compilation_of, groups_of, values_of
 from tests.harness import model_of
@@ -84,7 +85,7 @@ def test_growing_joins_are_one_buffer_as_large_as_the_largest(first: str) -> Non
     assert set(row.values) == {"a", "b", "c", "y", "z"}
 
 
-# Parts that stay where they are: body, weights, what is offered, and the reason of one refusal.
+# Parts that stay where they are: body, weights, what is offered, and the reason of one rejection.
 REFUSED = {
     "an input that is used twice": (
         f"(float[48] out) {{ {PARTS} y = Concat<axis = 0>(a, b, a) out = Relu(y) }}",

@@ -21,7 +21,7 @@ def edited(reads: str) -> tuple[Compilation, PlanEditor, ir.Value, ir.Node]:
     value = values_of(compilation.model)[reads]
     made = ir.Value(name=f"{reads}:same", shape=value.shape, type=value.type)
     node = ir.Node("", "Identity", [value], outputs=[made], name=made.name)
-    return compilation, PlanEditor(compilation), value, node
+    return compilation, PlanEditor(compilation, "partition", "fusion", "storage", "layout"), value, node
 
 
 def test_a_node_stands_between_a_writer_and_its_readers():

@@ -7,7 +7,8 @@ import onnx_ir as ir
 import pytest
 
 from app.engine.core import graph, pipeline
-from app.engine.core.plan import Compilation, Group, of_group
+from app.engine.core.group import Group, of_group
+from app.engine.core.plan import Compilation
 from app.engine.core.registry import Implementation, PlanningContext, load
 from app.engine.core.signature import kind
 from app.engine.passes.partition import single

@@ -9,12 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.engine.core.plan import Compilation, Group, Plan, Subgraph
+from app.engine.core import pipeline
+from app.engine.core.group import Group
+from app.engine.core.plan import Compilation, Plan, Subgraph
 from app.engine.core.registry import Backend, Implementation, PlanningContext, Registry
 from app.engine.layouts import choice
 from app.engine.layouts.choice import choose
 from app.engine.layouts.conversions import conversion
 from app.engine.passes.infer_layouts import InferLayouts
+from app.engine.passes.infer_storage import InferStorage
 from app.engine.types.layout import Layout, blocked
 from tests.engine.plans import TARGET
 
@@ -155,7 +158,7 @@ def test_without_branches_the_gap_is_told(compilation: Compilation) -> None:
         patch.setattr(choice, "WORK", 0)
         seconds, assignment = found(compilation)
         lowest = least(compilation)
-        noted = InferLayouts()(compilation).notes  # changes the graph
+        noted = pipeline.run(compilation, (InferStorage(), InferLayouts())).notes  # changes the graph
     if assignment.cuts:
         assert assignment.cuts == 1
         assert assignment.bound <= lowest * (1 + 1e-6)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 
 from app.engine.core import pipeline
-from app.engine.core.plan import Compilation, Group, Plan, Subgraph
+from app.engine.core.group import Group
+from app.engine.core.plan import Compilation, Plan, Subgraph
 from app.engine.core.registry import Backend, Implementation, PlanningContext, Registry
 from app.engine.layouts.conversions import OP, conversion
 from app.engine.passes.infer_layouts import InferLayouts

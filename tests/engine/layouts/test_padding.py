@@ -10,7 +10,8 @@ from onnx.reference import ReferenceEvaluator
 
 from app.engine.core.program import Program
 from app.engine.layouts.choice import Policy
-from app.engine.report.report import decisions_json, plan_json
+from app.engine.report.decisions import decisions_json
+from app.engine.report.report import plan_json
 from app.engine.runtime.cpu.executor import Executor
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.engine.layouts.test_problems import planned

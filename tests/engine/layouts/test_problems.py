@@ -79,7 +79,9 @@ def planned(path: Path, policy: Policy, lanes: int = 0, shapes: Any = None) -> P
     compilation = session.canonical(load(path), target, options, Bindings(shapes=shapes or {}), REGISTRY)
     if policy == "joint":
         return session.planned(compilation, options)
-    passes = (InferLayouts(policy) if isinstance(p, InferLayouts) else p for p in session.back(options))
+    passes = (
+        InferLayouts(policy) if isinstance(p, InferLayouts) else p for p in session.backend_passes(options)
+    )
     return program.build(pipeline.run(compilation, passes))
 
 

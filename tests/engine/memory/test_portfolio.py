@@ -1,4 +1,4 @@
-"""The ladder and its complete search: equal to brute force on small problems, both verdicts."""
+"""The portfolio of methods and its complete search: equal to brute force on small problems, both verdicts."""
 
 import sys
 from dataclasses import replace

@@ -11,7 +11,7 @@ from app.engine.core.registry import load as load_registry
 from app.engine.entry.optimize import optimize
 from app.engine.model.load import load
 from app.engine.planning import session
-from app.engine.report import report
+from app.engine.report import decisions
 from app.engine.types.errors import UnknownOperatorError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import host
@@ -75,7 +75,7 @@ def test_an_operator_of_onnxruntime_is_loaded_typed_run_there_and_exported_as_it
     expected = runtime(path, inputs)
     assert graph.shape(node.outputs[0]) is not None, "as onnxruntime infers it"
     compilation, program = session.runnable(compilation, options, compiler, inputs)
-    rows = {r["op"]: r["backend"] for r in report.decisions_json(program.compilation)["decisions"]}
+    rows = {r["op"]: r["backend"] for r in decisions.decisions_json(program.compilation)["decisions"]}
     assert "onnxruntime" in rows.values()
     assert "reference" not in rows.values()
     executor = session.bound(program, compiler, poison=True)

@@ -32,9 +32,11 @@ def is_convex(part: frozenset[int], after: list[set[int]]) -> bool:
     return not any(any(x in after[a] for a in part) and any(b in after[x] for b in part) for x in outside)
 
 
-def brute_force(dag: Dag, wish: list[int]) -> int:
+def brute_force(dag: Dag, candidate: list[int]) -> int:
     after = reach(dag)
-    subsets = itertools.chain.from_iterable(itertools.combinations(wish, n) for n in range(len(wish) + 1))
+    subsets = itertools.chain.from_iterable(
+        itertools.combinations(candidate, n) for n in range(len(candidate) + 1)
+    )
     return max(dag.value(s) for s in map(frozenset, subsets) if is_convex(s, after))
 
 
@@ -66,11 +68,11 @@ CASES = st.tuples(st.integers(0, 2**32), st.integers(1, 10), st.floats(0.1, 0.7)
 def test_the_most_valuable_convex_part_is_that_of_brute_force(case: tuple[int, int, float]) -> None:
     draw = random.Random(case[0])
     dag = random_dag(draw, *case[1:])
-    wish = [v for v in range(case[1]) if draw.random() < 0.7]
-    part = most_valuable(dag, wish, cuts=10_000)
-    assert part <= set(wish)
+    candidate = [v for v in range(case[1]) if draw.random() < 0.7]
+    part = most_valuable(dag, candidate, cuts=10_000)
+    assert part <= set(candidate)
     assert is_convex(part, reach(dag))
-    assert dag.value(part) == brute_force(dag, wish)
+    assert dag.value(part) == brute_force(dag, candidate)
 
 
 @settings(max_examples=150, deadline=None)
@@ -79,11 +81,11 @@ def test_parts_are_convex_disjoint_of_value_and_form_no_cycle(case: tuple[int, i
     draw = random.Random(case[0])
     dag = random_dag(draw, *case[1:])
     label = [draw.randrange(4) for _ in range(case[1])]
-    wishes = [frozenset(v for v in range(case[1]) if label[v] == n) for n in (1, 2, 3)]
-    parts = separated(dag, wishes)
+    candidates = [frozenset(v for v in range(case[1]) if label[v] == n) for n in (1, 2, 3)]
+    parts = separated(dag, candidates)
     members = [v for part in parts for v in part]
     assert len(members) == len(set(members))
-    assert all(any(part <= wish for wish in wishes) for part in parts)
+    assert all(any(part <= candidate for candidate in candidates) for part in parts)
     assert all(is_convex(part, reach(dag)) for part in parts)
     assert all(dag.value(part) > 0 for part in parts)
     assert not has_cycle(dag, parts)
@@ -94,11 +96,11 @@ def test_parts_are_convex_disjoint_of_value_and_form_no_cycle(case: tuple[int, i
 def test_the_first_part_of_one_wish_is_the_best_there_is(case: tuple[int, int, float]) -> None:
     draw = random.Random(case[0])
     dag = random_dag(draw, *case[1:])
-    wish = frozenset(v for v in range(case[1]) if draw.random() < 0.7)
-    if not wish:
+    candidate = frozenset(v for v in range(case[1]) if draw.random() < 0.7)
+    if not candidate:
         return
-    total = sum(dag.value(p) for p in separated(dag, [wish]))
-    assert total >= brute_force(dag, sorted(wish))
+    total = sum(dag.value(p) for p in separated(dag, [candidate]))
+    assert total >= brute_force(dag, sorted(candidate))
 
 
 def test_a_convex_wish_is_taken_whole() -> None:
@@ -123,8 +125,8 @@ def test_fifty_thousand_vertices_are_separated_in_time(density: float) -> None:
         for _ in range(draw.choice((1, 1, 2))):
             successors[max(0, v - draw.randint(1, 40))].append(v)
     dag = Dag(successors, [draw.randint(1, 9) for _ in range(count)])
-    wish = frozenset(v for v in range(count) if draw.random() < density)
+    candidate = frozenset(v for v in range(count) if draw.random() < density)
     started = time.process_time()
-    parts = separated(dag, [wish])
+    parts = separated(dag, [candidate])
     assert len(parts) > 1
     print(density, len(parts), time.process_time() - started)

@@ -4,7 +4,8 @@ import onnx_ir as ir
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.engine.core.plan import Compilation, Group
+from app.engine.core.group import Group
+from app.engine.core.plan import Compilation
 from app.engine.passes.fuse import Fuse
 from app.engine.passes.partition import Partition
 from app.engine.types.target import Target

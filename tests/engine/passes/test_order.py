@@ -9,7 +9,7 @@ from app.engine.core.plan import Compilation
 from app.engine.passes.order import Order
 from app.engine.passes.plan_memory import PlanMemory
 from tests.engine.graphs import random_graph
-from tests.engine.plans import Row, compilation_of
+from tests.engine.plans import Row, compilation_of, with_buffers
 
 HEAD = '<ir_version: 10, opset_import: ["": 21]> agraph (float[256] x) => (float[1] out) '
 # Two branches that widen and shrink; interleaved, both are wide at once.
@@ -21,7 +21,7 @@ INTERLEAVED = """{
 
 
 def peak(compilation: Compilation) -> int:
-    placement = PlanMemory()(compilation).plan.placement
+    placement = PlanMemory()(with_buffers(compilation)).plan.placement
     assert placement is not None
     return placement.solution.peak
 

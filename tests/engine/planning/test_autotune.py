@@ -10,13 +10,14 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from app.engine.core.plan import Compilation, Group
+from app.engine.core.group import Group
+from app.engine.core.plan import Compilation
 from app.engine.core.registry import PlanningContext
 from app.engine.core.registry import load as load_registry
 from app.engine.cost import roofline
 from app.engine.layouts.conversions import changes
 from app.engine.model.load import load
-from app.engine.planning import autotune, session
+from app.engine.planning import autotune, session, timing_cache
 from app.engine.planning.session import Session
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import Target, host
@@ -80,13 +81,13 @@ def test_nothing_is_measured_without_autotune_or_for_another_machine(
     other: Target = dataclasses.replace(host(), name="another", flops=host().flops * 2)
     elsewhere = dataclasses.replace(compilation, target=other)
     assert session.tuned(elsewhere, OPTIONS, fresh) is elsewhere
-    assert not autotune.stored(fresh.folder)
+    assert not timing_cache.stored(fresh.folder)
 
 
 def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda i: autotune.store(tmp_path, {f"row {i}": float(i)}), range(40)))
-    assert autotune.stored(tmp_path) == {f"row {i}": float(i) for i in range(40)}
+        list(pool.map(lambda i: timing_cache.store(tmp_path, {f"row {i}": float(i)}), range(40)))
+    assert timing_cache.stored(tmp_path) == {f"row {i}": float(i) for i in range(40)}
     assert not list(tmp_path.glob("*.tmp"))
 
 

@@ -103,7 +103,7 @@ def test_what_cannot_fit_names_what_was_tried(compilation: Compilation) -> None:
 
 
 def test_no_plan_of_the_front_beats_another(compilation: Compilation) -> None:
-    points = session.front(compilation, Options())
+    points = session.pareto_front(compilation, Options())
     peaks, seconds = [p.peak_bytes for p in points], [p.seconds for p in points]
     assert peaks == sorted(set(peaks))
     assert seconds == sorted(seconds, reverse=True)

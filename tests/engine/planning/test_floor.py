@@ -12,14 +12,16 @@ import onnx
 import pytest
 
 from app.engine.backends.libraries import onnxruntime as library
-from app.engine.core.plan import Compilation, SubgraphCall
+from app.engine.core.calls import SubgraphCall
+from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
 from app.engine.entry.optimize import optimize
 from app.engine.entry.served_model import ServedModel
 from app.engine.model.load import load
-from app.engine.planning import backend_assignment, session
-from app.engine.report import report
+from app.engine.planning import session
+from app.engine.planning.backend_assignment import whole_model
+from app.engine.report import decisions
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.types.errors import InputError
 from app.engine.types.options import Bindings, Options
@@ -113,7 +115,7 @@ def test_a_node_without_a_kernel_of_ours_runs_in_onnxruntime_and_not_in_the_refe
     inputs = given(compilation)
     compilation, program = session.runnable(compilation, options, compiler, inputs)
     assert "reference" not in backends(program)
-    assert not report.fallbacks(program.compilation)
+    assert not decisions.fallbacks(program.compilation)
     expected = runtime(tmp_path / "model.onnx", inputs)  # type: ignore[arg-type]
     for name, array in computed(program, compiler, inputs).items():
         np.testing.assert_allclose(np.asarray(array), expected[name], rtol=1e-5, atol=1e-5)
@@ -136,11 +138,11 @@ def racing(ratio: float, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Times told for whole models in place of measured ones; what is raced."""
     raced: list[str] = []
 
-    def race(_self: object, _own: Program, whole: Program, _inputs: object) -> tuple[float, float]:
+    def race(_bench: object, _own: Program, whole: Program, _inputs: object) -> tuple[float, float]:
         raced.append(whole.steps[0].choice.implementation.backend)
         return ratio, 1e-6
 
-    monkeypatch.setattr(backend_assignment._Allocation, "_whole_race", race)
+    monkeypatch.setattr(whole_model, "race", race)
     return raced
 
 
@@ -185,9 +187,9 @@ def test_what_lies_between_nodes_of_a_library_goes_to_it_too_where_that_is_faste
     tmp_path: Path, compiler: Compiler, own: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        backend_assignment._Allocation,
-        "_whole_race",
-        lambda _self, _own, other, _inputs: (0.9 if len(other.steps) == 1 else 0.8, 1e-6),
+        whole_model,
+        "race",
+        lambda _bench, _own, other, _inputs: (0.9 if len(other.steps) == 1 else 0.8, 1e-6),
     )
     text = MIXED.replace("y = Relu (g)", "s = Sigmoid (g)\n    t = GridSample (s, grid)\n    y = Relu (t)")
     options = Options()
@@ -304,7 +306,7 @@ def test_a_library_is_not_raced_on_8_bit_products_that_saturate(
     tmp_path: Path, own: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raced = racing(0.5, monkeypatch)
-    monkeypatch.setattr(backend_assignment, "distrust", lambda graph, machine: "8-bit products saturate")
+    monkeypatch.setattr(whole_model, "rejection", lambda graph, machine: "8-bit products saturate")
     options = Options()
     found = session.tuned(compiled(PLAIN, tmp_path, options), options, own)
     assert not raced
@@ -418,3 +420,14 @@ def test_a_model_of_strings_runs_in_process_where_no_strings_are_drawn(tmp_path:
     with closing(session.Session(path, own)) as running:
         (y,) = running.run({"a": np.array(["x", "y"]), "b": np.array(["1", "2"])}).values()
     assert list(np.asarray(y)) == ["x1", "y2"]
+
+
+def test_a_reduction_of_no_elements_is_not_given_to_onnxruntime(tmp_path: Path):
+    """The maximum of no truth values is False; onnxruntime's kernel leaves what its memory held."""
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    agraph (bool[2, 0, 4] x) => (bool[2, 1, 4] y) <int64[1] axes = {1}> { y = ReduceMax (x, axes) }"""
+    options = Options(autotune=False, backends=("onnxruntime", "reference"))
+    program = session.planned(compiled(text, tmp_path, options), options)
+    assert not program.has_library
+    with closing(Executor(program, Compiler(tmp_path), poison=True)) as executor:
+        assert not executor.run({"x": np.zeros((2, 0, 4), bool)})["y"].any()

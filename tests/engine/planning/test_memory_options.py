@@ -64,7 +64,7 @@ def test_branches_that_meet_in_a_concatenation_are_planned_for_memory(
     small = session.planned(compilation, Options(prefer="memory"))
     assert is_valid(small)
     assert peak(small) <= peak(fast)
-    assert session.front(compilation, Options())[0].peak_bytes <= peak(small)
+    assert session.pareto_front(compilation, Options())[0].peak_bytes <= peak(small)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -77,7 +77,7 @@ def test_memory_options_run_clean_on_random_graphs(seed: int, tmp_path: Path) ->
     small = session.planned(compilation, Options(prefer="memory"))
     assert is_valid(small)
     assert peak(small) <= peak(fast)
-    points = session.front(compilation, Options())
+    points = session.pareto_front(compilation, Options())
     assert points[0].peak_bytes == peak(small)
     assert points[-1].seconds <= fast.seconds
     budget = peak(small) + (peak(fast) - peak(small)) // 2
@@ -176,7 +176,7 @@ def test_memory_first_uses_slower_memories_where_nothing_else_fits(tmp_path: Pat
         program = session.planned(there, options)
         assert peak(program) <= least - 4096
         assert program.placement.banks
-    points = session.front(there, Options())
+    points = session.pareto_front(there, Options())
     assert points
     assert all(p.peak_bytes <= least - 4096 for p in points)
 

@@ -14,7 +14,7 @@ from onnx.backend.test.runner import Runner
 
 from app.engine import reference
 from app.engine.core import graph
-from app.engine.core.plan import HostCall
+from app.engine.core.calls import HostCall
 from app.engine.core.registry import PlanningContext, load
 from app.engine.reference import evaluator
 from app.engine.types.errors import KernelError

@@ -12,7 +12,7 @@ from app.engine.core.registry import load as load_registry
 from app.engine.entry.optimize import optimize
 from app.engine.model.load import load
 from app.engine.planning import session
-from app.engine.report import report
+from app.engine.report import pages, report
 from app.engine.types.errors import CapacityError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import find
@@ -213,7 +213,7 @@ def test_a_body_that_the_reference_evaluator_runs_is_unplanned_and_never_proved(
     assert not memory["order"]["proved"]
     assert memory["peak_bytes"] >= MATRIX  # the one value of the body whose size is known
     assert any("is not proved" in note and f"{loop}/body" in note for note in program.compilation.notes)
-    assert "proved" not in report.memory_html(memory, "growing").split("<body>")[1].split("the policies")[0]
+    assert "proved" not in pages.memory_html(memory, "growing").split("<body>")[1].split("the policies")[0]
 
 
 def test_a_budget_below_what_an_evaluated_body_surely_holds_is_refused(tmp_path: Path) -> None:

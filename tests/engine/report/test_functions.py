@@ -40,7 +40,9 @@ def planned(path: Path, bindings: Bindings, policy: Policy, lanes: int = 8) -> C
     target = dataclasses.replace(host(), vector_lanes=lanes)
     compilation = session.canonical(load(path), target, options, bindings, REGISTRY)
     compilation = dataclasses.replace(compilation, model=compilation.model.clone())
-    passes = (InferLayouts(policy) if isinstance(p, InferLayouts) else p for p in session.back(options))
+    passes = (
+        InferLayouts(policy) if isinstance(p, InferLayouts) else p for p in session.backend_passes(options)
+    )
     return pipeline.run(compilation, passes)
 
 

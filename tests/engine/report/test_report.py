@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.engine.core.plan import Compilation, Constant, Decision, KernelCall, Workspace
+from app.engine.core.calls import Constant, KernelCall, Workspace
+from app.engine.core.plan import Compilation, Decision
 from app.engine.passes.order import Order
 from app.engine.passes.plan_memory import PlanMemory
 from app.engine.planning.utilization import Peak
-from app.engine.report import memory_map, report, units
+from app.engine.report import memory_map, pages, report, units
+from app.engine.report.decisions import decisions_json
 from app.engine.report.trace import trace_json
 from app.engine.runtime.comparison import Memory, comparison
 from app.engine.types.options import Options
@@ -106,9 +108,9 @@ def summary_of(compilation: Compilation, model: str = "model") -> dict[str, Any]
 
 
 def page_of(compilation: Compilation, **changes: Any) -> str:
-    memory, decisions = report.memory_json(compilation), report.decisions_json(compilation)
+    memory, decisions = report.memory_json(compilation), decisions_json(compilation)
     summary = summary_of(compilation) | {k: v for k, v in changes.items() if k != "timings"}
-    return report.report_html(summary, memory, changes.get("timings", timings_of(compilation)), decisions)
+    return pages.report_html(summary, memory, changes.get("timings", timings_of(compilation)), decisions)
 
 
 class Page(HTMLParser):
@@ -183,7 +185,7 @@ def test_weights_are_counted_once_and_constants_by_their_packed_size() -> None:
     assert document["weights_bytes"] == 4000 + 256
 
 
-@pytest.mark.parametrize("write", [report.memory_json, report.plan_json, report.decisions_json])
+@pytest.mark.parametrize("write", [report.memory_json, report.plan_json, decisions_json])
 def test_a_document_is_json_without_nan_and_the_same_every_time(write: Any) -> None:
     first, second = (json.dumps(write(planned()), sort_keys=True, allow_nan=False) for _ in range(2))
     assert first == second
@@ -202,7 +204,7 @@ def test_plan_json_places_every_value_of_the_graph() -> None:
 
 
 def test_decisions_tell_storage_dispatch_and_what_else_there_was() -> None:
-    rows = report.decisions_json(planned())["decisions"]
+    rows = decisions_json(planned())["decisions"]
     assert {r["op"] for r in rows if r["fallback"]} == {"Log"}
     assert rows[0]["dispatch"] == {rows[0]["subject"]: "compute"}
     assert rows[0]["alternatives"] == [

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.engine.entry import optimize
+from app.engine.entry import execution, optimize
 from app.engine.planning import heartbeat, session, verification
 from app.engine.planning.heartbeat import Heartbeat
 from app.engine.runtime import benchmark, oracle
@@ -18,7 +18,7 @@ from app.engine.types.deadline import TimeUpError, limited
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import host
 from app.jobs.worker import benchmark_lock
-from app.jobs.worker.benchmark_lock import WAITING, Turn
+from app.jobs.worker.benchmark_lock import WAITING, BenchmarkLock
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.engine.canonical import saved
 from tests.engine.planning.test_verification import FILES, integer, old_cpu, optimized
@@ -96,7 +96,7 @@ def test_a_program_that_takes_too_long_is_neither_verified_nor_measured_and_says
 ) -> None:
     path = in_reference(tmp_path)
     assert run(path, compiler)["verification"]["status"] == "verified"
-    monkeypatch.setattr(optimize, "REFERENCE_SECONDS", -1.0)
+    monkeypatch.setattr(execution, "REFERENCE_SECONDS", -1.0)
     for verify in (True, False):
         summary = run(path, compiler, verify=verify)
         assert summary["timings"] == "predicted"
@@ -188,7 +188,7 @@ def test_a_job_that_waits_for_its_turn_tells_it_again(
         if told.count(WAITING) == 3:
             thrice.set()
 
-    first, second = Turn(tmp_path / "lock", lambda *_: None), Turn(tmp_path / "lock", tell)
+    first, second = BenchmarkLock(tmp_path / "lock", lambda *_: None), BenchmarkLock(tmp_path / "lock", tell)
     first.progress("benchmark", 0, 1)
     thread = threading.Thread(target=second.progress, args=("benchmark", 0, 1))
     thread.start()

@@ -94,7 +94,7 @@ def test_a_missing_peer_is_told_and_nothing_breaks(
     compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     absent = peers.Peer("Nothing", "a_package_that_nobody_has", lambda *_: pytest.fail("opened"))
-    monkeypatch.setattr("app.engine.entry.optimize.PEERS", (absent,))
+    monkeypatch.setattr("app.engine.entry.execution.PEERS", (absent,))
     found = optimize(saved(tmp_path), host(), QUICK, Bindings(), tmp_path, kernels=compiler.cache)
     assert found["comparison"]["peers"][0]["unavailable"] == "a_package_that_nobody_has is not installed"
     assert found["timings"] == "measured"
@@ -120,7 +120,7 @@ def test_a_peer_is_released_before_the_next_is_opened(
             alive.remove(self.name)
 
     rows = tuple(peers.Peer(name, "numpy", lambda *_, name=name: Run(name)) for name in ("first", "second"))
-    monkeypatch.setattr("app.engine.entry.optimize.PEERS", rows)
+    monkeypatch.setattr("app.engine.entry.execution.PEERS", rows)
     found = optimize(saved(tmp_path), host(), QUICK, Bindings(), tmp_path, kernels=compiler.cache)
     assert [peer["name"] for peer in found["comparison"]["peers"]] == ["first", "second"]
     assert not alive

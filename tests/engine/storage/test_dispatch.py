@@ -12,7 +12,9 @@ import onnx_ir as ir
 import pytest
 
 from app.engine.core import graph, pipeline
-from app.engine.core.plan import Call, Compilation, Group, KernelCall, Workspace
+from app.engine.core.calls import Call, KernelCall, Workspace
+from app.engine.core.group import Group
+from app.engine.core.plan import Compilation
 from app.engine.core.registry import Backend, Implementation, Operator, PlanningContext, Registry
 from app.engine.planning import session
 from app.engine.types.options import Options
@@ -73,7 +75,7 @@ def planned(rows: Registry, axes: int = 2) -> Compilation:
         node.name = f"conv{i}"
     options = Options()
     compilation = Compilation(model, TARGET, rows, options)
-    return pipeline.run(compilation, session.back(options))
+    return pipeline.run(compilation, session.backend_passes(options))
 
 
 def chosen(compilation: Compilation) -> set[str]:
@@ -119,5 +121,5 @@ def test_the_choice_is_measured_time_where_there_is_one(seconds: tuple[float, fl
         for group in groups
         for row, time in zip(rows.implementations["Conv"], seconds)
     }
-    found = pipeline.run(dataclasses.replace(start, timings=timings), session.back(Options()))
+    found = pipeline.run(dataclasses.replace(start, timings=timings), session.backend_passes(Options()))
     assert chosen(found) == {"conv.cudnn" if seconds[0] < seconds[1] else "conv.mkl"}

@@ -14,7 +14,8 @@ from app.engine.cost import roofline
 from app.engine.model.load import load
 from app.engine.planning import session
 from app.engine.planning.session import Session
-from app.engine.report.report import decisions_json, memory_json
+from app.engine.report.decisions import decisions_json
+from app.engine.report.report import memory_json
 from app.engine.types.errors import GraphError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.storage import DECLARED

@@ -14,7 +14,7 @@ import pytest
 
 from app.engine.entry.optimize import optimize
 from app.engine.planning.session import Session
-from app.engine.report.report import decisions_json
+from app.engine.report.decisions import decisions_json
 from app.engine.runtime import oracle
 from app.engine.runtime.oracle import runtime
 from app.engine.types.errors import NumericsError

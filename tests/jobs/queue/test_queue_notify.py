@@ -8,7 +8,7 @@ from collections.abc import Callable
 import psutil
 
 from app.jobs.queue.polling import LINGER_SECONDS, Need
-from app.jobs.queue.queue_notify import Doorbell
+from app.jobs.queue.queue_notify import QueueNotifier
 from app.jobs.store.database import Database
 from app.settings import Settings
 from tests.jobs.service import ROOT, Served
@@ -21,25 +21,25 @@ def until(true: Callable[[], bool], seconds: float = 10.0) -> bool:
     return true()
 
 
-def test_a_ring_reaches_all_who_serve_the_queue_and_nobody_else(
+def test_a_notification_reaches_all_who_serve_the_queue_and_nobody_else(
     settings: Settings, database: Database
 ) -> None:
-    bell = Doorbell(settings, database)
-    bell.ring(["cpu"])  # nobody is there yet
-    rings: Counter[str] = Counter()
+    notifier = QueueNotifier(settings, database)
+    notifier.notify(["cpu"])  # nobody is there yet
+    counts: Counter[str] = Counter()
     for name, queues in (("node:0", ["cpu", "inspect"]), ("node:1", ["cpu"]), ("node:2", ["other"])):
-        Doorbell(settings, database).answer(name, queues, lambda name=name: rings.update([name]))  # type: ignore[misc]  # a default binds it
+        QueueNotifier(settings, database).listen(name, queues, lambda name=name: counts.update([name]))  # type: ignore[misc]  # a default binds it
 
     def heard() -> bool:
-        bell.ring(["cpu", "gpu"])
-        return all(rings[f"node:{number}"] > 1 for number in (0, 1))
+        notifier.notify(["cpu", "gpu"])
+        return all(counts[f"node:{number}"] > 1 for number in (0, 1))
 
     assert until(heard)
-    assert rings["node:2"] <= 1, "only of what was rung before it listened"
-    before = rings["node:0"]
-    for _ in range(3000):  # more than a pipe holds: no ring blocks
-        bell.ring(["inspect"] if database.sqlite else [])
-    assert until(lambda: rings["node:0"] > before) or not database.sqlite
+    assert counts["node:2"] <= 1, "only of what was sent before it listened"
+    before = counts["node:0"]
+    for _ in range(3000):  # more than a pipe holds: no notification blocks
+        notifier.notify(["inspect"] if database.sqlite else [])
+    assert until(lambda: counts["node:0"] > before) or not database.sqlite
 
 
 def test_the_queue_is_needed_for_a_while_after_the_last_sign_of_work() -> None:

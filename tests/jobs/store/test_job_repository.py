@@ -29,8 +29,8 @@ def test_a_job_ends_only_once(database: Database) -> None:
     with database.write() as connection:
         row = job_repository.start(connection, job_id)
         assert row is not None
-        assert job_repository.finish(connection, row, "succeeded", summary={"a": 1})
-        assert not job_repository.finish(connection, row, "failed", code="late")
+        assert job_repository.finish(connection, row, job_repository.Ending("succeeded", summary={"a": 1}))
+        assert not job_repository.finish(connection, row, job_repository.Ending("failed", code="late"))
         assert job_repository.start(connection, job_id) is None
         assert job_repository.find(connection, job_id)["state"] == "succeeded"
 
@@ -45,10 +45,10 @@ def test_an_attempt_that_lost_the_job_can_change_it_no_more(database: Database) 
         assert job_repository.is_wanted(connection, stale) is None
         job_repository.progress(connection, stale, [job_repository.Progress("stale", 1, 2)])
         job_repository.give_back(connection, stale)
-        assert not job_repository.finish(connection, stale, "failed", code="stale")
+        assert not job_repository.finish(connection, stale, job_repository.Ending("failed", code="stale"))
         assert job_repository.find(connection, job_id)["phase"] == "starting"
         assert job_repository.is_wanted(connection, fresh) is True
-        assert job_repository.finish(connection, fresh, "succeeded")
+        assert job_repository.finish(connection, fresh, job_repository.Ending("succeeded"))
 
 
 def test_steps_that_are_told_at_once_are_all_kept_in_order(database: Database) -> None:
@@ -89,7 +89,7 @@ def test_cancel_ends_what_waits_asks_what_runs_and_leaves_what_ended(database: D
         row, last = job_repository.start(connection, running), job_repository.start(connection, ended)
         assert row is not None
         assert last is not None
-        job_repository.finish(connection, last, "succeeded")
+        job_repository.finish(connection, last, job_repository.Ending("succeeded"))
         assert job_repository.cancel(connection, waiting)["state"] == "cancelled"
         assert job_repository.cancel(connection, running)["state"] == "running"
         assert job_repository.is_wanted(connection, row) is False

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from app.jobs.worker.benchmark_lock import WAITING, Turn, check
+from app.jobs.worker.benchmark_lock import WAITING, BenchmarkLock, check
 from app.settings import SettingsError
 from tests.jobs.service import Served
 
 
 def test_a_benchmark_waits_for_another_one_and_says_so(tmp_path: Path) -> None:
     lock, told = tmp_path / "lock", []
-    first = Turn(lock, lambda *_: None)
-    second = Turn(lock, lambda phase, done, total: told.append((phase, done, total)))
+    first = BenchmarkLock(lock, lambda *_: None)
+    second = BenchmarkLock(lock, lambda phase, done, total: told.append((phase, done, total)))
     first.progress("benchmark", 0, 1)
     thread = threading.Thread(target=second.progress, args=("benchmark", 0, 1))
     thread.start()
@@ -36,8 +36,8 @@ def test_a_benchmark_waits_for_another_one_and_says_so(tmp_path: Path) -> None:
 def test_a_process_that_dies_gives_its_turn_away(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     code = (
-        "import sys, time; from pathlib import Path; from app.jobs.worker.benchmark_lock import Turn;"
-        "Turn(Path(sys.argv[1]), print).progress('benchmark', 0, 1); print(flush=True); time.sleep(600)"
+        "import sys, time; from pathlib import Path; from app.jobs.worker.benchmark_lock import BenchmarkLock;"
+        "BenchmarkLock(Path(sys.argv[1]), print).progress('benchmark', 0, 1); print(flush=True); time.sleep(600)"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(lock)], stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -46,7 +46,7 @@ def test_a_process_that_dies_gives_its_turn_away(tmp_path: Path) -> None:
     process.wait()
     process.stdout.close()
     told: list[str] = []
-    Turn(lock, lambda phase, *_: told.append(phase)).progress("benchmark", 0, 1)
+    BenchmarkLock(lock, lambda phase, *_: told.append(phase)).progress("benchmark", 0, 1)
     assert told == ["benchmark"]
 
 

@@ -9,7 +9,7 @@ import pytest
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import Target, presets
 from app.jobs.fingerprint import fingerprint
-from app.jobs.worker.child_request import Limits, Order, bindings_of, options_of, target_of
+from app.jobs.worker.child_request import ChildRequest, Limits, bindings_of, options_of, target_of
 from app.jobs.worker.worker import identity
 
 
@@ -26,9 +26,11 @@ def test_options_and_bindings_survive_json() -> None:
 
 
 def test_an_order_survives_json() -> None:
-    order = Order("optimize", "/m", {"w": "/w"}, "/f", "/k", Limits(1.5, 2, 3), "/t", options={"threads": 2})
-    assert Order.from_json(order.to_json()) == order
-    assert order.external_paths == {"w": Path("/w")}
+    request = ChildRequest(
+        "optimize", "/m", {"w": "/w"}, "/f", "/k", Limits(1.5, 2, 3), "/t", options={"threads": 2}
+    )
+    assert ChildRequest.from_json(request.to_json()) == request
+    assert request.external_paths == {"w": Path("/w")}
 
 
 def test_a_fingerprint_ignores_names_and_sees_hardware() -> None:

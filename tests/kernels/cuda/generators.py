@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from app.engine.backends.cuda.dispatch import offered
-from app.kernels.cuda.attention import DEPTHS, MASKED, Attention, Heads, Mask, attention
+from app.kernels.cuda.attention import attention
 from app.kernels.cuda.attention_decode import attention_decode
+from app.kernels.cuda.attention_mma import DEPTHS, MASKED
+from app.kernels.cuda.attention_problem import Attention, Heads, Mask
 from app.kernels.cuda.conv import Conv, conv
 from app.kernels.cuda.conv_transpose import ConvTranspose, conv_transpose
 from app.kernels.cuda.elementwise import cast, copy, elementwise, fill

@@ -265,7 +265,7 @@ def _run_block(
     me = getcurrent()
     everyone = [Thread(function, me, block, i, position, launch.grid) for i in range(threads)]
     ready: list[tuple[Thread, tuple[Any, ...]]] = [(thread, ()) for thread in everyone]
-    parked: dict[int, list[tuple[Thread, str, Any, Any]]] = {}
+    suspended: dict[int, list[tuple[Thread, str, Any, Any]]] = {}
     live = threads
     while ready:
         batch, ready = ready, []
@@ -282,10 +282,10 @@ def _run_block(
                 live -= 1
             else:
                 key, name, value, combine = request
-                waiting = parked.setdefault(key, [])
+                waiting = suspended.setdefault(key, [])
                 waiting.append((thread, name, value, combine))
                 if key >= 0 and len(waiting) == min(32, threads - 32 * key):
-                    del parked[key]
+                    del suspended[key]
                     if len({entry[1] for entry in waiting}) != 1:
                         raise SimulationError(
                             f"warp {key} diverges: its lanes wait at {sorted({entry[1] for entry in waiting})}"
@@ -294,15 +294,15 @@ def _run_block(
                     block.warps[key] += 1
                     results = combine([entry[2] for entry in waiting])
                     ready += [(entry[0], (result,)) for entry, result in zip(waiting, results, strict=True)]
-            if -1 in parked and len(parked[-1]) == live:
+            if -1 in suspended and len(suspended[-1]) == live:
                 block.epoch += 1
-                ready += [(entry[0], (None,)) for entry in parked.pop(-1)]
-    if parked:
+                ready += [(entry[0], (None,)) for entry in suspended.pop(-1)]
+    if suspended:
         where = {
             ("block" if key < 0 else f"warp {key}"): [(entry[1], entry[0].number) for entry in waiting][:8]
-            for key, waiting in parked.items()
+            for key, waiting in suspended.items()
         }
-        for waiting in parked.values():
+        for waiting in suspended.values():
             for entry in waiting:
                 entry[0].throw()
         raise SimulationError(

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from app.kernels.cuda.attention import Attention, Heads, Mask, attention, attention_rejection
+from app.kernels.cuda.attention import attention, attention_rejection
 from app.kernels.cuda.attention_decode import attention_decode, decode_rejection
+from app.kernels.cuda.attention_problem import Attention, Heads, Mask
 from tests.kernels.cuda.values import close, decoded, normal, poisoned, run
 
 pytestmark = pytest.mark.simulated

@@ -11,7 +11,8 @@ import onnx_ir as ir
 from app.engine import reference
 from app.engine.backends.control_flow import subgraphs
 from app.engine.core import graph
-from app.engine.core.plan import Body, Call, Group, HostCall
+from app.engine.core.calls import Body, Call, HostCall
+from app.engine.core.group import Group
 from app.engine.core.program import Program
 from app.engine.core.registry import Implementation, PlanningContext
 

@@ -16,7 +16,8 @@ import onnx_ir as ir
 
 from app.engine.backends.control_flow import subgraphs
 from app.engine.core import graph
-from app.engine.core.plan import Body, Call, Group, HostCall, RunBody
+from app.engine.core.calls import Body, Call, HostCall, RunBody
+from app.engine.core.group import Group
 from app.engine.core.program import Program
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.model.shape_inference import tensor_rules
@@ -163,8 +164,7 @@ def _rejection(group: Group, context: PlanningContext, first: int, results: int,
         return f"the body cannot be planned: {program}"
     body = program.compilation.graph
     for k in range(carried):
-        initial = node.inputs[first + k]
-        assert initial is not None
+        initial = graph.operand(node, first + k)
         if not _type(initial) == _type(body.inputs[first + k]) == _type(body.outputs[results + k]):
             return f"carried value {initial.name!r} changes its type or shape"
     loose = next((v for v in (*body.inputs, *body.outputs) if graph.is_dynamic(v)), None)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Group
+from app.engine.core.group import Group
 from app.engine.core.program import Program
 from app.engine.core.registry import PlanningContext
 from app.engine.core.registry import load as load_registry
@@ -29,8 +29,7 @@ def captured(node: ir.Node) -> tuple[ir.Value, ...]:
 
 def opset(node: ir.Node) -> int:
     """The version of the default operator set that a node is of."""
-    assert node.graph is not None
-    return node.graph.opset_imports.get("", 1)
+    return graph.owner(node).opset_imports.get("", 1)
 
 
 def rejection(group: Group) -> str | None:
@@ -65,8 +64,7 @@ def _program(
     node: ir.Node, name: str, context: PlanningContext, options: Options, concessions: MemoryConcessions
 ) -> Program | str:
     body = node.attributes[name].as_graph()
-    outer = node.graph
-    assert outer is not None
+    outer = graph.owner(node)
     constants = (v for v in graph.captures(node) if graph.is_constant(v))
     view = ir.GraphView(
         (*body.inputs, *captured(node)),

@@ -1,1 +1,1 @@
-"""Accelerators that are only modelled: costs by the roofline, no kernels."""
+"""Accelerators without kernels: costs by the roofline, no kernels."""

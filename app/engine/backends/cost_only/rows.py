@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from app.engine.core import graph
-from app.engine.core.plan import ELEMENTWISE, Call, Group
+from app.engine.core.calls import Call
+from app.engine.core.group import ELEMENTWISE, Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import predicted
 

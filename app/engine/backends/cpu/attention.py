@@ -7,9 +7,11 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.backends.cpu import blocking
+from app.engine.backends.cpu.calls import size_operand, typed_call
 from app.engine.backends.cpu.strided import calls
 from app.engine.core import graph
-from app.engine.core.plan import ATTENTION, Argument, Call, Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Argument, Call, Constant, KernelCall, Workspace
+from app.engine.core.group import ATTENTION, Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators import attention_pattern
@@ -31,7 +33,7 @@ from app.engine.operators.attention_pattern import (
 )
 from app.engine.operators.operands import data, group_rejection
 from app.engine.operators.strides import StridedCopy, strides_of
-from app.kernels.cpu.attention_blocks import SIZES, TILES
+from app.kernels.cpu.attention_blocks import TILES, AttentionSizes
 from app.kernels.cpu.codegen import tiles
 
 POINTER = "float32*"
@@ -100,9 +102,7 @@ def _cached(
 def _of_node(group: Group) -> tuple[tuple[Call, ...], Core]:
     """An Attention operator, and the calls that prepare its keys and values."""
     node = group.anchor
-    fresh_k, fresh_v = node.inputs[K], node.inputs[V]
-    assert fresh_k is not None
-    assert fresh_v is not None
+    fresh_k, fresh_v = graph.operand(node, K), graph.operand(node, V)
     q = heads(data(node), node, "q_num_heads")
     old = graph.input_at(node, PAST_K)
     key_calls, k = _cached(group, heads(fresh_k, node, "kv_num_heads"), old, PRESENT_K)
@@ -219,10 +219,32 @@ def _blocks_rejection(group: Group, _context: PlanningContext) -> str | None:
 
 def _blocks(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     before, core = _core(group)
+    batch, heads, rows, _ = core.q.shape
+    if 0 in (batch, heads, rows, core.v.shape[3]):
+        return before
+    mask, sizes = core.mask, _sizes(core, context)
+    dtype = "float32" if mask is None else _dtype(mask)
+    call = typed_call(
+        "app.kernels.cpu.attention_blocks:emit",
+        (
+            (POINTER, core.q.value),
+            (POINTER, core.k.value),
+            (POINTER, core.v.value),
+            (f"{dtype}*", Constant(np.zeros(1, np.float32)) if mask is None else mask.value),
+            (POINTER, core.y.value),
+            (POINTER, Constant(np.array([core.scale, 1], np.float32))),
+            size_operand(sizes),
+            (POINTER, Workspace(4 * sizes.work_step, per_thread=True)),
+        ),
+        batch * heads * sizes.parts,
+        (context.target.vector_lanes, dtype),
+    )
+    return (*before, call)
+
+
+def _sizes(core: Core, context: PlanningContext) -> AttentionSizes:
     batch, heads, rows, depth = core.q.shape
     keys, width = core.v.shape[2:]
-    if 0 in (batch, heads, rows, width):
-        return before
     lanes = context.target.vector_lanes
     columns = tiles.columns_of("float32", lanes, TILES)
     block_keys = blocking.balanced(max(keys, 1), BLOCK_KEYS, columns)
@@ -237,7 +259,6 @@ def _blocks(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     most = max(min(SCORE_BYTES // (4 * block_keys), LARGEST_BLOCK), 1)
     block_rows = blocking.balanced(part_rows, most, TILES[lanes][0])
     mask = core.mask
-    dtype = "float32" if mask is None else _dtype(mask)
 
     def lines(elements: int) -> int:
         return -(-elements // 16) * 16
@@ -248,52 +269,33 @@ def _blocks(group: Group, context: PlanningContext) -> tuple[Call, ...]:
         "values_size": lines(-(-width // columns) * columns * block_keys + lanes),
         "biased_size": lines(block_rows * block_keys),
     }
-    sizes = {
-        "heads": heads,
-        "group": max(heads // max(core.k.shape[1], 1), 1),
-        "rows": rows,
-        "keys": keys,
-        "depth": depth,
-        "width": width,
+    masked = (0,) * 5 if mask is None else (mask.start, *mask.strides)
+    return AttentionSizes(
+        heads=heads,
+        group=max(heads // max(core.k.shape[1], 1), 1),
+        rows=rows,
+        keys=keys,
+        depth=depth,
+        width=width,
         **{
             f"{name}_{axis}": n
-            for name, o in (("q", core.q), ("k", core.k), ("v", core.v), ("y", core.y))
+            for name, o in (("q", core.q), ("k", core.k), ("v", core.v))
             for axis, n in zip(("at", *"bhsd"), (o.start, *o.strides))
         },
-        **dict.fromkeys((f"mask_{axis}" for axis in ("at", *"bhqk")), 0),
-        "masked": mask is not None,
-        "mask_length": keys,
-        "causal": core.causal,
-        "past": core.past,
-        "zero": core.zero,
-        "parts": parts,
-        "part_rows": part_rows,
-        "block_rows": block_rows,
-        "block_keys": block_keys,
+        **dict(zip((f"y_{axis}" for axis in ("at", *"bhs")), (core.y.start, *core.y.strides[:3]))),
+        **dict(zip((f"mask_{axis}" for axis in ("at", *"bhqk")), masked)),
+        masked=mask is not None,
+        mask_length=keys if mask is None else mask.shape[3],
+        causal=core.causal,
+        past=core.past,
+        zero=core.zero,
+        parts=parts,
+        part_rows=part_rows,
+        block_rows=block_rows,
+        block_keys=block_keys,
         **areas,
-        "work_step": sum(areas.values()) + lines(block_rows * block_keys + 2 * part_rows),
-    }
-    if mask is not None:
-        sizes.update(zip((f"mask_{axis}" for axis in ("at", *"bhqk")), (mask.start, *mask.strides)))
-        sizes["mask_length"] = mask.shape[3]
-    call = KernelCall(
-        "app.kernels.cpu.attention_blocks:emit",
-        (*[POINTER] * 3, f"{dtype}*", *[POINTER] * 2, "int64*", POINTER),
-        (
-            core.q.value,
-            core.k.value,
-            core.v.value,
-            Constant(np.zeros(1, np.float32)) if mask is None else mask.value,
-            core.y.value,
-            Constant(np.array([core.scale, 1], np.float32)),
-            Constant(np.array([sizes[name] for name in SIZES], np.int64)),
-            Workspace(4 * sizes["work_step"], per_thread=True),
-        ),
-        units=batch * heads * parts,
-        static=(lanes, dtype),
-        takes_thread=True,
+        work_step=sum(areas.values()) + lines(block_rows * block_keys + 2 * part_rows),
     )
-    return (*before, call)
 
 
 def _products(core: Core) -> float:

@@ -6,7 +6,8 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Group, Workspace
+from app.engine.core.calls import Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import PlanningContext
 from app.engine.operators.axes import first_input, first_output, output_at
 from app.engine.operators.operands import group_rejection
@@ -35,8 +36,7 @@ def axis_rejection(group: Group, dtypes: Sequence[str]) -> str | None:
 
 def type_name(value: ir.Value) -> str:
     """NumPy's name of the element type of a tensor."""
-    dtype = graph.dtype(value)
-    assert dtype is not None, f"value {value.name!r} has no dtype"
+    dtype = graph.element_type(value)
     return str(dtype.name)
 
 

@@ -4,7 +4,7 @@ Activations stay float32 between kernels, which round them where they are first 
 rounded offline. So every product has two relative errors of at most 2**-9, and nothing else is rounded.
 """
 
-from app.engine.core.plan import Argument, KernelCall, Workspace
+from app.engine.core.calls import Argument, KernelCall, Workspace
 from app.engine.core.registry import PlanningContext
 from app.kernels.cpu import matrix_tiles
 from app.kernels.cpu.codegen.tiles import BFLOATS, SHIFTED_BFLOATS

@@ -13,7 +13,8 @@ import onnx_ir as ir
 from app.engine.backends.cpu import nchwc
 from app.engine.backends.cpu.strided import calls
 from app.engine.core import graph
-from app.engine.core.plan import Call, Group, KernelCall, View
+from app.engine.core.calls import Call, KernelCall, View
+from app.engine.core.group import Group
 from app.engine.core.registry import (
     UNDEFINED,
     ZERO_WRITER,
@@ -35,8 +36,7 @@ FEWEST = 16  # pixels of channels last that are copied at once: whole cache line
 
 
 def _ends(group: Group) -> tuple[ir.Value, ir.Value]:
-    x = group.anchor.inputs[0]
-    assert x is not None
+    x = graph.operand(group.anchor, 0)
     return x, group.anchor.outputs[0]
 
 

@@ -10,8 +10,10 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.backends.cpu import blocking
+from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Argument, Constant, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import conv_geometry, epilogues
@@ -19,7 +21,7 @@ from app.engine.operators.conv_geometry import Window
 from app.engine.operators.epilogues import Epilogue
 from app.kernels.cpu.codegen import tiles
 from app.kernels.cpu.codegen.tiles import CLAMP, RESIDUAL, ROW_BIAS
-from app.kernels.cpu.conv import PLACES, SIZES
+from app.kernels.cpu.conv import PLACES, ConvSizes
 
 Array = np.ndarray[Any, Any]
 
@@ -31,8 +33,7 @@ def rejection(group: Group, _context: PlanningContext) -> str | None:
     for value in (*group.inputs, *group.outputs):
         if graph.is_dynamic(value):
             return f"value {value.name!r} has no static shape"
-    kind = graph.dtype(group.anchor.outputs[0])
-    assert kind is not None
+    kind = graph.element_type(group.anchor.outputs[0])
     if kind.name not in DTYPES:
         return f"elements are {kind}; this one computes {', '.join(DTYPES)}"
     if any(graph.dtype(v) != kind for v in group.inputs):
@@ -55,8 +56,7 @@ def rejection(group: Group, _context: PlanningContext) -> str | None:
 
 
 def _transpose_rejection(group: Group, context: PlanningContext) -> str | None:
-    weights = group.anchor.inputs[1]
-    assert weights is not None
+    weights = graph.operand(group.anchor, 1)
     if not graph.is_constant(weights):
         return f"weights {weights.name!r} change between runs; this one sorts them by residue offline"
     return rejection(group, context)
@@ -79,8 +79,7 @@ class Part:
 
 
 def _conv_parts(group: Group) -> tuple[Part, ...]:
-    weights = group.anchor.inputs[1]
-    assert weights is not None
+    weights = graph.operand(group.anchor, 1)
     window = conv_geometry.of_conv(group)
     array = graph.constant(weights)
     if array is None:
@@ -90,10 +89,8 @@ def _conv_parts(group: Group) -> tuple[Part, ...]:
 
 
 def _transpose_parts(group: Group) -> tuple[Part, ...]:
-    weights = group.anchor.inputs[1]
-    array = graph.constant(weights)
-    assert weights is not None
-    assert array is not None
+    weights = graph.operand(group.anchor, 1)
+    array = graph.array(weights)
     name = weights.name or ""
     array = array.reshape(*array.shape[:2], *(1,) * (5 - array.ndim), *array.shape[2:])
     _, high, wide = (1, 1, *graph.static_shape(group.outputs[0])[2:])[-3:]
@@ -190,10 +187,8 @@ def _lower(parts: Parts) -> Callable[[Group, PlanningContext], tuple[KernelCall,
     def lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
         if graph.elements(group.outputs[0]) == 0:
             return ()
-        x, y = group.anchor.inputs[0], group.outputs[0]
-        kind = graph.dtype(y)
-        assert x is not None
-        assert kind is not None
+        x, y = graph.operand(group.anchor, 0), group.outputs[0]
+        kind = graph.element_type(y)
         ends = epilogue_arguments(group, kind)
         return tuple(product_call(part, kind, x, y, ends, context) for part in parts(group))
 
@@ -233,39 +228,39 @@ def product_call(
     if window.is_same:
         valid = window.valid_pixels(window.pixels + 64)  # whole vectors are read
     y_d, y_h, y_w = part.steps or (0, 0, 0)
-    sizes = {
-        "packed": not isinstance(part.weights, ir.Value),
-        "turned": blocks.turned,
-        "staged": staged,
-        "same": window.is_same,
-        "scatter": part.steps is not None,
-        "valid_row": valid.shape[1],
-        "channels": window.channels,
+    sizes = ConvSizes(
+        packed=not isinstance(part.weights, ir.Value),
+        turned=blocks.turned,
+        staged=staged,
+        same=window.is_same,
+        scatter=part.steps is not None,
+        valid_row=valid.shape[1],
+        channels=window.channels,
         **dict(zip(("d", "h", "w"), window.size)),
         **dict(zip(("rows", "columns"), window.out[1:])),
         **dict(zip(("stride_d", "stride_h", "stride_w"), window.stride)),
-        "tap_count": window.taps,
-        "groups": window.groups,
-        "outputs": window.outputs,
-        "pixels": window.pixels,
-        "block_m": blocks.m,
-        "part_m": blocks.part,
-        "block_n": blocks.n,
-        "block_k": blocks.k,
-        "panel_row": panel_row,
-        "sums_row": sums_row,
-        "sums_size": sums,
-        "spare_size": spare,
-        "work_step": work,
-        "y_channel": part.pixels or window.pixels,
-        "y_base": part.base,
-        "y_d": y_d,
-        "y_h": y_h,
-        "y_w": y_w,
-        "flags": ends.flags,
-    }
+        tap_count=window.taps,
+        groups=window.groups,
+        outputs=window.outputs,
+        pixels=window.pixels,
+        block_m=blocks.m,
+        part_m=blocks.part,
+        block_n=blocks.n,
+        block_k=blocks.k,
+        panel_row=panel_row,
+        sums_row=sums_row,
+        sums_size=sums,
+        spare_size=spare,
+        work_step=work,
+        y_channel=part.pixels or window.pixels,
+        y_base=part.base,
+        y_d=y_d,
+        y_h=y_h,
+        y_w=y_w,
+        flags=ends.flags,
+    )
     pointer = f"{dtype}*"
-    operands: tuple[tuple[str, Argument], ...] = (
+    operands: tuple[Operand, ...] = (
         (pointer, x),
         (pointer, _packed(part, blocks, lanes)),
         (pointer, y),
@@ -274,18 +269,13 @@ def product_call(
         (pointer, ends.scalars),
         ("int64*", Constant(window.tap_table())),
         ("uint8*", Constant(valid)),
-        ("int64*", Constant(np.array([sizes[name] for name in SIZES], np.int64))),
+        size_operand(sizes),
         (pointer, Workspace(work * kind.itemsize, per_thread=True)),
         *epilogue.arguments,
     )
     units = window.batch * window.groups * -(-window.pixels // blocks.n) * -(-window.outputs // blocks.part)
-    return KernelCall(
-        "app.kernels.cpu.conv:emit_implicit",
-        tuple(t for t, _ in operands),
-        tuple(a for _, a in operands),
-        units,
-        static=(dtype, lanes, *epilogue.static),
-        takes_thread=True,
+    return typed_call(
+        "app.kernels.cpu.conv:emit_implicit", operands, units, static=(dtype, lanes, *epilogue.static)
     )
 
 
@@ -322,8 +312,7 @@ def epilogue_arguments(group: Group, kind: np.dtype[Any]) -> Ends:
 
 def _cost(seen: Callable[[Group], tuple[Window, ...]]) -> Callable[[Group, PlanningContext], float]:
     def cost(group: Group, context: PlanningContext) -> float:
-        kind = graph.dtype(group.outputs[0])
-        assert kind is not None
+        kind = graph.element_type(group.outputs[0])
         lanes = context.target.vector_lanes
         work, computed = 1.0, 1.0
         for window in seen(group):

@@ -5,15 +5,17 @@ import math
 
 import numpy as np
 
+from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
 from app.engine.backends.cpu.conv import epilogue_arguments, rejection
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Constant, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import conv_geometry
 from app.engine.operators.conv_geometry import Window
 from app.kernels.cpu.codegen import tiles
-from app.kernels.cpu.depthwise import ROWS, SIZES
+from app.kernels.cpu.depthwise import ROWS, DepthwiseSizes
 from app.kernels.cpu.epilogue import CHUNK
 
 STRIP = 20 * 1024  # byte of a channel that stay in the first cache
@@ -43,14 +45,11 @@ def _offsets(window: Window, line: int) -> tuple[np.ndarray, int, int]:
 
 
 def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
-    x, weights = group.anchor.inputs[:2]
+    x, weights = graph.operand(group.anchor, 0), graph.operand(group.anchor, 1)
     (y,) = group.outputs
-    assert x is not None
-    assert weights is not None
     if graph.elements(y) == 0:
         return ()
-    kind = graph.dtype(y)
-    assert kind is not None
+    kind = graph.element_type(y)
     window = conv_geometry.of_conv(group)
     vector = tiles.lanes_of(kind.name, context.target.vector_lanes)
     columns, stride = window.out[2], window.stride
@@ -68,26 +67,26 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     ends = epilogue_arguments(group, kind)
     filters = window.groups * window.outputs
     work = buffer + CHUNK + 2 * vector
-    sizes = {
-        "filters": filters,
-        "outputs": window.outputs,
-        "h": window.size[1],
-        "w": window.size[2],
-        "rows": window.out[1],
-        "columns": columns,
-        "stride_h": stride[1],
-        "stride_w": stride[2],
-        "top": top,
-        "left": left,
-        "taps": window.taps,
-        "strip": strip,
-        "below": below,
-        "line": line,
-        "work_step": work,
-        "flags": ends.flags,
-    }
+    sizes = DepthwiseSizes(
+        filters=filters,
+        outputs=window.outputs,
+        h=window.size[1],
+        w=window.size[2],
+        rows=window.out[1],
+        columns=columns,
+        stride_h=stride[1],
+        stride_w=stride[2],
+        top=top,
+        left=left,
+        taps=window.taps,
+        strip=strip,
+        below=below,
+        line=line,
+        work_step=work,
+        flags=ends.flags,
+    )
     pointer = f"{kind.name}*"
-    operands: tuple[tuple[str, Argument], ...] = (
+    operands: tuple[Operand, ...] = (
         (pointer, x),
         (pointer, weights),
         (pointer, y),
@@ -95,26 +94,23 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
         (pointer, ends.residual),
         (pointer, ends.scalars),
         ("int64*", Constant(offsets)),
-        ("int64*", Constant(np.array([sizes[name] for name in SIZES], np.int64))),
+        size_operand(sizes),
         (pointer, Workspace(work * kind.itemsize, per_thread=True)),
         *ends.epilogue.arguments,
     )
     return (
-        KernelCall(
+        typed_call(
             "app.kernels.cpu.depthwise:emit",
-            tuple(t for t, _ in operands),
-            tuple(a for _, a in operands),
+            operands,
             window.batch * filters,
             static=(kind.name, context.target.vector_lanes, *ends.epilogue.static),
-            takes_thread=True,
         ),
     )
 
 
 def _cost(group: Group, context: PlanningContext) -> float:
     window = conv_geometry.of_conv(group)
-    kind = graph.dtype(group.outputs[0])
-    assert kind is not None
+    kind = graph.element_type(group.outputs[0])
     # A tap takes a load as well as a product, and the buffer is filled once for all taps.
     vector = tiles.lanes_of(kind.name, context.target.vector_lanes)
     columns = -(-window.out[2] // vector) * vector / max(window.out[2], 1)

@@ -3,7 +3,8 @@
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Call, Group, KernelCall, Workspace
+from app.engine.core.calls import Argument, Call, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.operands import data, group_rejection, moved_seconds
 

@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from app.engine.backends.cpu import nchwc
 from app.engine.core import graph
-from app.engine.core.plan import ELEMENTWISE, Argument, Call, Constant, Group, KernelCall, Workspace, of_group
+from app.engine.core.calls import Argument, Call, Constant, KernelCall, Workspace
+from app.engine.core.group import ELEMENTWISE, Group, of_group
 from app.engine.core.registry import LANEWISE, Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators.elementwise import Formula, Operand, formula_of, recipe_of

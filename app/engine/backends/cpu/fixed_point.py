@@ -12,7 +12,8 @@ import numpy as np
 
 from app.engine.backends.cpu import matmul
 from app.engine.core import graph
-from app.engine.core.plan import Group, KernelCall
+from app.engine.core.calls import KernelCall
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators import matmul_geometry
@@ -65,8 +66,7 @@ def column_error(b: Array) -> float:
 def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     product = matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor)
     (y,) = group.outputs
-    array = graph.constant(product.b)
-    assert array is not None
+    array = graph.array(product.b)
     weights = matmul_geometry.matrices(product, array)
     added, epilogue = matmul.additions(group, product)
     kind = np.dtype(np.float32)

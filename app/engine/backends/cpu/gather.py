@@ -7,7 +7,8 @@ import onnx_ir as ir
 
 from app.engine.backends.cpu.strided import calls, element_type, merged
 from app.engine.core import graph
-from app.engine.core.plan import Call, Constant, Group, KernelCall
+from app.engine.core.calls import Call, Constant, KernelCall
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.indexing import axis_of, bad_indices, indexed_axes, indices_of
 from app.engine.operators.operands import data, group_rejection, itemsize, moved_seconds

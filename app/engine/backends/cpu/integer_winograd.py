@@ -3,16 +3,18 @@
 import numpy as np
 
 from app.engine.backends.cpu import blocking
-from app.engine.backends.cpu.integer import Inputs, finish_of, less_zero, rejection, size_table, widening_call
+from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
+from app.engine.backends.cpu.integer import Inputs, finish_of, less_zero, rejection, widening_call
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Constant, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import conv_geometry
 from app.kernels.cpu import integer_winograd
 from app.kernels.cpu.codegen import tiles
 from app.kernels.cpu.codegen.tiles import PAIRED, PAIRS
-from app.kernels.cpu.integer_winograd import POSITIONS, SIZES
+from app.kernels.cpu.integer_winograd import POSITIONS, IntegerWinogradSizes
 from app.kernels.expressions import stored
 
 TILES = 64  # of a block, whose sums stay in the second cache
@@ -72,26 +74,40 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     spare = tiles.spare(PAIRS, lanes, PAIRED)
     whole = POSITIONS * v_size + tiles.columns_of(PAIRS, lanes, PAIRED)  # a ragged tile reads on
     work = whole + POSITIONS * m_size + sums + spare
-    numbers = (
-        pairs, plane, line, window.outputs, rows, columns, high, wide, lines, block, part, v_row, v_size,
-        whole, m_size, POSITIONS * m_size, sums, work,
-    )  # fmt: skip
-    operands: tuple[tuple[str, Argument], ...] = (
+    sizes = IntegerWinogradSizes(
+        pairs=pairs,
+        plane=plane,
+        line=line,
+        outputs=window.outputs,
+        rows=rows,
+        columns=columns,
+        high=high,
+        wide=wide,
+        lines=lines,
+        block_m=block,
+        part_m=part,
+        v_row=v_row,
+        v_size=v_size,
+        v_whole=whole,
+        m_size=m_size,
+        m_whole=POSITIONS * m_size,
+        sums_size=sums,
+        work_step=work,
+    )
+    operands: tuple[Operand, ...] = (
         ("int32*", x),
         ("int32*", Constant(np.concatenate(panels), of.b.name or "")),
         ("int32*", Constant(np.zeros(4, np.int32))),
         (f"{stored(finish.result)}*", y),
-        ("int64*", size_table(SIZES, numbers)),
+        size_operand(sizes),
         ("int32*", Workspace(work * 4, per_thread=True)),
         *finish.arguments,
     )
-    call = KernelCall(
+    call = typed_call(
         "app.kernels.cpu.integer_winograd:emit",
-        tuple(t for t, _ in operands),
-        tuple(a for _, a in operands),
+        operands,
         units * -(-window.outputs // part),
         static=(lanes, *finish.static),
-        takes_thread=True,
     )
     return widening_call(of, x, table, planes), call
 

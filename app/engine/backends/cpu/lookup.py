@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from app.engine.backends.cpu.strided import element_type
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Constant, KernelCall
+from app.engine.core.calls import Argument, Constant, KernelCall
 from app.engine.operators.strides import Indices, strides_of
 
 SHORT_ROW = 16  # elements below which a whole innermost axis is joined to the next

@@ -7,7 +7,8 @@ import onnx_ir as ir
 from app.engine.backends.cpu.axis_kernels import FLOATS, axis_rejection, pointer, total_bytes, type_name
 from app.engine.backends.cpu.softmax import along
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Call, Group, KernelCall, Workspace
+from app.engine.core.calls import Argument, Call, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators.axes import first_input, first_output, output_at, split
@@ -29,8 +30,7 @@ def _rejection(group: Group, _context: PlanningContext) -> str | None:
 def _likelihood(group: Group, scores: Argument) -> KernelCall:
     """The loss of log-probabilities `scores`."""
     node, x, y = group.anchor, first_input(group), first_output(group)
-    target, weight = node.inputs[1], graph.input_at(node, 2)
-    assert target is not None
+    target, weight = graph.operand(node, 1), graph.input_at(node, 2)
     batch, classes, inner = split(graph.static_shape(x), 1)
     ignored = node.attributes.get("ignore_index")
     reduction = graph.attribute(node, "reduction", "mean")

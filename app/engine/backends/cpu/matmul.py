@@ -9,8 +9,10 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.backends.cpu import bfloat, blocking
+from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Argument, Constant, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import epilogues
@@ -18,7 +20,7 @@ from app.engine.operators.matmul_geometry import PRODUCTS, Array, Product, matri
 from app.kernels.cpu import matrix_tiles
 from app.kernels.cpu.codegen import tiles
 from app.kernels.cpu.codegen.tiles import CLAMP, COLUMN_BIAS, RESIDUAL, ROW_BIAS, SCALE
-from app.kernels.cpu.gemm import PLACES, SIZES
+from app.kernels.cpu.gemm import PLACES, GemmSizes
 
 DTYPES = ("float32", "float64", "int32", "uint32", "int64", "uint64")
 BLOCK_ROWS = 192  # x DEPTH float32 of A stay in the second cache
@@ -87,8 +89,7 @@ def rejection(group: Group, _context: PlanningContext) -> str | None:
         if graph.is_dynamic(value):
             return f"value {value.name!r} has no static shape"
     node = group.anchor
-    kind = graph.dtype(node.outputs[0])
-    assert kind is not None
+    kind = graph.element_type(node.outputs[0])
     if kind.name not in DTYPES:
         return f"elements are {kind}; this one computes {', '.join(DTYPES)}"
     if any(graph.dtype(v) != kind for v in group.inputs):
@@ -102,8 +103,7 @@ def rejection(group: Group, _context: PlanningContext) -> str | None:
         return epilogue
     if epilogue.clamps and kind.kind != "f":
         return "limits apply to floating point only"
-    second = node.inputs[1]
-    assert second is not None
+    second = graph.operand(node, 1)
     if group.epilogue and len(graph.static_shape(second)) < 2:
         return "the second operand is a vector, so the output has no columns to speak of"
     strange = next((v for v, kind in epilogue.operands if kind not in PLACES), None)
@@ -146,8 +146,7 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     (y,) = group.outputs
     if graph.elements(y) == 0:
         return ()
-    kind = graph.dtype(y)
-    assert kind is not None
+    kind = graph.element_type(y)
     added, epilogue = additions(group, product)
     return (product_call(product, kind, product.a, product.b, y, context, added, epilogue),)
 
@@ -201,8 +200,7 @@ def _bfloat_lower(group: Group, context: PlanningContext, *, tiled: bool = False
     """
     product = PRODUCTS[group.anchor.op_type](group.anchor)
     (y,) = group.outputs
-    array = graph.constant(product.b)
-    assert array is not None
+    array = graph.array(product.b)
     if graph.elements(y) == 0 or product.k == 0:
         return _lower(group, context)
     added, epilogue = additions(group, product)
@@ -244,8 +242,7 @@ def bfloat_product(product: Product, multiple: int = 1, row: int = 0) -> Product
 
 def additions(group: Group, product: Product) -> tuple[Addends, epilogues.Epilogue]:
     """What a group that is not refused adds to its product, all biases in one; and what follows."""
-    kind = graph.dtype(group.outputs[0])
-    assert kind is not None
+    kind = graph.element_type(group.outputs[0])
     epilogue = epilogues.read(group, -1)
     assert not isinstance(epilogue, str)
     added = _addends(group, product, epilogue)
@@ -311,24 +308,24 @@ def product_call(
     panel_row = blocking.panel_row(blocks.n, kind.itemsize)
     own = sums + spare + (0 if packed else (blocks.k + 1) * panel_row)
     units = len(offsets) * -(-product.m // blocks.m) * -(-product.n // blocks.n)
-    sizes = {
-        "m": product.m,
-        "n": product.n,
-        "k": product.k,
+    sizes = GemmSizes(
+        m=product.m,
+        n=product.n,
+        k=product.k,
         **dict(zip(("a_row", "a_k"), product.a_strides)),
-        "b_packed": packed,
+        b_packed=packed,
         **dict(zip(("b_row", "b_column"), product.b_strides)),
-        "rows_step": added.rows_step,
-        "residual_row": added.residual_row,
+        rows_step=added.rows_step,
+        residual_row=added.residual_row,
         **{f"block_{axis}": getattr(blocks, axis) for axis in "mnk"},
-        "packed_row": panel_row,
-        "sums_size": sums,
-        "spare_size": spare,
-        "work_step": own,
-        "flags": flags_of(added, epilogue),
-    }
+        packed_row=panel_row,
+        sums_size=sums,
+        spare_size=spare,
+        work_step=own,
+        flags=flags_of(added, epilogue),
+    )
     pointer = f"{kind.name}*"
-    arguments: tuple[tuple[str, Argument], ...] = (
+    arguments: tuple[Operand, ...] = (
         (pointer, a),
         (f"{tiles.right_element(dtype)}*", b),
         (pointer, y),
@@ -337,14 +334,13 @@ def product_call(
         (pointer, added.residual or nothing),
         (pointer, Constant(epilogue.scalars(kind, added.alpha, added.beta))),
         ("int64*", Constant(table)),
-        ("int64*", Constant(np.array([sizes[name] for name in SIZES], np.int64))),
+        size_operand(sizes),
         (pointer, Workspace(own * kind.itemsize, per_thread=True)),
         *epilogue.arguments,
     )
-    return KernelCall(
+    return typed_call(
         "app.kernels.cpu.gemm:emit",
-        tuple(t for t, _ in arguments),
-        tuple(a for _, a in arguments),
+        arguments,
         units,
         static=(
             dtype,
@@ -359,15 +355,13 @@ def product_call(
                 )
             ),
         ),
-        takes_thread=True,
     )
 
 
 def predicted(group: Group, context: PlanningContext) -> float:
     """Seconds of a blocked product."""
     product = PRODUCTS[group.anchor.op_type](group.anchor)
-    kind = graph.dtype(group.outputs[0])
-    assert kind is not None
+    kind = graph.element_type(group.outputs[0])
     lanes = context.target.vector_lanes
     # What is computed: whole tiles; and wider elements take longer.
     shapes = _shapes(product.n, kind.name, lanes)

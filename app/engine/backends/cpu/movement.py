@@ -6,7 +6,8 @@ import onnx_ir as ir
 
 from app.engine.backends.cpu.strided import calls
 from app.engine.core import graph
-from app.engine.core.plan import Call, Group, View
+from app.engine.core.calls import Call, View
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.movement import COPIES, Copies, is_view, permutation
 from app.engine.operators.operands import data, fixed_inputs, group_rejection, itemsize, moved_seconds

@@ -13,7 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Constant, Group, of_group
+from app.engine.core.calls import Argument, Constant
+from app.engine.core.group import Group, of_group
 from app.engine.core.registry import PlanningContext
 from app.engine.operators import epilogues
 from app.engine.operators.epilogues import Epilogue
@@ -151,8 +152,7 @@ def ends(group: Group, context: PlanningContext, layout: Layout | None = None) -
     operands = tuple(("float32*", _operand(v, place, layout)) for v, place in epilogue.operands)
     residual = epilogue.residual
     if residual is not None and graph.is_constant(residual):
-        array = graph.constant(residual)
-        assert array is not None
+        array = graph.array(residual)
         return Ends(bias, Constant(to_physical(array, layout)), Constant(epilogue.scalars(kind)),
                     flags, epilogue, operands)  # fmt: skip
     return Ends(bias, residual or nothing, Constant(epilogue.scalars(kind)), flags, epilogue, operands)

@@ -10,8 +10,10 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.backends.cpu import bfloat, blocking, nchwc
+from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Constant, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import conv_geometry, epilogues
@@ -20,7 +22,7 @@ from app.engine.types.layout import Layout
 from app.engine.types.target import Target
 from app.kernels.cpu import matrix_tiles
 from app.kernels.cpu.codegen import tiles
-from app.kernels.cpu.nchwc_conv import SIZES
+from app.kernels.cpu.nchwc_conv import NchwcConvSizes
 
 Array = np.ndarray[Any, Any]
 
@@ -44,8 +46,7 @@ def rejection(group: Group, context: PlanningContext) -> str | None:
     reason = nchwc.rejection(group, context)
     if reason is not None:
         return reason
-    weights, bias = group.anchor.inputs[1], graph.input_at(group.anchor, 2)
-    assert weights is not None
+    weights, bias = graph.operand(group.anchor, 1), graph.input_at(group.anchor, 2)
     for value in (weights, bias):
         if value is not None and not graph.is_constant(value):
             return f"{value.name!r} changes between runs; this one packs it offline"
@@ -262,10 +263,8 @@ def _unit_seconds(shape: Geometry, strips: int, rows: int, part: int, target: Ta
 
 
 def _packed(group: Group, shape: Geometry, parts: Cut, lanes: int, *, paired: bool) -> Constant:
-    weights = group.anchor.inputs[1]
-    array = graph.constant(weights)
-    assert weights is not None
-    assert array is not None
+    weights = graph.operand(group.anchor, 1)
+    array = graph.array(weights)
 
     def panels() -> Array:
         return _panels(shape.weights(array, paired=paired), shape, parts, lanes)
@@ -337,8 +336,7 @@ def lower(form: Form, group: Group, context: PlanningContext) -> tuple[KernelCal
     dtype, shape = form.dtype(context), form.geometry(group, context)
     window, ends = shape.window, nchwc.ends(group, context)
     parts = cut(shape, context, bool(ends.epilogue.recipe))
-    x, y = group.anchor.inputs[0], group.outputs[0]
-    assert x is not None
+    x, y = graph.operand(group.anchor, 0), group.outputs[0]
     x_blocks = -(-window.channels // shape.x_lanes)
     # Of the input as it lies in memory, whose blocks hold channels and not pairs of them.
     source_lanes, channels = 1 if plain_input else lanes, conv_geometry.of_conv(group).channels
@@ -351,39 +349,39 @@ def lower(form: Form, group: Group, context: PlanningContext) -> tuple[KernelCal
     work = strip + ends.buffer
     work += -work % (blocking.LINE // 4)
     out_blocks = -(-window.outputs // lanes)
-    sizes = {
-        "groups": window.groups,
-        "x_image": -(-channels // source_lanes) * x_block,
-        "x_block": x_block,
-        "x_blocks": x_blocks,
-        "x_lanes": shape.x_lanes,
-        "channels": channels,
-        "h": shape.h,
-        "w": shape.w,
-        "strip_rows": parts.rows,
-        "strip_step": parts.step,
-        "columns": shape.columns,
-        "rows": shape.rows,
-        "stride": shape.stride_h,
-        "stride_w": shape.stride_w,
+    sizes = NchwcConvSizes(
+        groups=window.groups,
+        x_image=-(-channels // source_lanes) * x_block,
+        x_block=x_block,
+        x_blocks=x_blocks,
+        x_lanes=shape.x_lanes,
+        channels=channels,
+        h=shape.h,
+        w=shape.w,
+        strip_rows=parts.rows,
+        strip_step=parts.step,
+        columns=shape.columns,
+        rows=shape.rows,
+        stride=shape.stride_h,
+        stride_w=shape.stride_w,
         **dict(zip(("phases_h", "phases_w"), shape.phases)),
-        "copied": shape.copied,
-        "top": shape.top,
-        "left": shape.left,
-        "line": shape.line,
-        "lines": shape.lines(parts.rows),
-        "blocks": 0 if planes else window.channels // shape.x_lanes,
-        "tail": tail,
-        "chunk": parts.chunk,
-        "tap_count": taps.size,
-        "depth": window.depth,
-        "out_blocks": out_blocks,
-        "part": parts.part,
-        "strip_size": strip,
-        "work_step": work,
-        "flags": ends.flags,
-    }
-    operands: tuple[tuple[str, Argument], ...] = (
+        copied=shape.copied,
+        top=shape.top,
+        left=shape.left,
+        line=shape.line,
+        lines=shape.lines(parts.rows),
+        blocks=0 if planes else window.channels // shape.x_lanes,
+        tail=tail,
+        chunk=parts.chunk,
+        tap_count=taps.size,
+        depth=window.depth,
+        out_blocks=out_blocks,
+        part=parts.part,
+        strip_size=strip,
+        work_step=work,
+        flags=ends.flags,
+    )
+    operands: tuple[Operand, ...] = (
         ("float32*", x),
         ("float32*", _packed(group, shape, parts, lanes, paired=form.paired)),
         ("float32*", y),
@@ -392,18 +390,16 @@ def lower(form: Form, group: Group, context: PlanningContext) -> tuple[KernelCal
         ("float32*", ends.scalars),
         ("int64*", Constant(pixels.astype(np.int64))),
         ("int64*", Constant(taps)),
-        ("int64*", Constant(np.array([sizes[name] for name in SIZES], np.int64))),
+        size_operand(sizes),
         ("float32*", Workspace(max(work, 16) * 4, per_thread=True)),
         *ends.operands,
     )
     units = window.batch * window.groups * -(-shape.rows // parts.rows) * -(-out_blocks // parts.part)
-    call = KernelCall(
+    call = typed_call(
         "app.kernels.cpu.nchwc_conv:emit",
-        tuple(t for t, _ in operands),
-        tuple(a for _, a in operands),
+        operands,
         units,
         static=(dtype, lanes, parts.wide, _widths(out_blocks, parts), *ends.static, *shape.static),
-        takes_thread=True,
     )
     return (call,)
 
@@ -427,8 +423,7 @@ def _cost(form: Form, group: Group, context: PlanningContext) -> float:
         waste *= 1.0 + 0.5 / window.channels
     products = flops(group) * waste
     if form.paired:
-        x = group.anchor.inputs[0]
-        assert x is not None
+        x = graph.operand(group.anchor, 0)
         padded = 2 * window.channels / max(conv_geometry.of_conv(group).channels, 1)
         products = products * padded / bfloat.rate(context) + bfloat.ROUNDING * graph.elements(x)
     return roofline(

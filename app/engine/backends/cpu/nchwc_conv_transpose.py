@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from app.engine.backends.cpu import nchwc
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Argument, Constant, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import conv_geometry, epilogues
@@ -40,8 +41,7 @@ def _rejection(group: Group, context: PlanningContext) -> str | None:
 
 def _taps(group: Group) -> Array:
     """Weights by residue of the output position: [channels, outputs, rows, columns]."""
-    weights = graph.constant(group.anchor.inputs[1])
-    assert weights is not None
+    weights = graph.array(group.anchor.inputs[1])
     phases = conv_geometry.of_conv_transpose(group.anchor)
     _, rows, columns = phases[0].step
     taps = np.zeros((*weights.shape[:2], rows, columns), np.float32)
@@ -85,9 +85,7 @@ def _call(
     kernel: str, group: Group, packed: Array, ends: tuple[Argument, ...], outputs: int,
     buffer: int, static: tuple[object, ...], operands: tuple[tuple[str, Argument], ...], planes: int,
 ) -> tuple[KernelCall, ...]:  # fmt: skip
-    x, weights = group.anchor.inputs[:2]
-    assert x is not None
-    assert weights is not None
+    x, weights = graph.operand(group.anchor, 0), graph.operand(group.anchor, 1)
     batch, channels, h, w = graph.static_shape(x)
     scratch = Workspace(buffer * 4, per_thread=True) if buffer else Constant(np.zeros(1, np.float32))
     return (
@@ -147,8 +145,7 @@ def _few_lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]
 
 
 def _few_layouts(group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout]:
-    x = group.anchor.inputs[0]
-    assert x is not None
+    x = graph.operand(group.anchor, 0)
     return {x: nchwc.layout_of(context)}
 
 

@@ -5,8 +5,10 @@ import onnx_ir as ir
 
 from app.engine.backends.cpu import nchwc
 from app.engine.backends.cpu.blocking import longest_share
+from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Constant, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import LANEWISE, Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import conv_geometry, epilogues
@@ -15,7 +17,7 @@ from app.engine.types.layout import blocked as blocked_layout
 from app.engine.types.layout import to_physical
 from app.kernels.cpu.codegen.tiles import COLUMN_BIAS
 from app.kernels.cpu.epilogue import ADVANCE
-from app.kernels.cpu.nchwc_depthwise import SIZES
+from app.kernels.cpu.nchwc_depthwise import NchwcDepthwiseSizes
 
 PIXELS = 8  # accumulators of a tile, beside which a row of taps fits 16 registers
 MOST_COLUMNS = 256  # products in a tile's row of taps; the code is unrolled
@@ -58,15 +60,12 @@ def spacing(offsets: tuple[int, ...]) -> int:
 
 
 def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
-    x, weights = group.anchor.inputs[:2]
+    x, weights = graph.operand(group.anchor, 0), graph.operand(group.anchor, 1)
     (y,) = group.outputs
     window = conv_geometry.of_conv(group)
     lanes = context.target.vector_lanes
     blocks = nchwc.blocks_of(window.groups, context)
-    array = graph.constant(weights)
-    assert x is not None
-    assert weights is not None
-    assert array is not None
+    array = graph.array(weights)
     # [channels, 1, taps, taps] as an image of one channel per group.
     packed = to_physical(array.transpose(1, 0, 2, 3), blocked_layout(4, lanes))
     ends = nchwc.ends(group, context)
@@ -77,39 +76,38 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     )
     bands = bands_of(window.batch * blocks, window.out[1], context.threads)
     band = -(-window.out[1] // bands)
-    sizes = {
-        "blocks": blocks,
-        "h": window.size[1],
-        "w": window.size[2],
-        "rows": window.out[1],
-        "columns": window.out[2],
-        "bands": bands,
-        "band": band,
-        "strip": max(STRIP // (window.out[2] * lanes * 4), 1),
-        "stride_h": window.stride[1],
-        "dilation_h": spacing(down),
-        "top": -down[0],
-        "left": -along[0],
-        "taps": len(down),
-        "buffer_step": ends.buffer,
-    }
-    operands: tuple[tuple[str, Argument], ...] = (
+    sizes = NchwcDepthwiseSizes(
+        blocks=blocks,
+        h=window.size[1],
+        w=window.size[2],
+        rows=window.out[1],
+        columns=window.out[2],
+        bands=bands,
+        band=band,
+        strip=max(STRIP // (window.out[2] * lanes * 4), 1),
+        stride_h=window.stride[1],
+        dilation_h=spacing(down),
+        top=-down[0],
+        left=-along[0],
+        taps=len(down),
+        buffer_step=ends.buffer,
+    )
+    operands: tuple[Operand, ...] = (
         ("float32*", x),
         ("float32*", Constant(packed, weights.name or "")),
         ("float32*", y),
         ("float32*", bias),
         ("float32*", ends.residual),
         ("float32*", ends.scalars),
-        ("int64*", Constant(np.array([sizes[name] for name in SIZES], np.int64))),
+        size_operand(sizes),
         ("float32*", scratch),
         *ends.operands,
     )
     advances = tuple((ADVANCE[place], nchwc.OFFSETS[place], "float32") for _, place in ends.epilogue.operands)
     return (
-        KernelCall(
+        typed_call(
             "app.kernels.cpu.nchwc_depthwise:emit",
-            tuple(t for t, _ in operands),
-            tuple(a for _, a in operands),
+            operands,
             window.batch * blocks * bands,
             static=(
                 lanes,
@@ -121,7 +119,6 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
                 ends.epilogue.recipe,
                 advances,
             ),
-            takes_thread=True,
         ),
     )
 

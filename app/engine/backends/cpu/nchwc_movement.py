@@ -15,7 +15,8 @@ from app.engine.backends.cpu import nchwc
 from app.engine.backends.cpu.lookup import lookup_calls
 from app.engine.backends.cpu.strided import calls
 from app.engine.core import graph
-from app.engine.core.plan import Call, Group
+from app.engine.core.calls import Call
+from app.engine.core.group import Group
 from app.engine.core.registry import LANEWISE, UNDEFINED, Implementation, Padding, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators.movement import taken_ranges

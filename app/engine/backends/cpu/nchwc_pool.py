@@ -8,7 +8,8 @@ import onnx_ir as ir
 
 from app.engine.backends.cpu import nchwc
 from app.engine.core import graph
-from app.engine.core.plan import Call, Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Call, Constant, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import LANEWISE, Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators.axes import first_input, first_output, output_at, reduced_axes

@@ -7,17 +7,19 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.backends.cpu import blocking, nchwc, nchwc_conv, nchwc_depthwise
+from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
 from app.engine.backends.cpu.nchwc_depthwise import depthwise_rejection
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Constant, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import conv_geometry
 from app.engine.types.layout import LAST, Layout
 from app.kernels.cpu.codegen import tiles
 from app.kernels.cpu.codegen.tiles import COLUMN_BIAS
-from app.kernels.cpu.nhwc_conv import SIZES
-from app.kernels.cpu.nhwc_depthwise import SIZES as DEPTHWISE_SIZES
+from app.kernels.cpu.nhwc_conv import NhwcConvSizes
+from app.kernels.cpu.nhwc_depthwise import NhwcDepthwiseSizes
 
 DEPTH = 512  # steps of the reduction: a panel is read from the second cache as fast as from the first
 RUN = 96  # pixels of a flat convolution that are a row
@@ -89,46 +91,43 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     work += -work % (blocking.LINE // 4)
     shift = shape.top * line + shape.left
     chunks = _chunks(window, line, shift)
-    weights, x, y = group.anchor.inputs[1], group.anchor.inputs[0], group.outputs[0]
-    array = graph.constant(weights)
-    assert weights is not None
-    assert array is not None
-    assert x is not None
+    weights, x, y = graph.operand(group.anchor, 1), graph.operand(group.anchor, 0), group.outputs[0]
+    array = graph.array(weights)
 
     def packed() -> np.ndarray[Any, np.dtype[np.float32]]:
         own = array.reshape(window.groups, outputs, window.channels, -1)
         matrices = np.moveaxis(own, 1, 3).transpose(0, 2, 1, 3)  # [groups, taps, channels, outputs]
         return tiles.pack_columns(matrices.reshape(window.groups, window.depth, outputs), width)
 
-    sizes = {
-        "x_image": channels * window.size[1] * window.size[2],
-        "x_row": (columns if flat else window.size[2]) * channels,
-        "x_group": window.channels,
-        "x_pixel": channels * (1 if flat else shape.stride_w),
-        "h": window.size[1],
-        "w": window.size[2],
-        "channels": channels,
-        "rows": rows,
-        "columns": columns,
-        "pixels": window.pixels,
-        "strip_rows": strip_rows,
-        "stride": shape.stride_h,
-        "copied": shape.copied,
-        "top": shape.top,
-        "left": shape.left,
-        "line": line,
-        "lines": shape.lines(strip_rows),
-        "groups": window.groups,
-        "outputs": outputs,
-        "part": outputs,
-        "depth": window.depth,
-        "chunk_count": len(chunks),
-        "strip_size": strip,
-        "spare_size": spare,
-        "work_step": work,
-        "flags": ends.flags,
-    }
-    operands: tuple[tuple[str, Argument], ...] = (
+    sizes = NhwcConvSizes(
+        x_image=channels * window.size[1] * window.size[2],
+        x_row=(columns if flat else window.size[2]) * channels,
+        x_group=window.channels,
+        x_pixel=channels * (1 if flat else shape.stride_w),
+        h=window.size[1],
+        w=window.size[2],
+        channels=channels,
+        rows=rows,
+        columns=columns,
+        pixels=window.pixels,
+        strip_rows=strip_rows,
+        stride=shape.stride_h,
+        copied=shape.copied,
+        top=shape.top,
+        left=shape.left,
+        line=line,
+        lines=shape.lines(strip_rows),
+        groups=window.groups,
+        outputs=outputs,
+        part=outputs,
+        depth=window.depth,
+        chunk_count=len(chunks),
+        strip_size=strip,
+        spare_size=spare,
+        work_step=work,
+        flags=ends.flags,
+    )
+    operands: tuple[Operand, ...] = (
         ("float32*", x),
         ("float32*", Constant(packed, weights.name or "")),
         ("float32*", y),
@@ -136,18 +135,16 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
         ("float32*", ends.residual),
         ("float32*", ends.scalars),
         ("int64*", Constant(np.array(chunks, np.int64))),
-        ("int64*", Constant(np.array([sizes[name] for name in SIZES], np.int64))),
+        size_operand(sizes),
         ("float32*", Workspace(work * 4, per_thread=True)),
         *ends.operands,
     )
     return (
-        KernelCall(
+        typed_call(
             "app.kernels.cpu.nhwc_conv:emit",
-            tuple(t for t, _ in operands),
-            tuple(a for _, a in operands),
+            operands,
             window.batch * window.groups * -(-rows // strip_rows),
             static=("float32", lanes, *ends.static),
-            takes_thread=True,
         ),
     )
 
@@ -182,14 +179,11 @@ def _depthwise_rejection(group: Group, context: PlanningContext) -> str | None:
 
 
 def _depthwise_lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
-    x, weights = group.anchor.inputs[:2]
+    x, weights = graph.operand(group.anchor, 0), graph.operand(group.anchor, 1)
     (y,) = group.outputs
     window, lanes = conv_geometry.of_conv(group), context.target.vector_lanes
     ends = nchwc.ends(group, context, LAST)
-    array = graph.constant(weights)
-    assert x is not None
-    assert weights is not None
-    assert array is not None
+    array = graph.array(weights)
     channels = window.groups
     firsts = [min(c, channels - lanes) for c in range(0, channels, lanes)]
     taps = array.reshape(channels, -1)
@@ -203,37 +197,36 @@ def _depthwise_lower(group: Group, context: PlanningContext) -> tuple[KernelCall
     buffer = tiles.spare("float32", lanes, tiles.WIDE) if ends.epilogue.recipe else 0
     scratch = Workspace(buffer * 4, per_thread=True) if buffer else Constant(np.zeros(1, np.float32))
     bands = nchwc_depthwise.bands_of(window.batch, window.out[1], context.threads)
-    sizes = {
-        "channels": channels,
-        "h": window.size[1],
-        "w": window.size[2],
-        "rows": window.out[1],
-        "columns": window.out[2],
-        "bands": bands,
-        "band": -(-window.out[1] // bands),
-        "stride_h": window.stride[1],
-        "dilation_h": nchwc_depthwise.spacing(down),
-        "top": -down[0],
-        "left": -along[0],
-        "taps": len(down),
-        "buffer_step": buffer,
-    }
-    operands: tuple[tuple[str, Argument], ...] = (
+    sizes = NhwcDepthwiseSizes(
+        channels=channels,
+        h=window.size[1],
+        w=window.size[2],
+        rows=window.out[1],
+        columns=window.out[2],
+        bands=bands,
+        band=-(-window.out[1] // bands),
+        stride_h=window.stride[1],
+        dilation_h=nchwc_depthwise.spacing(down),
+        top=-down[0],
+        left=-along[0],
+        taps=len(down),
+        buffer_step=buffer,
+    )
+    operands: tuple[Operand, ...] = (
         ("float32*", x),
         ("float32*", Constant(packed, weights.name or "")),
         ("float32*", y),
         ("float32*", Constant(bias)),
         ("float32*", ends.residual),
         ("float32*", ends.scalars),
-        ("int64*", Constant(np.array([sizes[name] for name in DEPTHWISE_SIZES], np.int64))),
+        size_operand(sizes),
         ("float32*", scratch),
         *ends.operands,
     )
     return (
-        KernelCall(
+        typed_call(
             "app.kernels.cpu.nhwc_depthwise:emit",
-            tuple(t for t, _ in operands),
-            tuple(a for _, a in operands),
+            operands,
             window.batch * bands,
             static=(
                 lanes,
@@ -244,7 +237,6 @@ def _depthwise_lower(group: Group, context: PlanningContext) -> tuple[KernelCall
                 ends.flags & ~COLUMN_BIAS,
                 *ends.static,
             ),
-            takes_thread=True,
         ),
     )
 

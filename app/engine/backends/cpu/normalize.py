@@ -18,7 +18,8 @@ from app.engine.backends.cpu.axis_kernels import (
 )
 from app.engine.backends.cpu.reduce import Collapsed, collapse, loops
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Call, Constant, Group, KernelCall
+from app.engine.core.calls import Argument, Call, Constant, KernelCall
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext, no_pairs
 from app.engine.cost.roofline import roofline
 from app.engine.operators.axes import along_axis, first_input, first_output, output_at, split
@@ -33,9 +34,7 @@ def _epsilon(group: Group) -> Constant:
 
 
 def _operand(group: Group, index: int) -> ir.Value:
-    value = group.anchor.inputs[index]
-    assert value is not None
-    return value
+    return graph.operand(group.anchor, index)
 
 
 def _mixed(group: Group) -> str | None:

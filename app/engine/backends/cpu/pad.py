@@ -4,7 +4,8 @@ import numpy as np
 
 from app.engine.backends.cpu.lookup import lookup_calls
 from app.engine.core import graph
-from app.engine.core.plan import Call, Group
+from app.engine.core.calls import Call
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.operands import data, group_rejection, itemsize, moved_seconds
 from app.engine.operators.pad_geometry import pad_axes, pad_rejection, padded_indices

@@ -6,7 +6,8 @@ import numpy as np
 
 from app.engine.backends.cpu.axis_kernels import FLOATS, axis_rejection, pointer, total_bytes, type_name
 from app.engine.core import graph
-from app.engine.core.plan import Call, Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Call, Constant, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators.axes import first_input, first_output, output_at

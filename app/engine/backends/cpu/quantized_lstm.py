@@ -8,7 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.backends.cpu.dynamic_quantize import center_calls
-from app.engine.backends.cpu.integer import PAIRS_FORM, Finish, Operand, Product, product_call
+from app.engine.backends.cpu.integer import PAIRS_FORM, Finish, RecipeOperand
+from app.engine.backends.cpu.integer_matmul import Product, product_call
 from app.engine.backends.cpu.recurrent import (
     POINTER,
     Array,
@@ -19,7 +20,8 @@ from app.engine.backends.cpu.recurrent import (
     scratch,
 )
 from app.engine.core import graph
-from app.engine.core.plan import Call, Constant, Group, Workspace
+from app.engine.core.calls import Call, Constant, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.operands import data, fixed_inputs, group_rejection
 from app.engine.operators.recurrent import PEEPHOLES, Layer, layer_of, unsupported_cell
@@ -77,9 +79,9 @@ def _projection(group: Group, layer: Layer, gates: Workspace, context: PlanningC
         ("Add", (6, 3), ()),
     )
     added = (
-        Operand(scale, "float32", "scalar"),
-        Operand(_floats(scales), "float32", "channel"),
-        Operand(_floats(summed), "float32", "channel"),
+        RecipeOperand(scale, "float32", "scalar"),
+        RecipeOperand(_floats(scales), "float32", "channel"),
+        RecipeOperand(_floats(summed), "float32", "channel"),
     )
     return (*before, product_call(operands, Finish(recipe, added, "float32"), PAIRS_FORM, context))
 

@@ -10,7 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Call, Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Argument, Call, Constant, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators.operands import group_rejection
@@ -72,9 +73,7 @@ def _projection_call(
 
 def _projection(node: ir.Node, layer: Layer, gates: Workspace, context: PlanningContext) -> tuple[Call, ...]:
     """The input projection with its bias, and the recurrent one where the step does not need it apart."""
-    x, w = node.inputs[:2]
-    assert x is not None
-    assert w is not None
+    x, w = graph.operand(node, 0), graph.operand(node, 1)
     width = tiles.columns_of("float32", context.target.vector_lanes)
     panels, packing = _panels(w, layer, layer.inputs, (layer.columns,), width)
     apart = layer.hidden if graph.attribute(node, "linear_before_reset", 0) else 0
@@ -254,8 +253,7 @@ def _parts(node: ir.Node, layer: Layer) -> tuple[int, ...]:
 def _lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     node = group.anchor
     layer = layer_of(node)
-    r = node.inputs[2]
-    assert r is not None
+    r = graph.operand(node, 2)
     lanes = context.target.vector_lanes
     width, parts = panel_width(lanes), _parts(node, layer)
     panels, packing = _panels(r, layer, layer.hidden, parts, width)

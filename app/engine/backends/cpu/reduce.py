@@ -16,7 +16,8 @@ from app.engine.backends.cpu.axis_kernels import (
     type_name,
 )
 from app.engine.core import graph
-from app.engine.core.plan import Call, Group, KernelCall
+from app.engine.core.calls import Call, KernelCall
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators.axes import first_input, first_output, reduced_axes

@@ -8,7 +8,8 @@ import onnx_ir as ir
 from app.engine.backends.cpu.lookup import adding_calls, lookup_calls
 from app.engine.backends.cpu.strided import calls
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Call, Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Argument, Call, Constant, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators.interpolation import ResizedAxis
@@ -70,8 +71,7 @@ def _taps_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x, y = data(node), node.outputs[0]
     if graph.elements(y) == 0:
         return ()
-    kind = graph.dtype(x)
-    assert kind is not None
+    kind = graph.element_type(x)
     moved = _moved_axes(node)
     if not moved:
         return calls(StridedCopy((graph.elements(x),), (1,), (1,)), itemsize(x), x, y)

@@ -11,7 +11,8 @@ import onnx_ir as ir
 from app.engine.backends.cpu.gather import index_type
 from app.engine.backends.cpu.strided import calls, element_type, merged
 from app.engine.core import graph
-from app.engine.core.plan import Call, Constant, Group, KernelCall
+from app.engine.core.calls import Call, Constant, KernelCall
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.indexing import axis_of, bad_indices, indexed_axes, indices_of
 from app.engine.operators.operands import data, group_rejection, itemsize, moved_seconds
@@ -30,9 +31,7 @@ def _copied(node: ir.Node) -> tuple[KernelCall, ...]:
 
 
 def _updates(node: ir.Node) -> ir.Value:
-    value = node.inputs[2]
-    assert value is not None
-    return value
+    return graph.operand(node, 2)
 
 
 def _reduction(node: ir.Node) -> str:

@@ -13,7 +13,8 @@ from app.engine.backends.cpu.axis_kernels import (
     type_name,
 )
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Call, Group, KernelCall
+from app.engine.core.calls import Argument, Call, KernelCall
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators.axes import along_axis, first_input, first_output, split

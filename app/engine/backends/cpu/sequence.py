@@ -8,7 +8,8 @@ import onnx_ir as ir
 
 from app.engine.backends.cpu.strided import element_type
 from app.engine.core import graph
-from app.engine.core.plan import Call, Constant, Group, KernelCall
+from app.engine.core.calls import Call, Constant, KernelCall
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.operands import data, fixed_inputs, group_rejection, itemsize, moved_seconds
 
@@ -30,8 +31,7 @@ def _reverse_rejection(group: Group, _context: PlanningContext) -> str | None:
 
 def _reverse_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x, y = data(group.anchor), group.anchor.outputs[0]
-    lengths = group.anchor.inputs[1]
-    assert lengths is not None
+    lengths = graph.operand(group.anchor, 1)
     outer, middle, *rest = graph.static_shape(x)
     address = element_type(itemsize(x))
     time_first = int(graph.attribute(group.anchor, "time_axis", 0) == 0)
@@ -95,8 +95,7 @@ def _one_hot_rejection(group: Group, _context: PlanningContext) -> str | None:
 
 def _one_hot_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     indices, y = data(group.anchor), group.anchor.outputs[0]
-    off_on = group.anchor.inputs[2]
-    assert off_on is not None
+    off_on = graph.operand(group.anchor, 2)
     shape = graph.static_shape(y)
     axis = graph.attribute(group.anchor, "axis", -1) % len(shape)
     address = element_type(itemsize(y))

@@ -21,7 +21,8 @@ from app.engine.backends.cpu.nchwc_movement import (
 )
 from app.engine.backends.cpu.strided import calls
 from app.engine.core import graph
-from app.engine.core.plan import Call, Group, View
+from app.engine.core.calls import Call, View
+from app.engine.core.group import Group
 from app.engine.core.registry import (
     LANEWISE,
     UNDEFINED,

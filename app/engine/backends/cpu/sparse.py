@@ -8,19 +8,20 @@ and the weight is zero, the product is taken to be zero.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from app.engine.backends.cpu import matmul
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Call, Constant, Group, KernelCall, Workspace, of_group
+from app.engine.core.calls import Argument, Call, Constant, KernelCall, Workspace
+from app.engine.core.group import Group, of_group
 from app.engine.core.registry import Cost, Implementation, Lower, PlanningContext, Rejection
 from app.engine.operators import matmul_geometry
 from app.engine.operators.elementwise import recipe_of
 from app.engine.types.storage import StorageKind
-from app.kernels.cpu import block_sparse, sparse
+from app.kernels.cpu import sparse
 from app.kernels.cpu.codegen.tiles import CLAMP, COLUMN_BIAS, ROW_BIAS
 from app.kernels.cpu.elementwise import collapsed
 from app.kernels.expressions import stored
@@ -73,38 +74,36 @@ def _own(group: Group) -> matmul.Addends:
     """What Gemm itself adds."""
     if group.anchor.op_type != "Gemm":
         return matmul.Addends()
-    found = matmul.gemm_addends(group.anchor, _product(group))
+    found = matmul.gemm_addends(group.anchor, product_of(group))
     assert not isinstance(found, str), found  # `matmul.rejection` tells
     return found
 
 
-def _product(group: Group) -> matmul_geometry.Product:
+def product_of(group: Group) -> matmul_geometry.Product:
+    """The product of a group's anchor."""
     return matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor)
 
 
 def _left(group: Group) -> ir.Value:
-    value = group.anchor.inputs[0]
-    assert value is not None
-    return value
+    return graph.operand(group.anchor, 0)
 
 
-def _right(group: Group) -> ir.Value:
-    value = group.anchor.inputs[1]
-    assert value is not None
-    return value
+def right_of(group: Group) -> ir.Value:
+    """Second operand of the product, whose zeros are left out."""
+    return graph.operand(group.anchor, 1)
 
 
 @of_group
-def _sums(group: Group) -> Sums:
+def sums_of(group: Group) -> Sums:
     """What follows the product: in the kernel if it is biases and limits alone, else after it."""
-    added, epilogue = matmul.additions(group, _product(group))
+    added, epilogue = matmul.additions(group, product_of(group))
     if epilogue.residual is None and not epilogue.recipe:
         return Sums(added.columns, added.alpha, epilogue.low, epilogue.high)
     own = _own(group)
     return Sums(own.columns, own.alpha, rest=group.epilogue)
 
 
-def _followed(group: Group, rest: tuple[ir.Node, ...]) -> tuple[KernelCall, ...]:
+def followed(group: Group, rest: tuple[ir.Node, ...]) -> tuple[KernelCall, ...]:
     """The call that applies nodes to the product, which lies in the output's memory."""
     if not rest:
         return ()
@@ -128,7 +127,7 @@ def _followed(group: Group, rest: tuple[ir.Node, ...]) -> tuple[KernelCall, ...]
 
 
 def _rest_rejection(group: Group) -> str | None:
-    rest = _sums(group).rest
+    rest = sums_of(group).rest
     if not rest:
         return None
     formula = recipe_of(rest, group.outputs, first=(group.anchor.outputs[0],))
@@ -136,11 +135,10 @@ def _rest_rejection(group: Group) -> str | None:
 
 
 @of_group
-def _weights(group: Group) -> Array:
+def weights_of(group: Group) -> Array:
     """The constant second operand as [k, n]."""
-    product = _product(group)
-    array = graph.constant(product.b)
-    assert array is not None
+    product = product_of(group)
+    array = graph.array(product.b)
     return matmul_geometry.matrices(product, array).reshape(product.k, product.n)
 
 
@@ -153,11 +151,12 @@ def _density(value: ir.Value) -> str:
     return f"{_nonzero(value) / max(graph.elements(value), 1):.2g}"
 
 
-def _right_rejection(group: Group, context: PlanningContext) -> str | None:
+def right_rejection(group: Group, context: PlanningContext) -> str | None:
+    """Rejection if the second operand is not constant with zeros, or the product is no single one."""
     reason = _rejection(group, context)
     if reason is not None:
         return reason
-    product, value = _product(group), _right(group)
+    product, value = product_of(group), right_of(group)
     if not graph.is_constant(value):
         return f"{value.name!r} changes between runs"
     if len(product.offsets) > 1:
@@ -169,8 +168,9 @@ def _right_rejection(group: Group, context: PlanningContext) -> str | None:
     return _rest_rejection(group)
 
 
-def _bias(group: Group, n: int) -> Argument:
-    bias = _sums(group).bias
+def bias_of(group: Group, n: int) -> Argument:
+    """Bias of each of the `n` columns; zeros where there is none."""
+    bias = sums_of(group).bias
     return Constant(np.zeros(n, FLOAT)) if bias is None else bias
 
 
@@ -187,10 +187,10 @@ def _line_rejection(count: int, each: int) -> str | None:
 
 
 def _csr_rejection(group: Group, context: PlanningContext) -> str | None:
-    reason = _right_rejection(group, context)
+    reason = right_rejection(group, context)
     if reason is not None:
         return reason
-    product = _product(group)
+    product = product_of(group)
     return _line_rejection(product.k, math.prod(_turned(product.m, context)))
 
 
@@ -209,7 +209,7 @@ def _turned(m: int, context: PlanningContext) -> tuple[int, int, int]:
 
 def _lower_csr(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     """X is turned, so that the samples of one feature lie together; and so is the result."""
-    product, sums = _product(group), _sums(group)
+    product, sums = product_of(group), sums_of(group)
     m, n, k = product.m, product.n, product.k
     (y,) = group.outputs
     lanes, vectors, chunks = _turned(m, context)
@@ -224,15 +224,15 @@ def _lower_csr(group: Group, context: PlanningContext) -> tuple[Call, ...]:
         before = (_turn(product.a, x, (m, k), product.a_strides[0], wide, tile, into=True),)
         after = (_turn(result, y, (n, m), wide, n, tile, into=False),)
     turned = _Turned(
-        lambda: np.ascontiguousarray(_weights(group).T) * FLOAT.type(sums.alpha), n, product.b.name or ""
+        lambda: np.ascontiguousarray(weights_of(group).T) * FLOAT.type(sums.alpha), n, product.b.name or ""
     )
     flags = ROW_BIAS * (sums.bias is not None) | CLAMP * sums.clamps
-    bias = _bias(group, n)
+    bias = bias_of(group, n)
     columns = Columns(0, lanes * vectors, chunks)
     multiplied = turned.times(
         (x, result, bias, bias, sums.scalars), columns, lanes, flags, (wide, 0, wide, 0), 1, context
     )
-    return (*before, multiplied, *after, *_followed(group, sums.rest))
+    return (*before, multiplied, *after, *followed(group, sums.rest))
 
 
 def _turn(
@@ -318,18 +318,18 @@ def _sliced_cycles(elements: float, rows: float, vectors: float) -> float:
 
 
 def _csr_cost(group: Group, context: PlanningContext) -> float:
-    product = _product(group)
+    product = product_of(group)
     lanes, vectors, chunks = _turned(product.m, context)
     cycles = chunks * _sliced_cycles(_nonzero(product.b), product.n, vectors)
     # Measured on Zen 3, whole vectors, and on Zen 5, less than that.
     each = 1.5 if lanes == context.target.vector_lanes else 0.5
     turned = (product.m > 1) * each * product.m * (product.n + product.k)
-    return _seconds(cycles, turned, group, context)
+    return seconds(cycles, turned, group, context)
 
 
-def _seconds(shared: float, alone: float, group: Group, context: PlanningContext) -> float:
+def seconds(shared: float, alone: float, group: Group, context: PlanningContext) -> float:
     """Of cycles that threads share and others, and of the pass that follows."""
-    rest = 0.5 * graph.elements(group.outputs[0]) * len(_sums(group).rest)
+    rest = 0.5 * graph.elements(group.outputs[0]) * len(sums_of(group).rest)
     cycles = (shared + rest) / min(context.threads, context.target.cores) + alone
     return context.target.launch + cycles * 4 * context.target.vector_lanes / context.target.flops
 
@@ -341,12 +341,12 @@ def _left_rejection(group: Group, context: PlanningContext) -> str | None:
     reason = _rejection(group, context)
     if reason is not None:
         return reason
-    value, right = _left(group), _right(group)
+    value, right = _left(group), right_of(group)
     if not graph.is_constant(value):
         return f"{value.name!r} changes between runs"
     if len(graph.static_shape(value)) != 2 or len(graph.static_shape(right)) < 2:
         return "the operands are not a matrix and others"
-    product = _product(group)
+    product = product_of(group)
     if product.b_strides[1] != 1 or product.a_strides[1] != 1:
         return "an operand is transposed"
     if _nonzero(value) == graph.elements(value):
@@ -365,20 +365,19 @@ def _columns(n: int, context: PlanningContext) -> tuple[int, tuple[Columns, ...]
 
 
 def _lower_left(group: Group, context: PlanningContext) -> tuple[Call, ...]:
-    sums = _sums(group)
+    sums = sums_of(group)
     (y,) = group.outputs
     (m, k), n = graph.static_shape(_left(group)), graph.static_shape(y)[-1]
-    array = graph.constant(_left(group))
-    assert array is not None
+    array = graph.array(_left(group))
     turned = _Turned(lambda: array * FLOAT.type(sums.alpha), m, _left(group).name or "")
     lanes, parts = _columns(n, context)
     flags = COLUMN_BIAS * (sums.bias is not None) | CLAMP * sums.clamps
-    bias = _bias(group, n)
-    operands = (_right(group), y, bias, bias, sums.scalars)
+    bias = bias_of(group, n)
+    operands = (right_of(group), y, bias, bias, sums.scalars)
     steps = (n, k * n, n, m * n)
     batches = graph.elements(y) // (m * n)
     found = [turned.times(operands, part, lanes, flags, steps, batches, context) for part in parts]
-    return (*found, *_followed(group, sums.rest))
+    return (*found, *followed(group, sums.rest))
 
 
 def _left_cost(group: Group, context: PlanningContext) -> float:
@@ -387,158 +386,10 @@ def _left_cost(group: Group, context: PlanningContext) -> float:
     batches = graph.elements(group.outputs[0]) // (m * n)
     value = _left(group)
     cycles = sum(c.count * _sliced_cycles(_nonzero(value), m, -(-c.each // lanes)) for c in parts)
-    return _seconds(batches * cycles, 0.0, group, context)
+    return seconds(batches * cycles, 0.0, group, context)
 
 
-# Weights in panels of 16 columns: blocks, whole rows, or two of every four elements
-
-
-T = TypeVar("T")
-
-
-def _of_weights(group: Group, name: str, measure: Callable[[Array], T]) -> T:
-    """What `measure` says of the second operand as [k, n], asked once for each way to turn it."""
-    turned = "turned " if _product(group).b_strides[0] == 1 else ""
-    return graph.fact(_right(group), turned + name, lambda _array: measure(_weights(group)))
-
-
-def _stored_rows(group: Group) -> int:
-    """Rows of all panels of the second operand that have any element."""
-    return _of_weights(group, "stored rows", block_sparse.stored_rows)
-
-
-def _whole_rows(group: Group) -> int:
-    """Rows of the second operand that have any element."""
-    return _of_weights(group, "whole rows", lambda w: int(np.count_nonzero(w.any(axis=1))))
-
-
-def _panels(group: Group) -> int:
-    return -(-_product(group).n // block_sparse.WIDTH)
-
-
-def _block_rejection(group: Group, context: PlanningContext) -> str | None:
-    reason = _right_rejection(group, context)
-    if reason is None and _stored_rows(group) == _panels(group) * _product(group).k:
-        reason = f"no 16 neighbours in a row of {_right(group).name!r} are all zeros"
-    return reason
-
-
-def _rows_rejection(group: Group, context: PlanningContext) -> str | None:
-    reason = _right_rejection(group, context)
-    if reason is None and _whole_rows(group) == _product(group).k:
-        reason = f"no row of {_right(group).name!r} is all zeros"
-    if reason is None and _stored_rows(group) < _panels(group) * _whole_rows(group):
-        reason = "rows are not all that is zero: blocks hold less"
-    return reason
-
-
-def _half_rejection(group: Group, context: PlanningContext) -> str | None:
-    reason = _right_rejection(group, context)
-    if reason is not None:
-        return reason
-    if "avx2" not in context.target.isa:
-        return f"target {context.target.name!r} lacks AVX2"
-    if not _of_weights(group, "2:4", block_sparse.is_two_of_four):
-        return f"more than two of four neighbours of {_right(group).name!r} are not zero"
-    return None
-
-
-def _tile(group: Group, lanes: int) -> tuple[int, int, int, int]:
-    """(lanes, rows, tail, flags) of the tiles."""
-    product, sums = _product(group), _sums(group)
-    tail = (product.n - 1) % block_sparse.WIDTH + 1
-    flags = COLUMN_BIAS * (sums.bias is not None) | CLAMP * sums.clamps
-    return min(lanes, block_sparse.WIDTH), block_sparse.rows_of(product.m), tail, flags
-
-
-def _units(group: Group) -> int:
-    product = _product(group)
-    return _panels(group) * -(-product.m // block_sparse.rows_of(product.m))
-
-
-def _scaled(group: Group) -> Array:
-    return _weights(group) * FLOAT.type(_sums(group).alpha)
-
-
-def _lower_blocks(group: Group, context: PlanningContext) -> tuple[Call, ...]:
-    product, sums = _product(group), _sums(group)
-    (y,) = group.outputs
-    made: list[block_sparse.Panels] = []
-
-    def part(name: str) -> Callable[[], Array]:
-        def array() -> Array:
-            if not made:
-                made.append(block_sparse.panels(_scaled(group)))
-            return getattr(made[0], name)  # type: ignore[no-any-return]  # a field of Panels
-
-        return array
-
-    call = KernelCall(
-        "app.kernels.cpu.block_sparse:emit_blocks",
-        (POINTER, "int64*", "int32*", *(POINTER,) * 4, *("int64",) * 3),
-        (
-            product.a,
-            Constant(part("starts")),
-            Constant(part("places")),
-            Constant(part("values"), product.b.name or ""),
-            y,
-            _bias(group, product.n),
-            sums.scalars,
-            product.m,
-            product.n,
-            product.a_strides[0],
-        ),
-        units=_units(group),
-        static=("float32", *_tile(group, context.target.vector_lanes)),
-    )
-    return (call, *_followed(group, sums.rest))
-
-
-def _blocks_cost(group: Group, context: PlanningContext) -> float:
-    product = _product(group)
-    rows, vectors = block_sparse.rows_of(product.m), block_sparse.WIDTH / context.target.vector_lanes
-    steps = _stored_rows(group) * -(-product.m // rows)
-    return _seconds(steps * (0.5 + 0.6 * rows * vectors) + 12 * _units(group), 0.0, group, context)
-
-
-def _half_lanes(context: PlanningContext) -> int:
-    """Permutations of 16 lanes take AVX-512."""
-    wide = context.target.vector_lanes
-    return wide if wide < 16 or "avx512f" in context.target.isa else 8
-
-
-def _lower_halves(group: Group, context: PlanningContext) -> tuple[Call, ...]:
-    product, sums = _product(group), _sums(group)
-    (y,) = group.outputs
-    call = KernelCall(
-        "app.kernels.cpu.block_sparse:emit_halves",
-        (POINTER, "int8*", *(POINTER,) * 4, *("int64",) * 4),
-        (
-            product.a,
-            Constant(lambda: block_sparse.two_of_four(_scaled(group))[1]),
-            Constant(lambda: block_sparse.two_of_four(_scaled(group))[0], product.b.name or ""),
-            y,
-            _bias(group, product.n),
-            sums.scalars,
-            product.m,
-            product.n,
-            product.k // block_sparse.GROUP,
-            product.a_strides[0],
-        ),
-        units=_units(group),
-        static=_tile(group, _half_lanes(context)),
-    )
-    return (call, *_followed(group, sums.rest))
-
-
-def _halves_cost(group: Group, context: PlanningContext) -> float:
-    product = _product(group)
-    rows, vectors = block_sparse.rows_of(product.m), block_sparse.WIDTH / _half_lanes(context)
-    steps = _units(group) * product.k / block_sparse.GROUP
-    return _seconds(steps * (2.4 + 1.85 * rows) * vectors, 0.0, group, context)
-
-
-def _row(
+def weights_row(
     name: str,
     op: str,
     kind: StorageKind,
@@ -548,8 +399,10 @@ def _row(
     side: int = 1,
     rank: int = 0,
 ) -> Implementation:
+    """Row of a product whose first (`side` 0) or second operand is stored as `kind`."""
+
     def operand(group: Group) -> ir.Value:
-        return _right(group) if side else _left(group)
+        return right_of(group) if side else _left(group)
 
     return Implementation(
         f"{op.lower()}.{name}",
@@ -568,10 +421,7 @@ IMPLEMENTATIONS = tuple(
     row
     for op in ("MatMul", "Gemm")
     for row in (
-        _row("csr_weights", op, "csr", _csr_rejection, _lower_csr, _csr_cost),
-        _row("csr", op, "csr", _left_rejection, _lower_left, _left_cost, side=0),
-        _row("row_sparse", op, "row_sparse", _rows_rejection, _lower_blocks, _blocks_cost),
-        _row("block16", op, "block16", _block_rejection, _lower_blocks, _blocks_cost, rank=1),
-        _row("half", op, "2:4", _half_rejection, _lower_halves, _halves_cost),
+        weights_row("csr_weights", op, "csr", _csr_rejection, _lower_csr, _csr_cost),
+        weights_row("csr", op, "csr", _left_rejection, _lower_left, _left_cost, side=0),
     )
 )

@@ -12,7 +12,8 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import ELEMENTWISE, Argument, Call, Constant, Group, KernelCall
+from app.engine.core.calls import Argument, Call, Constant, KernelCall
+from app.engine.core.group import ELEMENTWISE, Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators.elementwise import Formula, recipe_of
@@ -30,9 +31,7 @@ KEEPERS = (
 
 
 def _second(group: Group) -> ir.Value:
-    value = group.anchor.inputs[1]
-    assert value is not None
-    return value
+    return graph.operand(group.anchor, 1)
 
 
 def _y(group: Group) -> ir.Value:
@@ -354,8 +353,7 @@ def _operand(
     index: int, kind: StorageKind
 ) -> Callable[[Group, PlanningContext], Mapping[ir.Value, StorageKind]]:
     def storage(group: Group, _context: PlanningContext) -> Mapping[ir.Value, StorageKind]:
-        value = group.anchor.inputs[index]
-        assert value is not None
+        value = graph.operand(group.anchor, index)
         return {value: kind}
 
     return storage

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from app.engine.backends.cpu import blocking, matmul
+from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Constant, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops
 from app.engine.operators import matmul_geometry
@@ -83,26 +85,25 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
         block_n -= width
     spare = tiles.spare("float32", lanes, tiles.WIDE)
     work = strassen.BUFFERS * block_m * block_n + spare
-    array = graph.constant(product.b)
-    assert array is not None
+    array = graph.array(product.b)
     matrix = matmul_geometry.matrices(product, array).reshape(product.k, product.n)
     zeros = Constant(np.zeros(block_m * block_n, np.float32))
-    sizes = {
-        "h": h,
-        "columns": columns,
-        "k": k,
-        "odd": odd,
-        "residual_row": added.residual_row,
-        "block_m": block_m,
-        "block_n": block_n,
-        "block_k": block_k,
-        "spare_size": spare,
-        "work_step": work,
-        "flags": matmul.flags_of(added, epilogue),
-    }
+    sizes = strassen.StrassenSizes(
+        h=h,
+        columns=columns,
+        k=k,
+        odd=odd,
+        residual_row=added.residual_row,
+        block_m=block_m,
+        block_n=block_n,
+        block_k=block_k,
+        spare_size=spare,
+        work_step=work,
+        flags=matmul.flags_of(added, epilogue),
+    )
     pointer = "float32*"
     sums = Workspace(4 * 4 * (h + odd) * k)
-    arguments: tuple[tuple[str, Argument], ...] = (
+    arguments: tuple[Operand, ...] = (
         (pointer, product.a),
         (pointer, sums),
         (pointer, Constant(lambda: strassen.pack(matrix, width, block_n, block_k), product.b.name or "")),
@@ -113,7 +114,7 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
         (pointer, Constant(epilogue.scalars(np.dtype(np.float32), added.alpha, added.beta))),
         ("int64*", Constant(strassen.schedule(h, k))),
         ("int64*", Constant(np.array([row[:2] for row in strassen.ODD], np.int64))),
-        ("int64*", Constant(np.array([sizes[name] for name in strassen.SIZES], np.int64))),
+        size_operand(sizes),
         (pointer, Workspace(4 * work, per_thread=True)),
         *epilogue.arguments,
     )
@@ -123,13 +124,11 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
         (product.a, sums, h, k, odd),
         units=h + odd,
     )
-    multiplied = KernelCall(
+    multiplied = typed_call(
         "app.kernels.cpu.strassen:emit",
-        tuple(t for t, _ in arguments),
-        tuple(a for _, a in arguments),
-        units=-(-h // block_m) * -(-columns // block_n),
+        arguments,
+        -(-h // block_m) * -(-columns // block_n),
         static=("float32", lanes, *epilogue.static),
-        takes_thread=True,
     )
     return combined, multiplied
 

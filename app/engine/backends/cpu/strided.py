@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from app.engine.core.plan import Argument, Constant, KernelCall
+from app.engine.core.calls import Argument, Constant, KernelCall
 from app.engine.operators.strides import StridedCopy
 
 LONG_ROW = 1024  # elements from which a row is worth a call of its own, so that threads share it

@@ -13,7 +13,7 @@ import numpy as np
 from app.engine.backends.cpu import bfloat, nchwc, nchwc_conv
 from app.engine.backends.cpu.nchwc_conv import TUNINGS, Array, Form, Geometry
 from app.engine.core import graph
-from app.engine.core.plan import Group
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators import conv_geometry
@@ -180,8 +180,7 @@ def _stem_rejection(group: Group, context: PlanningContext) -> str | None:
 
 def _cost(form: TiledForm, group: Group, context: PlanningContext) -> float:
     """Tiles are whole; the larger part of the time goes to what is read, rounded and written."""
-    shape, x, y = form.geometry(group, context), group.anchor.inputs[0], group.outputs[0]
-    assert x is not None
+    shape, x, y = form.geometry(group, context), graph.operand(group.anchor, 0), group.outputs[0]
     window = shape.window
     # Those between two rows of the output are computed too; planes keep the pixels that a stride skips.
     along = shape.line // shape.stride_w if form.plain_input else shape.line

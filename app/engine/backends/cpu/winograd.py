@@ -19,13 +19,15 @@ from typing import Any
 import numpy as np
 
 from app.engine.backends.cpu import bfloat, blocking, fixed_point, matmul, nchwc
+from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Constant, Group, KernelCall, Workspace
+from app.engine.core.calls import Constant, KernelCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import conv_geometry
 from app.engine.operators.conv_geometry import Window
-from app.kernels.cpu import winograd
+from app.kernels.cpu import winograd, winograd_transforms
 from app.kernels.cpu.codegen.tiles import (
     COLUMN_BIAS,
     FIXED_POINT,
@@ -34,7 +36,7 @@ from app.kernels.cpu.codegen.tiles import (
     rounded_to_fixed,
 )
 from app.kernels.cpu.epilogue import ADVANCE
-from app.kernels.cpu.winograd import SIZES
+from app.kernels.cpu.winograd import WinogradSizes
 
 Array = np.ndarray[Any, Any]
 
@@ -119,8 +121,7 @@ def rejection(form: Form, group: Group, context: PlanningContext) -> str | None:
 
 def _fixed_rejection(form: Form, group: Group, context: PlanningContext) -> str | None:
     """Why weights in fixed point would save nothing, or lose too much of a column."""
-    window, weights = conv_geometry.of_conv(group), group.anchor.inputs[1]
-    assert weights is not None
+    window, weights = conv_geometry.of_conv(group), graph.operand(group.anchor, 1)
     nbytes, tiles = 4 * form.n**2 * window.channels * window.outputs, _tiles(window, form)
     if nbytes < LEAST_BYTES:
         return f"{nbytes} bytes of transformed weights stay in a cache; this one takes {LEAST_BYTES}"
@@ -133,7 +134,7 @@ def _fixed_rejection(form: Form, group: Group, context: PlanningContext) -> str 
 def _column_error(form: Form, array: Array) -> float:
     found = 0.0
     for first in range(0, len(array), 64):  # transforms of all outputs, in float64, take much memory
-        columns = winograd.transformed(array[first : first + 64], form.m)
+        columns = winograd_transforms.transformed(array[first : first + 64], form.m)
         found = max(found, fixed_point.column_error(columns.reshape(-1, columns.shape[-1]).T))
     return found
 
@@ -177,8 +178,7 @@ def error(group: Group, form: Form) -> float:
 
     Measured against float64 on a sample of tiles and output channels.
     """
-    weights = group.anchor.inputs[1]
-    assert weights is not None
+    weights = graph.operand(group.anchor, 1)
     return graph.fact(
         weights,
         f"error of {form}",
@@ -201,7 +201,7 @@ def sampled_error(
 ) -> float:
     """As `error`, for weights[outputs, channels, taps, taps]."""
     count = weights.shape[-1]
-    b, _, a = winograd.matrices(m, count)
+    b, _, a = winograd_transforms.matrices(m, count)
     weights = weights[np.linspace(0, len(weights) - 1, min(outputs, len(weights))).astype(int)]
     n, channels = len(b), weights.shape[1]
     x = np.random.default_rng(0).standard_normal((n, n, channels, tiles), np.float32)
@@ -213,7 +213,7 @@ def sampled_error(
         return array
 
     v = both_axes(b, x)
-    u = winograd.transformed(weights, m).reshape(n, n, -1, channels)
+    u = winograd_transforms.transformed(weights, m).reshape(n, n, -1, channels)
     if paired:
         u, v = rounded_to_bfloat(u), rounded_to_bfloat(v)
     if fixed:
@@ -275,11 +275,8 @@ def _tiling(window: Window, form: Form, context: PlanningContext) -> Tiling:
 
 
 def _lower(form: Form, group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
-    x, weights = group.anchor.inputs[:2]
-    array = graph.constant(weights)
-    assert x is not None
-    assert weights is not None
-    assert array is not None
+    x, weights = graph.operand(group.anchor, 0), graph.operand(group.anchor, 1)
+    array = graph.array(weights)
     m, lanes, n = form.m, context.target.vector_lanes, form.n
     window, ends = conv_geometry.of_conv(group), nchwc.ends(group, context)
     tiling, dtype = _tiling(window, form, context), form.dtype(context)
@@ -289,45 +286,44 @@ def _lower(form: Form, group: Group, context: PlanningContext) -> tuple[KernelCa
     filters = nchwc.blocks_of(window.outputs, context)
     bias = ends.bias if ends.flags & COLUMN_BIAS else Constant(np.zeros(filters * lanes, np.float32))
     groups = len(winograd.groups_of(filters))
-    sizes = {
-        "channels": window.channels // form.together,
-        "blocks": nchwc.blocks_of(window.channels, context),
-        "filters": filters,
-        "h": window.size[1],
-        "w": window.size[2],
-        "rows": window.out[1],
-        "columns": window.out[2],
-        "top": -window.offsets[1][0],
-        "left": -window.offsets[2][0],
-        "high": tiling.high,
-        "wide": tiling.wide,
-        "tiles": tiling.tiles,
-        "parts": tiling.parts,
-        "groups": groups,
-        "v_row": tiling.v_row,
-        "v_plane": tiling.v_plane,
-        "m_plane": tiling.m_plane,
-        "m_size": tiling.m_size,
-        "work_step": work,
-        "flags": ends.flags,
-    }
-    operands: tuple[tuple[str, Argument], ...] = (
+    sizes = WinogradSizes(
+        channels=window.channels // form.together,
+        blocks=nchwc.blocks_of(window.channels, context),
+        filters=filters,
+        h=window.size[1],
+        w=window.size[2],
+        rows=window.out[1],
+        columns=window.out[2],
+        top=-window.offsets[1][0],
+        left=-window.offsets[2][0],
+        high=tiling.high,
+        wide=tiling.wide,
+        tiles=tiling.tiles,
+        parts=tiling.parts,
+        groups=groups,
+        v_row=tiling.v_row,
+        v_plane=tiling.v_plane,
+        m_plane=tiling.m_plane,
+        m_size=tiling.m_size,
+        work_step=work,
+        flags=ends.flags,
+    )
+    operands: tuple[Operand, ...] = (
         ("float32*", x),
         ("float32*", Constant(lambda: winograd.packed(array, m, lanes, dtype), weights.name or "")),
         ("float32*", group.outputs[0]),
         ("float32*", bias),
         ("float32*", ends.residual),
         ("float32*", ends.scalars),
-        ("int64*", Constant(np.array([sizes[name] for name in SIZES], np.int64))),
+        size_operand(sizes),
         ("float32*", Workspace(work * 4, per_thread=True)),
         *ends.operands,
     )
     places = tuple((ADVANCE[p], nchwc.OFFSETS[p]) for _, p in ends.epilogue.operands)
     return (
-        KernelCall(
+        typed_call(
             "app.kernels.cpu.winograd:emit",
-            tuple(t for t, _ in operands),
-            tuple(a for _, a in operands),
+            operands,
             tiling.parts * groups,
             static=(
                 lanes,
@@ -339,7 +335,6 @@ def _lower(form: Form, group: Group, context: PlanningContext) -> tuple[KernelCa
                 places,
                 *((dtype,) if dtype != "float32" else ()),
             ),
-            takes_thread=True,
         ),
     )
 

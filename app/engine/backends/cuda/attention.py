@@ -11,13 +11,13 @@ from app.engine.backends.cuda.launch_calls import (
     blocks_of,
     calls,
     moved_bytes,
-    named,
     numbered,
     seconds,
 )
 from app.engine.backends.cuda.tensor_views import element
 from app.engine.core import graph
-from app.engine.core.plan import ATTENTION, Argument, Call, Group, LaunchCall, Workspace, of_group
+from app.engine.core.calls import Argument, Call, LaunchCall, Workspace
+from app.engine.core.group import ATTENTION, Group, of_group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators import attention_pattern
 from app.engine.operators.attention_pattern import (
@@ -36,9 +36,9 @@ from app.engine.operators.attention_pattern import (
     mask_of,
     spread,
 )
-from app.kernels.cuda.attention import Attention, Heads, Mask
 from app.kernels.cuda.attention import attention as flash
 from app.kernels.cuda.attention_decode import attention_decode, decode_rejection
+from app.kernels.cuda.attention_problem import Attention, Heads, Mask
 from app.kernels.cuda.geometry import LIMIT, NBYTES, Strided
 from app.kernels.cuda.kernel import Launches
 from app.kernels.cuda.transpose import moved
@@ -66,10 +66,10 @@ def _core(group: Group) -> Core:
 
 def _of_node(group: Group) -> tuple[tuple[LaunchCall, ...], Core]:
     node = group.anchor
-    q = heads(named(node.inputs[0]), node, "q_num_heads")
+    q = heads(graph.operand(node, 0), node, "q_num_heads")
     past = graph.input_at(node, PAST_K)
-    before_k, k = _cached(group, named(node.inputs[K]), past, PRESENT_K)
-    before_v, v = _cached(group, named(node.inputs[V]), graph.input_at(node, PAST_V), PRESENT_V)
+    before_k, k = _cached(group, graph.operand(node, K), past, PRESENT_K)
+    before_v, v = _cached(group, graph.operand(node, V), graph.input_at(node, PAST_V), PRESENT_V)
     core = Core(
         q,
         k,
@@ -112,7 +112,7 @@ def _cached(
 
 
 def _node_rejection(group: Group) -> str | None:
-    """Why the operator is not computed."""
+    """Rejection of the operator; None if kernels compute it."""
     node = group.anchor
     reason = tensor_views.group_rejection(group)
     if reason is not None:
@@ -242,7 +242,7 @@ def _inplace(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, i
 
 
 def _alike(a: Operand, b: Operand) -> bool:
-    """Whether two matrices lie at the same elements; along an axis of one, strides do not count."""
+    """True if two matrices lie at the same elements; along an axis of one, strides do not count."""
     steps = zip(a.shape, a.strides, b.strides)
     return a.shape == b.shape and a.start == b.start and all(n == 1 or s == t for n, s, t in steps)
 

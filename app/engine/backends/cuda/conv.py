@@ -15,18 +15,17 @@ import onnx_ir as ir
 from app.engine.backends.cuda import dispatch, epilogue, tensor_views
 from app.engine.backends.cuda.epilogue import Ending
 from app.engine.backends.cuda.epilogue import roles as epilogue_roles
-from app.engine.backends.cuda.launch_calls import BACKEND, calls, moved_bytes, named, seconds
+from app.engine.backends.cuda.launch_calls import BACKEND, calls, moved_bytes, seconds
 from app.engine.backends.cuda.matmul import precision_rejection
 from app.engine.backends.cuda.tensor_views import element
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Call, Constant, Group, LaunchCall, Workspace, of_group
+from app.engine.core.calls import Argument, Call, Constant, LaunchCall, Workspace
+from app.engine.core.group import Group, of_group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops
 from app.engine.operators import conv_geometry
 from app.engine.types.layout import Layout
 from app.kernels.cuda.conv import Conv, conv, packed_weights
-from app.kernels.cuda.conv_transpose import ConvTranspose, conv_transpose
-from app.kernels.cuda.conv_transpose import packed_weights as packed_transposed
 from app.kernels.cuda.elementwise import copy
 from app.kernels.cuda.gemv import MOST, gemv
 from app.kernels.cuda.geometry import Strided
@@ -39,8 +38,9 @@ PRECISIONS = ("f32", "3xtf32", "tf32", "bf16", "fp16")
 CHANNELS = 1  # the axis of an image
 
 
-def _image(group: Group) -> ir.Value:
-    return named(group.anchor.inputs[0])
+def image_of(group: Group) -> ir.Value:
+    """The image that the anchor reads."""
+    return graph.operand(group.anchor, 0)
 
 
 @of_group
@@ -71,15 +71,16 @@ def shape_of(group: Group) -> Conv:
     )
 
 
-def _ending(group: Group) -> Ending:
+def ending_of(group: Group) -> Ending:
+    """The epilogue of a group that `group_rejection` accepts."""
     found = epilogue.read(group, CHANNELS)
     assert not isinstance(found, str)
     return found
 
 
-def _group_rejection(group: Group) -> str | None:
-    """Why no kernel computes this convolution."""
-    reason = tensor_views.not_image(_image(group)) or tensor_views.not_floats(group)
+def group_rejection(group: Group) -> str | None:
+    """Rejection of a convolution of images; None if kernels compute it."""
+    reason = tensor_views.not_image(image_of(group)) or tensor_views.not_floats(group)
     if reason is not None:
         return reason
     for value in (group.anchor.inputs[1], graph.input_at(group.anchor, 2)):
@@ -97,7 +98,7 @@ def _is_depthwise(shape: Conv) -> bool:
 
 def _bias(group: Group) -> Array | None:
     own = graph.constant(graph.input_at(group.anchor, 2))
-    return _ending(group).bias(shape_of(group).co, own)
+    return ending_of(group).bias(shape_of(group).co, own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ class Way:
 
     @property
     def name(self) -> str:
-        """Of the row."""
+        """Name of the implementation."""
         return f"cuda.conv_{self.precision}" + (
             "_of_plain" if self.plain else "_widened" if self.copied else ""
         )
@@ -127,7 +128,7 @@ def _needs_pitch(shape: Conv, dtype: str) -> bool:
 
 def _way_rejection(way: Way) -> Callable[[Group, PlanningContext], str | None]:
     def rejection(group: Group, context: PlanningContext) -> str | None:
-        reason = _group_rejection(group)
+        reason = group_rejection(group)
         if reason is not None:
             return reason
         dtype, shape = element(group.outputs[0]), shape_of(group)
@@ -153,25 +154,24 @@ def _cut(group: Group, precision: str, processors: int) -> dispatch.Cut:
     return dispatch.cut(tiles, shape.n * ho * wo, shape.co // shape.groups, depth, shape.groups, processors)
 
 
-def _pair(values: Sequence[int], fill: int) -> tuple[int, int]:
+def pair(values: Sequence[int], fill: int) -> tuple[int, int]:
     """Numbers of one axis or of two as those of two."""
     first, second = (fill, *values)[-2:]
     return first, second
 
 
-def _in_rows(weights: ir.Value) -> Array:
+def weights_in_rows(weights: ir.Value) -> Array:
     """Weights [a, b, kh, kw] of one axis or of two."""
-    array = graph.constant(weights)
-    assert array is not None
+    array = graph.array(weights)
     a, b, *kernel = array.shape
-    return array.reshape(a, b, *_pair(kernel, 1))
+    return array.reshape(a, b, *pair(kernel, 1))
 
 
 def _weights(group: Group, precision: str) -> Constant:
-    weights, groups = named(group.anchor.inputs[1]), shape_of(group).groups
+    weights, groups = graph.operand(group.anchor, 1), shape_of(group).groups
 
     def pack() -> Array:
-        array = _in_rows(weights)
+        array = weights_in_rows(weights)
         return packed_weights(array.astype(np.float32), groups, precision).astype(array.dtype)
 
     return Constant(pack, weights.name or "")
@@ -179,7 +179,7 @@ def _weights(group: Group, precision: str) -> Constant:
 
 def widened(group: Group, pixel: int, *, plain: bool) -> tuple[Argument, tuple[LaunchCall, ...]]:
     """The image with a wider pitch from pixel to pixel, and the copy that makes it."""
-    x, dtype = _image(group), element(_image(group))
+    x, dtype = image_of(group), element(image_of(group))
     shape, last = graph.static_shape(x), tensor_views.last_of(x)
     source = tensor_views.in_memory_order(tensor_views.strided(x, last=not plain), last)
     target = tensor_views.in_memory_order(Strided(dtype, tensor_views.last_strides(shape, pixel)), last)
@@ -189,8 +189,8 @@ def widened(group: Group, pixel: int, *, plain: bool) -> tuple[Argument, tuple[L
 
 @of_group
 def _lowered(group: Group, way: Way, processors: int) -> tuple[LaunchCall, ...]:
-    shape, ending, (y,) = shape_of(group), _ending(group), group.outputs
-    argument: Argument = _image(group)
+    shape, ending, (y,) = shape_of(group), ending_of(group), group.outputs
+    argument: Argument = image_of(group)
     before: tuple[LaunchCall, ...] = ()
     if way.copied:
         pixel = _pixel(shape, element(y))
@@ -218,17 +218,17 @@ def _seconds(group: Group, context: PlanningContext, way: Way) -> float:
         blocks=cut.blocks,
     )
     each = shape.ci // shape.groups
-    if way.copied or tensor_views.aligned(each, element(_image(group))) != each:
-        time += seconds(context, nbytes=2 * graph.nbytes(_image(group)) * (2 if way.plain else 1))
+    if way.copied or tensor_views.aligned(each, element(image_of(group))) != each:
+        time += seconds(context, nbytes=2 * graph.nbytes(image_of(group)) * (2 if way.plain else 1))
     return time + (context.target.launch if cut.splits > 1 else 0.0)
 
 
-def _layouts(plain: bool) -> Callable[[Group, PlanningContext], Mapping[ir.Value, Layout]]:
+def layouts_of(plain: bool) -> Callable[[Group, PlanningContext], Mapping[ir.Value, Layout]]:
     """Channels last for what is read pixel by pixel and for what is written."""
 
     def layouts(group: Group, _context: PlanningContext) -> Mapping[ir.Value, Layout]:
-        values = [v for v in (_ending(group).residual, *group.outputs) if v is not None]
-        image = _image(group)
+        values = [v for v in (ending_of(group).residual, *group.outputs) if v is not None]
+        image = image_of(group)
         if not plain or image in values:
             values.append(image)
         return tensor_views.lasts(values)
@@ -249,7 +249,7 @@ def _row(way: Way) -> Implementation:
         lambda group, context: _lowered(group, way, context.target.cores),
         lambda group, context: _seconds(group, context, way),
         _inplace,
-        layouts=_layouts(way.plain),
+        layouts=layouts_of(way.plain),
         precision=dispatch.TOLD[way.precision],
         rank=PRECISIONS.index(way.precision),
     )
@@ -259,7 +259,7 @@ def _row(way: Way) -> Implementation:
 
 
 def _depthwise_rejection(group: Group, _context: PlanningContext) -> str | None:
-    reason = _group_rejection(group)
+    reason = group_rejection(group)
     if reason is not None:
         return reason
     shape = shape_of(group)
@@ -285,7 +285,7 @@ _RECIPES: Mapping[str, str] = {
 
 
 def _after(ending: Ending) -> Recipe:
-    """What is made of a sum (0) and of the residual (1), where there is one."""
+    """Recipe of a result from the sum (0) and the residual (1), where there is one."""
     steps: list[Instruction] = []
     inputs = 1 + (ending.residual is not None)
     value = 0
@@ -303,7 +303,7 @@ def _after(ending: Ending) -> Recipe:
 
 @of_group
 def _depthwise(group: Group) -> tuple[LaunchCall, ...]:
-    shape, ending, (y,) = shape_of(group), _ending(group), group.outputs
+    shape, ending, (y,) = shape_of(group), ending_of(group), group.outputs
     ho, wo = shape.out
     axes = [
         Axis(size, taps, out, stride, dilation, before, after)
@@ -328,13 +328,13 @@ def _depthwise(group: Group) -> tuple[LaunchCall, ...]:
         residual=ending.residual is not None,
         after=after,
     )
-    weights = named(group.anchor.inputs[1])
+    weights = graph.operand(group.anchor, 1)
 
     def pack() -> Array:
-        return np.ascontiguousarray(_in_rows(weights)[:, 0].transpose(1, 2, 0))
+        return np.ascontiguousarray(weights_in_rows(weights)[:, 0].transpose(1, 2, 0))
 
     roles = {
-        "x": _image(group),
+        "x": image_of(group),
         "w": Constant(pack, weights.name or ""),
         "y": y,
         **epilogue_roles(ending, bias),
@@ -353,113 +353,11 @@ def _depthwise_seconds(group: Group, context: PlanningContext) -> float:
     return seconds(context, nbytes=moved_bytes(group), flops=flops(group), rate=0.5, blocks=blocks)
 
 
-# Transposed convolutions: one convolution for each remainder of the output's position by the strides.
-
-
-@of_group
-def _transposed(group: Group) -> ConvTranspose:
-    node = group.anchor
-    n, ci, *places = graph.static_shape(_image(group))
-    _, _, *kernel = graph.static_shape(named(node.inputs[1]))
-    _, co, *ends = graph.static_shape(node.outputs[0])
-    (h, w), out, taps = (_pair(sizes, 1) for sizes in (places, ends, kernel))
-    strides = _pair(graph.attribute(node, "strides", (1, 1)), 1)
-    dilations = _pair(graph.attribute(node, "dilations", (1, 1)), 1)
-    phases = conv_geometry.of_conv_transpose(node)
-    # Output pixel 0 sees the taps that pads leave: what the first phase reads tells how many are cut.
-    top, left = (
-        (
-            phases[0].taps[i][0] * d + phases[0].window.offsets[i][0] * s
-            for i, d, s in zip((1, 2), dilations, strides)
-        )
-        if all(phases[0].taps[1:])
-        else _pair(graph.attribute(node, "pads", (0, 0, 0, 0))[: len(places)], 0)
-    )
-    reach = [
-        (size - 1) * s + d * (k - 1) + 1 - before - o
-        for size, s, d, k, before, o in zip((h, w), strides, dilations, taps, (top, left), out)
-    ]
-    after = [max(r, 0) for r in reach]
-    extra = [max(-r, 0) for r in reach]
-    return ConvTranspose(
-        n,
-        h,
-        w,
-        ci,
-        co,
-        taps,
-        strides,
-        (top, left, after[0], after[1]),
-        (extra[0], extra[1]),
-        dilations,
-        graph.attribute(node, "group", 1),
-    )
-
-
-def _transposed_rejection(precision: str) -> Callable[[Group, PlanningContext], str | None]:
-    def rejection(group: Group, context: PlanningContext) -> str | None:
-        reason = _group_rejection(group)
-        if reason is not None:
-            return reason
-        if _ending(group).residual is not None:
-            return "adds a residual"
-        return precision_rejection(precision, element(group.outputs[0]), context)
-
-    return rejection
-
-
-@of_group
-def _transposed_calls(group: Group, precision: str, processors: int) -> tuple[LaunchCall, ...]:
-    shape, ending, (y,) = _transposed(group), _ending(group), group.outputs
-    own = graph.constant(graph.input_at(group.anchor, 2))
-    bias = ending.bias(shape.co, own)
-    tiles = dispatch.offered(precision, shape.ci // shape.groups)
-    depth = shape.kernel[0] * shape.kernel[1] * shape.ci // shape.groups
-    pixels = shape.n * shape.h * shape.w
-    way = dispatch.cut(tiles, pixels, shape.co // shape.groups, depth, shape.groups, processors, shares=False)
-    epilogue = ending.epilogue(element(y), bias=bias is not None)
-    weights = named(group.anchor.inputs[1])
-
-    def pack() -> Array:
-        array = _in_rows(weights)
-        return packed_transposed(array.astype(np.float32), shape, precision).astype(array.dtype)
-
-    roles: dict[str, Argument] = {"x": _image(group), "w": Constant(pack, weights.name or ""), "y": y}
-    return calls(
-        conv_transpose(shape, precision, epilogue, way.tile), {**roles, **epilogue_roles(ending, bias)}
-    )
-
-
-def _transposed_seconds(precision: str) -> Callable[[Group, PlanningContext], float]:
-    def cost(group: Group, context: PlanningContext) -> float:
-        found = _transposed_calls(group, precision, context.target.cores)
-        blocks = max(call.units for call in found)
-        rate = dispatch.RATES[precision]
-        time = seconds(context, nbytes=moved_bytes(group), flops=flops(group), rate=rate, blocks=blocks)
-        return time + (len(found) - 1) * context.target.launch
-
-    return cost
-
-
-def _transposed_row(precision: str) -> Implementation:
-    return Implementation(
-        f"cuda.conv_transpose_{precision}",
-        "ConvTranspose",
-        BACKEND,
-        _transposed_rejection(precision),
-        lambda group, context: _transposed_calls(group, precision, context.target.cores),
-        _transposed_seconds(precision),
-        layouts=_layouts(False),
-        precision=dispatch.TOLD[precision],
-        rank=PRECISIONS.index(precision),
-    )
-
-
 # Of so few pixels that the weights are all that is read: squeeze and excite.
 
 
 def _few_rejection(group: Group, _context: PlanningContext) -> str | None:
-    reason = _group_rejection(group)
+    reason = group_rejection(group)
     if reason is not None:
         return reason
     shape = shape_of(group)
@@ -475,13 +373,13 @@ def _few_rejection(group: Group, _context: PlanningContext) -> str | None:
 
 @of_group
 def _few(group: Group, processors: int) -> tuple[LaunchCall, ...]:
-    shape, ending, (y,) = shape_of(group), _ending(group), group.outputs
-    bias, rows = _bias(group), shape.n * shape.h * shape.w
+    shape, ending, (y,) = shape_of(group), ending_of(group), group.outputs
+    bias, rows, weights = _bias(group), shape.n * shape.h * shape.w, graph.operand(group.anchor, 1)
     wide = shape.co if ending.residual is not None else 0
     product = Product(rows, shape.co, shape.ci, shape.ci, shape.ci, shape.co, wide)
     epilogue = ending.epilogue(element(y), bias=bias is not None)
     launches = gemv(product, element(y), epilogue, dispatch.WARPS * processors)
-    roles = {"a": _image(group), "b": named(group.anchor.inputs[1]), "y": y, **epilogue_roles(ending, bias)}
+    roles = {"a": image_of(group), "b": weights, "y": y, **epilogue_roles(ending, bias)}
     return calls(launches, roles)
 
 
@@ -491,7 +389,6 @@ def _few_seconds(group: Group, context: PlanningContext) -> float:
 
 
 IMPLEMENTATIONS = (
-    *(_transposed_row(p) for p in PRECISIONS),
     Implementation(
         "cuda.conv_of_few_pixels",
         "Conv",
@@ -500,7 +397,7 @@ IMPLEMENTATIONS = (
         lambda group, context: _few(group, context.target.cores),
         _few_seconds,
         _inplace,
-        layouts=_layouts(False),
+        layouts=layouts_of(False),
     ),
     *(_row(Way(p)) for p in PRECISIONS),
     *(_row(Way(p, copied=True)) for p in PRECISIONS),
@@ -513,6 +410,6 @@ IMPLEMENTATIONS = (
         _depthwise_lower,
         _depthwise_seconds,
         _inplace,
-        layouts=_layouts(False),
+        layouts=layouts_of(False),
     ),
 )

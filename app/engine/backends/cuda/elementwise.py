@@ -12,7 +12,8 @@ import onnx_ir as ir
 from app.engine.backends.cuda import tensor_views
 from app.engine.backends.cuda.launch_calls import BACKEND, calls, numbered, streamed
 from app.engine.core import graph
-from app.engine.core.plan import ELEMENTWISE, Call, Group, of_group
+from app.engine.core.calls import Call
+from app.engine.core.group import ELEMENTWISE, Group, of_group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.elementwise import Formula, Operand, formula_of, recipe_of
 from app.engine.types.layout import Layout, plain
@@ -49,7 +50,7 @@ def _rejection(group: Group, _context: PlanningContext) -> str | None:
 
 
 def _follows(operand: Operand) -> bool:
-    """Whether an operand lies with channels last beside results that do."""
+    """True if an operand lies with channels last beside results that do."""
     value = operand.value
     return (
         not graph.is_constant(value)
@@ -69,7 +70,7 @@ def _last_rejection(group: Group, _context: PlanningContext) -> str | None:
 
 
 def _operands(group: Group, layout: Layout) -> tuple[Strided, ...]:
-    """What the kernel reads, by the axes of the results as they lie in memory."""
+    """Operands of the kernel, by the axes of the results as they lie in memory."""
     shape = graph.static_shape(group.outputs[0])
     last = not layout.is_plain
     return tuple(
@@ -118,7 +119,7 @@ def _inplace_in(group: Group, layout: Layout) -> tuple[tuple[ir.Value, ir.Value]
 
 
 def _same(a: tuple[int, ...], b: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Whether strides lead to the same elements; along an axis of one, none counts."""
+    """True if strides lead to the same elements; along an axis of one, none counts."""
     return all(n == 1 or x == y for n, x, y in zip(shape, a, b))
 
 

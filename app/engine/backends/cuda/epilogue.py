@@ -1,4 +1,4 @@
-"""What a contraction does with its sums before it stores them: the nodes that follow the anchor.
+"""Epilogues of contractions: the nodes after the anchor, computed on its sums before they are stored.
 
 y = activation(alpha sums + bias + residual), or activation(...) + residual. What does not fit this form stays
 outside of the group.
@@ -13,7 +13,8 @@ import onnx_ir as ir
 
 from app.engine.backends.cuda import tensor_views
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Constant, Group, of_group
+from app.engine.core.calls import Argument, Constant
+from app.engine.core.group import Group, of_group
 from app.engine.operators.elementwise import recipe_of
 from app.engine.operators.epilogues import per_channel
 from app.kernels.cuda.epilogue import Epilogue
@@ -53,7 +54,7 @@ class Ending:
         return total.astype(np.float32)
 
     def epilogue(self, dtype: str, *, bias: bool, alpha: float = 1.0) -> Epilogue:
-        """What the kernel's generator is told."""
+        """Epilogue as the kernel's generator takes it."""
         return Epilogue(dtype, alpha, bias, self.place, self.activation)
 
 

@@ -3,10 +3,9 @@
 import math
 from collections.abc import Iterable, Mapping
 
-import onnx_ir as ir
-
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Group, LaunchCall, Workspace
+from app.engine.core.calls import Argument, LaunchCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import PlanningContext
 from app.kernels.cuda.kernel import WORKSPACE, Launches
 
@@ -73,9 +72,3 @@ def streamed(group: Group, context: PlanningContext, launches: Launches) -> floa
     """Seconds of launches that only pass over the operands of a group."""
     nbytes, count = moved_bytes(group), max(len(launches.steps), 1)
     return (count - 1) * context.target.launch + seconds(context, nbytes=nbytes, blocks=blocks_of(launches))
-
-
-def named(value: ir.Value | None) -> ir.Value:
-    """An operand that is not left out."""
-    assert value is not None
-    return value

@@ -13,10 +13,11 @@ import onnx_ir as ir
 
 from app.engine.backends.cuda import dispatch, epilogue, tensor_views
 from app.engine.backends.cuda.epilogue import Ending
-from app.engine.backends.cuda.launch_calls import BACKEND, calls, moved_bytes, named, seconds
+from app.engine.backends.cuda.launch_calls import BACKEND, calls, moved_bytes, seconds
 from app.engine.backends.cuda.tensor_views import element
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Call, Constant, Group, LaunchCall, Workspace, of_group
+from app.engine.core.calls import Argument, Call, Constant, LaunchCall, Workspace
+from app.engine.core.group import Group, of_group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops
 from app.engine.operators.matmul_geometry import PRODUCTS, matrices
@@ -34,7 +35,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Added:
-    """What a Gemm and the nodes after it add to the sums."""
+    """Operands that a Gemm and the nodes after it add to the sums."""
 
     ending: Ending
     alpha: float = 1.0
@@ -43,7 +44,7 @@ class Added:
 
     @property
     def residual(self) -> ir.Value | None:
-        """What is added element by element."""
+        """Operand added element by element."""
         return self.matrix or self.ending.residual
 
     def bias(self, n: int) -> Array | None:
@@ -52,7 +53,7 @@ class Added:
         return self.ending.bias(n, wide)
 
     def epilogue(self, dtype: str, n: int) -> Epilogue:
-        """What the kernel's generator is told."""
+        """Epilogue as the kernel's generator takes it."""
         found = self.ending.epilogue(dtype, bias=self.bias(n) is not None, alpha=self.alpha)
         return found if self.matrix is None else replace(found, residual="before")
 
@@ -64,7 +65,7 @@ def operands(group: Group) -> Operands:
 
 @of_group
 def added(group: Group) -> Added | str:
-    """What is added, or why a kernel does not add it."""
+    """Operands added to the sums, or the rejection."""
     ending = epilogue.read(group, -1)
     if isinstance(ending, str):
         return ending
@@ -85,13 +86,14 @@ def added(group: Group) -> Added | str:
     return f"C {c.name!r} of shape {list(shape)} is neither a constant per column nor a plain residual"
 
 
-def _strides_of_batches(product: Operands) -> tuple[int, int] | None:
-    """Elements from one batch of a and b to the next; None where they are not all as far apart."""
-    if len(product.offsets) < 2:
-        return 0, 0
-    a, b = product.offsets[1]
-    regular = all(offset == (i * a, i * b) for i, offset in enumerate(product.offsets))
-    return (a, b) if regular else None
+def _batch_strides(product: Operands) -> tuple[int, int]:
+    """Elements from one batch of a and b to the next, where they are all as far apart."""
+    return product.offsets[1] if len(product.offsets) > 1 else (0, 0)
+
+
+def _is_regular(product: Operands) -> bool:
+    a, b = _batch_strides(product)
+    return all(offset == (i * a, i * b) for i, offset in enumerate(product.offsets))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,11 +132,14 @@ def placed(
     return Placed(held, row, whole if batch else 0, copying, value)
 
 
+def _left(product: Operands) -> Placed:
+    batch = _batch_strides(product)[0]
+    return placed(product.a, product.m, product.k, product.a_strides, batch, len(product.offsets))
+
+
 def packed(product: Operands, *, by_column: bool) -> Placed:
     """The right operand; a constant is packed offline, as [n, k] `by_column` or as [k, n]."""
-    strides = _strides_of_batches(product)
-    assert strides is not None
-    dtype, batch = element(product.b), strides[1]
+    dtype, batch = element(product.b), _batch_strides(product)[1]
     rows, columns = (product.n, product.k) if by_column else (product.k, product.n)
     if not graph.is_constant(product.b):
         k_stride, n_stride = product.b_strides
@@ -143,8 +148,7 @@ def packed(product: Operands, *, by_column: bool) -> Placed:
     row = tensor_views.aligned(columns, dtype)
 
     def pack() -> Array:
-        array = graph.constant(product.b)
-        assert array is not None
+        array = graph.array(product.b)
         found = matrices(product, array).reshape(-1, product.k, product.n)
         found = found.swapaxes(1, 2) if by_column else found
         return np.pad(found, ((0, 0), (0, 0), (0, row - columns)))
@@ -153,14 +157,14 @@ def packed(product: Operands, *, by_column: bool) -> Placed:
 
 
 def _has_columns(product: Operands, precision: str) -> bool:
-    """Whether a kernel reads the right operand as [k, n]: exact ones always, others what lies so."""
+    """True if a kernel reads the right operand as [k, n]: exact ones always, others what lies so."""
     if precision == "f32":
         return True
     return not graph.is_constant(product.b) and product.b_strides[1] == 1
 
 
 def rejection(group: Group, _context: PlanningContext) -> str | None:
-    """Why no kernel computes this product."""
+    """Rejection of a product; None if kernels compute it."""
     reason = tensor_views.not_floats(group)
     if reason is not None:
         return reason
@@ -170,9 +174,9 @@ def rejection(group: Group, _context: PlanningContext) -> str | None:
     if isinstance(found, str):
         return found
     product = operands(group)
-    if _strides_of_batches(product) is None:
+    if not _is_regular(product):
         return f"batches of {product.a.name!r} and {product.b.name!r} are broadcast in turns"
-    if group.epilogue and len(graph.static_shape(named(group.anchor.inputs[1]))) < 2:
+    if group.epilogue and len(graph.static_shape(graph.operand(group.anchor, 1))) < 2:
         return "the second operand is a vector, so the output has no columns to speak of"
     return None
 
@@ -208,9 +212,7 @@ def _cut(group: Group, processors: int, precision: str) -> dispatch.Cut:
 def _lowered(group: Group, processors: int, precision: str) -> tuple[LaunchCall, ...]:
     found, product = added(group), operands(group)
     assert not isinstance(found, str)
-    strides = _strides_of_batches(product)
-    assert strides is not None
-    a = placed(product.a, product.m, product.k, product.a_strides, strides[0], len(product.offsets))
+    a = _left(product)
     columns = _has_columns(product, precision)
     b = packed(product, by_column=not columns)
     (y,) = group.outputs
@@ -258,7 +260,7 @@ def inplace(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir
 
 
 def rejection_of(precision: str) -> Callable[[Group, PlanningContext], str | None]:
-    """Why the kernel of a precision does not compute a product."""
+    """Rejection of a product by the kernel of a precision."""
 
     def either(group: Group, context: PlanningContext) -> str | None:
         reason = rejection(group, context)
@@ -268,7 +270,7 @@ def rejection_of(precision: str) -> Callable[[Group, PlanningContext], str | Non
 
 
 def precision_rejection(precision: str, dtype: str, context: PlanningContext) -> str | None:
-    """Why a precision does not suit elements of a type, or the job."""
+    """Rejection of a precision for elements of a type, or for the job."""
     if (dtype == "float32") == (precision in dispatch.HALVES.values()):
         return f"elements are {dtype}; this one multiplies {precision}"
     if dtype != "float32":
@@ -312,9 +314,7 @@ def _skinny_rejection(group: Group, context: PlanningContext) -> str | None:
 def _skinny(group: Group, processors: int) -> tuple[LaunchCall, ...]:
     found, product = added(group), operands(group)
     assert not isinstance(found, str)
-    strides = _strides_of_batches(product)
-    assert strides is not None
-    a = placed(product.a, product.m, product.k, product.a_strides, strides[0], len(product.offsets))
+    a = _left(product)
     b = packed(product, by_column=True)
     (y,) = group.outputs
     sizes = _sizes(group, a, b, residual=found.residual is not None)

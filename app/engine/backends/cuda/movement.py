@@ -6,9 +6,10 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from app.engine.backends.cuda import tensor_views
-from app.engine.backends.cuda.launch_calls import BACKEND, blocks_of, calls, named, numbered, seconds
+from app.engine.backends.cuda.launch_calls import BACKEND, blocks_of, calls, numbered, seconds
 from app.engine.core import graph
-from app.engine.core.plan import Call, Group, View
+from app.engine.core.calls import Call, View
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.movement import (
     COPIES,
@@ -77,9 +78,7 @@ def _part_view(part: Part, group: Group) -> View | str:
     first = first_element(part, plain(len(graph.static_shape(part.whole))))
     if isinstance(first, str):
         return first
-    kind = graph.dtype(part.whole)
-    assert kind is not None
-    start = first * kind.itemsize
+    start = first * graph.element_type(part.whole).itemsize
     if start % ALIGNED:
         return f"{part.part.name!r} begins at byte {start} of {part.whole.name!r}, no multiple of {ALIGNED}"
     return View(part.whole, part.part, start)
@@ -240,7 +239,7 @@ def _depth_row(op: str) -> Implementation:
 
 def _change_moves(group: Group, side: int) -> tuple[Move, ...]:
     """A copy between row-major and channels last; side 0: the input lies so, side 1: the output."""
-    x, y = named(group.anchor.inputs[0]), group.anchor.outputs[0]
+    x, y = graph.operand(group.anchor, 0), group.anchor.outputs[0]
     order = plain(len(graph.static_shape(x))) if side == 0 else tensor_views.last_of(x)
     source = tensor_views.in_memory_order(tensor_views.strided(x, last=side == 0), order)
     target = tensor_views.in_memory_order(tensor_views.strided(y, last=side == 1), order)
@@ -250,7 +249,7 @@ def _change_moves(group: Group, side: int) -> tuple[Move, ...]:
 
 def _change_rows(side: int) -> tuple[Implementation, ...]:
     def ends(group: Group) -> tuple[ir.Value, ir.Value]:
-        return named(group.anchor.inputs[0]), group.anchor.outputs[0]
+        return graph.operand(group.anchor, 0), group.anchor.outputs[0]
 
     def rejection(group: Group, _context: PlanningContext) -> str | None:
         return tensor_views.group_rejection(group) or _images(*ends(group))

@@ -9,7 +9,8 @@ from app.engine.backends.cuda import tensor_views
 from app.engine.backends.cuda.launch_calls import BACKEND, calls, streamed
 from app.engine.backends.cuda.tensor_views import element
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Call, Constant, Group, LaunchCall, of_group
+from app.engine.core.calls import Argument, Call, Constant, LaunchCall
+from app.engine.core.group import Group, of_group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.axes import first_input, first_output, output_at
 from app.engine.operators.operands import data, fixed_inputs
@@ -116,8 +117,7 @@ def _nearest(group: Group, last: bool) -> tuple[Launches, dict[str, Argument]]:
 
 def _bits(like: ir.Value, value: object) -> int:
     """A number of an element's type as an integer."""
-    kind = graph.dtype(like)
-    assert kind is not None
+    kind = graph.element_type(like)
     return int(np.array([value]).astype(kind).view(f"i{kind.itemsize}")[0])
 
 

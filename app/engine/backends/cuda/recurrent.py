@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 
 from app.engine.backends.cuda import dispatch, tensor_views
-from app.engine.backends.cuda.launch_calls import BACKEND, calls, named, seconds
+from app.engine.backends.cuda.launch_calls import BACKEND, calls, seconds
 from app.engine.backends.cuda.matmul import placed
 from app.engine.backends.cuda.tensor_views import element
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Call, Constant, Group, LaunchCall, Workspace, of_group
+from app.engine.core.calls import Argument, Call, Constant, LaunchCall, Workspace
+from app.engine.core.group import Group, of_group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.recurrent import (
     INITIAL_C,
@@ -67,7 +68,7 @@ def _layer(group: Group) -> Recurrent:
         found.gates_strides,
         found.y_strides,
         found.state_strides,
-        element(named(node.inputs[0])),
+        element(graph.operand(node, 0)),
         graph.attribute(node, "direction", "forward") == "reverse",
         float(graph.attribute(node, "clip", math.inf)),
         activations(node),
@@ -81,7 +82,7 @@ def _layer(group: Group) -> Recurrent:
 
 
 def _biases(group: Group) -> tuple[Array | None, Array | None]:
-    """Of the projections, one float32 a column; of the state of a GRU that resets after the product."""
+    """Biases of the projections, a float32 a column, and of a GRU state that resets after the product."""
     array, layer = graph.constant(graph.input_at(group.anchor, 3)), _layer(group)
     if array is None:
         return None, np.zeros((layer.directions, layer.hidden), np.float32) if layer.resets_after else None
@@ -96,7 +97,7 @@ def _biases(group: Group) -> tuple[Array | None, Array | None]:
 def _projection(group: Group, context: PlanningContext, to: Workspace) -> tuple[LaunchCall, ...]:
     """Rows of x times the weights of all gates and directions, with their bias."""
     node, layer = group.anchor, _layer(group)
-    x, weights = named(node.inputs[0]), named(node.inputs[1])
+    x, weights = graph.operand(node, 0), graph.operand(node, 1)
     rows, k = layer.steps * layer.batch, graph.static_shape(x)[2]
     n, dtype = layer.directions * layer.gates * layer.hidden, layer.dtype
     precision = dispatch.HALVES.get(dtype, "tf32" if context.precision == "tf32" else "f32")
@@ -105,8 +106,7 @@ def _projection(group: Group, context: PlanningContext, to: Workspace) -> tuple[
     width = tensor_views.aligned(n if exact else k, dtype)
 
     def pack() -> Array:
-        array = graph.constant(weights)
-        assert array is not None
+        array = graph.array(weights)
         found = array.reshape(n, k)
         found = found.T if exact else found
         return np.pad(found, ((0, 0), (0, width - found.shape[1])))
@@ -125,11 +125,10 @@ def _lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     node, layer = group.anchor, _layer(group)
     columns = layer.directions * layer.gates * layer.hidden
     gates = Workspace(4 * layer.steps * layer.batch * columns)
-    weights = named(node.inputs[2])
+    weights = graph.operand(node, 2)
 
     def pack() -> Array:
-        array = graph.constant(weights)
-        assert array is not None
+        array = graph.array(weights)
         return packed_weights(array, layer.gates)
 
     _, bias = _biases(group)
@@ -148,7 +147,7 @@ def _lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
 
 def _seconds(group: Group, context: PlanningContext) -> float:
     layer, target = _layer(group), context.target
-    k = graph.static_shape(named(group.anchor.inputs[0]))[2]
+    k = graph.static_shape(graph.operand(group.anchor, 0))[2]
     rows, columns = layer.steps * layer.batch, layer.directions * layer.gates * layer.hidden
     projected = seconds(context, nbytes=4.0 * rows * (k + columns), flops=2.0 * rows * k * columns, rate=0.5)
     weights = layer.gates * layer.hidden**2 * (4 if layer.dtype == "float32" else 2)

@@ -69,7 +69,7 @@ def _factors(value: ir.Value, limit: int) -> list[ir.Value]:
 
 
 def _other(node: ir.Node | None, op: str, number: float) -> ir.Value | None:
-    """What an operator combines with a constant number, in either order."""
+    """Operand that an operator combines with a constant number, in either order."""
     if node is None or node.op_type != op:
         return None
     a, b = node.inputs
@@ -116,7 +116,7 @@ def _is(value: ir.Value, number: float) -> bool:
 
 
 def _is_rooted(value: ir.Value | None, x: ir.Value) -> bool:
-    """Whether a value is x / sqrt(2)."""
+    """True if a value is x / sqrt(2)."""
     node = None if value is None else value.producer()
     if _other(node, "Mul", 0.5**0.5) is x:
         return True
@@ -129,7 +129,7 @@ def _is_rooted(value: ir.Value | None, x: ir.Value) -> bool:
 
 
 def _is_cubic(value: ir.Value | None, x: ir.Value) -> bool:
-    """Whether a value is sqrt(2 / pi) (x + 0.044715 x^3)."""
+    """True if a value is sqrt(2 / pi) (x + 0.044715 x^3)."""
     total = _other(None if value is None else value.producer(), "Mul", math.sqrt(2 / math.pi))
     node = None if total is None else total.producer()
     if node is None or node.op_type != "Add" or x not in node.inputs:

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from app.engine.backends.cuda import tensor_views
-from app.engine.backends.cuda.launch_calls import BACKEND, calls, named, streamed
+from app.engine.backends.cuda.launch_calls import BACKEND, calls, streamed
 from app.engine.backends.cuda.tensor_views import element
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Call, Group, of_group
+from app.engine.core.calls import Argument, Call
+from app.engine.core.group import Group, of_group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.axes import along_axis, first_input, first_output, reduced_axes
 from app.engine.operators.elementwise import recipe_of
@@ -63,7 +64,7 @@ def _rows_of(group: Group) -> tuple[int, int]:
 
 @of_group
 def _after(group: Group) -> Recipe | str:
-    """What follows the normalization, element by element."""
+    """Recipe of the nodes after the normalization, element by element."""
     if not group.epilogue:
         return ()
     value = group.anchor.outputs[0]
@@ -82,7 +83,7 @@ def _norm_rejection(group: Group, _context: PlanningContext) -> str | None:
     if len(group.outputs) > 1:
         return f"{len(group.outputs)} values leave the group; this one writes one"
     _, n = _rows_of(group)
-    scale = named(group.anchor.inputs[1])
+    scale = graph.operand(group.anchor, 1)
     for operand in (scale, graph.input_at(group.anchor, 2)):
         if operand is None:
             continue
@@ -107,7 +108,7 @@ def _norm_rejection(group: Group, _context: PlanningContext) -> str | None:
 def _norm(group: Group) -> Launches:
     rows, n = _rows_of(group)
     kind, epsilon = element(first_input(group)), float(graph.attribute(group.anchor, "epsilon", 1e-5))
-    parameters = element(named(group.anchor.inputs[1]))
+    parameters = element(graph.operand(group.anchor, 1))
     after = _after(group)
     assert not isinstance(after, str)
     if group.op == "RMSNormalization":
@@ -118,7 +119,7 @@ def _norm(group: Group) -> Launches:
 
 def _norm_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     roles: dict[str, Argument] = {"x": first_input(group), "y": group.outputs[0]}
-    roles["scale"] = named(group.anchor.inputs[1])
+    roles["scale"] = graph.operand(group.anchor, 1)
     bias = graph.input_at(group.anchor, 2)
     if bias is not None:
         roles["bias"] = bias

@@ -4,10 +4,11 @@ import math
 from collections.abc import Callable
 
 from app.engine.backends.cuda import tensor_views
-from app.engine.backends.cuda.launch_calls import BACKEND, calls, named, streamed
+from app.engine.backends.cuda.launch_calls import BACKEND, calls, streamed
 from app.engine.backends.cuda.tensor_views import element
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Call, Group
+from app.engine.core.calls import Argument, Call
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.axes import along_axis, split
 from app.engine.operators.indexing import axis_of, bad_indices, indices_of
@@ -23,7 +24,7 @@ ORDERED = (*tensor_views.FLOATS, "int32", "int64")
 
 
 def _simple(group: Group, dtypes: tuple[str, ...], constants: tuple[int, ...] = ()) -> str | None:
-    """Why not, of single nodes whose first input is of one of these types and not empty."""
+    """Rejection of all but single nodes whose first input is of one of these types and not empty."""
     reason = tensor_views.group_rejection(group) or tensor_views.untyped(data(group.anchor), dtypes)
     if reason is None and any(graph.elements(v) == 0 for v in (*group.inputs, *group.outputs)):
         reason = "an operand is empty"
@@ -48,8 +49,7 @@ def _sum_rejection(group: Group, _context: PlanningContext) -> str | None:
 
 def _sum(group: Group) -> Made:
     node = group.anchor
-    axis = graph.constant(node.inputs[1])
-    assert axis is not None
+    axis = graph.array(node.inputs[1])
     launches = cumulative_sum(
         *split(graph.static_shape(data(node)), int(axis.reshape(-1)[0])),
         element(data(node)),
@@ -80,9 +80,9 @@ def _groups_rejection(group: Group, _context: PlanningContext) -> str | None:
     if reason is not None:
         return reason
     channels = graph.static_shape(data(group.anchor))[1]
-    for operand in group.anchor.inputs[1:3]:
-        if graph.elements(named(operand)) != channels:
-            return f"{named(operand).name!r} has {graph.elements(named(operand))} elements, not {channels}"
+    for value in (graph.operand(group.anchor, i) for i in (1, 2)):
+        if graph.elements(value) != channels:
+            return f"{value.name!r} has {graph.elements(value)} elements, not {channels}"
     return "statistics in 16 bits" if graph.attribute(group.anchor, "stash_type", 1) != 1 else None
 
 
@@ -98,9 +98,9 @@ def _groups(group: Group) -> Made:
         element(data(node)),
         float(graph.attribute(node, "epsilon", 1e-5)),
         last=False,
-        parameters=element(named(node.inputs[1])),
+        parameters=element(graph.operand(node, 1)),
     )
-    roles = {"scale": named(node.inputs[1]), "bias": named(node.inputs[2])}
+    roles = {"scale": graph.operand(node, 1), "bias": graph.operand(node, 2)}
     return launches, {"x": data(node), "y": node.outputs[0], **roles}
 
 
@@ -119,7 +119,7 @@ def _scatter_rejection(group: Group, _context: PlanningContext) -> str | None:
 
 def _scatter(group: Group) -> Made:
     node = group.anchor
-    x, indices, updates = data(node), indices_of(node), named(node.inputs[2])
+    x, indices, updates = data(node), indices_of(node), graph.operand(node, 2)
     kind, index, reduction = element(x), element(indices), graph.attribute(node, "reduction", "none")
     sizes, shape = graph.static_shape(x), graph.static_shape(indices)
     if group.op == "ScatterElements":

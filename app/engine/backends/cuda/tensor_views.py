@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Group
+from app.engine.core.group import Group
 from app.engine.types.layout import Layout, channels_last
 from app.kernels.cuda.geometry import LIMIT, NBYTES, Strided, broadcast, contiguous
 
@@ -21,14 +21,12 @@ def aligned(count: int, dtype: str) -> int:
 
 
 def element(value: ir.Value) -> str:
-    """The name of an element type."""
-    kind = graph.dtype(value)
-    assert kind is not None
-    return kind.name
+    """Name of a value's element type."""
+    return graph.element_type(value).name
 
 
 def group_rejection(group: Group, dtypes: Sequence[str] = MOVED, *, single: bool = True) -> str | None:
-    """Why kernels for static tensors of these types cannot take a group, or None."""
+    """Rejection of a group by kernels for static tensors of these types, or None."""
     if single and len(group.nodes) > 1:
         return f"{group.op} takes no epilogue, the group has {len(group.nodes)} nodes"
     for value in (*group.inputs, *group.outputs):
@@ -39,7 +37,7 @@ def group_rejection(group: Group, dtypes: Sequence[str] = MOVED, *, single: bool
 
 
 def untyped(value: ir.Value, dtypes: Sequence[str]) -> str | None:
-    """Why a value is no static tensor of one of these types, or None."""
+    """Rejection of a value that is no static tensor of one of these types, or None."""
     if not graph.is_tensor(value):
         return f"value {value.name!r} is no tensor of numbers"
     if graph.is_dynamic(value):
@@ -52,7 +50,7 @@ def untyped(value: ir.Value, dtypes: Sequence[str]) -> str | None:
 
 
 def not_floats(group: Group, *values: ir.Value | None) -> str | None:
-    """Why values, or all of a group's, are not of one type of floating point, or None."""
+    """Rejection of values, or all of a group's, that are not of one floating-point type, or None."""
     given = [v for v in values if v is not None] or [*group.inputs, *group.outputs]
     for value in given:
         reason = untyped(value, FLOATS)
@@ -64,13 +62,13 @@ def not_floats(group: Group, *values: ir.Value | None) -> str | None:
 
 
 def is_image(value: ir.Value) -> bool:
-    """Whether a value has batch, channels, and a width, which may have a height before it."""
+    """True if a value has batch, channels, and a width, which may have a height before it."""
     found = graph.shape(value)
     return found is not None and len(found) in (3, 4)
 
 
 def not_image(value: ir.Value | None) -> str | None:
-    """Why a value is no image of floating point, or None."""
+    """Rejection of a value that is no image of floating point, or None."""
     if value is None:
         return "an operand is omitted"
     reason = untyped(value, FLOATS)

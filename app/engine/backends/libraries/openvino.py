@@ -78,15 +78,14 @@ _tried: dict[tuple[str, str, int | None], str | None] = {}
 
 
 def _rejection(node: ir.Node, _context: PlanningContext) -> str | None:
-    """Whether its frontend can read the operator, tried once with the first node that has it."""
-    assert node.graph is not None
-    key = node.domain, node.op_type, node.graph.opset_imports.get(node.domain)
+    """Rejection of an operator that its frontend cannot read, tried once with the first node that has it."""
+    key = node.domain, node.op_type, graph.owner(node).opset_imports.get(node.domain)
     if key not in _tried:
         small = [v for v in graph.reads(node) if graph.is_constant(v) and graph.elements(v) <= SMALL]
         alone = graph.group((node,), node, node.op_type, lambda value: bool(value.name))
         try:
             _core().read_model(ir.to_proto(subgraph.model_of(alone, small)).SerializeToString())
-        except Exception as cause:  # it raises types of its own, and any of them is a refusal
+        except Exception as cause:  # it raises types of its own, and any of them rejects the sub-graph
             lines = [line for line in str(cause).splitlines() if node.op_type in line]
             _tried[key] = f"openvino cannot read {node.op_type}: {' '.join(lines[:1])[:200] or 'refused'}"
         else:

@@ -12,7 +12,8 @@ from typing import Any, Protocol, TypeAlias
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import SUBGRAPH, Call, Group, SubgraphCall
+from app.engine.core.calls import Call, SubgraphCall
+from app.engine.core.group import SUBGRAPH, Group
 from app.engine.core.registry import Backend, Implementation, PlanningContext, Selector
 from app.engine.cost import roofline
 from app.engine.memory.greedy import solve
@@ -104,7 +105,7 @@ def version_of(package: str) -> str:
 
 
 def border(node: ir.Node) -> str | None:
-    """Why a node's values cannot be passed to a library, or None.
+    """Rejection of a node whose values cannot be passed to a library, or None.
 
     Tensors of numbers and strings, and sequences of them, can.
     """
@@ -133,14 +134,13 @@ def original(group: Group, context: PlanningContext) -> ir.Model | None:
 
 
 def read(group: Group) -> tuple[ir.Value, ...]:
-    """What a sub-graph reads and is not constant."""
+    """Values that a sub-graph reads and that are not constant."""
     return tuple(v for v in group.inputs if not graph.is_constant(v))
 
 
 def model_of(group: Group, weights: Sequence[ir.Value] | None = None) -> ir.Model:
     """A sub-graph as a model of its own; all constants are its weights, or those given."""
-    outer = group.anchor.graph
-    assert outer is not None
+    outer = graph.owner(group.anchor)
     constants = [v for v in group.inputs if graph.is_constant(v)] if weights is None else list(weights)
     view = ir.GraphView(
         [v for v in group.inputs if v not in constants],
@@ -176,7 +176,7 @@ def model_bytes(group: Group, whole: ir.Model | None = None) -> bytes:
 
 
 def arena_bytes(group: Group, context: PlanningContext) -> int:
-    """What values inside a sub-graph take when each lives from its writer to its last reader.
+    """Peak bytes of the values inside a sub-graph, each alive from its writer to its last reader.
 
     A library tells nobody what it allocates; this is what our own planner would, row-major.
     """

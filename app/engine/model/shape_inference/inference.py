@@ -75,7 +75,7 @@ def _run(model: ir.Model) -> None:
 
 
 def _carried(model: ir.Model) -> Iterator[tuple[ir.Value, ir.Value]]:
-    """What the body of each Loop returns for the next iteration, and the input that receives it."""
+    """Outputs that the body of each Loop returns for the next iteration, and the inputs that receive them."""
     for node in model.graph.all_nodes():
         if node.op_type == "Loop" and not node.domain:
             for body in graph.bodies(node):

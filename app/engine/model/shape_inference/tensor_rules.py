@@ -172,6 +172,6 @@ def _guarded(known: Infer, unknown: Infer, context: ShapeInferenceContext, node:
 
 
 def has_rule(domain: str, op: str) -> bool:
-    """Whether anything can tell the type of the operator's outputs."""
+    """True if a rule or a schema tells the type of the operator's outputs."""
     complete()
     return bool(registry.has(domain, op))

@@ -1,120 +1,61 @@
-"""Binds a program to memory and runs it: compiled stretches, host calls between them."""
+"""A program bound to the memory of a CPU: sequences of compiled kernels, host calls between them."""
 
-import hashlib
-import mmap
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Body, Constant, HostCall, KernelCall, RunBody, Slice, SubgraphCall, Workspace
+from app.engine.core.calls import Body, Constant, HostCall, KernelCall, RunBody, Workspace
 from app.engine.core.program import Program, Step
 from app.engine.runtime import input_checks
-from app.engine.types.errors import KernelError, LibraryError
+from app.engine.runtime.cpu.library_step import LibraryStep
+from app.engine.runtime.cpu.memory import Pool, Weights, aligned
+from app.engine.runtime.executor import POISON, Array, ProgramExecutor, owned_by_step, owners
+from app.engine.types.errors import KernelError
 from app.engine.types.layout import to_physical
-from app.kernels.cpu.runtime.compiler import Compiler, resolve
+from app.kernels.cpu.runtime.compiler import CompiledKernel, Compiler, resolve
 from app.kernels.cpu.runtime.driver import KernelSequence, Team, compile_dispatch_loop
-from app.kernels.cpu.runtime.parallel import helped
+from app.kernels.cpu.runtime.parallel import Request, helped
 
-Array = np.ndarray[Any, Any]
-ALIGNMENT = 64  # byte: a cache line
-HUGE = 2 * 1024 * 1024  # byte of a huge page
-# Byte before and after an array that are ours too. A load whose masked-off lanes lie in a page that is
-# not there gives the right result, but far more slowly.
-MARGIN = 4096
-WORTH_FINDING = 64 * 1024  # byte of an array from which on equal ones are looked for
-BLOCK = 16 * HUGE  # byte of a block of a pool; what is not touched takes no memory
 # Predicted time of a step on all threads below which one thread runs it: to meet costs about a microsecond.
-WORTH_SHARING = 1e-6
-LONG_TO_FEED = 2**16  # byte of inputs, from which on helpers are woken before these are copied
-LONGEST = 400  # characters of what a library says
-GUARD = 4096  # bytes behind the arena
-NO_ROOTS: Mapping[ir.Value, Array] = {}
-POISON = 0xFF  # every floating-point type reads NaN, every index is far out of range
+MIN_SHARED_SECONDS = 1e-6
+MIN_WAKING_BYTES = 2**16  # byte of inputs, from which on helpers are woken before these are copied
+GUARD = 4096  # byte behind an arena in poisoned memory, which is watched too
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Memory and threads that a body gets from the program around it.
+
+    Attributes:
+        arena: bytes that its values live in.
+        roots: bytes of inputs and outputs; it takes memory for the others.
+    """
+
+    arena: Array
+    roots: Mapping[ir.Value, Array]
+    team: Team
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Steps first..last (half-open) that run together: one stretch of kernel rows, or one host call."""
+    """Steps first..last (half-open) that run together: one sequence of kernels, or one host call.
+
+    Attributes:
+        work: runs all of it.
+        sequence: of kernels; None for a host call.
+        calls: of each step, half-open positions in the sequence.
+    """
 
     first: int
     last: int
-    stretch: KernelSequence | None
-    rows: tuple[tuple[int, int], ...]  # of each step, half-open rows of the stretch
-    host: Callable[[], None] | None = None
-
-    @property
-    def work(self) -> Callable[[], None]:
-        """What runs all of it."""
-        if self.stretch is not None:
-            return self.stretch.run
-        assert self.host is not None
-        return self.host
-
-
-def aligned(nbytes: int) -> Array:
-    """Zeroed bytes that start on a cache line; large ones lie in huge pages where the system has them.
-
-    Streams of weights run a third faster so: hardware prefetches up to the end of a page.
-    """
-    start = HUGE if nbytes >= HUGE else ALIGNMENT
-    if nbytes < HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
-        raw = np.zeros(nbytes + start + 2 * MARGIN, np.uint8)
-    else:
-        mapping = mmap.mmap(-1, nbytes + 2 * MARGIN + 2 * HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        mapping.madvise(mmap.MADV_HUGEPAGE)
-        raw = np.frombuffer(mapping, np.uint8)
-    first = -raw.ctypes.data % start + MARGIN
-    end = first + nbytes
-    raw[first - MARGIN : first] = raw[end : end + MARGIN] = 0  # written, so that the pages are there
-    return raw[first:end]
-
-
-class Pool:
-    """Memory for many arrays that stay: pieces of large blocks, each on a cache line."""
-
-    def __init__(self) -> None:
-        self._block = aligned(0)
-        self._used = 0
-
-    def take(self, nbytes: int) -> Array:
-        """Zeroed bytes that start on a cache line."""
-        if self._used + nbytes > self._block.size:
-            self._block = aligned(max(nbytes, BLOCK))
-            self._used = 0
-        piece = self._block[self._used : self._used + nbytes]
-        self._used += -(-nbytes // ALIGNMENT) * ALIGNMENT
-        return piece
-
-
-class Weights:
-    """Memory for arrays that no run changes, of programs that hold much the same: equal ones once.
-
-    `read` is called after each large one: what it was made from is not needed any more.
-    """
-
-    def __init__(self, read: Callable[[], None] = lambda: None) -> None:
-        self._read = read
-        self._pool = Pool()
-        self._known: dict[bytes, Array] = {}  # by digest
-
-    def keep(self, array: Array) -> Array:
-        """The bytes of an array, in memory that stays."""
-        raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        digest = hashlib.blake2b(raw.data, digest_size=32).digest() if raw.nbytes >= WORTH_FINDING else b""
-        kept = self._known.get(digest)
-        if kept is None:
-            kept = self._pool.take(raw.nbytes)
-            kept[:] = raw
-            if digest:
-                self._known[digest] = kept
-        if digest:
-            self._read()
-        return kept
+    work: Callable[[], None]
+    sequence: KernelSequence | None = None
+    calls: tuple[tuple[int, int], ...] = ((0, 0),)
 
 
 class _Body:
@@ -162,7 +103,7 @@ class _Body:
         ]
 
 
-class Executor:
+class Executor(ProgramExecutor):
     """A program in memory of its own: one arena, the weights, and staging for inputs and outputs.
 
     Args:
@@ -172,9 +113,7 @@ class Executor:
             each step, so that a wrong plan shows in the outputs; after a step also the padded lanes
             that it leaves undefined. Slow; for tests.
         cores: cores to pin the team to; empty leaves threads where they are.
-        arena: where its values live, of whoever runs it as a body; else it takes memory of its own.
-        roots: bytes of inputs and outputs, of whoever runs it as a body; it takes memory for the others.
-        team: threads to run on, of whoever closes them; else it starts its own.
+        around: memory and threads of the program that runs it as a body; else it has its own.
         progress: called with (done, total) while kernels compile.
         weights: where it keeps its constants, of several programs; else it has memory of its own.
     """
@@ -186,47 +125,35 @@ class Executor:
         *,
         poison: bool = False,
         cores: Sequence[int] = (),
-        arena: Array | None = None,
-        roots: Mapping[ir.Value, Array] = NO_ROOTS,
-        team: Team | None = None,
+        around: Surroundings | None = None,
         progress: Callable[[int, int], None] = lambda _done, _total: None,
         weights: Weights | None = None,
     ) -> None:
-        self.program = program
-        self._model = program.compilation.graph
+        super().__init__(program)
         self._poison = poison
-        # In poisoned memory what follows the arena is watched too.
-        own = program.arena_bytes + GUARD * poison
-        self._arena = aligned(own) if arena is None else arena[: program.arena_bytes]
+        if around is None:
+            self._arena = aligned(program.arena_bytes + GUARD * poison)
+        else:
+            self._arena = around.arena[: program.arena_bytes]
         self._pool = Pool()  # of inputs and outputs
         self._weights = Weights() if weights is None else weights
-        self._roots = dict(roots)  # memory of inputs, outputs and weights
+        self._roots = {} if around is None else dict(around.roots)  # memory of inputs, outputs and weights
         self._packed: dict[int, Array] = {}  # Constant arguments, by identity
-        self._host: dict[ir.Value, object] = {}  # dynamic values of the current run
         self._bodies: dict[str, _Body] = {}  # by path
         self._alone: Callable[[Mapping[str, object]], dict[str, object]] | None = None
         self._compiler = compiler
-        self._owns_team = team is None
-        self._team = Team(program.compilation.options.threads, cores) if team is None else team
-        kernels = {}
-        with helped(compiler, program.kernels):
-            for done, key in enumerate(program.kernels):
-                progress(done, len(program.kernels))
-                name, types, static, takes_thread = key
-                try:
-                    kernels[key] = compiler.compile(name, types, static, takes_thread=takes_thread)
-                except Exception as cause:  # any failure of the compiler is the kernel's
-                    raise KernelError(f"kernel {name!r} for {types} does not compile: {cause}") from cause
-        self._kernels = kernels
+        self._owns_team = around is None
+        self._team = Team(program.compilation.options.threads, cores) if around is None else around.team
+        self._kernels = _compiled(program, compiler, progress)
         self._dispatch_loop = compile_dispatch_loop()
         self._segments = self._bind()
         self._work = [s.work for s in self._segments]
         self._inputs = {v.name or "": (v, self.place_of(v)) for v in self._model.inputs}
         fed = sum(graph.nbytes(v) for v, place in self._inputs.values() if place is not None)
         # What runs first, where helpers can wake meanwhile; a library has threads of its own.
-        self._woken = self._segments[0].stretch if self._segments and fed >= LONG_TO_FEED else None
+        self._woken = self._segments[0].sequence if self._segments and fed >= MIN_WAKING_BYTES else None
         self._outputs = {v.name or "": (v, self.place_of(v)) for v in self._model.outputs}
-        self._held = self._holdings() if poison else {}
+        self._live = owned_by_step(program) if poison else []
         self._lanes = self._padded_lanes() if poison else {}
 
     def close(self) -> None:
@@ -236,16 +163,8 @@ class Executor:
             self._team.close()
 
     def run(self, inputs: Mapping[str, object]) -> dict[str, object]:
-        """Outputs by name, copied out of the program's memory.
-
-        Raises:
-            InputError: an input is missing, unknown, or of another shape or dtype than planned.
-        """
-        if self._alone is not None:
-            return self._alone(inputs)
-        self.feed(inputs)
-        self.step()
-        return self.fetch()
+        """See `ProgramExecutor`; a library that runs all of it computes without copies."""
+        return super().run(inputs) if self._alone is None else self._alone(inputs)
 
     def feed(self, inputs: Mapping[str, object]) -> None:
         """Copy inputs to where the program reads them."""
@@ -305,11 +224,11 @@ class Executor:
         return base[offset : offset + nbytes].view(kind).reshape(graph.static_shape(value))
 
     def held(self, value: ir.Value) -> object:
-        """An object of the host, of the current run."""
+        """The object of the host that a value is in the current run."""
         return self._host[value]
 
     def step_seconds(self) -> list[float]:
-        """Seconds of every step in one run, from the time stamp counter after each row."""
+        """Seconds of every step in one run, from the time stamp counter after each kernel."""
         self._time_bodies(timed=True)
         seconds = self.timed_run()
         self._time_bodies(timed=False)
@@ -332,18 +251,14 @@ class Executor:
             body.executor._time_bodies(timed=timed)
 
     def timed_run(self) -> list[float]:
-        """Seconds of every step in one run; bodies go on with what they were told of time."""
-        seconds = [0.0] * len(self.program.steps)
+        """Seconds of every step in one run; bodies are timed as before."""
+        seconds: list[float] = []
         for segment in self._segments:
             started = time.perf_counter()
             segment.work()
-            if segment.stretch is None:
-                seconds[segment.first] = time.perf_counter() - started
-                continue
             elapsed = time.perf_counter() - started
-            shares = _shares(segment, segment.stretch)
-            for index, share in zip(range(segment.first, segment.last), shares, strict=True):
-                seconds[index] = share * elapsed
+            shares = [1.0] if segment.sequence is None else _shares(segment, segment.sequence)
+            seconds += [share * elapsed for share in shares]
         return seconds
 
     def seconds_alone(self, clock: Callable[[], float]) -> list[float]:
@@ -353,15 +268,15 @@ class Executor:
         """
         seconds = [0.0] * len(self.program.steps)
         for segment in self._segments:
-            if segment.stretch is None:
+            if segment.sequence is None:
                 started = clock()
                 segment.work()
                 seconds[segment.first] = clock() - started
                 continue
-            for index, (first, last) in zip(range(segment.first, segment.last), segment.rows, strict=True):
+            for index, (first, last) in zip(range(segment.first, segment.last), segment.calls, strict=True):
                 if first < last:
                     started = clock()
-                    segment.stretch.run(first, last)
+                    segment.sequence.run(first, last)
                     seconds[index] = clock() - started
         return seconds
 
@@ -393,32 +308,32 @@ class Executor:
 
     def _bind(self) -> tuple[Segment, ...]:
         segments: list[Segment] = []
-        rows: list[tuple[int, int, tuple[int, ...]]] = []
+        kernels: list[tuple[int, int, tuple[int, ...]]] = []
         shared: list[bool] = []
         ranges: list[tuple[int, int]] = []
 
         def close(last: int) -> None:
             if ranges:
-                stretch = KernelSequence(self._dispatch_loop, rows, self._team, shared)
-                segments.append(Segment(last - len(ranges), last, stretch, tuple(ranges)))
-            rows.clear()
+                sequence = KernelSequence(self._dispatch_loop, kernels, self._team, shared)
+                segments.append(Segment(last - len(ranges), last, sequence.run, sequence, tuple(ranges)))
+            kernels.clear()
             shared.clear()
             ranges.clear()
 
         for step in self.program.steps:
             if step.is_host:
                 close(step.index)
-                host = self._library_step(step) if step.is_library else self._host_step(step)
-                segments.append(Segment(step.index, step.index + 1, None, ((0, 0),), host))
+                work = self._library_step(step) if step.is_library else self._host_step(step)
+                segments.append(Segment(step.index, step.index + 1, work))
                 continue
-            first = len(rows)
+            first = len(kernels)
             for call in step.calls:
                 assert isinstance(call, KernelCall)
                 kernel = self._kernels[call.kernel, call.types, call.static, call.takes_thread]
                 numbers = tuple(self._address(a, step) for a in call.arguments)
-                rows.append((kernel.address, call.units, numbers))
-                shared.append(step.choice.seconds >= WORTH_SHARING)
-            ranges.append((first, len(rows)))
+                kernels.append((kernel.address, call.units, numbers))
+                shared.append(step.choice.seconds >= MIN_SHARED_SECONDS)
+            ranges.append((first, len(kernels)))
         close(len(self.program.steps))
         return tuple(segments)
 
@@ -440,86 +355,29 @@ class Executor:
                     operands[i] = self._host[value]
                 for value, place, result in zip(call.outputs, places, function(operands), strict=True):
                     if place is None or result is not place:
-                        self._store(value, result, f"{call.node.op_type} {call.node.name!r}")
+                        self.store(value, result, f"{call.node.op_type} {call.node.name!r}")
 
         return run
 
     def _library_step(self, step: Step) -> Callable[[], None]:
-        """What runs a sub-graph in its library, on our memory where the library takes it."""
-        (call,) = step.calls
-        assert isinstance(call, SubgraphCall)
-        nodes = tuple(n.name or "" for n in step.group.nodes)
-
-        def failed(cause: Exception) -> LibraryError:
-            told = " ".join(str(cause).split())[:LONGEST]
-            return LibraryError(
-                f"{call.backend} fails on the sub-graph of {step.group.name!r} ({len(nodes)} nodes): {told}",
-                backend=call.backend,
-                nodes=nodes,
-                pointer=f"node:{step.group.name}",
-            )
-
-        names = [[v.name or "" for v in values] for values in (call.inputs, call.outputs)]
-        places = [[self.place_of(v) for v in values] for values in (call.inputs, call.outputs)]
-        try:
-            prepared = resolve(call.function)(call.model(), *names, call.threads)
-            bound = hasattr(prepared, "bind") and all(p is not None for side in places for p in side)
-            work = prepared.bind(*places) if bound else None
-        except Exception as cause:  # libraries raise types of their own, and any of them is a refusal
-            raise failed(cause) from cause
-
-        def run_bound() -> None:
-            assert work is not None
-            try:
-                work()
-            except Exception as cause:  # as above
-                raise failed(cause) from cause
-
-        def run() -> None:
-            try:
-                given = [self._host[v] if p is None else p for v, p in zip(call.inputs, places[0])]
-                results = prepared(given)
-            except Exception as cause:  # as above
-                raise failed(cause) from cause
-            for value, result in zip(call.outputs, results, strict=True):
-                self._store(value, result, f"{call.backend} of {step.group.name!r}")
-
-        given = {v.name or "": p for v, p in zip(call.inputs, places[0])}
-        planned = [v for v, p in zip(call.outputs, places[1]) if p is not None]
-        returned = [v.name or "" for v in self._model.outputs]
-
-        def alone(inputs: Mapping[str, object]) -> dict[str, object]:
-            if inputs.keys() != self._inputs.keys():
-                input_checks.check_complete(inputs, self._inputs)
-                input_checks.check_known(inputs, self._inputs)
-            values = [
-                inputs[n] if p is None else input_checks.as_planned(n, inputs[n], p.shape, p.dtype)
-                for n, p in given.items()
-            ]
-            try:
-                made = dict(zip(names[1], prepared(values)))
-            except Exception as cause:  # as above
-                raise failed(cause) from cause
-            for value in planned:
-                self._computed(value, made[value.name or ""], f"{call.backend} of {step.group.name!r}")
-            return made if names[1] == returned else {name: made[name] for name in returned}
-
-        carried = sum(p.nbytes for side in places for p in side if p is not None)
-        whole = len(self.program.steps) == 1 and set(self._model.outputs) <= set(call.outputs)
-        if whole and not self._poison and (work is None or carried >= LONG_TO_FEED):
-            self._alone = alone  # nothing is copied into the program's memory and out of it
-        return run_bound if work is not None else run
+        library = LibraryStep(step, self)
+        whole = len(self.program.steps) == 1 and set(self._model.outputs) <= set(library.call.outputs)
+        large = library.bound is None or library.carried_bytes >= MIN_WAKING_BYTES
+        if whole and not self._poison and large:
+            # Nothing is copied into the program's memory and out of it.
+            inputs = dict.fromkeys(v.name or "" for v in self._model.inputs).keys()
+            outputs = [v.name or "" for v in self._model.outputs]
+            self._alone = functools.partial(library.compute, inputs, outputs)
+        return library.run
 
     def place_of(self, value: ir.Value) -> Array | None:
         """A value's memory as an array; None for an object of the host."""
-        return self.array(value) if value in self.program.placement.values else None
+        return self.array(value) if self._is_placed(value) else None
 
     def _fixed(self, value: ir.Value) -> object | None:
         """The array of a value that is always at the same place; None for an object of the host."""
         fixed = graph.constant(value)
-        if fixed is not None:
-            return fixed
-        return self.place_of(value)
+        return self.place_of(value) if fixed is None else fixed
 
     def _body(self, body: Body | None, call: HostCall, step: Step) -> RunBody | None:
         """A body on the threads of this program, in the part of its arena that the step has for it."""
@@ -540,42 +398,14 @@ class Executor:
             body.program,
             self._compiler,
             poison=self._poison,
-            arena=arena,
-            roots=roots,
-            team=self._team,
+            around=Surroundings(arena, roots, self._team),
             weights=self._weights,
         )
         ready = self._bodies[f"{step.group.name}/{body.name}"] = _Body(executor, body)
         return ready
 
-    def _store(self, value: ir.Value, result: object, writer: str) -> None:
-        if value not in self.program.placement.values:
-            self._host[value] = _owned(result)
-            return
-        np.copyto(self.array(value), self._computed(value, result, writer))
-
-    def _computed(self, value: ir.Value, result: object, writer: str) -> Array:
-        """What a host call made, in the shape and dtype that were planned."""
-        array = np.asarray(result)
-        expected, kind = graph.static_shape(value), graph.dtype(value)
-        if array.shape != expected or array.dtype != kind:
-            raise KernelError(
-                f"{writer}: output {value.name!r} was planned as {kind}{list(expected)}, "
-                f"computed as {array.dtype}{list(array.shape)}",
-                pointer=f"value:{value.name}",
-            )
-        return array
-
-    def _holdings(self) -> dict[int, list[tuple[int, slice]]]:
-        """By step: number and arena bytes of the buffers that live in it, where a value of theirs does."""
-        held: dict[int, list[tuple[int, slice]]] = {i: [] for i in range(len(self.program.steps))}
-        for number, buffer in enumerate(self.program.placement.buffers, start=1):
-            whole = Slice(buffer.name, 0, buffer.nbytes, buffer.first, buffer.last)
-            for part in buffer.slices or (whole,):
-                start = buffer.offset + part.offset
-                for index in range(part.first, part.last + 1):
-                    held[index].append((number, slice(start, start + part.nbytes)))
-        return held
+    def _write(self, value: ir.Value, array: Array) -> None:
+        np.copyto(self.array(value), array)
 
     def padded_lanes(self, value: ir.Value) -> tuple[Array, Array]:
         """A value's memory in elements, and which of them are padded lanes."""
@@ -601,45 +431,43 @@ class Executor:
         }
 
     def _run_poisoned(self) -> None:
-        before = np.zeros(self._arena.size, np.int32)
-        for segment in self._segments:
-            for index, (first, last) in zip(range(segment.first, segment.last), segment.rows, strict=True):
-                owner = np.zeros(self._arena.size, np.int32)
-                for number, held in self._held[index]:
-                    owner[held] = number
-                # A byte that changed hands is dead or new: its old contents mean nothing.
-                self._arena[(owner != before) | (owner == 0)] = POISON
-                before = owner
-                if segment.stretch is not None:
-                    segment.stretch.run(first, last)
-                else:
-                    segment.work()
-                astray = np.flatnonzero((owner == 0) & (self._arena != POISON))
-                if astray.size:
-                    name = self.program.steps[index].group.name
-                    raise KernelError(
-                        f"step {index} {name!r} wrote byte {astray[0]} of the arena, "
-                        "which belongs to no buffer that lives then"
-                    )
-                for array, padded in self._lanes[index]:
-                    array[padded] = np.nan
-                self._ran(index)
-
-    def _ran(self, index: int) -> None:
-        """Called after each step in poisoned memory; for tests."""
+        steps = ((s, i, calls) for s in self._segments for i, calls in zip(range(s.first, s.last), s.calls))
+        for (segment, index, calls), (owner, stale) in zip(steps, owners(self._live, self._arena.size)):
+            self._arena[stale] = POISON
+            if segment.sequence is not None:
+                segment.sequence.run(*calls)
+            else:
+                segment.work()
+            astray = np.flatnonzero((owner == 0) & (self._arena != POISON))
+            if astray.size:
+                name = self.program.steps[index].group.name
+                raise KernelError(
+                    f"step {index} {name!r} wrote byte {astray[0]} of the arena, "
+                    "which belongs to no buffer that lives then"
+                )
+            for array, padded in self._lanes[index]:
+                array[padded] = np.nan
+            self._ran(index)
 
 
-def _shares(segment: Segment, stretch: KernelSequence) -> list[float]:
-    """Fraction of a stretch's time that each of its steps took."""
-    ticks = stretch.ticks
-    total = max(float(ticks[segment.rows[-1][1]] - ticks[0]), 1.0)
-    return [float(ticks[last] - ticks[first]) / total for first, last in segment.rows]
+def _compiled(
+    program: Program, compiler: Compiler, progress: Callable[[int, int], None]
+) -> dict[Request, CompiledKernel]:
+    """Kernels of a program by what was asked of the compiler."""
+    kernels = {}
+    with helped(compiler, program.kernels):
+        for done, key in enumerate(program.kernels):
+            progress(done, len(program.kernels))
+            name, types, static, takes_thread = key
+            try:
+                kernels[key] = compiler.compile(name, types, static, takes_thread=takes_thread)
+            except Exception as cause:  # any failure of the compiler is the kernel's
+                raise KernelError(f"kernel {name!r} for {types} does not compile: {cause}") from cause
+    return kernels
 
 
-def _owned(result: object) -> object:
-    """A host value that shares no memory with the arena."""
-    if isinstance(result, np.ndarray):
-        return result.copy()
-    if isinstance(result, list):
-        return [_owned(r) for r in result]
-    return result
+def _shares(segment: Segment, sequence: KernelSequence) -> list[float]:
+    """Fraction of a sequence's time that each of its steps took."""
+    ticks = sequence.ticks
+    total = max(float(ticks[segment.calls[-1][1]] - ticks[0]), 1.0)
+    return [float(ticks[last] - ticks[first]) / total for first, last in segment.calls]

@@ -1,4 +1,4 @@
-"""What the executor asks of a GPU. The real one is `app.engine.runtime.cuda.driver`; tests bring others.
+"""Interface of a GPU to the executor. The real one is `app.engine.runtime.cuda.driver`; tests bring others.
 
 All work of a program goes to one stream: what is asked for later sees what was asked for earlier.
 """
@@ -35,7 +35,7 @@ class Loaded(Protocol):
     """A kernel that the device has loaded."""
 
     def bound(self, grid: tuple[int, int, int], arguments: Sequence[Passed]) -> Callable[[], None]:
-        """What launches it so."""
+        """A function that launches it with this grid and these arguments."""
 
 
 class Device(Protocol):
@@ -76,7 +76,7 @@ class Device(Protocol):
         """
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
-        """What launches, in one call, all that `work` launches; `work` launches nothing else.
+        """A function that launches, in one call, all that `work` launches; `work` launches nothing else.
 
         `work` has run before: everything that it needs is loaded.
         """

@@ -162,7 +162,7 @@ class Gpu:
 
     @property
     def lost(self) -> str | None:
-        """Why no work of this process on the GPU can succeed any more, or None."""
+        """Reason why no work of this process on the GPU can succeed any more, or None."""
         return self._lost
 
     def enter(self) -> None:
@@ -402,7 +402,7 @@ class Gpu:
         return KernelError(f"GPU {self.name!r}: {what}: {cause}")
 
     def _checked(self, results: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What a call of the driver returned beside its status."""
+        """Results of a call of the driver beside its status."""
         error, *found = results
         if int(error) != 0:
             told = getattr(error, "name", str(error))
@@ -471,7 +471,7 @@ def sm_of(target: Target) -> str:
 
 @functools.cache
 def absent(sm: str) -> str | None:
-    """Why no GPU of this generation answers on this machine, or None; asked once for a process."""
+    """Reason why no GPU of this generation answers on this machine, or None; asked once for a process."""
     try:
         device = _answering(libraries(), 0)
     except NoDeviceError as error:

@@ -16,15 +16,14 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Constant, HostCall, LaunchCall, Slice, SubgraphCall, Workspace
+from app.engine.core.calls import Constant, HostCall, LaunchCall, SubgraphCall, Workspace
 from app.engine.core.program import Program, Step
 from app.engine.runtime import input_checks
 from app.engine.runtime.cuda.device import ALIGNMENT, Array, Device, Loaded, Passed, Pointer
+from app.engine.runtime.executor import POISON, ProgramExecutor, owned_by_step, owners
 from app.engine.types.errors import KernelError
 from app.kernels.cpu.runtime.compiler import resolve
 from app.kernels.cuda.kernel import Kernel, Launch, Ref
-
-POISON = 0xFF  # every floating-point type reads NaN, every index is far out of range
 
 Work: TypeAlias = Callable[[], None]
 
@@ -63,7 +62,7 @@ class Segment:
             work()
 
 
-class DeviceExecutor:
+class DeviceExecutor(ProgramExecutor):
     """A program in the memory of a device.
 
     Args:
@@ -91,12 +90,10 @@ class DeviceExecutor:
         owns_device: bool = False,
         progress: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> None:
-        self.program = program
+        super().__init__(program)
         self._device = device
-        self._model = program.compilation.graph
         self._debug, self._poison, self._owns_device = debug, poison, owns_device
         self._timelines: list[Callable[[], list[float]]] | None = None
-        self._host: dict[ir.Value, object] = {}  # dynamic values of the current run
         self._keep: dict[int, Constant] = {}  # identities are keys: what has one must live
         self._weights, self._staging, self._arena = Region(), Region(), Region()
         self._regions = (self._weights, self._staging, self._arena)
@@ -128,16 +125,6 @@ class DeviceExecutor:
         """Bytes of each allocation."""
         named = zip(("weights", "staging", "arena"), self._regions, strict=True)
         return {name: region.nbytes for name, region in named}
-
-    def run(self, inputs: Mapping[str, object]) -> dict[str, object]:
-        """Outputs by name.
-
-        Raises:
-            InputError: an input is missing, unknown, or of another shape or dtype than planned.
-        """
-        self.feed(inputs)
-        self.step()
-        return self.fetch()
 
     def feed(self, inputs: Mapping[str, object]) -> None:
         """Copy inputs to where the program reads them."""
@@ -264,7 +251,7 @@ class DeviceExecutor:
         return region.address + region.offsets[root] + location.offset, location.nbytes
 
     def _passed(self, argument: object, given: object, type_: str, step: Step) -> Passed:
-        """What a kernel gets for an argument of a call, where the launch has a role or a number."""
+        """Value that a kernel gets for an argument of a call, where the launch has a role or a number."""
         if not isinstance(given, Ref):
             assert isinstance(given, int | float)
             return given
@@ -334,7 +321,7 @@ class DeviceExecutor:
         return run
 
     def _host_step(self, step: Step) -> Work:
-        """What runs the reference evaluator on copies of what it reads."""
+        """A function that runs the reference evaluator on copies of what it reads."""
         calls = []
         for call in step.calls:
             if isinstance(call, SubgraphCall):
@@ -359,43 +346,16 @@ class DeviceExecutor:
             for call, function in calls:
                 results = function([read(v) for v in call.inputs])
                 for value, result in zip(call.outputs, results, strict=True):
-                    self._store(value, result, f"{call.node.op_type} {call.node.name!r}")
+                    self.store(value, result, f"{call.node.op_type} {call.node.name!r}")
 
         return run
 
-    def _store(self, value: ir.Value, result: object, writer: str) -> None:
-        if value not in self.program.placement.values:
-            self._host[value] = result
-            return
-        array = np.asarray(result)
-        expected, kind = graph.static_shape(value), graph.dtype(value)
-        if array.shape != expected or array.dtype != kind:
-            raise KernelError(
-                f"{writer}: output {value.name!r} was planned as {kind}{list(expected)}, "
-                f"computed as {array.dtype}{list(array.shape)}",
-                pointer=f"value:{value.name}",
-            )
-        self._write(value, array)
-
     def _dying(self) -> list[list[tuple[int, int]]]:
-        """By step: the stretches of the arena, half-open, whose old contents mean nothing from there on."""
-        size = self._arena.nbytes
-        before = np.zeros(size, np.int32)
+        """By step: the parts of the arena, half-open, whose old contents mean nothing from there on."""
         found = []
-        held: list[list[tuple[int, slice]]] = [[] for _ in self.program.steps]
-        for number, buffer in enumerate(self.program.placement.buffers, start=1):
-            whole = Slice(buffer.name, 0, buffer.nbytes, buffer.first, buffer.last)
-            for part in buffer.slices or (whole,):
-                start = buffer.offset + part.offset
-                for index in range(part.first, part.last + 1):
-                    held[index].append((number, slice(start, start + part.nbytes)))
-        for pieces in held:
-            owner = np.zeros(size, np.int32)
-            for number, piece in pieces:
-                owner[piece] = number
-            stale = np.flatnonzero(np.diff(np.concatenate(([0], (owner != before) | (owner == 0), [0]))))
-            found.append([(int(a), int(b)) for a, b in stale.reshape(-1, 2)])
-            before = owner
+        for _, stale in owners(owned_by_step(self.program), self._arena.nbytes):
+            borders = np.flatnonzero(np.diff(np.concatenate(([0], stale, [0]))))
+            found.append([(int(a), int(b)) for a, b in borders.reshape(-1, 2)])
         return found
 
     def _run_poisoned(self) -> None:
@@ -406,9 +366,6 @@ class DeviceExecutor:
             work()
             self._ran(index)
         self._device.wait()
-
-    def _ran(self, index: int) -> None:
-        """Called after each step in poisoned memory; for tests."""
 
 
 def launch_of(call: LaunchCall) -> Launch:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from app.engine.core.plan import LaunchCall
+from app.engine.core.calls import LaunchCall
 from app.engine.core.program import Program
 from app.engine.runtime.cuda.driver import sm_of
 from app.engine.runtime.cuda.executor import kernels_of, launch_of

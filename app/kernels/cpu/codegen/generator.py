@@ -15,7 +15,7 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from app.kernels.cpu.codegen.instructions import ELEMENTS, I64, Vectors, choose, number, repeat
+from app.kernels.cpu.codegen.instructions import ELEMENTS, Vectors, choose, number, repeat
 from app.kernels.cpu.codegen.tiles import (
     ACCUMULATE,
     ALPHA,
@@ -142,6 +142,8 @@ def tile(
             row = builder.select(builder.icmp_signed("<", number(r), m), number(r), last)
             starts.append(v.at(a, builder.mul(row, a_row)) if r else a)
 
+        cells = rows * columns
+
         def step(index: Any, pointer: Any, line: Any, sums: list[Any]) -> list[Any]:
             vectors = [v.load_steps(v.right(pointer, j * lanes)) for j in range(columns)]
             for ask in range(lines):
@@ -153,37 +155,23 @@ def tile(
                     new[r * columns + j] = v.dot(x, vectors[j][t], new[r * columns + j])
             return new
 
-        def loop(count: Any, index: Any, pointer: Any, line: Any, sums: list[Any], times: int) -> Any:
-            """`times` steps, `count` times; the test is at the top, so a count of zero is fine."""
-            before = builder.block
-            head, body, end = (builder.append_basic_block(s) for s in ("head", "body", "end"))
-            builder.branch(head)
-            builder.position_at_end(head)
-            phis = [builder.phi(x.type) for x in (count, index, pointer, line, *sums)]
-            for phi, x in zip(phis, (count, index, pointer, line, *sums)):
-                phi.add_incoming(x, before)
-            left, i, p, asked, *new = phis
-            builder.cbranch(builder.icmp_signed(">", left, number(0)), body, end)
-            builder.position_at_end(body)
-            current, j, q, r = list(new), i, p, asked
-            for turn in range(times):
-                own = slice(turn % chains * cells, (turn % chains + 1) * cells)
-                current[own] = step(j, q, r, current[own])
-                j, q, r = builder.add(j, a_k), v.at(q, b_k), builder.gep(r, [ahead_k])
-            done = builder.block
-            for phi, x in zip(phis, (builder.sub(left, number(1)), j, q, r, *current)):
-                phi.add_incoming(x, done)
-            builder.branch(head)
-            builder.position_at_end(end)
-            return i, p, asked, new
+        def steps(times: int) -> Any:
+            def body(state: list[Any]) -> list[Any]:
+                index, pointer, line, *new = state
+                for turn in range(times):
+                    own = slice(turn % chains * cells, (turn % chains + 1) * cells)
+                    new[own] = step(index, pointer, line, new[own])
+                    index, pointer = builder.add(index, a_k), v.at(pointer, b_k)
+                    line = builder.gep(line, [ahead_k])
+                return [index, pointer, line, *new]
 
-        cells = rows * columns
+            return body
+
         for r in range(rows):
             v.prefetch(builder.gep(c, [builder.mul(number(r), c_row)]), write=True)
-        *place, sums = loop(
-            builder.sdiv(k, number(unroll)), number(0), b, ahead, [v.zero] * (cells * chains), unroll
-        )
-        _, end, _, sums = loop(builder.srem(k, number(unroll)), *place, sums, 1)
+        state = [number(0), b, ahead, *[v.zero] * (cells * chains)]
+        state = repeat(builder, builder.sdiv(k, number(unroll)), state, steps(unroll))
+        _, end, _, *sums = repeat(builder, builder.srem(k, number(unroll)), state, steps(1))
         while len(sums) > cells:
             sums = [v.add(x, y) for x, y in zip(sums[: len(sums) // 2], sums[len(sums) // 2 :])]
         sums = v.scale(sums, end, columns)
@@ -318,25 +306,17 @@ def taps_tile(dtype: str, lanes: int, rows: int, columns: int) -> Any:
          bias, scalars, flags) = values  # fmt: skip
         v = Vectors(builder, dtype, lanes)
         starts = [v.at(x, builder.mul(number(r), x_row)) for r in range(rows)]
-        before = builder.block
-        head, body, end = (builder.append_basic_block(s) for s in ("head", "body", "end"))
-        builder.branch(head)
-        builder.position_at_end(head)
-        t = builder.phi(I64)
-        t.add_incoming(number(0), before)
-        sums = [builder.phi(v.type) for _ in range(rows * columns)]
-        for phi in sums:
-            phi.add_incoming(v.zero, before)
-        builder.cbranch(builder.icmp_signed("<", t, taps), body, end)
-        builder.position_at_end(body)
-        offset = builder.load(v.at(offsets, t))
-        w = v.broadcast(v.at(weights, t))
-        for i, phi in enumerate(sums):
-            place = v.at(v.at(starts[i // columns], offset), i % columns * lanes)
-            phi.add_incoming(v.dot(v.load(place), w, phi), body)
-        t.add_incoming(builder.add(t, number(1)), body)
-        builder.branch(head)
-        builder.position_at_end(end)
+
+        def tap(state: list[Any]) -> list[Any]:
+            offset_at, weight_at, *new = state
+            offset, w = builder.load(offset_at), v.broadcast(weight_at)
+            for i, x in enumerate(new):
+                place = v.at(v.at(starts[i // columns], offset), i % columns * lanes)
+                new[i] = v.dot(v.load(place), w, x)
+            return [v.at(offset_at, 1), v.at(weight_at, 1), *new]
+
+        state = [offsets, weights, *[v.zero] * (rows * columns)]
+        _, _, *sums = repeat(builder, taps, state, tap)
 
         def has(flag: int) -> Any:
             return builder.icmp_unsigned("!=", builder.and_(flags, number(flag)), number(0))

@@ -12,9 +12,11 @@ import functools
 import hashlib
 import importlib
 import importlib.util
+import logging
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +31,7 @@ from numba import types
 
 from app.kernels.cpu.codegen import linking
 
+logger = logging.getLogger("stowplan.kernels")
 _SCALARS = {
     "int8": types.int8,
     "int16": types.int16,
@@ -116,6 +119,7 @@ class Compiler:
         """
         key = (kernel, argument_types, static, takes_thread)
         if key not in self._kernels:
+            started = time.perf_counter()
             function = self._function(kernel, static)
             tail = 3 if takes_thread else 2
             signature = types.void(*(_type(t) for t in argument_types), *[types.int64] * tail)
@@ -123,6 +127,7 @@ class Compiler:
                 compiled = numba.cfunc(signature, cache=True, error_model="numpy", boundscheck=False)(
                     function
                 )
+            logger.debug("%s: %.3f s, static %s", kernel, time.perf_counter() - started, static)
             self._mark(key).touch()
             self._kernels[key] = CompiledKernel(
                 kernel, compiled.address, len(argument_types), takes_thread, compiled

@@ -7,7 +7,8 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.plan import Constant, Group, LaunchCall, Workspace
+from app.engine.core.calls import Constant, LaunchCall, Workspace
+from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.runtime.cuda.device import Pointer
 from app.engine.runtime.cuda.executor import launch_of

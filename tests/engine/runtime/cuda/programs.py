@@ -66,7 +66,7 @@ def planned(
 def fallbacks(program: Program) -> list[str]:
     """Steps that run on the host, and why."""
     return [
-        f"{s.group.op} {s.group.name}: {program.compilation.passed_over.get(s.group.name)}"
+        f"{s.group.op} {s.group.name}: {program.compilation.plan.require('passed_over').get(s.group.name)}"
         for s in program.steps
         if s.is_host
     ]

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 
 from app.engine.core import graph
-from app.engine.core.plan import ATTENTION, ELEMENTWISE, Group
+from app.engine.core.group import ATTENTION, ELEMENTWISE, Group
 from app.engine.core.registry import Implementation, PlanningContext, load, no_pairs
 from tests.engine.runtime.cuda.bench import context, run_row
 from tests.engine.runtime.cuda.models import NETWORKS

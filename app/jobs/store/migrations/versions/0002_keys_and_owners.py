@@ -17,7 +17,7 @@ _OWNED = ("models", "jobs")
 
 
 def upgrade() -> None:
-    """What was there before belongs to nobody: where keys are asked for, administrators see it."""
+    """Rows from before belong to nobody: where keys are required, administrators see them."""
     op.create_table(
         "keys",
         sa.Column("id", sa.String(16), primary_key=True),

@@ -1,4 +1,4 @@
-"""What the jobs of a group are compared by."""
+"""Columns by which the jobs of a group are compared."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -9,176 +9,46 @@ Index arithmetic of numba is 64 bits wide: write `uint32(...)` around what is di
 Importing this module imports numba's CUDA target (seconds): only the compiler does.
 """
 
-import inspect
-import math
 from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
 from llvmlite import ir
-from numba import cuda
 from numba.cuda import cgutils, types
 from numba.cuda.extending import intrinsic
 from numba.cuda.typing import signature
 
-I16, I32, I64, F32, VOID = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.VoidType()
+from app.kernels.cuda.primitives.definition import (
+    F32,
+    I32,
+    LLVM,
+    NAMES,
+    SCALARS,
+    VOID,
+    assembly,
+    call,
+    element_address,
+    primitive,
+    type_of,
+)
 
-SCALARS = {
-    "int8": types.int8,
-    "int16": types.int16,
-    "int32": types.int32,
-    "int64": types.int64,
-    "uint8": types.uint8,
-    "uint16": types.uint16,
-    "uint32": types.uint32,
-    "uint64": types.uint64,
-    "float32": types.float32,
-    "float64": types.float64,
-    "bool": types.uint8,  # a byte that holds 0 or 1
-}
-
-# Letters of the specifications below: p a pointer, n an integer literal, digits a tuple of that many.
-_KINDS = {"u": types.uint32, "i": types.int32, "f": types.float32, "h": types.uint16, "v": types.void}
-_LLVM = {"u": I32, "i": I32, "f": F32, "h": I16, "v": VOID}
-_CONSTRAINTS = {"u": "r", "i": "r", "f": "f", "h": "h"}
-
-NAMES: dict[str, Any] = {
-    **{
-        name: SCALARS[name] for name in ("uint32", "int32", "uint64", "int64", "float32", "float64", "uint16")
-    },
-    **{name: getattr(math, name) for name in ("exp", "log", "erf", "tanh", "sqrt", "sin", "cos", "pow")},
-    **{
-        name: getattr(math, name)
-        for name in ("log1p", "expm1", "atan", "asin", "acos", "sinh", "cosh", "tan")
-    },
-    **{name: SCALARS[name] for name in ("int8", "uint8", "int16")},
-    "fmod": math.fmod,
-    "device": cuda.jit(device=True),  # decorates functions that a kernel calls
-    "min": min,
-    "max": max,
-    "range": range,
-    "abs": abs,
-}
+__all__ = ["NAMES", "type_of"]
 
 
-def type_of(name: str) -> Any:
-    """Type in numba of `float32*`, `uint32` and the like."""
-    return types.CPointer(SCALARS[name[:-1]]) if name.endswith("*") else SCALARS[name]
-
-
-def _type(spec: str) -> Any:
-    return _KINDS[spec] if len(spec) == 1 else types.UniTuple(_KINDS[spec[0]], int(spec[1:]))
-
-
-def _primitive(name: str, returns: str, parameters: str, lower: Callable[..., Any]) -> None:
-    """Define NAMES[name]; `lower(context, builder, parameter types, values)` gives a value, values or None.
-
-    `parameters` and `returns` are words of `_KINDS`, such as "p u f4": a pointer, a number, a tuple.
-    """
-    words = parameters.split()
-
-    def define(_context: Any, *given: Any) -> Any:
-        expected = []
-        for word, argument in zip(words, given, strict=True):
-            if word == "n" and not isinstance(argument, types.IntegerLiteral):
-                return None
-            expected.append(argument if word in "pn" else _type(word))
-        result = _type(returns) if not returns.startswith("p") else types.CPointer(SCALARS[returns[2:]])
-
-        def generate(context: Any, builder: Any, sig: Any, values: Any) -> Any:
-            value = lower(context, builder, sig.args, values)
-            if returns == "v":
-                return context.get_dummy_value()
-            if isinstance(value, list):
-                return context.make_tuple(builder, sig.return_type, value)
-            return value
-
-        return signature(result, *expected), generate
-
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    define.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # numba reads the arity there
-        [inspect.Parameter(x, kind) for x in ("typingctx", *(f"a{i}" for i in range(len(words))))]
-    )
-    define.__name__ = define.__qualname__ = name
-    NAMES[name] = intrinsic(define)
-
-
-def _global(builder: Any, kind: Any, pointer: Any, index: Any) -> Any:
-    """The generic address of an element."""
-    return builder.gep(pointer, [builder.zext(index, I64)])
-
-
-def _shared(builder: Any, kind: Any, pointer: Any, index: Any) -> Any:
-    """The same in the window of shared memory, 32 bits wide."""
-    base = builder.ptrtoint(builder.addrspacecast(pointer, ir.PointerType(pointer.type.pointee, 3)), I32)
-    return builder.add(base, builder.mul(index, ir.Constant(I32, kind.dtype.bitwidth // 8)))
-
-
-def _call(builder: Any, returns: Any, text: str, constraints: str, values: Any, *, effect: bool) -> Any:
-    function = ir.FunctionType(returns, [value.type for value in values])
-    assembly = ir.InlineAsm(function, text, constraints, side_effect=effect)
-    return builder.call(assembly, values, attrs=("convergent",) if effect else ())
-
-
-def _assembly(
-    name: str, returns: str, parameters: str, text: str, *, space: str = "", effect: bool = False
-) -> None:
-    """A primitive that is one PTX text; $0.. are results, then arguments, tuples spread out.
-
-    `space`: for every pointer of `parameters`, g or s; the index that follows is folded into it.
-    """
-    width = 0 if returns == "v" else int(returns[1:] or 1)
-
-    def lower(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
-        operands, spaces = [], iter(space)
-        constraints = [f"={_CONSTRAINTS[returns[0]]}"] * width if width else []
-        words = parameters.split()
-        i = 0
-        while i < len(words):
-            if words[i] == "p":
-                if next(spaces) == "s":
-                    operands.append(_shared(builder, kinds[i], values[i], values[i + 1]))
-                    constraints.append("r")
-                else:
-                    at = _global(builder, kinds[i], values[i], values[i + 1])
-                    operands.append(builder.ptrtoint(at, I64))
-                    constraints.append("l")
-                i += 2
-                continue
-            if words[i] == "n":
-                operands.append(ir.Constant(I32, kinds[i].literal_value))
-                constraints.append("n")
-            elif len(words[i]) > 1:
-                count = int(words[i][1:])
-                operands += [builder.extract_value(values[i], j) for j in range(count)]
-                constraints += [_CONSTRAINTS[words[i][0]]] * count
-            else:
-                operands.append(values[i])
-                constraints.append(_CONSTRAINTS[words[i]])
-            i += 1
-        if effect:
-            constraints.append("~{memory}")
-        kind = _LLVM[returns[0]] if width < 2 else ir.LiteralStructType([_LLVM[returns[0]]] * width)
-        value = _call(builder, kind, text, ",".join(constraints), operands, effect=effect)
-        return [builder.extract_value(value, j) for j in range(width)] if width > 1 else value
-
-    _primitive(name, returns, parameters, lower)
-
-
-def _register(name: str, register: str) -> None:
+def register(name: str, register: str) -> None:
     def lower(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
         function = ir.FunctionType(I32, [])
         read = cgutils.get_or_insert_function(builder.module, function, f"llvm.nvvm.read.ptx.sreg.{register}")
         return builder.call(read, [])
 
-    _primitive(name, "u", "", lower)
+    primitive(name, "u", "", lower)
 
 
 # --- where a thread is ----------------------------------------------------------------------------
-_register("thread", "tid.x")
+register("thread", "tid.x")
 for _axis in "xyz":
-    _register(f"block_{_axis}", f"ctaid.{_axis}")
-    _register(f"grid_{_axis}", f"nctaid.{_axis}")
+    register(f"block_{_axis}", f"ctaid.{_axis}")
+    register(f"grid_{_axis}", f"nctaid.{_axis}")
 
 
 def _lane(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
@@ -193,8 +63,8 @@ def _warp(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
     return builder.lshr(builder.call(read, []), ir.Constant(I32, 5))
 
 
-_primitive("lane", "u", "", _lane)  # thread % 32
-_primitive("warp", "u", "", _warp)  # thread // 32
+primitive("lane", "u", "", _lane)  # thread % 32
+primitive("warp", "u", "", _warp)  # thread // 32
 
 # --- barriers, shuffles, atomics ------------------------------------------------------------------
 
@@ -204,13 +74,13 @@ def _barrier(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
     builder.call(cgutils.get_or_insert_function(builder.module, function, "llvm.nvvm.barrier0"), [])
 
 
-_primitive("sync", "v", "", _barrier)
-_assembly("sync_warp", "v", "", "bar.warp.sync 0xffffffff;", effect=True)
+primitive("sync", "v", "", _barrier)
+assembly("sync_warp", "v", "", "bar.warp.sync 0xffffffff;", effect=True)
 # Tells that all lanes of a warp are here; belongs at the end of a loop's body. For sm_80 the compiler does
 # not see that lanes are together after a turn: it copies what lies between the shuffles of the loop, for
 # lanes that run apart, which costs up to a hundred registers. An instruction that only whole warps may run
 # proves it. Its result is not read, so that nothing is left of it.
-_assembly(
+assembly(
     "converged",
     "v",
     "",
@@ -220,19 +90,19 @@ _assembly(
 for _kind in "fi":
     _word = {"f": "f32", "i": "i32"}[_kind]
     _shuffle = "shfl.sync.{} $0, $1, $2, {}, 0xffffffff;"
-    _assembly(f"shfl_xor_{_word}", _kind, f"{_kind} u", _shuffle.format("bfly.b32", 31), effect=True)
-    _assembly(f"shfl_{_word}", _kind, f"{_kind} u", _shuffle.format("idx.b32", 31), effect=True)
-    _assembly(f"shfl_up_{_word}", _kind, f"{_kind} u", _shuffle.format("up.b32", 0), effect=True)
-    _assembly(f"shfl_down_{_word}", _kind, f"{_kind} u", _shuffle.format("down.b32", 31), effect=True)
-_assembly(
+    assembly(f"shfl_xor_{_word}", _kind, f"{_kind} u", _shuffle.format("bfly.b32", 31), effect=True)
+    assembly(f"shfl_{_word}", _kind, f"{_kind} u", _shuffle.format("idx.b32", 31), effect=True)
+    assembly(f"shfl_up_{_word}", _kind, f"{_kind} u", _shuffle.format("up.b32", 0), effect=True)
+    assembly(f"shfl_down_{_word}", _kind, f"{_kind} u", _shuffle.format("down.b32", 31), effect=True)
+assembly(
     "ballot",  # bit i: whether lane i's number is not 0
     "u",
     "i",
     "{ .reg .pred p; setp.ne.s32 p, $1, 0; vote.sync.ballot.b32 $0, p, 0xffffffff; }",
     effect=True,
 )
-_assembly("atomic_add_f32", "f", "p u f", "atom.global.add.f32 $0, [$1], $2;", space="g", effect=True)
-_assembly("atomic_add_i32", "i", "p u i", "atom.global.add.s32 $0, [$1], $2;", space="g", effect=True)
+assembly("atomic_add_f32", "f", "p u f", "atom.global.add.f32 $0, [$1], $2;", space="g", effect=True)
+assembly("atomic_add_i32", "i", "p u i", "atom.global.add.s32 $0, [$1], $2;", space="g", effect=True)
 
 
 # --- shared memory: one dynamic block, addressed by byte offset --------------------------------------
@@ -250,7 +120,7 @@ def _window(element: str) -> None:
         return builder.bitcast(generic, context.get_data_type(types.CPointer(SCALARS[element])))
 
     short = {"float32": "f32", "uint16": "u16", "uint32": "u32", "int32": "i32", "uint8": "u8"}[element]
-    _primitive(f"shared_{short}", f"p:{element}", "u", lower)
+    primitive(f"shared_{short}", f"p:{element}", "u", lower)
 
 
 for _element in ("float32", "uint16", "uint32", "int32", "uint8"):
@@ -273,11 +143,11 @@ _define_advance()
 
 
 def _vector(letter: str, count: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    kind = _LLVM[letter]
+    kind = LLVM[letter]
     vector = ir.VectorType(kind, count) if count > 1 else kind
 
     def at(builder: Any, kinds: Any, values: Any) -> Any:
-        pointer = _global(builder, kinds[0], values[0], values[1])
+        pointer = element_address(builder, kinds[0], values[0], values[1])
         return builder.bitcast(pointer, ir.PointerType(vector))
 
     def load(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
@@ -306,16 +176,16 @@ for _name, _letter, _count in (
 ):
     _load, _store = _vector(_letter, _count)
     _tuple = f"{_letter}{_count}" if _count > 1 else _letter
-    _primitive(f"ld_{_name}", _tuple, "p u", _load)
-    _primitive(f"st_{_name}", "v", f"p u {' '.join(_letter * _count)}", _store)
+    primitive(f"ld_{_name}", _tuple, "p u", _load)
+    primitive(f"st_{_name}", "v", f"p u {' '.join(_letter * _count)}", _store)
 
 # The same from shared memory with addresses of 32 bits, whose constant parts the instruction takes.
-_assembly("lds_f32x4", "f4", "p u", "ld.shared.v4.f32 {$0,$1,$2,$3}, [$4];", space="s", effect=True)
-_assembly("lds_u32", "u", "p u", "ld.shared.b32 $0, [$1];", space="s", effect=True)
-_assembly("lds_f32x2", "f2", "p u", "ld.shared.v2.f32 {$0,$1}, [$2];", space="s", effect=True)
+assembly("lds_f32x4", "f4", "p u", "ld.shared.v4.f32 {$0,$1,$2,$3}, [$4];", space="s", effect=True)
+assembly("lds_u32", "u", "p u", "ld.shared.b32 $0, [$1];", space="s", effect=True)
+assembly("lds_f32x2", "f2", "p u", "ld.shared.v2.f32 {$0,$1}, [$2];", space="s", effect=True)
 
 # --- asynchronous copies: to shared, from global, `nbytes` of 16 (or 4), the rest zeros ---------------
-_assembly(
+assembly(
     "cp_async16",
     "v",
     "p u p u i",
@@ -323,7 +193,7 @@ _assembly(
     space="sg",
     effect=True,
 )
-_assembly(
+assembly(
     "cp_async16_if",  # 16 bytes, or zeros where the last argument is 0: far fewer instructions than the above
     "v",
     "p u p u i",
@@ -331,14 +201,14 @@ _assembly(
     space="sg",
     effect=True,
 )
-_assembly(
+assembly(
     "cp_async4", "v", "p u p u i", "cp.async.ca.shared.global [$0], [$1], 4, $2;", space="sg", effect=True
 )
-_assembly("cp_commit", "v", "", "cp.async.commit_group;", effect=True)
-_assembly("cp_wait", "v", "n", "cp.async.wait_group $0;", effect=True)  # until so many groups are under way
+assembly("cp_commit", "v", "", "cp.async.commit_group;", effect=True)
+assembly("cp_wait", "v", "n", "cp.async.wait_group $0;", effect=True)  # until so many groups are under way
 
 # --- tensor cores -------------------------------------------------------------------------------------
-_assembly(
+assembly(
     "ldmatrix_x4",
     "u4",
     "p u",
@@ -346,7 +216,7 @@ _assembly(
     space="s",
     effect=True,
 )
-_assembly(
+assembly(
     "ldmatrix_x4_trans",
     "u4",
     "p u",
@@ -359,7 +229,7 @@ for _name, _shape in (
     ("mma_f16", "m16n8k16.row.col.f32.f16.f16.f32"),
     ("mma_tf32", "m16n8k8.row.col.f32.tf32.tf32.f32"),
 ):
-    _assembly(
+    assembly(
         _name,  # (c, a, b) -> c + a b
         "f4",
         "f4 u4 u2",
@@ -377,7 +247,7 @@ def _mma_x2(shape: str) -> Callable[..., Any]:
         for i in range(2):
             operands = [*c[4 * i : 4 * i + 4], *a, *b[2 * i : 2 * i + 2]]
             kind = ir.LiteralStructType([F32] * 4)
-            value = _call(builder, kind, text, constraints, operands, effect=False)
+            value = call(builder, kind, text, constraints, operands, effect=False)
             out += [builder.extract_value(value, j) for j in range(4)]
         return out
 
@@ -385,13 +255,13 @@ def _mma_x2(shape: str) -> Callable[..., Any]:
 
 
 # Two neighbouring tiles with the same a: one statement, and b as `ldmatrix_x4` gives it.
-_primitive("mma_bf16_x2", "f8", "f8 u4 u4", _mma_x2("m16n8k16.row.col.f32.bf16.bf16.f32"))
-_primitive("mma_f16_x2", "f8", "f8 u4 u4", _mma_x2("m16n8k16.row.col.f32.f16.f16.f32"))
-_primitive("mma_tf32_x2", "f8", "f8 u4 u4", _mma_x2("m16n8k8.row.col.f32.tf32.tf32.f32"))
+primitive("mma_bf16_x2", "f8", "f8 u4 u4", _mma_x2("m16n8k16.row.col.f32.bf16.bf16.f32"))
+primitive("mma_f16_x2", "f8", "f8 u4 u4", _mma_x2("m16n8k16.row.col.f32.f16.f16.f32"))
+primitive("mma_tf32_x2", "f8", "f8 u4 u4", _mma_x2("m16n8k8.row.col.f32.tf32.tf32.f32"))
 
 
 def _rounded(builder: Any, value: Any) -> Any:
-    return _call(builder, I32, "cvt.rna.tf32.f32 $0, $1;", "=r,f", [value], effect=False)
+    return call(builder, I32, "cvt.rna.tf32.f32 $0, $1;", "=r,f", [value], effect=False)
 
 
 def _tf32(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
@@ -416,42 +286,42 @@ def _tf32_rest(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
     return [builder.and_(word, I32(0xFFFFE000)) for word in rest]
 
 
-_primitive("tf32_x4", "u4", "u4", _tf32)  # float32 bits, rounded
+primitive("tf32_x4", "u4", "u4", _tf32)  # float32 bits, rounded
 # The parts of float32 bits that 3xtf32 multiplies: rounded, and what that dropped, cut off. An infinity x
 # is the parts 1 and x (with its sign), so that in x_low y_high + x_high y_low + x_high y_high no infinity
 # meets a zero that y is not; so is what would round to an infinity.
-_primitive("tf32_high_x4", "u4", "u4", _tf32_high)
-_primitive("tf32_rest_x4", "u4", "u4 u4", _tf32_rest)
+primitive("tf32_high_x4", "u4", "u4", _tf32_high)
+primitive("tf32_rest_x4", "u4", "u4 u4", _tf32_rest)
 
 
 def _sum8(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
     return [builder.fadd(*(builder.extract_value(v, i) for v in values)) for i in range(8)]
 
 
-_primitive("add_x8", "f8", "f8 f8", _sum8)
-_assembly("f32_tf32", "u", "f", "cvt.rna.tf32.f32 $0, $1;")
+primitive("add_x8", "f8", "f8 f8", _sum8)
+assembly("f32_tf32", "u", "f", "cvt.rna.tf32.f32 $0, $1;")
 
 
 def _cast(kind: Any) -> Callable[..., Any]:
     return lambda _context, builder, _kinds, values: builder.bitcast(values[0], kind)
 
 
-_primitive("bits_f32", "f", "u", _cast(F32))  # the float of these bits
-_primitive("f32_bits", "u", "f", _cast(I32))
+primitive("bits_f32", "f", "u", _cast(F32))  # the float of these bits
+primitive("f32_bits", "u", "f", _cast(I32))
 
 # --- 16-bit floats ------------------------------------------------------------------------------------
-_assembly("f32_bf16x2", "u", "f f", "cvt.rn.bf16x2.f32 $0, $2, $1;")
-_assembly("f32_f16x2", "u", "f f", "cvt.rn.f16x2.f32 $0, $2, $1;")
-_assembly("f32_bf16", "h", "f", "cvt.rn.bf16.f32 $0, $1;")
-_assembly("f32_f16", "h", "f", "cvt.rn.f16.f32 $0, $1;")
+assembly("f32_bf16x2", "u", "f f", "cvt.rn.bf16x2.f32 $0, $2, $1;")
+assembly("f32_f16x2", "u", "f f", "cvt.rn.f16x2.f32 $0, $2, $1;")
+assembly("f32_bf16", "h", "f", "cvt.rn.bf16.f32 $0, $1;")
+assembly("f32_f16", "h", "f", "cvt.rn.f16.f32 $0, $1;")
 
 
 def _widened(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
     return builder.bitcast(builder.shl(builder.zext(values[0], I32), ir.Constant(I32, 16)), F32)
 
 
-_primitive("bf16_f32", "f", "h", _widened)
-_assembly("f16_f32", "f", "h", "cvt.f32.f16 $0, $1;")
+primitive("bf16_f32", "f", "h", _widened)
+assembly("f16_f32", "f", "h", "cvt.f32.f16 $0, $1;")
 
 
 def _halves(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
@@ -460,8 +330,8 @@ def _halves(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
     return [builder.bitcast(low, F32), builder.bitcast(high, F32)]
 
 
-_primitive("bf16x2_f32", "f2", "u", _halves)
-_assembly(
+primitive("bf16x2_f32", "f2", "u", _halves)
+assembly(
     "f16x2_f32",
     "f2",
     "u",
@@ -470,19 +340,19 @@ _assembly(
 
 # --- arithmetic ---------------------------------------------------------------------------------------
 # The same number, of which the compiler knows nothing: it does not compute it again inside a loop.
-_assembly("opaque", "u", "u", "mov.b32 $0, $1;")
-_assembly("maximum", "f", "f f", "max.NaN.f32 $0, $1, $2;")  # NaN if either is
-_assembly("minimum", "f", "f f", "min.NaN.f32 $0, $1, $2;")
-_assembly("fma", "f", "f f f", "fma.rn.f32 $0, $1, $2, $3;")
-_assembly("exp2_approx", "f", "f", "ex2.approx.ftz.f32 $0, $1;")
-_assembly("log2_approx", "f", "f", "lg2.approx.f32 $0, $1;")
-_assembly("rcp_approx", "f", "f", "rcp.approx.ftz.f32 $0, $1;")
-_assembly("rsqrt_approx", "f", "f", "rsqrt.approx.f32 $0, $1;")
-_assembly("tanh_approx", "f", "f", "tanh.approx.f32 $0, $1;")  # relative error 2^-11
-_assembly("floor_f32", "f", "f", "cvt.rmi.f32.f32 $0, $1;")
-_assembly("ceil_f32", "f", "f", "cvt.rpi.f32.f32 $0, $1;")
-_assembly("round_f32", "f", "f", "cvt.rni.f32.f32 $0, $1;")  # half to even
-_assembly("trunc_f32", "f", "f", "cvt.rzi.f32.f32 $0, $1;")
+assembly("opaque", "u", "u", "mov.b32 $0, $1;")
+assembly("maximum", "f", "f f", "max.NaN.f32 $0, $1, $2;")  # NaN if either is
+assembly("minimum", "f", "f f", "min.NaN.f32 $0, $1, $2;")
+assembly("fma", "f", "f f f", "fma.rn.f32 $0, $1, $2, $3;")
+assembly("exp2_approx", "f", "f", "ex2.approx.ftz.f32 $0, $1;")
+assembly("log2_approx", "f", "f", "lg2.approx.f32 $0, $1;")
+assembly("rcp_approx", "f", "f", "rcp.approx.ftz.f32 $0, $1;")
+assembly("rsqrt_approx", "f", "f", "rsqrt.approx.f32 $0, $1;")
+assembly("tanh_approx", "f", "f", "tanh.approx.f32 $0, $1;")  # relative error 2^-11
+assembly("floor_f32", "f", "f", "cvt.rmi.f32.f32 $0, $1;")
+assembly("ceil_f32", "f", "f", "cvt.rpi.f32.f32 $0, $1;")
+assembly("round_f32", "f", "f", "cvt.rni.f32.f32 $0, $1;")  # half to even
+assembly("trunc_f32", "f", "f", "cvt.rzi.f32.f32 $0, $1;")
 
 
 def _outer(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
@@ -492,7 +362,7 @@ def _outer(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
 
 
 # c[4i + j] += a_i b[j] in one statement: numba's compile time goes by statements.
-_primitive("outer_4x4", "f16", "f16 f f f f f4", _outer)
+primitive("outer_4x4", "f16", "f16 f f f f f4", _outer)
 
 
 def _dot(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
@@ -500,14 +370,14 @@ def _dot(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
     return reduce(lambda s, i: builder.fma(a[i], b[i], s), range(4), values[0])
 
 
-_primitive("dot_4", "f", "f f4 f4", _dot)  # s + a . b
+primitive("dot_4", "f", "f f4 f4", _dot)  # s + a . b
 
 
 def _warp_reduction(name: str, combine: Callable[[Any, Any, Any], Any]) -> None:
     def lower(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
         value = values[0]
         for step in (16, 8, 4, 2, 1):
-            other = _call(
+            other = call(
                 builder,
                 F32,
                 f"shfl.sync.bfly.b32 $0, $1, {step}, 31, 0xffffffff;",
@@ -518,11 +388,11 @@ def _warp_reduction(name: str, combine: Callable[[Any, Any, Any], Any]) -> None:
             value = combine(builder, value, other)
         return value
 
-    _primitive(name, "f", "f", lower)
+    primitive(name, "f", "f", lower)
 
 
 _warp_reduction("warp_sum_f32", lambda builder, a, b: builder.fadd(a, b))
 _warp_reduction(
     "warp_max_f32",
-    lambda builder, a, b: _call(builder, F32, "max.NaN.f32 $0, $1, $2;", "=f,f,f", [a, b], effect=False),
+    lambda builder, a, b: call(builder, F32, "max.NaN.f32 $0, $1, $2;", "=f,f,f", [a, b], effect=False),
 )

@@ -1,0 +1,195 @@
+"""Jobs: options, requests, answers."""
+
+from typing import Any
+
+from pydantic import ConfigDict, Field
+
+from app.api.schemas.fields import Dimension, Integer, Labels, Name, Scalar, Schema, Sha256, Size, State
+from app.engine.types import backend_names
+from app.engine.types.options import Choose, Options, Policy, Preference, Semantics, Timings
+
+_DEFAULTS = Options()
+
+
+class JobOptions(Schema):
+    """Options of an optimization."""
+
+    timings: Timings = Field(
+        default=_DEFAULTS.timings,
+        description="`measured` runs on the target, `predicted` never does, `auto` measures when it can.",
+    )
+    memory_budget: Size | None = Field(
+        default=_DEFAULTS.memory_budget, description="Bytes for activations; null takes the target's."
+    )
+    prefer: Preference = Field(
+        default=_DEFAULTS.prefer,
+        description="`latency`: the fastest plan that fits the budget; `memory`: the smallest arena found, "
+        "with a proved bound.",
+    )
+    pareto: bool = Field(
+        default=_DEFAULTS.pareto,
+        description="Whether to report the plans found of which none is both smaller and faster.",
+    )
+    fuse: bool = Field(default=_DEFAULTS.fuse, description="Whether operators may share a kernel.")
+    inplace: bool = Field(
+        default=_DEFAULTS.inplace, description="Whether results may take the bytes of a dead operand."
+    )
+    verify: bool = Field(default=_DEFAULTS.verify, description="Whether to compare with the original.")
+    tolerance: float = Field(
+        default=_DEFAULTS.tolerance, gt=0, le=1, description="As a fraction of an output's maximum."
+    )
+    seed: int = Field(default=_DEFAULTS.seed, ge=0, le=2**32 - 1, description="Of random inputs.")
+    threads: int = Field(default=_DEFAULTS.threads, ge=1, le=1024)
+    fast_algorithms: bool = Field(
+        default=_DEFAULTS.fast_algorithms,
+        description="Whether Winograd's and Strassen's algorithms and weights in 24 bits of fixed point "
+        "may be used, far inside the tolerance.",
+    )
+    precision: Policy = Field(
+        default=_DEFAULTS.precision,
+        description="Of arithmetic on float32 models; what the target lacks is reported as not applicable.",
+    )
+    autotune: bool = Field(
+        default=_DEFAULTS.autotune,
+        description="Whether implementations are measured before they are chosen, where the target is here.",
+    )
+    backends: list[Name] = Field(
+        default_factory=list,
+        max_length=16,
+        description="In order of preference; empty takes the target's. `reference` always comes last.",
+        examples=[["numba-cpu", "onnxruntime", "openvino"]],
+    )
+    choose: Choose = Field(
+        default=_DEFAULTS.choose,
+        description="`first`: every node to the first backend that can run it. `auto`: so, unless a library "
+        "runs the whole model faster, by measurement on the service's machine. `measured`: sub-graphs to the "
+        "backend that is fastest there, conversions included.",
+    )
+    benchmark_seconds: float = Field(default=_DEFAULTS.benchmark_seconds, ge=0, le=600)
+    semantics: Semantics = Field(
+        default=_DEFAULTS.semantics,
+        description="How storage types are inferred: by shape, type, density and cost (`stowplan`), or as "
+        "MXNet 1.9.1 does, casts included (`mxnet-1.9`).",
+    )
+
+    def to_options(self) -> Options:
+        """The engine's options.
+
+        Raises:
+            UnknownBackendError: a backend is asked for that there is not.
+        """
+        backend_names.check(self.backends, backend_names.names())
+        return Options(**self.model_dump() | {"backends": tuple(self.backends)})
+
+
+class JobLimits(Schema):
+    """Limits of the job's process; null stands for what the service allows, which is the maximum."""
+
+    seconds: float | None = Field(default=None, gt=0)
+    memory_bytes: Size | None = None
+
+
+class BindingsRequest(Schema):
+    """Shapes, values and ranges of a model's inputs."""
+
+    input_shapes: dict[Name, list[Dimension]] = Field(
+        default_factory=dict, description="Dimensions by input name.", max_length=4096
+    )
+    input_values: dict[Name, Scalar] = Field(
+        default_factory=dict, description="Scalars by input name; they become constants.", max_length=4096
+    )
+    input_ranges: dict[Name, tuple[Integer, Integer]] = Field(
+        default_factory=dict,
+        description="Half-open ranges from which random values of integer inputs are drawn.",
+        max_length=4096,
+    )
+    inputs: dict[Name, Sha256] = Field(
+        default_factory=dict,
+        description="Tensors by input name: blobs of `.npy` files. They bind the shapes of their inputs. "
+        "Outputs come back as `outputs.npz`.",
+        max_length=4096,
+    )
+    options: JobOptions = Field(default_factory=JobOptions)
+    limits: JobLimits = Field(default_factory=JobLimits)
+
+
+class JobRequest(BindingsRequest):
+    """An optimization of a model for one target, or for several: then a group of jobs, one each."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "model": "9f86d081884c7d659a2feaa0c55ad015",
+                    "targets": ["host"],
+                    "input_shapes": {"x": [1, 3, 224, 224]},
+                    "options": {"threads": 1},
+                }
+            ]
+        }
+    )
+
+    model: Name
+    targets: list[Name] = Field(min_length=1, max_length=64)
+    labels: Labels = Field(default_factory=dict, description="Values by name, to find the job again.")
+    reuse: bool = Field(
+        default=True,
+        description="Whether the result of an equal job may be the answer, at once: `cached_from` says so.",
+    )
+
+
+class Progress(Schema):
+    """How far a job is."""
+
+    phase: str
+    done: int
+    total: int
+
+
+class Artifact(Schema):
+    """A file that a job made."""
+
+    name: str
+    url: str
+    size: int = Field(description="Bytes.")
+    sha256: str
+    media_type: str
+
+
+class JobAnswer(Schema):
+    """A job. `code`, `detail` and `pointer` tell why it failed, or what it waits for."""
+
+    id: str
+    group: str
+    state: State
+    model: str
+    model_name: str = Field(description="What its model is called now; the start of its id without a name.")
+    target: str
+    progress: Progress
+    artifacts: list[Artifact]
+    summary: dict[str, Any] | None
+    code: str | None
+    detail: str | None
+    pointer: str | None
+    created: float = Field(description="Seconds since the epoch.")
+    started: float | None
+    finished: float | None
+    owner: str = Field(description="Whom it belongs to; empty where there are no keys.")
+    labels: dict[str, str]
+    cached_from: str | None = Field(
+        description="The job whose result this one shares, where one had it already."
+    )
+
+
+class GroupAnswer(Schema):
+    """The jobs of one request for several targets, in its order."""
+
+    id: str
+    jobs: list[JobAnswer]
+
+
+class JobList(Schema):
+    """Jobs, latest first."""
+
+    jobs: list[JobAnswer]
+    next: str | None = Field(description="Cursor of the next page; null on the last.")

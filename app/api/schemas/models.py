@@ -1,0 +1,114 @@
+"""Models, the blobs they are made of, and their validation."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from app.api.schemas.fields import Labels, Name, Schema, Sha256
+from app.api.schemas.jobs import BindingsRequest
+
+ModelName = Annotated[
+    str, Field(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f]+$", examples=["squeezenet.onnx"])
+]
+
+
+class ModelRequest(Schema):
+    """Changeable fields of a model."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "squeezenet 1.1"}]})
+
+    name: ModelName
+
+
+class ModelManifest(Schema):
+    """A model of several files, each uploaded as a blob before."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "model": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+                    "external_data": {
+                        "weights.bin": "60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752"
+                    },
+                }
+            ]
+        }
+    )
+
+    name: ModelName | None = Field(default=None, description="What to call it, such as its file's name.")
+    model: Sha256
+    external_data: dict[Name, Sha256] = Field(
+        default_factory=dict,
+        description="Blobs by the location that the graph names: a relative path without `..`, "
+        "or its last part.",
+        max_length=4096,
+    )
+
+
+class ModelAnswer(Schema):
+    """A model; `report` and the fields of a failure come with the inspection."""
+
+    id: str
+    name: str = Field(description="That of its file, or what it was changed to; empty if none was given.")
+    state: Literal["inspecting", "ready", "invalid"]
+    size: int = Field(description="Bytes of all its files.")
+    files: dict[str, str] = Field(description="SHA-256 by name; the graph itself has the empty name.")
+    report: dict[str, Any] | None = Field(
+        description="Inputs, outputs, operators, opsets, nodes, parameters."
+    )
+    code: str | None
+    detail: str | None
+    pointer: str | None
+    created: float = Field(description="Seconds since the epoch.")
+    owner: str = Field(description="Whom it belongs to; empty where there are no keys.")
+    labels: dict[str, str]
+
+
+class ModelList(Schema):
+    """Models, latest first."""
+
+    models: list[ModelAnswer]
+    next: str | None = Field(description="Cursor of the next page; null on the last.")
+
+
+class LabelsRequest(Schema):
+    """All labels of a model or a job; those that it had before go."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"labels": {"team": "vision", "keep": "yes"}}]})
+
+    labels: Labels
+
+
+class BlobAnswer(Schema):
+    """Bytes that the service holds."""
+
+    sha256: str
+    size: int
+
+
+class ValidateRequest(BindingsRequest):
+    """The same question as a job, without running it."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"target": "host", "input_shapes": {"x": [1, 3, 224, 224]}}]}
+    )
+
+    target: Name = "host"
+
+
+class Finding(Schema):
+    """Something that would stop an optimization."""
+
+    code: str
+    detail: str
+    pointer: str
+
+
+class ValidateAnswer(Schema):
+    """Problems that would stop an optimization; none when `problems` is empty."""
+
+    model: str
+    target: str
+    valid: bool
+    problems: list[Finding]

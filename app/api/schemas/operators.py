@@ -1,0 +1,83 @@
+"""Single operators: tensors in JSON, requests, answers."""
+
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, StrictBool, StrictFloat, StrictInt
+
+from app.api.schemas.fields import Dimension, Name, Schema
+from app.api.schemas.jobs import JobLimits, JobOptions
+
+Element = StrictBool | Annotated[StrictInt, Field(ge=-(2**63), le=2**64 - 1)] | StrictFloat | str
+
+
+class TensorSpec(Schema):
+    """A tensor in JSON."""
+
+    dtype: Annotated[str, Field(max_length=30)] = Field(description="As NumPy calls it, or `string`.")
+    shape: list[Dimension] = Field(max_length=64)
+    data: list[Element] = Field(
+        description="Elements, row-major; `NaN`, `Infinity` and `-Infinity` for what is not finite."
+    )
+
+
+class OperandSpec(TensorSpec):
+    """An input of an operator."""
+
+    constant: bool = Field(default=False, description="Whether it is a weight, which may be packed ahead.")
+
+
+class NamedTensor(TensorSpec):
+    """An output of an operator."""
+
+    name: str
+
+
+class OperatorRequest(Schema):
+    """An operator and what it is run on."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "op": "Add",
+                    "inputs": [
+                        {"dtype": "float32", "shape": [2], "data": [1.0, 2.0]},
+                        {"dtype": "float32", "shape": [2], "data": [10.0, 20.0]},
+                    ],
+                    "options": {"backends": ["onnxruntime"]},
+                }
+            ]
+        }
+    )
+
+    op: Name
+    domain: Annotated[str, Field(max_length=255)] = ""
+    opset: Annotated[int, Field(ge=1, le=1000)] | None = Field(
+        default=None, description="Of the domain; null takes that which models are raised to."
+    )
+    attributes: dict[Name, Any] = Field(
+        default_factory=dict, max_length=256, description="Numbers, strings, lists of them, or a tensor."
+    )
+    inputs: list[OperandSpec | None] = Field(
+        max_length=1024, description="In order; null for one that is left out."
+    )
+    outputs: Annotated[int, Field(ge=1, le=1024)] | None = Field(
+        default=None, description="How many; null takes the fewest that the operator allows."
+    )
+    implementation: Name | None = Field(
+        default=None, description="A row by name, such as `conv.implicit_gemm`; null lets it be chosen."
+    )
+    options: JobOptions = Field(default_factory=JobOptions)
+    limits: JobLimits = Field(default_factory=JobLimits)
+
+
+class OperatorAnswer(Schema):
+    """Outputs of an operator, and how they were computed."""
+
+    outputs: list[NamedTensor]
+    seconds: float = Field(description="Of one run, inputs and outputs in place: the least of several.")
+    difference: float | None = Field(
+        description="From the reference evaluator, as a fraction of the largest element; null if unknown."
+    )
+    decisions: list[dict[str, Any]]
+    notes: list[str]

@@ -1,0 +1,81 @@
+"""`stowplan explain`: the plan of a model as text, after any pass. Needs no server."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.cli.submit import dims, number, pairs
+from app.settings import Settings
+
+if TYPE_CHECKING:
+    from app.engine.types.options import Bindings
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The model, what is known of its inputs, the target, and which stages to print."""
+    parser.add_argument("model", metavar="SAMPLE|PATH", help="sample or ONNX file")
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=1x3x224x224",
+        help="shape of an input; repeatable",
+    )
+    parser.add_argument(
+        "--value",
+        action="append",
+        default=[],
+        metavar="NAME=16000",
+        help="value of a scalar input; repeatable",
+    )
+    parser.add_argument("--target", default="host", help="name of a built-in target (default: host)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of the executor (default: 1)")
+    parser.add_argument(
+        "--prefer", choices=("latency", "memory"), default="latency", help="(default: latency)"
+    )
+    parser.add_argument("--after", metavar="PASS", help="print the plan after this pass")
+    parser.add_argument(
+        "--diff", action="store_true", help="print what each pass, or that of --after, changed"
+    )
+    parser.add_argument("--dump", type=Path, metavar="DIR", help="write one file a pass to this folder")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit code 0, or 1 when the model is refused."""
+    from app.cli.warm import file_of
+    from app.engine.entry.explain import plan
+    from app.engine.types.errors import EngineError
+    from app.engine.types.options import Options
+    from app.engine.types.target import find
+    from app.telemetry.logs import show_topics
+
+    settings = Settings.from_environment()
+    show_topics(settings)
+    options = Options(threads=arguments.threads, prefer=arguments.prefer)
+    try:
+        with file_of(arguments.model) as path:
+            planned = plan(
+                path,
+                options=options,
+                target=find(arguments.target),
+                bindings=_bindings(arguments),
+                kernels=settings.data / "kernels",
+            )
+        if arguments.dump is not None:
+            for written in planned.dump(arguments.dump):
+                print(written)
+            if arguments.after is None and not arguments.diff:
+                return 0
+        print(planned.explain(arguments.after, diff=arguments.diff), end="")
+    except (EngineError, OSError, ValueError) as error:
+        print(f"stowplan explain: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _bindings(arguments: argparse.Namespace) -> "Bindings":
+    from app.engine.types.options import Bindings
+
+    shapes = {k: tuple(dims(k, v)) for k, v in pairs(arguments.input, "input").items()}
+    return Bindings(shapes, {k: number(k, v) for k, v in pairs(arguments.value, "value").items()})

@@ -1,0 +1,169 @@
+"""Rows of integer matrix products."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from app.engine.backends.cpu import blocking
+from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
+from app.engine.backends.cpu.integer import (
+    BYTES_FORM,
+    DEPTH,
+    FORMS,
+    SHAPES,
+    Finish,
+    Form,
+    Inputs,
+    corrections,
+    cost,
+    finish_of,
+    less_zero,
+    shift_of,
+    zero_point,
+)
+from app.engine.core import graph
+from app.engine.core.calls import Argument, Constant, KernelCall, Workspace
+from app.engine.core.group import Group
+from app.engine.core.registry import Implementation, PlanningContext
+from app.engine.operators import matmul_geometry
+from app.kernels.cpu.codegen import tiles
+from app.kernels.cpu.codegen.tiles import LEFT_UNSIGNED, PAIRS
+from app.kernels.cpu.integer_products import IntegerMatmulSizes
+from app.kernels.expressions import stored
+
+ROWS = 96
+PANELS = 8
+
+
+def _lower(group: Group, context: PlanningContext, form: Form) -> tuple[KernelCall, ...]:
+    together = form.together
+    (y,) = group.outputs
+    if graph.elements(y) == 0:
+        return ()
+    of, finish = Inputs(group.anchor), finish_of(group)
+    assert not isinstance(finish, str)
+    product = matmul_geometry.product_of(of.a, of.b)
+    lanes, shapes = context.target.vector_lanes, SHAPES[together]
+    width = tiles.columns_of(PAIRS, lanes, shapes)
+    n, k = product.n, -(-product.k // together)
+    first, a = _left(of, product.k, together)
+    second, b = _right(of, product, width, form)
+    third: tuple[tuple[KernelCall, ...], Argument] = ((), Constant(np.zeros(1, np.int32)))
+    if together == 4:
+        third = corrections(of, less_zero(of.b, of.b_zero, -1).sum(-2))
+
+    size = -(-n // width) * width * k
+    offsets = [(i // max(product.k, 1) * k, j // max(product.k * n, 1) * size) for i, j in product.offsets]
+    operands = Product(a, b, third[1], y, product.m, n, k, offsets)
+    return *first, *second, *third[0], product_call(operands, finish, form, context)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Product:
+    """Operands of a product as the kernel reads them; k counts elements of several steps each."""
+
+    a: Argument
+    b: Argument
+    corrections: Argument
+    y: Argument
+    m: int
+    n: int
+    k: int
+    offsets: Sequence[tuple[int, int]]  # elements, where a and b of each batch begin
+
+
+def product_call(of: Product, finish: Finish, form: Form, context: PlanningContext) -> KernelCall:
+    """The call of `emit_matmul`."""
+    lanes, shapes = context.target.vector_lanes, SHAPES[form.together]
+    width = tiles.columns_of(PAIRS, lanes, shapes)
+    m, n, k, offsets = of.m, of.n, of.k, of.offsets
+    block_m = blocking.balanced(m, ROWS, shapes[lanes][0])
+    block_n = blocking.balanced(n, PANELS * width, width)
+    while block_n > width and len(offsets) * -(-m // block_m) * -(-n // block_n) < 4 * context.threads:
+        block_n -= width
+    block_k = max(k, 1) if m <= shapes[lanes][0] else blocking.balanced(k, DEPTH, 1)
+    sums = block_m * block_n if k > block_k or finish.recipe else 0
+    spare = tiles.spare(PAIRS, lanes, shapes)
+    sizes = IntegerMatmulSizes(
+        m=m,
+        n=n,
+        k=k,
+        block_m=block_m,
+        block_n=block_n,
+        block_k=block_k,
+        sums_size=sums,
+        work_step=sums + spare,
+    )
+    operands: tuple[Operand, ...] = (
+        ("int32*", of.a),
+        (f"{tiles.right_element(form.dtype(LEFT_UNSIGNED, context))}*", of.b),
+        ("int32*", of.corrections),
+        (f"{stored(finish.result)}*", of.y),
+        ("int64*", Constant(np.array(offsets, np.int64))),
+        size_operand(sizes),
+        ("int32*", Workspace((sums + spare) * 4, per_thread=True)),
+        *finish.arguments,
+    )
+    return typed_call(
+        "app.kernels.cpu.integer_products:emit_matmul",
+        operands,
+        len(offsets) * -(-m // block_m) * -(-n // block_n),
+        static=(form.dtype(LEFT_UNSIGNED, context), lanes, *finish.static),
+    )
+
+
+def _left(of: Inputs, k: int, together: int) -> tuple[tuple[KernelCall, ...], Argument]:
+    """The first operand with several steps in one element; bytes may be that already."""
+    kind = graph.element_type(of.a)
+    if together == 4 and kind == np.uint8 and k % 4 == 0:
+        return (), of.a
+    rows = graph.elements(of.a) // max(k, 1)
+    y = Workspace(max(rows * -(-k // together), 1) * 4)
+    pointer = f"{kind.name}*"
+    if together == 4:
+        types = (pointer, "int64", "uint8*", "int64")
+        return (KernelCall("app.kernels.cpu.pairs:group_rows", types, (of.a, shift_of(of.a), y, k), rows),), y
+    types = (pointer, pointer, "int16*", "int64")
+    arguments = (of.a, zero_point(of.a_zero, of.a), y, k)
+    return (KernelCall("app.kernels.cpu.pairs:widen_rows", types, arguments, rows),), y
+
+
+def _right(
+    of: Inputs, product: matmul_geometry.Product, width: int, form: Form
+) -> tuple[tuple[KernelCall, ...], Argument]:
+    """The second operand as panels of columns, and the call that packs one that changes between runs."""
+    fixed = graph.is_constant(of.b) and (of.b_zero is None or graph.is_constant(of.b_zero))
+    if fixed:
+        shifted = less_zero(of.b, of.b_zero, -1)
+        steps = tiles.pack_steps(matmul_geometry.matrices(product, shifted), form.together)
+        packed = tiles.pack_columns(steps, width)
+        return (), Constant(tiles.narrowed(packed) if form.narrow else packed, of.b.name or "")
+    kind = graph.element_type(of.b)
+    batches = max(graph.elements(of.b) // max(product.k * product.n, 1), 1)
+    panels = batches * -(-product.n // width)
+    y = Workspace(max(panels * width * -(-product.k // 2), 1) * 4)
+    many = of.b_zero is not None and graph.elements(of.b_zero) > 1
+    pointer = f"{kind.name}*"
+    call = KernelCall(
+        "app.kernels.cpu.pairs:widen_panels",
+        (pointer, pointer, "int64", "int16*", "int64", "int64", "int64"),
+        (of.b, zero_point(of.b_zero, of.b), int(many), y, product.k, product.n, width),
+        panels,
+    )
+    return (call,), y
+
+
+IMPLEMENTATIONS = tuple(
+    Implementation(
+        f"{name}.{form.name}",
+        op,
+        "numba-cpu",
+        form.rejection,
+        partial(_lower, form=form),
+        partial(cost, form=form),
+    )
+    for name, op in (("matmul_integer", "MatMulInteger"), ("qlinear_matmul", "QLinearMatMul"))
+    for form in (*FORMS, BYTES_FORM)
+)

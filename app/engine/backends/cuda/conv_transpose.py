@@ -1,0 +1,132 @@
+"""Rows of transposed convolutions: a convolution for each remainder of output positions by the strides."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from app.engine.backends.cuda import dispatch
+from app.engine.backends.cuda.conv import (
+    PRECISIONS,
+    Array,
+    ending_of,
+    group_rejection,
+    image_of,
+    layouts_of,
+    pair,
+    weights_in_rows,
+)
+from app.engine.backends.cuda.epilogue import roles as epilogue_roles
+from app.engine.backends.cuda.launch_calls import BACKEND, calls, moved_bytes, seconds
+from app.engine.backends.cuda.matmul import precision_rejection
+from app.engine.backends.cuda.tensor_views import element
+from app.engine.core import graph
+from app.engine.core.calls import Argument, Constant, LaunchCall
+from app.engine.core.group import Group
+from app.engine.core.plan import of_group
+from app.engine.core.registry import Implementation, PlanningContext
+from app.engine.cost.roofline import flops
+from app.engine.operators import conv_geometry
+from app.kernels.cuda.conv_transpose import ConvTranspose, conv_transpose, packed_weights
+
+
+@of_group
+def shape_of(group: Group) -> ConvTranspose:
+    """The transposed convolution that the anchor is; padding as its output's shape tells."""
+    node = group.anchor
+    n, ci, *places = graph.static_shape(image_of(group))
+    _, _, *kernel = graph.static_shape(graph.operand(node, 1))
+    _, co, *ends = graph.static_shape(node.outputs[0])
+    (h, w), out, taps = (pair(sizes, 1) for sizes in (places, ends, kernel))
+    strides = pair(graph.attribute(node, "strides", (1, 1)), 1)
+    dilations = pair(graph.attribute(node, "dilations", (1, 1)), 1)
+    phases = conv_geometry.of_conv_transpose(node)
+    # Output pixel 0 sees the taps that pads leave: what the first phase reads tells how many are cut.
+    top, left = (
+        (
+            phases[0].taps[i][0] * d + phases[0].window.offsets[i][0] * s
+            for i, d, s in zip((1, 2), dilations, strides)
+        )
+        if all(phases[0].taps[1:])
+        else pair(graph.attribute(node, "pads", (0, 0, 0, 0))[: len(places)], 0)
+    )
+    reach = [
+        (size - 1) * s + d * (k - 1) + 1 - before - o
+        for size, s, d, k, before, o in zip((h, w), strides, dilations, taps, (top, left), out)
+    ]
+    after = [max(r, 0) for r in reach]
+    extra = [max(-r, 0) for r in reach]
+    return ConvTranspose(
+        n,
+        h,
+        w,
+        ci,
+        co,
+        taps,
+        strides,
+        (top, left, after[0], after[1]),
+        (extra[0], extra[1]),
+        dilations,
+        graph.attribute(node, "group", 1),
+    )
+
+
+def _rejection(precision: str) -> Callable[[Group, PlanningContext], str | None]:
+    def rejection(group: Group, context: PlanningContext) -> str | None:
+        reason = group_rejection(group)
+        if reason is not None:
+            return reason
+        if ending_of(group).residual is not None:
+            return "adds a residual"
+        return precision_rejection(precision, element(group.outputs[0]), context)
+
+    return rejection
+
+
+@of_group
+def _lowered(group: Group, precision: str, processors: int) -> tuple[LaunchCall, ...]:
+    shape, ending, (y,) = shape_of(group), ending_of(group), group.outputs
+    own = graph.constant(graph.input_at(group.anchor, 2))
+    bias = ending.bias(shape.co, own)
+    tiles = dispatch.offered(precision, shape.ci // shape.groups)
+    depth = shape.kernel[0] * shape.kernel[1] * shape.ci // shape.groups
+    pixels = shape.n * shape.h * shape.w
+    way = dispatch.cut(tiles, pixels, shape.co // shape.groups, depth, shape.groups, processors, shares=False)
+    epilogue = ending.epilogue(element(y), bias=bias is not None)
+    weights = graph.operand(group.anchor, 1)
+
+    def pack() -> Array:
+        array = weights_in_rows(weights)
+        return packed_weights(array.astype(np.float32), shape, precision).astype(array.dtype)
+
+    roles: dict[str, Argument] = {"x": image_of(group), "w": Constant(pack, weights.name or ""), "y": y}
+    return calls(
+        conv_transpose(shape, precision, epilogue, way.tile), {**roles, **epilogue_roles(ending, bias)}
+    )
+
+
+def _seconds(precision: str) -> Callable[[Group, PlanningContext], float]:
+    def cost(group: Group, context: PlanningContext) -> float:
+        found = _lowered(group, precision, context.target.cores)
+        blocks = max(call.units for call in found)
+        rate = dispatch.RATES[precision]
+        time = seconds(context, nbytes=moved_bytes(group), flops=flops(group), rate=rate, blocks=blocks)
+        return time + (len(found) - 1) * context.target.launch
+
+    return cost
+
+
+def _row(precision: str) -> Implementation:
+    return Implementation(
+        f"cuda.conv_transpose_{precision}",
+        "ConvTranspose",
+        BACKEND,
+        _rejection(precision),
+        lambda group, context: _lowered(group, precision, context.target.cores),
+        _seconds(precision),
+        layouts=layouts_of(False),
+        precision=dispatch.TOLD[precision],
+        rank=PRECISIONS.index(precision),
+    )
+
+
+IMPLEMENTATIONS = tuple(map(_row, PRECISIONS))

@@ -1,0 +1,78 @@
+"""Memory of programs on a CPU: aligned arrays, pools of them, and constants that programs share."""
+
+import hashlib
+import mmap
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+ALIGNMENT = 64  # byte: a cache line
+HUGE = 2 * 1024 * 1024  # byte of a huge page
+# Byte before and after an array that are ours too. A load whose masked-off lanes lie in a page that is
+# not there gives the right result, but far more slowly.
+MARGIN = 4096
+MIN_SHARED = 64 * 1024  # byte of an array from which on equal ones are looked for
+BLOCK = 16 * HUGE  # byte of a block of a pool; what is not touched takes no memory
+
+
+def aligned(nbytes: int) -> Array:
+    """Zeroed bytes that start on a cache line; large ones lie in huge pages where the system has them.
+
+    Streams of weights run a third faster so: hardware prefetches up to the end of a page.
+    """
+    start = HUGE if nbytes >= HUGE else ALIGNMENT
+    if nbytes < HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        raw = np.zeros(nbytes + start + 2 * MARGIN, np.uint8)
+    else:
+        mapping = mmap.mmap(-1, nbytes + 2 * MARGIN + 2 * HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        mapping.madvise(mmap.MADV_HUGEPAGE)
+        raw = np.frombuffer(mapping, np.uint8)
+    first = -raw.ctypes.data % start + MARGIN
+    end = first + nbytes
+    raw[first - MARGIN : first] = raw[end : end + MARGIN] = 0  # written, so that the pages are there
+    return raw[first:end]
+
+
+class Pool:
+    """Memory for many arrays that stay: pieces of large blocks, each on a cache line."""
+
+    def __init__(self) -> None:
+        self._block = aligned(0)
+        self._used = 0
+
+    def take(self, nbytes: int) -> Array:
+        """Zeroed bytes that start on a cache line."""
+        if self._used + nbytes > self._block.size:
+            self._block = aligned(max(nbytes, BLOCK))
+            self._used = 0
+        piece = self._block[self._used : self._used + nbytes]
+        self._used += -(-nbytes // ALIGNMENT) * ALIGNMENT
+        return piece
+
+
+class Weights:
+    """Memory for arrays that no run changes, of programs that hold much the same: equal ones once.
+
+    `read` is called after each large one: what it was made from is not needed any more.
+    """
+
+    def __init__(self, read: Callable[[], None] = lambda: None) -> None:
+        self._read = read
+        self._pool = Pool()
+        self._known: dict[bytes, Array] = {}  # by digest
+
+    def keep(self, array: Array) -> Array:
+        """The bytes of an array, in memory that stays."""
+        raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        digest = hashlib.blake2b(raw.data, digest_size=32).digest() if raw.nbytes >= MIN_SHARED else b""
+        kept = self._known.get(digest)
+        if kept is None:
+            kept = self._pool.take(raw.nbytes)
+            kept[:] = raw
+            if digest:
+                self._known[digest] = kept
+        if digest:
+            self._read()
+        return kept

@@ -1,0 +1,115 @@
+"""Parts of a program in memory that are the same on every device."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine.core import graph
+from app.engine.core.placement import Slice
+from app.engine.core.program import Program
+from app.engine.types.errors import KernelError
+
+Array = np.ndarray[Any, Any]
+POISON = 0xFF  # every floating-point type reads NaN, every index is far out of range
+
+Owned: TypeAlias = list[tuple[int, slice]]  # number of a buffer, and bytes of the arena that it owns
+
+
+class ProgramExecutor(ABC):
+    """A program bound to memory, with the objects of the host that have no place in it."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._model = program.compilation.graph
+        self._host: dict[ir.Value, object] = {}  # dynamic values of the current run
+
+    def run(self, inputs: Mapping[str, object]) -> dict[str, object]:
+        """Outputs by name, copied out of the program's memory.
+
+        Raises:
+            InputError: an input is missing, unknown, or of another shape or dtype than planned.
+        """
+        self.feed(inputs)
+        self.step()
+        return self.fetch()
+
+    @abstractmethod
+    def feed(self, inputs: Mapping[str, object]) -> None:
+        """Copy inputs to where the program reads them."""
+
+    @abstractmethod
+    def step(self) -> None:
+        """Run all steps on the inputs that were fed."""
+
+    @abstractmethod
+    def fetch(self) -> dict[str, object]:
+        """Copies of the outputs."""
+
+    @abstractmethod
+    def _write(self, value: ir.Value, array: Array) -> None:
+        """Copy an array to the memory of a value."""
+
+    def _is_placed(self, value: ir.Value) -> bool:
+        """True if a value has memory; else it is an object of the host."""
+        return value in self.program.placement.values
+
+    def store(self, value: ir.Value, result: object, writer: str) -> None:
+        """Keep the result of a call from Python; `writer` names the call in errors."""
+        if self._is_placed(value):
+            self._write(value, as_planned(value, result, writer))
+        else:
+            self._host[value] = _owned(result)
+
+    def _ran(self, index: int) -> None:  # noqa: B027  # a hook
+        """Called after each step in poisoned memory; for tests."""
+
+
+def as_planned(value: ir.Value, result: object, writer: str) -> Array:
+    """The result of a call as an array; raises KernelError where shape or dtype are not those of the plan."""
+    array = np.asarray(result)
+    expected, kind = graph.static_shape(value), graph.dtype(value)
+    if array.shape != expected or array.dtype != kind:
+        raise KernelError(
+            f"{writer}: output {value.name!r} was planned as {kind}{list(expected)}, "
+            f"computed as {array.dtype}{list(array.shape)}",
+            pointer=f"value:{value.name}",
+        )
+    return array
+
+
+def owned_by_step(program: Program) -> list[Owned]:
+    """By step: the buffers that live in it, with their bytes of the arena where a value of theirs does."""
+    found: list[Owned] = [[] for _ in program.steps]
+    for number, buffer in enumerate(program.placement.buffers, start=1):
+        whole = Slice(buffer.name, 0, buffer.nbytes, buffer.first, buffer.last)
+        for part in buffer.slices or (whole,):
+            start = buffer.offset + part.offset
+            for index in range(part.first, part.last + 1):
+                found[index].append((number, slice(start, start + part.nbytes)))
+    return found
+
+
+def owners(steps: Sequence[Owned], nbytes: int) -> Iterator[tuple[Array, Array]]:
+    """By step: the buffer that owns each byte of an arena, 0 for none; the bytes whose contents are stale.
+
+    A byte that changed hands is dead or new: its old contents mean nothing.
+    """
+    before = np.zeros(nbytes, np.int32)
+    for pieces in steps:
+        owner = np.zeros(nbytes, np.int32)
+        for number, piece in pieces:
+            owner[piece] = number
+        yield owner, (owner != before) | (owner == 0)
+        before = owner
+
+
+def _owned(result: object) -> object:
+    """An object of the host that shares no memory with the arena."""
+    if isinstance(result, np.ndarray):
+        return result.copy()
+    if isinstance(result, list):
+        return [_owned(r) for r in result]
+    return result

@@ -37,7 +37,7 @@ def module(name: str) -> Any:
 
 def write(request: Mapping[str, Any]) -> None:
     """Write plan.json, memory.json and decisions.json into `request["folder"]`, or refused.json."""
-    from app.engine.types.options import Bindings, Options
+    from app.engine import Bindings, Options
 
     decisions, report = module("decisions"), module("report")
     session, target = module("session"), module("target")

@@ -183,7 +183,7 @@ _LIBRARIES = {"float32": ("vectormath", "angles", "32")}
 
 
 def class_of(dtype: str) -> Class:
-    """What kind of number a type is computed as."""
+    """Class of numbers that a type is computed as."""
     if dtype in FLOATS or dtype in HALVES:
         return "float"
     if dtype in SIGNED:

@@ -154,7 +154,7 @@ MOVES: Mapping[str, Callable[[ir.Node, ir.Value, Array], Array | None]] = {
 
 
 def _moved_input(node: ir.Node) -> ir.Value | None:
-    """What a node moves, or scales by one number; None for others."""
+    """Copy that a node makes, maybe scaled by one number; None for others."""
     if node.domain not in ("", "ai.onnx") or node.op_type not in MOVES:
         return None
     if any(graph.shape(v) is None for v in (*node.inputs[:1], *node.outputs) if v is not None and v.name):

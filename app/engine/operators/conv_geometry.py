@@ -50,7 +50,7 @@ class Window:
 
     @property
     def is_same(self) -> bool:
-        """Whether a tap is a fixed distance in the flattened input, within one slice of depth."""
+        """True if a tap is a fixed distance in the flattened input, within one slice of depth."""
         return self.stride == (1, 1, 1) and self.size == self.out and self.offsets[0] == (0,)
 
     def flat(self) -> "Window":

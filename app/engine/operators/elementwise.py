@@ -56,7 +56,7 @@ class Formula:
 
 
 class _RefusedError(Exception):
-    """Why nodes have no recipe."""
+    """Nodes have no recipe; the message is the reason."""
 
 
 def formula_of(group: Group) -> Formula | str:
@@ -167,7 +167,7 @@ class _Work:
         return ~self.operands.setdefault(operand, len(self.operands))
 
     def fixed(self, number: int) -> float | None:
-        """What an operand is that is one constant number."""
+        """Constant number that an operand is everywhere; None for others."""
         return scalar(list(self.operands)[~number].value) if number < 0 else None
 
     def kind(self, number: int) -> str:

@@ -1,4 +1,4 @@
-"""What a contraction does with its sums before it stores them: the nodes that follow the anchor.
+"""Epilogues of contractions, from sums to what is stored: the nodes that follow the anchor.
 
 A tile adds biases and a residual and clamps in registers, in this order. What comes after that, or
 cannot be had that way, is a recipe that runs over sums still in cache.
@@ -52,7 +52,7 @@ class Epilogue:
 
     @property
     def clamps(self) -> bool:
-        """Whether there is a limit."""
+        """True if there is a limit."""
         return self.low is not None or self.high is not None
 
     def bias(self, channels: int, dtype: np.dtype[Any]) -> Array | None:
@@ -168,7 +168,7 @@ def _follow(found: Epilogue, node: ir.Node, value: ir.Value, axis: int) -> Epilo
 
 
 def per_channel(shape: tuple[int, ...], output: tuple[int, ...], axis: int) -> bool:
-    """Whether a tensor of this shape, broadcast to the output's, varies along one axis at most."""
+    """True if a tensor of this shape, broadcast to the output's, varies along one axis at most."""
     if len(shape) > len(output):
         return False
     wide = (1,) * (len(output) - len(shape)) + shape

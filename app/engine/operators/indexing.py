@@ -21,7 +21,7 @@ def indices_of(node: ir.Node) -> ir.Value:
 
 
 def bad_indices(node: ir.Node, sizes: tuple[int, ...]) -> str | None:
-    """Why the indices cannot be used: their dtype, or a constant one that is outside.
+    """Reason why the indices cannot be used: their dtype, or a constant one that is outside.
 
     Args:
         node: its second input holds indices, the last axis counts as `sizes` when it has several.

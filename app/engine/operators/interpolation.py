@@ -31,7 +31,7 @@ class ResizedAxis:
 
     @property
     def is_same(self) -> bool:
-        """Whether every element stays where it is, in all modes that look at no region."""
+        """True if every element stays where it is, in all modes that look at no region."""
         return self.size == self.target and self.scale == 1.0
 
 

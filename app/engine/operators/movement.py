@@ -89,7 +89,7 @@ def _whole(node: ir.Node) -> Copies:
 
 
 def is_view(node: ir.Node) -> bool:
-    """Whether a Transpose leaves the order of the axes that are longer than one."""
+    """True if a Transpose leaves the order of the axes that are longer than one."""
     shape = graph.static_shape(data(node))
     long = [a for a in permutation(node) if shape[a] != 1]
     return long == sorted(long) or math.prod(shape) == 0
@@ -166,7 +166,7 @@ def _axis(node: ir.Node, rank: int, default: int) -> int:
 
 
 def slice_copies(node: ir.Node) -> Copies:
-    """What a Slice with constant operands copies."""
+    """Copy that a Slice with constant operands makes."""
     x, y = data(node), node.outputs[0]
     taken = taken_ranges(node)
     strides = strides_of(graph.static_shape(x))
@@ -181,7 +181,7 @@ def slice_copies(node: ir.Node) -> Copies:
 
 
 def concat_copies(node: ir.Node) -> Copies:
-    """What a Concat copies, in the order of its inputs."""
+    """Copies that a Concat makes, in the order of its inputs."""
     y = node.outputs[0]
     shape = graph.static_shape(y)
     axis = _axis(node, len(shape), 0)
@@ -197,7 +197,7 @@ def concat_copies(node: ir.Node) -> Copies:
 
 
 def split_copies(node: ir.Node) -> Copies:
-    """What a Split copies, in the order of its outputs."""
+    """Copies that a Split makes, in the order of its outputs."""
     x = data(node)
     shape = graph.static_shape(x)
     axis = _axis(node, len(shape), 0)

@@ -1,4 +1,4 @@
-"""What kernels of one node ask of its operands: the reasons why not, element sizes, bytes moved."""
+"""Operands of kernels of one node: rejections, element sizes, bytes moved."""
 
 import onnx_ir as ir
 
@@ -11,7 +11,7 @@ MOVABLE = (1, 2, 4, 8)  # byte; sizes of elements that data movement kernels exi
 
 
 def group_rejection(group: Group, nodes: int = 1) -> str | None:
-    """Why a kernel of so many nodes at most, on static tensors, cannot take the group, or None."""
+    """Reason why a kernel of so many nodes at most, on static tensors, cannot take the group, or None."""
     if len(group.nodes) > nodes:
         return f"{group.op} takes no epilogue, the group has {len(group.nodes)} nodes"
     for value in (*group.inputs, *group.outputs):
@@ -25,7 +25,7 @@ def group_rejection(group: Group, nodes: int = 1) -> str | None:
 
 
 def fixed_inputs(node: ir.Node, positions: tuple[int, ...]) -> str | None:
-    """Why not, if one of these inputs is present and not known at compile time."""
+    """Rejection if one of these inputs is present and not known at compile time."""
     for position in positions:
         value = graph.input_at(node, position)
         if value is not None and not graph.is_constant(value):

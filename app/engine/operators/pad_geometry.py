@@ -21,7 +21,7 @@ def pad_axes(node: ir.Node) -> list[Indices]:
 
 
 def pad_rejection(group: Group, _context: PlanningContext) -> str | None:
-    """Why a Pad cannot be an index lookup."""
+    """Reason why a Pad cannot be an index lookup."""
     reason = group_rejection(group) or fixed_inputs(group.anchor, (1, 3))
     if reason:
         return reason

@@ -94,7 +94,7 @@ def activations(node: ir.Node) -> tuple[str, ...]:
 
 
 def unsupported_cell(node: ir.Node) -> str | None:
-    """Why the kernels lack the cell that the attributes describe, or None."""
+    """Reason why the kernels lack the cell that the attributes describe, or None."""
     found = activations(node)
     if node.op_type == "RNN":
         if any(a not in RNN_ACTIVATIONS for a in found):

@@ -51,7 +51,7 @@ def _rejection(group: Group, nodes: int = 1) -> str | None:
 
 
 def nearest_rejection(group: Group, _context: PlanningContext) -> str | None:
-    """Why a node is no copy of nearest elements."""
+    """Reason why a node is no copy of nearest elements."""
     if _mode(group.anchor) != "nearest":
         return f"mode {_mode(group.anchor)!r}, this is for 'nearest'"
     rounding = graph.attribute(group.anchor, "nearest_mode", "round_prefer_floor")
@@ -61,7 +61,7 @@ def nearest_rejection(group: Group, _context: PlanningContext) -> str | None:
 
 
 def _follows_rejection(group: Group) -> str | None:
-    """Why what follows is no sum with one more value."""
+    """Reason why the epilogue is no sum with one more value."""
     if not group.epilogue:
         return None
     node, value = group.epilogue[0], group.anchor.outputs[0]
@@ -98,7 +98,7 @@ def taps_along(node: ir.Node, axis: ResizedAxis) -> tuple[Indices, Floats]:
 
 
 def taps_rejection(group: Group, _context: PlanningContext) -> str | None:
-    """Why a node is no interpolation along its axes."""
+    """Reason why a node is no interpolation along its axes."""
     if _mode(group.anchor) not in ("linear", "cubic"):
         return f"mode {_mode(group.anchor)!r}, this is for 'linear' and 'cubic'"
     kind = str(graph.dtype(data(group.anchor)))
@@ -117,7 +117,7 @@ def _mode(node: ir.Node) -> str:
 
 
 def addends(group: Group) -> tuple[ir.Value, ...]:
-    """What a copy of nearest elements is added to, if anything is."""
+    """Value that a copy of nearest elements is added to, if any."""
     return tuple(
         v for n in group.epilogue for v in n.inputs if v is not None and v is not group.anchor.outputs[0]
     )

@@ -22,7 +22,8 @@ class PlanMemory:
     """Write the placement; the order and the implementations are given.
 
     Attributes:
-        failures: failed branches that the proof for buffers with parts may take, see `memory.exact_parts`.
+        failures: failed branches that the proof for buffers with parts may take, see
+            `app.engine.memory.exact.partial_lifetimes`.
     """
 
     failures: int = 0

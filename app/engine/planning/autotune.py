@@ -263,8 +263,7 @@ def _predicted(compilation: Compilation, context: PlanningContext) -> list[_Cand
     Implementations over channels last are left out where the prediction takes another layout, unless they
     are as fast: all images have such implementations, and blocks are faster for most.
     """
-    partition = compilation.plan.partition
-    assert partition is not None
+    partition = compilation.plan.require("partition")
     taken = choose(compilation, replace(context, timings={})).required_layouts
     found = []
     for group in compilation.plan.groups:

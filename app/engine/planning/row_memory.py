@@ -74,9 +74,7 @@ class RowMemory:
             if self.layout.get(context) == layout:
                 at = self.program.placement.values.get(context)
                 return 0 if at is not None and at.space != "arena" else value_bytes(context, self.compilation)
-        kind = graph.dtype(value)
-        assert kind is not None
-        return kind.itemsize * layout.elements(graph.static_shape(value))
+        return graph.element_type(value).itemsize * layout.elements(graph.static_shape(value))
 
     def held(self, row: Implementation, group: Group) -> dict[ir.Value, int]:
         """Bytes of what the group reads and writes, in the layouts of the row."""

@@ -31,14 +31,13 @@ def decisions_json(compilation: Compilation) -> Json:
 
 def _decisions(compilation: Compilation, around: str = "", parent: str | None = None) -> list[Json]:
     plan = compilation.plan
-    assert plan.order is not None
-    assert plan.implementation is not None
     told = {d.subject: d for d in compilation.decisions}
     context = PlanningContext.of(compilation, compilation.plan.require("storage"))
     sizes: _Sizes = {}
     found: list[Json] = []
-    for group in plan.order:
-        choice = plan.implementation[group]
+    implementation = plan.require("implementation")
+    for group in plan.require("order"):
+        choice = implementation[group]
         decision = told.get(group.name)
         named = [v for v in (*group.inputs, *group.outputs) if v.name]
         found.append(
@@ -231,10 +230,8 @@ def _rejection(candidate: Implementation, group: Group, context: PlanningContext
 
 def _unblocked_reason(group: Group, compilation: Compilation, context: PlanningContext) -> str | None:
     """Reason why a group neither reads nor writes blocked values; None where it does."""
-    plan = compilation.plan
-    assert plan.layout is not None
-    assert plan.implementation is not None
-    if any(v in plan.layout and plan.layout[v].blocks for v in (*group.inputs, *group.outputs)):
+    layout = compilation.plan.require("layout")
+    if any(v in layout and layout[v].blocks for v in (*group.inputs, *group.outputs)):
         return None
     others = [
         candidate
@@ -243,7 +240,7 @@ def _unblocked_reason(group: Group, compilation: Compilation, context: PlanningC
     ]
     if not others:
         return f"no implementation of {group.op} reads or writes blocked values"
-    choice = plan.implementation[group]
+    choice = compilation.plan.require("implementation")[group]
     told = []
     for candidate in others:
         reason = _rejection(candidate, group, context)

@@ -21,12 +21,11 @@ LONGEST = 200  # characters of operators' names; one step may be thousands of no
 def graph_json(compilation: Compilation) -> Json:
     """Steps, inputs and outputs as placed boxes; values as edges, each with what is known of it."""
     plan = compilation.plan
-    assert plan.order is not None
     outputs = dict.fromkeys(compilation.graph.outputs)
     boxes: list[Json] = [_port(v, "input", compilation) for v in compilation.graph.inputs]
     made = {v: i for i, v in enumerate(compilation.graph.inputs)}
     flows: dict[tuple[int, int], list[ir.Value]] = {}
-    for group in plan.order:
+    for group in plan.require("order"):
         for value in dict.fromkeys(group.inputs):
             if value in made:
                 flows.setdefault((made[value], len(boxes)), []).append(value)
@@ -59,8 +58,7 @@ def graph_json(compilation: Compilation) -> Json:
 
 def _step(group: Group, compilation: Compilation) -> Json:
     plan = compilation.plan
-    assert plan.implementation is not None
-    choice = plan.implementation[group]
+    choice = plan.require("implementation")[group]
     first = group.outputs[0] if group.outputs else None
     dispatch = plan.dispatch or {}
     op = _cut("+".join(n.op_type for n in group.nodes))

@@ -45,7 +45,6 @@ def with_functions(compilation: Compilation, plain: onnx.ModelProto | None = Non
         ModelTooLargeError: the weights do not fit into one file.
     """
     plan = compilation.plan
-    assert plan.order is not None
     proto = proto_of(compilation.model) if plain is None else plain
     layouts = rearranged(compilation)
     if not layouts:
@@ -53,7 +52,7 @@ def with_functions(compilation: Compilation, plain: onnx.ModelProto | None = Non
     written = {node.output[0]: node for node in proto.graph.node}
     library = _Library(compilation, layouts)
     nodes: list[onnx.NodeProto] = []
-    for group in plan.order:
+    for group in plan.require("order"):
         protos = [written[_name(n.outputs[0])] for n in group.nodes]
         if any(v in layouts for v in (*group.inputs, *group.outputs)):
             nodes.append(library.call(group, protos))
@@ -70,8 +69,7 @@ def with_functions(compilation: Compilation, plain: onnx.ModelProto | None = Non
 
 def rearranged(compilation: Compilation) -> dict[ir.Value, Layout]:
     """The values that are not row-major, with their layouts."""
-    assert compilation.plan.layout is not None
-    return {v: at for v, at in compilation.plan.layout.items() if not at.is_plain}
+    return {v: at for v, at in compilation.plan.require("layout").items() if not at.is_plain}
 
 
 def inlined(proto: onnx.ModelProto) -> onnx.ModelProto:

@@ -24,14 +24,12 @@ Json: TypeAlias = dict[str, Any]
 def memory_json(compilation: Compilation) -> Json:
     """The memory plan: every buffer with its reason, every step with its live bytes."""
     plan = compilation.plan
-    assert plan.placement is not None
-    assert plan.order is not None
-    assert plan.implementation is not None
-    placement, solution = plan.placement, plan.placement.solution
+    placement, order = plan.require("placement"), plan.require("order")
+    solution = placement.solution
     asked = compilation.options.memory_budget
     alignment = compilation.target.memories[0].alignment
     first = compilation.target.memories[0].name
-    live = _live_by_step([b for b in placement.buffers if b.memory == first], alignment, len(plan.order))
+    live = _live_by_step([b for b in placement.buffers if b.memory == first], alignment, len(order))
     order_bound = compilation.plan.require("buffers").bound
     return {
         "schema": "stowplan.memory/1",
@@ -82,17 +80,16 @@ def memory_json(compilation: Compilation) -> Json:
 
 def _live_steps(compilation: Compilation, live: list[int], prefix: str = "") -> list[Json]:
     plan = compilation.plan
-    assert plan.order is not None
-    assert plan.implementation is not None
+    implementation = plan.require("implementation")
     return [
         {
             "index": i,
             "name": f"{prefix}{group.name}",
             "op": operators(group),
-            "implementation": plan.implementation[group].implementation.name,
+            "implementation": implementation[group].implementation.name,
             "live_bytes": live[i],
         }
-        for i, group in enumerate(plan.order)
+        for i, group in enumerate(plan.require("order"))
     ]
 
 
@@ -119,9 +116,8 @@ def _body_memory(nested: bodies.Nested) -> Json:
     """The memory of a body: addresses are those of the whole arena, steps its own."""
     compilation, prefix = nested.compilation, f"{nested.path}/"
     plan = compilation.plan
-    assert plan.placement is not None
-    assert plan.order is not None
-    placement, last = plan.placement, max(len(plan.order) - 1, 0)
+    placement, steps = plan.require("placement"), len(plan.require("order"))
+    last = max(steps - 1, 0)
     inputs = set(compilation.graph.inputs)
     held = [
         PlacedBuffer(
@@ -138,7 +134,7 @@ def _body_memory(nested: bodies.Nested) -> Json:
         for value, (offset, nbytes) in nested.body.places.items()
     ]
     alignment = compilation.target.memories[0].alignment
-    live = _live_by_step([*placement.buffers, *held], alignment, len(plan.order))
+    live = _live_by_step([*placement.buffers, *held], alignment, steps)
     return {
         "name": nested.path,
         "parent": nested.parent,
@@ -156,8 +152,7 @@ def _body_memory(nested: bodies.Nested) -> Json:
 
 def _memories(compilation: Compilation) -> list[Json]:
     """Bytes taken of each memory of the target; offsets of buffers count from the first's start."""
-    placement = compilation.plan.placement
-    assert placement is not None
+    placement = compilation.plan.require("placement")
     first, *further = compilation.target.memories
     banks = {bank.memory: bank for bank in placement.banks}
     used = [(first, 0, placement.solution)]
@@ -177,9 +172,6 @@ def _memories(compilation: Compilation) -> list[Json]:
 def plan_json(compilation: Compilation) -> Json:
     """Every column of the plan, in the words of the model."""
     plan = compilation.plan
-    assert plan.order is not None
-    assert plan.implementation is not None
-    assert plan.placement is not None
     return {
         "schema": "stowplan.plan/1",
         "model": compilation.graph.name or "",
@@ -190,7 +182,7 @@ def plan_json(compilation: Compilation) -> Json:
             for node, part in (plan.partition or {}).items()
         },
         "steps": _steps(compilation),
-        "spill_seconds": plan.placement.delay,  # predicted, beside those of the steps
+        "spill_seconds": plan.require("placement").delay,  # predicted, beside those of the steps
         "values": {
             **{v.name or "": _value(v, compilation) for v in graph.values(compilation.graph) if v.name},
             **{name: value for nested in bodies.walk(compilation) for name, value in _inner_values(nested)},
@@ -203,12 +195,11 @@ def plan_json(compilation: Compilation) -> Json:
 def _steps(compilation: Compilation, around: str = "", parent: str | None = None) -> list[Json]:
     """The steps in order, those of bodies after the step that runs them; names are paths."""
     plan = compilation.plan
-    assert plan.order is not None
-    assert plan.implementation is not None
     steps = []
-    for index, group in enumerate(plan.order):
+    implementation = plan.require("implementation")
+    for index, group in enumerate(plan.require("order")):
         path = f"{around}{group.name}"
-        steps.append(_step(index, group, plan.implementation[group], around, parent))
+        steps.append(_step(index, group, implementation[group], around, parent))
         for body in bodies.of_group(group, compilation):
             steps += _steps(body.program.compilation, f"{path}/{body.name}/", path)
     return steps
@@ -287,8 +278,7 @@ def _step(index: int, group: Group, choice: Choice, around: str, parent: str | N
 
 
 def _value(value: ir.Value, compilation: Compilation) -> Json:
-    assert compilation.plan.placement is not None
-    at = compilation.plan.placement.values.get(value)
+    at = compilation.plan.require("placement").values.get(value)
     location = at and {
         "space": at.space,
         "offset": at.offset,

@@ -33,9 +33,8 @@ def trace_json(
         inner: seconds of steps in bodies, by path; those that are not told are left out.
     """
     plan = compilation.plan
-    assert plan.order is not None
-    assert plan.implementation is not None
-    choices = [plan.implementation[group] for group in plan.order]
+    implementation = plan.require("implementation")
+    choices = [implementation[group] for group in plan.require("order")]
     threads = {name: n for n, name in enumerate(dict.fromkeys(c.implementation.backend for c in choices))}
     events: list[Json] = [
         {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": compilation.target.name}},

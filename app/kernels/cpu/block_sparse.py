@@ -61,7 +61,7 @@ def stored_rows(matrix: Array) -> int:
 
 
 def is_two_of_four(matrix: Array) -> bool:
-    """Whether every four neighbours down a column of [k, n] hold at most two elements."""
+    """True if every four neighbours down a column of [k, n] hold at most two elements."""
     k, n = matrix.shape
     if k % GROUP:
         return False
@@ -69,7 +69,7 @@ def is_two_of_four(matrix: Array) -> bool:
 
 
 def two_of_four(matrix: Array) -> tuple[Array, Array]:
-    """Of a matrix [k, n] that is 2:4, T[panels, k / 4, 2, WIDTH] and int8 of the same shape: 0 to 3."""
+    """Values of a 2:4 matrix [k, n], T[panels, k / 4, 2, WIDTH], and their places, int8 from 0 to 3."""
     k, n = matrix.shape
     count = -(-n // WIDTH)
     wide = np.zeros((k, count * WIDTH), matrix.dtype)

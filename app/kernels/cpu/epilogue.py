@@ -1,4 +1,4 @@
-"""What follows a contraction, applied to a run of sums while they are in the first cache.
+"""Epilogue of a contraction, applied to a run of sums while they are in the first cache.
 
 A run goes through a small buffer in chunks, one simple loop a stage: the output may then be the
 memory of any operand that is read at the same place, and every loop still vectorizes, which it

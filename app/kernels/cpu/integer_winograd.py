@@ -64,7 +64,7 @@ def transformed(weights: Array) -> Array:
 
 
 def fits(weights: Array) -> bool:
-    """Whether four times any sum of products with differences of 8-bit numbers fits int32."""
+    """True if four times any sum of products with differences of 8-bit numbers fits int32."""
     most = np.abs(weights.astype(np.int64)).reshape(len(weights), -1).sum(1).max(initial=0)
     return bool(4 * 255 * most < 2**31)
 

@@ -43,7 +43,7 @@ def quotient(_context, a, b):
 
 @intrinsic
 def remainder(_context, a, b):
-    """What a quotient leaves, a - b * quotient(a, b): has the sign of a."""
+    """Remainder of a quotient, a - b * quotient(a, b): has the sign of a."""
 
     def generate(_context, builder, _signature, values):
         return _divide(a, builder, *values, remainder=True)

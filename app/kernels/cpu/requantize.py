@@ -18,7 +18,7 @@ LIMITS = {"int8": (-128.0, 127.0), "uint8": (0.0, 255.0)}
 
 
 def is_requantization(recipe: Recipe) -> bool:
-    """Whether a recipe is saturate(round(float32(sum) * operand 1 + operand 2) + operand 3).
+    """True if a recipe is saturate(round(float32(sum) * operand 1 + operand 2) + operand 3).
 
     These are its four inputs; the zero point may be of any type.
     """

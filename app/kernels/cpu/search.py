@@ -127,7 +127,7 @@ def scan(op: str) -> str:
 
 @njit
 def _before(a, i, b, j, largest):
-    """Whether (a, position i) comes before (b, position j) in the result; NaN counts as the largest."""
+    """True if (a, position i) comes before (b, position j) in the result; NaN counts as the largest."""
     a_is_nan = a != a
     b_is_nan = b != b
     if a == b or (a_is_nan and b_is_nan):

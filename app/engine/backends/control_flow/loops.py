@@ -151,7 +151,7 @@ def _scan_rejection(group: Group, context: PlanningContext) -> str | None:
 
 
 def _rejection(group: Group, context: PlanningContext, first: int, results: int, carried: int) -> str | None:
-    """Why a body is not run here whose carried values begin at input `first` and at output `results`."""
+    """Reason why a body is not run here; its carried values begin at input `first` and output `results`."""
     node = group.anchor
     for value in node.inputs[first:]:
         if value is None or graph.is_dynamic(value):

@@ -23,7 +23,7 @@ PLANNED = "stowplan.bodies"  # key of node.meta: what was planned, for which tar
 
 
 def captured(node: ir.Node) -> tuple[ir.Value, ...]:
-    """What the bodies read from outside and is not constant."""
+    """Values that the bodies read from outside, constants excepted."""
     return tuple(v for v in graph.captures(node) if not graph.is_constant(v))
 
 
@@ -33,7 +33,7 @@ def opset(node: ir.Node) -> int:
 
 
 def rejection(group: Group) -> str | None:
-    """Why the bodies of a group's node cannot be planned ahead, whatever is in them."""
+    """Reason why the bodies of a group's node cannot be planned ahead, whatever is in them."""
     if len(group.nodes) != 1:
         return f"runs single nodes, the group has {len(group.nodes)}"
     found = next((v for v in captured(group.anchor) if graph.is_dynamic(v)), None)

@@ -52,7 +52,7 @@ def _is_node(group: Group) -> bool:
 
 
 def _rejection(group: Group) -> str | None:
-    """Why no kernel of this kind applies."""
+    """Reason why no kernel of this kind applies."""
     if not _is_node(group):
         core = attention_pattern.read(group)
         return core if isinstance(core, str) else _wrong_type(group)

@@ -19,7 +19,7 @@ COLUMNS = 512  # neighbours side by side: with float64 sums beside them a fifth 
 
 
 def axis_rejection(group: Group, dtypes: Sequence[str]) -> str | None:
-    """Why a kernel of one node and static tensors does not apply; None when it may.
+    """Reason why a kernel of one node and static tensors does not apply; None when it may.
 
     `dtypes` are the element types of the first input that the kernel is written for.
     """

@@ -1,4 +1,4 @@
-"""What rows have in common that multiply in bfloat16: two products at once, sums in float32.
+"""Common parts of the rows that multiply in bfloat16: two products at once, sums in float32.
 
 Activations stay float32 between kernels, which round them where they are first used; weights are
 rounded offline. So every product has two relative errors of at most 2**-9, and nothing else is rounded.
@@ -19,7 +19,7 @@ INSTRUCTIONS = "avx512_bf16"  # of vectors of 8 and 16 float32
 
 
 def rejection(context: PlanningContext) -> str | None:
-    """Why nothing is computed in bfloat16 here."""
+    """Reason why nothing is computed in bfloat16 here."""
     return "the job computes in f32" if context.precision != "bf16" else None
 
 
@@ -29,7 +29,7 @@ def rate(context: PlanningContext) -> float:
 
 
 def tiles_rejection(context: PlanningContext) -> str | None:
-    """Why no tile registers multiply bfloat16 here."""
+    """Reason why no tile registers multiply bfloat16 here."""
     if context.precision != "bf16":
         return rejection(context)
     if TILES not in context.target.isa:

@@ -29,7 +29,7 @@ DTYPES = ("float32", "float64", "int32", "uint32", "int64", "uint64")
 
 
 def rejection(group: Group, _context: PlanningContext) -> str | None:
-    """What no convolution of this backend computes."""
+    """Rejection of what no convolution of this backend computes."""
     for value in (*group.inputs, *group.outputs):
         if graph.is_dynamic(value):
             return f"value {value.name!r} has no static shape"
@@ -197,7 +197,7 @@ def _lower(parts: Parts) -> Callable[[Group, PlanningContext], tuple[KernelCall,
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ends:
-    """What a convolution does with its sums, as arguments of the kernel."""
+    """Bias and epilogue of a convolution, as arguments of the kernel."""
 
     bias: Argument
     residual: Argument

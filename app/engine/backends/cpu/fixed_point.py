@@ -25,7 +25,7 @@ LEAST_BYTES = 1 << 18  # of weights: fewer stay in a cache near the core
 
 
 def _rejection(group: Group, context: PlanningContext) -> str | None:
-    """Why fixed point does not apply."""
+    """Reason why fixed point does not apply."""
     reason = matmul.prepared_rejection(group, context)
     if reason is not None:
         return reason

@@ -55,12 +55,12 @@ class Finish:
 
     @property
     def static(self) -> tuple[Recipe, tuple[tuple[str, str], ...], str]:
-        """What the generator is told of it."""
+        """Arguments of the generator."""
         return self.recipe, tuple((o.place, o.dtype) for o in self.operands), self.result
 
     @property
     def arguments(self) -> tuple[tuple[str, Argument], ...]:
-        """What the kernel takes besides, with its types."""
+        """Further arguments of the kernel, with their types."""
         return tuple((f"{stored(o.dtype)}*", o.argument) for o in self.operands)
 
 
@@ -78,7 +78,7 @@ class Inputs:
 
 
 def rejection(group: Group, _context: PlanningContext) -> str | None:
-    """Why no integer product at all applies."""
+    """Reason why no integer product at all applies."""
     for value in (*group.inputs, *group.outputs):
         if graph.is_dynamic(value):
             return f"value {value.name!r} has no static shape"
@@ -111,7 +111,7 @@ def rejection(group: Group, _context: PlanningContext) -> str | None:
 
 
 def finish_of(group: Group) -> Finish | str:
-    """What becomes of the sums, or why it cannot be computed here."""
+    """Steps from the sums to the output, or the reason why they cannot be computed here."""
     (sums,) = group.anchor.outputs
     if group.op.startswith("QLinear"):
         return _requantized(group)
@@ -198,7 +198,7 @@ class Form:
         return unsigned + (DOT if native else SPREAD_DOT)
 
     def rejection(self, group: Group, context: PlanningContext) -> str | None:
-        """Why it does not apply."""
+        """Reason why it does not apply."""
         reason = rejection(group, context)
         if reason is not None or (self.together == 2 and not self.narrow):
             return reason
@@ -210,7 +210,7 @@ class Form:
 
 
 def _quads_rejection(group: Group, context: PlanningContext) -> str | None:
-    """Why bytes cannot be multiplied in vectors, four at a time, without saturation."""
+    """Reason why bytes cannot be multiplied in vectors, four at a time, without saturation."""
     # The instruction that each width of vectors needs.
     needed = {4: "ssse3", 8: "avx2", 16: "avx512bw"}[context.target.vector_lanes]
     if needed not in context.target.isa:
@@ -227,7 +227,7 @@ def _quads_rejection(group: Group, context: PlanningContext) -> str | None:
 
 
 def _fours_rejection(group: Group) -> str | None:
-    """Why the second operand cannot be bytes, four steps of the reduction in one element."""
+    """Reason why the second operand cannot be bytes, four steps of the reduction in one element."""
     of = Inputs(group.anchor)
     if not graph.is_constant(of.b) or (of.b_zero is not None and not graph.is_constant(of.b_zero)):
         return f"{of.b.name!r} changes between runs; this one looks at it offline"
@@ -246,12 +246,12 @@ def _weight_quads(shifted: Array) -> Array:
 
 
 def shift_of(value: ir.Value) -> int:
-    """What makes elements unsigned."""
+    """Number whose addition makes elements unsigned."""
     return 128 if graph.dtype(value) == np.int8 else 0
 
 
 def corrections(of: Inputs, sums: Array) -> tuple[tuple[KernelCall, ...], Argument]:
-    """What a zero point adds to the sums of each output, and the call that computes it if it may change."""
+    """Calls and addends by which a zero point changes the sums of each output; no call if it is constant."""
     sums, shift = sums.astype(np.int32), shift_of(of.a)
     zero = graph.constant(of.a_zero)
     if of.a_zero is None or zero is not None:
@@ -299,7 +299,7 @@ def widening_call(of: Inputs, x: Workspace, table: Constant, planes: int) -> Ker
 
 
 def cost(group: Group, context: PlanningContext, form: Form) -> float:
-    """Of the tiles as they are computed, whole; what is stored counts as some steps more."""
+    """Seconds of the tiles as they are computed, whole; what is stored counts as some steps more."""
     wasted = 1.0
     widened = graph.nbytes(Inputs(group.anchor).b) if form.together == 2 and not form.narrow else 0
     if "Conv" in group.op:

@@ -18,7 +18,7 @@ SUMS = 4096  # of a channel that are finished at once
 
 
 def _rejection(group: Group, context: PlanningContext) -> str | None:
-    """Why a convolution is none of one channel to one, along two axes at most."""
+    """Reason why a convolution is none of one channel to one, along two axes at most."""
     reason = rejection(group, context)
     if reason is not None:
         return reason

@@ -113,7 +113,7 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
 
 
 def _cost(group: Group, context: PlanningContext) -> float:
-    """Of 4 products for 9, and of the sums before and after them, measured in products."""
+    """Seconds of 4 products for 9, and of the sums before and after them, measured in products."""
     window = conv_geometry.of_conv(group, Inputs(group.anchor).b)
     wasted = 1 + 16 / max(window.channels, 1) + 8 / max(window.outputs, 1)
     return roofline(

@@ -31,7 +31,7 @@ SHARE = 0.05  # of the tolerance of the job that one fast product may use up
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Addends:
-    """What is added to a product, each at most once; and its scales."""
+    """Addends of a product, each at most once, and its scales."""
 
     rows: Argument | None = None
     rows_step: int = 0
@@ -84,7 +84,7 @@ def _addends(group: Group, product: Product, epilogue: epilogues.Epilogue) -> Ad
 
 
 def rejection(group: Group, _context: PlanningContext) -> str | None:
-    """Why no product of this kind applies."""
+    """Reason why no product of this kind applies."""
     for value in (*group.inputs, *group.outputs):
         if graph.is_dynamic(value):
             return f"value {value.name!r} has no static shape"
@@ -152,7 +152,7 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
 
 
 def prepared_rejection(group: Group, context: PlanningContext) -> str | None:
-    """Why no fast product of float32 rows with one constant matrix applies, which is prepared offline."""
+    """Reason why no fast product of float32 rows with one constant, prepared matrix applies."""
     reason = rejection(group, context)
     if reason is not None:
         return reason
@@ -172,7 +172,7 @@ def prepared_rejection(group: Group, context: PlanningContext) -> str | None:
 
 
 def error_rejection(found: float, context: PlanningContext) -> str | None:
-    """Why a product may not err so much, relative rms on its own weights."""
+    """Reason why a product may not err so much, relative rms on its own weights."""
     limit = SHARE * context.tolerance
     return None if found <= limit else f"relative rms error {found:.1e} on these weights exceeds {limit:.1e}"
 
@@ -241,7 +241,7 @@ def bfloat_product(product: Product, multiple: int = 1, row: int = 0) -> Product
 
 
 def additions(group: Group, product: Product) -> tuple[Addends, epilogues.Epilogue]:
-    """What a group that is not refused adds to its product, all biases in one; and what follows."""
+    """Addends of a group that is not rejected, all biases in one, and the epilogue after them."""
     kind = graph.element_type(group.outputs[0])
     epilogue = epilogues.read(group, -1)
     assert not isinstance(epilogue, str)

@@ -1,4 +1,4 @@
-"""What rows over channel-blocked activations (NCHW8c, NCHW16c) share.
+"""Common parts of the rows over channel-blocked activations (NCHW8c, NCHW16c).
 
 A block holds as many channels as a register holds float32; the last one of a tensor may be padded.
 Padded lanes hold anything: kernels compute lane by lane, and those that sum over channels count
@@ -40,7 +40,7 @@ def blocks_of(channels: int, context: PlanningContext) -> int:
 
 
 def image_rejection(value: ir.Value | None) -> str | None:
-    """Why a value is no image that can be blocked: float32[N, C, H, W] of a known shape."""
+    """Reason why a value is no image that can be blocked: float32[N, C, H, W] of a known shape."""
     if value is None:
         return "an operand is omitted"
     if graph.is_dynamic(value):
@@ -52,7 +52,7 @@ def image_rejection(value: ir.Value | None) -> str | None:
 
 
 def rejection(group: Group, _context: PlanningContext) -> str | None:
-    """Why the anchor's images or what follows it cannot be blocked."""
+    """Reason why the anchor's images or what follows it cannot be blocked."""
     return _rejection(group)
 
 
@@ -94,7 +94,7 @@ def layouts(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ends:
-    """What a blocked kernel does with its results before it stores them.
+    """Epilogue of a kernel over blocks: what happens to results before they are stored.
 
     Attributes:
         bias: float32[blocks * lanes], or of the channels where none are blocked.

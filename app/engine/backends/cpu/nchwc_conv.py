@@ -42,7 +42,7 @@ TUNINGS = ("", OTHER, *STRIPS)
 
 
 def rejection(group: Group, context: PlanningContext) -> str | None:
-    """What no direct convolution over blocked outputs computes."""
+    """Rejection of what no direct convolution over blocked outputs computes."""
     reason = nchwc.rejection(group, context)
     if reason is not None:
         return reason
@@ -57,7 +57,7 @@ def rejection(group: Group, context: PlanningContext) -> str | None:
 
 
 def stem_rejection(group: Group, context: PlanningContext) -> str | None:
-    """What no direct convolution from planes to blocked outputs computes."""
+    """Rejection of what no direct convolution from planes to blocked outputs computes."""
     reason = rejection(group, context)
     if reason is not None:
         return reason
@@ -177,12 +177,12 @@ class Geometry:
 
     @property
     def static(self) -> tuple[object, ...]:
-        """What the generator of the kernel takes beside the rest."""
+        """Further arguments of the generator."""
         return ()
 
     @property
     def side_by_side(self) -> bool:
-        """Whether the taps of a row are steps of the reduction: planes without dilation."""
+        """True if the taps of a row are steps of the reduction: planes without dilation."""
         steps = {b - a for a, b in itertools.pairwise(self.along)}
         return self.x_lanes == 1 and steps <= {1}
 
@@ -251,7 +251,7 @@ def _parts(out_blocks: int, wide: int, threads: int) -> list[int]:
 
 
 def _unit_seconds(shape: Geometry, strips: int, rows: int, part: int, target: Target) -> float:
-    """Of a unit, to compare cuts: its arithmetic, and reading its weights and its input, `rows` at most.
+    """Seconds of a unit, to compare cuts: arithmetic, and reading weights and `rows` of the input at most.
 
     Halving the rows has all weights read twice, halving the outputs all of the input.
     """
@@ -321,11 +321,11 @@ class Form:
         return geometry(group, lanes, paired=self.paired)
 
     def dtype(self, context: PlanningContext) -> str:
-        """What is multiplied."""
+        """Type of the factors."""
         return bfloat.dtype(context) if self.paired else "float32"
 
     def rejection(self, group: Group, context: PlanningContext) -> str | None:
-        """Why it does not apply."""
+        """Reason why it does not apply."""
         reason = bfloat.rejection(context) if self.paired else None
         return reason or (stem_rejection if self.plain_input else rejection)(group, context)
 

@@ -25,7 +25,7 @@ STRIP = 16 * 1024  # byte of output that stay in the first cache until the recip
 
 
 def depthwise_rejection(group: Group, context: PlanningContext) -> str | None:
-    """What no depthwise convolution over images in a layout of their own computes."""
+    """Rejection of what no depthwise convolution over images in a layout of their own computes."""
     reason = nchwc.rejection(group, context)
     if reason is not None:
         return reason

@@ -52,7 +52,7 @@ def _whole(value: ir.Value) -> tuple[range, ...]:
 
 
 def concat_boxes(node: ir.Node) -> tuple[Box, ...]:
-    """What a Concat moves, in the order of its inputs."""
+    """Boxes that a Concat moves, in the order of its inputs."""
     axis = graph.attribute(node, "axis", 1) % 4
     boxes, start = [], 0
     for x in node.inputs:
@@ -64,7 +64,7 @@ def concat_boxes(node: ir.Node) -> tuple[Box, ...]:
 
 
 def split_boxes(node: ir.Node) -> tuple[Box, ...]:
-    """What a Split moves, in the order of its outputs."""
+    """Boxes that a Split moves, in the order of its outputs."""
     axis = graph.attribute(node, "axis", 0) % 4
     boxes, start = [], 0
     for y in node.outputs:
@@ -76,7 +76,7 @@ def split_boxes(node: ir.Node) -> tuple[Box, ...]:
 
 
 def slice_boxes(node: ir.Node) -> tuple[Box, ...]:
-    """What a Slice with constant operands moves."""
+    """Box that a Slice with constant operands moves."""
     return (Box(data(node), node.outputs[0], taken_ranges(node)),)
 
 
@@ -118,7 +118,7 @@ def _permuted(box: Box, layout: Layout) -> StridedCopy:
 
 
 def _rejection(group: Group, constants: tuple[int, ...]) -> str | None:
-    """Why operands, but those of these places, are no images that can be blocked."""
+    """Reason why operands, but those of these places, are no images that can be blocked."""
     reason = group_rejection(group)
     images = [v for i, v in enumerate(group.anchor.inputs) if i not in constants]
     for value in (*images, *group.outputs):
@@ -141,7 +141,7 @@ def boxes_rejection(
     boxes: Boxes,
     layout: Layout | None = None,
 ) -> str | None:
-    """Why a group does not move whole blocks; the inputs at `constants` are no images."""
+    """Reason why a group does not move whole blocks; the inputs at `constants` are no images."""
     reason = _rejection(group, constants) or fixed_inputs(group.anchor, constants)
     if reason is not None or layout is not None:
         return reason
@@ -157,7 +157,7 @@ def boxes_rejection(
 
 
 def box_calls(box: Box, context: PlanningContext, layout: Layout | None = None) -> tuple[Call, ...]:
-    """What copies a box."""
+    """Call that copies a box."""
     return calls(_strided(box, layout or nchwc.layout_of(context)), FLOAT, box.source, box.target)
 
 

@@ -38,7 +38,7 @@ def _rejection(group: Group, _context: PlanningContext) -> str | None:
 
 
 def window_rejection(group: Group, context: PlanningContext) -> str | None:
-    """Why an image's windows are not pooled in a layout of its own."""
+    """Reason why an image's windows are not pooled in a layout of its own."""
     reason = _rejection(group, context)
     if reason is None and output_at(group, 1) is not None:
         reason = "the indices are read"
@@ -48,7 +48,7 @@ def window_rejection(group: Group, context: PlanningContext) -> str | None:
 
 
 def whole_rejection(group: Group, context: PlanningContext) -> str | None:
-    """Why the pixels of an image are not reduced in a layout of its own."""
+    """Reason why the pixels of an image are not reduced in a layout of its own."""
     reason = _rejection(group, context)
     if reason is None and reduced_axes(group) != (2, 3):
         reason = f"reduces axes {reduced_axes(group)}; this one reduces the pixels (2, 3)"

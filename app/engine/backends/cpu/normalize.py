@@ -38,7 +38,7 @@ def _operand(group: Group, index: int) -> ir.Value:
 
 
 def _mixed(group: Group) -> str | None:
-    """Why not, if the operands differ from the input in element type."""
+    """Rejection if the operands differ from the input in element type."""
     expected = type_name(first_input(group))
     for operand in group.anchor.inputs[1:]:
         if operand is not None and type_name(operand) != expected:

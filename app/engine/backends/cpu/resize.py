@@ -28,7 +28,7 @@ from app.engine.operators.strides import StridedCopy
 
 
 def extrapolation(node: ir.Node) -> Constant:
-    """What elements outside become."""
+    """Value of the elements outside."""
     value = graph.attribute(node, "extrapolation_value", 0.0)
     return Constant(np.array([value]).astype(graph.dtype(data(node))))
 

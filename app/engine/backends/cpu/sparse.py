@@ -34,7 +34,7 @@ FLOAT = np.dtype(np.float32)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sums:
-    """What a kernel adds to its sums, and what a pass over the result does after it."""
+    """Addends of the sums in a kernel, and the nodes that a pass over the result computes after it."""
 
     bias: Argument | None = None  # one element per column
     alpha: float = 1.0
@@ -44,7 +44,7 @@ class Sums:
 
     @property
     def clamps(self) -> bool:
-        """Whether the kernel limits its sums."""
+        """True if the kernel limits its sums."""
         return self.low is not None or self.high is not None
 
     @property
@@ -55,7 +55,7 @@ class Sums:
 
 
 def _rejection(group: Group, context: PlanningContext) -> str | None:
-    """Why no sparse product at all applies."""
+    """Reason why no sparse product at all applies."""
     reason = matmul.rejection(group, context)
     if reason is not None:
         return reason
@@ -71,7 +71,7 @@ def _rejection(group: Group, context: PlanningContext) -> str | None:
 
 
 def _own(group: Group) -> matmul.Addends:
-    """What Gemm itself adds."""
+    """Addends of Gemm itself."""
     if group.anchor.op_type != "Gemm":
         return matmul.Addends()
     found = matmul.gemm_addends(group.anchor, product_of(group))
@@ -95,7 +95,7 @@ def right_of(group: Group) -> ir.Value:
 
 @of_group
 def sums_of(group: Group) -> Sums:
-    """What follows the product: in the kernel if it is biases and limits alone, else after it."""
+    """Epilogue of the product: in the kernel if it is biases and limits alone, else after it."""
     added, epilogue = matmul.additions(group, product_of(group))
     if epilogue.residual is None and not epilogue.recipe:
         return Sums(added.columns, added.alpha, epilogue.low, epilogue.high)
@@ -328,7 +328,7 @@ def _csr_cost(group: Group, context: PlanningContext) -> float:
 
 
 def seconds(shared: float, alone: float, group: Group, context: PlanningContext) -> float:
-    """Of cycles that threads share and others, and of the pass that follows."""
+    """Seconds of cycles that threads share, of others, and of the pass that follows."""
     rest = 0.5 * graph.elements(group.outputs[0]) * len(sums_of(group).rest)
     cycles = (shared + rest) / min(context.threads, context.target.cores) + alone
     return context.target.launch + cycles * 4 * context.target.vector_lanes / context.target.flops

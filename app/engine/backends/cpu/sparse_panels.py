@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def _of_weights(group: Group, name: str, measure: Callable[[Array], T]) -> T:
-    """What `measure` says of the second operand as [k, n], asked once for each way to turn it."""
+    """Result of `measure` for the second operand as [k, n], once for each way to turn it."""
     turned = "turned " if product_of(group).b_strides[0] == 1 else ""
     return graph.fact(right_of(group), turned + name, lambda _array: measure(weights_of(group)))
 

@@ -39,7 +39,7 @@ def _y(group: Group) -> ir.Value:
 
 
 def _rejection(group: Group, rank: int | None = None) -> str | None:
-    """Why no value of the group can be sparse."""
+    """Reason why no value of the group can be sparse."""
     if len(group.outputs) != 1:
         return f"{len(group.outputs)} values leave the group; this one stores one"
     for value in (*group.inputs, *group.outputs):

@@ -31,7 +31,7 @@ SAMPLE = 16  # rows and columns of the product whose error is measured
 
 
 def _rejection(group: Group, context: PlanningContext) -> str | None:
-    """Why the algorithm does not apply."""
+    """Reason why the algorithm does not apply."""
     reason = matmul.prepared_rejection(group, context)
     if reason is not None:
         return reason

@@ -161,11 +161,11 @@ class TiledForm(Form):
         return _interleaved(group) if self.plain_input else _phased(group, context)
 
     def dtype(self, _context: PlanningContext) -> str:
-        """What is multiplied."""
+        """Type of the factors."""
         return tiles.TILED_BFLOATS
 
     def rejection(self, group: Group, context: PlanningContext) -> str | None:
-        """Why it does not apply."""
+        """Reason why it does not apply."""
         rejection = _stem_rejection if self.plain_input else nchwc_conv.rejection
         return bfloat.tiles_rejection(context) or rejection(group, context)
 

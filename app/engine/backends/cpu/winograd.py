@@ -80,7 +80,7 @@ class Form:
         return f"conv.winograd_f{self.m}{size}{'_bf16' * self.paired}{'_fixed_point' * self.fixed}"
 
     def dtype(self, context: PlanningContext) -> str:
-        """What is multiplied."""
+        """Type of the factors."""
         return bfloat.dtype(context) if self.paired else FIXED_POINT if self.fixed else "float32"
 
     @property
@@ -95,7 +95,7 @@ class Form:
 
 
 def rejection(form: Form, group: Group, context: PlanningContext) -> str | None:
-    """Why a form does not apply."""
+    """Reason why a form does not apply."""
     if not context.fast_algorithms:
         return "the job allows no algorithms with fewer multiplications"
     reason = bfloat.rejection(context) if form.paired else None
@@ -120,7 +120,7 @@ def rejection(form: Form, group: Group, context: PlanningContext) -> str | None:
 
 
 def _fixed_rejection(form: Form, group: Group, context: PlanningContext) -> str | None:
-    """Why weights in fixed point would save nothing, or lose too much of a column."""
+    """Reason why weights in fixed point would save nothing, or lose too much of a column."""
     window, weights = conv_geometry.of_conv(group), graph.operand(group.anchor, 1)
     nbytes, tiles = 4 * form.n**2 * window.channels * window.outputs, _tiles(window, form)
     if nbytes < LEAST_BYTES:

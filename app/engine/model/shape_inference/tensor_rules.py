@@ -46,8 +46,7 @@ def unknown_split(context: ShapeInferenceContext, node: ir.Node) -> None:
 
     The library takes such parts to be equal.
     """
-    x = node.inputs[0]
-    assert x is not None
+    x = graph.operand(node, 0)
     for output in node.outputs:
         if x.shape is not None:
             dims = list(x.shape)
@@ -62,8 +61,7 @@ def unknown_squeeze(context: ShapeInferenceContext, node: ir.Node) -> None:
 
     The library takes all axes of extent 1.
     """
-    x, axes = node.inputs[:2]
-    assert x is not None
+    x, axes = graph.operand(node, 0), node.inputs[1]
     count = None if axes is None else graph.shape(axes)
     if x.shape is not None and count is not None and len(count) == 1:
         rank = len(x.shape) - count[0]

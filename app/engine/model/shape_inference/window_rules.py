@@ -30,8 +30,7 @@ def _static(node: ir.Node, index: int) -> tuple[int, ...] | None:
 
 def _set(context: ShapeInferenceContext, node: ir.Node, dims: Sequence[int]) -> None:
     """The shape of the first output, whose elements are those of the first input."""
-    x = node.inputs[0]
-    assert x is not None
+    x = graph.operand(node, 0)
     if x.dtype is not None:
         context.set_shape_and_dtype(node.outputs[0], ir.Shape(dims), x.dtype)
 

@@ -217,11 +217,11 @@ class Executor(ProgramExecutor):
 
     def array(self, value: ir.Value) -> Array:
         """A value's memory as an array of its shape and dtype."""
-        kind = graph.dtype(value)
-        assert kind is not None
         nbytes = graph.nbytes(value)
         base, offset = self._memory(value)
-        return base[offset : offset + nbytes].view(kind).reshape(graph.static_shape(value))
+        return (
+            base[offset : offset + nbytes].view(graph.element_type(value)).reshape(graph.static_shape(value))
+        )
 
     def held(self, value: ir.Value) -> object:
         """The object of the host that a value is in the current run."""
@@ -409,10 +409,8 @@ class Executor(ProgramExecutor):
 
     def padded_lanes(self, value: ir.Value) -> tuple[Array, Array]:
         """A value's memory in elements, and which of them are padded lanes."""
-        columns, kind = self.program.compilation.plan.layout, graph.dtype(value)
-        assert columns is not None
-        assert kind is not None
-        shape, layout = graph.static_shape(value), columns[value]
+        layout = self.program.compilation.plan.require("layout")[value]
+        shape, kind = graph.static_shape(value), graph.element_type(value)
         base, offset = self._memory(value)
         held = base[offset : offset + layout.nbytes(shape, kind.itemsize)].view(kind)
         return held, to_physical(np.zeros(shape, bool), layout, fill=True).reshape(-1)

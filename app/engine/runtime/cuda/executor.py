@@ -167,9 +167,7 @@ class DeviceExecutor(ProgramExecutor):
 
     def array(self, value: ir.Value) -> Array:
         """A copy of a value, row-major."""
-        kind, shape = graph.dtype(value), graph.static_shape(value)
-        assert kind is not None
-        found = np.empty(shape, kind)
+        found = np.empty(graph.static_shape(value), graph.element_type(value))
         if found.nbytes:
             self._device.read(self._place(value)[0], found.reshape(-1).view(np.uint8))
         return found

@@ -56,7 +56,7 @@ def sqrt(_context, x):
 
 @intrinsic
 def frem(_context, a, b):
-    """What a division of floats leaves: exact, with the sign of a; a call of the C library."""
+    """Remainder of a division of floats: exact, with the sign of a; a call of the C library."""
 
     def generate(_context, builder, _signature, values):
         return builder.frem(*values)
@@ -139,7 +139,7 @@ def scaled(_context, x, n):
 
 @intrinsic
 def has_bit(_context, n, bit):
-    """Whether a whole number held in a float has a bit (1, 2, 4 ...) set."""
+    """True if a whole number held in a float has a bit (1, 2, 4 ...) set."""
 
     def generate(_context, builder, _signature, values):
         bits = _whole_bits(builder, values[0], n.bitwidth)

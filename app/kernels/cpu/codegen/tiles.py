@@ -241,7 +241,7 @@ def rounded_to_bfloat(x: Array) -> Array:
 
 
 def quads_fit(quads: Array) -> bool:
-    """Whether no sum of two products of these weights (see `pack_steps`) and uint8 leaves int16."""
+    """True if no sum of two products of these weights (see `pack_steps`) and uint8 leaves int16."""
     pairs = quads.view(np.int8).reshape(-1, 2).astype(np.int16)
     # 255 * 128 fits, and whatever the numbers, a sum is between those of its positive and negative parts.
     positive, negative = (np.where(part, pairs, 0).sum(1) for part in (pairs > 0, pairs < 0))

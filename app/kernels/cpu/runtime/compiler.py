@@ -141,7 +141,7 @@ class Compiler:
         static: tuple[object, ...] | None,
         takes_thread: bool,
     ) -> bool:
-        """Whether `compile` finds a kernel in memory or in the cache."""
+        """True if `compile` finds a kernel in memory or in the cache."""
         key = (kernel, argument_types, static, takes_thread)
         return key in self._kernels or self._mark(key).exists()
 

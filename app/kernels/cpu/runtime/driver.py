@@ -350,7 +350,7 @@ def compile_dispatch_loop() -> Any:
 
 @functools.cache
 def _compile_attendance() -> tuple[Any, Any]:
-    """What every other thread runs, and what wakes them."""
+    """Loop of every other thread, and the function that wakes them."""
     return _compiled(_run_helper, _RUN_HELPER), _compiled(_wake, types.void(_POINTER, types.int64))
 
 

@@ -1,8 +1,7 @@
 """Knowledge as rows: what operators mean, which implementations there are.
 
 The registry is the union of the tables in `app.engine.operators.tables`, `app.engine.backends` and
-`app.engine.reference`, built once by `load()`. Adding an operator or an accelerator is adding a file with
-rows.
+`app.engine.reference`, built once by `load()`. A new operator or accelerator is a new file with rows.
 """
 
 import importlib
@@ -409,9 +408,8 @@ class Registry:
 
     def rewrites_for(self, target: Target) -> tuple[RewriteRule, ...]:
         """The rules of the target's backends, in the order of the backends."""
-        return tuple(
-            dict.fromkeys(row for name in target.backends for row in self.rewrites if name in row.backends)
-        )
+        rules = (rule for name in target.backends for rule in self.rewrites if name in rule.backends)
+        return tuple(dict.fromkeys(rules))
 
     def libraries(self, names: Sequence[str]) -> tuple[str, ...]:
         """Those of the named backends that run whole sub-graphs and are installed."""

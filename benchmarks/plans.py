@@ -86,8 +86,9 @@ def offsets(path: Path, repeats: int) -> list[Row]:
     """How long the offsets of the default plan take, and whether they are at their bound."""
     program = planned(path, Options())
     seconds = []
-    # The storage graph that was placed, whole values or parts of them.
-    storage, chosen = placement.placed(program.compilation)
+    # The buffers that were placed, whole values or parts of them.
+    ordered = program.compilation.plan.require("buffers")
+    storage, chosen = ordered.assignment, ordered.solution
     for _ in range(repeats + 1):
         started = time.thread_time()
         found = placement.offsets(storage)

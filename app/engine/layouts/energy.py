@@ -8,7 +8,8 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from app.engine.core.plan import Compilation, Group
+from app.engine.core.group import Group
+from app.engine.core.plan import Compilation
 from app.engine.core.registry import PlanningContext
 from app.engine.layouts.conversions import conversion
 from app.engine.layouts.options import (

@@ -25,9 +25,9 @@ from app.engine.core.registry import Implementation, PlanningContext, no_error
 from app.engine.cost.roofline import key, seconds
 from app.engine.layouts.choice import choose
 from app.engine.layouts.conversions import change, conversion, rows_between
+from app.engine.layouts.options import LAST, level
 from app.engine.planning.timing_cache import store, stored
 from app.engine.runtime.cpu.memory import aligned
-from app.engine.layouts.options import LAST, level
 from app.engine.types.layout import Layout, plain
 from app.kernels.cpu.runtime.compiler import Compiler
 from app.kernels.cpu.runtime.driver import KernelSequence, Team, compile_dispatch_loop

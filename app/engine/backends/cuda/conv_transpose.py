@@ -20,7 +20,8 @@ from app.engine.backends.cuda.launch_calls import BACKEND, calls, moved_bytes, s
 from app.engine.backends.cuda.matmul import precision_rejection
 from app.engine.backends.cuda.tensor_views import element
 from app.engine.core import graph
-from app.engine.core.plan import Argument, Constant, Group, LaunchCall, of_group
+from app.engine.core.calls import Argument, Constant, LaunchCall
+from app.engine.core.group import Group, of_group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops
 from app.engine.operators import conv_geometry

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.engine.entry import optimize
+from app.engine.entry import execution, optimize
 from app.engine.runtime.benchmark import Samples
 from app.engine.runtime.cuda import driver
 from app.engine.types.errors import TargetError
@@ -110,7 +110,7 @@ def test_with_a_device_a_job_is_verified_and_measured_there(
     monkeypatch.setattr(driver, "open_gpu", open_gpu)
     monkeypatch.setattr(optimize, "_built", lambda *_: {"sm": "sm_90"})
     monkeypatch.setattr(
-        optimize, "measure_in_turn", lambda works, _s, **_k: [Samples((1.0,), 0) for w in works if not w()]
+        execution, "measure_in_turn", lambda works, _s, **_k: [Samples((1.0,), 0) for w in works if not w()]
     )
     summary = run(model, tmp_path, tmp_path, precision="bf16", benchmark_seconds=0.01, timings="measured")
     assert summary["timings"] == "measured"

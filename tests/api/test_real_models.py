@@ -123,7 +123,7 @@ def test_every_node_has_an_answer_to_why(real: Served, shared: Path) -> None:
             assert bool(row["why_not_blocked"]) != bool(blocked)
             for other in row["alternatives"]:
                 assert (other["seconds"] is None) == (other["bytes"] is None)
-                assert other["reason"] or other["seconds"] is not None, "a peer that failed has its reason"
+                assert other["reason"] or other["seconds"] is not None, "a rejection has its reason"
         answer = real.http.get(f"/v1/jobs/{job.id}/decisions", params={"node": names[0] + "x"})
         refused(answer, 404, "node-not-found")
         assert repr(names[0]) in answer.json()["detail"]

@@ -165,7 +165,7 @@ class AliasClasses:
         *,
         whole: bool = True,
     ) -> str | None:
-        """Why `output` of the group cannot overwrite `source`; both are static.
+        """Reason why `output` of the group cannot overwrite `source`; both are static.
 
         `touched` is everything that the step reads or writes. One class must lie inside the other; of
         the bytes that they would share, whatever has the source's must die in the step, and whatever
@@ -211,7 +211,7 @@ class AliasClasses:
         return {v for v, at in alias.places.items() if at < end and at + self.nbytes(v) > start}
 
     def _rejection(self, view: View) -> str | None:
-        """Why a view of static values cannot be a part of its source."""
+        """Reason why a view of static values cannot be a part of its source."""
         source, part, offset = view
         room, needed = self.nbytes(source), self.nbytes(part)
         if offset < 0 or offset + needed > room:
@@ -251,7 +251,7 @@ class AliasClasses:
 
 
 def _rest(value: ir.Value, nbytes: int, slots: Iterable[tuple[int, int]]) -> list[Extent]:
-    """What of a value lies in none of the slots."""
+    """Bytes of `value` covered by no slot."""
     rest, at = [], 0
     for start, end in sorted(slots):
         if start > at:

@@ -101,7 +101,7 @@ class _Stretches:
         return self._cuts[id(alias)]
 
     def _shared(self, a: ir.Value, b: ir.Value) -> bool:
-        """Whether a cut inside one of a pair was new to the other."""
+        """True if a cut inside one of a pair was new to the other."""
         ones, others = self._cuts_of(self._classes.of(a)), self._cuts_of(self._classes.of(b))
         at, to = self._classes.of(a).places[a], self._classes.of(b).places[b]
         common = min(self._classes.nbytes(a), self._classes.nbytes(b))

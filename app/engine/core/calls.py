@@ -87,7 +87,7 @@ class KernelCall:
 
     @property
     def request(self) -> "Request":
-        """What the compiler is asked for."""
+        """Request to the compiler."""
         return self.kernel, self.types, self.static, self.takes_thread
 
 

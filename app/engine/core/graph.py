@@ -60,12 +60,12 @@ def nbytes(value: ir.Value) -> int:
 
 
 def is_tensor(value: ir.Value) -> bool:
-    """Whether the value is a tensor (not a sequence, optional or map) of fixed-size elements."""
+    """True if the value is a tensor (not a sequence, optional or map) of fixed-size elements."""
     return not is_composite(value) and dtype(value) is not None
 
 
 def is_composite(value: ir.Value) -> bool:
-    """Whether the value is a sequence, an optional or a map, which has no shape to bind."""
+    """True if the value is a sequence, an optional or a map, which has no shape to bind."""
     return type(value.type) in _COMPOSITE
 
 
@@ -74,7 +74,7 @@ _COMPOSITE = (ir.SequenceType, ir.OptionalType, MapType)
 
 
 def is_dynamic(value: ir.Value) -> bool:
-    """Whether the value must live outside the arena: unknown shape, strings, sequences."""
+    """True if the value must live outside the arena: unknown shape, strings, sequences."""
     return not is_tensor(value) or shape(value) is None
 
 
@@ -95,7 +95,7 @@ def constant(value: ir.Value | None) -> np.ndarray[Any, Any] | None:
 
 
 def fact(value: ir.Value, name: str, measure: Callable[[np.ndarray[Any, Any]], T]) -> T:
-    """What `measure` says of a constant's array, asked once while its tensor lives; clones share it."""
+    """Result of `measure` on a constant's array, computed once while its tensor lives; clones share it."""
     found = array(value)
     assert value.const_value is not None
     return _fact(value.const_value, name, lambda: measure(found))
@@ -109,7 +109,7 @@ def _fact(tensor: ir.TensorProtocol, name: str, make: Callable[[], T]) -> T:
 
 
 def is_constant(value: ir.Value) -> bool:
-    """Whether the value is an initializer that is not also a graph input."""
+    """True if the value is an initializer that is not also a graph input."""
     return value.const_value is not None and not value.is_graph_input()
 
 
@@ -123,7 +123,7 @@ def number(value: ir.Value | None) -> float | None:
 
 
 def source(value: ir.Value) -> ir.Value:
-    """What a value is an Identity of, or itself."""
+    """Value that a value is an Identity of, or the value itself."""
     producer = value.producer()
     while producer is not None and producer.op_type == "Identity" and not producer.domain:
         value = producer.inputs[0] or value

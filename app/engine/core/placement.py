@@ -152,7 +152,7 @@ class PlacedBuffer:
 
 @dataclass(frozen=True, slots=True)
 class Bank:
-    """What a plan takes of a further memory; its offsets count from its start, which follows the others."""
+    """Part of a plan in a further memory; its offsets count from its start, which follows the others."""
 
     memory: str
     start: int  # byte of the arena

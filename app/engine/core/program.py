@@ -36,22 +36,22 @@ class Step:
 
     @property
     def is_host(self) -> bool:
-        """Whether Python runs it, outside the compiled driver."""
+        """True if Python runs it, outside the compiled driver."""
         return any(isinstance(c, HostCall | SubgraphCall) for c in self.calls)
 
     @property
     def is_control_flow(self) -> bool:
-        """Whether it runs bodies that are planned."""
+        """True if it runs bodies that are planned."""
         return any(isinstance(c, HostCall) and any(c.bodies) for c in self.calls)
 
     @property
     def is_fallback(self) -> bool:
-        """Whether the reference evaluator runs it, or one of its bodies."""
+        """True if the reference evaluator runs it, or one of its bodies."""
         return any(isinstance(c, HostCall) and (c.evaluated or not c.bodies) for c in self.calls)
 
     @property
     def is_library(self) -> bool:
-        """Whether an external library runs it, a sub-graph as one call."""
+        """True if an external library runs it, a sub-graph as one call."""
         return any(isinstance(c, SubgraphCall) for c in self.calls)
 
 
@@ -74,7 +74,7 @@ class Program:
 
     @property
     def has_library(self) -> bool:
-        """Whether a step, or one of a body, is run by an external library."""
+        """True if a step, or one of a body, is run by an external library."""
         bodies = (b for s in self.steps for c in s.calls if isinstance(c, HostCall) for b in c.bodies)
         return any(s.is_library for s in self.steps) or any(b.program.has_library for b in bodies if b)
 

@@ -34,7 +34,7 @@ OpId: TypeAlias = tuple[str, str]  # (domain, operator)
 
 @dataclass(frozen=True, slots=True)
 class PlanningContext:
-    """What a row may see besides the group itself; values carry their shapes and dtypes.
+    """Context of a row besides the group itself; values carry their shapes and dtypes.
 
     Attributes:
         fast_algorithms: whether products may be computed with fewer multiplications (Winograd, Strassen) or
@@ -156,7 +156,7 @@ SymbolOf: TypeAlias = Callable[[ir.Node], Symbol]
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """What an operator means to the planner; an operator that no row describes is a barrier.
+    """Meaning of an operator to the planner; an operator that no row describes is a barrier.
 
     Attributes:
         op: operator type.
@@ -265,7 +265,7 @@ class Implementation:
         return hash(self.name)  # rows are keys of many small tables
 
     def rejection_reason(self, group: Group, context: PlanningContext) -> str | None:
-        """Why the row does not compute a group whose values are stored as `context` tells; else None.
+        """Reason why the row does not compute a group whose values are stored as `context` tells; else None.
 
         `rejection` is asked once for each group; before storage types are inferred, all values are dense.
         """
@@ -277,11 +277,11 @@ class Implementation:
 
     @property
     def fast(self) -> bool:
-        """Whether it is a fast algorithm, which errs more than a plain sum does."""
+        """True if it is a fast algorithm, which errs more than a plain sum does."""
         return self.error is not no_error
 
     def inexact(self, group: Group, context: PlanningContext) -> str | None:
-        """Why a group is planned without the rounding or the fast algorithm of the row; else None."""
+        """Reason why a group is planned without the rounding or the fast algorithm of the row; else None."""
         for held, concerned in ((context.exact, self.precision != "f32"), (context.direct, self.fast)):
             if held and concerned:
                 reason = next((held[name] for n in group.nodes if (name := n.name or "") in held), None)
@@ -326,7 +326,7 @@ def _cached_by_signature(
 
 
 def misstored(row: Implementation, group: Group, context: PlanningContext) -> str | None:
-    """Why a row that applies does not read and write the storage types that were inferred; or None."""
+    """Reason why a row that applies does not read and write the storage types that were inferred; or None."""
     required_layouts = row.storage(group, context)
     for value in (*group.inputs, *group.outputs):
         if value.is_initializer() or not value.name:

@@ -20,7 +20,7 @@ NEWS = 8  # readers of a value that are looked at again when it loses one
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """What takes the place of a node.
+    """Replacement of a node.
 
     Attributes:
         outputs: one per output of the node, existing values or new ones; None where an output
@@ -97,7 +97,7 @@ def sole_reader(value: ir.Value) -> ir.Node | None:
 
 
 def takes_over(new: ir.Value, old: ir.Value) -> bool:
-    """Whether `new` can stand wherever `old` does, under the old name where that is an output."""
+    """True if `new` can stand wherever `old` does, under the old name where that is an output."""
     if not old.is_graph_output():
         return True
     producer = new.producer()
@@ -238,7 +238,7 @@ class _Driver:
 
 
 def is_dead(node: ir.Node) -> bool:
-    """Whether nothing reads any output of the node."""
+    """True if nothing reads any output of the node."""
     return not any(v.uses() or v.is_graph_output() for v in node.outputs)
 
 

@@ -162,7 +162,7 @@ def _key(row: "Implementation", tuning: str, group: Group, context: "PlanningCon
 
 @of_group
 def signature(group: Group) -> str:
-    """What the time of a group depends on: operators, attributes, shapes, types and wiring."""
+    """Signature of a group's time: operators, attributes, shapes, types and wiring."""
     numbers: dict[ir.Value, int] = {}
 
     def reference(value: ir.Value | None) -> str:

@@ -166,7 +166,7 @@ def _terms(
 
 
 def _unusual(at: int) -> int:
-    """What breaks ties: the least that can be counted, where a level is not row-major."""
+    """Tie-breaking cost: the least that can be counted, where a level is not row-major."""
     return int(at != PLAIN)
 
 

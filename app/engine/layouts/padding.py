@@ -1,4 +1,4 @@
-"""What padded lanes hold, inferred along a plan from the contracts of the chosen rows.
+"""Contents of padded lanes, inferred along a plan from the contracts of the chosen rows.
 
 A row that computes lane by lane leaves f(0) where it reads zeros: zero if f keeps it, the predicate by
 which sparse tensors stay sparse; else a finite number, which a product with a zero makes zero again.
@@ -50,7 +50,7 @@ def has_padding(value: ir.Value, layout: Layout) -> bool:
 
 
 def infer(compilation: Compilation) -> tuple[dict[ir.Value, Lanes], tuple[Need, ...]]:
-    """What padded lanes of every value hold, and the (value, reader) whose reader needs zeros in vain."""
+    """Contents of padded lanes of every value, and each (value, reader) that lacks zeros it needs."""
     chosen, layout = compilation.plan.require("implementation"), compilation.plan.require("layout")
     held: dict[ir.Value, Lanes] = {
         v: "undefined" if has_padding(v, layout[v]) else "none" for v in graph.values(compilation.graph)
@@ -83,7 +83,7 @@ def _in_order(compilation: Compilation) -> Iterable[Group]:
 def _at_zero(
     group: Group, held: Mapping[ir.Value, Lanes], evaluated: dict[object, Lanes]
 ) -> dict[ir.Value, Lanes]:
-    """What the nodes of a group that computes lane by lane leave in padded lanes."""
+    """Contents that the nodes of a group which computes lane by lane leave in padded lanes."""
     lanes: dict[ir.Value, Lanes] = {v: held[v] for v in group.inputs if held[v] != "none"}
     for node in group.nodes:
         found: Lanes
@@ -120,7 +120,7 @@ def _elementwise(node: ir.Node, lanes: Mapping[ir.Value, Lanes], evaluated: dict
 
 
 def _operand(value: ir.Value, lanes: Mapping[ir.Value, Lanes]) -> Lanes | float:
-    """What a lane's operand holds: a state, or the number that it is everywhere.
+    """Content of a lane's operand: a state, or the number that it is everywhere.
 
     A constant with an element per channel is packed with zeros in padded lanes.
     """

@@ -18,7 +18,7 @@ FAN = 32  # ready steps looked at in a state
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What running a step does to memory.
+    """Effect of running a step on memory.
 
     Attributes:
         needs: steps that must run before.

@@ -1,4 +1,4 @@
-"""What the same buffers take under the published policies of other systems.
+"""Memory of the same buffers under the published policies of other systems.
 
 A replay on one plan's buffers: order, lifespans, sizes and what is shared in place are ours, only the way
 to find room is theirs. Where they place whole blocks again, the arena is the sum of the blocks.

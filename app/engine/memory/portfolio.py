@@ -151,7 +151,7 @@ def load_compiled() -> None:
 
 
 def shortage(problem: Problem, solution: Solution) -> str | None:
-    """Why a solution does not fit the capacity, with the proof if there is one; None if it fits."""
+    """Reason why a solution does not fit the capacity, with the proof if there is one; None if it fits."""
     capacity = problem.capacity
     if capacity is None or solution.peak <= capacity:
         return None

@@ -45,7 +45,7 @@ class Dag:
     crossings: Sequence[Crossing] = ()
 
     def value(self, part: Iterable[int]) -> int:
-        """What a set gains, crossings paid."""
+        """Gain of a set, crossings paid."""
         inside = frozenset(part)
         paid = sum(c.cost for c in self.crossings if len({(v in inside) for v in (c.writer, *c.readers)}) > 1)
         return sum(self.gains[v] for v in inside) - paid

@@ -150,7 +150,7 @@ class Network:
             self._connect(b, a, first + second - neither - both)
 
     def _unary(self, vertex: int, inside: int, s: int, t: int) -> None:
-        """What it costs more when a vertex is on the source's side; less than nothing is a constant."""
+        """Added cost of a vertex on the source's side; a negative one becomes a constant."""
         if inside > 0:
             self._connect(vertex, t, inside)
         elif inside < 0:
@@ -185,7 +185,7 @@ class _Flow:
         return flow
 
     def reached(self, s: int) -> list[bool]:
-        """Whether more could flow to each vertex."""
+        """True if more could flow to each vertex."""
         return [level >= 0 for level in self._levels(s)]
 
     def _levels(self, source: int) -> list[int]:

@@ -96,7 +96,7 @@ def reduce(
 
 
 def _is_static(model: ir.Model) -> bool:
-    """Whether the types and shapes of all values are known, in a graph without nested ones."""
+    """True if the types and shapes of all values are known, in a graph without nested ones."""
     return not any(
         graph.bodies(node) or any((v.name or v.uses()) and graph.is_dynamic(v) for v in node.outputs)
         for node in model.graph

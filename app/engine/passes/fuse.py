@@ -80,7 +80,7 @@ class _Work:
         )
 
     def joins(self, node: ir.Node) -> bool:
-        """Whether a node may share a kernel with others."""
+        """True if a node may share a kernel with others."""
         return node not in self.fusion and (node.name or "") not in self.context.concessions.unfused
 
     def is_elementwise(self, node: ir.Node) -> bool:
@@ -111,7 +111,7 @@ class _Work:
         return any(row.rejection_reason(group, self.context) is None for row in rows)
 
     def take_sub_graphs(self) -> None:
-        """What a library runs is one group."""
+        """Group of a sub-graph that a library runs."""
         partition, rows = self.compilation.plan.require("partition"), self.compilation.registry.backends
         libraries = {name for name, row in rows.items() if row.selector is not None}
         parts: dict[Subgraph, list[ir.Node]] = {}

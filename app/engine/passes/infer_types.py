@@ -84,7 +84,7 @@ class InferTypes:
 
 
 def _races(compilation: Compilation) -> bool:
-    """Whether a library may be given the model as it is, see `app.engine.planning.backend_assignment`.
+    """True if a library may be given the model as it is, see `app.engine.planning.backend_assignment`.
 
     Not one with bodies: bindings decide which branches are taken, and the others may not fit them. What
     onnxruntime does with a branch that does not fit and a condition that is constant is to crash.

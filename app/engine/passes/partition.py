@@ -120,7 +120,7 @@ class _Work:
                 self.reasons[node][name] = verdict
 
     def _verdict(self, node: ir.Node, name: str) -> str | None:
-        """Why a backend has no implementation for a node, or None."""
+        """Reason why a backend has no implementation for a node, or None."""
         registry = self.compilation.registry
         alone = single(node, registry)
         refusals = []
@@ -160,7 +160,7 @@ class _Work:
                 self.reasons[self.nodes[i]][backend.name] = told
 
     def _whole(self, backend: str) -> bool:
-        """Whether a library runs the model as the file has it, whatever became of its nodes here."""
+        """True if a library runs the model as the file has it, whatever became of its nodes here."""
         assignment, failures = self.compilation.assignment, self.compilation.failures
         return self.compilation.source is not None and all(
             assignment.get(_name_of(n)) == whole_label(backend) and (_name_of(n), backend) not in failures
@@ -168,7 +168,7 @@ class _Work:
         )
 
     def _rejection(self, i: int, backend: Backend) -> str | None:
-        """Why a node is not given to a library, or None."""
+        """Reason why a node is not given to a library, or None."""
         node = self.nodes[i]
         if i in self.backend:
             return self._before(i)
@@ -181,7 +181,7 @@ class _Work:
         return None
 
     def _before(self, i: int) -> str:
-        """Why a node that has a backend is not given to the next one."""
+        """Reason why a node that has a backend is not given to the next one."""
         told = "is faster by measurement" if self.compilation.assignment else "comes first"
         return f"{self.backend[i]} runs it, which {told}"
 
@@ -211,7 +211,7 @@ class _Work:
         return candidates
 
     def _grown(self, start: int, free: set[int], backend: Backend) -> frozenset[int]:
-        """What a selector reaches from a node."""
+        """Nodes that a selector reaches from a node."""
         assert backend.selector is not None
         selector = backend.selector
         found, stack = {start}, [start]
@@ -258,7 +258,7 @@ class _Work:
         return [frozenset(order[n] for n in part) for part in parts]
 
     def _dag(self, candidates: Sequence[frozenset[int]]) -> Dag:
-        """What sub-graphs gain: the work they run, less conversions at their borders.
+        """Gain of sub-graphs: the work they run, less conversions at their borders.
 
         Where parts are assigned by measurement, that has counted both.
         """
@@ -329,7 +329,7 @@ class _Work:
 
 
 def _kind(node: ir.Node, read: Sequence[ir.Value]) -> Hashable | None:
-    """What a predicate sees of a node; None where it may also look at constants, bodies or tensors."""
+    """Key of what a predicate sees of a node; None where it may also look at constants, bodies or tensors."""
     attributes = []
     for attribute in node.attributes.values():
         if attribute.type not in _PLAIN:
@@ -378,7 +378,7 @@ def _library(label: str | None) -> str:
 
 
 def _name(node: ir.Node) -> str:
-    """What a node is called whatever the order of the file: its first named output, else its own."""
+    """Name of a node that does not depend on the order of the file: its first named output, else its own."""
     return next((v.name for v in node.outputs if v.name), node.name or "")
 
 

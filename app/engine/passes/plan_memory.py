@@ -120,13 +120,13 @@ def _placement(compilation: Compilation, storage: BufferAssignment, found: Sprea
 
 
 def _is_converted(value: ir.Value) -> bool:
-    """Whether a value holds another in other bytes: an operator of the planner's own made it."""
+    """True if a value holds another in other bytes: an operator of the planner's own made it."""
     producer = value.producer()
     return producer is not None and producer.domain == "stowplan"
 
 
 def _outside(storage: BufferAssignment, budget: int) -> str:
-    """What the comparison with the budget leaves out."""
+    """Note on what the comparison with the budget leaves out."""
     names = storage.unplanned
     listed = ", ".join(map(repr, names[:LISTED])) + (
         f" and {len(names) - LISTED} more" if names[LISTED:] else ""
@@ -138,7 +138,7 @@ def _outside(storage: BufferAssignment, budget: int) -> str:
 
 
 def _shortage(compilation: Compilation, storage: BufferAssignment, solution: Solution, budget: int) -> str:
-    """What does not fit, where it is largest, and what to do about it."""
+    """Message for a plan that does not fit: the sizes, the largest step, and the way out."""
     step, needed = max(live_bytes(storage.problem), key=lambda at: at[1])
     live = sorted(
         (b for b in storage.problem.buffers if b.lower <= step < b.upper and b.size),

@@ -102,7 +102,7 @@ def _has_parts(views: Sequence[View]) -> bool:
 
 
 def _alive_at_peak(compilation: Compilation, joined: frozenset[Group]) -> frozenset[Group]:
-    """Of these groups, those that have values in a buffer which lives when most bytes do."""
+    """Groups that have values in a buffer which lives when most bytes do."""
     storage = build(compilation)
     step, _ = max(live_bytes(storage.problem), key=lambda at: at[1])
     alive = {
@@ -210,7 +210,7 @@ def _lost(
 def _rejection(
     row: Implementation, group: Group, compilation: Compilation, context: PlanningContext
 ) -> str | None:
-    """Why a row does not read and write the layouts that were chosen; None when it does."""
+    """Reason why a row does not read and write the layouts that were chosen; None when it does."""
     chosen = compilation.plan.require("layout")
     required_layouts = row.required_layouts(group, context)
     for value in (*group.inputs, *group.outputs):

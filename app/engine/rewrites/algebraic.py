@@ -92,7 +92,7 @@ def multiply_by_reciprocal(node: ir.Node) -> Replacement | None:
 
 
 def reaches_step(value: ir.Value) -> bool:
-    """Whether a step function reads the value, directly or through arithmetic."""
+    """True if a step function reads the value, directly or through arithmetic."""
     seen = {value}
     pending = [value]
     while pending:
@@ -319,7 +319,7 @@ def _concat_axis(node: ir.Node) -> int | None:
 
 
 def hoist_invariant(node: ir.Node) -> Replacement | None:
-    """What a Loop or Scan hands from one iteration to the next unchanged is read from outside."""
+    """Read from outside what a Loop or Scan hands from one iteration to the next unchanged."""
     body = node.attributes["body"].as_graph()
     scanned = int(graph.attribute(node, "num_scan_inputs", 0))
     if node.op_type == "Scan" and node.graph is not None and node.graph.opset_imports.get("", 0) < 9:

@@ -64,7 +64,7 @@ def permuted_shape(shape: Sequence[int], perm: Perm) -> tuple[int, ...]:
 
 
 def is_view(shape: Sequence[int], perm: Perm) -> bool:
-    """Whether no element moves: axes longer than one stay in order."""
+    """True if no element moves: axes longer than one stay in order."""
     long = [axis for axis in perm if shape[axis] != 1]
     return long == sorted(long) or math.prod(shape) == 0
 
@@ -156,7 +156,7 @@ def _arg(node: ir.Node, perm: Perm) -> Permuted | None:
 
 
 def _stay(perm: Perm, dropped: set[int]) -> bool:
-    """Whether the axes that remain are in order."""
+    """True if the axes that remain are in order."""
     kept = [axis for axis in perm if axis not in dropped]
     return kept == sorted(kept)
 

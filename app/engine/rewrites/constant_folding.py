@@ -107,7 +107,7 @@ def same(node: ir.Node, index: int = 0) -> Replacement | None:
 
 
 def _unchanged(node: ir.Node) -> bool:
-    """Whether input and output have the same static shape."""
+    """True if input and output have the same static shape."""
     source = graph.input_at(node, 0)
     return (
         source is not None

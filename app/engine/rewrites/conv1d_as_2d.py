@@ -24,7 +24,7 @@ FIRST, LAST = -2, -3  # where the height goes with channels first, and last, cou
 
 
 class Given(NamedTuple):
-    """What a node on images has: changed attributes, arrays in place of inputs, the height of its output."""
+    """Parameters of a node on images: attributes, arrays in place of inputs, height of its output."""
 
     attributes: Mapping[str, ir.Attr] = {}
     constants: Mapping[int, np.ndarray] = {}
@@ -130,7 +130,7 @@ def merge_views(node: ir.Node) -> Replacement | None:
 
 
 def _are_sequences(node: ir.Node) -> bool:
-    """Whether the output has three axes and no input more, all of them static and none empty."""
+    """True if the output has three axes and no input more, all of them static and none empty."""
     output, *shapes = (graph.shape(v) for v in (*node.outputs, *node.inputs) if v is not None)
     fits = all(shape is not None and len(shape) <= 3 and 0 not in shape for shape in (output, *shapes))
     return fits and output is not None and len(output) == 3

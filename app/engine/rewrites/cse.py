@@ -72,7 +72,7 @@ def merge_nodes(main: ir.Graph) -> int:
 
 
 def _key(node: ir.Node) -> Key | None:
-    """What must be equal for two nodes to compute the same; None where that cannot be told."""
+    """Key of a node: two nodes with the same key compute the same; None where that cannot be told."""
     if graph.bodies(node) or node.op_type in NONDETERMINISTIC:
         return None
     attributes: list[Hashable] = []

@@ -84,7 +84,7 @@ def elementwise_gradient(node: ir.Node) -> Replacement | None:
 
 
 def convolution_gradient(node: ir.Node) -> Replacement | None:
-    """Of (dy, x, w[, bias]): dx is a transposed convolution, dw a convolution of x by dy.
+    """Gradients from (dy, x, w[, bias]): dx is a transposed convolution, dw a convolution of x by dy.
 
     In dw samples and channels change places, and strides and dilations. Groups are not done.
     """
@@ -121,7 +121,7 @@ def convolution_gradient(node: ir.Node) -> Replacement | None:
 
 
 def fully_connected_gradient(node: ir.Node) -> Replacement | None:
-    """Of (dy, x, w[, bias]): dx = dy w, dw = dy^T x, of x as a matrix."""
+    """Gradients from (dy, x, w[, bias]), x as a matrix: dx = dy w, dw = dy^T x."""
     dy, x, w = _operands(node)[:3]
     shape = graph.shape(x)
     if shape is None:
@@ -138,7 +138,7 @@ def fully_connected_gradient(node: ir.Node) -> Replacement | None:
 
 
 def product_gradient(node: ir.Node) -> Replacement | None:
-    """Of (dy, a, b) of dot without transposes: da = dy b^T, db = a^T dy."""
+    """Gradients of dot without transposes, from (dy, a, b): da = dy b^T, db = a^T dy."""
     dy, a, b = _operands(node)[:3]
     if any(_text(node, name, "False") in ("True", "1") for name in ("transpose_a", "transpose_b")):
         return None

@@ -52,7 +52,7 @@ class _Dequantized:
         self.ok = self.scale.size == 1 or graph.shape(source) is not None
 
     def along(self, axis: int) -> bool:
-        """Whether there is one scale, or one for each position along this axis."""
+        """True if there is one scale, or one for each position along this axis."""
         if self.scale.size == 1:
             return True
         rank = len(graph.static_shape(self.x))
@@ -99,7 +99,7 @@ def integer_gemm(node: ir.Node) -> Replacement | None:
 
 
 def _fits(node: ir.Node, a: _Dequantized, b: _Dequantized) -> bool:
-    """Whether operands and output of a product are static, and the first operand has one scale."""
+    """True if operands and output of a product are static, and the first operand has one scale."""
     if not a.ok or not b.ok or a.scale.size != 1 or node.outputs[0].dtype != ir.DataType.FLOAT:
         return False
     shapes = [graph.shape(v) for v in (a.x, b.x, node.outputs[0])]

@@ -52,7 +52,7 @@ def move(model: ir.Model) -> Counter[str]:
 
 
 def nbytes(model: ir.Model) -> int:
-    """What transposes of a graph and those nested in it cost: bytes, one for each, one for each inside."""
+    """Cost of transposes of a graph and those nested in it: bytes, one for each, one for each inside."""
     return sum(
         _cost(node.outputs[0], inverse(perm))
         + (not any(_is_border(v) for v in (*node.inputs, *node.outputs)))
@@ -110,7 +110,7 @@ def _cost(value: ir.Value, perm: Perm) -> int:
 
 
 def _is_border(value: ir.Value | None) -> bool:
-    """Whether the value is an input or output of a graph: of two places as good, a transpose goes there."""
+    """True if the value is an input or output of a graph: of two places as good, a transpose goes there."""
     return value is not None and (value.is_graph_input() or value.is_graph_output())
 
 
@@ -127,7 +127,7 @@ def _worth_permuting(inner: ir.Graph, perm: Perm) -> dict[ir.Node, Permuted]:
 
 
 def _region(inner: ir.Graph, perm: Perm) -> dict[ir.Node, Permuted]:
-    """What can be permuted and lies, through others that can, next to a transpose that may cancel."""
+    """Nodes that can be permuted and lie, through others that can, next to a transpose that may cancel."""
     back = inverse(perm)
     found: dict[ir.Node, Permuted] = {}
     refused: set[ir.Node] = set()
@@ -200,7 +200,7 @@ def _read(
 
 
 def _way(node: ir.Node, region: Mapping[ir.Node, Permuted], perm: Perm) -> str | None:
-    """What a Transpose does, None for other nodes.
+    """Permutation of a Transpose; None for other nodes.
 
     One by `perm` (FORTH) reads what may be permuted already, its inverse (BACK) writes what may stay
     so. Where both are the same it is seen as the first if its operand can be permuted.

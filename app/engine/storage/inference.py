@@ -26,7 +26,7 @@ from app.engine.types.storage import (
 
 @dataclass(frozen=True, slots=True)
 class StorageColumns:
-    """What the sweeps found."""
+    """Result of the sweeps."""
 
     kinds: Mapping[ir.Value, StorageKind]
     modes: Mapping[ir.Node, DispatchMode]

@@ -1,4 +1,4 @@
-"""What can go wrong in the engine, with stable codes.
+"""Errors of the engine, with stable codes.
 
 A code names the failure for programs, the message for people: which thing, what was
 expected, what was found, and the way out. HTTP status codes live in `app.api.http.errors`.

@@ -95,7 +95,7 @@ class Layout:
 
     @property
     def is_plain(self) -> bool:
-        """Whether elements lie in row-major order without padding."""
+        """True if elements lie in row-major order without padding."""
         return not self.blocks and self.order == tuple(range(len(self.order)))
 
     def lanes(self, axis: int) -> int:
@@ -129,7 +129,7 @@ class Layout:
         return self.elements(shape) * itemsize
 
     def is_same_bytes(self, shape: Sequence[int]) -> bool:
-        """Whether a tensor of this logical shape lies as in row-major order."""
+        """True if a tensor of this logical shape lies as in row-major order."""
         parts = self._parts()
         physical = self.physical_shape(shape)
         wide = [part for part, extent in zip(parts, physical) if extent > 1]

@@ -36,7 +36,7 @@ class MapType(ir.TensorType):
 
 
 def has_map(type_: ir.TypeProtocol | None) -> bool:
-    """Whether a type is a map, or a sequence or optional of maps."""
+    """True if a type is a map, or a sequence or optional of maps."""
     while isinstance(type_, ir.SequenceType | ir.OptionalType):
         type_ = type_.elem_type
     return isinstance(type_, MapType)

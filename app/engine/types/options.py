@@ -1,4 +1,4 @@
-"""What a caller may ask of an optimization."""
+"""Options of an optimization."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -91,7 +91,7 @@ Denied: TypeAlias = tuple[str, str]  # name of a group's anchor, and of a row th
 
 @dataclass(frozen=True, slots=True)
 class MemoryConcessions:
-    """What a plan does for a smaller arena, at a price in time.
+    """Concessions of a plan for a smaller arena, at a price in time.
 
     Attributes:
         order: the order of steps is searched at length.
@@ -130,7 +130,7 @@ class MemoryConcessions:
 
 @dataclass(frozen=True, slots=True)
 class Bindings:
-    """What is known of the inputs before planning.
+    """Bindings of the inputs before planning.
 
     Attributes:
         shapes: dimensions by input name.

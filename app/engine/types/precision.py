@@ -35,7 +35,7 @@ class Resolved:
 
 
 def resolve(options: Options, target: Target) -> Resolved:
-    """What the products of a float32 model may be computed in."""
+    """Precisions that the products of a float32 model may be computed in."""
     asked = options.precision
     if asked == "f32":
         return Resolved(asked, "f32")
@@ -67,5 +67,5 @@ def exacter(options: Options, target: Target) -> Options | None:
 
 
 def tolerance(options: Options, target: Target) -> float:
-    """What an output may differ by, as a fraction of its maximum."""
+    """Tolerance of an output, as a fraction of its maximum."""
     return max(options.tolerance, TOLERANCES[resolve(options, target).used])

@@ -98,7 +98,7 @@ class StorageRow:
 
 @dataclass(frozen=True, slots=True)
 class StorageRules:
-    """What an operator says of storage types.
+    """Storage rule of an operator.
 
     Attributes:
         rows: in order of preference.
@@ -116,7 +116,7 @@ StorageRuleOf: TypeAlias = Callable[[Attributes, int, int], StorageRules]
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """What is known of a node's storage types; the mode is None while something is not."""
+    """State of a node's storage types; the mode is None while one of them is not known."""
 
     inputs: Kinds
     outputs: Kinds

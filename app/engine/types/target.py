@@ -263,7 +263,7 @@ def with_backends(target: Target, names: tuple[str, ...]) -> Target:
 
 
 def is_host(target: Target, machine: Target) -> bool:
-    """Whether `machine` can run what is compiled for `target`, so that its timings are real.
+    """True if `machine` can run what is compiled for `target`, so that its timings are real.
 
     A description of this very machine under another name is this machine; which backends may be used
     on it says nothing of it.

@@ -194,7 +194,7 @@ def woven(v: Vectors, lines: list[Any]) -> list[Any]:
 
 
 def unwoven(v: Vectors, lines: list[Any]) -> list[Any]:
-    """What `woven` was made of."""
+    """Matrix that `woven` was made of."""
     even, odd = (_shuffle(v, list(range(first, 2 * v.lanes, 2))) for first in (0, 1))
     for _ in range(len(lines).bit_length() - 1):
         pairs = list(zip(lines[::2], lines[1::2]))

@@ -79,7 +79,7 @@ def retained(heads, places, values, ids, y_heads, y_places, y_values, count, n, 
 
 def merged_rows(a_heads, a_places, a_values, b_heads, b_places, b_values, heads, places, values, op, n,
                 p0, v0, q0, w0, r0, z0, begin, end):  # fmt: skip
-    """Of two row_sparse values the sum (op 0), difference (1) or product (2)."""
+    """Sum (op 0), difference (1) or product (2) of two row_sparse values."""
     if begin < end:
         i, j, count = 0, 0, 0
         while i < a_heads[0] or j < b_heads[0]:

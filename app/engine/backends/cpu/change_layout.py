@@ -229,7 +229,7 @@ def _zero_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
 
 
 def _zero_cost(group: Group, context: PlanningContext) -> float:
-    """Of the last block of each image, in place."""
+    """Zero the padded lanes of the last block of each image, in place."""
     batch, _, height, width = graph.static_shape(_ends(group)[0])
     nbytes = 8.0 * batch * height * width * context.target.vector_lanes
     return roofline(context.target, flops=0.0, nbytes=nbytes, threads=context.threads)

@@ -161,7 +161,7 @@ def scratch(size: int) -> tuple[str, Argument]:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """What a kernel that walks through time takes besides what all of them take.
+    """Parameters of a kernel that walks through time, besides those that all of them take.
 
     Attributes:
         function, module: the kernel.

@@ -75,7 +75,7 @@ class Form:
 
     @property
     def name(self) -> str:
-        """Of the row."""
+        """Attributes of the row."""
         size = f"_{self.taps}x{self.taps}" * (self.taps != 3)
         return f"conv.winograd_f{self.m}{size}{'_bf16' * self.paired}{'_fixed_point' * self.fixed}"
 
@@ -90,7 +90,7 @@ class Form:
 
     @property
     def nbytes(self) -> int:
-        """Of a transformed weight."""
+        """Bytes of a transformed weight."""
         return 2 if self.paired else 3 if self.fixed else 4
 
 

@@ -26,7 +26,7 @@ LARGEST = 2**31 - 1  # byte; what one protobuf message can hold
 
 
 class Prepare(Protocol):
-    """What `function` of a library names: makes a sub-graph ready to run.
+    """Preparation of a sub-graph by a library, as `function` of its rows names it.
 
     The result takes the inputs and returns the outputs, in the order of the names. It may also have
     a method `bind(inputs, outputs)`, which takes the arrays that inputs are always read from and

@@ -198,7 +198,7 @@ def _candidates(m, members, count, x):
 
 @compiled
 def _order_pairs(m, near, queues, trail, count, q):
-    """Of `q` and each buffer that overlaps it in time one lies below; bounds may tell which."""
+    """Order `q` and each buffer that overlaps it in time: one lies below, and bounds may tell which."""
     size = m[q * STRIDE + SIZE]
     for w in range(m[q * STRIDE + NEAR], m[q * STRIDE + NEAR_END]):
         rest = near[q * count[WORDS] + w] & m[w * STRIDE + LEFT]

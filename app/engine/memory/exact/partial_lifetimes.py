@@ -83,7 +83,7 @@ class Search:
 
     @property
     def is_small(self) -> bool:
-        """Whether the problem has few enough pairs to search."""
+        """True if the problem has few enough pairs to search."""
         return len(self._pairs) <= MOST_PAIRS
 
     def below(self, capacity: int, budget: int) -> Outcome:
@@ -446,7 +446,7 @@ def _propagate(
 
 @_compiled
 def _squeeze(starts, ends, sizes, order, floors, m):
-    """Whether pieces that live together have room in their windows; `floors` are raised lowest starts.
+    """True if pieces that live together have room in their windows; `floors` are raised lowest starts.
 
     For every end E the pieces that end by E, latest start first: together they must fit between the least
     of their starts and E. Where they do not with one more that may end later, that one comes after all of

@@ -39,7 +39,7 @@ MOST_TRAIL = 1 << 23
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a search found out; `offsets` in bytes, in the order of the columns, if feasible."""
+    """Result of a search; `offsets` in bytes, in the order of the columns, if feasible."""
 
     verdict: Verdict
     offsets: Array | None
@@ -116,7 +116,7 @@ def _bits(rows: np.ndarray[Any, np.dtype[np.bool_]]) -> Array:
 
 
 def _range(sets: Array) -> tuple[Array, Array]:
-    """Of each bit set, the first word that is not 0 and the one after the last."""
+    """Range of words of each bit set: the first that is not 0, and the one after the last."""
     used = sets != 0
     last = used.shape[1] - np.argmax(used[:, ::-1], axis=1)
     return np.argmax(used, axis=1), np.where(used.any(axis=1), last, 0)
@@ -170,7 +170,7 @@ class Search:
         self._parts = np.empty((n, 4), np.int64)
 
     def below(self, capacity: int, budget: int) -> Outcome:
-        """Whether all buffers fit into `capacity` bytes, by at most `budget` failed branches."""
+        """True if all buffers fit into `capacity` bytes, by at most `budget` failed branches."""
         core, columns, given = self._core, self._columns, self._given
         n = len(given.rows)
         room = capacity // given.unit

@@ -1,1 +1,1 @@
-"""What operators mean: one file per family, each with a table OPERATORS."""
+"""Meaning of operators: one file per family, each with a table OPERATORS."""

@@ -71,7 +71,7 @@ def _concat(attributes: Attributes, inputs: int, _outputs: int) -> StorageRules:
 
 
 def _sum_of(_attributes: Attributes, inputs: int, _outputs: int) -> StorageRules:
-    """Of several: all alike, csr between two dense, or more than four with a dense one."""
+    """Storage rule of several operands: all alike, csr between two dense, more than four with a dense one."""
     rows = list(parsed(f"{'d' * inputs}>d:X {'r' * inputs}>r:X"))
     if inputs == 3:
         rows += parsed("dcd>d:X")
@@ -110,13 +110,13 @@ def _cast_storage(attributes: Attributes, _inputs: int, _outputs: int) -> Storag
 
 
 def _embedding_gradient(attributes: Attributes, _inputs: int, _outputs: int) -> StorageRules:
-    """Of (output gradient, indices, weight's shape): (no gradient of indices, gradient of the weight)."""
+    """Gradients from (output gradient, indices, weight's shape): none of the indices, one of the weight."""
     sparse = _is_true(attributes, "sparse_grad")
     return StorageRules(parsed("dd>dr:X" if sparse else "dd>dd:F"), None)
 
 
 def _dot_gradient(attributes: Attributes, _inputs: int, _outputs: int) -> StorageRules:
-    """Of (output gradient, left, right) for both operands; that of a csr left operand is not made."""
+    """Gradients of both operands from (output gradient, left, right); none of a csr left operand."""
     turned_left, turned_right = _is_true(attributes, "transpose_a"), _is_true(attributes, "transpose_b")
     rows = ["ddd>dd:F"]
     if not turned_left:
@@ -128,7 +128,7 @@ def _dot_gradient(attributes: Attributes, _inputs: int, _outputs: int) -> Storag
 
 
 def _quadratic(attributes: Attributes, _inputs: int, _outputs: int) -> StorageRules:
-    """Of a x^2 + b x + c: csr stays csr where c is 0."""
+    """Storage rule of a x^2 + b x + c: csr stays csr where c is 0."""
     kept = float(attributes.get("c", "0")) == 0
     return StorageRules(parsed("d>d:F c>c:X" if kept else "d>d:F"))
 

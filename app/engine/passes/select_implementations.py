@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, TypeAlias
 
 from app.engine.buffers.alias import AliasClasses
 from app.engine.buffers.buffer_assignment import build, outputs_of, view_classes
@@ -20,6 +20,9 @@ from app.engine.types.errors import KernelError
 
 GROWTH = 1.1  # of the arena, that parts in place of copies are worth
 ROUNDS = 4  # in which parts are copied after all, before all of them are
+DENIED = "needs more memory, at its step or for a value that waits, than may be in use"
+
+Times: TypeAlias = Mapping[Implementation, tuple[float, str | None]]  # seconds, tuning that was measured
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ def _selected(
         candidates = compilation.registry.candidates(group.op, compilation.target.backends)
         if before is None or any(row.views is not no_views for row in candidates):
             chosen[group], decision = choose(group, compilation, context, views, apart=group in apart)
+            views.share(chosen[group].views, outputs_of(group))
         else:
             chosen[group], decision = before.plan.require("implementation")[group], before.decisions[i]
         decisions.append(decision)
@@ -111,6 +115,92 @@ def _alive_at_peak(compilation: Compilation, joined: frozenset[Group]) -> frozen
     return frozenset(g for g in joined if not alive.isdisjoint((*g.inputs, *g.outputs)))
 
 
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An implementation of a group before its time is compared.
+
+    Attributes:
+        rejection: reason why it does not apply; None when it does.
+        granted: its views that may share memory, given what is shared so far.
+        copied: its other views, and why their parts are copied.
+    """
+
+    row: Implementation
+    rejection: str | None
+    granted: tuple[View, ...] = ()
+    copied: Mapping[View, str] = field(default_factory=dict)
+
+
+def _candidate(
+    row: Implementation,
+    group: Group,
+    compilation: Compilation,
+    context: PlanningContext,
+    views: AliasClasses,
+    *,
+    apart: bool,
+) -> Candidate:
+    reason = row.rejection_reason(group, context) or _rejection(row, group, compilation, context)
+    if reason is not None:
+        return Candidate(row, reason)
+    granted, copied = views.granted(row.views(group, context), outputs_of(group))
+    if copied and not (row.partial and granted):
+        reason = next(iter(copied.values()))
+    elif apart and _has_parts(granted):
+        reason = f"in one buffer the parts would take over {GROWTH:g} times the arena"
+    return Candidate(row, reason, granted, copied)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The implementations of a group by time.
+
+    Attributes:
+        rejections: of every candidate; None for those that may be chosen, on any backend.
+        times: (seconds, tuning that was measured) of those that apply, on any backend.
+        accepted: those that apply on the backend of the partition.
+        compared: times of the accepted ones that memory permits, on one scale; the least decides.
+    """
+
+    rejections: Mapping[Implementation, str | None]
+    times: Times
+    accepted: tuple[Implementation, ...]
+    compared: Times
+
+    @property
+    def best(self) -> Implementation:
+        """The implementation to choose; of equal times the one of the lowest rank."""
+        return min(self.compared, key=lambda row: (self.compared[row][0], row.rank))
+
+    def alternatives(self, chosen: Implementation | None) -> tuple[Mapping[str, object], ...]:
+        """Every candidate but the chosen one, as a decision lists them."""
+        return tuple(
+            {
+                "name": row.name,
+                "backend": row.backend,
+                "seconds": self.times[row][0] if row in self.times else None,
+                "measured": row in self.times and self.times[row][1] is not None,
+                "reason": rejection,
+            }
+            for row, rejection in self.rejections.items()
+            if row is not chosen
+        )
+
+
+def _ranking(
+    candidates: Sequence[Candidate], backend: str, group: Group, context: PlanningContext
+) -> Ranking:
+    rejections = {c.row: c.rejection for c in candidates}
+    times = {
+        row: roofline.seconds(row, group, context) for row, reason in rejections.items() if reason is None
+    }
+    accepted = tuple(row for row in times if row.backend == backend)
+    permitted = roofline.permitted(accepted, group, context)
+    rejections |= {row: DENIED for row in accepted if row not in permitted}
+    compared = roofline.comparable({row: times[row] for row in permitted}, group, context)
+    return Ranking(rejections, times, accepted, compared)
+
+
 def choose(
     group: Group,
     compilation: Compilation,
@@ -121,77 +211,57 @@ def choose(
 ) -> tuple[Choice, Decision]:
     """The choice for one group and why; `apart` forbids views of a part of a value.
 
+    The views of the choice may share memory; the caller lets them.
+
     Raises:
         KernelError: no implementation applies, which the partition should have excluded.
     """
+    rows = compilation.registry.candidates(group.op, compilation.target.backends)
+    candidates = {row: _candidate(row, group, compilation, context, views, apart=apart) for row in rows}
+    context = replace(context, granted=frozenset(v for c in candidates.values() for v in c.granted))
     backend = compilation.plan.require("partition")[group.anchor].backend
-    refused: dict[str, str | None] = {}
-    granted: dict[Implementation, tuple[View, ...]] = {}
-    copied: dict[Implementation, Mapping[View, str]] = {}
-    candidates = compilation.registry.candidates(group.op, compilation.target.backends)
-    for row in candidates:
-        reason = row.rejection_reason(group, context) or _rejection(row, group, compilation, context)
-        if reason is None:
-            granted[row], copied[row] = views.granted(row.views(group, context), outputs_of(group))
-            if copied[row] and not (row.partial and granted[row]):
-                reason = next(iter(copied[row].values()))
-            elif apart and _has_parts(granted[row]):
-                reason = f"in one buffer the parts would take over {GROWTH:g} times the arena"
-        refused[row.name] = reason
-    accepted = [row for row in candidates if refused[row.name] is None and row.backend == backend]
-    context = replace(context, granted=frozenset(v for shared in granted.values() for v in shared))
-    times = {row: roofline.seconds(row, group, context) for row in candidates if refused[row.name] is None}
-    permitted = roofline.permitted(accepted, group, context)
-    for row in accepted:
-        if row not in permitted:
-            refused[row.name] = "needs more memory, at its step or for a value that waits, than may be in use"
-    alternatives = [
-        {
-            "name": row.name,
-            "backend": row.backend,
-            "seconds": times[row][0] if row in times else None,
-            "measured": row in times and times[row][1] is not None,
-            "reason": refused[row.name],
-        }
-        for row in candidates
-    ]
-    if not accepted:
-        told = "; ".join(f"{a['name']}: {a['reason']}" for a in alternatives)
+    ranking = _ranking(tuple(candidates.values()), backend, group, context)
+    if not ranking.accepted:
+        told = "; ".join(f"{a['name']}: {a['reason']}" for a in ranking.alternatives(None))
         raise KernelError(
             f"{group.op} {group.name!r}: no implementation on backend {backend!r} ({told})",
             pointer=f"node:{group.name}",
         )
-    compared = roofline.comparable({row: times[row] for row in permitted}, group, context)
-    row = min(compared, key=lambda r: (compared[r][0], r.rank))
-    seconds, tuning = compared[row]
-    views.share(granted[row], outputs_of(group))
-    facts = replace(context, tuning=tuning) if tuning else context
-    inplace = row.inplace(group, facts) if compilation.options.inplace else ()
-    choice = Choice(row, row.lower(group, facts), inplace, seconds, granted[row])
-    others = tuple(a for a in alternatives if a["name"] != row.name)
-    told = "; ".join(
-        [_reason(row, seconds, len(compared), others, tuning)]
-        + _lost(row, seconds, {r: t for r, t in times.items() if r in accepted}, group, context)
-        + [f"{v.view.name!r} is copied: {r}" for v, r in copied[row].items()]
-        + [f"row-major: no row of {group.op} is over another layout"]
-        * all(other.layouts is all_plain for other in candidates)
-    )
+    row = ranking.best
+    seconds, tuning = ranking.compared[row]
+    tuned = replace(context, tuning=tuning) if tuning else context
+    inplace = row.inplace(group, tuned) if compilation.options.inplace else ()
+    choice = Choice(row, row.lower(group, tuned), inplace, seconds, candidates[row].granted)
     decision = Decision(
         group.name,
         group.op,
         row.name,
-        told,
-        others,
+        _explanation(candidates[row], ranking, group, context),
+        ranking.alternatives(row),
         measured=tuning is not None,
         error=row.error(group, context),
     )
     return choice, decision
 
 
+def _explanation(chosen: Candidate, ranking: Ranking, group: Group, context: PlanningContext) -> str:
+    """Reason for a choice: its time, what a sparse constant would cost, and what is copied."""
+    row = chosen.row
+    seconds, tuning = ranking.compared[row]
+    accepted = {r: ranking.times[r] for r in ranking.accepted}
+    return "; ".join(
+        [_reason(row, seconds, len(ranking.compared), ranking.alternatives(row), tuning)]
+        + _lost(row, seconds, accepted, group, context)
+        + [f"{v.view.name!r} is copied: {r}" for v, r in chosen.copied.items()]
+        + [f"row-major: no row of {group.op} is over another layout"]
+        * all(other.layouts is all_plain for other in ranking.rejections)
+    )
+
+
 def _lost(
     row: Implementation,
     seconds: float,
-    times: Mapping[Implementation, tuple[float, str | None]],
+    times: Times,
     group: Group,
     context: PlanningContext,
 ) -> list[str]:

@@ -212,8 +212,42 @@ def product_call(
     """One implicit product of elements of this kind."""
     dtype, lanes = kind.name, context.target.vector_lanes
     window, blocks = part.window, _blocks(part, dtype, context)
-    epilogue = ends.epilogue
-    staged = blocks.turned or part.steps is not None or bool(epilogue.recipe)
+    valid = np.zeros((1, 1), np.uint8)
+    if window.is_same:
+        valid = window.valid_pixels(window.pixels + 64)  # whole vectors are read
+    sizes = _sizes(part, blocks, ends, kind, lanes, valid.shape[1])
+    pointer = f"{dtype}*"
+    operands: tuple[Operand, ...] = (
+        (pointer, x),
+        (pointer, _packed(part, blocks, lanes)),
+        (pointer, y),
+        (pointer, ends.bias),
+        (pointer, ends.residual),
+        (pointer, ends.scalars),
+        ("int64*", Constant(window.tap_table())),
+        ("uint8*", Constant(valid)),
+        size_operand(sizes),
+        (pointer, Workspace(sizes.work_step * kind.itemsize, per_thread=True)),
+        *ends.epilogue.arguments,
+    )
+    units = window.batch * window.groups * -(-window.pixels // blocks.n) * -(-window.outputs // blocks.part)
+    return typed_call(
+        "app.kernels.cpu.conv:emit_implicit", operands, units, static=(dtype, lanes, *ends.epilogue.static)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Workspace of a thread, in elements: sums of a block, a spare tile, panels of pixels and turned ones."""
+
+    panel_row: int
+    sums_row: int
+    sums: int
+    spare: int
+    whole: int
+
+
+def _work(window: Window, blocks: Blocks, kind: np.dtype[Any], lanes: int, *, staged: bool) -> Work:
     panel_row = blocking.panel_row(blocks.n, kind.itemsize)
     # Sums stay from chunk to chunk of the reduction; without chunks each block is stored at once.
     channels = blocks.part if window.depth > blocks.k else blocks.m
@@ -221,20 +255,25 @@ def product_call(
     sums = 0
     if staged or window.depth > blocks.k:
         sums = sums_row * (blocks.n if blocks.turned else channels)
-    spare = tiles.spare(dtype, lanes)
-    work = sums + spare + (blocks.k + 1) * panel_row + blocks.turned * blocks.k * blocks.n
-    work = blocking.balanced(work, work, blocking.LINE // kind.itemsize)
-    valid = np.zeros((1, 1), np.uint8)
-    if window.is_same:
-        valid = window.valid_pixels(window.pixels + 64)  # whole vectors are read
-    y_d, y_h, y_w = part.steps or (0, 0, 0)
-    sizes = ConvSizes(
+    spare = tiles.spare(kind.name, lanes)
+    whole = sums + spare + (blocks.k + 1) * panel_row + blocks.turned * blocks.k * blocks.n
+    whole = blocking.balanced(whole, whole, blocking.LINE // kind.itemsize)
+    return Work(panel_row, sums_row, sums, spare, whole)
+
+
+def _sizes(
+    part: Part, blocks: Blocks, ends: Ends, kind: np.dtype[Any], lanes: int, valid_row: int
+) -> ConvSizes:
+    window = part.window
+    staged = blocks.turned or part.steps is not None or bool(ends.epilogue.recipe)
+    work = _work(window, blocks, kind, lanes, staged=staged)
+    return ConvSizes(
         packed=not isinstance(part.weights, ir.Value),
         turned=blocks.turned,
         staged=staged,
         same=window.is_same,
         scatter=part.steps is not None,
-        valid_row=valid.shape[1],
+        valid_row=valid_row,
         channels=window.channels,
         **dict(zip(("d", "h", "w"), window.size)),
         **dict(zip(("rows", "columns"), window.out[1:])),
@@ -247,35 +286,15 @@ def product_call(
         part_m=blocks.part,
         block_n=blocks.n,
         block_k=blocks.k,
-        panel_row=panel_row,
-        sums_row=sums_row,
-        sums_size=sums,
-        spare_size=spare,
-        work_step=work,
+        panel_row=work.panel_row,
+        sums_row=work.sums_row,
+        sums_size=work.sums,
+        spare_size=work.spare,
+        work_step=work.whole,
         y_channel=part.pixels or window.pixels,
         y_base=part.base,
-        y_d=y_d,
-        y_h=y_h,
-        y_w=y_w,
+        **dict(zip(("y_d", "y_h", "y_w"), part.steps or (0, 0, 0))),
         flags=ends.flags,
-    )
-    pointer = f"{dtype}*"
-    operands: tuple[Operand, ...] = (
-        (pointer, x),
-        (pointer, _packed(part, blocks, lanes)),
-        (pointer, y),
-        (pointer, ends.bias),
-        (pointer, ends.residual),
-        (pointer, ends.scalars),
-        ("int64*", Constant(window.tap_table())),
-        ("uint8*", Constant(valid)),
-        size_operand(sizes),
-        (pointer, Workspace(work * kind.itemsize, per_thread=True)),
-        *epilogue.arguments,
-    )
-    units = window.batch * window.groups * -(-window.pixels // blocks.n) * -(-window.outputs // blocks.part)
-    return typed_call(
-        "app.kernels.cpu.conv:emit_implicit", operands, units, static=(dtype, lanes, *epilogue.static)
     )
 
 

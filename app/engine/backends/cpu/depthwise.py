@@ -2,6 +2,8 @@
 
 import itertools
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -33,25 +35,25 @@ def _rejection(group: Group, context: PlanningContext) -> str | None:
     return None
 
 
-def _offsets(window: Window, line: int) -> tuple[np.ndarray, int, int]:
-    """Where taps are in the buffer, and the rows and columns before the input's first."""
-    _, down, along = window.offsets
-    top, left, stride = -min(down), -min(along), window.stride[2]
-    places = [
-        (i + top) * stride * line + (j + left) % stride * line + (j + left) // stride
-        for i, j in itertools.product(down, along)
-    ]
-    return np.array(places, np.int64), top, left
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """Padded input rows of a channel that a thread has in its buffer, a line for each phase of the stride.
+
+    Attributes:
+        rows: output rows of a strip.
+        below: input rows that taps reach beyond the first.
+        line: elements of a line.
+        buffer: elements of the whole strip.
+    """
+
+    rows: int
+    below: int
+    line: int
+    buffer: int
 
 
-def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
-    x, weights = graph.operand(group.anchor, 0), graph.operand(group.anchor, 1)
-    (y,) = group.outputs
-    if graph.elements(y) == 0:
-        return ()
-    kind = graph.element_type(y)
-    window = conv_geometry.of_conv(group)
-    vector = tiles.lanes_of(kind.name, context.target.vector_lanes)
+def _strip(window: Window, kind: np.dtype[Any], vector: int) -> Strip:
+    """A strip that stays in the first cache, of whole tiles."""
     columns, stride = window.out[2], window.stride
     is_wide = columns > vector
     tile_rows = ROWS if is_wide else 2 * ROWS
@@ -60,41 +62,64 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     line = max(reach, (window.size[2] - along[0]) // stride[2] + 1) + vector
     below = down[-1] - down[0]
     fitting = STRIP // (stride[2] * line * kind.itemsize) - below
-    strip = max(fitting // (stride[1] * tile_rows), 1) * tile_rows
-    strip = min(strip, -(-window.out[1] // tile_rows) * tile_rows)
-    buffer = ((strip - 1) * stride[1] + 1 + below) * stride[2] * line + vector
-    offsets, top, left = _offsets(window, line)
-    ends = epilogue_arguments(group, kind)
-    filters = window.groups * window.outputs
-    work = buffer + CHUNK + 2 * vector
-    sizes = DepthwiseSizes(
-        filters=filters,
+    rows = max(fitting // (stride[1] * tile_rows), 1) * tile_rows
+    rows = min(rows, -(-window.out[1] // tile_rows) * tile_rows)
+    return Strip(rows, below, line, ((rows - 1) * stride[1] + 1 + below) * stride[2] * line + vector)
+
+
+def _offsets(window: Window, line: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Where taps are in the buffer."""
+    _, down, along = window.offsets
+    top, left, stride = -min(down), -min(along), window.stride[2]
+    places = [
+        (i + top) * stride * line + (j + left) % stride * line + (j + left) // stride
+        for i, j in itertools.product(down, along)
+    ]
+    return np.array(places, np.int64)
+
+
+def _sizes(window: Window, strip: Strip, work: int, flags: int) -> DepthwiseSizes:
+    _, down, along = window.offsets
+    return DepthwiseSizes(
+        filters=window.groups * window.outputs,
         outputs=window.outputs,
         h=window.size[1],
         w=window.size[2],
         rows=window.out[1],
-        columns=columns,
-        stride_h=stride[1],
-        stride_w=stride[2],
-        top=top,
-        left=left,
+        columns=window.out[2],
+        stride_h=window.stride[1],
+        stride_w=window.stride[2],
+        top=-min(down),
+        left=-min(along),
         taps=window.taps,
-        strip=strip,
-        below=below,
-        line=line,
+        strip=strip.rows,
+        below=strip.below,
+        line=strip.line,
         work_step=work,
-        flags=ends.flags,
+        flags=flags,
     )
+
+
+def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
+    (y,) = group.outputs
+    if graph.elements(y) == 0:
+        return ()
+    kind = graph.element_type(y)
+    window = conv_geometry.of_conv(group)
+    vector = tiles.lanes_of(kind.name, context.target.vector_lanes)
+    strip = _strip(window, kind, vector)
+    work = strip.buffer + CHUNK + 2 * vector
+    ends = epilogue_arguments(group, kind)
     pointer = f"{kind.name}*"
     operands: tuple[Operand, ...] = (
-        (pointer, x),
-        (pointer, weights),
+        (pointer, graph.operand(group.anchor, 0)),
+        (pointer, graph.operand(group.anchor, 1)),
         (pointer, y),
         (pointer, ends.bias),
         (pointer, ends.residual),
         (pointer, ends.scalars),
-        ("int64*", Constant(offsets)),
-        size_operand(sizes),
+        ("int64*", Constant(_offsets(window, strip.line))),
+        size_operand(_sizes(window, strip, work, ends.flags)),
         (pointer, Workspace(work * kind.itemsize, per_thread=True)),
         *ends.epilogue.arguments,
     )
@@ -102,7 +127,7 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
         typed_call(
             "app.kernels.cpu.depthwise:emit",
             operands,
-            window.batch * filters,
+            window.batch * window.groups * window.outputs,
             static=(kind.name, context.target.vector_lanes, *ends.epilogue.static),
         ),
     )

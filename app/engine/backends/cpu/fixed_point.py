@@ -69,11 +69,11 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     array = graph.array(product.b)
     weights = matmul_geometry.matrices(product, array)
     added, epilogue = matmul.additions(group, product)
-    kind = np.dtype(np.float32)
     fours = replace(product, k=product.k // tiles.FIXED_STEPS, a_strides=(product.k, tiles.FIXED_STEPS))
-    form = tiles.FIXED_POINT
     return (
-        matmul.product_call(fours, kind, product.a, lambda: weights, y, context, added, epilogue, dtype=form),
+        matmul.product_call(
+            fours, product.a, y, context, added, epilogue, weights=lambda: weights, dtype=tiles.FIXED_POINT
+        ),
     )
 
 

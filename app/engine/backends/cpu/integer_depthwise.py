@@ -1,5 +1,7 @@
 """Rows of integer convolutions of one channel to one."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
@@ -10,6 +12,7 @@ from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators import conv_geometry
+from app.engine.operators.conv_geometry import Window
 from app.kernels.cpu.codegen import tiles
 from app.kernels.cpu.integer_depthwise import ROWS, IntegerDepthwiseSizes
 from app.kernels.expressions import stored
@@ -30,6 +33,78 @@ def _rejection(group: Group, context: PlanningContext) -> str | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class Planes:
+    """The padded input of a channel, a plane for each phase of the stride along rows.
+
+    Attributes:
+        top, left: rows and columns before the first of the input.
+        lines: rows of the padded input.
+        line: elements of a row of a plane.
+        phase: elements of a plane.
+        distance: rows from tap to tap.
+    """
+
+    top: int
+    left: int
+    lines: int
+    line: int
+    phase: int
+    distance: int
+
+
+def _planes(window: Window, lanes: int) -> Planes:
+    (_, rows, columns), (_, stride_h, stride_w) = window.out, window.stride
+    down, across = window.offsets[1:]
+    top, left = max(-min(down), 0), max(-min(across), 0)
+    # Tiles are whole: they read rows and columns beyond the last.
+    lines = (-(-rows // ROWS) * ROWS - 1) * stride_h + max(down) + top + 1
+    line = -(-columns // lanes) * lanes + (max(across) + left) // stride_w + 1
+    distance = down[1] - down[0] if len(down) > 1 else 1
+    return Planes(top, left, lines, line, -(-lines * line // lanes) * lanes, distance)
+
+
+def _offsets(window: Window, planes: Planes) -> list[int]:
+    """Where the pairs of taps, one below the other, are in the planes."""
+    down, across = window.offsets[1:]
+    stride = window.stride[2]
+    return [
+        (c + planes.left) % stride * planes.phase
+        + (r + planes.top) * planes.line
+        + (c + planes.left) // stride
+        for r in down[::2]
+        for c in across
+    ]
+
+
+def _sizes(window: Window, planes: Planes, taps: int, lanes: int) -> IntegerDepthwiseSizes:
+    """Sizes of a convolution, among them the workspaces of a thread: `work_step` and `border_step`."""
+    (_, h, w), (_, rows, columns), (_, stride_h, stride_w) = window.size, window.out, window.stride
+    row = planes.line * stride_w
+    block = max(min(SUMS // max(columns, 1), rows) // ROWS * ROWS, min(ROWS, rows))
+    plane = planes.phase * stride_w
+    return IntegerDepthwiseSizes(
+        channels=window.groups,
+        h=h,
+        w=w,
+        top=planes.top,
+        left=planes.left,
+        lines=planes.lines,
+        row=row,
+        phase=planes.phase,
+        distance=planes.distance,
+        stride_h=stride_h,
+        stride_w=stride_w,
+        rows=rows,
+        columns=columns,
+        taps=taps,
+        block=block,
+        plane_size=plane,
+        work_step=plane + block * columns + lanes,
+        border_step=plane + planes.distance * row,
+    )
+
+
 def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     (y,) = group.outputs
     if graph.elements(y) == 0:
@@ -38,46 +113,12 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     assert not isinstance(finish, str)
     window = conv_geometry.of_conv(group, of.b)
     lanes = context.target.vector_lanes
-    (_, h, w), (_, rows, columns), (_, stride_h, stride_w) = window.size, window.out, window.stride
-    down, across = window.offsets[1:]
-    top, left = max(-min(down), 0), max(-min(across), 0)
-    distance = down[1] - down[0] if len(down) > 1 else 1
-    # Tiles are whole: they read rows and columns beyond the last.
-    lines = (-(-rows // ROWS) * ROWS - 1) * stride_h + max(down) + top + 1
-    line = -(-columns // lanes) * lanes + (max(across) + left) // stride_w + 1
-    row = line * stride_w
-    phase = -(-lines * line // lanes) * lanes
-    offsets = [
-        (c + left) % stride_w * phase + (r + top) * line + (c + left) // stride_w
-        for r in down[::2]
-        for c in across
-    ]
+    planes = _planes(window, lanes)
+    offsets = _offsets(window, planes)
+    _, down, across = window.offsets
     shifted = less_zero(of.b, of.b_zero, 0).reshape(-1, len(down), len(across))
     weights = tiles.pack_steps(shifted, 2).reshape(window.groups, -1)
-    block = max(min(SUMS // max(columns, 1), rows) // ROWS * ROWS, min(ROWS, rows))
-    plane = phase * stride_w
-    border = plane + distance * row
-    sums = block * columns + lanes
-    sizes = IntegerDepthwiseSizes(
-        channels=window.groups,
-        h=h,
-        w=w,
-        top=top,
-        left=left,
-        lines=lines,
-        row=row,
-        phase=phase,
-        distance=distance,
-        stride_h=stride_h,
-        stride_w=stride_w,
-        rows=rows,
-        columns=columns,
-        taps=len(offsets),
-        block=block,
-        plane_size=plane,
-        work_step=plane + sums,
-        border_step=border,
-    )
+    sizes = _sizes(window, planes, len(offsets), lanes)
     kind = graph.element_type(of.a)
     pointer = f"{kind.name}*"
     operands: tuple[Operand, ...] = (
@@ -87,8 +128,8 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
         (f"{stored(finish.result)}*", y),
         ("int64*", Constant(np.array(offsets, np.int64))),
         size_operand(sizes),
-        (pointer, Workspace(border, per_thread=True)),
-        ("int32*", Workspace((plane + sums) * 4, per_thread=True)),
+        (pointer, Workspace(sizes.border_step, per_thread=True)),
+        ("int32*", Workspace(sizes.work_step * 4, per_thread=True)),
         *finish.arguments,
     )
     call = typed_call(

@@ -1,5 +1,7 @@
 """Rows of integer convolutions by Winograd's algorithm, exact like those they compete with."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from app.engine.backends.cpu import blocking
@@ -11,6 +13,7 @@ from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
 from app.engine.operators import conv_geometry
+from app.engine.operators.conv_geometry import Window
 from app.kernels.cpu import integer_winograd
 from app.kernels.cpu.codegen import tiles
 from app.kernels.cpu.codegen.tiles import PAIRED, PAIRS
@@ -37,6 +40,98 @@ def _rejection(group: Group, context: PlanningContext) -> str | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class Planes:
+    """The padded input, as planes of pairs of channels.
+
+    Attributes:
+        top, left: rows and columns before the first of the input.
+        tall, line: rows and columns of a plane.
+        pairs: pairs of channels of an image.
+        step: distance of planes, in pairs.
+    """
+
+    top: int
+    left: int
+    tall: int
+    line: int
+    pairs: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a convolution is cut: rows of tiles of a unit, output channels of a block and of a unit.
+
+    `high` and `wide` count the tiles of an image along its axes.
+    """
+
+    high: int
+    wide: int
+    lines: int
+    block: int
+    part: int
+
+
+def _planes(window: Window, cut: Cut) -> Planes:
+    _, h, w = window.size
+    top, left = (-o[0] for o in window.offsets[1:])
+    tall, line = max(2 * cut.high + 2, top + h), max(2 * cut.wide + 2, left + w)
+    return Planes(top, left, tall, line, -(-window.channels // 2), blocking.panel_row(tall * line, 4))
+
+
+def _cut(window: Window, context: PlanningContext) -> Cut:
+    _, rows, columns = window.out
+    high, wide = -(-rows // 2), -(-columns // 2)
+    lines = min(blocking.balanced(high, max(TILES // wide, 1), 1), high)
+    block = blocking.balanced(window.outputs, ROWS, PAIRED[context.target.vector_lanes][0])
+    part = window.outputs
+    if window.batch * -(-high // lines) < 4 * context.threads and context.threads > 1:
+        part = blocking.balanced(window.outputs, -(-window.outputs // context.threads), block)
+    return Cut(high, wide, lines, block, part)
+
+
+def _packed(of: Inputs, cut: Cut, lanes: int) -> Constant:
+    """Transformed weights, pairs of channels as steps, by position and part."""
+    weights = integer_winograd.transformed(less_zero(of.b, of.b_zero, 0))
+    steps = tiles.pack_steps(weights.transpose(0, 2, 1), 2).transpose(0, 2, 1)
+    panels = [
+        tiles.pack_rows(matrix[first : first + cut.part], cut.block, lanes, PAIRED)
+        for matrix in steps
+        for first in range(0, steps.shape[1], cut.part)
+    ]
+    return Constant(np.concatenate(panels), of.b.name or "")
+
+
+def _sizes(window: Window, planes: Planes, cut: Cut, lanes: int) -> IntegerWinogradSizes:
+    """Sizes of a convolution; a thread's workspace holds transformed tiles, products, sums and a spare."""
+    _, rows, columns = window.out
+    v_row = blocking.panel_row(cut.lines * cut.wide + lanes, 4)
+    v_size, m_size = planes.pairs * v_row, cut.block * v_row
+    v_whole = POSITIONS * v_size + tiles.columns_of(PAIRS, lanes, PAIRED)  # a ragged tile reads on
+    sums = 2 * cut.lines * columns + 2 * lanes
+    return IntegerWinogradSizes(
+        pairs=planes.pairs,
+        plane=planes.step,
+        line=planes.line,
+        outputs=window.outputs,
+        rows=rows,
+        columns=columns,
+        high=cut.high,
+        wide=cut.wide,
+        lines=cut.lines,
+        block_m=cut.block,
+        part_m=cut.part,
+        v_row=v_row,
+        v_size=v_size,
+        v_whole=v_whole,
+        m_size=m_size,
+        m_whole=POSITIONS * m_size,
+        sums_size=sums,
+        work_step=v_whole + POSITIONS * m_size + sums + tiles.spare(PAIRS, lanes, PAIRED),
+    )
+
+
 def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     (y,) = group.outputs
     if graph.elements(y) == 0:
@@ -45,71 +140,32 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     assert not isinstance(finish, str)
     window = conv_geometry.of_conv(group, of.b)
     lanes = context.target.vector_lanes
-    (_, h, w), (_, rows, columns) = window.size, window.out
-    top, left = (-o[0] for o in window.offsets[1:])
-    high, wide = -(-rows // 2), -(-columns // 2)
-    tall, line = max(2 * high + 2, top + h), max(2 * wide + 2, left + w)
-    pairs = -(-window.channels // 2)
-    plane = blocking.panel_row(tall * line, 4)
-    planes = window.batch * pairs
-    x = Workspace((planes * plane + 4 * lanes) * 4)  # the last tiles read beyond the last plane
-    table = Constant(np.array((window.channels, 1, h, w, 1, tall, line, 0, top, left, plane), np.int64))
-
-    lines = min(blocking.balanced(high, max(TILES // wide, 1), 1), high)
-    block = blocking.balanced(window.outputs, ROWS, PAIRED[lanes][0])
-    units = window.batch * -(-high // lines)
-    part = window.outputs
-    if units < 4 * context.threads and context.threads > 1:
-        part = blocking.balanced(window.outputs, -(-window.outputs // context.threads), block)
-    weights = integer_winograd.transformed(less_zero(of.b, of.b_zero, 0))
-    steps = tiles.pack_steps(weights.transpose(0, 2, 1), 2).transpose(0, 2, 1)
-    panels = [
-        tiles.pack_rows(matrix[first : first + part], block, lanes, PAIRED)
-        for matrix in steps
-        for first in range(0, window.outputs, part)
-    ]
-    v_row = blocking.panel_row(lines * wide + lanes, 4)
-    v_size, m_size = pairs * v_row, block * v_row
-    sums = 2 * lines * columns + 2 * lanes
-    spare = tiles.spare(PAIRS, lanes, PAIRED)
-    whole = POSITIONS * v_size + tiles.columns_of(PAIRS, lanes, PAIRED)  # a ragged tile reads on
-    work = whole + POSITIONS * m_size + sums + spare
-    sizes = IntegerWinogradSizes(
-        pairs=pairs,
-        plane=plane,
-        line=line,
-        outputs=window.outputs,
-        rows=rows,
-        columns=columns,
-        high=high,
-        wide=wide,
-        lines=lines,
-        block_m=block,
-        part_m=part,
-        v_row=v_row,
-        v_size=v_size,
-        v_whole=whole,
-        m_size=m_size,
-        m_whole=POSITIONS * m_size,
-        sums_size=sums,
-        work_step=work,
+    cut = _cut(window, context)
+    planes = _planes(window, cut)
+    count = window.batch * planes.pairs
+    x = Workspace((count * planes.step + 4 * lanes) * 4)  # the last tiles read beyond the last plane
+    _, h, w = window.size
+    table = np.array(
+        (window.channels, 1, h, w, 1, planes.tall, planes.line, 0, planes.top, planes.left, planes.step),
+        np.int64,
     )
+    sizes = _sizes(window, planes, cut, lanes)
     operands: tuple[Operand, ...] = (
         ("int32*", x),
-        ("int32*", Constant(np.concatenate(panels), of.b.name or "")),
+        ("int32*", _packed(of, cut, lanes)),
         ("int32*", Constant(np.zeros(4, np.int32))),
         (f"{stored(finish.result)}*", y),
         size_operand(sizes),
-        ("int32*", Workspace(work * 4, per_thread=True)),
+        ("int32*", Workspace(sizes.work_step * 4, per_thread=True)),
         *finish.arguments,
     )
     call = typed_call(
         "app.kernels.cpu.integer_winograd:emit",
         operands,
-        units * -(-window.outputs // part),
+        window.batch * -(-cut.high // cut.lines) * -(-window.outputs // cut.part),
         static=(lanes, *finish.static),
     )
-    return widening_call(of, x, table, planes), call
+    return widening_call(of, x, Constant(table), count), call
 
 
 def _cost(group: Group, context: PlanningContext) -> float:

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -122,7 +121,29 @@ class Blocks:
     k: int
 
 
-def _blocks(product: Product, dtype: str, packed: bool, context: PlanningContext) -> Blocks:
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """Register tiles and blocks of a product.
+
+    Attributes:
+        dtype: of the elements that tiles multiply, see `tiles`.
+        shapes: of the tiles, by lanes.
+        packed: whether panels of the second operand are packed offline.
+    """
+
+    dtype: str
+    lanes: int
+    shapes: tiles.Shapes
+    blocks: Blocks
+    packed: bool
+
+    @property
+    def width(self) -> int:
+        """Columns of a panel."""
+        return tiles.columns_of(self.dtype, self.lanes, self.shapes)
+
+
+def _tiling(product: Product, dtype: str, context: PlanningContext, *, packed: bool) -> Tiling:
     lanes = context.target.vector_lanes
     shapes = _shapes(product.n, dtype, lanes)
     width = tiles.columns_of(dtype, lanes, shapes)
@@ -133,7 +154,7 @@ def _blocks(product: Product, dtype: str, packed: bool, context: PlanningContext
     n = blocking.balanced(product.n, BLOCK_PANELS * width, width)
     while n > width and len(product.offsets) * -(-product.m // m) * -(-product.n // n) < 4 * context.threads:
         n -= width
-    return Blocks(m, n, depth)
+    return Tiling(dtype, lanes, shapes, Blocks(m, n, depth), packed)
 
 
 def _shapes(columns: int, dtype: str, lanes: int) -> tiles.Shapes:
@@ -146,9 +167,7 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     (y,) = group.outputs
     if graph.elements(y) == 0:
         return ()
-    kind = graph.element_type(y)
-    added, epilogue = additions(group, product)
-    return (product_call(product, kind, product.a, product.b, y, context, added, epilogue),)
+    return (product_call(product, product.a, y, context, *additions(group, product)),)
 
 
 def prepared_rejection(group: Group, context: PlanningContext) -> str | None:
@@ -218,8 +237,7 @@ def _bfloat_lower(group: Group, context: PlanningContext, *, tiled: bool = False
         absent[-2] = (0, paired.k - packed.shape[-2])
         return np.pad(packed, absent)
 
-    kind = np.dtype(np.float32)
-    return rows, product_call(paired, kind, pairs, weights, y, context, added, epilogue, dtype=dtype)
+    return rows, product_call(paired, pairs, y, context, added, epilogue, weights=weights, dtype=dtype)
 
 
 def bfloat_product(product: Product, multiple: int = 1, row: int = 0) -> Product:
@@ -267,53 +285,85 @@ def flags_of(added: Addends, epilogue: epilogues.Epilogue) -> int:
 
 def product_call(
     product: Product,
-    kind: np.dtype[Any],
     a: Argument,
-    b: Argument | Array | Callable[[], Array],
-    y: Argument,
+    y: ir.Value,
     context: PlanningContext,
-    added: Addends = Addends(),
-    epilogue: epilogues.Epilogue = epilogues.Epilogue(),  # noqa: B008  # frozen
+    added: Addends,
+    epilogue: epilogues.Epilogue,
     *,
+    weights: Callable[[], Array] | None = None,
     dtype: str = "",
 ) -> KernelCall:
-    """The product of elements of this kind; a `b` that is an array, or makes [.., k, n], is packed here.
+    """The product of `a` and the second operand, or the [.., k, n] that `weights` makes in its place.
 
-    Several in one element are of a `dtype` of their own, see `tiles`.
+    Constants are packed into panels here. Tiles multiply elements of `dtype`, see `tiles`, if several
+    elements are in one of them.
     """
-    dtype, lanes = dtype or kind.name, context.target.vector_lanes
-    shapes = _shapes(product.n, dtype, lanes)
-    width = tiles.columns_of(dtype, lanes, shapes)
-    nothing = Constant(np.zeros(1, kind))
+    kind = graph.element_type(y)
+    array = graph.constant(product.b) if weights is None else None
+    if array is not None:
+        weights = partial(matrices, product, array)
+    tiling = _tiling(product, dtype or kind.name, context, packed=weights is not None)
+    blocks, nothing = tiling.blocks, Constant(np.zeros(1, kind))
+    sizes = _sizes(product, tiling, added, epilogue, kind.itemsize)
+    pointer = f"{kind.name}*"
+    arguments: tuple[Operand, ...] = (
+        (pointer, a),
+        (
+            f"{tiles.right_element(tiling.dtype)}*",
+            product.b if weights is None else _panels(product, weights, tiling),
+        ),
+        (pointer, y),
+        (pointer, added.rows or nothing),
+        (pointer, added.columns or nothing),
+        (pointer, added.residual or nothing),
+        (pointer, Constant(epilogue.scalars(kind, added.alpha, added.beta))),
+        ("int64*", Constant(_offset_table(product, tiling, added))),
+        size_operand(sizes),
+        (pointer, Workspace(sizes.work_step * kind.itemsize, per_thread=True)),
+        *epilogue.arguments,
+    )
+    return typed_call(
+        "app.kernels.cpu.gemm:emit",
+        arguments,
+        len(product.offsets) * -(-product.m // blocks.m) * -(-product.n // blocks.n),
+        static=(tiling.dtype, tiling.lanes, *epilogue.static, *_columns_static(product.n, tiling)),
+    )
+
+
+def _panels(product: Product, weights: Callable[[], Array], tiling: Tiling) -> Constant:
+    """The second operand as the tiles read it."""
+    vector = tiles.lanes_of(tiling.dtype, tiling.lanes)
+    return Constant(
+        lambda: tiles.packed_panels(tiling.dtype, weights(), tiling.width, vector), product.b.name or ""
+    )
+
+
+def _offset_table(product: Product, tiling: Tiling, added: Addends) -> Array:
+    """Offsets of each product of a batch in `a`, in `b` or its panels, and in the residual."""
     offsets = product.offsets
-    given = graph.constant(b) if isinstance(b, ir.Value) else b
-    packed = isinstance(given, np.ndarray) or callable(given)
-    if isinstance(given, np.ndarray) or callable(given):
-
-        def panels() -> Array:
-            whole = given() if callable(given) else matrices(product, given)
-            return tiles.packed_panels(dtype, whole, width, tiles.lanes_of(dtype, lanes))
-
-        b = Constant(panels, product.b.name or "")
-        step, tail = tiles.panel_sizes(dtype, width)
-        size = -(-product.n // width) * (product.k * step + tail)
+    if tiling.packed:
+        step, tail = tiles.panel_sizes(tiling.dtype, tiling.width)
+        size = -(-product.n // tiling.width) * (product.k * step + tail)
         offsets = tuple((i, j // max(product.k * product.n, 1) * size) for i, j in offsets)
-    assert isinstance(b, Argument)
-    blocks = _blocks(product, dtype, packed, context)
     step = product.m * product.n if isinstance(added.residual, ir.Value) and added.residual_row else 0
-    table = np.array([(i, j, batch * step) for batch, (i, j) in enumerate(offsets)], np.int64)
+    return np.array([(i, j, batch * step) for batch, (i, j) in enumerate(offsets)], np.int64)
 
+
+def _sizes(
+    product: Product, tiling: Tiling, added: Addends, epilogue: epilogues.Epilogue, itemsize: int
+) -> GemmSizes:
+    """Sizes of a product, among them the workspace of a thread: sums, spare, and panels packed by a run."""
+    blocks = tiling.blocks
     sums = blocks.m * blocks.n if product.k > blocks.k or epilogue.recipe else 0
-    spare = tiles.spare(dtype, lanes, shapes)
-    panel_row = blocking.panel_row(blocks.n, kind.itemsize)
-    own = sums + spare + (0 if packed else (blocks.k + 1) * panel_row)
-    units = len(offsets) * -(-product.m // blocks.m) * -(-product.n // blocks.n)
-    sizes = GemmSizes(
+    spare = tiles.spare(tiling.dtype, tiling.lanes, tiling.shapes)
+    panel_row = blocking.panel_row(blocks.n, itemsize)
+    return GemmSizes(
         m=product.m,
         n=product.n,
         k=product.k,
         **dict(zip(("a_row", "a_k"), product.a_strides)),
-        b_packed=packed,
+        b_packed=tiling.packed,
         **dict(zip(("b_row", "b_column"), product.b_strides)),
         rows_step=added.rows_step,
         residual_row=added.residual_row,
@@ -321,41 +371,17 @@ def product_call(
         packed_row=panel_row,
         sums_size=sums,
         spare_size=spare,
-        work_step=own,
+        work_step=sums + spare + (0 if tiling.packed else (blocks.k + 1) * panel_row),
         flags=flags_of(added, epilogue),
     )
-    pointer = f"{kind.name}*"
-    arguments: tuple[Operand, ...] = (
-        (pointer, a),
-        (f"{tiles.right_element(dtype)}*", b),
-        (pointer, y),
-        (pointer, added.rows or nothing),
-        (pointer, added.columns or nothing),
-        (pointer, added.residual or nothing),
-        (pointer, Constant(epilogue.scalars(kind, added.alpha, added.beta))),
-        ("int64*", Constant(table)),
-        size_operand(sizes),
-        (pointer, Workspace(own * kind.itemsize, per_thread=True)),
-        *epilogue.arguments,
-    )
-    return typed_call(
-        "app.kernels.cpu.gemm:emit",
-        arguments,
-        units,
-        static=(
-            dtype,
-            lanes,
-            *epilogue.static,
-            *(
-                (shapes[lanes][2], 0)
-                if dtype in tiles.WHOLE
-                else (
-                    tiles.vectors_for(product.n, dtype, lanes),
-                    product.n if product.n < tiles.lanes_of(dtype, lanes) else 0,
-                )
-            ),
-        ),
-    )
+
+
+def _columns_static(columns: int, tiling: Tiling) -> tuple[int, int]:
+    """Vectors of a panel, and the number of columns where they do not fill a vector, else 0."""
+    dtype, lanes = tiling.dtype, tiling.lanes
+    if dtype in tiles.WHOLE:
+        return tiling.shapes[lanes][2], 0
+    return tiles.vectors_for(columns, dtype, lanes), columns if columns < tiles.lanes_of(dtype, lanes) else 0
 
 
 def predicted(group: Group, context: PlanningContext) -> float:

@@ -330,30 +330,25 @@ class Form:
         return reason or (stem_rejection if self.plain_input else rejection)(group, context)
 
 
-def lower(form: Form, group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
-    """The call of a form that applies."""
-    lanes, plain_input = context.target.vector_lanes, form.plain_input
-    dtype, shape = form.dtype(context), form.geometry(group, context)
-    window, ends = shape.window, nchwc.ends(group, context)
-    parts = cut(shape, context, bool(ends.epilogue.recipe))
-    x, y = graph.operand(group.anchor, 0), group.outputs[0]
-    x_blocks = -(-window.channels // shape.x_lanes)
+def _sizes(
+    form: Form, group: Group, shape: Geometry, parts: Cut, ends: nchwc.Ends, lanes: int, tap_count: int
+) -> NchwcConvSizes:
+    """Sizes of a convolution; the workspace of a thread holds a copied strip and the recipe's buffer."""
+    window = shape.window
     # Of the input as it lies in memory, whose blocks hold channels and not pairs of them.
-    source_lanes, channels = 1 if plain_input else lanes, conv_geometry.of_conv(group).channels
+    source_lanes, channels = 1 if form.plain_input else lanes, conv_geometry.of_conv(group).channels
     x_block = shape.h * shape.w * source_lanes
-    pixels, taps = shape.places(parts.rows)
     planes = shape.x_lanes == 1
     tail = len(shape.along) if shape.side_by_side else 1 if planes else window.channels % shape.x_lanes
     strip = shape.strip(parts.rows) if shape.copied else 0
     strip += -strip % (blocking.LINE // 4)
     work = strip + ends.buffer
     work += -work % (blocking.LINE // 4)
-    out_blocks = -(-window.outputs // lanes)
-    sizes = NchwcConvSizes(
+    return NchwcConvSizes(
         groups=window.groups,
         x_image=-(-channels // source_lanes) * x_block,
         x_block=x_block,
-        x_blocks=x_blocks,
+        x_blocks=-(-window.channels // shape.x_lanes),
         x_lanes=shape.x_lanes,
         channels=channels,
         h=shape.h,
@@ -373,27 +368,38 @@ def lower(form: Form, group: Group, context: PlanningContext) -> tuple[KernelCal
         blocks=0 if planes else window.channels // shape.x_lanes,
         tail=tail,
         chunk=parts.chunk,
-        tap_count=taps.size,
+        tap_count=tap_count,
         depth=window.depth,
-        out_blocks=out_blocks,
+        out_blocks=-(-window.outputs // lanes),
         part=parts.part,
         strip_size=strip,
         work_step=work,
         flags=ends.flags,
     )
+
+
+def lower(form: Form, group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
+    """The call of a form that applies."""
+    lanes = context.target.vector_lanes
+    dtype, shape = form.dtype(context), form.geometry(group, context)
+    window, ends = shape.window, nchwc.ends(group, context)
+    parts = cut(shape, context, bool(ends.epilogue.recipe))
+    pixels, taps = shape.places(parts.rows)
+    sizes = _sizes(form, group, shape, parts, ends, lanes, taps.size)
     operands: tuple[Operand, ...] = (
-        ("float32*", x),
+        ("float32*", graph.operand(group.anchor, 0)),
         ("float32*", _packed(group, shape, parts, lanes, paired=form.paired)),
-        ("float32*", y),
+        ("float32*", group.outputs[0]),
         ("float32*", ends.bias),
         ("float32*", ends.residual),
         ("float32*", ends.scalars),
         ("int64*", Constant(pixels.astype(np.int64))),
         ("int64*", Constant(taps)),
         size_operand(sizes),
-        ("float32*", Workspace(max(work, 16) * 4, per_thread=True)),
+        ("float32*", Workspace(max(sizes.work_step, 16) * 4, per_thread=True)),
         *ends.operands,
     )
+    out_blocks = sizes.out_blocks
     units = window.batch * window.groups * -(-shape.rows // parts.rows) * -(-out_blocks // parts.part)
     call = typed_call(
         "app.kernels.cpu.nchwc_conv:emit",

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import onnx_ir as ir
 
 from app.engine.backends.cpu import nchwc
 from app.engine.core import graph
-from app.engine.core.calls import Argument, Constant, KernelCall, Workspace
+from app.engine.core.calls import Constant, KernelCall, Workspace
 from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops, roofline
@@ -71,9 +72,8 @@ def _blocked_lower(group: Group, context: PlanningContext) -> tuple[KernelCall, 
         for (_, place), advance in zip(ends.epilogue.operands, _advances(ends.epilogue))
     )
     return _call(
-        "emit_blocked", group, packed, (bias, ends.residual, ends.scalars), blocks, ends.buffer,
-        (lanes, rows, columns, ends.flags & ~COLUMN_BIAS, ends.epilogue.recipe, operands), ends.operands,
-        blocks,
+        "emit_blocked", group, packed, replace(ends, bias=bias), blocks, ends.buffer,
+        (lanes, rows, columns, ends.flags & ~COLUMN_BIAS, ends.epilogue.recipe, operands), blocks,
     )  # fmt: skip
 
 
@@ -82,8 +82,8 @@ def _advances(epilogue: epilogues.Epilogue) -> tuple[str, ...]:
 
 
 def _call(
-    kernel: str, group: Group, packed: Array, ends: tuple[Argument, ...], outputs: int,
-    buffer: int, static: tuple[object, ...], operands: tuple[tuple[str, Argument], ...], planes: int,
+    kernel: str, group: Group, packed: Array, ends: nchwc.Ends, outputs: int,
+    buffer: int, static: tuple[object, ...], planes: int,
 ) -> tuple[KernelCall, ...]:  # fmt: skip
     x, weights = graph.operand(group.anchor, 0), graph.operand(group.anchor, 1)
     batch, channels, h, w = graph.static_shape(x)
@@ -91,16 +91,16 @@ def _call(
     return (
         KernelCall(
             f"app.kernels.cpu.nchwc_conv_transpose:{kernel}",
-            (*("float32*",) * 6, *("int64",) * 4, "float32*", "int64", *(t for t, _ in operands)),
+            (*("float32*",) * 6, *("int64",) * 4, "float32*", "int64", *(t for t, _ in ends.operands)),
             (
                 x,
                 Constant(np.ascontiguousarray(packed), weights.name or ""),
                 group.outputs[0],
-                *ends,
+                *(ends.bias, ends.residual, ends.scalars),
                 *(channels, outputs, h, w),
                 scratch,
                 buffer,
-                *(a for _, a in operands),
+                *(a for _, a in ends.operands),
             ),
             units=batch * planes * h,
             static=static,
@@ -137,10 +137,9 @@ def _few_lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]
     operands = tuple((advance, "0", "float32") for advance in _advances(ends.epilogue))
     pixels = graph.static_shape(group.outputs[0])[3] // columns
     return _call(
-        "emit_few", group, packed, (Constant(bias), ends.residual, ends.scalars), outputs,
+        "emit_few", group, packed, replace(ends, bias=Constant(bias)), outputs,
         pixels * vectors * lanes + ends.buffer,
-        (lanes, vectors, rows, columns, ends.flags & CLAMP, ends.epilogue.recipe, operands), ends.operands,
-        1,
+        (lanes, vectors, rows, columns, ends.flags & CLAMP, ends.epilogue.recipe, operands), 1,
     )  # fmt: skip
 
 

@@ -59,6 +59,27 @@ def spacing(offsets: tuple[int, ...]) -> int:
     return offsets[1] - offsets[0] if len(offsets) > 1 else 1
 
 
+def _sizes(window: Window, blocks: int, buffer: int, context: PlanningContext) -> NchwcDepthwiseSizes:
+    _, down, along = window.offsets
+    bands = bands_of(window.batch * blocks, window.out[1], context.threads)
+    return NchwcDepthwiseSizes(
+        blocks=blocks,
+        h=window.size[1],
+        w=window.size[2],
+        rows=window.out[1],
+        columns=window.out[2],
+        bands=bands,
+        band=-(-window.out[1] // bands),
+        strip=max(STRIP // (window.out[2] * context.target.vector_lanes * 4), 1),
+        stride_h=window.stride[1],
+        dilation_h=spacing(down),
+        top=-down[0],
+        left=-along[0],
+        taps=len(down),
+        buffer_step=buffer,
+    )
+
+
 def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     x, weights = graph.operand(group.anchor, 0), graph.operand(group.anchor, 1)
     (y,) = group.outputs
@@ -70,28 +91,10 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     packed = to_physical(array.transpose(1, 0, 2, 3), blocked_layout(4, lanes))
     ends = nchwc.ends(group, context)
     bias = ends.bias if ends.flags & COLUMN_BIAS else Constant(np.zeros(blocks * lanes, np.float32))
-    _, down, along = window.offsets
     scratch = (
         Workspace(ends.buffer * 4, per_thread=True) if ends.buffer else Constant(np.zeros(1, np.float32))
     )
-    bands = bands_of(window.batch * blocks, window.out[1], context.threads)
-    band = -(-window.out[1] // bands)
-    sizes = NchwcDepthwiseSizes(
-        blocks=blocks,
-        h=window.size[1],
-        w=window.size[2],
-        rows=window.out[1],
-        columns=window.out[2],
-        bands=bands,
-        band=band,
-        strip=max(STRIP // (window.out[2] * lanes * 4), 1),
-        stride_h=window.stride[1],
-        dilation_h=spacing(down),
-        top=-down[0],
-        left=-along[0],
-        taps=len(down),
-        buffer_step=ends.buffer,
-    )
+    sizes = _sizes(window, blocks, ends.buffer, context)
     operands: tuple[Operand, ...] = (
         ("float32*", x),
         ("float32*", Constant(packed, weights.name or "")),
@@ -103,12 +106,13 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
         ("float32*", scratch),
         *ends.operands,
     )
+    _, _, along = window.offsets
     advances = tuple((ADVANCE[place], nchwc.OFFSETS[place], "float32") for _, place in ends.epilogue.operands)
     return (
         typed_call(
             "app.kernels.cpu.nchwc_depthwise:emit",
             operands,
-            window.batch * blocks * bands,
+            window.batch * blocks * sizes.bands,
             static=(
                 lanes,
                 pixels_of(window),

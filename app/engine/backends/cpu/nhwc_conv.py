@@ -1,6 +1,7 @@
 """Rows of convolutions over images whose channels lie last (NHWC)."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -63,18 +64,34 @@ def _chunks(window: conv_geometry.Window, line: int, shift: int) -> list[tuple[i
     return chunks
 
 
-def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
-    lanes = context.target.vector_lanes
-    shape = nchwc_conv.geometry(group, 1)
-    window, ends = shape.window, nchwc.ends(group, context, LAST)
-    channels, outputs = window.groups * window.channels, window.outputs
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Rows of a convolution as the kernel sees them, and how many of them are a strip.
+
+    A `flat` convolution reads its input pixel by pixel; a row is a run of them.
+    """
+
+    flat: bool
+    rows: int
+    columns: int
+    strip_rows: int
+
+    @property
+    def strips(self) -> int:
+        """Strips of an image and group."""
+        return -(-self.rows // self.strip_rows)
+
+
+def _cut(shape: nchwc_conv.Geometry, context: PlanningContext) -> Cut:
+    """Strips whose input fits the second cache, and as many as threads share evenly."""
+    window = shape.window
+    channels = window.groups * window.channels
     flat = shape.columns == 1 and window.taps == 1 and shape.rows == window.pixels and not shape.copied
     columns = min(RUN, window.pixels) if flat else shape.columns
     rows = -(-window.pixels // columns) if flat else shape.rows
-    line = shape.line
     lines_of = (lambda n: n) if flat else shape.lines
     strip_rows = rows
-    fits = nchwc_conv.INPUTS // 4 // max(channels * (columns if flat else line), 1)
+    fits = nchwc_conv.INPUTS // 4 // max(channels * (columns if flat else shape.line), 1)
     while strip_rows > 1 and (
         lines_of(strip_rows) > fits
         or (
@@ -83,67 +100,86 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
         )
     ):
         strip_rows = -(-strip_rows // 2)
-    width = tiles.columns_of("float32", lanes, tiles.WIDE)
-    strip = shape.lines(strip_rows) * line * channels if shape.copied else 0
-    strip += -strip % (blocking.LINE // 4)
-    spare = tiles.spare("float32", lanes, tiles.WIDE)
-    work = strip + spare
-    work += -work % (blocking.LINE // 4)
-    shift = shape.top * line + shape.left
-    chunks = _chunks(window, line, shift)
-    weights, x, y = graph.operand(group.anchor, 1), graph.operand(group.anchor, 0), group.outputs[0]
+    return Cut(flat, rows, columns, strip_rows)
+
+
+def _packed(weights: ir.Value, window: conv_geometry.Window, lanes: int) -> Constant:
+    """Weights as panels of columns: [groups, taps and channels, outputs]."""
     array = graph.array(weights)
 
-    def packed() -> np.ndarray[Any, np.dtype[np.float32]]:
-        own = array.reshape(window.groups, outputs, window.channels, -1)
+    def panels() -> np.ndarray[Any, np.dtype[np.float32]]:
+        own = array.reshape(window.groups, window.outputs, window.channels, -1)
         matrices = np.moveaxis(own, 1, 3).transpose(0, 2, 1, 3)  # [groups, taps, channels, outputs]
-        return tiles.pack_columns(matrices.reshape(window.groups, window.depth, outputs), width)
+        return tiles.pack_columns(
+            matrices.reshape(window.groups, window.depth, window.outputs),
+            tiles.columns_of("float32", lanes, tiles.WIDE),
+        )
 
-    sizes = NhwcConvSizes(
+    return Constant(panels, weights.name or "")
+
+
+def _sizes(shape: nchwc_conv.Geometry, cut: Cut, chunk_count: int, flags: int, lanes: int) -> NhwcConvSizes:
+    """Sizes of a convolution, among them the workspace of a thread: a copied strip and a spare tile."""
+    window, lines = shape.window, shape.lines(cut.strip_rows)
+    channels = window.groups * window.channels
+    line = blocking.LINE // 4
+    strip = lines * shape.line * channels if shape.copied else 0
+    strip += -strip % line
+    spare = tiles.spare("float32", lanes, tiles.WIDE)
+    return NhwcConvSizes(
         x_image=channels * window.size[1] * window.size[2],
-        x_row=(columns if flat else window.size[2]) * channels,
+        x_row=(cut.columns if cut.flat else window.size[2]) * channels,
         x_group=window.channels,
-        x_pixel=channels * (1 if flat else shape.stride_w),
+        x_pixel=channels * (1 if cut.flat else shape.stride_w),
         h=window.size[1],
         w=window.size[2],
         channels=channels,
-        rows=rows,
-        columns=columns,
+        rows=cut.rows,
+        columns=cut.columns,
         pixels=window.pixels,
-        strip_rows=strip_rows,
+        strip_rows=cut.strip_rows,
         stride=shape.stride_h,
         copied=shape.copied,
         top=shape.top,
         left=shape.left,
-        line=line,
-        lines=shape.lines(strip_rows),
+        line=shape.line,
+        lines=lines,
         groups=window.groups,
-        outputs=outputs,
-        part=outputs,
+        outputs=window.outputs,
+        part=window.outputs,
         depth=window.depth,
-        chunk_count=len(chunks),
+        chunk_count=chunk_count,
         strip_size=strip,
         spare_size=spare,
-        work_step=work,
-        flags=ends.flags,
+        work_step=strip + spare + -(strip + spare) % line,
+        flags=flags,
     )
+
+
+def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
+    lanes = context.target.vector_lanes
+    shape = nchwc_conv.geometry(group, 1)
+    window, ends = shape.window, nchwc.ends(group, context, LAST)
+    cut = _cut(shape, context)
+    chunks = _chunks(window, shape.line, shape.top * shape.line + shape.left)
+    sizes = _sizes(shape, cut, len(chunks), ends.flags, lanes)
     operands: tuple[Operand, ...] = (
-        ("float32*", x),
-        ("float32*", Constant(packed, weights.name or "")),
-        ("float32*", y),
+        ("float32*", graph.operand(group.anchor, 0)),
+        ("float32*", _packed(graph.operand(group.anchor, 1), window, lanes)),
+        ("float32*", group.outputs[0]),
         ("float32*", ends.bias),
         ("float32*", ends.residual),
         ("float32*", ends.scalars),
         ("int64*", Constant(np.array(chunks, np.int64))),
         size_operand(sizes),
-        ("float32*", Workspace(work * 4, per_thread=True)),
+        ("float32*", Workspace(sizes.work_step * 4, per_thread=True)),
         *ends.operands,
     )
     return (
         typed_call(
             "app.kernels.cpu.nhwc_conv:emit",
             operands,
-            window.batch * window.groups * -(-rows // strip_rows),
+            window.batch * window.groups * cut.strips,
             static=("float32", lanes, *ends.static),
         ),
     )
@@ -178,27 +214,10 @@ def _depthwise_rejection(group: Group, context: PlanningContext) -> str | None:
     return reason
 
 
-def _depthwise_lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
-    x, weights = graph.operand(group.anchor, 0), graph.operand(group.anchor, 1)
-    (y,) = group.outputs
-    window, lanes = conv_geometry.of_conv(group), context.target.vector_lanes
-    ends = nchwc.ends(group, context, LAST)
-    array = graph.array(weights)
-    channels = window.groups
-    firsts = [min(c, channels - lanes) for c in range(0, channels, lanes)]
-    taps = array.reshape(channels, -1)
-    packed = np.concatenate([taps[c : c + lanes].T.reshape(-1) for c in firsts])
-    total = np.zeros(channels, np.float32)
-    if ends.flags & COLUMN_BIAS:
-        assert isinstance(ends.bias, Constant)
-        total = ends.bias.array
-    bias = np.concatenate([total[c : c + lanes] for c in firsts])
+def _depthwise_sizes(window: conv_geometry.Window, bands: int, buffer: int) -> NhwcDepthwiseSizes:
     _, down, along = window.offsets
-    buffer = tiles.spare("float32", lanes, tiles.WIDE) if ends.epilogue.recipe else 0
-    scratch = Workspace(buffer * 4, per_thread=True) if buffer else Constant(np.zeros(1, np.float32))
-    bands = nchwc_depthwise.bands_of(window.batch, window.out[1], context.threads)
-    sizes = NhwcDepthwiseSizes(
-        channels=channels,
+    return NhwcDepthwiseSizes(
+        channels=window.groups,
         h=window.size[1],
         w=window.size[2],
         rows=window.out[1],
@@ -212,17 +231,37 @@ def _depthwise_lower(group: Group, context: PlanningContext) -> tuple[KernelCall
         taps=len(down),
         buffer_step=buffer,
     )
+
+
+def _depthwise_lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
+    weights = graph.operand(group.anchor, 1)
+    window, lanes = conv_geometry.of_conv(group), context.target.vector_lanes
+    ends = nchwc.ends(group, context, LAST)
+    channels = window.groups
+    # Vectors of channels; the last one overlaps the one before where they do not fill it.
+    firsts = [min(c, channels - lanes) for c in range(0, channels, lanes)]
+    taps = graph.array(weights).reshape(channels, -1)
+    packed = np.concatenate([taps[c : c + lanes].T.reshape(-1) for c in firsts])
+    total = np.zeros(channels, np.float32)
+    if ends.flags & COLUMN_BIAS:
+        assert isinstance(ends.bias, Constant)
+        total = ends.bias.array
+    bias = np.concatenate([total[c : c + lanes] for c in firsts])
+    buffer = tiles.spare("float32", lanes, tiles.WIDE) if ends.epilogue.recipe else 0
+    scratch = Workspace(buffer * 4, per_thread=True) if buffer else Constant(np.zeros(1, np.float32))
+    bands = nchwc_depthwise.bands_of(window.batch, window.out[1], context.threads)
     operands: tuple[Operand, ...] = (
-        ("float32*", x),
+        ("float32*", graph.operand(group.anchor, 0)),
         ("float32*", Constant(packed, weights.name or "")),
-        ("float32*", y),
+        ("float32*", group.outputs[0]),
         ("float32*", Constant(bias)),
         ("float32*", ends.residual),
         ("float32*", ends.scalars),
-        size_operand(sizes),
+        size_operand(_depthwise_sizes(window, bands, buffer)),
         ("float32*", scratch),
         *ends.operands,
     )
+    _, _, along = window.offsets
     return (
         typed_call(
             "app.kernels.cpu.nhwc_depthwise:emit",

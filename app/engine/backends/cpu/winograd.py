@@ -274,19 +274,11 @@ def _tiling(window: Window, form: Form, context: PlanningContext) -> Tiling:
     )
 
 
-def _lower(form: Form, group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
-    x, weights = graph.operand(group.anchor, 0), graph.operand(group.anchor, 1)
-    array = graph.array(weights)
-    m, lanes, n = form.m, context.target.vector_lanes, form.n
-    window, ends = conv_geometry.of_conv(group), nchwc.ends(group, context)
-    tiling, dtype = _tiling(window, form, context), form.dtype(context)
-    buffer = max(n * n * lanes, ends.buffer)
-    work = tiling.m_size + n * lanes + buffer + tiling.v_size
-    work = blocking.balanced(work, work, blocking.LINE // 4)
+def _sizes(
+    form: Form, window: Window, tiling: Tiling, work: int, flags: int, context: PlanningContext
+) -> WinogradSizes:
     filters = nchwc.blocks_of(window.outputs, context)
-    bias = ends.bias if ends.flags & COLUMN_BIAS else Constant(np.zeros(filters * lanes, np.float32))
-    groups = len(winograd.groups_of(filters))
-    sizes = WinogradSizes(
+    return WinogradSizes(
         channels=window.channels // form.together,
         blocks=nchwc.blocks_of(window.channels, context),
         filters=filters,
@@ -300,14 +292,27 @@ def _lower(form: Form, group: Group, context: PlanningContext) -> tuple[KernelCa
         wide=tiling.wide,
         tiles=tiling.tiles,
         parts=tiling.parts,
-        groups=groups,
+        groups=len(winograd.groups_of(filters)),
         v_row=tiling.v_row,
         v_plane=tiling.v_plane,
         m_plane=tiling.m_plane,
         m_size=tiling.m_size,
         work_step=work,
-        flags=ends.flags,
+        flags=flags,
     )
+
+
+def _lower(form: Form, group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
+    x, weights = graph.operand(group.anchor, 0), graph.operand(group.anchor, 1)
+    array = graph.array(weights)
+    m, lanes, n = form.m, context.target.vector_lanes, form.n
+    window, ends = conv_geometry.of_conv(group), nchwc.ends(group, context)
+    tiling, dtype = _tiling(window, form, context), form.dtype(context)
+    buffer = max(n * n * lanes, ends.buffer)
+    work = tiling.m_size + n * lanes + buffer + tiling.v_size
+    work = blocking.balanced(work, work, blocking.LINE // 4)
+    sizes = _sizes(form, window, tiling, work, ends.flags, context)
+    bias = ends.bias if ends.flags & COLUMN_BIAS else Constant(np.zeros(sizes.filters * lanes, np.float32))
     operands: tuple[Operand, ...] = (
         ("float32*", x),
         ("float32*", Constant(lambda: winograd.packed(array, m, lanes, dtype), weights.name or "")),
@@ -324,12 +329,12 @@ def _lower(form: Form, group: Group, context: PlanningContext) -> tuple[KernelCa
         typed_call(
             "app.kernels.cpu.winograd:emit",
             operands,
-            tiling.parts * groups,
+            tiling.parts * sizes.groups,
             static=(
                 lanes,
                 m,
                 form.taps,
-                min(filters, 2),
+                min(sizes.filters, 2),
                 buffer,
                 ends.epilogue.recipe,
                 places,

@@ -154,6 +154,11 @@ def operand(node: ir.Node, index: int) -> ir.Value:
     return found
 
 
+def operands(node: ir.Node) -> tuple[ir.Value, ...]:
+    """Inputs of a node, none of which it may omit: see `operand`."""
+    return tuple(operand(node, index) for index in range(len(node.inputs)))
+
+
 def element_type(value: ir.Value) -> np.dtype[Any]:
     """NumPy dtype of a value, which must have one: see `dtype`.
 

@@ -155,8 +155,7 @@ class _Driver:
         return found
 
     def _replace(self, node: ir.Node, replacement: Replacement) -> None:
-        owner = node.graph
-        assert owner is not None
+        owner = graph.owner(node)
         for new in replacement.nodes:
             for value in new.inputs:
                 self._register(value)
@@ -185,8 +184,7 @@ class _Driver:
 
     def _stand_in(self, node: ir.Node, old: ir.Value, new: ir.Value) -> ir.Value:
         """The new value, or an Identity of it where it cannot be an output under the old name."""
-        owner = node.graph
-        assert owner is not None
+        owner = graph.owner(node)
         if takes_over(new, old):
             return new
         identity = ir.Node("", "Identity", [new], name=f"{node.name}.copy")

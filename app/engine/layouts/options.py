@@ -126,8 +126,7 @@ def layout_options(
     group: Group, compilation: Compilation, context: PlanningContext, *, alike: bool = True
 ) -> LayoutOptions:
     """The alternatives that the backend's rows offer; those whose times compare, when `alike`."""
-    partition = compilation.plan.partition
-    assert partition is not None
+    partition = compilation.plan.require("partition")
     rows = compilation.registry.candidates(group.op, (partition[group.anchor].backend,))
     accepted = [row for row in rows if row.rejection_reason(group, context) is None]
     times = {

@@ -280,10 +280,9 @@ def read(group: Group) -> Core | str:
         return "values are scaled"
     (output,) = group.outputs
     origin = spread(graph.static_shape(output))
-    root = output.producer()
+    root = graph.writer(output)
     view = origin
     if root is not chain.second:
-        assert root is not None
         perm = graph.attribute(root, "perm", tuple(range(origin.ndim))[::-1])
         view = origin.transpose(np.argsort(perm))
     y = operand(output, view, origin)

@@ -53,3 +53,17 @@ def reduced_axes(group: Group) -> tuple[int, ...] | None:
     if not given:
         return () if graph.attribute(node, "noop_with_empty_axes", 0) else tuple(range(rank))
     return tuple(sorted(a % rank for a in given)) if rank else ()
+
+
+def static_reduced_axes(group: Group) -> tuple[int, ...]:
+    """The axes that the anchor reduces, which no run may decide: see `reduced_axes`.
+
+    Raises:
+        ValueError: a run decides them.
+    """
+    found = reduced_axes(group)
+    if found is None:
+        raise ValueError(
+            f"{group.op} {group.name!r}: expected constant axes, found axes computed at run time"
+        )
+    return found

@@ -124,8 +124,7 @@ class _Axes:
 
 def _axes(node: ir.Node, weights: ir.Value | None) -> _Axes:
     x = graph.operand(node, 0)
-    weights = node.inputs[1] if weights is None else weights
-    assert weights is not None
+    weights = graph.operand(node, 1) if weights is None else weights
     shape, kernel = graph.static_shape(x), graph.static_shape(weights)[2:]
     rank = len(shape) - 2
     return _Axes(

@@ -95,13 +95,12 @@ def is_view(node: ir.Node) -> bool:
     return long == sorted(long) or math.prod(shape) == 0
 
 
-def _chunks(whole: ir.Value, parts: Sequence[ir.Value | None], axis: int) -> tuple[Part, ...]:
+def _chunks(whole: ir.Value, parts: Sequence[ir.Value], axis: int) -> tuple[Part, ...]:
     """Parts that lie one after another along an axis."""
     shape = graph.static_shape(whole)
     axis %= max(len(shape), 1)
     found, start = [], 0
     for part in parts:
-        assert part is not None
         taken = [range(n) for n in shape]
         taken[axis] = range(start, start + graph.static_shape(part)[axis])
         start = taken[axis].stop
@@ -111,7 +110,7 @@ def _chunks(whole: ir.Value, parts: Sequence[ir.Value | None], axis: int) -> tup
 
 def concat_parts(node: ir.Node) -> tuple[Part, ...]:
     """The inputs of a Concat in its output."""
-    return _chunks(node.outputs[0], node.inputs, graph.attribute(node, "axis", 0))
+    return _chunks(node.outputs[0], graph.operands(node), graph.attribute(node, "axis", 0))
 
 
 def split_parts(node: ir.Node) -> tuple[Part, ...]:
@@ -188,8 +187,7 @@ def concat_copies(node: ir.Node) -> Copies:
     sy = strides_of(shape)
     copies = []
     start = 0
-    for x in node.inputs:
-        assert x is not None
+    for x in graph.operands(node):
         sizes = graph.static_shape(x)
         copies.append((StridedCopy(sizes, strides_of(sizes), sy, y0=start * sy[axis]), x, y))
         start += sizes[axis]

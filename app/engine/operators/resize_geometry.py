@@ -17,16 +17,16 @@ INTERPOLATED = ("float32", "float64")
 def resized_axes(node: ir.Node) -> tuple[ResizedAxis, ...]:
     """Every axis of the data with its scale, from `scales` or `sizes`, `axes` and the aspect policy."""
     shape, target = graph.static_shape(data(node)), graph.static_shape(node.outputs[0])
-    roi, scales, sizes = (graph.constant(graph.input_at(node, i)) for i in (1, 2, 3))
+    roi, scales = (graph.constant(graph.input_at(node, i)) for i in (1, 2))
     if node.op_type == "Upsample":
-        roi, scales, sizes = None, roi, None
+        roi, scales = None, roi
     rank = len(shape)
     of = [a % rank for a in graph.attribute(node, "axes", tuple(range(rank)))]
     found = [ResizedAxis(n, m, 1.0) for n, m in zip(shape, target)]
     if scales is not None and scales.size:
         factors = [float(s) for s in scales]
     else:
-        assert sizes is not None
+        sizes = graph.array(graph.input_at(node, 3))
         factors = [int(n) / shape[axis] if shape[axis] else 1.0 for axis, n in zip(of, sizes)]
         policy = graph.attribute(node, "keep_aspect_ratio_policy", "stretch")
         if policy != "stretch":

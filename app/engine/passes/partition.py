@@ -15,7 +15,7 @@ import onnx_ir as ir
 from app.engine.core import graph
 from app.engine.core.group import ELEMENTWISE, Group
 from app.engine.core.plan import Compilation, Subgraph
-from app.engine.core.registry import Backend, PlanningContext, Registry
+from app.engine.core.registry import Backend, PlanningContext, Registry, Selector
 from app.engine.cost import roofline
 from app.engine.model.runtime_operators import MICROSOFT
 from app.engine.partition.convex import Crossing, Dag, separated
@@ -54,7 +54,7 @@ class Partition:
             backends = [(b.name, b) for b in libraries] + [(n, b) for n, b in backends if b not in libraries]
         for name, backend in backends:
             if backend is not None and backend.selector is not None:
-                work.take_sub_graphs(backend)
+                work.take_sub_graphs(backend, backend.selector)
             else:
                 work.take_nodes(name)
         work.refuse_rest()
@@ -135,7 +135,7 @@ class _Work:
             refusals.append(f"{row.name}: {reason}")
         return "; ".join(refusals) or f"it has no row for {node.op_type}"
 
-    def take_sub_graphs(self, backend: Backend) -> None:
+    def take_sub_graphs(self, backend: Backend, selector: Selector) -> None:
         """Give a library the sub-graphs that are worth it, of what is left and it accepts."""
         reason = backend.missing()
         if reason is not None:
@@ -148,7 +148,7 @@ class _Work:
                 accepted.append(i)
             else:
                 self.reasons[node][backend.name] = refused
-        candidates = self._candidates(accepted, backend)
+        candidates = self._candidates(accepted, backend, selector)
         taken = self._separated(candidates)
         for part in taken:
             self.part.update(dict.fromkeys(part, len(self.parts)))
@@ -185,10 +185,11 @@ class _Work:
         told = "is faster by measurement" if self.compilation.assignment else "comes first"
         return f"{self.backend[i]} runs it, which {told}"
 
-    def _candidates(self, accepted: Iterable[int], backend: Backend) -> list[frozenset[int]]:
+    def _candidates(
+        self, accepted: Iterable[int], backend: Backend, selector: Selector
+    ) -> list[frozenset[int]]:
         """Connected nodes that a library's selector finds, or those that are assigned together."""
-        assert backend.selector is not None
-        assignment, selector = self.compilation.assignment, backend.selector
+        assignment = self.compilation.assignment
         if assignment:
             joined: dict[str, set[int]] = {}
             for i in accepted:
@@ -203,17 +204,15 @@ class _Work:
             if refused is not None:
                 self.reasons[self.nodes[start]][backend.name] = refused
                 continue
-            found = self._grown(start, free, backend)
+            found = self._grown(start, free, backend, selector)
             free -= found
             nodes = tuple(self.nodes[i] for i in sorted(found))
             kept = frozenset(self.number[n] for n in selector.keep(nodes, self.context))
             candidates += _connected(kept, self.successors) if kept != found else [found]
         return candidates
 
-    def _grown(self, start: int, free: set[int], backend: Backend) -> frozenset[int]:
+    def _grown(self, start: int, free: set[int], backend: Backend, selector: Selector) -> frozenset[int]:
         """Nodes that a selector reaches from a node."""
-        assert backend.selector is not None
-        selector = backend.selector
         found, stack = {start}, [start]
         while stack:
             i = stack.pop()

@@ -114,11 +114,11 @@ def chain_sum(node: ir.Node) -> Replacement | None:
     total = node.inputs[0]
     for term in node.inputs[1:]:
         nodes.append(ir.Node("", "Add", [total, term]))
-        total = nodes[-1].outputs[0]
-        assert total is not None
-        # The partial sum's shape is for inference to say, where a later term broadcasts it.
-        total.name = f"{node.outputs[0].name}.{len(nodes)}"
-        total.type = node.outputs[0].type
+        partial_sum = nodes[-1].outputs[0]
+        # Its shape is for inference to say, where a later term broadcasts it.
+        partial_sum.name = f"{node.outputs[0].name}.{len(nodes)}"
+        partial_sum.type = node.outputs[0].type
+        total = partial_sum
     return Replacement(nodes[-1].outputs, nodes)
 
 

@@ -250,8 +250,7 @@ def _resize(node: ir.Node, perm: Perm) -> Permuted | None:
 
 
 def _squeeze(node: ir.Node, perm: Perm) -> Permuted | None:
-    x = node.inputs[0]
-    assert x is not None
+    x = graph.operand(node, 0)
     if _rank(x) != len(perm):
         return None
     ones = [a for a, n in enumerate(graph.static_shape(x)) if n == 1]
@@ -270,8 +269,7 @@ def _unsqueeze(node: ir.Node, perm: Perm) -> Permuted | None:
 
 def _reshape(node: ir.Node, perm: Perm) -> Permuted | None:
     """Where the axes longer than one stay in order, the bytes do; only the shape is another."""
-    x, y = node.inputs[0], node.outputs[0]
-    assert x is not None
+    x, y = graph.operand(node, 0), node.outputs[0]
     before, after = graph.static_shape(x), graph.static_shape(y)
     if len(before) == len(perm) and is_view(before, perm):
         return Permuted(writes=False, constants={1: np.array(after, np.int64)}, op="Reshape")

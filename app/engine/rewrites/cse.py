@@ -43,9 +43,7 @@ def merge_initializers(main: ir.Graph) -> int:
 
 def _content(value: ir.Value) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """The bytes of a constant, which tell -0.0 from 0.0 and find NaN equal to itself."""
-    array = graph.constant(value)
-    assert array is not None
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return np.ascontiguousarray(graph.array(value)).reshape(-1).view(np.uint8)
 
 
 def merge_nodes(main: ir.Graph) -> int:

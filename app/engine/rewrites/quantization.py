@@ -211,9 +211,7 @@ def scale_before_quantization(node: ir.Node) -> Replacement | None:
     for old in reversed(chain):
         inputs = [current, *old.inputs[1:]]
         if old.op_type in ("Add", "Mul"):
-            array = graph.constant(old.inputs[1])
-            assert array is not None
-            scaled = (array.astype(np.float64) / levels[0]).astype(np.float32)
+            scaled = (graph.array(old.inputs[1]).astype(np.float64) / levels[0]).astype(np.float32)
             inputs[1] = constant(scaled, f"{old.inputs[1].name}.scaled")  # type: ignore[union-attr]  # constant
         new = ir.Node("", old.op_type, inputs, list(old.attributes.values()))
         _typed(new, old.outputs[0], "scaled", ir.DataType.FLOAT)

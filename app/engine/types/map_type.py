@@ -48,8 +48,7 @@ def detach(graphs: Iterable[onnx.GraphProto]) -> dict[str, ir.TypeProtocol]:
     for graph in graphs:
         for value in (*graph.input, *graph.output, *graph.value_info):
             type_ = _read(value.type)
-            if has_map(type_):
-                assert type_ is not None
+            if type_ is not None and has_map(type_):
                 found[value.name] = type_
                 value.ClearField("type")
     return found

@@ -24,10 +24,11 @@ Run = Callable[[Sequence[object | None]], list[object]]
 
 def prepare(node: ir.Node, bodies: Sequence[Run | None], _places: Sequence[object]) -> Run:
     """A function that chooses: its argument holds the condition, then what the branches capture."""
-    fallback = None if all(bodies) else reference.prepare(node)
-    then, otherwise = (body or fallback for body in bodies)
-    assert then is not None
-    assert otherwise is not None
+    planned = [body for body in bodies if body is not None]
+    if len(planned) < len(bodies):
+        fallback = reference.prepare(node)
+        planned = [body or fallback for body in bodies]
+    then, otherwise = planned
 
     def run(values: Sequence[object | None]) -> list[object]:
         return (then if values[0] else otherwise)(values)

@@ -51,8 +51,7 @@ class _Stack:
 
 def prepare_loop(node: ir.Node, bodies: Sequence[RunBody | None], places: Sequence[Array | None]) -> Run:
     """A function of the node's inputs, then of what the body captures: last carried values, then stacks."""
-    (body,) = bodies
-    assert body is not None
+    (body,) = (planned for planned in bodies if planned is not None)
     carried = len(node.inputs) - FIRST
     inner = node.attributes["body"].as_graph()
     count, flag = (np.zeros(graph.static_shape(v), graph.dtype(v)) for v in inner.inputs[:FIRST])
@@ -86,8 +85,7 @@ def prepare_loop(node: ir.Node, bodies: Sequence[RunBody | None], places: Sequen
 
 def prepare_scan(node: ir.Node, bodies: Sequence[RunBody | None], places: Sequence[Array | None]) -> Run:
     """A function of the node's inputs, then of what the body captures: last states, then stacks."""
-    (body,) = bodies
-    assert body is not None
+    (body,) = (planned for planned in bodies if planned is not None)
     states = _states(node)
     given = len(node.inputs)
     named = [i for i, v in enumerate(node.outputs) if v.name]

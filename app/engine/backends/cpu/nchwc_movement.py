@@ -55,8 +55,7 @@ def concat_boxes(node: ir.Node) -> tuple[Box, ...]:
     """Boxes that a Concat moves, in the order of its inputs."""
     axis = graph.attribute(node, "axis", 1) % 4
     boxes, start = [], 0
-    for x in node.inputs:
-        assert x is not None
+    for x in graph.operands(node):
         first = tuple(start if a == axis else 0 for a in range(4))
         boxes.append(Box(x, node.outputs[0], _whole(x), first))
         start += graph.static_shape(x)[axis]

@@ -131,8 +131,7 @@ def _channels_rejection(group: Group, _context: PlanningContext) -> str | None:
     shape = graph.static_shape(first_input(group))
     if len(shape) < 2:
         return f"normalizes channels, axis 1; the input has rank {len(shape)}"
-    for operand in group.anchor.inputs[1:]:
-        assert operand is not None
+    for operand in graph.operands(group.anchor)[1:]:
         if graph.static_shape(operand) != shape[1:2]:
             return (
                 f"operand {operand.name!r} has the shape {graph.static_shape(operand)}, "

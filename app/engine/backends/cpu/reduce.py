@@ -20,7 +20,7 @@ from app.engine.core.calls import Call, KernelCall
 from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
-from app.engine.operators.axes import first_input, first_output, reduced_axes
+from app.engine.operators.axes import first_input, first_output, reduced_axes, static_reduced_axes
 
 BACKEND = "numba-cpu"
 EXTREMA = (*ORDERED, "bool")
@@ -88,9 +88,7 @@ def collapse(shape: tuple[int, ...], axes: tuple[int, ...]) -> Collapsed:
 
 
 def _collapsed(group: Group) -> Collapsed:
-    axes = reduced_axes(group)
-    assert axes is not None
-    return collapse(graph.static_shape(first_input(group)), axes)
+    return collapse(graph.static_shape(first_input(group)), static_reduced_axes(group))
 
 
 def _rejection(group: Group, _context: PlanningContext) -> str | None:

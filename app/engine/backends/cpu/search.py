@@ -54,20 +54,16 @@ def _lower_arg(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     )
 
 
-def _scan_axis(group: Group) -> int | None:
-    axis = graph.constant(graph.input_at(group.anchor, 1))
-    return None if axis is None else int(axis.reshape(()))
-
-
 def _scan_rejection(group: Group, _context: PlanningContext) -> str | None:
     reason = axis_rejection(group, NUMBERS)
-    return reason or ("the axis is computed at run time" if _scan_axis(group) is None else None)
+    if reason is None and graph.constant(graph.input_at(group.anchor, 1)) is None:
+        return "the axis is computed at run time"
+    return reason
 
 
 def _lower_scan(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x, y = first_input(group), first_output(group)
-    axis = _scan_axis(group)
-    assert axis is not None
+    axis = int(graph.array(graph.operand(group.anchor, 1)).reshape(()))
     outer, n, inner = split(graph.static_shape(x), axis)
     wide = "float64" if type_name(x).startswith("float") else "int64"
     flags = tuple(int(graph.attribute(group.anchor, name, 0)) for name in ("exclusive", "reverse"))

@@ -127,16 +127,21 @@ def _plain_row(
     def rejection(group: Group, _context: PlanningContext) -> str | None:
         return group_rejection(group) or fixed_inputs(group.anchor, constants)
 
+    def layout(value: ir.Value, _context: PlanningContext) -> Layout:
+        return plain(len(graph.static_shape(value)))
+
+    return _row(
+        f"{op.lower()}.view", op, parts, rejection, _strided_copying(copies) if copies else None, layout
+    )
+
+
+def _strided_copying(copies: Callable[[ir.Node], Copies]) -> Copying:
     def copying(group: Group, _context: PlanningContext) -> tuple[tuple[Call, ...], ...]:
-        assert copies is not None
         size = itemsize(data(group.anchor))
         found = copies(group.anchor)
         return tuple(calls(c, size, x, y) if y in group.outputs else () for c, x, y in found)
 
-    def layout(value: ir.Value, _context: PlanningContext) -> Layout:
-        return plain(len(graph.static_shape(value)))
-
-    return _row(f"{op.lower()}.view", op, parts, rejection, copying if copies else None, layout)
+    return copying
 
 
 def _blocked_row(

@@ -15,7 +15,7 @@ from app.engine.core import graph
 from app.engine.core.calls import Argument, Call
 from app.engine.core.group import Group, of_group
 from app.engine.core.registry import Implementation, PlanningContext
-from app.engine.operators.axes import along_axis, first_input, first_output, reduced_axes
+from app.engine.operators.axes import along_axis, first_input, first_output, reduced_axes, static_reduced_axes
 from app.engine.operators.elementwise import recipe_of
 from app.engine.types.layout import Layout
 from app.kernels.cuda.kernel import Launches
@@ -173,8 +173,7 @@ def _reduce_last_rejection(group: Group, context: PlanningContext) -> str | None
 
 @of_group
 def _reduction(group: Group, last: bool) -> Launches:
-    x, axes = first_input(group), reduced_axes(group)
-    assert axes is not None
+    x, axes = first_input(group), static_reduced_axes(group)
     shape = graph.static_shape(x)
     strides = tensor_views.last_strides(shape) if last else None
     return reduce(_OPERATIONS[group.op], shape, axes, element(x), strides=strides)

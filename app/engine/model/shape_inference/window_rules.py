@@ -6,6 +6,7 @@ nn/unpool.cc, tensor/upsamplebase.h, signal/window_functions.cc), version 1.31; 
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -89,25 +90,28 @@ def max_unpool(known: Infer, context: ShapeInferenceContext, node: ir.Node) -> N
 def resize(known: Infer, context: ShapeInferenceContext, node: ir.Node) -> None:
     """Extents by scales and aspect ratios, in float32: 10 * 0.7 is 7."""
     x = _static(node, 0)
-    scales, sizes = (graph.constant(graph.input_at(node, i)) for i in (2, 3))
+    scales, sizes = _numbers(node, 2), _numbers(node, 3)
     policy = graph.attribute(node, "keep_aspect_ratio_policy", "stretch")
-    by_size = sizes is not None and sizes.size > 0
-    if x is None or (policy == "stretch" if by_size else scales is None or not scales.size):
+    if x is None or (scales is None if sizes is None else policy == "stretch"):
         known(context, node)
         return
     axes = [a % len(x) for a in _ints(node, "axes")] or list(range(len(x)))
     dims = list(x)
-    if by_size:
-        assert sizes is not None
+    if sizes is not None:
         each = [np.float32(size) / np.float32(x[a]) for a, size in zip(axes, sizes)]
         scale = min(each) if policy == "not_larger" else max(each)
         for axis in axes:
             dims[axis] = math.floor(scale * np.float32(x[axis]) + np.float32(0.5))
-    else:
-        assert scales is not None
+    elif scales is not None:
         for axis, scale in zip(axes, scales.astype(np.float32)):
             dims[axis] = int(scale * np.float32(x[axis]))
     _set(context, node, dims)
+
+
+def _numbers(node: ir.Node, index: int) -> np.ndarray[Any, Any] | None:
+    """Elements of a constant input; None where it is omitted, empty or changes between runs."""
+    found = graph.constant(graph.input_at(node, index))
+    return found if found is not None and found.size > 0 else None
 
 
 def mel_weight_matrix(_known: Infer, context: ShapeInferenceContext, node: ir.Node) -> None:

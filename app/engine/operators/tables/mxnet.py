@@ -308,9 +308,7 @@ def _binary(elementwise: str, broadcast: str, scalar: str = "") -> SymbolOf:
         if a is None or b is None or graph.shape(a) == graph.shape(b):
             return Symbol(elementwise)
         if scalar and graph.is_constant(b) and graph.shape(b) in ((), (1,)):
-            constant = graph.constant(b)
-            assert constant is not None
-            return Symbol(scalar, {"scalar": str(float(constant.reshape(-1)[0]))}, operands=1)
+            return Symbol(scalar, {"scalar": str(float(graph.array(b).reshape(-1)[0]))}, operands=1)
         return Symbol(broadcast)
 
     return symbol

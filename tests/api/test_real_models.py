@@ -78,6 +78,7 @@ def test_the_command_line_optimizes_a_sample_and_saves_every_artifact(
         "optimized.functions.onnx",
         "optimized.inlined.onnx",
         "plan.json",
+        "plan.txt",
         "memory.json",
         "memory.html",
         "timings.json",

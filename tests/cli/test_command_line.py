@@ -27,6 +27,8 @@ def test_ctrl_c_leaves_the_job_and_tells_how_to_follow_and_to_cancel_it(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # The background job of a shell ignores SIGINT, and so would what it starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
     first = process.stdout.readline()

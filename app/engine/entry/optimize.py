@@ -22,7 +22,7 @@ from app.engine.planning import session
 from app.engine.planning.heartbeat import Heartbeat
 from app.engine.planning.precision_fallbacks import Attempt, PrecisionFallbacks
 from app.engine.planning.verification import Verification
-from app.engine.report import drawing, pages, report
+from app.engine.report import drawing, pages, report, text
 from app.engine.report.decisions import decisions_json
 from app.engine.report.exports import EXPORTS, Exported, write_plain, write_plan
 from app.engine.report.npz import write_outputs
@@ -39,6 +39,7 @@ from app.kernels.cpu.runtime.compiler import Compiler
 ARTIFACTS = (
     *EXPORTS.values(),
     "plan.json",
+    "plan.txt",
     "memory.json",
     "memory.html",
     "timings.json",
@@ -323,6 +324,7 @@ def _write_reports(
     memory = report.memory_json(compilation)
     decisions = decisions_json(compilation)
     _write(folder / "plan.json", report.plan_json(compilation))
+    (folder / "plan.txt").write_text(text.text(compilation), encoding="utf-8")
     _write(folder / "memory.json", memory)
     (folder / "memory.html").write_text(pages.memory_html(memory, str(summary["model"])))
     _write(folder / "decisions.json", decisions)

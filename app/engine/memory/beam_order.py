@@ -4,8 +4,7 @@ The state of a search is the set of steps that have run: it alone says what live
 that fits under the peak so far and leaves no more alive than before is run at once, since any
 schedule that delays it can be changed to run it now without a higher peak; only other choices branch.
 
-Source: the downset dynamic programme of SERENITY (Ahn et al., MLSys 2020, arXiv:2003.02369),
-cut to a beam.
+Source: the dynamic programme of SERENITY (Ahn et al., MLSys 2020, arXiv:2003.02369), cut to a beam.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""An order of steps with the least peak, proved: the bottleneck shortest path over downsets.
+"""Order of steps with the least peak, proved: the bottleneck shortest path over order ideals.
 
 A state is the set of steps that have run, which alone says what lives. The graph is cut at steps that
 are comparable with all others, and each segment is solved by itself. Within a segment, states are

@@ -17,6 +17,7 @@ ARTIFACTS: Mapping[str, str] = {
     "optimized.functions.onnx": "application/octet-stream",
     "optimized.inlined.onnx": "application/octet-stream",
     "plan.json": "application/json",
+    "plan.txt": "text/plain; charset=utf-8",
     "memory.json": "application/json",
     "memory.html": "text/html; charset=utf-8",
     "timings.json": "application/json",

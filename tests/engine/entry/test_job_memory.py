@@ -19,13 +19,13 @@ RATIO = 3  # of the file's bytes
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from app.engine import job
+from app.engine.entry import execution as module
 from app.engine.entry.optimize import optimize
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import host
 path, kernels, timings = sys.argv[1:]
 # OpenVINO, which not everybody has, keeps the weights twice while it is measured.
-job.PEERS = tuple(peer for peer in job.PEERS if peer.copies == 1)
+module.PEERS = tuple(peer for peer in module.PEERS if peer.copies == 1)
 options = Options(timings=timings, autotune=False, benchmark_seconds=0.2)
 print(json.dumps(optimize(Path(path), host(), options, Bindings(), Path(path).parent, kernels=Path(kernels))["memory"]))
 """

@@ -147,7 +147,7 @@ class Bench:
         if key not in self.cache.table:
             try:
                 self.cache.table[key] = self.time_library(implementation, group)
-            except Exception as cause:  # libraries raise types of their own; any of them is a refusal
+            except Exception as cause:  # libraries raise types of their own; any of them is a rejection
                 told = " ".join(str(cause).split())[:300]
                 self.rejections[f"{name} cannot run the sub-graph of {group.name!r}: {told}"] = None
                 return None

@@ -54,7 +54,7 @@ class LibraryStep:
             self._prepared = resolve(call.function)(call.model(), *names, call.threads)
             binds = hasattr(self._prepared, "bind") and all(p is not None for side in places for p in side)
             self.bound = self._prepared.bind(*places) if binds else None
-        except Exception as cause:  # libraries raise types of their own, and any of them is a refusal
+        except Exception as cause:  # libraries raise types of their own, and any of them is a rejection
             raise self._failed(cause) from cause
         self.carried_bytes = sum(p.nbytes for side in places for p in side if p is not None)
 

@@ -12,7 +12,6 @@ import onnx
 import onnx_ir as ir
 
 from app.engine.backends.libraries import subgraph
-from app.engine.core import graph
 from app.engine.core.registry import PlanningContext
 from app.engine.types.saturation import saturated
 
@@ -82,9 +81,6 @@ def _rejection(node: ir.Node, context: PlanningContext) -> str | None:
     reason = saturated((node.op_type,), context.target)
     if reason is not None:
         return reason
-    data = next(iter(node.inputs), None)  # the bool reduction of an empty set is wrong there
-    if data is not None and not graph.is_constant(data) and graph.shape(data) and graph.elements(data) == 0:
-        return f"operand {data.name!r} has no elements"
     domain = "" if node.domain == "ai.onnx" else node.domain
     if (domain, node.op_type) in kernels() or _has_body(domain, node.op_type):
         return None

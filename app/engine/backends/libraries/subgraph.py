@@ -86,7 +86,7 @@ def backend(
 
     def rejection(group: Group, context: PlanningContext) -> str | None:
         if original(group, context) is not None:
-            return missing()
+            return missing() or next(filter(None, map(empty_operand, group.nodes)), None)
         return missing() or next(filter(None, (member_rejection(n, context) for n in group.nodes)), None)
 
     selector = Selector(member_rejection, member_rejection, member_rejection)
@@ -104,6 +104,17 @@ def version_of(package: str) -> str:
         return ""
 
 
+def empty_operand(node: ir.Node) -> str | None:
+    """Rejection of a node whose data operand has no elements; None for others.
+
+    onnxruntime's reduction of an empty set of truth values fails, or leaves what its memory held.
+    """
+    data = next(iter(node.inputs), None)
+    if data is None or graph.is_constant(data) or not graph.shape(data) or graph.elements(data):
+        return None
+    return f"operand {data.name!r} has no elements"
+
+
 def border(node: ir.Node) -> str | None:
     """Rejection of a node whose values cannot be passed to a library, or None.
 
@@ -116,7 +127,7 @@ def border(node: ir.Node) -> str | None:
             return f"value {value.name!r} is optional"
         if value.dtype in (None, ir.DataType.UNDEFINED):
             return f"the type of value {value.name!r} is not known"
-    return None
+    return empty_operand(node)
 
 
 def original(group: Group, context: PlanningContext) -> ir.Model | None:

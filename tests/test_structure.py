@@ -13,7 +13,7 @@ FAMILIES = ("engine/operators", "engine/backends/cpu", "engine/backends/cuda", "
 ASSERTIONS = 20
 EXCEPTIONS = {
     ("0001_first_tables.py", "upgrade"),  # a list of tables, never to be changed
-    # One loop over the state of a search; split, numba takes ten times as long to compile it.
+    # Loops over the state of a search, compiled by numba; still to be split.
     ("partial_lifetimes.py", "_search"),
     ("partial_lifetimes.py", "_propagate"),
 }

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.cli.submit import dims, number, pairs
+from app.cli.submit import add_repeatable_arguments, dims, number, pairs
 from app.settings import Settings
 
 if TYPE_CHECKING:
@@ -15,20 +15,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The model, what is known of its inputs, the target, and which stages to print."""
     parser.add_argument("model", metavar="SAMPLE|PATH", help="sample or ONNX file")
-    parser.add_argument(
-        "--input",
-        action="append",
-        default=[],
-        metavar="NAME=1x3x224x224",
-        help="shape of an input; repeatable",
-    )
-    parser.add_argument(
-        "--value",
-        action="append",
-        default=[],
-        metavar="NAME=16000",
-        help="value of a scalar input; repeatable",
-    )
+    add_repeatable_arguments(parser, "--input", "--value")
     parser.add_argument("--target", default="host", help="name of a built-in target (default: host)")
     parser.add_argument("--threads", type=int, default=1, help="threads of the executor (default: 1)")
     parser.add_argument(

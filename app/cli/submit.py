@@ -32,8 +32,7 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments for the model, its inputs and the options."""
     parser.add_argument("model", nargs="?", type=Path, help="ONNX file")
     parser.add_argument("--sample", help="instead of a file: a model built on the spot, such as squeezenet")
-    for flag, metavar, told in _REPEATABLE:
-        parser.add_argument(flag, action="append", default=[], metavar=metavar, help=f"{told}; repeatable")
+    add_repeatable_arguments(parser)
     parser.add_argument("--name", help="what to call the model (default: the file's name)")
     parser.add_argument("--threads", type=int, default=1, help="threads of the executor (default: 1)")
     parser.add_argument(
@@ -56,6 +55,15 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory-budget", type=int, metavar="BYTES", help="bytes that activations may take")
     parser.add_argument("--fresh", action="store_true", help="run even when an equal job has its result")
     service.add_arguments(parser)
+
+
+def add_repeatable_arguments(parser: argparse.ArgumentParser, *flags: str) -> None:
+    """Arguments that name inputs, files and labels; all of them, or those with these flags."""
+    for flag, metavar, told in _REPEATABLE:
+        if flag in flags or not flags:
+            parser.add_argument(
+                flag, action="append", default=[], metavar=metavar, help=f"{told}; repeatable"
+            )
 
 
 def add_backend_arguments(parser: argparse.ArgumentParser) -> None:

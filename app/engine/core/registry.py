@@ -478,8 +478,8 @@ def load() -> Registry:
                 raise ValueError(f"operator {row.op!r} has two rows, the second in {name}")
             operators[row.domain, row.op] = row
         symbols.update(getattr(importlib.import_module(name), "SYMBOLS", {}))
-    names_of_backends = (*_modules("app.engine.backends"), "app.engine.reference")
-    modules = [(name, importlib.import_module(name)) for name in names_of_backends]
+    places = (*_modules("app.engine.backends"), "app.engine.reference")
+    modules = [(name, importlib.import_module(name)) for name in places]
     for name, module in (*modules, *_offered()):
         for backend in getattr(module, "BACKENDS", ()):
             if backend.name in backends:
@@ -494,7 +494,7 @@ def load() -> Registry:
                 raise ValueError(f"implementation {row.name!r} has two rows, the second in {name}")
             names.add(row.name)
             implementations.setdefault(row.op, []).append(row)
-    if missing := set(BUILT_IN) - set(backends):
-        raise ValueError(f"no module of `app.engine.backends` has a row for {', '.join(sorted(missing))}")
+    if (ours := {row.name for _, m in modules for row in getattr(m, "BACKENDS", ())}) != set(BUILT_IN):
+        raise ValueError(f"`backend_names.BUILT_IN` must list {sorted(ours)}, it lists {sorted(BUILT_IN)}")
     table = {op: tuple(rows) for op, rows in implementations.items()}
     return Registry(operators, table, backends, tuple(rewrites), symbols)

@@ -99,9 +99,9 @@ def timings_json(fused: Program, plain: Program, taken: Measured | str, steps: S
         "peak": peak.to_json(),
         "operators": sorted(operators, key=lambda o: -float(str(o["seconds"]))),
         "outside": {"seconds": total - known, "share": (total - known) / (total or 1.0)},
-        # What values in slower memories cost beside the steps: with it they are the whole.
+        # Seconds that values in slower memories add to those of the steps.
         "spill_seconds": spilled,
-        # What the choice of implementations and layouts was made from, as far as it was measured.
+        # Measured seconds that implementations and layouts were chosen by.
         "tuning": roofline.consulted((*groups, *changes(groups)), fused.compilation.timings),
     }
 

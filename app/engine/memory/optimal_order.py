@@ -20,7 +20,7 @@ import numpy as np
 from app.engine.memory.beam_order import Step, least_peak
 
 Array: TypeAlias = np.ndarray[Any, Any]
-# What compiled code takes, as plain tuples: of named ones the types are looked up anew in every call.
+# Arguments of compiled code, plain tuples: numba looks up the types of named ones in every call.
 #   numbers: packed: users, storages and in-place pairs of the steps; of storages whether they begin before
 #       or are read after the segment, and bytes; workspace of the steps.
 #   needs: [step, word] bit set of the steps before.

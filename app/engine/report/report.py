@@ -40,7 +40,7 @@ def memory_json(compilation: Compilation) -> Json:
         "peak_bytes": solution.peak,
         "lower_bound": solution.lower_bound,
         "gap": solution.gap,
-        # What has no bound lies outside: of a part of the memory nothing is proved.
+        # Values without a bound lie outside, and a part of the memory proves nothing.
         "proved": solution.proved and not placement.unplanned,
         "method": solution.method,
         "nodes": solution.nodes,

@@ -1,7 +1,6 @@
 """How contractions are cut: blocks that fit the caches, units that threads share evenly."""
 
 from app.engine.types.target import Target
-from app.kernels.cpu.codegen import tiles
 
 DEPTH = 384  # float32 steps of the reduction whose panel of 16 columns stays in the first cache
 TURNED_DEPTH = 256  # the same where panels of pixels go through that cache beside
@@ -36,9 +35,3 @@ def panel_row(columns: int, itemsize: int) -> int:
 def longest_share(units: int, threads: int) -> float:
     """Work of the busiest thread over an even share, for equal units."""
     return -(-units // threads) * threads / units if units else 1.0
-
-
-def rows_block(rows: int, deep: int, itemsize: int, lanes: int) -> int:
-    """Rows of a block of weights: whole tiles, within the second cache."""
-    tile = tiles.SHAPES[lanes][0]
-    return balanced(rows, max(WEIGHTS // (deep * itemsize), tile), tile)

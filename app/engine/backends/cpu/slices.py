@@ -64,7 +64,7 @@ def _view(part: Part, layout: Layout, group: Group) -> View | str:
     return first if isinstance(first, str) else View(part.whole, part.part, first * itemsize(part.whole))
 
 
-# What copies each part, in their order; None where a row has one part and is refused without it.
+# Copies of each part, in their order; None where a row has one part and is rejected without it.
 Copying: TypeAlias = Callable[[Group, PlanningContext], tuple[tuple[Call, ...], ...]]
 
 

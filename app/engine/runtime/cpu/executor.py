@@ -150,7 +150,7 @@ class Executor(ProgramExecutor):
         self._work = [s.work for s in self._segments]
         self._inputs = {v.name or "": (v, self.place_of(v)) for v in self._model.inputs}
         fed = sum(graph.nbytes(v) for v, place in self._inputs.values() if place is not None)
-        # What runs first, where helpers can wake meanwhile; a library has threads of its own.
+        # The first kernel sequence, during whose inputs helpers can wake; a library has threads of its own.
         self._woken = self._segments[0].sequence if self._segments and fed >= MIN_WAKING_BYTES else None
         self._outputs = {v.name or "": (v, self.place_of(v)) for v in self._model.outputs}
         self._live = owned_by_step(program) if poison else []

@@ -3,15 +3,9 @@
 import numpy as np
 import pytest
 
-from app.engine.core.registry import Registry, load
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import Array, assert_close, context, implementation
-from tests.kernels.single_node import node_group, reference, run_node
-
-
-@pytest.fixture(scope="module")
-def registry() -> Registry:
-    return load()
+from tests.kernels.single_node import REGISTRY, reference, run_text, text_group
 
 
 def operands(
@@ -40,27 +34,25 @@ def definition(a: dict[str, Array], bias: Array | float = 0.0) -> Array:
 @pytest.mark.parametrize("row", ["attention.rows", "attention.blocks"])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("groups", [4, 2, 1])
-def test_heads_may_share_keys(
-    registry: Registry, compiler: Compiler, groups: int, threads: int, row: str
-) -> None:
+def test_heads_may_share_keys(compiler: Compiler, groups: int, threads: int, row: str) -> None:
     a = operands(groups=groups)
-    (y,) = run_node(registry, compiler, row, body_of(a), a, threads=threads, opset=24)
+    (y,) = run_text(compiler, row, body_of(a), a, threads=threads, opset=24)
     assert_close(y, definition(a))
 
 
 @pytest.mark.parametrize("row", ["attention.rows", "attention.blocks"])
-def test_heads_may_lie_within_rows(registry: Registry, compiler: Compiler, row: str) -> None:
+def test_heads_may_lie_within_rows(compiler: Compiler, row: str) -> None:
     a = operands(groups=2)
     flat = {n: m.transpose(0, 2, 1, 3).reshape(2, m.shape[2], -1) for n, m in a.items()}
     body = body_of(flat, "<q_num_heads = 4, kv_num_heads = 2>")
-    (y,) = run_node(registry, compiler, row, body, flat, opset=24)
+    (y,) = run_text(compiler, row, body, flat, opset=24)
     assert_close(y, definition(a).transpose(0, 2, 1, 3).reshape(2, 5, -1))
 
 
 @pytest.mark.parametrize("row", ["attention.rows", "attention.blocks"])
-def test_a_causal_mask_hides_later_keys(registry: Registry, compiler: Compiler, row: str) -> None:
+def test_a_causal_mask_hides_later_keys(compiler: Compiler, row: str) -> None:
     a = operands()
-    (y,) = run_node(registry, compiler, row, body_of(a, "<is_causal = 1>"), a, opset=24)
+    (y,) = run_text(compiler, row, body_of(a, "<is_causal = 1>"), a, opset=24)
     hidden = np.where(np.tri(5, 9, dtype=bool), 0, -np.inf)
     assert_close(y, definition(a, hidden))
 
@@ -68,9 +60,7 @@ def test_a_causal_mask_hides_later_keys(registry: Registry, compiler: Compiler, 
 @pytest.mark.parametrize("row", ["attention.rows", "attention.blocks"])
 @pytest.mark.parametrize("shape", [(9,), (5, 9), (4, 1, 9), (2, 1, 5, 9), (5, 6)])
 @pytest.mark.parametrize("boolean", [True, False])
-def test_masks_broadcast(
-    registry: Registry, compiler: Compiler, shape: tuple[int, ...], boolean: bool, row: str
-) -> None:
+def test_masks_broadcast(compiler: Compiler, shape: tuple[int, ...], boolean: bool, row: str) -> None:
     a = operands()
     mask = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     mask[..., 0] = 1  # every row sees a key
@@ -78,33 +68,33 @@ def test_masks_broadcast(
     bias = np.where(mask > 0, 0, -np.inf) if boolean else mask
     if shape[-1] < 9:  # keys beyond the mask are hidden
         bias = np.pad(bias, [(0, 0)] * (len(shape) - 1) + [(0, 9 - shape[-1])], constant_values=-np.inf)
-    (y,) = run_node(registry, compiler, row, body_of(a), a, threads=2, opset=24)
+    (y,) = run_text(compiler, row, body_of(a), a, threads=2, opset=24)
     assert_close(y, definition(a, bias))
 
 
 @pytest.mark.parametrize("row", ["attention.rows", "attention.blocks"])
-def test_new_keys_are_put_behind_the_cache(registry: Registry, compiler: Compiler, row: str) -> None:
+def test_new_keys_are_put_behind_the_cache(compiler: Compiler, row: str) -> None:
     a = operands(rows=3, keys=3, past=4)
     outputs = ("y", "present_k", "present_v")
     body = body_of(a, "<is_causal = 1>")
-    found = run_node(registry, compiler, row, body, a, None, outputs, opset=24)
+    found = run_text(compiler, row, body, a, None, outputs, opset=24)
     joined = {n: np.concatenate([a[f"p{n}"], a[n]], 2) for n in "kv"}
     np.testing.assert_array_equal(found[1], joined["k"])
     np.testing.assert_array_equal(found[2], joined["v"])
     hidden = np.where(np.tri(3, 7, 4, dtype=bool), 0, -np.inf)
     assert_close(found[0], definition(a | joined, hidden))
-    (alone,) = run_node(registry, compiler, row, body, a, opset=24)
+    (alone,) = run_text(compiler, row, body, a, opset=24)
     np.testing.assert_array_equal(alone, found[0])
 
 
 @pytest.mark.parametrize("mode", [0, 1, 2, 3])
-def test_scores_are_shown_at_every_stage(registry: Registry, compiler: Compiler, mode: int) -> None:
+def test_scores_are_shown_at_every_stage(compiler: Compiler, mode: int) -> None:
     a = operands()
     a["mask"] = np.random.default_rng(2).standard_normal((5, 9)).astype(np.float32)
     a["mask"][2] = -np.inf  # a row that sees nothing
     outputs = ("y", "", "", "scores")
     body = body_of(a, f"<softcap = 2.0, is_causal = 1, qk_matmul_output_mode = {mode}>")
-    found = run_node(registry, compiler, "attention.rows", body, a, None, outputs, threads=2, opset=24)
+    found = run_text(compiler, "attention.rows", body, a, None, outputs, threads=2, opset=24)
     expected = reference(body, a, outputs, opset=24)
     assert_close(found[0], expected[0])
     # The standard's mode 0 is the product itself; the reference evaluator shows it capped.
@@ -113,16 +103,16 @@ def test_scores_are_shown_at_every_stage(registry: Registry, compiler: Compiler,
     np.testing.assert_array_equal(found[0][:, :, 2], 0)
 
 
-def test_lengths_hide_padded_keys(registry: Registry, compiler: Compiler) -> None:
+def test_lengths_hide_padded_keys(compiler: Compiler) -> None:
     a = operands(rows=2) | {"lengths": np.array([9, 4])}
-    (y,) = run_node(registry, compiler, "attention.rows", body_of(a, "<is_causal = 1>"), a, opset=24)
+    (y,) = run_text(compiler, "attention.rows", body_of(a, "<is_causal = 1>"), a, opset=24)
     for b, n in enumerate(a["lengths"]):
         one = {m: a[m][b : b + 1, :, : n if m != "q" else None] for m in "qkv"}
         hidden = np.where(np.tri(2, n, n - 2, dtype=bool), 0, -np.inf)
         assert_close(y[b : b + 1], definition(one, hidden))
 
 
-def test_half_precision_is_refused(registry: Registry) -> None:
+def test_half_precision_is_refused() -> None:
     a = {n: m.astype(np.float16) for n, m in operands().items()}
-    group = node_group(registry, body_of(a), a, opset=24)
-    assert "float16" in (implementation("attention.rows", registry).rejection(group, context()) or "")
+    group = text_group(body_of(a), a, opset=24)
+    assert "float16" in (implementation("attention.rows", REGISTRY).rejection(group, context()) or "")

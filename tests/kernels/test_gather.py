@@ -5,19 +5,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.engine.core.registry import Registry, load
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import Array, context, implementation
-from tests.kernels.single_node import node_group, reference, run_node
+from tests.kernels.single_node import REGISTRY, reference, run_text, text_group
 
 properties = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-
-
-@pytest.fixture(scope="module")
-def registry() -> Registry:
-    return load()
 
 
 def counting(shape: tuple[int, ...], dtype: str = "float32") -> Array:
@@ -35,7 +29,6 @@ def some_indices(shape: tuple[int, ...], size: int, seed: int, dtype: str = "int
     [((5,), 0, ()), ((5,), 0, (3, 2)), ((3, 4, 5), 1, (2, 2)), ((7, 40), -1, (9,)), ((6, 3), 0, (0,))],
 )
 def test_gather_takes_rows(
-    registry: Registry,
     compiler: Compiler,
     dtype: str,
     threads: int,
@@ -45,36 +38,32 @@ def test_gather_takes_rows(
 ) -> None:
     inputs = {"x": counting(shape, dtype), "i": some_indices(index_shape, shape[axis], 1)}
     body = f"Gather <axis = {axis}> (x, i)"
-    (y,) = run_node(registry, compiler, "gather.rows", body, inputs, threads=threads)
+    (y,) = run_text(compiler, "gather.rows", body, inputs, threads=threads)
     np.testing.assert_array_equal(y, np.take(inputs["x"], inputs["i"], axis))
 
 
-def test_gather_of_one_constant_index_is_a_copy(registry: Registry, compiler: Compiler) -> None:
+def test_gather_of_one_constant_index_is_a_copy(compiler: Compiler) -> None:
     x, index = counting((3, 4, 5)), np.array(-2)
-    (y,) = run_node(registry, compiler, "gather.rows", "Gather <axis = 1> (x, i)", {"x": x}, {"i": index})
+    (y,) = run_text(compiler, "gather.rows", "Gather <axis = 1> (x, i)", {"x": x}, {"i": index})
     np.testing.assert_array_equal(y, x[:, 2])
 
 
 @pytest.mark.parametrize("dtype", ["int8", "float32"])
-def test_a_wrong_index_poisons_its_result_and_nothing_else(
-    registry: Registry, compiler: Compiler, dtype: str
-) -> None:
+def test_a_wrong_index_poisons_its_result_and_nothing_else(compiler: Compiler, dtype: str) -> None:
     inputs = {"x": counting((4, 3), dtype), "i": np.array([0, 4, -5, 3], np.int32)}
-    (y,) = run_node(registry, compiler, "gather.rows", "Gather (x, i)", inputs)
+    (y,) = run_text(compiler, "gather.rows", "Gather (x, i)", inputs)
     poison = np.full(3, 0xFF, np.uint8).repeat(np.dtype(dtype).itemsize).view(dtype)
     np.testing.assert_array_equal(y, np.stack([inputs["x"][0], poison, poison, inputs["x"][3]]))
 
 
-def test_a_wrong_constant_index_is_refused(registry: Registry) -> None:
-    group = node_group(registry, "Gather (x, i)", {"x": counting((4, 3))}, {"i": np.array([0, 4])})
-    assert "outside" in (implementation("gather.rows", registry).rejection(group, context()) or "")
+def test_a_wrong_constant_index_is_refused() -> None:
+    group = text_group("Gather (x, i)", {"x": counting((4, 3))}, {"i": np.array([0, 4])})
+    assert "outside" in (implementation("gather.rows", REGISTRY).rejection(group, context()) or "")
 
 
 @properties
 @given(data=st.data())
-def test_gather_elements_equals_take_along_axis(
-    registry: Registry, compiler: Compiler, data: st.DataObject
-) -> None:
+def test_gather_elements_equals_take_along_axis(compiler: Compiler, data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=4)))
     axis = data.draw(st.integers(0, len(shape) - 1))
     index_shape = tuple(
@@ -83,7 +72,7 @@ def test_gather_elements_equals_take_along_axis(
     )
     x, i = counting(shape), some_indices(index_shape, shape[axis], 2, "int32")
     body = f"GatherElements <axis = {axis}> (x, i)"
-    (y,) = run_node(registry, compiler, "gather_elements.lines", body, {"x": x, "i": i}, threads=2)
+    (y,) = run_text(compiler, "gather_elements.lines", body, {"x": x, "i": i}, threads=2)
     cut = x[tuple(slice(None) if a == axis else slice(n) for a, n in enumerate(index_shape))]
     np.testing.assert_array_equal(y, np.take_along_axis(cut, i.astype(np.int64), axis))
 
@@ -99,7 +88,6 @@ def test_gather_elements_equals_take_along_axis(
     ],
 )
 def test_gather_nd_takes_slices(
-    registry: Registry,
     compiler: Compiler,
     shape: tuple[int, ...],
     index_shape: tuple[int, ...],
@@ -109,7 +97,7 @@ def test_gather_nd_takes_slices(
     i = np.stack([some_indices(index_shape[:-1], n, a) for a, n in enumerate(axes)], -1)
     inputs = {"x": counting(shape), "i": i}
     body = f"GatherND <batch_dims = {batch_dims}> (x, i)"
-    (y,) = run_node(registry, compiler, "gather_nd.rows", body, inputs, threads=2)
+    (y,) = run_text(compiler, "gather_nd.rows", body, inputs, threads=2)
     expected = []
     for batch in np.ndindex(*shape[:batch_dims]):
         tuples = i[batch].reshape(-1, len(axes))
@@ -117,9 +105,9 @@ def test_gather_nd_takes_slices(
     np.testing.assert_array_equal(y.ravel(), np.array(expected).ravel())
 
 
-def test_a_wrong_tuple_poisons_its_slice(registry: Registry, compiler: Compiler) -> None:
+def test_a_wrong_tuple_poisons_its_slice(compiler: Compiler) -> None:
     inputs = {"x": counting((2, 3)), "i": np.array([[1], [2], [-3]])}
-    (y,) = run_node(registry, compiler, "gather_nd.rows", "GatherND (x, i)", inputs)
+    (y,) = run_text(compiler, "gather_nd.rows", "GatherND (x, i)", inputs)
     np.testing.assert_array_equal(y[0], inputs["x"][1])
     assert np.isnan(y[1:]).all()
 
@@ -131,7 +119,7 @@ def test_a_wrong_tuple_poisons_its_slice(registry: Registry, compiler: Compiler)
     [("none", "float32"), ("add", "float32"), ("mul", "int32"), ("min", "float32"), ("max", "uint8")],
 )
 def test_scatter_elements_combines_in_order(
-    registry: Registry, compiler: Compiler, reduction: str, dtype: str, threads: int, inplace: bool
+    compiler: Compiler, reduction: str, dtype: str, threads: int, inplace: bool
 ) -> None:
     rng = np.random.default_rng(3)
     x = rng.integers(0, 50, (4, 5, 3)).astype(dtype)
@@ -139,9 +127,7 @@ def test_scatter_elements_combines_in_order(
     i = some_indices(updates.shape, 5, 4)
     inputs = {"x": x, "i": i, "u": updates}
     body = f'ScatterElements <axis = 1, reduction = "{reduction}"> (x, i, u)'
-    (y,) = run_node(
-        registry, compiler, "scatter_elements.lines", body, inputs, threads=threads, inplace=inplace
-    )
+    (y,) = run_text(compiler, "scatter_elements.lines", body, inputs, threads=threads, inplace=inplace)
     combine = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
     expected = x.copy()
     for place in np.ndindex(*updates.shape):
@@ -157,7 +143,6 @@ def test_scatter_elements_combines_in_order(
     ("shape", "index_shape"), [((5, 8), (4, 1)), ((3, 4, 2), (2, 6, 2)), ((6,), (0, 1)), ((2, 3), (9, 2))]
 )
 def test_scatter_nd_combines_in_order(
-    registry: Registry,
     compiler: Compiler,
     shape: tuple[int, ...],
     index_shape: tuple[int, ...],
@@ -170,7 +155,7 @@ def test_scatter_nd_combines_in_order(
     updates = 100 - counting(index_shape[:-1] + shape[depth:])
     body = f'ScatterND <reduction = "{reduction}"> (x, i, u)'
     inputs = {"x": x, "i": i, "u": updates}
-    (y,) = run_node(registry, compiler, "scatter_nd.slices", body, inputs, threads=2, inplace=inplace)
+    (y,) = run_text(compiler, "scatter_nd.slices", body, inputs, threads=2, inplace=inplace)
     expected = x.copy()
     for place in np.ndindex(*index_shape[:-1]):
         at = tuple(i[place])
@@ -179,37 +164,31 @@ def test_scatter_nd_combines_in_order(
     np.testing.assert_array_equal(y, expected)
 
 
-def test_scatter_at_a_wrong_index_poisons_what_it_may_have_meant(
-    registry: Registry, compiler: Compiler
-) -> None:
+def test_scatter_at_a_wrong_index_poisons_what_it_may_have_meant(compiler: Compiler) -> None:
     inputs = {"x": counting((3, 4)), "i": np.array([[0, 3, 2]]), "u": counting((1, 3))}
     body = 'ScatterElements <axis = 0, reduction = "add"> (x, i, u)'
-    (y,) = run_node(registry, compiler, "scatter_elements.lines", body, inputs)
+    (y,) = run_text(compiler, "scatter_elements.lines", body, inputs)
     assert np.isnan(y[:, 1]).all()
     assert np.isfinite(np.delete(y, 1, 1)).all()
     inputs = {"x": counting((3, 4)), "i": np.array([[3]]), "u": counting((1, 4))}
-    (y,) = run_node(registry, compiler, "scatter_nd.slices", "ScatterND (x, i, u)", inputs)
+    (y,) = run_text(compiler, "scatter_nd.slices", "ScatterND (x, i, u)", inputs)
     assert np.isnan(y).all()
 
 
-def test_a_scatter_of_a_tensor_into_itself_is_not_done_in_place(registry: Registry) -> None:
+def test_a_scatter_of_a_tensor_into_itself_is_not_done_in_place() -> None:
     inputs = {"x": counting((3, 4)), "i": np.zeros((3, 4), np.int64)}
-    group = node_group(registry, "ScatterElements (x, i, x)", inputs)
-    assert implementation("scatter_elements.lines", registry).inplace(group, context()) == ()
+    group = text_group("ScatterElements (x, i, x)", inputs)
+    assert implementation("scatter_elements.lines", REGISTRY).inplace(group, context()) == ()
 
 
 @pytest.mark.parametrize("mode", ["linear", "circular"])
 @pytest.mark.parametrize("inplace", [False, True])
-def test_tensor_scatter_writes_into_the_cache(
-    registry: Registry, compiler: Compiler, mode: str, inplace: bool
-) -> None:
+def test_tensor_scatter_writes_into_the_cache(compiler: Compiler, mode: str, inplace: bool) -> None:
     cache, update = counting((2, 3, 5, 4)), -counting((2, 3, 2, 4))
     positions = np.array([1, 3 if mode == "linear" else 4])
     body = f'TensorScatter <mode = "{mode}"> (c, u, w)'
     inputs = {"c": cache, "u": update, "w": positions}
-    (y,) = run_node(
-        registry, compiler, "tensor_scatter.rows", body, inputs, threads=2, inplace=inplace, opset=24
-    )
+    (y,) = run_text(compiler, "tensor_scatter.rows", body, inputs, threads=2, inplace=inplace, opset=24)
     expected = cache.copy()
     for b, p in enumerate(positions):
         for s in range(2):
@@ -219,13 +198,11 @@ def test_tensor_scatter_writes_into_the_cache(
 
 @pytest.mark.parametrize("axis", [-1, 0, 1])
 @pytest.mark.parametrize("dtype", ["int64", "float32", "uint8"])
-def test_one_hot_is_off_where_the_index_is_outside(
-    registry: Registry, compiler: Compiler, axis: int, dtype: str
-) -> None:
+def test_one_hot_is_off_where_the_index_is_outside(compiler: Compiler, axis: int, dtype: str) -> None:
     i = np.array([[0, 3, 5], [2, 1, 250 if dtype == "uint8" else -1]]).astype(dtype)
     constants = {"d": np.array(4), "v": np.array([2.0, 7.0], np.float32)}
     body = f"OneHot <axis = {axis}> (i, d, v)"
-    (y,) = run_node(registry, compiler, "one_hot.rows", body, {"i": i}, constants, threads=2)
+    (y,) = run_text(compiler, "one_hot.rows", body, {"i": i}, constants, threads=2)
     classes = np.arange(4).reshape([4 if a == axis % 3 else 1 for a in range(3)])
     signed = i.astype(np.int64)
     on = np.expand_dims(np.where(signed < 0, signed + 4, signed), axis) == classes
@@ -233,13 +210,11 @@ def test_one_hot_is_off_where_the_index_is_outside(
 
 
 @pytest.mark.parametrize(("time", "batch"), [(0, 1), (1, 0)])
-def test_reverse_sequence_reverses_the_start_of_each(
-    registry: Registry, compiler: Compiler, time: int, batch: int
-) -> None:
+def test_reverse_sequence_reverses_the_start_of_each(compiler: Compiler, time: int, batch: int) -> None:
     x = counting((4, 4, 3))
     inputs = {"x": x, "n": np.array([1, 4, 2, 3])}
     body = f"ReverseSequence <time_axis = {time}, batch_axis = {batch}> (x, n)"
-    (y,) = run_node(registry, compiler, "reverse_sequence.rows", body, inputs, threads=2)
+    (y,) = run_text(compiler, "reverse_sequence.rows", body, inputs, threads=2)
     expected = np.moveaxis(x.copy(), batch, 0)
     for b, n in enumerate(inputs["n"]):
         expected[b, :n] = expected[b, :n][::-1].copy()
@@ -249,19 +224,17 @@ def test_reverse_sequence_reverses_the_start_of_each(
 @pytest.mark.parametrize("upper", [0, 1])
 @pytest.mark.parametrize("k", [-9, -2, 0, 1, 9])
 @pytest.mark.parametrize("shape", [(4, 5), (2, 3, 2), (3, 0, 4)])
-def test_trilu_keeps_a_triangle(
-    registry: Registry, compiler: Compiler, upper: int, k: int, shape: tuple[int, ...]
-) -> None:
+def test_trilu_keeps_a_triangle(compiler: Compiler, upper: int, k: int, shape: tuple[int, ...]) -> None:
     x = counting(shape) + 1
     body = f"Trilu <upper = {upper}> (x, k)"
-    (y,) = run_node(registry, compiler, "trilu.rows", body, {"x": x}, {"k": np.array(k)}, threads=2)
+    (y,) = run_text(compiler, "trilu.rows", body, {"x": x}, {"k": np.array(k)}, threads=2)
     np.testing.assert_array_equal(y, (np.triu if upper else np.tril)(x, k))
 
 
 @pytest.mark.parametrize("k", [-1, 0, 2])
-def test_eye_like_makes_a_diagonal(registry: Registry, compiler: Compiler, k: int) -> None:
+def test_eye_like_makes_a_diagonal(compiler: Compiler, k: int) -> None:
     x = counting((4, 5))
     body = f"EyeLike <k = {k}, dtype = 1> (x)"
-    (y,) = run_node(registry, compiler, "eye_like.rows", body, {"x": x})
+    (y,) = run_text(compiler, "eye_like.rows", body, {"x": x})
     np.testing.assert_array_equal(y, np.eye(4, 5, k, dtype=np.float32))
     np.testing.assert_array_equal(y, reference(body, {"x": x})[0])

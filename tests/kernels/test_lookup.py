@@ -6,24 +6,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.engine.backends.cpu.lookup import longest_run
-from app.engine.core.registry import Registry, load
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import context, implementation
-from tests.kernels.single_node import node_group, reference, run_node
+from tests.kernels.single_node import REGISTRY, reference, run_text, text_group
 
 properties = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
-@pytest.fixture(scope="module")
-def registry() -> Registry:
-    return load()
-
-
 @properties
 @given(data=st.data())
-def test_pad_equals_numpy(registry: Registry, compiler: Compiler, data: st.DataObject) -> None:
+def test_pad_equals_numpy(compiler: Compiler, data: st.DataObject) -> None:
     mode = data.draw(st.sampled_from(["constant", "edge", "reflect", "wrap"]))
     shape = tuple(data.draw(st.lists(st.integers(1, 20), min_size=1, max_size=4)))
     pads = [(data.draw(st.integers(0, 5)), data.draw(st.integers(0, 5))) for _ in shape]
@@ -32,50 +26,46 @@ def test_pad_equals_numpy(registry: Registry, compiler: Compiler, data: st.DataO
     if mode == "constant":
         constants["v"] = np.array(2.5, np.float32)
     body = f'Pad <mode = "{mode}"> ({", ".join(["x", *constants])})'
-    (y,) = run_node(registry, compiler, "pad.lookup", body, {"x": x}, constants, threads=2)
+    (y,) = run_text(compiler, "pad.lookup", body, {"x": x}, constants, threads=2)
     filled = {"constant_values": 2.5} if mode == "constant" else {}
     np.testing.assert_array_equal(y, np.pad(x, pads, mode, **filled))
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "int32", "float64"])
-def test_pad_fills_with_zero_where_no_value_is_given(
-    registry: Registry, compiler: Compiler, dtype: str
-) -> None:
+def test_pad_fills_with_zero_where_no_value_is_given(compiler: Compiler, dtype: str) -> None:
     x = np.ones((2, 30), dtype)
     constants = {"p": np.array([3, 2]), "a": np.array([-1])}
-    (y,) = run_node(registry, compiler, "pad.lookup", "Pad (x, p, , a)", {"x": x}, constants)
+    (y,) = run_text(compiler, "pad.lookup", "Pad (x, p, , a)", {"x": x}, constants)
     np.testing.assert_array_equal(y, np.pad(x, [(0, 0), (3, 2)]))
 
 
-def test_negative_pads_crop(registry: Registry, compiler: Compiler) -> None:
+def test_negative_pads_crop(compiler: Compiler) -> None:
     x = np.arange(40, dtype=np.float32).reshape(4, 10)
     constants = {"p": np.array([-1, 2, 1, -3]), "v": np.array(-1, np.float32)}
-    (y,) = run_node(registry, compiler, "pad.lookup", "Pad (x, p, v)", {"x": x}, constants)
+    (y,) = run_text(compiler, "pad.lookup", "Pad (x, p, v)", {"x": x}, constants)
     np.testing.assert_array_equal(y, np.pad(x[1:, :7], [(0, 1), (2, 0)], constant_values=-1))
 
 
-def test_the_fill_value_may_be_computed_at_run_time(registry: Registry, compiler: Compiler) -> None:
+def test_the_fill_value_may_be_computed_at_run_time(compiler: Compiler) -> None:
     inputs = {"x": np.ones((2, 3), np.float32), "v": np.array(7, np.float32)}
-    (y,) = run_node(registry, compiler, "pad.lookup", "Pad (x, p, v)", inputs, {"p": np.array([0, 1, 0, 1])})
+    (y,) = run_text(compiler, "pad.lookup", "Pad (x, p, v)", inputs, {"p": np.array([0, 1, 0, 1])})
     np.testing.assert_array_equal(y, np.pad(inputs["x"], [(0, 0), (1, 1)], constant_values=7))
 
 
-def test_an_empty_tensor_is_padded_with_the_value_only(registry: Registry, compiler: Compiler) -> None:
+def test_an_empty_tensor_is_padded_with_the_value_only(compiler: Compiler) -> None:
     x = np.ones((2, 0), np.float32)
-    (y,) = run_node(registry, compiler, "pad.lookup", "Pad (x, p)", {"x": x}, {"p": np.array([0, 1, 0, 2])})
+    (y,) = run_text(compiler, "pad.lookup", "Pad (x, p)", {"x": x}, {"p": np.array([0, 1, 0, 2])})
     np.testing.assert_array_equal(y, np.zeros((2, 3), np.float32))
-    group = node_group(registry, 'Pad <mode = "edge"> (x, p)', {"x": x}, {"p": np.array([0, 1, 0, 2])})
-    assert "nothing to repeat" in (implementation("pad.lookup", registry).rejection(group, context()) or "")
+    group = text_group('Pad <mode = "edge"> (x, p)', {"x": x}, {"p": np.array([0, 1, 0, 2])})
+    assert "nothing to repeat" in (implementation("pad.lookup", REGISTRY).rejection(group, context()) or "")
 
 
 @pytest.mark.parametrize("target", [(3, 8), (6, 4), (7, 3)])
-def test_center_crop_pad_keeps_the_middle(
-    registry: Registry, compiler: Compiler, target: tuple[int, ...]
-) -> None:
+def test_center_crop_pad_keeps_the_middle(compiler: Compiler, target: tuple[int, ...]) -> None:
     x = np.random.default_rng(1).standard_normal((6, 5, 4)).astype(np.float32)
     shape = np.array(target)
     body = "CenterCropPad <axes = [0, 2]> (x, s)"
-    (y,) = run_node(registry, compiler, "center_crop_pad.lookup", body, {"x": x}, {"s": shape})
+    (y,) = run_text(compiler, "center_crop_pad.lookup", body, {"x": x}, {"s": shape})
     np.testing.assert_array_equal(y, reference(body, {"x": x, "s": shape})[0])
 
 

@@ -9,20 +9,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.engine.backends.cpu.strided import merged
-from app.engine.core.registry import Registry, load
 from app.engine.operators.strides import StridedCopy, strides_of
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import Array, context, implementation, run_group
-from tests.kernels.single_node import node_group, reference, run_node
+from tests.kernels.single_node import REGISTRY, reference, run_text, text_group
 
 properties = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-
-
-@pytest.fixture(scope="module")
-def registry() -> Registry:
-    return load()
 
 
 def counting(shape: tuple[int, ...], dtype: str = "float32") -> Array:
@@ -48,7 +42,6 @@ def counting(shape: tuple[int, ...], dtype: str = "float32") -> Array:
     ],
 )
 def test_transpose_moves_any_element_size(
-    registry: Registry,
     compiler: Compiler,
     dtype: str,
     threads: int,
@@ -57,35 +50,32 @@ def test_transpose_moves_any_element_size(
 ) -> None:
     x = counting(shape, dtype)
     body = f"Transpose <perm = [{', '.join(map(str, perm))}]> (x)" if perm else "Transpose (x)"
-    (y,) = run_node(registry, compiler, "transpose.strided", body, {"x": x}, threads=threads)
+    (y,) = run_text(compiler, "transpose.strided", body, {"x": x}, threads=threads)
     np.testing.assert_array_equal(y, x.transpose(perm))
 
 
 @properties
 @given(data=st.data())
-def test_transpose_and_its_inverse_give_the_input_back(
-    registry: Registry, compiler: Compiler, data: st.DataObject
-) -> None:
+def test_transpose_and_its_inverse_give_the_input_back(compiler: Compiler, data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=6)))
     perm = data.draw(st.permutations(range(len(shape))))
     x = counting(shape)
     for axes in (perm, np.argsort(perm)):
         body = f"Transpose <perm = [{', '.join(map(str, axes))}]> (x)"
-        (x,) = run_node(registry, compiler, "transpose.strided", body, {"x": x})
+        (x,) = run_text(compiler, "transpose.strided", body, {"x": x})
     np.testing.assert_array_equal(x, counting(shape))
 
 
 @properties
 @given(data=st.data())
-def test_concat_of_a_split_is_the_input(registry: Registry, compiler: Compiler, data: st.DataObject) -> None:
+def test_concat_of_a_split_is_the_input(compiler: Compiler, data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.integers(0, 7), min_size=1, max_size=5))
     shape = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
     axis = data.draw(st.integers(-len(shape), len(shape) - 1))
     shape[axis] = sum(sizes)
     x = counting(tuple(shape))
     names = [f"y{i}" for i in range(len(sizes))]
-    parts = run_node(
-        registry,
+    parts = run_text(
         compiler,
         "split.blocks",
         f"Split <axis = {axis}> (x, split)",
@@ -96,23 +86,21 @@ def test_concat_of_a_split_is_the_input(registry: Registry, compiler: Compiler, 
     for part, expected in zip(parts, np.split(x, np.cumsum(sizes)[:-1], axis)):
         np.testing.assert_array_equal(part, expected)
     body = f"Concat <axis = {axis}> ({', '.join(names)})"
-    (y,) = run_node(registry, compiler, "concat.blocks", body, dict(zip(names, parts)))
+    (y,) = run_text(compiler, "concat.blocks", body, dict(zip(names, parts)))
     np.testing.assert_array_equal(y, x)
 
 
-def test_split_skips_outputs_that_nobody_reads(registry: Registry, compiler: Compiler) -> None:
+def test_split_skips_outputs_that_nobody_reads(compiler: Compiler) -> None:
     x = counting((4, 6))
-    group = node_group(registry, "Split <axis = 1, num_outputs = 3> (x)", {"x": x}, None, ("a", "b", "c"))
+    group = text_group("Split <axis = 1, num_outputs = 3> (x)", {"x": x}, None, ("a", "b", "c"))
     middle = replace(group, outputs=group.outputs[1:2])
-    (y,) = run_group(implementation("split.blocks", registry), middle, {"x": x}, compiler)
+    (y,) = run_group(implementation("split.blocks", REGISTRY), middle, {"x": x}, compiler)
     np.testing.assert_array_equal(y, x[:, 2:4])
 
 
 @properties
 @given(data=st.data())
-def test_slice_with_any_step_takes_what_the_standard_says(
-    registry: Registry, compiler: Compiler, data: st.DataObject
-) -> None:
+def test_slice_with_any_step_takes_what_the_standard_says(compiler: Compiler, data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=4)))
     axes = data.draw(st.permutations(range(len(shape))))[: data.draw(st.integers(1, len(shape)))]
     bound = st.integers(-11, 11)
@@ -121,8 +109,7 @@ def test_slice_with_any_step_takes_what_the_standard_says(
     steps = [data.draw(st.sampled_from([-3, -2, -1, 1, 2, 3])) for _ in axes]
     x = counting(shape)
     bounds = {"starts": starts, "ends": ends, "axes": list(axes), "steps": steps}
-    (y,) = run_node(
-        registry,
+    (y,) = run_text(
         compiler,
         "slice.strided",
         "Slice (x, starts, ends, axes, steps)",
@@ -141,11 +128,10 @@ def test_slice_with_any_step_takes_what_the_standard_says(
     ("shape", "target"), [((), (3, 2)), ((1,), (0,)), ((3, 1, 5), (2, 3, 4, 5)), ((2, 1, 1), (2, 70, 90))]
 )
 def test_expand_broadcasts(
-    registry: Registry, compiler: Compiler, threads: int, shape: tuple[int, ...], target: tuple[int, ...]
+    compiler: Compiler, threads: int, shape: tuple[int, ...], target: tuple[int, ...]
 ) -> None:
     x = counting(shape)
-    (y,) = run_node(
-        registry,
+    (y,) = run_text(
         compiler,
         "expand.strided",
         "Expand (x, s)",
@@ -159,11 +145,9 @@ def test_expand_broadcasts(
 @pytest.mark.parametrize(
     ("shape", "repeats"), [((3,), (4,)), ((2, 3, 4), (2, 1, 3)), ((2, 3), (1, 1)), ((2, 3), (0, 2))]
 )
-def test_tile_repeats(
-    registry: Registry, compiler: Compiler, shape: tuple[int, ...], repeats: tuple[int, ...]
-) -> None:
+def test_tile_repeats(compiler: Compiler, shape: tuple[int, ...], repeats: tuple[int, ...]) -> None:
     x = counting(shape)
-    (y,) = run_node(registry, compiler, "tile.strided", "Tile (x, r)", {"x": x}, {"r": np.array(repeats)})
+    (y,) = run_text(compiler, "tile.strided", "Tile (x, r)", {"x": x}, {"r": np.array(repeats)})
     np.testing.assert_array_equal(y, np.tile(x, repeats))
 
 
@@ -176,38 +160,34 @@ def test_tile_repeats(
     ],
 )
 def test_blocks_move_between_depth_and_space(
-    registry: Registry, compiler: Compiler, row: str, body: str, shape: tuple[int, ...]
+    compiler: Compiler, row: str, body: str, shape: tuple[int, ...]
 ) -> None:
     x = counting(shape)
-    (y,) = run_node(registry, compiler, row, body, {"x": x}, threads=2)
+    (y,) = run_text(compiler, row, body, {"x": x}, threads=2)
     np.testing.assert_array_equal(y, reference(body, {"x": x})[0])
 
 
-def test_pairs_of_elements_move_as_one(registry: Registry, compiler: Compiler) -> None:
+def test_pairs_of_elements_move_as_one(compiler: Compiler) -> None:
     for shape, dtype in (((5, 40, 2), "float32"), ((9, 33, 4), "uint8"), ((7, 21, 2), "float16")):
         x = counting(shape, dtype)
         body = "Transpose <perm = [1, 0, 2]> (x)"
-        (y,) = run_node(registry, compiler, "transpose.strided", body, {"x": x}, threads=2)
+        (y,) = run_text(compiler, "transpose.strided", body, {"x": x}, threads=2)
         np.testing.assert_array_equal(y, x.transpose(1, 0, 2))
-        (call,) = implementation("transpose.strided", registry).lower(
-            node_group(registry, body, {"x": x}), context()
-        )
+        (call,) = implementation("transpose.strided", REGISTRY).lower(text_group(body, {"x": x}), context())
         assert call.types[0] == f"uint{8 * x.itemsize * shape[-1]}*"
     odd = {"x": counting((6, 3)), "s": np.array([1]), "e": np.array([3]), "a": np.array([1])}
-    (y,) = run_node(
-        registry, compiler, "slice.strided", "Slice (x, s, e, a)", {"x": odd.pop("x")}, odd
+    (y,) = run_text(
+        compiler, "slice.strided", "Slice (x, s, e, a)", {"x": odd.pop("x")}, odd
     )  # starts between two pairs
     np.testing.assert_array_equal(y, counting((6, 3))[:, 1:3])
 
 
-def test_long_rows_are_shared_among_threads(registry: Registry, compiler: Compiler) -> None:
+def test_long_rows_are_shared_among_threads(compiler: Compiler) -> None:
     x, z = counting((2, 5000)), counting((2, 3000)) + 20000
-    (y,) = run_node(
-        registry, compiler, "concat.blocks", "Concat <axis = 1> (x, z)", {"x": x, "z": z}, threads=2
-    )
+    (y,) = run_text(compiler, "concat.blocks", "Concat <axis = 1> (x, z)", {"x": x, "z": z}, threads=2)
     np.testing.assert_array_equal(y, np.concatenate([x, z], 1))
-    group = node_group(registry, "Concat <axis = 0> (x, x)", {"x": x})
-    calls = implementation("concat.blocks", registry).lower(group, context())
+    group = text_group("Concat <axis = 0> (x, x)", {"x": x})
+    calls = implementation("concat.blocks", REGISTRY).lower(group, context())
     assert [c.units for c in calls] == [10000, 10000]  # axis 0: one plain block an input
 
 
@@ -238,31 +218,31 @@ def test_merged_axes_visit_the_same_elements(shape: list[int], random: object) -
         ("unsqueeze.copy", "Unsqueeze (x, a)"),
     ],
 )
-def test_reshapes_alias_or_copy(registry: Registry, compiler: Compiler, row: str, body: str) -> None:
+def test_reshapes_alias_or_copy(compiler: Compiler, row: str, body: str) -> None:
     x = counting((1, 4, 6))
     constants = {"s": np.array([3, -1])} if "s)" in body else {"a": np.array([0])} if "a)" in body else {}
-    (y,) = run_node(registry, compiler, row, body, {"x": x}, constants, threads=2)
+    (y,) = run_text(compiler, row, body, {"x": x}, constants, threads=2)
     np.testing.assert_array_equal(y.ravel(), x.ravel())
-    group = node_group(registry, body, {"x": x}, constants)
-    view = implementation(row.replace("copy", "view"), registry)
+    group = text_group(body, {"x": x}, constants)
+    view = implementation(row.replace("copy", "view"), REGISTRY)
     assert view.rejection(group, context()) is None
     assert view.lower(group, context()) == ()
     assert view.views(group, context()) == ((group.inputs[0], group.outputs[0], 0),)
 
 
-def test_a_transpose_is_a_view_only_if_long_axes_keep_their_order(registry: Registry) -> None:
-    view = implementation("transpose.view", registry)
+def test_a_transpose_is_a_view_only_if_long_axes_keep_their_order() -> None:
+    view = implementation("transpose.view", REGISTRY)
     x = counting((1, 4, 1, 6))
-    still = node_group(registry, "Transpose <perm = [2, 1, 3, 0]> (x)", {"x": x})
+    still = text_group("Transpose <perm = [2, 1, 3, 0]> (x)", {"x": x})
     assert view.rejection(still, context()) is None
-    moved = node_group(registry, "Transpose <perm = [0, 3, 2, 1]> (x)", {"x": x})
+    moved = text_group("Transpose <perm = [0, 3, 2, 1]> (x)", {"x": x})
     assert "moves elements" in (view.rejection(moved, context()) or "")
 
 
-def test_refusals_name_the_input_and_the_shape(registry: Registry) -> None:
-    row = implementation("slice.strided", registry)
+def test_refusals_name_the_input_and_the_shape() -> None:
+    row = implementation("slice.strided", REGISTRY)
     two = np.zeros(2, np.int64)
-    variable = node_group(registry, "Slice (x, s, e)", {"x": counting((3, 4)), "s": two, "e": two})
+    variable = text_group("Slice (x, s, e)", {"x": counting((3, 4)), "s": two, "e": two})
     assert "dynamic" in (row.rejection(variable, context()) or "")
-    dynamic = node_group(registry, "Slice (x, s, e)", {"x": counting((3, 4)), "s": two}, {"e": two})
+    dynamic = text_group("Slice (x, s, e)", {"x": counting((3, 4)), "s": two}, {"e": two})
     assert row.rejection(dynamic, context()) is not None

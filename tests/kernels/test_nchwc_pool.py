@@ -7,7 +7,7 @@ import pytest
 
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests import harness
-from tests.kernels.single import node_group, refusal_of
+from tests.kernels.single_node import node_group, rejection_of
 from tests.kernels.test_pool import expected
 
 Array = np.ndarray[Any, Any]
@@ -84,7 +84,7 @@ def test_whole_images(
 def test_other_axes_than_pixels_are_refused() -> None:
     x, axes = np.zeros((1, 8, 4, 4), np.float32), np.array([1])
     group = node_group("ReduceMean", {"X": x, "axes": axes}, {"Y": x.dtype}, constants=("axes",))
-    assert "reduces axes (1,)" in str(refusal_of("reduce_mean.blocked", group))
+    assert "reduces axes (1,)" in str(rejection_of("reduce_mean.blocked", group))
 
 
 @pytest.mark.parametrize("row", ["max_pool.blocked", "max_pool.last"])

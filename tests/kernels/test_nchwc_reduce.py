@@ -7,7 +7,7 @@ import pytest
 
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests import harness
-from tests.kernels.single import node_group, refusal_of
+from tests.kernels.single_node import node_group, rejection_of
 from tests.kernels.test_change_layout import change
 
 Array = np.ndarray[Any, Any]
@@ -46,10 +46,12 @@ def test_channels_of_any_number(name: str, shape: tuple[int, ...], lanes: int, c
 
 def test_what_zeros_would_change_is_refused() -> None:
     x = np.zeros((1, 12, 4, 4), np.float32)
-    assert "zeros of padded lanes" in str(refusal_of("max_of_channels.blocked", group_of("ReduceMax", x, 1)))
-    reason = refusal_of("sum_of_channels.blocked", group_of("ReduceSum", x, 1, (2, 3)))
+    assert "zeros of padded lanes" in str(
+        rejection_of("max_of_channels.blocked", group_of("ReduceMax", x, 1))
+    )
+    reason = rejection_of("sum_of_channels.blocked", group_of("ReduceSum", x, 1, (2, 3)))
     assert "reduces axes (2, 3)" in str(reason)
-    assert refusal_of("sum_of_channels.blocked", group_of("ReduceSum", x, 1)) is None
+    assert rejection_of("sum_of_channels.blocked", group_of("ReduceSum", x, 1)) is None
 
 
 @pytest.mark.parametrize("alias", [False, True])

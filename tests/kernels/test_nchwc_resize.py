@@ -8,8 +8,7 @@ import pytest
 from app.engine.core.registry import load
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests import harness
-from tests.kernels.single import node_group, refusal_of
-from tests.kernels.single_node import reference
+from tests.kernels.single_node import node_group, reference, rejection_of
 
 REGISTRY = load()
 
@@ -59,7 +58,7 @@ def test_resized_channels_are_refused() -> None:
     x = np.zeros((1, 8, 4, 4), np.float32)
     inputs = {"X": x, "roi": None, "scales": np.array([1, 2, 1, 1], np.float32)}
     group = node_group("Resize", inputs, {"Y": x.dtype}, constants=("scales",))
-    assert "resizes axes [1] beside the pixels" in str(refusal_of("resize.blocked_nearest", group))
+    assert "resizes axes [1] beside the pixels" in str(rejection_of("resize.blocked_nearest", group))
 
 
 HEAD = '<ir_version: 10, opset_import: ["": 21]> g '

@@ -7,7 +7,7 @@ import pytest
 
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import assert_close, context, implementation
-from tests.kernels.single import REGISTRY, node_group, refusal_of, run_node
+from tests.kernels.single_node import REGISTRY, node_group, rejection_of, run_node
 
 Array = np.ndarray[Any, Any]
 
@@ -61,7 +61,7 @@ def test_operands_that_do_not_repeat_along_rows_are_refused() -> None:
     group = node_group(
         "LayerNormalization", {"X": x, "S": np.ones((3, 1), np.float32)}, {"Y": x.dtype}, axis=1
     )
-    assert "does not repeat" in str(refusal_of("normalize.layer_norm", group))
+    assert "does not repeat" in str(rejection_of("normalize.layer_norm", group))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -124,7 +124,7 @@ def test_batch_normalization(
 def test_statistics_that_the_batch_gives_are_refused() -> None:
     inputs = {"X": np.zeros((2, 3, 4), np.float32), **{k: np.ones(3, np.float32) for k in "SBMV"}}
     group = node_group("BatchNormalization", inputs, {"Y": inputs["X"]}, training_mode=1)
-    assert "training mode" in str(refusal_of("normalize.batch_norm", group))
+    assert "training mode" in str(rejection_of("normalize.batch_norm", group))
 
 
 @pytest.mark.parametrize(("size", "beta"), [(5, 0.75), (4, 0.75), (3, 0.6)])

@@ -8,7 +8,7 @@ import pytest
 
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import assert_close
-from tests.kernels.single import node_group, refusal_of, run_node
+from tests.kernels.single_node import node_group, rejection_of, run_node
 
 Array = np.ndarray[Any, Any]
 
@@ -159,14 +159,14 @@ def test_indices_point_at_the_first_maximum(
 def test_four_spatial_axes_are_refused() -> None:
     x = np.zeros((1, 1, 2, 2, 2, 2), np.float32)
     group = node_group("MaxPool", {"X": x}, {"Y": x.dtype}, kernel_shape=[1, 1, 1, 1])
-    assert "rank 6" in str(refusal_of("pool.max", group))
+    assert "rank 6" in str(rejection_of("pool.max", group))
 
 
 def test_read_indices_choose_the_implementation() -> None:
     x = np.zeros((1, 1, 4, 4), np.float32)
     plain = node_group("MaxPool", {"X": x}, {"Y": x.dtype}, kernel_shape=[2, 2])
     indexed = node_group("MaxPool", {"X": x}, {"Y": x.dtype, "I": np.int64}, kernel_shape=[2, 2])
-    assert refusal_of("pool.max", plain) is None
-    assert refusal_of("pool.max_with_indices", indexed) is None
-    assert refusal_of("pool.max", indexed) == "the indices are read"
-    assert refusal_of("pool.max_with_indices", plain) == "nothing reads the indices"
+    assert rejection_of("pool.max", plain) is None
+    assert rejection_of("pool.max_with_indices", indexed) is None
+    assert rejection_of("pool.max", indexed) == "the indices are read"
+    assert rejection_of("pool.max_with_indices", plain) == "nothing reads the indices"

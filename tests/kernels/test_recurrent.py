@@ -9,21 +9,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.engine.core.registry import PlanningContext, Registry, load
+from app.engine.core.registry import PlanningContext
 from app.engine.types.target import host
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests import harness
 from tests.harness import Array, assert_close, context, implementation, run_group
-from tests.kernels.single_node import node_group, run_node
+from tests.kernels.single_node import REGISTRY, run_text, text_group
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 OUTPUTS = {"LSTM": ("y", "y_h", "y_c"), "GRU": ("y", "y_h"), "RNN": ("y", "y_h")}
 ORDER = ("x", "w", "r", "b", "lens", "h0", "c0", "p")
-
-
-@pytest.fixture(scope="module")
-def registry() -> Registry:
-    return load()
 
 
 def sigmoid(v: Array) -> Array:
@@ -103,7 +98,6 @@ def body_of(op: str, operands: dict[str, Array], attributes: str) -> str:
 
 
 def check(
-    registry: Registry,
     compiler: Compiler,
     op: str,
     operands: dict[str, Array],
@@ -116,9 +110,7 @@ def check(
     body = body_of(op, operands, f', direction = "{direction}"{attributes}')
     fixed = {k: v for k, v in operands.items() if k in constants}
     inputs = {k: v for k, v in operands.items() if k not in constants}
-    found = run_node(
-        registry, compiler, f"{op.lower()}.loop", body, inputs, fixed, OUTPUTS[op], threads=threads
-    )
+    found = run_text(compiler, f"{op.lower()}.loop", body, inputs, fixed, OUTPUTS[op], threads=threads)
     for a, b in zip(found, layer(op, operands, direction, **options), strict=True):
         assert_close(a, b, 1e-5)
 
@@ -126,69 +118,65 @@ def check(
 @pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize("names", ["x w r", "x w r b lens h0 c0 p"])
-def test_layers_follow_the_equations(
-    registry: Registry, compiler: Compiler, op: str, direction: str, names: str
-) -> None:
+def test_layers_follow_the_equations(compiler: Compiler, op: str, direction: str, names: str) -> None:
     if op != "LSTM":
         names = names.replace(" c0 p", "")
     directions = 2 if direction == "bidirectional" else 1
-    check(registry, compiler, op, operands_of(op, 6, 3, 5, 9, directions, names), direction, threads=2)
+    check(compiler, op, operands_of(op, 6, 3, 5, 9, directions, names), direction, threads=2)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_extents_need_not_fit_the_tiles(registry: Registry, compiler: Compiler, data: st.DataObject) -> None:
+def test_extents_need_not_fit_the_tiles(compiler: Compiler, data: st.DataObject) -> None:
     op = data.draw(st.sampled_from(["LSTM", "GRU", "RNN"]))
     extents = [data.draw(st.integers(low, high)) for low, high in ((0, 5), (0, 4), (1, 20), (1, 20))]
     names = "x w r b" + (" lens" if extents[0] and data.draw(st.booleans()) else "")
     threads = data.draw(st.integers(1, 2))
-    check(registry, compiler, op, operands_of(op, *extents, 2, names), "bidirectional", threads=threads)
+    check(compiler, op, operands_of(op, *extents, 2, names), "bidirectional", threads=threads)
 
 
 @pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
 @pytest.mark.parametrize("lanes", [4, 16])
 @pytest.mark.parametrize("batch", [1, 6])
 def test_layers_are_the_same_for_any_width_of_registers(
-    registry: Registry, compiler: Compiler, op: str, lanes: int, batch: int, monkeypatch: pytest.MonkeyPatch
+    compiler: Compiler, op: str, lanes: int, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = replace(host(), vector_lanes=lanes)
     monkeypatch.setattr(harness, "context", lambda threads=1, _lanes=0: PlanningContext(target, threads))
-    check(registry, compiler, op, operands_of(op, 3, batch, 5, 37, 2, "x w r b"), "bidirectional")
+    check(compiler, op, operands_of(op, 3, batch, 5, 37, 2, "x w r b"), "bidirectional")
 
 
 @pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
-def test_weights_may_change_between_runs(registry: Registry, compiler: Compiler, op: str) -> None:
-    check(registry, compiler, op, operands_of(op, 4, 2, 5, 23, 2, "x w r b"), "bidirectional", constants=())
+def test_weights_may_change_between_runs(compiler: Compiler, op: str) -> None:
+    check(compiler, op, operands_of(op, 4, 2, 5, 23, 2, "x w r b"), "bidirectional", constants=())
 
 
-def test_gru_may_multiply_before_it_resets(registry: Registry, compiler: Compiler) -> None:
+def test_gru_may_multiply_before_it_resets(compiler: Compiler) -> None:
     for lens in ("", " lens"):
         operands = operands_of("GRU", 5, 3, 4, 7, 2, "x w r b h0" + lens)
         check(
-            registry, compiler, "GRU", operands, "bidirectional", ", linear_before_reset = 1",
+            compiler, "GRU", operands, "bidirectional", ", linear_before_reset = 1",
             linear_before_reset=1,
         )  # fmt: skip
 
 
 @pytest.mark.parametrize("op", ["LSTM", "GRU"])
-def test_gates_are_clipped(registry: Registry, compiler: Compiler, op: str) -> None:
-    check(
-        registry, compiler, op, operands_of(op, 4, 2, 3, 5, 1, "x w r b"), "forward", ", clip = 0.3", clip=0.3
-    )
+def test_gates_are_clipped(compiler: Compiler, op: str) -> None:
+    check(compiler, op, operands_of(op, 4, 2, 3, 5, 1, "x w r b"), "forward", ", clip = 0.3", clip=0.3)
 
 
-def test_rnn_activations_are_chosen_by_direction(registry: Registry, compiler: Compiler) -> None:
+def test_rnn_activations_are_chosen_by_direction(compiler: Compiler) -> None:
     operands = operands_of("RNN", 4, 2, 3, 5, 2, "x w r b")
     names = {"Relu": lambda v: np.maximum(v, 0), "Sigmoid": sigmoid}
     body = body_of("RNN", operands, ', direction = "bidirectional", activations = ["Relu", "Sigmoid"]')
     fixed = {k: v for k, v in operands.items() if k != "x"}
-    y, _ = run_node(registry, compiler, "rnn.loop", body, {"x": operands["x"]}, fixed, OUTPUTS["RNN"])
+    y, _ = run_text(compiler, "rnn.loop", body, {"x": operands["x"]}, fixed, OUTPUTS["RNN"])
     for d, function in enumerate(names.values()):
         assert_close(y[:, d], layer("RNN", operands, "bidirectional", activation=function)[0][:, d], 1e-5)
 
 
 @pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
-def test_the_batch_may_come_first(registry: Registry, compiler: Compiler, op: str) -> None:
+def test_the_batch_may_come_first(compiler: Compiler, op: str) -> None:
     operands = operands_of(op, 5, 3, 4, 6, 2, "x w r b lens h0" + (" c0" if op == "LSTM" else ""))
     expected = layer(op, operands, "bidirectional")
     swapped = {
@@ -196,24 +184,24 @@ def test_the_batch_may_come_first(registry: Registry, compiler: Compiler, op: st
         for k, v in operands.items()
     }
     body = body_of(op, swapped, ', direction = "bidirectional", layout = 1')
-    found = run_node(registry, compiler, f"{op.lower()}.loop", body, swapped, None, OUTPUTS[op])
+    found = run_text(compiler, f"{op.lower()}.loop", body, swapped, None, OUTPUTS[op])
     assert_close(found[0], expected[0].transpose(2, 0, 1, 3), 1e-5)
     for a, b in zip(found[1:], expected[1:], strict=True):
         assert_close(a, b.swapaxes(0, 1), 1e-5)
 
 
-def test_outputs_that_nobody_reads_are_not_written(registry: Registry, compiler: Compiler) -> None:
+def test_outputs_that_nobody_reads_are_not_written(compiler: Compiler) -> None:
     operands = operands_of("LSTM", 5, 2, 4, 6, 1, "x w r b")
     body = body_of("LSTM", operands, "")
     fixed = {k: v for k, v in operands.items() if k != "x"}
-    (c,) = run_node(registry, compiler, "lstm.loop", body, {"x": operands["x"]}, fixed, ("", "", "y_c"))
+    (c,) = run_text(compiler, "lstm.loop", body, {"x": operands["x"]}, fixed, ("", "", "y_c"))
     assert_close(c, layer("LSTM", operands)[2], 1e-5)
 
 
-def test_other_activations_are_refused_by_name(registry: Registry) -> None:
+def test_other_activations_are_refused_by_name() -> None:
     operands = operands_of("GRU", 2, 1, 3, 4, 1, "x w r")
     body = body_of("GRU", operands, ', activations = ["HardSigmoid", "Tanh"]')
-    reason = implementation("gru.loop", registry).rejection(node_group(registry, body, operands), context())
+    reason = implementation("gru.loop", REGISTRY).rejection(text_group(body, operands), context())
     assert "hardsigmoid" in (reason or "")
 
 
@@ -233,7 +221,6 @@ def rounded(v: Array) -> Array:
     + [("int8", False, (0, 1), batch, n) for batch, n in ((1, 7), (3, 7), (5, 36))],
 )
 def test_quantized_lstm_rounds_its_activations(
-    registry: Registry,
     compiler: Compiler,
     kind: str,
     per_column: bool,
@@ -262,10 +249,10 @@ def test_quantized_lstm_rounds_its_activations(
     )
     fixed = {k: v for k, v in a.items() if k not in ("x", "h0", "c0")}
     inputs_of = {k: a[k] for k in ("x", "h0", "c0")}
-    group = node_group(registry, body, inputs_of, fixed, OUTPUTS["LSTM"], domain="com.microsoft")
+    group = text_group(body, inputs_of, fixed, OUTPUTS["LSTM"], domain="com.microsoft")
     for value, size in zip(group.outputs, [(steps, 2, batch, n), (2, batch, n), (2, batch, n)]):
         value.shape, value.dtype = ir.Shape(size), ir.DataType.FLOAT
-    found = run_group(implementation("dynamic_quantize_lstm.loop", registry), group, inputs_of, compiler)
+    found = run_group(implementation("dynamic_quantize_lstm.loop", REGISTRY), group, inputs_of, compiler)
 
     real = {
         name: (a[name].astype(np.float64) - a[f"{name}_zero"].reshape(2, 1, -1).astype(np.float64))
@@ -290,11 +277,10 @@ def test_quantized_lstm_rounds_its_activations(
 @pytest.mark.parametrize(("size", "offset"), [(1, 0.0), (9000, 3.0), (10000, -0.5), (5, -90.0)])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_dynamic_quantization_covers_the_range_and_zero(
-    registry: Registry, compiler: Compiler, size: int, offset: float, threads: int
+    compiler: Compiler, size: int, offset: float, threads: int
 ) -> None:
     x = (np.random.default_rng(size).standard_normal((1, size)) + offset).astype(np.float32)
-    y, scale, zero = run_node(
-        registry,
+    y, scale, zero = run_text(
         compiler,
         "dynamic_quantize_linear.chunks",
         "DynamicQuantizeLinear (x)",
@@ -309,9 +295,8 @@ def test_dynamic_quantization_covers_the_range_and_zero(
     np.testing.assert_allclose(rounded(x), (y.astype(np.float64) - zero) * scale, rtol=1e-6)
 
 
-def test_zeros_are_quantized_with_scale_one(registry: Registry, compiler: Compiler) -> None:
-    y, scale, zero = run_node(
-        registry,
+def test_zeros_are_quantized_with_scale_one(compiler: Compiler) -> None:
+    y, scale, zero = run_text(
         compiler,
         "dynamic_quantize_linear.chunks",
         "DynamicQuantizeLinear (x)",

@@ -8,7 +8,7 @@ import pytest
 from app.engine.backends.cpu.reduce import collapse
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import assert_close
-from tests.kernels.single import node_group, refusal_of, run_node
+from tests.kernels.single_node import node_group, rejection_of, run_node
 
 Array = np.ndarray[Any, Any]
 
@@ -184,7 +184,7 @@ def test_global_pools_of_any_rank(
 def test_axes_that_only_a_run_knows_are_refused() -> None:
     x, axes = np.zeros((2, 3), np.float32), np.array([0], np.int64)
     group = node_group("ReduceSum", {"X": x, "A": axes}, {"Y": x.dtype}, keepdims=1)
-    assert refusal_of("reduce.ReduceSum", group) is not None
+    assert rejection_of("reduce.ReduceSum", group) is not None
 
 
 def test_neighbouring_axes_of_a_kind_become_one() -> None:

@@ -3,18 +3,12 @@
 import numpy as np
 import pytest
 
-from app.engine.core.registry import Registry, load
 from app.engine.operators.interpolation import ResizedAxis, taps
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import Array, assert_close, context, implementation
-from tests.kernels.single_node import node_group, reference, run_node
+from tests.kernels.single_node import REGISTRY, reference, run_text, text_group
 
 COORDINATES = ["half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric"]
-
-
-@pytest.fixture(scope="module")
-def registry() -> Registry:
-    return load()
 
 
 def image(*shape: int, dtype: str = "float32") -> Array:
@@ -22,7 +16,6 @@ def image(*shape: int, dtype: str = "float32") -> Array:
 
 
 def resized(
-    registry: Registry,
     compiler: Compiler,
     x: Array,
     attributes: str,
@@ -33,7 +26,7 @@ def resized(
     kind = "nearest" if "nearest" in attributes else "taps"
     operands = ", ".join(name if name in constants else "" for name in ("roi", "scales", "sizes"))
     body = f"Resize <{attributes}> (x, {operands.rstrip(', ')})"
-    (found,) = run_node(registry, compiler, f"resize.{kind}", body, {"x": x}, constants, threads=threads)
+    (found,) = run_text(compiler, f"resize.{kind}", body, {"x": x}, constants, threads=threads)
     return found, reference(body, {"x": x} | constants)[0]
 
 
@@ -41,14 +34,14 @@ def resized(
 @pytest.mark.parametrize("transformation", COORDINATES)
 @pytest.mark.parametrize("rounding", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
 def test_nearest_copies_the_same_elements_as_the_reference(
-    registry: Registry, compiler: Compiler, dtype: str, transformation: str, rounding: str
+    compiler: Compiler, dtype: str, transformation: str, rounding: str
 ) -> None:
     attributes = (
         f'mode = "nearest", nearest_mode = "{rounding}", coordinate_transformation_mode = "{transformation}"'
     )
     for scales in ([1, 1, 2, 4], [1, 1, 0.5, 3]):
         constants = {"scales": np.array(scales, np.float32)}
-        found, expected = resized(registry, compiler, image(2, 3, 4, 6, dtype=dtype), attributes, constants)
+        found, expected = resized(compiler, image(2, 3, 4, 6, dtype=dtype), attributes, constants)
         np.testing.assert_array_equal(found, expected)
 
 
@@ -56,31 +49,27 @@ def test_nearest_copies_the_same_elements_as_the_reference(
 @pytest.mark.parametrize("transformation", COORDINATES)
 @pytest.mark.parametrize("exclude", [0, 1])
 def test_interpolation_equals_the_reference(
-    registry: Registry, compiler: Compiler, mode: str, transformation: str, exclude: int
+    compiler: Compiler, mode: str, transformation: str, exclude: int
 ) -> None:
     attributes = (
         f'mode = "{mode}", coordinate_transformation_mode = "{transformation}", exclude_outside = {exclude}'
     )
     for sizes in ([1, 2, 10, 9], [1, 2, 3, 14], [1, 2, 5, 2]):
         constants = {"sizes": np.array(sizes)}
-        found, expected = resized(registry, compiler, image(1, 2, 5, 7), attributes, constants, threads=2)
+        found, expected = resized(compiler, image(1, 2, 5, 7), attributes, constants, threads=2)
         assert_close(found, expected, 1e-5)
 
 
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
-def test_antialiased_shrinking_equals_the_reference(
-    registry: Registry, compiler: Compiler, mode: str
-) -> None:
+def test_antialiased_shrinking_equals_the_reference(compiler: Compiler, mode: str) -> None:
     constants = {"scales": np.array([0.6, 0.3], np.float32)}
     attributes = f'mode = "{mode}", antialias = 1, axes = [2, 1]'
-    found, expected = resized(registry, compiler, image(2, 20, 11), attributes, constants)
+    found, expected = resized(compiler, image(2, 20, 11), attributes, constants)
     assert_close(found, expected, 1e-5)
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
-def test_crops_take_the_extrapolation_value_outside(
-    registry: Registry, compiler: Compiler, mode: str
-) -> None:
+def test_crops_take_the_extrapolation_value_outside(compiler: Compiler, mode: str) -> None:
     constants = {
         "roi": np.array([0, 0, 0.4, 0.2, 1, 1, 1.3, 0.7], np.float32),
         "sizes": np.array([1, 1, 5, 6]),
@@ -88,22 +77,22 @@ def test_crops_take_the_extrapolation_value_outside(
     attributes = (
         f'mode = "{mode}", extrapolation_value = 10.0, coordinate_transformation_mode = "tf_crop_and_resize"'
     )
-    found, expected = resized(registry, compiler, image(1, 1, 4, 8), attributes, constants)
+    found, expected = resized(compiler, image(1, 1, 4, 8), attributes, constants)
     assert_close(found, expected, 1e-5)
     assert (found == 10).any()
 
 
 @pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
-def test_the_aspect_ratio_is_kept_on_request(registry: Registry, compiler: Compiler, policy: str) -> None:
+def test_the_aspect_ratio_is_kept_on_request(compiler: Compiler, policy: str) -> None:
     constants = {"sizes": np.array([7, 8])}
     attributes = f'mode = "linear", axes = [1, 2], keep_aspect_ratio_policy = "{policy}"'
-    found, expected = resized(registry, compiler, image(2, 4, 3), attributes, constants)
+    found, expected = resized(compiler, image(2, 4, 3), attributes, constants)
     assert_close(found, expected, 1e-5)
 
 
-def test_double_precision_is_kept(registry: Registry, compiler: Compiler) -> None:
+def test_double_precision_is_kept(compiler: Compiler) -> None:
     constants = {"scales": np.array([2, 2], np.float32)}
-    found, expected = resized(registry, compiler, image(4, 5, dtype="float64"), 'mode = "linear"', constants)
+    found, expected = resized(compiler, image(4, 5, dtype="float64"), 'mode = "linear"', constants)
     assert_close(found, expected, 1e-12)
 
 
@@ -118,9 +107,9 @@ def test_weights_sum_to_one_and_stay_inside(mode: str, target: int) -> None:
         assert place.max() < 8
 
 
-def test_interpolation_of_whole_numbers_is_refused(registry: Registry) -> None:
+def test_interpolation_of_whole_numbers_is_refused() -> None:
     constants = {"scales": np.array([2, 2], np.float32)}
     x = image(3, 4, dtype="uint8")
-    group = node_group(registry, 'Resize <mode = "linear"> (x, , scales)', {"x": x}, constants)
-    assert "uint8" in (implementation("resize.taps", registry).rejection(group, context()) or "")
-    assert "'linear'" in (implementation("resize.nearest", registry).rejection(group, context()) or "")
+    group = text_group('Resize <mode = "linear"> (x, , scales)', {"x": x}, constants)
+    assert "uint8" in (implementation("resize.taps", REGISTRY).rejection(group, context()) or "")
+    assert "'linear'" in (implementation("resize.nearest", REGISTRY).rejection(group, context()) or "")

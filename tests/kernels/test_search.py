@@ -7,7 +7,7 @@ import pytest
 
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import assert_close
-from tests.kernels.single import node_group, refusal_of, run_node
+from tests.kernels.single_node import node_group, rejection_of, run_node
 
 Array = np.ndarray[Any, Any]
 
@@ -45,7 +45,7 @@ def test_positions_of_unsigned_bytes(compiler: Compiler, axis: int) -> None:
 
 def test_an_empty_axis_has_no_extremum() -> None:
     group = node_group("ArgMax", {"X": np.zeros((2, 0), np.float32)}, {"Y": np.int64}, axis=1)
-    assert refusal_of("search.arg_max", group) == "the axis is empty"
+    assert rejection_of("search.arg_max", group) == "the axis is empty"
 
 
 def running(x: Array, axis: int, function: Any, start: int, exclusive: int, reverse: int) -> Array:

@@ -7,7 +7,7 @@ import pytest
 
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import assert_close
-from tests.kernels.single import node_group, run_node
+from tests.kernels.single_node import node_group, run_node
 
 Array = np.ndarray[Any, Any]
 

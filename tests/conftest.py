@@ -1,5 +1,7 @@
 """Where the shared data is, and one compiler for the whole run."""
 
+import ctypes
+import gc
 import os
 import shutil
 from collections.abc import Iterator
@@ -50,6 +52,14 @@ def with_libraries(
     """The usual backends of this machine, for tests with the mark `libraries`."""
     if request.node.get_closest_marker("libraries") is not None:
         monkeypatch.setattr(target, "BACKENDS", own_kernels)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def memory_returned() -> Iterator[None]:
+    """What the tests of a file no longer use goes back to the system: one process runs many files."""
+    yield
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
 
 
 DATABASES = ("sqlite", "postgresql")

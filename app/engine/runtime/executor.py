@@ -1,5 +1,6 @@
 """Parts of a program in memory that are the same on every device."""
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -92,17 +93,21 @@ def owned_by_step(program: Program) -> list[Owned]:
     return found
 
 
-def owners(steps: Sequence[Owned], nbytes: int) -> Iterator[tuple[Array, Array]]:
-    """By step: the buffer that owns each byte of an arena, 0 for none; the bytes whose contents are stale.
+def unowned(steps: Sequence[Owned], nbytes: int) -> Iterator[tuple[list[slice], list[slice]]]:
+    """By step: bytes of an arena whose contents are stale, and those of them that no buffer owns.
 
-    A byte that changed hands is dead or new: its old contents mean nothing.
+    Bytes that changed hands are dead or new: their old contents mean nothing.
     """
-    before = np.zeros(nbytes, np.int32)
+    ends = {end for pieces in steps for _, piece in pieces for end in (piece.start, piece.stop)}
+    borders = sorted({0, nbytes, *ends})
+    position = {border: i for i, border in enumerate(borders)}
+    intervals = np.array([slice(*ends) for ends in itertools.pairwise(borders)], object)
+    before = np.zeros(len(intervals), np.int32)
     for pieces in steps:
-        owner = np.zeros(nbytes, np.int32)
+        owner = np.zeros(len(intervals), np.int32)  # of each interval; 0 for none
         for number, piece in pieces:
-            owner[piece] = number
-        yield owner, (owner != before) | (owner == 0)
+            owner[position[piece.start] : position[piece.stop]] = number
+        yield list(intervals[(owner != before) | (owner == 0)]), list(intervals[owner == 0])
         before = owner
 
 

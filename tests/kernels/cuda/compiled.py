@@ -2,8 +2,11 @@
 
 import gc
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 from app.kernels.cuda.compiler import Compiler, Cubin
@@ -34,15 +37,28 @@ class Compiled:
         return min(SCHEDULERS * (REGISTERS // each), WARPS) // block * block
 
 
+def warmed(kernels: Iterable[Kernel], cache: Path, processes: int) -> Iterator[int]:
+    """Compile kernels into a cache, in processes that end with what the compilers keep of each: a gigabyte.
+
+    Yields how many are there so far.
+    """
+    wanted = list(dict.fromkeys(kernels))
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        yield from (done for done, _ in enumerate(pool.map(partial(_warm, cache), wanted, chunksize=4), 1))
+
+
+def _warm(cache: Path, kernel: Kernel) -> None:
+    gc.disable()  # looking for the few cycles that numba leaves takes a sixth of its time
+    compiler = Compiler(cache)
+    for sm in GENERATIONS:
+        compiler.compile(kernel, sm)
+
+
 def compiled(
     kernels: Iterable[Kernel], compiler: Compiler, folder: Path
 ) -> dict[Kernel, tuple[Compiled, ...]]:
     """Kernels for each generation. The disassembler starts once for all."""
-    gc.disable()  # looking for the few cycles that numba leaves takes a sixth of its time
-    try:
-        pairs = [(k, compiler.compile(k, sm)) for k in dict.fromkeys(kernels) for sm in GENERATIONS]
-    finally:
-        gc.enable()
+    pairs = [(k, compiler.compile(k, sm)) for k in dict.fromkeys(kernels) for sm in GENERATIONS]
     found = instructions([cubin for _, cubin in pairs], folder)
     made: dict[Kernel, tuple[Compiled, ...]] = {}
     for (kernel, cubin), counts in zip(pairs, found, strict=True):

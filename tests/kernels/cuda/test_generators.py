@@ -12,13 +12,16 @@ import pytest
 
 import app.kernels.cuda
 from app.kernels.cuda.kernel import Kernel, Launch, Launches
-from tests.kernels.cuda.compiled import Compiled, compiled, faults, missing, present
+from tests.conftest import KERNELS
+from tests.kernels.cuda.compiled import Compiled, compiled, faults, missing, present, warmed
 from tests.kernels.cuda.generators import EVERYDAY, REST
 
 
 @pytest.fixture(scope="module")
 def made(offline, tmp_path_factory) -> dict[Kernel, tuple[Compiled, ...]]:
-    kernels = (step.kernel for row in EVERYDAY.values() for step in row.made())
+    kernels = [step.kernel for row in EVERYDAY.values() for step in row.made()]
+    for _ in warmed(kernels, KERNELS, processes=2):
+        pass
     return compiled(kernels, offline, tmp_path_factory.mktemp("cubins"))
 
 

@@ -14,7 +14,7 @@ from app.engine.core.program import Program, Step
 from app.engine.runtime import input_checks
 from app.engine.runtime.cpu.library_step import LibraryStep
 from app.engine.runtime.cpu.memory import Pool, Weights, aligned
-from app.engine.runtime.executor import POISON, Array, ProgramExecutor, owned_by_step, owners
+from app.engine.runtime.executor import POISON, Array, ProgramExecutor, owned_by_step, unowned
 from app.engine.types.errors import KernelError
 from app.engine.types.layout import to_physical
 from app.kernels.cpu.runtime.compiler import CompiledKernel, Compiler, resolve
@@ -430,19 +430,21 @@ class Executor(ProgramExecutor):
 
     def _run_poisoned(self) -> None:
         steps = ((s, i, calls) for s in self._segments for i, calls in zip(range(s.first, s.last), s.calls))
-        for (segment, index, calls), (owner, stale) in zip(steps, owners(self._live, self._arena.size)):
-            self._arena[stale] = POISON
+        for (segment, index, calls), (stale, free) in zip(steps, unowned(self._live, self._arena.size)):
+            for part in stale:
+                self._arena[part] = POISON
             if segment.sequence is not None:
                 segment.sequence.run(*calls)
             else:
                 segment.work()
-            astray = np.flatnonzero((owner == 0) & (self._arena != POISON))
-            if astray.size:
-                name = self.program.steps[index].group.name
-                raise KernelError(
-                    f"step {index} {name!r} wrote byte {astray[0]} of the arena, "
-                    "which belongs to no buffer that lives then"
-                )
+            for part in free:
+                astray = self._arena[part] != POISON
+                if astray.any():
+                    name = self.program.steps[index].group.name
+                    raise KernelError(
+                        f"step {index} {name!r} wrote byte {part.start + astray.argmax()} of the arena, "
+                        "which belongs to no buffer that lives then"
+                    )
             for array, padded in self._lanes[index]:
                 array[padded] = np.nan
             self._ran(index)

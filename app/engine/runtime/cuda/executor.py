@@ -20,7 +20,7 @@ from app.engine.core.calls import Constant, HostCall, LaunchCall, SubgraphCall, 
 from app.engine.core.program import Program, Step
 from app.engine.runtime import input_checks
 from app.engine.runtime.cuda.device import ALIGNMENT, Array, Device, Loaded, Passed, Pointer
-from app.engine.runtime.executor import POISON, ProgramExecutor, owned_by_step, owners
+from app.engine.runtime.executor import POISON, ProgramExecutor, owned_by_step, unowned
 from app.engine.types.errors import KernelError
 from app.kernels.cpu.runtime.compiler import resolve
 from app.kernels.cuda.kernel import Kernel, Launch, Ref
@@ -109,7 +109,8 @@ class DeviceExecutor(ProgramExecutor):
         self._inputs = {v.name or "": v for v in self._model.inputs}
         self._outputs = {v.name or "": v for v in self._model.outputs}
         self._replays: list[Work] | None = None
-        self._dead = self._dying() if poison else []
+        stale = (parts for parts, _ in unowned(owned_by_step(program), self._arena.nbytes))
+        self._stale = list(stale) if poison else []
 
     def close(self) -> None:
         """Give the memory back."""
@@ -348,19 +349,11 @@ class DeviceExecutor(ProgramExecutor):
 
         return run
 
-    def _dying(self) -> list[list[tuple[int, int]]]:
-        """By step: the parts of the arena, half-open, whose old contents mean nothing from there on."""
-        found = []
-        for _, stale in owners(owned_by_step(self.program), self._arena.nbytes):
-            borders = np.flatnonzero(np.diff(np.concatenate(([0], stale, [0]))))
-            found.append([(int(a), int(b)) for a, b in borders.reshape(-1, 2)])
-        return found
-
     def _run_poisoned(self) -> None:
         works = [work for segment in self._segments for work in segment.steps]
         for index, work in enumerate(works):
-            for start, stop in self._dead[index]:
-                self._device.fill(self._arena.address + start, stop - start, POISON)
+            for part in self._stale[index]:
+                self._device.fill(self._arena.address + part.start, part.stop - part.start, POISON)
             work()
             self._ran(index)
         self._device.wait()

@@ -8,22 +8,13 @@ warps, lacks an instruction, or has one that it must not have.
 import argparse
 import os
 import tempfile
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from pathlib import Path
 
 from app.kernels.cuda.compiler import Compiler
-from app.kernels.cuda.kernel import Kernel
 from tests.conftest import KERNELS, ROOT
 from tests.engine.runtime.cuda.networks import NETWORKS, kernels, warps
-from tests.kernels.cuda.compiled import GENERATIONS, compiled, faults, missing, present
+from tests.kernels.cuda.compiled import GENERATIONS, compiled, faults, missing, present, warmed
 from tests.kernels.cuda.generators import EVERYDAY, REST, Row
-
-
-def _warm(cache: Path, kernel: Kernel) -> None:
-    compiler = Compiler(cache)
-    for sm in GENERATIONS:
-        compiler.compile(kernel, sm)
 
 
 def main() -> int:
@@ -43,10 +34,9 @@ def main() -> int:
                     label = f"{name} {kernel.name} {len(steps)}"
                     rows[label], steps[label] = Row(label, lambda: None, warps(kernel)), [kernel]  # type: ignore[arg-type, return-value]
         wanted = list(dict.fromkeys(k for each in steps.values() for k in each))
-        with ProcessPoolExecutor(arguments.processes) as pool:
-            for done, _ in enumerate(pool.map(partial(_warm, KERNELS), wanted, chunksize=4), 1):
-                if done % 100 == 0:
-                    print(f"{done} of {len(wanted)} kernels", flush=True)
+        for done in warmed(wanted, KERNELS, arguments.processes):
+            if done % 100 == 0:
+                print(f"{done} of {len(wanted)} kernels", flush=True)
         made = compiled(wanted, Compiler(KERNELS), folder)
     told = []
     for name, row in rows.items():

@@ -5,13 +5,16 @@ Causal masks, windows and lengths leave an interval of keys; only those are visi
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
 
 from app.kernels.cpu.codegen.generator import at
+from app.kernels.cpu.codegen.linking import local
+from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.vectormath import exp32, tanh32
-from app.kernels.cpu.recurrent import add_product, fill
+from app.kernels.cpu.recurrent import fill
 
 f32 = np.float32
 LOWEST = f32(-math.inf)
@@ -20,8 +23,59 @@ BOOLEAN, ADDITIVE = 1, 2  # kinds of mask
 RAW, CAPPED, MASKED, PROBABILITIES = 0, 1, 2, 3  # what the output of scores shows
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionSizes(SizeTable):
+    """Sizes of attention and strides of its operands, in elements."""
+
+    heads: int
+    group: int  # query heads that share keys and values
+    rows: int
+    keys: int
+    depth: int  # of queries and keys
+    width: int  # of values
+    q_at: int  # elements before the first; then strides
+    q_b: int
+    q_h: int
+    q_s: int
+    q_d: int
+    k_at: int
+    k_b: int
+    k_h: int
+    k_s: int
+    k_d: int
+    v_at: int
+    v_b: int
+    v_h: int
+    v_s: int
+    v_d: int
+    y_at: int
+    y_b: int
+    y_h: int
+    y_s: int
+    masked: int  # 0, BOOLEAN or ADDITIVE
+    mask_at: int
+    mask_b: int
+    mask_h: int
+    mask_q: int
+    mask_k: int
+    mask_length: int  # keys that the mask tells about; the others are hidden
+    causal: int  # whether a query sees no key behind its own position
+    zero: int  # whether a row that sees no key is zero, else NaN
+    past: int  # position of the first query
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionRowsSizes(AttentionSizes):
+    """Sizes of attention by rows."""
+
+    left: int  # keys that a query sees before its position, and after it; negative for all
+    right: int
+    external: int  # whether queries stand at the end of `lengths` keys, not behind `past`
+    shown: int  # stage of the scores that are an output, RAW to PROBABILITIES; negative for none
+
+
 # Partial sums in any order: the only way that a dot product fills a register.
-@njit(error_model="numpy", boundscheck=False, fastmath={"reassoc", "contract", "nsz"})
+@njit(error_model="numpy", boundscheck=False, forceinline=True, fastmath={"reassoc", "contract", "nsz"})
 def _dot(a, b, n):
     total = ZERO
     for i in range(n):
@@ -63,67 +117,89 @@ def _softmax(work, n):
         work[j] *= scale
 
 
-def attention(q, k, v, mask, lengths, scalars, y, scores, work,
-              heads, group, rows, keys, depth, width,
-              q_at, q_b, q_h, q_s, k_at, k_b, k_h, k_s, v_at, v_b, v_h, v_s, y_at, y_b, y_h, y_s,
-              mask_kind, mask_at, mask_b, mask_h, mask_q, mask_k, mask_length,
-              causal, zero, past, left, right, external, shown, begin, end, thread):  # fmt: skip
+# A product and a sum may become one instruction, which rounds once; nothing is reordered.
+@local(fastmath={"contract"})
+def _add_product(a, w, w_row, y, k, n):
+    """y[j] += Σ_p a[p] · w[p · w_row + j]. Eight rows of w a pass, so that y is touched seldom."""
+    p = 0
+    while p + 8 <= k:
+        a0, a1, a2, a3 = a[p], a[p + 1], a[p + 2], a[p + 3]
+        a4, a5, a6, a7 = a[p + 4], a[p + 5], a[p + 6], a[p + 7]
+        w0 = at(w, p * w_row)
+        w1, w2, w3 = at(w0, w_row), at(w0, 2 * w_row), at(w0, 3 * w_row)
+        w4, w5, w6, w7 = at(w0, 4 * w_row), at(w0, 5 * w_row), at(w0, 6 * w_row), at(w0, 7 * w_row)
+        for j in range(n):
+            low = a0 * f32(w0[j]) + a1 * f32(w1[j]) + a2 * f32(w2[j]) + a3 * f32(w3[j])
+            y[j] += low + (a4 * f32(w4[j]) + a5 * f32(w5[j]) + a6 * f32(w6[j]) + a7 * f32(w7[j]))
+        p += 8
+    while p < k:
+        a0 = a[p]
+        w0 = at(w, p * w_row)
+        for j in range(n):
+            y[j] += a0 * f32(w0[j])
+        p += 1
+
+
+unpacked = AttentionRowsSizes.reader()
+
+
+def attention(q, k, v, mask, lengths, scalars, y, scores, sizes, work, begin, end, thread):
     """y[b, h, s, :] = softmax(cap(scale · q k') + mask) v. Units are rows (b · heads + h) · rows + s.
 
-    q: [.., depth], v, y: [.., width], first element and strides as named, innermost 1; a key-value
-    head serves `group` query heads. lengths: int64[b], valid keys. scalars: scale, cap (0 for none). Query s
-    stands at position s + past, or with `external` at s + lengths[b] - rows; it sees keys up to its
-    own if `causal`, from `left` before to `right` after it where those are not negative.
-    scores: [b, heads, rows, keys], written if `shown` >= 0. work: `keys` float32 a thread. A row
-    that sees no key is `zero`, or NaN.
+    q: [.., depth], v, y: [.., width], first element and strides as in `sizes`, AttentionRowsSizes, innermost
+    1. lengths: int64[b], valid keys. scalars: scale, cap (0 for none). Query s stands at position s + past,
+    or with `external` at s + lengths[b] - rows; it sees keys up to its own if `causal`, from `left` before to
+    `right` after it where those are not negative. scores: [b, heads, rows, keys], written if `shown` >= 0.
+    work: `keys` float32 a thread.
     """
-    mine = at(work, thread * keys)
+    n = unpacked(sizes)
+    mine = at(work, thread * n.keys)
     scale = scalars[0]
     cap = scalars[1]
     for unit in range(begin, end):
-        s = unit % rows
-        h = unit // rows % heads
-        b = unit // (rows * heads)
-        position = s + (lengths[b] - rows if external else past)
-        last = min(keys, lengths[b])
-        if causal:
+        s = unit % n.rows
+        h = unit // n.rows % n.heads
+        b = unit // (n.rows * n.heads)
+        position = s + (lengths[b] - n.rows if n.external else n.past)
+        last = min(n.keys, lengths[b])
+        if n.causal:
             last = min(last, position + 1)
-        if right >= 0:
-            last = min(last, position + right + 1)
-        first = max(position - left, 0) if left >= 0 else 0
+        if n.right >= 0:
+            last = min(last, position + n.right + 1)
+        first = max(position - n.left, 0) if n.left >= 0 else 0
         last = max(last, 0)
         first = min(first, last)
-        query = at(q, q_at + b * q_b + h * q_h + s * q_s)
-        key = at(k, k_at + b * k_b + h // group * k_h)
+        query = at(q, n.q_at + b * n.q_b + h * n.q_h + s * n.q_s)
+        key = at(k, n.k_at + b * n.k_b + h // n.group * n.k_h)
         visible = first < last
-        from_key, to_key = (0, keys) if shown >= 0 else (first, last)
+        from_key, to_key = (0, n.keys) if n.shown >= 0 else (first, last)
         for j in range(from_key, to_key):
-            mine[j] = _dot(query, at(key, j * k_s), depth) * scale
-        line = at(scores, unit * keys)
-        if shown == RAW:
-            for j in range(keys):
+            mine[j] = _dot(query, at(key, j * n.k_s), n.depth) * scale
+        line = at(scores, unit * n.keys)
+        if n.shown == RAW:
+            for j in range(n.keys):
                 line[j] = mine[j]
         if cap > ZERO:
             for j in range(from_key, to_key):
                 mine[j] = tanh32(mine[j] / cap) * cap
-        if shown == CAPPED:
-            for j in range(keys):
+        if n.shown == CAPPED:
+            for j in range(n.keys):
                 line[j] = mine[j]
-        if mask_kind:
-            place = mask_at + b * mask_b + h * mask_h + s * mask_q
-            visible = _biased(mine, mask, mask_kind, place, mask_k, mask_length, first, last) and visible
-        if shown >= 0:
+        if n.masked:
+            place = n.mask_at + b * n.mask_b + h * n.mask_h + s * n.mask_q
+            visible = _biased(mine, mask, n.masked, place, n.mask_k, n.mask_length, first, last) and visible
+        if n.shown >= 0:
             fill(mine, LOWEST, first)
-            fill(at(mine, last), LOWEST, keys - last)
-        if shown == MASKED:
-            for j in range(keys):
+            fill(at(mine, last), LOWEST, n.keys - last)
+        if n.shown == MASKED:
+            for j in range(n.keys):
                 line[j] = mine[j]
-        result = at(y, y_at + b * y_b + h * y_h + s * y_s)
-        fill(result, ZERO, width)
-        if visible or not zero:
+        result = at(y, n.y_at + b * n.y_b + h * n.y_h + s * n.y_s)
+        fill(result, ZERO, n.width)
+        if visible or not n.zero:
             _softmax(at(mine, first), last - first)
-            value = at(v, v_at + b * v_b + h // group * v_h + first * v_s)
-            add_product(at(mine, first), value, v_s, result, last - first, width)
-        if shown == PROBABILITIES:
-            for j in range(keys):
-                line[j] = mine[j] if (visible or not zero) and first <= j < last else ZERO
+            value = at(v, n.v_at + b * n.v_b + h // n.group * n.v_h + first * n.v_s)
+            _add_product(at(mine, first), value, n.v_s, result, last - first, n.width)
+        if n.shown == PROBABILITIES:
+            for j in range(n.keys):
+                line[j] = mine[j] if (visible or not n.zero) and first <= j < last else ZERO

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from numba import types
-from numba.extending import intrinsic
 
-from app.kernels.cpu.codegen.instructions import Vectors, number
+from app.kernels.cpu.attention import AttentionSizes
+from app.kernels.cpu.codegen.instructions import Vectors, number, typed
 from app.kernels.cpu.codegen.linking import Sources
-from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import Shapes
 from app.kernels.cpu.gemm import product_library
 from app.kernels.cpu.nchwc_copy import transposed
@@ -27,44 +26,9 @@ TILES: Shapes = {4: (6, 4, 2, 2), 8: (6, 4, 2, 2), 16: (8, 4, 2, 4)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionSizes(SizeTable):
-    """Sizes and strides of attention by blocks."""
+class AttentionBlocksSizes(AttentionSizes):
+    """Sizes of attention by blocks."""
 
-    heads: int
-    group: int  # query heads that share keys and values
-    rows: int
-    keys: int
-    depth: int  # of queries and keys
-    width: int  # of values
-    q_at: int  # elements before the first; then strides, in elements
-    q_b: int
-    q_h: int
-    q_s: int
-    q_d: int
-    k_at: int
-    k_b: int
-    k_h: int
-    k_s: int
-    k_d: int
-    v_at: int
-    v_b: int
-    v_h: int
-    v_s: int
-    v_d: int
-    y_at: int
-    y_b: int
-    y_h: int
-    y_s: int
-    mask_at: int
-    mask_b: int
-    mask_h: int
-    mask_q: int
-    mask_k: int
-    masked: int
-    mask_length: int  # keys that the mask tells about; the others are hidden
-    causal: int
-    past: int  # position of the first query
-    zero: int  # whether a row that sees no key is zero, else NaN
     parts: int  # of the queries of a head: units
     part_rows: int
     block_rows: int
@@ -86,6 +50,7 @@ from app.kernels.cpu.attention_blocks import turner
 from app.kernels.cpu.copies import rows_copier
 from app.kernels.cpu.extrema import maximum
 from app.kernels.cpu.codegen.generator import at
+from app.kernels.cpu.codegen.linking import local
 from app.kernels.cpu.sums import add_in_any_order
 from app.kernels.cpu.codegen.tiles import ACCUMULATE, RESIDUAL, SCALE
 from app.kernels.cpu.codegen.vectormath import exp_falling32
@@ -148,7 +113,7 @@ def largest(x, n):
     return top
 
 
-@njit(error_model="numpy", boundscheck=False)
+@local()
 def exponentials(x, n, top):
     # x = exp(x - top); their sum.
     total = ZERO
@@ -235,7 +200,7 @@ def emit(lanes: int, mask: str) -> Sources:
     q: [b, heads, rows, depth], k: [b, heads / group, keys, depth], v: [.., width]; each begins
     `_at` elements after its address and has strides; y: [b, heads, rows, width], innermost stride 1,
     shares memory with nothing. mask: T[b, heads, rows, keys] by strides: what is added to the scores,
-    or whether they count. scalars: [scale, 1]. sizes: AttentionSizes; work: float32 per thread. With
+    or whether they count. scalars: [scale, 1]. sizes: AttentionBlocksSizes; work: float32 per thread. With
     `causal`, query s sees keys up to s + past. Units are parts of queries (fastest), heads and b.
 
     Args:
@@ -248,7 +213,7 @@ def emit(lanes: int, mask: str) -> Sources:
         boolean=boolean,
         hides="bias" if boolean else "at(hides, row * mask_q + key)",
         bias="ZERO if mask[j * step] else LOWEST" if boolean else "mask[j * step]",
-        unpack=AttentionSizes.unpack(),
+        unpack=AttentionBlocksSizes.unpack(),
     )
     return product_library("float32", lanes, TILES), kernel
 
@@ -272,7 +237,4 @@ def turner(lanes: int, y_row: int) -> Any:
             v.store(vector, v.at(y, p * y_row))
         return context.get_dummy_value()
 
-    def body(_context, x, x_row, y, m):
-        return types.void(address, size, address, size), generate
-
-    return intrinsic(body)
+    return typed(types.void(address, size, address, size), generate)

@@ -8,9 +8,8 @@ from typing import Any
 
 import llvmlite.ir as ll
 from numba import types
-from numba.extending import intrinsic
 
-from app.kernels.cpu.codegen.instructions import I16, I32, Vectors, number, repeat
+from app.kernels.cpu.codegen.instructions import I16, I32, Vectors, number, repeat, typed
 
 PLANES = 4  # channels that an interleaved pixel holds at most
 
@@ -41,10 +40,7 @@ def narrower(dtype: str, lanes: int) -> Any:
         repeat(builder, count, [x, y], step)
         return context.get_dummy_value()
 
-    def body(_context: Any, x: Any, count: Any, valid: Any, y: Any) -> Any:
-        return signature, generate
-
-    return intrinsic(body)
+    return typed(signature, generate)
 
 
 _ROWS = """\
@@ -164,10 +160,7 @@ def block_narrower(lanes: int) -> Any:
         repeat(builder, count, [x, y], step)
         return context.get_dummy_value()
 
-    def body(_context: Any, x: Any, x_block: Any, x_pixel: Any, count: Any, valid: Any, y: Any) -> Any:
-        return signature, generate
-
-    return intrinsic(body)
+    return typed(signature, generate)
 
 
 _FILL_PHASES = """\
@@ -263,10 +256,7 @@ def plane_narrower(lanes: int, planes: int) -> Any:
         repeat(builder, times, [count, x, y], step)
         return context.get_dummy_value()
 
-    def body(_context: Any, x: Any, x_plane: Any, count: Any, y: Any) -> Any:
-        return signature, generate
-
-    return intrinsic(body)
+    return typed(signature, generate)
 
 
 _FILL_PLANES = """\

@@ -12,10 +12,9 @@ from typing import Any
 import llvmlite.ir as ll
 import numpy as np
 from numba import types
-from numba.extending import intrinsic
 
 from app.kernels.cpu.codegen.generator import outlined
-from app.kernels.cpu.codegen.instructions import I8, I32, I64, Vectors, number, repeat
+from app.kernels.cpu.codegen.instructions import I8, I32, I64, Vectors, number, repeat, typed
 from app.kernels.cpu.sparse import finished
 
 Array = np.ndarray[Any, Any]
@@ -122,10 +121,7 @@ def block_tile(dtype: str, lanes: int, rows: int, columns: int, flags: int) -> A
         _store(v, sums, results, columns, flags, bias, scalars)
         b.ret_void()
 
-    def body(_context, a, a_row, m, places, values, steps, y, y_row, bias, scalars):
-        return signature, outlined(f"block_{dtype}_{rows}x{columns}x{lanes}", write)
-
-    return intrinsic(body)
+    return typed(signature, outlined(f"block_{dtype}_{rows}x{columns}x{lanes}", write))
 
 
 def _store(
@@ -187,10 +183,7 @@ def half_tile(lanes: int, rows: int, columns: int, flags: int) -> Any:
         _store(v, sums, results, columns, flags, bias, scalars)
         b.ret_void()
 
-    def body(_context, a, a_row, m, places, values, groups, y, y_row, bias, scalars):
-        return signature, outlined(f"half_{rows}x{columns}x{lanes}", write)
-
-    return intrinsic(body)
+    return typed(signature, outlined(f"half_{rows}x{columns}x{lanes}", write))
 
 
 _HEAD = """\

@@ -5,9 +5,8 @@ from typing import Any
 import llvmlite.ir as ll
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
-from app.kernels.cpu.codegen.instructions import ELEMENTS, I1, I32, Vectors, number
+from app.kernels.cpu.codegen.instructions import ELEMENTS, I1, I32, Vectors, number, typed
 
 
 def copier(dtype: str, lanes: int, stride: int) -> Any:
@@ -58,10 +57,7 @@ def copier(dtype: str, lanes: int, stride: int) -> Any:
         masked(outer, n)
         return context.get_dummy_value()
 
-    def body(_context, y, x, low, high, n):
-        return signature, generate
-
-    return intrinsic(body)
+    return typed(signature, generate)
 
 
 def rows_copier(dtype: str, lanes: int, stride: int) -> Any:
@@ -100,10 +96,7 @@ def rows_copier(dtype: str, lanes: int, stride: int) -> Any:
                 v.store(pick(part), v.at(target, whole))
         return context.get_dummy_value()
 
-    def body(_context, y, y_row, x, x_row, rows, n):
-        return signature, generate
-
-    return intrinsic(body)
+    return typed(signature, generate)
 
 
 def selector(dtype: str, lanes: int) -> Any:
@@ -128,7 +121,4 @@ def selector(dtype: str, lanes: int) -> Any:
             v.store(v.masked_load(v.at(x, start), chosen), v.at(y, start))
         return context.get_dummy_value()
 
-    def body(_context, y, x, mask, n, ahead):
-        return signature, generate
-
-    return intrinsic(body)
+    return typed(signature, generate)

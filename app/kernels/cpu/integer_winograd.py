@@ -13,10 +13,9 @@ from typing import Any
 import llvmlite.ir as ll
 import numpy as np
 from numba import types
-from numba.extending import intrinsic
 
 from app.kernels.cpu.codegen.generator import outlined
-from app.kernels.cpu.codegen.instructions import I16, I32, Vectors, number
+from app.kernels.cpu.codegen.instructions import I16, I32, Vectors, number, typed
 from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import PAIRED, PAIRS
@@ -106,10 +105,7 @@ def spread_tile(lanes: int) -> Any:
                 v.store(b.bitcast(value, v.type), v.at(y, b.mul(y_size, number(4 * i + j))))
         b.ret_void()
 
-    def body(_context, x, line, v, v_size):
-        return types.void(address, size, address, size), outlined(f"spread_{lanes}", write)
-
-    return intrinsic(body)
+    return typed(types.void(address, size, address, size), outlined(f"spread_{lanes}", write))
 
 
 def gather_tile(lanes: int, row: int) -> Any:
@@ -140,10 +136,7 @@ def gather_tile(lanes: int, row: int) -> Any:
         v.store(b.shuffle_vector(left, right, turns), y)
         b.ret_void()
 
-    def body(_context, m, m_size, y):
-        return types.void(address, size, address), outlined(f"gather_{row}_{lanes}", write)
-
-    return intrinsic(body)
+    return typed(types.void(address, size, address), outlined(f"gather_{row}_{lanes}", write))
 
 
 _KERNEL = """\

@@ -20,7 +20,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from app.kernels.cpu.codegen.generator import Epilogue, outlined
-from app.kernels.cpu.codegen.instructions import I8, I32, Vectors, choose, number, repeat
+from app.kernels.cpu.codegen.instructions import I8, I32, Vectors, choose, number, repeat, typed
 from app.kernels.cpu.codegen.tiles import CLAMP, COLUMN_BIAS, HIGH, LOW, RESIDUAL
 
 ROWS = 16  # of a tile register; as many pairs are a step
@@ -80,10 +80,7 @@ def buffer(columns: int) -> Any:
         place.align = 64
         return builder.bitcast(place, ll.FloatType().as_pointer())
 
-    def body(_context: Any) -> Any:
-        return _SCALAR(), generate
-
-    return intrinsic(body)
+    return typed(_SCALAR(), generate)
 
 
 @intrinsic
@@ -169,10 +166,7 @@ def tiles_product(rows: int, columns: int, lines: int) -> Any:
                 _instruction(b, "tilestored64", tile(r * columns + j), place, number(LANES * 4))
         b.ret_void()
 
-    def body(_context, a, a_row, taps, tap_count, blocks, block_step, panel, ahead, sums):
-        return signature, outlined(f"tiles_{rows}x{columns}_{lines}", write)
-
-    return intrinsic(body)
+    return typed(signature, outlined(f"tiles_{rows}x{columns}_{lines}", write))
 
 
 def pixels_finish(columns: int, spacing: int, unroll: int = 4) -> Any:
@@ -225,10 +219,7 @@ def pixels_finish(columns: int, spacing: int, unroll: int = 4) -> Any:
         repeat(b, b.srem(n, number(unroll)), state, some(1))
         b.ret_void()
 
-    def body(_context, sums, pixels, first, n, y, y_row, y_block, bias, residual, scalars, flags):
-        return signature, outlined(f"finish_{columns}", write)
-
-    return intrinsic(body)
+    return typed(signature, outlined(f"finish_{columns}", write))
 
 
 _PIXELS = """\
@@ -332,11 +323,7 @@ def rows_finish(columns: int, unroll: int = 4) -> Any:
         repeat(b, b.srem(m, number(unroll)), state, some(1))
         b.ret_void()
 
-    def body(_context, found, m, c, c_row, sums, sums_row, row_bias, row_bias_step, column_bias,
-             residual, residual_row, scalars, flags):  # fmt: skip
-        return signature, outlined(f"rows_finish_{columns}", write)
-
-    return intrinsic(body)
+    return typed(signature, outlined(f"rows_finish_{columns}", write))
 
 
 _ROWS = """\

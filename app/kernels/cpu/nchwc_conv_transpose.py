@@ -8,9 +8,8 @@ from typing import Any
 
 import llvmlite.ir as ll
 from numba import types
-from numba.extending import intrinsic
 
-from app.kernels.cpu.codegen.instructions import I64, Vectors, number
+from app.kernels.cpu.codegen.instructions import I64, Vectors, number, typed
 from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.codegen.tiles import CLAMP, HIGH, LOW, RESIDUAL
 from app.kernels.cpu.epilogue import lanes_run_library
@@ -162,10 +161,7 @@ def pixel_tile(lanes: int, pixels: int, vectors: int, flags: int) -> Any:
         builder.position_at_end(ended)
         return context.get_dummy_value()
 
-    def body(_context, x, x_block, channels, weights, y, bias, bias_step, residual, scalars, m):
-        return signature, generate
-
-    return intrinsic(body)
+    return typed(signature, generate)
 
 
 Operands = tuple[tuple[str, str, str], ...]  # (how it advances, offset where it begins, element type)

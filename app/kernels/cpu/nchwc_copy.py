@@ -9,9 +9,8 @@ from typing import Any
 
 import llvmlite.ir as ll
 from numba import types
-from numba.extending import intrinsic
 
-from app.kernels.cpu.codegen.instructions import I32, Vectors, number
+from app.kernels.cpu.codegen.instructions import I32, Vectors, number, typed
 
 _SOURCE = """\
 from numba import njit
@@ -112,10 +111,7 @@ def block_tile(lanes: int, partial: bool) -> Any:
             v.store(vector, v.at(y, p * lanes))
         return context.get_dummy_value()
 
-    def body(_context, x, y, x_row, m):
-        return _signature(), generate
-
-    return intrinsic(body)
+    return typed(_signature(), generate)
 
 
 def unblock_tile(lanes: int, partial: bool) -> Any:
@@ -131,10 +127,7 @@ def unblock_tile(lanes: int, partial: bool) -> Any:
         v.store_lines(rows, y, y_row, m if partial else number(lanes))
         return context.get_dummy_value()
 
-    def body(_context, x, y, y_row, m):
-        return _signature(), generate
-
-    return intrinsic(body)
+    return typed(_signature(), generate)
 
 
 def emit_block(lanes: int) -> str:
@@ -214,11 +207,8 @@ def vector_copy(lanes: int) -> Any:
         v.store(v.load(x), y)
         return context.get_dummy_value()
 
-    def body(_context, x, y):
-        address = types.CPointer(types.float32)
-        return types.void(address, address), generate
-
-    return intrinsic(body)
+    address = types.CPointer(types.float32)
+    return typed(types.void(address, address), generate)
 
 
 def emit_block_last(lanes: int) -> str:

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from numba import types
-from numba.extending import intrinsic
 
-from app.kernels.cpu.codegen.instructions import Vectors, number
+from app.kernels.cpu.codegen.instructions import Vectors, number, repeat, typed, where
 from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import CLAMP, HIGH, LOW, RESIDUAL
 from app.kernels.cpu.epilogue import lanes_run_library
@@ -116,57 +115,28 @@ def row_tile(
         x, x_row, weights, rows, y, bias, residual, scalars, low, high, m, step = values
         v = Vectors(builder, "float32", lanes)
 
-        def where(condition: Any, before: list[Any], changed: Any) -> list[Any]:
-            """`changed()` where the condition holds, else the values before."""
-            entry, do, after = builder.block, *(builder.append_basic_block(n) for n in ("do", "after"))
-            builder.cbranch(condition, do, after)
-            builder.position_at_end(do)
-            new, done = changed(), builder.block
-            builder.branch(after)
-            builder.position_at_end(after)
-            phis = [builder.phi(v.type) for _ in before]
-            for phi, old, fresh in zip(phis, before, new):
-                phi.add_incoming(old, entry)
-                phi.add_incoming(fresh, done)
-            return phis
-
-        def column(place: int, uses: list[tuple[int, int]], pointer: Any, w: list[Any], sums: list[Any]):
-            pixel = v.load(v.at(pointer, builder.mul(step, number(place))))
-            return [v.fma(pixel, w[t], sums[p]) for p, t in uses]
-
         first = v.load(bias)
         width = builder.sub(high, low)
-        entry = builder.block
-        head, body, end = (builder.append_basic_block(n) for n in ("head", "body", "end"))
-        builder.branch(head)
-        builder.position_at_end(head)
-        left, pointer, row_weights = (builder.phi(s.type) for s in (rows, x, weights))
-        sums = [builder.phi(v.type) for _ in range(pixels)]
-        for phi, start in zip((left, pointer, row_weights, *sums), (rows, x, weights, *[first] * pixels)):
-            phi.add_incoming(start, entry)
-        builder.cbranch(builder.icmp_signed(">", left, number(0)), body, end)
-        builder.position_at_end(body)
-        w = [v.load(v.at(row_weights, t * lanes)) for t in range(taps)]
-        new = list(sums)
-        for place, uses in sorted(columns.items()):
 
-            def changed(place=place, uses=uses):
-                return column(place, uses, pointer, w, new)
+        def taps_of_row(state: list[Any]) -> list[Any]:
+            pointer, row_weights, *new = state
+            w = [v.load(v.at(row_weights, t * lanes)) for t in range(taps)]
+            for place, uses in sorted(columns.items()):
 
-            if guarded:
-                inside = builder.icmp_unsigned("<", builder.sub(number(place), low), width)
-                values = where(inside, [new[p] for p, _ in uses], changed)
-            else:
-                values = changed()
-            for (p, _), value in zip(uses, values):
-                new[p] = value
-        following = (
-            builder.sub(left, number(1)), v.at(pointer, x_row), v.at(row_weights, taps * lanes), *new
-        )  # fmt: skip
-        for phi, value in zip((left, pointer, row_weights, *sums), following):
-            phi.add_incoming(value, builder.block)
-        builder.branch(head)
-        builder.position_at_end(end)
+                def changed(place=place, uses=uses):
+                    pixel = v.load(v.at(pointer, builder.mul(step, number(place))))
+                    return [v.fma(pixel, w[t], new[p]) for p, t in uses]
+
+                if guarded:
+                    inside = builder.icmp_unsigned("<", builder.sub(number(place), low), width)
+                    values = where(builder, inside, [new[p] for p, _ in uses], changed)
+                else:
+                    values = changed()
+                for (p, _), value in zip(uses, values):
+                    new[p] = value
+            return [v.at(pointer, x_row), v.at(row_weights, taps * lanes), *new]
+
+        _, _, *sums = repeat(builder, rows, [x, weights, *[first] * pixels], taps_of_row)
 
         if flags & CLAMP:
             limits = [v.broadcast(v.at(scalars, i)) for i in (LOW, HIGH)]
@@ -185,10 +155,7 @@ def row_tile(
         builder.position_at_end(ended)
         return context.get_dummy_value()
 
-    def body(_context, x, x_row, weights, rows, y, bias, residual, scalars, low, high, m, step):
-        return signature, generate
-
-    return intrinsic(body)
+    return typed(signature, generate)
 
 
 def emit(

@@ -8,10 +8,9 @@ products of Winograd's transform.
 from typing import Any
 
 from numba import types
-from numba.extending import intrinsic
 
 from app.kernels.cpu.codegen.generator import outlined
-from app.kernels.cpu.codegen.instructions import ELEMENTS, Vectors, choose, number, repeat
+from app.kernels.cpu.codegen.instructions import ELEMENTS, Vectors, choose, number, repeat, typed
 from app.kernels.cpu.codegen.tiles import ACCUMULATE, CLAMP, COLUMN_BIAS, HIGH, LOW, RESIDUAL
 
 
@@ -106,8 +105,4 @@ def pixels_tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 2
             v.store(u, v.at(y, at))
         b.ret_void()
 
-    def body(_context, x, pixels, taps, tap_count, blocks, block_step, tail, weights, ahead, y,
-             y_row, y_block, bias, residual, scalars, flags):  # fmt: skip
-        return signature, outlined(f"tile_{dtype}_{rows}x{columns}x{lanes}", write)
-
-    return intrinsic(body)
+    return typed(signature, outlined(f"tile_{dtype}_{rows}x{columns}x{lanes}", write))

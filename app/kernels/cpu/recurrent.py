@@ -16,43 +16,11 @@ from app.kernels.cpu.codegen.vectormath import sigmoid32, tanh32
 from app.kernels.cpu.gemm import product_library
 
 _compiled = njit(error_model="numpy", boundscheck=False)
-# A product and a sum may become one instruction, which rounds once; nothing is reordered.
-_fused = njit(error_model="numpy", boundscheck=False, fastmath={"contract"})
 f32 = np.float32
 ZERO = f32(0.0)
 ONE = f32(1.0)
 TANH, RELU, SIGMOID = 0, 1, 2  # activations of RNN
 ROWS = 4  # of the tile for several sequences
-
-
-@_fused
-def add_product(a, w, w_row, y, k, n):
-    """y[j] += Σ_p a[p] · w[p · w_row + j]. Eight rows of w a pass, so that y is touched seldom."""
-    p = 0
-    while p + 8 <= k:
-        a0, a1, a2, a3, a4, a5, a6, a7 = (
-            a[p],
-            a[p + 1],
-            a[p + 2],
-            a[p + 3],
-            a[p + 4],
-            a[p + 5],
-            a[p + 6],
-            a[p + 7],
-        )
-        w0 = at(w, p * w_row)
-        w1, w2, w3 = at(w0, w_row), at(w0, 2 * w_row), at(w0, 3 * w_row)
-        w4, w5, w6, w7 = at(w0, 4 * w_row), at(w0, 5 * w_row), at(w0, 6 * w_row), at(w0, 7 * w_row)
-        for j in range(n):
-            low = a0 * f32(w0[j]) + a1 * f32(w1[j]) + a2 * f32(w2[j]) + a3 * f32(w3[j])
-            y[j] += low + (a4 * f32(w4[j]) + a5 * f32(w5[j]) + a6 * f32(w6[j]) + a7 * f32(w7[j]))
-        p += 8
-    while p < k:
-        a0 = a[p]
-        w0 = at(w, p * w_row)
-        for j in range(n):
-            y[j] += a0 * f32(w0[j])
-        p += 1
 
 
 def panel_width(lanes: int) -> int:

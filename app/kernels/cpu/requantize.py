@@ -9,9 +9,8 @@ from typing import Any
 import llvmlite.ir as ll
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
-from app.kernels.cpu.codegen.instructions import I32, number
+from app.kernels.cpu.codegen.instructions import I32, number, typed
 from app.kernels.expressions import Recipe
 
 LIMITS = {"int8": (-128.0, 127.0), "uint8": (0.0, 255.0)}
@@ -91,7 +90,4 @@ def requantizer(dtype: str, lanes: int, along: tuple[bool, bool]) -> Any:
             done = stop
         return context.get_dummy_value()
 
-    def body(_context, v, y, n, factor, addend, zero):
-        return signature, generate
-
-    return intrinsic(body)
+    return typed(signature, generate)

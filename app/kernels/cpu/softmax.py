@@ -11,6 +11,7 @@ from numba import float64, njit, types
 from numba.extending import overload
 
 from app.kernels.cpu.access import read, write
+from app.kernels.cpu.codegen.linking import local
 from app.kernels.cpu.codegen.vectormath import exp32
 from app.kernels.cpu.extrema import like, maximum
 from app.kernels.cpu.sums import RUN, add_in_any_order
@@ -34,7 +35,7 @@ def _largest(x, start, stop):
     return m
 
 
-@njit
+@local()
 def _exponentials(x, y, start, stop, m):
     """Y = exp(x - m) from start to stop; their sum."""
     t = like(m, 0)

@@ -14,10 +14,9 @@ from typing import Any
 import llvmlite.ir as ll
 import numpy as np
 from numba import types
-from numba.extending import intrinsic
 
 from app.kernels.cpu.codegen.generator import outlined
-from app.kernels.cpu.codegen.instructions import I32, I64, Vectors, number, repeat
+from app.kernels.cpu.codegen.instructions import I32, I64, Vectors, number, repeat, typed
 from app.kernels.cpu.codegen.tiles import CLAMP, COLUMN_BIAS, HIGH, LOW, ROW_BIAS
 
 Array = np.ndarray[Any, Any]
@@ -129,10 +128,7 @@ def slice_tile(dtype: str, lanes: int, together: int, vectors: int, tail: int, f
                 v.store_part(found, v.at(line, j * lanes), width)
         b.ret_void()
 
-    def body(_context, places, values, steps, b, y, y_row, rows, row_bias, column_bias, scalars):
-        return signature, outlined(f"slice_{dtype}_{together}x{vectors}x{lanes}", write)
-
-    return intrinsic(body)
+    return typed(signature, outlined(f"slice_{dtype}_{together}x{vectors}x{lanes}", write))
 
 
 _SOURCE = """\
@@ -255,10 +251,7 @@ def _tile(name: str, dtype: str, lanes: int, copy: Callable[..., None]) -> Any:
         copy(Vectors(b, dtype, lanes), *arguments)
         b.ret_void()
 
-    def body(_context, x, x_row, rows, y, y_row, columns):
-        return signature, outlined(name, write)
-
-    return intrinsic(body)
+    return typed(signature, outlined(name, write))
 
 
 def _lines(v: Vectors, x: Any, x_row: Any, rows: Any, count: int) -> list[Any]:

@@ -57,7 +57,7 @@ def total(x, start, stop):
     return t
 
 
-@njit
+@njit(forceinline=True)
 def total_squares(x, start, stop, center):
     """Sum of (x[start:stop] - center)^2 as float64; center has the type of x."""
     t = float64(0)

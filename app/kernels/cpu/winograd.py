@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
 from app.kernels.cpu.codegen.generator import outlined
-from app.kernels.cpu.codegen.instructions import Vectors, number, repeat
+from app.kernels.cpu.codegen.instructions import Vectors, number, repeat, typed
 from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import (
@@ -131,10 +130,7 @@ def product_tiles(lanes: int, rows: int, vectors: int, unroll: int = 2, dtype: s
                 v.store(x, v.at(target, i * lanes))
         builder.ret_void()
 
-    def body(_context, a, a_row, b, k, c, step, count, before):
-        return signature, outlined(f"product_{rows}x{vectors}x{lanes}", write)
-
-    return intrinsic(body)
+    return typed(signature, outlined(f"product_{rows}x{vectors}x{lanes}", write))
 
 
 _LIBRARY = """\

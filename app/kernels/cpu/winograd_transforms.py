@@ -12,10 +12,9 @@ import llvmlite.ir as ll
 import numpy as np
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
 from app.kernels.cpu.codegen.generator import outlined
-from app.kernels.cpu.codegen.instructions import Vectors, number
+from app.kernels.cpu.codegen.instructions import Vectors, number, typed
 from app.kernels.cpu.codegen.tiles import BETA, BFLOAT_PAIRS, HIGH, LOW, RESIDUAL
 
 Array = np.ndarray[Any, Any]
@@ -142,10 +141,7 @@ def input_tile(lanes: int, n: int, dtype: str = "float32") -> Any:
                 v.store(x_, v.at(target, builder.mul(plane, number(j))))
         builder.ret_void()
 
-    def body(_context, x, x_row, r0, r1, c0, c1, zeros, buffer, to, plane):
-        return signature, outlined(f"input_{n}x{lanes}", write)
-
-    return intrinsic(body)
+    return typed(signature, outlined(f"input_{n}x{lanes}", write))
 
 
 def output_tile(lanes: int, m: int, n: int) -> Any:
@@ -202,10 +198,7 @@ def output_tile(lanes: int, m: int, n: int) -> Any:
                             finish((j,))
         builder.ret_void()
 
-    def body(_context, sums, plane, buffer, bias, scalars, residual, y, row, rows, columns, flags):
-        return signature, outlined(f"output_{m}x{n}x{lanes}", write)
-
-    return intrinsic(body)
+    return typed(signature, outlined(f"output_{m}x{n}x{lanes}", write))
 
 
 def transformed(weights: Array, m: int) -> Array:

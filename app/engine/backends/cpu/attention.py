@@ -33,7 +33,8 @@ from app.engine.operators.attention_pattern import (
 )
 from app.engine.operators.operands import data, group_rejection
 from app.engine.operators.strides import StridedCopy, strides_of
-from app.kernels.cpu.attention_blocks import TILES, AttentionSizes
+from app.kernels.cpu.attention import ADDITIVE, BOOLEAN, AttentionRowsSizes
+from app.kernels.cpu.attention_blocks import TILES, AttentionBlocksSizes
 from app.kernels.cpu.codegen import tiles
 
 POINTER = "float32*"
@@ -148,31 +149,29 @@ def _rows(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     before, core = _core(group)
     node = group.anchor
     lengths = graph.input_at(node, LENGTHS) if _is_node(group) else None
-    batch, heads, rows, depth = core.q.shape
-    keys, width = core.v.shape[2:]
+    batch, heads, rows, _ = core.q.shape
+    keys = core.v.shape[2]
     softcap = graph.attribute(node, "softcap", 0.0) if _is_node(group) else 0.0
     scores = node.outputs[SCORES] if _is_node(group) and len(node.outputs) > SCORES else None
     scores = scores if scores in group.outputs else None
     work = Workspace(4 * max(keys, 1), per_thread=True)
     mask = core.mask
-    boolean = mask is not None and _dtype(mask) == "bool"
-    numbers = (
-        *(heads, max(heads // max(core.k.shape[1], 1), 1), rows, keys, depth, width),
-        *(n for o in (core.q, core.k, core.v, core.y) for n in (o.start, *o.strides[:3])),
-        *((0,) * 7 if mask is None else (1 if boolean else 2, mask.start, *mask.strides, mask.shape[3])),
-        *(core.causal, core.zero, core.past),
-        *(graph.attribute(node, f"{side}_window_size", -1) for side in ("left", "right")),
-        lengths is not None,
-        -1 if scores is None else graph.attribute(node, "qk_matmul_output_mode", 0),
+    sizes = AttentionRowsSizes(
+        **_strides(core),
+        left=graph.attribute(node, "left_window_size", -1),
+        right=graph.attribute(node, "right_window_size", -1),
+        external=lengths is not None,
+        shown=-1 if scores is None else graph.attribute(node, "qk_matmul_output_mode", 0),
     )
     call = KernelCall(
         "app.kernels.cpu.attention:attention",
         (
             *[POINTER] * 3,
-            "bool*" if boolean else POINTER,
+            POINTER if mask is None else f"{_dtype(mask)}*",
             "int64*",
-            *[POINTER] * 4,
-            *["int64"] * len(numbers),
+            *[POINTER] * 3,
+            "int64*",
+            POINTER,
         ),
         (
             core.q.value,
@@ -183,8 +182,8 @@ def _rows(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
             Constant(np.array([core.scale, softcap], np.float32)),
             core.y.value,
             work if scores is None else scores,
+            Constant(sizes.array()),
             work,
-            *map(int, numbers),
         ),
         units=batch * heads * rows,
         takes_thread=True,
@@ -242,7 +241,35 @@ def _blocks(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     return (*before, call)
 
 
-def _sizes(core: Core, context: PlanningContext) -> AttentionSizes:
+def _strides(core: Core) -> dict[str, int]:
+    """The fields of AttentionSizes."""
+    _, heads, rows, depth = core.q.shape
+    keys, width = core.v.shape[2:]
+    mask = core.mask
+    masked = (0,) * 5 if mask is None else (mask.start, *mask.strides)
+    return {
+        "heads": heads,
+        "group": max(heads // max(core.k.shape[1], 1), 1),
+        "rows": rows,
+        "keys": keys,
+        "depth": depth,
+        "width": width,
+        **{
+            f"{name}_{axis}": n
+            for name, o in (("q", core.q), ("k", core.k), ("v", core.v))
+            for axis, n in zip(("at", *"bhsd"), (o.start, *o.strides))
+        },
+        **dict(zip((f"y_{axis}" for axis in ("at", *"bhs")), (core.y.start, *core.y.strides[:3]))),
+        "masked": 0 if mask is None else BOOLEAN if _dtype(mask) == "bool" else ADDITIVE,
+        **dict(zip((f"mask_{axis}" for axis in ("at", *"bhqk")), masked)),
+        "mask_length": keys if mask is None else mask.shape[3],
+        "causal": core.causal,
+        "zero": core.zero,
+        "past": core.past,
+    }
+
+
+def _sizes(core: Core, context: PlanningContext) -> AttentionBlocksSizes:
     batch, heads, rows, depth = core.q.shape
     keys, width = core.v.shape[2:]
     lanes = context.target.vector_lanes
@@ -258,7 +285,6 @@ def _sizes(core: Core, context: PlanningContext) -> AttentionSizes:
     part_rows = -(-rows // parts)
     most = max(min(SCORE_BYTES // (4 * block_keys), LARGEST_BLOCK), 1)
     block_rows = blocking.balanced(part_rows, most, TILES[lanes][0])
-    mask = core.mask
 
     def lines(elements: int) -> int:
         return -(-elements // 16) * 16
@@ -269,26 +295,8 @@ def _sizes(core: Core, context: PlanningContext) -> AttentionSizes:
         "values_size": lines(-(-width // columns) * columns * block_keys + lanes),
         "biased_size": lines(block_rows * block_keys),
     }
-    masked = (0,) * 5 if mask is None else (mask.start, *mask.strides)
-    return AttentionSizes(
-        heads=heads,
-        group=max(heads // max(core.k.shape[1], 1), 1),
-        rows=rows,
-        keys=keys,
-        depth=depth,
-        width=width,
-        **{
-            f"{name}_{axis}": n
-            for name, o in (("q", core.q), ("k", core.k), ("v", core.v))
-            for axis, n in zip(("at", *"bhsd"), (o.start, *o.strides))
-        },
-        **dict(zip((f"y_{axis}" for axis in ("at", *"bhs")), (core.y.start, *core.y.strides[:3]))),
-        **dict(zip((f"mask_{axis}" for axis in ("at", *"bhqk")), masked)),
-        masked=mask is not None,
-        mask_length=keys if mask is None else mask.shape[3],
-        causal=core.causal,
-        past=core.past,
-        zero=core.zero,
+    return AttentionBlocksSizes(
+        **_strides(core),
         parts=parts,
         part_rows=part_rows,
         block_rows=block_rows,

@@ -15,7 +15,7 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from app.kernels.cpu.codegen.instructions import ELEMENTS, Vectors, choose, number, repeat
+from app.kernels.cpu.codegen.instructions import ELEMENTS, Vectors, choose, number, repeat, typed
 from app.kernels.cpu.codegen.tiles import (
     ACCUMULATE,
     ALPHA,
@@ -181,11 +181,7 @@ def tile(
             v.store_part(x, v.at(v.at(c, builder.mul(number(r), c_row)), j), part or lanes)
         builder.ret_void()
 
-    def body(_context, a, a_row, a_k, m, b, b_k, k, ahead, ahead_k, c, c_row, sums, sums_row,
-             row_bias, row_bias_step, column_bias, residual, residual_row, scalars, flags):  # fmt: skip
-        return signature, outlined(f"tile_{dtype.replace(' * ', '_')}_{rows}x{columns}x{lanes}", write)
-
-    return intrinsic(body)
+    return typed(signature, outlined(f"tile_{dtype.replace(' * ', '_')}_{rows}x{columns}x{lanes}", write))
 
 
 def stream_tile(
@@ -248,11 +244,7 @@ def stream_tile(
             v.store(x, v.at(c, j))
         b.ret_void()
 
-    def body(_context, a, a_k, b, b_k, b_panel, k, c, sums, row_bias, column_bias, residual, scalars,
-             flags):  # fmt: skip
-        return signature, outlined(f"stream_{dtype.replace(' * ', '_')}_{columns}x{lanes}", write)
-
-    return intrinsic(body)
+    return typed(signature, outlined(f"stream_{dtype.replace(' * ', '_')}_{columns}x{lanes}", write))
 
 
 def spills(assembly: str, function: str = "tile_") -> int:
@@ -348,11 +340,7 @@ def taps_tile(dtype: str, lanes: int, rows: int, columns: int) -> Any:
         builder.position_at_end(ended)
         builder.ret_void()
 
-    def body(_context, x, x_row, offsets, weights, taps, m, y, y_row, last_y, residual, residual_row,
-             last_residual, bias, scalars, flags):  # fmt: skip
-        return signature, outlined(f"taps_{dtype}_{rows}x{columns}x{lanes}", write)
-
-    return intrinsic(body)
+    return typed(signature, outlined(f"taps_{dtype}_{rows}x{columns}x{lanes}", write))
 
 
 def outlined(name: str, write: Any) -> Any:

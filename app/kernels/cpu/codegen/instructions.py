@@ -5,12 +5,14 @@ Elements are float32, float64, integers, several integers in one (`tiles.PACKED`
 in a vector, which LLVM splits or widens for the machine at hand.
 """
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import llvmlite.ir as ll
 from numba import types
 from numba.core import cgutils
+from numba.extending import intrinsic
 
 from app.kernels.cpu.codegen.tiles import (
     BFLOAT_PAIRS,
@@ -54,6 +56,19 @@ class BfloatType(ll.Type):
         return hash(BfloatType)
 
 
+def typed(signature: Any, generate: Callable[..., Any]) -> Any:
+    """An intrinsic of one signature, whose code `generate(context, builder, signature, values)` writes."""
+
+    def body(*_arguments: Any) -> Any:
+        return signature, generate
+
+    # numba counts the parameters, of which the first is the typing context.
+    kind = inspect.Parameter.POSITIONAL_ONLY
+    names = [inspect.Parameter(f"a{i}", kind) for i in range(len(signature.args) + 1)]
+    body.__signature__ = inspect.Signature(names)  # type: ignore[attr-defined]
+    return intrinsic(body)
+
+
 def number(n: int) -> ll.Constant:
     """A 64-bit constant."""
     return ll.Constant(I64, n)
@@ -61,12 +76,16 @@ def number(n: int) -> ll.Constant:
 
 def choose(builder: Any, condition: Any, values: list[Any], changed: Any) -> list[Any]:
     """`changed(i, value)` for all values where the condition holds, else the values."""
+    return where(builder, condition, values, lambda: [changed(i, v) for i, v in enumerate(values)])
+
+
+def where(builder: Any, condition: Any, values: list[Any], others: Callable[[], list[Any]]) -> list[Any]:
+    """`others()`, as many, where the condition holds, else the values."""
     before = builder.block
-    do = builder.append_basic_block("do")
-    after = builder.append_basic_block("after")
+    do, after = (builder.append_basic_block(name) for name in ("do", "after"))
     builder.cbranch(condition, do, after)
     builder.position_at_end(do)
-    new = [changed(i, v) for i, v in enumerate(values)]
+    new = others()
     done = builder.block
     builder.branch(after)
     builder.position_at_end(after)

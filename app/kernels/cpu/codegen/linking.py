@@ -5,12 +5,15 @@ the tiles of a product the larger part of each kernel's compile time. A shared o
 itself and found by the linker, also by callers that come from the disk cache.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import llvmlite.binding
+import llvmlite.ir as ll
 import numba
 from numba import types
+from numba.extending import intrinsic
 
 from app.kernels.cpu.codegen.generator import spills
 
@@ -29,6 +32,48 @@ def shared(signature: Any) -> Callable[[Callable[..., Any]], Any]:
         llvmlite.binding.add_symbol(symbol, compiled.address)
         _LINKED[symbol] = compiled
         return types.ExternalFunction(symbol, signature)
+
+    return link
+
+
+def local(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """A decorator: the function as a local symbol of every kernel that calls it, never inlined there.
+
+    A function that numba compiles and LLVM does not inline is a weak symbol of the kernel's object file. A
+    process that compiles the kernel has optimized the function alone before and calls that machine code; one
+    that loads the kernel from the cache calls the code within, which was optimized twice. Where additions may
+    be reordered or fused the two differ in the last bits, and a local symbol has one definition only.
+
+    Args:
+        options: of `numba.njit`, beside those of all kernels.
+    """
+
+    def link(function: Callable[..., Any]) -> Any:
+        compiled = numba.njit(error_model="numpy", boundscheck=False, forceinline=True, **options)(function)
+
+        def typed(typing: Any, *arguments: Any) -> Any:
+            dispatcher = numba.typeof(compiled)  # which does not keep what it is the type of
+            signature = dispatcher.get_call_type(typing, arguments, {})
+            kinds = signature.return_type, signature.args
+
+            def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+                convention = context.call_conv
+                kind = convention.get_function_type(*kinds)
+                name = builder.module.get_unique_name(function.__name__)
+                own = ll.Function(builder.module, kind, name)
+                own.linkage = "internal"
+                own.attributes.add("noinline")
+                inside = ll.IRBuilder(own.append_basic_block("entry"))
+                passed = convention.get_arguments(own)
+                convention.return_value(inside, context.get_function(dispatcher, signature)(inside, passed))
+                return convention.call_function(builder, own, *kinds, values)[1]
+
+            return signature, generate
+
+        names = inspect.signature(function).parameters.values()
+        first = inspect.Parameter("typing", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        typed.__signature__ = inspect.Signature([first, *names])  # type: ignore[attr-defined]
+        return intrinsic(typed)
 
     return link
 

@@ -1,9 +1,13 @@
 """Sizes that a kernel takes: one dataclass a kernel, filled by its row and read by its generator."""
 
+from collections import namedtuple
 from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 import numpy as np
+from numba import types
+
+from app.kernels.cpu.codegen.instructions import number, typed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,3 +23,15 @@ class SizeTable:
         """The statement of a kernel that binds every size of `sizes` to a local of its name."""
         names = [field.name for field in fields(cls)]
         return f"{', '.join(names)} = {', '.join(f'sizes[{i}]' for i in range(len(names)))}"
+
+    @classmethod
+    def reader(cls) -> Any:
+        """An intrinsic: the named tuple of every size in an array `sizes`, for kernels that are no text."""
+        names = [field.name for field in fields(cls)]
+        kind = types.NamedUniTuple(types.int64, len(names), namedtuple(cls.__name__, names))
+
+        def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+            places = (builder.gep(values[0], [number(i)]) for i in range(len(names)))
+            return context.make_tuple(builder, kind, [builder.load(place) for place in places])
+
+        return typed(kind(types.CPointer(types.int64)), generate)

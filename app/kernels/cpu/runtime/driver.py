@@ -12,6 +12,29 @@ which still sleeps, delays nobody, and the same thread mostly meets the same dat
 look for work, and sleep when nothing has run for a while, in machine code: one that wakes never asks
 for the GIL, which the calling thread may want back by then.
 
+The mailbox, an array of int64, is all that the threads share. LINE numbers are one piece of it:
+
+    SEQUENCE, ROW_AT, ARGUMENTS_AT    written by the caller alone: number and addresses of the published row
+    DONE                              shares finished so far, of all rows; every thread adds to it
+    RUNNING, STOPPED                  written by the caller alone
+    CLAIM of each share               number of the last row of which a thread took this share
+    ASLEEP of each thread             1 from before it sleeps until it is woken; its gate guards the sleep
+
+A shared row goes through four states, and all that follows holds for any interleaving:
+
+1. Publish. The caller writes the addresses, then SEQUENCE. Whoever reads a new SEQUENCE may read addresses
+   that belong to this row or to a later one.
+2. Claim. A thread owns a share of row n once it has exchanged its CLAIM, less than n, for n. So each share
+   is run once, and a thread that is late, whose n is old, owns nothing, whatever addresses it has read.
+3. Finish. After the last unit of its share a thread adds 1 to DONE.
+4. Complete. The caller waits until DONE is threads * n. Only then does it publish row n + 1, so what a row
+   wrote is seen by the next one, and the addresses of a row stay until its last share is claimed.
+
+A helper may sleep only while RUNNING is 0: it sets ASLEEP, takes the mutex of its gate and waits while ASLEEP
+is 1 and STOPPED 0. The caller sets RUNNING, then wakes those with ASLEEP, setting it back under the mutex, so
+no wake-up is lost. A helper that read RUNNING before and sets ASLEEP after is missed by this run, which the
+caller completes without it, and woken by the next. STOPPED is set before the last wake-up.
+
 Helpers keep off the core of the calling thread. Operating systems do put a thread that is woken beside
 the one that wakes it; there it would look, for hundreds of microseconds, for work that it keeps from
 being made.
@@ -34,6 +57,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from app.kernels.cpu.codegen.generator import at, outlined
+from app.kernels.cpu.codegen.instructions import typed
 
 ROW = 5  # numbers a row
 MAX_ARITY = 48  # arguments of a kernel, begin, end and thread not counted
@@ -61,15 +85,8 @@ _I64 = ll.IntType(64)
 @intrinsic
 def _call(_context, address, arity, arguments, offset, begin, end, thread):
     """Call the function at `address` with `arity` numbers of `arguments[offset:]`, begin, end, thread."""
-    signature = types.void(
-        types.int64,
-        types.int64,
-        types.CPointer(types.int64),
-        types.int64,
-        types.int64,
-        types.int64,
-        types.int64,
-    )
+    size = types.int64
+    signature = types.void(size, size, types.CPointer(size), size, size, size, size)
 
     def write(builder, values):
         target, count, table, start, *units = values
@@ -88,16 +105,6 @@ def _call(_context, address, arity, arguments, offset, begin, end, thread):
         builder.ret_void()
 
     return signature, outlined("call", write)
-
-
-def _give_way(builder: Any) -> Any:
-    return cgutils.get_or_insert_function(builder.module, ll.FunctionType(ll.IntType(32), []), "sched_yield")
-
-
-def _relax(builder: Any) -> None:
-    if platform.machine() in ("x86_64", "AMD64"):
-        kind = ll.FunctionType(ll.VoidType(), [])
-        builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse2.pause"), [])
 
 
 @intrinsic
@@ -164,44 +171,30 @@ def _pause(_context):
     """Tell the core that this is a spinning loop."""
 
     def generate(context, builder, _signature, _values):
-        _relax(builder)
+        if platform.machine() in ("x86_64", "AMD64"):
+            kind = ll.FunctionType(ll.VoidType(), [])
+            builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse2.pause"), [])
         return context.get_dummy_value()
 
     return types.void(), generate
 
 
-@intrinsic
-def _yield(_context):
-    """Let another thread have the core."""
-
-    def generate(context, builder, _signature, _values):
-        builder.call(_give_way(builder), [])
-        return context.get_dummy_value()
-
-    return types.void(), generate
-
-
-def _posix(name: str, arity: int) -> Any:
-    """An intrinsic that calls a function of the threads of the system with addresses."""
+def _system(name: str, arity: int) -> Any:
+    """An intrinsic that calls a function of the C library with addresses."""
 
     def generate(context, builder, _signature, values):
         kind = ll.FunctionType(ll.IntType(32), [_I64] * arity)
-        builder.call(cgutils.get_or_insert_function(builder.module, kind, name), values[:arity])
+        builder.call(cgutils.get_or_insert_function(builder.module, kind, name), values)
         return context.get_dummy_value()
 
-    def one(_context, gate):
-        return types.void(types.int64), generate
-
-    def two(_context, condition, mutex):
-        return types.void(types.int64, types.int64), generate
-
-    return intrinsic(one if arity == 1 else two)
+    return typed(types.void(*[types.int64] * arity), generate)
 
 
 _lock, _unlock, _signal = (
-    _posix(f"pthread_{name}", 1) for name in ("mutex_lock", "mutex_unlock", "cond_signal")
+    _system(f"pthread_{name}", 1) for name in ("mutex_lock", "mutex_unlock", "cond_signal")
 )
-_wait = _posix("pthread_cond_wait", 2)
+_wait = _system("pthread_cond_wait", 2)
+_yield = _system("sched_yield", 0)  # lets another thread have the core
 
 
 @intrinsic

@@ -8,9 +8,8 @@ from pathlib import Path
 import llvmlite.ir as ll
 import numpy as np
 from numba import types
-from numba.extending import intrinsic
 
-from app.kernels.cpu.codegen.instructions import I64, Vectors, number
+from app.kernels.cpu.codegen.instructions import Vectors, repeat, typed
 from app.kernels.cpu.runtime.compiler import Compiler
 from app.kernels.cpu.runtime.driver import KernelSequence, Team, compile_dispatch_loop
 
@@ -27,30 +26,14 @@ def chains(lanes: int):  # an intrinsic has no type
         x, y, turns = values
         v = Vectors(builder, "float32", lanes)
         factor = v.broadcast(x)
-        before = builder.block
-        body, end = (builder.append_basic_block(s) for s in ("body", "end"))
-        builder.branch(body)
-        builder.position_at_end(body)
-        left = builder.phi(I64)
-        left.add_incoming(turns, before)
-        totals = [builder.phi(v.type) for _ in range(CHAINS)]
-        sums = [v.fma(factor, factor, total) for total in totals]
-        for i, (total, new) in enumerate(zip(totals, sums)):
-            # Different starts: equal chains would become one.
-            total.add_incoming(ll.Constant(v.type, [float(i)] * lanes), before)
-            total.add_incoming(new, body)
-        next_left = builder.sub(left, number(1))
-        left.add_incoming(next_left, body)
-        builder.cbranch(builder.icmp_signed(">", next_left, number(0)), body, end)
-        builder.position_at_end(end)
+        # Different starts: equal chains would become one.
+        starts = [ll.Constant(v.type, [float(i)] * lanes) for i in range(CHAINS)]
+        sums = repeat(builder, turns, starts, lambda totals: [v.fma(factor, factor, t) for t in totals])
         whole = functools.reduce(v.add, sums)
         v.store(whole, y)
         return context.get_dummy_value()
 
-    def body(_context, x, y, turns):  # numba reads the names
-        return types.void(address, address, types.int64), write
-
-    return intrinsic(body)
+    return typed(types.void(address, address, types.int64), write)
 
 
 def emit_chains(lanes: int) -> str:

@@ -61,20 +61,20 @@ def columns_of(dtype: str) -> Operand:
 
 
 def rows_or_columns(
-    kernel: str,
+    kernels: tuple[str, str],
     operands: tuple[Operand, ...],
     shape: tuple[int, int, int],
     scratch: tuple[str, ...],
     *numbers: int,
     static: tuple[object, ...] | None = None,
 ) -> KernelCall:
-    """The call of `kernel`_rows where the middle axis of (outer, n, inner) is the innermost, else `_columns`.
+    """The call of the first kernel where the middle axis of (outer, n, inner) is contiguous, else the second.
 
-    Only the latter has scratch, a block of columns of each of these element types; `numbers` come last.
+    Only the second has scratch, a block of columns of each of these element types; `numbers` come last.
     """
     outer, n, inner = shape
     if inner == 1:
-        return kernel_call(f"{kernel}_rows", (*operands, n, *numbers), outer, static)
+        return kernel_call(kernels[0], (*operands, n, *numbers), outer, static)
     blocks = blocks_of(inner)
     columns: Operands = (*operands, *map(columns_of, scratch), COLUMNS, n, inner, blocks, *numbers)
-    return kernel_call(f"{kernel}_columns", columns, outer * blocks, static, takes_thread=True)
+    return kernel_call(kernels[1], columns, outer * blocks, static, takes_thread=True)

@@ -81,4 +81,8 @@ def _cost(group: Group, context: PlanningContext) -> float:
     return group_roofline(group, context, 2.0 * max(product.m, 4) * product.n * product.k, 0.9, moved)
 
 
-IMPLEMENTATIONS = matmul.rows("fixed_point", _rejection, _lower, _cost, error)
+def _error(group: Group, _context: PlanningContext) -> float:
+    return error(matmul.product_of(group))
+
+
+IMPLEMENTATIONS = matmul.rows("fixed_point", _rejection, _lower, _cost, _error)

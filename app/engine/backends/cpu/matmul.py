@@ -425,15 +425,10 @@ def rows(
     rejection: Rejection,
     lower: Lower,
     cost: Cost,
-    error: Callable[[Product], float] | None = None,
+    error: Callable[[Group, PlanningContext], float | None] = no_error,
     precision: Computed = "f32",
 ) -> tuple[Implementation, ...]:
-    """The rows of one way to compute MatMul and Gemm; `error` is measured on the weights of a product."""
-
-    def measured(group: Group, _context: PlanningContext) -> float | None:
-        assert error is not None
-        return error(product_of(group))
-
+    """The rows of one way to compute MatMul and Gemm."""
     return tuple(
         Implementation(
             f"{op.lower()}.{name}",
@@ -443,7 +438,7 @@ def rows(
             lower,
             cost,
             inplace,
-            error=no_error if error is None else measured,
+            error=error,
             precision=precision,
         )
         for op in ("MatMul", "Gemm")

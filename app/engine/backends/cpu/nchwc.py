@@ -30,7 +30,6 @@ Array = np.ndarray[Any, Any]
 # the output), `block` (of channels), `plane` (image times blocks plus block).
 OFFSETS = {"same": "place", "channel": "block * LANES", "plane": "plane * LANES", "scalar": "0"}
 
-
 RANK = -1  # of direct kernels over blocks: of rows that cost the same they come first
 LayoutOf: TypeAlias = Callable[[PlanningContext], Layout]
 

@@ -258,11 +258,9 @@ def _unit_seconds(shape: Geometry, strips: int, rows: int, part: int, target: Ta
 def _packed(group: Group, shape: Geometry, parts: Cut, lanes: int, *, paired: bool) -> Constant:
     weights = graph.operand(group.anchor, 1)
     array = graph.array(weights)
-
-    def panels() -> Array:
-        return _panels(shape.weights(array, paired=paired), shape, parts, lanes)
-
-    return Constant(panels, weights.name or "")
+    return Constant(
+        lambda: _panels(shape.weights(array, paired=paired), shape, parts, lanes), weights.name or ""
+    )
 
 
 def _panels(array: Array, shape: Geometry, parts: Cut, lanes: int) -> Array:

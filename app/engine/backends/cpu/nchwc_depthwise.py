@@ -1,6 +1,5 @@
 """The row of depthwise convolutions over channel-blocked images."""
 
-
 from app.engine.backends.cpu import nchwc
 from app.engine.backends.cpu.blocking import longest_share
 from app.engine.backends.cpu.calls import Operands, of_type, size_operand, typed_call

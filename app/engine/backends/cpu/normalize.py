@@ -179,8 +179,8 @@ def _lp_rejection(group: Group, _context: PlanningContext) -> str | None:
 def _lower_lp(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     operands = of_values(first_input(group), first_output(group))
     order = graph.attribute(group.anchor, "p", 2)
-    kernel, shape = "app.kernels.cpu.normalize:lp_norm", along_axis(group)
-    return (rows_or_columns(kernel, operands, shape, ("float64",), order),)
+    kernels = "app.kernels.cpu.normalize:lp_norm_rows", "app.kernels.cpu.normalize:lp_norm_columns"
+    return (rows_or_columns(kernels, operands, along_axis(group), ("float64",), order),)
 
 
 def _collapsed(group: Group) -> Collapsed:

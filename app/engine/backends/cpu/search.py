@@ -32,10 +32,9 @@ def _arg_rejection(group: Group, _context: PlanningContext) -> str | None:
 def _lower_arg(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x, y = first_input(group), first_output(group)
     static = (_EXTREMA[group.op], bool(graph.attribute(group.anchor, "select_last_index", 0)))
+    kernels = "app.kernels.cpu.search:arg_rows", "app.kernels.cpu.search:arg_columns"
     operands, scratch = (*of_values(x), ("int64*", y)), (type_name(x),)
-    return (
-        rows_or_columns("app.kernels.cpu.search:arg", operands, along_axis(group, 0), scratch, static=static),
-    )
+    return (rows_or_columns(kernels, operands, along_axis(group, 0), scratch, static=static),)
 
 
 @after(takes(*NUMBERS))

@@ -24,8 +24,8 @@ def _lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
 
 def along(kernel: str, dtype: str, x: Argument, y: Argument, shape: tuple[int, int, int]) -> KernelCall:
     """The call of a softmax kernel along the middle axis of (outer, n, inner)."""
-    operands = of_type(f"{dtype}*", x, y)
-    return rows_or_columns(f"app.kernels.cpu.softmax:{kernel}", operands, shape, ("float64", dtype))
+    kernels = f"app.kernels.cpu.softmax:{kernel}_rows", f"app.kernels.cpu.softmax:{kernel}_columns"
+    return rows_or_columns(kernels, of_type(f"{dtype}*", x, y), shape, ("float64", dtype))
 
 
 def _cost(group: Group, context: PlanningContext) -> float:

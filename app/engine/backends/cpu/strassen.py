@@ -136,4 +136,8 @@ def _cost(group: Group, context: PlanningContext) -> float:
     return max(plain - arithmetic / 8 + passes / context.threads, weights)
 
 
-IMPLEMENTATIONS = matmul.rows("strassen", _rejection, _lower, _cost, error)
+def _error(group: Group, _context: PlanningContext) -> float:
+    return error(matmul.product_of(group))
+
+
+IMPLEMENTATIONS = matmul.rows("strassen", _rejection, _lower, _cost, _error)

@@ -442,11 +442,10 @@ def _domain(domain: str) -> str:
 
 
 def _modules(package: str) -> list[str]:
-    """Modules of a package by name, those of its FIRST before the others."""
+    """Modules of a package by name, each package before the modules in it."""
     root = importlib.import_module(package)
-    first = getattr(root, "FIRST", ())
     found: list[str] = []
-    for module in sorted(pkgutil.iter_modules(root.__path__), key=lambda m: (m.name not in first, m.name)):
+    for module in sorted(pkgutil.iter_modules(root.__path__), key=lambda m: m.name):
         name = f"{package}.{module.name}"
         found += [name, *(_modules(name) if module.ispkg else ())]
     return found

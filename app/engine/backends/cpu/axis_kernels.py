@@ -1,16 +1,15 @@
 """Groups of a single node whose kernels work along an axis: what their rows ask and compute."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import onnx_ir as ir
 
+from app.engine.backends.cpu.calls import Operand, Operands, kernel_call
+from app.engine.backends.cpu.rows import after, single_rejection
 from app.engine.core import graph
-from app.engine.core.calls import Workspace
+from app.engine.core.calls import KernelCall, Workspace
 from app.engine.core.group import Group
-from app.engine.core.registry import PlanningContext
+from app.engine.core.registry import PlanningContext, Rejection
 from app.engine.operators.axes import first_input, first_output, output_at
-from app.engine.operators.operands import group_rejection
 
 FLOATS = ("float32", "float64")
 NUMBERS = (*FLOATS, "int32", "int64")
@@ -18,20 +17,20 @@ ORDERED = (*NUMBERS, "int8", "int16", "uint8", "uint16", "uint32", "uint64")
 COLUMNS = 512  # neighbours side by side: with float64 sums beside them a fifth of a 32 KiB cache
 
 
-def axis_rejection(group: Group, dtypes: Sequence[str]) -> str | None:
-    """Reason why a kernel of one node and static tensors does not apply; None when it may.
+def takes(*dtypes: str) -> Rejection:
+    """Rejection of what is not one node on static tensors, its first input of one of these element types."""
 
-    `dtypes` are the element types of the first input that the kernel is written for.
-    """
-    reason = group_rejection(group)
-    if reason is not None:
-        return reason
-    source = first_input(group)
-    if type_name(source) not in dtypes:
-        return f"input {source.name!r} is {type_name(source)}; the kernel takes {', '.join(dtypes)}"
-    if output_at(group, 0) is None:
-        return "nothing reads the first output"
-    return None
+    @after(single_rejection)
+    def rejection(group: Group, _context: PlanningContext) -> str | None:
+        source = first_input(group)
+        if type_name(source) not in dtypes:
+            return f"input {source.name!r} is {type_name(source)}; the kernel takes {', '.join(dtypes)}"
+        return "nothing reads the first output" if output_at(group, 0) is None else None
+
+    return rejection
+
+
+takes_floats = takes(*FLOATS)
 
 
 def type_name(value: ir.Value) -> str:
@@ -56,11 +55,26 @@ def blocks_of(inner: int) -> int:
     return -(-inner // COLUMNS)
 
 
-def columns_of(dtype: str) -> Workspace:
+def columns_of(dtype: str) -> Operand:
     """Scratch for one block of columns per thread."""
-    return Workspace(COLUMNS * np.dtype(dtype).itemsize, per_thread=True)
+    return f"{dtype}*", Workspace(COLUMNS * np.dtype(dtype).itemsize, per_thread=True)
 
 
-def total_bytes(group: Group) -> int:
-    """Bytes that the group reads and writes, each value once."""
-    return sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs))
+def rows_or_columns(
+    kernels: tuple[str, str],
+    operands: tuple[Operand, ...],
+    shape: tuple[int, int, int],
+    scratch: tuple[str, ...],
+    *numbers: int,
+    static: tuple[object, ...] | None = None,
+) -> KernelCall:
+    """The call of the first kernel where the middle axis of (outer, n, inner) is contiguous, else the second.
+
+    Only the second has scratch, a block of columns of each of these element types; `numbers` come last.
+    """
+    outer, n, inner = shape
+    if inner == 1:
+        return kernel_call(kernels[0], (*operands, n, *numbers), outer, static)
+    blocks = blocks_of(inner)
+    columns: Operands = (*operands, *map(columns_of, scratch), COLUMNS, n, inner, blocks, *numbers)
+    return kernel_call(kernels[1], columns, outer * blocks, static, takes_thread=True)

@@ -4,6 +4,7 @@ Activations stay float32 between kernels, which round them where they are first 
 rounded offline. So every product has two relative errors of at most 2**-9, and nothing else is rounded.
 """
 
+from app.engine.backends.cpu.calls import Operands, kernel_call, of_type
 from app.engine.core.calls import Argument, KernelCall, Workspace
 from app.engine.core.registry import PlanningContext
 from app.kernels.cpu import matrix_tiles
@@ -54,24 +55,14 @@ def tiled_rows_call(x: Argument, rows: int, k: int) -> tuple[KernelCall, Workspa
     lines = -(-k // (2 * matrix_tiles.LANES))
     row = (lines + (lines % 2 == 0)) * matrix_tiles.LANES
     pairs = Workspace((rows + matrix_tiles.BEHIND) * row * 4)
-    call = KernelCall(
-        "app.kernels.cpu.bfloat:emit_blocked_rows",
-        ("float32*", "float32*", "int64", "int64"),
-        (x, pairs, k, row),
-        rows,
-        static=(matrix_tiles.LANES,),
-    )
-    return call, pairs, row
+    operands: Operands = (*of_type("float32*", x, pairs), k, row)
+    static = (matrix_tiles.LANES,)
+    return kernel_call("app.kernels.cpu.bfloat:emit_blocked_rows", operands, rows, static), pairs, row
 
 
 def rows_call(x: Argument, rows: int, k: int, context: PlanningContext) -> tuple[KernelCall, Workspace]:
     """Rows of k float32 rounded to ceil(k / 2) pairs, and where they go."""
     pairs = Workspace(rows * -(-k // 2) * 4)
-    call = KernelCall(
-        "app.kernels.cpu.bfloat:emit_rows",
-        ("float32*", "float32*", "int64"),
-        (x, pairs, k),
-        rows,
-        static=(dtype(context), context.target.vector_lanes),
-    )
-    return call, pairs
+    operands: Operands = (*of_type("float32*", x, pairs), k)
+    static = dtype(context), context.target.vector_lanes
+    return kernel_call("app.kernels.cpu.bfloat:emit_rows", operands, rows, static), pairs

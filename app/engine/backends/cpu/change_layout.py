@@ -6,14 +6,15 @@ view.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
 
 import onnx_ir as ir
 
 from app.engine.backends.cpu import nchwc
-from app.engine.backends.cpu.strided import calls
+from app.engine.backends.cpu.calls import Operands, kernel_call, of_values
+from app.engine.backends.cpu.rows import no_calls
+from app.engine.backends.cpu.strided import calls, whole_copy
 from app.engine.core import graph
-from app.engine.core.calls import Call, KernelCall, View
+from app.engine.core.calls import Call, View
 from app.engine.core.group import Group
 from app.engine.core.registry import (
     UNDEFINED,
@@ -40,14 +41,7 @@ def _ends(group: Group) -> tuple[ir.Value, ir.Value]:
     return x, group.anchor.outputs[0]
 
 
-LayoutOf: TypeAlias = Callable[[PlanningContext], Layout]
-
-
-def _last(_context: PlanningContext) -> Layout:
-    return LAST
-
-
-def _rejection(same: bool, layout_of: LayoutOf = nchwc.layout_of) -> Rejection:
+def _rejection(same: bool, layout_of: nchwc.LayoutOf = nchwc.layout_of) -> Rejection:
     def rejection(group: Group, context: PlanningContext) -> str | None:
         x, y = _ends(group)
         reason = nchwc.image_rejection(x) or nchwc.image_rejection(y)
@@ -60,7 +54,7 @@ def _rejection(same: bool, layout_of: LayoutOf = nchwc.layout_of) -> Rejection:
     return rejection
 
 
-def _layouts(index: int, layout_of: LayoutOf = nchwc.layout_of) -> Layouts:
+def _layouts(index: int, layout_of: nchwc.LayoutOf = nchwc.layout_of) -> Layouts:
     def layouts(group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout]:
         return {_ends(group)[index]: layout_of(context)}
 
@@ -73,21 +67,10 @@ def _lower(kernel: str) -> Lower:
         batch, channels, height, width = graph.static_shape(x)
         if graph.elements(x) == 0:
             return ()
-        lanes, blocks, pixels = (
-            context.target.vector_lanes,
-            nchwc.blocks_of(channels, context),
-            height * width,
-        )
-        part = PART // 4 // lanes * lanes
-        return (
-            KernelCall(
-                kernel,
-                ("float32*", "float32*", *("int64",) * 4),
-                (x, y, blocks, channels, pixels, part),
-                units=batch * blocks * -(-pixels // part),
-                static=(lanes,),
-            ),
-        )
+        lanes, blocks = context.target.vector_lanes, nchwc.blocks_of(channels, context)
+        pixels, part = height * width, PART // 4 // lanes * lanes
+        operands: Operands = (*of_values(x, y), blocks, channels, pixels, part)
+        return (kernel_call(kernel, operands, batch * blocks * -(-pixels // part), (lanes,)),)
 
     return lower
 
@@ -106,17 +89,13 @@ def _last_lower(side: int) -> Lower:
     return lower
 
 
-def _cost(side: int, layout_of: LayoutOf = nchwc.layout_of) -> Cost:
+def _cost(side: int, layout_of: nchwc.LayoutOf = nchwc.layout_of) -> Cost:
     def cost(group: Group, context: PlanningContext) -> float:
         image = _ends(group)[side]
         wide = layout_of(context).nbytes(graph.static_shape(image), 4)
         return roofline(context.target, flops=0.0, nbytes=graph.nbytes(image) + wide, threads=context.threads)
 
     return cost
-
-
-def _nothing(_group: Group, _context: PlanningContext) -> tuple[Call, ...]:
-    return ()
 
 
 def _view(group: Group, _context: PlanningContext) -> tuple[View, ...]:
@@ -143,15 +122,9 @@ def _lower_transpose(side: int, kernel: str) -> Lower:
         ends = _ends(group)
         batch, channels, height, width = graph.static_shape(ends[side])
         pixels, part = height * width, max(PART // (4 * channels), FEWEST)
-        return (
-            KernelCall(
-                kernel,
-                ("float32*", "float32*", *("int64",) * 4),
-                (*ends, nchwc.blocks_of(channels, context), channels, pixels, part),
-                units=batch * -(-pixels // part),
-                static=(context.target.vector_lanes,),
-            ),
-        )
+        operands: Operands = (*of_values(*ends), nchwc.blocks_of(channels, context), channels, pixels, part)
+        units, lanes = batch * -(-pixels // part), context.target.vector_lanes
+        return (kernel_call(kernel, operands, units, (lanes,)),)
 
     return lower
 
@@ -167,26 +140,22 @@ def _transpose(name: str, kernel: str, side: int, perm: tuple[int, ...]) -> Impl
 def _transpose_view(name: str, side: int, perm: tuple[int, ...]) -> Implementation:
     """The row of a Transpose whose image, its input (side 0) or output, has channels last."""
     return Implementation(
-        name, "Transpose", "numba-cpu", _transpose_rejection(side, perm), _nothing, views=_view,
-        layouts=_layouts(side, _last), rank=2,
+        name, "Transpose", "numba-cpu", _transpose_rejection(side, perm), no_calls, views=_view,
+        layouts=_layouts(side, nchwc.last_of), rank=2,
     )  # fmt: skip
 
 
 def _transpose_copy(name: str, side: int, perm: tuple[int, ...]) -> Implementation:
     """The same where both ends have memory of their own."""
-
-    def lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
-        x, y = _ends(group)
-        return calls(StridedCopy((graph.elements(x),), (1,), (1,)), 4, x, y)
-
     return Implementation(
-        name, "Transpose", "numba-cpu", _transpose_rejection(side, perm), lower,
-        cost=_cost(side, _last), layouts=_layouts(side, _last), rank=3,
+        name, "Transpose", "numba-cpu", _transpose_rejection(side, perm),
+        lambda group, _context: whole_copy(*_ends(group)),
+        cost=_cost(side, nchwc.last_of), layouts=_layouts(side, nchwc.last_of), rank=3,
     )  # fmt: skip
 
 
 def _rows(
-    name: str, lower: Lower, side: int, layout_of: LayoutOf = nchwc.layout_of
+    name: str, lower: Lower, side: int, layout_of: nchwc.LayoutOf = nchwc.layout_of
 ) -> tuple[Implementation, Implementation]:
     def row(name: str, same: bool, lower: Lower, **more: Callable[..., object]) -> Implementation:
         return Implementation(
@@ -197,7 +166,7 @@ def _rows(
 
     return (
         row(name, False, lower, cost=_cost(side, layout_of)),
-        row(f"{name}.same", True, _nothing, views=_view),
+        row(f"{name}.same", True, no_calls, views=_view),
     )
 
 
@@ -209,23 +178,13 @@ def _zero_rejection(group: Group, context: PlanningContext) -> str | None:
     return reason
 
 
-def _zero_layouts(group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout]:
-    return dict.fromkeys(_ends(group), nchwc.layout_of(context))
-
-
 def _zero_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     x, y = _ends(group)
     batch, channels, height, width = graph.static_shape(x)
     lanes, blocks = context.target.vector_lanes, nchwc.blocks_of(channels, context)
     sizes = (blocks, height * width, lanes, channels % lanes)
-    return (
-        KernelCall(
-            "app.kernels.cpu.nchwc_copy:zero_lanes",
-            ("float32*", "float32*", *("int64",) * 6),
-            (x, y, x, y, *sizes),
-            units=batch * blocks,
-        ),
-    )
+    operands: Operands = (*of_values(x, y), ("int64", x), ("int64", y), *sizes)
+    return (kernel_call("app.kernels.cpu.nchwc_copy:zero_lanes", operands, batch * blocks),)
 
 
 def _zero_cost(group: Group, context: PlanningContext) -> float:
@@ -235,14 +194,12 @@ def _zero_cost(group: Group, context: PlanningContext) -> float:
     return roofline(context.target, flops=0.0, nbytes=nbytes, threads=context.threads)
 
 
-def _in_place(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:
-    return (_ends(group),)
-
-
 IMPLEMENTATIONS = (
     Implementation(
-        "layout.zero_lanes", "ZeroLanes", "numba-cpu", _zero_rejection, _zero_lower, _zero_cost, _in_place,
-        layouts=_zero_layouts, padding=ZERO_WRITER, domain="stowplan",
+        "layout.zero_lanes", "ZeroLanes", "numba-cpu", _zero_rejection, _zero_lower, _zero_cost,
+        lambda group, _context: (_ends(group),),
+        layouts=lambda group, context: dict.fromkeys(_ends(group), nchwc.layout_of(context)),
+        padding=ZERO_WRITER, domain="stowplan",
     ),
     _transpose("transpose.unblock", "app.kernels.cpu.nchwc_copy:emit_unblock_last", 0, (0, 2, 3, 1)),
     _transpose("transpose.block", "app.kernels.cpu.nchwc_copy:emit_block_last", 1, (0, 3, 1, 2)),
@@ -252,6 +209,6 @@ IMPLEMENTATIONS = (
     _transpose_copy("transpose.to_last.copied", 1, (0, 3, 1, 2)),
     *_rows("layout.block", _lower("app.kernels.cpu.nchwc_copy:emit_block"), 1),
     *_rows("layout.unblock", _lower("app.kernels.cpu.nchwc_copy:emit_unblock"), 0),
-    *_rows("layout.to_last", _last_lower(1), 1, _last),
-    *_rows("layout.from_last", _last_lower(0), 0, _last),
+    *_rows("layout.to_last", _last_lower(1), 1, nchwc.last_of),
+    *_rows("layout.from_last", _last_lower(0), 0, nchwc.last_of),
 )  # fmt: skip

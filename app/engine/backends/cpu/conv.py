@@ -10,15 +10,16 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.backends.cpu import blocking
-from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
+from app.engine.backends.cpu.calls import Operands, of_type, size_operand, typed_call
+from app.engine.backends.cpu.nchwc import Ends
+from app.engine.backends.cpu.rows import group_roofline
 from app.engine.core import graph
 from app.engine.core.calls import Argument, Constant, KernelCall, Workspace
 from app.engine.core.group import Group
-from app.engine.core.registry import Implementation, PlanningContext
-from app.engine.cost.roofline import flops, roofline
+from app.engine.core.registry import Cost, Implementation, Lower, PlanningContext
+from app.engine.cost.roofline import flops
 from app.engine.operators import conv_geometry, epilogues
 from app.engine.operators.conv_geometry import Window
-from app.engine.operators.epilogues import Epilogue
 from app.kernels.cpu.codegen import tiles
 from app.kernels.cpu.codegen.tiles import CLAMP, RESIDUAL, ROW_BIAS
 from app.kernels.cpu.conv import PLACES, ConvSizes
@@ -123,11 +124,6 @@ class Blocks:
     part: int
 
 
-def _blocks(part: Part, dtype: str, context: PlanningContext) -> Blocks:
-    constant = not isinstance(part.weights, ir.Value)
-    return _cut(part.window, dtype, context.target.vector_lanes, context.threads, constant=constant)
-
-
 @lru_cache(maxsize=256)
 def _cut(window: Window, dtype: str, lanes: int, threads: int, *, constant: bool) -> Blocks:
     item, width = np.dtype(dtype).itemsize, tiles.columns_of(dtype, lanes)
@@ -180,10 +176,7 @@ def _splits(window: Window, block_n: int, threads: int) -> int:
     return best
 
 
-Parts = Callable[[Group], tuple[Part, ...]]
-
-
-def _lower(parts: Parts) -> Callable[[Group, PlanningContext], tuple[KernelCall, ...]]:
+def _lower(parts: Callable[[Group], tuple[Part, ...]]) -> Lower:
     def lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
         if graph.elements(group.outputs[0]) == 0:
             return ()
@@ -195,40 +188,25 @@ def _lower(parts: Parts) -> Callable[[Group, PlanningContext], tuple[KernelCall,
     return lower
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Ends:
-    """Bias and epilogue of a convolution, as arguments of the kernel."""
-
-    bias: Argument
-    residual: Argument
-    scalars: Argument
-    flags: int
-    epilogue: Epilogue
-
-
 def product_call(
     part: Part, kind: np.dtype[Any], x: Argument, y: Argument, ends: Ends, context: PlanningContext
 ) -> KernelCall:
     """One implicit product of elements of this kind."""
     dtype, lanes = kind.name, context.target.vector_lanes
-    window, blocks = part.window, _blocks(part, dtype, context)
+    window, constant = part.window, not isinstance(part.weights, ir.Value)
+    blocks = _cut(window, dtype, lanes, context.threads, constant=constant)
     valid = np.zeros((1, 1), np.uint8)
     if window.is_same:
         valid = window.valid_pixels(window.pixels + 64)  # whole vectors are read
     sizes = _sizes(part, blocks, ends, kind, lanes, valid.shape[1])
     pointer = f"{dtype}*"
-    operands: tuple[Operand, ...] = (
-        (pointer, x),
-        (pointer, _packed(part, blocks, lanes)),
-        (pointer, y),
-        (pointer, ends.bias),
-        (pointer, ends.residual),
-        (pointer, ends.scalars),
+    operands: Operands = (
+        *of_type(pointer, x, _packed(part, blocks, lanes), y, ends.bias, ends.residual, ends.scalars),
         ("int64*", Constant(window.tap_table())),
         ("uint8*", Constant(valid)),
         size_operand(sizes),
         (pointer, Workspace(sizes.work_step * kind.itemsize, per_thread=True)),
-        *ends.epilogue.arguments,
+        *ends.operands,
     )
     units = window.batch * window.groups * -(-window.pixels // blocks.n) * -(-window.outputs // blocks.part)
     return typed_call(
@@ -326,10 +304,11 @@ def epilogue_arguments(group: Group, kind: np.dtype[Any]) -> Ends:
         ROW_BIAS * (bias is not None) | RESIDUAL * (epilogue.residual is not None) | CLAMP * epilogue.clamps
     )
     scalars = Constant(epilogue.scalars(kind))
-    return Ends(bias or nothing, epilogue.residual or nothing, scalars, flags, epilogue)
+    residual = epilogue.residual or nothing
+    return Ends(bias or nothing, residual, scalars, flags, epilogue, epilogue.arguments)
 
 
-def _cost(seen: Callable[[Group], tuple[Window, ...]]) -> Callable[[Group, PlanningContext], float]:
+def _cost(seen: Callable[[Group], tuple[Window, ...]]) -> Cost:
     def cost(group: Group, context: PlanningContext) -> float:
         kind = graph.element_type(group.outputs[0])
         lanes = context.target.vector_lanes
@@ -340,13 +319,7 @@ def _cost(seen: Callable[[Group], tuple[Window, ...]]) -> Callable[[Group, Plann
             work += own
             # Packing costs as much as some channels more.
             computed += own * waste * (1.0 + 6.0 / max(window.outputs, 1))
-        return roofline(
-            context.target,
-            flops=flops(group) * computed / work * kind.itemsize / 4,
-            nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
-            efficiency=0.65,
-            threads=context.threads,
-        )
+        return group_roofline(group, context, flops(group) * computed / work * kind.itemsize / 4, 0.65)
 
     return cost
 

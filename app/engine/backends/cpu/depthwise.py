@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
+from app.engine.backends.cpu.calls import Operands, of_type, size_operand, typed_call
 from app.engine.backends.cpu.conv import epilogue_arguments, rejection
+from app.engine.backends.cpu.rows import after, group_roofline
 from app.engine.core import graph
 from app.engine.core.calls import Constant, KernelCall, Workspace
 from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
-from app.engine.cost.roofline import flops, roofline
+from app.engine.cost.roofline import flops
 from app.engine.operators import conv_geometry
 from app.engine.operators.conv_geometry import Window
 from app.kernels.cpu.codegen import tiles
@@ -23,10 +24,8 @@ from app.kernels.cpu.epilogue import CHUNK
 STRIP = 20 * 1024  # byte of a channel that stay in the first cache
 
 
-def _rejection(group: Group, context: PlanningContext) -> str | None:
-    reason = rejection(group, context)
-    if reason is not None:
-        return reason
+@after(rejection)
+def _rejection(group: Group, _context: PlanningContext) -> str | None:
     window = conv_geometry.of_conv(group)
     if window.channels != 1:
         return f"{window.channels} input channels per group; this one takes 1"
@@ -111,26 +110,17 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     work = strip.buffer + CHUNK + 2 * vector
     ends = epilogue_arguments(group, kind)
     pointer = f"{kind.name}*"
-    operands: tuple[Operand, ...] = (
-        (pointer, graph.operand(group.anchor, 0)),
-        (pointer, graph.operand(group.anchor, 1)),
-        (pointer, y),
-        (pointer, ends.bias),
-        (pointer, ends.residual),
-        (pointer, ends.scalars),
+    operands: Operands = (
+        *of_type(pointer, graph.operand(group.anchor, 0), graph.operand(group.anchor, 1), y),
+        *of_type(pointer, ends.bias, ends.residual, ends.scalars),
         ("int64*", Constant(_offsets(window, strip.line))),
         size_operand(_sizes(window, strip, work, ends.flags)),
         (pointer, Workspace(work * kind.itemsize, per_thread=True)),
-        *ends.epilogue.arguments,
+        *ends.operands,
     )
-    return (
-        typed_call(
-            "app.kernels.cpu.depthwise:emit",
-            operands,
-            window.batch * window.groups * window.outputs,
-            static=(kind.name, context.target.vector_lanes, *ends.epilogue.static),
-        ),
-    )
+    units = window.batch * window.groups * window.outputs
+    static = (kind.name, context.target.vector_lanes, *ends.epilogue.static)
+    return (typed_call("app.kernels.cpu.depthwise:emit", operands, units, static),)
 
 
 def _cost(group: Group, context: PlanningContext) -> float:
@@ -140,13 +130,7 @@ def _cost(group: Group, context: PlanningContext) -> float:
     vector = tiles.lanes_of(kind.name, context.target.vector_lanes)
     columns = -(-window.out[2] // vector) * vector / max(window.out[2], 1)
     filling = 1.0 + 4.0 * math.prod(window.stride) / max(window.taps, 1)
-    return roofline(
-        context.target,
-        flops=flops(group) * columns * filling * kind.itemsize / 4,
-        nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
-        efficiency=0.25,
-        threads=context.threads,
-    )
+    return group_roofline(group, context, flops(group) * columns * filling * kind.itemsize / 4, 0.25)
 
 
 IMPLEMENTATIONS = (Implementation("conv.depthwise", "Conv", "numba-cpu", _rejection, _lower, cost=_cost),)

@@ -2,11 +2,13 @@
 
 import onnx_ir as ir
 
+from app.engine.backends.cpu.calls import Operands, kernel_call, of_type
+from app.engine.backends.cpu.rows import after, single_rejection
 from app.engine.core import graph
 from app.engine.core.calls import Argument, Call, KernelCall, Workspace
 from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
-from app.engine.operators.operands import data, group_rejection, moved_seconds
+from app.engine.operators.operands import data, moved_seconds
 
 CHUNK = 4096  # elements of a unit
 
@@ -15,35 +17,28 @@ def range_call(x: Argument, size: int) -> tuple[KernelCall, Workspace]:
     """The call that finds the range of x, chunk by chunk, and where it puts what it finds."""
     units = -(-size // CHUNK)
     limits = Workspace(8 * max(units, 1))
-    call = KernelCall(
-        "app.kernels.cpu.quantize:ranges",
-        ("float32*", "float32*", "int64", "int64"),
-        (x, limits, size, CHUNK),
-        units=units,
-    )
-    return call, limits
+    operands: Operands = (*of_type("float32*", x, limits), size, CHUNK)
+    return kernel_call("app.kernels.cpu.quantize:ranges", operands, units), limits
 
 
 def center_calls(x: Argument, rows: int, k: int) -> tuple[tuple[KernelCall, ...], Workspace, Workspace]:
     """Calls that quantize x over its own range: int16[rows, 2 ceil(k / 2)] less zero, and the scale."""
     first, limits = range_call(x, rows * k)
     pairs, scale = Workspace(max(rows * -(-k // 2), 1) * 4), Workspace(4)
-    second = KernelCall(
-        "app.kernels.cpu.quantize:center_rows",
-        ("float32*", "float32*", "int16*", "float32*", "int64", "int64"),
-        (x, limits, pairs, scale, k, first.units),
-        units=rows,
+    operands: Operands = (
+        *of_type("float32*", x, limits),
+        ("int16*", pairs),
+        ("float32*", scale),
+        k,
+        first.units,
     )
+    second = kernel_call("app.kernels.cpu.quantize:center_rows", operands, rows)
     return (first, second), pairs, scale
 
 
+@after(single_rejection)
 def _rejection(group: Group, _context: PlanningContext) -> str | None:
-    reason = group_rejection(group)
-    if reason:
-        return reason
-    if graph.elements(data(group.anchor)) == 0:
-        return "an empty tensor has no range"
-    return None
+    return None if graph.elements(data(group.anchor)) else "an empty tensor has no range"
 
 
 def _lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
@@ -51,13 +46,9 @@ def _lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     size = graph.elements(x)
     first, limits = range_call(x, size)
     y, scale, zero = (_or_scratch(v, group, n) for v, n in zip(group.anchor.outputs, (size, 4, 1)))
-    second = KernelCall(
-        "app.kernels.cpu.quantize:quantize",
-        ("float32*", "float32*", "uint8*", "float32*", "uint8*", *["int64"] * 3),
-        (x, limits, y, scale, zero, size, CHUNK, first.units),
-        units=first.units,
-    )
-    return first, second
+    results = ("uint8*", y), ("float32*", scale), ("uint8*", zero)
+    operands: Operands = (*of_type("float32*", x, limits), *results, size, CHUNK, first.units)
+    return first, kernel_call("app.kernels.cpu.quantize:quantize", operands, first.units)
 
 
 def _or_scratch(value: ir.Value, group: Group, nbytes: int) -> Argument:

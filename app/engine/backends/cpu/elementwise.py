@@ -1,29 +1,26 @@
 """Any chain of elementwise nodes as one generated kernel, row-major or on images in other layouts."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from app.engine.backends.cpu import nchwc
+from app.engine.backends.cpu.calls import Operands, kernel_call, typed_call
+from app.engine.backends.cpu.rows import group_roofline, total_bytes
 from app.engine.core import graph
 from app.engine.core.calls import Argument, Call, Constant, KernelCall, Workspace
 from app.engine.core.group import ELEMENTWISE, Group, of_group
 from app.engine.core.registry import LANEWISE, Implementation, PlanningContext
-from app.engine.cost.roofline import roofline
 from app.engine.operators.elementwise import Formula, Operand, formula_of, recipe_of
-from app.engine.types.layout import LAST, Layout, to_physical
+from app.engine.types.layout import Layout, to_physical
 from app.kernels.cpu.elementwise import PART, collapsed
 from app.kernels.expressions import flops, stored
 
 MOST_ARGUMENTS = 48  # addresses and extents that a kernel can take
 EFFICIENCY = 0.3  # of the peak, with the rough counts of operations in `expressions`
-
-
-def _rejection(group: Group, _context: PlanningContext) -> str | None:
-    return _plain_rejection(group)
 
 
 @of_group
@@ -51,26 +48,28 @@ def _arguments(group: Group, formula: Formula) -> tuple[Argument, ...]:
 def _lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     formula = _formula(group)
     shape = graph.static_shape(group.outputs[0])
-    extents, patterns = collapsed(shape, [operand.shape for operand in formula.operands])
+    memory = (*(operand.value for operand in formula.operands), *group.outputs)
+    return (applied(formula, memory, shape, [operand.shape for operand in formula.operands]),)
+
+
+def applied(
+    formula: Formula, memory: Sequence[Argument], shape: tuple[int, ...], shapes: Sequence[tuple[int, ...]]
+) -> KernelCall:
+    """The call that applies a formula to operands of these `shapes`; `memory` is theirs, then of results."""
+    extents, patterns = collapsed(shape, shapes)
+    operands: Operands = (*zip(_pointers(formula), memory, strict=True), *extents)
+    static = (formula.recipe, formula.dtypes, patterns, formula.results)
+    return kernel_call("app.kernels.cpu.elementwise:emit", operands, math.prod(shape), static)
+
+
+def _pointers(formula: Formula) -> tuple[str, ...]:
     dtypes = (*formula.dtypes, *(dtype for _, dtype in formula.results))
-    call = KernelCall(
-        "app.kernels.cpu.elementwise:emit",
-        (*(f"{stored(dtype)}*" for dtype in dtypes), *["int64"] * len(extents)),
-        _arguments(group, formula),
-        units=math.prod(shape),
-        static=(formula.recipe, formula.dtypes, patterns, formula.results),
-    )
-    return (call,)
+    return tuple(f"{stored(dtype)}*" for dtype in dtypes)
 
 
 def _cost(group: Group, context: PlanningContext) -> float:
-    return roofline(
-        context.target,
-        flops=flops(_formula(group).recipe) * graph.elements(group.outputs[0]),
-        nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
-        efficiency=EFFICIENCY,
-        threads=context.threads,
-    )
+    computed = flops(_formula(group).recipe) * graph.elements(group.outputs[0])
+    return group_roofline(group, context, computed, EFFICIENCY)
 
 
 def _inplace(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:
@@ -173,31 +172,20 @@ def _image_rejection(group: Group, layout: Layout) -> str | None:
 def _image_lower(group: Group, context: PlanningContext, layout: Layout) -> tuple[Call, ...]:
     formula, physicals = _formula(group), _read_physicals(group, layout)
     shape = layout.physical_shape(graph.static_shape(group.outputs[0]))
-    dtypes = (*formula.dtypes, *(dtype for _, dtype in formula.results))
-    pointers = tuple(f"{stored(dtype)}*" for dtype in dtypes)
     memory = (*(p.argument for p in physicals), *group.outputs)
     places = tuple(p.place for p in physicals)
     by_lane = sum(place in ("channel", "plane") for place in places)
     if layout.blocks and by_lane and "other" not in places:
         batch, blocks, *run = shape
-        call = KernelCall(
-            "app.kernels.cpu.elementwise:emit_lanes",
-            (*pointers, "float32*", "int64", "int64"),
-            (*memory, Workspace(by_lane * PART * 4, per_thread=True), blocks, math.prod(run)),
-            units=batch * blocks * -(-math.prod(run) // PART),
-            static=(context.target.vector_lanes, formula.recipe, formula.dtypes, places, formula.results),
-            takes_thread=True,
+        scratch = "float32*", Workspace(by_lane * PART * 4, per_thread=True)
+        operands: Operands = (
+            *zip(_pointers(formula), memory, strict=True),
+            *(scratch, blocks, math.prod(run)),
         )
-        return (call,)
-    extents, patterns = collapsed(shape, [p.shape for p in physicals])
-    call = KernelCall(
-        "app.kernels.cpu.elementwise:emit",
-        (*pointers, *["int64"] * len(extents)),
-        (*memory, *extents),
-        units=math.prod(shape),
-        static=(formula.recipe, formula.dtypes, patterns, formula.results),
-    )
-    return (call,)
+        units = batch * blocks * -(-math.prod(run) // PART)
+        static = (context.target.vector_lanes, formula.recipe, formula.dtypes, places, formula.results)
+        return (typed_call("app.kernels.cpu.elementwise:emit_lanes", operands, units, static),)
+    return (applied(formula, memory, shape, [p.shape for p in physicals]),)
 
 
 def _image_layouts(group: Group, layout: Layout) -> Mapping[ir.Value, Layout]:
@@ -208,13 +196,8 @@ def _image_layouts(group: Group, layout: Layout) -> Mapping[ir.Value, Layout]:
 def _image_cost(group: Group, context: PlanningContext, layout: Layout) -> float:
     shape = graph.static_shape(group.outputs[0])
     wide = layout.elements(shape) / max(math.prod(shape), 1)
-    return roofline(
-        context.target,
-        flops=flops(_formula(group).recipe) * math.prod(shape) * wide,
-        nbytes=wide * sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
-        efficiency=EFFICIENCY,
-        threads=context.threads,
-    )
+    computed = flops(_formula(group).recipe) * math.prod(shape) * wide
+    return group_roofline(group, context, computed, EFFICIENCY, wide * total_bytes(group))
 
 
 def _image_inplace(group: Group, layout: Layout) -> tuple[tuple[ir.Value, ir.Value], ...]:
@@ -228,7 +211,7 @@ def _image_inplace(group: Group, layout: Layout) -> tuple[tuple[ir.Value, ir.Val
     )
 
 
-def _of_images(name: str, layout_of: Callable[[PlanningContext], Layout], rank: int) -> Implementation:
+def _of_images(name: str, layout_of: nchwc.LayoutOf, rank: int) -> Implementation:
     """The row over images in a layout."""
     return Implementation(
         name,
@@ -245,7 +228,15 @@ def _of_images(name: str, layout_of: Callable[[PlanningContext], Layout], rank: 
 
 
 IMPLEMENTATIONS = (
-    Implementation("elementwise.generated", ELEMENTWISE, "numba-cpu", _rejection, _lower, _cost, _inplace),
+    Implementation(
+        "elementwise.generated",
+        ELEMENTWISE,
+        "numba-cpu",
+        lambda group, _context: _plain_rejection(group),
+        _lower,
+        _cost,
+        _inplace,
+    ),
     _of_images("elementwise.blocked", nchwc.layout_of, 0),
-    _of_images("elementwise.last", lambda _context: LAST, 2),
+    _of_images("elementwise.last", nchwc.last_of, 2),
 )

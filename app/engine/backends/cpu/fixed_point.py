@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from app.engine.backends.cpu import matmul
+from app.engine.backends.cpu.rows import after, group_roofline, total_bytes
 from app.engine.core import graph
 from app.engine.core.calls import KernelCall
 from app.engine.core.group import Group
-from app.engine.core.registry import Implementation, PlanningContext
-from app.engine.cost.roofline import roofline
+from app.engine.core.registry import PlanningContext
 from app.engine.operators import matmul_geometry
 from app.kernels.cpu.codegen import tiles
 
@@ -24,12 +24,10 @@ Array = np.ndarray[Any, Any]
 LEAST_BYTES = 1 << 18  # of weights: fewer stay in a cache near the core
 
 
+@after(matmul.prepared_rejection)
 def _rejection(group: Group, context: PlanningContext) -> str | None:
     """Reason why fixed point does not apply."""
-    reason = matmul.prepared_rejection(group, context)
-    if reason is not None:
-        return reason
-    product = matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor)
+    product = matmul.product_of(group)
     if graph.nbytes(product.b) < LEAST_BYTES:
         return f"{graph.nbytes(product.b)} bytes of weights stay in a cache; this one takes {LEAST_BYTES}"
     if product.k % tiles.FIXED_STEPS:
@@ -64,7 +62,7 @@ def column_error(b: Array) -> float:
 
 
 def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
-    product = matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor)
+    product = matmul.product_of(group)
     (y,) = group.outputs
     array = graph.array(product.b)
     weights = matmul_geometry.matrices(product, array)
@@ -78,22 +76,13 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
 
 
 def _cost(group: Group, context: PlanningContext) -> float:
-    product = matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor)
-    moved = sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)) - graph.nbytes(product.b) / 4
-    arithmetic = 2.0 * max(product.m, 4) * product.n * product.k
-    return roofline(context.target, flops=arithmetic, nbytes=moved, efficiency=0.9, threads=context.threads)
+    product = matmul.product_of(group)
+    moved = total_bytes(group) - graph.nbytes(product.b) / 4
+    return group_roofline(group, context, 2.0 * max(product.m, 4) * product.n * product.k, 0.9, moved)
 
 
-IMPLEMENTATIONS = tuple(
-    Implementation(
-        f"{op.lower()}.fixed_point",
-        op,
-        "numba-cpu",
-        _rejection,
-        _lower,
-        cost=_cost,
-        inplace=matmul.inplace,
-        error=lambda group, _context: error(matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor)),
-    )
-    for op in ("MatMul", "Gemm")
-)
+def _error(group: Group, _context: PlanningContext) -> float:
+    return error(matmul.product_of(group))
+
+
+IMPLEMENTATIONS = matmul.rows("fixed_point", _rejection, _lower, _cost, _error)

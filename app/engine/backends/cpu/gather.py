@@ -3,30 +3,25 @@
 import math
 
 import numpy as np
-import onnx_ir as ir
 
+from app.engine.backends.cpu.calls import Operands, kernel_call, of_values
+from app.engine.backends.cpu.rows import after, single_rejection
 from app.engine.backends.cpu.strided import calls, element_type, merged
 from app.engine.core import graph
-from app.engine.core.calls import Call, Constant, KernelCall
+from app.engine.core.calls import Call, Constant
 from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.indexing import axis_of, bad_indices, indexed_axes, indices_of
-from app.engine.operators.operands import data, group_rejection, itemsize, moved_seconds
+from app.engine.operators.operands import data, itemsize, moved_seconds
 from app.engine.operators.strides import StridedCopy, strides_of
 
 
-def index_type(value: ir.Value) -> str:
-    """The kernel type of the address of indices."""
-    return f"{graph.dtype(value)}*"
-
-
-def _gather_rejection(group: Group, _context: PlanningContext) -> str | None:
-    reason = group_rejection(group)
-    if reason:
-        return reason
+@after(single_rejection)
+def along_axis_rejection(group: Group, _context: PlanningContext) -> str | None:
+    """Rejection of a node whose constant indices do not lie along its axis, or that has none."""
     shape = graph.static_shape(data(group.anchor))
     if not shape:
-        return "Gather needs data of rank 1 or more"
+        return f"{group.op} needs data of rank 1 or more"
     return bad_indices(group.anchor, (shape[axis_of(group.anchor)],))
 
 
@@ -44,24 +39,8 @@ def _gather_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
             StridedCopy((outer, inner), (size * inner, 1), (inner, 1), index * inner), itemsize(x), x, y
         )
     address = element_type(itemsize(x))
-    return (
-        KernelCall(
-            "app.kernels.cpu.gather:gather",
-            (address, index_type(indices), address, "int64", "int64", "int64"),
-            (x, indices, y, size, inner, count),
-            units=outer * count if inner else 0,
-        ),
-    )
-
-
-def _elements_rejection(group: Group, _context: PlanningContext) -> str | None:
-    reason = group_rejection(group)
-    if reason:
-        return reason
-    shape = graph.static_shape(data(group.anchor))
-    if not shape:
-        return "GatherElements needs data of rank 1 or more"
-    return bad_indices(group.anchor, (shape[axis_of(group.anchor)],))
+    operands: Operands = (address, x), *of_values(indices), (address, y), size, inner, count
+    return (kernel_call("app.kernels.cpu.gather:gather", operands, outer * count if inner else 0),)
 
 
 def _elements_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
@@ -75,31 +54,17 @@ def _elements_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]
     rows = list(zip(walk.sizes, walk.sx))[:-1]
     n0, sx0 = (walk.sizes[-1], walk.sx[-1]) if walk.sizes else (1, 0)
     address = element_type(itemsize(x))
-    return (
-        KernelCall(
-            "app.kernels.cpu.gather:gather_elements",
-            (address, index_type(indices), address, "int64*", *["int64"] * 5),
-            (
-                x,
-                indices,
-                y,
-                Constant(np.array(rows or [(1, 0)], np.int64)),
-                len(rows),
-                shape[axis],
-                strides[axis],
-                n0,
-                sx0,
-            ),
-            units=graph.elements(y),
-        ),
+    table = Constant(np.array(rows or [(1, 0)], np.int64))
+    operands: Operands = (
+        *((address, x), *of_values(indices), (address, y), ("int64*", table)),
+        *(len(rows), shape[axis], strides[axis], n0, sx0),
     )
+    return (kernel_call("app.kernels.cpu.gather:gather_elements", operands, graph.elements(y)),)
 
 
+@after(single_rejection)
 def _nd_rejection(group: Group, _context: PlanningContext) -> str | None:
     node = group.anchor
-    reason = group_rejection(group)
-    if reason:
-        return reason
     axes = indexed_axes(node, graph.attribute(node, "batch_dims", 0))
     return bad_indices(node, tuple(n for n, _ in axes))
 
@@ -112,36 +77,20 @@ def _nd_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     axes = indexed_axes(node, first)
     inner = math.prod(shape[first + len(axes) :])
     address = element_type(itemsize(x))
-    return (
-        KernelCall(
-            "app.kernels.cpu.gather:gather_nd",
-            (address, index_type(indices), address, "int64*", *["int64"] * 4),
-            (
-                x,
-                indices,
-                y,
-                Constant(np.array(axes or [(1, 0)], np.int64)),
-                len(axes),
-                math.prod(tuple_shape[first:-1]),
-                math.prod(shape[first:]),
-                inner,
-            ),
-            units=math.prod(tuple_shape[:-1]) if inner else 0,
-        ),
+    table = Constant(np.array(axes or [(1, 0)], np.int64))
+    operands: Operands = (
+        *((address, x), *of_values(indices), (address, y), ("int64*", table)),
+        *(len(axes), math.prod(tuple_shape[first:-1]), math.prod(shape[first:]), inner),
     )
+    units = math.prod(tuple_shape[:-1]) if inner else 0
+    return (kernel_call("app.kernels.cpu.gather:gather_nd", operands, units),)
 
 
-IMPLEMENTATIONS = (
-    Implementation(
-        "gather.rows", "Gather", "numba-cpu", _gather_rejection, _gather_lower, cost=moved_seconds
-    ),
-    Implementation(
-        "gather_elements.lines",
-        "GatherElements",
-        "numba-cpu",
-        _elements_rejection,
-        _elements_lower,
-        cost=moved_seconds,
-    ),
-    Implementation("gather_nd.rows", "GatherND", "numba-cpu", _nd_rejection, _nd_lower, cost=moved_seconds),
+IMPLEMENTATIONS = tuple(
+    Implementation(name, op, "numba-cpu", rejection, lower, cost=moved_seconds)
+    for name, op, rejection, lower in (
+        ("gather.rows", "Gather", along_axis_rejection, _gather_lower),
+        ("gather_elements.lines", "GatherElements", along_axis_rejection, _elements_lower),
+        ("gather_nd.rows", "GatherND", _nd_rejection, _nd_lower),
+    )
 )

@@ -4,17 +4,20 @@ Activations are widened to pairs of int16 by a call of their own, constants offl
 become what the group stores (a recipe: scale, bias, limit, quantize) while they are in cache.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from app.engine.backends.cpu.calls import Operand, Operands, kernel_call, of_type
+from app.engine.backends.cpu.rows import group_roofline, total_bytes
 from app.engine.core import graph
-from app.engine.core.calls import Argument, Constant, KernelCall, Workspace
+from app.engine.core.calls import Argument, Call, Constant, KernelCall, Workspace
 from app.engine.core.group import Group
-from app.engine.core.registry import PlanningContext
-from app.engine.cost.roofline import flops, roofline
+from app.engine.core.registry import Cost, Implementation, Lower, PlanningContext, Rejection
+from app.engine.cost.roofline import flops
 from app.engine.operators import conv_geometry, epilogues
 from app.engine.operators.elementwise import recipe_of
 from app.kernels.cpu.codegen import tiles
@@ -68,6 +71,7 @@ class Inputs:
     """The operands of an integer product by their roles; scales and y's zero point only of QLinear*."""
 
     def __init__(self, node: ir.Node) -> None:
+        self.is_conv = "Conv" in node.op_type
         self.linear = node.op_type.startswith("QLinear")
         places = range(8) if self.linear else (0, None, 2, 1, None, 3, None, None)
         found = [None if i is None else graph.input_at(node, i) for i in places]
@@ -76,6 +80,27 @@ class Inputs:
         self.a, self.b = graph.operand(node, 0), graph.operand(node, 3 if self.linear else 1)
         self.bias = graph.input_at(node, 8) if node.op_type == "QLinearConv" else None
 
+    @property
+    def fixed(self) -> bool:
+        """True if the second operand and its zero point are constants."""
+        return graph.is_constant(self.b) and (self.b_zero is None or graph.is_constant(self.b_zero))
+
+    @property
+    def shifted(self) -> Array:
+        """The second operand, a constant, minus its zero point, which may be one for each output."""
+        array, offset = graph.array(self.b), graph.constant(self.b_zero)
+        if offset is None:
+            return array.astype(np.int16)
+        shape = [1] * array.ndim
+        if offset.size > 1:
+            shape[0 if self.is_conv else -1] = offset.size
+        return array.astype(np.int16) - offset.astype(np.int16).reshape(shape)
+
+
+def window_of(group: Group) -> conv_geometry.Window:
+    """The window of an integer convolution."""
+    return conv_geometry.of_conv(group, Inputs(group.anchor).b)
+
 
 def rejection(group: Group, _context: PlanningContext) -> str | None:
     """Reason why no integer product at all applies."""
@@ -83,17 +108,16 @@ def rejection(group: Group, _context: PlanningContext) -> str | None:
         if graph.is_dynamic(value):
             return f"value {value.name!r} has no static shape"
     node, of = group.anchor, Inputs(group.anchor)
-    is_conv = "Conv" in node.op_type
     for value in (of.a, of.b):
         kind = graph.dtype(value)
         if kind is None or kind.name not in BYTES:
             return f"value {value.name!r} is {kind}; this one takes {', '.join(BYTES)}"
-    if group.epilogue and not is_conv and has_vector(of):
+    if group.epilogue and not of.is_conv and has_vector(of):
         return "an operand is a vector, so the output has no rows and columns to speak of"
     rank = len(graph.static_shape(node.outputs[0])) - 2
-    if is_conv and not 1 <= rank <= 3:
+    if of.is_conv and not 1 <= rank <= 3:
         return f"{rank} spatial axes; this one has 1 to 3"
-    fixed = [of.b, of.b_zero] if is_conv else []
+    fixed = [of.b, of.b_zero] if of.is_conv else []
     if of.b_zero is not None and len(graph.static_shape(of.b_zero)) > 1:
         return f"zero point {of.b_zero.name!r} has more than one axis"
     if of.linear:
@@ -106,11 +130,18 @@ def rejection(group: Group, _context: PlanningContext) -> str | None:
     for single in (of.a_zero, of.a_scale, of.y_scale, of.y_zero):
         if single is not None and graph.elements(single) != 1:
             return f"{single.name!r} has {graph.elements(single)} elements; this one takes one"
-    finish = finish_of(group)
+    finish = _finish(group)
     return finish if isinstance(finish, str) else None
 
 
-def finish_of(group: Group) -> Finish | str:
+def finish_of(group: Group) -> Finish:
+    """Steps from the sums to the output of a group that is not rejected."""
+    finish = _finish(group)
+    assert not isinstance(finish, str), finish
+    return finish
+
+
+def _finish(group: Group) -> Finish | str:
     """Steps from the sums to the output, or the reason why they cannot be computed here."""
     (sums,) = group.anchor.outputs
     if group.op.startswith("QLinear"):
@@ -149,7 +180,7 @@ def _requantized(group: Group) -> Finish:
     origin = np.zeros(1, np.float32) if zero is None else zero.reshape(1).astype(np.float32)
     limits = np.iinfo(kind)
     # One of both has as many elements as there are channels, or both have one.
-    addends = np.zeros(1) if of.bias is None else _bias(of.bias) * factors
+    addends = np.zeros(1) if of.bias is None else graph.array(of.bias).reshape(-1) * factors
     recipe: Recipe = (
         ("Cast", (0,), ("float32",)),
         ("Mul", (4, 1), ()),
@@ -165,11 +196,6 @@ def _requantized(group: Group) -> Finish:
         for array in (factors, addends, origin)
     ]
     return Finish(recipe, tuple(operands), kind.name)
-
-
-def _bias(value: ir.Value) -> Array:
-    array = graph.array(value)
-    return array.reshape(-1)
 
 
 def has_vector(of: Inputs) -> bool:
@@ -218,9 +244,10 @@ def _quads_rejection(group: Group, context: PlanningContext) -> str | None:
             f"the target has no {needed}, which multiplies vectors of {context.target.vector_lanes} * 4 bytes"
         )
     of = Inputs(group.anchor)
-    is_conv = "Conv" in group.op
-    shifted = less_zero(of.b, of.b_zero, 0 if is_conv else -1)
-    steps = _weight_quads(shifted) if is_conv else tiles.pack_steps(shifted, 4)
+    shifted = of.shifted
+    if of.is_conv:
+        shifted = shifted.reshape(*shifted.shape[:2], -1)
+    steps = tiles.pack_steps(shifted, 4)
     if not tiles.quads_fit(steps):
         return f"two products of {of.b.name!r} and an activation may add up to more than 16 bits"
     return None
@@ -229,20 +256,14 @@ def _quads_rejection(group: Group, context: PlanningContext) -> str | None:
 def _fours_rejection(group: Group) -> str | None:
     """Reason why the second operand cannot be bytes, four steps of the reduction in one element."""
     of = Inputs(group.anchor)
-    if not graph.is_constant(of.b) or (of.b_zero is not None and not graph.is_constant(of.b_zero)):
+    if not of.fixed:
         return f"{of.b.name!r} changes between runs; this one looks at it offline"
-    is_conv = "Conv" in group.op
-    if not is_conv and has_vector(of):
+    if not of.is_conv and has_vector(of):
         return "an operand is a vector; this one takes matrices"
-    shifted = less_zero(of.b, of.b_zero, 0 if is_conv else -1)
+    shifted = of.shifted
     if shifted.size and (shifted.min() < -128 or shifted.max() > 127):
         return f"{of.b.name!r} less its zero point does not fit int8"
     return None
-
-
-def _weight_quads(shifted: Array) -> Array:
-    outputs, channels = shifted.shape[:2]
-    return tiles.pack_steps(shifted.reshape(outputs, channels, -1), 4)
 
 
 def shift_of(value: ir.Value) -> int:
@@ -250,38 +271,26 @@ def shift_of(value: ir.Value) -> int:
     return 128 if graph.dtype(value) == np.int8 else 0
 
 
-def corrections(of: Inputs, sums: Array) -> tuple[tuple[KernelCall, ...], Argument]:
+def corrections(of: Inputs, form: Form) -> tuple[tuple[KernelCall, ...], Argument]:
     """Calls and addends by which a zero point changes the sums of each output; no call if it is constant."""
-    sums, shift = sums.astype(np.int32), shift_of(of.a)
+    if form.together == 2:
+        return (), Constant(np.zeros(1, np.int32))  # activations are widened less their zero point
+    weights, shift = of.shifted, shift_of(of.a)
+    sums = weights.reshape(weights.shape[0], -1).sum(1) if of.is_conv else weights.sum(-2)
+    sums = sums.astype(np.int32)
     zero = graph.constant(of.a_zero)
     if of.a_zero is None or zero is not None:
         origin = shift + (0 if zero is None else int(zero.reshape(-1)[0]))
         return (), Constant(-np.int32(origin) * sums, "")
     y = Workspace(max(sums.size, 1) * 4)
-    pointer = f"{graph.dtype(of.a)}*"
-    call = KernelCall(
-        "app.kernels.cpu.pairs:corrections",
-        (pointer, "int64", "int32*", "int32*"),
-        (of.a_zero, shift, Constant(sums), y),
-        sums.size,
-    )
-    return (call,), y
+    operands: Operands = (f"{graph.dtype(of.a)}*", of.a_zero), shift, *of_type("int32*", Constant(sums), y)
+    return (kernel_call("app.kernels.cpu.pairs:corrections", operands, sums.size),), y
 
 
-def zero_point(value: ir.Value | None, like: ir.Value) -> Argument:
-    """A zero point as an operand; one that is left out is zero."""
-    return Constant(np.zeros(1, graph.dtype(like))) if value is None else value
-
-
-def less_zero(value: ir.Value, zero: ir.Value | None, axis: int) -> Array:
-    """A constant minus its zero point, which may be one per position along an axis."""
-    array, offset = graph.array(value), graph.constant(zero)
-    if offset is None:
-        return array.astype(np.int16)
-    shape = [1] * array.ndim
-    if offset.size > 1:
-        shape[axis] = offset.size
-    return array.astype(np.int16) - offset.astype(np.int16).reshape(shape)
+def with_zero(value: ir.Value, zero: ir.Value | None) -> tuple[Operand, ...]:
+    """A value and its zero point as operands; one that is left out is zero."""
+    absent = Constant(np.zeros(1, graph.dtype(value)))
+    return of_type(f"{graph.dtype(value)}*", value, zero or absent)
 
 
 SHAPES: dict[int, Shapes] = {2: PAIRED, 4: QUADS}  # of tiles, by the steps that are taken together
@@ -289,13 +298,8 @@ SHAPES: dict[int, Shapes] = {2: PAIRED, 4: QUADS}  # of tiles, by the steps that
 
 def widening_call(of: Inputs, x: Workspace, table: Constant, planes: int) -> KernelCall:
     """The call of `pairs.widen_planes` on the first operand."""
-    pointer = f"{graph.dtype(of.a)}*"
-    return KernelCall(
-        "app.kernels.cpu.pairs:widen_planes",
-        (pointer, pointer, "int16*", "int64*"),
-        (of.a, zero_point(of.a_zero, of.a), x, table),
-        planes,
-    )
+    operands: Operands = (*with_zero(of.a, of.a_zero), ("int16*", x), ("int64*", table))
+    return kernel_call("app.kernels.cpu.pairs:widen_planes", operands, planes)
 
 
 def cost(group: Group, context: PlanningContext, form: Form) -> float:
@@ -303,20 +307,34 @@ def cost(group: Group, context: PlanningContext, form: Form) -> float:
     wasted = 1.0
     widened = graph.nbytes(Inputs(group.anchor).b) if form.together == 2 and not form.narrow else 0
     if "Conv" in group.op:
-        window = conv_geometry.of_conv(group, Inputs(group.anchor).b)
+        window = window_of(group)
         rows = -(-window.outputs // 4) * 4 / max(window.outputs, 1)
         pairs = -(-window.channels // form.together) * form.together / max(window.channels, 1)
         wasted = rows * pairs * (1 + 16 / max(window.depth, 1)) * (1 + 8 / max(window.outputs, 1))
-    return roofline(
-        context.target,
-        flops=flops(group) * wasted / (4.0 if form.dot else 2.0 if form.together == 2 else 2.4),
-        nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)) + widened,
-        efficiency=0.65 if form.narrow else 0.7,  # each load widens
-        threads=context.threads,
-    )
+    computed = flops(group) * wasted / (4.0 if form.dot else 2.0 if form.together == 2 else 2.4)
+    efficiency = 0.65 if form.narrow else 0.7  # each load widens
+    return group_roofline(group, context, computed, efficiency, total_bytes(group) + widened)
 
 
 PAIRS_FORM = Form("pairs", 2)
 # For few rows, which take weights from memory as fast as it gives them.
 BYTES_FORM = Form("bytes", 2, narrow=True)
 FORMS = (PAIRS_FORM, Form("quads", 4), Form("dot", 4, dot=True))
+
+# Operators, and how the names of their rows begin.
+CONVOLUTIONS = {"ConvInteger": "conv_integer", "QLinearConv": "qlinear_conv"}
+PRODUCTS = {"MatMulInteger": "matmul_integer", "QLinearMatMul": "qlinear_matmul"}
+
+
+def rows(
+    prefixes: Mapping[str, str], name: str, rejection: Rejection, lower: Lower, cost: Cost
+) -> tuple[Implementation, ...]:
+    """The rows of one way to compute these operators; where the output is empty, nothing is computed."""
+
+    def unless_empty(group: Group, context: PlanningContext) -> tuple[Call, ...]:
+        return lower(group, context) if graph.elements(group.outputs[0]) else ()
+
+    return tuple(
+        Implementation(f"{prefix}.{name}", op, "numba-cpu", rejection, unless_empty, cost)
+        for op, prefix in prefixes.items()
+    )

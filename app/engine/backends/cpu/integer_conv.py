@@ -8,8 +8,9 @@ from functools import partial
 import numpy as np
 
 from app.engine.backends.cpu import blocking
-from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
+from app.engine.backends.cpu.calls import Operands, kernel_call, of_type, size_operand, typed_call
 from app.engine.backends.cpu.integer import (
+    CONVOLUTIONS,
     DEPTH,
     FORMS,
     SHAPES,
@@ -18,16 +19,15 @@ from app.engine.backends.cpu.integer import (
     corrections,
     cost,
     finish_of,
-    less_zero,
+    rows,
     shift_of,
     widening_call,
-    zero_point,
+    window_of,
+    with_zero,
 )
-from app.engine.core import graph
-from app.engine.core.calls import Argument, Constant, KernelCall, Workspace
+from app.engine.core.calls import Constant, KernelCall, Workspace
 from app.engine.core.group import Group
-from app.engine.core.registry import Implementation, PlanningContext
-from app.engine.operators import conv_geometry
+from app.engine.core.registry import PlanningContext
 from app.engine.operators.conv_geometry import Window
 from app.kernels.cpu.codegen import tiles
 from app.kernels.cpu.codegen.tiles import PAIRS, RIGHT_UNSIGNED
@@ -79,13 +79,8 @@ def _gather(of: Inputs, window: Window, planes: Planes, x: Workspace, together: 
     table = Constant(np.array(sizes, np.int64))
     if together == 2:
         return widening_call(of, x, table, planes.count)
-    pointer = f"{graph.dtype(of.a)}*"
-    return KernelCall(
-        "app.kernels.cpu.pairs:group_planes",
-        (pointer, pointer, "int64", "uint8*", "int64*"),
-        (of.a, zero_point(of.a_zero, of.a), shift_of(of.a), x, table),
-        planes.count,
-    )
+    operands: Operands = (*with_zero(of.a, of.a_zero), shift_of(of.a), ("uint8*", x), ("int64*", table))
+    return kernel_call("app.kernels.cpu.pairs:group_planes", operands, planes.count)
 
 
 def _sizes(window: Window, planes: Planes, form: Form, context: PlanningContext) -> IntegerConvSizes:
@@ -132,24 +127,16 @@ def _sizes(window: Window, planes: Planes, form: Form, context: PlanningContext)
 def _lower(group: Group, context: PlanningContext, form: Form) -> tuple[KernelCall, ...]:
     together = form.together
     (y,) = group.outputs
-    if graph.elements(y) == 0:
-        return ()
-    of, finish = Inputs(group.anchor), finish_of(group)
-    assert not isinstance(finish, str)
-    window = conv_geometry.of_conv(group, of.b).flat()
+    of, finish, window = Inputs(group.anchor), finish_of(group), window_of(group).flat()
     lanes = context.target.vector_lanes
     planes = _planes(window, together)
     sizes = _sizes(window, planes, form, context)
     width = tiles.columns_of(PAIRS, lanes, SHAPES[together])
     x = Workspace((planes.count * planes.size + 4 * width) * 4)  # a ragged tile reads beyond the last plane
-    correct: tuple[tuple[KernelCall, ...], Argument] = ((), Constant(np.zeros(1, np.int32)))
-    if together == 4:
-        weights = less_zero(of.b, of.b_zero, 0)
-        correct = corrections(of, weights.reshape(weights.shape[0], -1).sum(1))
-    operands: tuple[Operand, ...] = (
-        ("int32*", x),
-        ("int32*", _panels(of, window, sizes.part_m, sizes.block_m, lanes, together)),
-        ("int32*", correct[1]),
+    correcting, added = corrections(of, form)
+    weights = _panels(of, window, sizes.part_m, sizes.block_m, lanes, together)
+    operands: Operands = (
+        *of_type("int32*", x, weights, added),
         (f"{stored(finish.result)}*", y),
         ("int64*", Constant(np.array(planes.taps(window), np.int64))),
         size_operand(sizes),
@@ -163,30 +150,25 @@ def _lower(group: Group, context: PlanningContext, form: Form) -> tuple[KernelCa
         units * -(-window.outputs // sizes.part_m),
         (form.dtype(RIGHT_UNSIGNED, context), lanes, *finish.static),
     )
-    return _gather(of, window, planes, x, together), *correct[0], call
+    return _gather(of, window, planes, x, together), *correcting, call
 
 
 def _panels(of: Inputs, window: Window, part: int, block: int, lanes: int, together: int) -> Constant:
     """The weights as tiles read them: [elements of channels * taps][rows] for every group of rows."""
-    shifted = less_zero(of.b, of.b_zero, 0).reshape(window.groups * window.outputs, window.channels, -1)
-    rows = tiles.pack_steps(shifted, together).reshape(window.groups, window.outputs, -1)
+    shifted = of.shifted.reshape(window.groups * window.outputs, window.channels, -1)
+    steps = tiles.pack_steps(shifted, together).reshape(window.groups, window.outputs, -1)
     panels = [
         tiles.pack_rows(matrix[first : first + part], block, lanes, SHAPES[together])
-        for matrix in rows
+        for matrix in steps
         for first in range(0, window.outputs, part)
     ]
     return Constant(np.concatenate(panels), of.b.name or "")
 
 
 IMPLEMENTATIONS = tuple(
-    Implementation(
-        f"{name}.{form.name}",
-        op,
-        "numba-cpu",
-        form.rejection,
-        partial(_lower, form=form),
-        partial(cost, form=form),
-    )
-    for name, op in (("conv_integer", "ConvInteger"), ("qlinear_conv", "QLinearConv"))
+    row
     for form in FORMS
+    for row in rows(
+        CONVOLUTIONS, form.name, form.rejection, partial(_lower, form=form), partial(cost, form=form)
+    )
 )

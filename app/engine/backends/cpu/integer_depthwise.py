@@ -4,14 +4,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
-from app.engine.backends.cpu.integer import Inputs, finish_of, less_zero, rejection, zero_point
+from app.engine.backends.cpu.calls import Operands, size_operand, typed_call
+from app.engine.backends.cpu.integer import (
+    CONVOLUTIONS,
+    Inputs,
+    finish_of,
+    rejection,
+    rows,
+    window_of,
+    with_zero,
+)
+from app.engine.backends.cpu.rows import after, group_roofline, total_bytes
 from app.engine.core import graph
 from app.engine.core.calls import Constant, KernelCall, Workspace
 from app.engine.core.group import Group
-from app.engine.core.registry import Implementation, PlanningContext
-from app.engine.cost.roofline import roofline
-from app.engine.operators import conv_geometry
+from app.engine.core.registry import PlanningContext
 from app.engine.operators.conv_geometry import Window
 from app.kernels.cpu.codegen import tiles
 from app.kernels.cpu.integer_depthwise import ROWS, IntegerDepthwiseSizes
@@ -20,12 +27,10 @@ from app.kernels.expressions import stored
 SUMS = 4096  # of a channel that are finished at once
 
 
-def _rejection(group: Group, context: PlanningContext) -> str | None:
+@after(rejection)
+def _rejection(group: Group, _context: PlanningContext) -> str | None:
     """Reason why a convolution is none of one channel to one, along two axes at most."""
-    reason = rejection(group, context)
-    if reason is not None:
-        return reason
-    window = conv_geometry.of_conv(group, Inputs(group.anchor).b)
+    window = window_of(group)
     if (window.channels, window.outputs) != (1, 1):
         return f"{window.channels} channels to {window.outputs} in a group; this one takes 1 to 1"
     if (window.size[0], window.out[0], window.offsets[0]) != (1, 1, (0,)):
@@ -107,28 +112,22 @@ def _sizes(window: Window, planes: Planes, taps: int, lanes: int) -> IntegerDept
 
 def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     (y,) = group.outputs
-    if graph.elements(y) == 0:
-        return ()
-    of, finish = Inputs(group.anchor), finish_of(group)
-    assert not isinstance(finish, str)
-    window = conv_geometry.of_conv(group, of.b)
+    of, finish, window = Inputs(group.anchor), finish_of(group), window_of(group)
     lanes = context.target.vector_lanes
     planes = _planes(window, lanes)
     offsets = _offsets(window, planes)
     _, down, across = window.offsets
-    shifted = less_zero(of.b, of.b_zero, 0).reshape(-1, len(down), len(across))
+    shifted = of.shifted.reshape(-1, len(down), len(across))
     weights = tiles.pack_steps(shifted, 2).reshape(window.groups, -1)
     sizes = _sizes(window, planes, len(offsets), lanes)
     kind = graph.element_type(of.a)
-    pointer = f"{kind.name}*"
-    operands: tuple[Operand, ...] = (
-        (pointer, of.a),
-        (pointer, zero_point(of.a_zero, of.a)),
+    operands: Operands = (
+        *with_zero(of.a, of.a_zero),
         ("int32*", Constant(weights, of.b.name or "")),
         (f"{stored(finish.result)}*", y),
         ("int64*", Constant(np.array(offsets, np.int64))),
         size_operand(sizes),
-        (pointer, Workspace(sizes.border_step, per_thread=True)),
+        (f"{kind.name}*", Workspace(sizes.border_step, per_thread=True)),
         ("int32*", Workspace(sizes.work_step * 4, per_thread=True)),
         *finish.arguments,
     )
@@ -145,13 +144,7 @@ def _cost(group: Group, context: PlanningContext) -> float:
     """Bound by loads: one for every two taps."""
     work = sum(graph.elements(v) for v in group.anchor.outputs) * graph.elements(Inputs(group.anchor).b)
     per_channel = work / max(graph.static_shape(group.anchor.outputs[0])[1], 1)
-    nbytes = sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs))
-    return roofline(
-        context.target, flops=2 * per_channel, nbytes=4 * nbytes, efficiency=0.4, threads=context.threads
-    )
+    return group_roofline(group, context, 2 * per_channel, 0.4, 4 * total_bytes(group))
 
 
-IMPLEMENTATIONS = tuple(
-    Implementation(f"{name}.depthwise", op, "numba-cpu", _rejection, _lower, _cost)
-    for name, op in (("conv_integer", "ConvInteger"), ("qlinear_conv", "QLinearConv"))
-)
+IMPLEMENTATIONS = rows(CONVOLUTIONS, "depthwise", _rejection, _lower, _cost)

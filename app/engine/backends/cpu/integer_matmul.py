@@ -7,11 +7,12 @@ from functools import partial
 import numpy as np
 
 from app.engine.backends.cpu import blocking
-from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
+from app.engine.backends.cpu.calls import Operands, kernel_call, of_values, size_operand, typed_call
 from app.engine.backends.cpu.integer import (
     BYTES_FORM,
     DEPTH,
     FORMS,
+    PRODUCTS,
     SHAPES,
     Finish,
     Form,
@@ -19,14 +20,14 @@ from app.engine.backends.cpu.integer import (
     corrections,
     cost,
     finish_of,
-    less_zero,
+    rows,
     shift_of,
-    zero_point,
+    with_zero,
 )
 from app.engine.core import graph
 from app.engine.core.calls import Argument, Constant, KernelCall, Workspace
 from app.engine.core.group import Group
-from app.engine.core.registry import Implementation, PlanningContext
+from app.engine.core.registry import PlanningContext
 from app.engine.operators import matmul_geometry
 from app.kernels.cpu.codegen import tiles
 from app.kernels.cpu.codegen.tiles import LEFT_UNSIGNED, PAIRS
@@ -40,24 +41,18 @@ PANELS = 8
 def _lower(group: Group, context: PlanningContext, form: Form) -> tuple[KernelCall, ...]:
     together = form.together
     (y,) = group.outputs
-    if graph.elements(y) == 0:
-        return ()
     of, finish = Inputs(group.anchor), finish_of(group)
-    assert not isinstance(finish, str)
     product = matmul_geometry.product_of(of.a, of.b)
     lanes, shapes = context.target.vector_lanes, SHAPES[together]
     width = tiles.columns_of(PAIRS, lanes, shapes)
     n, k = product.n, -(-product.k // together)
     first, a = _left(of, product.k, together)
     second, b = _right(of, product, width, form)
-    third: tuple[tuple[KernelCall, ...], Argument] = ((), Constant(np.zeros(1, np.int32)))
-    if together == 4:
-        third = corrections(of, less_zero(of.b, of.b_zero, -1).sum(-2))
-
+    third, added = corrections(of, form)
     size = -(-n // width) * width * k
     offsets = [(i // max(product.k, 1) * k, j // max(product.k * n, 1) * size) for i, j in product.offsets]
-    operands = Product(a, b, third[1], y, product.m, n, k, offsets)
-    return *first, *second, *third[0], product_call(operands, finish, form, context)
+    operands = Product(a, b, added, y, product.m, n, k, offsets)
+    return *first, *second, *third, product_call(operands, finish, form, context)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +91,7 @@ def product_call(of: Product, finish: Finish, form: Form, context: PlanningConte
         sums_size=sums,
         work_step=sums + spare,
     )
-    operands: tuple[Operand, ...] = (
+    operands: Operands = (
         ("int32*", of.a),
         (f"{tiles.right_element(form.dtype(LEFT_UNSIGNED, context))}*", of.b),
         ("int32*", of.corrections),
@@ -119,51 +114,33 @@ def _left(of: Inputs, k: int, together: int) -> tuple[tuple[KernelCall, ...], Ar
     kind = graph.element_type(of.a)
     if together == 4 and kind == np.uint8 and k % 4 == 0:
         return (), of.a
-    rows = graph.elements(of.a) // max(k, 1)
-    y = Workspace(max(rows * -(-k // together), 1) * 4)
-    pointer = f"{kind.name}*"
+    count = graph.elements(of.a) // max(k, 1)
+    y = Workspace(max(count * -(-k // together), 1) * 4)
     if together == 4:
-        types = (pointer, "int64", "uint8*", "int64")
-        return (KernelCall("app.kernels.cpu.pairs:group_rows", types, (of.a, shift_of(of.a), y, k), rows),), y
-    types = (pointer, pointer, "int16*", "int64")
-    arguments = (of.a, zero_point(of.a_zero, of.a), y, k)
-    return (KernelCall("app.kernels.cpu.pairs:widen_rows", types, arguments, rows),), y
+        grouped: Operands = (*of_values(of.a), shift_of(of.a), ("uint8*", y), k)
+        return (kernel_call("app.kernels.cpu.pairs:group_rows", grouped, count),), y
+    widened: Operands = (*with_zero(of.a, of.a_zero), ("int16*", y), k)
+    return (kernel_call("app.kernels.cpu.pairs:widen_rows", widened, count),), y
 
 
 def _right(
     of: Inputs, product: matmul_geometry.Product, width: int, form: Form
 ) -> tuple[tuple[KernelCall, ...], Argument]:
     """The second operand as panels of columns, and the call that packs one that changes between runs."""
-    fixed = graph.is_constant(of.b) and (of.b_zero is None or graph.is_constant(of.b_zero))
-    if fixed:
-        shifted = less_zero(of.b, of.b_zero, -1)
-        steps = tiles.pack_steps(matmul_geometry.matrices(product, shifted), form.together)
+    if of.fixed:
+        steps = tiles.pack_steps(matmul_geometry.matrices(product, of.shifted), form.together)
         packed = tiles.pack_columns(steps, width)
         return (), Constant(tiles.narrowed(packed) if form.narrow else packed, of.b.name or "")
-    kind = graph.element_type(of.b)
     batches = max(graph.elements(of.b) // max(product.k * product.n, 1), 1)
     panels = batches * -(-product.n // width)
     y = Workspace(max(panels * width * -(-product.k // 2), 1) * 4)
     many = of.b_zero is not None and graph.elements(of.b_zero) > 1
-    pointer = f"{kind.name}*"
-    call = KernelCall(
-        "app.kernels.cpu.pairs:widen_panels",
-        (pointer, pointer, "int64", "int16*", "int64", "int64", "int64"),
-        (of.b, zero_point(of.b_zero, of.b), int(many), y, product.k, product.n, width),
-        panels,
-    )
-    return (call,), y
+    operands: Operands = (*with_zero(of.b, of.b_zero), int(many), ("int16*", y), product.k, product.n, width)
+    return (kernel_call("app.kernels.cpu.pairs:widen_panels", operands, panels),), y
 
 
 IMPLEMENTATIONS = tuple(
-    Implementation(
-        f"{name}.{form.name}",
-        op,
-        "numba-cpu",
-        form.rejection,
-        partial(_lower, form=form),
-        partial(cost, form=form),
-    )
-    for name, op in (("matmul_integer", "MatMulInteger"), ("qlinear_matmul", "QLinearMatMul"))
+    row
     for form in (*FORMS, BYTES_FORM)
+    for row in rows(PRODUCTS, form.name, form.rejection, partial(_lower, form=form), partial(cost, form=form))
 )

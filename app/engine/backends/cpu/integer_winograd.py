@@ -5,14 +5,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.engine.backends.cpu import blocking
-from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
-from app.engine.backends.cpu.integer import Inputs, finish_of, less_zero, rejection, widening_call
-from app.engine.core import graph
+from app.engine.backends.cpu.calls import Operands, of_type, size_operand, typed_call
+from app.engine.backends.cpu.integer import (
+    CONVOLUTIONS,
+    Inputs,
+    finish_of,
+    rejection,
+    rows,
+    widening_call,
+    window_of,
+)
+from app.engine.backends.cpu.rows import after, group_roofline
 from app.engine.core.calls import Constant, KernelCall, Workspace
 from app.engine.core.group import Group
-from app.engine.core.registry import Implementation, PlanningContext
-from app.engine.cost.roofline import flops, roofline
-from app.engine.operators import conv_geometry
+from app.engine.core.registry import PlanningContext
+from app.engine.cost.roofline import flops
 from app.engine.operators.conv_geometry import Window
 from app.kernels.cpu import integer_winograd
 from app.kernels.cpu.codegen import tiles
@@ -24,18 +31,15 @@ TILES = 64  # of a block, whose sums stay in the second cache
 ROWS = 12  # of products that are finished at once
 
 
-def _rejection(group: Group, context: PlanningContext) -> str | None:
-    reason = rejection(group, context)
-    if reason is not None:
-        return reason
-    of = Inputs(group.anchor)
-    window = conv_geometry.of_conv(group, of.b)
+@after(rejection)
+def _rejection(group: Group, _context: PlanningContext) -> str | None:
+    of, window = Inputs(group.anchor), window_of(group)
     if window.groups != 1:
         return f"{window.groups} groups; this one has 1"
     steps = [tuple(np.diff(o)) for o in window.offsets]
     if steps != [(), (1, 1), (1, 1)] or window.size[0] != 1 or window.stride != (1, 1, 1):
         return "not a convolution of 3 x 3 neighbors in steps of one"
-    if not integer_winograd.fits(less_zero(of.b, of.b_zero, 0)):
+    if not integer_winograd.fits(of.shifted):
         return f"sums of products with {of.b.name!r} may not fit 32 bits four times"
     return None
 
@@ -93,7 +97,7 @@ def _cut(window: Window, context: PlanningContext) -> Cut:
 
 def _packed(of: Inputs, cut: Cut, lanes: int) -> Constant:
     """Transformed weights, pairs of channels as steps, by position and part."""
-    weights = integer_winograd.transformed(less_zero(of.b, of.b_zero, 0))
+    weights = integer_winograd.transformed(of.shifted)
     steps = tiles.pack_steps(weights.transpose(0, 2, 1), 2).transpose(0, 2, 1)
     panels = [
         tiles.pack_rows(matrix[first : first + cut.part], cut.block, lanes, PAIRED)
@@ -134,11 +138,7 @@ def _sizes(window: Window, planes: Planes, cut: Cut, lanes: int) -> IntegerWinog
 
 def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     (y,) = group.outputs
-    if graph.elements(y) == 0:
-        return ()
-    of, finish = Inputs(group.anchor), finish_of(group)
-    assert not isinstance(finish, str)
-    window = conv_geometry.of_conv(group, of.b)
+    of, finish, window = Inputs(group.anchor), finish_of(group), window_of(group)
     lanes = context.target.vector_lanes
     cut = _cut(window, context)
     planes = _planes(window, cut)
@@ -150,10 +150,8 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
         np.int64,
     )
     sizes = _sizes(window, planes, cut, lanes)
-    operands: tuple[Operand, ...] = (
-        ("int32*", x),
-        ("int32*", _packed(of, cut, lanes)),
-        ("int32*", Constant(np.zeros(4, np.int32))),
+    operands: Operands = (
+        *of_type("int32*", x, _packed(of, cut, lanes), Constant(np.zeros(4, np.int32))),
         (f"{stored(finish.result)}*", y),
         size_operand(sizes),
         ("int32*", Workspace(sizes.work_step * 4, per_thread=True)),
@@ -170,18 +168,9 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
 
 def _cost(group: Group, context: PlanningContext) -> float:
     """Seconds of 4 products for 9, and of the sums before and after them, measured in products."""
-    window = conv_geometry.of_conv(group, Inputs(group.anchor).b)
+    window = window_of(group)
     wasted = 1 + 16 / max(window.channels, 1) + 8 / max(window.outputs, 1)
-    return roofline(
-        context.target,
-        flops=flops(group) * wasted / (2.25 * 2.0),
-        nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
-        efficiency=0.6,
-        threads=context.threads,
-    )
+    return group_roofline(group, context, flops(group) * wasted / (2.25 * 2.0), 0.6)
 
 
-IMPLEMENTATIONS = tuple(
-    Implementation(f"{name}.winograd", op, "numba-cpu", _rejection, _lower, _cost)
-    for name, op in (("conv_integer", "ConvInteger"), ("qlinear_conv", "QLinearConv"))
-)
+IMPLEMENTATIONS = rows(CONVOLUTIONS, "winograd", _rejection, _lower, _cost)

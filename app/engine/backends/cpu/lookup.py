@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from app.engine.backends.cpu.calls import Operands, kernel_call, of_type
 from app.engine.backends.cpu.strided import element_type
 from app.engine.core import graph
 from app.engine.core.calls import Argument, Constant, KernelCall
@@ -37,7 +38,7 @@ def lookup_calls(
         return ()
     address = element_type(itemsize)
     fill = Constant(np.zeros(1, f"u{itemsize}")) if fill is None else fill
-    return (_call("lookup", axes, shape, (address, address), (x, y), fill),)
+    return (_call("app.kernels.cpu.lookup:lookup", axes, shape, address, (x, y), fill),)
 
 
 def adding_calls(
@@ -47,14 +48,14 @@ def adding_calls(
     if any(a.size == 0 for a in axes):
         return ()
     address = f"{graph.dtype(x)}*"
-    return (_call("lookup_add", axes, shape, (address, address, address), (x, added, y), fill),)
+    return (_call("app.kernels.cpu.lookup:lookup_add", axes, shape, address, (x, added, y), fill),)
 
 
 def _call(
     kernel: str,
     axes: Sequence[Indices],
     shape: Sequence[int],
-    addresses: tuple[str, ...],
+    address: str,
     values: tuple[Argument, ...],
     fill: Argument,
 ) -> KernelCall:
@@ -65,22 +66,13 @@ def _call(
     rank = len(offsets) - 1
     places = 2 * rank + np.cumsum([0, *(o.size for o in offsets)])
     head = [number for o, place in zip(offsets[:-1], places) for number in (o.size, place)]
-    left, right = longest_run(offsets[-1])
-    return KernelCall(
-        f"app.kernels.cpu.lookup:{kernel}",
-        (*addresses, addresses[0], "int64*", *["int64"] * 5),
-        (
-            *values,
-            fill,
-            Constant(np.concatenate([np.array(head, np.int64), *offsets])),
-            rank,
-            int(places[rank]),
-            offsets[-1].size,
-            left,
-            right,
-        ),
-        units=math.prod(o.size for o in offsets[:-1]),
+    table = Constant(np.concatenate([np.array(head, np.int64), *offsets]))
+    operands: Operands = (
+        *of_type(address, *values, fill),
+        ("int64*", table),
+        *(rank, int(places[rank]), offsets[-1].size, *longest_run(offsets[-1])),
     )
+    return kernel_call(kernel, operands, math.prod(o.size for o in offsets[:-1]))
 
 
 def _merged(offsets: Sequence[Indices], whole: Sequence[bool]) -> list[Indices]:

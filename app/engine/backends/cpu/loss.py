@@ -4,7 +4,9 @@ import math
 
 import onnx_ir as ir
 
-from app.engine.backends.cpu.axis_kernels import FLOATS, axis_rejection, pointer, total_bytes, type_name
+from app.engine.backends.cpu.axis_kernels import pointer, takes_floats, type_name
+from app.engine.backends.cpu.calls import Operands, kernel_call, of_values
+from app.engine.backends.cpu.rows import after, total_bytes
 from app.engine.backends.cpu.softmax import along
 from app.engine.core import graph
 from app.engine.core.calls import Argument, Call, KernelCall, Workspace
@@ -13,14 +15,9 @@ from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators.axes import first_input, first_output, output_at, split
 
-BACKEND = "numba-cpu"
-KERNELS = "app.kernels.cpu.loss"
 
-
+@after(takes_floats)
 def _rejection(group: Group, _context: PlanningContext) -> str | None:
-    reason = axis_rejection(group, FLOATS)
-    if reason is not None:
-        return reason
     x, weight = first_input(group), graph.input_at(group.anchor, 2)
     if weight is not None and type_name(weight) != type_name(x):
         return f"weight {weight.name!r} is {type_name(weight)}, the scores {type_name(x)}"
@@ -35,26 +32,15 @@ def _likelihood(group: Group, scores: Argument) -> KernelCall:
     ignored = node.attributes.get("ignore_index")
     reduction = graph.attribute(node, "reduction", "mean")
     t = pointer(x)
-    types = (t, pointer(target), t, t, *("int64",) * 5)
-    arguments: tuple[Argument, ...] = (
-        scores,
-        target,
-        0 if weight is None else weight,
-        y,
-        classes,
-        inner,
-        int(weight is not None),
-        int(ignored is not None),
+    operands: Operands = (
+        *((t, scores), *of_values(target), (t, 0 if weight is None else weight), (t, y)),
+        *(classes, inner, int(weight is not None), int(ignored is not None)),
         0 if ignored is None else int(ignored.value),
     )
     if reduction == "none":
-        return KernelCall(f"{KERNELS}:likelihood", types, arguments, units=batch * inner)
-    return KernelCall(
-        f"{KERNELS}:total_likelihood",
-        (*types, "int64", "int64"),
-        (*arguments, batch * inner, int(reduction == "mean")),
-        units=1,
-    )
+        return kernel_call("app.kernels.cpu.loss:likelihood", operands, batch * inner)
+    total: Operands = (*operands, batch * inner, int(reduction == "mean"))
+    return kernel_call("app.kernels.cpu.loss:total_likelihood", total, 1)
 
 
 def _lower_likelihood(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
@@ -72,19 +58,9 @@ def _lower_determinant(group: Group, _context: PlanningContext) -> tuple[Call, .
     x, y = first_input(group), first_output(group)
     shape = graph.static_shape(x)
     n = shape[-1]
-    return (
-        KernelCall(
-            f"{KERNELS}:determinant",
-            (pointer(x), pointer(y), "float64*", "int64"),
-            (x, y, Workspace(n * n * 8, per_thread=True), n),
-            units=math.prod(shape[:-2]),
-            takes_thread=True,
-        ),
-    )
-
-
-def _determinant_rejection(group: Group, _context: PlanningContext) -> str | None:
-    return axis_rejection(group, FLOATS)
+    operands: Operands = (*of_values(x, y), ("float64*", Workspace(n * n * 8, per_thread=True)), n)
+    units = math.prod(shape[:-2])
+    return (kernel_call("app.kernels.cpu.loss:determinant", operands, units, takes_thread=True),)
 
 
 def _cost(group: Group, context: PlanningContext) -> float:
@@ -96,12 +72,11 @@ def _cost(group: Group, context: PlanningContext) -> float:
     )
 
 
-IMPLEMENTATIONS = (
-    Implementation(
-        "loss.likelihood", "NegativeLogLikelihoodLoss", BACKEND, _rejection, _lower_likelihood, _cost
-    ),
-    Implementation(
-        "loss.cross_entropy", "SoftmaxCrossEntropyLoss", BACKEND, _rejection, _lower_cross_entropy, _cost
-    ),
-    Implementation("loss.determinant", "Det", BACKEND, _determinant_rejection, _lower_determinant, _cost),
+IMPLEMENTATIONS = tuple(
+    Implementation(f"loss.{name}", op, "numba-cpu", rejection, lower, _cost)
+    for name, op, rejection, lower in (
+        ("likelihood", "NegativeLogLikelihoodLoss", _rejection, _lower_likelihood),
+        ("cross_entropy", "SoftmaxCrossEntropyLoss", _rejection, _lower_cross_entropy),
+        ("determinant", "Det", takes_floats, _lower_determinant),
+    )
 )

@@ -8,14 +8,16 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.backends.cpu import bfloat, blocking
-from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
+from app.engine.backends.cpu.calls import of_type, size_operand, typed_call
+from app.engine.backends.cpu.rows import after, group_roofline, total_bytes
 from app.engine.core import graph
 from app.engine.core.calls import Argument, Constant, KernelCall, Workspace
 from app.engine.core.group import Group
-from app.engine.core.registry import Implementation, PlanningContext
-from app.engine.cost.roofline import flops, roofline
+from app.engine.core.registry import Cost, Implementation, Lower, PlanningContext, Rejection, no_error
+from app.engine.cost.roofline import flops
 from app.engine.operators import epilogues
 from app.engine.operators.matmul_geometry import PRODUCTS, Array, Product, matrices
+from app.engine.types.precision import Computed
 from app.kernels.cpu import matrix_tiles
 from app.kernels.cpu.codegen import tiles
 from app.kernels.cpu.codegen.tiles import CLAMP, COLUMN_BIAS, RESIDUAL, ROW_BIAS, SCALE
@@ -82,6 +84,11 @@ def _addends(group: Group, product: Product, epilogue: epilogues.Epilogue) -> Ad
     return found
 
 
+def product_of(group: Group) -> Product:
+    """The product of a group's anchor."""
+    return PRODUCTS[group.anchor.op_type](group.anchor)
+
+
 def rejection(group: Group, _context: PlanningContext) -> str | None:
     """Reason why no product of this kind applies."""
     for value in (*group.inputs, *group.outputs):
@@ -108,17 +115,8 @@ def rejection(group: Group, _context: PlanningContext) -> str | None:
     strange = next((v for v, kind in epilogue.operands if kind not in PLACES), None)
     if strange is not None:
         return f"operand {strange.name!r} varies along other axes than the columns"
-    found = _addends(group, PRODUCTS[node.op_type](node), epilogue)
+    found = _addends(group, product_of(group), epilogue)
     return found if isinstance(found, str) else None
-
-
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """Sizes of blocks, in elements."""
-
-    m: int
-    n: int
-    k: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +126,16 @@ class Tiling:
     Attributes:
         dtype: of the elements that tiles multiply, see `tiles`.
         shapes: of the tiles, by lanes.
+        m, n, k: sizes of blocks, in elements.
         packed: whether panels of the second operand are packed offline.
     """
 
     dtype: str
     lanes: int
     shapes: tiles.Shapes
-    blocks: Blocks
+    m: int
+    n: int
+    k: int
     packed: bool
 
     @property
@@ -154,7 +155,7 @@ def _tiling(product: Product, dtype: str, context: PlanningContext, *, packed: b
     n = blocking.balanced(product.n, BLOCK_PANELS * width, width)
     while n > width and len(product.offsets) * -(-product.m // m) * -(-product.n // n) < 4 * context.threads:
         n -= width
-    return Tiling(dtype, lanes, shapes, Blocks(m, n, depth), packed)
+    return Tiling(dtype, lanes, shapes, m, n, depth, packed)
 
 
 def _shapes(columns: int, dtype: str, lanes: int) -> tiles.Shapes:
@@ -163,24 +164,22 @@ def _shapes(columns: int, dtype: str, lanes: int) -> tiles.Shapes:
 
 
 def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
-    product = PRODUCTS[group.anchor.op_type](group.anchor)
+    product = product_of(group)
     (y,) = group.outputs
     if graph.elements(y) == 0:
         return ()
     return (product_call(product, product.a, y, context, *additions(group, product)),)
 
 
+@after(rejection)
 def prepared_rejection(group: Group, context: PlanningContext) -> str | None:
     """Reason why no fast product of float32 rows with one constant, prepared matrix applies."""
-    reason = rejection(group, context)
-    if reason is not None:
-        return reason
     if not context.fast_algorithms:
         return "fast algorithms are switched off"
     kind = graph.dtype(group.outputs[0])
     if kind != np.float32:
         return f"elements are {kind}; this one computes float32"
-    product = PRODUCTS[group.anchor.op_type](group.anchor)
+    product = product_of(group)
     if not graph.is_constant(product.b):
         return f"{product.b.name!r} changes between runs; this one prepares it offline"
     if len(product.offsets) > 1:
@@ -202,7 +201,7 @@ def _bfloat_rejection(
     reason = processor_rejection(context) or rejection(group, context)
     if reason is not None:
         return reason
-    product = PRODUCTS[group.anchor.op_type](group.anchor)
+    product = product_of(group)
     if graph.dtype(group.outputs[0]) != np.float32:
         return f"elements are {graph.dtype(group.outputs[0])}; this one rounds float32"
     if not graph.is_constant(product.b):
@@ -217,7 +216,7 @@ def _bfloat_lower(group: Group, context: PlanningContext, *, tiled: bool = False
 
     Tile registers take whole vectors of pairs, zeros at the end.
     """
-    product = PRODUCTS[group.anchor.op_type](group.anchor)
+    product = product_of(group)
     (y,) = group.outputs
     array = graph.array(product.b)
     if graph.elements(y) == 0 or product.k == 0:
@@ -304,20 +303,16 @@ def product_call(
     if array is not None:
         weights = partial(matrices, product, array)
     tiling = _tiling(product, dtype or kind.name, context, packed=weights is not None)
-    blocks, nothing = tiling.blocks, Constant(np.zeros(1, kind))
+    nothing = Constant(np.zeros(1, kind))
     sizes = _sizes(product, tiling, added, epilogue, kind.itemsize)
     pointer = f"{kind.name}*"
-    arguments: tuple[Operand, ...] = (
+    b = product.b if weights is None else _panels(product, weights, tiling)
+    scalars = Constant(epilogue.scalars(kind, added.alpha, added.beta))
+    addends = (added.rows or nothing, added.columns or nothing, added.residual or nothing, scalars)
+    operands = (
         (pointer, a),
-        (
-            f"{tiles.right_element(tiling.dtype)}*",
-            product.b if weights is None else _panels(product, weights, tiling),
-        ),
-        (pointer, y),
-        (pointer, added.rows or nothing),
-        (pointer, added.columns or nothing),
-        (pointer, added.residual or nothing),
-        (pointer, Constant(epilogue.scalars(kind, added.alpha, added.beta))),
+        (f"{tiles.right_element(tiling.dtype)}*", b),
+        *of_type(pointer, y, *addends),
         ("int64*", Constant(_offset_table(product, tiling, added))),
         size_operand(sizes),
         (pointer, Workspace(sizes.work_step * kind.itemsize, per_thread=True)),
@@ -325,8 +320,8 @@ def product_call(
     )
     return typed_call(
         "app.kernels.cpu.gemm:emit",
-        arguments,
-        len(product.offsets) * -(-product.m // blocks.m) * -(-product.n // blocks.n),
+        operands,
+        len(product.offsets) * -(-product.m // tiling.m) * -(-product.n // tiling.n),
         static=(tiling.dtype, tiling.lanes, *epilogue.static, *_columns_static(product.n, tiling)),
     )
 
@@ -354,10 +349,9 @@ def _sizes(
     product: Product, tiling: Tiling, added: Addends, epilogue: epilogues.Epilogue, itemsize: int
 ) -> GemmSizes:
     """Sizes of a product, among them the workspace of a thread: sums, spare, and panels packed by a run."""
-    blocks = tiling.blocks
-    sums = blocks.m * blocks.n if product.k > blocks.k or epilogue.recipe else 0
+    sums = tiling.m * tiling.n if product.k > tiling.k or epilogue.recipe else 0
     spare = tiles.spare(tiling.dtype, tiling.lanes, tiling.shapes)
-    panel_row = blocking.panel_row(blocks.n, itemsize)
+    panel_row = blocking.panel_row(tiling.n, itemsize)
     return GemmSizes(
         m=product.m,
         n=product.n,
@@ -367,11 +361,11 @@ def _sizes(
         **dict(zip(("b_row", "b_column"), product.b_strides)),
         rows_step=added.rows_step,
         residual_row=added.residual_row,
-        **{f"block_{axis}": getattr(blocks, axis) for axis in "mnk"},
+        **{f"block_{axis}": getattr(tiling, axis) for axis in "mnk"},
         packed_row=panel_row,
         sums_size=sums,
         spare_size=spare,
-        work_step=sums + spare + (0 if tiling.packed else (blocks.k + 1) * panel_row),
+        work_step=sums + spare + (0 if tiling.packed else (tiling.k + 1) * panel_row),
         flags=flags_of(added, epilogue),
     )
 
@@ -386,7 +380,7 @@ def _columns_static(columns: int, tiling: Tiling) -> tuple[int, int]:
 
 def predicted(group: Group, context: PlanningContext) -> float:
     """Seconds of a blocked product."""
-    product = PRODUCTS[group.anchor.op_type](group.anchor)
+    product = product_of(group)
     kind = graph.element_type(group.outputs[0])
     lanes = context.target.vector_lanes
     # What is computed: whole tiles; and wider elements take longer.
@@ -394,42 +388,31 @@ def predicted(group: Group, context: PlanningContext) -> float:
     width = tiles.columns_of(kind.name, lanes, shapes)
     rows = sum(max(size, 4) for _, size in tiles.row_groups(product.m, max(product.m, 1), lanes, shapes))
     wasted = rows * -(-product.n // width) * width / max(product.m * product.n, 1)
-    return roofline(
-        context.target,
-        flops=flops(group) * wasted * kind.itemsize / 4,
-        nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
-        efficiency=0.9,
-        threads=context.threads,
-    )
+    return group_roofline(group, context, flops(group) * wasted * kind.itemsize / 4, 0.9)
+
+
+def _rounded_seconds(group: Group, context: PlanningContext, computed: float) -> float:
+    """Seconds of two calls that compute so much; weights are rounded to half their bytes."""
+    moved = total_bytes(group) - graph.nbytes(product_of(group).b) / 2
+    return context.target.launch + group_roofline(group, context, computed, 0.9, moved)
 
 
 def _bfloat_predicted(group: Group, context: PlanningContext) -> float:
-    product = PRODUCTS[group.anchor.op_type](group.anchor)
+    product = product_of(group)
     width = tiles.columns_of("float32", context.target.vector_lanes, tiles.WIDE)
     wasted = -(-product.n // width) * width / max(product.n, 1) * max(product.m, 4) / max(product.m, 1)
-    return context.target.launch + roofline(
-        context.target,
-        flops=flops(group) * wasted / bfloat.rate(context) + bfloat.ROUNDING * graph.elements(product.a),
-        nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)) - graph.nbytes(product.b) / 2,
-        efficiency=0.9,
-        threads=context.threads,
-    )
+    rounding = bfloat.ROUNDING * graph.elements(product.a)
+    return _rounded_seconds(group, context, flops(group) * wasted / bfloat.rate(context) + rounding)
 
 
 def _tiled_predicted(group: Group, context: PlanningContext) -> float:
-    product = PRODUCTS[group.anchor.op_type](group.anchor)
+    product = product_of(group)
     (y,) = group.outputs
     wasted = 1.0
     for size, multiple in ((product.m, 16), (product.n, 32), (product.k, 32)):
         wasted *= -(-size // multiple) * multiple / max(size, 1)
     moved = bfloat.ROUNDING * graph.elements(product.a) + bfloat.ENDING * graph.elements(y)
-    return context.target.launch + roofline(
-        context.target,
-        flops=flops(group) * wasted / bfloat.TILES_RATE + moved,
-        nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)) - graph.nbytes(product.b) / 2,
-        efficiency=0.9,
-        threads=context.threads,
-    )
+    return _rounded_seconds(group, context, flops(group) * wasted / bfloat.TILES_RATE + moved)
 
 
 def inplace(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:
@@ -437,32 +420,35 @@ def inplace(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir
     return epilogues.inplace(group, -1)
 
 
-IMPLEMENTATIONS = tuple(
-    row
-    for op in ("MatMul", "Gemm")
-    for row in (
+def rows(
+    name: str,
+    rejection: Rejection,
+    lower: Lower,
+    cost: Cost,
+    error: Callable[[Group, PlanningContext], float | None] = no_error,
+    precision: Computed = "f32",
+) -> tuple[Implementation, ...]:
+    """The rows of one way to compute MatMul and Gemm."""
+    return tuple(
         Implementation(
-            f"{op.lower()}.blocked", op, "numba-cpu", rejection, _lower, cost=predicted, inplace=inplace
-        ),
-        Implementation(
-            f"{op.lower()}.blocked_bf16",
+            f"{op.lower()}.{name}",
             op,
             "numba-cpu",
-            partial(_bfloat_rejection, bfloat.rejection),
-            _bfloat_lower,
-            cost=_bfloat_predicted,
-            inplace=inplace,
-            precision="bf16",
-        ),
-        Implementation(
-            f"{op.lower()}.tiles",
-            op,
-            "numba-cpu",
-            partial(_bfloat_rejection, bfloat.tiles_rejection),
-            partial(_bfloat_lower, tiled=True),
-            cost=_tiled_predicted,
-            inplace=inplace,
-            precision="bf16",
-        ),
+            rejection,
+            lower,
+            cost,
+            inplace,
+            error=error,
+            precision=precision,
+        )
+        for op in ("MatMul", "Gemm")
     )
+
+
+_BFLOAT_REJECTION = partial(_bfloat_rejection, bfloat.rejection)
+_TILES_REJECTION = partial(_bfloat_rejection, bfloat.tiles_rejection)
+IMPLEMENTATIONS = (
+    *rows("blocked", rejection, _lower, predicted),
+    *rows("blocked_bf16", _BFLOAT_REJECTION, _bfloat_lower, _bfloat_predicted, precision="bf16"),
+    *rows("tiles", _TILES_REJECTION, partial(_bfloat_lower, tiled=True), _tiled_predicted, precision="bf16"),
 )

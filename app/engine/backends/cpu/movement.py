@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
+from app.engine.backends.cpu.rows import after, no_calls, single_rejection
 from app.engine.backends.cpu.strided import calls
 from app.engine.core import graph
 from app.engine.core.calls import Call, View
@@ -31,16 +32,12 @@ def _row(
     return Implementation(name, op, "numba-cpu", rejection, lower, cost=moved_seconds, rank=1)
 
 
+@after(single_rejection)
 def _view_rejection(group: Group, _context: PlanningContext) -> str | None:
-    reason = group_rejection(group)
-    if reason is None and group.op == "Transpose" and not is_view(group.anchor):
-        axes = permutation(group.anchor)
-        return f"Transpose {axes} of {list(graph.static_shape(data(group.anchor)))} moves elements"
-    return reason
-
-
-def _view_lower(_group: Group, _context: PlanningContext) -> tuple[Call, ...]:
-    return ()
+    if group.op != "Transpose" or is_view(group.anchor):
+        return None
+    axes = permutation(group.anchor)
+    return f"Transpose {axes} of {list(graph.static_shape(data(group.anchor)))} moves elements"
 
 
 def _views(group: Group, _context: PlanningContext) -> tuple[View, ...]:
@@ -51,7 +48,7 @@ VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Transpose")
 
 IMPLEMENTATIONS = (
     *(
-        Implementation(f"{op.lower()}.view", op, "numba-cpu", _view_rejection, _view_lower, views=_views)
+        Implementation(f"{op.lower()}.view", op, "numba-cpu", _view_rejection, no_calls, views=_views)
         for op in VIEWS
     ),
     *(_row(*entry) for entry in COPIES),

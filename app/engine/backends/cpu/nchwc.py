@@ -5,20 +5,22 @@ Padded lanes hold anything: kernels compute lane by lane, and those that sum ove
 only the channels there are.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
+from app.engine.backends.cpu.calls import Operand, of_type
+from app.engine.backends.cpu.rows import after
 from app.engine.core import graph
-from app.engine.core.calls import Argument, Constant
+from app.engine.core.calls import Argument, Constant, Workspace
 from app.engine.core.group import Group, of_group
 from app.engine.core.registry import PlanningContext
 from app.engine.operators import epilogues
 from app.engine.operators.epilogues import Epilogue
-from app.engine.types.layout import Layout, blocked, to_physical
+from app.engine.types.layout import LAST, Layout, blocked, to_physical
 from app.kernels.cpu.codegen.tiles import CLAMP, COLUMN_BIAS, RESIDUAL
 from app.kernels.cpu.epilogue import ADVANCE, CHUNK, LANES
 
@@ -27,6 +29,14 @@ Array = np.ndarray[Any, Any]
 # Where an operand of a recipe begins, by the place it is read at: an offset in terms of `place` (of
 # the output), `block` (of channels), `plane` (image times blocks plus block).
 OFFSETS = {"same": "place", "channel": "block * LANES", "plane": "plane * LANES", "scalar": "0"}
+
+RANK = -1  # of direct kernels over blocks: of rows that cost the same they come first
+LayoutOf: TypeAlias = Callable[[PlanningContext], Layout]
+
+
+def last_of(_context: PlanningContext) -> Layout:
+    """Channels last."""
+    return LAST
 
 
 def layout_of(context: PlanningContext) -> Layout:
@@ -51,6 +61,15 @@ def image_rejection(value: ir.Value | None) -> str | None:
     return f"{value.name!r} has {rank} axes; layouts of images have 4" if rank != 4 else None
 
 
+def images_rejection(group: Group, *images: ir.Value | None) -> str | None:
+    """Reason why values are no images that can be blocked, or the group's first output has no elements."""
+    for value in images:
+        reason = image_rejection(value)
+        if reason is not None:
+            return reason
+    return None if graph.elements(group.outputs[0]) else "the output has no elements"
+
+
 def rejection(group: Group, _context: PlanningContext) -> str | None:
     """Reason why the anchor's images or what follows it cannot be blocked."""
     return _rejection(group)
@@ -58,12 +77,9 @@ def rejection(group: Group, _context: PlanningContext) -> str | None:
 
 @of_group
 def _rejection(group: Group) -> str | None:
-    for value in (group.anchor.inputs[0], *group.outputs):
-        reason = image_rejection(value)
-        if reason is not None:
-            return reason
-    if graph.elements(group.outputs[0]) == 0:
-        return "the output has no elements"
+    reason = images_rejection(group, group.anchor.inputs[0], *group.outputs)
+    if reason is not None:
+        return reason
     epilogue = epilogues.read(group, 1)
     if isinstance(epilogue, str):
         return epilogue
@@ -74,6 +90,15 @@ def _rejection(group: Group) -> str | None:
             return f"operand {value.name!r} is {graph.dtype(value)}"
         if place != "scalar" and not graph.is_constant(value) and len(graph.static_shape(value)) != 4:
             return f"operand {value.name!r} is no image and changes between runs"
+    return None
+
+
+@after(rejection)
+def packed_rejection(group: Group, _context: PlanningContext) -> str | None:
+    """As `rejection`, or if weights or bias change between runs."""
+    for value in group.anchor.inputs[1:]:
+        if value is not None and not graph.is_constant(value):
+            return f"{value.name!r} changes between runs; this one packs it offline"
     return None
 
 
@@ -94,16 +119,14 @@ def layouts(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ends:
-    """Epilogue of a kernel over blocks: what happens to results before they are stored.
+    """Bias and epilogue of a convolution: what happens to results before they are stored.
 
     Attributes:
-        bias: float32[blocks * lanes], or of the channels where none are blocked.
+        bias: one element per channel; over blocks float32[blocks * lanes].
         residual: an image like the output.
-        scalars: float32[4], see `app.kernels.cpu.codegen.tiles`.
-        flags: COLUMN_BIAS, RESIDUAL, CLAMP.
-        static: recipe, and (how it advances, offset, element type) of each of its operands.
-        operands: (type, argument) of the recipe's operands.
-        buffer: elements of scratch that the recipe's `run` needs.
+        scalars: four numbers, see `app.kernels.cpu.codegen.tiles`.
+        flags: COLUMN_BIAS or ROW_BIAS, RESIDUAL, CLAMP.
+        operands: of the recipe.
     """
 
     bias: Argument
@@ -111,12 +134,28 @@ class Ends:
     scalars: Argument
     flags: int
     epilogue: Epilogue
-    operands: tuple[tuple[str, Argument], ...]
+    operands: tuple[Operand, ...]
+
+    @property
+    def addends(self) -> tuple[Operand, ...]:
+        """Bias, residual and scalars as operands of a kernel of float32."""
+        return of_type("float32*", self.bias, self.residual, self.scalars)
+
+    def with_bias(self, elements: int) -> "Ends":
+        """These for a kernel that always adds a bias: of so many zeros where there is none."""
+        if self.flags & COLUMN_BIAS:
+            return self
+        return replace(self, bias=Constant(np.zeros(elements, np.float32)))
 
     @property
     def static(self) -> tuple[object, ...]:
         """Recipe, and the place of each operand: arguments of a generator."""
         return self.epilogue.recipe, tuple(place for _, place in self.epilogue.operands)
+
+    @property
+    def places(self) -> tuple[tuple[str, str, str], ...]:
+        """(how it advances, offset, element type) of each operand: an argument of a generator over blocks."""
+        return tuple((ADVANCE[place], OFFSETS[place], "float32") for _, place in self.epilogue.operands)
 
     @property
     def buffer(self) -> int:
@@ -149,13 +188,17 @@ def ends(group: Group, context: PlanningContext, layout: Layout | None = None) -
     bias = Constant(total) if has_bias else nothing
     flags = COLUMN_BIAS * has_bias | CLAMP * epilogue.clamps
     flags |= RESIDUAL * (epilogue.residual is not None)
-    operands = tuple(("float32*", _operand(v, place, layout)) for v, place in epilogue.operands)
-    residual = epilogue.residual
-    if residual is not None and graph.is_constant(residual):
-        array = graph.array(residual)
-        return Ends(bias, Constant(to_physical(array, layout)), Constant(epilogue.scalars(kind)),
-                    flags, epilogue, operands)  # fmt: skip
-    return Ends(bias, residual or nothing, Constant(epilogue.scalars(kind)), flags, epilogue, operands)
+    operands = of_type("float32*", *(_operand(v, place, layout) for v, place in epilogue.operands))
+    residual: Argument = epilogue.residual or nothing
+    if isinstance(residual, ir.Value) and graph.is_constant(residual):
+        residual = Constant(to_physical(graph.array(residual), layout))
+    return Ends(bias, residual, Constant(epilogue.scalars(kind)), flags, epilogue, operands)
+
+
+def scratch(elements: int) -> Operand:
+    """Workspace of float32 for each thread; of no elements, something to point to."""
+    space = Workspace(elements * 4, per_thread=True) if elements else Constant(np.zeros(1, np.float32))
+    return "float32*", space
 
 
 def lane_vector(array: Array, layout: Layout) -> Array:

@@ -1,21 +1,22 @@
 """Rows of dense and grouped convolutions over blocked images, in float32 and with products of bfloat16."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import onnx_ir as ir
 
 from app.engine.backends.cpu import bfloat, blocking, nchwc
-from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
+from app.engine.backends.cpu.calls import Operands, of_type, size_operand, typed_call
+from app.engine.backends.cpu.rows import after, group_roofline
 from app.engine.core import graph
 from app.engine.core.calls import Constant, KernelCall, Workspace
 from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
-from app.engine.cost.roofline import flops, roofline
+from app.engine.cost.roofline import flops
 from app.engine.operators import conv_geometry, epilogues
 from app.engine.operators.conv_geometry import Window
 from app.engine.types.layout import Layout
@@ -41,26 +42,18 @@ OTHER, STRIPS = "other", {"tall": 2.0, "short": 0.5}
 TUNINGS = ("", OTHER, *STRIPS)
 
 
+@after(nchwc.packed_rejection)
 def rejection(group: Group, context: PlanningContext) -> str | None:
     """Rejection of what no direct convolution over blocked outputs computes."""
-    reason = nchwc.rejection(group, context)
-    if reason is not None:
-        return reason
-    weights, bias = graph.operand(group.anchor, 1), graph.input_at(group.anchor, 2)
-    for value in (weights, bias):
-        if value is not None and not graph.is_constant(value):
-            return f"{value.name!r} changes between runs; this one packs it offline"
     window, lanes = conv_geometry.of_conv(group), context.target.vector_lanes
     if window.groups > 1 and (window.channels % lanes or window.outputs % lanes):
         return f"{window.channels} to {window.outputs} channels per group, not whole blocks of {lanes}"
     return None
 
 
-def stem_rejection(group: Group, context: PlanningContext) -> str | None:
+@after(rejection)
+def stem_rejection(group: Group, _context: PlanningContext) -> str | None:
     """Rejection of what no direct convolution from planes to blocked outputs computes."""
-    reason = rejection(group, context)
-    if reason is not None:
-        return reason
     if conv_geometry.of_conv(group).groups > 1:
         return "groups of channels; a stem has one"
     epilogue = epilogues.read(group, 1)
@@ -265,11 +258,9 @@ def _unit_seconds(shape: Geometry, strips: int, rows: int, part: int, target: Ta
 def _packed(group: Group, shape: Geometry, parts: Cut, lanes: int, *, paired: bool) -> Constant:
     weights = graph.operand(group.anchor, 1)
     array = graph.array(weights)
-
-    def panels() -> Array:
-        return _panels(shape.weights(array, paired=paired), shape, parts, lanes)
-
-    return Constant(panels, weights.name or "")
+    return Constant(
+        lambda: _panels(shape.weights(array, paired=paired), shape, parts, lanes), weights.name or ""
+    )
 
 
 def _panels(array: Array, shape: Geometry, parts: Cut, lanes: int) -> Array:
@@ -330,6 +321,9 @@ class Form:
         return reason or (stem_rejection if self.plain_input else rejection)(group, context)
 
 
+F = TypeVar("F", bound=Form)
+
+
 def _sizes(
     form: Form, group: Group, shape: Geometry, parts: Cut, ends: nchwc.Ends, lanes: int, tap_count: int
 ) -> NchwcConvSizes:
@@ -386,15 +380,11 @@ def lower(form: Form, group: Group, context: PlanningContext) -> tuple[KernelCal
     parts = cut(shape, context, bool(ends.epilogue.recipe))
     pixels, taps = shape.places(parts.rows)
     sizes = _sizes(form, group, shape, parts, ends, lanes, taps.size)
-    operands: tuple[Operand, ...] = (
-        ("float32*", graph.operand(group.anchor, 0)),
-        ("float32*", _packed(group, shape, parts, lanes, paired=form.paired)),
-        ("float32*", group.outputs[0]),
-        ("float32*", ends.bias),
-        ("float32*", ends.residual),
-        ("float32*", ends.scalars),
-        ("int64*", Constant(pixels.astype(np.int64))),
-        ("int64*", Constant(taps)),
+    weights = _packed(group, shape, parts, lanes, paired=form.paired)
+    operands: Operands = (
+        *of_type("float32*", graph.operand(group.anchor, 0), weights, group.outputs[0]),
+        *ends.addends,
+        *of_type("int64*", Constant(pixels.astype(np.int64)), Constant(taps)),
         size_operand(sizes),
         ("float32*", Workspace(max(sizes.work_step, 16) * 4, per_thread=True)),
         *ends.operands,
@@ -432,13 +422,7 @@ def _cost(form: Form, group: Group, context: PlanningContext) -> float:
         x = graph.operand(group.anchor, 0)
         padded = 2 * window.channels / max(conv_geometry.of_conv(group).channels, 1)
         products = products * padded / bfloat.rate(context) + bfloat.ROUNDING * graph.elements(x)
-    return roofline(
-        context.target,
-        flops=products,
-        nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
-        efficiency=0.95,
-        threads=context.threads,
-    )
+    return group_roofline(group, context, products, 0.95)
 
 
 FORMS = {
@@ -448,18 +432,27 @@ FORMS = {
     "conv.blocked_stem_bf16": Form(plain_input=True, paired=True),
 }
 
-IMPLEMENTATIONS = tuple(
-    Implementation(
-        name,
-        "Conv",
-        "numba-cpu",
-        form.rejection,
-        partial(lower, form),
-        cost=partial(_cost, form),
-        inplace=nchwc.inplace,
-        layouts=stem_layouts if form.plain_input else nchwc.layouts,
-        tunings=("",) if form.plain_input else TUNINGS,
-        precision="bf16" if form.paired else "f32",
+
+def rows(
+    forms: Mapping[str, F], cost: Callable[[F, Group, PlanningContext], float], rank: int
+) -> tuple[Implementation, ...]:
+    """The rows of forms by name."""
+    return tuple(
+        Implementation(
+            name,
+            "Conv",
+            "numba-cpu",
+            form.rejection,
+            partial(lower, form),
+            cost=partial(cost, form),
+            inplace=nchwc.inplace,
+            layouts=stem_layouts if form.plain_input else nchwc.layouts,
+            tunings=("",) if form.plain_input else TUNINGS,
+            precision="bf16" if form.paired else "f32",
+            rank=rank,
+        )
+        for name, form in forms.items()
     )
-    for name, form in FORMS.items()
-)
+
+
+IMPLEMENTATIONS = rows(FORMS, _cost, nchwc.RANK)

@@ -9,28 +9,23 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.backends.cpu import nchwc
+from app.engine.backends.cpu.calls import Operands, of_type, typed_call
+from app.engine.backends.cpu.rows import after, group_roofline, total_bytes
 from app.engine.core import graph
-from app.engine.core.calls import Constant, KernelCall, Workspace
+from app.engine.core.calls import Constant, KernelCall
 from app.engine.core.group import Group
-from app.engine.core.registry import Implementation, PlanningContext
-from app.engine.cost.roofline import flops, roofline
+from app.engine.core.registry import Implementation, PlanningContext, no_pairs
+from app.engine.cost.roofline import flops
 from app.engine.operators import conv_geometry, epilogues
 from app.engine.types.layout import Layout
 from app.kernels.cpu.codegen.tiles import CLAMP, COLUMN_BIAS
-from app.kernels.cpu.epilogue import ADVANCE
 from app.kernels.cpu.nchwc_conv_transpose import ACCUMULATORS
 
 Array = np.ndarray[Any, Any]
-BACKEND = "numba-cpu"
 
 
-def _rejection(group: Group, context: PlanningContext) -> str | None:
-    reason = nchwc.rejection(group, context)
-    if reason is not None:
-        return reason
-    for value in group.anchor.inputs[1:]:
-        if value is not None and not graph.is_constant(value):
-            return f"{value.name!r} changes between runs; this one packs it offline"
+@after(nchwc.packed_rejection)
+def _rejection(group: Group, _context: PlanningContext) -> str | None:
     for phase in conv_geometry.of_conv_transpose(group.anchor):
         window = phase.window
         if window.groups != 1:
@@ -52,11 +47,12 @@ def _taps(group: Group) -> Array:
     return taps
 
 
-def _blocked_rejection(group: Group, context: PlanningContext) -> str | None:
-    reason = _rejection(group, context)
-    if reason is None and _taps(group).shape[3] > ACCUMULATORS:
-        reason = f"{_taps(group).shape[3]} columns of taps; a tile has {ACCUMULATORS} accumulators"
-    return reason
+@after(_rejection)
+def _blocked_rejection(group: Group, _context: PlanningContext) -> str | None:
+    columns = _taps(group).shape[3]
+    if columns > ACCUMULATORS:
+        return f"{columns} columns of taps; a tile has {ACCUMULATORS} accumulators"
+    return None
 
 
 def _blocked_lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
@@ -66,53 +62,29 @@ def _blocked_lower(group: Group, context: PlanningContext) -> tuple[KernelCall, 
     wide = np.zeros((channels, blocks * lanes, rows, columns), np.float32)
     wide[:, :outputs] = taps
     packed = wide.reshape(channels, blocks, lanes, rows, columns).transpose(1, 3, 0, 4, 2)
-    bias = ends.bias if ends.flags & COLUMN_BIAS else Constant(np.zeros(blocks * lanes, np.float32))
-    operands = tuple(
-        (advance, nchwc.OFFSETS[place], "float32")
-        for (_, place), advance in zip(ends.epilogue.operands, _advances(ends.epilogue))
-    )
-    return _call(
-        "emit_blocked", group, packed, replace(ends, bias=bias), blocks, ends.buffer,
-        (lanes, rows, columns, ends.flags & ~COLUMN_BIAS, ends.epilogue.recipe, operands), blocks,
-    )  # fmt: skip
+    operands: Operands = _operands(group, packed, ends.with_bias(blocks * lanes), blocks, ends.buffer)
+    batch, _, h, _ = graph.static_shape(graph.operand(group.anchor, 0))
+    static = (lanes, rows, columns, ends.flags & ~COLUMN_BIAS, ends.epilogue.recipe, ends.places)
+    kernel = "app.kernels.cpu.nchwc_conv_transpose:emit_blocked"
+    return (typed_call(kernel, operands, batch * blocks * h, static),)
 
 
-def _advances(epilogue: epilogues.Epilogue) -> tuple[str, ...]:
-    return tuple(ADVANCE[place] for _, place in epilogue.operands)
-
-
-def _call(
-    kernel: str, group: Group, packed: Array, ends: nchwc.Ends, outputs: int,
-    buffer: int, static: tuple[object, ...], planes: int,
-) -> tuple[KernelCall, ...]:  # fmt: skip
+def _operands(group: Group, packed: Array, ends: nchwc.Ends, outputs: int, buffer: int) -> Operands:
     x, weights = graph.operand(group.anchor, 0), graph.operand(group.anchor, 1)
-    batch, channels, h, w = graph.static_shape(x)
-    scratch = Workspace(buffer * 4, per_thread=True) if buffer else Constant(np.zeros(1, np.float32))
+    _, channels, h, w = graph.static_shape(x)
+    constant = Constant(np.ascontiguousarray(packed), weights.name or "")
     return (
-        KernelCall(
-            f"app.kernels.cpu.nchwc_conv_transpose:{kernel}",
-            (*("float32*",) * 6, *("int64",) * 4, "float32*", "int64", *(t for t, _ in ends.operands)),
-            (
-                x,
-                Constant(np.ascontiguousarray(packed), weights.name or ""),
-                group.outputs[0],
-                *(ends.bias, ends.residual, ends.scalars),
-                *(channels, outputs, h, w),
-                scratch,
-                buffer,
-                *(a for _, a in ends.operands),
-            ),
-            units=batch * planes * h,
-            static=static,
-            takes_thread=True,
-        ),
+        *of_type("float32*", x, constant, group.outputs[0]),
+        *ends.addends,
+        *(channels, outputs, h, w),
+        nchwc.scratch(buffer),
+        buffer,
+        *ends.operands,
     )
 
 
+@after(_rejection)
 def _few_rejection(group: Group, context: PlanningContext) -> str | None:
-    reason = _rejection(group, context)
-    if reason is not None:
-        return reason
     products = math.prod(_taps(group).shape[1:])
     if products > ACCUMULATORS * context.target.vector_lanes:
         return f"{products} products of a pixel; a tile has {ACCUMULATORS * context.target.vector_lanes}"
@@ -134,28 +106,21 @@ def _few_lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]
     if ends.flags & COLUMN_BIAS:
         assert isinstance(ends.bias, Constant)
         bias[: outputs * each] = np.repeat(ends.bias.array[:outputs], each)
-    operands = tuple((advance, "0", "float32") for advance in _advances(ends.epilogue))
-    pixels = graph.static_shape(group.outputs[0])[3] // columns
-    return _call(
-        "emit_few", group, packed, replace(ends, bias=Constant(bias)), outputs,
-        pixels * vectors * lanes + ends.buffer,
-        (lanes, vectors, rows, columns, ends.flags & CLAMP, ends.epilogue.recipe, operands), 1,
-    )  # fmt: skip
+    places = tuple((advance, "0", kind) for advance, _, kind in ends.places)
+    buffer = graph.static_shape(group.outputs[0])[3] // columns * vectors * lanes + ends.buffer
+    operands: Operands = _operands(group, packed, replace(ends, bias=Constant(bias)), outputs, buffer)
+    batch, _, h, _ = graph.static_shape(graph.operand(group.anchor, 0))
+    static = (lanes, vectors, rows, columns, ends.flags & CLAMP, ends.epilogue.recipe, places)
+    return (typed_call("app.kernels.cpu.nchwc_conv_transpose:emit_few", operands, batch * h, static),)
 
 
 def _few_layouts(group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout]:
-    x = graph.operand(group.anchor, 0)
-    return {x: nchwc.layout_of(context)}
+    return {graph.operand(group.anchor, 0): nchwc.layout_of(context)}
 
 
 def _seconds(group: Group, context: PlanningContext, lanes_computed: int, nbytes: float) -> float:
-    return roofline(
-        context.target,
-        flops=flops(group) * lanes_computed / math.prod(_taps(group).shape[1:]),
-        nbytes=nbytes,
-        efficiency=0.7,
-        threads=context.threads,
-    )
+    computed = flops(group) * lanes_computed / math.prod(_taps(group).shape[1:])
+    return group_roofline(group, context, computed, 0.7, nbytes)
 
 
 def _blocked_cost(group: Group, context: PlanningContext) -> float:
@@ -168,29 +133,17 @@ def _blocked_cost(group: Group, context: PlanningContext) -> float:
 
 def _few_cost(group: Group, context: PlanningContext) -> float:
     lanes, products = context.target.vector_lanes, math.prod(_taps(group).shape[1:])
-    nbytes = sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs))
     # Elements of the output are stored one by one.
-    return _seconds(group, context, -(-products // lanes) * lanes + lanes, nbytes)
+    return _seconds(group, context, -(-products // lanes) * lanes + lanes, total_bytes(group))
 
 
-IMPLEMENTATIONS = (
+IMPLEMENTATIONS = tuple(
     Implementation(
-        "conv_transpose.blocked",
-        "ConvTranspose",
-        BACKEND,
-        _blocked_rejection,
-        _blocked_lower,
-        _blocked_cost,
-        inplace=nchwc.inplace,
-        layouts=nchwc.layouts,
-    ),
-    Implementation(
-        "conv_transpose.blocked_few",
-        "ConvTranspose",
-        BACKEND,
-        _few_rejection,
-        _few_lower,
-        _few_cost,
-        layouts=_few_layouts,
-    ),
-)
+        f"conv_transpose.{name}", "ConvTranspose", "numba-cpu", rejection, lower, cost, inplace,
+        layouts=layouts, rank=nchwc.RANK,
+    )
+    for name, rejection, lower, cost, inplace, layouts in (
+        ("blocked", _blocked_rejection, _blocked_lower, _blocked_cost, nchwc.inplace, nchwc.layouts),
+        ("blocked_few", _few_rejection, _few_lower, _few_cost, no_pairs, _few_layouts),
+    )
+)  # fmt: skip

@@ -4,7 +4,7 @@ Whole blocks of channels move; what starts within a block would have to shift la
 as they are.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -23,7 +23,7 @@ from app.engine.operators.movement import taken_ranges
 from app.engine.operators.operands import data, fixed_inputs, group_rejection
 from app.engine.operators.pad_geometry import pad_axes, pad_rejection
 from app.engine.operators.strides import StridedCopy, strides_of
-from app.engine.types.layout import LAST, Layout
+from app.engine.types.layout import Layout
 
 FLOAT = 4  # byte
 
@@ -118,33 +118,16 @@ def _permuted(box: Box, layout: Layout) -> StridedCopy:
 
 def _rejection(group: Group, constants: tuple[int, ...]) -> str | None:
     """Reason why operands, but those of these places, are no images that can be blocked."""
-    reason = group_rejection(group)
     images = [v for i, v in enumerate(group.anchor.inputs) if i not in constants]
-    for value in (*images, *group.outputs):
-        reason = reason or nchwc.image_rejection(value)
-    if reason is None and graph.elements(group.outputs[0]) == 0:
-        reason = "the output has no elements"
-    return reason
+    return group_rejection(group) or nchwc.images_rejection(group, *images, *group.outputs)
 
 
-def _seconds(group: Group, context: PlanningContext, layout: Layout | None = None) -> float:
-    layout = layout or nchwc.layout_of(context)
-    nbytes = 2 * FLOAT * sum(layout.elements(graph.static_shape(v)) for v in group.outputs)
-    return roofline(context.target, flops=0.0, nbytes=nbytes, threads=context.threads)
-
-
-def boxes_rejection(
-    group: Group,
-    context: PlanningContext,
-    constants: tuple[int, ...],
-    boxes: Boxes,
-    layout: Layout | None = None,
-) -> str | None:
+def boxes_rejection(group: Group, constants: tuple[int, ...], boxes: Boxes, layout: Layout) -> str | None:
     """Reason why a group does not move whole blocks; the inputs at `constants` are no images."""
     reason = _rejection(group, constants) or fixed_inputs(group.anchor, constants)
-    if reason is not None or layout is not None:
+    if reason is not None or not layout.blocks:
         return reason
-    lanes = context.target.vector_lanes
+    lanes = layout.lanes(1)
     for box in boxes(group.anchor):
         taken = box.taken[1]
         if taken.start % lanes or box.first[1] % lanes or taken.step != 1:
@@ -155,108 +138,78 @@ def boxes_rejection(
     return None
 
 
-def box_calls(box: Box, context: PlanningContext, layout: Layout | None = None) -> tuple[Call, ...]:
+def box_calls(box: Box, layout: Layout) -> tuple[Call, ...]:
     """Call that copies a box."""
-    return calls(_strided(box, layout or nchwc.layout_of(context)), FLOAT, box.source, box.target)
+    return calls(_strided(box, layout), FLOAT, box.source, box.target)
 
 
-def boxes_layouts(
-    group: Group, context: PlanningContext, boxes: Boxes, layout: Layout | None = None
-) -> Mapping[ir.Value, Layout]:
-    """Every image is blocked, or in another layout."""
+def boxes_layouts(group: Group, boxes: Boxes, layout: Layout) -> Mapping[ir.Value, Layout]:
+    """Every image has the layout."""
     sources = (box.source for box in boxes(group.anchor))
-    images = (v for v in (*sources, *group.outputs) if not graph.is_constant(v))
-    return dict.fromkeys(images, layout or nchwc.layout_of(context))
+    return dict.fromkeys((v for v in (*sources, *group.outputs) if not graph.is_constant(v)), layout)
 
 
-def _row(
-    name: str,
-    op: str,
-    constants: tuple[int, ...],
-    boxes: Boxes,
-    padding: Padding = UNDEFINED,
-    layout: Layout | None = None,
-) -> Implementation:
-    def rejection(group: Group, context: PlanningContext) -> str | None:
-        return boxes_rejection(group, context, constants, boxes, layout)
+def _pad_rejection(group: Group, context: PlanningContext, layout: Layout) -> str | None:
+    reason = _rejection(group, (1, 2, 3)) or pad_rejection(group, context)
+    if reason is not None or not layout.blocks:
+        return reason
+    indices, channels = pad_axes(group.anchor)[1], graph.static_shape(data(group.anchor))[1]
+    return None if np.array_equal(indices, np.arange(channels)) else "pads channels; blocks must stay whole"
 
-    def lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
-        written = (box for box in boxes(group.anchor) if box.target in group.outputs)
-        return tuple(call for box in written for call in box_calls(box, context, layout))
 
-    def layouts(group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout]:
-        return boxes_layouts(group, context, boxes, layout)
+def _pad_lower(group: Group, layout: Layout) -> tuple[Call, ...]:
+    node, axes = group.anchor, pad_axes(group.anchor)
+    x = data(node)
+    if layout.blocks:
+        (batch, channels, *pixels), lanes = axes, layout.lanes(1)
+        physical = (batch, np.arange(-(-channels.size // lanes)), *pixels, np.arange(lanes))
+    else:
+        physical = tuple(axes[axis] for axis in layout.order)
+    shape = layout.physical_shape(graph.static_shape(x))
+    return lookup_calls(physical, shape, FLOAT, x, node.outputs[0], graph.input_at(node, 2))
 
-    def seconds(group: Group, context: PlanningContext) -> float:
-        return _seconds(group, context, layout)
 
-    rank = 0 if layout is None else 2
-    return Implementation(
-        name, op, "numba-cpu", rejection, lower, seconds, layouts=layouts, padding=padding, rank=rank
+def _rows(layout_name: str, layout_of: nchwc.LayoutOf, rank: int) -> Iterator[Implementation]:
+    """Rows over images in a layout."""
+
+    def cost(group: Group, context: PlanningContext) -> float:
+        elements = sum(layout_of(context).elements(graph.static_shape(v)) for v in group.outputs)
+        return roofline(context.target, flops=0.0, nbytes=2 * FLOAT * elements, threads=context.threads)
+
+    def boxes_row(op: str, constants: tuple[int, ...], boxes: Boxes, padding: Padding) -> Implementation:
+        def lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
+            written = (box for box in boxes(group.anchor) if box.target in group.outputs)
+            return tuple(call for box in written for call in box_calls(box, layout_of(context)))
+
+        return Implementation(
+            f"{op.lower()}.{layout_name}",
+            op,
+            "numba-cpu",
+            lambda group, context: boxes_rejection(group, constants, boxes, layout_of(context)),
+            lower,
+            cost,
+            layouts=lambda group, context: boxes_layouts(group, boxes, layout_of(context)),
+            padding=padding,
+            rank=rank,
+        )
+
+    lanewise = LANEWISE if layout_of is nchwc.layout_of else UNDEFINED
+    yield boxes_row("Concat", (), concat_boxes, lanewise)
+    yield boxes_row("Split", (1,), split_boxes, UNDEFINED)
+    yield boxes_row("Slice", (1, 2, 3, 4), slice_boxes, UNDEFINED)
+    yield Implementation(
+        f"pad.{layout_name}",
+        "Pad",
+        "numba-cpu",
+        lambda group, context: _pad_rejection(group, context, layout_of(context)),
+        lambda group, context: _pad_lower(group, layout_of(context)),
+        cost,
+        layouts=lambda group, context: dict.fromkeys(
+            (data(group.anchor), *group.outputs), layout_of(context)
+        ),
+        padding=lanewise,
+        rank=rank,
     )
 
 
-def _pad_rejection(group: Group, context: PlanningContext) -> str | None:
-    reason = _rejection(group, (1, 2, 3)) or pad_rejection(group, context)
-    if reason is not None:
-        return reason
-    indices, channels = pad_axes(group.anchor)[1], graph.static_shape(data(group.anchor))[1]
-    if not np.array_equal(indices, np.arange(channels)):
-        return "pads channels; blocks must stay whole"
-    return None
-
-
-def _pad_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
-    node = group.anchor
-    x, lanes = data(node), context.target.vector_lanes
-    batch, channels, *pixels = pad_axes(node)
-    blocks = nchwc.blocks_of(channels.size, context)
-    axes = (batch, np.arange(blocks), *pixels, np.arange(lanes))
-    shape = nchwc.layout_of(context).physical_shape(graph.static_shape(x))
-    return lookup_calls(axes, shape, FLOAT, x, node.outputs[0], graph.input_at(node, 2))
-
-
-def _pad_layouts(group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout]:
-    return dict.fromkeys((data(group.anchor), *group.outputs), nchwc.layout_of(context))
-
-
-def _last_pad_rejection(group: Group, context: PlanningContext) -> str | None:
-    return _rejection(group, (1, 2, 3)) or pad_rejection(group, context)
-
-
-def _last_pad_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
-    node = group.anchor
-    x, axes = data(node), pad_axes(node)
-    shape = LAST.physical_shape(graph.static_shape(x))
-    ordered = tuple(axes[axis] for axis in LAST.order)
-    return lookup_calls(ordered, shape, FLOAT, x, node.outputs[0], graph.input_at(node, 2))
-
-
-IMPLEMENTATIONS = (
-    _row("concat.blocked", "Concat", (), concat_boxes, LANEWISE),
-    _row("split.blocked", "Split", (1,), split_boxes),
-    _row("slice.blocked", "Slice", (1, 2, 3, 4), slice_boxes),
-    _row("concat.last", "Concat", (), concat_boxes, layout=LAST),
-    _row("split.last", "Split", (1,), split_boxes, layout=LAST),
-    _row("slice.last", "Slice", (1, 2, 3, 4), slice_boxes, layout=LAST),
-    Implementation(
-        "pad.blocked",
-        "Pad",
-        "numba-cpu",
-        _pad_rejection,
-        _pad_lower,
-        _seconds,
-        layouts=_pad_layouts,
-        padding=LANEWISE,
-    ),
-    Implementation(
-        "pad.last",
-        "Pad",
-        "numba-cpu",
-        _last_pad_rejection,
-        _last_pad_lower,
-        lambda group, context: _seconds(group, context, LAST),
-        layouts=lambda group, _context: dict.fromkeys((data(group.anchor), *group.outputs), LAST),
-        rank=2,
-    ),
-)
+IMPLEMENTATIONS = (*_rows("blocked", nchwc.layout_of, nchwc.RANK), *_rows("last", nchwc.last_of, rank=2))

@@ -1,4 +1,4 @@
-"""Rows of pooling over channel-blocked images."""
+"""Rows of pooling over images in channel blocks (`.blocked`) or with channels last (`.last`)."""
 
 import math
 from collections.abc import Mapping
@@ -7,74 +7,74 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.backends.cpu import nchwc
+from app.engine.backends.cpu.calls import Operands, kernel_call, of_type, typed_call
+from app.engine.backends.cpu.rows import after, group_roofline, single_rejection
 from app.engine.core import graph
-from app.engine.core.calls import Call, Constant, KernelCall, Workspace
+from app.engine.core.calls import Call, Constant, Workspace
 from app.engine.core.group import Group
-from app.engine.core.registry import LANEWISE, Implementation, PlanningContext
+from app.engine.core.registry import (
+    LANEWISE,
+    UNDEFINED,
+    Cost,
+    Implementation,
+    Lower,
+    Padding,
+    PlanningContext,
+)
 from app.engine.cost.roofline import roofline
 from app.engine.operators.axes import first_input, first_output, output_at, reduced_axes
-from app.engine.operators.operands import group_rejection
 from app.engine.operators.pool_geometry import windows
 from app.engine.types.layout import Layout
 
-BACKEND = "numba-cpu"
-MOST_TAPS = 25  # of a window without a loop
+MOST_TAPS = 25  # of a window of blocks without a loop
 
-# Operator: operation of the kernels.
-WINDOWS = {"MaxPool": "max", "AveragePool": "average"}
+# Operator: name of its rows, operation of the kernels.
+WINDOWS = {"MaxPool": ("max_pool", "max"), "AveragePool": ("average_pool", "average")}
 WHOLE = {
-    "GlobalAveragePool": "average",
-    "ReduceMean": "average",
-    "GlobalMaxPool": "max",
-    "ReduceMax": "max",
+    "GlobalAveragePool": ("global_average_pool", "average"),
+    "GlobalMaxPool": ("global_max_pool", "max"),
+    "ReduceMean": ("reduce_mean", "average"),
+    "ReduceMax": ("reduce_max", "max"),
 }
 
 
+@after(single_rejection)
 def _rejection(group: Group, _context: PlanningContext) -> str | None:
-    reason = group_rejection(group) or nchwc.image_rejection(first_input(group))
-    if reason is None and graph.elements(first_output(group)) == 0:
-        reason = "the output has no elements"
-    return reason
+    return nchwc.images_rejection(group, first_input(group))
 
 
-def window_rejection(group: Group, context: PlanningContext) -> str | None:
-    """Reason why an image's windows are not pooled in a layout of its own."""
-    reason = _rejection(group, context)
-    if reason is None and output_at(group, 1) is not None:
-        reason = "the indices are read"
-    if reason is None and min(graph.attribute(group.anchor, "pads", (0,)), default=0) < 0:
-        reason = "padding must not be negative"
-    return reason
+@after(_rejection)
+def _window_rejection(group: Group, _context: PlanningContext) -> str | None:
+    if output_at(group, 1) is not None:
+        return "the indices are read"
+    if min(graph.attribute(group.anchor, "pads", (0,)), default=0) < 0:
+        return "padding must not be negative"
+    return None
 
 
-def whole_rejection(group: Group, context: PlanningContext) -> str | None:
-    """Reason why the pixels of an image are not reduced in a layout of its own."""
-    reason = _rejection(group, context)
-    if reason is None and reduced_axes(group) != (2, 3):
-        reason = f"reduces axes {reduced_axes(group)}; this one reduces the pixels (2, 3)"
-    return reason
+@after(_rejection)
+def _whole_rejection(group: Group, _context: PlanningContext) -> str | None:
+    axes = reduced_axes(group)
+    return None if axes == (2, 3) else f"reduces axes {axes}; this one reduces the pixels (2, 3)"
 
 
-def _wide(group: Group, context: PlanningContext) -> float:
-    """Lanes over channels."""
-    channels = graph.static_shape(first_input(group))[1]
-    return nchwc.blocks_of(channels, context) * context.target.vector_lanes / max(channels, 1)
+def _images(group: Group) -> tuple[ir.Value, ...]:
+    """Images of the group: [batch, channels] without pixels are row-major."""
+    return tuple(v for v in (first_input(group), first_output(group)) if len(graph.static_shape(v)) == 4)
 
 
-def _layouts(group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout]:
-    """Blocked, but [batch, channels] without pixels are row-major."""
-    images = (v for v in (first_input(group), first_output(group)) if len(graph.static_shape(v)) == 4)
-    return dict.fromkeys(images, nchwc.layout_of(context))
+def _counts(group: Group) -> tuple[Constant, ...]:
+    """Elements that count in each row and in each column of windows."""
+    g, include_pad = windows(group.anchor), bool(graph.attribute(group.anchor, "count_include_pad", 0))
+    return tuple(Constant(g.counted(axis, include_pad).astype(np.float32)) for axis in (1, 2))
 
 
 def _window_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
-    node, x, y = group.anchor, first_input(group), first_output(group)
-    g = windows(node)
+    x, y = first_input(group), first_output(group)
+    g, counts = windows(group.anchor), _counts(group)
     lanes = context.target.vector_lanes
     batch, channels, h, w = graph.static_shape(x)
     _, oh, ow = g.out
-    include_pad = bool(graph.attribute(node, "count_include_pad", 0))
-    counts = [Constant(g.counted(axis, include_pad).astype(np.float32)) for axis in (1, 2)]
     _, kh, kw = g.kernel
     inside = g.inside(2)
     # Columns of whole windows follow one another; those that begin in the padding are not whole.
@@ -83,24 +83,30 @@ def _window_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     static: tuple[object, ...] = (kh, kw, g.strides[2], g.dilations[2])
     if math.prod(g.kernel) > MOST_TAPS:
         inner, outer, static = 0, 0, (1, 1, 1, 1)
-    return (
-        KernelCall(
-            "app.kernels.cpu.nchwc_pool:emit_window",
-            ("float32*", "float32*", "int64*", "int64*", "float32*", "float32*", *("int64",) * 8),
-            (
-                x,
-                y,
-                Constant(g.inside(1)),
-                Constant(inside),
-                *counts,
-                *(h, w, oh, ow, inner, outer),
-                g.dilations[1] * w * lanes,
-                g.dilations[2] * lanes,
-            ),
-            units=batch * nchwc.blocks_of(channels, context) * oh,
-            static=(WINDOWS[node.op_type], lanes, *static),
-        ),
+    operands: Operands = (
+        *of_type("float32*", x, y),
+        *of_type("int64*", Constant(g.inside(1)), Constant(inside)),
+        *of_type("float32*", *counts),
+        *(h, w, oh, ow, inner, outer, g.dilations[1] * w * lanes, g.dilations[2] * lanes),
     )
+    units = batch * nchwc.blocks_of(channels, context) * oh
+    static = (WINDOWS[group.op][1], lanes, *static)
+    return (kernel_call("app.kernels.cpu.nchwc_pool:emit_window", operands, units, static),)
+
+
+def _last_window_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
+    x, y = first_input(group), first_output(group)
+    g = windows(group.anchor)
+    batch, channels, h, w = graph.static_shape(x)
+    _, oh, ow = g.out
+    operands: Operands = (
+        *of_type("float32*", x, y),
+        *of_type("int64*", Constant(g.inside(1)), Constant(g.inside(2))),
+        *of_type("float32*", *_counts(group)),
+        *(h, w, oh, ow, channels, g.dilations[1] * w * channels, g.dilations[2] * channels),
+    )
+    static = (WINDOWS[group.op][1], context.target.vector_lanes)
+    return (kernel_call("app.kernels.cpu.nhwc_pool:emit_window", operands, batch * oh, static),)
 
 
 def _whole_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
@@ -109,66 +115,90 @@ def _whole_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     batch, channels, h, w = graph.static_shape(x)
     blocks = nchwc.blocks_of(channels, context)
     stored = channels if len(graph.static_shape(y)) == 2 else blocks * lanes
-    return (
-        KernelCall(
-            "app.kernels.cpu.nchwc_pool:emit_whole",
-            ("float32*", "float32*", "float32*", *("int64",) * 3),
-            (x, y, Workspace(lanes * 4, per_thread=True), blocks, stored, h * w),
-            units=batch * blocks,
-            static=(WHOLE[group.anchor.op_type], lanes),
-            takes_thread=True,
-        ),
-    )
+    sums = Workspace(lanes * 4, per_thread=True)
+    operands: Operands = (*of_type("float32*", x, y, sums), blocks, stored, h * w)
+    static = (WHOLE[group.op][1], lanes)
+    return (typed_call("app.kernels.cpu.nchwc_pool:emit_whole", operands, batch * blocks, static),)
 
 
-def _moved(group: Group, context: PlanningContext) -> float:
-    return _wide(group, context) * sum(graph.nbytes(v) for v in (first_input(group), first_output(group)))
+def _last_whole_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
+    x, y = first_input(group), first_output(group)
+    batch, channels, h, w = graph.static_shape(x)
+    sums = Workspace(channels * 4, per_thread=True)
+    operands: Operands = (*of_type("float32*", x, y, sums), channels, h * w)
+    return (typed_call("app.kernels.cpu.nhwc_pool:emit_whole", operands, batch, (WHOLE[group.op][1],)),)
+
+
+def _moved(group: Group) -> int:
+    return graph.nbytes(first_input(group)) + graph.nbytes(first_output(group))
+
+
+def _wide(group: Group, context: PlanningContext) -> float:
+    """Lanes over channels."""
+    channels = graph.static_shape(first_input(group))[1]
+    return nchwc.blocks_of(channels, context) * context.target.vector_lanes / max(channels, 1)
+
+
+def _compared(group: Group, wide: float) -> float:
+    """Elements of all windows, `wide` times as many as the channels have."""
+    return wide * math.prod(windows(group.anchor).kernel) * graph.elements(first_output(group))
 
 
 def _window_cost(group: Group, context: PlanningContext) -> float:
-    taps = math.prod(windows(group.anchor).kernel)
-    return roofline(
-        context.target,
-        flops=_wide(group, context) * taps * graph.elements(first_output(group)),
-        nbytes=_moved(group, context),
-        efficiency=0.2,
-        threads=context.threads,
-    )
+    wide = _wide(group, context)
+    return group_roofline(group, context, _compared(group, wide), 0.2, wide * _moved(group))
+
+
+def _last_window_cost(group: Group, context: PlanningContext) -> float:
+    return group_roofline(group, context, _compared(group, 1.0), 0.12, _moved(group))
 
 
 def _whole_cost(group: Group, context: PlanningContext) -> float:
-    return roofline(
-        context.target,
-        flops=_wide(group, context) * graph.elements(first_input(group)),
-        nbytes=_moved(group, context),
-        efficiency=0.3,
-        threads=context.threads,
+    wide = _wide(group, context)
+    return group_roofline(
+        group, context, wide * graph.elements(first_input(group)), 0.3, wide * _moved(group)
     )
 
 
+def _last_whole_cost(group: Group, context: PlanningContext) -> float:
+    return roofline(
+        context.target,
+        flops=graph.elements(first_input(group)),
+        nbytes=_moved(group),
+        efficiency=0.15,
+        threads=min(context.threads, graph.static_shape(first_input(group))[0]),
+    )
+
+
+def _rows(
+    layout: str,
+    layout_of: nchwc.LayoutOf,
+    padding: Padding,
+    rank: int,
+    window: tuple[Lower, Cost],
+    whole: tuple[Lower, Cost],
+) -> tuple[Implementation, ...]:
+    """Rows over images in a layout: calls and costs of windows, and of whole planes."""
+
+    def layouts(group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout]:
+        return dict.fromkeys(_images(group), layout_of(context))
+
+    return tuple(
+        Implementation(
+            f"{name}.{layout}", op, "numba-cpu", rejection, lower, cost,
+            layouts=layouts, padding=padding, rank=rank,
+        )
+        for table, rejection, (lower, cost) in (
+            (WINDOWS, _window_rejection, window),
+            (WHOLE, _whole_rejection, whole),
+        )
+        for op, (name, _) in table.items()
+    )  # fmt: skip
+
+
+BLOCKED = (_window_lower, _window_cost), (_whole_lower, _whole_cost)
+LAST = (_last_window_lower, _last_window_cost), (_last_whole_lower, _last_whole_cost)
 IMPLEMENTATIONS = (
-    *(
-        Implementation(
-            name,
-            op,
-            BACKEND,
-            window_rejection,
-            _window_lower,
-            _window_cost,
-            layouts=_layouts,
-            padding=LANEWISE,
-        )
-        for name, op in (("max_pool.blocked", "MaxPool"), ("average_pool.blocked", "AveragePool"))
-    ),
-    *(
-        Implementation(
-            name, op, BACKEND, whole_rejection, _whole_lower, _whole_cost, layouts=_layouts, padding=LANEWISE
-        )
-        for name, op in (
-            ("global_average_pool.blocked", "GlobalAveragePool"),
-            ("global_max_pool.blocked", "GlobalMaxPool"),
-            ("reduce_mean.blocked", "ReduceMean"),
-            ("reduce_max.blocked", "ReduceMax"),
-        )
-    ),
+    *_rows("blocked", nchwc.layout_of, LANEWISE, 0, *BLOCKED),
+    *_rows("last", nchwc.last_of, UNDEFINED, 2, *LAST),
 )

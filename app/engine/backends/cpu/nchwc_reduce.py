@@ -8,13 +8,13 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from app.engine.backends.cpu import nchwc
+from app.engine.backends.cpu.calls import Operands, of_type, typed_call
+from app.engine.backends.cpu.rows import after, group_roofline, single_rejection
 from app.engine.core import graph
-from app.engine.core.calls import Call, KernelCall, Workspace
+from app.engine.core.calls import Call, Workspace
 from app.engine.core.group import Group
 from app.engine.core.registry import ZERO_READER, Implementation, PlanningContext
-from app.engine.cost.roofline import roofline
 from app.engine.operators.axes import first_input, first_output, reduced_axes
-from app.engine.operators.operands import group_rejection
 from app.engine.types.layout import Layout
 from app.kernels.cpu.nchwc_reduce import PIXELS
 
@@ -29,8 +29,9 @@ _REDUCTIONS = {
 }
 
 
+@after(single_rejection)
 def _rejection(group: Group, context: PlanningContext) -> str | None:
-    reason = group_rejection(group) or nchwc.image_rejection(first_input(group))
+    reason = nchwc.image_rejection(first_input(group))
     if reason is not None:
         return reason
     axes, (n, channels, h, w) = reduced_axes(group), graph.static_shape(first_input(group))
@@ -50,24 +51,11 @@ def _layouts(group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout
 def _lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     x, lanes = first_input(group), context.target.vector_lanes
     batch, channels, h, w = graph.static_shape(x)
-    pixels = h * w
-    return (
-        KernelCall(
-            "app.kernels.cpu.nchwc_reduce:emit_channels",
-            (*("float32*",) * 3, *("int64",) * 3),
-            (
-                x,
-                first_output(group),
-                Workspace(PIXELS * lanes * 4, per_thread=True),
-                nchwc.blocks_of(channels, context),
-                channels,
-                pixels,
-            ),
-            units=batch * -(-pixels // PIXELS),
-            static=(_REDUCTIONS[group.op][0], lanes),
-            takes_thread=True,
-        ),
-    )
+    pixels, sums = h * w, Workspace(PIXELS * lanes * 4, per_thread=True)
+    sizes = nchwc.blocks_of(channels, context), channels, pixels
+    operands: Operands = (*of_type("float32*", x, first_output(group), sums), *sizes)
+    units, static = batch * -(-pixels // PIXELS), (_REDUCTIONS[group.op][0], lanes)
+    return (typed_call("app.kernels.cpu.nchwc_reduce:emit_channels", operands, units, static),)
 
 
 def _cost(group: Group, context: PlanningContext) -> float:
@@ -76,13 +64,8 @@ def _cost(group: Group, context: PlanningContext) -> float:
     lanes = context.target.vector_lanes
     elements = nchwc.layout_of(context).elements((batch, channels, h, w))
     zeros = 2 * batch * h * w * lanes if channels % lanes else 0
-    return roofline(
-        context.target,
-        flops=2.0 * elements,
-        nbytes=4.0 * (elements + zeros) + graph.nbytes(first_output(group)),
-        efficiency=0.2,
-        threads=context.threads,
-    )
+    moved = 4.0 * (elements + zeros) + graph.nbytes(first_output(group))
+    return group_roofline(group, context, 2.0 * elements, 0.2, moved)
 
 
 IMPLEMENTATIONS = tuple(

@@ -1,17 +1,18 @@
 """Rows of Resize along the height and width of channel-blocked images."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import onnx_ir as ir
 
 from app.engine.backends.cpu import nchwc
+from app.engine.backends.cpu.calls import Operands, kernel_call, of_type, of_values, typed_call
 from app.engine.backends.cpu.resize import extrapolation, nearest_inplace
+from app.engine.backends.cpu.rows import after, group_roofline
 from app.engine.core import graph
-from app.engine.core.calls import Call, Constant, KernelCall, Workspace
+from app.engine.core.calls import Call, Constant, Workspace
 from app.engine.core.group import Group
-from app.engine.core.registry import LANEWISE, Implementation, PlanningContext, Rejection
-from app.engine.cost.roofline import roofline
+from app.engine.core.registry import LANEWISE, Cost, Implementation, PlanningContext, no_pairs
 from app.engine.operators.operands import data
 from app.engine.operators.resize_geometry import (
     addends,
@@ -23,21 +24,14 @@ from app.engine.operators.resize_geometry import (
 )
 from app.engine.types.layout import Layout
 
-OPERATORS = ("Resize", "Upsample")
 
-
-def _rejection(general: Rejection) -> Rejection:
-    def rejection(group: Group, context: PlanningContext) -> str | None:
-        reason = general(group, context) or nchwc.image_rejection(data(group.anchor))
-        if reason is None and graph.elements(group.outputs[0]) == 0:
-            reason = "the output has no elements"
-        if reason is not None:
-            return reason
-        whole = [a.is_same and (a.start, a.end) == (0, 1) for a in resized_axes(group.anchor)[:2]]
-        moved = [i for i, is_whole in enumerate(whole) if not is_whole]
-        return f"resizes axes {moved} beside the pixels" if moved else None
-
-    return rejection
+def _rejection(group: Group, _context: PlanningContext) -> str | None:
+    reason = nchwc.images_rejection(group, data(group.anchor))
+    if reason is not None:
+        return reason
+    whole = [a.is_same and (a.start, a.end) == (0, 1) for a in resized_axes(group.anchor)[:2]]
+    moved = [i for i, is_whole in enumerate(whole) if not is_whole]
+    return f"resizes axes {moved} beside the pixels" if moved else None
 
 
 def _layouts(group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout]:
@@ -56,15 +50,10 @@ def _nearest_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     planes, sizes = _sizes(group, context)
     more = addends(group)
     rows, columns = (Constant(np.ascontiguousarray(i)) for i in nearest_indices(group.anchor)[2:])
-    return (
-        KernelCall(
-            "app.kernels.cpu.nchwc_resize:emit_nearest",
-            (*("float32*",) * (2 + len(more)), "int64*", "int64*", "float32*", *("int64",) * 4),
-            (x, *more, y, rows, columns, extrapolation(group.anchor), *sizes),
-            units=planes * sizes[2],
-            static=(context.target.vector_lanes, len(more)),
-        ),
-    )
+    outside = "float32*", extrapolation(group.anchor)
+    operands: Operands = (*of_values(x, *more, y), *of_type("int64*", rows, columns), outside, *sizes)
+    static = context.target.vector_lanes, len(more)
+    return (kernel_call("app.kernels.cpu.nchwc_resize:emit_nearest", operands, planes * sizes[2], static),)
 
 
 def _taps_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
@@ -75,53 +64,36 @@ def _taps_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     for axis in resized_axes(group.anchor)[2:]:
         index, weight = taps_along(group.anchor, axis)
         tables.append((Constant(np.ascontiguousarray(index)), Constant(weight.astype(np.float32))))
-    return (
-        KernelCall(
-            "app.kernels.cpu.nchwc_resize:emit_taps",
-            (*("float32*",) * 2, *("int64*", "float32*") * 2, *("float32*",) * 2, *("int64",) * 4),
-            (
-                x,
-                y,
-                *tables[0],
-                *tables[1],
-                extrapolation(group.anchor),
-                Workspace(sizes[1] * lanes * 4, per_thread=True),
-                *sizes,
-            ),
-            units=planes * sizes[2],
-            static=(lanes, *(index.array.shape[1] for index, _ in tables)),
-            takes_thread=True,
-        ),
+    row = Workspace(sizes[1] * lanes * 4, per_thread=True)
+    operands: Operands = (
+        *of_values(x, y),
+        *(operand for table in tables for operand in zip(("int64*", "float32*"), table)),
+        *of_type("float32*", extrapolation(group.anchor), row),
+        *sizes,
     )
+    static = (lanes, *(index.array.shape[1] for index, _ in tables))
+    return (typed_call("app.kernels.cpu.nchwc_resize:emit_taps", operands, planes * sizes[2], static),)
 
 
-def _cost(flops: float) -> Callable[[Group, PlanningContext], float]:
+def _cost(flops: float) -> Cost:
     """`flops`: operations for an element of the output."""
 
     def cost(group: Group, context: PlanningContext) -> float:
         layout = nchwc.layout_of(context)
         x, y = (layout.elements(graph.static_shape(v)) for v in (data(group.anchor), group.outputs[0]))
-        moved = x + y * (1 + len(addends(group)))
-        return roofline(
-            context.target, flops=flops * y, nbytes=4.0 * moved, efficiency=0.3, threads=context.threads
-        )
+        return group_roofline(group, context, flops * y, 0.3, 4.0 * (x + y * (1 + len(addends(group)))))
 
     return cost
 
 
-IMPLEMENTATIONS = (
-    *(
-        Implementation(
-            f"{op.lower()}.blocked_nearest", op, "numba-cpu", _rejection(nearest_rejection), _nearest_lower,
-            _cost(1.0), layouts=_layouts, inplace=nearest_inplace, padding=LANEWISE,
-        )
-        for op in OPERATORS
-    ),
-    *(
-        Implementation(
-            f"{op.lower()}.blocked_taps", op, "numba-cpu", _rejection(taps_rejection), _taps_lower,
-            _cost(4.0), layouts=_layouts, padding=LANEWISE,
-        )
-        for op in OPERATORS
-    ),
+IMPLEMENTATIONS = tuple(
+    Implementation(
+        f"{op.lower()}.blocked_{name}", op, "numba-cpu", after(general)(_rejection), lower, cost, inplace,
+        layouts=_layouts, padding=LANEWISE,
+    )
+    for op in ("Resize", "Upsample")
+    for name, general, lower, cost, inplace in (
+        ("nearest", nearest_rejection, _nearest_lower, _cost(1.0), nearest_inplace),
+        ("taps", taps_rejection, _taps_lower, _cost(4.0), no_pairs),
+    )
 )  # fmt: skip

@@ -1,24 +1,24 @@
 """Rows of convolutions over images whose channels lie last (NHWC)."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from app.engine.backends.cpu import blocking, nchwc, nchwc_conv, nchwc_depthwise
-from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
+from app.engine.backends.cpu.calls import Operands, of_type, size_operand, typed_call
 from app.engine.backends.cpu.nchwc_depthwise import depthwise_rejection
+from app.engine.backends.cpu.rows import after, group_roofline
 from app.engine.core import graph
 from app.engine.core.calls import Constant, KernelCall, Workspace
 from app.engine.core.group import Group
-from app.engine.core.registry import Implementation, PlanningContext
-from app.engine.cost.roofline import flops, roofline
+from app.engine.core.registry import Implementation, PlanningContext, no_pairs
+from app.engine.cost.roofline import flops
 from app.engine.operators import conv_geometry
-from app.engine.types.layout import LAST, Layout
+from app.engine.types.layout import LAST
 from app.kernels.cpu.codegen import tiles
-from app.kernels.cpu.codegen.tiles import COLUMN_BIAS
 from app.kernels.cpu.nhwc_conv import NhwcConvSizes
 from app.kernels.cpu.nhwc_depthwise import NhwcDepthwiseSizes
 
@@ -26,18 +26,11 @@ DEPTH = 512  # steps of the reduction: a panel is read from the second cache as 
 RUN = 96  # pixels of a flat convolution that are a row
 
 
-def layouts(group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout]:
-    """Channels last wherever a blocked row would ask for blocks."""
-    return nchwc.layouts(group, context, LAST)
+layouts = partial(nchwc.layouts, layout=LAST)  # channels last wherever a blocked row would ask for blocks
 
 
-def _rejection(group: Group, context: PlanningContext) -> str | None:
-    reason = nchwc.rejection(group, context)
-    if reason is not None:
-        return reason
-    for value in (group.anchor.inputs[1], graph.input_at(group.anchor, 2)):
-        if value is not None and not graph.is_constant(value):
-            return f"{value.name!r} changes between runs; this one packs it offline"
+@after(nchwc.packed_rejection)
+def _rejection(group: Group, _context: PlanningContext) -> str | None:
     window = conv_geometry.of_conv(group)
     if window.channels == 1 and window.groups > 1:
         return f"{window.groups} groups of one channel; products of pixels want more"
@@ -163,26 +156,17 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     cut = _cut(shape, context)
     chunks = _chunks(window, shape.line, shape.top * shape.line + shape.left)
     sizes = _sizes(shape, cut, len(chunks), ends.flags, lanes)
-    operands: tuple[Operand, ...] = (
-        ("float32*", graph.operand(group.anchor, 0)),
-        ("float32*", _packed(graph.operand(group.anchor, 1), window, lanes)),
-        ("float32*", group.outputs[0]),
-        ("float32*", ends.bias),
-        ("float32*", ends.residual),
-        ("float32*", ends.scalars),
+    weights = _packed(graph.operand(group.anchor, 1), window, lanes)
+    operands: Operands = (
+        *of_type("float32*", graph.operand(group.anchor, 0), weights, group.outputs[0]),
+        *ends.addends,
         ("int64*", Constant(np.array(chunks, np.int64))),
         size_operand(sizes),
         ("float32*", Workspace(sizes.work_step * 4, per_thread=True)),
         *ends.operands,
     )
-    return (
-        typed_call(
-            "app.kernels.cpu.nhwc_conv:emit",
-            operands,
-            window.batch * window.groups * cut.strips,
-            static=("float32", lanes, *ends.static),
-        ),
-    )
+    units = window.batch * window.groups * cut.strips
+    return (typed_call("app.kernels.cpu.nhwc_conv:emit", operands, units, ("float32", lanes, *ends.static)),)
 
 
 def _cost(group: Group, context: PlanningContext) -> float:
@@ -194,24 +178,13 @@ def _cost(group: Group, context: PlanningContext) -> float:
     wasted *= 1.0 + 12.0 / (len(window.offsets[2]) * window.channels)
     run = window.pixels if window.taps == 1 else window.out[2]
     wasted *= -(-run // 4) * 4 / run * (1.0 + 4.0 / run)
-    return roofline(
-        context.target,
-        flops=flops(group) * wasted,
-        nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
-        efficiency=0.95,
-        threads=context.threads,
-    )
+    return group_roofline(group, context, flops(group) * wasted, 0.95)
 
 
+@after(depthwise_rejection)
 def _depthwise_rejection(group: Group, context: PlanningContext) -> str | None:
-    reason = depthwise_rejection(group, context)
-    lanes, channels = (
-        context.target.vector_lanes,
-        conv_geometry.of_conv(group).groups if reason is None else 0,
-    )
-    if reason is None and channels < lanes:
-        reason = f"{channels} channels do not fill a vector of {lanes}"
-    return reason
+    lanes, channels = context.target.vector_lanes, conv_geometry.of_conv(group).groups
+    return f"{channels} channels do not fill a vector of {lanes}" if channels < lanes else None
 
 
 def _depthwise_sizes(window: conv_geometry.Window, bands: int, buffer: int) -> NhwcDepthwiseSizes:
@@ -234,83 +207,40 @@ def _depthwise_sizes(window: conv_geometry.Window, bands: int, buffer: int) -> N
 
 
 def _depthwise_lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
-    weights = graph.operand(group.anchor, 1)
+    value = graph.operand(group.anchor, 1)
     window, lanes = conv_geometry.of_conv(group), context.target.vector_lanes
     ends = nchwc.ends(group, context, LAST)
     channels = window.groups
     # Vectors of channels; the last one overlaps the one before where they do not fill it.
     firsts = [min(c, channels - lanes) for c in range(0, channels, lanes)]
-    taps = graph.array(weights).reshape(channels, -1)
+    taps = graph.array(value).reshape(channels, -1)
     packed = np.concatenate([taps[c : c + lanes].T.reshape(-1) for c in firsts])
-    total = np.zeros(channels, np.float32)
-    if ends.flags & COLUMN_BIAS:
-        assert isinstance(ends.bias, Constant)
-        total = ends.bias.array
-    bias = np.concatenate([total[c : c + lanes] for c in firsts])
+    total = ends.with_bias(channels).bias
+    assert isinstance(total, Constant)
+    array = total.array
+    bias = Constant(np.concatenate([array[c : c + lanes] for c in firsts]))
     buffer = tiles.spare("float32", lanes, tiles.WIDE) if ends.epilogue.recipe else 0
-    scratch = Workspace(buffer * 4, per_thread=True) if buffer else Constant(np.zeros(1, np.float32))
     bands = nchwc_depthwise.bands_of(window.batch, window.out[1], context.threads)
-    operands: tuple[Operand, ...] = (
-        ("float32*", graph.operand(group.anchor, 0)),
-        ("float32*", Constant(packed, weights.name or "")),
-        ("float32*", group.outputs[0]),
-        ("float32*", Constant(bias)),
-        ("float32*", ends.residual),
-        ("float32*", ends.scalars),
+    weights = Constant(packed, value.name or "")
+    operands: Operands = (
+        *of_type("float32*", graph.operand(group.anchor, 0), weights, group.outputs[0]),
+        *replace(ends, bias=bias).addends,
         size_operand(_depthwise_sizes(window, bands, buffer)),
-        ("float32*", scratch),
+        nchwc.scratch(buffer),
         *ends.operands,
     )
-    _, _, along = window.offsets
-    return (
-        typed_call(
-            "app.kernels.cpu.nhwc_depthwise:emit",
-            operands,
-            window.batch * bands,
-            static=(
-                lanes,
-                nchwc_depthwise.pixels_of(window),
-                len(along),
-                window.stride[2],
-                nchwc_depthwise.spacing(along),
-                ends.flags & ~COLUMN_BIAS,
-                *ends.static,
-            ),
-        ),
-    )
+    static = (*nchwc_depthwise.unrolled(window, lanes, ends), *ends.static)
+    return (typed_call("app.kernels.cpu.nhwc_depthwise:emit", operands, window.batch * bands, static),)
 
 
 def _depthwise_cost(group: Group, context: PlanningContext) -> float:
-    window = conv_geometry.of_conv(group)
-    return roofline(
-        context.target,
-        flops=flops(group) * (1.0 + 3.0 / window.taps + 2.0 / max(window.out[2], 1)),
-        nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
-        efficiency=0.55,
-        threads=context.threads,
+    return group_roofline(group, context, flops(group) * nchwc_depthwise.overhead(group), 0.55)
+
+
+IMPLEMENTATIONS = tuple(
+    Implementation(name, "Conv", "numba-cpu", rejection, lower, cost, inplace, layouts=layouts, rank=2)
+    for name, rejection, lower, cost, inplace in (
+        ("conv.last", _rejection, _lower, _cost, nchwc.inplace),
+        ("conv.depthwise_last", _depthwise_rejection, _depthwise_lower, _depthwise_cost, no_pairs),
     )
-
-
-IMPLEMENTATIONS = (
-    Implementation(
-        "conv.last",
-        "Conv",
-        "numba-cpu",
-        _rejection,
-        _lower,
-        cost=_cost,
-        inplace=nchwc.inplace,
-        layouts=layouts,
-        rank=2,
-    ),
-    Implementation(
-        "conv.depthwise_last",
-        "Conv",
-        "numba-cpu",
-        _depthwise_rejection,
-        _depthwise_lower,
-        cost=_depthwise_cost,
-        layouts=layouts,
-        rank=2,
-    ),
 )

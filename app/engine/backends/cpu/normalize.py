@@ -8,36 +8,31 @@ import onnx_ir as ir
 from app.engine.backends.cpu.axis_kernels import (
     COLUMNS,
     FLOATS,
-    axis_rejection,
     blocks_of,
     columns_of,
     first_over_first,
     pointer,
-    total_bytes,
+    rows_or_columns,
+    takes_floats,
     type_name,
 )
+from app.engine.backends.cpu.calls import Operand, Operands, kernel_call, of_type, of_values
 from app.engine.backends.cpu.reduce import Collapsed, collapse, loops
+from app.engine.backends.cpu.rows import after, group_roofline
 from app.engine.core import graph
-from app.engine.core.calls import Argument, Call, Constant, KernelCall
+from app.engine.core.calls import Argument, Call, Constant
 from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext, no_pairs
-from app.engine.cost.roofline import roofline
 from app.engine.operators.axes import along_axis, first_input, first_output, output_at, split
 
-BACKEND = "numba-cpu"
-KERNELS = "app.kernels.cpu.normalize"
 MEAN_VARIANCE_EPSILON = 1e-9  # of the function body of MeanVarianceNormalization
 
 
-def _epsilon(group: Group) -> Constant:
-    return Constant(np.array([graph.attribute(group.anchor, "epsilon", 1e-5)], np.float64))
+def _epsilon(group: Group) -> Operand:
+    return "float64*", Constant(np.array([graph.attribute(group.anchor, "epsilon", 1e-5)], np.float64))
 
 
-def _operand(group: Group, index: int) -> ir.Value:
-    return graph.operand(group.anchor, index)
-
-
-def _mixed(group: Group) -> str | None:
+def _mixed_rejection(group: Group, _context: PlanningContext) -> str | None:
     """Rejection if the operands differ from the input in element type."""
     expected = type_name(first_input(group))
     for operand in group.anchor.inputs[1:]:
@@ -64,10 +59,9 @@ def _normalized(group: Group) -> tuple[int, tuple[int, ...]]:
     return math.prod(shape[:axis]), shape[axis:]
 
 
+@after(takes_floats)
+@after(_mixed_rejection)
 def _rows_rejection(group: Group, _context: PlanningContext) -> str | None:
-    reason = axis_rejection(group, FLOATS) or _mixed(group)
-    if reason is not None:
-        return reason
     _, row = _normalized(group)
     if 0 in row:
         return "the rows are empty"
@@ -81,53 +75,34 @@ def _rows_rejection(group: Group, _context: PlanningContext) -> str | None:
 
 
 def _lower_layer(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
-    x, scale, bias = first_input(group), _operand(group, 1), graph.input_at(group.anchor, 2)
+    x, scale, bias = first_input(group), graph.operand(group.anchor, 1), graph.input_at(group.anchor, 2)
     rows, row = _normalized(group)
     statistics = output_at(group, 1), output_at(group, 2)
     t = pointer(x)
     absent: Argument = 0  # never read or written
-    return (
-        KernelCall(
-            f"{KERNELS}:layer_norm",
-            (t, t, t, "float64*", t, *(pointer(v) if v else t for v in statistics), *("int64",) * 5),
-            (
-                x,
-                scale,
-                bias or absent,
-                _epsilon(group),
-                first_output(group),
-                *(v or absent for v in statistics),
-                math.prod(row),
-                _period(scale, row) or 0,
-                (_period(bias, row) or 0) if bias else 0,
-                *(int(v is not None) for v in statistics),
-            ),
-            units=rows,
-        ),
+    operands: Operands = (
+        *(*of_type(t, x, scale, bias or absent), _epsilon(group), (t, first_output(group))),
+        *((pointer(v), v) if v else (t, absent) for v in statistics),
+        *(math.prod(row), _period(scale, row) or 0, (_period(bias, row) or 0) if bias else 0),
+        *(int(v is not None) for v in statistics),
     )
+    return (kernel_call("app.kernels.cpu.normalize:layer_norm", operands, rows),)
 
 
 def _lower_rms(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
-    x, scale = first_input(group), _operand(group, 1)
+    x, scale = first_input(group), graph.operand(group.anchor, 1)
     rows, row = _normalized(group)
     t = pointer(x)
-    return (
-        KernelCall(
-            f"{KERNELS}:rms_norm",
-            (t, t, "float64*", t, "int64", "int64"),
-            (x, scale, _epsilon(group), first_output(group), math.prod(row), _period(scale, row) or 0),
-            units=rows,
-        ),
-    )
+    sizes = math.prod(row), _period(scale, row) or 0
+    operands: Operands = (*of_type(t, x, scale), _epsilon(group), (t, first_output(group)), *sizes)
+    return (kernel_call("app.kernels.cpu.normalize:rms_norm", operands, rows),)
 
 
 # Channels: GroupNormalization, InstanceNormalization, BatchNormalization, LRN.
 
 
+@after(takes_floats)
 def _channels_rejection(group: Group, _context: PlanningContext) -> str | None:
-    reason = axis_rejection(group, FLOATS)
-    if reason is not None:
-        return reason
     shape = graph.static_shape(first_input(group))
     if len(shape) < 2:
         return f"normalizes channels, axis 1; the input has rank {len(shape)}"
@@ -140,14 +115,11 @@ def _channels_rejection(group: Group, _context: PlanningContext) -> str | None:
     return None
 
 
-def _group_rejection(group: Group, context: PlanningContext) -> str | None:
-    reason = _channels_rejection(group, context) or _mixed(group)
-    if reason is not None:
-        return reason
+@after(_channels_rejection)
+@after(_mixed_rejection)
+def _group_rejection(group: Group, _context: PlanningContext) -> str | None:
     shape = graph.static_shape(first_input(group))
-    if 0 in shape[1:]:
-        return f"the groups of shape {shape[1:]} are empty"
-    return None
+    return f"the groups of shape {shape[1:]} are empty" if 0 in shape[1:] else None
 
 
 def _lower_group(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
@@ -155,29 +127,13 @@ def _lower_group(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     batch, channels, n = split(graph.static_shape(x), 1)
     groups = graph.attribute(group.anchor, "num_groups", channels)  # a channel alone: InstanceNormalization
     t = pointer(x)
-    return (
-        KernelCall(
-            f"{KERNELS}:group_norm",
-            (t, t, t, "float64*", t, "int64", "int64", "int64"),
-            (
-                x,
-                _operand(group, 1),
-                _operand(group, 2),
-                _epsilon(group),
-                first_output(group),
-                groups,
-                channels // groups,
-                n,
-            ),
-            units=batch * groups,
-        ),
-    )
+    factors = of_type(t, x, graph.operand(group.anchor, 1), graph.operand(group.anchor, 2))
+    operands: Operands = (*factors, _epsilon(group), (t, first_output(group)), groups, channels // groups, n)
+    return (kernel_call("app.kernels.cpu.normalize:group_norm", operands, batch * groups),)
 
 
-def _batch_rejection(group: Group, context: PlanningContext) -> str | None:
-    reason = _channels_rejection(group, context)
-    if reason is not None:
-        return reason
+@after(_channels_rejection)
+def _batch_rejection(group: Group, _context: PlanningContext) -> str | None:
     if graph.attribute(group.anchor, "training_mode", 0):
         return "normalizes with given statistics, the node is in training mode"
     if any(type_name(v) not in FLOATS for v in group.anchor.inputs[1:] if v is not None):
@@ -188,21 +144,11 @@ def _batch_rejection(group: Group, context: PlanningContext) -> str | None:
 def _lower_batch(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x, y = first_input(group), first_output(group)
     batch, channels, n = split(graph.static_shape(x), 1)
-    operands = tuple(_operand(group, i) for i in range(1, 5))
-    types = (pointer(x), *(pointer(v) for v in operands), "float64*", pointer(y))
-    arguments: tuple[Argument, ...] = (x, *operands, _epsilon(group), y)
+    factors = (graph.operand(group.anchor, i) for i in range(1, 5))
+    operands: Operands = (*of_values(x, *factors), _epsilon(group), *of_values(y), channels)
     if n == 1:
-        return (
-            KernelCall(f"{KERNELS}:batch_norm_rows", (*types, "int64"), (*arguments, channels), units=batch),
-        )
-    return (
-        KernelCall(
-            f"{KERNELS}:batch_norm",
-            (*types, "int64", "int64"),
-            (*arguments, channels, n),
-            units=batch * channels,
-        ),
-    )
+        return (kernel_call("app.kernels.cpu.normalize:batch_norm_rows", operands, batch),)
+    return (kernel_call("app.kernels.cpu.normalize:batch_norm", (*operands, n), batch * channels),)
 
 
 def _lower_response(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
@@ -212,56 +158,29 @@ def _lower_response(group: Group, _context: PlanningContext) -> tuple[Call, ...]
     size = graph.attribute(node, "size", 1)
     weight = graph.attribute(node, "alpha", 1e-4) / size
     factors = np.array([graph.attribute(node, "bias", 1.0), weight, graph.attribute(node, "beta", 0.75)])
-    t = pointer(x)
-    return (
-        KernelCall(
-            f"{KERNELS}:response_norm",
-            (t, t, t, *("int64",) * 6, "float64*"),
-            (
-                x,
-                first_output(group),
-                columns_of(type_name(x)),
-                COLUMNS,
-                channels,
-                n,
-                blocks_of(n),
-                (size - 1) // 2,
-                size // 2,
-                Constant(factors),
-            ),
-            units=batch * channels * blocks_of(n),
-            takes_thread=True,
-        ),
+    operands: Operands = (
+        *(*of_values(x, first_output(group)), columns_of(type_name(x))),
+        *(COLUMNS, channels, n, blocks_of(n), (size - 1) // 2, size // 2),
+        ("float64*", Constant(factors)),
     )
+    units = batch * channels * blocks_of(n)
+    return (kernel_call("app.kernels.cpu.normalize:response_norm", operands, units, takes_thread=True),)
 
 
 # Any axes: LpNormalization, MeanVarianceNormalization.
 
 
+@after(takes_floats)
 def _lp_rejection(group: Group, _context: PlanningContext) -> str | None:
-    reason = axis_rejection(group, FLOATS)
     order = graph.attribute(group.anchor, "p", 2)
-    return reason or (None if order in (1, 2) else f"computes norms of order 1 and 2, not {order}")
+    return None if order in (1, 2) else f"computes norms of order 1 and 2, not {order}"
 
 
 def _lower_lp(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
-    x, y = first_input(group), first_output(group)
+    operands = of_values(first_input(group), first_output(group))
     order = graph.attribute(group.anchor, "p", 2)
-    outer, n, inner = along_axis(group)
-    t = pointer(x)
-    if inner == 1:
-        return (
-            KernelCall(f"{KERNELS}:lp_norm_rows", (t, t, "int64", "int64"), (x, y, n, order), units=outer),
-        )
-    return (
-        KernelCall(
-            f"{KERNELS}:lp_norm_columns",
-            (t, t, "float64*", *("int64",) * 5),
-            (x, y, columns_of("float64"), COLUMNS, n, inner, blocks_of(inner), order),
-            units=outer * blocks_of(inner),
-            takes_thread=True,
-        ),
-    )
+    kernels = "app.kernels.cpu.normalize:lp_norm_rows", "app.kernels.cpu.normalize:lp_norm_columns"
+    return (rows_or_columns(kernels, operands, along_axis(group), ("float64",), order),)
 
 
 def _collapsed(group: Group) -> Collapsed:
@@ -273,10 +192,8 @@ def _collapsed(group: Group) -> Collapsed:
     return Collapsed(found.kept, (*found.reduced, (1, 1)), True)  # runs of a single element
 
 
+@after(takes_floats)
 def _mean_variance_rejection(group: Group, _context: PlanningContext) -> str | None:
-    reason = axis_rejection(group, FLOATS)
-    if reason is not None:
-        return reason
     found = _collapsed(group)
     if found.count == 0:
         return "there is nothing to average"
@@ -284,29 +201,16 @@ def _mean_variance_rejection(group: Group, _context: PlanningContext) -> str | N
 
 
 def _lower_mean_variance(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
-    x = first_input(group)
     found = _collapsed(group)
     numbers = loops(found)
     assert numbers is not None
-    t = pointer(x)
-    return (
-        KernelCall(
-            f"{KERNELS}:mean_variance",
-            (t, t, "float64*", *("int64",) * 10),
-            (x, first_output(group), Constant(np.array([MEAN_VARIANCE_EPSILON])), *numbers),
-            units=found.outputs,
-        ),
-    )
+    epsilon = "float64*", Constant(np.array([MEAN_VARIANCE_EPSILON]))
+    operands: Operands = (*of_values(first_input(group), first_output(group)), epsilon, *numbers)
+    return (kernel_call("app.kernels.cpu.normalize:mean_variance", operands, found.outputs),)
 
 
 def _cost(group: Group, context: PlanningContext) -> float:
-    return roofline(
-        context.target,
-        flops=8 * graph.elements(first_input(group)),
-        nbytes=total_bytes(group),
-        efficiency=0.3,
-        threads=context.threads,
-    )
+    return group_roofline(group, context, 8 * graph.elements(first_input(group)), 0.3)
 
 
 # Implementation, operator, reason why not, calls, what it may overwrite.
@@ -328,6 +232,6 @@ _ROWS = (
 )
 
 IMPLEMENTATIONS = tuple(
-    Implementation(f"normalize.{name}", op, BACKEND, rejection, lower, _cost, inplace)
+    Implementation(f"normalize.{name}", op, "numba-cpu", rejection, lower, _cost, inplace)
     for name, op, rejection, lower, inplace in _ROWS
 )

@@ -3,11 +3,12 @@
 import numpy as np
 
 from app.engine.backends.cpu.lookup import lookup_calls
+from app.engine.backends.cpu.rows import single_rejection
 from app.engine.core import graph
 from app.engine.core.calls import Call
 from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
-from app.engine.operators.operands import data, group_rejection, itemsize, moved_seconds
+from app.engine.operators.operands import data, itemsize, moved_seconds
 from app.engine.operators.pad_geometry import pad_axes, pad_rejection, padded_indices
 from app.engine.operators.strides import Indices
 
@@ -29,10 +30,6 @@ def _pad_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     return lookup_calls(pad_axes(node), shape, itemsize(x), x, node.outputs[0], fill)
 
 
-def _center_rejection(group: Group, _context: PlanningContext) -> str | None:
-    return group_rejection(group)
-
-
 def _center_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x, y = data(group.anchor), group.anchor.outputs[0]
     shape = graph.static_shape(x)
@@ -40,14 +37,10 @@ def _center_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     return lookup_calls(axes, shape, itemsize(x), x, y)
 
 
-IMPLEMENTATIONS = (
-    Implementation("pad.lookup", "Pad", "numba-cpu", pad_rejection, _pad_lower, cost=moved_seconds),
-    Implementation(
-        "center_crop_pad.lookup",
-        "CenterCropPad",
-        "numba-cpu",
-        _center_rejection,
-        _center_lower,
-        cost=moved_seconds,
-    ),
+IMPLEMENTATIONS = tuple(
+    Implementation(name, op, "numba-cpu", rejection, lower, cost=moved_seconds)
+    for name, op, rejection, lower in (
+        ("pad.lookup", "Pad", pad_rejection, _pad_lower),
+        ("center_crop_pad.lookup", "CenterCropPad", single_rejection, _center_lower),
+    )
 )

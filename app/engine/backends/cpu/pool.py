@@ -4,16 +4,16 @@ import math
 
 import numpy as np
 
-from app.engine.backends.cpu.axis_kernels import FLOATS, axis_rejection, pointer, total_bytes, type_name
+from app.engine.backends.cpu.axis_kernels import FLOATS, pointer, takes, takes_floats, type_name
+from app.engine.backends.cpu.calls import Operands, kernel_call, of_type, typed_call
+from app.engine.backends.cpu.rows import after, group_roofline
 from app.engine.core import graph
-from app.engine.core.calls import Call, Constant, KernelCall, Workspace
+from app.engine.core.calls import Call, Constant, Workspace
 from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
-from app.engine.cost.roofline import roofline
 from app.engine.operators.axes import first_input, first_output, output_at
 from app.engine.operators.pool_geometry import windows
 
-BACKEND = "numba-cpu"
 VECTOR = 32  # byte; a machine with longer registers uses half of one
 BAND, ROWS = 8192, 16  # byte, rows; scratch that stays in the first cache beside the input
 UNROLLED = (2, 3)  # heights and widths of windows without a loop
@@ -21,10 +21,7 @@ UNROLLED = (2, 3)  # heights and widths of windows without a loop
 _OPERATIONS = {"MaxPool": "max", "AveragePool": "average"}
 
 
-def _rejection(dtypes: tuple[str, ...], group: Group) -> str | None:
-    reason = axis_rejection(group, dtypes)
-    if reason is not None:
-        return reason
+def _window_rejection(group: Group, _context: PlanningContext) -> str | None:
     rank = len(graph.static_shape(first_input(group)))
     if not 3 <= rank <= 5:
         return f"pools 1 to 3 spatial axes, the input has rank {rank}"
@@ -33,18 +30,18 @@ def _rejection(dtypes: tuple[str, ...], group: Group) -> str | None:
     return None
 
 
+_float_rejection = after(takes_floats)(_window_rejection)
+_ordered_rejection = after(takes(*FLOATS, "int8", "uint8"))(_window_rejection)
+
+
+@after(_ordered_rejection)
 def _max_rejection(group: Group, _context: PlanningContext) -> str | None:
-    reason = _rejection((*FLOATS, "int8", "uint8"), group)
-    return reason or ("the indices are read" if output_at(group, 1) is not None else None)
+    return None if output_at(group, 1) is None else "the indices are read"
 
 
+@after(_ordered_rejection)
 def _indices_rejection(group: Group, _context: PlanningContext) -> str | None:
-    reason = _rejection((*FLOATS, "int8", "uint8"), group)
-    return reason or (None if output_at(group, 1) is not None else "nothing reads the indices")
-
-
-def _float_rejection(group: Group, _context: PlanningContext) -> str | None:
-    return _rejection(FLOATS, group)
+    return "nothing reads the indices" if output_at(group, 1) is None else None
 
 
 def _lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
@@ -62,47 +59,24 @@ def _lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     rows = min(max(BAND // (span * dtype.itemsize), 1), ROWS)
     taps = g.kernel[2] if g.dilations[2] == 1 and g.kernel[2] in UNROLLED else 0
     stride = g.strides[2] if g.strides[2] <= 2 else 0
-    return (
-        KernelCall(
-            "app.kernels.cpu.pool:window",
-            (*(pointer(x),) * 3, "int64*", "int64*", *(pointer(x),) * 3, *("int64",) * 15),
-            (
-                x,
-                y,
-                Workspace((lanes + rows * span) * dtype.itemsize, per_thread=True),
-                Constant(g.inside(0)),
-                Constant(g.inside(1)),
-                *(Constant(c) for c in counts),
-                graph.elements(x),
-                *g.size,
-                *g.out,
-                g.kernel[2],
-                g.strides[2],
-                g.before[2],
-                g.dilations[0] * h * w,
-                g.dilations[1] * w,
-                g.dilations[2],
-                span,
-                rows,
-            ),
-            units=g.planes * g.out[0] * g.out[1],
-            static=(op, dtype.name, min(g.kernel[1], UNROLLED[-1]), taps, stride, lanes),
-            takes_thread=True,
-        ),
+    operands: Operands = (
+        *of_type(pointer(x), x, y, Workspace((lanes + rows * span) * dtype.itemsize, per_thread=True)),
+        *of_type("int64*", Constant(g.inside(0)), Constant(g.inside(1))),
+        *of_type(pointer(x), *map(Constant, counts)),
+        *(graph.elements(x), *g.size, *g.out, g.kernel[2], g.strides[2], g.before[2]),
+        *(g.dilations[0] * h * w, g.dilations[1] * w, g.dilations[2], span, rows),
     )
+    static = (op, dtype.name, min(g.kernel[1], UNROLLED[-1]), taps, stride, lanes)
+    return (typed_call("app.kernels.cpu.pool:window", operands, g.planes * g.out[0] * g.out[1], static),)
 
 
 def _lower_indices(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     node, x, y = group.anchor, first_input(group), first_output(group)
     g = windows(node)
-    return (
-        KernelCall(
-            "app.kernels.cpu.pool:max_with_indices",
-            (pointer(x), pointer(x), "int64*") + ("int64",) * 19,
-            (x, y, node.outputs[1], *g.numbers, graph.attribute(node, "storage_order", 0)),
-            units=g.planes * g.out[0] * g.out[1],
-        ),
-    )
+    order = graph.attribute(node, "storage_order", 0)
+    operands: Operands = (*of_type(pointer(x), x, y), ("int64*", node.outputs[1]), *g.numbers, order)
+    units = g.planes * g.out[0] * g.out[1]
+    return (kernel_call("app.kernels.cpu.pool:max_with_indices", operands, units),)
 
 
 def _cost(group: Group, context: PlanningContext) -> float:
@@ -110,28 +84,21 @@ def _cost(group: Group, context: PlanningContext) -> float:
     # Rows over depth and height in unit stride, then along the width: both count once a tap.
     along = math.prod(g.out) * g.kernel[2]
     across = math.prod(g.out[:2]) * g.size[2] * g.kernel[0] * g.kernel[1]
-    return roofline(
-        context.target,
-        flops=g.planes * (along + across),
-        nbytes=total_bytes(group),
-        efficiency=0.05,  # Zen 4: rows of 14 and 28 elements reach 3 to 5 % of the peak
-        threads=context.threads,
-    )
+    # Zen 4: rows of 14 and 28 elements reach 3 to 5 % of the peak.
+    return group_roofline(group, context, g.planes * (along + across), 0.05)
 
 
 def _indices_cost(group: Group, context: PlanningContext) -> float:
     g = windows(group.anchor)
-    flops = g.planes * math.prod(g.out) * math.prod(g.kernel)
-    return roofline(
-        context.target, flops=flops, nbytes=total_bytes(group), efficiency=0.02, threads=context.threads
+    return group_roofline(group, context, g.planes * math.prod(g.out) * math.prod(g.kernel), 0.02)
+
+
+IMPLEMENTATIONS = tuple(
+    Implementation(f"pool.{name}", op, "numba-cpu", rejection, lower, cost)
+    for name, op, rejection, lower, cost in (
+        ("max", "MaxPool", _max_rejection, _lower, _cost),
+        ("max_with_indices", "MaxPool", _indices_rejection, _lower_indices, _indices_cost),
+        ("average", "AveragePool", _float_rejection, _lower, _cost),
+        ("lp", "LpPool", _float_rejection, _lower, _cost),
     )
-
-
-IMPLEMENTATIONS = (
-    Implementation("pool.max", "MaxPool", BACKEND, _max_rejection, _lower, _cost),
-    Implementation(
-        "pool.max_with_indices", "MaxPool", BACKEND, _indices_rejection, _lower_indices, _indices_cost
-    ),
-    Implementation("pool.average", "AveragePool", BACKEND, _float_rejection, _lower, _cost),
-    Implementation("pool.lp", "LpPool", BACKEND, _float_rejection, _lower, _cost),
 )

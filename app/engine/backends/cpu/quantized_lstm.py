@@ -113,8 +113,7 @@ def _lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     pairs = Workspace(4 * d * max(layer.batch, 1) * depth)
     peepholes = or_zeros(node, PEEPHOLES, d * 3 * layer.hidden)
     own = Loop(
-        "emit_loop",
-        "quantized_lstm",
+        "app.kernels.cpu.quantized_lstm:emit_loop",
         (
             (f"{panels.dtype}*", Constant(panels, _name(node, R))),
             (POINTER, _floats(r_scales)),

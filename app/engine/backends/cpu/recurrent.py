@@ -9,12 +9,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from app.engine.backends.cpu.calls import Operand, Operands, kernel_call, of_type, typed_call
+from app.engine.backends.cpu.rows import after, single_rejection
 from app.engine.core import graph
 from app.engine.core.calls import Argument, Call, Constant, KernelCall, Workspace
 from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
-from app.engine.operators.operands import group_rejection
 from app.engine.operators.recurrent import (
     INITIAL_C,
     INITIAL_H,
@@ -29,18 +30,16 @@ from app.kernels.cpu.codegen import tiles
 from app.kernels.cpu.recurrent import ROWS, panel_width
 
 Array: TypeAlias = np.ndarray[Any, Any]
-Operands: TypeAlias = tuple[tuple[str, Argument], ...]  # (type, argument)
+Typed: TypeAlias = tuple[Operand, ...]
 
 POINTER = "float32*"
 BLOCK_TILES = 4
 EFFICIENCY = 0.3  # of peak arithmetic, by plain loops over rows of weights
 
 
+@after(single_rejection)
 def _rejection(group: Group, _context: PlanningContext) -> str | None:
     node = group.anchor
-    reason = group_rejection(group)
-    if reason:
-        return reason
     floats = [v for i, v in enumerate(node.inputs) if v is not None and i != 4]
     for value in (*floats, *group.outputs):
         if str(graph.dtype(value)) != "float32":
@@ -60,15 +59,13 @@ def _projection_call(
     scalars = np.array([1, 1, -np.inf, np.inf])  # a tile's alpha, beta and limits, none of them used
     block = tiles.SHAPES[lanes][0] * BLOCK_TILES
     ragged = tiles.spare("float32", lanes)
-    spare = (POINTER, Workspace(4 * ragged, per_thread=True))
-    return _call(
-        "emit_projection",
-        ((POINTER, x), panels, bias, _array(scalars), (POINTER, gates), spare),
-        (layer.rows, layer.inputs, layer.columns, block, ragged),
-        layer.directions * -(-layer.rows // block),
-        static=(lanes,),
-        takes_thread=True,
+    operands: Operands = (
+        *((POINTER, x), panels, bias, _array(scalars)),
+        *of_type(POINTER, gates, Workspace(4 * ragged, per_thread=True)),
+        *(layer.rows, layer.inputs, layer.columns, block, ragged),
     )
+    units = layer.directions * -(-layer.rows // block)
+    return typed_call("app.kernels.cpu.recurrent:emit_projection", operands, units, static=(lanes,))
 
 
 def _projection(node: ir.Node, layer: Layer, gates: Workspace, context: PlanningContext) -> tuple[Call, ...]:
@@ -100,7 +97,8 @@ def _panels(
     for i, (end, n) in enumerate(zip(ends, parts, strict=True)):
         numbers = (k, n, width, layer.columns * k, (end - n) * k, size, _padded(parts[:i], width) * k)
         units = layer.directions * -(-n // width)
-        packing.append(_call("pack", ((POINTER, value), (POINTER, target)), numbers, units))
+        operands: Operands = (*of_type(POINTER, value, target), *numbers)
+        packing.append(kernel_call("app.kernels.cpu.recurrent:pack", operands, units))
     return (POINTER, target), tuple(packing)
 
 
@@ -121,27 +119,8 @@ def _bias(node: ir.Node, layer: Layer, shared: int) -> tuple[tuple[str, Argument
         summed[:, :shared] += fixed[:, n : n + shared]
         return _array(summed), ()
     target = Workspace(4 * d * n)
-    return (POINTER, target), (_call("add_biases", ((POINTER, value), (POINTER, target)), (n, shared), d),)
-
-
-def _call(
-    function: str,
-    operands: Operands,
-    numbers: Sequence[int],
-    units: int,
-    *,
-    static: tuple[object, ...] | None = None,
-    takes_thread: bool = False,
-    module: str = "recurrent",
-) -> KernelCall:
-    return KernelCall(
-        f"app.kernels.cpu.{module}:{function}",
-        (*(kind for kind, _ in operands), *["int64"] * len(numbers)),
-        (*(operand for _, operand in operands), *numbers),
-        units=units,
-        static=static,
-        takes_thread=takes_thread,
-    )
+    operands: Operands = (*of_type(POINTER, value, target), n, shared)
+    return (POINTER, target), (kernel_call("app.kernels.cpu.recurrent:add_biases", operands, d),)
 
 
 def _array(array: Array, name: str = "") -> tuple[str, Argument]:
@@ -164,21 +143,19 @@ class Loop:
     """Parameters of a kernel that walks through time, besides those that all of them take.
 
     Attributes:
-        function, module: the kernel.
+        kernel: its generator, which is given `static`.
         weights: recurrent ones, and what follows them.
         scratch: after that of the hidden state.
         numbers: at the end.
         units: of work.
-        static: arguments of the generator, of a kernel that takes the thread; None of a plain function.
     """
 
-    function: str
-    module: str
-    weights: Operands
-    scratch: Operands
+    kernel: str
+    weights: Typed
+    scratch: Typed
     numbers: tuple[int, ...]
     units: int
-    static: tuple[object, ...] | None = None
+    static: tuple[object, ...]
 
 
 def loop_call(group: Group, layer: Layer, gates: Workspace, own: Loop) -> KernelCall:
@@ -190,18 +167,15 @@ def loop_call(group: Group, layer: Layer, gates: Workspace, own: Loop) -> Kernel
     state = Workspace(4 * layer.states)
     results = [v if v in group.outputs else None for v in node.outputs]
     results += [None] * (2 + has_cell - len(results))
-    initial = [or_zeros(node, i, layer.states) for i in (INITIAL_H, INITIAL_C)[: 1 + has_cell]]
-    operands = (
+    operands: Operands = (
         (POINTER, gates),
         *own.weights,
-        *initial,
-        ("int32*", every if lengths is None else lengths),
+        *(or_zeros(node, i, layer.states) for i in (INITIAL_H, INITIAL_C)[: 1 + has_cell]),
+        ("int32*", lengths or every),
         _array(np.array([graph.attribute(node, "clip", math.inf)])),
         (POINTER, state),
         *own.scratch,
-        *((POINTER, state if v is None else v) for v in results),  # not written where not wanted
-    )
-    numbers = (
+        *of_type(POINTER, *(state if v is None else v for v in results)),  # not written where not wanted
         *(layer.steps, layer.batch, layer.hidden),
         *layer.gates_strides,
         *layer.y_strides,
@@ -210,31 +184,23 @@ def loop_call(group: Group, layer: Layer, gates: Workspace, own: Loop) -> Kernel
         sum(1 << i for i, v in enumerate(results) if v is not None),
         *own.numbers,
     )
-    return _call(
-        own.function,
-        operands,
-        numbers,
-        own.units,
-        static=own.static,
-        takes_thread=own.static is not None,
-        module=own.module,
-    )
+    return typed_call(own.kernel, operands, own.units, own.static)
 
 
-def _lstm_operands(node: ir.Node, layer: Layer, _width: int) -> tuple[Operands, Operands, tuple[int, ...]]:
+def _lstm_operands(node: ir.Node, layer: Layer, _width: int) -> tuple[Typed, Typed, tuple[int, ...]]:
     peepholes = or_zeros(node, PEEPHOLES, layer.directions * 3 * layer.hidden)
     has_peepholes = int(graph.input_at(node, PEEPHOLES) is not None)
     return (peepholes,), (scratch(layer.states),), (has_peepholes,)
 
 
-def _gru_operands(node: ir.Node, layer: Layer, width: int) -> tuple[Operands, Operands, tuple[int, ...]]:
+def _gru_operands(node: ir.Node, layer: Layer, width: int) -> tuple[Typed, Typed, tuple[int, ...]]:
     bias = or_zeros(node, 3, layer.directions * 2 * layer.columns)
     first, *rest = _parts(node, layer)
     second = _padded([first], width) if rest else 2 * layer.hidden
     return (bias,), (scratch(layer.states),), (first, second, int(not rest))
 
 
-def _rnn_operands(node: ir.Node, _layer: Layer, _width: int) -> tuple[Operands, Operands, tuple[int, ...]]:
+def _rnn_operands(node: ir.Node, _layer: Layer, _width: int) -> tuple[Typed, Typed, tuple[int, ...]]:
     codes = np.array([RNN_ACTIVATIONS[a] for a in activations(node)], np.int64)
     return (("int64*", Constant(codes)),), (), ()
 
@@ -263,8 +229,7 @@ def _lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     sums = Workspace(4 * rows * s_row, per_thread=True)
     gates = Workspace(4 * layer.directions * layer.rows * layer.columns)
     own = Loop(
-        "emit_loop",
-        "recurrent",
+        "app.kernels.cpu.recurrent:emit_loop",
         (panels, *operands),
         ((POINTER, sums), *own_scratch),
         (s_row * layer.hidden, s_row, rows * s_row, *numbers),

@@ -8,21 +8,19 @@ from app.engine.backends.cpu.axis_kernels import (
     FLOATS,
     NUMBERS,
     ORDERED,
-    axis_rejection,
     blocks_of,
     columns_of,
-    pointer,
-    total_bytes,
+    takes,
     type_name,
 )
+from app.engine.backends.cpu.calls import Operands, kernel_call, of_values
+from app.engine.backends.cpu.rows import group_roofline
 from app.engine.core import graph
-from app.engine.core.calls import Call, KernelCall
+from app.engine.core.calls import Call
 from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
-from app.engine.cost.roofline import roofline
 from app.engine.operators.axes import first_input, first_output, reduced_axes, static_reduced_axes
 
-BACKEND = "numba-cpu"
 EXTREMA = (*ORDERED, "bool")
 
 # Operator: operation of the kernels, element types.
@@ -91,9 +89,9 @@ def _collapsed(group: Group) -> Collapsed:
     return collapse(graph.static_shape(first_input(group)), static_reduced_axes(group))
 
 
-def _rejection(group: Group, _context: PlanningContext) -> str | None:
+def _rejection(group: Group, context: PlanningContext) -> str | None:
     op, dtypes = _REDUCTIONS[group.op]
-    reason = axis_rejection(group, dtypes)
+    reason = takes(*dtypes)(group, context)
     if reason is not None:
         return reason
     if reduced_axes(group) is None:
@@ -167,44 +165,21 @@ def _lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
         static = None
         rows = "app.kernels.cpu.softmax:log_sum_exp_rows"
         columns = "app.kernels.cpu.softmax:log_sum_exp_columns"
-    if found.inner_reduced:
-        numbers = loops(found)
-        assert numbers is not None
-        return (
-            KernelCall(
-                rows,
-                (pointer(x), pointer(y), *("int64",) * len(numbers)),
-                (x, y, *numbers),
-                units=found.outputs,
-                static=static,
-            ),
-        )
-    numbers = lines(found)
+    numbers = loops(found) if found.inner_reduced else lines(found)
     assert numbers is not None
+    if found.inner_reduced:
+        return (kernel_call(rows, (*of_values(x, y), *numbers), found.outputs, static),)
     width, blocks = numbers[:2]
-    return (
-        KernelCall(
-            columns,
-            (pointer(x), pointer(y), f"{wide}*", f"{narrow}*", "int64", *("int64",) * len(numbers)),
-            (x, y, columns_of(wide), columns_of(narrow), COLUMNS, *numbers),
-            units=found.outputs // max(width, 1) * blocks,
-            static=static,
-            takes_thread=True,
-        ),
-    )
+    operands: Operands = (*of_values(x, y), columns_of(wide), columns_of(narrow), COLUMNS, *numbers)
+    units = found.outputs // max(width, 1) * blocks
+    return (kernel_call(columns, operands, units, static, takes_thread=True),)
 
 
 def _cost(group: Group, context: PlanningContext) -> float:
     found = _collapsed(group)
-    return roofline(
-        context.target,
-        flops=2 * found.outputs * found.count,
-        nbytes=total_bytes(group),
-        efficiency=0.2,
-        threads=context.threads,
-    )
+    return group_roofline(group, context, 2 * found.outputs * found.count, 0.2)
 
 
 IMPLEMENTATIONS = tuple(
-    Implementation(f"reduce.{op}", op, BACKEND, _rejection, _lower, _cost) for op in _REDUCTIONS
+    Implementation(f"reduce.{op}", op, "numba-cpu", _rejection, _lower, _cost) for op in _REDUCTIONS
 )

@@ -5,12 +5,14 @@ import math
 import numpy as np
 import onnx_ir as ir
 
+from app.engine.backends.cpu.calls import Operands, kernel_call, of_type
 from app.engine.backends.cpu.lookup import adding_calls, lookup_calls
-from app.engine.backends.cpu.strided import calls
+from app.engine.backends.cpu.rows import group_roofline
+from app.engine.backends.cpu.strided import whole_copy
 from app.engine.core import graph
-from app.engine.core.calls import Argument, Call, Constant, KernelCall, Workspace
+from app.engine.core.calls import Argument, Call, Constant, Workspace
 from app.engine.core.group import Group
-from app.engine.core.registry import Implementation, PlanningContext
+from app.engine.core.registry import Implementation, PlanningContext, no_pairs
 from app.engine.cost.roofline import roofline
 from app.engine.operators.interpolation import ResizedAxis
 from app.engine.operators.operands import data, itemsize, moved_seconds
@@ -24,7 +26,6 @@ from app.engine.operators.resize_geometry import (
     taps_along,
     taps_rejection,
 )
-from app.engine.operators.strides import StridedCopy
 
 
 def extrapolation(node: ir.Node) -> Constant:
@@ -74,7 +75,7 @@ def _taps_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     kind = graph.element_type(x)
     moved = _moved_axes(node)
     if not moved:
-        return calls(StridedCopy((graph.elements(x),), (1,), (1,)), itemsize(x), x, y)
+        return whole_copy(x, y)
     shape = list(graph.static_shape(x))
     source: Argument = x
     made: list[Call] = []
@@ -84,24 +85,18 @@ def _taps_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
         shape[place] = axis.target
         last = step == len(moved) - 1
         target: Argument = y if last else Workspace(math.prod(shape) * kind.itemsize)
-        innermost = inner == 1
-        sizes = (axis.size, axis.target) if innermost else (axis.size, axis.target, inner)
-        made.append(
-            KernelCall(
-                f"app.kernels.cpu.resize:{'resample_rows' if innermost else 'resample'}",
-                (f"{kind}*", f"{kind}*", "int64*", f"{kind}*", f"{kind}*", *["int64"] * (len(sizes) + 1)),
-                (
-                    source,
-                    target,
-                    Constant(np.ascontiguousarray(index)),
-                    Constant(weight.astype(kind)),
-                    extrapolation(node),
-                    *sizes,
-                    index.shape[1],
-                ),
-                units=outer if innermost else outer * axis.target,
-            )
+        operands: Operands = (
+            *of_type(f"{kind}*", source, target),
+            ("int64*", Constant(np.ascontiguousarray(index))),
+            *of_type(f"{kind}*", Constant(weight.astype(kind)), extrapolation(node)),
+            *(axis.size, axis.target),
         )
+        width = index.shape[1]
+        if inner == 1:
+            made.append(kernel_call("app.kernels.cpu.resize:resample_rows", (*operands, width), outer))
+        else:
+            units = outer * axis.target
+            made.append(kernel_call("app.kernels.cpu.resize:resample", (*operands, inner, width), units))
         source = target
     return tuple(made)
 
@@ -112,30 +107,15 @@ def _taps_cost(group: Group, context: PlanningContext) -> float:
     steps = max(len(_moved_axes(node)), 1)
     width = 4 if _mode(node) == "cubic" else 2
     size = graph.elements(node.outputs[0])
-    return roofline(
-        context.target,
-        flops=2.0 * width * size * steps,
-        nbytes=2.0 * steps * graph.nbytes(node.outputs[0]),
-        efficiency=0.2,
-        threads=context.threads,
+    moved = 2.0 * steps * graph.nbytes(node.outputs[0])
+    return group_roofline(group, context, 2.0 * width * size * steps, 0.2, moved)
+
+
+IMPLEMENTATIONS = tuple(
+    Implementation(f"{op.lower()}.{name}", op, "numba-cpu", rejection, lower, cost, inplace)
+    for op in ("Resize", "Upsample")
+    for name, rejection, lower, cost, inplace in (
+        ("nearest", nearest_rejection, _nearest_lower, _nearest_cost, nearest_inplace),
+        ("taps", taps_rejection, _taps_lower, _taps_cost, no_pairs),
     )
-
-
-IMPLEMENTATIONS = (
-    *(
-        Implementation(
-            f"{op.lower()}.nearest",
-            op,
-            "numba-cpu",
-            nearest_rejection,
-            _nearest_lower,
-            cost=_nearest_cost,
-            inplace=nearest_inplace,
-        )
-        for op in ("Resize", "Upsample")
-    ),
-    *(
-        Implementation(f"{op.lower()}.taps", op, "numba-cpu", taps_rejection, _taps_lower, cost=_taps_cost)
-        for op in ("Resize", "Upsample")
-    ),
 )

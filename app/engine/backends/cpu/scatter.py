@@ -8,14 +8,16 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from app.engine.backends.cpu.gather import index_type
-from app.engine.backends.cpu.strided import calls, element_type, merged
+from app.engine.backends.cpu.calls import Operands, kernel_call, of_values
+from app.engine.backends.cpu.gather import along_axis_rejection
+from app.engine.backends.cpu.rows import after, single_rejection
+from app.engine.backends.cpu.strided import element_type, merged, whole_copy
 from app.engine.core import graph
-from app.engine.core.calls import Call, Constant, KernelCall
+from app.engine.core.calls import Call, Constant
 from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.indexing import axis_of, bad_indices, indexed_axes, indices_of
-from app.engine.operators.operands import data, group_rejection, itemsize, moved_seconds
+from app.engine.operators.operands import data, itemsize, moved_seconds
 from app.engine.operators.strides import StridedCopy, strides_of
 
 OPERATIONS = {"none": 0, "add": 1, "mul": 2, "min": 3, "max": 4}  # as app.kernels.cpu.scatter numbers them
@@ -23,15 +25,6 @@ COMBINED = (
     *("float32", "float64", "int8", "int16", "int32", "int64"),
     *("uint8", "uint16", "uint32", "uint64"),
 )
-
-
-def _copied(node: ir.Node) -> tuple[KernelCall, ...]:
-    x, y = data(node), node.outputs[0]
-    return calls(StridedCopy((graph.elements(x),), (1,), (1,)), itemsize(x), x, y)
-
-
-def _updates(node: ir.Node) -> ir.Value:
-    return graph.operand(node, 2)
 
 
 def _reduction(node: ir.Node) -> str:
@@ -45,7 +38,9 @@ def _value_type(node: ir.Node) -> str:
     return f"{graph.dtype(data(node))}*"
 
 
-def _bad_reduction(node: ir.Node) -> str | None:
+@after(single_rejection)
+def _reduction_rejection(group: Group, _context: PlanningContext) -> str | None:
+    node = group.anchor
     kind = str(graph.dtype(data(node)))
     if _reduction(node) not in OPERATIONS:
         return f"reduction {_reduction(node)!r} of {node.op_type} is unknown"
@@ -54,15 +49,7 @@ def _bad_reduction(node: ir.Node) -> str | None:
     return None
 
 
-def _elements_rejection(group: Group, _context: PlanningContext) -> str | None:
-    node = group.anchor
-    reason = group_rejection(group) or _bad_reduction(node)
-    if reason:
-        return reason
-    shape = graph.static_shape(data(node))
-    if not shape:
-        return "ScatterElements needs data of rank 1 or more"
-    return bad_indices(node, (shape[axis_of(node)],))
+_elements_rejection = after(_reduction_rejection)(along_axis_rejection)
 
 
 def _elements_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
@@ -81,31 +68,21 @@ def _elements_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]
     )
     rows = list(zip(walk.sizes, walk.sx, walk.sy))
     kind = _value_type(node)
-    scatter = KernelCall(
-        "app.kernels.cpu.scatter:scatter_elements",
-        (index_type(indices), kind, kind, element_type(itemsize(y)), "int64*", *["int64"] * 6),
-        (
-            indices,
-            _updates(node),
-            y,
-            y,
-            Constant(np.array(rows or [(1, 0, 0)], np.int64)),
-            len(rows),
-            sizes[axis],
-            steps[axis],
-            shape[axis],
-            strides[axis],
-            OPERATIONS[_reduction(node)],
-        ),
-        units=math.prod(sizes[a] for a in others),
+    operands: Operands = (
+        *(*of_values(indices), (kind, graph.operand(node, 2)), (kind, y), (element_type(itemsize(y)), y)),
+        ("int64*", Constant(np.array(rows or [(1, 0, 0)], np.int64))),
+        *(len(rows), sizes[axis], steps[axis], shape[axis], strides[axis], OPERATIONS[_reduction(node)]),
     )
-    return (*_copied(node), scatter)
+    units = math.prod(sizes[a] for a in others)
+    return (
+        *whole_copy(data(node), y),
+        kernel_call("app.kernels.cpu.scatter:scatter_elements", operands, units),
+    )
 
 
+@after(_reduction_rejection)
 def _nd_rejection(group: Group, _context: PlanningContext) -> str | None:
-    node = group.anchor
-    reason = group_rejection(group) or _bad_reduction(node)
-    return reason or bad_indices(node, tuple(n for n, _ in indexed_axes(node, 0)))
+    return bad_indices(group.anchor, tuple(n for n, _ in indexed_axes(group.anchor, 0)))
 
 
 def _nd_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
@@ -115,30 +92,17 @@ def _nd_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     axes = indexed_axes(node, 0)
     kind = _value_type(node)
     inner = math.prod(shape[len(axes) :])
-    scatter = KernelCall(
-        "app.kernels.cpu.scatter:scatter_nd",
-        (index_type(indices), kind, kind, element_type(itemsize(y)), "int64*", *["int64"] * 5),
-        (
-            indices,
-            _updates(node),
-            y,
-            y,
-            Constant(np.array(axes or [(1, 0)], np.int64)),
-            len(axes),
-            math.prod(graph.static_shape(indices)[:-1]),
-            math.prod(shape[: len(axes)]),
-            inner,
-            OPERATIONS[_reduction(node)],
-        ),
-        units=inner,
+    count, size = math.prod(graph.static_shape(indices)[:-1]), math.prod(shape[: len(axes)])
+    operands: Operands = (
+        *(*of_values(indices), (kind, graph.operand(node, 2)), (kind, y), (element_type(itemsize(y)), y)),
+        ("int64*", Constant(np.array(axes or [(1, 0)], np.int64))),
+        *(len(axes), count, size, inner, OPERATIONS[_reduction(node)]),
     )
-    return (*_copied(node), scatter)
+    return (*whole_copy(data(node), y), kernel_call("app.kernels.cpu.scatter:scatter_nd", operands, inner))
 
 
+@after(single_rejection)
 def _cache_rejection(group: Group, _context: PlanningContext) -> str | None:
-    reason = group_rejection(group)
-    if reason:
-        return reason
     node = group.anchor
     axis = _cache_axis(node)
     positions = graph.input_at(node, 2)
@@ -158,23 +122,15 @@ def _cache_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     update, y = indices_of(node), node.outputs[0]
     shape, axis = graph.static_shape(y), _cache_axis(node)
     address = element_type(itemsize(y))
-    positions = graph.input_at(node, 2)
-    scatter = KernelCall(
-        "app.kernels.cpu.scatter:scatter_rows",
-        (address, "int64*", address, *["int64"] * 5),
-        (
-            update,
-            Constant(np.zeros(shape[0], np.int64)) if positions is None else positions,
-            y,
-            math.prod(shape[1:axis]),
-            graph.static_shape(update)[axis],
-            shape[axis],
-            math.prod(shape[axis + 1 :]),
-            int(graph.attribute(node, "mode", "linear") == "circular"),
-        ),
-        units=math.prod(shape[:axis]),
+    positions = graph.input_at(node, 2) or Constant(np.zeros(shape[0], np.int64))
+    is_circular = int(graph.attribute(node, "mode", "linear") == "circular")
+    operands: Operands = (
+        *((address, update), ("int64*", positions), (address, y)),
+        *(math.prod(shape[1:axis]), graph.static_shape(update)[axis], shape[axis]),
+        *(math.prod(shape[axis + 1 :]), is_circular),
     )
-    return (*_copied(node), scatter)
+    units = math.prod(shape[:axis])
+    return (*whole_copy(data(node), y), kernel_call("app.kernels.cpu.scatter:scatter_rows", operands, units))
 
 
 def _onto_the_data(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:

@@ -6,12 +6,14 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from app.engine.backends.cpu.calls import Operands, kernel_call, of_type, of_values
+from app.engine.backends.cpu.rows import after, single_rejection
 from app.engine.backends.cpu.strided import element_type
 from app.engine.core import graph
-from app.engine.core.calls import Call, Constant, KernelCall
+from app.engine.core.calls import Call, Constant
 from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
-from app.engine.operators.operands import data, fixed_inputs, group_rejection, itemsize, moved_seconds
+from app.engine.operators.operands import data, fixed_inputs, itemsize, moved_seconds
 
 _INDICES = (*("int8", "int16", "int32", "int64"), *("uint8", "uint16", "uint32"), *("float32", "float64"))
 
@@ -21,10 +23,8 @@ def _raw(values: Any, value: ir.Value) -> Constant:
     return Constant(np.array(values).astype(graph.dtype(value)))
 
 
+@after(single_rejection)
 def _reverse_rejection(group: Group, _context: PlanningContext) -> str | None:
-    reason = group_rejection(group)
-    if reason:
-        return reason
     axes = (graph.attribute(group.anchor, "time_axis", 0), graph.attribute(group.anchor, "batch_axis", 1))
     return None if sorted(axes) == [0, 1] else f"time and batch axes {axes}, expected 0 and 1"
 
@@ -35,18 +35,21 @@ def _reverse_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     outer, middle, *rest = graph.static_shape(x)
     address = element_type(itemsize(x))
     time_first = int(graph.attribute(group.anchor, "time_axis", 0) == 0)
-    return (
-        KernelCall(
-            "app.kernels.cpu.sequence:reverse_sequence",
-            (address, "int64*", address, *["int64"] * 4),
-            (x, lengths, y, outer, middle, math.prod(rest), time_first),
-            units=outer * middle,
-        ),
+    operands: Operands = (
+        (address, x),
+        ("int64*", lengths),
+        (address, y),
+        outer,
+        middle,
+        math.prod(rest),
+        time_first,
     )
+    return (kernel_call("app.kernels.cpu.sequence:reverse_sequence", operands, outer * middle),)
 
 
+@after(single_rejection)
 def _trilu_rejection(group: Group, _context: PlanningContext) -> str | None:
-    return group_rejection(group) or fixed_inputs(group.anchor, (1,))
+    return fixed_inputs(group.anchor, (1,))
 
 
 def _trilu_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
@@ -56,18 +59,9 @@ def _trilu_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     # Beyond the matrix one diagonal is like another, and the sum with a row cannot overflow.
     k = 0 if shift is None else min(max(int(shift.reshape(-1)[0]), -height), width)
     address = element_type(itemsize(x))
-    return (
-        KernelCall(
-            "app.kernels.cpu.sequence:triangle",
-            (address, address, address, *["int64"] * 4),
-            (x, _raw([0], x), y, height, width, k, graph.attribute(group.anchor, "upper", 1)),
-            units=math.prod(batch) * height,
-        ),
-    )
-
-
-def _eye_rejection(group: Group, _context: PlanningContext) -> str | None:
-    return group_rejection(group)
+    upper = graph.attribute(group.anchor, "upper", 1)
+    operands: Operands = (*of_type(address, x, _raw([0], x), y), height, width, k, upper)
+    return (kernel_call("app.kernels.cpu.sequence:triangle", operands, math.prod(batch) * height),)
 
 
 def _eye_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
@@ -75,22 +69,14 @@ def _eye_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     height, width = graph.static_shape(y)
     address = element_type(itemsize(y))
     shift = min(max(graph.attribute(group.anchor, "k", 0), -height), width)
-    return (
-        KernelCall(
-            "app.kernels.cpu.sequence:identity_matrix",
-            (address, address, "int64", "int64"),
-            (_raw([0, 1], y), y, width, shift),
-            units=height,
-        ),
-    )
+    operands: Operands = (*of_type(address, _raw([0, 1], y), y), width, shift)
+    return (kernel_call("app.kernels.cpu.sequence:identity_matrix", operands, height),)
 
 
+@after(single_rejection)
 def _one_hot_rejection(group: Group, _context: PlanningContext) -> str | None:
-    reason = group_rejection(group)
     kind = str(graph.dtype(data(group.anchor)))
-    if reason is None and kind not in _INDICES:
-        return f"OneHot has no kernel for indices of dtype {kind}"
-    return reason
+    return None if kind in _INDICES else f"OneHot has no kernel for indices of dtype {kind}"
 
 
 def _one_hot_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
@@ -99,14 +85,9 @@ def _one_hot_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     shape = graph.static_shape(y)
     axis = graph.attribute(group.anchor, "axis", -1) % len(shape)
     address = element_type(itemsize(y))
-    return (
-        KernelCall(
-            "app.kernels.cpu.sequence:one_hot",
-            (f"{graph.dtype(indices)}*", address, address, "int64", "int64"),
-            (indices, off_on, y, shape[axis], math.prod(shape[axis + 1 :])),
-            units=math.prod(shape[:axis]),
-        ),
-    )
+    sizes = shape[axis], math.prod(shape[axis + 1 :])
+    operands: Operands = (*of_values(indices), *of_type(address, off_on, y), *sizes)
+    return (kernel_call("app.kernels.cpu.sequence:one_hot", operands, math.prod(shape[:axis])),)
 
 
 IMPLEMENTATIONS = tuple(
@@ -114,7 +95,7 @@ IMPLEMENTATIONS = tuple(
     for name, op, rejection, lower in (
         ("reverse_sequence.rows", "ReverseSequence", _reverse_rejection, _reverse_lower),
         ("trilu.rows", "Trilu", _trilu_rejection, _trilu_lower),
-        ("eye_like.rows", "EyeLike", _eye_rejection, _eye_lower),
+        ("eye_like.rows", "EyeLike", single_rejection, _eye_lower),
         ("one_hot.rows", "OneHot", _one_hot_rejection, _one_hot_lower),
     )
 )

@@ -19,6 +19,7 @@ from app.engine.backends.cpu.nchwc_movement import (
     slice_boxes,
     split_boxes,
 )
+from app.engine.backends.cpu.rows import after
 from app.engine.backends.cpu.strided import calls
 from app.engine.core import graph
 from app.engine.core.calls import Call, View
@@ -81,16 +82,12 @@ def _row(
     def found(group: Group, context: PlanningContext) -> tuple[View | str, ...]:
         return tuple(_view(p, layout(p.whole, context), group) for p in parts(group.anchor))
 
+    @after(rejection)
     def slice_rejection(group: Group, context: PlanningContext) -> str | None:
-        reason = rejection(group, context)
-        if reason is not None:
-            return reason
         reasons = found(group, context)
-        return (
-            None
-            if any(isinstance(r, View) for r in reasons)
-            else next(map(str, reasons), f"{op} takes no range")
-        )
+        if any(isinstance(r, View) for r in reasons):
+            return None
+        return next(map(str, reasons), f"{op} takes no range")
 
     def views(group: Group, context: PlanningContext) -> tuple[View, ...]:
         return tuple(v for v in found(group, context) if isinstance(v, View))
@@ -148,16 +145,17 @@ def _blocked_row(
     op: str, parts: Parts, constants: tuple[int, ...], boxes: Boxes, padding: Padding = UNDEFINED
 ) -> Implementation:
     def rejection(group: Group, context: PlanningContext) -> str | None:
-        return boxes_rejection(group, context, constants, boxes)
+        return boxes_rejection(group, constants, boxes, nchwc.layout_of(context))
 
     def copying(group: Group, context: PlanningContext) -> tuple[tuple[Call, ...], ...]:
-        return tuple(box_calls(b, context) if b.target in group.outputs else () for b in boxes(group.anchor))
+        layout = nchwc.layout_of(context)
+        return tuple(box_calls(b, layout) if b.target in group.outputs else () for b in boxes(group.anchor))
 
     def layout(_value: ir.Value, context: PlanningContext) -> Layout:
         return nchwc.layout_of(context)
 
     def layouts(group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout]:
-        return boxes_layouts(group, context, boxes)
+        return boxes_layouts(group, boxes, nchwc.layout_of(context))
 
     return _row(f"{op.lower()}.view.blocked", op, parts, rejection, copying, layout, layouts, padding)
 

@@ -8,12 +8,17 @@ and the weight is zero, the product is taken to be zero.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from app.engine.backends.cpu import matmul
+from app.engine.backends.cpu.calls import Operands, kernel_call, of_type
+from app.engine.backends.cpu.elementwise import applied
+from app.engine.backends.cpu.matmul import product_of
+from app.engine.backends.cpu.rows import after
 from app.engine.core import graph
 from app.engine.core.calls import Argument, Call, Constant, KernelCall, Workspace
 from app.engine.core.group import Group, of_group
@@ -23,8 +28,6 @@ from app.engine.operators.elementwise import recipe_of
 from app.engine.types.storage import StorageKind
 from app.kernels.cpu import sparse
 from app.kernels.cpu.codegen.tiles import CLAMP, COLUMN_BIAS, ROW_BIAS
-from app.kernels.cpu.elementwise import collapsed
-from app.kernels.expressions import stored
 
 Array = np.ndarray[Any, Any]
 
@@ -54,11 +57,9 @@ class Sums:
         return Constant(np.array([1, 1, low, math.inf if self.high is None else self.high], FLOAT))
 
 
-def _rejection(group: Group, context: PlanningContext) -> str | None:
+@after(matmul.rejection)
+def _rejection(group: Group, _context: PlanningContext) -> str | None:
     """Reason why no sparse product at all applies."""
-    reason = matmul.rejection(group, context)
-    if reason is not None:
-        return reason
     kind = graph.dtype(group.outputs[0])
     if kind != FLOAT:
         return f"elements are {kind}; sparse products are of float32"
@@ -77,11 +78,6 @@ def _own(group: Group) -> matmul.Addends:
     found = matmul.gemm_addends(group.anchor, product_of(group))
     assert not isinstance(found, str), found  # `matmul.rejection` tells
     return found
-
-
-def product_of(group: Group) -> matmul_geometry.Product:
-    """The product of a group's anchor."""
-    return matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor)
 
 
 def _left(group: Group) -> ir.Value:
@@ -111,19 +107,8 @@ def followed(group: Group, rest: tuple[ir.Node, ...]) -> tuple[KernelCall, ...]:
     product = group.anchor.outputs[0]
     formula = recipe_of(rest, (y,), first=(product,))
     assert not isinstance(formula, str), formula
-    shape = graph.static_shape(y)
-    extents, patterns = collapsed(shape, [operand.shape for operand in formula.operands])
-    dtypes = (*formula.dtypes, *(dtype for _, dtype in formula.results))
-    operands = (y if o.value is product else o.value for o in formula.operands)
-    return (
-        KernelCall(
-            "app.kernels.cpu.elementwise:emit",
-            (*(f"{stored(dtype)}*" for dtype in dtypes), *["int64"] * len(extents)),
-            (*operands, y, *extents),
-            units=math.prod(shape),
-            static=(formula.recipe, formula.dtypes, patterns, formula.results),
-        ),
-    )
+    memory = (*(y if o.value is product else o.value for o in formula.operands), y)
+    return (applied(formula, memory, graph.static_shape(y), [o.shape for o in formula.operands]),)
 
 
 def _rest_rejection(group: Group) -> str | None:
@@ -151,11 +136,9 @@ def _density(value: ir.Value) -> str:
     return f"{_nonzero(value) / max(graph.elements(value), 1):.2g}"
 
 
-def right_rejection(group: Group, context: PlanningContext) -> str | None:
+@after(_rejection)
+def right_rejection(group: Group, _context: PlanningContext) -> str | None:
     """Rejection if the second operand is not constant with zeros, or the product is no single one."""
-    reason = _rejection(group, context)
-    if reason is not None:
-        return reason
     product, value = product_of(group), right_of(group)
     if not graph.is_constant(value):
         return f"{value.name!r} changes between runs"
@@ -174,6 +157,12 @@ def bias_of(group: Group, n: int) -> Argument:
     return Constant(np.zeros(n, FLOAT)) if bias is None else bias
 
 
+def parts(make: Callable[[], object]) -> Callable[[str], Callable[[], Array]]:
+    """Sources of constants by the name of a field of what `make` returns, which is called once at most."""
+    made = cache(make)
+    return lambda name: lambda: getattr(made(), name)
+
+
 MOST_ELEMENTS = 2**31  # of the dense operand: where its lines start is an int32
 
 
@@ -186,10 +175,8 @@ def _line_rejection(count: int, each: int) -> str | None:
 # Sparse weights: y[m, n] = x[m, k] w[k, n]
 
 
+@after(right_rejection)
 def _csr_rejection(group: Group, context: PlanningContext) -> str | None:
-    reason = right_rejection(group, context)
-    if reason is not None:
-        return reason
     product = product_of(group)
     return _line_rejection(product.k, math.prod(_turned(product.m, context)))
 
@@ -223,7 +210,7 @@ def _lower_csr(group: Group, context: PlanningContext) -> tuple[Call, ...]:
         tile = context.target.vector_lanes, lanes
         before = (_turn(product.a, x, (m, k), product.a_strides[0], wide, tile, into=True),)
         after = (_turn(result, y, (n, m), wide, n, tile, into=False),)
-    turned = _Turned(
+    turned = Turned(
         lambda: np.ascontiguousarray(weights_of(group).T) * FLOAT.type(sums.alpha), n, product.b.name or ""
     )
     flags = ROW_BIAS * (sums.bias is not None) | CLAMP * sums.clamps
@@ -246,13 +233,9 @@ def _turn(
     into: bool,
 ) -> KernelCall:
     """The call of y[j, i] = x[i, j] for i, j below the sizes."""
-    return KernelCall(
-        "app.kernels.cpu.sparse:emit_turn",
-        (POINTER, POINTER, *("int64",) * 4),
-        (x, y, *sizes, x_row, y_row),
-        units=-(-sizes[0] // sparse.turned_rows(*tile, into)),
-        static=("float32", *tile, into),
-    )
+    operands: Operands = (*of_type(POINTER, x, y), *sizes, x_row, y_row)
+    units = -(-sizes[0] // sparse.turned_rows(*tile, into))
+    return kernel_call("app.kernels.cpu.sparse:emit_turn", operands, units, ("float32", *tile, into))
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,13 +247,13 @@ class Columns:
     count: int
 
 
-class _Turned:
+@dataclass(frozen=True, slots=True, eq=False)
+class Turned:
     """A constant matrix of some rows, cut into slices when it is first asked for."""
 
-    def __init__(self, matrix: Callable[[], Array], rows: int, name: str) -> None:
-        self._matrix = matrix
-        self._rows = rows
-        self._name = name
+    matrix: Callable[[], Array]
+    rows: int
+    name: str
 
     def times(
         self,
@@ -284,32 +267,16 @@ class _Turned:
     ) -> KernelCall:
         """A call of `sparse.emit`; operands: b, y, biases of rows and columns, scalars."""
         together, vectors = sparse.shape_of(columns.each, lanes)
-        made: list[sparse.Sliced] = []
-
-        def part(name: str) -> Callable[[], Array]:
-            def array() -> Array:
-                if not made:
-                    made.append(sparse.slices(self._matrix(), together, context.threads, steps[0]))
-                return getattr(made[0], name)  # type: ignore[no-any-return]  # a field of Sliced
-
-            return array
-
-        slices = -(-self._rows // together)
-        return KernelCall(
-            "app.kernels.cpu.sparse:emit",
-            ("int64*", "int64*", "int32*", *(POINTER,) * 6, *("int64",) * 6),
-            (
-                *(Constant(part(name)) for name in ("starts", "rows", "places")),
-                Constant(part("values"), self._name),
-                *operands,
-                slices,
-                columns.left,
-                columns.count,
-                *steps[1:],
-            ),
-            units=slices * columns.count * batches,
-            static=("float32", lanes, together, vectors, columns.each - (vectors - 1) * lanes, flags),
+        part = parts(lambda: sparse.slices(self.matrix(), together, context.threads, steps[0]))
+        slices = -(-self.rows // together)
+        typed: Operands = (
+            *of_type("int64*", Constant(part("starts")), Constant(part("rows"))),
+            ("int32*", Constant(part("places"))),
+            *of_type(POINTER, Constant(part("values"), self.name), *operands),
+            *(slices, columns.left, columns.count, *steps[1:]),
         )
+        static = ("float32", lanes, together, vectors, columns.each - (vectors - 1) * lanes, flags)
+        return kernel_call("app.kernels.cpu.sparse:emit", typed, slices * columns.count * batches, static)
 
 
 def _sliced_cycles(elements: float, rows: float, vectors: float) -> float:
@@ -337,10 +304,8 @@ def seconds(shared: float, alone: float, group: Group, context: PlanningContext)
 # A sparse first operand: y[.., m, n] = a[m, k] x[.., k, n]
 
 
-def _left_rejection(group: Group, context: PlanningContext) -> str | None:
-    reason = _rejection(group, context)
-    if reason is not None:
-        return reason
+@after(_rejection)
+def _left_rejection(group: Group, _context: PlanningContext) -> str | None:
     value, right = _left(group), right_of(group)
     if not graph.is_constant(value):
         return f"{value.name!r} changes between runs"
@@ -369,7 +334,7 @@ def _lower_left(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     (y,) = group.outputs
     (m, k), n = graph.static_shape(_left(group)), graph.static_shape(y)[-1]
     array = graph.array(_left(group))
-    turned = _Turned(lambda: array * FLOAT.type(sums.alpha), m, _left(group).name or "")
+    turned = Turned(lambda: array * FLOAT.type(sums.alpha), m, _left(group).name or "")
     lanes, parts = _columns(n, context)
     flags = COLUMN_BIAS * (sums.bias is not None) | CLAMP * sums.clamps
     bias = bias_of(group, n)

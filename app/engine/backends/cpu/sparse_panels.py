@@ -5,12 +5,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from app.engine.backends.cpu.calls import Operands, kernel_call, of_type
+from app.engine.backends.cpu.matmul import product_of
+from app.engine.backends.cpu.rows import after
 from app.engine.backends.cpu.sparse import (
     FLOAT,
     POINTER,
     bias_of,
     followed,
-    product_of,
+    parts,
     right_of,
     right_rejection,
     seconds,
@@ -19,7 +22,7 @@ from app.engine.backends.cpu.sparse import (
     weights_row,
 )
 from app.engine.core import graph
-from app.engine.core.calls import Call, Constant, KernelCall
+from app.engine.core.calls import Call, Constant
 from app.engine.core.group import Group
 from app.engine.core.registry import PlanningContext
 from app.kernels.cpu import block_sparse
@@ -49,26 +52,24 @@ def _panels(group: Group) -> int:
     return -(-product_of(group).n // block_sparse.WIDTH)
 
 
-def _block_rejection(group: Group, context: PlanningContext) -> str | None:
-    reason = right_rejection(group, context)
-    if reason is None and _stored_rows(group) == _panels(group) * product_of(group).k:
-        reason = f"no 16 neighbours in a row of {right_of(group).name!r} are all zeros"
-    return reason
+@after(right_rejection)
+def _block_rejection(group: Group, _context: PlanningContext) -> str | None:
+    if _stored_rows(group) == _panels(group) * product_of(group).k:
+        return f"no 16 neighbours in a row of {right_of(group).name!r} are all zeros"
+    return None
 
 
-def _rows_rejection(group: Group, context: PlanningContext) -> str | None:
-    reason = right_rejection(group, context)
-    if reason is None and _whole_rows(group) == product_of(group).k:
-        reason = f"no row of {right_of(group).name!r} is all zeros"
-    if reason is None and _stored_rows(group) < _panels(group) * _whole_rows(group):
-        reason = "rows are not all that is zero: blocks hold less"
-    return reason
+@after(right_rejection)
+def _rows_rejection(group: Group, _context: PlanningContext) -> str | None:
+    if _whole_rows(group) == product_of(group).k:
+        return f"no row of {right_of(group).name!r} is all zeros"
+    if _stored_rows(group) < _panels(group) * _whole_rows(group):
+        return "rows are not all that is zero: blocks hold less"
+    return None
 
 
+@after(right_rejection)
 def _half_rejection(group: Group, context: PlanningContext) -> str | None:
-    reason = right_rejection(group, context)
-    if reason is not None:
-        return reason
     if "avx2" not in context.target.isa:
         return f"target {context.target.name!r} lacks AVX2"
     if not _of_weights(group, "2:4", block_sparse.is_two_of_four):
@@ -96,34 +97,16 @@ def _scaled(group: Group) -> Array:
 def _lower_blocks(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     product, sums = product_of(group), sums_of(group)
     (y,) = group.outputs
-    made: list[block_sparse.Panels] = []
-
-    def part(name: str) -> Callable[[], Array]:
-        def array() -> Array:
-            if not made:
-                made.append(block_sparse.panels(_scaled(group)))
-            return getattr(made[0], name)  # type: ignore[no-any-return]  # a field of Panels
-
-        return array
-
-    call = KernelCall(
-        "app.kernels.cpu.block_sparse:emit_blocks",
-        (POINTER, "int64*", "int32*", *(POINTER,) * 4, *("int64",) * 3),
-        (
-            product.a,
-            Constant(part("starts")),
-            Constant(part("places")),
-            Constant(part("values"), product.b.name or ""),
-            y,
-            bias_of(group, product.n),
-            sums.scalars,
-            product.m,
-            product.n,
-            product.a_strides[0],
-        ),
-        units=_units(group),
-        static=("float32", *_tile(group, context.target.vector_lanes)),
+    part = parts(lambda: block_sparse.panels(_scaled(group)))
+    values = Constant(part("values"), product.b.name or "")
+    operands: Operands = (
+        (POINTER, product.a),
+        *(("int64*", Constant(part("starts"))), ("int32*", Constant(part("places")))),
+        *of_type(POINTER, values, y, bias_of(group, product.n), sums.scalars),
+        *(product.m, product.n, product.a_strides[0]),
     )
+    static = ("float32", *_tile(group, context.target.vector_lanes))
+    call = kernel_call("app.kernels.cpu.block_sparse:emit_blocks", operands, _units(group), static)
     return (call, *followed(group, sums.rest))
 
 
@@ -143,24 +126,15 @@ def _half_lanes(context: PlanningContext) -> int:
 def _lower_halves(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     product, sums = product_of(group), sums_of(group)
     (y,) = group.outputs
-    call = KernelCall(
-        "app.kernels.cpu.block_sparse:emit_halves",
-        (POINTER, "int8*", *(POINTER,) * 4, *("int64",) * 4),
-        (
-            product.a,
-            Constant(lambda: block_sparse.two_of_four(_scaled(group))[1]),
-            Constant(lambda: block_sparse.two_of_four(_scaled(group))[0], product.b.name or ""),
-            y,
-            bias_of(group, product.n),
-            sums.scalars,
-            product.m,
-            product.n,
-            product.k // block_sparse.GROUP,
-            product.a_strides[0],
-        ),
-        units=_units(group),
-        static=_tile(group, _half_lanes(context)),
+    places = Constant(lambda: block_sparse.two_of_four(_scaled(group))[1])
+    values = Constant(lambda: block_sparse.two_of_four(_scaled(group))[0], product.b.name or "")
+    operands: Operands = (
+        *((POINTER, product.a), ("int8*", places)),
+        *of_type(POINTER, values, y, bias_of(group, product.n), sums.scalars),
+        *(product.m, product.n, product.k // block_sparse.GROUP, product.a_strides[0]),
     )
+    static = _tile(group, _half_lanes(context))
+    call = kernel_call("app.kernels.cpu.block_sparse:emit_halves", operands, _units(group), static)
     return (call, *followed(group, sums.rest))
 
 

@@ -5,14 +5,15 @@ operators are ONNX's own, on operands that are csr or row_sparse.
 """
 
 import math
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from app.engine.backends.cpu.calls import Operand, Operands, kernel_call, of_values
+from app.engine.backends.cpu.rows import after
 from app.engine.core import graph
-from app.engine.core.calls import Argument, Call, Constant, KernelCall
+from app.engine.core.calls import Argument, Call, Constant
 from app.engine.core.group import ELEMENTWISE, Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
@@ -23,7 +24,6 @@ from app.engine.types.storage import SparseFormat, StorageKind
 
 Array = np.ndarray[Any, Any]
 
-KERNELS = "app.kernels.cpu.storage"
 RESULTS = {"Add": 0, "Sub": 1, "Mul": 2}  # of rows that are merged
 KEEPERS = (
     "Abs Neg Sign Floor Ceil Round Sqrt Sin Tan Asin Atan Sinh Asinh Atanh Tanh Erf Relu LeakyRelu Mul Div"
@@ -38,7 +38,7 @@ def _y(group: Group) -> ir.Value:
     return group.outputs[0]
 
 
-def _rejection(group: Group, rank: int | None = None) -> str | None:
+def _rejection(group: Group, _context: PlanningContext) -> str | None:
     """Reason why no value of the group can be sparse."""
     if len(group.outputs) != 1:
         return f"{len(group.outputs)} values leave the group; this one stores one"
@@ -46,18 +46,17 @@ def _rejection(group: Group, rank: int | None = None) -> str | None:
         shape, kind = graph.shape(value), graph.dtype(value)
         if shape is None or kind is None:
             return f"value {value.name!r} has no static shape"
-    shape, kind = graph.static_shape(_y(group)), graph.dtype(_y(group))
+    kind = graph.dtype(_y(group))
     if kind not in (np.float32, np.float64):
         return f"elements are {kind}; sparse values are float32 or float64"
-    if not graph.elements(_y(group)):
-        return "the output has no elements"
-    if rank is not None and len(shape) != rank:
-        return f"the output has {len(shape)} axes, csr has {rank}"
-    return None
+    return None if graph.elements(_y(group)) else "the output has no elements"
 
 
-def _pointers(value: ir.Value) -> tuple[str, str, str]:
-    return "int64*", "int32*", f"{graph.dtype(value)}*"
+@after(_rejection)
+def _csr_rejection(group: Group, _context: PlanningContext) -> str | None:
+    """Reason why the output cannot be csr."""
+    rank = len(graph.static_shape(_y(group)))
+    return None if rank == 2 else f"the output has {rank} axes, csr has 2"
 
 
 def packed(array: Array, form: SparseFormat) -> Array:
@@ -82,14 +81,12 @@ def packed(array: Array, form: SparseFormat) -> Array:
 
 def _sparse(
     value: ir.Value, kind: StorageKind, context: PlanningContext
-) -> tuple[tuple[Argument, ...], SparseFormat]:
+) -> tuple[tuple[Operand, ...], SparseFormat]:
     """The three pointers to a sparse value, and its format; a constant is packed."""
     form = context.sparse(value, kind)
     array = graph.constant(value)
-    if array is None:
-        return (value,) * 3, form
-    held = Constant(lambda: packed(array, form), value.name or "")
-    return (held,) * 3, form
+    held: Argument = value if array is None else Constant(lambda: packed(array, form), value.name or "")
+    return (("int64*", held), ("int32*", held), (f"{graph.dtype(value)}*", held)), form
 
 
 def _bytes(group: Group, context: PlanningContext) -> float:
@@ -107,29 +104,22 @@ def _casts(group: Group) -> tuple[str, str]:
     )
 
 
-def _cast(source: StorageKind, to: StorageKind, kernel: str, units: Callable[[int], int]) -> Implementation:
+def _cast(source: StorageKind, to: StorageKind, kernel: str) -> Implementation:
     kind: StorageKind = to if source == "default" else source
 
-    def rejection(group: Group, _context: PlanningContext) -> str | None:
+    def rejection(group: Group, context: PlanningContext) -> str | None:
         if _casts(group) != (source, to):
             return f"casts {' to '.join(_casts(group))}; this one {source} to {to}"
-        return _rejection(group, 2 if kind == "csr" else None)
+        return (_csr_rejection if kind == "csr" else _rejection)(group, context)
 
     def lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
         x, y = data(group.anchor), _y(group)
         sparse, form = _sparse(y if source == "default" else x, kind, context)
-        pointers = _pointers(y)
-        sizes = (form.rows, form.columns) if kernel != "dense_of_csr" else (form.columns,)
-        first = source == "default"
-        return (
-            KernelCall(
-                f"{KERNELS}:{kernel}",
-                (*([pointers[2]] if first else []), *pointers, *([] if first else [pointers[2]]),
-                 *["int64"] * (len(sizes) + 2)),
-                (*([x] if first else []), *sparse, *([] if first else [y]), *sizes, form.places, form.values),
-                units=units(form.rows),
-            ),
-        )  # fmt: skip
+        by_rows = kernel == "dense_of_csr"
+        sizes = (form.columns,) if by_rows else (form.rows, form.columns)
+        ends = (*of_values(x), *sparse) if source == "default" else (*sparse, *of_values(y))
+        operands: Operands = (*ends, *sizes, form.places, form.values)
+        return (kernel_call(f"app.kernels.cpu.storage:{kernel}", operands, form.rows if by_rows else 1),)
 
     return Implementation(
         f"cast_storage.{kernel}",
@@ -141,10 +131,6 @@ def _cast(source: StorageKind, to: StorageKind, kernel: str, units: Callable[[in
         storage=lambda group, _context: {_y(group) if source == "default" else data(group.anchor): kind},
         domain="stowplan",
     )
-
-
-def _once(_rows: int) -> int:
-    return 1
 
 
 # Elementwise
@@ -170,10 +156,8 @@ def _first(group: Group) -> ir.Value:
     return group.inputs[0]
 
 
+@after(_csr_rejection)
 def _map_rejection(group: Group, _context: PlanningContext) -> str | None:
-    reason = _rejection(group, 2)
-    if reason is not None:
-        return reason
     formula = _formula(group)
     if isinstance(formula, str):
         return formula
@@ -208,24 +192,19 @@ def _map_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     source, form = _sparse(_first(group), "csr", context)
     target, into = _sparse(y, "csr", context)
     others = formula.operands[1:]
-    pointers = _pointers(y)
-    return (
-        KernelCall(
-            f"{KERNELS}:emit_map",
-            (*pointers, *[pointers[2]] * len(others), *pointers, *["int64"] * 6),
-            (*source, *(o.value for o in others), *target, form.rows, form.columns,
-             form.places, form.values, into.places, into.values),
-            units=form.rows,
-            static=(formula.recipe, str(graph.dtype(y)),
-                    tuple(_index(o.shape, form.rows, form.columns) for o in others)),
-        ),
-    )  # fmt: skip
+    operands: Operands = (
+        *source,
+        *of_values(*(o.value for o in others)),
+        *target,
+        *(form.rows, form.columns, form.places, form.values, into.places, into.values),
+    )
+    indices = tuple(_index(o.shape, form.rows, form.columns) for o in others)
+    static = (formula.recipe, str(graph.dtype(y)), indices)
+    return (kernel_call("app.kernels.cpu.storage:emit_map", operands, form.rows, static),)
 
 
+@after(_rejection)
 def _merge_rejection(group: Group, _context: PlanningContext) -> str | None:
-    reason = _rejection(group)
-    if reason is not None:
-        return reason
     if len(group.nodes) > 1 or group.anchor.op_type not in RESULTS:
         return f"rows are merged by one of {', '.join(RESULTS)}"
     shapes = {graph.static_shape(v) for v in (*group.inputs, *group.outputs)}
@@ -237,28 +216,22 @@ def _merge_rejection(group: Group, _context: PlanningContext) -> str | None:
 
 
 def _merge_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
-    operands = [_sparse(v, "row_sparse", context) for v in (*group.anchor.inputs, _y(group)) if v is not None]
-    forms = [form for _, form in operands]
-    pointers = _pointers(_y(group))
+    found = [_sparse(v, "row_sparse", context) for v in (*group.anchor.inputs, _y(group)) if v is not None]
+    forms = [form for _, form in found]
     largest = max(forms, key=lambda f: f.capacity)
-    return (
-        KernelCall(
-            f"{KERNELS}:merged_rows",
-            (*pointers * 3, *["int64"] * (2 + 6)),
-            (*(a for arguments, _ in operands for a in arguments), RESULTS[group.anchor.op_type],
-             largest.columns, *(n for f in forms for n in (f.places, f.values))),
-            units=1,
-        ),
-    )  # fmt: skip
+    operands: Operands = (
+        *(pointer for pointers, _ in found for pointer in pointers),
+        *(RESULTS[group.anchor.op_type], largest.columns),
+        *(n for f in forms for n in (f.places, f.values)),
+    )
+    return (kernel_call("app.kernels.cpu.storage:merged_rows", operands, 1),)
 
 
 # Products and rows
 
 
+@after(_csr_rejection)
 def _product_rejection(group: Group, _context: PlanningContext) -> str | None:
-    reason = _rejection(group, 2)
-    if reason is not None:
-        return reason
     if len(group.nodes) > 1:
         return f"takes no epilogue, the group has {len(group.nodes)} nodes"
     if any(len(graph.static_shape(v)) != 2 for v in group.inputs):
@@ -269,46 +242,34 @@ def _product_rejection(group: Group, _context: PlanningContext) -> str | None:
 
 
 def _product_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
-    a, y = data(group.anchor), _y(group)
-    sparse, form = _sparse(a, "csr", context)
-    pointers = _pointers(y)
-    return (
-        KernelCall(
-            f"{KERNELS}:csr_product",
-            (*pointers, pointers[2], pointers[2], *["int64"] * 3),
-            (*sparse, _second(group), y, graph.static_shape(y)[1], form.places, form.values),
-            units=form.rows,
-        ),
-    )
+    y = _y(group)
+    sparse, form = _sparse(data(group.anchor), "csr", context)
+    sizes = graph.static_shape(y)[1], form.places, form.values
+    operands: Operands = (*sparse, *of_values(_second(group), y), *sizes)
+    return (kernel_call("app.kernels.cpu.storage:csr_product", operands, form.rows),)
 
 
+@after(_rejection)
 def _retain_rejection(group: Group, _context: PlanningContext) -> str | None:
-    reason = _rejection(group)
-    if reason is None and str(graph.dtype(_second(group))) not in INDEX_TYPES:
-        reason = f"indices of dtype {graph.dtype(_second(group))}, expected int32 or int64"
-    return reason
+    kind = str(graph.dtype(_second(group)))
+    return None if kind in INDEX_TYPES else f"indices of dtype {kind}, expected int32 or int64"
 
 
 def _retain_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
-    x, ids, y = data(group.anchor), _second(group), _y(group)
-    source, form = _sparse(x, "row_sparse", context)
-    target, into = _sparse(y, "row_sparse", context)
-    pointers = _pointers(y)
-    return (
-        KernelCall(
-            f"{KERNELS}:retained",
-            (*pointers, f"{graph.dtype(ids)}*", *pointers, *["int64"] * 6),
-            (*source, ids, *target, graph.elements(ids), form.columns,
-             form.places, form.values, into.places, into.values),
-            units=1,
-        ),
-    )  # fmt: skip
+    ids = _second(group)
+    source, form = _sparse(data(group.anchor), "row_sparse", context)
+    target, into = _sparse(_y(group), "row_sparse", context)
+    operands: Operands = (
+        *source,
+        *of_values(ids),
+        *target,
+        *(graph.elements(ids), form.columns, form.places, form.values, into.places, into.values),
+    )
+    return (kernel_call("app.kernels.cpu.storage:retained", operands, 1),)
 
 
+@after(_rejection)
 def _gather_rejection(group: Group, _context: PlanningContext) -> str | None:
-    reason = _rejection(group)
-    if reason is not None:
-        return reason
     if len(group.nodes) > 1 or axis_of(group.anchor) != 0:
         return "rows are gathered along axis 0, without an epilogue"
     if str(graph.dtype(_second(group))) not in INDEX_TYPES:
@@ -327,17 +288,11 @@ def _empty_rows(value: ir.Value) -> int:
 
 
 def _gather_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
-    x, ids, y = data(group.anchor), _second(group), _y(group)
-    sparse, form = _sparse(x, "row_sparse", context)
-    pointers = _pointers(y)
-    return (
-        KernelCall(
-            f"{KERNELS}:gathered_rows",
-            (*pointers, f"{graph.dtype(ids)}*", pointers[2], *["int64"] * 4),
-            (*sparse, ids, y, form.rows, form.columns, form.places, form.values),
-            units=graph.elements(ids),
-        ),
-    )
+    ids = _second(group)
+    sparse, form = _sparse(data(group.anchor), "row_sparse", context)
+    sizes = form.rows, form.columns, form.places, form.values
+    operands: Operands = (*sparse, *of_values(ids, _y(group)), *sizes)
+    return (kernel_call("app.kernels.cpu.storage:gathered_rows", operands, graph.elements(ids)),)
 
 
 def _gather_cost(group: Group, context: PlanningContext) -> float:
@@ -349,25 +304,11 @@ def _gather_cost(group: Group, context: PlanningContext) -> float:
     )
 
 
-def _operand(
-    index: int, kind: StorageKind
-) -> Callable[[Group, PlanningContext], Mapping[ir.Value, StorageKind]]:
-    def storage(group: Group, _context: PlanningContext) -> Mapping[ir.Value, StorageKind]:
-        value = graph.operand(group.anchor, index)
-        return {value: kind}
-
-    return storage
-
-
-def _all(kind: StorageKind) -> Callable[[Group, PlanningContext], Mapping[ir.Value, StorageKind]]:
-    return lambda group, _context: dict.fromkeys((*group.inputs, *group.outputs), kind)
-
-
 IMPLEMENTATIONS = (
-    _cast("default", "csr", "csr_of_dense", _once),
-    _cast("csr", "default", "dense_of_csr", lambda rows: rows),
-    _cast("default", "row_sparse", "rows_of_dense", _once),
-    _cast("row_sparse", "default", "dense_of_rows", _once),
+    _cast("default", "csr", "csr_of_dense"),
+    _cast("csr", "default", "dense_of_csr"),
+    _cast("default", "row_sparse", "rows_of_dense"),
+    _cast("row_sparse", "default", "dense_of_rows"),
     Implementation(
         "elementwise.csr",
         ELEMENTWISE,
@@ -379,11 +320,11 @@ IMPLEMENTATIONS = (
     ),
     Implementation(
         "elementwise.row_sparse", ELEMENTWISE, "numba-cpu", _merge_rejection, _merge_lower, cost=_bytes,
-        storage=_all("row_sparse"),
+        storage=lambda group, _context: dict.fromkeys((*group.inputs, *group.outputs), "row_sparse"),
     ),
     Implementation(
         "matmul.csr_value", "MatMul", "numba-cpu", _product_rejection, _product_lower, cost=_bytes,
-        storage=_operand(0, "csr"),
+        storage=lambda group, _context: {data(group.anchor): "csr"},
     ),
     Implementation(
         "sparse_retain.rows", "SparseRetain", "numba-cpu", _retain_rejection, _retain_lower, cost=_bytes,
@@ -392,6 +333,6 @@ IMPLEMENTATIONS = (
     ),
     Implementation(
         "gather.row_sparse", "Gather", "numba-cpu", _gather_rejection, _gather_lower, cost=_gather_cost,
-        storage=_operand(0, "row_sparse"),
+        storage=lambda group, _context: {data(group.anchor): "row_sparse"},
     ),
 )  # fmt: skip

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from app.engine.backends.cpu import blocking, matmul
-from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
+from app.engine.backends.cpu.calls import kernel_call, of_type, size_operand, typed_call
+from app.engine.backends.cpu.rows import after
 from app.engine.core import graph
 from app.engine.core.calls import Constant, KernelCall, Workspace
 from app.engine.core.group import Group
-from app.engine.core.registry import Implementation, PlanningContext
+from app.engine.core.registry import PlanningContext
 from app.engine.cost.roofline import flops
 from app.engine.operators import matmul_geometry
 from app.kernels.cpu import strassen
@@ -30,12 +31,10 @@ DEPTH = 512  # float32 steps of the reduction at a time
 SAMPLE = 16  # rows and columns of the product whose error is measured
 
 
+@after(matmul.prepared_rejection)
 def _rejection(group: Group, context: PlanningContext) -> str | None:
     """Reason why the algorithm does not apply."""
-    reason = matmul.prepared_rejection(group, context)
-    if reason is not None:
-        return reason
-    product = matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor)
+    product = matmul.product_of(group)
     width = tiles.columns_of("float32", context.target.vector_lanes, tiles.WIDE)
     if product.k % 2 or product.k < 2 * LEAST_DEPTH:
         return f"the reduction of {product.k} is odd or shorter than {2 * LEAST_DEPTH}"
@@ -72,7 +71,7 @@ def _sampled_error(product: matmul_geometry.Product, array: Array) -> float:
 
 
 def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
-    product = matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor)
+    product = matmul.product_of(group)
     (y,) = group.outputs
     added, epilogue = matmul.additions(group, product)
     lanes = context.target.vector_lanes
@@ -103,30 +102,23 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     )
     pointer = "float32*"
     sums = Workspace(4 * 4 * (h + odd) * k)
-    arguments: tuple[Operand, ...] = (
-        (pointer, product.a),
-        (pointer, sums),
-        (pointer, Constant(lambda: strassen.pack(matrix, width, block_n, block_k), product.b.name or "")),
-        (pointer, y),
-        (pointer, zeros),
-        (pointer, added.columns or zeros),
-        (pointer, added.residual or zeros),
-        (pointer, Constant(epilogue.scalars(np.dtype(np.float32), added.alpha, added.beta))),
-        ("int64*", Constant(strassen.schedule(h, k))),
-        ("int64*", Constant(np.array([row[:2] for row in strassen.ODD], np.int64))),
+    packed = Constant(lambda: strassen.pack(matrix, width, block_n, block_k), product.b.name or "")
+    scalars = Constant(epilogue.scalars(np.dtype(np.float32), added.alpha, added.beta))
+    odd_rows = Constant(np.array([row[:2] for row in strassen.ODD], np.int64))
+    operands = (
+        *of_type(pointer, product.a, sums, packed, y),
+        *of_type(pointer, zeros, added.columns or zeros, added.residual or zeros, scalars),
+        *of_type("int64*", Constant(strassen.schedule(h, k)), odd_rows),
         size_operand(sizes),
         (pointer, Workspace(4 * work, per_thread=True)),
         *epilogue.arguments,
     )
-    combined = KernelCall(
-        "app.kernels.cpu.strassen:combine",
-        (pointer, pointer, "int64", "int64", "int64"),
-        (product.a, sums, h, k, odd),
-        units=h + odd,
+    combined = kernel_call(
+        "app.kernels.cpu.strassen:combine", (*of_type(pointer, product.a, sums), h, k, odd), h + odd
     )
     multiplied = typed_call(
         "app.kernels.cpu.strassen:emit",
-        arguments,
+        operands,
         -(-h // block_m) * -(-columns // block_n),
         static=("float32", lanes, *epilogue.static),
     )
@@ -135,7 +127,7 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
 
 def _cost(group: Group, context: PlanningContext) -> float:
     """7/8 of the arithmetic; the sums of blocks of A and of C are written and read from a cache."""
-    product = matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor)
+    product = matmul.product_of(group)
     plain = matmul.predicted(group, context)
     arithmetic = flops(group) / (context.target.flops * min(context.threads, context.target.cores) * 0.9)
     bandwidth = context.target.memories[0].bandwidth
@@ -144,16 +136,8 @@ def _cost(group: Group, context: PlanningContext) -> float:
     return max(plain - arithmetic / 8 + passes / context.threads, weights)
 
 
-IMPLEMENTATIONS = tuple(
-    Implementation(
-        f"{op.lower()}.strassen",
-        op,
-        "numba-cpu",
-        _rejection,
-        _lower,
-        cost=_cost,
-        inplace=matmul.inplace,
-        error=lambda group, _context: error(matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor)),
-    )
-    for op in ("MatMul", "Gemm")
-)
+def _error(group: Group, _context: PlanningContext) -> float:
+    return error(matmul.product_of(group))
+
+
+IMPLEMENTATIONS = matmul.rows("strassen", _rejection, _lower, _cost, _error)

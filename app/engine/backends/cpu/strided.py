@@ -7,7 +7,10 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import onnx_ir as ir
 
+from app.engine.backends.cpu.calls import Operands, kernel_call, of_type
+from app.engine.core import graph
 from app.engine.core.calls import Argument, Constant, KernelCall
 from app.engine.operators.strides import StridedCopy
 
@@ -74,6 +77,11 @@ def calls(copy: StridedCopy, itemsize: int, x: Argument, y: Argument) -> tuple[K
     return (_rows(plain, itemsize, x, y),)
 
 
+def whole_copy(x: ir.Value, y: Argument) -> tuple[KernelCall, ...]:
+    """The kernel calls that copy all of a value as it lies in memory; none when it is empty."""
+    return calls(StridedCopy((graph.elements(x),), (1,), (1,)), graph.element_type(x).itemsize, x, y)
+
+
 def element_type(itemsize: int) -> str:
     """The kernel type of the address of elements of a size."""
     return f"uint{8 * itemsize}*"
@@ -89,65 +97,28 @@ def _starts(copy: StridedCopy) -> list[tuple[int, int]]:
 def _line(
     itemsize: int, x: Argument, y: Argument, x0: int, y0: int, sx: int, sy: int, size: int
 ) -> KernelCall:
-    address = element_type(itemsize)
-    return KernelCall(
-        "app.kernels.cpu.strided:line",
-        (address, address, *["int64"] * 4),
-        (x, y, x0, y0, sx, sy),
-        units=size,
-    )
+    operands: Operands = (*of_type(element_type(itemsize), x, y), x0, y0, sx, sy)
+    return kernel_call("app.kernels.cpu.strided:line", operands, size)
 
 
-def _table(copy: StridedCopy, axes: Sequence[int]) -> Constant:
+def _outer(copy: StridedCopy, axes: Sequence[int], itemsize: int, x: Argument, y: Argument) -> Operands:
+    """First operands of a loop nest: ends, table of these outer axes, and where the copy begins."""
     rows = [(copy.sizes[a], copy.sx[a], copy.sy[a]) for a in axes]
-    return Constant(np.array(rows or [(1, 0, 0)], np.int64))
+    table = Constant(np.array(rows or [(1, 0, 0)], np.int64))
+    return (*of_type(element_type(itemsize), x, y), ("int64*", table), len(axes), copy.x0, copy.y0)
 
 
 def _rows(copy: StridedCopy, itemsize: int, x: Argument, y: Argument) -> KernelCall:
-    address = element_type(itemsize)
     outer = range(len(copy.sizes) - 2)
-    n1, n0 = copy.sizes[-2:]
-    return KernelCall(
-        "app.kernels.cpu.strided:rows",
-        (address, address, "int64*", *["int64"] * 9),
-        (
-            x,
-            y,
-            _table(copy, outer),
-            len(outer),
-            copy.x0,
-            copy.y0,
-            n1,
-            copy.sx[-2],
-            copy.sy[-2],
-            n0,
-            copy.sx[-1],
-            copy.sy[-1],
-        ),
-        units=math.prod(copy.sizes[:-1]),
-    )
+    inner = [n for axis in (-2, -1) for n in (copy.sizes[axis], copy.sx[axis], copy.sy[axis])]
+    operands = (*_outer(copy, outer, itemsize, x, y), *inner)
+    return kernel_call("app.kernels.cpu.strided:rows", operands, math.prod(copy.sizes[:-1]))
 
 
 def _transpose(copy: StridedCopy, column: int, itemsize: int, x: Argument, y: Argument) -> KernelCall:
-    address = element_type(itemsize)
     outer = [a for a in range(len(copy.sizes) - 1) if a != column]
     n1, n0 = copy.sizes[column], copy.sizes[-1]
-    blocks = -(-n1 // TRANSPOSE_BLOCK)
-    return KernelCall(
-        "app.kernels.cpu.strided:transpose",
-        (address, address, "int64*", *["int64"] * 8),
-        (
-            x,
-            y,
-            _table(copy, outer),
-            len(outer),
-            copy.x0,
-            copy.y0,
-            n1,
-            copy.sy[column],
-            n0,
-            copy.sx[-1],
-            TRANSPOSE_BLOCK,
-        ),
-        units=math.prod(copy.sizes[a] for a in outer) * blocks,
-    )
+    sizes = n1, copy.sy[column], n0, copy.sx[-1], TRANSPOSE_BLOCK
+    units = math.prod(copy.sizes[a] for a in outer) * -(-n1 // TRANSPOSE_BLOCK)
+    operands = (*_outer(copy, outer, itemsize, x, y), *sizes)
+    return kernel_call("app.kernels.cpu.strided:transpose", operands, units)

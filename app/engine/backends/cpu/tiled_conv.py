@@ -5,17 +5,16 @@ the stride, and rows as well: a tile takes 32 of them from any place, so no wind
 """
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
-from app.engine.backends.cpu import bfloat, nchwc, nchwc_conv
-from app.engine.backends.cpu.nchwc_conv import TUNINGS, Array, Form, Geometry
+from app.engine.backends.cpu import bfloat, nchwc_conv
+from app.engine.backends.cpu.nchwc_conv import Array, Form, Geometry
+from app.engine.backends.cpu.rows import after, group_roofline
 from app.engine.core import graph
 from app.engine.core.group import Group
-from app.engine.core.registry import Implementation, PlanningContext
-from app.engine.cost.roofline import roofline
+from app.engine.core.registry import PlanningContext
 from app.engine.operators import conv_geometry
 from app.kernels.cpu.bfloat import PLANES
 from app.kernels.cpu.codegen import tiles
@@ -170,10 +169,8 @@ class TiledForm(Form):
         return bfloat.tiles_rejection(context) or rejection(group, context)
 
 
-def _stem_rejection(group: Group, context: PlanningContext) -> str | None:
-    reason = nchwc_conv.stem_rejection(group, context)
-    if reason is not None:
-        return reason
+@after(nchwc_conv.stem_rejection)
+def _stem_rejection(group: Group, _context: PlanningContext) -> str | None:
     channels = conv_geometry.of_conv(group).channels
     return f"{channels} channels; a pixel takes up to {PLANES}" if channels > PLANES else None
 
@@ -188,29 +185,9 @@ def _cost(form: TiledForm, group: Group, context: PlanningContext) -> float:
     outputs = -(-window.outputs // LANES) * LANES
     products = 2.0 * pixels * outputs * 2 * window.depth / bfloat.TILES_RATE
     moved = bfloat.ROUNDING * graph.elements(x) + bfloat.ENDING * graph.elements(y)
-    return roofline(
-        context.target,
-        flops=products + moved,
-        nbytes=sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs)),
-        efficiency=0.95,
-        threads=context.threads,
-    )
+    return group_roofline(group, context, products + moved, 0.95)
 
 
 FORMS = {"conv.blocked_tiles": TiledForm(), "conv.blocked_stem_tiles": TiledForm(plain_input=True)}
 
-IMPLEMENTATIONS = tuple(
-    Implementation(
-        name,
-        "Conv",
-        "numba-cpu",
-        form.rejection,
-        partial(nchwc_conv.lower, form),
-        cost=partial(_cost, form),
-        inplace=nchwc.inplace,
-        layouts=nchwc_conv.stem_layouts if form.plain_input else nchwc.layouts,
-        tunings=("",) if form.plain_input else TUNINGS,
-        precision="bf16",
-    )
-    for name, form in FORMS.items()
-)
+IMPLEMENTATIONS = nchwc_conv.rows(FORMS, _cost, rank=0)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from app.engine.backends.cpu import bfloat, blocking, fixed_point, matmul, nchwc
-from app.engine.backends.cpu.calls import Operand, size_operand, typed_call
+from app.engine.backends.cpu.calls import Operands, of_type, size_operand, typed_call
 from app.engine.core import graph
 from app.engine.core.calls import Constant, KernelCall, Workspace
 from app.engine.core.group import Group
@@ -29,19 +29,18 @@ from app.engine.operators import conv_geometry
 from app.engine.operators.conv_geometry import Window
 from app.kernels.cpu import winograd, winograd_transforms
 from app.kernels.cpu.codegen.tiles import (
-    COLUMN_BIAS,
     FIXED_POINT,
     FIXED_STEPS,
     rounded_to_bfloat,
     rounded_to_fixed,
 )
-from app.kernels.cpu.epilogue import ADVANCE
 from app.kernels.cpu.winograd import WinogradSizes
 
 Array = np.ndarray[Any, Any]
 
 SHARE = 0.1  # of the tolerance that the relative rms error of one layer may take
 BF16_ERROR = 5e-3  # that a layer whose products are bf16 may have
+SAMPLED_TILES, SAMPLED_OUTPUTS = 4, 12  # whose error is measured
 LARGEST = 1e30  # weights whose transforms are finite
 # Byte that a block of tiles and its sums may take; up to half the second cache for images half as large.
 HELD = 256 * 1024
@@ -164,13 +163,9 @@ def _shape_rejection(group: Group, taps: int) -> str | None:
         if not (0 <= before <= taps // 2 and 0 <= after <= taps // 2):
             return f"pads {before} and {after}; this one takes at most {taps // 2} at each side"
     # Elements last: what shapes tell holds for all groups that are alike.
-    if not graph.fact(weights, "largest", _largest) < LARGEST:
+    if not graph.fact(weights, "largest", lambda array: float(np.max(np.abs(array), initial=0))) < LARGEST:
         return f"weights {weights.name!r} are not all below {LARGEST:.0e}"
     return None
-
-
-def _largest(array: Array) -> float:
-    return float(np.max(np.abs(array), initial=0))
 
 
 def error(group: Group, form: Form) -> float:
@@ -178,33 +173,20 @@ def error(group: Group, form: Form) -> float:
 
     Measured against float64 on a sample of tiles and output channels.
     """
-    weights = graph.operand(group.anchor, 1)
-    return graph.fact(
-        weights,
-        f"error of {form}",
-        lambda array: sampled_error(array, form.m, paired=form.paired, fixed=form.fixed),
-    )
+    return graph.fact(graph.operand(group.anchor, 1), f"error of {form}", partial(_sampled_error, form))
 
 
 def _error(form: Form, group: Group, _context: PlanningContext) -> float:
     return error(group, form)
 
 
-def sampled_error(
-    weights: Array,
-    m: int,
-    tiles: int = 4,
-    outputs: int = 12,
-    *,
-    paired: bool = False,
-    fixed: bool = False,
-) -> float:
+def _sampled_error(form: Form, weights: Array) -> float:
     """As `error`, for weights[outputs, channels, taps, taps]."""
-    count = weights.shape[-1]
+    m, count = form.m, weights.shape[-1]
     b, _, a = winograd_transforms.matrices(m, count)
-    weights = weights[np.linspace(0, len(weights) - 1, min(outputs, len(weights))).astype(int)]
+    weights = weights[np.linspace(0, len(weights) - 1, min(SAMPLED_OUTPUTS, len(weights))).astype(int)]
     n, channels = len(b), weights.shape[1]
-    x = np.random.default_rng(0).standard_normal((n, n, channels, tiles), np.float32)
+    x = np.random.default_rng(0).standard_normal((n, n, channels, SAMPLED_TILES), np.float32)
 
     def both_axes(matrix: Array, array: Array) -> Array:
         for _ in range(2):  # the two leading axes, one after the other
@@ -214,11 +196,11 @@ def sampled_error(
 
     v = both_axes(b, x)
     u = winograd_transforms.transformed(weights, m).reshape(n, n, -1, channels)
-    if paired:
+    if form.paired:
         u, v = rounded_to_bfloat(u), rounded_to_bfloat(v)
-    if fixed:
+    if form.fixed:
         u = rounded_to_fixed(u.reshape(-1, channels).T).T.reshape(u.shape)
-    sums = np.zeros((n, n, len(weights), tiles), np.float32)
+    sums = np.zeros((n, n, len(weights), SAMPLED_TILES), np.float32)
     for c in range(channels):  # one after the other, as the kernel adds; partial sums of a BLAS err less
         sums += u[..., c, None] * v[..., c, None, :]
     found = both_axes(a, sums)
@@ -312,36 +294,18 @@ def _lower(form: Form, group: Group, context: PlanningContext) -> tuple[KernelCa
     work = tiling.m_size + n * lanes + buffer + tiling.v_size
     work = blocking.balanced(work, work, blocking.LINE // 4)
     sizes = _sizes(form, window, tiling, work, ends.flags, context)
-    bias = ends.bias if ends.flags & COLUMN_BIAS else Constant(np.zeros(sizes.filters * lanes, np.float32))
-    operands: tuple[Operand, ...] = (
-        ("float32*", x),
-        ("float32*", Constant(lambda: winograd.packed(array, m, lanes, dtype), weights.name or "")),
-        ("float32*", group.outputs[0]),
-        ("float32*", bias),
-        ("float32*", ends.residual),
-        ("float32*", ends.scalars),
+    packed = Constant(lambda: winograd.packed(array, m, lanes, dtype), weights.name or "")
+    operands: Operands = (
+        *of_type("float32*", x, packed, group.outputs[0]),
+        *ends.with_bias(sizes.filters * lanes).addends,
         size_operand(sizes),
         ("float32*", Workspace(work * 4, per_thread=True)),
         *ends.operands,
     )
-    places = tuple((ADVANCE[p], nchwc.OFFSETS[p]) for _, p in ends.epilogue.operands)
-    return (
-        typed_call(
-            "app.kernels.cpu.winograd:emit",
-            operands,
-            tiling.parts * sizes.groups,
-            static=(
-                lanes,
-                m,
-                form.taps,
-                min(sizes.filters, 2),
-                buffer,
-                ends.epilogue.recipe,
-                places,
-                *((dtype,) if dtype != "float32" else ()),
-            ),
-        ),
-    )
+    places = tuple(place[:2] for place in ends.places)
+    shape = lanes, m, form.taps, min(sizes.filters, 2), buffer
+    static = (*shape, ends.epilogue.recipe, places, *((dtype,) if dtype != "float32" else ()))
+    return (typed_call("app.kernels.cpu.winograd:emit", operands, tiling.parts * sizes.groups, static),)
 
 
 def _cost(form: Form, group: Group, context: PlanningContext) -> float:

@@ -199,7 +199,12 @@ def _lowered(group: Group, way: Way, processors: int) -> tuple[LaunchCall, ...]:
     bias, cut = _bias(group), _cut(group, way.precision, processors)
     epilogue = ending.epilogue(element(y), bias=bias is not None)
     launches = conv(shape, way.precision, epilogue, cut.tile, cut.splits)
-    roles = {"x": argument, "w": _weights(group, way.precision), "y": y, **epilogue_roles(ending, bias)}
+    roles = {
+        "x": argument,
+        "w": _weights(group, way.precision),
+        "y": y,
+        **epilogue_roles(ending.residual, bias),
+    }
     return (*before, *calls(launches, roles))
 
 
@@ -237,7 +242,7 @@ def layouts_of(plain: bool) -> Callable[[Group, PlanningContext], Mapping[ir.Val
 
 
 def _inplace(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:
-    return epilogue.inplace(group, CHANNELS)
+    return epilogue.over_residual(group, ending_of(group).residual, group.anchor.inputs)
 
 
 def _row(way: Way) -> Implementation:
@@ -268,22 +273,6 @@ def _depthwise_rejection(group: Group, _context: PlanningContext) -> str | None:
     return None
 
 
-# The activations of contractions as recipes of the sum, whose number is 0.
-_RECIPES: Mapping[str, str] = {
-    "clip": "Clamp",
-    "relu": "Relu",
-    "sigmoid": "Sigmoid",
-    "tanh": "Tanh",
-    "silu": "Silu",
-    "gelu": "Gelu",
-    "gelu_tanh": "GeluTanh",
-    "leaky_relu": "LeakyRelu",
-    "elu": "Elu",
-    "hard_sigmoid": "HardSigmoid",
-    "hard_swish": "HardSwish",
-}
-
-
 def _after(ending: Ending) -> Recipe:
     """Recipe of a result from the sum (0) and the residual (1), where there is one."""
     steps: list[Instruction] = []
@@ -294,7 +283,8 @@ def _after(ending: Ending) -> Recipe:
         value = inputs
     name, *parameters = ending.activation
     if name:
-        steps.append((_RECIPES[str(name)], (value,), tuple(float(p) for p in parameters)))
+        op = "Clamp" if name == "clip" else epilogue.FUNCTIONS[str(name)]
+        steps.append((op, (value,), tuple(float(p) for p in parameters)))
         value = inputs + len(steps) - 1
     if ending.place == "after":
         steps.append(("Add", (value, 1), ()))
@@ -337,7 +327,7 @@ def _depthwise(group: Group) -> tuple[LaunchCall, ...]:
         "x": image_of(group),
         "w": Constant(pack, weights.name or ""),
         "y": y,
-        **epilogue_roles(ending, bias),
+        **epilogue_roles(ending.residual, bias),
     }
     if "residual" in roles:
         roles["r"] = roles.pop("residual")
@@ -379,7 +369,7 @@ def _few(group: Group, processors: int) -> tuple[LaunchCall, ...]:
     product = Product(rows, shape.co, shape.ci, shape.ci, shape.ci, shape.co, wide)
     epilogue = ending.epilogue(element(y), bias=bias is not None)
     launches = gemv(product, element(y), epilogue, dispatch.WARPS * processors)
-    roles = {"a": image_of(group), "b": weights, "y": y, **epilogue_roles(ending, bias)}
+    roles = {"a": image_of(group), "b": weights, "y": y, **epilogue_roles(ending.residual, bias)}
     return calls(launches, roles)
 
 

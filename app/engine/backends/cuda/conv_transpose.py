@@ -99,7 +99,8 @@ def _lowered(group: Group, precision: str, processors: int) -> tuple[LaunchCall,
 
     roles: dict[str, Argument] = {"x": image_of(group), "w": Constant(pack, weights.name or ""), "y": y}
     return calls(
-        conv_transpose(shape, precision, epilogue, way.tile), {**roles, **epilogue_roles(ending, bias)}
+        conv_transpose(shape, precision, epilogue, way.tile),
+        {**roles, **epilogue_roles(ending.residual, bias)},
     )
 
 

@@ -7,7 +7,10 @@ from app.engine.core import graph
 from app.engine.core.calls import Argument, LaunchCall, Workspace
 from app.engine.core.group import Group
 from app.engine.core.registry import PlanningContext
+from app.engine.operators.strides import StridedCopy
+from app.kernels.cuda.geometry import Strided
 from app.kernels.cuda.kernel import WORKSPACE, Launches
+from app.kernels.cuda.transpose import moved
 
 BACKEND = "cuda"
 # Fraction of the bandwidth that plain streams reach.
@@ -27,6 +30,11 @@ def numbered(inputs: Iterable[Argument], outputs: Iterable[Argument]) -> dict[st
     """The roles x0, x1 ... and y0, y1 ..."""
     roles = {f"x{i}": x for i, x in enumerate(inputs)}
     return {**roles, **{f"y{i}": y for i, y in enumerate(outputs)}}
+
+
+def moved_by(copy: StridedCopy, dtype: str) -> Launches:
+    """Launches of a strided copy of elements of a type: roles x0, y0."""
+    return moved(copy.sizes, Strided(dtype, copy.sx, copy.x0), Strided(dtype, copy.sy, copy.y0))
 
 
 def moved_bytes(group: Group) -> int:

@@ -225,12 +225,7 @@ def _lowered(group: Group, processors: int, precision: str) -> tuple[LaunchCall,
 
 def _roles(group: Group, found: Added, a: Placed, b: Placed) -> dict[str, Argument]:
     roles: dict[str, Argument] = {"a": a.argument, "b": b.argument, "y": group.outputs[0]}
-    bias = found.bias(operands(group).n)
-    if bias is not None:
-        roles["bias"] = Constant(bias)
-    if found.residual is not None:
-        roles["residual"] = found.residual
-    return roles
+    return roles | epilogue.roles(found.residual, found.bias(operands(group).n))
 
 
 def _seconds(group: Group, context: PlanningContext, precision: str) -> float:
@@ -250,13 +245,10 @@ def _seconds(group: Group, context: PlanningContext, precision: str) -> float:
 
 
 def inplace(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:
-    """The residual: who stores an element has read it, also where a second kernel sums up."""
+    """The output over the residual."""
     found = added(group)
     assert not isinstance(found, str)
-    residual = found.residual
-    if residual is None or residual in group.anchor.inputs[:2] or graph.is_constant(residual):
-        return ()
-    return ((residual, group.outputs[0]),)
+    return epilogue.over_residual(group, found.residual, group.anchor.inputs[:2])
 
 
 def rejection_of(precision: str) -> Callable[[Group, PlanningContext], str | None]:

@@ -6,20 +6,9 @@ Queries and keys lie transposed in shared memory.
 import math
 
 from app.kernels.cuda import vectors
-from app.kernels.cuda.attention_problem import (
-    Attention,
-    block_lines,
-    keys_of,
-    launches,
-    limit_of,
-    mask_place,
-    nothing,
-    place_of,
-    score_lines,
-    tile_count,
-)
+from app.kernels.cuda.attention_problem import Attention
 from app.kernels.cuda.geometry import indented
-from app.kernels.cuda.kernel import LIMITS, Launches
+from app.kernels.cuda.kernel import Launches
 from app.kernels.cuda.vectors import device
 
 SIDE = 64  # query rows and keys of a tile
@@ -28,18 +17,12 @@ THREADS = 256
 ZEROS = f"({', '.join(['float32(0)'] * 16)})"
 
 
-def exact_rejection(a: Attention) -> str | None:
-    """Rejection of heads that shared memory does not hold; None if it does."""
-    needed = 4 * sum(_shared_words(a).values())
-    if needed <= LIMITS["shared_bytes"]:
-        return None
-    return f"heads of {a.depth} and {a.width} elements need {needed} byte of shared memory, at most " + str(
-        LIMITS["shared_bytes"]
-    )
-
-
 def attention_exact(a: Attention) -> Launches:
-    """The launch, for any type and alignment that `exact_rejection` accepts."""
+    """The launch, for any type and alignment.
+
+    Raises:
+        ValueError: heads too wide for shared memory.
+    """
     columns = range(_columns(a))
     loop = [
         f"n0 = uint32(uint32(tile) * uint32({SIDE}))",
@@ -66,7 +49,7 @@ def attention_exact(a: Attention) -> Launches:
     ]
     body = [*_places(a), "for tile in range(tiles):", *indented(loop), *_results(a)]
     lines = [
-        *score_lines(a),
+        *a.score_lines(),
         *vectors.load("load", a.dtype, 1),
         *vectors.store("store", a.dtype, 1),
         *device("exp2(x)", f"return float32(exp(x * float32({math.log(2)!r})))"),
@@ -77,7 +60,7 @@ def attention_exact(a: Attention) -> Launches:
         ),
     ]
     shared_bytes, name = 4 * sum(_shared_words(a).values()), f"attention_exact_{a.depth}"
-    return launches(a, name, lines, body, tile=SIDE, threads=THREADS, shared_bytes=shared_bytes)
+    return a.launches(name, lines, body, tile=SIDE, threads=THREADS, shared_bytes=shared_bytes)
 
 
 def _columns(a: Attention) -> int:
@@ -98,7 +81,7 @@ def _shared_words(a: Attention) -> dict[str, int]:
 def _places(a: Attention) -> list[str]:
     """Lines before the loop: this thread's rows, the block's queries, and initial sums."""
     lines = [
-        *block_lines(a, SIDE),
+        *a.block_lines(SIDE),
         "tx = uint32(thread() & uint32(15))",
         "ty = uint32(thread() >> uint32(4))",
     ]
@@ -107,16 +90,16 @@ def _places(a: Attention) -> list[str]:
         lines.append(f"{name} = shared_f32(uint32({offset}))")
         offset += 4 * count
     lines += [
-        f"seen = {keys_of(a)}",
-        *_transposed_tile("qs", "q", place_of(a.q, "h"), "m0", a.rows, a.q.row, a.depth),
-        f"k0 = {place_of(a.k, 'kv')}",
-        f"v0 = {place_of(a.v, 'kv')}",
-        *tile_count(a, SIDE, SIDE),
+        f"seen = {a.seen}",
+        *_transposed_tile("qs", "q", a.q.place("h"), "m0", a.rows, a.q.row, a.depth),
+        f"k0 = {a.k.place('kv')}",
+        f"v0 = {a.v.place('kv')}",
+        *a.tile_count(SIDE, SIDE),
     ]
     for i in range(4):
         lines += [
             f"r{i} = min(uint32(m0 + ty * uint32(4) + uint32({i})), uint32({a.rows - 1}))",
-            f"lim{i} = {limit_of(a, f'r{i}')}",
+            f"lim{i} = {a.limit(f'r{i}')}",
             f"x{i} = float32(-inf)",
             f"l{i} = float32(0)",
         ]
@@ -163,7 +146,7 @@ def _scores(a: Attention) -> list[str]:
         for j in range(4):
             lines.append(f"s{j} = score(s[{4 * i + j}])")
             if a.mask:
-                at = mask_place(a.mask, "h", f"r{i}", f"(key + uint32({j}))")
+                at = a.mask.place("h", f"r{i}", f"(key + uint32({j}))")
                 lines.append(f"if key + uint32({j}) < uint32({a.mask.length}):")
                 lines.append(f"    s{j} = s{j} + bias(mask, {at})")
             parts.append(f"s{j} if int32(key) + int32({j}) < lim{i} else float32(-inf)")
@@ -197,9 +180,9 @@ def _results(a: Attention) -> list[str]:
     for i in range(4):
         lines += [f"l{i} = l{i} + shfl_xor_f32(l{i}, uint32({m}))" for m in (1, 2, 4, 8)]
         lines += [
-            f"f = float32(1) / l{i} if l{i} > float32(0) else {nothing(a)}",
+            f"f = float32(1) / l{i} if l{i} > float32(0) else {a.nothing}",
             f"f = f if l{i} == l{i} else float32(nan)",
-            f"at = {place_of(a.y, 'h', f'r{i}')}",
+            f"at = {a.y.place('h', f'r{i}')}",
             f"if m0 + ty * uint32(4) + uint32({i}) < uint32({a.rows}):",
         ]
         for n in range(_columns(a)):

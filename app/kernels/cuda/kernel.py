@@ -5,7 +5,7 @@ A kernel's source is the text of one function `kernel`. It may use the names of
 compiler and the simulator of the tests each run it among their own versions of these names.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 LIMITS = {
@@ -100,6 +100,12 @@ class Launches:
 
     steps: tuple[Launch, ...]
     workspace: int = 0
+
+    @classmethod
+    def of(cls, kernel: Kernel, blocks: int, roles: Iterable[str], *numbers: int) -> "Launches":
+        """One launch, or none, of blocks along x: roles of the addresses, then numbers."""
+        arguments: tuple[Ref | int, ...] = (*map(Ref, roles), *numbers)
+        return cls((Launch(kernel, (blocks, 1, 1), arguments),) if blocks else ())
 
     def moved(self, places: Mapping[str, Ref]) -> "Launches":
         """The same with other addresses for some roles; offsets add up."""

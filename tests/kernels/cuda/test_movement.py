@@ -5,8 +5,7 @@ import pytest
 
 from app.kernels.cuda.gather import gather, gather_elements, gather_nd, scatter_elements, scatter_nd
 from app.kernels.cuda.resample import blend, lookup
-from app.kernels.cuda.transpose import to_first, to_last, transpose
-from tests.kernels.cuda.values import close, decoded, encoded, normal, poisoned, run
+from tests.kernels.cuda.values import close, decoded, encoded, normal, poisoned, run, transpose
 
 pytestmark = pytest.mark.simulated
 
@@ -30,19 +29,6 @@ def test_transpose(shape, permutation, dtype):
     x, y = _whole(0, shape, dtype), poisoned(tuple(shape[a] for a in permutation), dtype)
     run(transpose(shape, permutation, dtype), seed=1, x0=x, y0=y)
     np.testing.assert_array_equal(y, x.transpose(permutation))
-
-
-@pytest.mark.parametrize(
-    ("channels", "pixels", "padded", "first", "last"),
-    [(3, 35, 8, "float32", "bfloat16"), (37, 70, 40, "float32", "float16"), (5, 9, 5, "bfloat16", "float32")],
-)
-def test_layouts_there_and_back(channels, pixels, padded, first, last):
-    xb, x = normal(0, (2, channels, pixels), first)
-    y, z = poisoned((2, pixels, padded), last), poisoned((2, channels, pixels), first)
-    run(to_last(2, channels, pixels, padded, first, last), seed=1, x0=xb, y0=y)
-    close(y, np.pad(x.swapaxes(1, 2), ((0, 0), (0, 0), (0, padded - channels))), last)
-    run(to_first(2, channels, pixels, padded, last, first), seed=2, x0=y, y0=z)
-    close(z, decoded(y, last)[:, :, :channels].swapaxes(1, 2), first)
 
 
 def test_gather_counts_from_the_end_and_poisons_what_is_outside():

@@ -63,9 +63,9 @@ def shape_of(group: Group) -> ConvTranspose:
         taps,
         strides,
         (top, left, after[0], after[1]),
-        (extra[0], extra[1]),
         dilations,
         graph.attribute(node, "group", 1),
+        output_padding=(extra[0], extra[1]),
     )
 
 

@@ -19,7 +19,7 @@ from app.engine.operators.axes import along_axis, first_input, first_output, red
 from app.engine.operators.elementwise import recipe_of
 from app.engine.types.layout import Layout
 from app.kernels.cuda.kernel import Launches
-from app.kernels.cuda.normalize import layer_norm, rms_norm
+from app.kernels.cuda.normalize import row_norm
 from app.kernels.cuda.reduce import reduce
 from app.kernels.cuda.softmax import softmax
 from app.kernels.expressions import Recipe
@@ -111,10 +111,9 @@ def _norm(group: Group) -> Launches:
     parameters = element(graph.operand(group.anchor, 1))
     after = _after(group)
     assert not isinstance(after, str)
-    if group.op == "RMSNormalization":
-        return rms_norm(rows, n, kind, epsilon, parameters=parameters, after=after)
-    bias = graph.input_at(group.anchor, 2) is not None
-    return layer_norm(rows, n, kind, epsilon, parameters=parameters, bias=bias, after=after)
+    bias = group.op != "RMSNormalization" and graph.input_at(group.anchor, 2) is not None
+    name = f"{_NORMS[group.op]}_norm"
+    return row_norm(name, rows, n, kind, epsilon, parameters=parameters, bias=bias, after=after)
 
 
 def _norm_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:

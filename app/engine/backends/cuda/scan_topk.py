@@ -97,8 +97,7 @@ def _groups(group: Group) -> Made:
         math.prod(rest),
         element(data(node)),
         float(graph.attribute(node, "epsilon", 1e-5)),
-        last=False,
-        parameters=element(graph.operand(node, 1)),
+        element(graph.operand(node, 1)),
     )
     roles = {"scale": graph.operand(node, 1), "bias": graph.operand(node, 2)}
     return launches, {"x": data(node), "y": node.outputs[0], **roles}

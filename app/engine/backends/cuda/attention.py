@@ -161,20 +161,15 @@ def _inplace(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, i
     core = _core(group)
     q, y = _value(core.q), _value(core.y)
     others = [o.value for o in (core.k, core.v, core.mask) if o is not None]
+    alike = core.q.shape == core.y.shape and core.q.start == core.y.start
     if (
-        not _alike(core.q, core.y)
+        not (alike and tensor_views.lie_alike(core.q.shape, core.q.strides, core.y.strides))
         or q in others
         or graph.is_constant(q)
         or graph.nbytes(q) != graph.nbytes(y)
     ):
         return ()
     return ((q, y),)
-
-
-def _alike(a: Operand, b: Operand) -> bool:
-    """True if two matrices lie at the same elements; along an axis of one, strides do not count."""
-    steps = zip(a.shape, a.strides, b.strides)
-    return a.shape == b.shape and a.start == b.start and all(n == 1 or s == t for n, s, t in steps)
 
 
 Made = Callable[[Group, int], Launches]

@@ -7,7 +7,6 @@ out of either layout; where groups do not, the kernel's launches copy it.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -15,14 +14,13 @@ import onnx_ir as ir
 from app.engine.backends.cuda import dispatch, epilogue, tensor_views
 from app.engine.backends.cuda.epilogue import Ending
 from app.engine.backends.cuda.epilogue import roles as epilogue_roles
-from app.engine.backends.cuda.launch_calls import BACKEND, calls, moved_bytes, seconds
+from app.engine.backends.cuda.launch_calls import BACKEND, Array, calls, product_seconds, repacked, seconds
 from app.engine.backends.cuda.matmul import precision_rejection
 from app.engine.backends.cuda.tensor_views import element
 from app.engine.core import graph
-from app.engine.core.calls import Argument, Call, Constant, LaunchCall, Workspace
+from app.engine.core.calls import Argument, Constant, LaunchCall, Workspace
 from app.engine.core.group import Group, of_group
 from app.engine.core.registry import Implementation, PlanningContext
-from app.engine.cost.roofline import flops
 from app.engine.operators import conv_geometry
 from app.engine.types.layout import Layout
 from app.kernels.cuda.conv import Conv, conv, packed_weights
@@ -33,8 +31,6 @@ from app.kernels.cuda.product import Product
 from app.kernels.cuda.windows import Axis, depthwise
 from app.kernels.expressions import Instruction, Recipe
 
-Array = np.ndarray[Any, Any]
-PRECISIONS = ("f32", "3xtf32", "tf32", "bf16", "fp16")
 CHANNELS = 1  # the axis of an image
 
 
@@ -86,9 +82,7 @@ def group_rejection(group: Group) -> str | None:
     for value in (group.anchor.inputs[1], graph.input_at(group.anchor, 2)):
         if value is not None and not graph.is_constant(value):
             return f"{value.name!r} changes between runs; this one packs it offline"
-    if any(graph.elements(v) == 0 for v in (*group.inputs, *group.outputs)):
-        return "an operand is empty"
-    found = epilogue.read(group, CHANNELS)
+    found = tensor_views.empty(group) or epilogue.read(group, CHANNELS)
     return found if isinstance(found, str) else None
 
 
@@ -126,24 +120,19 @@ def _needs_pitch(shape: Conv, dtype: str) -> bool:
     return shape.groups == 1 and _pixel(shape, dtype) != shape.ci
 
 
-def _way_rejection(way: Way) -> Callable[[Group, PlanningContext], str | None]:
-    def rejection(group: Group, context: PlanningContext) -> str | None:
-        reason = group_rejection(group)
-        if reason is not None:
-            return reason
-        dtype, shape = element(group.outputs[0]), shape_of(group)
-        reason = precision_rejection(way.precision, dtype, context)
-        if reason is not None:
-            return reason
-        if _is_depthwise(shape):
-            return "every channel is a group of its own, which this one would fill up to 16 bytes"
-        if _needs_pitch(shape, dtype) and not way.copied:
-            return f"{shape.ci} channels, which are no multiple of 16 bytes; one that copies is needed"
-        if not _needs_pitch(shape, dtype) and way.copied:
-            return "the pixels begin at multiples of 16 bytes as they are, or belong to groups"
-        return None
-
-    return rejection
+def _way_rejection(group: Group, context: PlanningContext, way: Way) -> str | None:
+    reason = group_rejection(group) or precision_rejection(way.precision, group, context)
+    if reason is not None:
+        return reason
+    shape = shape_of(group)
+    needs_pitch = _needs_pitch(shape, element(group.outputs[0]))
+    if _is_depthwise(shape):
+        return "every channel is a group of its own, which this one would fill up to 16 bytes"
+    if needs_pitch and not way.copied:
+        return f"{shape.ci} channels, which are no multiple of 16 bytes; one that copies is needed"
+    if not needs_pitch and way.copied:
+        return "the pixels begin at multiples of 16 bytes as they are, or belong to groups"
+    return None
 
 
 def _cut(group: Group, precision: str, processors: int) -> dispatch.Cut:
@@ -160,21 +149,16 @@ def pair(values: Sequence[int], fill: int) -> tuple[int, int]:
     return first, second
 
 
-def weights_in_rows(weights: ir.Value) -> Array:
+def _in_rows(weights: Array) -> Array:
     """Weights [a, b, kh, kw] of one axis or of two."""
-    array = graph.array(weights)
-    a, b, *kernel = array.shape
-    return array.reshape(a, b, *pair(kernel, 1))
+    a, b, *kernel = weights.shape
+    return weights.reshape(a, b, *pair(kernel, 1))
 
 
-def _weights(group: Group, precision: str) -> Constant:
-    weights, groups = graph.operand(group.anchor, 1), shape_of(group).groups
-
-    def pack() -> Array:
-        array = weights_in_rows(weights)
-        return packed_weights(array.astype(np.float32), groups, precision).astype(array.dtype)
-
-    return Constant(pack, weights.name or "")
+def weights_of(group: Group, pack: Callable[[Array], Array]) -> Constant:
+    """The weights that the anchor reads, as `pack` orders float32 ones [a, b, kh, kw]."""
+    weights = graph.operand(group.anchor, 1)
+    return repacked(weights, lambda w: pack(_in_rows(w).astype(np.float32)).astype(w.dtype))
 
 
 def widened(group: Group, pixel: int, *, plain: bool) -> tuple[Argument, tuple[LaunchCall, ...]]:
@@ -199,12 +183,8 @@ def _lowered(group: Group, way: Way, processors: int) -> tuple[LaunchCall, ...]:
     bias, cut = _bias(group), _cut(group, way.precision, processors)
     epilogue = ending.epilogue(element(y), bias=bias is not None)
     launches = conv(shape, way.precision, epilogue, cut.tile, cut.splits)
-    roles = {
-        "x": argument,
-        "w": _weights(group, way.precision),
-        "y": y,
-        **epilogue_roles(ending.residual, bias),
-    }
+    weights = weights_of(group, lambda w: packed_weights(w, shape.groups, way.precision))
+    roles = {"x": argument, "w": weights, "y": y, **epilogue_roles(ending.residual, bias)}
     return (*before, *calls(launches, roles))
 
 
@@ -214,14 +194,8 @@ def _seconds(group: Group, context: PlanningContext, way: Way) -> float:
     tile = dispatch.offered(way.precision, shape.ci // shape.groups)[cut.tile]
     ho, wo = shape.out
     m, n = shape.n * ho * wo, shape.co // shape.groups
-    wasted = dispatch.tiles_of(tile, m, n) * tile.m * tile.n / (m * n)
-    time = seconds(
-        context,
-        nbytes=moved_bytes(group),
-        flops=flops(group) * wasted,
-        rate=dispatch.RATES[way.precision],
-        blocks=cut.blocks,
-    )
+    wasted, rate = dispatch.wasted(tile, m, n), dispatch.RATES[way.precision]
+    time = product_seconds(group, context, cut.blocks, rate, wasted)
     each = shape.ci // shape.groups
     if way.copied or tensor_views.aligned(each, element(image_of(group))) != each:
         time += seconds(context, nbytes=2 * graph.nbytes(image_of(group)) * (2 if way.plain else 1))
@@ -250,13 +224,13 @@ def _row(way: Way) -> Implementation:
         way.name,
         "Conv",
         BACKEND,
-        _way_rejection(way),
+        lambda group, context: _way_rejection(group, context, way),
         lambda group, context: _lowered(group, way, context.target.cores),
         lambda group, context: _seconds(group, context, way),
         _inplace,
         layouts=layouts_of(way.plain),
         precision=dispatch.TOLD[way.precision],
-        rank=PRECISIONS.index(way.precision),
+        rank=dispatch.PRECISIONS.index(way.precision),
     )
 
 
@@ -319,13 +293,9 @@ def _depthwise(group: Group) -> tuple[LaunchCall, ...]:
         after=after,
     )
     weights = graph.operand(group.anchor, 1)
-
-    def pack() -> Array:
-        return np.ascontiguousarray(weights_in_rows(weights)[:, 0].transpose(1, 2, 0))
-
     roles = {
         "x": image_of(group),
-        "w": Constant(pack, weights.name or ""),
+        "w": repacked(weights, lambda w: np.ascontiguousarray(_in_rows(w)[:, 0].transpose(1, 2, 0))),
         "y": y,
         **epilogue_roles(ending.residual, bias),
     }
@@ -334,13 +304,8 @@ def _depthwise(group: Group) -> tuple[LaunchCall, ...]:
     return calls(launches, roles)
 
 
-def _depthwise_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
-    return _depthwise(group)
-
-
 def _depthwise_seconds(group: Group, context: PlanningContext) -> float:
-    blocks = sum(call.units for call in _depthwise(group))
-    return seconds(context, nbytes=moved_bytes(group), flops=flops(group), rate=0.5, blocks=blocks)
+    return product_seconds(group, context, sum(call.units for call in _depthwise(group)))
 
 
 # Of so few pixels that the weights are all that is read: squeeze and excite.
@@ -375,7 +340,7 @@ def _few(group: Group, processors: int) -> tuple[LaunchCall, ...]:
 
 def _few_seconds(group: Group, context: PlanningContext) -> float:
     (call,) = _few(group, context.target.cores)
-    return seconds(context, nbytes=moved_bytes(group), flops=flops(group), rate=0.5, blocks=call.units)
+    return product_seconds(group, context, call.units)
 
 
 IMPLEMENTATIONS = (
@@ -389,15 +354,15 @@ IMPLEMENTATIONS = (
         _inplace,
         layouts=layouts_of(False),
     ),
-    *(_row(Way(p)) for p in PRECISIONS),
-    *(_row(Way(p, copied=True)) for p in PRECISIONS),
-    *(_row(Way(p, copied=True, plain=True)) for p in PRECISIONS),
+    *(_row(Way(p)) for p in dispatch.PRECISIONS),
+    *(_row(Way(p, copied=True)) for p in dispatch.PRECISIONS),
+    *(_row(Way(p, copied=True, plain=True)) for p in dispatch.PRECISIONS),
     Implementation(
         "cuda.conv_depthwise",
         "Conv",
         BACKEND,
         _depthwise_rejection,
-        _depthwise_lower,
+        lambda group, _context: _depthwise(group),
         _depthwise_seconds,
         _inplace,
         layouts=layouts_of(False),

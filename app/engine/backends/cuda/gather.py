@@ -22,17 +22,13 @@ def _along_rejection(group: Group, _context: PlanningContext) -> str | None:
     shape = graph.static_shape(data(group.anchor))
     if not shape:
         return f"{group.op} needs data of rank 1 or more"
-    if graph.elements(data(group.anchor)) == 0 or graph.elements(group.anchor.outputs[0]) == 0:
-        return "an operand is empty"
-    return bad_indices(group.anchor, (shape[axis_of(group.anchor)],))
+    return tensor_views.empty(group) or bad_indices(group.anchor, (shape[axis_of(group.anchor)],))
 
 
 def _nd_rejection(group: Group, _context: PlanningContext) -> str | None:
-    reason = tensor_views.group_rejection(group)
+    reason = tensor_views.group_rejection(group) or tensor_views.empty(group)
     if reason is not None:
         return reason
-    if graph.elements(data(group.anchor)) == 0 or graph.elements(group.anchor.outputs[0]) == 0:
-        return "an operand is empty"
     axes = indexed_axes(group.anchor, graph.attribute(group.anchor, "batch_dims", 0))
     return bad_indices(group.anchor, tuple(n for n, _ in axes))
 

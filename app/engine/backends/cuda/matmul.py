@@ -4,22 +4,19 @@ Tensor cores want rows of the right operand along the reduction, so weights are 
 activation that lies otherwise, or whose rows are no multiple of 16 bytes, is copied first.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from app.engine.backends.cuda import dispatch, epilogue, tensor_views
 from app.engine.backends.cuda.epilogue import Ending
-from app.engine.backends.cuda.launch_calls import BACKEND, calls, moved_bytes, seconds
+from app.engine.backends.cuda.launch_calls import BACKEND, Array, calls, product_seconds, repacked
 from app.engine.backends.cuda.tensor_views import element
 from app.engine.core import graph
-from app.engine.core.calls import Argument, Call, Constant, LaunchCall, Workspace
+from app.engine.core.calls import Argument, LaunchCall, Workspace
 from app.engine.core.group import Group, of_group
 from app.engine.core.registry import Implementation, PlanningContext
-from app.engine.cost.roofline import flops
 from app.engine.operators.matmul_geometry import PRODUCTS, matrices
 from app.engine.operators.matmul_geometry import Product as Operands
 from app.kernels.cuda.epilogue import Epilogue
@@ -29,8 +26,6 @@ from app.kernels.cuda.geometry import NBYTES, Strided
 from app.kernels.cuda.kernel import Launches
 from app.kernels.cuda.product import Product
 from app.kernels.cuda.transpose import moved
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,13 +142,12 @@ def packed(product: Operands, *, by_column: bool) -> Placed:
         return placed(product.b, rows, columns, steps, batch, len(product.offsets))
     row = tensor_views.aligned(columns, dtype)
 
-    def pack() -> Array:
-        array = graph.array(product.b)
+    def pack(array: Array) -> Array:
         found = matrices(product, array).reshape(-1, product.k, product.n)
         found = found.swapaxes(1, 2) if by_column else found
         return np.pad(found, ((0, 0), (0, 0), (0, row - columns)))
 
-    return Placed(Constant(pack, product.b.name or ""), row, rows * row if batch else 0)
+    return Placed(repacked(product.b, pack), row, rows * row if batch else 0)
 
 
 def _has_columns(product: Operands, precision: str) -> bool:
@@ -165,11 +159,9 @@ def _has_columns(product: Operands, precision: str) -> bool:
 
 def rejection(group: Group, _context: PlanningContext) -> str | None:
     """Rejection of a product; None if kernels compute it."""
-    reason = tensor_views.not_floats(group)
+    reason = tensor_views.not_floats(group) or tensor_views.empty(group)
     if reason is not None:
         return reason
-    if any(graph.elements(v) == 0 for v in (*group.inputs, *group.outputs)):
-        return "an operand is empty"
     found = added(group)
     if isinstance(found, str):
         return found
@@ -230,16 +222,9 @@ def _roles(group: Group, found: Added, a: Placed, b: Placed) -> dict[str, Argume
 
 def _seconds(group: Group, context: PlanningContext, precision: str) -> float:
     way, product = _cut(group, context.target.cores, precision), operands(group)
-    tiles = dispatch.offered(precision, product.k)
-    tile = tiles[way.tile]
-    wasted = dispatch.tiles_of(tile, product.m, product.n) * tile.m * tile.n / (product.m * product.n)
-    time = seconds(
-        context,
-        nbytes=moved_bytes(group),
-        flops=flops(group) * wasted,
-        rate=dispatch.RATES[precision],
-        blocks=way.blocks,
-    )
+    tile = dispatch.offered(precision, product.k)[way.tile]
+    wasted, rate = dispatch.wasted(tile, product.m, product.n), dispatch.RATES[precision]
+    time = product_seconds(group, context, way.blocks, rate, wasted)
     lowered = _lowered(group, context.target.cores, precision)
     return time + (len(lowered) - 1) * context.target.launch
 
@@ -251,18 +236,9 @@ def inplace(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir
     return epilogue.over_residual(group, found.residual, group.anchor.inputs[:2])
 
 
-def rejection_of(precision: str) -> Callable[[Group, PlanningContext], str | None]:
-    """Rejection of a product by the kernel of a precision."""
-
-    def either(group: Group, context: PlanningContext) -> str | None:
-        reason = rejection(group, context)
-        return reason or precision_rejection(precision, element(group.outputs[0]), context)
-
-    return either
-
-
-def precision_rejection(precision: str, dtype: str, context: PlanningContext) -> str | None:
-    """Rejection of a precision for elements of a type, or for the job."""
+def precision_rejection(precision: str, group: Group, context: PlanningContext) -> str | None:
+    """Rejection of a precision for the elements of a product, or for the job."""
+    dtype = element(group.outputs[0])
     if (dtype == "float32") == (precision in dispatch.HALVES.values()):
         return f"elements are {dtype}; this one multiplies {precision}"
     if dtype != "float32":
@@ -276,19 +252,19 @@ def precision_rejection(precision: str, dtype: str, context: PlanningContext) ->
 
 
 def _row(op: str, precision: str) -> Implementation:
-    def lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
-        return _lowered(group, context.target.cores, precision)
+    def rejected(group: Group, context: PlanningContext) -> str | None:
+        return rejection(group, context) or precision_rejection(precision, group, context)
 
     return Implementation(
         f"cuda.{op.lower()}_{precision}",
         op,
         BACKEND,
-        rejection_of(precision),
-        lower,
+        rejected,
+        lambda group, context: _lowered(group, context.target.cores, precision),
         lambda group, context: _seconds(group, context, precision),
         inplace,
         precision=dispatch.TOLD[precision],
-        rank=("f32", "3xtf32", "tf32", "bf16", "fp16").index(precision),
+        rank=dispatch.PRECISIONS.index(precision),
     )
 
 
@@ -317,7 +293,7 @@ def _skinny(group: Group, processors: int) -> tuple[LaunchCall, ...]:
 
 def _skinny_seconds(group: Group, context: PlanningContext) -> float:
     lowered = _skinny(group, context.target.cores)
-    time = seconds(context, nbytes=moved_bytes(group), flops=flops(group), rate=0.5, blocks=lowered[-1].units)
+    time = product_seconds(group, context, lowered[-1].units)
     return time + (len(lowered) - 1) * context.target.launch
 
 
@@ -332,8 +308,4 @@ IMPLEMENTATIONS = tuple(
         inplace,
     )
     for op in ("MatMul", "Gemm")
-) + tuple(
-    _row(op, precision)
-    for op in ("MatMul", "Gemm")
-    for precision in ("f32", "3xtf32", "tf32", "bf16", "fp16")
-)
+) + tuple(_row(op, precision) for op in ("MatMul", "Gemm") for precision in dispatch.PRECISIONS)

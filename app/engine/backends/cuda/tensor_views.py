@@ -36,6 +36,12 @@ def group_rejection(group: Group, dtypes: Sequence[str] = MOVED, *, single: bool
     return None
 
 
+def empty(group: Group) -> str | None:
+    """Rejection of a group with an operand that has no elements, or None."""
+    found = any(graph.elements(v) == 0 for v in (*group.inputs, *group.outputs))
+    return "an operand is empty" if found else None
+
+
 def untyped(value: ir.Value, dtypes: Sequence[str]) -> str | None:
     """Rejection of a value that is no static tensor of one of these types, or None."""
     if not graph.is_tensor(value):
@@ -114,3 +120,8 @@ def read_as(value: ir.Value, shape: Sequence[int], to: Sequence[int], *, last: b
 def in_memory_order(tensor: Strided, layout: Layout) -> Strided:
     """The axes in the order in which they lie in a layout."""
     return Strided(tensor.dtype, tuple(tensor.strides[a] for a in layout.order), tensor.start)
+
+
+def lie_alike(shape: Sequence[int], a: Sequence[int], b: Sequence[int]) -> bool:
+    """True if strides lead to the same elements; along an axis of one, none counts."""
+    return all(n == 1 or x == y for n, x, y in zip(shape, a, b))

@@ -16,7 +16,7 @@ input.
 | pooling, depthwise convolution | `windows.pool`, `depthwise` |
 | Resize, Pad | `resample.lookup`, `blend` |
 | transposes, channels first and last | `transpose.moved` |
-| reads at indices | `gather.gather`, `gather_nd`, `gather_elements` |
+| reads at indices | `gather.gather_nd`, `gather_elements` |
 | writes at indices | `gather.scatter_elements`, `scatter_nd` |
 
 Nothing here imports numba's CUDA target before a kernel is compiled (`compiler.py`).

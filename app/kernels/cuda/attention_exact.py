@@ -14,6 +14,7 @@ from app.kernels.cuda.vectors import device
 SIDE = 64  # query rows and keys of a tile
 PITCH = SIDE + 4
 THREADS = 256
+TURNED = f"uint32(d * uint32({PITCH}) + j)"  # place of a transposed element
 ZEROS = f"({', '.join(['float32(0)'] * 16)})"
 
 
@@ -23,12 +24,12 @@ def attention_exact(a: Attention) -> Launches:
     Raises:
         ValueError: heads too wide for shared memory.
     """
-    columns = range(_columns(a))
+    columns, inside = range(_columns(a)), f"int32(n) < seen and d < uint32({a.width})"
     loop = [
         f"n0 = uint32(uint32(tile) * uint32({SIDE}))",
         "sync()",
-        *_transposed_tile("ks", "k", "k0", "n0", a.keys, a.k.row, a.depth),
-        *_value_tile(a),
+        *_tile("k", "k0", "n0", a.k.row, a.depth, "int32(n) < seen", f"ks[{TURNED}]"),
+        *_tile("v", "v0", "n0", a.v.row, 64 * len(columns), inside, "vs[uint32(u)]"),
         "sync()",
         f"s = {ZEROS}",
         f"for d in range({a.depth}):",
@@ -91,7 +92,7 @@ def _places(a: Attention) -> list[str]:
         offset += 4 * count
     lines += [
         f"seen = {a.seen}",
-        *_transposed_tile("qs", "q", a.q.place("h"), "m0", a.rows, a.q.row, a.depth),
+        *_tile("q", a.q.place("h"), "m0", a.q.row, a.depth, f"int32(n) < int32({a.rows})", f"qs[{TURNED}]"),
         f"k0 = {a.k.place('kv')}",
         f"v0 = {a.v.place('kv')}",
         *a.tile_count(SIDE, SIDE),
@@ -106,35 +107,20 @@ def _places(a: Attention) -> list[str]:
     return [*lines, *(f"o{n} = {ZEROS}" for n in range(_columns(a)))]
 
 
-def _transposed_tile(
-    memory: str, name: str, base: str, first: str, rows: int, step: int, depth: int
-) -> list[str]:
-    """Lines that read 64 rows and write them as columns; those beyond the last are zeros."""
-    limit = "seen" if name == "k" else f"int32({rows})"
+def _tile(name: str, base: str, first: str, step: int, width: int, inside: str, place: str) -> list[str]:
+    """Lines that read 64 rows from row `first` on, zeros for what is not `inside`, to shared memory.
+
+    `inside` and `place` may use row n, the tile's row j, column d, and the number u of an element.
+    """
     return [
-        f"for u in range(thread(), uint32({SIDE * depth}), uint32({THREADS})):",
-        f"    j = uint32(uint32(u) // uint32({depth}))",
-        f"    d = uint32(uint32(u) % uint32({depth}))",
+        f"for u in range(thread(), uint32({SIDE * width}), uint32({THREADS})):",
+        f"    j = uint32(uint32(u) // uint32({width}))",
+        f"    d = uint32(uint32(u) % uint32({width}))",
         f"    n = uint32({first} + j)",
         "    value = float32(0)",
-        f"    if int32(n) < {limit}:",
+        f"    if {inside}:",
         f"        value = load({name}, uint32({base} + n * uint32({step}) + d))[0]",
-        f"    {memory}[uint32(d * uint32({PITCH}) + j)] = value",
-    ]
-
-
-def _value_tile(a: Attention) -> list[str]:
-    """Lines that read 64 rows of values, and zeros beside and below them."""
-    padded = 64 * _columns(a)
-    return [
-        f"for u in range(thread(), uint32({SIDE * padded}), uint32({THREADS})):",
-        f"    j = uint32(uint32(u) // uint32({padded}))",
-        f"    d = uint32(uint32(u) % uint32({padded}))",
-        "    n = uint32(n0 + j)",
-        "    value = float32(0)",
-        f"    if int32(n) < seen and d < uint32({a.width}):",
-        f"        value = load(v, uint32(v0 + n * uint32({a.v.row}) + d))[0]",
-        "    vs[uint32(u)] = value",
+        f"    {place} = value",
     ]
 
 

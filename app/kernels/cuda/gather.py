@@ -23,23 +23,6 @@ COMBINE = {
 }
 
 
-def gather(outer: int, size: int, inner: int, count: int, dtype: str, indices: str) -> Launches:
-    """y[o, j, i] = x[o, index[j], i]: embeddings, and Gather along any axis.
-
-    Roles x, index, y: x: dtype[outer, size, inner], index: indices[count], y: dtype[outer, count, inner]
-    contiguous. No aliasing. Every element type.
-
-    Args:
-        outer: extent before the axis.
-        size: of the axis.
-        inner: after it.
-        count: indices.
-        dtype: of x and y.
-        indices: "int32" or "int64".
-    """
-    return gather_nd(outer, (size,), inner, count, dtype, indices, shared=True)
-
-
 def gather_nd(
     batch: int,
     sizes: Sequence[int],
@@ -50,7 +33,7 @@ def gather_nd(
     *,
     shared: bool = False,
 ) -> Launches:
-    """y[b, j, :] = x[b, index[b, j, 0], index[b, j, 1], ..., :].
+    """y[b, j, :] = x[b, index[b, j, 0], index[b, j, 1], ..., :]: embeddings, Gather along any axis, GatherND.
 
     Roles x, index, y: x: dtype[batch, *sizes, inner], index: indices[batch, count, len(sizes)] (without
     batch if `shared`), y: dtype[batch, count, inner] contiguous. No aliasing. Every element type.

@@ -19,7 +19,7 @@ from app.kernels.cuda.conv_transpose import ConvTranspose, conv_transpose
 from app.kernels.cuda.elementwise import copy, elementwise
 from app.kernels.cuda.epilogue import ACTIVATIONS, Epilogue
 from app.kernels.cuda.functions import unsupported
-from app.kernels.cuda.gather import gather, gather_elements, gather_nd, scatter_elements, scatter_nd
+from app.kernels.cuda.gather import gather_elements, gather_nd, scatter_elements, scatter_nd
 from app.kernels.cuda.gemm import dtype_of, gemm
 from app.kernels.cuda.gemv import gemv
 from app.kernels.cuda.geometry import NBYTES, Strided, contiguous
@@ -309,8 +309,8 @@ def _cast(elements: int, source: str, target: str) -> Launches:
 def _movement(dtype: str) -> Iterator[Row]:
     yield _rows_of("transpose", transpose, (8, 256, 196), (0, 2, 1), dtype)
     yield _rows_of("transpose", transpose, (8, 12, 64, 128), (2, 0, 3, 1), dtype)
-    yield _rows_of("gather", gather, 4, 1000, 768, 128, dtype, "int64")
-    yield _rows_of("gather", gather, 4, 1000, 3, 128, dtype, "int32")
+    yield _rows_of("gather", gather_nd, 4, (1000,), 768, 128, dtype, "int64", shared=True)
+    yield _rows_of("gather", gather_nd, 4, (1000,), 3, 128, dtype, "int32", shared=True)
     yield _rows_of("gather_nd", gather_nd, 2, (30, 40), 24, 17, dtype, "int64")
     yield _rows_of("gather_elements", gather_elements, (3, 40, 50), (3, 60, 50), 1, dtype, "int64")
     yield _rows_of("lookup", lookup, (2, 32, 32, 64), (2, 16, 16, 64), (1, 2), dtype)

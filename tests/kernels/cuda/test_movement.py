@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.kernels.cuda.gather import gather, gather_elements, gather_nd, scatter_elements, scatter_nd
+from app.kernels.cuda.gather import gather_elements, gather_nd, scatter_elements, scatter_nd
 from app.kernels.cuda.resample import blend, lookup
 from tests.kernels.cuda.values import close, decoded, encoded, normal, poisoned, run, transpose
 
@@ -34,7 +34,7 @@ def test_transpose(shape, permutation, dtype):
 def test_gather_counts_from_the_end_and_poisons_what_is_outside():
     x, y = _whole(0, (2, 7, 12), "float32"), poisoned((2, 5, 12), "float32")
     index = np.array([3, -1, 0, 9, -7], np.int64)
-    run(gather(2, 7, 12, 5, "float32", "int64"), x=x, index=index, y=y)
+    run(gather_nd(2, (7,), 12, 5, "float32", "int64", shared=True), x=x, index=index, y=y)
     expected = x[:, [3, 6, 0, 0, 0]]
     expected[:, 3] = np.nan
     np.testing.assert_array_equal(y, expected)

@@ -269,18 +269,8 @@ def _after(ending: Ending) -> Recipe:
 def _depthwise(group: Group) -> tuple[LaunchCall, ...]:
     shape, ending, (y,) = shape_of(group), ending_of(group), group.outputs
     ho, wo = shape.out
-    axes = [
-        Axis(size, taps, out, stride, dilation, before, after)
-        for size, taps, out, stride, dilation, before, after in zip(
-            (shape.h, shape.w),
-            shape.kernel,
-            (ho, wo),
-            shape.strides,
-            shape.dilations,
-            shape.pads,
-            shape.pads[2:],
-        )
-    ]
+    by_axis = ((shape.h, shape.w), shape.kernel, (ho, wo), shape.strides, shape.dilations)
+    axes = [Axis(*numbers) for numbers in zip(*by_axis, shape.pads, shape.pads[2:])]
     bias, after = _bias(group), _after(ending)
     launches = depthwise(
         shape.n,

@@ -11,7 +11,7 @@ from app.engine.core.group import Group, of_group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.indexing import axis_of, bad_indices, indexed_axes, indices_of
 from app.engine.operators.operands import data
-from app.kernels.cuda.gather import gather, gather_elements, gather_nd
+from app.kernels.cuda.gather import gather_elements, gather_nd
 from app.kernels.cuda.kernel import Launches
 
 
@@ -43,7 +43,7 @@ def _launches(group: Group) -> Launches:
     if group.op == "Gather":
         axis = axis_of(node)
         outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
-        return gather(outer, shape[axis], inner, graph.elements(indices), kind, index)
+        return gather_nd(outer, (shape[axis],), inner, graph.elements(indices), kind, index, shared=True)
     first = graph.attribute(node, "batch_dims", 0)
     depth = graph.static_shape(indices)[-1]
     sizes, batch = shape[first : first + depth], math.prod(shape[:first])

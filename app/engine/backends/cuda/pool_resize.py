@@ -58,13 +58,8 @@ def _pool(group: Group, last: bool) -> Made:
     x, y = first_input(group), first_output(group)
     found = windows(group.anchor)
     shape = graph.static_shape(x)
-    spatial = len(shape) - 2
-    axes = [
-        Axis(size, taps, out, stride, dilation, before, after)
-        for size, taps, out, stride, dilation, before, after in zip(
-            found.size, found.kernel, found.out, found.strides, found.dilations, found.before, found.after
-        )
-    ][-spatial:]
+    by_axis = (found.size, found.kernel, found.out, found.strides, found.dilations)
+    axes = [Axis(*numbers) for numbers in zip(*by_axis, found.before, found.after)][2 - len(shape) :]
     counts = bool(graph.attribute(group.anchor, "count_include_pad", 0))
     launches = pool(_POOLS[group.op], shape[0], shape[1], axes, element(x), last=last, counts_padding=counts)
     return launches, {"x": x, "y": y}

@@ -201,18 +201,14 @@ class Gpu:
     def write(self, address: int, array: Array) -> None:
         """See `Device`. Pageable memory is staged by the driver before the call returns."""
         self._checked(
-            self._library.driver.cuMemcpyHtoDAsync(
-                address, array.ctypes.data, array.nbytes, self._stream.handle
-            )
+            self._library.driver.cuMemcpyHtoDAsync(address, array.ctypes.data, array.nbytes, self._handle)
         )
 
     @_entry
     def read(self, address: int, array: Array) -> None:
         """See `Device`."""
         self._checked(
-            self._library.driver.cuMemcpyDtoHAsync(
-                array.ctypes.data, address, array.nbytes, self._stream.handle
-            )
+            self._library.driver.cuMemcpyDtoHAsync(array.ctypes.data, address, array.nbytes, self._handle)
         )
         self.wait()
 

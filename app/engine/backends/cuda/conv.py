@@ -22,6 +22,7 @@ from app.engine.core.calls import Argument, Constant, LaunchCall, Workspace
 from app.engine.core.group import Group, of_group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators import conv_geometry
+from app.engine.operators.axes import first_input
 from app.engine.types.layout import Layout
 from app.kernels.cuda.conv import Conv, conv, packed_weights
 from app.kernels.cuda.elementwise import copy
@@ -32,11 +33,6 @@ from app.kernels.cuda.windows import Axis, depthwise
 from app.kernels.expressions import Instruction, Recipe
 
 CHANNELS = 1  # the axis of an image
-
-
-def image_of(group: Group) -> ir.Value:
-    """The image that the anchor reads."""
-    return graph.operand(group.anchor, 0)
 
 
 @of_group
@@ -76,7 +72,7 @@ def ending_of(group: Group) -> Ending:
 
 def group_rejection(group: Group) -> str | None:
     """Rejection of a convolution of images; None if kernels compute it."""
-    reason = tensor_views.not_image(image_of(group)) or tensor_views.not_floats(group)
+    reason = tensor_views.not_image(first_input(group)) or tensor_views.not_floats(group)
     if reason is not None:
         return reason
     for value in (group.anchor.inputs[1], graph.input_at(group.anchor, 2)):
@@ -111,13 +107,9 @@ class Way:
         )
 
 
-def _pixel(shape: Conv, dtype: str) -> int:
-    """Elements from one pixel to the next, if they begin at multiples of 16 bytes."""
-    return tensor_views.aligned(shape.ci, dtype)
-
-
 def _needs_pitch(shape: Conv, dtype: str) -> bool:
-    return shape.groups == 1 and _pixel(shape, dtype) != shape.ci
+    """True unless pixels begin at multiples of 16 bytes."""
+    return shape.groups == 1 and tensor_views.aligned(shape.ci, dtype) != shape.ci
 
 
 def _way_rejection(group: Group, context: PlanningContext, way: Way) -> str | None:
@@ -163,7 +155,7 @@ def weights_of(group: Group, pack: Callable[[Array], Array]) -> Constant:
 
 def widened(group: Group, pixel: int, *, plain: bool) -> tuple[Argument, tuple[LaunchCall, ...]]:
     """The image with a wider pitch from pixel to pixel, and the copy that makes it."""
-    x, dtype = image_of(group), element(image_of(group))
+    x, dtype = first_input(group), element(first_input(group))
     shape, last = graph.static_shape(x), tensor_views.last_of(x)
     source = tensor_views.in_memory_order(tensor_views.strided(x, last=not plain), last)
     target = tensor_views.in_memory_order(Strided(dtype, tensor_views.last_strides(shape, pixel)), last)
@@ -174,10 +166,10 @@ def widened(group: Group, pixel: int, *, plain: bool) -> tuple[Argument, tuple[L
 @of_group
 def _lowered(group: Group, way: Way, processors: int) -> tuple[LaunchCall, ...]:
     shape, ending, (y,) = shape_of(group), ending_of(group), group.outputs
-    argument: Argument = image_of(group)
+    argument: Argument = first_input(group)
     before: tuple[LaunchCall, ...] = ()
     if way.copied:
-        pixel = _pixel(shape, element(y))
+        pixel = tensor_views.aligned(shape.ci, element(y))
         argument, before = widened(group, pixel, plain=way.plain)
         shape = replace(shape, x_pixel=pixel)
     bias, cut = _bias(group), _cut(group, way.precision, processors)
@@ -197,8 +189,8 @@ def _seconds(group: Group, context: PlanningContext, way: Way) -> float:
     wasted, rate = dispatch.wasted(tile, m, n), dispatch.RATES[way.precision]
     time = product_seconds(group, context, cut.blocks, rate, wasted)
     each = shape.ci // shape.groups
-    if way.copied or tensor_views.aligned(each, element(image_of(group))) != each:
-        time += seconds(context, nbytes=2 * graph.nbytes(image_of(group)) * (2 if way.plain else 1))
+    if way.copied or tensor_views.aligned(each, element(first_input(group))) != each:
+        time += seconds(context, nbytes=2 * graph.nbytes(first_input(group)) * (2 if way.plain else 1))
     return time + (context.target.launch if cut.splits > 1 else 0.0)
 
 
@@ -207,7 +199,7 @@ def layouts_of(plain: bool) -> Callable[[Group, PlanningContext], Mapping[ir.Val
 
     def layouts(group: Group, _context: PlanningContext) -> Mapping[ir.Value, Layout]:
         values = [v for v in (ending_of(group).residual, *group.outputs) if v is not None]
-        image = image_of(group)
+        image = first_input(group)
         if not plain or image in values:
             values.append(image)
         return tensor_views.lasts(values)
@@ -284,7 +276,7 @@ def _depthwise(group: Group) -> tuple[LaunchCall, ...]:
     )
     weights = graph.operand(group.anchor, 1)
     roles = {
-        "x": image_of(group),
+        "x": first_input(group),
         "w": repacked(weights, lambda w: np.ascontiguousarray(_in_rows(w)[:, 0].transpose(1, 2, 0))),
         "y": y,
         **epilogue_roles(ending.residual, bias),
@@ -324,7 +316,7 @@ def _few(group: Group, processors: int) -> tuple[LaunchCall, ...]:
     product = Product(rows, shape.co, shape.ci, shape.ci, shape.ci, shape.co, wide)
     epilogue = ending.epilogue(element(y), bias=bias is not None)
     launches = gemv(product, element(y), epilogue, dispatch.WARPS * processors)
-    roles = {"a": image_of(group), "b": weights, "y": y, **epilogue_roles(ending.residual, bias)}
+    roles = {"a": first_input(group), "b": weights, "y": y, **epilogue_roles(ending.residual, bias)}
     return calls(launches, roles)
 
 

@@ -4,7 +4,6 @@ from app.engine.backends.cuda import dispatch
 from app.engine.backends.cuda.conv import (
     ending_of,
     group_rejection,
-    image_of,
     layouts_of,
     pair,
     weights_of,
@@ -18,6 +17,7 @@ from app.engine.core.calls import Argument, LaunchCall
 from app.engine.core.group import Group, of_group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators import conv_geometry
+from app.engine.operators.axes import first_input
 from app.kernels.cuda.conv_transpose import ConvTranspose, conv_transpose, packed_weights
 
 
@@ -25,7 +25,7 @@ from app.kernels.cuda.conv_transpose import ConvTranspose, conv_transpose, packe
 def shape_of(group: Group) -> ConvTranspose:
     """The transposed convolution that the anchor is; padding as its output's shape tells."""
     node = group.anchor
-    n, ci, *places = graph.static_shape(image_of(group))
+    n, ci, *places = graph.static_shape(first_input(group))
     _, _, *kernel = graph.static_shape(graph.operand(node, 1))
     _, co, *ends = graph.static_shape(node.outputs[0])
     (h, w), out, taps = (pair(sizes, 1) for sizes in (places, ends, kernel))
@@ -80,7 +80,7 @@ def _lowered(group: Group, precision: str, processors: int) -> tuple[LaunchCall,
     way = dispatch.cut(tiles, pixels, shape.co // shape.groups, depth, shape.groups, processors, shares=False)
     epilogue = ending.epilogue(element(y), bias=bias is not None)
     weights = weights_of(group, lambda w: packed_weights(w, shape, precision))
-    roles: dict[str, Argument] = {"x": image_of(group), "w": weights, "y": y}
+    roles: dict[str, Argument] = {"x": first_input(group), "w": weights, "y": y}
     roles |= epilogue_roles(ending.residual, bias)
     return calls(conv_transpose(shape, precision, epilogue, way.tile), roles)
 
@@ -88,8 +88,7 @@ def _lowered(group: Group, precision: str, processors: int) -> tuple[LaunchCall,
 def _seconds(group: Group, context: PlanningContext, precision: str) -> float:
     found = _lowered(group, precision, context.target.cores)
     blocks = max(call.units for call in found)
-    time = product_seconds(group, context, blocks, dispatch.RATES[precision])
-    return time + (len(found) - 1) * context.target.launch
+    return product_seconds(group, context, blocks, dispatch.RATES[precision], launches=len(found))
 
 
 def _row(precision: str) -> Implementation:

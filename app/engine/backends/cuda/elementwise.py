@@ -44,10 +44,6 @@ def _formula(group: Group) -> Formula:
     return formula
 
 
-def _rejection(group: Group, _context: PlanningContext) -> str | None:
-    return _group_rejection(group)
-
-
 def _follows(operand: Operand) -> bool:
     """True if an operand lies with channels last beside results that do."""
     value = operand.value
@@ -135,6 +131,6 @@ def _last_of(group: Group) -> Layout:
 
 
 IMPLEMENTATIONS = (
-    _row("cuda.elementwise", _rejection, _plain_of),
+    _row("cuda.elementwise", lambda group, _context: _group_rejection(group), _plain_of),
     _row("cuda.elementwise_last", _last_rejection, _last_of, layouts=_last_layouts, rank=1),
 )

@@ -96,11 +96,17 @@ def streamed(group: Group, context: PlanningContext, launches: Launches) -> floa
 
 
 def product_seconds(
-    group: Group, context: PlanningContext, blocks: int, rate: float = 0.5, wasted: float = 1.0
+    group: Group,
+    context: PlanningContext,
+    blocks: int,
+    rate: float = 0.5,
+    wasted: float = 1.0,
+    launches: int = 1,
 ) -> float:
-    """Seconds of one launch that multiplies; `wasted` is what it computes over what the group is."""
+    """Seconds of launches of which one multiplies; `wasted` is what it computes over what the group is."""
     nbytes, work = moved_bytes(group), roofline.flops(group) * wasted
-    return seconds(context, nbytes=nbytes, flops=work, rate=rate, blocks=blocks)
+    time = seconds(context, nbytes=nbytes, flops=work, rate=rate, blocks=blocks)
+    return time + (launches - 1) * context.target.launch
 
 
 def streaming(

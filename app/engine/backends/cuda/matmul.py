@@ -4,6 +4,7 @@ Tensor cores want rows of the right operand along the reduction, so weights are 
 activation that lies otherwise, or whose rows are no multiple of 16 bytes, is copied first.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -200,33 +201,36 @@ def _cut(group: Group, processors: int, precision: str) -> dispatch.Cut:
     return dispatch.cut(tiles, product.m, product.n, product.k, len(product.offsets), processors)
 
 
+def _calls(
+    group: Group, columns: bool, made: Callable[[Product, Epilogue], Launches]
+) -> tuple[LaunchCall, ...]:
+    """The calls of a product's launches, after those that copy operands; `columns`: b is [k, n]."""
+    found, product, (y,) = added(group), operands(group), group.outputs
+    assert not isinstance(found, str)
+    a, b = _left(product), packed(product, by_column=not columns)
+    sizes = _sizes(group, a, b, residual=found.residual is not None)
+    launches = made(sizes, found.epilogue(element(y), product.n))
+    roles: dict[str, Argument] = {"a": a.argument, "b": b.argument, "y": y}
+    roles |= epilogue.roles(found.residual, found.bias(product.n))
+    return (*a.calls(), *b.calls(), *calls(launches, roles))
+
+
 @of_group
 def _lowered(group: Group, processors: int, precision: str) -> tuple[LaunchCall, ...]:
-    found, product = added(group), operands(group)
-    assert not isinstance(found, str)
-    a = _left(product)
-    columns = _has_columns(product, precision)
-    b = packed(product, by_column=not columns)
-    (y,) = group.outputs
-    sizes = _sizes(group, a, b, residual=found.residual is not None)
-    way = _cut(group, processors, precision)
-    epilogue = found.epilogue(element(y), product.n)
-    launches = gemm(sizes, precision, epilogue, way.tile, way.splits, columns=columns)
-    return (*a.calls(), *b.calls(), *calls(launches, _roles(group, found, a, b)))
+    columns, way = _has_columns(operands(group), precision), _cut(group, processors, precision)
 
+    def made(sizes: Product, after: Epilogue) -> Launches:
+        return gemm(sizes, precision, after, way.tile, way.splits, columns=columns)
 
-def _roles(group: Group, found: Added, a: Placed, b: Placed) -> dict[str, Argument]:
-    roles: dict[str, Argument] = {"a": a.argument, "b": b.argument, "y": group.outputs[0]}
-    return roles | epilogue.roles(found.residual, found.bias(operands(group).n))
+    return _calls(group, columns, made)
 
 
 def _seconds(group: Group, context: PlanningContext, precision: str) -> float:
     way, product = _cut(group, context.target.cores, precision), operands(group)
     tile = dispatch.offered(precision, product.k)[way.tile]
     wasted, rate = dispatch.wasted(tile, product.m, product.n), dispatch.RATES[precision]
-    time = product_seconds(group, context, way.blocks, rate, wasted)
     lowered = _lowered(group, context.target.cores, precision)
-    return time + (len(lowered) - 1) * context.target.launch
+    return product_seconds(group, context, way.blocks, rate, wasted, len(lowered))
 
 
 def inplace(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:
@@ -280,21 +284,13 @@ def _skinny_rejection(group: Group, context: PlanningContext) -> str | None:
 
 @of_group
 def _skinny(group: Group, processors: int) -> tuple[LaunchCall, ...]:
-    found, product = added(group), operands(group)
-    assert not isinstance(found, str)
-    a = _left(product)
-    b = packed(product, by_column=True)
-    (y,) = group.outputs
-    sizes = _sizes(group, a, b, residual=found.residual is not None)
-    epilogue = found.epilogue(element(y), product.n)
-    launches = gemv(sizes, element(product.a), epilogue, dispatch.WARPS * processors)
-    return (*a.calls(), *b.calls(), *calls(launches, _roles(group, found, a, b)))
+    dtype, warps = element(operands(group).a), dispatch.WARPS * processors
+    return _calls(group, False, lambda sizes, after: gemv(sizes, dtype, after, warps))
 
 
 def _skinny_seconds(group: Group, context: PlanningContext) -> float:
     lowered = _skinny(group, context.target.cores)
-    time = product_seconds(group, context, lowered[-1].units)
-    return time + (len(lowered) - 1) * context.target.launch
+    return product_seconds(group, context, lowered[-1].units, launches=len(lowered))
 
 
 IMPLEMENTATIONS = tuple(

@@ -88,7 +88,7 @@ def gelu(node: ir.Node) -> Replacement | None:
         curve = _other(gate.producer(), "Add", 1.0)
         bent = None if curve is None else curve.producer()
         rest = factors[:i] + factors[i + 1 :]
-        x = next((v for v, h in (rest, rest[::-1]) if _is(h, 0.5)), None)
+        x = next((v for v, h in (rest, rest[::-1]) if graph.number(h) == 0.5), None)
         if bent is None or x is None or graph.shape(x) != graph.shape(output):
             continue
         inner = bent.inputs[0]
@@ -101,10 +101,6 @@ def gelu(node: ir.Node) -> Replacement | None:
         made = value_like(output, "")
         return Replacement([made], [_node("Gelu", [x], made, approximate=approximate)])
     return None
-
-
-def _is(value: ir.Value, number: float) -> bool:
-    return graph.number(value) == number
 
 
 def _is_rooted(value: ir.Value | None, x: ir.Value) -> bool:

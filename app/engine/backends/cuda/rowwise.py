@@ -35,10 +35,6 @@ def over_first(group: Group, _context: PlanningContext) -> Pairs:
 # Softmax.
 
 
-def _softmax_rejection(group: Group, _context: PlanningContext) -> str | None:
-    return tensor_views.group_rejection(group, tensor_views.FLOATS)
-
-
 @of_group
 def _softmax(group: Group) -> Made:
     outer, n, inner = along_axis(group)
@@ -188,7 +184,13 @@ def _reduce_rows(op: str) -> tuple[Implementation, ...]:
 
 IMPLEMENTATIONS = (
     *(
-        streaming(f"cuda.{op.lower()}", op, _softmax_rejection, _softmax, inplace=over_first)
+        streaming(
+            f"cuda.{op.lower()}",
+            op,
+            lambda group, _context: tensor_views.group_rejection(group, tensor_views.FLOATS),
+            _softmax,
+            inplace=over_first,
+        )
         for op in ("Softmax", "LogSoftmax")
     ),
     *(

@@ -30,20 +30,12 @@ def _simple(group: Group, dtypes: tuple[str, ...], constants: tuple[int, ...] = 
     )
 
 
-def _extremum_rejection(group: Group, _context: PlanningContext) -> str | None:
-    return _simple(group, ORDERED)
-
-
 def _extremum(group: Group) -> Made:
     node = group.anchor
     outer, n, inner = along_axis(group, 0)
     last = bool(graph.attribute(node, "select_last_index", 0))
     launches = argument(group.op == "ArgMax", outer, n, inner, element(data(node)), last=last)
     return launches, {"x": data(node), "y": node.outputs[0]}
-
-
-def _sum_rejection(group: Group, _context: PlanningContext) -> str | None:
-    return _simple(group, ORDERED, (1,))
 
 
 def _sum(group: Group) -> Made:
@@ -130,9 +122,9 @@ def _scatter(group: Group) -> Made:
 
 
 ROWS: tuple[tuple[str, Rejection, Callable[[Group], Made]], ...] = (
-    ("ArgMax", _extremum_rejection, _extremum),
-    ("ArgMin", _extremum_rejection, _extremum),
-    ("CumSum", _sum_rejection, _sum),
+    ("ArgMax", lambda group, _context: _simple(group, ORDERED), _extremum),
+    ("ArgMin", lambda group, _context: _simple(group, ORDERED), _extremum),
+    ("CumSum", lambda group, _context: _simple(group, ORDERED, (1,)), _sum),
     ("TopK", _largest_rejection, _largest),
     ("GroupNormalization", _groups_rejection, _groups),
     ("InstanceNormalization", _groups_rejection, _groups),

@@ -125,7 +125,6 @@ class Gpu:
         self._device = _answering(library, number)
         (self._context,) = self._checked(library.driver.cuCtxGetCurrent())
         self._stream = self._device.create_stream()
-        self._handle: Any = self._stream.handle
         self._target: Any = self._stream  # where launches go: the stream, or a graph that records
         self._loaded: dict[Kernel, _Function] = {}
         self._graphs: list[Any] = []
@@ -386,6 +385,10 @@ class Gpu:
         self._graphs.clear()
         self._events.clear()
         self._loaded.clear()
+
+    @property
+    def _handle(self) -> Any:
+        return self._stream.handle
 
     def _failed(self, what: str, cause: Exception) -> KernelError:
         """An error of `cuda.core` in words. Sending work tells of kernels that failed before it, too."""

@@ -34,7 +34,6 @@ class Kernel:
         threads: in a block, one dimension.
         minimum_blocks: on one multiprocessor at a time, which limits registers.
         shared_bytes: of dynamic shared memory, which `shared_f32(offset)` and the like address.
-        fastmath: contraction, reciprocals and flush to zero; for kernels without NaN or infinity tests.
     """
 
     name: str
@@ -43,7 +42,6 @@ class Kernel:
     threads: int
     minimum_blocks: int = 1
     shared_bytes: int = 0
-    fastmath: bool = False
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():

@@ -78,8 +78,10 @@ def cut(
         blocks = tiles_of(tiles[name], m, n) * batch
         if blocks >= processors:
             return Cut(name, 1, blocks)
-    # Tiles no wider than needed, then the reduction is cut until there is work for all.
-    name = wide[-1] if not shares else _least(tiles, wide, m, n)
+    # Of tiles no wider than needed the one that computes least beside the result, of equals the larger; then
+    # the reduction is cut until there is work for all.
+    computed = {t: tiles_of(tiles[t], m, n) * tiles[t].m * tiles[t].n for t in wide}
+    name = min(wide, key=computed.__getitem__) if shares else wide[-1]
     blocks = tiles_of(tiles[name], m, n) * batch
     splits = 1
     if shares:
@@ -95,8 +97,3 @@ def _fitting(tiles: Mapping[str, Tile], m: int, n: int) -> Sequence[str]:
     names = list(tiles)
     found = [t for t in names if tiles[t].m < 2 * m and tiles[t].n < 2 * n]
     return found or names[-1:]
-
-
-def _least(tiles: Mapping[str, Tile], names: Sequence[str], m: int, n: int) -> str:
-    """The tile that computes least beside the result; of equals the larger."""
-    return min(names, key=lambda t: tiles_of(tiles[t], m, n) * tiles[t].m * tiles[t].n)

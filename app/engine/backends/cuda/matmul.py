@@ -177,22 +177,10 @@ def rejection(group: Group, _context: PlanningContext) -> str | None:
 def _sizes(group: Group, a: Placed, b: Placed, *, residual: bool) -> Product:
     """The product as kernels see it."""
     product = operands(group)
-    batch, whole = len(product.offsets), product.m * product.n
-    return Product(
-        product.m,
-        product.n,
-        product.k,
-        a.row,
-        b.row,
-        product.n,
-        product.n if residual else 0,
-        batch,
-        a.batch,
-        b.batch,
-        whole if batch > 1 else 0,
-        0,
-        whole if residual and batch > 1 else 0,
-    )
+    m, n, batch = product.m, product.n, len(product.offsets)
+    step = m * n if batch > 1 else 0
+    rows, batches = (a.row, b.row, n, n * residual), (a.batch, b.batch, step, 0, step * residual)
+    return Product(m, n, product.k, *rows, batch, *batches)
 
 
 def _cut(group: Group, processors: int, precision: str) -> dispatch.Cut:

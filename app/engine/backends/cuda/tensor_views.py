@@ -29,11 +29,7 @@ def group_rejection(group: Group, dtypes: Sequence[str] = MOVED, *, single: bool
     """Rejection of a group by kernels for static tensors of these types, or None."""
     if single and len(group.nodes) > 1:
         return f"{group.op} takes no epilogue, the group has {len(group.nodes)} nodes"
-    for value in (*group.inputs, *group.outputs):
-        reason = untyped(value, dtypes)
-        if reason is not None:
-            return reason
-    return None
+    return next(filter(None, (untyped(v, dtypes) for v in (*group.inputs, *group.outputs))), None)
 
 
 def empty(group: Group) -> str | None:

@@ -38,22 +38,16 @@ def _rows(outer: int, n: int, dtype: str, log: bool) -> Launches:
     rows.sweep("m = most(m, {v})")
     rows.join(("m",), ("m = max(m, m_)",))
     rows.body.append("s = float32(0)")
-    if log:
-        rows.functions += folded("sums", "exp32(v[{i}])", "({a} + {b})", width)
-        rows.transform("less({v}, m)")
-        rows.sweep("s = sums(s, {v})")
-        rows.join(("s",), ("s = s + s_",))
-        rows.body.append("s = log32(s)")
-        rows.sweep("store(y, uint32(base + {c}), less({v}, s))")
-    else:
+    if not log:
         rows.functions += lanewise("powers", ("v",), "exp32(v[{i}])", width)
-        rows.functions += folded("sums", "v[{i}]", "({a} + {b})", width)
+    rows.functions += folded("sums", "exp32(v[{i}])" if log else "v[{i}]", "({a} + {b})", width)
+    if not log:
         rows.functions += lanewise("times", ("v", "f"), "v[{i}] * f", width)
-        rows.transform("powers(less({v}, m))")
-        rows.sweep("s = sums(s, {v})")
-        rows.join(("s",), ("s = s + s_",))
-        rows.body.append("s = float32(1) / s")
-        rows.sweep("store(y, uint32(base + {c}), times({v}, s))")
+    rows.transform("less({v}, m)" if log else "powers(less({v}, m))")
+    rows.sweep("s = sums(s, {v})")
+    rows.join(("s",), ("s = s + s_",))
+    rows.body.append("s = log32(s)" if log else "s = float32(1) / s")
+    rows.sweep(f"store(y, uint32(base + {{c}}), {'less' if log else 'times'}({{v}}, s))")
     return rows.launch(
         "log_softmax" if log else "softmax", dict.fromkeys("xy", vectors.pointer(dtype)), outer
     )

@@ -67,31 +67,6 @@ def operand(value: ir.Value, array: Array, origin: Array) -> Operand | str:
     return Operand(value, start, wide.shape, wide.strides)
 
 
-# Inputs of the operator, and its outputs after y.
-Q, K, V, MASK, PAST_K, PAST_V, LENGTHS = range(7)
-PRESENT_K, PRESENT_V, SCORES = 1, 2, 3
-
-
-def heads(value: ir.Value, node: ir.Node, attribute: str) -> Operand:
-    """[batch, heads, length, width]: rank 4 as it is; rank 3 is [batch, length, heads · width]."""
-    shape = graph.static_shape(value)
-    if len(shape) == RANK:
-        return Operand(value, 0, shape, spread(shape).strides)
-    b, s, all_heads = shape
-    h = graph.attribute(node, attribute, 1)
-    w = all_heads // h
-    return Operand(value, 0, (b, h, s, w), (s * all_heads, w, all_heads, 1))
-
-
-def mask_of(mask: ir.Value | None) -> Operand | None:
-    """[batch, heads, rows, keys], broadcast along axes of one."""
-    if mask is None:
-        return None
-    shape = graph.static_shape(mask)
-    shape = (1,) * (RANK - len(shape)) + shape
-    return Operand(mask, 0, shape, tuple(0 if n == 1 else s for n, s in zip(shape, spread(shape).strides)))
-
-
 def _reshape(node: ir.Node, _output: ir.Value, x: Array) -> Array | None:
     try:
         return x.reshape(graph.static_shape(node.outputs[0]), copy=False)

@@ -5,6 +5,7 @@ cannot be had that way, is a recipe that runs over sums still in cache.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,13 +58,7 @@ class Epilogue:
 
     def bias(self, channels: int, dtype: np.dtype[Any]) -> Array | None:
         """The sum of the biases, one element per channel; None where there are none."""
-        if not self.biases:
-            return None
-        total = np.zeros(channels, dtype)
-        for value, sign in self.biases:
-            array = graph.array(value)
-            total += array.reshape(-1).astype(dtype) * dtype.type(sign)
-        return total
+        return summed(self.biases, channels, dtype)
 
     def scalars(self, dtype: np.dtype[Any], alpha: float = 1.0, beta: float = 1.0) -> Array:
         """[alpha, beta, low, high] of a tile."""
@@ -86,8 +81,8 @@ def read(group: Group, axis: int) -> Epilogue | str:
     found, nodes = Epilogue(), group.epilogue
     for i, node in enumerate(nodes):
         readers = [n for n in nodes[i:] if value in n.inputs]
-        following = _follow(found, node, value, axis) if readers == [node] else "reads a value twice"
-        if isinstance(following, str):
+        following = _follow(found, node, value, axis) if readers == [node] else None
+        if following is None:
             return _general(found, nodes[i:], value, group, axis)
         found, value = following, node.outputs[0]
     return found
@@ -139,32 +134,51 @@ def place(shape: tuple[int, ...], output: tuple[int, ...], axis: int) -> str | N
     return None
 
 
-def _follow(found: Epilogue, node: ir.Node, value: ir.Value, axis: int) -> Epilogue | str:
+def _follow(found: Epilogue, node: ir.Node, value: ir.Value, axis: int) -> Epilogue | None:
+    """The epilogue with one more node; None where a tile does not apply it."""
     if graph.shape(node.outputs[0]) != graph.shape(value):
-        return f"changes the shape {graph.shape(value)} to {graph.shape(node.outputs[0])}"
+        return None
     if node.op_type in ("Relu", "Clip"):
         return _limit(found, node)
-    if node.op_type not in ("Add", "Sub"):
-        return "is not among Add, Sub, Relu and Clip"
-    if found.clamps:
-        return "follows a limit"
-    if node.op_type == "Sub" and node.inputs[1] is value:
-        return "subtracts from something else"
+    addend = None if found.clamps else added(node, value, axis)
+    if addend is None:
+        return None
+    if addend.per_channel:
+        return replace(found, biases=(*found.biases, (addend.value, addend.sign)))
+    return replace(found, residual=addend.value) if found.residual is None else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Addend:
+    """Operand that an Add or a Sub joins with sums: a constant per channel, or a tensor of their shape."""
+
+    value: ir.Value
+    sign: float
+    per_channel: bool
+
+
+def added(node: ir.Node, value: ir.Value, axis: int) -> Addend | None:
+    """The other operand of an Add to, or a Sub from, a value; None for others, and for tensors subtracted."""
+    if node.op_type not in ("Add", "Sub") or (node.op_type == "Sub" and node.inputs[1] is value):
+        return None
     others = [v for v in node.inputs if v is not None and v is not value]
     if len(others) != 1:
-        return "has no second operand"
+        return None
     (other,) = others
-    shape = graph.static_shape(value)
+    shape, sign = graph.static_shape(value), -1.0 if node.op_type == "Sub" else 1.0
     if graph.is_constant(other) and per_channel(graph.static_shape(other), shape, axis):
-        sign = -1.0 if node.op_type == "Sub" else 1.0
-        return replace(found, biases=(*found.biases, (other, sign)))
-    if graph.shape(other) != shape:
-        return f"has an operand {other.name!r} that is neither a constant per channel nor of shape {shape}"
-    if node.op_type == "Sub":
-        return "subtracts a tensor"
-    if found.residual is not None:
-        return "would be the second residual"
-    return replace(found, residual=other)
+        return Addend(other, sign, True)
+    return Addend(other, sign, False) if sign > 0 and graph.shape(other) == shape else None
+
+
+def summed(biases: Sequence[tuple[ir.Value, float]], channels: int, dtype: np.dtype[Any]) -> Array | None:
+    """The sum of constants with their signs, one element per channel; None where there are none."""
+    if not biases:
+        return None
+    total = np.zeros(channels, dtype)
+    for value, sign in biases:
+        total += graph.array(value).reshape(-1).astype(dtype) * dtype.type(sign)
+    return total
 
 
 def per_channel(shape: tuple[int, ...], output: tuple[int, ...], axis: int) -> bool:
@@ -192,7 +206,7 @@ def inplace(group: Group, axis: int) -> tuple[tuple[ir.Value, ir.Value], ...]:
     )
 
 
-def _limit(found: Epilogue, node: ir.Node) -> Epilogue | str:
+def _limit(found: Epilogue, node: ir.Node) -> Epilogue | None:
     low: float | None = 0.0
     high: float | None = None
     if node.op_type == "Clip":
@@ -201,7 +215,7 @@ def _limit(found: Epilogue, node: ir.Node) -> Epilogue | str:
             bound = graph.input_at(node, index)
             array = graph.constant(bound)
             if bound is not None and array is None:
-                return "has a limit that is no constant"
+                return None
             limits.append(None if array is None else float(array.reshape(())))
         low, high = limits
     if low is not None:

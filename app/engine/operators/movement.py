@@ -9,7 +9,10 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.operators.operands import data
+from app.engine.core.calls import Call, View
+from app.engine.core.group import Group
+from app.engine.core.registry import PlanningContext
+from app.engine.operators.operands import data, itemsize
 from app.engine.operators.strides import StridedCopy, strides_of
 from app.engine.types.layout import Layout
 
@@ -23,6 +26,9 @@ class Part:
     whole: ir.Value
     part: ir.Value
     taken: tuple[range, ...]
+
+
+Parts: TypeAlias = Callable[[ir.Node], tuple[Part, ...]]
 
 
 def permutation(node: ir.Node) -> tuple[int, ...]:
@@ -160,53 +166,50 @@ def first_element(part: Part, layout: Layout) -> int | str:
     return sum(r.start * math.prod(extents[i + 1 :]) for i, r in enumerate(taken))
 
 
-def _axis(node: ir.Node, rank: int, default: int) -> int:
-    return graph.attribute(node, "axis", default) % max(rank, 1)
+def box(part: Part, strides: Sequence[int]) -> tuple[tuple[int, ...], int]:
+    """Strides of a part and its first element, in the whole that has these strides."""
+    pairs = list(zip(strides, part.taken))
+    return tuple(s * r.step for s, r in pairs), sum(s * r.start for s, r in pairs)
 
 
-def slice_copies(node: ir.Node) -> Copies:
-    """Copy that a Slice with constant operands makes."""
-    x, y = data(node), node.outputs[0]
-    taken = taken_ranges(node)
-    strides = strides_of(graph.static_shape(x))
-    shape = graph.static_shape(y)
-    copy = StridedCopy(
-        shape,
-        tuple(s * r.step for s, r in zip(strides, taken)),
-        strides_of(shape),
-        x0=sum(s * r.start for s, r in zip(strides, taken)),
-    )
-    return ((copy, x, y),)
+def box_copies(parts: Parts) -> Callable[[ir.Node], Copies]:
+    """The copies of parts of row-major tensors, in order: out of the whole, or into that of a Concat."""
+
+    def copies(node: ir.Node) -> Copies:
+        found = []
+        for p in parts(node):
+            shape = graph.static_shape(p.part)
+            own, (steps, first) = strides_of(shape), box(p, strides_of(graph.static_shape(p.whole)))
+            if node.op_type == "Concat":
+                found.append((StridedCopy(shape, own, steps, y0=first), p.part, p.whole))
+            else:
+                found.append((StridedCopy(shape, steps, own, x0=first), p.whole, p.part))
+        return tuple(found)
+
+    return copies
 
 
-def concat_copies(node: ir.Node) -> Copies:
-    """Copies that a Concat makes, in the order of its inputs."""
-    y = node.outputs[0]
-    shape = graph.static_shape(y)
-    axis = _axis(node, len(shape), 0)
-    sy = strides_of(shape)
-    copies = []
-    start = 0
-    for x in graph.operands(node):
-        sizes = graph.static_shape(x)
-        copies.append((StridedCopy(sizes, strides_of(sizes), sy, y0=start * sy[axis]), x, y))
-        start += sizes[axis]
-    return tuple(copies)
+def part_view(part: Part, layout: Layout, group: Group) -> View | str:
+    """A part as a view of the whole, both of this layout, or why it is none."""
+    for value in (part.whole, part.part):
+        if graph.is_constant(value):
+            return f"{value.name!r} is constant"
+    if graph.elements(part.part) == 0:
+        return f"{part.part.name!r} has no elements"
+    if part.part not in (*group.inputs, *group.outputs):
+        return f"nothing reads {part.part.name!r}"
+    first = first_element(part, layout)
+    return first if isinstance(first, str) else View(part.whole, part.part, first * itemsize(part.whole))
 
 
-def split_copies(node: ir.Node) -> Copies:
-    """Copies that a Split makes, in the order of its outputs."""
-    x = data(node)
-    shape = graph.static_shape(x)
-    axis = _axis(node, len(shape), 0)
-    sx = strides_of(shape)
-    copies = []
-    start = 0
-    for y in node.outputs:
-        sizes = graph.static_shape(y)
-        copies.append((StridedCopy(sizes, sx, strides_of(sizes), x0=start * sx[axis]), x, y))
-        start += sizes[axis]
-    return tuple(copies)
+def whole_view(group: Group, _context: PlanningContext) -> tuple[View, ...]:
+    """The first output as the first input with another shape."""
+    return (View(data(group.anchor), group.anchor.outputs[0]),)
+
+
+def no_calls(_group: Group, _context: PlanningContext) -> tuple[Call, ...]:
+    """Nothing is to be done."""
+    return ()
 
 
 def taken_ranges(node: ir.Node) -> tuple[range, ...]:
@@ -232,12 +235,21 @@ def taken_range(start: int, end: int, step: int, size: int) -> range:
     return range(*slice(start, end, step).indices(size))
 
 
+# Operators whose values are boxes of others, and the inputs that must be constant.
+PARTS: tuple[tuple[str, Parts, tuple[int, ...]], ...] = (
+    ("Concat", concat_parts, ()),
+    ("Split", split_parts, (1,)),
+    ("Slice", slice_parts, (1, 2, 3, 4)),
+    ("Gather", gather_parts, (1,)),
+)
+# Operators whose output may lie where the input does; a Transpose if `is_view`.
+VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Transpose")
 # (name, operator, inputs that must be constant, its copies)
 COPIES: tuple[tuple[str, str, tuple[int, ...], Callable[[ir.Node], Copies]], ...] = (
     ("transpose.strided", "Transpose", (), _transpose),
-    ("slice.strided", "Slice", (1, 2, 3, 4), slice_copies),
-    ("concat.blocks", "Concat", (), concat_copies),
-    ("split.blocks", "Split", (), split_copies),
+    ("slice.strided", "Slice", (1, 2, 3, 4), box_copies(slice_parts)),
+    ("concat.blocks", "Concat", (), box_copies(concat_parts)),
+    ("split.blocks", "Split", (), box_copies(split_parts)),
     ("expand.strided", "Expand", (), _expand),
     ("tile.strided", "Tile", (), _tile),
     ("depth_to_space.strided", "DepthToSpace", (), _depth_to_space),

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.placement import Slice
-from app.engine.core.program import Program
+from app.engine.core.program import Program, Step
 from app.engine.types.errors import KernelError
 
 Array = np.ndarray[Any, Any]
@@ -79,6 +79,13 @@ def as_planned(value: ir.Value, result: object, writer: str) -> Array:
             pointer=f"value:{value.name}",
         )
     return array
+
+
+def stretches(steps: Sequence[Step]) -> Iterator[tuple[Step, ...]]:
+    """Steps that run together, in order: those that follow each other on the device, or one of the host."""
+    for is_host, found in itertools.groupby(steps, key=lambda step: step.is_host):
+        together = tuple(found)
+        yield from ((step,) for step in together) if is_host else (together,)
 
 
 def owned_by_step(program: Program) -> list[Owned]:

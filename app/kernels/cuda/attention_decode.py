@@ -7,16 +7,7 @@ Source: Dao et al., 2023, "Flash-Decoding for long-context inference".
 """
 
 from app.kernels.cuda import functions, vectors
-from app.kernels.cuda.attention_problem import (
-    Attention,
-    keys_of,
-    limit_of,
-    mask_place,
-    nothing,
-    operands_of,
-    place_of,
-    score_lines,
-)
+from app.kernels.cuda.attention_problem import Attention
 from app.kernels.cuda.geometry import NBYTES, indented
 from app.kernels.cuda.kernel import WORKSPACE, Kernel, Launch, Launches, Ref
 from app.kernels.cuda.rows import lanewise
@@ -91,11 +82,11 @@ def _ranges(a: Attention, rows: int, ranges: int, per_range: int) -> Launch:
         *_meet_in_warp(a, rows),
         *_meet_in_block(a, rows),
     ]
-    signature, pitch = operands_of(a), a.width + 2
+    signature, pitch = a.operands, a.width + 2
     if ranges == 1:
         body += indented(_result(a, "uint32(r)", "uint32(d)"))
     else:
-        signature.append(("work", "float32*"))
+        signature["work"] = "float32*"
         body += [
             f"    p = uint32((block_x() * uint32({rows}) + r) * uint32({pitch}))",
             "    work[uint32(p + d)] = o",
@@ -105,12 +96,12 @@ def _ranges(a: Attention, rows: int, ranges: int, per_range: int) -> Launch:
         ]
     kernel = Kernel(
         f"attention_decode_{a.depth}",
-        functions.source(_lane_functions(a), (name for name, _ in signature), body),
-        tuple(kind for _, kind in signature),
+        functions.source(_lane_functions(a), signature, body),
+        tuple(signature.values()),
         32 * WARPS,
         shared_bytes=4 * WARPS * rows * pitch,
     )
-    roles = tuple(Ref(WORKSPACE if name == "work" else name) for name, _ in signature)
+    roles = tuple(Ref(WORKSPACE if name == "work" else name) for name in signature)
     return Launch(kernel, (ranges * a.batch * a.kv_heads, 1, 1), roles)
 
 
@@ -121,7 +112,7 @@ def _lane_functions(a: Attention) -> list[str]:
     while len(products) > 1:
         products = [f"({x} + {y})" for x, y in zip(products[::2], products[1::2])]
     return [
-        *score_lines(a),
+        *a.score_lines(),
         *vectors.load("load", a.dtype, per),
         *vectors.store("store", a.dtype, 1),
         *device("dot(a, v)", f"return {products[0]}"),
@@ -141,20 +132,20 @@ def _places(a: Attention, rows: int, ranges: int, per_range: int) -> list[str]:
         f"kv = uint32(bk % uint32({a.kv_heads}))",
         f"b = uint32(bk // uint32({a.kv_heads}))",
         "shared = shared_f32(uint32(0))",
-        f"seen = {keys_of(a)}",
+        f"seen = {a.seen}",
         f"begin = int32(part * uint32({per_range}))",
         f"end = min(seen, begin + int32({per_range}))",
         f"c = uint32(lane() % uint32({lanes}) * uint32({per}))",
         f"mine = uint32(warp() * uint32({32 // lanes}) + lane() // uint32({lanes}))",
-        f"k0 = uint32({place_of(a.k, 'kv')} + c)",
-        f"v0 = uint32({place_of(a.v, 'kv')} + c)",
+        f"k0 = uint32({a.k.place('kv')} + c)",
+        f"v0 = uint32({a.v.place('kv')} + c)",
     ]
     for r in range(rows):
         query, member = _row(a, r)
         lines += [
             f"h{r} = uint32(kv * uint32({group}) + uint32({member}))",
-            f"q{r} = load(q, uint32({place_of(a.q, f'h{r}', f'uint32({query})')} + c))",
-            f"lim{r} = int32({limit_of(a, str(query))})",
+            f"q{r} = load(q, uint32({a.q.place(f'h{r}', f'uint32({query})')} + c))",
+            f"lim{r} = int32({a.limit(str(query))})",
             f"m{r} = float32(-inf)",
             f"l{r} = float32(0)",
             f"o{r} = ({', '.join(['float32(0)'] * per)},)",
@@ -183,7 +174,7 @@ def _walk(a: Attention, rows: int) -> list[str]:
             inner += [f"s{i} = s{i} + shfl_xor_f32(s{i}, uint32({m}))" for m in _reach(lanes // 2)]
             inner.append(f"s{i} = score(s{i})")
             if a.mask:
-                at = mask_place(a.mask, f"h{r}", f"uint32({query})", f"at{i}")
+                at = a.mask.place(f"h{r}", f"uint32({query})", f"at{i}")
                 inner += [
                     f"if at{i} < uint32({a.mask.length}):",
                     f"    s{i} = s{i} + bias(mask, {at})",
@@ -274,8 +265,8 @@ def _result(a: Attention, row: str, column: str) -> list[str]:
     return [
         f"head = uint32(kv * uint32({group}) + {row} % uint32({group}))",
         f"query = uint32({row} // uint32({group}))",
-        f"o = o / l if l != float32(0) else {nothing(a)}",
-        f"store(y, uint32({place_of(a.y, 'head', 'query')} + {column}), (o,))",
+        f"o = o / l if l != float32(0) else {a.nothing}",
+        f"store(y, uint32({a.y.place('head', 'query')} + {column}), (o,))",
     ]
 
 

@@ -6,46 +6,30 @@ Queries and keys lie transposed in shared memory.
 import math
 
 from app.kernels.cuda import vectors
-from app.kernels.cuda.attention_problem import (
-    Attention,
-    block_lines,
-    keys_of,
-    launches,
-    limit_of,
-    mask_place,
-    nothing,
-    place_of,
-    score_lines,
-    tile_count,
-)
+from app.kernels.cuda.attention_problem import Attention
 from app.kernels.cuda.geometry import indented
-from app.kernels.cuda.kernel import LIMITS, Launches
+from app.kernels.cuda.kernel import Launches
 from app.kernels.cuda.vectors import device
 
 SIDE = 64  # query rows and keys of a tile
 PITCH = SIDE + 4
 THREADS = 256
+TURNED = f"uint32(d * uint32({PITCH}) + j)"  # place of a transposed element
 ZEROS = f"({', '.join(['float32(0)'] * 16)})"
 
 
-def exact_rejection(a: Attention) -> str | None:
-    """Rejection of heads that shared memory does not hold; None if it does."""
-    needed = 4 * sum(_shared_words(a).values())
-    if needed <= LIMITS["shared_bytes"]:
-        return None
-    return f"heads of {a.depth} and {a.width} elements need {needed} byte of shared memory, at most " + str(
-        LIMITS["shared_bytes"]
-    )
-
-
 def attention_exact(a: Attention) -> Launches:
-    """The launch, for any type and alignment that `exact_rejection` accepts."""
-    columns = range(_columns(a))
+    """The launch, for any type and alignment.
+
+    Raises:
+        ValueError: heads too wide for shared memory.
+    """
+    columns, inside = range(_columns(a)), f"int32(n) < seen and d < uint32({a.width})"
     loop = [
         f"n0 = uint32(uint32(tile) * uint32({SIDE}))",
         "sync()",
-        *_transposed_tile("ks", "k", "k0", "n0", a.keys, a.k.row, a.depth),
-        *_value_tile(a),
+        *_tile("k", "k0", "n0", a.k.row, a.depth, "int32(n) < seen", f"ks[{TURNED}]"),
+        *_tile("v", "v0", "n0", a.v.row, 64 * len(columns), inside, "vs[uint32(u)]"),
         "sync()",
         f"s = {ZEROS}",
         f"for d in range({a.depth}):",
@@ -66,7 +50,7 @@ def attention_exact(a: Attention) -> Launches:
     ]
     body = [*_places(a), "for tile in range(tiles):", *indented(loop), *_results(a)]
     lines = [
-        *score_lines(a),
+        *a.score_lines(),
         *vectors.load("load", a.dtype, 1),
         *vectors.store("store", a.dtype, 1),
         *device("exp2(x)", f"return float32(exp(x * float32({math.log(2)!r})))"),
@@ -77,7 +61,7 @@ def attention_exact(a: Attention) -> Launches:
         ),
     ]
     shared_bytes, name = 4 * sum(_shared_words(a).values()), f"attention_exact_{a.depth}"
-    return launches(a, name, lines, body, tile=SIDE, threads=THREADS, shared_bytes=shared_bytes)
+    return a.launches(name, lines, body, tile=SIDE, threads=THREADS, shared_bytes=shared_bytes)
 
 
 def _columns(a: Attention) -> int:
@@ -98,7 +82,7 @@ def _shared_words(a: Attention) -> dict[str, int]:
 def _places(a: Attention) -> list[str]:
     """Lines before the loop: this thread's rows, the block's queries, and initial sums."""
     lines = [
-        *block_lines(a, SIDE),
+        *a.block_lines(SIDE),
         "tx = uint32(thread() & uint32(15))",
         "ty = uint32(thread() >> uint32(4))",
     ]
@@ -107,51 +91,36 @@ def _places(a: Attention) -> list[str]:
         lines.append(f"{name} = shared_f32(uint32({offset}))")
         offset += 4 * count
     lines += [
-        f"seen = {keys_of(a)}",
-        *_transposed_tile("qs", "q", place_of(a.q, "h"), "m0", a.rows, a.q.row, a.depth),
-        f"k0 = {place_of(a.k, 'kv')}",
-        f"v0 = {place_of(a.v, 'kv')}",
-        *tile_count(a, SIDE, SIDE),
+        f"seen = {a.seen}",
+        *_tile("q", a.q.place("h"), "m0", a.q.row, a.depth, f"int32(n) < int32({a.rows})", f"qs[{TURNED}]"),
+        f"k0 = {a.k.place('kv')}",
+        f"v0 = {a.v.place('kv')}",
+        *a.tile_count(SIDE, SIDE),
     ]
     for i in range(4):
         lines += [
             f"r{i} = min(uint32(m0 + ty * uint32(4) + uint32({i})), uint32({a.rows - 1}))",
-            f"lim{i} = {limit_of(a, f'r{i}')}",
+            f"lim{i} = {a.limit(f'r{i}')}",
             f"x{i} = float32(-inf)",
             f"l{i} = float32(0)",
         ]
     return [*lines, *(f"o{n} = {ZEROS}" for n in range(_columns(a)))]
 
 
-def _transposed_tile(
-    memory: str, name: str, base: str, first: str, rows: int, step: int, depth: int
-) -> list[str]:
-    """Lines that read 64 rows and write them as columns; those beyond the last are zeros."""
-    limit = "seen" if name == "k" else f"int32({rows})"
+def _tile(name: str, base: str, first: str, step: int, width: int, inside: str, place: str) -> list[str]:
+    """Lines that read 64 rows from row `first` on, zeros for what is not `inside`, to shared memory.
+
+    `inside` and `place` may use row n, the tile's row j, column d, and the number u of an element.
+    """
     return [
-        f"for u in range(thread(), uint32({SIDE * depth}), uint32({THREADS})):",
-        f"    j = uint32(uint32(u) // uint32({depth}))",
-        f"    d = uint32(uint32(u) % uint32({depth}))",
+        f"for u in range(thread(), uint32({SIDE * width}), uint32({THREADS})):",
+        f"    j = uint32(uint32(u) // uint32({width}))",
+        f"    d = uint32(uint32(u) % uint32({width}))",
         f"    n = uint32({first} + j)",
         "    value = float32(0)",
-        f"    if int32(n) < {limit}:",
+        f"    if {inside}:",
         f"        value = load({name}, uint32({base} + n * uint32({step}) + d))[0]",
-        f"    {memory}[uint32(d * uint32({PITCH}) + j)] = value",
-    ]
-
-
-def _value_tile(a: Attention) -> list[str]:
-    """Lines that read 64 rows of values, and zeros beside and below them."""
-    padded = 64 * _columns(a)
-    return [
-        f"for u in range(thread(), uint32({SIDE * padded}), uint32({THREADS})):",
-        f"    j = uint32(uint32(u) // uint32({padded}))",
-        f"    d = uint32(uint32(u) % uint32({padded}))",
-        "    n = uint32(n0 + j)",
-        "    value = float32(0)",
-        f"    if int32(n) < seen and d < uint32({a.width}):",
-        f"        value = load(v, uint32(v0 + n * uint32({a.v.row}) + d))[0]",
-        "    vs[uint32(u)] = value",
+        f"    {place} = value",
     ]
 
 
@@ -163,7 +132,7 @@ def _scores(a: Attention) -> list[str]:
         for j in range(4):
             lines.append(f"s{j} = score(s[{4 * i + j}])")
             if a.mask:
-                at = mask_place(a.mask, "h", f"r{i}", f"(key + uint32({j}))")
+                at = a.mask.place("h", f"r{i}", f"(key + uint32({j}))")
                 lines.append(f"if key + uint32({j}) < uint32({a.mask.length}):")
                 lines.append(f"    s{j} = s{j} + bias(mask, {at})")
             parts.append(f"s{j} if int32(key) + int32({j}) < lim{i} else float32(-inf)")
@@ -197,9 +166,9 @@ def _results(a: Attention) -> list[str]:
     for i in range(4):
         lines += [f"l{i} = l{i} + shfl_xor_f32(l{i}, uint32({m}))" for m in (1, 2, 4, 8)]
         lines += [
-            f"f = float32(1) / l{i} if l{i} > float32(0) else {nothing(a)}",
+            f"f = float32(1) / l{i} if l{i} > float32(0) else {a.nothing}",
             f"f = f if l{i} == l{i} else float32(nan)",
-            f"at = {place_of(a.y, 'h', f'r{i}')}",
+            f"at = {a.y.place('h', f'r{i}')}",
             f"if m0 + ty * uint32(4) + uint32({i}) < uint32({a.rows}):",
         ]
         for n in range(_columns(a)):

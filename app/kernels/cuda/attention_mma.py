@@ -4,20 +4,7 @@ Keys and values come in tiles of 64. While a tile's products with keys are compu
 way, and while its probabilities are multiplied with values the next keys are.
 """
 
-from app.kernels.cuda.attention_problem import (
-    LOG2E,
-    Attention,
-    Mask,
-    block_lines,
-    keys_of,
-    launches,
-    limit_of,
-    mask_place,
-    nothing,
-    place_of,
-    score_lines,
-    tile_count,
-)
+from app.kernels.cuda.attention_problem import LOG2E, Attention, Mask
 from app.kernels.cuda.geometry import indented
 from app.kernels.cuda.kernel import Launches
 from app.kernels.cuda.vectors import HALVES, device
@@ -67,11 +54,11 @@ def attention_mma(a: Attention) -> Launches:
         *indented(loop),
         *_results(a, short),
     ]
-    lines = [*score_lines(a), *_fragment_functions(a, short)]
+    lines = [*a.score_lines(), *_fragment_functions(a, short)]
     lines += _mask_functions(a, a.mask) if a.mask else []
     shared_bytes = 2 * KEYS * (_pitch(a.depth) + _pitch(a.width))
     name = f"attention_{short}_{a.depth}"
-    return launches(a, name, lines, body, tile=ROWS, threads=32 * WARPS, shared_bytes=shared_bytes)
+    return a.launches(name, lines, body, tile=ROWS, threads=32 * WARPS, shared_bytes=shared_bytes)
 
 
 def _pitch(width: int) -> int:
@@ -87,31 +74,31 @@ def _is_folded(a: Attention) -> bool:
 def _places(a: Attention) -> list[str]:
     """Lines before the loop: this thread's rows, their queries, and initial sums."""
     return [
-        *block_lines(a, ROWS),
+        *a.block_lines(ROWS),
         "ks = shared_u16(uint32(0))",
         f"vs = shared_u16(uint32({2 * KEYS * _pitch(a.depth)}))",
         "t = lane()",
         "w = warp()",
-        f"seen = {keys_of(a)}",
+        f"seen = {a.seen}",
         # This thread's rows of the accumulators: r0 and r1; those beyond the last repeat it.
         "r0 = uint32(m0 + w * uint32(16) + (t >> uint32(2)))",
         "r1 = uint32(r0 + uint32(8))",
         f"i0 = min(r0, uint32({a.rows - 1}))",
         f"i1 = min(r1, uint32({a.rows - 1}))",
         "c2 = uint32((t & uint32(3)) * uint32(2))",
-        f"q0 = {place_of(a.q, 'h', 'i0')}",
-        f"q1 = {place_of(a.q, 'h', 'i1')}",
+        f"q0 = {a.q.place('h', 'i0')}",
+        f"q1 = {a.q.place('h', 'i1')}",
         *(
             f"qf{c // 16} = {'query' if c + 16 <= a.depth else 'half_query'}"
             f"(q, uint32(q0 + c2 + uint32({c})), uint32(q1 + c2 + uint32({c})))"
             for c in range(0, a.depth, 16)
         ),
-        f"k0 = {place_of(a.k, 'kv')}",
-        f"v0 = {place_of(a.v, 'kv')}",
-        f"lim0 = {limit_of(a, 'i0')}",
-        f"lim1 = {limit_of(a, 'i1')}",
-        f"sure = {limit_of(a, 'm0')}",  # keys that all rows of the block see
-        *tile_count(a, ROWS, KEYS),
+        f"k0 = {a.k.place('kv')}",
+        f"v0 = {a.v.place('kv')}",
+        f"lim0 = {a.limit('i0')}",
+        f"lim1 = {a.limit('i1')}",
+        f"sure = {a.limit('m0')}",  # keys that all rows of the block see
+        *a.tile_count(ROWS, KEYS),
         "x0 = float32(-inf)",
         "x1 = float32(-inf)",
         "l0 = float32(0)",
@@ -152,7 +139,7 @@ def _mask_tile(mask: Mask) -> list[str]:
     """Lines that load the mask of a tile, under way while keys are waited for and multiplied."""
     lines = []
     for name, row in _mask_rows(mask):
-        lines.append(f"at = {mask_place(mask, 'h', row, 'n0')}")
+        lines.append(f"at = {mask.place('h', row, 'n0')}")
         lines += [f"{name}{j} = pair(mask, at, n0, uint32(c2 + uint32({8 * j})))" for j in range(KEYS // 8)]
     return lines
 
@@ -234,10 +221,10 @@ def _results(a: Attention, short: str) -> list[str]:
         lines += [
             f"l{i} = l{i} + shfl_xor_f32(l{i}, uint32(1))",
             f"l{i} = l{i} + shfl_xor_f32(l{i}, uint32(2))",
-            f"f{i} = rcp_approx(l{i}) if l{i} > float32(0) else {nothing(a)}",
+            f"f{i} = rcp_approx(l{i}) if l{i} > float32(0) else {a.nothing}",
             f"f{i} = f{i} if l{i} == l{i} else float32(nan)",
         ]
-    lines += [f"d0 = {place_of(a.y, 'h', 'i0')}", f"d1 = {place_of(a.y, 'h', 'i1')}"]
+    lines += [f"d0 = {a.y.place('h', 'i0')}", f"d1 = {a.y.place('h', 'i1')}"]
     for i in (0, 1):
         lines.append(f"if r{i} < uint32({a.rows}):")
         lines += [

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from app.kernels.cuda import functions, vectors
 from app.kernels.cuda.geometry import check_size, place
-from app.kernels.cuda.kernel import Kernel, Launch, Launches, Ref
+from app.kernels.cuda.kernel import Kernel, Launches
 from app.kernels.cuda.vectors import device
 
 LOG2E = math.log2(math.e)
@@ -25,6 +25,11 @@ class Heads:
         """True if every row begins at a multiple of 8 elements."""
         return not any(n % 8 for n in (self.batch, self.head, self.row, self.start))
 
+    def place(self, head: str, row: str = "") -> str:
+        """Source of where a head's matrix, or one of its rows, begins."""
+        names, strides = ("b", head, row), (self.batch, self.head, self.row)
+        return place(names if row else names[:2], strides, self.start)
+
 
 @dataclass(frozen=True, slots=True)
 class Mask:
@@ -41,6 +46,10 @@ class Mask:
     strides: tuple[int, int, int, int]
     length: int
     start: int = 0
+
+    def place(self, head: str, row: str, key: str) -> str:
+        """Source of where the mask of a query row and a key lies."""
+        return place(("b", head, row, key), self.strides, self.start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,93 +105,73 @@ class Attention:
             o: Heads = getattr(self, name)
             check_size(name, o.start + self.batch * o.batch + heads * o.head + rows * o.row)
 
+    @property
+    def operands(self) -> dict[str, str]:
+        """Types of the addresses, by role."""
+        operands = dict.fromkeys("qkvy", vectors.pointer(self.dtype))
+        operands |= {"mask": vectors.pointer(self.mask.dtype)} if self.mask else {}
+        return operands | ({"lengths": "int64*"} if self.lengths else {})
 
-def launches(
-    a: Attention, name: str, lines: list[str], body: list[str], *, tile: int, threads: int, shared_bytes: int
-) -> Launches:
-    """The launch of a kernel whose blocks have `tile` query rows each."""
-    signature = operands_of(a)
-    roles = [role for role, _ in signature]
-    source = functions.source(lines, roles, body)
-    kernel = Kernel(name, source, tuple(kind for _, kind in signature), threads, shared_bytes=shared_bytes)
-    grid = (-(-a.rows // tile) * a.batch * a.heads, 1, 1)
-    return Launches((Launch(kernel, grid, tuple(map(Ref, roles))),))
+    @property
+    def seen(self) -> str:
+        """Source of how many keys a batch has that any row may see."""
+        most = min(self.keys, self.mask.length) if self.mask else self.keys
+        return f"min(int32({most}), int32(lengths[b]))" if self.lengths else f"int32({most})"
 
+    @property
+    def nothing(self) -> str:
+        """Source of the result of a row that sees no key."""
+        return "float32(0)" if self.zero else "float32(nan)"
 
-def block_lines(a: Attention, tile: int) -> list[str]:
-    """Lines of a block's batch `b`, heads `h` and `kv`, and first query row `m0`."""
-    blocks = -(-a.rows // tile)
-    return [
-        f"block = uint32(block_x() % uint32({blocks}))",
-        f"bh = uint32(block_x() // uint32({blocks}))",
-        f"h = uint32(bh % uint32({a.heads}))",
-        f"b = uint32(bh // uint32({a.heads}))",
-        f"kv = uint32(h // uint32({a.heads // a.kv_heads}))",
-        # The last rows of a causal mask see most keys: they begin first.
-        f"m0 = uint32((uint32({blocks - 1}) - block) * uint32({tile}))",
-    ]
+    def limit(self, row: str) -> str:
+        """Source of how many keys a query row sees, as far as its place tells."""
+        return f"min(seen, int32(int32({row}) + int32({self.past + 1})))" if self.causal else "seen"
 
-
-def tile_count(a: Attention, rows: int, keys: int) -> list[str]:
-    """Lines of `tiles`, which hold the keys that any row of the block sees."""
-    return [
-        f"last = {limit_of(a, f'min(uint32(m0 + uint32({rows - 1})), uint32({a.rows - 1}))')}",
-        f"tiles = uint32((max(last, int32(0)) + int32({keys - 1})) // int32({keys}))",
-    ]
-
-
-def nothing(a: Attention) -> str:
-    """Source of the result of a row that sees no key."""
-    return "float32(0)" if a.zero else "float32(nan)"
-
-
-def operands_of(a: Attention) -> list[tuple[str, str]]:
-    """(role, type of its address)."""
-    kind = vectors.pointer(a.dtype)
-    operands = [(name, kind) for name in "qkvy"]
-    operands += [("mask", vectors.pointer(a.mask.dtype))] if a.mask else []
-    return [*operands, *([("lengths", "int64*")] if a.lengths else [])]
-
-
-def place_of(o: Heads, head: str, row: str = "") -> str:
-    """Source of where a head's matrix, or one of its rows, begins."""
-    names, strides = ["b", head], [o.batch, o.head]
-    return place([*names, row] if row else names, [*strides, o.row] if row else strides, o.start)
-
-
-def limit_of(a: Attention, row: str) -> str:
-    """Source of how many keys a query row sees, as far as its place tells."""
-    return f"min(seen, int32(int32({row}) + int32({a.past + 1})))" if a.causal else "seen"
-
-
-def keys_of(a: Attention) -> str:
-    """Source of how many keys a batch has that any row may see."""
-    most = min(a.keys, a.mask.length) if a.mask else a.keys
-    return f"min(int32({most}), int32(lengths[b]))" if a.lengths else f"int32({most})"
-
-
-def score_lines(a: Attention) -> list[str]:
-    """Lines of `score(s)`, of a product in the domain of exp2, and of `bias(mask, at)`, what is added."""
-    if a.softcap:
-        cap, inner = a.softcap * LOG2E, a.scale / a.softcap
-        value = f"float32({cap!r}) * float32(tanh(s * float32({inner!r})))"
-    else:
-        value = f"s * float32({a.scale * LOG2E!r})"
-    lines = device("score(s)", f"return {value}")
-    if a.mask is None:
-        return lines
-    if a.mask.dtype == "bool":
-        added = ["return float32(0) if mask[at] != 0 else float32(-inf)"]
-    else:
-        added = [
-            f"x = {vectors.scalar(a.mask.dtype, 'mask[at]')}",
-            f"y = x * float32({LOG2E!r})",
-            # The lowest number stays one: a row that has only such ones is a mean, not NaN.
-            "return float32(-3e38) if y < float32(-3e38) and x > float32(-inf) else y",
+    def block_lines(self, tile: int) -> list[str]:
+        """Lines of a block's batch `b`, heads `h` and `kv`, and first query row `m0`."""
+        blocks = -(-self.rows // tile)
+        return [
+            f"block = uint32(block_x() % uint32({blocks}))",
+            f"bh = uint32(block_x() // uint32({blocks}))",
+            f"h = uint32(bh % uint32({self.heads}))",
+            f"b = uint32(bh // uint32({self.heads}))",
+            f"kv = uint32(h // uint32({self.heads // self.kv_heads}))",
+            # The last rows of a causal mask see most keys: they begin first.
+            f"m0 = uint32((uint32({blocks - 1}) - block) * uint32({tile}))",
         ]
-    return [*lines, *device("bias(mask, at)", *added)]
 
+    def tile_count(self, rows: int, keys: int) -> list[str]:
+        """Lines of `tiles`, which hold the keys that any row of the block sees."""
+        return [
+            f"last = {self.limit(f'min(uint32(m0 + uint32({rows - 1})), uint32({self.rows - 1}))')}",
+            f"tiles = uint32((max(last, int32(0)) + int32({keys - 1})) // int32({keys}))",
+        ]
 
-def mask_place(mask: Mask, head: str, row: str, key: str) -> str:
-    """Source of where the mask of a query row and a key lies."""
-    return place(["b", head, row, key], mask.strides, mask.start)
+    def score_lines(self) -> list[str]:
+        """Lines of `score(s)`, of a product in the domain of exp2, and of `bias(mask, at)`, what is added."""
+        if self.softcap:
+            cap, inner = self.softcap * LOG2E, self.scale / self.softcap
+            value = f"float32({cap!r}) * float32(tanh(s * float32({inner!r})))"
+        else:
+            value = f"s * float32({self.scale * LOG2E!r})"
+        lines = device("score(s)", f"return {value}")
+        if self.mask is None:
+            return lines
+        if self.mask.dtype == "bool":
+            added = ["return float32(0) if mask[at] != 0 else float32(-inf)"]
+        else:
+            added = [
+                f"x = {vectors.scalar(self.mask.dtype, 'mask[at]')}",
+                f"y = x * float32({LOG2E!r})",
+                # The lowest number stays one: a row that has only such ones is a mean, not NaN.
+                "return float32(-3e38) if y < float32(-3e38) and x > float32(-inf) else y",
+            ]
+        return [*lines, *device("bias(mask, at)", *added)]
+
+    def launches(
+        self, name: str, lines: list[str], body: list[str], *, tile: int, threads: int, shared_bytes: int
+    ) -> Launches:
+        """The launch of a kernel whose blocks have `tile` query rows each."""
+        roles, kinds = list(self.operands), tuple(self.operands.values())
+        kernel = Kernel(name, functions.source(lines, roles, body), kinds, threads, shared_bytes=shared_bytes)
+        return Launches.of(kernel, -(-self.rows // tile) * self.batch * self.heads, roles)

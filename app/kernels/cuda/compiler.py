@@ -234,7 +234,6 @@ def ptx(kernel: Kernel) -> str:
                 cc=OLDEST,
                 device=False,
                 abi="numba",
-                fastmath=kernel.fastmath,
                 launch_bounds=(kernel.threads, kernel.minimum_blocks),
                 output="ptx",
             )

@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from app.kernels.cuda import gemm, realign, storage
+from app.kernels.cuda import gemm, realign
 from app.kernels.cuda.epilogue import Epilogue
 from app.kernels.cuda.gemm import dtype_of, vector
+from app.kernels.cuda.geometry import NBYTES
 from app.kernels.cuda.kernel import Launches, Ref
-from app.kernels.cuda.operands import Patches, Rows, reciprocal
+from app.kernels.cuda.operands import DIVISORS, Patches, Rows, reciprocal
 from app.kernels.cuda.product import Product
 from app.kernels.cuda.realign import Matrices
 
@@ -97,13 +98,11 @@ def conv(c: Conv, precision: str, after: Epilogue, tile: str, splits: int = 1) -
     Where pixels or groups of x do not begin at multiples of 16 bytes, x is copied to the workspace first.
     Arguments as for `gemm.gemm`.
     """
-    source = pixels(c)
     dtype = dtype_of(precision)
-    if source.is_aligned(dtype):
-        return launches(c, precision, after, tile, splits)
-    made = realign.layout(source, dtype, beside=True)
-    inner = launches(replace(c, x_pixel=made.row, x_group=made.step), precision, after, tile, splits)
-    return realign.after_copies(inner, {"x": (source, made)}, dtype)
+    copies = realign.copies({"x": pixels(c)}, dtype, beside=True)
+    for _, made in copies.values():
+        c = replace(c, x_pixel=made.row, x_group=made.step)
+    return realign.after_copies(launches(c, precision, after, tile, splits), copies, dtype)
 
 
 def pixels(c: Conv) -> Matrices:
@@ -132,13 +131,6 @@ def launches(
     w_start: int = 0,
 ) -> Launches:
     """The same for aligned x; also a part of a transposed convolution, with weights from byte `w_start`."""
-    made = _product(c, precision, after, tile, splits, scatter)
-    return made.moved({"a": Ref("x"), "b": Ref("w", w_start)})
-
-
-def _product(
-    c: Conv, precision: str, after: Epilogue, tile: str, splits: int, scatter: Scatter | None
-) -> Launches:
     dtype = dtype_of(precision)
     ho, wo = c.out
     ci, co = c.ci // c.groups, c.co // c.groups
@@ -172,10 +164,12 @@ def _product(
     longest = max(c.n * c.h * c.w * pixel, product.m * product.y_row)
     if c.is_product and not grouped and not scatter:
         rows, left = replace(product, k=ci), Rows(ragged=ci % aligned != 0)
-        return gemm.launches(rows, precision, after, tile, splits, left, {"a_row": pixel}, longest)
-    operand = Patches(storage.BYTES[dtype], ci % aligned != 0, scatter is not None)
-    numbers |= _numbers(c, pixel, full)
-    return gemm.launches(product, precision, after, tile, splits, operand, numbers, longest)
+        made = gemm.launches(rows, precision, after, tile, splits, left, {"a_row": pixel}, longest)
+    else:
+        operand = Patches(NBYTES[dtype], ci % aligned != 0, scatter is not None)
+        numbers |= _numbers(c, pixel, full)
+        made = gemm.launches(product, precision, after, tile, splits, operand, numbers, longest)
+    return made.moved({"a": Ref("x"), "b": Ref("w", w_start)})
 
 
 def _numbers(c: Conv, pixel: int, full: int) -> dict[str, int]:
@@ -196,6 +190,6 @@ def _numbers(c: Conv, pixel: int, full: int) -> dict[str, int]:
         "channels": full,
         "window": c.kernel[1],
     }
-    for name in ("out_height", "out_width", "channels", "window"):
+    for name in DIVISORS:
         numbers[f"{name}_factor"], numbers[f"{name}_shift"] = reciprocal(numbers[name])
     return numbers

@@ -10,29 +10,18 @@ from math import gcd, prod
 
 import numpy as np
 
-from app.kernels.cuda import conv, gemm, realign, storage
+from app.kernels.cuda import conv, gemm, realign
 from app.kernels.cuda.conv import Conv, Pair, Scatter
 from app.kernels.cuda.epilogue import Epilogue
+from app.kernels.cuda.geometry import NBYTES
 from app.kernels.cuda.kernel import KernelError, Launch, Launches
 
 
 @dataclass(frozen=True, slots=True)
-class ConvTranspose:
-    """A transposed convolution x[n, h, w, ci] -> y[n, ho, wo, co], fields as in `Conv`."""
+class ConvTranspose(Conv):
+    """A transposed convolution x[n, h, w, ci] -> y[n, ho, wo, co], other fields as in `Conv`."""
 
-    n: int
-    h: int
-    w: int
-    ci: int
-    co: int
-    kernel: Pair
-    strides: Pair = (1, 1)
-    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     output_padding: Pair = (0, 0)
-    dilations: Pair = (1, 1)
-    groups: int = 1
-    x_pixel: int = 0
-    y_pixel: int = 0
 
     @property
     def out(self) -> Pair:
@@ -67,22 +56,21 @@ def phases(c: ConvTranspose) -> Iterator[Phase]:
                 continue
             axes = [_axis(c, i, first) for i, first in enumerate((p, q))]
             taps, tops, bottoms, dilations = zip(*axes, strict=True)
-            yield Phase(
-                Conv(
-                    c.n,
-                    c.h,
-                    c.w,
-                    c.ci,
-                    c.co,
-                    (len(taps[0]), len(taps[1])),
-                    pads=(*tops, *bottoms),
-                    dilations=dilations,
-                    groups=c.groups,
-                    x_pixel=c.x_pixel,
-                ),
-                (p, q),
-                taps,
+            part = Conv(
+                c.n,
+                c.h,
+                c.w,
+                c.ci,
+                c.co,
+                (len(taps[0]), len(taps[1])),
+                pads=(*tops, *bottoms),
+                dilations=dilations,
+                groups=c.groups,
+                x_pixel=c.x_pixel,
+                y_pixel=c.y_pixel,
+                x_group=c.x_group,
             )
+            yield Phase(part, (p, q), taps)
 
 
 def _axis(c: ConvTranspose, i: int, first: int) -> tuple[tuple[int, ...], int, int, int]:
@@ -123,15 +111,13 @@ def conv_transpose(c: ConvTranspose, precision: str, after: Epilogue, tile: str)
     if after.residual:
         raise KernelError("a transposed convolution adds no residual")
     dtype = gemm.dtype_of(precision)
-    source = conv.pixels(next(phases(c)).conv)
-    copies = {} if source.is_aligned(dtype) else {"x": (source, realign.layout(source, dtype, beside=True))}
+    copies = realign.copies({"x": conv.pixels(c)}, dtype, beside=True)
+    for _, made in copies.values():
+        c = replace(c, x_pixel=made.row, x_group=made.step)
     steps: list[Launch] = []
     start = 0
     for phase in phases(c):
-        part = replace(phase.conv, y_pixel=c.y_pixel)
-        if copies:
-            part = replace(part, x_pixel=copies["x"][1].row, x_group=copies["x"][1].step)
         to = Scatter(c.strides, phase.first, c.out)
-        steps += conv.launches(part, precision, after, tile, scatter=to, w_start=start).steps
-        start += prod(conv.packed_shape(part, precision)) * storage.BYTES[dtype]
+        steps += conv.launches(phase.conv, precision, after, tile, scatter=to, w_start=start).steps
+        start += prod(conv.packed_shape(phase.conv, precision)) * NBYTES[dtype]
     return realign.after_copies(Launches(tuple(steps)), copies, dtype)

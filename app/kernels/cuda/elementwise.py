@@ -9,16 +9,16 @@ from collections.abc import Sequence
 
 from app.kernels.cuda import functions, vectors
 from app.kernels.cuda.geometry import (
+    BITS,
     Strided,
     check_spans,
     collapsed,
-    contiguous,
     indented,
     place,
     unpacked,
     vector_width,
 )
-from app.kernels.cuda.kernel import Kernel, Launch, Launches, Ref
+from app.kernels.cuda.kernel import Kernel, Launches
 from app.kernels.expressions import Recipe, computed, converted, result_dtypes
 
 THREADS = 256
@@ -59,18 +59,9 @@ def elementwise(
     sources, targets = walked[: len(inputs)], walked[len(inputs) :]
     text = _source(recipe, box, sources, [(v, o) for (v, _), o in zip(outputs, targets)], width)
     roles = [*(f"x{i}" for i in range(len(inputs))), *(f"y{i}" for i in range(len(outputs)))]
-    kernel = Kernel(
-        name,
-        text,
-        (*(vectors.pointer(o.dtype) for o in operands), "uint32"),
-        THREADS,
-    )
+    kernel = Kernel(name, text, (*(vectors.pointer(o.dtype) for o in operands), "uint32"), THREADS)
     units = -(-box[-1] // width) * math.prod(box[:-1])
-    if not math.prod(box):
-        return Launches(())
-    bound = box[0] if len(box) == 1 else units
-    launch = Launch(kernel, (-(-units // THREADS), 1, 1), (*(Ref(role) for role in roles), bound))
-    return Launches((launch,))
+    return Launches.of(kernel, -(-units // THREADS), roles, box[0] if len(box) == 1 else units)
 
 
 def copy(extents: Sequence[int], source: Strided, target: Strided, name: str = "copy") -> Launches:
@@ -102,34 +93,7 @@ def _words(
             for o in operands
         )
         return (*extents[:-1], extents[-1] // per_word), tuple(words)
-    kind = {8: "int64", 4: "uint32", 2: "uint16", 1: "uint8"}[size]
-    return extents, tuple(Strided(kind, o.strides, o.start) for o in operands)
-
-
-def cast(elements: int, source: str, target: str) -> Launches:
-    """Elements of one type as those of another: roles x0, y0. In place if both are of one size."""
-    return copy((elements,), Strided(source, (1,)), Strided(target, (1,)), "cast")
-
-
-def fill(extents: Sequence[int], target: Strided, bits: int = 0) -> Launches:
-    """A number to every element of a box: role y0. `bits` are the value as the type's integer."""
-    check_spans("fill", extents, (target,))
-    kind = {8: "int64", 4: "int32", 2: "uint16", 1: "uint8"}[target.nbytes]
-    box, (walked,) = collapsed(extents, (Strided(kind, target.strides, target.start),))
-    names = [f"i{a}" for a in range(len(box))]
-    lines = [
-        "def kernel(y, units):",
-        f"    u = uint32(block_x() * uint32({THREADS}) + thread())",
-        "    if u < units:",
-        *indented(unpacked("u", box, names), 2),
-        f"        y[{place(names, walked.strides, walked.start)}] = {kind}({bits})",
-        "",
-    ]
-    units = math.prod(box)
-    if not units:
-        return Launches(())
-    kernel = Kernel("fill", "\n".join(lines), (f"{kind}*", "uint32"), THREADS)
-    return Launches((Launch(kernel, (-(-units // THREADS), 1, 1), (Ref("y0"), units)),))
+    return extents, tuple(Strided(BITS[size], o.strides, o.start) for o in operands)
 
 
 def _source(
@@ -142,16 +106,9 @@ def _source(
     given = [s.dtype for s in sources]
     kinds = [computed(k) for k in result_dtypes(recipe, given)]
     element = functions.body(recipe, given)
-    results = ", ".join(
-        _plain(converted(f"v{value}", kinds[value], computed(o.dtype))) for value, o in targets
-    )
+    results = ", ".join(converted(f"v{value}", kinds[value], computed(o.dtype)) for value, o in targets)
     arguments = ", ".join(f"v{i}" for i in range(len(sources)))
-    lines = [
-        "@device",
-        f"def element({arguments}):",
-        *indented([*element, f"return ({results},)"]),
-        "",
-    ]
+    lines = vectors.device(f"element({arguments})", *element, f"return ({results.replace('np.', '')},)")
     for i, s in enumerate(sources):
         lines += vectors.load(f"load{i}", s.dtype, width if s.strides[-1] == 1 else 1)
         if width > 1 and len(box) == 1:
@@ -204,10 +161,3 @@ def _group(
         values = ", ".join(f"r{k}[{i}]" for k in range(width))
         lines.append(f"store{i}{suffix}(y{i}, {place(names, o.strides, o.start)}, ({values},))")
     return lines
-
-
-def _plain(text: str) -> str:
-    return text.replace("np.", "")
-
-
-__all__ = ["cast", "contiguous", "copy", "elementwise", "fill"]

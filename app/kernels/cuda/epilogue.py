@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from app.kernels.cuda import storage
 from app.kernels.cuda.source import Source
+from app.kernels.cuda.vectors import pointer
 
 _SIGMOID = "rcp_approx(float32(1) + exp2_approx({x} * float32(-1.4426950408889634)))"
 # 0.5 (1 + tanh(u)) = sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3)
@@ -45,7 +46,7 @@ class Epilogue:
     """Operations on sums before they are stored.
 
     Args:
-        dtype: of the output and of the residual, a key of `storage.BYTES`.
+        dtype: of the output and of the residual, a floating-point type.
         alpha: factor of the sums.
         bias: whether float32 bias[column] is added.
         residual: "before" or "after" the activation, or "" for none. It may be the output's own memory.
@@ -73,7 +74,7 @@ class Epilogue:
     @property
     def signature(self) -> tuple[str, ...]:
         """Types of the addresses in `roles`, which the kernel takes under these names."""
-        kinds = {"bias": "float32*", "residual": storage.POINTER[self.dtype]}
+        kinds = {"bias": "float32*", "residual": pointer(self.dtype)}
         return tuple(kinds[role] for role in self.roles)
 
     @property

@@ -21,76 +21,42 @@ from app.kernels.expressions import (
     template,
 )
 
+# Functions of the toolkit's library, of float32.
+_ROUNDED = ("exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "erf")
+# Functions of one expression.
+_EXPRESSIONS = {
+    "select(condition, a, b)": "a if condition else b",
+    "floor(x)": "floor_f32(x)",
+    "ceil(x)": "ceil_f32(x)",
+    "rint(x)": "round_f32(x)",
+    "larger(a, b)": "a if a > b else b",
+    "smaller(a, b)": "a if a < b else b",
+    "at_least(low, x)": "low if low > x else x",
+    "at_most(high, x)": "high if high < x else x",
+    "from_half(x)": "f16_f32(x)",
+    "to_half(x)": "f32_f16(x)",
+    "from_bfloat(x)": "bf16_f32(x)",
+    "to_bfloat(x)": "f32_bf16(x)",
+    "atanh32(x)": "float32(0.5) * float32(log1p(x)) - float32(0.5) * float32(log1p(-x))",
+    "softplus32(x)": "(float32(0) if x < float32(0) else x) + float32(log1p(exp(-abs(x))))",
+    "expm1_falling32(x)": "float32(expm1(x))",
+    "silu32(x)": "x * sigmoid32(x) if x > float32(-88) else float32(0) * x",
+    "swish32(x, alpha)": "x * sigmoid32(alpha * x)",
+    "gelu32(x)": "x * (float32(0.5) + float32(0.5) * float32(erf(x * float32(0.7071067811865476))))",
+    "gelu_tanh32(x)": "x * sigmoid32(float32(1.5957691216057308) * (x + float32(0.044715) * x * x * x))",
+    "power32(x, y)": "float32(pow(x, y))",
+    "real_remainder(a, b)": "float32(fmod(a, b))",
+    "remainder(a, b)": "a - quotient(a, b) * b if b != 0 else a - a",
+    "floor_remainder(a, b)": "a % b if b != 0 else a - a",
+    "shifted_left(a, n)": "a << n if n >= 0 and n < 64 else a - a",
+    "shifted_right(a, n)": "a >> n if n >= 0 and n < 64 else a >> 63",
+    **{f"{name}32(x)": f"float32({name}(x))" for name in _ROUNDED},
+}
+
 _LIBRARY = """
-def select(condition, a, b):
-    return a if condition else b
-
-def floor(x):
-    return floor_f32(x)
-
-def ceil(x):
-    return ceil_f32(x)
-
-def rint(x):
-    return round_f32(x)
-
-def larger(a, b):
-    return a if a > b else b
-
-def smaller(a, b):
-    return a if a < b else b
-
-def at_least(low, x):
-    return low if low > x else x
-
-def at_most(high, x):
-    return high if high < x else x
-
 def saturated(x, low, high):
     x = x if x > low else low
     return x if x < high else high
-
-def from_half(x):
-    return f16_f32(x)
-
-def to_half(x):
-    return f32_f16(x)
-
-def from_bfloat(x):
-    return bf16_f32(x)
-
-def to_bfloat(x):
-    return f32_bf16(x)
-
-def exp32(x):
-    return float32(exp(x))
-
-def log32(x):
-    return float32(log(x))
-
-def sin32(x):
-    return float32(sin(x))
-
-def cos32(x):
-    return float32(cos(x))
-
-def tan32(x):
-    return float32(tan(x))
-
-def asin32(x):
-    return float32(asin(x))
-
-def acos32(x):
-    return float32(acos(x))
-
-def atan32(x):
-    return float32(atan(x))
-
-def sinh32(x):
-    return float32(sinh(x))
-
-def cosh32(x):
-    return float32(cosh(x))
 
 def asinh32(x):
     a = abs(x)
@@ -103,48 +69,15 @@ def acosh32(x):
     y = float32(log1p(d + sqrt(d * (x + float32(1)))))
     return float32(log(x)) + float32(0.6931471805599453) if x > float32(1e9) else y
 
-def atanh32(x):
-    return float32(0.5) * float32(log1p(x)) - float32(0.5) * float32(log1p(-x))
-
-def tanh32(x):
-    return float32(tanh(x))
-
 def sigmoid32(x):
     z = float32(exp(-abs(x)))
     return (z if x < float32(0) else float32(1)) * rcp_approx(float32(1) + z)
-
-def erf32(x):
-    return float32(erf(x))
-
-def softplus32(x):
-    return (float32(0) if x < float32(0) else x) + float32(log1p(exp(-abs(x))))
 
 def mish32(x):
     y = float32(exp(-abs(x)))
     below = float32(1) if x < float32(0) else y * y
     above = y * (y + float32(2)) if x < float32(0) else float32(1) + float32(2) * y
     return x * (above * rcp_approx(above + float32(2) * below))
-
-def expm1_falling32(x):
-    return float32(expm1(x))
-
-def silu32(x):
-    return x * sigmoid32(x) if x > float32(-88) else float32(0) * x
-
-def swish32(x, alpha):
-    return x * sigmoid32(alpha * x)
-
-def gelu32(x):
-    return x * (float32(0.5) + float32(0.5) * float32(erf(x * float32(0.7071067811865476))))
-
-def gelu_tanh32(x):
-    return x * sigmoid32(float32(1.5957691216057308) * (x + float32(0.044715) * x * x * x))
-
-def power32(x, y):
-    return float32(pow(x, y))
-
-def real_remainder(a, b):
-    return float32(fmod(a, b))
 
 def real_floor_remainder(a, b):
     r = float32(fmod(a, b))
@@ -153,18 +86,6 @@ def real_floor_remainder(a, b):
 def quotient(a, b):
     q = a // b if b != 0 else a - a
     return q + 1 if b != 0 and q * b != a and (a < 0) != (b < 0) else q
-
-def remainder(a, b):
-    return a - quotient(a, b) * b if b != 0 else a - a
-
-def floor_remainder(a, b):
-    return a % b if b != 0 else a - a
-
-def shifted_left(a, n):
-    return a << n if n >= 0 and n < 64 else a - a
-
-def shifted_right(a, n):
-    return a >> n if n >= 0 and n < 64 else a >> 63
 
 def integer_power(base, exponent):
     n = int64(exponent)
@@ -182,6 +103,7 @@ def integer_power(base, exponent):
 
 
 _SOURCE = {text.split("(")[0]: f"def {text}" for text in _LIBRARY.strip()[4:].split("\n\ndef ")}
+_SOURCE |= {head.split("(")[0]: f"def {head}:\n    return {text}" for head, text in _EXPRESSIONS.items()}
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _USES = {name: _SOURCE.keys() & {*_NAME.findall(text)} - {name} for name, text in _SOURCE.items()}
 _SPECIAL = "inf = 1e999\nnan = inf - inf"

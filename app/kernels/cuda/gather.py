@@ -9,11 +9,10 @@ from collections.abc import Sequence
 
 from app.kernels.cuda import vectors
 from app.kernels.cuda.elementwise import copy
-from app.kernels.cuda.geometry import NBYTES, Strided, check_size, contiguous, indented, place, unpacked
+from app.kernels.cuda.geometry import BITS, NBYTES, Strided, check_size, contiguous, indented, place, unpacked
 from app.kernels.cuda.kernel import Launch, Launches, Ref
 from app.kernels.cuda.units import per_unit
 
-_BITS = {8: "int64", 4: "uint32", 2: "uint16", 1: "uint8"}
 _POISON = {8: "int64(-1)", 4: "uint32(4294967295)", 2: "uint16(65535)", 1: "uint8(255)"}
 COMBINE = {
     "none": "b",
@@ -22,23 +21,6 @@ COMBINE = {
     "max": "a if a > b or a != a else b",
     "min": "a if a < b or a != a else b",
 }
-
-
-def gather(outer: int, size: int, inner: int, count: int, dtype: str, indices: str) -> Launches:
-    """y[o, j, i] = x[o, index[j], i]: embeddings, and Gather along any axis.
-
-    Roles x, index, y: x: dtype[outer, size, inner], index: indices[count], y: dtype[outer, count, inner]
-    contiguous. No aliasing. Every element type.
-
-    Args:
-        outer: extent before the axis.
-        size: of the axis.
-        inner: after it.
-        count: indices.
-        dtype: of x and y.
-        indices: "int32" or "int64".
-    """
-    return gather_nd(outer, (size,), inner, count, dtype, indices, shared=True)
 
 
 def gather_nd(
@@ -51,7 +33,7 @@ def gather_nd(
     *,
     shared: bool = False,
 ) -> Launches:
-    """y[b, j, :] = x[b, index[b, j, 0], index[b, j, 1], ..., :].
+    """y[b, j, :] = x[b, index[b, j, 0], index[b, j, 1], ..., :]: embeddings, Gather along any axis, GatherND.
 
     Roles x, index, y: x: dtype[batch, *sizes, inner], index: indices[batch, count, len(sizes)] (without
     batch if `shared`), y: dtype[batch, count, inner] contiguous. No aliasing. Every element type.
@@ -86,7 +68,7 @@ def gather_elements(
     index if elements are of one size. Every element type.
     """
     check_size("gather_elements", max(math.prod(shape), math.prod(sizes)))
-    kind = _BITS[NBYTES[dtype]]
+    kind = BITS[NBYTES[dtype]]
     names = [f"i{a}" for a in range(len(shape))]
     read = list(names)
     read[axis] = "uint32(k)"
@@ -154,16 +136,14 @@ def scatter_elements(
 
 
 def scatter_nd(
-    sizes: Sequence[int], inner: int, count: int, dtype: str, indices: str, reduction: str = "none"
+    sizes: Sequence[int], inner: int, count: int, dtype: str, indices: str, reduction: str
 ) -> Launches:
     """The data, then y[index[j, 0], ..., :] joined with updates[j, :].
 
     Roles data, index, updates, y: data, y: dtype[*sizes, inner]; index: indices[count, len(sizes)],
-    updates: dtype[count, inner]; all contiguous. y may be data. Without a reduction all updates
-    are under way at once (of two at one place either may stay); with one they are applied in order.
+    updates: dtype[count, inner]; all contiguous. y may be data. Updates are applied in order.
     """
     lines, kind = _combine(dtype, reduction)
-    ordered = reduction != "none"
     update = [
         "p = uint32(i)",
         f"at = uint32(j) * uint32({len(sizes)})",
@@ -173,17 +153,8 @@ def scatter_nd(
         "    p = uint32(p)",
         f"    y[p] = combined(y[p], updates[uint32(uint32(j) * uint32({inner}) + i)])",
     ]
-    if ordered:
-        body = ["i = u", f"for j in range({count}):", *indented(update)]
-    else:
-        body = [f"i = uint32(u % uint32({inner}))", f"j = uint32(u // uint32({inner}))", *update]
-    made = per_unit(
-        "scatter_nd",
-        lines,
-        body,
-        [("index", indices), ("updates", kind), ("y", kind)],
-        inner if ordered else count * inner,
-    )
+    body = ["i = u", f"for j in range({count}):", *indented(update)]
+    made = per_unit("scatter_nd", lines, body, [("index", indices), ("updates", kind), ("y", kind)], inner)
     return Launches((*_whole([*sizes, inner], dtype), *made))
 
 
@@ -197,14 +168,16 @@ def _whole(sizes: Sequence[int], dtype: str) -> tuple[Launch, ...]:
 def _combine(dtype: str, reduction: str) -> tuple[list[str], str]:
     """Lines of `combined(old, new)` of elements in memory, and their type."""
     if reduction == "none":
-        return ["@device", "def combined(a, b):", "    return b", ""], _BITS[NBYTES[dtype]]
+        return vectors.device("combined(a, b)", "return b"), BITS[NBYTES[dtype]]
     body = [
+        "a = x",
+        "b = z",
         f"a = {vectors.scalar(dtype, 'a')}",
         f"b = {vectors.scalar(dtype, 'b')}",
         f"c = {COMBINE[reduction]}",
         f"return {vectors.kept(dtype, 'c')}",
     ]
-    return ["@device", "def combined(x, z):", *indented(["a = x", "b = z"]), *indented(body), ""], dtype
+    return vectors.device("combined(x, z)", *body), dtype
 
 
 def _address(sizes: Sequence[int], inner: int, at: str) -> list[str]:
@@ -229,4 +202,4 @@ def _words(inner: int, dtype: str) -> tuple[str, int]:
         while nbytes % (4 * width):
             width //= 2
         return "uint32", width
-    return _BITS[NBYTES[dtype]], 1
+    return BITS[NBYTES[dtype]], 1

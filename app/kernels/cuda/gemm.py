@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from app.kernels.cuda import realign, simt_product, storage, tensor_product
+from app.kernels.cuda import realign, simt_product, tensor_product
 from app.kernels.cuda.epilogue import Epilogue
+from app.kernels.cuda.geometry import NBYTES
 from app.kernels.cuda.kernel import Launch, Launches, Ref
 from app.kernels.cuda.operands import Operand, Rows
-from app.kernels.cuda.product import Product, check, parameters, reduction, to_workspace
+from app.kernels.cuda.product import BATCH, Product, check, parameters, reduction, to_workspace
 from app.kernels.cuda.realign import Matrices
 from app.kernels.cuda.tiles import SIMT_DEPTH, SIMT_TILES, TENSOR_TILES, depth
 
@@ -19,7 +20,7 @@ def dtype_of(precision: str) -> str:
 
 def vector(precision: str) -> int:
     """Elements of 16 bytes of a and b."""
-    return 16 // storage.BYTES[dtype_of(precision)]
+    return 16 // NBYTES[dtype_of(precision)]
 
 
 def gemm(
@@ -45,11 +46,7 @@ def gemm(
         "a": Matrices(p.m, p.k, p.a_row, p.batch, p.a_batch),
         "b": Matrices(*b_size, p.b_row, p.batch, p.b_batch),
     }
-    copies = {
-        role: (source, realign.layout(source, dtype))
-        for role, source in sources.items()
-        if not source.is_aligned(dtype)
-    }
+    copies = realign.copies(sources, dtype)
     for role, (_, made) in copies.items():
         p = replace(p, **{f"{role}_row": made.row, f"{role}_batch": made.step})
     operand = Rows(ragged=p.k % vector(precision) != 0)
@@ -93,15 +90,11 @@ def launches(
         "tiles_n": across,
         "k_split": each,
         "y_split": product.batch * product.m * product.n,
-        **{name: getattr(inner, name) for name in ("b_row", "y_row", "residual_row")},
-        **{
-            name: getattr(inner, name)
-            for name in ("a_batch", "b_batch", "y_batch", "bias_batch", "residual_batch")
-        },
+        **{name: getattr(inner, name) for name in ("b_row", "y_row", *BATCH)},
         **numbers,
     }
     y = "workspace" if shared else "y"
-    start = inner.y_start * storage.BYTES[first.dtype]
+    start = inner.y_start * NBYTES[first.dtype]
     refs = Ref("a"), Ref("b"), Ref(y, start), *(Ref(role) for role in first.roles)
     launch = Launch(
         kernel,

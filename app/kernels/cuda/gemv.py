@@ -6,9 +6,11 @@ few rows, `share` warps share each of them along k, so that enough reads are und
 
 from app.kernels.cuda import epilogue, storage
 from app.kernels.cuda.epilogue import Epilogue
+from app.kernels.cuda.geometry import NBYTES
 from app.kernels.cuda.kernel import Kernel, KernelError, Launch, Launches, Ref
 from app.kernels.cuda.product import Product, check
 from app.kernels.cuda.source import Source
+from app.kernels.cuda.vectors import pointer
 
 WARPS = 4  # in a block
 BLOCKS = 4  # of a multiprocessor that registers must leave room for: 16 warps keep its memory busy
@@ -39,19 +41,12 @@ def gemv(product: Product, dtype: str, after: Epilogue, warps: int) -> Launches:
     total = product.n * product.batch
     rows = next(r for r in (4, 2, 1) if r == 1 or (total >= r * warps and product.m * r <= 16))
     share = next(s for s in (1, 2, 4) if s == WARPS or total * s >= rows * warps)
-    ragged = product.k % (16 // storage.BYTES[dtype]) != 0
+    ragged = product.k % (16 // NBYTES[dtype]) != 0
     numbers = {name: getattr(product, name) for name in NUMBERS if name != "k_end"} | {"k_end": product.k}
     grid = -(-product.n // (rows * WARPS // share)), 1, product.batch
     refs = (Ref(role) for role in ("a", "b", "y", *after.roles))
-    return Launches(
-        (
-            Launch(
-                kernel(product.m, dtype, after, rows, share, ragged),
-                grid,
-                (*refs, *(numbers[name] for name in NUMBERS)),
-            ),
-        )
-    )
+    made = kernel(product.m, dtype, after, rows, share, ragged)
+    return Launches((Launch(made, grid, (*refs, *(numbers[name] for name in NUMBERS))),))
 
 
 def kernel(m: int, dtype: str, after: Epilogue, rows: int, share: int, ragged: bool) -> Kernel:
@@ -79,17 +74,11 @@ def kernel(m: int, dtype: str, after: Epilogue, rows: int, share: int, ragged: b
         s("sync()")
         _finish(s, after, rows, share, sums)
     parts = ("gemv", f"m{m}", dtype, after.dtype, after.label, f"r{rows}", f"s{share}", "ragged" * ragged)
-    element = storage.POINTER[dtype]
+    element = pointer(dtype)
     return Kernel(
-        "_".join(part for part in parts if part),
+        "_".join(filter(None, parts)),
         s.text,
-        (
-            element,
-            element,
-            storage.POINTER[after.dtype],
-            *after.signature,
-            *("uint32",) * len(NUMBERS),
-        ),
+        (element, element, pointer(after.dtype), *after.signature, *("uint32",) * len(NUMBERS)),
         32 * WARPS,
         BLOCKS,
         shared_bytes=4 * WARPS * sums,
@@ -98,7 +87,7 @@ def kernel(m: int, dtype: str, after: Epilogue, rows: int, share: int, ragged: b
 
 def _products(s: Source, m: int, dtype: str, rows: int, share: int, ragged: bool) -> None:
     """Text that walks along k, 16 bytes of each row at a time, then its ragged end."""
-    vector = 16 // storage.BYTES[dtype]
+    vector = 16 // NBYTES[dtype]
     part = f"uint32(warp() & uint32({share - 1}))"
     s(f"k = uint32(uint32({part} * 32 + lane()) * {vector})")
     s(f"whole = uint32(k_end - uint32(k_end & uint32({vector - 1})))" if ragged else "whole = k_end")

@@ -13,6 +13,8 @@ NBYTES = {
     **dict.fromkeys(("float16", "bfloat16", "int16", "uint16"), 2),
     **dict.fromkeys(("int8", "uint8", "bool"), 1),
 }
+FLOATS = ("float32", "float16", "bfloat16")  # that are computed with, in float32
+BITS = {8: "int64", 4: "uint32", 2: "uint16", 1: "uint8"}  # types that elements are moved as, by their bytes
 
 
 @dataclass(frozen=True, slots=True)

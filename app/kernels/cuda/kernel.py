@@ -5,7 +5,7 @@ A kernel's source is the text of one function `kernel`. It may use the names of
 compiler and the simulator of the tests each run it among their own versions of these names.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 LIMITS = {
@@ -34,7 +34,6 @@ class Kernel:
         threads: in a block, one dimension.
         minimum_blocks: on one multiprocessor at a time, which limits registers.
         shared_bytes: of dynamic shared memory, which `shared_f32(offset)` and the like address.
-        fastmath: contraction, reciprocals and flush to zero; for kernels without NaN or infinity tests.
     """
 
     name: str
@@ -43,7 +42,6 @@ class Kernel:
     threads: int
     minimum_blocks: int = 1
     shared_bytes: int = 0
-    fastmath: bool = False
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
@@ -100,6 +98,12 @@ class Launches:
 
     steps: tuple[Launch, ...]
     workspace: int = 0
+
+    @classmethod
+    def of(cls, kernel: Kernel, blocks: int, roles: Iterable[str], *numbers: int) -> "Launches":
+        """One launch, or none, of blocks along x: roles of the addresses, then numbers."""
+        arguments: tuple[Ref | int, ...] = (*map(Ref, roles), *numbers)
+        return cls((Launch(kernel, (blocks, 1, 1), arguments),) if blocks else ())
 
     def moved(self, places: Mapping[str, Ref]) -> "Launches":
         """The same with other addresses for some roles; offsets add up."""

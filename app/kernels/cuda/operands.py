@@ -11,8 +11,8 @@ Copies of all 16 bytes or none are cheap; of some bytes (`ragged`) they take six
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from app.kernels.cuda.geometry import NBYTES
 from app.kernels.cuda.source import Source
-from app.kernels.cuda.storage import BYTES
 
 FAR = 1 << 29  # rows away from any image; twice as far the other way, so that both are still outside
 
@@ -65,29 +65,11 @@ class Rows:
         s("to_y = uint32(at_m * y_row + at_n)")
 
 
+DIVISORS = ("out_height", "out_width", "channels", "window")  # which come with their factors
 PATCHES = (
-    "height",
-    "width",
-    "pixel",
-    "out_height",
-    "out_width",
-    "stride_h",
-    "stride_w",
-    "top",
-    "left_pad",
-    "dilation_h",
-    "dilation_w",
-    "filled",
-    "channels",
-    "window",  # columns of the window
-    "out_height_factor",
-    "out_height_shift",
-    "out_width_factor",
-    "out_width_shift",
-    "channels_factor",
-    "channels_shift",
-    "window_factor",
-    "window_shift",
+    *("height", "width", "pixel", "out_height", "out_width", "stride_h", "stride_w", "top", "left_pad"),
+    *("dilation_h", "dilation_w", "filled", "channels", "window"),  # the window's columns
+    *(f"{name}_{part}" for name in DIVISORS for part in ("factor", "shift")),
 )
 
 
@@ -96,15 +78,12 @@ class Patches:
     """Patches of images [n, height, width, pixel] in the order [row of window][column][channel].
 
     `pixel` elements lie between neighbouring pixels, `filled` of them belong to this product; the reduction
-    counts `channels` for them, a multiple of 16 bytes, the rest zeros. Divisors come with their factors,
-    see `reciprocal`.
+    counts `channels` for them, a multiple of 16 bytes, the rest zeros. Factors of divisors: see `reciprocal`.
     """
 
     element: int  # bytes
     ragged: bool = False  # whether `filled` ends within 16 bytes
-    scattered: bool = (
-        False  # whether pixels of y lie `y_row` apart, lines and images have pitches of their own
-    )
+    scattered: bool = False  # whether pixels of y lie `y_row` apart; lines and images have their own pitches
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -190,7 +169,7 @@ class Columns:
 
     @property
     def _chunks(self) -> int:
-        return self.columns * BYTES[self.dtype] // 16
+        return self.columns * NBYTES[self.dtype] // 16
 
     @property
     def _copies(self) -> range:
@@ -198,7 +177,7 @@ class Columns:
 
     def prepare(self, s: Source) -> None:
         """Text before the reduction."""
-        vector = 16 // BYTES[self.dtype]
+        vector = 16 // NBYTES[self.dtype]
         s(
             f"b_line = uint32(thread() // uint32({self._chunks}))",
             f"b_column = uint32((thread() - b_line * {self._chunks}) * {vector})",

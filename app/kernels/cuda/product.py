@@ -2,13 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from app.kernels.cuda import epilogue, storage
 from app.kernels.cuda.epilogue import Epilogue
+from app.kernels.cuda.geometry import NBYTES
 from app.kernels.cuda.kernel import WORKSPACE, Kernel, KernelError, Launch, Ref
 from app.kernels.cuda.operands import Operand
 from app.kernels.cuda.source import Source
 from app.kernels.cuda.tiles import Tile
+from app.kernels.cuda.vectors import pointer
 
 REDUCE_THREADS = 256
 
@@ -54,7 +57,7 @@ def check(product: Product, dtype: str, longest: int) -> None:
     Raises:
         KernelError: with the number that is wrong.
     """
-    vector = 16 // storage.BYTES[dtype]
+    vector = 16 // NBYTES[dtype]
     for name in ("a_row", "b_row", "a_batch", "b_batch"):
         if getattr(product, name) % vector:
             raise KernelError(
@@ -76,7 +79,77 @@ def parameters(operand: Operand, shared: bool) -> tuple[str, ...]:
     return (*SIZES, *BATCH, *operand.parameters, *(SPLIT if shared else ()))
 
 
-def place(s: Source, tile: Tile, after: Epilogue) -> None:
+Text: TypeAlias = Callable[[Source], None]
+Fetch: TypeAlias = Callable[[str], None]  # adds the copies of the next tile to the stage at an element
+
+
+def kernel(
+    tile: Tile,
+    operand: Operand,
+    after: Epilogue,
+    width: int,
+    shared: bool,
+    *,
+    dtype: str,
+    label: str,
+    each: int,
+    stage: int,
+    copies: Callable[[Source], Fetch],
+    begin: Text,
+    multiply: Text,
+    stage_sums: Text,
+) -> Kernel:
+    """The kernel of a product; its addresses are a, b, y and those of `after`, its numbers `parameters`.
+
+    Args:
+        tile: of a block.
+        operand: where a comes from.
+        after: what is done to sums.
+        width: columns that a thread finishes at a time; divides n and all pitches of y and residual.
+        shared: whether blocks along y of the grid share the reduction.
+        dtype: of a and b.
+        label: of the precision, for the kernel's name.
+        each: elements of a tile's row.
+        stage: elements of a stage.
+        copies: text of what this thread copies of both operands; gives what starts the copies of a stage.
+        begin: text of the sums, and of where they are read and multiplied.
+        multiply: text of the products of the stage at `read`.
+        stage_sums: text that brings the sums to shared memory.
+    """
+    s = Source()
+    with s.block(f"def kernel({', '.join(('a', 'b', 'y', *after.roles, *parameters(operand, shared)))}):"):
+        _place(s, tile, after)
+        _share(s, shared)
+        fetch = copies(s)
+        s(f"steps = uint32(uint32(k_end - k0 + {each - 1}) // uint32({each}))")
+        for i in range(tile.stages - 1):
+            fetch(f"{i * stage}")
+        begin(s)
+        last = (tile.stages - 1) * stage
+        s("read = uint32(0)", f"write = uint32({last})", "step = uint32(0)")
+        with s.block("while step < steps:"):  # tiles, of which all stages but one are under way already
+            s(f"cp_wait({tile.stages - 2})", "sync()")
+            fetch("write")
+            multiply(s)
+            for name in ("read", "write"):
+                s(f"{name} = uint32({name} + {stage}) if {name} != uint32({last}) else uint32(0)")
+            s("step = uint32(step + 1)")
+        s("cp_wait(0)", "sync()")
+        stage_sums(s)
+        _finish(s, tile, operand, after, width)
+    parts = (operand.name, label, tile.label, after.dtype, after.label, f"w{width}", "split" * shared)
+    numbers = ("uint32",) * len(parameters(operand, shared))
+    return Kernel(
+        "_".join(filter(None, parts)),
+        s.text,
+        (*[pointer(dtype)] * 2, pointer(after.dtype), *after.signature, *numbers),
+        tile.threads,
+        tile.minimum_blocks,
+        tile.shared_bytes,
+    )
+
+
+def _place(s: Source, tile: Tile, after: Epilogue) -> None:
     """Text of first_m and first_n of the block's tile, and addresses of its batch.
 
     Blocks go down eight tiles, then across: what a wave of them reads stays in the second cache.
@@ -93,7 +166,7 @@ def place(s: Source, tile: Tile, after: Epilogue) -> None:
         s(f"{role} = advance({role}, int64(block_z()) * int64({role}_batch))")
 
 
-def share(s: Source, shared: bool) -> None:
+def _share(s: Source, shared: bool) -> None:
     """Text of k0 and k_end, where the block's part of the reduction begins and ends."""
     if not shared:
         s("k0 = uint32(0)")
@@ -105,30 +178,7 @@ def share(s: Source, shared: bool) -> None:
     )
 
 
-def pipeline(
-    s: Source, tile: Tile, stage: int, fetch: Callable[[str], None], multiply: Callable[[], None]
-) -> None:
-    """Text of the loop over `steps` tiles, of which all stages but one are under way already.
-
-    Args:
-        s: takes the text.
-        tile: of a block.
-        stage: elements of a stage.
-        fetch: adds the copies of the next tile to the stage at an element.
-        multiply: adds the products of the stage at `read`.
-    """
-    last = (tile.stages - 1) * stage
-    with s.block("while step < steps:"):
-        s(f"cp_wait({tile.stages - 2})", "sync()")
-        fetch("write")
-        multiply()
-        for name in ("read", "write"):
-            s(f"{name} = uint32({name} + {stage}) if {name} != uint32({last}) else uint32(0)")
-        s("step = uint32(step + 1)")
-    s("cp_wait(0)", "sync()")
-
-
-def finish(s: Source, tile: Tile, operand: Operand, after: Epilogue, width: int) -> None:
+def _finish(s: Source, tile: Tile, operand: Operand, after: Epilogue, width: int) -> None:
     """Text that brings `sums` in shared memory to the output, `width` columns of a row at a time."""
     across = tile.n // width
     names = [f"v{i}" for i in range(width)]
@@ -148,31 +198,6 @@ def finish(s: Source, tile: Tile, operand: Operand, after: Epilogue, width: int)
             epilogue.write(s, after, names, "at_n", "to_y", "to_r")
 
 
-def assembled(
-    s: Source, tile: Tile, operand: Operand, dtype: str, label: str, after: Epilogue, width: int, shared: bool
-) -> Kernel:
-    """The kernel of a finished text."""
-    parts = (
-        operand.name,
-        label,
-        tile.label,
-        after.dtype,
-        after.label,
-        f"w{width}",
-        "split" if shared else "",
-    )
-    element = storage.POINTER[dtype]
-    numbers = ("uint32",) * len(parameters(operand, shared))
-    return Kernel(
-        "_".join(part for part in parts if part),
-        s.text,
-        (element, element, storage.POINTER[after.dtype], *after.signature, *numbers),
-        tile.threads,
-        tile.minimum_blocks,
-        tile.shared_bytes,
-    )
-
-
 def reduction(product: Product, after: Epilogue, splits: int) -> Launch:
     """Y = epilogue(sum over splits of workspace[split, i, m, n])."""
     width = min(4, product.width(after))
@@ -181,10 +206,7 @@ def reduction(product: Product, after: Epilogue, splits: int) -> Launch:
         "n": product.n,
         "splits": splits,
         "split": product.batch * product.m * product.n,
-        **{
-            name: getattr(product, name)
-            for name in ("y_row", "y_batch", "bias_batch", "residual_row", "residual_batch")
-        },
+        **{name: getattr(product, name) for name in ("y_row", *BATCH[2:])},
     }
     s = Source()
     with s.block(f"def kernel(workspace, y, {', '.join((*after.roles, *numbers))}):"):
@@ -210,9 +232,9 @@ def reduction(product: Product, after: Epilogue, splits: int) -> Launch:
             epilogue.write(s, after, names, "at_n", "to_y", "to_r")
     roles = (WORKSPACE, "y", *after.roles)
     kernel = Kernel(
-        "_".join(part for part in ("sum_splits", after.dtype, after.label, f"w{width}") if part),
+        "_".join(filter(None, ("sum_splits", after.dtype, after.label, f"w{width}"))),
         s.text,
-        ("float32*", storage.POINTER[after.dtype], *after.signature, *("uint32",) * len(numbers)),
+        ("float32*", pointer(after.dtype), *after.signature, *("uint32",) * len(numbers)),
         REDUCE_THREADS,
     )
     blocks = -(-product.m * product.n // (width * REDUCE_THREADS))

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from app.kernels.cuda import storage
+from app.kernels.cuda.geometry import NBYTES
 from app.kernels.cuda.kernel import WORKSPACE, Kernel, Launch, Launches, Ref
 from app.kernels.cuda.source import Source
+from app.kernels.cuda.vectors import pointer
 
 THREADS = 256
 PLACE = 256  # bytes: what a part of the workspace begins at a multiple of
@@ -23,7 +24,7 @@ class Matrices:
 
     def is_aligned(self, dtype: str) -> bool:
         """True if all rows begin at multiples of 16 bytes when the first does."""
-        vector = 16 // storage.BYTES[dtype]
+        vector = 16 // NBYTES[dtype]
         return self.row % vector == 0 and self.step % vector == 0
 
 
@@ -32,12 +33,20 @@ def layout(source: Matrices, dtype: str, *, beside: bool = False) -> Matrices:
 
     `beside`: rows of the matrices alternate, as groups of channels do, and are not one matrix after another.
     """
-    full = -(-source.columns * storage.BYTES[dtype] // 16) * 16 // storage.BYTES[dtype]
+    full = -(-source.columns * NBYTES[dtype] // 16) * 16 // NBYTES[dtype]
     several = source.step != 0
     if beside:
         row = full * source.batch if several else full
         return Matrices(source.rows, full, row, source.batch, full if several else 0)
     return Matrices(source.rows, full, full, source.batch, full * source.rows if several else 0)
+
+
+def copies(
+    sources: Mapping[str, Matrices], dtype: str, *, beside: bool = False
+) -> dict[str, tuple[Matrices, Matrices]]:
+    """(source, layout of its copy) of the operands that need one, by role."""
+    unaligned = {role: x for role, x in sources.items() if not x.is_aligned(dtype)}
+    return {role: (x, layout(x, dtype, beside=beside)) for role, x in unaligned.items()}
 
 
 def after_copies(main: Launches, copies: Mapping[str, tuple[Matrices, Matrices]], dtype: str) -> Launches:
@@ -46,7 +55,7 @@ def after_copies(main: Launches, copies: Mapping[str, tuple[Matrices, Matrices]]
     for role, (source, made) in copies.items():
         place = -(-end // PLACE) * PLACE
         batch = source.batch if source.step else 1
-        pieces = made.columns * storage.BYTES[dtype] // 16
+        pieces = made.columns * NBYTES[dtype] // 16
         numbers = source.rows, source.columns, pieces, source.row, source.step, made.row, made.step
         grid = -(-source.rows * pieces // THREADS), 1, batch
         steps.append(Launch(kernel(dtype), grid, (Ref(role), Ref(WORKSPACE, place), *numbers)))
@@ -58,7 +67,7 @@ def after_copies(main: Launches, copies: Mapping[str, tuple[Matrices, Matrices]]
 def kernel(dtype: str) -> Kernel:
     """A thread makes one piece of 16 bytes."""
     wide = dtype == "float32"
-    vector = 16 // storage.BYTES[dtype]
+    vector = 16 // NBYTES[dtype]
     s = Source()
     with s.block("def kernel(x, y, rows, columns, pieces, x_row, x_step, y_row, y_step):"):
         s(
@@ -80,5 +89,5 @@ def kernel(dtype: str) -> Kernel:
             else:
                 words = ", ".join(f"uint32(v{i} | (v{i + 1} << uint32(16)))" for i in range(0, 8, 2))
                 s(f"st_u32x4(y, column, {words})")
-    element = storage.POINTER[dtype]
+    element = pointer(dtype)
     return Kernel(f"realign_{dtype}", s.text, (element, element, *("uint32",) * 7), THREADS)

@@ -14,6 +14,7 @@ from app.kernels.cuda import functions, storage
 from app.kernels.cuda.geometry import check_size
 from app.kernels.cuda.kernel import LIMITS, Kernel, KernelError, Launch, Launches, Ref
 from app.kernels.cuda.source import Source
+from app.kernels.cuda.vectors import pointer
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 FUNCTIONS = {"tanh": "tanh32({})", "sigmoid": "sigmoid32({})", "relu": "larger({}, float32(0))"}
@@ -133,7 +134,7 @@ def recurrent(layer: Recurrent) -> Launches:
 
 def _roles(layer: Recurrent) -> dict[str, str]:
     """Roles and their types."""
-    kind = storage.POINTER[layer.dtype]
+    kind = pointer(layer.dtype)
     optional = {
         "bias": (layer.resets_after, "float32*"),
         "h0": (layer.initial_h, kind),

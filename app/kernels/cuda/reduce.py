@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from app.kernels.cuda import functions, vectors
 from app.kernels.cuda.geometry import (
+    FLOATS,
     Strided,
     check_size,
     collapsed,
@@ -21,10 +22,9 @@ from app.kernels.cuda.geometry import (
     vector_width,
 )
 from app.kernels.cuda.kernel import WORKSPACE, Kernel, Launch, Launches, Ref
-from app.kernels.cuda.rows import Rows, folded, lanewise
+from app.kernels.cuda.rows import WARP, Rows, folded, lanewise
+from app.kernels.cuda.units import per_unit
 
-FLOATS = ("float32", "float16", "bfloat16")
-WARP = 32
 LONG = 16384  # reduced elements that are worth a second kernel where there are few results
 FEW = 64  # results
 PARTS = 256  # partial results that the first of two kernels makes
@@ -68,11 +68,10 @@ def reduce(
     dtype: str,
     *,
     strides: Sequence[int] | None = None,
-    output: str = "",
 ) -> Launches:
     """Reduce x over some axes.
 
-    Roles x, y: x: dtype[shape], contiguous unless strides are given; y: output[the axes that are
+    Roles x, y: x: dtype[shape], contiguous unless strides are given; y: dtype[the axes that are
     kept] contiguous. No aliasing. float32, float16 and bfloat16 for every operation; int32, int64, int8,
     uint8 for sum, prod, max, min, l1, sum_square, mean (rounded towards zero).
 
@@ -82,9 +81,8 @@ def reduce(
         axes: that are reduced, not negative; none of extent 0 unless the result is the identity.
         dtype: of x.
         strides: of x in elements.
-        output: element type of y; by default dtype.
     """
-    row, output = REDUCTIONS[operation], output or dtype
+    row = REDUCTIONS[operation]
     check_size("reduce", math.prod(shape))
     count = math.prod(shape[a] for a in axes)
     kept, reduced = _split(shape, axes, tuple(strides or contiguous(shape)))
@@ -99,10 +97,10 @@ def reduce(
             )  # fmt: skip
             last = replace(REDUCTIONS[row.again], finish=row.finish)
             second = _reduce(
-                last, operation, [(results, parts)], [(parts, 1)], "float32", output, count, WORKSPACE, "y"
+                last, operation, [(results, parts)], [(parts, 1)], "float32", dtype, count, WORKSPACE, "y"
             )
             return Launches((*first, *second), workspace=results * parts * 4)
-    return Launches(_reduce(row, operation, kept, reduced, dtype, output, count, "x", "y"))
+    return Launches(_reduce(row, operation, kept, reduced, dtype, dtype, count, "x", "y"))
 
 
 Axes = list[tuple[int, int]]  # (extent, stride)
@@ -155,12 +153,7 @@ def _offsets(name: str, axes: Axes) -> list[str]:
     """Lines of `name(i)`: the element that a row-major number over axes is."""
     names = [f"i{a}" for a in range(len(axes))]
     lines = unpacked("i", [n for n, _ in axes], names)
-    return [
-        "@device",
-        f"def {name}(i):",
-        *indented([*lines, f"return {place(names, [s for _, s in axes])}"]),
-        "",
-    ]
+    return vectors.device(f"{name}(i)", *lines, f"return {place(names, [s for _, s in axes])}")
 
 
 def _rows(
@@ -184,7 +177,7 @@ def _rows(
         made.functions += _offsets("inner", reduced)
     made.functions += _offsets("outer", kept)
     made.functions += vectors.load("load", dtype, width)
-    made.functions += folded("fold", (), row.element.format(v="v[{i}]"), row.step, width)
+    made.functions += folded("fold", row.element.format(v="v[{i}]"), row.step, width)
     made.begin()
     made.body.append(f"t = {start}")
     made.sweep("t = fold(t, {v})")
@@ -196,8 +189,9 @@ def _rows(
     ]
     return made.launch(
         f"reduce_{operation}",
-        [("x", vectors.pointer(dtype), source), ("y", vectors.pointer(output), target)],
+        {"x": vectors.pointer(dtype), "y": vectors.pointer(output)},
         math.prod(n for n, _ in kept),
+        (source, target),
     )
 
 
@@ -277,15 +271,7 @@ def _columns(
     return (Launch(kernel, (-(-groups // across), 1, 1), (Ref(source), Ref(target), groups)),)
 
 
-def argument(
-    largest: bool,
-    outer: int,
-    n: int,
-    inner: int,
-    dtype: str,
-    *,
-    last: bool = False,
-) -> Launches:
+def argument(largest: bool, outer: int, n: int, inner: int, dtype: str, *, last: bool = False) -> Launches:
     """Index of the largest (or smallest) element along the middle axis; a NaN is beyond all.
 
     Roles x, y: x: dtype[outer, n, inner] contiguous, float32, float16, bfloat16, int32 or int64;
@@ -304,35 +290,26 @@ def argument(
     after = f"(b {sign} a or b != b and a == a)"
     tie = "(b == a or b != b and a != a)"
     order = f"({after} or {tie} and j {'>' if last else '<'} i)"
-    lines = ["@device", "def better(a, i, b, j):", f"    return {order}", ""]
+    lines = vectors.device("better(a, i, b, j)", f"return {order}")
     if inner == 1 and dtype in (*FLOATS, "int32"):
-        return _argument_rows(lines, largest, outer, n, dtype)
+        return _argument_rows(lines, outer, n, dtype)
     lines += vectors.load("load", dtype, 1)
-    text = "\n".join([
-        "def kernel(x, y, units):",
-        "    u = uint32(block_x() * uint32(128) + thread())",
-        "    if u < units:",
-        f"        at = uint32(u // uint32({inner}) * uint32({n * inner}) + u % uint32({inner}))",
-        "        a = load(x, at)[0]",
-        "        i = int64(0)",
-        f"        for k in range(1, {n}):",
-        f"            b = load(x, uint32(at + uint32(k) * uint32({inner})))[0]",
-        "            j = int64(k)",
-        "            if better(a, i, b, j):",
-        "                a = b",
-        "                i = j",
-        "        y[u] = i",
-        "",
-    ])  # fmt: skip
-    source = "\n".join([*functions.library(lines), *lines, text])
-    kernel = Kernel("argument", source, (vectors.pointer(dtype), "int64*", "uint32"), 128)
-    if not outer * inner:
-        return Launches(())
-    units = outer * inner
-    return Launches((Launch(kernel, (-(-units // 128), 1, 1), (Ref("x"), Ref("y"), units)),))
+    body = [
+        f"at = uint32(u // uint32({inner}) * uint32({n * inner}) + u % uint32({inner}))",
+        "a = load(x, at)[0]",
+        "i = int64(0)",
+        f"for k in range(1, {n}):",
+        f"    b = load(x, uint32(at + uint32(k) * uint32({inner})))[0]",
+        "    j = int64(k)",
+        "    if better(a, i, b, j):",
+        "        a = b",
+        "        i = j",
+        "y[u] = i",
+    ]
+    return per_unit("argument", lines, body, [("x", dtype), ("y", "int64")], outer * inner, threads=128)
 
 
-def _argument_rows(lines: list[str], largest: bool, outer: int, n: int, dtype: str) -> Launches:
+def _argument_rows(lines: list[str], outer: int, n: int, dtype: str) -> Launches:
     kind = "int32" if dtype == "int32" else "float32"
     made = Rows(n, 1, "load(x, uint32(base + {c}))", f"uint32(row * uint32({n}))")
     made.functions += [*lines, *vectors.load("load", dtype, 1)]
@@ -374,5 +351,5 @@ def _argument_rows(lines: list[str], largest: bool, outer: int, n: int, dtype: s
             *indented(swap),
         ]
     made.body += ["if live and column == 0:", "    y[row] = int64(i)"]
-    launches = made.launch("argument", (("x", vectors.pointer(dtype), "x"), ("y", "int64*", "y")), outer)
+    launches = made.launch("argument", {"x": vectors.pointer(dtype), "y": "int64*"}, outer)
     return Launches(tuple(replace(s, kernel=replace(s.kernel, shared_bytes=shared)) for s in launches))

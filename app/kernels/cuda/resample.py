@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from app.kernels.cuda import vectors
 from app.kernels.cuda.geometry import (
+    BITS,
     NBYTES,
     Strided,
     check_size,
@@ -15,10 +16,10 @@ from app.kernels.cuda.geometry import (
     vector_width,
 )
 from app.kernels.cuda.kernel import Launches
+from app.kernels.cuda.rows import lanewise
 from app.kernels.cuda.units import per_unit
 
 MOST_TAPS = 64  # elements that one result is blended from
-_BITS = {8: "int64", 4: "uint32", 2: "uint16", 1: "uint8"}
 
 
 def lookup(
@@ -38,7 +39,7 @@ def lookup(
         fill: the constant, its bits as an integer.
     """
     check_size("lookup", max(math.prod(shape), math.prod(sizes)))
-    kind = _BITS[NBYTES[dtype]]
+    kind = BITS[NBYTES[dtype]]
     width = _width(shape, sizes, moved, kind)
     lines = vectors.load("load", kind, width) + vectors.store("store", kind, width)
     names = [f"i{a}" for a in range(len(shape))]
@@ -89,8 +90,7 @@ def blend(
     axes = [axis for axis, _ in moved]
     width = _width(shape, sizes, axes, dtype)
     lines = vectors.load("load", dtype, width) + vectors.store("store", dtype, width)
-    add = ", ".join(f"fma(v[{i}], f, a[{i}])" for i in range(width))
-    lines += ["@device", "def add(a, v, f):", f"    return ({add},)", ""]
+    lines += lanewise("add", ("a", "v", "f"), "fma(v[{i}], f, a[{i}])", width)
     names = [f"i{a}" for a in range(len(shape))]
     steps = contiguous(sizes)
     body = _unit(shape, width, names)

@@ -6,12 +6,13 @@ is read again, from cache, in every sweep. Every thread reads its elements befor
 output may lie over an input that is read at the same places.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.kernels.cuda import functions
 from app.kernels.cuda.geometry import indented
-from app.kernels.cuda.kernel import Kernel, Launch, Launches, Ref
+from app.kernels.cuda.kernel import Kernel, Launches
+from app.kernels.cuda.vectors import device
 
 WARP = 32
 HELD = 4  # tuples of a thread that stay in registers
@@ -22,15 +23,14 @@ MOST_THREADS = 1024
 def lanewise(name: str, parameters: Sequence[str], expression: str, width: int) -> list[str]:
     """Lines of a function of tuples and scalars: a tuple of `expression`, in which `{i}` is the index."""
     values = ", ".join(expression.format(i=i) for i in range(width))
-    return ["@device", f"def {name}({', '.join(parameters)}):", f"    return ({values},)", ""]
+    return device(f"{name}({', '.join(parameters)})", f"return ({values},)")
 
 
-def folded(name: str, parameters: Sequence[str], element: str, step: str, width: int) -> list[str]:
-    """Lines of a function (a, v, ...) that joins `a` with the elements of a tuple `v`, as a tree.
+def folded(name: str, element: str, step: str, width: int) -> list[str]:
+    """Lines of a function (a, v) that joins `a` with the elements of a tuple `v`, as a tree.
 
     Args:
         name: of the function.
-        parameters: after a and v.
         element: what index `{i}` contributes.
         step: joins `{a}` and `{b}`.
         width: of the tuple.
@@ -39,8 +39,7 @@ def folded(name: str, parameters: Sequence[str], element: str, step: str, width:
     while len(terms) > 1:
         pairs = [step.format(a=a, b=b) for a, b in zip(terms[::2], terms[1::2])]
         terms = pairs + terms[len(pairs) * 2 :]
-    total = step.format(a="a", b=terms[0])
-    return ["@device", f"def {name}({', '.join(('a', 'v', *parameters))}):", f"    return {total}", ""]
+    return device(f"{name}(a, v)", f"return {step.format(a='a', b=terms[0])}")
 
 
 @dataclass(slots=True)
@@ -158,24 +157,21 @@ class Rows:
         self.body += indented(steps)
 
     def launch(
-        self, name: str, parameters: Sequence[tuple[str, str, str]], rows: int, threads: int = 0
+        self, name: str, addresses: Mapping[str, str], rows: int, roles: Sequence[str] = ()
     ) -> Launches:
         """The finished kernel on so many rows.
 
         Args:
             name: of the kernel.
-            parameters: name in the source, type and role of every address.
+            addresses: type of every address by its name in the source.
             rows: how many.
-            threads: 0, or what the block must have.
+            roles: of the addresses; by default their names.
         """
         kernel = Kernel(
             name,
-            functions.source(self.functions, [*(p for p, _, _ in parameters), "rows"], self.body),
-            (*(kind for _, kind, _ in parameters), "uint32"),
-            threads or self.rows * self.threads,
+            functions.source(self.functions, [*addresses, "rows"], self.body),
+            (*addresses.values(), "uint32"),
+            self.rows * self.threads,
             shared_bytes=4 * self._totals * (self.threads // WARP),
         )
-        if not rows:
-            return Launches(())
-        roles = tuple(Ref(role) for _, _, role in parameters)
-        return Launches((Launch(kernel, (-(-rows // self.rows), 1, 1), (*roles, rows)),))
+        return Launches.of(kernel, -(-rows // self.rows), roles or addresses, rows)

@@ -1,12 +1,11 @@
 """Running sums, and the k largest of a row."""
 
 from app.kernels.cuda import functions, vectors
-from app.kernels.cuda.geometry import check_size, indented
-from app.kernels.cuda.kernel import Kernel, Launch, Launches, Ref
+from app.kernels.cuda.geometry import FLOATS, check_size, indented
+from app.kernels.cuda.kernel import Kernel, Launches
 from app.kernels.cuda.units import per_unit
 from app.kernels.cuda.vectors import device
 
-FLOATS = ("float32", "float16", "bfloat16")
 WARPS = 4
 THREADS = 256  # of a row of top_k
 
@@ -79,9 +78,7 @@ def _warps(
     source = "\n".join([*lines, "def kernel(x, y, rows):", *indented(body), ""])
     pointer = vectors.pointer(dtype)
     kernel = Kernel("cumulative_sum", source, (pointer, pointer, "uint32"), 32 * WARPS)
-    if not outer * n:
-        return Launches(())
-    return Launches((Launch(kernel, (-(-outer // WARPS), 1, 1), (Ref("x"), Ref("y"), outer)),))
+    return Launches.of(kernel, -(-outer // WARPS) if n else 0, "xy", outer)
 
 
 def top_k(outer: int, n: int, inner: int, k: int, dtype: str, *, largest: bool = True) -> Launches:
@@ -101,17 +98,10 @@ def top_k(outer: int, n: int, inner: int, k: int, dtype: str, *, largest: bool =
         raise ValueError(f"the {k} largest of {n} elements")
     check_size("top_k", outer * n * inner)
     lines = [*vectors.load("load", dtype, 1), *_order(inner, largest)]
-    pointer = vectors.pointer(dtype)
-    kernel = Kernel(
-        "top_k",
-        functions.source(lines, ("x", "y", "index"), _selections(n, inner, k)),
-        (pointer, pointer, "int64*"),
-        THREADS,
-        shared_bytes=4 * (THREADS // 32),
-    )
-    if not outer * inner * k:
-        return Launches(())
-    return Launches((Launch(kernel, (outer * inner, 1, 1), (Ref("x"), Ref("y"), Ref("index"))),))
+    pointer, roles = vectors.pointer(dtype), ("x", "y", "index")
+    source = functions.source(lines, roles, _selections(n, inner, k))
+    kernel = Kernel("top_k", source, (pointer, pointer, "int64*"), THREADS, shared_bytes=4 * (THREADS // 32))
+    return Launches.of(kernel, outer * inner if k else 0, roles)
 
 
 def _order(inner: int, largest: bool) -> list[str]:

@@ -7,10 +7,10 @@ twice. Every product is a fused multiply-add in the order of the reduction, apar
 
 from collections.abc import Callable
 
+from app.kernels.cuda import product
 from app.kernels.cuda.epilogue import Epilogue
 from app.kernels.cuda.kernel import Kernel
 from app.kernels.cuda.operands import Columns, Operand, Rows
-from app.kernels.cuda.product import assembled, finish, parameters, pipeline, place, share
 from app.kernels.cuda.source import Source
 from app.kernels.cuda.tiles import SIMT_DEPTH, SIMT_ROWS, SimtTile
 
@@ -20,44 +20,36 @@ CHUNKS = SIMT_DEPTH // 4
 def kernel(
     precision: str, tile: SimtTile, operand: Operand, after: Epilogue, width: int, shared: bool = False
 ) -> Kernel:
-    """The kernel; its addresses are a, b, y and those of `after`, its numbers `parameters`.
-
-    Args:
-        precision: "f32".
-        tile: of a block.
-        operand: where a comes from.
-        after: what is done to sums.
-        width: columns that a thread finishes at a time; divides n and all pitches of y and residual.
-        shared: whether blocks along y of the grid share the reduction.
-    """
+    """The kernel of precision "f32": see `product.kernel`."""
     assert precision == "f32", precision
-    stage, a_size = (tile.m + tile.n) * SIMT_DEPTH, tile.m * SIMT_DEPTH
-    s = Source()
-    names = ("a", "b", "y", *after.roles, *parameters(operand, shared))
-    with s.block(f"def kernel({', '.join(names)}):"):
-        place(s, tile, after)
-        share(s, shared)
-        fetch = _copies(s, tile, operand)
-        s(f"steps = uint32(uint32(k_end - k0 + {SIMT_DEPTH - 1}) // uint32({SIMT_DEPTH}))")
-        for i in range(tile.stages - 1):
-            fetch(f"{i * stage}")
-        zeros = ", ".join(["float32(0)"] * 16)
-        s(*(f"c{i}_{j} = ({zeros})" for i in range(SIMT_ROWS // 4) for j in range(tile.across // 4)))
-        threads_n = tile.n // tile.across
-        s(
-            f"thread_m = uint32(thread() // uint32({threads_n}))",
-            f"thread_n = uint32((thread() - thread_m * {threads_n}) * 4)",
-            f"from_a = uint32(thread_m * {SIMT_ROWS * SIMT_DEPTH})",
-            "turn = uint32((thread_m & uint32(3)) * 4)",
-            f"from_b = uint32({a_size} + thread_n)",
-            "read = uint32(0)",
-            f"write = uint32({(tile.stages - 1) * stage})",
-            "step = uint32(0)",
-        )
-        pipeline(s, tile, stage, fetch, lambda: _multiply(s, tile))
-        _stage_sums(s, tile)
-        finish(s, tile, operand, after, width)
-    return assembled(s, tile, operand, "float32", "f32", after, width, shared)
+    return product.kernel(
+        tile,
+        operand,
+        after,
+        width,
+        shared,
+        dtype="float32",
+        label=precision,
+        each=SIMT_DEPTH,
+        stage=(tile.m + tile.n) * SIMT_DEPTH,
+        copies=lambda s: _copies(s, tile, operand),
+        begin=lambda s: _begin(s, tile),
+        multiply=lambda s: _multiply(s, tile),
+        stage_sums=lambda s: _stage_sums(s, tile),
+    )
+
+
+def _begin(s: Source, tile: SimtTile) -> None:
+    zeros = ", ".join(["float32(0)"] * 16)
+    s(*(f"c{i}_{j} = ({zeros})" for i in range(SIMT_ROWS // 4) for j in range(tile.across // 4)))
+    threads_n = tile.n // tile.across
+    s(
+        f"thread_m = uint32(thread() // uint32({threads_n}))",
+        f"thread_n = uint32((thread() - thread_m * {threads_n}) * 4)",
+        f"from_a = uint32(thread_m * {SIMT_ROWS * SIMT_DEPTH})",
+        "turn = uint32((thread_m & uint32(3)) * 4)",
+        f"from_b = uint32({tile.m * SIMT_DEPTH} + thread_n)",
+    )
 
 
 def _copies(s: Source, tile: SimtTile, operand: Operand) -> Callable[[str], None]:

@@ -1,9 +1,10 @@
 """Softmax and its logarithm over the last axis, or over one in the middle."""
 
-from app.kernels.cuda import functions, vectors
+from app.kernels.cuda import vectors
 from app.kernels.cuda.geometry import NBYTES, WIDEST, check_size
-from app.kernels.cuda.kernel import Kernel, Launch, Launches, Ref
+from app.kernels.cuda.kernel import Launches
 from app.kernels.cuda.rows import Rows, folded, lanewise
+from app.kernels.cuda.units import per_unit
 
 THREADS = 128
 
@@ -30,52 +31,26 @@ def _rows(outer: int, n: int, dtype: str, log: bool) -> Launches:
     width = row_width(n, dtype)
     rows = Rows(n, width, "load(x, uint32(base + {c}))", f"uint32(row * uint32({n}))")
     rows.functions += vectors.load("load", dtype, width) + vectors.store("store", dtype, width)
-    rows.functions += folded("most", (), "v[{i}]", "max({a}, {b})", width)
+    rows.functions += folded("most", "v[{i}]", "max({a}, {b})", width)
     rows.functions += lanewise("less", ("v", "m"), "v[{i}] - m", width)
     rows.begin()
     rows.body.append("m = float32(-inf)")
     rows.sweep("m = most(m, {v})")
     rows.join(("m",), ("m = max(m, m_)",))
     rows.body.append("s = float32(0)")
-    if log:
-        rows.functions += folded("sums", (), "exp32(v[{i}])", "({a} + {b})", width)
-        rows.transform("less({v}, m)")
-        rows.sweep("s = sums(s, {v})")
-        rows.join(("s",), ("s = s + s_",))
-        rows.body.append("s = log32(s)")
-        rows.sweep("store(y, uint32(base + {c}), less({v}, s))")
-    else:
+    if not log:
         rows.functions += lanewise("powers", ("v",), "exp32(v[{i}])", width)
-        rows.functions += folded("sums", (), "v[{i}]", "({a} + {b})", width)
+    rows.functions += folded("sums", "exp32(v[{i}])" if log else "v[{i}]", "({a} + {b})", width)
+    if not log:
         rows.functions += lanewise("times", ("v", "f"), "v[{i}] * f", width)
-        rows.transform("powers(less({v}, m))")
-        rows.sweep("s = sums(s, {v})")
-        rows.join(("s",), ("s = s + s_",))
-        rows.body.append("s = float32(1) / s")
-        rows.sweep("store(y, uint32(base + {c}), times({v}, s))")
-    kind = vectors.pointer(dtype)
-    name = "log_softmax" if log else "softmax"
-    return rows.launch(name, (("x", kind, "x"), ("y", kind, "y")), outer)
-
-
-_COLUMNS = """\
-def kernel(x, y, units):
-    u = uint32(block_x() * uint32({threads}) + thread())
-    if u < units:
-        at = uint32(u // uint32({groups}) * uint32({n} * {inner}) + u % uint32({groups}) * uint32({width}))
-        m = ({lowest},)
-        s = ({zeros},)
-        for k in range({n}):
-            v = load(x, uint32(at + uint32(k) * uint32({inner})))
-            higher = highest(m, v)
-            s = added(s, m, v, higher)
-            m = higher
-        s = {finish}(s)
-        for k in range({n}):
-            p = uint32(at + uint32(k) * uint32({inner}))
-            v = load(x, p)
-            store(y, p, {result})
-"""
+    rows.transform("less({v}, m)" if log else "powers(less({v}, m))")
+    rows.sweep("s = sums(s, {v})")
+    rows.join(("s",), ("s = s + s_",))
+    rows.body.append("s = log32(s)" if log else "s = float32(1) / s")
+    rows.sweep(f"store(y, uint32(base + {{c}}), {'less' if log else 'times'}({{v}}, s))")
+    return rows.launch(
+        "log_softmax" if log else "softmax", dict.fromkeys("xy", vectors.pointer(dtype)), outer
+    )
 
 
 def _columns(outer: int, n: int, inner: int, dtype: str, log: bool) -> Launches:
@@ -94,21 +69,21 @@ def _columns(outer: int, n: int, inner: int, dtype: str, log: bool) -> Launches:
     lines += lanewise("inverses", ("s",), "float32(1) / s[{i}]", width)
     lines += lanewise("logarithm", ("v", "m", "s"), "v[{i}] - m[{i}] - s[{i}]", width)
     lines += lanewise("share", ("v", "m", "s"), "exp32(v[{i}] - m[{i}]) * s[{i}]", width)
-    text = _COLUMNS.format(
-        threads=THREADS,
-        groups=groups,
-        n=n,
-        inner=inner,
-        width=width,
-        lowest=", ".join(["float32(-inf)"] * width),
-        zeros=", ".join(["float32(0)"] * width),
-        finish="logs" if log else "inverses",
-        result="logarithm(v, m, s)" if log else "share(v, m, s)",
-    )
-    kind = vectors.pointer(dtype)
-    source = "\n".join([*functions.library([*lines, text]), *lines, text])
-    kernel = Kernel("log_softmax" if log else "softmax", source, (kind, kind, "uint32"), THREADS)
-    units = outer * groups
-    if not units:
-        return Launches(())
-    return Launches((Launch(kernel, (-(-units // THREADS), 1, 1), (Ref("x"), Ref("y"), units)),))
+    body = [
+        f"at = uint32(u // uint32({groups}) * uint32({n} * {inner})"
+        f" + u % uint32({groups}) * uint32({width}))",
+        f"m = ({', '.join(['float32(-inf)'] * width)},)",
+        f"s = ({', '.join(['float32(0)'] * width)},)",
+        f"for k in range({n}):",
+        f"    v = load(x, uint32(at + uint32(k) * uint32({inner})))",
+        "    higher = highest(m, v)",
+        "    s = added(s, m, v, higher)",
+        "    m = higher",
+        f"s = {'logs' if log else 'inverses'}(s)",
+        f"for k in range({n}):",
+        f"    p = uint32(at + uint32(k) * uint32({inner}))",
+        "    v = load(x, p)",
+        f"    store(y, p, {'logarithm' if log else 'share'}(v, m, s))",
+    ]
+    name, operands = "log_softmax" if log else "softmax", [("x", dtype), ("y", dtype)]
+    return per_unit(name, lines, body, operands, outer * groups, threads=THREADS)

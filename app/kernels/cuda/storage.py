@@ -1,15 +1,13 @@
 """How elements of a storage type are read as float32 and written: 1, 2, 4 or 8 at a time, up to 16 bytes."""
 
+from app.kernels.cuda.geometry import NBYTES
 from app.kernels.cuda.source import Source
-
-BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-POINTER = {"float32": "float32*", "bfloat16": "uint16*", "float16": "uint16*"}
-_SHORT = {"bfloat16": "bf16", "float16": "f16"}
+from app.kernels.cuda.vectors import HALVES, kept, scalar
 
 
 def widest(dtype: str, *divisors: int) -> int:
     """Elements of the widest vector, at most 16 bytes, that divides all of some sizes and pitches."""
-    width = 16 // BYTES[dtype]
+    width = 16 // NBYTES[dtype]
     while any(d % width for d in divisors):
         width //= 2
     return width
@@ -18,36 +16,28 @@ def widest(dtype: str, *divisors: int) -> int:
 def load(s: Source, dtype: str, pointer: str, index: str, names: list[str]) -> None:
     """`names` = float32 of elements from `index`, a uint32 that is a multiple of their number."""
     width = len(names)
-    if dtype == "float32":
-        if width == 1:
-            s(f"{names[0]} = {pointer}[{index}]")
-        for i in range(0, width, 4) if width > 1 else ():
+    if width == 1:
+        s(f"{names[0]} = {scalar(dtype, f'{pointer}[{index}]')}")
+    elif dtype == "float32":
+        for i in range(0, width, 4):
             part = names[i : i + 4]
             s(f"{', '.join(part)} = ld_f32x{len(part)}({pointer}, uint32({index} + {i}))")
-        return
-    short = _SHORT[dtype]
-    if width == 1:
-        s(f"{names[0]} = {short}_f32({pointer}[{index}])")
-        return
-    words = [f"{names[0]}_{i}" for i in range(width // 2)]
-    s(f"{', '.join(words)} = ld_u32x{width // 2}({pointer}, uint32({index}))")
-    for i, word in enumerate(words):
-        s(f"{names[2 * i]}, {names[2 * i + 1]} = {short}x2_f32({word})")
+    else:
+        words = [f"{names[0]}_{i}" for i in range(width // 2)]
+        s(f"{', '.join(words)} = ld_u32x{width // 2}({pointer}, uint32({index}))")
+        for i, word in enumerate(words):
+            s(f"{names[2 * i]}, {names[2 * i + 1]} = {HALVES[dtype]}x2_f32({word})")
 
 
 def store(s: Source, dtype: str, pointer: str, index: str, names: list[str]) -> None:
     """Elements from `index` = float32 `names`, rounded to nearest even."""
     width = len(names)
-    if dtype == "float32":
-        if width == 1:
-            s(f"{pointer}[{index}] = {names[0]}")
-        for i in range(0, width, 4) if width > 1 else ():
+    if width == 1:
+        s(f"{pointer}[{index}] = {kept(dtype, names[0])}")
+    elif dtype == "float32":
+        for i in range(0, width, 4):
             part = names[i : i + 4]
             s(f"st_f32x{len(part)}({pointer}, uint32({index} + {i}), {', '.join(part)})")
-        return
-    short = _SHORT[dtype]
-    if width == 1:
-        s(f"{pointer}[{index}] = f32_{short}({names[0]})")
-        return
-    words = [f"f32_{short}x2({names[i]}, {names[i + 1]})" for i in range(0, width, 2)]
-    s(f"st_u32x{width // 2}({pointer}, uint32({index}), {', '.join(words)})")
+    else:
+        words = [f"f32_{HALVES[dtype]}x2({names[i]}, {names[i + 1]})" for i in range(0, width, 2)]
+        s(f"st_u32x{width // 2}({pointer}, uint32({index}), {', '.join(words)})")

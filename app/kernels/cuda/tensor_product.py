@@ -10,11 +10,11 @@ finishes 16 bytes of the output and a warp writes whole lines. Source of the fra
 from collections.abc import Callable
 from dataclasses import replace
 
-from app.kernels.cuda import storage
+from app.kernels.cuda import product
 from app.kernels.cuda.epilogue import Epilogue
+from app.kernels.cuda.geometry import NBYTES
 from app.kernels.cuda.kernel import Kernel
 from app.kernels.cuda.operands import Columns, Operand, Rows
-from app.kernels.cuda.product import assembled, finish, parameters, pipeline, place, share
 from app.kernels.cuda.source import Source
 from app.kernels.cuda.tiles import CHUNKS, Tile, depth
 
@@ -40,51 +40,43 @@ def kernel(
     shared: bool = False,
     columns: bool = False,
 ) -> Kernel:
-    """The kernel; its addresses are a, b, y and those of `after`, its numbers `parameters`.
-
-    Args:
-        precision: a key of PRECISIONS.
-        tile: of a block.
-        operand: where a comes from.
-        after: what is done to sums.
-        width: columns that a thread finishes at a time; divides n and all pitches of y and residual.
-        shared: whether blocks along y of the grid share the reduction.
-        columns: whether b is [k, n] and not [n, k].
-    """
+    """The kernel of a precision: see `product.kernel`; `columns`: b is [k, n] and not [n, k]."""
     dtype, mma = PRECISIONS[precision]
     if dtype == "float32":  # its conversions need the registers of the other blocks
         fit = precision == "3xtf32" and tile.m * tile.n <= 32 * 64  # else one takes all registers it can get
         tile = replace(tile, minimum_blocks=3 if fit else 1)
-    each, vector = depth(dtype), 16 // storage.BYTES[dtype]
-    a_size = tile.m * each
-    stage = a_size + (tile.n + PAD * columns) * each
-    s = Source()
-    names = ("a", "b", "y", *after.roles, *parameters(operand, shared))
-    with s.block(f"def kernel({', '.join(names)}):"):
-        place(s, tile, after)
-        share(s, shared)
-        fetch = _copies(s, tile, operand, dtype, columns)
-        s(f"steps = uint32(uint32(k_end - k0 + {each - 1}) // uint32({each}))")
-        for i in range(tile.stages - 1):
-            fetch(f"{i * stage}")
+    each = depth(dtype)
+    stage = (tile.m + tile.n + PAD * columns) * each
+
+    def begin(s: Source) -> None:
         _accumulators(s, tile)
-        _fragments(s, tile, each, vector)
+        _fragments(s, tile, each, 16 // NBYTES[dtype])
         if columns:
-            _column_fragments(s, tile, dtype, a_size)
+            _column_fragments(s, tile, dtype, tile.m * each)
         if precision == "3xtf32":
             s(f"parts = opaque(uint32({CHUNKS // 2}))")
-        s(f"read = uint32({0})", f"write = uint32({(tile.stages - 1) * stage})", "step = uint32(0)")
-        pipeline(s, tile, stage, fetch, lambda: _multiply(s, tile, precision, mma, each, columns))
-        _stage_sums(s, tile)
-        finish(s, tile, operand, after, width)
-    label = precision.replace("3x", "three_") + "_nn" * columns
-    made = assembled(s, tile, operand, dtype, label, after, width, shared)
-    return replace(made, shared_bytes=max(made.shared_bytes, tile.stages * stage * storage.BYTES[dtype]))
+
+    made = product.kernel(
+        tile,
+        operand,
+        after,
+        width,
+        shared,
+        dtype=dtype,
+        label=precision.replace("3x", "three_") + "_nn" * columns,
+        each=each,
+        stage=stage,
+        copies=lambda s: _copies(s, tile, operand, dtype, columns),
+        begin=begin,
+        multiply=lambda s: _multiply(s, tile, precision, mma, each, columns),
+        stage_sums=lambda s: _stage_sums(s, tile),
+    )
+    return replace(made, shared_bytes=max(made.shared_bytes, tile.stages * stage * NBYTES[dtype]))
 
 
 def _copies(s: Source, tile: Tile, operand: Operand, dtype: str, columns: bool) -> Callable[[str], None]:
     """Text of what this thread copies of both operands; returns the writer of one stage's copies."""
-    each, vector = depth(dtype), 16 // storage.BYTES[dtype]
+    each, vector = depth(dtype), 16 // NBYTES[dtype]
     a_size, rows = tile.m * each, tile.threads // CHUNKS
     s(
         f"chunk = uint32(thread() & uint32({CHUNKS - 1}))",
@@ -108,7 +100,7 @@ def _copies(s: Source, tile: Tile, operand: Operand, dtype: str, columns: bool) 
         """Copies of the tile at `k0` of the reduction to the stage at element `at`."""
         s("k = uint32(k0 + chunk)")
         if ragged:
-            nbytes = f"(int64(k_end) - int64(k)) * {storage.BYTES[dtype]}"
+            nbytes = f"(int64(k_end) - int64(k)) * {NBYTES[dtype]}"
             s(f"left = int32(min(max({nbytes}, 0), 16))")
         operand.step(s)
         s(f"at_stage = uint32({at} + to)")

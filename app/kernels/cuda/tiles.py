@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from app.kernels.cuda.storage import BYTES
+from app.kernels.cuda.geometry import NBYTES
 
 ROW = 128  # bytes of a tile's row along the reduction: eight chunks of 16, which eight banks rows apart serve
 CHUNKS = ROW // 16
@@ -90,7 +90,7 @@ TENSOR_TILES = {
 
 def depth(dtype: str) -> int:
     """Elements of a tile's row."""
-    return ROW // BYTES[dtype]
+    return ROW // NBYTES[dtype]
 
 
 SIMT_TILES = {

@@ -1,8 +1,7 @@
-"""Permutations of axes, and images between channels first and channels last.
+"""Permutations of axes.
 
 A copy whose innermost axes differ goes through a tile in shared memory, so that both sides touch
-neighbouring elements; one whose innermost axis stays is a strided copy. A few channels are packed by
-one thread a pixel.
+neighbouring elements; one whose innermost axis stays is a strided copy.
 """
 
 import math
@@ -11,35 +10,18 @@ from collections.abc import Sequence
 from app.kernels.cuda import functions, vectors
 from app.kernels.cuda.elementwise import copy
 from app.kernels.cuda.geometry import (
+    BITS,
     NBYTES,
     Strided,
-    check_size,
     check_spans,
     collapsed,
-    contiguous,
     indented,
     place,
     unpacked,
 )
-from app.kernels.cuda.kernel import Kernel, Launch, Launches, Ref
-from app.kernels.cuda.units import per_unit
-from app.kernels.expressions import computed, converted
+from app.kernels.cuda.kernel import Kernel, Launches
 
 THREADS = 256
-NARROW = 16  # channels that one thread packs
-FLOATS = ("float32", "float16", "bfloat16")
-
-
-def transpose(shape: Sequence[int], permutation: Sequence[int], dtype: str) -> Launches:
-    """Axes in another order: y's axis i is x's axis permutation[i].
-
-    Roles x0, y0: dtype[shape] and dtype[the permuted shape], contiguous. No aliasing. Every element
-    type: bits are moved.
-    """
-    steps = contiguous(shape)
-    extents = [shape[a] for a in permutation]
-    source = Strided(dtype, tuple(steps[a] for a in permutation))
-    return moved(extents, source, Strided(dtype, contiguous(extents)))
 
 
 def moved(extents: Sequence[int], source: Strided, target: Strided) -> Launches:
@@ -56,95 +38,13 @@ def moved(extents: Sequence[int], source: Strided, target: Strided) -> Launches:
     if box[a] < 8 or box[-1] < 8:  # a tile would be mostly empty
         return copy(extents, source, target, "transpose")
     outer = [i for i in range(len(box) - 1) if i != a]
-    return _tiles(
-        [box[i] for i in outer],
-        [(x.strides[i], y.strides[i]) for i in outer],
-        (box[a], box[-1], box[-1]),
-        (y.strides[a], x.strides[-1]),
-        (x.start, y.start),
-        {4: "uint32", 2: "uint16", 1: "uint8"}[x.nbytes],
-        "",
-    )
-
-
-def to_last(batch: int, channels: int, pixels: int, padded: int, source: str, target: str) -> Launches:
-    """Images with channels first as images with channels last, padded by channels of zeros.
-
-    Roles x0, y0: x0: source[batch, channels, pixels], y0: target[batch, pixels, padded]. No aliasing.
-    Casts between float32, float16 and bfloat16; other types stay as they are.
-    """
-    check_size("to_last", batch * padded * pixels)
-    if padded <= NARROW:
-        body = [
-            *unpacked("u", [batch, pixels], ["b", "p"]),
-            f"base = uint32(b * uint32({channels * pixels}) + p)",
-        ]
-        parts = []
-        for c in range(padded):
-            if c < channels:
-                body.append(f"v{c} = load(x0, uint32(base + uint32({c * pixels})))[0]")
-            parts.append(_cast(f"v{c}", source, target) if c < channels else _zero(target))
-        width = padded & -padded
-        step = min(width, 16 // NBYTES[target])
-        for c in range(0, padded, step):
-            values = ", ".join(parts[c : c + step])
-            body.append(f"store(y0, uint32(u * uint32({padded}) + uint32({c})), ({values},))")
-        lines = vectors.load("load", source, 1) + vectors.store("store", target, step)
-        return per_unit("to_last", lines, body, [("x0", source), ("y0", target)], batch * pixels)
-    return _tiles(
-        [batch],
-        [(channels * pixels, padded * pixels)],
-        (pixels, channels, padded),
-        (padded, pixels),
-        (0, 0),
-        source,
-        target,
-    )
-
-
-def to_first(batch: int, channels: int, pixels: int, padded: int, source: str, target: str) -> Launches:
-    """Images with channels last, of which padding is dropped, as images with channels first.
-
-    Roles x0, y0: x0: source[batch, pixels, padded], y0: target[batch, channels, pixels]. No aliasing.
-    Casts as `to_last`.
-    """
-    check_size("to_first", batch * padded * pixels)
-    if padded <= NARROW:
-        step = min(padded & -padded, 16 // NBYTES[source])
-        body = [*unpacked("u", [batch, pixels], ["b", "p"])]
-        for c in range(0, padded, step):
-            if c >= channels:
-                break
-            body.append(f"v{c} = load(x0, uint32(u * uint32({padded}) + uint32({c})))")
-        for c in range(channels):
-            value = _cast(f"v{c - c % step}[{c % step}]", source, target)
-            at = f"uint32(b * uint32({channels * pixels}) + p + uint32({c * pixels}))"
-            body.append(f"store(y0, {at}, ({value},))")
-        lines = vectors.load("load", source, step) + vectors.store("store", target, 1)
-        return per_unit("to_first", lines, body, [("x0", source), ("y0", target)], batch * pixels)
-    return _tiles(
-        [batch],
-        [(padded * pixels, channels * pixels)],
-        (channels, pixels, pixels),
-        (pixels, padded),
-        (0, 0),
-        source,
-        target,
-    )
-
-
-def _cast(value: str, source: str, target: str) -> str:
-    """Computed values are float32 for all floats, so only other types would change."""
-    return converted(value, source, computed(target)).replace("np.", "")
-
-
-def _zero(dtype: str) -> str:
-    return "False" if dtype == "bool" else f"{computed(dtype)}(0)"
+    axes = [(box[i], x.strides[i], y.strides[i]) for i in outer]
+    return _tiles(axes, (box[a], box[-1]), (y.strides[a], x.strides[-1]), (x.start, y.start), BITS[x.nbytes])
 
 
 _TILE = """\
 def kernel(x0, y0, blocks):
-    tile = {memory}
+    tile = shared_u32(uint32(0))
     i = uint32(thread() % uint32({side}))
     j = uint32(thread() // uint32({side}))
     q = uint32(block_x() // uint32({tiles}))
@@ -158,78 +58,56 @@ def kernel(x0, y0, blocks):
         b = uint32(b0 + j + uint32(k))
         if a0 + i < uint32({na}) and b < uint32({nb}):
             v = load(x0, uint32(base_x + (a0 + i) + b * uint32({step_x})))[0]
-            tile[uint32((j + uint32(k)) * uint32({side} + 1) + i)] = {into}
+            tile[uint32((j + uint32(k)) * uint32({side} + 1) + i)] = uint32(v)
     sync()
     for k in range(0, {side}, {step}):
         a = uint32(a0 + j + uint32(k))
         b = uint32(b0 + i)
         if a < uint32({na}) and b < uint32({nb}):
             v = tile[uint32(i * uint32({side} + 1) + (j + uint32(k)))]
-            store(y0, uint32(base_y + a * uint32({step_y}) + b), ({out},))
-{padding}
-"""
+            store(y0, uint32(base_y + a * uint32({step_y}) + b), ({kind}(v),))
 
-_PADDING = """\
-        elif a < uint32({na}) and b < uint32({padded}):
-            store(y0, uint32(base_y + a * uint32({step_y}) + b), ({zero},))
 """
 
 
 def _tiles(
-    outer: Sequence[int],
-    outer_steps: Sequence[tuple[int, int]],
-    sizes: tuple[int, int, int],
+    outer: Sequence[tuple[int, int, int]],
+    sizes: tuple[int, int],
     steps: tuple[int, int],
     starts: tuple[int, int],
-    source: str,
-    target: str,
+    kind: str,
 ) -> Launches:
     """y[outer, a, b] = x[outer, b, a] for an axis a, where x is contiguous, and an axis b, where y is.
 
     Args:
-        outer: extents of the other axes.
-        outer_steps: their strides in x and y.
-        sizes: extents of a and b, and of b with zeros behind.
+        outer: extent and strides in x and y of each other axis.
+        sizes: extents of a and b.
         steps: strides of a in y and of b in x.
         starts: of x and y.
-        source: element type of x.
-        target: of y; empty for the bits of x.
+        kind: type that elements are moved as.
     """
-    na, nb, padded = sizes
-    bits, target = not target, target or source
-    real = not bits and source in FLOATS
-    side = 32 if min(NBYTES[source], NBYTES[target]) == 4 else 64
-    names = [f"n{i}" for i in range(len(outer))] or ["n0"]
-    tiles_a, tiles_b = -(-na // side), -(-padded // side)
-    memory = "shared_f32(uint32(0))" if real else "shared_u32(uint32(0))"
-    value = "v" if real else f"{computed(target)}(v)"
-    lines = vectors.load("load", source, 1) + vectors.store("store", target, 1)
-    pad = _PADDING.format(na=na, padded=padded, step_y=steps[0], zero=_zero(target)) if padded > nb else ""
+    na, nb = sizes
+    side = 32 if NBYTES[kind] == 4 else 64
+    extents, steps_x, steps_y = zip(*(outer or [(1, 0, 0)]), strict=True)
+    names = [f"n{i}" for i in range(len(extents))]
+    tiles_a, tiles_b = -(-na // side), -(-nb // side)
+    lines = vectors.load("load", kind, 1) + vectors.store("store", kind, 1)
     text = _TILE.format(
         side=side,
         step=THREADS // side,
-        memory=memory,
         tiles=tiles_a * tiles_b,
         tiles_a=tiles_a,
-        outer="\n".join(indented(unpacked("q", list(outer) or [1], names))),
-        base_x=place(names, [x for x, _ in outer_steps] or [0], starts[0]),
-        base_y=place(names, [y for _, y in outer_steps] or [0], starts[1]),
+        outer="\n".join(indented(unpacked("q", extents, names))),
+        base_x=place(names, steps_x, starts[0]),
+        base_y=place(names, steps_y, starts[1]),
         na=na,
         nb=nb,
         step_x=steps[1],
         step_y=steps[0],
-        into="v" if real else "uint32(v)",
-        out=value,
-        padding=pad,
+        kind=kind,
     )
-    kernel = Kernel(
-        "transpose",
-        "\n".join([*functions.library(lines), *lines, text]),
-        (vectors.pointer(source), vectors.pointer(target), "uint32"),
-        THREADS,
-        shared_bytes=4 * side * (side + 1),
-    )
-    blocks = math.prod(outer) * tiles_a * tiles_b
-    if not blocks:
-        return Launches(())
-    return Launches((Launch(kernel, (blocks, 1, 1), (Ref("x0"), Ref("y0"), blocks)),))
+    source, pointer = "\n".join([*functions.library(lines), *lines, text]), vectors.pointer(kind)
+    shared = 4 * side * (side + 1)
+    kernel = Kernel("transpose", source, (pointer, pointer, "uint32"), THREADS, shared_bytes=shared)
+    blocks = math.prod(extents) * tiles_a * tiles_b
+    return Launches.of(kernel, blocks, ("x0", "y0"), blocks)

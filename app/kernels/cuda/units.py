@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from app.kernels.cuda import functions, vectors
 from app.kernels.cuda.geometry import indented
-from app.kernels.cuda.kernel import Kernel, Launch, Launches, Ref
+from app.kernels.cuda.kernel import Kernel, Launches
 
 THREADS = 256
 
@@ -16,6 +16,7 @@ def per_unit(
     operands: Sequence[tuple[str, str]],
     units: int,
     minimum_blocks: int = 1,
+    threads: int = THREADS,
 ) -> Launches:
     """The kernel whose threads run `body` for `u` = 0 to units - 1; no launch for no units.
 
@@ -26,12 +27,11 @@ def per_unit(
         operands: name, which is the role too, and element type of every address.
         units: how many.
         minimum_blocks: of a multiprocessor, which registers must leave room for.
+        threads: of a block.
     """
-    if not units:
-        return Launches(())
-    head = [f"u = uint32(block_x() * uint32({THREADS}) + thread())", "if u < units:"]
-    source = functions.source(lines, [*(o for o, _ in operands), "units"], [*head, *indented(body)])
+    roles = [o for o, _ in operands]
+    head = [f"u = uint32(block_x() * uint32({threads}) + thread())", "if u < units:"]
+    source = functions.source(lines, [*roles, "units"], [*head, *indented(body)])
     signature = (*(vectors.pointer(d) for _, d in operands), "uint32")
-    kernel = Kernel(name, source, signature, THREADS, minimum_blocks)
-    roles = tuple(Ref(o) for o, _ in operands)
-    return Launches((Launch(kernel, (-(-units // THREADS), 1, 1), (*roles, units)),))
+    kernel = Kernel(name, source, signature, threads, minimum_blocks)
+    return Launches.of(kernel, -(-units // threads), roles, units)

@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.kernels.cuda import functions, vectors
-from app.kernels.cuda.geometry import check_size, contiguous, indented, place, unpacked
+from app.kernels.cuda.geometry import FLOATS, check_size, contiguous, indented, place, unpacked
 from app.kernels.cuda.kernel import Launches
 from app.kernels.cuda.rows import lanewise
 from app.kernels.cuda.softmax import row_width
 from app.kernels.cuda.units import per_unit
 from app.kernels.expressions import Recipe
 
-FLOATS = ("float32", "float16", "bfloat16")
 FULL = 132 * 1024  # threads that fill a GPU half: a thread takes several pixels only beyond
 ROW = 64  # weights of a row of a window that a thread holds in registers: wider ones take fewer channels
 BLOCKS = 2  # of a multiprocessor that registers must leave room for: 16 warps keep its memory busy

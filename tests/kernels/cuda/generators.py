@@ -11,19 +11,20 @@ from dataclasses import dataclass, replace
 from app.engine.backends.cuda.dispatch import offered
 from app.kernels.cuda.attention import attention
 from app.kernels.cuda.attention_decode import attention_decode
+from app.kernels.cuda.attention_exact import attention_exact
 from app.kernels.cuda.attention_mma import DEPTHS, MASKED
 from app.kernels.cuda.attention_problem import Attention, Heads, Mask
 from app.kernels.cuda.conv import Conv, conv
 from app.kernels.cuda.conv_transpose import ConvTranspose, conv_transpose
-from app.kernels.cuda.elementwise import cast, copy, elementwise, fill
+from app.kernels.cuda.elementwise import copy, elementwise
 from app.kernels.cuda.epilogue import ACTIVATIONS, Epilogue
 from app.kernels.cuda.functions import unsupported
-from app.kernels.cuda.gather import gather, gather_elements, gather_nd, scatter_elements, scatter_nd
+from app.kernels.cuda.gather import gather_elements, gather_nd, scatter_elements, scatter_nd
 from app.kernels.cuda.gemm import dtype_of, gemm
 from app.kernels.cuda.gemv import gemv
 from app.kernels.cuda.geometry import NBYTES, Strided, contiguous
 from app.kernels.cuda.kernel import Launches
-from app.kernels.cuda.normalize import group_norm, layer_norm, rms_norm
+from app.kernels.cuda.normalize import group_norm, row_norm
 from app.kernels.cuda.product import Product
 from app.kernels.cuda.recurrent import Recurrent, recurrent
 from app.kernels.cuda.reduce import REDUCTIONS, argument, reduce
@@ -31,9 +32,9 @@ from app.kernels.cuda.resample import blend, lookup
 from app.kernels.cuda.scan import cumulative_sum, top_k
 from app.kernels.cuda.softmax import softmax
 from app.kernels.cuda.tiles import SIMT_TILES, TENSOR_TILES
-from app.kernels.cuda.transpose import to_first, to_last, transpose
 from app.kernels.cuda.windows import Axis, depthwise, pool
 from app.kernels.expressions import EXPRESSIONS, result_dtypes, template
+from tests.kernels.cuda.values import transpose
 
 PRECISIONS = ("bf16", "fp16", "tf32", "3xtf32", "f32")
 FLOATS = ("float32", "float16", "bfloat16")
@@ -198,7 +199,7 @@ def _flash(dtype: str, depth: int, mask: str = "", **more: object) -> Row:
 def _exact(dtype: str, depth: int, mask: str = "", **more: object) -> Row:
     label = " ".join(("attention exact", dtype, str(depth), *filter(None, (mask,)), *more))
     a = _attention(dtype, 128, 128, depth, mask=mask, **more)
-    return Row(label, lambda: attention(a, exact=True), 8, ("FFMA",))
+    return Row(label, lambda: attention_exact(a), 8, ("FFMA",))
 
 
 # By query rows of a block, whose queries and sums lie in registers.
@@ -285,10 +286,8 @@ def _row_kernels(dtype: str) -> Iterator[Row]:
         for row in (
             _rows_of("softmax", softmax, 128, n, 1, dtype),
             _rows_of("log_softmax", softmax, 128, n, 1, dtype, True),
-            _rows_of(
-                "layer_norm", layer_norm, 128, n, dtype, 1e-5, residual=True, keeps_sum=True, statistics=True
-            ),
-            _rows_of("rms_norm", rms_norm, 128, n, dtype, 1e-5, residual=True, keeps_sum=True),
+            _rows_of("norm", row_norm, "layer_norm", 128, n, dtype, 1e-5, bias=True),
+            _rows_of("norm", row_norm, "rms_norm", 128, n, dtype, 1e-5),
         ):
             yield replace(row, warps=20)  # of a row that lies in registers
         for name in REDUCTIONS:
@@ -298,31 +297,34 @@ def _row_kernels(dtype: str) -> Iterator[Row]:
         yield _rows_of("log_softmax", softmax, 8, n, 96, dtype, True)
         for name in REDUCTIONS:
             yield _rows_of("reduce", reduce, name, (8, n, 96), (1,), dtype)
-    for last in (False, True):
-        for groups, channels in ((8, 8), (64, 1)):
-            yield _rows_of("group_norm", group_norm, 2, groups, channels, 3136, dtype, 1e-5, last=last)
+    for groups, channels in ((8, 8), (64, 1)):
+        yield _rows_of("group_norm", group_norm, 2, groups, channels, 3136, dtype, 1e-5)
     yield _rows_of("reduce", reduce, "mean", (4, 65_536), (1,), dtype)
+
+
+def _cast(elements: int, source: str, target: str) -> Launches:
+    return copy((elements,), Strided(source, (1,)), Strided(target, (1,)), "cast")
 
 
 def _movement(dtype: str) -> Iterator[Row]:
     yield _rows_of("transpose", transpose, (8, 256, 196), (0, 2, 1), dtype)
     yield _rows_of("transpose", transpose, (8, 12, 64, 128), (2, 0, 3, 1), dtype)
-    yield _rows_of("gather", gather, 4, 1000, 768, 128, dtype, "int64")
-    yield _rows_of("gather", gather, 4, 1000, 3, 128, dtype, "int32")
+    yield _rows_of("gather", gather_nd, 4, (1000,), 768, 128, dtype, "int64", shared=True)
+    yield _rows_of("gather", gather_nd, 4, (1000,), 3, 128, dtype, "int32", shared=True)
     yield _rows_of("gather_nd", gather_nd, 2, (30, 40), 24, 17, dtype, "int64")
     yield _rows_of("gather_elements", gather_elements, (3, 40, 50), (3, 60, 50), 1, dtype, "int64")
     yield _rows_of("lookup", lookup, (2, 32, 32, 64), (2, 16, 16, 64), (1, 2), dtype)
     yield _rows_of("lookup", lookup, (2, 64, 32, 32), (2, 64, 16, 16), (2, 3), dtype)
     source = Strided(dtype, (4000, 100, 1), 2)
     yield _rows_of("copy", copy, (3, 40, 50), source, Strided(dtype, contiguous((3, 40, 50))))
-    yield _rows_of("fill", fill, (3, 40, 50), source)
     for reduction in (
         ("none", "add", "mul", "max", "min") if dtype in (*FLOATS, "int32", "int64") else ("none",)
     ):
         yield _rows_of(
             "scatter_elements", scatter_elements, (3, 20, 50), (3, 60, 50), 1, dtype, "int64", reduction
         )
-        yield _rows_of("scatter_nd", scatter_nd, (30, 40), 24, 17, dtype, "int64", reduction)
+        if reduction != "none":
+            yield _rows_of("scatter_nd", scatter_nd, (30, 40), 24, 17, dtype, "int64", reduction)
 
 
 def _ordered(dtype: str) -> Iterator[Row]:
@@ -354,10 +356,6 @@ def _images(dtype: str) -> Iterator[Row]:
         for last in (True, False):
             yield _pool(kind, dtype, 3, last=last)
     yield _pool("average", dtype, 3, last=True, counts_padding=True)
-    for channels, full in ((3, 4), (3, 8), (64, 64), (61, 64)):
-        for target in FLOATS:
-            yield replace(_rows_of("to_last", to_last, 2, channels, 3136, full, dtype, target), warps=24)
-            yield _rows_of("to_first", to_first, 2, channels, 3136, full, target, dtype)
 
 
 def _every_attention() -> Iterator[Row]:
@@ -399,8 +397,8 @@ def _all() -> Iterator[Row]:
                 yield _layer(cell, dtype, hidden)
         yield _layer("GRU", dtype, resets_after=True)
         for target in (*FLOATS, "int8", "int64", "bool"):
-            yield _rows_of("cast", cast, 4096, dtype, target)
-            yield _rows_of("cast", cast, 4096, target, dtype)
+            yield _rows_of("cast", _cast, 4096, dtype, target)
+            yield _rows_of("cast", _cast, 4096, target, dtype)
     for dtype in ("int32", "int64"):
         yield from _ordered(dtype)
     for dtype in (*FLOATS, "int32", "int64", "uint8", "bool"):
@@ -455,10 +453,9 @@ def _everyday() -> Iterator[Row]:
     yield _rows_of("softmax", softmax, 128, 40_000, 1, "float32")
     yield _rows_of("log_softmax", softmax, 8, 333, 96, "bfloat16", True)
     rows = {row.name: row for row in _row_kernels("bfloat16")}
-    yield rows["layer_norm 128 768 bfloat16 1e-05 residual=True keeps_sum=True statistics=True"]
-    yield rows["rms_norm 128 4096 bfloat16 1e-05 residual=True keeps_sum=True"]
-    for last in (False, True):
-        yield _rows_of("group_norm", group_norm, 2, 8, 8, 3136, "bfloat16", 1e-5, last=last)
+    yield rows["norm layer_norm 128 768 bfloat16 1e-05 bias=True"]
+    yield rows["norm rms_norm 128 4096 bfloat16 1e-05"]
+    yield _rows_of("group_norm", group_norm, 2, 8, 8, 3136, "bfloat16", 1e-5)
     yield _rows_of("reduce", reduce, "mean", (8, 49, 2048), (1,), "bfloat16")
     yield _rows_of("reduce", reduce, "l2", (4, 65_536), (1,), "float32")
     yield _rows_of("reduce", reduce, "mean", (8, 49, 2048), (1,), "int64")
@@ -474,15 +471,12 @@ def _everyday() -> Iterator[Row]:
     yield _rows_of("lookup", lookup, (2, 32, 32, 64), (2, 16, 16, 64), (1, 2), "bfloat16")
     for taps in (2, 4):
         yield _rows_of("blend", blend, (2, 40, 40, 64), (2, 16, 16, 64), ((1, taps), (2, taps)), "bfloat16")
-    yield _rows_of("cast", cast, 4096, "bfloat16", "float32")
+    yield _rows_of("cast", _cast, 4096, "bfloat16", "float32")
     yield _depthwise("bfloat16", 7)
     yield _depthwise("bfloat16", 11)
     yield _depthwise("float32", 3, 2, residual=True)
     yield _pool("max", "bfloat16", 3, last=True)
     yield _pool("average", "float32", 3, last=False)
-    for channels, full in ((3, 8), (61, 64)):
-        yield replace(_rows_of("to_last", to_last, 2, channels, 3136, full, "float32", "bfloat16"), warps=24)
-        yield _rows_of("to_first", to_first, 2, channels, 3136, full, "bfloat16", "float32")
     for cell in ("LSTM", "GRU", "RNN"):
         yield _layer(cell)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.kernels.cuda.normalize import group_norm, layer_norm, rms_norm
+from app.kernels.cuda.normalize import group_norm, row_norm
 from app.kernels.cuda.reduce import argument, reduce
 from app.kernels.cuda.scan import cumulative_sum, top_k
 from app.kernels.cuda.softmax import softmax
@@ -46,74 +46,40 @@ def test_softmax_of_columns_that_begin_with_infinities():
     close(y, _softmax(x.astype(np.float64), False), scale=4)
 
 
-def either_way(made, given, y, z):
-    """Both outputs over both inputs, either over either: what was found apart."""
-    for over in ({"y": "r", "z": "x"}, {"y": "x", "z": "r"}):
-        inputs = {name: given[name].copy() for name in over.values()}
-        run(made, seed=2, **{**given, **inputs, **{out: inputs[name] for out, name in over.items()}})
-        np.testing.assert_array_equal(inputs[over["y"]], y, err_msg=f"y over {over['y']}")
-        np.testing.assert_array_equal(inputs[over["z"]], z, err_msg=f"z over {over['z']}")
-
-
 @pytest.mark.parametrize(
-    ("rows", "n", "dtype", "residual"),
-    [(3, 72, "bfloat16", True), (2, 1000, "float32", False), (1, 4101, "float32", True)],
+    ("rows", "n", "dtype"), [(3, 72, "bfloat16"), (2, 1000, "float32"), (1, 4101, "float32")]
 )
-def test_layer_norm(rows, n, dtype, residual):
+def test_layer_norm(rows, n, dtype):
     (xb, x), (sb, s), (bb, b) = normal(0, (rows, n), dtype), normal(1, n, dtype), normal(2, n, dtype)
-    rb, r = normal(3, (rows, n), dtype)
-    made = layer_norm(
-        rows,
-        n,
-        dtype,
-        1e-5,
-        residual=residual,
-        keeps_sum=residual,
-        statistics=True,
-        after=(("Relu", (0,), ()),),
-    )
-    given = {"x": xb, "scale": sb, "bias": bb}
-    given |= {"mean": poisoned(rows, "float32"), "deviation": poisoned(rows, "float32")}
-    y, z = poisoned((rows, n), dtype), poisoned((rows, n), dtype)
-    given |= {"r": rb, "z": z} if residual else {}
+    made = row_norm("layer_norm", rows, n, dtype, 1e-5, bias=True, after=(("Relu", (0,), ()),))
+    given, y = {"x": xb, "scale": sb, "bias": bb}, poisoned((rows, n), dtype)
     run(made, seed=1, **given, y=y)
-    total = x + r if residual else x
-    mean, deviation = total.mean(1, keepdims=True), 1 / np.sqrt(total.var(1, keepdims=True) + 1e-5)
-    close(y, np.maximum((total - mean) * deviation * s + b, 0), dtype, 8)
-    close(given["mean"], mean[:, 0], scale=16)
-    close(given["deviation"], deviation[:, 0], scale=8)
-    if residual:
-        close(z, total, dtype)
-        either_way(made, given, y, z)
-    else:
-        run(made, seed=2, **given, y=xb)
-        np.testing.assert_array_equal(xb, y)
+    mean, deviation = x.mean(1, keepdims=True), 1 / np.sqrt(x.var(1, keepdims=True) + 1e-5)
+    close(y, np.maximum((x - mean) * deviation * s + b, 0), dtype, 8)
+    run(made, seed=2, **given, y=xb)
+    np.testing.assert_array_equal(xb, y)
 
 
 def test_layer_norm_is_exact_where_the_mean_is_large():
     x = (1e4 + np.random.default_rng(0).standard_normal((2, 256))).astype(np.float32)
     y, one, zero = poisoned(x.shape, "float32"), np.ones(256, np.float32), np.zeros(256, np.float32)
-    run(layer_norm(2, 256, "float32", 0.0), x=x, scale=one, bias=zero, y=y)
+    run(row_norm("layer_norm", 2, 256, "float32", 0.0, bias=True), x=x, scale=one, bias=zero, y=y)
     w = x.astype(np.float64)
     np.testing.assert_allclose(y, (w - w.mean(1, keepdims=True)) / w.std(1, keepdims=True), atol=2e-3)
 
 
 @pytest.mark.parametrize(("rows", "n", "dtype"), [(3, 72, "bfloat16"), (1, 4100, "float32")])
-def test_rms_norm_of_a_sum_that_is_kept(rows, n, dtype):
-    (xb, x), (rb, r), (sb, s) = normal(0, (rows, n), dtype), normal(1, (rows, n), dtype), normal(2, n, dtype)
-    made = rms_norm(rows, n, dtype, 1e-6, residual=True, keeps_sum=True)
-    given, y, z = {"x": xb, "r": rb, "scale": sb}, poisoned((rows, n), dtype), poisoned((rows, n), dtype)
-    run(made, seed=1, **given, y=y, z=z)
-    total = x + r
-    close(z, total, dtype)
-    close(y, total / np.sqrt((total * total).mean(1, keepdims=True) + 1e-6) * s, dtype, 8)
-    either_way(made, given, y, z)
+def test_rms_norm(rows, n, dtype):
+    (xb, x), (sb, s) = normal(0, (rows, n), dtype), normal(2, n, dtype)
+    made, y = row_norm("rms_norm", rows, n, dtype, 1e-6), poisoned((rows, n), dtype)
+    run(made, seed=1, x=xb, scale=sb, y=y)
+    close(y, x / np.sqrt((x * x).mean(1, keepdims=True) + 1e-6) * s, dtype, 8)
 
 
 def test_rms_norm_with_parameters_of_another_type():
     (xb, x), (sb, s) = normal(0, (3, 96), "float16"), normal(1, 96)
     y = poisoned(xb.shape, "float16")
-    made = rms_norm(3, 96, "float16", 1e-6, parameters="float32")
+    made = row_norm("rms_norm", 3, 96, "float16", 1e-6, parameters="float32")
     run(made, x=xb, scale=sb, y=y)
     close(y, x / np.sqrt((x * x).mean(1, keepdims=True) + 1e-6) * s, "float16", 4)
     run(made, x=xb, scale=sb, y=xb)
@@ -121,21 +87,19 @@ def test_rms_norm_with_parameters_of_another_type():
 
 
 @pytest.mark.parametrize(
-    ("last", "batch", "groups", "channels", "pixels", "dtype"),
-    [(True, 2, 3, 16, 10, "bfloat16"), (False, 1, 2, 3, 20, "float32"), (True, 1, 5, 1, 70, "float32")],
+    ("batch", "groups", "channels", "pixels", "dtype"),
+    [(2, 3, 16, 10, "bfloat16"), (1, 2, 3, 20, "float32"), (1, 5, 1, 70, "float32")],
 )
-def test_group_norm(last, batch, groups, channels, pixels, dtype):
+def test_group_norm(batch, groups, channels, pixels, dtype):
     every = groups * channels
-    xb, x = normal(0, (batch, pixels, every) if last else (batch, every, pixels), dtype)
+    xb, x = normal(0, (batch, every, pixels), dtype)
     (sb, s), (bb, b) = normal(1, every, dtype), normal(2, every, dtype)
     y = poisoned(xb.shape, dtype)
-    made = group_norm(batch, groups, channels, pixels, dtype, 1e-5, last=last, after=(("Silu", (0,), ()),))
+    made = group_norm(batch, groups, channels, pixels, dtype, 1e-5)
     run(made, seed=1, x=xb, scale=sb, bias=bb, y=y)
-    rows = (x.swapaxes(1, 2) if last else x).reshape(batch, groups, -1)
+    rows = x.reshape(batch, groups, -1)
     rows = (rows - rows.mean(2, keepdims=True)) / np.sqrt(rows.var(2, keepdims=True) + 1e-5)
-    z = rows.reshape(batch, every, pixels) * s[:, None] + b[:, None]
-    z = z / (1 + np.exp(-z))
-    close(y, z.swapaxes(1, 2) if last else z, dtype, 8)
+    close(y, rows.reshape(batch, every, pixels) * s[:, None] + b[:, None], dtype, 8)
     run(made, seed=2, x=xb, scale=sb, bias=bb, y=xb)
     np.testing.assert_array_equal(xb, y)
 

@@ -1,14 +1,25 @@
 """Arrays as kernels see them, from and to float64."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from app.kernels.cuda.geometry import Strided, contiguous
 from app.kernels.cuda.kernel import Launches
+from app.kernels.cuda.transpose import moved
 from tests.kernels.cuda.simulator import POISON, simulate
 from tests.kernels.cuda.twins import from_bf16, from_f16, to_bf16, to_f16
 
 Array = np.ndarray
 EPSILON = {"float32": 2.0**-22, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 _STORED = {"bfloat16": "uint16", "float16": "uint16", "bool": "uint8"}
+
+
+def transpose(shape: Sequence[int], permutation: Sequence[int], dtype: str) -> Launches:
+    """Axes in another order: roles x0 and y0, contiguous."""
+    steps, extents = contiguous(shape), [shape[a] for a in permutation]
+    source = Strided(dtype, tuple(steps[a] for a in permutation))
+    return moved(extents, source, Strided(dtype, contiguous(extents)))
 
 
 def encoded(x: Array, dtype: str) -> Array:

@@ -11,7 +11,6 @@ import onnx_ir as ir
 
 from app.engine.backends.cpu import nchwc
 from app.engine.backends.cpu.calls import Operands, kernel_call, of_values
-from app.engine.backends.cpu.rows import no_calls
 from app.engine.backends.cpu.strided import calls, whole_copy
 from app.engine.core import graph
 from app.engine.core.calls import Call, View
@@ -27,7 +26,7 @@ from app.engine.core.registry import (
     Rejection,
 )
 from app.engine.cost.roofline import roofline
-from app.engine.operators.movement import permutation
+from app.engine.operators.movement import no_calls, permutation
 from app.engine.operators.operands import group_rejection
 from app.engine.operators.strides import StridedCopy, strides_of
 from app.engine.types.layout import LAST, Layout

@@ -4,13 +4,21 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from app.engine.backends.cpu.rows import after, no_calls, single_rejection
+from app.engine.backends.cpu.rows import after, single_rejection
 from app.engine.backends.cpu.strided import calls
 from app.engine.core import graph
-from app.engine.core.calls import Call, View
+from app.engine.core.calls import Call
 from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
-from app.engine.operators.movement import COPIES, Copies, is_view, permutation
+from app.engine.operators.movement import (
+    COPIES,
+    VIEWS,
+    Copies,
+    is_view,
+    no_calls,
+    permutation,
+    whole_view,
+)
 from app.engine.operators.operands import data, fixed_inputs, group_rejection, itemsize, moved_seconds
 
 
@@ -40,15 +48,9 @@ def _view_rejection(group: Group, _context: PlanningContext) -> str | None:
     return f"Transpose {axes} of {list(graph.static_shape(data(group.anchor)))} moves elements"
 
 
-def _views(group: Group, _context: PlanningContext) -> tuple[View, ...]:
-    return (View(data(group.anchor), group.anchor.outputs[0]),)
-
-
-VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Transpose")
-
 IMPLEMENTATIONS = (
     *(
-        Implementation(f"{op.lower()}.view", op, "numba-cpu", _view_rejection, no_calls, views=_views)
+        Implementation(f"{op.lower()}.view", op, "numba-cpu", _view_rejection, no_calls, views=whole_view)
         for op in VIEWS
     ),
     *(_row(*entry) for entry in COPIES),

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from functools import wraps
 
 from app.engine.core import graph
-from app.engine.core.calls import Call
 from app.engine.core.group import Group
 from app.engine.core.registry import PlanningContext, Rejection
 from app.engine.cost.roofline import roofline
@@ -28,11 +27,6 @@ def after(first: Rejection) -> Callable[[Rejection], Rejection]:
 def single_rejection(group: Group, _context: PlanningContext) -> str | None:
     """Rejection of groups that are not one node on static tensors."""
     return group_rejection(group)
-
-
-def no_calls(_group: Group, _context: PlanningContext) -> tuple[Call, ...]:
-    """No call at all: views leave nothing to compute."""
-    return ()
 
 
 def total_bytes(group: Group) -> int:

@@ -35,35 +35,9 @@ from app.engine.core.registry import (
     all_plain,
 )
 from app.engine.cost.roofline import roofline
-from app.engine.operators.movement import (
-    Copies,
-    Part,
-    concat_copies,
-    concat_parts,
-    first_element,
-    gather_parts,
-    slice_parts,
-    split_copies,
-    split_parts,
-)
+from app.engine.operators.movement import PARTS, Parts, box_copies, part_view
 from app.engine.operators.operands import data, fixed_inputs, group_rejection, itemsize
 from app.engine.types.layout import Layout, plain
-
-Parts: TypeAlias = Callable[[ir.Node], tuple[Part, ...]]
-
-
-def _view(part: Part, layout: Layout, group: Group) -> View | str:
-    """The part as a view of the whole, or why it is none."""
-    for value in (part.whole, part.part):
-        if graph.is_constant(value):
-            return f"{value.name!r} is constant"
-    if graph.elements(part.part) == 0:
-        return f"{part.part.name!r} has no elements"
-    if part.part not in (*group.inputs, *group.outputs):
-        return f"nothing reads {part.part.name!r}"
-    first = first_element(part, layout)
-    return first if isinstance(first, str) else View(part.whole, part.part, first * itemsize(part.whole))
-
 
 # Copies of each part, in their order; None where a row has one part and is rejected without it.
 Copying: TypeAlias = Callable[[Group, PlanningContext], tuple[tuple[Call, ...], ...]]
@@ -80,7 +54,7 @@ def _row(
     padding: Padding = UNDEFINED,
 ) -> Implementation:
     def found(group: Group, context: PlanningContext) -> tuple[View | str, ...]:
-        return tuple(_view(p, layout(p.whole, context), group) for p in parts(group.anchor))
+        return tuple(part_view(p, layout(p.whole, context), group) for p in parts(group.anchor))
 
     @after(rejection)
     def slice_rejection(group: Group, context: PlanningContext) -> str | None:
@@ -118,27 +92,19 @@ def _row(
     )  # fmt: skip
 
 
-def _plain_row(
-    op: str, parts: Parts, constants: tuple[int, ...], copies: Callable[[ir.Node], Copies] | None
-) -> Implementation:
+def _plain_row(op: str, parts: Parts, constants: tuple[int, ...]) -> Implementation:
     def rejection(group: Group, _context: PlanningContext) -> str | None:
         return group_rejection(group) or fixed_inputs(group.anchor, constants)
+
+    def copying(group: Group, _context: PlanningContext) -> tuple[tuple[Call, ...], ...]:
+        size, found = itemsize(data(group.anchor)), box_copies(parts)(group.anchor)
+        return tuple(calls(c, size, x, y) if y in group.outputs else () for c, x, y in found)
 
     def layout(value: ir.Value, _context: PlanningContext) -> Layout:
         return plain(len(graph.static_shape(value)))
 
-    return _row(
-        f"{op.lower()}.view", op, parts, rejection, _strided_copying(copies) if copies else None, layout
-    )
-
-
-def _strided_copying(copies: Callable[[ir.Node], Copies]) -> Copying:
-    def copying(group: Group, _context: PlanningContext) -> tuple[tuple[Call, ...], ...]:
-        size = itemsize(data(group.anchor))
-        found = copies(group.anchor)
-        return tuple(calls(c, size, x, y) if y in group.outputs else () for c, x, y in found)
-
-    return copying
+    partial = op in ("Concat", "Split")  # the others have one part
+    return _row(f"{op.lower()}.view", op, parts, rejection, copying if partial else None, layout)
 
 
 def _blocked_row(
@@ -160,12 +126,11 @@ def _blocked_row(
     return _row(f"{op.lower()}.view.blocked", op, parts, rejection, copying, layout, layouts, padding)
 
 
+_BOXES = (concat_boxes, split_boxes, slice_boxes)
 IMPLEMENTATIONS = (
-    _plain_row("Concat", concat_parts, (), concat_copies),
-    _plain_row("Split", split_parts, (1,), split_copies),
-    _plain_row("Slice", slice_parts, (1, 2, 3, 4), None),
-    _plain_row("Gather", gather_parts, (1,), None),
-    _blocked_row("Concat", concat_parts, (), concat_boxes, LANEWISE),
-    _blocked_row("Split", split_parts, (1,), split_boxes),
-    _blocked_row("Slice", slice_parts, (1, 2, 3, 4), slice_boxes),
+    *(_plain_row(*entry) for entry in PARTS),
+    *(
+        _blocked_row(*entry, boxes, LANEWISE if boxes is concat_boxes else UNDEFINED)
+        for entry, boxes in zip(PARTS, _BOXES)
+    ),
 )

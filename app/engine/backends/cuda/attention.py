@@ -10,105 +10,41 @@ from app.engine.backends.cuda.launch_calls import (
     BACKEND,
     blocks_of,
     calls,
+    moved_by,
     moved_bytes,
     numbered,
     seconds,
 )
 from app.engine.backends.cuda.tensor_views import element
 from app.engine.core import graph
-from app.engine.core.calls import Argument, Call, LaunchCall, Workspace
+from app.engine.core.calls import Argument, Call
 from app.engine.core.group import ATTENTION, Group, of_group
 from app.engine.core.registry import Implementation, PlanningContext
-from app.engine.operators import attention_pattern
-from app.engine.operators.attention_pattern import (
-    LENGTHS,
-    MASK,
-    PAST_K,
-    PAST_V,
-    PRESENT_K,
-    PRESENT_V,
-    SCORES,
-    Core,
-    K,
-    Operand,
-    V,
-    heads,
-    mask_of,
-    spread,
-)
+from app.engine.operators import attention, attention_pattern
+from app.engine.operators.attention import K, V
+from app.engine.operators.attention_pattern import Core, Operand
 from app.kernels.cuda.attention import attention as flash
 from app.kernels.cuda.attention_decode import attention_decode, decode_rejection
 from app.kernels.cuda.attention_problem import Attention, Heads, Mask
-from app.kernels.cuda.geometry import LIMIT, NBYTES, Strided
+from app.kernels.cuda.geometry import LIMIT
 from app.kernels.cuda.kernel import Launches
-from app.kernels.cuda.transpose import moved
 
 WIDEST = 256  # elements of a head that fit the registers of its threads
 
 
-def _is_node(group: Group) -> bool:
-    return group.anchor.op_type == ATTENTION
+def _core(group: Group) -> Core:
+    return attention.prepared(group)[0]
 
 
 @of_group
-def _prepared(group: Group) -> tuple[tuple[LaunchCall, ...], Core]:
-    """The attention, and the calls that put new keys and values behind old ones."""
-    if _is_node(group):
-        return _of_node(group)
-    core = attention_pattern.read(group)
-    assert not isinstance(core, str)
-    return (), core
-
-
-def _core(group: Group) -> Core:
-    return _prepared(group)[1]
-
-
-def _of_node(group: Group) -> tuple[tuple[LaunchCall, ...], Core]:
-    node = group.anchor
-    q = heads(graph.operand(node, 0), node, "q_num_heads")
-    past = graph.input_at(node, PAST_K)
-    before_k, k = _cached(group, graph.operand(node, K), past, PRESENT_K)
-    before_v, v = _cached(group, graph.operand(node, V), graph.input_at(node, PAST_V), PRESENT_V)
-    core = Core(
-        q,
-        k,
-        v,
-        heads(node.outputs[0], node, "q_num_heads"),
-        mask_of(graph.input_at(node, MASK)),
-        graph.attribute(node, "scale", 1.0 / math.sqrt(max(q.shape[3], 1))),
-        bool(graph.attribute(node, "is_causal", 0)),
-        0 if past is None else graph.static_shape(past)[2],
-        zero=True,
-    )
-    return (*before_k, *before_v), core
-
-
-def _cached(
-    group: Group, value: ir.Value, past: ir.Value | None, position: int
-) -> tuple[tuple[LaunchCall, ...], Operand]:
-    """Where old and new keys, or values, lie one behind the other, and the copies that put them there."""
-    fresh, outputs = heads(value, group.anchor, "kv_num_heads"), group.anchor.outputs
-    present = outputs[position] if position < len(outputs) and outputs[position] in group.outputs else None
-    if past is None and present is None:
-        return (), fresh
-    old = 0 if past is None else graph.static_shape(past)[2]
-    batch, count, length, width = fresh.shape
-    shape, dtype = (batch, count, old + length, width), element(value)
-    target: Argument = Workspace(math.prod(shape) * NBYTES[dtype]) if present is None else present
-    strides = spread(shape).strides
-    parts = [(value, fresh.shape, fresh.strides, old * width)]
-    if past is not None:
-        own = graph.static_shape(past)
-        parts.append((past, own, spread(own).strides, 0))
-    made = tuple(
+def _before(group: Group) -> tuple[Call, ...]:
+    """The calls that put new keys and values behind old ones."""
+    return tuple(
         call
-        for source, sizes, lies, start in parts
-        for call in calls(
-            moved(sizes, Strided(dtype, lies), Strided(dtype, strides, start)), numbered([source], [target])
-        )
+        for joined in attention.prepared(group)[1]
+        for copy, x, y in reversed(joined)
+        for call in calls(moved_by(copy, element(x)), numbered([x], [y]))
     )
-    return made, Operand(target, 0, shape, strides)
 
 
 def _node_rejection(group: Group) -> str | None:
@@ -119,15 +55,15 @@ def _node_rejection(group: Group) -> str | None:
         return reason
     if node.outputs[0] not in group.outputs:
         return "the result is not read"
-    if len(node.outputs) > SCORES and node.outputs[SCORES] in group.outputs:
+    if attention.scores_of(group) is not None:
         return "scores are an output, here they stay in registers"
-    if any(graph.attribute(node, f"{side}_window_size", -1) >= 0 for side in ("left", "right")):
+    if attention.has_window(group):
         return "queries see a window of keys"
     if graph.attribute(node, "softmax_precision", 1) == ir.DataType.DOUBLE.value:
         return "softmax in double precision"
-    if graph.input_at(node, LENGTHS) is not None and graph.attribute(node, "is_causal", 0):
+    if attention.lengths_of(group) is not None and graph.attribute(node, "is_causal", 0):
         return "queries of sequences of several lengths see what is before them"
-    given = [graph.input_at(node, i) for i in (K, V, PAST_K, PAST_V)]
+    given = [graph.input_at(node, i) for i in (K, V, attention.PAST_K, attention.PAST_V)]
     return tensor_views.not_floats(group, node.inputs[0], *given, *group.outputs)
 
 
@@ -137,7 +73,7 @@ def _value(operand: Operand) -> ir.Value:
 
 
 def _rejection(group: Group, _context: PlanningContext) -> str | None:
-    if _is_node(group):
+    if attention.is_node(group):
         reason = _node_rejection(group)
     else:
         found = attention_pattern.read(group)
@@ -191,14 +127,9 @@ def _attention(group: Group) -> Attention:
         core.causal,
         core.past,
         core.zero,
-        float(graph.attribute(group.anchor, "softcap", 0.0)) if _is_node(group) else 0.0,
-        _lengths(group) is not None,
+        attention.softcap_of(group),
+        attention.lengths_of(group) is not None,
     )
-
-
-def _lengths(group: Group) -> ir.Value | None:
-    """Keys that each sequence has."""
-    return graph.input_at(group.anchor, LENGTHS) if _is_node(group) else None
 
 
 @of_group
@@ -216,14 +147,13 @@ def _decode_rejection(group: Group, context: PlanningContext) -> str | None:
 
 
 def _calls(group: Group, launches: Launches) -> tuple[Call, ...]:
-    before, core = _prepared(group)
+    core, lengths = _core(group), attention.lengths_of(group)
     roles: dict[str, Argument] = {"q": core.q.value, "k": core.k.value, "v": core.v.value, "y": core.y.value}
     if core.mask is not None:
         roles["mask"] = core.mask.value
-    lengths = _lengths(group)
     if lengths is not None:
         roles["lengths"] = lengths
-    return (*before, *calls(launches, roles))
+    return (*_before(group), *calls(launches, roles))
 
 
 def _inplace(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:
@@ -231,26 +161,15 @@ def _inplace(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, i
     core = _core(group)
     q, y = _value(core.q), _value(core.y)
     others = [o.value for o in (core.k, core.v, core.mask) if o is not None]
+    alike = core.q.shape == core.y.shape and core.q.start == core.y.start
     if (
-        not _alike(core.q, core.y)
+        not (alike and tensor_views.lie_alike(core.q.shape, core.q.strides, core.y.strides))
         or q in others
         or graph.is_constant(q)
         or graph.nbytes(q) != graph.nbytes(y)
     ):
         return ()
     return ((q, y),)
-
-
-def _alike(a: Operand, b: Operand) -> bool:
-    """True if two matrices lie at the same elements; along an axis of one, strides do not count."""
-    steps = zip(a.shape, a.strides, b.strides)
-    return a.shape == b.shape and a.start == b.start and all(n == 1 or s == t for n, s, t in steps)
-
-
-def _work(group: Group) -> float:
-    core = _core(group)
-    batch, heads, rows, depth = core.q.shape
-    return 2.0 * batch * heads * rows * core.k.shape[2] * (depth + core.v.shape[3])
 
 
 Made = Callable[[Group, int], Launches]
@@ -268,8 +187,14 @@ def _row(
         launches = made(group, context.target.cores)
         rate = rates[element(_value(_core(group).q)) != "float32"]
         blocks = blocks_of(launches)
-        time = seconds(context, nbytes=moved_bytes(group), flops=_work(group), rate=rate, blocks=blocks)
-        count = len(launches.steps) + len(_prepared(group)[0])
+        time = seconds(
+            context,
+            nbytes=moved_bytes(group),
+            flops=attention.products(_core(group)),
+            rate=rate,
+            blocks=blocks,
+        )
+        count = len(launches.steps) + len(_before(group))
         return time + (count - 1) * context.target.launch
 
     def lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:

@@ -7,7 +7,6 @@ out of either layout; where groups do not, the kernel's launches copy it.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -15,15 +14,15 @@ import onnx_ir as ir
 from app.engine.backends.cuda import dispatch, epilogue, tensor_views
 from app.engine.backends.cuda.epilogue import Ending
 from app.engine.backends.cuda.epilogue import roles as epilogue_roles
-from app.engine.backends.cuda.launch_calls import BACKEND, calls, moved_bytes, seconds
+from app.engine.backends.cuda.launch_calls import BACKEND, Array, calls, product_seconds, repacked, seconds
 from app.engine.backends.cuda.matmul import precision_rejection
 from app.engine.backends.cuda.tensor_views import element
 from app.engine.core import graph
-from app.engine.core.calls import Argument, Call, Constant, LaunchCall, Workspace
+from app.engine.core.calls import Argument, Constant, LaunchCall, Workspace
 from app.engine.core.group import Group, of_group
 from app.engine.core.registry import Implementation, PlanningContext
-from app.engine.cost.roofline import flops
 from app.engine.operators import conv_geometry
+from app.engine.operators.axes import first_input
 from app.engine.types.layout import Layout
 from app.kernels.cuda.conv import Conv, conv, packed_weights
 from app.kernels.cuda.elementwise import copy
@@ -33,14 +32,7 @@ from app.kernels.cuda.product import Product
 from app.kernels.cuda.windows import Axis, depthwise
 from app.kernels.expressions import Instruction, Recipe
 
-Array = np.ndarray[Any, Any]
-PRECISIONS = ("f32", "3xtf32", "tf32", "bf16", "fp16")
 CHANNELS = 1  # the axis of an image
-
-
-def image_of(group: Group) -> ir.Value:
-    """The image that the anchor reads."""
-    return graph.operand(group.anchor, 0)
 
 
 @of_group
@@ -80,15 +72,13 @@ def ending_of(group: Group) -> Ending:
 
 def group_rejection(group: Group) -> str | None:
     """Rejection of a convolution of images; None if kernels compute it."""
-    reason = tensor_views.not_image(image_of(group)) or tensor_views.not_floats(group)
+    reason = tensor_views.not_image(first_input(group)) or tensor_views.not_floats(group)
     if reason is not None:
         return reason
     for value in (group.anchor.inputs[1], graph.input_at(group.anchor, 2)):
         if value is not None and not graph.is_constant(value):
             return f"{value.name!r} changes between runs; this one packs it offline"
-    if any(graph.elements(v) == 0 for v in (*group.inputs, *group.outputs)):
-        return "an operand is empty"
-    found = epilogue.read(group, CHANNELS)
+    found = tensor_views.empty(group) or epilogue.read(group, CHANNELS)
     return found if isinstance(found, str) else None
 
 
@@ -117,33 +107,24 @@ class Way:
         )
 
 
-def _pixel(shape: Conv, dtype: str) -> int:
-    """Elements from one pixel to the next, if they begin at multiples of 16 bytes."""
-    return tensor_views.aligned(shape.ci, dtype)
-
-
 def _needs_pitch(shape: Conv, dtype: str) -> bool:
-    return shape.groups == 1 and _pixel(shape, dtype) != shape.ci
+    """True unless pixels begin at multiples of 16 bytes."""
+    return shape.groups == 1 and tensor_views.aligned(shape.ci, dtype) != shape.ci
 
 
-def _way_rejection(way: Way) -> Callable[[Group, PlanningContext], str | None]:
-    def rejection(group: Group, context: PlanningContext) -> str | None:
-        reason = group_rejection(group)
-        if reason is not None:
-            return reason
-        dtype, shape = element(group.outputs[0]), shape_of(group)
-        reason = precision_rejection(way.precision, dtype, context)
-        if reason is not None:
-            return reason
-        if _is_depthwise(shape):
-            return "every channel is a group of its own, which this one would fill up to 16 bytes"
-        if _needs_pitch(shape, dtype) and not way.copied:
-            return f"{shape.ci} channels, which are no multiple of 16 bytes; one that copies is needed"
-        if not _needs_pitch(shape, dtype) and way.copied:
-            return "the pixels begin at multiples of 16 bytes as they are, or belong to groups"
-        return None
-
-    return rejection
+def _way_rejection(group: Group, context: PlanningContext, way: Way) -> str | None:
+    reason = group_rejection(group) or precision_rejection(way.precision, group, context)
+    if reason is not None:
+        return reason
+    shape = shape_of(group)
+    needs_pitch = _needs_pitch(shape, element(group.outputs[0]))
+    if _is_depthwise(shape):
+        return "every channel is a group of its own, which this one would fill up to 16 bytes"
+    if needs_pitch and not way.copied:
+        return f"{shape.ci} channels, which are no multiple of 16 bytes; one that copies is needed"
+    if not needs_pitch and way.copied:
+        return "the pixels begin at multiples of 16 bytes as they are, or belong to groups"
+    return None
 
 
 def _cut(group: Group, precision: str, processors: int) -> dispatch.Cut:
@@ -160,26 +141,21 @@ def pair(values: Sequence[int], fill: int) -> tuple[int, int]:
     return first, second
 
 
-def weights_in_rows(weights: ir.Value) -> Array:
+def _in_rows(weights: Array) -> Array:
     """Weights [a, b, kh, kw] of one axis or of two."""
-    array = graph.array(weights)
-    a, b, *kernel = array.shape
-    return array.reshape(a, b, *pair(kernel, 1))
+    a, b, *kernel = weights.shape
+    return weights.reshape(a, b, *pair(kernel, 1))
 
 
-def _weights(group: Group, precision: str) -> Constant:
-    weights, groups = graph.operand(group.anchor, 1), shape_of(group).groups
-
-    def pack() -> Array:
-        array = weights_in_rows(weights)
-        return packed_weights(array.astype(np.float32), groups, precision).astype(array.dtype)
-
-    return Constant(pack, weights.name or "")
+def weights_of(group: Group, pack: Callable[[Array], Array]) -> Constant:
+    """The weights that the anchor reads, as `pack` orders float32 ones [a, b, kh, kw]."""
+    weights = graph.operand(group.anchor, 1)
+    return repacked(weights, lambda w: pack(_in_rows(w).astype(np.float32)).astype(w.dtype))
 
 
 def widened(group: Group, pixel: int, *, plain: bool) -> tuple[Argument, tuple[LaunchCall, ...]]:
     """The image with a wider pitch from pixel to pixel, and the copy that makes it."""
-    x, dtype = image_of(group), element(image_of(group))
+    x, dtype = first_input(group), element(first_input(group))
     shape, last = graph.static_shape(x), tensor_views.last_of(x)
     source = tensor_views.in_memory_order(tensor_views.strided(x, last=not plain), last)
     target = tensor_views.in_memory_order(Strided(dtype, tensor_views.last_strides(shape, pixel)), last)
@@ -190,16 +166,17 @@ def widened(group: Group, pixel: int, *, plain: bool) -> tuple[Argument, tuple[L
 @of_group
 def _lowered(group: Group, way: Way, processors: int) -> tuple[LaunchCall, ...]:
     shape, ending, (y,) = shape_of(group), ending_of(group), group.outputs
-    argument: Argument = image_of(group)
+    argument: Argument = first_input(group)
     before: tuple[LaunchCall, ...] = ()
     if way.copied:
-        pixel = _pixel(shape, element(y))
+        pixel = tensor_views.aligned(shape.ci, element(y))
         argument, before = widened(group, pixel, plain=way.plain)
         shape = replace(shape, x_pixel=pixel)
     bias, cut = _bias(group), _cut(group, way.precision, processors)
     epilogue = ending.epilogue(element(y), bias=bias is not None)
     launches = conv(shape, way.precision, epilogue, cut.tile, cut.splits)
-    roles = {"x": argument, "w": _weights(group, way.precision), "y": y, **epilogue_roles(ending, bias)}
+    weights = weights_of(group, lambda w: packed_weights(w, shape.groups, way.precision))
+    roles = {"x": argument, "w": weights, "y": y, **epilogue_roles(ending.residual, bias)}
     return (*before, *calls(launches, roles))
 
 
@@ -209,17 +186,11 @@ def _seconds(group: Group, context: PlanningContext, way: Way) -> float:
     tile = dispatch.offered(way.precision, shape.ci // shape.groups)[cut.tile]
     ho, wo = shape.out
     m, n = shape.n * ho * wo, shape.co // shape.groups
-    wasted = dispatch.tiles_of(tile, m, n) * tile.m * tile.n / (m * n)
-    time = seconds(
-        context,
-        nbytes=moved_bytes(group),
-        flops=flops(group) * wasted,
-        rate=dispatch.RATES[way.precision],
-        blocks=cut.blocks,
-    )
+    wasted, rate = dispatch.wasted(tile, m, n), dispatch.RATES[way.precision]
+    time = product_seconds(group, context, cut.blocks, rate, wasted)
     each = shape.ci // shape.groups
-    if way.copied or tensor_views.aligned(each, element(image_of(group))) != each:
-        time += seconds(context, nbytes=2 * graph.nbytes(image_of(group)) * (2 if way.plain else 1))
+    if way.copied or tensor_views.aligned(each, element(first_input(group))) != each:
+        time += seconds(context, nbytes=2 * graph.nbytes(first_input(group)) * (2 if way.plain else 1))
     return time + (context.target.launch if cut.splits > 1 else 0.0)
 
 
@@ -228,7 +199,7 @@ def layouts_of(plain: bool) -> Callable[[Group, PlanningContext], Mapping[ir.Val
 
     def layouts(group: Group, _context: PlanningContext) -> Mapping[ir.Value, Layout]:
         values = [v for v in (ending_of(group).residual, *group.outputs) if v is not None]
-        image = image_of(group)
+        image = first_input(group)
         if not plain or image in values:
             values.append(image)
         return tensor_views.lasts(values)
@@ -237,7 +208,7 @@ def layouts_of(plain: bool) -> Callable[[Group, PlanningContext], Mapping[ir.Val
 
 
 def _inplace(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:
-    return epilogue.inplace(group, CHANNELS)
+    return epilogue.over_residual(group, ending_of(group).residual, group.anchor.inputs)
 
 
 def _row(way: Way) -> Implementation:
@@ -245,13 +216,13 @@ def _row(way: Way) -> Implementation:
         way.name,
         "Conv",
         BACKEND,
-        _way_rejection(way),
+        lambda group, context: _way_rejection(group, context, way),
         lambda group, context: _lowered(group, way, context.target.cores),
         lambda group, context: _seconds(group, context, way),
         _inplace,
         layouts=layouts_of(way.plain),
         precision=dispatch.TOLD[way.precision],
-        rank=PRECISIONS.index(way.precision),
+        rank=dispatch.PRECISIONS.index(way.precision),
     )
 
 
@@ -268,22 +239,6 @@ def _depthwise_rejection(group: Group, _context: PlanningContext) -> str | None:
     return None
 
 
-# The activations of contractions as recipes of the sum, whose number is 0.
-_RECIPES: Mapping[str, str] = {
-    "clip": "Clamp",
-    "relu": "Relu",
-    "sigmoid": "Sigmoid",
-    "tanh": "Tanh",
-    "silu": "Silu",
-    "gelu": "Gelu",
-    "gelu_tanh": "GeluTanh",
-    "leaky_relu": "LeakyRelu",
-    "elu": "Elu",
-    "hard_sigmoid": "HardSigmoid",
-    "hard_swish": "HardSwish",
-}
-
-
 def _after(ending: Ending) -> Recipe:
     """Recipe of a result from the sum (0) and the residual (1), where there is one."""
     steps: list[Instruction] = []
@@ -294,7 +249,8 @@ def _after(ending: Ending) -> Recipe:
         value = inputs
     name, *parameters = ending.activation
     if name:
-        steps.append((_RECIPES[str(name)], (value,), tuple(float(p) for p in parameters)))
+        op = "Clamp" if name == "clip" else epilogue.FUNCTIONS[str(name)]
+        steps.append((op, (value,), tuple(float(p) for p in parameters)))
         value = inputs + len(steps) - 1
     if ending.place == "after":
         steps.append(("Add", (value, 1), ()))
@@ -305,18 +261,8 @@ def _after(ending: Ending) -> Recipe:
 def _depthwise(group: Group) -> tuple[LaunchCall, ...]:
     shape, ending, (y,) = shape_of(group), ending_of(group), group.outputs
     ho, wo = shape.out
-    axes = [
-        Axis(size, taps, out, stride, dilation, before, after)
-        for size, taps, out, stride, dilation, before, after in zip(
-            (shape.h, shape.w),
-            shape.kernel,
-            (ho, wo),
-            shape.strides,
-            shape.dilations,
-            shape.pads,
-            shape.pads[2:],
-        )
-    ]
+    by_axis = ((shape.h, shape.w), shape.kernel, (ho, wo), shape.strides, shape.dilations)
+    axes = [Axis(*numbers) for numbers in zip(*by_axis, shape.pads, shape.pads[2:])]
     bias, after = _bias(group), _after(ending)
     launches = depthwise(
         shape.n,
@@ -329,28 +275,19 @@ def _depthwise(group: Group) -> tuple[LaunchCall, ...]:
         after=after,
     )
     weights = graph.operand(group.anchor, 1)
-
-    def pack() -> Array:
-        return np.ascontiguousarray(weights_in_rows(weights)[:, 0].transpose(1, 2, 0))
-
     roles = {
-        "x": image_of(group),
-        "w": Constant(pack, weights.name or ""),
+        "x": first_input(group),
+        "w": repacked(weights, lambda w: np.ascontiguousarray(_in_rows(w)[:, 0].transpose(1, 2, 0))),
         "y": y,
-        **epilogue_roles(ending, bias),
+        **epilogue_roles(ending.residual, bias),
     }
     if "residual" in roles:
         roles["r"] = roles.pop("residual")
     return calls(launches, roles)
 
 
-def _depthwise_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
-    return _depthwise(group)
-
-
 def _depthwise_seconds(group: Group, context: PlanningContext) -> float:
-    blocks = sum(call.units for call in _depthwise(group))
-    return seconds(context, nbytes=moved_bytes(group), flops=flops(group), rate=0.5, blocks=blocks)
+    return product_seconds(group, context, sum(call.units for call in _depthwise(group)))
 
 
 # Of so few pixels that the weights are all that is read: squeeze and excite.
@@ -379,13 +316,13 @@ def _few(group: Group, processors: int) -> tuple[LaunchCall, ...]:
     product = Product(rows, shape.co, shape.ci, shape.ci, shape.ci, shape.co, wide)
     epilogue = ending.epilogue(element(y), bias=bias is not None)
     launches = gemv(product, element(y), epilogue, dispatch.WARPS * processors)
-    roles = {"a": image_of(group), "b": weights, "y": y, **epilogue_roles(ending, bias)}
+    roles = {"a": first_input(group), "b": weights, "y": y, **epilogue_roles(ending.residual, bias)}
     return calls(launches, roles)
 
 
 def _few_seconds(group: Group, context: PlanningContext) -> float:
     (call,) = _few(group, context.target.cores)
-    return seconds(context, nbytes=moved_bytes(group), flops=flops(group), rate=0.5, blocks=call.units)
+    return product_seconds(group, context, call.units)
 
 
 IMPLEMENTATIONS = (
@@ -399,15 +336,15 @@ IMPLEMENTATIONS = (
         _inplace,
         layouts=layouts_of(False),
     ),
-    *(_row(Way(p)) for p in PRECISIONS),
-    *(_row(Way(p, copied=True)) for p in PRECISIONS),
-    *(_row(Way(p, copied=True, plain=True)) for p in PRECISIONS),
+    *(_row(Way(p)) for p in dispatch.PRECISIONS),
+    *(_row(Way(p, copied=True)) for p in dispatch.PRECISIONS),
+    *(_row(Way(p, copied=True, plain=True)) for p in dispatch.PRECISIONS),
     Implementation(
         "cuda.conv_depthwise",
         "Conv",
         BACKEND,
         _depthwise_rejection,
-        _depthwise_lower,
+        lambda group, _context: _depthwise(group),
         _depthwise_seconds,
         _inplace,
         layouts=layouts_of(False),

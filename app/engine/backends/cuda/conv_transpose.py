@@ -1,30 +1,23 @@
 """Rows of transposed convolutions: a convolution for each remainder of output positions by the strides."""
 
-from collections.abc import Callable
-
-import numpy as np
-
 from app.engine.backends.cuda import dispatch
 from app.engine.backends.cuda.conv import (
-    PRECISIONS,
-    Array,
     ending_of,
     group_rejection,
-    image_of,
     layouts_of,
     pair,
-    weights_in_rows,
+    weights_of,
 )
 from app.engine.backends.cuda.epilogue import roles as epilogue_roles
-from app.engine.backends.cuda.launch_calls import BACKEND, calls, moved_bytes, seconds
+from app.engine.backends.cuda.launch_calls import BACKEND, calls, product_seconds
 from app.engine.backends.cuda.matmul import precision_rejection
 from app.engine.backends.cuda.tensor_views import element
 from app.engine.core import graph
-from app.engine.core.calls import Argument, Constant, LaunchCall
+from app.engine.core.calls import Argument, LaunchCall
 from app.engine.core.group import Group, of_group
 from app.engine.core.registry import Implementation, PlanningContext
-from app.engine.cost.roofline import flops
 from app.engine.operators import conv_geometry
+from app.engine.operators.axes import first_input
 from app.kernels.cuda.conv_transpose import ConvTranspose, conv_transpose, packed_weights
 
 
@@ -32,7 +25,7 @@ from app.kernels.cuda.conv_transpose import ConvTranspose, conv_transpose, packe
 def shape_of(group: Group) -> ConvTranspose:
     """The transposed convolution that the anchor is; padding as its output's shape tells."""
     node = group.anchor
-    n, ci, *places = graph.static_shape(image_of(group))
+    n, ci, *places = graph.static_shape(first_input(group))
     _, _, *kernel = graph.static_shape(graph.operand(node, 1))
     _, co, *ends = graph.static_shape(node.outputs[0])
     (h, w), out, taps = (pair(sizes, 1) for sizes in (places, ends, kernel))
@@ -63,22 +56,17 @@ def shape_of(group: Group) -> ConvTranspose:
         taps,
         strides,
         (top, left, after[0], after[1]),
-        (extra[0], extra[1]),
         dilations,
         graph.attribute(node, "group", 1),
+        output_padding=(extra[0], extra[1]),
     )
 
 
-def _rejection(precision: str) -> Callable[[Group, PlanningContext], str | None]:
-    def rejection(group: Group, context: PlanningContext) -> str | None:
-        reason = group_rejection(group)
-        if reason is not None:
-            return reason
-        if ending_of(group).residual is not None:
-            return "adds a residual"
-        return precision_rejection(precision, element(group.outputs[0]), context)
-
-    return rejection
+def _rejection(group: Group, context: PlanningContext, precision: str) -> str | None:
+    reason = group_rejection(group)
+    if reason is None and ending_of(group).residual is not None:
+        reason = "adds a residual"
+    return reason or precision_rejection(precision, group, context)
 
 
 @of_group
@@ -91,27 +79,16 @@ def _lowered(group: Group, precision: str, processors: int) -> tuple[LaunchCall,
     pixels = shape.n * shape.h * shape.w
     way = dispatch.cut(tiles, pixels, shape.co // shape.groups, depth, shape.groups, processors, shares=False)
     epilogue = ending.epilogue(element(y), bias=bias is not None)
-    weights = graph.operand(group.anchor, 1)
-
-    def pack() -> Array:
-        array = weights_in_rows(weights)
-        return packed_weights(array.astype(np.float32), shape, precision).astype(array.dtype)
-
-    roles: dict[str, Argument] = {"x": image_of(group), "w": Constant(pack, weights.name or ""), "y": y}
-    return calls(
-        conv_transpose(shape, precision, epilogue, way.tile), {**roles, **epilogue_roles(ending, bias)}
-    )
+    weights = weights_of(group, lambda w: packed_weights(w, shape, precision))
+    roles: dict[str, Argument] = {"x": first_input(group), "w": weights, "y": y}
+    roles |= epilogue_roles(ending.residual, bias)
+    return calls(conv_transpose(shape, precision, epilogue, way.tile), roles)
 
 
-def _seconds(precision: str) -> Callable[[Group, PlanningContext], float]:
-    def cost(group: Group, context: PlanningContext) -> float:
-        found = _lowered(group, precision, context.target.cores)
-        blocks = max(call.units for call in found)
-        rate = dispatch.RATES[precision]
-        time = seconds(context, nbytes=moved_bytes(group), flops=flops(group), rate=rate, blocks=blocks)
-        return time + (len(found) - 1) * context.target.launch
-
-    return cost
+def _seconds(group: Group, context: PlanningContext, precision: str) -> float:
+    found = _lowered(group, precision, context.target.cores)
+    blocks = max(call.units for call in found)
+    return product_seconds(group, context, blocks, dispatch.RATES[precision], launches=len(found))
 
 
 def _row(precision: str) -> Implementation:
@@ -119,13 +96,13 @@ def _row(precision: str) -> Implementation:
         f"cuda.conv_transpose_{precision}",
         "ConvTranspose",
         BACKEND,
-        _rejection(precision),
+        lambda group, context: _rejection(group, context, precision),
         lambda group, context: _lowered(group, precision, context.target.cores),
-        _seconds(precision),
+        lambda group, context: _seconds(group, context, precision),
         layouts=layouts_of(False),
         precision=dispatch.TOLD[precision],
-        rank=PRECISIONS.index(precision),
+        rank=dispatch.PRECISIONS.index(precision),
     )
 
 
-IMPLEMENTATIONS = tuple(map(_row, PRECISIONS))
+IMPLEMENTATIONS = tuple(map(_row, dispatch.PRECISIONS))

@@ -6,10 +6,9 @@ is taken that gives every multiprocessor one; where none does, blocks share the 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from app.engine.types.precision import Computed
-from app.kernels.cuda.tiles import SIMT_TILES, TENSOR_TILES
+from app.kernels.cuda.tiles import SIMT_TILES, TENSOR_TILES, Tile
 
 # What each instruction reaches on large products, as a multiple of the target's peak in float32. Estimates
 # from published figures (design note cuda.md, section 2); none was measured by us.
@@ -18,6 +17,7 @@ RATES: Mapping[str, float] = {"f32": 0.65, "tf32": 3.0, "3xtf32": 1.0, "bf16": 6
 HALVES: Mapping[str, str] = {"bfloat16": "bf16", "float16": "fp16"}
 # The same as a plan tells it: sums are float32 in any, and the products of 3xtf32 nearly.
 TOLD: Mapping[str, Computed] = {"f32": "f32", "3xtf32": "f32", "tf32": "tf32", "bf16": "bf16", "fp16": "fp16"}
+PRECISIONS = tuple(TOLD)
 
 # Tiles that spill registers, by precision and whether a reduction ends within 16 bytes.
 SPILLING: Mapping[tuple[str, bool], frozenset[str]] = {
@@ -31,18 +31,6 @@ WAVES = 2  # of blocks that a shared reduction aims at, at most
 WARPS = 16  # of a multiprocessor that keep its memory busy
 
 
-class Shape(Protocol):
-    """A tile."""
-
-    @property
-    def m(self) -> int:
-        """Rows."""
-
-    @property
-    def n(self) -> int:
-        """Columns."""
-
-
 @dataclass(frozen=True, slots=True)
 class Cut:
     """A tile by its name, the blocks that share a reduction, and all blocks."""
@@ -52,7 +40,7 @@ class Cut:
     blocks: int
 
 
-def offered(precision: str, depth: int) -> Mapping[str, Shape]:
+def offered(precision: str, depth: int) -> Mapping[str, Tile]:
     """The tiles of a precision, largest first, for rows of so many elements along the reduction."""
     if precision == "f32":
         return SIMT_TILES
@@ -61,13 +49,18 @@ def offered(precision: str, depth: int) -> Mapping[str, Shape]:
     return {name: tile for name, tile in TENSOR_TILES.items() if name not in spilling}
 
 
-def tiles_of(shape: Shape, m: int, n: int) -> int:
+def tiles_of(tile: Tile, m: int, n: int) -> int:
     """Tiles that cover a matrix."""
-    return -(-m // shape.m) * -(-n // shape.n)
+    return -(-m // tile.m) * -(-n // tile.n)
+
+
+def wasted(tile: Tile, m: int, n: int) -> float:
+    """Elements that tiles compute for one of the result."""
+    return tiles_of(tile, m, n) * tile.m * tile.n / (m * n)
 
 
 def cut(
-    tiles: Mapping[str, Shape], m: int, n: int, k: int, batch: int, processors: int, *, shares: bool = True
+    tiles: Mapping[str, Tile], m: int, n: int, k: int, batch: int, processors: int, *, shares: bool = True
 ) -> Cut:
     """The tile of a product, and the blocks that share a reduction.
 
@@ -85,8 +78,10 @@ def cut(
         blocks = tiles_of(tiles[name], m, n) * batch
         if blocks >= processors:
             return Cut(name, 1, blocks)
-    # Tiles no wider than needed, then the reduction is cut until there is work for all.
-    name = wide[-1] if not shares else _least(tiles, wide, m, n)
+    # Of tiles no wider than needed the one that computes least beside the result, of equals the larger; then
+    # the reduction is cut until there is work for all.
+    computed = {t: tiles_of(tiles[t], m, n) * tiles[t].m * tiles[t].n for t in wide}
+    name = min(wide, key=computed.__getitem__) if shares else wide[-1]
     blocks = tiles_of(tiles[name], m, n) * batch
     splits = 1
     if shares:
@@ -97,13 +92,8 @@ def cut(
     return Cut(name, splits, blocks * splits)
 
 
-def _fitting(tiles: Mapping[str, Shape], m: int, n: int) -> Sequence[str]:
+def _fitting(tiles: Mapping[str, Tile], m: int, n: int) -> Sequence[str]:
     """Tiles that are not twice as large as the result; the smallest, if all are."""
     names = list(tiles)
     found = [t for t in names if tiles[t].m < 2 * m and tiles[t].n < 2 * n]
     return found or names[-1:]
-
-
-def _least(tiles: Mapping[str, Shape], names: Sequence[str], m: int, n: int) -> str:
-    """The tile that computes least beside the result; of equals the larger."""
-    return min(names, key=lambda t: tiles_of(tiles[t], m, n) * tiles[t].m * tiles[t].n)

@@ -5,22 +5,21 @@ be overwritten. In channels last, an operand that is broadcast or constant is re
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import onnx_ir as ir
 
 from app.engine.backends.cuda import tensor_views
-from app.engine.backends.cuda.launch_calls import BACKEND, calls, numbered, streamed
+from app.engine.backends.cuda.launch_calls import Made, numbered, streaming
 from app.engine.core import graph
-from app.engine.core.calls import Call
 from app.engine.core.group import ELEMENTWISE, Group, of_group
-from app.engine.core.registry import Implementation, PlanningContext
+from app.engine.core.registry import Implementation, PlanningContext, Rejection
 from app.engine.operators.elementwise import Formula, Operand, formula_of, recipe_of
 from app.engine.types.layout import Layout, plain
 from app.kernels.cuda import functions
 from app.kernels.cuda.elementwise import elementwise
 from app.kernels.cuda.geometry import LIMIT, Strided
-from app.kernels.cuda.kernel import Launches
 
 MOST = 40  # operands; a launch carries 4 KiB of arguments, but registers run out first
 
@@ -43,10 +42,6 @@ def _formula(group: Group) -> Formula:
     formula = recipe_of(group.nodes, group.outputs)
     assert not isinstance(formula, str), formula
     return formula
-
-
-def _rejection(group: Group, _context: PlanningContext) -> str | None:
-    return _group_rejection(group)
 
 
 def _follows(operand: Operand) -> bool:
@@ -81,46 +76,34 @@ def _operands(group: Group, layout: Layout) -> tuple[Strided, ...]:
     )
 
 
+def _outputs(group: Group, layout: Layout) -> list[Strided]:
+    last = not layout.is_plain
+    return [tensor_views.in_memory_order(tensor_views.strided(v, last=last), layout) for v in group.outputs]
+
+
 @of_group
-def _launches(group: Group, layout: Layout) -> Launches:
-    formula, last = _formula(group), not layout.is_plain
-    outputs = [
-        tensor_views.in_memory_order(tensor_views.strided(v, last=last), layout) for v in group.outputs
-    ]
+def _made(group: Group, layout: Layout) -> Made:
+    formula, outputs = _formula(group), _outputs(group, layout)
     shape = layout.physical_shape(graph.static_shape(group.outputs[0]))
-    numbers = [number for number, _ in formula.results]
-    return elementwise(formula.recipe, shape, _operands(group, layout), list(zip(numbers, outputs)))
+    results = [(number, y) for (number, _), y in zip(formula.results, outputs)]
+    launches = elementwise(formula.recipe, shape, _operands(group, layout), results)
+    return launches, numbered([o.value for o in formula.operands], group.outputs)
 
 
-def _layout(group: Group) -> Layout:
-    return plain(len(graph.static_shape(group.outputs[0])))
-
-
-def _lower_in(group: Group, layout: Layout) -> tuple[Call, ...]:
-    values = [o.value for o in _formula(group).operands]
-    return calls(_launches(group, layout), numbered(values, group.outputs))
-
-
-def _inplace_in(group: Group, layout: Layout) -> tuple[tuple[ir.Value, ir.Value], ...]:
+def _inplace(group: Group, layout: Layout) -> tuple[tuple[ir.Value, ir.Value], ...]:
     """Inputs that are read at the very element that is written, and at no other."""
     found: dict[ir.Value, set[tuple[int, ...]]] = {}
     for operand, read in zip(_formula(group).operands, _operands(group, layout)):
         found.setdefault(operand.value, set()).add(read.strides)
     pairs = []
-    for output in group.outputs:
-        own = tensor_views.in_memory_order(tensor_views.strided(output, last=not layout.is_plain), layout)
+    for output, own in zip(group.outputs, _outputs(group, layout)):
         shape = layout.physical_shape(graph.static_shape(output))
         for source, strides in found.items():
-            same = all(_same(s, own.strides, shape) for s in strides)
+            same = all(tensor_views.lie_alike(shape, s, own.strides) for s in strides)
             size = graph.nbytes(source) == graph.nbytes(output)
             if same and size and not graph.is_constant(source):
                 pairs.append((source, output))
     return tuple(pairs)
-
-
-def _same(a: tuple[int, ...], b: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """True if strides lead to the same elements; along an axis of one, none counts."""
-    return all(n == 1 or x == y for n, x, y in zip(shape, a, b))
 
 
 def _last_layouts(group: Group, _context: PlanningContext) -> Mapping[ir.Value, Layout]:
@@ -128,27 +111,26 @@ def _last_layouts(group: Group, _context: PlanningContext) -> Mapping[ir.Value, 
     return tensor_views.lasts((*images, *group.outputs))
 
 
+def _row(
+    name: str, rejection: Rejection, layout_of: Callable[[Group], Layout], **more: Any
+) -> Implementation:
+    def inplace(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:
+        return _inplace(group, layout_of(group))
+
+    return streaming(
+        name, ELEMENTWISE, rejection, lambda group: _made(group, layout_of(group)), inplace=inplace, **more
+    )
+
+
+def _plain_of(group: Group) -> Layout:
+    return plain(len(graph.static_shape(group.outputs[0])))
+
+
+def _last_of(group: Group) -> Layout:
+    return tensor_views.last_of(group.outputs[0])
+
+
 IMPLEMENTATIONS = (
-    Implementation(
-        "cuda.elementwise",
-        ELEMENTWISE,
-        BACKEND,
-        _rejection,
-        lambda group, _context: _lower_in(group, _layout(group)),
-        lambda group, context: streamed(group, context, _launches(group, _layout(group))),
-        lambda group, _context: _inplace_in(group, _layout(group)),
-    ),
-    Implementation(
-        "cuda.elementwise_last",
-        ELEMENTWISE,
-        BACKEND,
-        _last_rejection,
-        lambda group, _context: _lower_in(group, tensor_views.last_of(group.outputs[0])),
-        lambda group, context: streamed(
-            group, context, _launches(group, tensor_views.last_of(group.outputs[0]))
-        ),
-        lambda group, _context: _inplace_in(group, tensor_views.last_of(group.outputs[0])),
-        layouts=_last_layouts,
-        rank=1,
-    ),
+    _row("cuda.elementwise", lambda group, _context: _group_rejection(group), _plain_of),
+    _row("cuda.elementwise_last", _last_rejection, _last_of, layouts=_last_layouts, rank=1),
 )

@@ -11,18 +11,30 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from app.engine.backends.cuda import tensor_views
 from app.engine.core import graph
 from app.engine.core.calls import Argument, Constant
 from app.engine.core.group import Group, of_group
+from app.engine.operators import epilogues
 from app.engine.operators.elementwise import recipe_of
-from app.engine.operators.epilogues import per_channel
 from app.kernels.cuda.epilogue import Epilogue
 from app.kernels.expressions import Recipe
 
 Array = np.ndarray[Any, Any]
 Activation = tuple[str | float, ...]
 
+# Activations of contractions that one expression computes, and its name.
+FUNCTIONS: Mapping[str, str] = {
+    "relu": "Relu",
+    "sigmoid": "Sigmoid",
+    "tanh": "Tanh",
+    "silu": "Silu",
+    "gelu": "Gelu",
+    "gelu_tanh": "GeluTanh",
+    "leaky_relu": "LeakyRelu",
+    "elu": "Elu",
+    "hard_sigmoid": "HardSigmoid",
+    "hard_swish": "HardSwish",
+}
 NEAR = 1e-6  # what models write for 1/6 is off by less
 
 
@@ -37,21 +49,17 @@ class Ending:
         activation: as `app.kernels.cuda.epilogue` names it.
     """
 
-    biases: tuple[tuple[Array, float], ...] = ()
+    biases: tuple[tuple[ir.Value, float], ...] = ()
     residual: ir.Value | None = None
     place: str = ""
     activation: Activation = ("",)
 
     def bias(self, channels: int, more: Array | None = None) -> Array | None:
         """The sum of the biases, float32, one element per channel; None where there are none."""
-        if not self.biases and more is None:
-            return None
-        total = np.zeros(channels, np.float64)
-        for array, sign in self.biases:
-            total += sign * array.reshape(-1).astype(np.float64)
+        total = epilogues.summed(self.biases, channels, np.dtype(np.float64))
         if more is not None:
-            total += more.reshape(-1).astype(np.float64)
-        return total.astype(np.float32)
+            total = (np.zeros(channels) if total is None else total) + more.reshape(-1).astype(np.float64)
+        return None if total is None else total.astype(np.float32)
 
     def epilogue(self, dtype: str, *, bias: bool, alpha: float = 1.0) -> Epilogue:
         """Epilogue as the kernel's generator takes it."""
@@ -67,17 +75,13 @@ def read(group: Group, axis: int) -> Ending | str:
     shape, found = graph.static_shape(value), Ending()
     nodes = group.epilogue
     for i, node in enumerate(nodes):
-        if graph.shape(node.outputs[0]) != shape or tensor_views.element(
-            node.outputs[0]
-        ) != tensor_views.element(value):
+        (output,) = node.outputs
+        if graph.shape(output) != shape or graph.dtype(output) != graph.dtype(value):
             return f"{node.op_type} {node.name!r} changes shape or type"
-        added = (
-            _added(found, node, value, axis)
-            if [n for n in nodes[i:] if value in n.inputs] == [node]
-            else None
-        )
+        readers = [n for n in nodes[i:] if value in n.inputs]
+        added = _added(found, node, value, axis) if readers == [node] else None
         if added is not None:
-            found, value = added, node.outputs[0]
+            found, value = added, output
             continue
         return _activated(found, nodes[i:], value)
     return found
@@ -85,23 +89,14 @@ def read(group: Group, axis: int) -> Ending | str:
 
 def _added(found: Ending, node: ir.Node, value: ir.Value, axis: int) -> Ending | None:
     """With what an Add or a Sub adds; None for anything else."""
-    if node.op_type not in ("Add", "Sub") or (node.op_type == "Sub" and node.inputs[1] is value):
+    addend, activated = epilogues.added(node, value, axis), _is_activated(found)
+    if addend is None:
         return None
-    others = [v for v in node.inputs if v is not None and v is not value]
-    if len(others) != 1:
+    if addend.per_channel and not activated:
+        return replace(found, biases=(*found.biases, (addend.value, addend.sign)))
+    if graph.is_constant(addend.value) or found.residual is not None:
         return None
-    (other,) = others
-    shape = graph.static_shape(value)
-    array = graph.constant(other)
-    if array is not None and per_channel(array.shape, shape, axis) and not _is_activated(found):
-        sign = -1.0 if node.op_type == "Sub" else 1.0
-        wide = np.broadcast_to(array.reshape(-1), (shape[axis],))
-        return replace(found, biases=(*found.biases, (wide, sign)))
-    if node.op_type == "Sub" or array is not None or found.residual is not None:
-        return None
-    if graph.shape(other) != shape or tensor_views.element(other) != tensor_views.element(value):
-        return None
-    return replace(found, residual=other, place="after" if _is_activated(found) else "before")
+    return replace(found, residual=addend.value, place="after" if activated else "before")
 
 
 def _is_activated(found: Ending) -> bool:
@@ -168,16 +163,7 @@ def _gated(recipe: Recipe, constants: list[float]) -> Activation | None:
 
 
 _KNOWN: Mapping[tuple[str, ...], Callable[[Recipe, list[float]], Activation | None]] = {
-    ("Relu",): _plain("relu"),
-    ("Sigmoid",): _plain("sigmoid"),
-    ("Tanh",): _plain("tanh"),
-    ("Silu",): _plain("silu"),
-    ("Gelu",): _plain("gelu"),
-    ("GeluTanh",): _plain("gelu_tanh"),
-    ("LeakyRelu",): _plain("leaky_relu"),
-    ("Elu",): _plain("elu"),
-    ("HardSigmoid",): _plain("hard_sigmoid"),
-    ("HardSwish",): _plain("hard_swish"),
+    **{(op,): _plain(name) for name, op in FUNCTIONS.items()},
     ("AtLeast",): _clip,
     ("AtMost",): _clip,
     ("AtLeast", "AtMost"): _clip,
@@ -185,21 +171,19 @@ _KNOWN: Mapping[tuple[str, ...], Callable[[Recipe, list[float]], Activation | No
 }
 
 
-def inplace(group: Group, axis: int) -> tuple[tuple[ir.Value, ir.Value], ...]:
-    """The residual, which the thread that stores an element has read before."""
-    found = read(group, axis)
-    assert not isinstance(found, str)
-    residual = found.residual
-    if residual is None or residual in group.anchor.inputs or graph.is_constant(residual):
+def over_residual(
+    group: Group, residual: ir.Value | None, read: Sequence[ir.Value | None]
+) -> tuple[tuple[ir.Value, ir.Value], ...]:
+    """The output over a residual that is not `read` otherwise: who stores an element has read it before.
+
+    That holds where a second kernel sums up, too.
+    """
+    if residual is None or residual in read or graph.is_constant(residual):
         return ()
     return ((residual, group.outputs[0]),)
 
 
-def roles(found: Ending, bias: Array | None, name: str = "") -> dict[str, Argument]:
+def roles(residual: ir.Value | None, bias: Array | None) -> dict[str, Argument]:
     """The arguments of an ending, by the roles that its kernels give them."""
-    given: dict[str, Argument] = {}
-    if bias is not None:
-        given["bias"] = Constant(bias, name)
-    if found.residual is not None:
-        given["residual"] = found.residual
-    return given
+    given: dict[str, Argument] = {} if bias is None else {"bias": Constant(bias)}
+    return given if residual is None else {**given, "residual": residual}

@@ -11,7 +11,7 @@ from app.engine.core.group import Group, of_group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.indexing import axis_of, bad_indices, indexed_axes, indices_of
 from app.engine.operators.operands import data
-from app.kernels.cuda.gather import gather, gather_elements, gather_nd
+from app.kernels.cuda.gather import gather_elements, gather_nd
 from app.kernels.cuda.kernel import Launches
 
 
@@ -22,17 +22,13 @@ def _along_rejection(group: Group, _context: PlanningContext) -> str | None:
     shape = graph.static_shape(data(group.anchor))
     if not shape:
         return f"{group.op} needs data of rank 1 or more"
-    if graph.elements(data(group.anchor)) == 0 or graph.elements(group.anchor.outputs[0]) == 0:
-        return "an operand is empty"
-    return bad_indices(group.anchor, (shape[axis_of(group.anchor)],))
+    return tensor_views.empty(group) or bad_indices(group.anchor, (shape[axis_of(group.anchor)],))
 
 
 def _nd_rejection(group: Group, _context: PlanningContext) -> str | None:
-    reason = tensor_views.group_rejection(group)
+    reason = tensor_views.group_rejection(group) or tensor_views.empty(group)
     if reason is not None:
         return reason
-    if graph.elements(data(group.anchor)) == 0 or graph.elements(group.anchor.outputs[0]) == 0:
-        return "an operand is empty"
     axes = indexed_axes(group.anchor, graph.attribute(group.anchor, "batch_dims", 0))
     return bad_indices(group.anchor, tuple(n for n, _ in axes))
 
@@ -47,7 +43,7 @@ def _launches(group: Group) -> Launches:
     if group.op == "Gather":
         axis = axis_of(node)
         outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
-        return gather(outer, shape[axis], inner, graph.elements(indices), kind, index)
+        return gather_nd(outer, (shape[axis],), inner, graph.elements(indices), kind, index, shared=True)
     first = graph.attribute(node, "batch_dims", 0)
     depth = graph.static_shape(indices)[-1]
     sizes, batch = shape[first : first + depth], math.prod(shape[:first])

@@ -6,20 +6,18 @@ activation that lies otherwise, or whose rows are no multiple of 16 bytes, is co
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from app.engine.backends.cuda import dispatch, epilogue, tensor_views
 from app.engine.backends.cuda.epilogue import Ending
-from app.engine.backends.cuda.launch_calls import BACKEND, calls, moved_bytes, seconds
+from app.engine.backends.cuda.launch_calls import BACKEND, Array, calls, product_seconds, repacked
 from app.engine.backends.cuda.tensor_views import element
 from app.engine.core import graph
-from app.engine.core.calls import Argument, Call, Constant, LaunchCall, Workspace
+from app.engine.core.calls import Argument, LaunchCall, Workspace
 from app.engine.core.group import Group, of_group
 from app.engine.core.registry import Implementation, PlanningContext
-from app.engine.cost.roofline import flops
 from app.engine.operators.matmul_geometry import PRODUCTS, matrices
 from app.engine.operators.matmul_geometry import Product as Operands
 from app.kernels.cuda.epilogue import Epilogue
@@ -29,8 +27,6 @@ from app.kernels.cuda.geometry import NBYTES, Strided
 from app.kernels.cuda.kernel import Launches
 from app.kernels.cuda.product import Product
 from app.kernels.cuda.transpose import moved
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,13 +143,12 @@ def packed(product: Operands, *, by_column: bool) -> Placed:
         return placed(product.b, rows, columns, steps, batch, len(product.offsets))
     row = tensor_views.aligned(columns, dtype)
 
-    def pack() -> Array:
-        array = graph.array(product.b)
+    def pack(array: Array) -> Array:
         found = matrices(product, array).reshape(-1, product.k, product.n)
         found = found.swapaxes(1, 2) if by_column else found
         return np.pad(found, ((0, 0), (0, 0), (0, row - columns)))
 
-    return Placed(Constant(pack, product.b.name or ""), row, rows * row if batch else 0)
+    return Placed(repacked(product.b, pack), row, rows * row if batch else 0)
 
 
 def _has_columns(product: Operands, precision: str) -> bool:
@@ -165,11 +160,9 @@ def _has_columns(product: Operands, precision: str) -> bool:
 
 def rejection(group: Group, _context: PlanningContext) -> str | None:
     """Rejection of a product; None if kernels compute it."""
-    reason = tensor_views.not_floats(group)
+    reason = tensor_views.not_floats(group) or tensor_views.empty(group)
     if reason is not None:
         return reason
-    if any(graph.elements(v) == 0 for v in (*group.inputs, *group.outputs)):
-        return "an operand is empty"
     found = added(group)
     if isinstance(found, str):
         return found
@@ -184,22 +177,10 @@ def rejection(group: Group, _context: PlanningContext) -> str | None:
 def _sizes(group: Group, a: Placed, b: Placed, *, residual: bool) -> Product:
     """The product as kernels see it."""
     product = operands(group)
-    batch, whole = len(product.offsets), product.m * product.n
-    return Product(
-        product.m,
-        product.n,
-        product.k,
-        a.row,
-        b.row,
-        product.n,
-        product.n if residual else 0,
-        batch,
-        a.batch,
-        b.batch,
-        whole if batch > 1 else 0,
-        0,
-        whole if residual and batch > 1 else 0,
-    )
+    m, n, batch = product.m, product.n, len(product.offsets)
+    step = m * n if batch > 1 else 0
+    rows, batches = (a.row, b.row, n, n * residual), (a.batch, b.batch, step, 0, step * residual)
+    return Product(m, n, product.k, *rows, batch, *batches)
 
 
 def _cut(group: Group, processors: int, precision: str) -> dispatch.Cut:
@@ -208,69 +189,48 @@ def _cut(group: Group, processors: int, precision: str) -> dispatch.Cut:
     return dispatch.cut(tiles, product.m, product.n, product.k, len(product.offsets), processors)
 
 
+def _calls(
+    group: Group, columns: bool, made: Callable[[Product, Epilogue], Launches]
+) -> tuple[LaunchCall, ...]:
+    """The calls of a product's launches, after those that copy operands; `columns`: b is [k, n]."""
+    found, product, (y,) = added(group), operands(group), group.outputs
+    assert not isinstance(found, str)
+    a, b = _left(product), packed(product, by_column=not columns)
+    sizes = _sizes(group, a, b, residual=found.residual is not None)
+    launches = made(sizes, found.epilogue(element(y), product.n))
+    roles: dict[str, Argument] = {"a": a.argument, "b": b.argument, "y": y}
+    roles |= epilogue.roles(found.residual, found.bias(product.n))
+    return (*a.calls(), *b.calls(), *calls(launches, roles))
+
+
 @of_group
 def _lowered(group: Group, processors: int, precision: str) -> tuple[LaunchCall, ...]:
-    found, product = added(group), operands(group)
-    assert not isinstance(found, str)
-    a = _left(product)
-    columns = _has_columns(product, precision)
-    b = packed(product, by_column=not columns)
-    (y,) = group.outputs
-    sizes = _sizes(group, a, b, residual=found.residual is not None)
-    way = _cut(group, processors, precision)
-    epilogue = found.epilogue(element(y), product.n)
-    launches = gemm(sizes, precision, epilogue, way.tile, way.splits, columns=columns)
-    return (*a.calls(), *b.calls(), *calls(launches, _roles(group, found, a, b)))
+    columns, way = _has_columns(operands(group), precision), _cut(group, processors, precision)
 
+    def made(sizes: Product, after: Epilogue) -> Launches:
+        return gemm(sizes, precision, after, way.tile, way.splits, columns=columns)
 
-def _roles(group: Group, found: Added, a: Placed, b: Placed) -> dict[str, Argument]:
-    roles: dict[str, Argument] = {"a": a.argument, "b": b.argument, "y": group.outputs[0]}
-    bias = found.bias(operands(group).n)
-    if bias is not None:
-        roles["bias"] = Constant(bias)
-    if found.residual is not None:
-        roles["residual"] = found.residual
-    return roles
+    return _calls(group, columns, made)
 
 
 def _seconds(group: Group, context: PlanningContext, precision: str) -> float:
     way, product = _cut(group, context.target.cores, precision), operands(group)
-    tiles = dispatch.offered(precision, product.k)
-    tile = tiles[way.tile]
-    wasted = dispatch.tiles_of(tile, product.m, product.n) * tile.m * tile.n / (product.m * product.n)
-    time = seconds(
-        context,
-        nbytes=moved_bytes(group),
-        flops=flops(group) * wasted,
-        rate=dispatch.RATES[precision],
-        blocks=way.blocks,
-    )
+    tile = dispatch.offered(precision, product.k)[way.tile]
+    wasted, rate = dispatch.wasted(tile, product.m, product.n), dispatch.RATES[precision]
     lowered = _lowered(group, context.target.cores, precision)
-    return time + (len(lowered) - 1) * context.target.launch
+    return product_seconds(group, context, way.blocks, rate, wasted, len(lowered))
 
 
 def inplace(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:
-    """The residual: who stores an element has read it, also where a second kernel sums up."""
+    """The output over the residual."""
     found = added(group)
     assert not isinstance(found, str)
-    residual = found.residual
-    if residual is None or residual in group.anchor.inputs[:2] or graph.is_constant(residual):
-        return ()
-    return ((residual, group.outputs[0]),)
+    return epilogue.over_residual(group, found.residual, group.anchor.inputs[:2])
 
 
-def rejection_of(precision: str) -> Callable[[Group, PlanningContext], str | None]:
-    """Rejection of a product by the kernel of a precision."""
-
-    def either(group: Group, context: PlanningContext) -> str | None:
-        reason = rejection(group, context)
-        return reason or precision_rejection(precision, element(group.outputs[0]), context)
-
-    return either
-
-
-def precision_rejection(precision: str, dtype: str, context: PlanningContext) -> str | None:
-    """Rejection of a precision for elements of a type, or for the job."""
+def precision_rejection(precision: str, group: Group, context: PlanningContext) -> str | None:
+    """Rejection of a precision for the elements of a product, or for the job."""
+    dtype = element(group.outputs[0])
     if (dtype == "float32") == (precision in dispatch.HALVES.values()):
         return f"elements are {dtype}; this one multiplies {precision}"
     if dtype != "float32":
@@ -284,19 +244,19 @@ def precision_rejection(precision: str, dtype: str, context: PlanningContext) ->
 
 
 def _row(op: str, precision: str) -> Implementation:
-    def lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
-        return _lowered(group, context.target.cores, precision)
+    def rejected(group: Group, context: PlanningContext) -> str | None:
+        return rejection(group, context) or precision_rejection(precision, group, context)
 
     return Implementation(
         f"cuda.{op.lower()}_{precision}",
         op,
         BACKEND,
-        rejection_of(precision),
-        lower,
+        rejected,
+        lambda group, context: _lowered(group, context.target.cores, precision),
         lambda group, context: _seconds(group, context, precision),
         inplace,
         precision=dispatch.TOLD[precision],
-        rank=("f32", "3xtf32", "tf32", "bf16", "fp16").index(precision),
+        rank=dispatch.PRECISIONS.index(precision),
     )
 
 
@@ -312,21 +272,13 @@ def _skinny_rejection(group: Group, context: PlanningContext) -> str | None:
 
 @of_group
 def _skinny(group: Group, processors: int) -> tuple[LaunchCall, ...]:
-    found, product = added(group), operands(group)
-    assert not isinstance(found, str)
-    a = _left(product)
-    b = packed(product, by_column=True)
-    (y,) = group.outputs
-    sizes = _sizes(group, a, b, residual=found.residual is not None)
-    epilogue = found.epilogue(element(y), product.n)
-    launches = gemv(sizes, element(product.a), epilogue, dispatch.WARPS * processors)
-    return (*a.calls(), *b.calls(), *calls(launches, _roles(group, found, a, b)))
+    dtype, warps = element(operands(group).a), dispatch.WARPS * processors
+    return _calls(group, False, lambda sizes, after: gemv(sizes, dtype, after, warps))
 
 
 def _skinny_seconds(group: Group, context: PlanningContext) -> float:
     lowered = _skinny(group, context.target.cores)
-    time = seconds(context, nbytes=moved_bytes(group), flops=flops(group), rate=0.5, blocks=lowered[-1].units)
-    return time + (len(lowered) - 1) * context.target.launch
+    return product_seconds(group, context, lowered[-1].units, launches=len(lowered))
 
 
 IMPLEMENTATIONS = tuple(
@@ -340,8 +292,4 @@ IMPLEMENTATIONS = tuple(
         inplace,
     )
     for op in ("MatMul", "Gemm")
-) + tuple(
-    _row(op, precision)
-    for op in ("MatMul", "Gemm")
-    for precision in ("f32", "3xtf32", "tf32", "bf16", "fp16")
-)
+) + tuple(_row(op, precision) for op in ("MatMul", "Gemm") for precision in dispatch.PRECISIONS)

@@ -1,26 +1,29 @@
 """Rows that move elements or only rename them: views, strided copies, changes of layout, padding."""
 
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import onnx_ir as ir
 
 from app.engine.backends.cuda import tensor_views
-from app.engine.backends.cuda.launch_calls import BACKEND, blocks_of, calls, numbered, seconds
+from app.engine.backends.cuda.launch_calls import BACKEND, blocks_of, calls, moved_by, numbered, seconds
 from app.engine.core import graph
 from app.engine.core.calls import Call, View
 from app.engine.core.group import Group
-from app.engine.core.registry import Implementation, PlanningContext
+from app.engine.core.registry import Implementation, PlanningContext, Rejection
 from app.engine.operators.movement import (
     COPIES,
+    PARTS,
+    VIEWS,
+    Copies,
     Part,
-    concat_parts,
-    first_element,
-    gather_parts,
+    Parts,
+    box,
     is_view,
+    no_calls,
+    part_view,
     permutation,
-    slice_parts,
-    split_parts,
+    whole_view,
 )
 from app.engine.operators.operands import data, fixed_inputs
 from app.engine.types.layout import Layout, plain
@@ -48,11 +51,22 @@ def _seconds(group: Group, context: PlanningContext, moves: tuple[Move, ...]) ->
     return total
 
 
+def _moving(
+    name: str, op: str, rejection: Rejection, moves: Callable[[Group], tuple[Move, ...]], **more: Any
+) -> Implementation:
+    """A row whose calls are moves; `more` are other columns."""
+    return Implementation(
+        name,
+        op,
+        BACKEND,
+        rejection,
+        lambda group, _context: _calls(moves(group), group),
+        lambda group, context: _seconds(group, context, moves(group)),
+        **more,
+    )
+
+
 # Views.
-
-
-def _whole_view(group: Group, _context: PlanningContext) -> tuple[View, ...]:
-    return (View(data(group.anchor), group.anchor.outputs[0]),)
 
 
 def _view_rejection(group: Group, _context: PlanningContext) -> str | None:
@@ -62,36 +76,13 @@ def _view_rejection(group: Group, _context: PlanningContext) -> str | None:
     return reason
 
 
-def _nothing(_group: Group, _context: PlanningContext) -> tuple[Call, ...]:
-    return ()
-
-
 def _part_view(part: Part, group: Group) -> View | str:
-    """A part as a view of the whole, or why it is none."""
-    for value in (part.whole, part.part):
-        if graph.is_constant(value):
-            return f"{value.name!r} is constant"
-    if graph.elements(part.part) == 0:
-        return f"{part.part.name!r} has no elements"
-    if part.part not in (*group.inputs, *group.outputs):
-        return f"nothing reads {part.part.name!r}"
-    first = first_element(part, plain(len(graph.static_shape(part.whole))))
-    if isinstance(first, str):
-        return first
-    start = first * graph.element_type(part.whole).itemsize
-    if start % ALIGNED:
-        return f"{part.part.name!r} begins at byte {start} of {part.whole.name!r}, no multiple of {ALIGNED}"
-    return View(part.whole, part.part, start)
-
-
-Parts: TypeAlias = Callable[[ir.Node], tuple[Part, ...]]
-# Operators whose values are boxes of others, and the inputs that must be constant.
-PARTS: tuple[tuple[str, Parts, tuple[int, ...]], ...] = (
-    ("Concat", concat_parts, ()),
-    ("Split", split_parts, (1,)),
-    ("Slice", slice_parts, (1, 2, 3, 4)),
-    ("Gather", gather_parts, (1,)),
-)
+    """A part as a view of the whole that kernels can read, or why it is none."""
+    view = part_view(part, plain(len(graph.static_shape(part.whole))), group)
+    if isinstance(view, View) and view.offset % ALIGNED:
+        name, whole = part.part.name, part.whole.name
+        return f"{name!r} begins at byte {view.offset} of {whole!r}, no multiple of {ALIGNED}"
+    return view
 
 
 def _parts_view(op: str, parts: Parts, constants: tuple[int, ...]) -> Implementation:
@@ -108,7 +99,7 @@ def _parts_view(op: str, parts: Parts, constants: tuple[int, ...]) -> Implementa
     def views(group: Group, _context: PlanningContext) -> tuple[View, ...]:
         return tuple(v for v in found(group) if isinstance(v, View))
 
-    return Implementation(f"cuda.{op.lower()}_view", op, BACKEND, rejection, _nothing, views=views)
+    return Implementation(f"cuda.{op.lower()}_view", op, BACKEND, rejection, no_calls, views=views)
 
 
 # Boxes of images with their channels last.
@@ -118,19 +109,14 @@ def _part_moves(op: str, parts: tuple[Part, ...]) -> tuple[Move, ...]:
     moves = []
     for part in parts:
         own = tensor_views.strided(part.part, last=True)
-        whole = tensor_views.last_strides(graph.static_shape(part.whole))
-        box = Strided(
-            own.dtype,
-            tuple(s * r.step for s, r in zip(whole, part.taken)),
-            sum(s * r.start for s, r in zip(whole, part.taken)),
-        )
+        taken = Strided(own.dtype, *box(part, tensor_views.last_strides(graph.static_shape(part.whole))))
         last = tensor_views.last_of(part.part)
         shape = last.physical_shape(graph.static_shape(part.part))
-        box, own = (tensor_views.in_memory_order(t, last) for t in (box, own))
+        taken, own = (tensor_views.in_memory_order(t, last) for t in (taken, own))
         if op == "Concat":
-            moves.append((part.part, part.whole, copy(shape, own, box, "concat")))
+            moves.append((part.part, part.whole, copy(shape, own, taken, "concat")))
         else:
-            moves.append((part.whole, part.part, copy(shape, box, own, op.lower())))
+            moves.append((part.whole, part.part, copy(shape, taken, own, op.lower())))
     return tuple(moves)
 
 
@@ -154,47 +140,23 @@ def _parts_last(op: str, parts: Parts, constants: tuple[int, ...]) -> Implementa
     def layouts(group: Group, _context: PlanningContext) -> Mapping[ir.Value, Layout]:
         return tensor_views.lasts(v for v in ends(group) if v in (*group.inputs, *group.outputs))
 
-    return Implementation(
-        f"cuda.{op.lower()}_last",
-        op,
-        BACKEND,
-        rejection,
-        lambda group, _context: _calls(_part_moves(op, parts(group.anchor)), group),
-        lambda group, context: _seconds(group, context, _part_moves(op, parts(group.anchor))),
-        layouts=layouts,
-        rank=2,
-    )
+    def moves(group: Group) -> tuple[Move, ...]:
+        return _part_moves(op, parts(group.anchor))
+
+    return _moving(f"cuda.{op.lower()}_last", op, rejection, moves, layouts=layouts, rank=2)
 
 
 # Copies by strides, row-major.
 
 
-def _copy_row(op: str, constants: tuple[int, ...]) -> Implementation:
-    copies = next(of for _, operator, _, of in COPIES if operator == op)
+def _copy_row(op: str, constants: tuple[int, ...], copies: Callable[[ir.Node], Copies]) -> Implementation:
+    def rejection(group: Group, _context: PlanningContext) -> str | None:
+        return tensor_views.group_rejection(group) or fixed_inputs(group.anchor, constants)
 
     def moves(group: Group) -> tuple[Move, ...]:
-        return tuple(
-            (
-                x,
-                y,
-                moved(
-                    c.sizes,
-                    Strided(tensor_views.element(x), c.sx, c.x0),
-                    Strided(tensor_views.element(x), c.sy, c.y0),
-                ),
-            )
-            for c, x, y in copies(group.anchor)
-        )
+        return tuple((x, y, moved_by(c, tensor_views.element(x))) for c, x, y in copies(group.anchor))
 
-    return Implementation(
-        f"cuda.{op.lower()}",
-        op,
-        BACKEND,
-        lambda group, _context: tensor_views.group_rejection(group) or fixed_inputs(group.anchor, constants),
-        lambda group, _context: _calls(moves(group), group),
-        lambda group, context: _seconds(group, context, moves(group)),
-        rank=1,
-    )
+    return _moving(f"cuda.{op.lower()}", op, rejection, moves, rank=1)
 
 
 # Blocks of pixels as channels and back, channels last.
@@ -222,16 +184,14 @@ def _depth_moves(node: ir.Node) -> tuple[Move, ...]:
 
 
 def _depth_row(op: str) -> Implementation:
-    return Implementation(
-        f"cuda.{op.lower()}_last",
-        op,
-        BACKEND,
-        lambda group, _context: tensor_views.group_rejection(group) or _images(*group.inputs, *group.outputs),
-        lambda group, _context: _calls(_depth_moves(group.anchor), group),
-        lambda group, context: _seconds(group, context, _depth_moves(group.anchor)),
-        layouts=lambda group, _context: tensor_views.lasts((*group.inputs, *group.outputs)),
-        rank=2,
-    )
+    def rejection(group: Group, _context: PlanningContext) -> str | None:
+        return tensor_views.group_rejection(group) or _images(*group.inputs, *group.outputs)
+
+    def layouts(group: Group, _context: PlanningContext) -> Mapping[ir.Value, Layout]:
+        return tensor_views.lasts((*group.inputs, *group.outputs))
+
+    name = f"cuda.{op.lower()}_last"
+    return _moving(name, op, rejection, lambda group: _depth_moves(group.anchor), layouts=layouts, rank=2)
 
 
 # Changes of layout.
@@ -264,40 +224,20 @@ def _change_rows(side: int) -> tuple[Implementation, ...]:
     def layouts(group: Group, _context: PlanningContext) -> Mapping[ir.Value, Layout]:
         return tensor_views.lasts((ends(group)[side],))
 
-    name = ("to_plain", "to_last")[side]
-    return (
-        Implementation(
-            f"cuda.{name}_view",
-            "ChangeLayout",
-            BACKEND,
-            view_rejection,
-            _nothing,
-            views=_whole_view,
-            layouts=layouts,
-            domain="stowplan",
-        ),
-        Implementation(
-            f"cuda.{name}",
-            "ChangeLayout",
-            BACKEND,
-            rejection,
-            lambda group, _context: _calls(_change_moves(group, side), group),
-            lambda group, context: _seconds(group, context, _change_moves(group, side)),
-            layouts=layouts,
-            rank=1,
-            domain="stowplan",
-        ),
-    )
+    name, op = f"cuda.{('to_plain', 'to_last')[side]}", "ChangeLayout"
+    change: dict[str, Any] = {"layouts": layouts, "domain": "stowplan"}
+    view = Implementation(f"{name}_view", op, BACKEND, view_rejection, no_calls, views=whole_view, **change)
+    return view, _moving(name, op, rejection, lambda group: _change_moves(group, side), rank=1, **change)
 
 
 IMPLEMENTATIONS = (
     *(
-        Implementation(f"cuda.{op.lower()}_as_is", op, BACKEND, _view_rejection, _nothing, views=_whole_view)
-        for op in ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Transpose")
+        Implementation(f"cuda.{op.lower()}_as_is", op, BACKEND, _view_rejection, no_calls, views=whole_view)
+        for op in VIEWS
     ),
     *(_parts_view(*row) for row in PARTS),
     *(_parts_last(*row) for row in PARTS[:3]),
-    *(_copy_row(op, constants) for _, op, constants, _ in COPIES),
+    *(_copy_row(op, constants, copies) for _, op, constants, copies in COPIES),
     *(_depth_row(op) for op in ("DepthToSpace", "SpaceToDepth")),
     *_change_rows(0),
     *_change_rows(1),

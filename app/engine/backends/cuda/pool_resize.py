@@ -6,12 +6,12 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.backends.cuda import tensor_views
-from app.engine.backends.cuda.launch_calls import BACKEND, calls, streamed
+from app.engine.backends.cuda.launch_calls import Made, streaming
 from app.engine.backends.cuda.tensor_views import element
 from app.engine.core import graph
-from app.engine.core.calls import Argument, Call, Constant, LaunchCall
+from app.engine.core.calls import Argument, Constant
 from app.engine.core.group import Group, of_group
-from app.engine.core.registry import Implementation, PlanningContext
+from app.engine.core.registry import Implementation, PlanningContext, Rejection
 from app.engine.operators.axes import first_input, first_output, output_at
 from app.engine.operators.operands import data, fixed_inputs
 from app.engine.operators.pad_geometry import pad_axes, pad_rejection
@@ -24,11 +24,9 @@ from app.engine.operators.resize_geometry import (
     taps_rejection,
 )
 from app.engine.types.layout import Layout, channels_last
-from app.kernels.cuda.kernel import Launches
 from app.kernels.cuda.resample import MOST_TAPS, blend, lookup
 from app.kernels.cuda.windows import Axis, pool
 
-Made = Callable[[Group, bool], tuple[Launches, dict[str, Argument]]]
 _POOLS = {"MaxPool": "max", "AveragePool": "average"}
 
 
@@ -39,7 +37,7 @@ def _order(rank: int, last: bool) -> tuple[int, ...]:
 # Pooling.
 
 
-def _pool_rejection(group: Group) -> str | None:
+def _pool_rejection(group: Group, _context: PlanningContext) -> str | None:
     x = first_input(group)
     whole = ("int8", "uint8") if group.op == "MaxPool" else ()
     reason = tensor_views.group_rejection(group) or tensor_views.untyped(x, (*tensor_views.FLOATS, *whole))
@@ -56,17 +54,12 @@ def _pool_rejection(group: Group) -> str | None:
 
 
 @of_group
-def _pool(group: Group, last: bool) -> tuple[Launches, dict[str, Argument]]:
+def _pool(group: Group, last: bool) -> Made:
     x, y = first_input(group), first_output(group)
     found = windows(group.anchor)
     shape = graph.static_shape(x)
-    spatial = len(shape) - 2
-    axes = [
-        Axis(size, taps, out, stride, dilation, before, after)
-        for size, taps, out, stride, dilation, before, after in zip(
-            found.size, found.kernel, found.out, found.strides, found.dilations, found.before, found.after
-        )
-    ][-spatial:]
+    by_axis = (found.size, found.kernel, found.out, found.strides, found.dilations)
+    axes = [Axis(*numbers) for numbers in zip(*by_axis, found.before, found.after)][2 - len(shape) :]
     counts = bool(graph.attribute(group.anchor, "count_include_pad", 0))
     launches = pool(_POOLS[group.op], shape[0], shape[1], axes, element(x), last=last, counts_padding=counts)
     return launches, {"x": x, "y": y}
@@ -80,12 +73,7 @@ def _table_roles(x: ir.Value, y: ir.Value, tables: list[np.ndarray]) -> dict[str
     return {"x": x, "y": y, **named}
 
 
-def _looked_up(
-    group: Group,
-    indices: list[np.ndarray],
-    last: bool,
-    fill: int,
-) -> tuple[Launches, dict[str, Argument]]:
+def _looked_up(group: Group, indices: list[np.ndarray], last: bool, fill: int) -> Made:
     x, y = data(group.anchor), first_output(group)
     order = _order(len(indices), last)
     sizes, shape = graph.static_shape(x), graph.static_shape(y)
@@ -109,7 +97,7 @@ def _nearest_rejection(group: Group, context: PlanningContext) -> str | None:
 
 
 @of_group
-def _nearest(group: Group, last: bool) -> tuple[Launches, dict[str, Argument]]:
+def _nearest(group: Group, last: bool) -> Made:
     node = group.anchor
     fill = _bits(data(node), graph.attribute(node, "extrapolation_value", 0.0))
     return _looked_up(group, list(nearest_indices(node)), last, fill)
@@ -132,7 +120,7 @@ def _pad_rejection(group: Group, context: PlanningContext) -> str | None:
 
 
 @of_group
-def _pad(group: Group, last: bool) -> tuple[Launches, dict[str, Argument]]:
+def _pad(group: Group, last: bool) -> Made:
     fixed = graph.constant(graph.input_at(group.anchor, 2))
     value = 0 if fixed is None else fixed.reshape(-1)[0]
     return _looked_up(group, list(pad_axes(group.anchor)), last, _bits(data(group.anchor), value))
@@ -179,7 +167,7 @@ def _blended(group: Group) -> tuple[tuple[int, np.ndarray, np.ndarray], ...]:
 
 
 @of_group
-def _blend(group: Group, last: bool) -> tuple[Launches, dict[str, Argument]]:
+def _blend(group: Group, last: bool) -> Made:
     x, y = data(group.anchor), first_output(group)
     order = _order(len(graph.static_shape(x)), last)
     sizes, shape = graph.static_shape(x), graph.static_shape(y)
@@ -195,7 +183,7 @@ def _blend(group: Group, last: bool) -> tuple[Launches, dict[str, Argument]]:
 
 
 def _rows(
-    name: str, op: str, rejection: Callable[[Group, PlanningContext], str | None], made: Made
+    name: str, op: str, rejection: Rejection, made: Callable[[Group, bool], Made]
 ) -> tuple[Implementation, ...]:
     """The row over row-major tensors, and that over images with channels last."""
 
@@ -206,28 +194,14 @@ def _rows(
     def layouts(group: Group, _context: PlanningContext) -> Mapping[ir.Value, Layout]:
         return tensor_views.lasts((data(group.anchor), group.anchor.outputs[0]))
 
-    def lower(last: bool) -> Callable[[Group, PlanningContext], tuple[Call, ...]]:
-        def lowered(group: Group, _context: PlanningContext) -> tuple[LaunchCall, ...]:
-            launches, roles = made(group, last)
-            return calls(launches, roles)
-
-        return lowered
-
-    def cost(last: bool) -> Callable[[Group, PlanningContext], float]:
-        return lambda group, context: streamed(group, context, made(group, last)[0]) * (1.0 if last else 1.5)
-
     return (
-        Implementation(name, op, BACKEND, rejection, lower(False), cost(False), rank=1),
-        Implementation(f"{name}_last", op, BACKEND, last_rejection, lower(True), cost(True), layouts=layouts),
+        streaming(name, op, rejection, lambda group: made(group, False), 1.5, rank=1),
+        streaming(f"{name}_last", op, last_rejection, lambda group: made(group, True), layouts=layouts),
     )
 
 
 IMPLEMENTATIONS = (
-    *(
-        row
-        for op in _POOLS
-        for row in _rows(f"cuda.{op.lower()}", op, lambda group, _context: _pool_rejection(group), _pool)
-    ),
+    *(row for op in _POOLS for row in _rows(f"cuda.{op.lower()}", op, _pool_rejection, _pool)),
     *_rows("cuda.resize_nearest", "Resize", _nearest_rejection, _nearest),
     *_rows("cuda.resize_linear", "Resize", _blend_rejection, _blend),
     *_rows("cuda.pad", "Pad", _pad_rejection, _pad),

@@ -1,12 +1,11 @@
 """Rows of LSTM, GRU and RNN: one product projects the inputs of all steps, one kernel walks through time."""
 
 import math
-from typing import Any
 
 import numpy as np
 
 from app.engine.backends.cuda import dispatch, tensor_views
-from app.engine.backends.cuda.launch_calls import BACKEND, calls, seconds
+from app.engine.backends.cuda.launch_calls import BACKEND, Array, calls, repacked, seconds
 from app.engine.backends.cuda.matmul import placed
 from app.engine.backends.cuda.tensor_views import element
 from app.engine.core import graph
@@ -26,7 +25,6 @@ from app.kernels.cuda.gemm import gemm
 from app.kernels.cuda.product import Product
 from app.kernels.cuda.recurrent import Recurrent, packed_weights, recurrent, recurrent_rejection
 
-Array = np.ndarray[Any, Any]
 LENGTHS = 4  # position of the input
 RESULTS = ("y", "y_h", "y_c")
 STEP = 2e-6  # seconds of a step at least: two barriers and the latency of the second cache (estimate)
@@ -45,9 +43,7 @@ def _rejection(group: Group, _context: PlanningContext) -> str | None:
     for value in (*node.inputs[1:3], graph.input_at(node, 3)):
         if value is not None and not graph.is_constant(value):
             return f"{value.name!r} changes between runs; this one packs it offline"
-    if any(graph.elements(v) == 0 for v in (*group.inputs, *group.outputs)):
-        return "an operand is empty"
-    return recurrent_rejection(_layer(group))
+    return tensor_views.empty(group) or recurrent_rejection(_layer(group))
 
 
 @of_group
@@ -105,8 +101,7 @@ def _projection(group: Group, context: PlanningContext, to: Workspace) -> tuple[
     exact = precision == "f32"
     width = tensor_views.aligned(n if exact else k, dtype)
 
-    def pack() -> Array:
-        array = graph.array(weights)
+    def pack(array: Array) -> Array:
         found = array.reshape(n, k)
         found = found.T if exact else found
         return np.pad(found, ((0, 0), (0, width - found.shape[1])))
@@ -115,7 +110,7 @@ def _projection(group: Group, context: PlanningContext, to: Workspace) -> tuple[
     way = dispatch.cut(dispatch.offered(precision, k), rows, n, k, 1, context.target.cores)
     product = Product(rows, n, k, a.row, width, n)
     launches = gemm(product, precision, Epilogue(bias=bias is not None), way.tile, way.splits)
-    roles: dict[str, Argument] = {"a": a.argument, "b": Constant(pack, weights.name or ""), "y": to}
+    roles: dict[str, Argument] = {"a": a.argument, "b": repacked(weights, pack), "y": to}
     if bias is not None:
         roles["bias"] = Constant(bias)
     return (*a.calls(), *calls(launches, roles))
@@ -125,12 +120,7 @@ def _lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     node, layer = group.anchor, _layer(group)
     columns = layer.directions * layer.gates * layer.hidden
     gates = Workspace(4 * layer.steps * layer.batch * columns)
-    weights = graph.operand(node, 2)
-
-    def pack() -> Array:
-        array = graph.array(weights)
-        return packed_weights(array, layer.gates)
-
+    weights = repacked(graph.operand(node, 2), lambda w: packed_weights(w, layer.gates))
     _, bias = _biases(group)
     given = {
         "bias": None if bias is None else Constant(bias),
@@ -139,7 +129,7 @@ def _lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
         "lengths": graph.input_at(node, LENGTHS),
         "peepholes": graph.input_at(node, PEEPHOLES),
     }
-    roles: dict[str, Argument] = {"gates": gates, "w": Constant(pack, weights.name or "")}
+    roles: dict[str, Argument] = {"gates": gates, "w": weights}
     roles |= {role: argument for role, argument in given.items() if argument is not None}
     roles |= {role: v for role, v in zip(RESULTS, node.outputs) if role in layer.wants}
     return (*_projection(group, context, gates), *calls(recurrent(layer), roles))

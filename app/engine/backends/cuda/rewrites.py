@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -14,17 +15,8 @@ def _value(like: ir.Value, name: str, shape: tuple[int, ...]) -> ir.Value:
     return ir.Value(name=f"{like.name}.{name}", shape=ir.Shape(list(shape)), type=like.type)
 
 
-def _node(op: str, inputs: list[ir.Value | None], output: ir.Value, **attributes: object) -> ir.Node:
-    given = [ir.Attr(k, *_attribute(v)) for k, v in attributes.items()]
-    return ir.Node("", op, inputs, given, outputs=[output])
-
-
-def _attribute(value: object) -> tuple[ir.AttributeType, object]:
-    if isinstance(value, str):
-        return ir.AttributeType.STRING, value
-    if isinstance(value, int):
-        return ir.AttributeType.INT, value
-    return ir.AttributeType.INTS, value
+def _node(op: str, inputs: list[ir.Value | None], output: ir.Value, **attributes: Any) -> ir.Node:
+    return ir.node(op, inputs, attributes, outputs=[output])
 
 
 def gather_of_rows(node: ir.Node) -> Replacement | None:
@@ -44,7 +36,7 @@ def gather_of_rows(node: ir.Node) -> Replacement | None:
     joined = (math.prod(shape[:depth]), *shape[depth:])
     rows = _value(x, f"{y.name}.rows", joined)
     to = constant(np.array(joined, np.int64), f"{y.name}.shape")
-    gathered = ir.Value(name="", shape=y.shape, type=y.type)
+    gathered = value_like(y, "")
     return Replacement(
         [gathered],
         [
@@ -96,7 +88,7 @@ def gelu(node: ir.Node) -> Replacement | None:
         curve = _other(gate.producer(), "Add", 1.0)
         bent = None if curve is None else curve.producer()
         rest = factors[:i] + factors[i + 1 :]
-        x = next((v for v, h in (rest, rest[::-1]) if _is(h, 0.5)), None)
+        x = next((v for v, h in (rest, rest[::-1]) if graph.number(h) == 0.5), None)
         if bent is None or x is None or graph.shape(x) != graph.shape(output):
             continue
         inner = bent.inputs[0]
@@ -106,13 +98,9 @@ def gelu(node: ir.Node) -> Replacement | None:
             approximate = "tanh"
         else:
             continue
-        made = ir.Value(name="", shape=output.shape, type=output.type)
+        made = value_like(output, "")
         return Replacement([made], [_node("Gelu", [x], made, approximate=approximate)])
     return None
-
-
-def _is(value: ir.Value, number: float) -> bool:
-    return graph.number(value) == number
 
 
 def _is_rooted(value: ir.Value | None, x: ir.Value) -> bool:
@@ -156,7 +144,7 @@ def triangle(node: ir.Node) -> Replacement | None:
     y, whole = node.outputs[0], np.ones(shape[-2:], bool)
     number = int(diagonal.reshape(-1)[0])
     seen = np.triu(whole, number) if graph.attribute(node, "upper", 1) else np.tril(whole, number)
-    made = ir.Value(name="", shape=y.shape, type=y.type)
+    made = value_like(y, "")
     zero = constant(np.zeros((), x.dtype.numpy()), f"{y.name}.zero", x.dtype)
     return Replacement([made], [_node("Where", [constant(seen, f"{y.name}.seen"), x, zero], made)])
 
@@ -170,7 +158,7 @@ def added_apart(node: ir.Node) -> Replacement | None:
     if graph.shape(c) == graph.shape(y) and beta == 1.0:
         return None
     product, scaled = value_like(y, f"{y.name}.product"), value_like(c, f"{y.name}.scaled")
-    made = ir.Value(name="", shape=y.shape, type=y.type)
+    made = value_like(y, "")
     kept = [a for name, a in node.attributes.items() if name != "beta"]
     factor = constant(np.array(beta, c.dtype.numpy()), f"{y.name}.beta", c.dtype)
     return Replacement(
@@ -205,7 +193,7 @@ def response_of_neighbors(node: ir.Node) -> Replacement | None:
     names = ("squares", "mean", "scaled", "shifted", "power")
     squares, mean, scaled, shifted, power = (value_like(x, f"{y.name}.{name}") for name in names)
     lines, pooled = (_value(x, f"{y.name}.{name}", channels) for name in ("lines", "pooled"))
-    made = ir.Value(name="", shape=y.shape, type=y.type)
+    made = value_like(y, "")
     pads = (before, 0, after, 0)
     return Replacement(
         [made],

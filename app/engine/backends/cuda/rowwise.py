@@ -9,17 +9,15 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from app.engine.backends.cuda import tensor_views
-from app.engine.backends.cuda.launch_calls import BACKEND, calls, streamed
+from app.engine.backends.cuda.launch_calls import Made, streaming
 from app.engine.backends.cuda.tensor_views import element
 from app.engine.core import graph
-from app.engine.core.calls import Argument, Call
 from app.engine.core.group import Group, of_group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.axes import along_axis, first_input, first_output, reduced_axes, static_reduced_axes
 from app.engine.operators.elementwise import recipe_of
 from app.engine.types.layout import Layout
-from app.kernels.cuda.kernel import Launches
-from app.kernels.cuda.normalize import layer_norm, rms_norm
+from app.kernels.cuda.normalize import row_norm
 from app.kernels.cuda.reduce import reduce
 from app.kernels.cuda.softmax import softmax
 from app.kernels.expressions import Recipe
@@ -37,23 +35,16 @@ def over_first(group: Group, _context: PlanningContext) -> Pairs:
 # Softmax.
 
 
-def _softmax_rejection(group: Group, _context: PlanningContext) -> str | None:
-    return tensor_views.group_rejection(group, tensor_views.FLOATS)
-
-
 @of_group
-def _softmax(group: Group) -> Launches:
+def _softmax(group: Group) -> Made:
     outer, n, inner = along_axis(group)
-    return softmax(outer, n, inner, element(first_input(group)), group.op == "LogSoftmax")
-
-
-def _softmax_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
-    return calls(_softmax(group), {"x": first_input(group), "y": first_output(group)})
+    launches = softmax(outer, n, inner, element(first_input(group)), group.op == "LogSoftmax")
+    return launches, {"x": first_input(group), "y": first_output(group)}
 
 
 # Normalization of rows, with a chain of functions of one value after it.
 
-_NORMS = {"LayerNormalization": "layer", "RMSNormalization": "rms"}
+_NORMS = {"LayerNormalization": "layer_norm", "RMSNormalization": "rms_norm"}
 
 
 def _rows_of(group: Group) -> tuple[int, int]:
@@ -105,25 +96,17 @@ def _norm_rejection(group: Group, _context: PlanningContext) -> str | None:
 
 
 @of_group
-def _norm(group: Group) -> Launches:
+def _norm(group: Group) -> Made:
     rows, n = _rows_of(group)
     kind, epsilon = element(first_input(group)), float(graph.attribute(group.anchor, "epsilon", 1e-5))
-    parameters = element(graph.operand(group.anchor, 1))
-    after = _after(group)
+    scale, bias = graph.operand(group.anchor, 1), graph.input_at(group.anchor, 2)
+    after, name = _after(group), _NORMS[group.op]
     assert not isinstance(after, str)
-    if group.op == "RMSNormalization":
-        return rms_norm(rows, n, kind, epsilon, parameters=parameters, after=after)
-    bias = graph.input_at(group.anchor, 2) is not None
-    return layer_norm(rows, n, kind, epsilon, parameters=parameters, bias=bias, after=after)
-
-
-def _norm_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
-    roles: dict[str, Argument] = {"x": first_input(group), "y": group.outputs[0]}
-    roles["scale"] = graph.operand(group.anchor, 1)
-    bias = graph.input_at(group.anchor, 2)
-    if bias is not None:
-        roles["bias"] = bias
-    return calls(_norm(group), roles)
+    has_bias = name == "layer_norm" and bias is not None
+    parameters = element(scale)
+    launches = row_norm(name, rows, n, kind, epsilon, parameters=parameters, bias=has_bias, after=after)
+    roles = {"x": first_input(group), "y": group.outputs[0], "scale": scale}
+    return launches, roles if bias is None else {**roles, "bias": bias}
 
 
 # Reductions, row-major or of images with channels last.
@@ -172,68 +155,47 @@ def _reduce_last_rejection(group: Group, context: PlanningContext) -> str | None
 
 
 @of_group
-def _reduction(group: Group, last: bool) -> Launches:
+def _reduction(group: Group, last: bool) -> Made:
     x, axes = first_input(group), static_reduced_axes(group)
     shape = graph.static_shape(x)
     strides = tensor_views.last_strides(shape) if last else None
-    return reduce(_OPERATIONS[group.op], shape, axes, element(x), strides=strides)
-
-
-def _reduce_lower(group: Group, last: bool) -> tuple[Call, ...]:
-    return calls(_reduction(group, last), {"x": first_input(group), "y": first_output(group)})
+    launches = reduce(_OPERATIONS[group.op], shape, axes, element(x), strides=strides)
+    return launches, {"x": x, "y": first_output(group)}
 
 
 def _read_last(group: Group, _context: PlanningContext) -> Mapping[ir.Value, Layout]:
     return tensor_views.lasts((first_input(group),))
 
 
+def _reduce_rows(op: str) -> tuple[Implementation, ...]:
+    name = f"cuda.{op.lower()}"
+    return (
+        streaming(name, op, _reduce_rejection, lambda group: _reduction(group, False)),
+        streaming(
+            f"{name}_last",
+            op,
+            _reduce_last_rejection,
+            lambda group: _reduction(group, True),
+            layouts=_read_last,
+            rank=1,
+        ),
+    )
+
+
 IMPLEMENTATIONS = (
     *(
-        Implementation(
+        streaming(
             f"cuda.{op.lower()}",
             op,
-            BACKEND,
-            _softmax_rejection,
-            _softmax_lower,
-            lambda group, context: streamed(group, context, _softmax(group)),
-            over_first,
+            lambda group, _context: tensor_views.group_rejection(group, tensor_views.FLOATS),
+            _softmax,
+            inplace=over_first,
         )
         for op in ("Softmax", "LogSoftmax")
     ),
     *(
-        Implementation(
-            f"cuda.{name}_norm",
-            op,
-            BACKEND,
-            _norm_rejection,
-            _norm_lower,
-            lambda group, context: streamed(group, context, _norm(group)),
-            over_first,
-        )
+        streaming(f"cuda.{name}", op, _norm_rejection, _norm, inplace=over_first)
         for op, name in _NORMS.items()
     ),
-    *(
-        row
-        for op in _OPERATIONS
-        for row in (
-            Implementation(
-                f"cuda.{op.lower()}",
-                op,
-                BACKEND,
-                _reduce_rejection,
-                lambda group, _context: _reduce_lower(group, last=False),
-                lambda group, context: streamed(group, context, _reduction(group, False)),
-            ),
-            Implementation(
-                f"cuda.{op.lower()}_last",
-                op,
-                BACKEND,
-                _reduce_last_rejection,
-                lambda group, _context: _reduce_lower(group, last=True),
-                lambda group, context: streamed(group, context, _reduction(group, True)),
-                layouts=_read_last,
-                rank=1,
-            ),
-        )
-    ),
+    *(row for op in _OPERATIONS for row in _reduce_rows(op)),
 )

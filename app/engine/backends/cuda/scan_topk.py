@@ -4,35 +4,30 @@ import math
 from collections.abc import Callable
 
 from app.engine.backends.cuda import tensor_views
-from app.engine.backends.cuda.launch_calls import BACKEND, calls, streamed
+from app.engine.backends.cuda.launch_calls import Made, streaming
 from app.engine.backends.cuda.tensor_views import element
 from app.engine.core import graph
-from app.engine.core.calls import Argument, Call
 from app.engine.core.group import Group
-from app.engine.core.registry import Implementation, PlanningContext
+from app.engine.core.registry import PlanningContext, Rejection
 from app.engine.operators.axes import along_axis, split
 from app.engine.operators.indexing import axis_of, bad_indices, indices_of
 from app.engine.operators.operands import data, fixed_inputs
 from app.kernels.cuda.gather import scatter_elements, scatter_nd
-from app.kernels.cuda.kernel import Launches
 from app.kernels.cuda.normalize import group_norm
 from app.kernels.cuda.reduce import argument
 from app.kernels.cuda.scan import cumulative_sum, top_k
 
-Made = tuple[Launches, dict[str, Argument]]
 ORDERED = (*tensor_views.FLOATS, "int32", "int64")
 
 
 def _simple(group: Group, dtypes: tuple[str, ...], constants: tuple[int, ...] = ()) -> str | None:
     """Rejection of all but single nodes whose first input is of one of these types and not empty."""
-    reason = tensor_views.group_rejection(group) or tensor_views.untyped(data(group.anchor), dtypes)
-    if reason is None and any(graph.elements(v) == 0 for v in (*group.inputs, *group.outputs)):
-        reason = "an operand is empty"
-    return reason or fixed_inputs(group.anchor, constants)
-
-
-def _extremum_rejection(group: Group, _context: PlanningContext) -> str | None:
-    return _simple(group, ORDERED)
+    return (
+        tensor_views.group_rejection(group)
+        or tensor_views.untyped(data(group.anchor), dtypes)
+        or tensor_views.empty(group)
+        or fixed_inputs(group.anchor, constants)
+    )
 
 
 def _extremum(group: Group) -> Made:
@@ -41,10 +36,6 @@ def _extremum(group: Group) -> Made:
     last = bool(graph.attribute(node, "select_last_index", 0))
     launches = argument(group.op == "ArgMax", outer, n, inner, element(data(node)), last=last)
     return launches, {"x": data(node), "y": node.outputs[0]}
-
-
-def _sum_rejection(group: Group, _context: PlanningContext) -> str | None:
-    return _simple(group, ORDERED, (1,))
 
 
 def _sum(group: Group) -> Made:
@@ -97,8 +88,7 @@ def _groups(group: Group) -> Made:
         math.prod(rest),
         element(data(node)),
         float(graph.attribute(node, "epsilon", 1e-5)),
-        last=False,
-        parameters=element(graph.operand(node, 1)),
+        element(graph.operand(node, 1)),
     )
     roles = {"scale": graph.operand(node, 1), "bias": graph.operand(node, 2)}
     return launches, {"x": data(node), "y": node.outputs[0], **roles}
@@ -131,25 +121,14 @@ def _scatter(group: Group) -> Made:
     return launches, {"data": x, "index": indices, "updates": updates, "y": node.outputs[0]}
 
 
-def _row(
-    op: str, rejection: Callable[[Group, PlanningContext], str | None], made: Callable[[Group], Made]
-) -> Implementation:
-    def lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
-        return calls(*made(group))
-
-    def cost(group: Group, context: PlanningContext) -> float:
-        return streamed(group, context, made(group)[0])
-
-    return Implementation(f"cuda.{op.lower()}", op, BACKEND, rejection, lower, cost)
-
-
-IMPLEMENTATIONS = (
-    _row("ArgMax", _extremum_rejection, _extremum),
-    _row("ArgMin", _extremum_rejection, _extremum),
-    _row("CumSum", _sum_rejection, _sum),
-    _row("TopK", _largest_rejection, _largest),
-    _row("GroupNormalization", _groups_rejection, _groups),
-    _row("InstanceNormalization", _groups_rejection, _groups),
-    _row("ScatterElements", _scatter_rejection, _scatter),
-    _row("ScatterND", _scatter_rejection, _scatter),
+ROWS: tuple[tuple[str, Rejection, Callable[[Group], Made]], ...] = (
+    ("ArgMax", lambda group, _context: _simple(group, ORDERED), _extremum),
+    ("ArgMin", lambda group, _context: _simple(group, ORDERED), _extremum),
+    ("CumSum", lambda group, _context: _simple(group, ORDERED, (1,)), _sum),
+    ("TopK", _largest_rejection, _largest),
+    ("GroupNormalization", _groups_rejection, _groups),
+    ("InstanceNormalization", _groups_rejection, _groups),
+    ("ScatterElements", _scatter_rejection, _scatter),
+    ("ScatterND", _scatter_rejection, _scatter),
 )
+IMPLEMENTATIONS = tuple(streaming(f"cuda.{op.lower()}", op, rejection, made) for op, rejection, made in ROWS)

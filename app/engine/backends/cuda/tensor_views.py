@@ -29,11 +29,13 @@ def group_rejection(group: Group, dtypes: Sequence[str] = MOVED, *, single: bool
     """Rejection of a group by kernels for static tensors of these types, or None."""
     if single and len(group.nodes) > 1:
         return f"{group.op} takes no epilogue, the group has {len(group.nodes)} nodes"
-    for value in (*group.inputs, *group.outputs):
-        reason = untyped(value, dtypes)
-        if reason is not None:
-            return reason
-    return None
+    return next(filter(None, (untyped(v, dtypes) for v in (*group.inputs, *group.outputs))), None)
+
+
+def empty(group: Group) -> str | None:
+    """Rejection of a group with an operand that has no elements, or None."""
+    found = any(graph.elements(v) == 0 for v in (*group.inputs, *group.outputs))
+    return "an operand is empty" if found else None
 
 
 def untyped(value: ir.Value, dtypes: Sequence[str]) -> str | None:
@@ -114,3 +116,8 @@ def read_as(value: ir.Value, shape: Sequence[int], to: Sequence[int], *, last: b
 def in_memory_order(tensor: Strided, layout: Layout) -> Strided:
     """The axes in the order in which they lie in a layout."""
     return Strided(tensor.dtype, tuple(tensor.strides[a] for a in layout.order), tensor.start)
+
+
+def lie_alike(shape: Sequence[int], a: Sequence[int], b: Sequence[int]) -> bool:
+    """True if strides lead to the same elements; along an axis of one, none counts."""
+    return all(n == 1 or x == y for n, x, y in zip(shape, a, b))

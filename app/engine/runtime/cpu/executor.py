@@ -14,7 +14,7 @@ from app.engine.core.program import Program, Step
 from app.engine.runtime import input_checks
 from app.engine.runtime.cpu.library_step import LibraryStep
 from app.engine.runtime.cpu.memory import Pool, Weights, aligned
-from app.engine.runtime.executor import POISON, Array, ProgramExecutor, owned_by_step, unowned
+from app.engine.runtime.executor import POISON, Array, ProgramExecutor, owned_by_step, stretches, unowned
 from app.engine.types.errors import KernelError
 from app.engine.types.layout import to_physical
 from app.kernels.cpu.runtime.compiler import CompiledKernel, Compiler, resolve
@@ -307,34 +307,27 @@ class Executor(ProgramExecutor):
         return int(base.ctypes.data) + offset
 
     def _bind(self) -> tuple[Segment, ...]:
-        segments: list[Segment] = []
-        kernels: list[tuple[int, int, tuple[int, ...]]] = []
-        shared: list[bool] = []
-        ranges: list[tuple[int, int]] = []
-
-        def close(last: int) -> None:
-            if ranges:
-                sequence = KernelSequence(self._dispatch_loop, kernels, self._team, shared)
-                segments.append(Segment(last - len(ranges), last, sequence.run, sequence, tuple(ranges)))
-            kernels.clear()
-            shared.clear()
-            ranges.clear()
-
-        for step in self.program.steps:
-            if step.is_host:
-                close(step.index)
-                work = self._library_step(step) if step.is_library else self._host_step(step)
-                segments.append(Segment(step.index, step.index + 1, work))
+        segments = []
+        for steps in stretches(self.program.steps):
+            first, last = steps[0].index, steps[-1].index + 1
+            if steps[0].is_host:
+                work = self._library_step(steps[0]) if steps[0].is_library else self._host_step(steps[0])
+                segments.append(Segment(first, last, work))
                 continue
-            first = len(kernels)
-            for call in step.calls:
-                assert isinstance(call, KernelCall)
-                kernel = self._kernels[call.kernel, call.types, call.static, call.takes_thread]
-                numbers = tuple(self._address(a, step) for a in call.arguments)
-                kernels.append((kernel.address, call.units, numbers))
-                shared.append(step.choice.seconds >= MIN_SHARED_SECONDS)
-            ranges.append((first, len(kernels)))
-        close(len(self.program.steps))
+            kernels: list[tuple[int, int, tuple[int, ...]]] = []
+            shared: list[bool] = []
+            ranges = []
+            for step in steps:
+                begin = len(kernels)
+                for call in step.calls:
+                    assert isinstance(call, KernelCall)
+                    kernel = self._kernels[call.kernel, call.types, call.static, call.takes_thread]
+                    numbers = tuple(self._address(a, step) for a in call.arguments)
+                    kernels.append((kernel.address, call.units, numbers))
+                    shared.append(step.choice.seconds >= MIN_SHARED_SECONDS)
+                ranges.append((begin, len(kernels)))
+            sequence = KernelSequence(self._dispatch_loop, kernels, self._team, shared)
+            segments.append(Segment(first, last, sequence.run, sequence, tuple(ranges)))
         return tuple(segments)
 
     def _host_step(self, step: Step) -> Callable[[], None]:

@@ -132,7 +132,7 @@ class Gpu:
         self._scratch = 0  # address of what `_occupy` fills
         self._fills: Callable[[], None] | None = None
         self._lead = 2  # how often `_occupy` fills all before works are timed
-        self._lost: str | None = None  # why the context is unusable
+        self.lost: str | None = None  # why no work of this process on the GPU can succeed any more
 
     @property
     def name(self) -> str:
@@ -160,21 +160,16 @@ class Gpu:
         """Handle of the stream, for libraries that launch kernels of their own."""
         return int(self._stream.handle)
 
-    @property
-    def lost(self) -> str | None:
-        """Reason why no work of this process on the GPU can succeed any more, or None."""
-        return self._lost
-
     def enter(self) -> None:
         """Make the context current in the calling thread.
 
         Raises:
             KernelError: an earlier kernel failed, which no work of this process on the GPU survives.
         """
-        if self._lost is not None:
+        if self.lost is not None:
             raise KernelError(
                 f"GPU {self.name!r}: an earlier kernel failed, only a new process can use the GPU: "
-                f"{self._lost}"
+                f"{self.lost}"
             )
         self._checked(self._library.driver.cuCtxSetCurrent(self._context))
 
@@ -196,7 +191,7 @@ class Gpu:
 
     def release(self, address: int) -> None:
         """See `Device`. Memory of a lost context is gone already."""
-        if self._lost is not None:
+        if self.lost is not None:
             return
         self.wait()
         self._checked(self._library.driver.cuMemFree(address))
@@ -378,7 +373,7 @@ class Gpu:
 
     def close(self) -> None:
         """See `Device`. What a lost context held is gone already."""
-        if self._lost is None:
+        if self.lost is None:
             self.wait()
             for found in self._graphs:
                 found.close()
@@ -398,7 +393,7 @@ class Gpu:
     def _failed(self, what: str, cause: Exception) -> KernelError:
         """An error of `cuda.core` in words. Sending work tells of kernels that failed before it, too."""
         if any(name in str(cause) for name in STICKY):
-            self._lost = str(cause)
+            self.lost = str(cause)
         return KernelError(f"GPU {self.name!r}: {what}: {cause}")
 
     def _checked(self, results: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -407,7 +402,7 @@ class Gpu:
         if int(error) != 0:
             told = getattr(error, "name", str(error))
             if told in STICKY:
-                self._lost = told
+                self.lost = told
             raise KernelError(f"GPU {self.name!r}: the driver answers {told}")
         return tuple(found)
 

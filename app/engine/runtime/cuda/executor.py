@@ -20,7 +20,7 @@ from app.engine.core.calls import Constant, HostCall, LaunchCall, SubgraphCall, 
 from app.engine.core.program import Program, Step
 from app.engine.runtime import input_checks
 from app.engine.runtime.cuda.device import ALIGNMENT, Array, Device, Loaded, Passed, Pointer
-from app.engine.runtime.executor import POISON, ProgramExecutor, owned_by_step, unowned
+from app.engine.runtime.executor import POISON, ProgramExecutor, owned_by_step, stretches, unowned
 from app.engine.types.errors import KernelError
 from app.kernels.cpu.runtime.compiler import resolve
 from app.kernels.cuda.kernel import Kernel, Launch, Ref
@@ -35,12 +35,10 @@ class Region:
     nbytes: int = 0
     address: int = 0
     offsets: dict[object, int] = field(default_factory=dict)
-    sizes: dict[object, int] = field(default_factory=dict)
 
     def add(self, key: object, nbytes: int) -> None:
         """A piece of so many bytes."""
         self.offsets[key] = self.nbytes
-        self.sizes[key] = nbytes
         self.nbytes += -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
 
 
@@ -121,12 +119,6 @@ class DeviceExecutor(ProgramExecutor):
         if self._owns_device:
             self._device.close()
 
-    @property
-    def device_bytes(self) -> Mapping[str, int]:
-        """Bytes of each allocation."""
-        named = zip(("weights", "staging", "arena"), self._regions, strict=True)
-        return {name: region.nbytes for name, region in named}
-
     def feed(self, inputs: Mapping[str, object]) -> None:
         """Copy inputs to where the program reads them."""
         input_checks.check_known(inputs, self._inputs)
@@ -199,9 +191,11 @@ class DeviceExecutor(ProgramExecutor):
         return {}
 
     def _write(self, value: ir.Value, array: Array) -> None:
+        self._send(self._place(value)[0], array)
+
+    def _send(self, address: int, array: Array) -> None:
         if array.nbytes:
-            flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-            self._device.write(self._place(value)[0], flat)
+            self._device.write(address, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
 
     def _arrange(self) -> None:
         """Give everything outside the arena a place."""
@@ -236,9 +230,7 @@ class DeviceExecutor(ProgramExecutor):
             if array is None:
                 assert isinstance(key, int)
                 array = self._keep[key].array
-            if array.nbytes:
-                flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-                self._device.write(self._weights.address + offset, flat)
+            self._send(self._weights.address + offset, array)
 
     def _place(self, value: ir.Value) -> tuple[int, int]:
         """Address and bytes of a value."""
@@ -257,8 +249,7 @@ class DeviceExecutor(ProgramExecutor):
         if isinstance(argument, Workspace):
             address, nbytes = self._arena.address + step.workspaces[id(argument)], argument.nbytes
         elif isinstance(argument, Constant):
-            address = self._weights.address + self._weights.offsets[id(argument)]
-            nbytes = self._weights.sizes[id(argument)]
+            address, nbytes = self._weights.address + self._weights.offsets[id(argument)], argument.nbytes
         else:
             assert isinstance(argument, ir.Value)
             address, nbytes = self._place(argument)
@@ -270,30 +261,26 @@ class DeviceExecutor(ProgramExecutor):
         for done, kernel in enumerate(wanted):
             progress(done, len(wanted))
             loaded[kernel] = self._device.load(kernel)
-        segments: list[Segment] = []
-        works: list[Work] = []
-
-        def close(last: int) -> None:
-            if works:
-                segments.append(Segment(last - len(works), last, tuple(works)))
-            works.clear()
-
-        for step in self.program.steps:
-            if step.is_host:
-                close(step.index)
-                segments.append(Segment(step.index, step.index + 1, (self._host_step(step),), is_host=True))
-                continue
-            launches = []
-            for call in step.calls:
-                assert isinstance(call, LaunchCall), f"{call} of step {step.group.name!r} is for a CPU"
-                launch = launch_of(call)
-                given = zip(call.arguments, launch.arguments, call.types, strict=True)
-                passed = tuple(self._passed(a, g, t, step) for a, g, t in given)
-                work = loaded[launch.kernel].bound(launch.grid, passed)
-                launches.append(self._watched(work, launch, passed, step) if self._debug else work)
-            works.append(_in_turn(launches))
-        close(len(self.program.steps))
+        segments = []
+        for steps in stretches(self.program.steps):
+            if steps[0].is_host:
+                works = [self._host_step(steps[0])]
+            else:
+                works = [_in_turn(self._launches(step, loaded)) for step in steps]
+            first, last = steps[0].index, steps[-1].index + 1
+            segments.append(Segment(first, last, tuple(works), steps[0].is_host))
         return tuple(segments)
+
+    def _launches(self, step: Step, loaded: Mapping[Kernel, Loaded]) -> list[Work]:
+        found = []
+        for call in step.calls:
+            assert isinstance(call, LaunchCall), f"{call} of step {step.group.name!r} is for a CPU"
+            launch = launch_of(call)
+            given = zip(call.arguments, launch.arguments, call.types, strict=True)
+            passed = tuple(self._passed(a, g, t, step) for a, g, t in given)
+            work = loaded[launch.kernel].bound(launch.grid, passed)
+            found.append(self._watched(work, launch, passed, step) if self._debug else work)
+        return found
 
     def _watched(self, work: Work, launch: Launch, passed: Sequence[Passed], step: Step) -> Work:
         """A launch that is waited for; where it fails, the error says which it was."""

@@ -35,11 +35,15 @@ from app.kernels.cuda.primitives.definition import (
 __all__ = ["NAMES", "type_of"]
 
 
+def _special(builder: Any, name: str, returns: Any = I32) -> Any:
+    """Result of an NVVM function without parameters: a special register, a barrier."""
+    function = ir.FunctionType(returns, [])
+    return builder.call(cgutils.get_or_insert_function(builder.module, function, f"llvm.nvvm.{name}"), [])
+
+
 def register(name: str, register: str) -> None:
     def lower(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
-        function = ir.FunctionType(I32, [])
-        read = cgutils.get_or_insert_function(builder.module, function, f"llvm.nvvm.read.ptx.sreg.{register}")
-        return builder.call(read, [])
+        return _special(builder, f"read.ptx.sreg.{register}")
 
     primitive(name, "u", "", lower)
 
@@ -52,15 +56,11 @@ for _axis in "xyz":
 
 
 def _lane(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
-    function = ir.FunctionType(I32, [])
-    read = cgutils.get_or_insert_function(builder.module, function, "llvm.nvvm.read.ptx.sreg.tid.x")
-    return builder.and_(builder.call(read, []), ir.Constant(I32, 31))
+    return builder.and_(_special(builder, "read.ptx.sreg.tid.x"), ir.Constant(I32, 31))
 
 
 def _warp(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
-    function = ir.FunctionType(I32, [])
-    read = cgutils.get_or_insert_function(builder.module, function, "llvm.nvvm.read.ptx.sreg.tid.x")
-    return builder.lshr(builder.call(read, []), ir.Constant(I32, 5))
+    return builder.lshr(_special(builder, "read.ptx.sreg.tid.x"), ir.Constant(I32, 5))
 
 
 primitive("lane", "u", "", _lane)  # thread % 32
@@ -69,9 +69,8 @@ primitive("warp", "u", "", _warp)  # thread // 32
 # --- barriers, shuffles, atomics ------------------------------------------------------------------
 
 
-def _barrier(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
-    function = ir.FunctionType(VOID, [])
-    builder.call(cgutils.get_or_insert_function(builder.module, function, "llvm.nvvm.barrier0"), [])
+def _barrier(context: Any, builder: Any, kinds: Any, values: Any) -> None:
+    _special(builder, "barrier0", VOID)
 
 
 primitive("sync", "v", "", _barrier)
@@ -101,8 +100,8 @@ assembly(
     "{ .reg .pred p; setp.ne.s32 p, $1, 0; vote.sync.ballot.b32 $0, p, 0xffffffff; }",
     effect=True,
 )
-assembly("atomic_add_f32", "f", "p u f", "atom.global.add.f32 $0, [$1], $2;", space="g", effect=True)
-assembly("atomic_add_i32", "i", "p u i", "atom.global.add.s32 $0, [$1], $2;", space="g", effect=True)
+assembly("atomic_add_f32", "f", "p u f", "atom.global.add.f32 $0, [$1], $2;", space="g")
+assembly("atomic_add_i32", "i", "p u i", "atom.global.add.s32 $0, [$1], $2;", space="g")
 
 
 # --- shared memory: one dynamic block, addressed by byte offset --------------------------------------
@@ -180,41 +179,26 @@ for _name, _letter, _count in (
     primitive(f"st_{_name}", "v", f"p u {' '.join(_letter * _count)}", _store)
 
 # The same from shared memory with addresses of 32 bits, whose constant parts the instruction takes.
-assembly("lds_f32x4", "f4", "p u", "ld.shared.v4.f32 {$0,$1,$2,$3}, [$4];", space="s", effect=True)
-assembly("lds_u32", "u", "p u", "ld.shared.b32 $0, [$1];", space="s", effect=True)
-assembly("lds_f32x2", "f2", "p u", "ld.shared.v2.f32 {$0,$1}, [$2];", space="s", effect=True)
+assembly("lds_f32x4", "f4", "p u", "ld.shared.v4.f32 {$0,$1,$2,$3}, [$4];", space="s")
+assembly("lds_u32", "u", "p u", "ld.shared.b32 $0, [$1];", space="s")
+assembly("lds_f32x2", "f2", "p u", "ld.shared.v2.f32 {$0,$1}, [$2];", space="s")
 
 # --- asynchronous copies: to shared, from global, `nbytes` of 16 (or 4), the rest zeros ---------------
-assembly(
-    "cp_async16",
-    "v",
-    "p u p u i",
-    "cp.async.cg.shared.global.L2::128B [$0], [$1], 16, $2;",
-    space="sg",
-    effect=True,
-)
+assembly("cp_async16", "v", "p u p u i", "cp.async.cg.shared.global.L2::128B [$0], [$1], 16, $2;", space="sg")
 assembly(
     "cp_async16_if",  # 16 bytes, or zeros where the last argument is 0: far fewer instructions than the above
     "v",
     "p u p u i",
     "{ .reg .pred p; setp.eq.s32 p, $2, 0; cp.async.cg.shared.global.L2::128B [$0], [$1], 16, p; }",
     space="sg",
-    effect=True,
 )
-assembly(
-    "cp_async4", "v", "p u p u i", "cp.async.ca.shared.global [$0], [$1], 4, $2;", space="sg", effect=True
-)
+assembly("cp_async4", "v", "p u p u i", "cp.async.ca.shared.global [$0], [$1], 4, $2;", space="sg")
 assembly("cp_commit", "v", "", "cp.async.commit_group;", effect=True)
 assembly("cp_wait", "v", "n", "cp.async.wait_group $0;", effect=True)  # until so many groups are under way
 
 # --- tensor cores -------------------------------------------------------------------------------------
 assembly(
-    "ldmatrix_x4",
-    "u4",
-    "p u",
-    "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0,$1,$2,$3}, [$4];",
-    space="s",
-    effect=True,
+    "ldmatrix_x4", "u4", "p u", "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0,$1,$2,$3}, [$4];", space="s"
 )
 assembly(
     "ldmatrix_x4_trans",
@@ -222,23 +206,10 @@ assembly(
     "p u",
     "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {$0,$1,$2,$3}, [$4];",
     space="s",
-    effect=True,
 )
-for _name, _shape in (
-    ("mma_bf16", "m16n8k16.row.col.f32.bf16.bf16.f32"),
-    ("mma_f16", "m16n8k16.row.col.f32.f16.f16.f32"),
-    ("mma_tf32", "m16n8k8.row.col.f32.tf32.tf32.f32"),
-):
-    assembly(
-        _name,  # (c, a, b) -> c + a b
-        "f4",
-        "f4 u4 u2",
-        f"mma.sync.aligned.{_shape} {{$0,$1,$2,$3}}, {{$8,$9,$10,$11}}, {{$12,$13}}, {{$4,$5,$6,$7}};",
-    )
 
 
-def _mma_x2(shape: str) -> Callable[..., Any]:
-    text = f"mma.sync.aligned.{shape} {{$0,$1,$2,$3}}, {{$8,$9,$10,$11}}, {{$12,$13}}, {{$4,$5,$6,$7}};"
+def _mma_x2(text: str) -> Callable[..., Any]:
     constraints = ",".join(["=f"] * 4 + ["f"] * 4 + ["r"] * 6)
 
     def lower(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
@@ -254,10 +225,15 @@ def _mma_x2(shape: str) -> Callable[..., Any]:
     return lower
 
 
-# Two neighbouring tiles with the same a: one statement, and b as `ldmatrix_x4` gives it.
-primitive("mma_bf16_x2", "f8", "f8 u4 u4", _mma_x2("m16n8k16.row.col.f32.bf16.bf16.f32"))
-primitive("mma_f16_x2", "f8", "f8 u4 u4", _mma_x2("m16n8k16.row.col.f32.f16.f16.f32"))
-primitive("mma_tf32_x2", "f8", "f8 u4 u4", _mma_x2("m16n8k8.row.col.f32.tf32.tf32.f32"))
+for _kind, _shape in (
+    ("bf16", "m16n8k16.row.col.f32.bf16.bf16.f32"),
+    ("f16", "m16n8k16.row.col.f32.f16.f16.f32"),
+    ("tf32", "m16n8k8.row.col.f32.tf32.tf32.f32"),
+):
+    _text = f"mma.sync.aligned.{_shape} {{$0,$1,$2,$3}}, {{$8,$9,$10,$11}}, {{$12,$13}}, {{$4,$5,$6,$7}};"
+    assembly(f"mma_{_kind}", "f4", "f4 u4 u2", _text)  # (c, a, b) -> c + a b
+    # Two neighbouring tiles with the same a: one statement, and b as `ldmatrix_x4` gives it.
+    primitive(f"mma_{_kind}_x2", "f8", "f8 u4 u4", _mma_x2(_text))
 
 
 def _rounded(builder: Any, value: Any) -> Any:

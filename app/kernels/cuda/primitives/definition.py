@@ -13,41 +13,25 @@ from numba.cuda.typing import signature
 
 I16, I32, I64, F32, VOID = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.VoidType()
 
-SCALARS = {
-    "int8": types.int8,
-    "int16": types.int16,
-    "int32": types.int32,
-    "int64": types.int64,
-    "uint8": types.uint8,
-    "uint16": types.uint16,
-    "uint32": types.uint32,
-    "uint64": types.uint64,
-    "float32": types.float32,
-    "float64": types.float64,
-    "bool": types.uint8,  # a byte that holds 0 or 1
-}
+_NUMBERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
+SCALARS = {name: getattr(types, name) for name in _NUMBERS}
+SCALARS["bool"] = types.uint8  # a byte that holds 0 or 1
 
 # Letters of the specifications below: p a pointer, n an integer literal, digits a tuple of that many.
 _KINDS = {"u": types.uint32, "i": types.int32, "f": types.float32, "h": types.uint16, "v": types.void}
 LLVM = {"u": I32, "i": I32, "f": F32, "h": I16, "v": VOID}
 _CONSTRAINTS = {"u": "r", "i": "r", "f": "f", "h": "h"}
 
+# Functions of the toolkit's library.
+_MATH = (
+    *("exp", "log", "erf", "tanh", "sqrt", "sin", "cos", "pow", "fmod", "log1p", "expm1"),
+    *("atan", "asin", "acos", "sinh", "cosh", "tan"),
+)
 NAMES: dict[str, Any] = {
-    **{
-        name: SCALARS[name] for name in ("uint32", "int32", "uint64", "int64", "float32", "float64", "uint16")
-    },
-    **{name: getattr(math, name) for name in ("exp", "log", "erf", "tanh", "sqrt", "sin", "cos", "pow")},
-    **{
-        name: getattr(math, name)
-        for name in ("log1p", "expm1", "atan", "asin", "acos", "sinh", "cosh", "tan")
-    },
-    **{name: SCALARS[name] for name in ("int8", "uint8", "int16")},
-    "fmod": math.fmod,
+    **{name: kind for name, kind in SCALARS.items() if name != "bool"},
+    **{name: getattr(math, name) for name in _MATH},
     "device": cuda.jit(device=True),  # decorates functions that a kernel calls
-    "min": min,
-    "max": max,
-    "range": range,
-    "abs": abs,
+    **{function.__name__: function for function in (min, max, range, abs)},
 }
 
 
@@ -115,8 +99,10 @@ def assembly(
 ) -> None:
     """A primitive that is one PTX text; $0.. are results, then arguments, tuples spread out.
 
-    `space`: for every pointer of `parameters`, g or s; the index that follows is folded into it.
+    `space`: for every pointer of `parameters`, g or s; the index that follows is folded into it. Texts that
+    access memory have an `effect`.
     """
+    effect = effect or bool(space)
     width = 0 if returns == "v" else int(returns[1:] or 1)
 
     def lower(context: Any, builder: Any, kinds: Any, values: Any) -> Any:

@@ -38,8 +38,8 @@ def test_there_are_three_allocations_and_everything_is_aligned(chain: Program) -
     device = FakeDevice()
     executor = DeviceExecutor(chain, device)
     sizes = [nbytes for _, nbytes in device.log.of("allocate")]
-    assert sizes == [max(n, ALIGNMENT) for n in executor.device_bytes.values()]
-    assert executor.device_bytes["arena"] == chain.arena_bytes
+    assert sizes == [max(n, ALIGNMENT) for n in (r.nbytes for r in executor._regions)]
+    assert executor._arena.nbytes == chain.arena_bytes
     executor.feed({"x": np.zeros((6, 16), np.float32)})
     executor.step()
     for _, _, arguments in device.log.of("launch"):

@@ -37,16 +37,21 @@ def _rejection(group: Group, context: PlanningContext) -> str | None:
     rows = tiles.FIXED[context.target.vector_lanes][0]
     if product.m > rows:
         return f"{product.m} rows, more than the {rows} of a tile: weights are not what takes the time"
-    return matmul.error_rejection(error(product), context)
+    return matmul.error_rejection(error(product, context), context)
 
 
-def error(product: matmul_geometry.Product) -> float:
+def error(product: matmul_geometry.Product, context: PlanningContext) -> float:
     """A bound on the relative rms error of the worst column, for standard normal input.
 
     Relative to what typical weights of the column make, so that a large one does not hide what others lose.
     """
     name = f"error of fixed point {product.b_strides} {product.k}x{product.n}"
-    return graph.fact(product.b, name, lambda array: column_error(matmul_geometry.matrices(product, array)))
+    return graph.fact(
+        product.b,
+        name,
+        lambda array: column_error(matmul_geometry.matrices(product, array)),
+        context.cache,
+    )
 
 
 def column_error(b: Array) -> float:
@@ -93,7 +98,9 @@ IMPLEMENTATIONS = tuple(
         _lower,
         cost=_cost,
         inplace=matmul.inplace,
-        error=lambda group, _context: error(matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor)),
+        error=lambda group, context: error(
+            matmul_geometry.PRODUCTS[group.anchor.op_type](group.anchor), context
+        ),
     )
     for op in ("MatMul", "Gemm")
 )

@@ -305,7 +305,7 @@ def _retain_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     )  # fmt: skip
 
 
-def _gather_rejection(group: Group, _context: PlanningContext) -> str | None:
+def _gather_rejection(group: Group, context: PlanningContext) -> str | None:
     reason = _rejection(group)
     if reason is not None:
         return reason
@@ -314,16 +314,16 @@ def _gather_rejection(group: Group, _context: PlanningContext) -> str | None:
     if str(graph.dtype(_second(group))) not in INDEX_TYPES:
         return f"indices of dtype {graph.dtype(_second(group))}, expected int32 or int64"
     table = data(group.anchor)
-    if graph.is_constant(table) and _empty_rows(table) == 0:
+    if graph.is_constant(table) and _empty_rows(table, context) == 0:
         return f"no row of {table.name!r} is all zeros"
     return None
 
 
-def _empty_rows(value: ir.Value) -> int:
+def _empty_rows(value: ir.Value, context: PlanningContext) -> int:
     def count(array: Array) -> int:
         return int(np.count_nonzero(~array.reshape(array.shape[0], -1).any(axis=1)))
 
-    return graph.fact(value, "empty rows", count) if graph.static_shape(value) else 0
+    return graph.fact(value, "empty rows", count, context.cache) if graph.static_shape(value) else 0
 
 
 def _gather_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:

@@ -99,7 +99,7 @@ def rejection(form: Form, group: Group, context: PlanningContext) -> str | None:
     if not context.fast_algorithms:
         return "the job allows no algorithms with fewer multiplications"
     reason = bfloat.rejection(context) if form.paired else None
-    reason = reason or nchwc.rejection(group, context) or _shape_rejection(group, form.taps)
+    reason = reason or nchwc.rejection(group, context) or _shape_rejection(group, form.taps, context)
     if reason is not None:
         return reason
     channels = conv_geometry.of_conv(group).channels
@@ -108,7 +108,7 @@ def rejection(form: Form, group: Group, context: PlanningContext) -> str | None:
     reason = _fixed_rejection(form, group, context) if form.fixed else None
     if reason is not None:
         return reason
-    found = error(group, form)
+    found = error(form, group, context)
     limit, what = (
         (BF16_ERROR, "what a layer may have in bf16")
         if form.paired
@@ -127,7 +127,7 @@ def _fixed_rejection(form: Form, group: Group, context: PlanningContext) -> str 
         return f"{nbytes} bytes of transformed weights stay in a cache; this one takes {LEAST_BYTES}"
     if tiles > MOST_TILES:
         return f"{tiles} tiles, more than {MOST_TILES}: weights are not what takes the time"
-    found = graph.fact(weights, f"error of columns of {form}", partial(_column_error, form))
+    found = graph.fact(weights, f"error of columns of {form}", partial(_column_error, form), context.cache)
     return matmul.error_rejection(found, context)
 
 
@@ -143,7 +143,7 @@ def _tiles(window: Window, form: Form) -> int:
     return window.batch * -(-window.out[1] // form.m) * -(-window.out[2] // form.m)
 
 
-def _shape_rejection(group: Group, taps: int) -> str | None:
+def _shape_rejection(group: Group, taps: int, context: PlanningContext) -> str | None:
     weights, bias = graph.input_at(group.anchor, 1), graph.input_at(group.anchor, 2)
     if weights is None or not graph.is_constant(weights):
         return "the weights change between runs; this one transforms them offline"
@@ -163,8 +163,7 @@ def _shape_rejection(group: Group, taps: int) -> str | None:
         after = out + taps - 1 - size - before
         if not (0 <= before <= taps // 2 and 0 <= after <= taps // 2):
             return f"pads {before} and {after}; this one takes at most {taps // 2} at each side"
-    # Elements last: what shapes tell holds for all groups that are alike.
-    if not graph.fact(weights, "largest", _largest) < LARGEST:
+    if not graph.fact(weights, "largest", _largest, context.cache) < LARGEST:
         return f"weights {weights.name!r} are not all below {LARGEST:.0e}"
     return None
 
@@ -173,7 +172,7 @@ def _largest(array: Array) -> float:
     return float(np.max(np.abs(array), initial=0))
 
 
-def error(group: Group, form: Form) -> float:
+def error(form: Form, group: Group, context: PlanningContext) -> float:
     """Relative rms error of a form on a layer's weights, for standard normal input.
 
     Measured against float64 on a sample of tiles and output channels.
@@ -183,11 +182,8 @@ def error(group: Group, form: Form) -> float:
         weights,
         f"error of {form}",
         lambda array: sampled_error(array, form.m, paired=form.paired, fixed=form.fixed),
+        context.cache,
     )
-
-
-def _error(form: Form, group: Group, _context: PlanningContext) -> float:
-    return error(group, form)
 
 
 def sampled_error(
@@ -389,7 +385,7 @@ IMPLEMENTATIONS = tuple(
         cost=partial(_cost, form),
         inplace=nchwc.inplace,
         layouts=nchwc.layouts,
-        error=partial(_error, form),
+        error=partial(error, form),
         precision="bf16" if form.paired else "f32",
     )
     for form in FORMS

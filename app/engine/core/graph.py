@@ -297,9 +297,5 @@ def group(
 
 
 def scalar(value: ir.Value | None) -> float | None:
-    """The number that every element of a constant equals; None for others."""
-    found = constant(value)
-    if found is None or found.size == 0 or found.dtype.kind not in "fiu":
-        return None
-    first = found.reshape(-1)[0]
-    return float(first) if bool(np.all(found == first)) else None
+    """As `number`, but None for bfloat16."""
+    return None if value is None or value.dtype == ir.DataType.BFLOAT16 else number(value)

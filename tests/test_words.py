@@ -43,7 +43,7 @@ REPLACED = {
     "distrust": "rejection",
     "refusal": "rejection",
     "cost_of_alike": "signature",
-    "_once_alike": "cached, by signature",
+    "_once_alike": "cached",
     # memory
     "ladder": "portfolio",
     "downsets?": "optimal_order; of steps: order ideal",

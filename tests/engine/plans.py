@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from app.engine.core import graph
+from app.engine.core.cache import Cache
 from app.engine.core.calls import Call, View, Workspace
 from app.engine.core.calls import KernelCall as Kernel
 from app.engine.core.group import ELEMENTWISE, Group
@@ -94,7 +95,7 @@ def compilation_of(
     every = graph.values(model.graph)
     plan = Plan(
         fusion={n: g for g in groups for n in g.nodes},
-        storage={v: storage_type(v) for v in every},
+        storage={v: storage_type(v, Cache()) for v in every},
         layout={v: plain(0 if v.shape is None else len(v.shape)) for v in every},
         implementation=chosen,
         order=groups,

@@ -240,7 +240,7 @@ def test_the_error_in_fixed_point_is_that_of_the_kernel(compiler: Compiler) -> N
         row = harness.implementation(form.name, REGISTRY)
         (found,) = harness.run_group(row, own, {"x": values["x"]}, compiler)
         errors[form] = relative(found, exact)
-        assert 0.5 < rows.error(own, form) / errors[form] < 2
+        assert 0.5 < rows.error(form, own, harness.context()) / errors[form] < 2
     assert errors[rows.Form(4, fixed=True)] < 1.2 * errors[rows.Form(4)]
 
 
@@ -297,7 +297,7 @@ def test_the_error_is_that_of_the_kernel(compiler: Compiler) -> None:
     for m in (2, 4):
         row = harness.implementation(f"conv.winograd_f{m}", REGISTRY)
         (found,) = harness.run_group(row, own, {"x": values["x"]}, compiler)
-        assert 0.5 < rows.error(own, rows.Form(m)) / relative(found, exact) < 2
+        assert 0.5 < rows.error(rows.Form(m), own, harness.context()) / relative(found, exact) < 2
 
 
 def test_the_error_of_larger_filters_is_that_of_the_kernel(compiler: Compiler) -> None:
@@ -307,7 +307,7 @@ def test_the_error_of_larger_filters_is_that_of_the_kernel(compiler: Compiler) -
     exact = convolve(values["x"], values["w"], WIDE)
     row = harness.implementation("conv.winograd_f2_5x5", REGISTRY)
     (found,) = harness.run_group(row, own, {"x": values["x"]}, compiler)
-    assert 0.5 < rows.error(own, rows.Form(2, taps=5)) / relative(found, exact) < 2
+    assert 0.5 < rows.error(rows.Form(2, taps=5), own, harness.context()) / relative(found, exact) < 2
 
 
 def test_a_layer_whose_error_is_too_large_is_refused() -> None:

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 import numpy as np
 import onnx_ir as ir
 
+from app.engine.core.cache import Cache
 from app.engine.core.group import Group
-from app.engine.core.signature import constant_reads
 from app.engine.types.map_type import MapType
 
 T = TypeVar("T")
@@ -85,27 +85,17 @@ def constant(value: ir.Value | None) -> np.ndarray[Any, Any] | None:
     """
     if value is None or value.const_value is None or value.is_graph_input():
         return None
-    constant_reads.count += 1
     if value.const_value.dtype != ir.DataType.STRING:
-        return _fact(value.const_value, "array", value.const_value.numpy)
+        return value.const_value.numpy()
     encoded = value.const_value.numpy()
     strings = np.empty(encoded.shape, object)
     strings.reshape(-1)[:] = [s.decode() if isinstance(s, bytes) else s for s in encoded.reshape(-1)]
     return strings
 
 
-def fact(value: ir.Value, name: str, measure: Callable[[np.ndarray[Any, Any]], T]) -> T:
-    """Result of `measure` on a constant's array, computed once while its tensor lives; clones share it."""
-    found = array(value)
-    assert value.const_value is not None
-    return _fact(value.const_value, name, lambda: measure(found))
-
-
-def _fact(tensor: ir.TensorProtocol, name: str, make: Callable[[], T]) -> T:
-    key = f"stowplan:{name}"
-    if key not in tensor.meta:
-        tensor.meta[key] = make()
-    return tensor.meta[key]  # type: ignore[no-any-return]  # what `make` returned
+def fact(value: ir.Value, name: str, measure: Callable[[np.ndarray[Any, Any]], T], cache: Cache) -> T:
+    """Result of `measure` on a constant's array, computed once for a tensor; values may share one."""
+    return cache.result((value.const_value, name), lambda: measure(array(value)))
 
 
 def is_constant(value: ir.Value) -> bool:
@@ -307,9 +297,5 @@ def group(
 
 
 def scalar(value: ir.Value | None) -> float | None:
-    """The number that every element of a constant equals; None for others."""
-    found = constant(value)
-    if found is None or found.size == 0 or found.dtype.kind not in "fiu":
-        return None
-    first = found.reshape(-1)[0]
-    return float(first) if bool(np.all(found == first)) else None
+    """As `number`, but None for bfloat16."""
+    return None if value is None or value.dtype == ir.DataType.BFLOAT16 else number(value)

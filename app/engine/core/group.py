@@ -1,13 +1,13 @@
 """Groups: the nodes that one implementation computes."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Concatenate, ParamSpec, TypeVar, cast
 
 import onnx_ir as ir
 
-from app.engine.core import signature
+from app.engine.core.cache import Cache
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -28,8 +28,8 @@ class Group:
         anchor: the node whose arithmetic dominates; its operator names the group.
         inputs: values read from outside, in order of first use, each once; initializers included.
         outputs: values that something outside reads, or graph outputs.
-        cache: results of functions `of_group`, see `app.engine.core.signature`; nodes do not change
-            while they are in a group.
+        cache: results of functions `of_group`, and of implementations; nodes do not change while they are
+            in a group.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -37,7 +37,7 @@ class Group:
     inputs: tuple[ir.Value, ...]
     outputs: tuple[ir.Value, ...]
     op: str  # operator of the anchor, or ELEMENTWISE, or ATTENTION
-    cache: dict[Hashable, tuple[Any, bool]] = field(default_factory=dict, init=False, repr=False)
+    cache: Cache = field(default_factory=Cache, init=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -66,6 +66,6 @@ def of_group(function: Callable[Concatenate[Group, P], T]) -> Callable[Concatena
     @wraps(function)
     def found(group: Group, *args: P.args, **kwargs: P.kwargs) -> T:
         key = (function, args, *kwargs.items())
-        return signature.cached(group.cache, key, lambda: function(group, *args, **kwargs))
+        return group.cache.result(key, lambda: function(group, *args, **kwargs))
 
     return cast("Callable[Concatenate[Group, P], T]", found)

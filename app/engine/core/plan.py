@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, overload
 
 import onnx_ir as ir
 
-from app.engine.core import signature
+from app.engine.core.cache import Cache
 from app.engine.core.calls import Call, View
 from app.engine.core.group import Group, shortened
 from app.engine.core.placement import OrderedBuffers, Placement
@@ -179,8 +179,8 @@ class Compilation:
     # The model as the file has it, inputs bound: for a library that runs all of it.
     source: ir.Model | None = field(default=None, repr=False, compare=False)
     failures: Mapping[tuple[str, str], str] = field(default_factory=dict)  # by node and backend: why
-    # Results of rows that hold for every group of a signature, see `app.engine.core.signature`.
-    cache: signature.Cache = field(default_factory=dict, repr=False, compare=False)
+    # Facts about constants, by tensor, and programs of bodies, by node.
+    cache: Cache = field(default_factory=Cache, repr=False, compare=False)
 
     @property
     def graph(self) -> ir.Graph:

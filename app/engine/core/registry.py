@@ -14,12 +14,11 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import onnx_ir as ir
 
-from app.engine.core import signature
+from app.engine.core.cache import Cache
 from app.engine.core.calls import Call, View
 from app.engine.core.group import Group
 from app.engine.core.plan import Compilation
 from app.engine.core.rewriter import RewriteRule
-from app.engine.core.signature import cached, cached_by_signature
 from app.engine.types.backend_names import BUILT_IN, ENTRY_POINTS, check
 from app.engine.types.layout import Layout
 from app.engine.types.options import MemoryConcessions
@@ -51,7 +50,7 @@ class PlanningContext:
         storage: storage types of values, once they are inferred.
         source: the model as the file has it, inputs bound; for a library that runs all of it.
         failures: what libraries failed on, by node and backend: why.
-        cache: results of rows that hold for every group of a signature.
+        cache: that of the compilation: facts about constants, programs of bodies.
     """
 
     target: Target
@@ -68,7 +67,7 @@ class PlanningContext:
     storage: Mapping[ir.Value, StorageType] = field(default_factory=dict)
     source: ir.Model | None = field(default=None, repr=False, compare=False)
     failures: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    cache: signature.Cache = field(default_factory=dict, repr=False, compare=False)
+    cache: Cache = field(default_factory=Cache, repr=False, compare=False)
     key: Hashable = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -80,7 +79,6 @@ class PlanningContext:
         dtype, shape = value.dtype, value.shape
         assert dtype is not None
         assert shape is not None
-        signature.constant_reads.count += 1  # how full a value is tells groups apart
         density = self.storage[value].density if value in self.storage else 1.0
         dims = tuple(int(d) for d in shape.dims if isinstance(d, int))
         return SparseFormat.of(StorageType(kind, dtype.name, density), dims, dtype.numpy().itemsize)
@@ -216,9 +214,8 @@ class Implementation:
         op: operator type of the group's anchor, `Elementwise`, or `*` for any.
         backend: which backend offers it.
         rejection: the reason why it does not apply to this group, or None; sees shapes, dtypes,
-            attributes and the target (FInferStorageTypeEx of apache/mxnet issue 13598), and elements of
-            constants by `graph.constant`. Like `cost` it depends on nothing outside the group and on no
-            name, and is asked once for groups that are alike.
+            attributes, elements of constants and the target (FInferStorageTypeEx of apache/mxnet issue
+            13598). Like `cost` it depends on nothing outside the group, and is asked once for each.
         lower: the calls that compute the group, workspace among their arguments.
         cost: predicted seconds.
         inplace: (input, output) values that may share memory if the input dies here; read after
@@ -271,7 +268,7 @@ class Implementation:
         """
         return (
             self.inexact(group, context)
-            or _cached_by_signature(self, group, "rejection", self.rejection, context)
+            or _cached(self, group, "rejection", self.rejection, context)
             or misstored(self, group, context)
         )
 
@@ -291,9 +288,8 @@ class Implementation:
 
     def predicted(self, group: Group, context: PlanningContext) -> float:
         """`cost`, asked once for each group."""
-        if self.partial:  # views are values of the group
-            return _cached(self, group, ("cost", context.tuning, context.granted), self.cost, context)
-        return _cached_by_signature(self, group, ("cost", context.tuning), self.cost, context)
+        granted = context.granted if self.partial else None
+        return _cached(self, group, ("cost", context.tuning, granted), self.cost, context)
 
     def required_layouts(self, group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout]:
         """`layouts`, asked once for each group."""
@@ -307,22 +303,7 @@ def _cached(
     function: Callable[[Group, PlanningContext], T],
     context: PlanningContext,
 ) -> T:
-    return cached(group.cache, (row.name, kind, context.key), lambda: function(group, context))
-
-
-def _cached_by_signature(
-    row: Implementation,
-    group: Group,
-    kind: Hashable,
-    function: Callable[[Group, PlanningContext], T],
-    context: PlanningContext,
-) -> T:
-    def own() -> T:
-        return cached_by_signature(
-            group, (function, kind, context.key), lambda: function(group, context), context.cache
-        )
-
-    return cached(group.cache, (row.name, kind, context.key), own)
+    return group.cache.result((row.name, kind, context.key), lambda: function(group, context))
 
 
 def misstored(row: Implementation, group: Group, context: PlanningContext) -> str | None:

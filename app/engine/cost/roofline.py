@@ -3,8 +3,6 @@
 Source: Williams, Waterman and Patterson, 2009, "Roofline: an insightful visual performance model".
 """
 
-import hashlib
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -13,6 +11,7 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.group import Group, of_group
+from app.engine.core.signature import signature
 from app.engine.types.target import Target
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 
 NEAR = 4.0  # times as fast as main memory is what fits the last cache
-LONGEST = 4000  # characters of a signature; that of a longer one is its hash
 
 
 def roofline(
@@ -158,39 +156,3 @@ def _key(row: "Implementation", tuning: str, group: Group, context: "PlanningCon
     detail = row.detail(group, context)
     told = f"{called(row)}{':' if tuning else ''}{tuning}{'@' if detail else ''}{detail}"
     return f"{told} x{context.threads} {signature(group)}"
-
-
-@of_group
-def signature(group: Group) -> str:
-    """Signature of a group's time: operators, attributes, shapes, types and wiring."""
-    numbers: dict[ir.Value, int] = {}
-
-    def reference(value: ir.Value | None) -> str:
-        if value is None:
-            return ""
-        if value in numbers:
-            return str(numbers[value])
-        numbers[value] = len(numbers)
-        kind = "const " if graph.is_constant(value) else ""
-        return f"{numbers[value]}={kind}{graph.dtype(value)}{list(graph.shape(value) or ())}"
-
-    rows = [
-        [
-            node.op_type,
-            {k: v.value for k, v in sorted(node.attributes.items()) if v.type in _SCALARS},
-            [reference(v) for v in node.inputs],
-            [reference(v) for v in node.outputs],
-        ]
-        for node in group.nodes
-    ]
-    text = json.dumps(rows, separators=(",", ":"), default=list)
-    return text if len(text) <= LONGEST else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
-
-
-_SCALARS = (
-    ir.AttributeType.INT,
-    ir.AttributeType.FLOAT,
-    ir.AttributeType.STRING,
-    ir.AttributeType.INTS,
-    ir.AttributeType.FLOATS,
-)

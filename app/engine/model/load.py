@@ -93,6 +93,13 @@ def load(
     for name, value in model.graph.initializers.items():
         if name in kept:
             value.const_value = kept[name]
+        elif (
+            (data := value.const_value) is not None
+            and data.dtype != ir.DataType.STRING
+            and data.nbytes > _SHIPPED
+        ):
+            # Typed fields of a message are decoded here, once, not at each look at the elements.
+            value.const_value = ir.Tensor(data.numpy(), data.dtype, name=name, doc_string=data.doc_string)
     demoted = sum(1 for v in model.graph.inputs if v.is_initializer())
     if demoted and proto.ir_version >= 4:
         notes.append(f"{demoted} inputs with default values are fixed to these values")

@@ -51,18 +51,6 @@ class Dag:
         return sum(self.gains[v] for v in inside) - paid
 
 
-def most_valuable(dag: Dag, candidate: Iterable[int], cuts: int = CUTS) -> Vertices:
-    """The convex subset of a candidate of most value; empty where none is worth more than nothing.
-
-    Without regard to convexity a minimum cut finds the best subset. A vertex between two members and
-    outside itself tells what to branch on: what comes before it is left out, or what comes after it,
-    or it is taken in. After `cuts` minimum cuts the best subset found so far is returned.
-
-    Source: Land and Doig, 1960, "An automatic method of solving discrete programming problems".
-    """
-    return _Search(dag, candidate).best(cuts)[0]
-
-
 def separated(dag: Dag, candidates: Sequence[Vertices]) -> list[Vertices]:
     """Sets within disjoint candidates: convex, free of cycles among them, each of value.
 
@@ -299,7 +287,14 @@ def _components(inner: Mapping[int, Iterable[int]]) -> list[list[int]]:
 
 
 class _Search:
-    """Branch and bound over one candidate."""
+    """Branch and bound for the convex subset of a candidate of most value; empty where none has any.
+
+    Without regard to convexity a minimum cut finds the best subset. A vertex between two members and
+    outside itself tells what to branch on: what comes before it is left out, or what comes after it,
+    or it is taken in. When the minimum cuts that are allowed are spent, the best subset so far counts.
+
+    Source: Land and Doig, 1960, "An automatic method of solving discrete programming problems".
+    """
 
     def __init__(self, dag: Dag, candidate: Iterable[int]) -> None:
         self.dag = dag

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
+from app.engine.core.cache import Cache
 from app.engine.core.plan import Compilation
 from app.engine.core.registry import PlanningContext
 from app.engine.storage.casts import insert_casts
@@ -38,12 +39,14 @@ class InferStorage:
         """
         if compilation.options.semantics == "mxnet-1.9":
             return self._as_mxnet(compilation)
-        storage = {value: storage_type(value) for value in graph.values(compilation.graph)}
+        storage = {value: storage_type(value, compilation.cache) for value in graph.values(compilation.graph)}
         return compilation.with_plan(storage=storage, dispatch=self._dispatch(compilation, {}))
 
     def _as_mxnet(self, compilation: Compilation) -> Compilation:
         found = inferred(compilation.graph, compilation.registry, undeclared="default")
-        storage = {v: storage_type(v, found.kinds[v]) for v in graph.values(compilation.graph)}
+        storage = {
+            v: storage_type(v, compilation.cache, found.kinds[v]) for v in graph.values(compilation.graph)
+        }
         for node in compilation.graph:
             densities = [
                 storage[v].density for v in node.inputs if v is not None and found.kinds[v] != "default"
@@ -74,15 +77,15 @@ class InferStorage:
         return {node: mode(node) for node in compilation.graph}
 
 
-def storage_type(value: ir.Value, kind: StorageKind = "default") -> StorageType:
+def storage_type(value: ir.Value, cache: Cache, kind: StorageKind = "default") -> StorageType:
     """Storage type for the value's dtype; the density of a constant is measured."""
     dtype = graph.dtype(value)
     name = dtype.name if dtype is not None else str(value.dtype or value.type or "unknown").lower()
-    fixed = dtype is not None and graph.constant(value) is not None
+    fixed = dtype is not None and graph.is_constant(value)
     if not fixed:
         return StorageType(kind, name)
     measure = _row_density if kind == "row_sparse" else _density
-    return StorageType(kind, name, graph.fact(value, f"density {measure.__name__}", measure))
+    return StorageType(kind, name, graph.fact(value, measure.__name__, measure, cache))
 
 
 def _density(array: np.ndarray[Any, Any]) -> float:

@@ -6,7 +6,7 @@ it accepts, and of these `app.engine.partition.convex` keeps what is convex, fre
 conversions at the borders paid. Nodes are numbered by depth and name, not by their place in the file.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -102,18 +102,11 @@ class _Work:
 
     def take_nodes(self, name: str) -> None:
         """Give a backend what is left and what it has an implementation for."""
-        verdicts: dict[Hashable, str | None] = {}
         for i, node in enumerate(self.nodes):
             if i in self.backend:
                 self.reasons[node].setdefault(name, self._before(i))
                 continue
-            key = _kind(node, self.read[i])
-            if key is None or key not in verdicts:
-                verdict = self._verdict(node, name)
-                if key is not None and (verdict is None or (node.name or "") not in verdict):
-                    verdicts[key] = verdict
-            else:
-                verdict = verdicts[key]
+            verdict = self._verdict(node, name)
             if verdict is None:
                 self.backend[i] = name
             else:
@@ -325,37 +318,6 @@ class _Work:
                 changes = max(w, s) >= count or backend[s] != backend[w]
                 level[s] = max(level[s], level[w] + changes)
         return {node: found[whole[self.number[node]]] for node in self.compilation.graph}
-
-
-def _kind(node: ir.Node, read: Sequence[ir.Value]) -> Hashable | None:
-    """Key of what a predicate sees of a node; None where it may also look at constants, bodies or tensors."""
-    attributes = []
-    for attribute in node.attributes.values():
-        if attribute.type not in _PLAIN:
-            return None
-        attributes.append((attribute.name, attribute.value))
-    place = {value: n for n, value in enumerate(read)}
-    operands: list[Hashable] = []
-    for value in (*node.inputs, *node.outputs):
-        if value is None or not value.name:
-            operands.append(None)
-            continue
-        if value.const_value is not None or value.shape is None or value.type.__class__ is not ir.TensorType:
-            return None
-        operands.append((place.get(value), value.dtype, value.shape.dims))
-    return node.domain, node.op_type, tuple(attributes), len(node.inputs), tuple(operands)
-
-
-_PLAIN = frozenset(
-    {
-        ir.AttributeType.INT,
-        ir.AttributeType.FLOAT,
-        ir.AttributeType.STRING,
-        ir.AttributeType.INTS,
-        ir.AttributeType.FLOATS,
-        ir.AttributeType.STRINGS,
-    }
-)
 
 
 def _at(vertex: int, whole: Mapping[int, int], place: Mapping[int, int]) -> int:

@@ -11,6 +11,7 @@ from app.engine.core.calls import workspace_bytes
 from app.engine.core.group import SUBGRAPH, Group
 from app.engine.core.plan import Choice, Compilation, Decision
 from app.engine.core.registry import Implementation, PlanningContext, all_plain
+from app.engine.core.signature import signature
 from app.engine.cost import roofline
 from app.engine.layouts.conversions import conversion
 from app.engine.report.report import finite, layout_json, operators, plain, storage_json
@@ -174,7 +175,7 @@ def is_fallback(group: Group, compilation: Compilation) -> bool:
 
 def _bytes_of(candidate: Implementation, group: Group, context: PlanningContext, sizes: _Sizes) -> int:
     """Bytes that a step holds: its inputs and outputs in the layouts of the candidate, and its workspace."""
-    key = (candidate.name, roofline.signature(group))
+    key = (candidate.name, signature(group))
     if key not in sizes:
         sizes[key] = _nbytes(candidate, group, context)
     return sizes[key]

@@ -87,11 +87,6 @@ def rows(budget: Budget) -> tuple[RewriteRule, ...]:
     )
 
 
-def _array(value: ir.Value | None) -> Array | None:
-    """The array of an initializer or of a constant that is about to become one."""
-    return graph.constant(value)
-
-
 def same(node: ir.Node, index: int = 0) -> Replacement | None:
     """The first output is this input: nothing is computed.
 
@@ -160,7 +155,7 @@ def fold_size(node: ir.Node) -> Replacement | None:
 
 def inline_branch(node: ir.Node) -> Replacement | None:
     """If(c) { a } else { b } = a, for a true constant c; its nodes move into the graph around it."""
-    condition = _array(node.inputs[0])
+    condition = graph.constant(node.inputs[0])
     if condition is None or condition.size != 1:
         return None
     branch: ir.Graph = node.attributes["then_branch" if condition.item() else "else_branch"].value
@@ -179,7 +174,7 @@ def count_turns(node: ir.Node) -> Replacement | None:
         v is None or graph.is_constant(v) for v in (limit, start)
     ):
         return None
-    turns = _turns(node, _array(limit), _array(start))
+    turns = _turns(node, graph.constant(limit), graph.constant(start))
     if turns is None:
         return None
     body = node.attributes["body"].as_graph().clone(allow_outer_scope_values=True)
@@ -228,7 +223,7 @@ def _turns(node: ir.Node, limit: Array | None, start: Array | None) -> int | Non
     if any(graph.is_dynamic(v) or graph.elements(v) > COUNTED for v in needed):
         return None
     counters = [k for k, v in enumerate(body.inputs[first:]) if v in needed]
-    state = {k: _array(node.inputs[first + k]) for k in counters}
+    state = {k: graph.constant(node.inputs[first + k]) for k in counters}
     members = [member for member in body if any(v in needed for v in member.outputs)]
     try:
         works = [(member, reference.prepare(member)) for member in members]
@@ -243,7 +238,7 @@ def _turns(node: ir.Node, limit: Array | None, start: Array | None) -> int | Non
                 if value in needed:
                     found[value] = np.full(graph.static_shape(value), now, graph.dtype(value))
             for member, work in works:
-                results = work([found[v] if v in found else _array(v) for v in member.inputs])
+                results = work([found[v] if v in found else graph.constant(v) for v in member.inputs])
                 found.update(zip((v for v in member.outputs if v.name), results, strict=True))
             state = {k: _read(body.outputs[1 + k], found) for k in counters}
             going = bool(_read(body.outputs[0], found).item())
@@ -254,7 +249,7 @@ def _turns(node: ir.Node, limit: Array | None, start: Array | None) -> int | Non
 
 
 def _read(value: ir.Value, found: Mapping[ir.Value, object]) -> Array:
-    array = found[value] if value in found else _array(value)
+    array = found[value] if value in found else graph.constant(value)
     assert isinstance(array, np.ndarray)
     return array
 
@@ -267,8 +262,8 @@ def drop_identity(node: ir.Node) -> Replacement | None:
 def drop_dropout(node: ir.Node) -> Replacement | None:
     """Dropout(x) = x in inference; the mask is then true everywhere."""
     training = graph.input_at(node, 2)
-    active = False if training is None else _array(training)
-    ratio = _array(graph.input_at(node, 1))
+    active = False if training is None else graph.constant(training)
+    ratio = graph.constant(graph.input_at(node, 1))
     if (active is None or np.any(active)) and not (ratio is not None and not np.any(ratio)):
         return None
     if len(node.outputs) == 1 or not (node.outputs[1].uses() or node.outputs[1].is_graph_output()):
@@ -314,19 +309,19 @@ def drop_slice(node: ir.Node) -> Replacement | None:
     steps = graph.input_at(node, 4)
     if not _unchanged(node) or len(node.inputs) < 2:
         return None
-    forwards = steps is None or ((array := _array(steps)) is not None and bool(np.all(array == 1)))
+    forwards = steps is None or ((array := graph.constant(steps)) is not None and bool(np.all(array == 1)))
     return same(node) if forwards else None
 
 
 def drop_pad(node: ir.Node) -> Replacement | None:
     """A pad of nothing."""
-    pads = _array(graph.input_at(node, 1))
+    pads = graph.constant(graph.input_at(node, 1))
     return same(node) if pads is not None and not np.any(pads) else None
 
 
 def drop_tile(node: ir.Node) -> Replacement | None:
     """Tile(x, (1, 1, ...)) = x."""
-    repeats = _array(graph.input_at(node, 1))
+    repeats = graph.constant(graph.input_at(node, 1))
     return same(node) if repeats is not None and bool(np.all(repeats == 1)) else None
 
 
@@ -362,7 +357,7 @@ def _evaluate(node: ir.Node, budget: Budget) -> Replacement | None:
     if growth is None or growth > budget.nbytes:
         return None
     try:
-        results = reference.prepare(node)([_array(v) for v in node.inputs])
+        results = reference.prepare(node)([graph.constant(v) for v in node.inputs])
     except KernelError:
         return None  # it will be reported when the node runs, with its operands
     replaced = _constants(node, results)

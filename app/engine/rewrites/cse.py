@@ -9,9 +9,9 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.rewriter import takes_over
+from app.engine.core.signature import computation
 from app.engine.rewrites.constant_folding import NONDETERMINISTIC
 
-Key = tuple[Hashable, ...]
 _SAMPLED = 64  # bytes compared before whole tensors are
 
 
@@ -22,7 +22,7 @@ def merge(main: ir.Graph) -> Counter[str]:
 
 def merge_initializers(main: ir.Graph) -> int:
     """Let initializers of equal type and content be one, the first."""
-    alike: dict[Key, list[ir.Value]] = {}
+    alike: dict[Hashable, list[ir.Value]] = {}
     merged = 0
     for name, value in tuple(main.initializers.items()):
         if value.is_graph_output() or value.is_graph_input() or value.dtype == ir.DataType.STRING:
@@ -51,10 +51,10 @@ def merge_nodes(main: ir.Graph) -> int:
 
     Later nodes see the merged operands, so that chains merge in one go.
     """
-    first: dict[Key, ir.Node] = {}
+    first: dict[Hashable, ir.Node] = {}
     merged = 0
     for node in tuple(main):
-        key = _key(node)
+        key = None if node.op_type in NONDETERMINISTIC else computation(node)
         if key is None:
             continue
         original = first.setdefault(key, node)
@@ -67,22 +67,3 @@ def merge_nodes(main: ir.Graph) -> int:
         main.remove(node, safe=True)
         merged += 1
     return merged
-
-
-def _key(node: ir.Node) -> Key | None:
-    """Key of a node: two nodes with the same key compute the same; None where that cannot be told."""
-    if graph.bodies(node) or node.op_type in NONDETERMINISTIC:
-        return None
-    attributes: list[Hashable] = []
-    for name, attribute in sorted(node.attributes.items()):
-        value = attribute.value
-        if attribute.type == ir.AttributeType.TENSOR and value.dtype != ir.DataType.STRING:
-            value = (value.dtype, tuple(value.shape), value.tobytes())
-        elif isinstance(value, list | tuple):
-            value = tuple(value)
-        if not isinstance(value, Hashable):
-            return None
-        attributes.append((name, attribute.type, value))
-    operands = tuple(id(v) for v in node.inputs)
-    names = tuple(bool(v.name) for v in node.outputs)
-    return (node.domain, node.op_type, operands, names, tuple(attributes))

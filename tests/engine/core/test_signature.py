@@ -1,4 +1,4 @@
-"""What rows say of a group holds for all that are alike, and for no others."""
+"""Signatures of groups, and results that are computed once for a group, a tensor or a compilation."""
 
 from collections.abc import Callable
 
@@ -7,10 +7,11 @@ import onnx_ir as ir
 import pytest
 
 from app.engine.core import graph, pipeline
-from app.engine.core.group import Group, of_group
+from app.engine.core.cache import Cache
+from app.engine.core.group import Group
 from app.engine.core.plan import Compilation
 from app.engine.core.registry import Implementation, PlanningContext, load
-from app.engine.core.signature import signature
+from app.engine.core.signature import computation, signature
 from app.engine.passes.partition import single
 from app.engine.planning import session
 from app.engine.types.options import Options
@@ -44,59 +45,64 @@ class Asked:
         self.times += 1
         return self.answer(group)
 
-
-def asked(answer: Callable[[Group], str | None], *groups: Group) -> tuple[Asked, list[str | None]]:
-    """A predicate after a row with it was asked twice of each group, and what it said."""
-    predicate, context = Asked(answer), PlanningContext(host())
-    row = Implementation("row", "Mul", "numba-cpu", predicate, lambda _group, _context: ())
-    return predicate, [row.rejection_reason(g, context) for g in (*groups, *groups)][: len(groups)]
+    @property
+    def row(self) -> Implementation:
+        return Implementation("row", "Mul", "numba-cpu", self, lambda _group, _context: ())
 
 
-def test_a_row_is_asked_once_for_groups_that_are_alike() -> None:
-    predicate, _ = asked(lambda group: f"op {group.op}", multiplication("a", 2), multiplication("b", 3))
+def test_a_row_is_asked_once_for_a_group() -> None:
+    predicate, context, group = Asked(lambda _group: "no"), PlanningContext(host()), multiplication("a", 2)
+    row = predicate.row
+    assert [row.rejection_reason(group, context) for _ in range(2)] == ["no", "no"]
     assert predicate.times == 1
 
 
-def test_groups_of_different_shapes_are_not_alike() -> None:
-    predicate, said = asked(
-        lambda group: str(graph.shape(group.outputs[0])), multiplication("a", 2), multiplication("b", 2, 5)
-    )
+def test_every_group_has_the_reason_with_its_own_names_and_elements() -> None:
+    row = Asked(lambda g: f"{g.inputs[0].name} times {graph.number(g.anchor.inputs[1])}").row
+    groups, context = (multiplication("a", 2), multiplication("b", 3)), PlanningContext(host())
+    assert [row.rejection_reason(g, context) for g in groups] == ["a.x times 2.0", "b.x times 3.0"]
+
+
+def test_a_result_of_one_precision_is_not_that_of_another() -> None:
+    predicate, group = Asked(lambda _group: "no"), multiplication("a", 2)
+    row = predicate.row
+    row.rejection_reason(group, PlanningContext(host()))
+    row.rejection_reason(group, PlanningContext(host(), precision="bf16"))
     assert predicate.times == 2
-    assert said == ["(2, 4)", "(2, 5)"]
 
 
-def test_what_depends_on_elements_is_asked_of_every_group() -> None:
-    _, said = asked(
-        lambda group: str(graph.number(group.anchor.inputs[1])),
-        multiplication("a", 2),
-        multiplication("b", 3),
+def test_a_fact_about_a_constant_is_measured_once_for_its_tensor_and_kept_beside_it() -> None:
+    weight, measured, cache = multiplication("a", 2).anchor.inputs[1], [], Cache()
+    assert weight is not None
+    other = ir.Value(name="other", shape=weight.shape, type=weight.type, const_value=weight.const_value)
+
+    def largest(array: np.ndarray) -> float:
+        measured.append(array)
+        return float(array.max())
+
+    assert [graph.fact(value, "largest", largest, cache) for value in (weight, weight, other)] == [2.0] * 3
+    assert len(measured) == 1
+    assert not weight.const_value.meta
+    assert graph.fact(weight, "largest", largest, Cache()) == 2.0
+    assert len(measured) == 2
+
+
+def test_a_signature_tells_shapes_and_operators_apart_and_no_names_or_elements() -> None:
+    one = signature(multiplication("a", 2))
+    assert signature(multiplication("b", 3)) == one
+    assert signature(multiplication("b", 3, columns=5)) != one
+
+
+def test_nodes_compute_the_same_from_the_same_operands_alone() -> None:
+    x = multiplication("a", 2).inputs[0]
+    first, second, third = (
+        ir.node("Softmax", [x], {"axis": axis}, name=n) for n, axis in zip("abc", (0, 0, 1))
     )
-    assert said == ["2.0", "3.0"]
-
-
-def test_what_rests_on_a_fact_about_elements_is_asked_of_every_group() -> None:
-    @of_group
-    def factor(group: Group) -> float | None:
-        return graph.number(group.anchor.inputs[1])
-
-    first, second = multiplication("a", 2), multiplication("b", 3)
-    factor(first)  # found before: the predicate itself looks at nothing
-    _, said = asked(lambda group: str(factor(group)), first, second)
-    assert said == ["2.0", "3.0"]
-
-
-def test_a_reason_that_names_a_value_is_of_its_own_group() -> None:
-    _, said = asked(
-        lambda group: f"{group.inputs[0].name!r} is wrong", multiplication("a", 2), multiplication("b", 3)
-    )
-    assert said == ["'a.x' is wrong", "'b.x' is wrong"]
-
-
-def test_a_group_with_a_body_has_no_kind() -> None:
+    other = ir.node("Softmax", [multiplication("b", 2).inputs[0]], {"axis": 0})
     body = ir.Graph([], [], nodes=[], name="body")
-    node = ir.node("If", [multiplication("a", 1).inputs[0]], {"then_branch": body, "else_branch": body})
-    node.outputs[0].name = "y"
-    assert signature(Group((node,), node, (), (node.outputs[0],), "If")) is None
+    assert computation(first) == computation(second)
+    assert computation(first) not in (computation(third), computation(other))
+    assert computation(ir.node("If", [x], {"then_branch": body, "else_branch": body})) is None
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -111,14 +117,3 @@ def test_rows_say_of_every_group_what_they_say_of_it_alone(network: Callable[[in
             assert row.rejection_reason(group, shared) == row.rejection_reason(fresh, apart)
             if row.rejection_reason(group, shared) is None:
                 assert row.predicted(group, shared) == row.predicted(fresh, apart)
-
-
-def test_facts_of_one_precision_are_not_those_of_another() -> None:
-    predicate = Asked(lambda _group: "no")
-    row = Implementation("row", "Mul", "numba-cpu", predicate, lambda _group, _context: ())
-    context = PlanningContext(host())
-    row.rejection_reason(multiplication("a", 2), context)
-    row.rejection_reason(
-        multiplication("b", 2), PlanningContext(host(), precision="bf16", cache=context.cache)
-    )
-    assert predicate.times == 2

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.engine.partition.convex import Crossing, Dag, most_valuable, separated
+from app.engine.partition.convex import CUTS, Crossing, Dag, _Search, separated
 
 
 def random_dag(draw: random.Random, count: int, density: float) -> Dag:
@@ -69,7 +69,7 @@ def test_the_most_valuable_convex_part_is_that_of_brute_force(case: tuple[int, i
     draw = random.Random(case[0])
     dag = random_dag(draw, *case[1:])
     candidate = [v for v in range(case[1]) if draw.random() < 0.7]
-    part = most_valuable(dag, candidate, cuts=10_000)
+    part = _Search(dag, candidate).best(10_000)[0]
     assert part <= set(candidate)
     assert is_convex(part, reach(dag))
     assert dag.value(part) == brute_force(dag, candidate)
@@ -112,8 +112,8 @@ def test_the_dearer_side_of_a_vertex_between_is_kept() -> None:
     # 0 -> 1 -> 2 -> 3 and 0 -> 3; 2 cannot be taken: 0, 1 or 3, but not all.
     chain = [[1, 3], [2], [3], []]
     assert separated(Dag(chain, [5, 5, 0, 20]), [frozenset({0, 1, 3})])[-1] == frozenset({3})
-    assert most_valuable(Dag(chain, [5, 5, 0, 20]), {0, 1, 3}) == frozenset({3})
-    assert most_valuable(Dag(chain, [15, 6, 0, 20]), {0, 1, 3}) == frozenset({0, 1})
+    assert _Search(Dag(chain, [5, 5, 0, 20]), {0, 1, 3}).best(CUTS)[0] == frozenset({3})
+    assert _Search(Dag(chain, [15, 6, 0, 20]), {0, 1, 3}).best(CUTS)[0] == frozenset({0, 1})
 
 
 @pytest.mark.parametrize("density", [0.2, 0.5, 0.8])

@@ -19,8 +19,6 @@ from app.engine.planning import session
 from app.engine.types.errors import EngineError
 from app.engine.types.options import Bindings, MemoryConcessions, Options
 
-PLANNED = "stowplan.bodies"  # key of node.meta: what was planned, for which target and options
-
 
 def captured(node: ir.Node) -> tuple[ir.Value, ...]:
     """Values that the bodies read from outside, constants excepted."""
@@ -53,11 +51,10 @@ def programs(node: ir.Node, names: Sequence[str], context: PlanningContext) -> t
     concessions = replace(
         context.concessions, unfused=frozenset(), recompute=(), spill=False, unbounded=True, peak_limit=None
     )
-    key = context.key, concessions, fast, tuple(context.failures)
-    stored: dict[object, tuple[Program | str, ...]] = node.meta.setdefault(PLANNED, {})
-    if key not in stored:
-        stored[key] = tuple(_program(node, name, context, options, concessions) for name in names)
-    return stored[key]
+    return context.cache.result(
+        (node, context.key, concessions, fast, tuple(context.failures)),
+        lambda: tuple(_program(node, name, context, options, concessions) for name in names),
+    )
 
 
 def _program(

@@ -35,16 +35,21 @@ def _rejection(group: Group, context: PlanningContext) -> str | None:
     rows = tiles.FIXED[context.target.vector_lanes][0]
     if product.m > rows:
         return f"{product.m} rows, more than the {rows} of a tile: weights are not what takes the time"
-    return matmul.error_rejection(error(product), context)
+    return matmul.error_rejection(error(product, context), context)
 
 
-def error(product: matmul_geometry.Product) -> float:
+def error(product: matmul_geometry.Product, context: PlanningContext) -> float:
     """A bound on the relative rms error of the worst column, for standard normal input.
 
     Relative to what typical weights of the column make, so that a large one does not hide what others lose.
     """
     name = f"error of fixed point {product.b_strides} {product.k}x{product.n}"
-    return graph.fact(product.b, name, lambda array: column_error(matmul_geometry.matrices(product, array)))
+    return graph.fact(
+        product.b,
+        name,
+        lambda array: column_error(matmul_geometry.matrices(product, array)),
+        context.cache,
+    )
 
 
 def column_error(b: Array) -> float:
@@ -81,8 +86,8 @@ def _cost(group: Group, context: PlanningContext) -> float:
     return group_roofline(group, context, 2.0 * max(product.m, 4) * product.n * product.k, 0.9, moved)
 
 
-def _error(group: Group, _context: PlanningContext) -> float:
-    return error(matmul.product_of(group))
+def _error(group: Group, context: PlanningContext) -> float:
+    return error(matmul.product_of(group), context)
 
 
 IMPLEMENTATIONS = matmul.rows("fixed_point", _rejection, _lower, _cost, _error)

@@ -127,17 +127,17 @@ def weights_of(group: Group) -> Array:
     return matmul_geometry.matrices(product, array).reshape(product.k, product.n)
 
 
-def _nonzero(value: ir.Value) -> int:
-    return graph.fact(value, "nonzero", lambda array: int(np.count_nonzero(array)))
+def _nonzero(value: ir.Value, context: PlanningContext) -> int:
+    return graph.fact(value, "nonzero", lambda array: int(np.count_nonzero(array)), context.cache)
 
 
-def _density(value: ir.Value) -> str:
+def _density(value: ir.Value, context: PlanningContext) -> str:
     """How full a constant is, to two digits: what the time of a sparse product depends on."""
-    return f"{_nonzero(value) / max(graph.elements(value), 1):.2g}"
+    return f"{_nonzero(value, context) / max(graph.elements(value), 1):.2g}"
 
 
 @after(_rejection)
-def right_rejection(group: Group, _context: PlanningContext) -> str | None:
+def right_rejection(group: Group, context: PlanningContext) -> str | None:
     """Rejection if the second operand is not constant with zeros, or the product is no single one."""
     product, value = product_of(group), right_of(group)
     if not graph.is_constant(value):
@@ -146,7 +146,7 @@ def right_rejection(group: Group, _context: PlanningContext) -> str | None:
         return f"{len(product.offsets)} products; this one takes 1"
     if product.a_strides[1] != 1:
         return "the first operand is transposed"
-    if _nonzero(value) == graph.elements(value):
+    if _nonzero(value, context) == graph.elements(value):
         return f"{value.name!r} has no zeros"
     return _rest_rejection(group)
 
@@ -287,7 +287,7 @@ def _sliced_cycles(elements: float, rows: float, vectors: float) -> float:
 def _csr_cost(group: Group, context: PlanningContext) -> float:
     product = product_of(group)
     lanes, vectors, chunks = _turned(product.m, context)
-    cycles = chunks * _sliced_cycles(_nonzero(product.b), product.n, vectors)
+    cycles = chunks * _sliced_cycles(_nonzero(product.b, context), product.n, vectors)
     # Measured on Zen 3, whole vectors, and on Zen 5, less than that.
     each = 1.5 if lanes == context.target.vector_lanes else 0.5
     turned = (product.m > 1) * each * product.m * (product.n + product.k)
@@ -305,7 +305,7 @@ def seconds(shared: float, alone: float, group: Group, context: PlanningContext)
 
 
 @after(_rejection)
-def _left_rejection(group: Group, _context: PlanningContext) -> str | None:
+def _left_rejection(group: Group, context: PlanningContext) -> str | None:
     value, right = _left(group), right_of(group)
     if not graph.is_constant(value):
         return f"{value.name!r} changes between runs"
@@ -314,7 +314,7 @@ def _left_rejection(group: Group, _context: PlanningContext) -> str | None:
     product = product_of(group)
     if product.b_strides[1] != 1 or product.a_strides[1] != 1:
         return "an operand is transposed"
-    if _nonzero(value) == graph.elements(value):
+    if _nonzero(value, context) == graph.elements(value):
         return f"{value.name!r} has no zeros"
     return _line_rejection(*graph.static_shape(right)[-2:]) or _rest_rejection(group)
 
@@ -350,7 +350,8 @@ def _left_cost(group: Group, context: PlanningContext) -> float:
     lanes, parts = _columns(n, context)
     batches = graph.elements(group.outputs[0]) // (m * n)
     value = _left(group)
-    cycles = sum(c.count * _sliced_cycles(_nonzero(value), m, -(-c.each // lanes)) for c in parts)
+    elements = _nonzero(value, context)
+    cycles = sum(c.count * _sliced_cycles(elements, m, -(-c.each // lanes)) for c in parts)
     return seconds(batches * cycles, 0.0, group, context)
 
 
@@ -377,7 +378,7 @@ def weights_row(
         lower,
         cost=cost,
         storage=lambda group, _context: {operand(group): kind},
-        detail=lambda group, _context: f"{kind}={_density(operand(group))}",
+        detail=lambda group, context: f"{kind}={_density(operand(group), context)}",
         rank=rank,
     )
 

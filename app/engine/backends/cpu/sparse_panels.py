@@ -32,20 +32,22 @@ Array = np.ndarray[Any, Any]
 T = TypeVar("T")
 
 
-def _of_weights(group: Group, name: str, measure: Callable[[Array], T]) -> T:
+def _of_weights(group: Group, name: str, measure: Callable[[Array], T], context: PlanningContext) -> T:
     """Result of `measure` for the second operand as [k, n], once for each way to turn it."""
     turned = "turned " if product_of(group).b_strides[0] == 1 else ""
-    return graph.fact(right_of(group), turned + name, lambda _array: measure(weights_of(group)))
+    return graph.fact(
+        right_of(group), turned + name, lambda _array: measure(weights_of(group)), context.cache
+    )
 
 
-def _stored_rows(group: Group) -> int:
+def _stored_rows(group: Group, context: PlanningContext) -> int:
     """Rows of all panels of the second operand that have any element."""
-    return _of_weights(group, "stored rows", block_sparse.stored_rows)
+    return _of_weights(group, "stored rows", block_sparse.stored_rows, context)
 
 
-def _whole_rows(group: Group) -> int:
+def _whole_rows(group: Group, context: PlanningContext) -> int:
     """Rows of the second operand that have any element."""
-    return _of_weights(group, "whole rows", lambda w: int(np.count_nonzero(w.any(axis=1))))
+    return _of_weights(group, "whole rows", lambda w: int(np.count_nonzero(w.any(axis=1))), context)
 
 
 def _panels(group: Group) -> int:
@@ -53,17 +55,17 @@ def _panels(group: Group) -> int:
 
 
 @after(right_rejection)
-def _block_rejection(group: Group, _context: PlanningContext) -> str | None:
-    if _stored_rows(group) == _panels(group) * product_of(group).k:
+def _block_rejection(group: Group, context: PlanningContext) -> str | None:
+    if _stored_rows(group, context) == _panels(group) * product_of(group).k:
         return f"no 16 neighbours in a row of {right_of(group).name!r} are all zeros"
     return None
 
 
 @after(right_rejection)
-def _rows_rejection(group: Group, _context: PlanningContext) -> str | None:
-    if _whole_rows(group) == product_of(group).k:
+def _rows_rejection(group: Group, context: PlanningContext) -> str | None:
+    if _whole_rows(group, context) == product_of(group).k:
         return f"no row of {right_of(group).name!r} is all zeros"
-    if _stored_rows(group) < _panels(group) * _whole_rows(group):
+    if _stored_rows(group, context) < _panels(group) * _whole_rows(group, context):
         return "rows are not all that is zero: blocks hold less"
     return None
 
@@ -72,7 +74,7 @@ def _rows_rejection(group: Group, _context: PlanningContext) -> str | None:
 def _half_rejection(group: Group, context: PlanningContext) -> str | None:
     if "avx2" not in context.target.isa:
         return f"target {context.target.name!r} lacks AVX2"
-    if not _of_weights(group, "2:4", block_sparse.is_two_of_four):
+    if not _of_weights(group, "2:4", block_sparse.is_two_of_four, context):
         return f"more than two of four neighbours of {right_of(group).name!r} are not zero"
     return None
 
@@ -113,7 +115,7 @@ def _lower_blocks(group: Group, context: PlanningContext) -> tuple[Call, ...]:
 def _blocks_cost(group: Group, context: PlanningContext) -> float:
     product = product_of(group)
     rows, vectors = block_sparse.rows_of(product.m), block_sparse.WIDTH / context.target.vector_lanes
-    steps = _stored_rows(group) * -(-product.m // rows)
+    steps = _stored_rows(group, context) * -(-product.m // rows)
     return seconds(steps * (0.5 + 0.6 * rows * vectors) + 12 * _units(group), 0.0, group, context)
 
 

@@ -269,22 +269,22 @@ def _retain_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
 
 
 @after(_rejection)
-def _gather_rejection(group: Group, _context: PlanningContext) -> str | None:
+def _gather_rejection(group: Group, context: PlanningContext) -> str | None:
     if len(group.nodes) > 1 or axis_of(group.anchor) != 0:
         return "rows are gathered along axis 0, without an epilogue"
     if str(graph.dtype(_second(group))) not in INDEX_TYPES:
         return f"indices of dtype {graph.dtype(_second(group))}, expected int32 or int64"
     table = data(group.anchor)
-    if graph.is_constant(table) and _empty_rows(table) == 0:
+    if graph.is_constant(table) and _empty_rows(table, context) == 0:
         return f"no row of {table.name!r} is all zeros"
     return None
 
 
-def _empty_rows(value: ir.Value) -> int:
+def _empty_rows(value: ir.Value, context: PlanningContext) -> int:
     def count(array: Array) -> int:
         return int(np.count_nonzero(~array.reshape(array.shape[0], -1).any(axis=1)))
 
-    return graph.fact(value, "empty rows", count) if graph.static_shape(value) else 0
+    return graph.fact(value, "empty rows", count, context.cache) if graph.static_shape(value) else 0
 
 
 def _gather_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:

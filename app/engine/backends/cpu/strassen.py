@@ -45,16 +45,16 @@ def _rejection(group: Group, context: PlanningContext) -> str | None:
     added, _ = matmul.additions(group, product)
     if added.rows is not None:
         return "C of Gemm is added by rows"
-    return matmul.error_rejection(error(product), context)
+    return matmul.error_rejection(error(product, context), context)
 
 
-def error(product: matmul_geometry.Product) -> float:
+def error(product: matmul_geometry.Product, context: PlanningContext) -> float:
     """Relative rms error of the worst column on a product's weights, for standard normal input.
 
     Measured against float64 on a sample of rows and of pairs of columns, which are independent.
     """
     name = f"error of Strassen {product.b_strides} {product.k}x{product.n}"
-    return graph.fact(product.b, name, lambda array: _sampled_error(product, array))
+    return graph.fact(product.b, name, lambda array: _sampled_error(product, array), context.cache)
 
 
 def _sampled_error(product: matmul_geometry.Product, array: Array) -> float:
@@ -136,8 +136,8 @@ def _cost(group: Group, context: PlanningContext) -> float:
     return max(plain - arithmetic / 8 + passes / context.threads, weights)
 
 
-def _error(group: Group, _context: PlanningContext) -> float:
-    return error(matmul.product_of(group))
+def _error(group: Group, context: PlanningContext) -> float:
+    return error(matmul.product_of(group), context)
 
 
 IMPLEMENTATIONS = matmul.rows("strassen", _rejection, _lower, _cost, _error)

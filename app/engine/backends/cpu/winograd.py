@@ -98,7 +98,7 @@ def rejection(form: Form, group: Group, context: PlanningContext) -> str | None:
     if not context.fast_algorithms:
         return "the job allows no algorithms with fewer multiplications"
     reason = bfloat.rejection(context) if form.paired else None
-    reason = reason or nchwc.rejection(group, context) or _shape_rejection(group, form.taps)
+    reason = reason or nchwc.rejection(group, context) or _shape_rejection(group, form.taps, context)
     if reason is not None:
         return reason
     channels = conv_geometry.of_conv(group).channels
@@ -107,7 +107,7 @@ def rejection(form: Form, group: Group, context: PlanningContext) -> str | None:
     reason = _fixed_rejection(form, group, context) if form.fixed else None
     if reason is not None:
         return reason
-    found = error(group, form)
+    found = error(form, group, context)
     limit, what = (
         (BF16_ERROR, "what a layer may have in bf16")
         if form.paired
@@ -126,7 +126,7 @@ def _fixed_rejection(form: Form, group: Group, context: PlanningContext) -> str 
         return f"{nbytes} bytes of transformed weights stay in a cache; this one takes {LEAST_BYTES}"
     if tiles > MOST_TILES:
         return f"{tiles} tiles, more than {MOST_TILES}: weights are not what takes the time"
-    found = graph.fact(weights, f"error of columns of {form}", partial(_column_error, form))
+    found = graph.fact(weights, f"error of columns of {form}", partial(_column_error, form), context.cache)
     return matmul.error_rejection(found, context)
 
 
@@ -142,7 +142,7 @@ def _tiles(window: Window, form: Form) -> int:
     return window.batch * -(-window.out[1] // form.m) * -(-window.out[2] // form.m)
 
 
-def _shape_rejection(group: Group, taps: int) -> str | None:
+def _shape_rejection(group: Group, taps: int, context: PlanningContext) -> str | None:
     weights, bias = graph.input_at(group.anchor, 1), graph.input_at(group.anchor, 2)
     if weights is None or not graph.is_constant(weights):
         return "the weights change between runs; this one transforms them offline"
@@ -162,22 +162,22 @@ def _shape_rejection(group: Group, taps: int) -> str | None:
         after = out + taps - 1 - size - before
         if not (0 <= before <= taps // 2 and 0 <= after <= taps // 2):
             return f"pads {before} and {after}; this one takes at most {taps // 2} at each side"
-    # Elements last: what shapes tell holds for all groups that are alike.
-    if not graph.fact(weights, "largest", lambda array: float(np.max(np.abs(array), initial=0))) < LARGEST:
+    if not graph.fact(weights, "largest", _largest, context.cache) < LARGEST:
         return f"weights {weights.name!r} are not all below {LARGEST:.0e}"
     return None
 
 
-def error(group: Group, form: Form) -> float:
+def _largest(array: Array) -> float:
+    return float(np.max(np.abs(array), initial=0))
+
+
+def error(form: Form, group: Group, context: PlanningContext) -> float:
     """Relative rms error of a form on a layer's weights, for standard normal input.
 
     Measured against float64 on a sample of tiles and output channels.
     """
-    return graph.fact(graph.operand(group.anchor, 1), f"error of {form}", partial(_sampled_error, form))
-
-
-def _error(form: Form, group: Group, _context: PlanningContext) -> float:
-    return error(group, form)
+    weights = graph.operand(group.anchor, 1)
+    return graph.fact(weights, f"error of {form}", partial(_sampled_error, form), context.cache)
 
 
 def _sampled_error(form: Form, weights: Array) -> float:
@@ -353,7 +353,7 @@ IMPLEMENTATIONS = tuple(
         cost=partial(_cost, form),
         inplace=nchwc.inplace,
         layouts=nchwc.layouts,
-        error=partial(_error, form),
+        error=partial(error, form),
         precision="bf16" if form.paired else "f32",
     )
     for form in FORMS

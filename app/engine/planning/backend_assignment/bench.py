@@ -16,6 +16,7 @@ from app.engine.core.group import SUBGRAPH, Group
 from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
 from app.engine.core.registry import Implementation, PlanningContext
+from app.engine.core.signature import signature
 from app.engine.cost import roofline
 from app.engine.planning.backend_assignment.intervals import Assignment
 from app.engine.planning.backend_assignment.race_statistics import ROUNDS
@@ -197,7 +198,7 @@ def digest(compilation: Compilation, text: str) -> str:
     """Hash of the graph's structure and a text."""
     nodes = tuple(compilation.graph)
     whole = graph.group(nodes, nodes[0], SUBGRAPH, lambda v: bool(v.name))
-    return hashlib.sha256(f"{roofline.signature(whole)} {text}".encode()).hexdigest()[:32]
+    return hashlib.sha256(f"{signature(whole)} {text}".encode()).hexdigest()[:32]
 
 
 def without_libraries(compilation: Compilation) -> Compilation:

@@ -11,6 +11,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 from prometheus_client import disable_created_metrics
+from pydantic.alias_generators import to_camel
 from starlette.middleware.cors import CORSMiddleware
 
 from app.api import pages
@@ -20,20 +21,7 @@ from app.api.http.body_limits import BodyLimit
 from app.api.http.connection_limits import ConnectionLimiter, ConnectionLimits
 from app.api.http.head_method import HeadOfGet
 from app.api.http.headers import AnswerHeaders, HttpMetrics
-from app.api.routes import (
-    artifacts,
-    deployments,
-    groups,
-    inference,
-    jobs,
-    keys,
-    memory_plans,
-    metrics,
-    models,
-    operators,
-    system,
-    targets,
-)
+from app.api.routes import ROUTERS, inference
 from app.api.service import Service
 from app.jobs.store.database import Database, migrate
 from app.settings import Settings
@@ -71,6 +59,7 @@ def create_app(settings: Settings) -> FastAPI:
         redoc_url=None,
         lifespan=lifespan,
         redirect_slashes=False,
+        generate_unique_id_function=lambda route: to_camel(route.name),  # `create_job` is `createJob`
     )
     # The last one added is the first to see a request.
     app.add_middleware(HeadOfGet)
@@ -87,20 +76,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(AnswerHeaders, http_metrics=http_metrics)
     errors.install(app)
     app.router.routes.extend(inference.ROUTES)
-    for module in (
-        models,
-        targets,
-        jobs,
-        groups,
-        deployments,
-        artifacts,
-        memory_plans,
-        operators,
-        keys,
-        system,
-        metrics,
-    ):
-        app.include_router(module.router)
+    for router in ROUTERS:
+        app.include_router(router)
     pages.mount(app)
     return app
 

@@ -8,17 +8,8 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from app.api.http import errors, long_poll
+from app.api.http import errors, long_poll, paging
 from app.api.http.idempotency import IdempotencyKey, accept, once
-from app.api.http.paging import (
-    Cursor,
-    LabelQuery,
-    Limit,
-    TextQuery,
-    decode_cursor,
-    encode_cursor,
-    link_next,
-)
 from app.api.routes.events import stream
 from app.api.schemas.fields import State
 from app.api.schemas.jobs import Artifact, GroupAnswer, JobAnswer, JobList, JobRequest, Progress
@@ -131,8 +122,8 @@ class Wanted:
     target: Annotated[str | None, Query(max_length=255)] = None
     model: Annotated[str | None, Query(max_length=64)] = None
     group: Annotated[str | None, Query(max_length=64)] = None
-    label: LabelQuery = None
-    q: TextQuery = None
+    label: paging.LabelQuery = None
+    q: paging.TextQuery = None
 
     def conditions(self) -> Iterator[sa.ColumnElement[bool]]:
         """Conditions on rows of jobs."""
@@ -155,9 +146,9 @@ def page_of(
     """Rows of one page of a list of jobs, latest first, and the cursor of the next page."""
     query = optimizations().where(*wanted.conditions()).order_by(jobs.c.id.desc()).limit(limit + 1)
     if cursor is not None:
-        query = query.where(jobs.c.id < decode_cursor(cursor))
+        query = query.where(jobs.c.id < paging.decode_cursor(cursor))
     rows = connection.execute(query).mappings().all()
-    return rows[:limit], encode_cursor(rows[limit - 1]["id"]) if len(rows) > limit else None
+    return rows[:limit], paging.encode_cursor(rows[limit - 1]["id"]) if len(rows) > limit else None
 
 
 @router.get("", summary="List jobs", responses=errors.responses(RequestError))
@@ -166,14 +157,14 @@ def list_jobs(
     response: Response,
     service: ServiceOf,
     wanted: Annotated[Wanted, Depends()],
-    limit: Limit = 50,
-    cursor: Cursor = None,
+    limit: paging.Limit = 50,
+    cursor: paging.Cursor = None,
 ) -> JobList:
     """Jobs, latest first, in pages."""
     with service.database.read() as connection:
         rows, following = page_of(connection, wanted, limit, cursor)
         answers = [answer_of(connection, service, row) for row in rows]
-    link_next(response, service, "/v1/jobs", request, following)
+    paging.link_next(response, service, "/v1/jobs", request, following)
     return JobList(jobs=answers, next=following)
 
 

@@ -7,17 +7,8 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from app.api.http import errors, long_poll, uploads
+from app.api.http import errors, long_poll, paging, uploads
 from app.api.http.errors import MediaTypeError
-from app.api.http.paging import (
-    Cursor,
-    LabelQuery,
-    Limit,
-    TextQuery,
-    decode_cursor,
-    encode_cursor,
-    link_next,
-)
 from app.api.schemas.fields import Sha256
 from app.api.schemas.models import (
     BlobAnswer,
@@ -212,10 +203,10 @@ def list_models(
     request: Request,
     response: Response,
     service: ServiceOf,
-    label: LabelQuery = None,
-    q: TextQuery = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
+    label: paging.LabelQuery = None,
+    q: paging.TextQuery = None,
+    limit: paging.Limit = 50,
+    cursor: paging.Cursor = None,
 ) -> ModelList:
     """Models, latest first, in pages."""
     named = models.c.name.icontains(q or "", autoescape=True)
@@ -226,7 +217,7 @@ def list_models(
         .limit(limit + 1)
     )
     if cursor is not None:
-        created, _, identifier = decode_cursor(cursor).partition(" ")
+        created, _, identifier = paging.decode_cursor(cursor).partition(" ")
         try:
             place = (float.fromhex(created), identifier)
         except (ValueError, OverflowError) as error:
@@ -237,8 +228,8 @@ def list_models(
         answers = [_answer_of(connection, row) for row in rows[:limit]]
     following = None
     if len(rows) > limit:
-        following = encode_cursor(f"{answers[-1].created.hex()} {answers[-1].id}")
-    link_next(response, service, "/v1/models", request, following)
+        following = paging.encode_cursor(f"{answers[-1].created.hex()} {answers[-1].id}")
+    paging.link_next(response, service, "/v1/models", request, following)
     return ModelList(models=answers, next=following)
 
 

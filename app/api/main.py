@@ -1,8 +1,10 @@
 """The HTTP application, and the process that serves it."""
 
 import asyncio
+import gc
 import resource
 import signal
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -34,6 +36,8 @@ and download what it made (`getArtifact`). Every failure is a problem with a sta
 (RFC 9457); `listProblems` tells them all."""
 _GRACE_SECONDS = 3
 _TICK_SECONDS = 0.5  # a divisor of 1: the date of answers changes each second
+_ACCEPTED = 64  # connections in one turn of the loop: each takes some 50 us, and all others wait meanwhile
+_WAITING = 2048  # connections that the kernel keeps until they are accepted
 _OTHER_FILES = 256  # than connections: tables, uploads, links to deployed models
 
 
@@ -84,6 +88,14 @@ def create_app(settings: Settings) -> FastAPI:
 
 class _Server(uvicorn.Server):
     """Tells answers that wait to end when the server is asked to stop. Idle, it takes less than uvicorn's."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen; asyncio has one number for the connections that it accepts in a turn and that may wait."""
+        await super().startup(sockets)
+        for server in self.servers:
+            for transport in server.sockets:
+                with transport.dup() as listener:
+                    listener.listen(_WAITING)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         state = self.config.app.state  # type: ignore[union-attr]  # an app, not an import string
@@ -138,11 +150,15 @@ def run(settings_json: str) -> None:
         root_path=settings.root_path,
         http=ConnectionLimiter(_connection_limits(settings)).protocol(),
         ws="none",
+        backlog=_ACCEPTED,
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=_GRACE_SECONDS,
         server_header=False,
     )
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Modules and routes stay: a collection that looks at them too stops the loop for 0.1 s.
+    gc.collect()
+    gc.freeze()
     _Server(config).run()
     tracing.close()

@@ -14,9 +14,8 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Self, TypeVar
 
 import httpx
@@ -137,6 +136,7 @@ class Deployment:
 
 
 T = TypeVar("T", Job, Group)
+Answer = TypeVar("Answer", Model, Job, Group, Deployment)
 
 
 class Client:
@@ -149,14 +149,13 @@ class Client:
     def __init__(self, url: str = DEFAULT_URL, *, key: str | None = None, timeout: float = 60.0) -> None:
         self._url = url.rstrip("/")
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        self._http = httpx.Client(base_url=self._url, headers=headers, timeout=timeout)
+        hooks = {"response": [_refuse]}
+        self._http = httpx.Client(base_url=self._url, headers=headers, timeout=timeout, event_hooks=hooks)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -168,7 +167,11 @@ class Client:
         with Path(path).open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
             address = f"/v1/blobs/sha256/{sha256}"
-            if self._send("HEAD", address, missing_ok=True).status_code == 404:
+            try:
+                self._send("HEAD", address)
+            except ServiceFailureError as error:
+                if error.status != 404:
+                    raise
                 file.seek(0)
                 self._send("PUT", address, content=_pieces(file))
         return sha256
@@ -187,33 +190,26 @@ class Client:
         called = _PLAIN.sub("_", name or Path(path).name)[:_MOST_NAME]
         if not external:
             with Path(path).open("rb") as file:
-                return _model(
-                    self._json(
-                        "POST",
-                        "/v1/models",
-                        params={"name": called},
-                        content=_pieces(file),
-                        headers={"content-type": "application/octet-stream"},
-                    )
-                )
+                how = {"params": {"name": called}, "headers": {"content-type": "application/octet-stream"}}
+                return _read(Model, self._json("POST", "/v1/models", content=_pieces(file), **how))
         manifest = {
             "name": called,
             "model": self.put_blob(path),
             "external_data": {name: self.put_blob(file) for name, file in external.items()},
         }
-        return _model(self._json("POST", "/v1/models", json=manifest))
+        return _read(Model, self._json("POST", "/v1/models", json=manifest))
 
     def model(self, model_id: str, *, wait: float = 0.0) -> Model:
         """A model; with `wait`, once it was inspected or that many seconds have passed."""
-        return _model(self._json("GET", f"/v1/models/{model_id}", params={"wait": wait}))
+        return _read(Model, self._json("GET", f"/v1/models/{model_id}", params={"wait": wait}))
 
     def models(self, **filters: Any) -> Iterator[Model]:
         """All models, latest first; filters are `label` and `q`."""
-        yield from map(_model, self._pages("/v1/models", "models", filters))
+        yield from (_read(Model, row) for row in self._pages("/v1/models", "models", filters))
 
     def rename_model(self, model_id: str, name: str) -> Model:
         """Give a model another name."""
-        return _model(self._json("PATCH", f"/v1/models/{model_id}", json={"name": name}))
+        return _read(Model, self._json("PATCH", f"/v1/models/{model_id}", json={"name": name}))
 
     def delete_model(self, model_id: str) -> None:
         """Forget a model."""
@@ -343,9 +339,6 @@ class Client:
     def _events_once(self, job_id: str, last: int) -> Iterator[Event]:
         headers = {"last-event-id": str(last), "accept": "text/event-stream"}
         with self._http.stream("GET", f"/v1/jobs/{job_id}/events", headers=headers) as answer:
-            if answer.status_code >= 400:
-                answer.read()
-                raise ServiceFailureError(_problem(answer))
             fields: dict[str, str] = {}
             for line in answer.iter_lines():
                 name, _, value = line.partition(":")
@@ -375,11 +368,11 @@ class Client:
     def deploy(self, job_id: str, name: str, *, version: int | None = None) -> Deployment:
         """Let what a job made answer inferences under a name, as its next version if none is given."""
         body = {"name": name, "version": version}
-        return _deployment(self._json("POST", f"/v1/jobs/{job_id}/deploy", json=body))
+        return _read(Deployment, self._json("POST", f"/v1/jobs/{job_id}/deploy", json=body))
 
     def deployments(self) -> list[Deployment]:
         """All versions of all deployed models."""
-        return [_deployment(row) for row in self._json("GET", "/v1/deployments")["deployments"]]
+        return [_read(Deployment, row) for row in self._json("GET", "/v1/deployments")["deployments"]]
 
     def wait_until_ready(
         self, name: str, version: str | None = None, *, timeout: float = 120.0
@@ -416,26 +409,20 @@ class Client:
         place = Path(path)
         with (
             self._http.stream("GET", f"/v1/jobs/{job_id}/artifacts/{name}") as answer,
+            place.open("wb") as file,
         ):
-            if answer.status_code >= 400:
-                answer.read()
-                raise ServiceFailureError(_problem(answer))
-            with place.open("wb") as file:
-                for piece in answer.iter_bytes(_PIECE):
-                    file.write(piece)
+            for piece in answer.iter_bytes(_PIECE):
+                file.write(piece)
         return place
 
     def _json(self, method: str, address: str, **how: Any) -> Json:
         return dict(self._send(method, address, **how).json())
 
-    def _send(self, method: str, address: str, *, missing_ok: bool = False, **how: Any) -> httpx.Response:
+    def _send(self, method: str, address: str, **how: Any) -> httpx.Response:
         try:
-            answer = self._http.request(method, address, **how)
+            return self._http.request(method, address, **how)
         except httpx.TransportError as error:
             raise UnreachableError(f"no service answers at {self._url}: {error}") from error
-        if answer.status_code >= 400 and not (missing_ok and answer.status_code == 404):
-            raise ServiceFailureError(_problem(answer))
-        return answer
 
 
 def _pieces(file: BinaryIO) -> Iterator[bytes]:
@@ -443,32 +430,28 @@ def _pieces(file: BinaryIO) -> Iterator[bytes]:
         yield piece
 
 
-def _problem(answer: httpx.Response) -> Json:
+def _refuse(answer: httpx.Response) -> None:
+    """Raise the problem that an answer is."""
+    if answer.status_code < 400:
+        return
+    answer.read()
     try:
-        return dict(answer.json())
+        problem = dict(answer.json())
     except ValueError:
         detail = f"{answer.status_code} {answer.reason_phrase}, with a body that is no problem"
-        return {"status": answer.status_code, "code": "not-a-problem", "detail": detail}
+        problem = {"status": answer.status_code, "code": "not-a-problem", "detail": detail}
+    raise ServiceFailureError(problem)
 
 
-def _model(found: Json) -> Model:
-    return Model(**{k: found[k] for k in ("id", "name", "state", "report", "code", "detail")})
+def _read(kind: type[Answer], found: Json) -> Answer:
+    """The fields of an answer that its class has."""
+    return kind(**{field.name: found[field.name] for field in fields(kind)})
 
 
 def _group(found: Json) -> Group:
-    return Group(**found | {"jobs": tuple(found["jobs"])})
-
-
-def _deployment(found: Json) -> Deployment:
-    names = ("name", "version", "job", "model", "owner", "state", "detail", "programs", "url")
-    return Deployment(**{k: found[k] for k in names})
+    return _read(Group, found | {"jobs": tuple(found["jobs"])})
 
 
 def _job(found: Json) -> Job:
-    names = ("id", "group", "state", "model", "model_name", "target", "summary", "code", "detail", "pointer")
-    more = ("labels", "cached_from", "created", "started", "finished")
-    return Job(
-        **{k: found[k] for k in (*names, *more)},
-        **found["progress"],
-        artifacts=tuple(a["name"] for a in found["artifacts"]),
-    )
+    artifacts = tuple(a["name"] for a in found["artifacts"])
+    return _read(Job, found | found["progress"] | {"artifacts": artifacts})

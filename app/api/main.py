@@ -1,8 +1,10 @@
 """The HTTP application, and the process that serves it."""
 
 import asyncio
+import gc
 import resource
 import signal
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -11,6 +13,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 from prometheus_client import disable_created_metrics
+from pydantic.alias_generators import to_camel
 from starlette.middleware.cors import CORSMiddleware
 
 from app.api import pages
@@ -20,20 +23,7 @@ from app.api.http.body_limits import BodyLimit
 from app.api.http.connection_limits import ConnectionLimiter, ConnectionLimits
 from app.api.http.head_method import HeadOfGet
 from app.api.http.headers import AnswerHeaders, HttpMetrics
-from app.api.routes import (
-    artifacts,
-    deployments,
-    groups,
-    inference,
-    jobs,
-    keys,
-    memory_plans,
-    metrics,
-    models,
-    operators,
-    system,
-    targets,
-)
+from app.api.routes import ROUTERS, inference
 from app.api.service import Service
 from app.jobs.store.database import Database, migrate
 from app.settings import Settings
@@ -46,6 +36,8 @@ and download what it made (`getArtifact`). Every failure is a problem with a sta
 (RFC 9457); `listProblems` tells them all."""
 _GRACE_SECONDS = 3
 _TICK_SECONDS = 0.5  # a divisor of 1: the date of answers changes each second
+_ACCEPTED = 64  # connections in one turn of the loop: each takes some 50 us, and all others wait meanwhile
+_WAITING = 2048  # connections that the kernel keeps until they are accepted
 _OTHER_FILES = 256  # than connections: tables, uploads, links to deployed models
 
 
@@ -71,6 +63,7 @@ def create_app(settings: Settings) -> FastAPI:
         redoc_url=None,
         lifespan=lifespan,
         redirect_slashes=False,
+        generate_unique_id_function=lambda route: to_camel(route.name),  # `create_job` is `createJob`
     )
     # The last one added is the first to see a request.
     app.add_middleware(HeadOfGet)
@@ -87,26 +80,22 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(AnswerHeaders, http_metrics=http_metrics)
     errors.install(app)
     app.router.routes.extend(inference.ROUTES)
-    for module in (
-        models,
-        targets,
-        jobs,
-        groups,
-        deployments,
-        artifacts,
-        memory_plans,
-        operators,
-        keys,
-        system,
-        metrics,
-    ):
-        app.include_router(module.router)
+    for router in ROUTERS:
+        app.include_router(router)
     pages.mount(app)
     return app
 
 
 class _Server(uvicorn.Server):
     """Tells answers that wait to end when the server is asked to stop. Idle, it takes less than uvicorn's."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen; asyncio has one number for the connections that it accepts in a turn and that may wait."""
+        await super().startup(sockets)
+        for server in self.servers:
+            for transport in server.sockets:
+                with transport.dup() as listener:
+                    listener.listen(_WAITING)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         state = self.config.app.state  # type: ignore[union-attr]  # an app, not an import string
@@ -161,11 +150,15 @@ def run(settings_json: str) -> None:
         root_path=settings.root_path,
         http=ConnectionLimiter(_connection_limits(settings)).protocol(),
         ws="none",
+        backlog=_ACCEPTED,
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=_GRACE_SECONDS,
         server_header=False,
     )
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Modules and routes stay: a collection that looks at them too stops the loop for 0.1 s.
+    gc.collect()
+    gc.freeze()
     _Server(config).run()
     tracing.close()

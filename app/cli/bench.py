@@ -65,12 +65,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _measured(model: str, path: Path, target: str, compiler: Any, arguments: argparse.Namespace) -> "Table":
     """The table of one model."""
-    from app.engine.core.registry import load as load_registry
-    from app.engine.model.load import load
+    from app.cli.warm import canonical
     from app.engine.planning import session
     from app.engine.runtime.inputs import tensors
     from app.engine.types.options import Bindings, Options
-    from app.engine.types.target import find
 
     options = Options(
         threads=arguments.threads,
@@ -78,8 +76,7 @@ def _measured(model: str, path: Path, target: str, compiler: Any, arguments: arg
         backends=tuple(arguments.backends),
         choose=arguments.choose or Options().choose,
     )
-    compilation = session.canonical(load(path), find(target), options, Bindings(), load_registry())
-    compilation = session.tuned(compilation, options, compiler)
+    compilation = session.tuned(canonical(path, target, options), options, compiler)
     program = session.planned(compilation, options)
     inputs = tensors(compilation, Bindings(), options.seed)
     running = session.bound(program, compiler)

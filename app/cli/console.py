@@ -1,7 +1,6 @@
 """A job on the command line: progress while it runs, tables when it is done."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -159,11 +158,6 @@ def distances(verification: Mapping[str, Any]) -> Table:
                 f"{row['tolerance']:.0e}",
             )
     return table
-
-
-def saved(console: Console, folder: Path, names: list[str]) -> None:
-    """Where the artifacts are."""
-    console.print(f"Artifacts in [bold]{folder}[/]: {', '.join(names)}")
 
 
 def size(nbytes: int) -> str:

@@ -2,11 +2,9 @@
 
 import argparse
 import sys
-from collections.abc import Callable
 
 from app.cli import service
-from app.client import Client, Deployment, ServiceFailureError, UnreachableError
-from app.settings import key_of_client
+from app.client import Client
 
 
 def add_deploy(parser: argparse.ArgumentParser) -> None:
@@ -20,34 +18,31 @@ def add_deploy(parser: argparse.ArgumentParser) -> None:
     service.add_service(parser)
 
 
-def deploy(arguments: argparse.Namespace) -> int:
+@service.asking
+def deploy(client: Client, arguments: argparse.Namespace) -> int:
     """Exit code 0 when the model answers, 1 when it does not."""
-
-    def act(client: Client) -> int:
-        made = client.deploy(arguments.job, arguments.name, version=arguments.version)
+    made = client.deploy(arguments.job, arguments.name, version=arguments.version)
+    try:
         found = client.wait_until_ready(made.name, made.version, timeout=arguments.wait)
-        if found.state != "ready":
-            print(f"{found.name} {found.version} {found.state}: {found.detail}", file=sys.stderr)
-            return 1
-        print(f"{found.name} {found.version} is ready: {arguments.url.rstrip('/')}{found.url}/infer")
-        return 0
-
-    return _with_service(arguments, act)
-
-
-def add_deployments(parser: argparse.ArgumentParser) -> None:
-    """Nothing more."""
-    service.add_service(parser)
+    except (TimeoutError, LookupError) as error:
+        print(f"stowplan: {error}", file=sys.stderr)
+        return service.REFUSED
+    if found.state != "ready":
+        print(f"{found.name} {found.version} {found.state}: {found.detail}", file=sys.stderr)
+        return service.REFUSED
+    print(f"{found.name} {found.version} is ready: {arguments.url.rstrip('/')}{found.url}/infer")
+    return service.DONE
 
 
-def deployments(arguments: argparse.Namespace) -> int:
+@service.asking
+def deployments(client: Client, _arguments: argparse.Namespace) -> int:
     """Show all deployed models."""
-
-    def act(client: Client) -> int:
-        _show(client.deployments())
-        return 0
-
-    return _with_service(arguments, act)
+    headings = ("name", "version", "state", "programs", "job", "detail")
+    rows = client.deployments()
+    service.print_table(
+        headings, [(d.name, d.version, d.state, d.programs, d.job, d.detail or "") for d in rows]
+    )
+    return service.DONE
 
 
 def add_undeploy(parser: argparse.ArgumentParser) -> None:
@@ -57,30 +52,8 @@ def add_undeploy(parser: argparse.ArgumentParser) -> None:
     service.add_service(parser)
 
 
-def undeploy(arguments: argparse.Namespace) -> int:
+@service.asking
+def undeploy(client: Client, arguments: argparse.Namespace) -> int:
     """End a deployed model."""
-
-    def act(client: Client) -> int:
-        client.undeploy(arguments.name, version=arguments.version)
-        return 0
-
-    return _with_service(arguments, act)
-
-
-def _with_service(arguments: argparse.Namespace, act: Callable[[Client], int]) -> int:
-    try:
-        with Client(arguments.url, key=arguments.key or key_of_client()) as client:
-            return act(client)
-    except UnreachableError as error:
-        print(f"stowplan: {error}; start it with `make run`", file=sys.stderr)
-        return 2
-    except (ServiceFailureError, TimeoutError, LookupError) as error:
-        print(f"stowplan: {error}", file=sys.stderr)
-        return 1
-
-
-def _show(rows: list[Deployment]) -> None:
-    headings = ("name", "version", "state", "programs", "job", "detail")
-    service.print_table(
-        headings, [(d.name, d.version, d.state, d.programs, d.job, d.detail or "") for d in rows]
-    )
+    client.undeploy(arguments.name, version=arguments.version)
+    return service.DONE

@@ -219,7 +219,7 @@ COMMANDS: tuple[Command, ...] = (
         run_operator.run,
     ),
     Command("deploy", "Let what a job made answer inferences.", deploy.add_deploy, deploy.deploy),
-    Command("deployments", "Show what is deployed.", deploy.add_deployments, deploy.deployments),
+    Command("deployments", "Show what is deployed.", service.add_service, deploy.deployments),
     Command("undeploy", "End a deployed model.", deploy.add_undeploy, deploy.undeploy),
     Command("plan", "Place buffers of a CSV file in an arena.", plan_csv.add_arguments, plan_csv.run),
     Command("warm", "Compile and tune beforehand what models need.", warm.add_arguments, warm.run),

@@ -34,17 +34,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit code as `answering` has them."""
+    """Exit codes as `app.cli.service` has them."""
+    return service.ask(arguments, _run, timeout=600.0)
 
-    def act(client: Client) -> int:
-        answer = client.run_operator(**_request(arguments))
-        if arguments.json:
-            service.print_json(answer)
-        else:
-            print("\n".join(_told(answer)))
-        return service.DONE
 
-    return service.ask(arguments, act, timeout=600.0)
+def _run(client: Client, arguments: argparse.Namespace) -> int:
+    answer = client.run_operator(**_request(arguments))
+    if arguments.json:
+        service.print_json(answer)
+    else:
+        print("\n".join(_told(answer)))
+    return service.DONE
 
 
 def _request(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -53,16 +53,11 @@ def _request(arguments: argparse.Namespace) -> dict[str, Any]:
         if not 0 <= number < len(inputs):
             raise ValueError(f"--constant {number}: there are inputs 0 to {len(inputs) - 1}")
         inputs[number]["constant"] = True
-    options = {"threads": arguments.threads, "backends": arguments.backend}
-    return {
-        "op": arguments.op,
-        "domain": arguments.domain,
-        "opset": arguments.opset,
+    as_given = ("op", "domain", "opset", "outputs", "implementation")
+    return {name: getattr(arguments, name) for name in as_given} | {
         "attributes": dict(_attribute(text) for text in arguments.attribute),
         "inputs": inputs,
-        "outputs": arguments.outputs,
-        "implementation": arguments.implementation,
-        "options": options,
+        "options": {"threads": arguments.threads, "backends": arguments.backend},
     }
 
 

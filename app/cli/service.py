@@ -41,11 +41,14 @@ def add_service(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def ask(arguments: argparse.Namespace, act: Callable[[Client], int], *, timeout: float = 60.0) -> int:
+Act = Callable[[Client, argparse.Namespace], int]  # prints its answer and returns the exit code
+
+
+def ask(arguments: argparse.Namespace, act: Act, *, timeout: float = 60.0) -> int:
     """Act with a client, and tell in one line what went wrong; returns the exit code."""
     try:
         with Client(arguments.url, key=arguments.key or key_of_client(), timeout=timeout) as client:
-            return act(client)
+            return act(client, arguments)
     except TimeoutError as error:
         print(f"stowplan: {error}", file=sys.stderr)
         return NOT_OVER
@@ -62,6 +65,11 @@ def ask(arguments: argparse.Namespace, act: Callable[[Client], int], *, timeout:
         for problem in error.errors:
             print(f"  {problem.get('pointer', '')}: {problem.get('message', '')}", file=sys.stderr)
         return REFUSED
+
+
+def asking(act: Act) -> Callable[[argparse.Namespace], int]:
+    """Decorate what a command does with a client, as `ask` lets it."""
+    return lambda arguments: ask(arguments, act)
 
 
 def left_behind(what: str, identifier: str, jobs: Sequence[str], arguments: argparse.Namespace) -> int:

@@ -1,7 +1,6 @@
 """`stowplan optimize`: upload a model, watch its job, show what came of it."""
 
 import argparse
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,8 @@ _REPEATABLE = (
     ("--external", "LOCATION=file", "external data (default: the files beside the model)"),
     ("--label", "NAME=VALUE", "label of the job"),
 )
+# Options of a request that have the value of the argument of their name.
+_OPTIONS = ("threads", "tolerance", "precision", "prefer", "semantics", "choose", "memory_budget")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,29 +93,26 @@ def names(text: str) -> list[str]:
     return found
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Exit code as `answering` has them."""
+@service.asking
+def run(client: Client, arguments: argparse.Namespace) -> int:
+    """Exit codes as `app.cli.service` has them."""
     from rich.console import Console
 
     console = Console(stderr=arguments.json)
-
-    def act(client: Client) -> int:
-        body = request(arguments)
-        model_id, name = upload(client, arguments)
-        body["inputs"] = put_tensors(client, arguments)
-        job = client.submit(model_id, target=arguments.target, **body)
-        console.print(f"Job {job.id}", highlight=False, soft_wrap=True)
-        try:
-            job = _watch(client, job, console)
-        except KeyboardInterrupt:
-            return service.left_behind("job", job.id, [job.id], arguments)
-        folder = arguments.out or Path(f"stowplan-{name}")
-        code = _show(client, job, folder, console)
-        if arguments.json:
-            service.print_json(asdict(job) | {"folder": str(folder) if code == service.DONE else None})
-        return code
-
-    return service.ask(arguments, act)
+    body = request(arguments)
+    model_id, name = upload(client, arguments)
+    body["inputs"] = put_tensors(client, arguments)
+    job = client.submit(model_id, target=arguments.target, **body)
+    console.print(f"Job {job.id}", highlight=False, soft_wrap=True)
+    try:
+        job = _watch(client, job, console)
+    except KeyboardInterrupt:
+        return service.left_behind("job", job.id, [job.id], arguments)
+    folder = arguments.out or Path(f"stowplan-{name}")
+    code = _show(client, job, folder, console)
+    if arguments.json:
+        service.print_json(asdict(job) | {"folder": str(folder) if code == service.DONE else None})
+    return code
 
 
 def put_tensors(client: Client, arguments: argparse.Namespace) -> dict[str, str]:
@@ -130,25 +128,13 @@ def request(arguments: argparse.Namespace) -> dict[str, Any]:
     """
     if (arguments.model is None) == (arguments.sample is None):
         raise ValueError("give either an ONNX file or --sample")
-    options: dict[str, Any] = {"threads": arguments.threads}
-    if arguments.tolerance is not None:
-        options["tolerance"] = arguments.tolerance
-    if arguments.no_fast_algorithms:
-        options["fast_algorithms"] = False
-    if arguments.precision is not None:
-        options["precision"] = arguments.precision
-    if arguments.prefer is not None:
-        options["prefer"] = arguments.prefer
+    options = {name: value for name in _OPTIONS if (value := getattr(arguments, name)) is not None}
     if arguments.pareto:
         options["pareto"] = True
-    if arguments.semantics is not None:
-        options["semantics"] = arguments.semantics
+    if arguments.no_fast_algorithms:
+        options["fast_algorithms"] = False
     if arguments.backends:
         options["backends"] = arguments.backends
-    if arguments.choose is not None:
-        options["choose"] = arguments.choose
-    if arguments.memory_budget is not None:
-        options["memory_budget"] = arguments.memory_budget
     return {
         "input_shapes": {k: dims(k, v) for k, v in pairs(arguments.input, "input").items()},
         "input_values": {k: number(k, v) for k, v in pairs(arguments.value, "value").items()},
@@ -207,12 +193,11 @@ def upload(client: Client, arguments: argparse.Namespace) -> tuple[str, str]:
         external |= pairs(arguments.external, "external")
         return client.upload(arguments.model, external, name=arguments.name).id, arguments.model.stem
     from app import samples
+    from app.cli.warm import file_of
 
     if arguments.sample not in samples.SAMPLES:
         raise ValueError(f"--sample: there are {', '.join(samples.SAMPLES)}, found {arguments.sample!r}")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"{arguments.sample}.onnx"
-        path.write_bytes(samples.build(arguments.sample))
+    with file_of(arguments.sample) as path:
         return client.upload(path, name=arguments.name).id, arguments.sample
 
 
@@ -256,10 +241,17 @@ def _watch(client: Client, job: Job, console: Any) -> Job:
     return client.wait(job.id)
 
 
+def download(client: Client, job: Job, folder: Path) -> None:
+    """Write all artifacts of a job into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in job.artifacts:
+        client.download(job.id, name, folder / name)
+
+
 def _show(client: Client, job: Job, folder: Path, console: Any) -> int:
     from rich.markup import escape
 
-    from app.cli.console import saved, show_summary, table
+    from app.cli.console import show_summary, table
     from app.engine.report.units import attempts
 
     if job.state != "succeeded" or job.summary is None:
@@ -271,9 +263,7 @@ def _show(client: Client, job: Job, folder: Path, console: Any) -> int:
         return 1
     if job.cached_from is not None:
         console.print(f"Answered by job {job.cached_from}, which asked the same; --fresh runs it again.")
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in job.artifacts:
-        client.download(job.id, name, folder / name)
+    download(client, job, folder)
     show_summary(console, job.summary)
-    saved(console, folder, list(job.artifacts))
+    console.print(f"Artifacts in [bold]{folder}[/]: {', '.join(job.artifacts)}")
     return 0

@@ -35,39 +35,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="folder for the artifacts of the best job")
 
 
-def run(arguments: argparse.Namespace) -> int:
+@service.asking
+def run(client: Client, arguments: argparse.Namespace) -> int:
     """Exit code 0 when there is a best job, even when others failed."""
     from rich.console import Console
 
-    def act(client: Client) -> int:
-        body, sets = submit.request(arguments), option_sets(arguments.vary, arguments.set)
-        model_id, _ = submit.upload(client, arguments)
-        body["inputs"] = submit.put_tensors(client, arguments)
-        group = client.sweep(
-            model_id,
-            sets,
-            targets=arguments.target or ["host"],
-            objective=arguments.objective,
-            constraints=_constraints(arguments),
-            **body,
-        )
-        console, jobs = Console(stderr=True), [job["job"] for job in group.jobs]
-        console.print(f"Job group {group.id}", highlight=False, soft_wrap=True)
-        try:
-            group = _watch(client, group, console)
-        except KeyboardInterrupt:
-            return service.left_behind("job group", group.id, jobs, arguments)
-        if arguments.out is not None and group.best is not None:
-            arguments.out.mkdir(parents=True, exist_ok=True)
-            for name in client.job(group.best).artifacts:
-                client.download(group.best, name, arguments.out / name)
-        if arguments.json:
-            service.print_json(asdict(group))
-        else:
-            _show(group)
-        return service.REFUSED if group.best is None else service.DONE
-
-    return service.ask(arguments, act)
+    body, sets = submit.request(arguments), option_sets(arguments.vary, arguments.set)
+    model_id, _ = submit.upload(client, arguments)
+    body["inputs"] = submit.put_tensors(client, arguments)
+    group = client.sweep(
+        model_id,
+        sets,
+        targets=arguments.target or ["host"],
+        objective=arguments.objective,
+        constraints=_constraints(arguments),
+        **body,
+    )
+    console, jobs = Console(stderr=True), [job["job"] for job in group.jobs]
+    console.print(f"Job group {group.id}", highlight=False, soft_wrap=True)
+    try:
+        group = _watch(client, group, console)
+    except KeyboardInterrupt:
+        return service.left_behind("job group", group.id, jobs, arguments)
+    if arguments.out is not None and group.best is not None:
+        submit.download(client, client.job(group.best), arguments.out)
+    if arguments.json:
+        service.print_json(asdict(group))
+    else:
+        _show(group)
+    return service.REFUSED if group.best is None else service.DONE
 
 
 def option_sets(varied: list[str], whole: list[str]) -> list[Json]:
@@ -129,17 +125,7 @@ def _watch(client: Client, group: Group, console: Any) -> Group:
 def _show(group: Group) -> None:
     from app.cli.console import milliseconds, size
 
-    headings = (
-        "rank",
-        "target",
-        "options",
-        "latency",
-        "memory",
-        "difference",
-        "job",
-        "beside other runtimes",
-        "why not",
-    )
+    headings = ("rank", "target", "options", "latency", "memory", "difference", "job")
     rows = [
         (
             job["rank"] or "-",
@@ -154,4 +140,4 @@ def _show(group: Group) -> None:
         )
         for job in sorted(group.jobs, key=lambda job: (job["rank"] is None, job["rank"] or 0))
     ]
-    service.print_table(headings, rows)
+    service.print_table((*headings, "beside other runtimes", "why not"), rows)

@@ -4,17 +4,18 @@ import argparse
 import dataclasses
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.settings import Settings
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.progress import Progress
 
+    from app.engine.core.plan import Compilation
     from app.engine.types.options import Options
     from app.kernels.cpu.runtime.compiler import Compiler
 
@@ -53,64 +54,22 @@ def run(arguments: argparse.Namespace) -> int:
     if unknown:
         console.print(f"{unknown[0]!r} is neither a file nor a sample ({', '.join(SAMPLES)})")
         return 2
-    if arguments.target != "host":
-        return _warm_gpu(models, arguments.target, Options(precision=arguments.precision), console)
-    portfolio.load_compiled()
-    compiler = Compiler(Settings.from_environment().data / "kernels")
-    refused = 0
-    for model in models:
-        before, started = compiler.count(), time.perf_counter()
-        with file_of(model) as path, progress_bar(console) as progress:
-            try:
-                _warm(path, compiler, Options(threads=arguments.threads), progress)
-            except EngineError as error:
-                console.print(f"{model}: {error}")
-                refused += 1
-                continue
-        seconds = time.perf_counter() - started
-        console.print(f"{model}: {seconds:.1f} s, {compiler.count() - before} kernels compiled")
-    return 1 if refused else 0
-
-
-def _warm_gpu(models: Sequence[str], name: str, options: "Options", console: "Console") -> int:
-    """Compile the kernels of programs for a GPU, which needs the toolkit and no GPU."""
-    from app.cli.console import progress_bar
-    from app.engine.types.errors import EngineError
-
+    if arguments.target == "host":
+        portfolio.load_compiled()
+        compiler = Compiler(Settings.from_environment().data / "kernels")
+        warm = partial(_warm, compiler, Options(threads=arguments.threads))
+    else:
+        warm = partial(_warm_gpu, arguments.target, Options(precision=arguments.precision))
     refused = 0
     for model in models:
         with file_of(model) as path, progress_bar(console) as progress:
             try:
-                told = _compiled(path, name, options, progress)
+                told = warm(path, progress)
             except EngineError as error:
                 told = error.message
                 refused += 1
         console.print(f"{model}: {told}")
     return 1 if refused else 0
-
-
-def _compiled(path: Path, name: str, options: "Options", progress: "Progress") -> str:
-    """How many kernels a program for a GPU has, all of them in the cache.
-
-    Raises:
-        EngineError: the model, or a kernel, is refused; or the toolkit is not installed.
-    """
-    from app.engine.core.registry import load as load_registry
-    from app.engine.model.load import load
-    from app.engine.planning import session
-    from app.engine.runtime.cuda.offline import compiled
-    from app.engine.types.errors import KernelError
-    from app.engine.types.options import Bindings
-    from app.engine.types.target import find
-
-    folder = Settings.from_environment().data / "kernels"
-    task = progress.add_task("compile")
-    compilation = session.canonical(load(path), find(name), options, Bindings(), load_registry())
-    program = session.planned(compilation, options)
-    told = compiled(program, folder, lambda done, total: progress.update(task, completed=done, total=total))
-    if "uncompiled" in told:
-        raise KernelError(told["uncompiled"])
-    return f"{len(told['kernels'])} kernels for {told['sm']} in {folder}"
 
 
 @contextmanager
@@ -127,16 +86,47 @@ def file_of(model: str) -> Iterator[Path]:
         yield path
 
 
-def _warm(path: Path, compiler: "Compiler", options: "Options", progress: "Progress") -> None:
-    """Measure and compile for the programs that a job runs: the planned one and the unfused one."""
+def canonical(path: Path, target: str, options: "Options") -> "Compilation":
+    """The canonical graph of a model of which nothing is bound."""
     from app.engine.core.registry import load as load_registry
     from app.engine.model.load import load
     from app.engine.planning import session
     from app.engine.types.options import Bindings
-    from app.engine.types.target import host
+    from app.engine.types.target import find
+
+    return session.canonical(load(path), find(target), options, Bindings(), load_registry())
+
+
+def _warm_gpu(target: str, options: "Options", path: Path, progress: "Progress") -> str:
+    """Compile the kernels of a program for a GPU, which needs the toolkit and no GPU; say how many.
+
+    Raises:
+        EngineError: the model, or a kernel, is refused; or the toolkit is not installed.
+    """
+    from app.engine.planning import session
+    from app.engine.runtime.cuda.offline import compiled
+    from app.engine.types.errors import KernelError
+
+    folder = Settings.from_environment().data / "kernels"
+    task = progress.add_task("compile")
+    program = session.planned(canonical(path, target, options), options)
+    told = compiled(program, folder, lambda done, total: progress.update(task, completed=done, total=total))
+    if "uncompiled" in told:
+        raise KernelError(told["uncompiled"])
+    return f"{len(told['kernels'])} kernels for {told['sm']} in {folder}"
+
+
+def _warm(compiler: "Compiler", options: "Options", path: Path, progress: "Progress") -> str:
+    """Measure and compile for the programs that a job runs: the planned one and the unfused one.
+
+    Raises:
+        EngineError: the model is refused.
+    """
+    from app.engine.planning import session
     from app.kernels.cpu.runtime.parallel import helped
 
-    compilation = session.canonical(load(path), host(), options, Bindings(), load_registry())
+    before, started = compiler.count(), time.perf_counter()
+    compilation = canonical(path, "host", options)
     task = progress.add_task("tune")
     compilation = session.tuned(
         compilation,
@@ -151,3 +141,4 @@ def _warm(path: Path, compiler: "Compiler", options: "Options", progress: "Progr
     with helped(compiler, requests):
         for kernel, types, static, takes_thread in progress.track(requests, description="compile"):
             compiler.compile(kernel, types, static, takes_thread=takes_thread)
+    return f"{time.perf_counter() - started:.1f} s, {compiler.count() - before} kernels compiled"

@@ -8,6 +8,8 @@ in the same region.
 
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from struct import Struct
 from typing import Final
@@ -43,7 +45,7 @@ def listen(path: Path) -> socket.socket:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with _Folder(path) as short:
+    with _short_name(path) as short:
         listener.bind(short)
     path.chmod(0o600)
     listener.listen(16)
@@ -60,7 +62,7 @@ def connect(path: Path) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.setblocking(False)
-        with _Folder(path) as short:
+        with _short_name(path) as short:
             connection.connect(short)
     except BaseException:
         connection.close()
@@ -68,16 +70,11 @@ def connect(path: Path) -> socket.socket:
     return connection
 
 
-class _Folder:
+@contextmanager
+def _short_name(path: Path) -> Iterator[str]:
     """A short name of a path: the addresses of sockets take 107 byte."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._descriptor = -1
-
-    def __enter__(self) -> str:
-        self._descriptor = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        return f"/proc/self/fd/{self._descriptor}/{self._path.name}"
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)

@@ -232,25 +232,23 @@ class Executor:
             if built.program is not None:
                 self._programs.keep(built.shapes, built.program)
                 self._queue.extendleft(reversed(waiting))
-                if self._state["state"] != "ready":
-                    self._state["state"] = "ready"
-            elif self._state["state"] == "ready":
-                logger.warning("shapes %s: %s", dict(built.shapes), built.rejection)
+                self._state["state"] = "ready"
             else:
-                self._state |= {"state": "failed", "detail": built.rejection}
-            for request in waiting if built.program is None else ():
-                self._refuse(request, InferenceError(built.rejection, 503 if built.is_fault else 400))
+                if self._state["state"] == "ready":
+                    logger.warning("shapes %s: %s", dict(built.shapes), built.rejection)
+                else:
+                    self._state |= {"state": "failed", "detail": built.rejection}
+                for request in waiting:
+                    self._refuse(request, InferenceError(built.rejection, 503 if built.is_fault else 400))
         self._state["programs"] = len(self._programs)
         self._tell(*self._clients.values())
 
     def _begin(self, built: Built) -> None:
         """The model is loaded, or cannot be."""
-        model = built.model
-        if model is None:
-            self._state |= {"state": "failed", "detail": built.rejection}
-            return
-        rejection = oip_codec.unserved((*model.inputs, *model.outputs))
-        if rejection is not None:
+        model, rejection = built.model, built.rejection
+        if model is not None:
+            rejection = oip_codec.unserved((*model.inputs, *model.outputs)) or ""
+        if model is None or rejection:
             self._state |= {"state": "failed", "detail": rejection}
             return
         self._model = model
@@ -284,15 +282,8 @@ class Executor:
             ready.program.feed(inference.inputs)
             ready.program.step()
             answer = self._answer(ready, inference, request.region)
-        except InferenceError as error:
-            self._refuse(request, error)
-            return
-        except MemoryError:
-            self._refuse(request, InferenceError("the model ran out of memory", 503))
-            return
         except Exception as error:  # the border of the process: whatever it was must be told
-            logger.exception("a request failed")
-            self._refuse(request, InferenceError(f"{type(error).__name__}: {error}", 500))
+            self._refuse(request, _refusal(error))
             return
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
@@ -338,6 +329,15 @@ class Executor:
         header = answer.header_nbytes
         packed = channel.ANSWER.pack(b"A", request.id, status, answer.nbytes, header, waited, ran)
         request.client.send(packed)
+
+
+def _refusal(error: Exception) -> InferenceError:
+    if isinstance(error, InferenceError):
+        return error
+    if isinstance(error, MemoryError):
+        return InferenceError("the model ran out of memory", 503)
+    logger.error("a request failed", exc_info=error)
+    return InferenceError(f"{type(error).__name__}: {error}", 500)
 
 
 def _apart(outputs: dict[str, object], region: memoryview) -> dict[str, object]:

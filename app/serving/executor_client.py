@@ -186,7 +186,12 @@ class ExecutorClient:
         Raises:
             InferenceError: the model is not ready, has enough to do, or takes no body of that size.
         """
-        self._check()
+        if self.state == "failed":
+            raise InferenceError(f"the model cannot be served: {self.detail}", 503)
+        if self.state != "ready":
+            raise InferenceError(f"the model is {self.state}: try again", 503, retry_after=1)
+        if self.waiting >= self._bounds.waiting:
+            raise InferenceError(f"{self.waiting} requests wait for the model already", 503, retry_after=1)
         if nbytes > self._bounds.body_nbytes:
             raise InferenceError(f"the body exceeds the limit of {self._bounds.body_nbytes} byte", 413)
         lead = -(header_nbytes or 0) % channel.ALIGNMENT
@@ -224,19 +229,6 @@ class ExecutorClient:
             else:
                 return None
         return InferenceError("the process of the model has ended: try again", 503, retry_after=1)
-
-    def _check(self) -> None:
-        """Refuse what cannot be answered now.
-
-        Raises:
-            InferenceError: the model is not ready, or has enough to do.
-        """
-        if self.state == "failed":
-            raise InferenceError(f"the model cannot be served: {self.detail}", 503)
-        if self.state != "ready":
-            raise InferenceError(f"the model is {self.state}: try again", 503, retry_after=1)
-        if self.waiting >= self._bounds.waiting:
-            raise InferenceError(f"{self.waiting} requests wait for the model already", 503, retry_after=1)
 
     def _expire(self, call: _Call) -> None:
         error = InferenceError(f"no answer within {self._bounds.seconds:g} s", 504)
@@ -288,8 +280,7 @@ class ExecutorClient:
         elif kind == b"B":
             self._calls[channel.BUILDING.unpack(text)[1]].building = True
         elif kind == b"N":
-            _, number, nbytes = channel.NEEDS.unpack(text)
-            self._grant(number, nbytes)
+            self._grant(*channel.NEEDS.unpack(text)[1:])
 
     def _grant(self, number: int, nbytes: int) -> None:
         """Give an answer a region where it fits, or none."""
@@ -321,10 +312,9 @@ class ExecutorClient:
             self.state = "starting"
         self.programs = 0
         self._lost()
-        calls = list(self._calls.values())
-        self._calls.clear()
+        calls, self._calls = self._calls, {}
         ended = "the process of the model ended before it answered: try again"
-        for call in calls:
+        for call in calls.values():
             self._arena.give(call.region)
             call.settle(InferenceError(ended, 503, retry_after=1))
 

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Self
 
 
@@ -54,8 +53,3 @@ class ExecutorConfig:
         """The config that `to_json` wrote."""
         given: dict[str, Any] = json.loads(text)
         return cls(**given | {"log": tuple(given["log"])})
-
-    @property
-    def external_paths(self) -> dict[str, Path]:
-        """Paths of external data, as the engine takes them."""
-        return {name: Path(path) for name, path in self.external.items()}

@@ -109,7 +109,7 @@ class ModelRepository:
             found = [row for row in rows if (row.owner == caller.owner) == own]
             if found:
                 same_owner = (row for row in found if row.owner == found[0].owner)
-                return min(same_owner, key=_rank)
+                return min(same_owner, key=lambda d: _RANKS.get(d.client.state, len(_RANKS)))
         which = "" if version is None else f" version {version!r} of"
         raise InferenceError(f"there is no{which} model {name!r}", 404)
 
@@ -153,19 +153,20 @@ class ModelRepository:
 
     async def refresh(self) -> None:
         """Look at once at what is deployed; while the database is away, all stays as it was."""
-        async with self._refreshing:
-            await self._refresh()
 
-    async def _refresh(self) -> None:
         def look() -> list[dict[str, Any]]:
             with acting_for(Caller()), self._database.read() as connection:
                 return [dict(row) for row in deployments.listed(connection)]
 
-        try:
-            rows = await asyncio.to_thread(look)
-        except OUTAGE as error:
-            logger.warning("the database does not tell what is deployed: %s", error)
-            return
+        async with self._refreshing:
+            try:
+                rows = await asyncio.to_thread(look)
+            except OUTAGE as error:
+                logger.warning("the database does not tell what is deployed: %s", error)
+            else:
+                self._update(rows)
+
+    def _update(self, rows: list[dict[str, Any]]) -> None:
         known = {row["id"]: self._known.get(row["id"]) or self._deployed(row) for row in rows}
         for identifier, deployed in self._known.items():
             if identifier not in known:
@@ -180,7 +181,3 @@ class ModelRepository:
         path = channel.socket_path(self._settings.data, row["id"])
         client = ExecutorClient(path, self._bounds, self._changed.set)
         return Deployed(row["id"], row["owner"], row["name"], row["version"], client, metrics.Metrics(client))
-
-
-def _rank(deployed: Deployed) -> int:
-    return _RANKS.get(deployed.client.state, len(_RANKS))

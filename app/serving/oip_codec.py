@@ -70,7 +70,7 @@ def unserved(ports: Sequence[Port]) -> str | None:
     """Reason why tensors cannot be sent; None when they can."""
     for port in ports:
         if port.dtype not in DATATYPE_NAMES:
-            have = ", ".join(DATATYPE_NAMES.values())
+            have = ", ".join(DATATYPES)
             return f"{port.name!r} is {port.dtype}, which the protocol cannot carry; it has {have}"
     return None
 

@@ -69,44 +69,37 @@ class Builder:
             shapes = self._build_requests.get()
             # A clock of its own ends the process when this takes too long, whatever holds it up.
             faulthandler.dump_traceback_later(self._config.build_seconds, exit=True)
-            built = self._load() if shapes is None else self._build(shapes)
+            built = self._build(shapes)
             faulthandler.cancel_dump_traceback_later()
             self._built.put(built)
             os.eventfd_write(self.ready, 1)
 
-    def _load(self) -> Built:
-        config = self._config
+    def _build(self, shapes: Shapes | None) -> Built:
         try:
-            engine = cast(Engine, importlib.import_module(config.engine))
-            self._model = engine.ServedModel(
-                Path(config.model),
-                options_of(config.options),
-                bindings_of(config.bindings),
-                kernels=Path(config.kernels),
-                external=config.external_paths,
-            )
-        except EngineError as error:
-            return Built(None, rejection=error.message, is_fault=True)
-        except MemoryError:
-            return Built(None, rejection=self._out_of_memory, is_fault=True)
-        except Exception as error:  # a defect is told where the deployment is looked at
-            return Built(None, rejection=f"{type(error).__name__}: {error}", is_fault=True)
-        return Built(None, model=self._model)
-
-    def _build(self, shapes: Shapes) -> Built:
-        assert self._model is not None
-        try:
+            if shapes is None:
+                self._model = self._load()
+                return Built(None, model=self._model)
+            assert self._model is not None
             return Built(shapes, program=self._model.program(dict(shapes)))
         except EngineError as error:
-            return Built(shapes, rejection=error.message)
+            return Built(shapes, rejection=error.message, is_fault=shapes is None)
         except MemoryError:
-            return Built(shapes, rejection=self._out_of_memory, is_fault=True)
-        except Exception as error:  # as above; the others of its shapes must not wait for ever
-            return Built(shapes, rejection=f"{type(error).__name__}: {error}", is_fault=True)
+            most = self._config.memory_bytes
+            rejection = f"the model needs more than the limit of {most} byte of memory"
+        except Exception as error:  # told where the deployment is looked at; requests must not wait for ever
+            rejection = f"{type(error).__name__}: {error}"
+        return Built(shapes, rejection=rejection, is_fault=True)
 
-    @property
-    def _out_of_memory(self) -> str:
-        return f"the model needs more than the limit of {self._config.memory_bytes} byte of memory"
+    def _load(self) -> ServedModel:
+        config = self._config
+        engine = cast(Engine, importlib.import_module(config.engine))
+        return engine.ServedModel(
+            Path(config.model),
+            options_of(config.options),
+            bindings_of(config.bindings),
+            kernels=Path(config.kernels),
+            external={name: Path(path) for name, path in config.external.items()},
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -50,14 +50,13 @@ def page(
     template: str,
     *,
     status: int = 200,
-    headers: Mapping[str, str] | None = None,
     **given: Any,
 ) -> HTMLResponse:
     """A page for whoever asks."""
-    text = _environment().get_template(template).render(**_common(request), **given)
+    text = fragment(request, template, **given)
     policy = {"content-security-policy": POLICY, "cache-control": "private, no-store"}
     policy["referrer-policy"] = "same-origin"  # otherwise browsers hide where a form comes from
-    return HTMLResponse(text, status, headers={**policy, **(headers or {})})
+    return HTMLResponse(text, status, headers=policy)
 
 
 def fragment(request: Request, template: str, **given: Any) -> str:
@@ -82,7 +81,6 @@ def _common(request: Request) -> dict[str, Any]:
         "root": root_of(request),
         "path": path_of(request),
         "query": request.url.query,
-        "version": _version(),
         "key": caller.key if caller else "",
         "may_submit": bool(caller and caller.may("submit")),
         "may_admin": bool(caller and caller.may("admin")),
@@ -94,12 +92,6 @@ def _common(request: Request) -> dict[str, Any]:
 def hash_of(content: bytes) -> str:
     """Hash of an asset's content, for addresses and tags."""
     return hashlib.sha256(content).hexdigest()[:16]
-
-
-@functools.cache
-def _version() -> str:
-    """Version of this program; it is read from a file."""
-    return version("stowplan")
 
 
 @functools.cache
@@ -120,6 +112,7 @@ def _environment() -> jinja2.Environment:
         "percent": percent,
     }
     environment.globals["style"] = hash_of((STATIC / "pages.css").read_bytes())
+    environment.globals["version"] = version("stowplan")
     environment.tests["finite"] = lambda value: isinstance(value, int | float) and value == value
     return environment
 

@@ -102,12 +102,19 @@ def test_options_of_serve_win_over_the_environment(monkeypatch: pytest.MonkeyPat
     assert (given.port, given.host, given.data) == (8123, "::1", Path("/tmp/x"))
 
 
-def test_ids_of_keys_and_deployments_are_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
-    from app.cli.deploy import _show
+def test_ids_of_keys_and_deployments_are_not_cut(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from contextlib import nullcontext
+    from types import SimpleNamespace
+
     from app.client import Deployment
 
     job = "0123456789abcdef" * 2
-    _show([Deployment("n" * 60, "1", job, "m" * 32, "", "failed", "why " * 40, 0, "/v2/models/n")])
+    row = Deployment("n" * 60, "1", job, "m" * 32, "", "failed", "why " * 40, 0, "/v2/models/n")
+    client = SimpleNamespace(deployments=lambda: [row])
+    monkeypatch.setattr(service, "Client", lambda *_, **__: nullcontext(client))
+    assert main.main(["deployments"]) == 0
     key = dict.fromkeys(("id", "name", "owner", "scope"), "k" * 63) | dict.fromkeys(
         ("created", "used", "revoked")
     )

@@ -85,14 +85,17 @@ def scope_of(method: str, path: str) -> str:
     return rule_of(method, path).scope
 
 
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
 def is_loopback(host: str) -> bool:
     """True for an address or name that only this machine can reach."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+    address = _address(host.strip("[]"))
+    return host == "localhost" or (address is not None and address.is_loopback)
 
 
 def check_binding(settings: Settings, database: Database) -> None:
@@ -130,9 +133,8 @@ class AuthMiddleware:
         try:
             caller = await self._admit(request)
         except OUTAGE:
-            await answer_to(request, NotReadyError("the database does not answer; try again"))(
-                scope, receive, send
-            )
+            answer = answer_to(request, NotReadyError("the database does not answer; try again"))
+            await answer(scope, receive, send)
             return
         except ServiceError as error:
             asks_in = isinstance(error, UnauthorizedError) and request.method in _LOOKING and is_page(request)
@@ -204,10 +206,8 @@ class AuthMiddleware:
         if keys.is_due(row):
             with database.write() as connection:
                 keys.note_use(connection, row["id"])
-        settings = self._settings
-        return Caller(
-            row["owner"], row["scope"], row["id"], settings.max_jobs_per_key, settings.max_bytes_per_key
-        )
+        limits = (self._settings.max_jobs_per_key, self._settings.max_bytes_per_key)
+        return Caller(row["owner"], row["scope"], row["id"], *limits)
 
     def _anonymous(self, request: Request) -> Caller:
         """The caller without a key: someone on this machine, but no page from elsewhere in his browser.
@@ -216,7 +216,7 @@ class AuthMiddleware:
         """
         allowed = self._settings.allowed_hosts
         host = request.url.hostname or ""
-        if not (_is_address(host) or host == "localhost" or host in allowed):
+        if not (_address(host) or host == "localhost" or host in allowed):
             raise ForbiddenError(f"without keys the service answers on loopback only, not as {host!r}")
         origin = request.headers.get("origin")
         if origin is not None and request.method not in _LOOKING:
@@ -262,11 +262,3 @@ def _key_of(headers: Headers) -> str | None:
         return None
     scheme, _, text = given.partition(" ")
     return text.strip() if scheme.lower() == "bearer" else ""
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

@@ -45,7 +45,8 @@ class BodyLimit:
                 async with asyncio.timeout(self._seconds if more else None):
                     message = await receive()
             except TimeoutError:
-                raise _too_late(self._seconds) from None
+                detail = f"nothing of the body came for {self._seconds:g} s"
+                raise HTTPException(408, detail, headers={"connection": "close"}) from None
             count += len(message.get("body", b""))
             more = bool(message.get("more_body"))
             if count > limit.nbytes:
@@ -58,11 +59,6 @@ class BodyLimit:
 def allow(request: Request, nbytes: int) -> None:
     """Let the body of this request be that long."""
     request.scope[_KEY].nbytes = nbytes
-
-
-def _too_late(seconds: float) -> HTTPException:
-    detail = f"nothing of the body came for {seconds:g} s"
-    return HTTPException(408, detail, headers={"connection": "close"})
 
 
 def _too_large(limit: _Limit) -> HTTPException:

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -46,11 +47,7 @@ class ConnectionLimiter:
 
     def protocol(self) -> type[asyncio.Protocol]:
         """HTTP protocol with these limits, for the server to make one of each connection."""
-
-        def connection(**named: Any) -> LimitedConnection:
-            return LimitedConnection(self, **named)
-
-        return cast(type[asyncio.Protocol], connection)  # the server only calls it
+        return cast(type[asyncio.Protocol], partial(LimitedConnection, self))  # the server only calls it
 
     def add(self, connection: "LimitedConnection") -> None:
         """Count a connection; beyond the limit, close the one that waits longest for a request."""

@@ -5,7 +5,6 @@ A class gives the stable `code`, its docstring the title, this table the status.
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +16,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 
 from app.api.http.head_method import methods_of
+from app.api.schemas.problems import ProblemKindAnswer
 from app.engine.types import errors as engine
 from app.jobs import errors as jobs
 from app.jobs.store.database import OUTAGE
@@ -118,15 +118,6 @@ _JOB_CODES: tuple[tuple[str, str], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ProblemKind:
-    """A stable code, with what it means; `status` is None for codes that only failed jobs have."""
-
-    code: str
-    title: str
-    status: int | None
-
-
 def status_of(kind: type[Exception]) -> int:
     """The status that answers an error of that class."""
     return next((status for row, status in STATUS if issubclass(kind, row)), 500)
@@ -142,50 +133,46 @@ def _classes(kind: type[Exception]) -> Iterator[type[Exception]]:
         yield from _classes(child)
 
 
-def problem_kinds() -> list[ProblemKind]:
+def problem_kinds() -> list[ProblemKindAnswer]:
     """All codes, sorted."""
     found = {
-        kind.code: ProblemKind(kind.code, _title(kind), status_of(kind))  # type: ignore[attr-defined]  # both roots have it
+        kind.code: ProblemKindAnswer(code=kind.code, title=_title(kind), status=status_of(kind))  # type: ignore[attr-defined]  # both roots have it
         for root in (engine.EngineError, jobs.ServiceError)
         for kind in _classes(root)
     }
-    found |= {code: ProblemKind(code, title, None) for code, title in _JOB_CODES}
+    found |= {code: ProblemKindAnswer(code=code, title=title, status=None) for code, title in _JOB_CODES}
     return [found[code] for code in sorted(found)]
 
 
 def problem(
     request: Request,
-    kind: type[Exception],
-    *,
-    code: str,
-    detail: str,
-    pointer: str = "",
+    error: engine.EngineError | jobs.ServiceError,
     errors: Sequence[dict[str, str]] = (),
     headers: dict[str, str] | None = None,
 ) -> Response:
-    """The answer to a failed request: a problem, or a page that tells it to people."""
-    status = status_of(kind)
-    if _speaks_protocol(request):
-        return protocol_error(status, detail, headers)
+    """The answer to a failed request: a problem, or a page that tells it to people.
+
+    Clients of the Open Inference Protocol do not know problem documents and get its own.
+    """
+    status, root = status_of(type(error)), request.scope.get("root_path", "")
+    path = request.url.path.removeprefix(root)
+    if path == "/v2" or path.startswith("/v2/"):
+        return protocol_error(status, error.message, headers)
+    if error.pointer:
+        errors = [{"pointer": error.pointer, "message": error.message}]
     body: dict[str, Any] = {
-        "type": f"{request.scope.get('root_path', '')}/v1/problems/{code}",
-        "title": _title(kind) or HTTPStatus(status).phrase,
+        "type": f"{root}/v1/problems/{error.code}",
+        "title": _title(type(error)),
         "status": status,
-        "detail": detail,
+        "detail": error.message,
         "instance": request.url.path,
-        "code": code,
-        "errors": list(errors) or ([{"pointer": pointer, "message": detail}] if pointer else []),
+        "code": error.code,
+        "errors": list(errors),
         "request_id": request.scope.get("request_id", ""),
     }
     if is_page(request):
         return error_page(request, body)
     return JSONResponse(body, status, media_type=MEDIA_TYPE, headers=headers)
-
-
-def _speaks_protocol(request: Request) -> bool:
-    """True for a request of the Open Inference Protocol, whose clients do not know problem documents."""
-    path = request.url.path.removeprefix(request.scope.get("root_path", ""))
-    return path == "/v2" or path.startswith("/v2/")
 
 
 def protocol_error(status: int, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
@@ -201,26 +188,16 @@ _HEADERS: tuple[tuple[type[Exception], dict[str, str]], ...] = (
     (jobs.StorageFullError, {"retry-after": "60"}),
     (jobs.StoreOutageError, {"retry-after": "5"}),
 )
-_OF_THE_SITUATION = (
-    NotReadyError,
-    jobs.NoAnswerError,
-    jobs.StorageFullError,
-    jobs.StoreOutageError,
-)  # no defects
+# Failures that are no defects.
+_OF_THE_SITUATION = (NotReadyError, jobs.NoAnswerError, jobs.StorageFullError, jobs.StoreOutageError)
 
 
 def answer_to(request: Request, error: engine.EngineError | jobs.ServiceError) -> Response:
     """The answer to a request that failed with an error of ours."""
     if status_of(type(error)) >= 500 and not isinstance(error, _OF_THE_SITUATION):
         logger.error("request failed", exc_info=error)
-    return problem(
-        request,
-        type(error),
-        code=error.code,
-        detail=error.message,
-        pointer=error.pointer,
-        headers=next((headers for kind, headers in _HEADERS if isinstance(error, kind)), None),
-    )
+    headers = next((headers for kind, headers in _HEADERS if isinstance(error, kind)), None)
+    return problem(request, error, headers=headers)
 
 
 async def _on_known(request: Request, error: Exception) -> Response:
@@ -240,8 +217,7 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     rows = [{"pointer": _pointer(e["loc"]), "message": str(e["msg"])} for e in error.errors()]
     detail = "; ".join(f"{r['pointer'] or 'body'}: {r['message']}" for r in rows[:3])
-    kind = jobs.RequestError
-    return problem(request, kind, code=kind.code, detail=detail, errors=rows)
+    return problem(request, jobs.RequestError(detail), rows)
 
 
 def _pointer(location: Sequence[Any]) -> str:
@@ -261,16 +237,11 @@ async def _on_http(request: Request, error: Exception) -> Response:
     headers = {name.lower(): value for name, value in (error.headers or {}).items()}
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:  # the router knows the first route only
         headers["allow"] = ", ".join(methods_of(request.scope))
-    return problem(request, kind, code=kind.code, detail=detail, headers=headers)
+    return problem(request, kind(detail), headers=headers)
 
 
 async def _on_defect(request: Request, error: Exception) -> Response:
-    return problem(
-        request,
-        InternalError,
-        code=InternalError.code,
-        detail=f"{type(error).__name__}; the log has more under the request id",
-    )
+    return problem(request, InternalError(f"{type(error).__name__}; the log has more under the request id"))
 
 
 def install(app: FastAPI) -> None:
@@ -291,11 +262,10 @@ def responses(
 
     `also` documents other answers.
     """
-    by_status: dict[int, list[Any]] = {422: [jobs.RequestError]}
-    for kind in kinds:
-        rows = by_status.setdefault(status_of(kind), [])
-        if kind not in rows:
-            rows.append(kind)
+    by_status: dict[int, list[Any]] = {}
+    every: tuple[type[Exception], ...] = (jobs.RequestError, *kinds)
+    for kind in dict.fromkeys(every):
+        by_status.setdefault(status_of(kind), []).append(kind)
     documented: dict[int | str, dict[str, Any]] = dict(also.items())
     for status, rows in sorted(by_status.items()):
         documented[status] = {

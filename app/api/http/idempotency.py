@@ -31,27 +31,21 @@ def once(
     Raises:
         IdempotencyKeyReusedError: the key came with another request.
     """
-    digest = hashlib.sha256(body.model_dump_json().encode()).hexdigest()
-    group = _known_group(connection, key, digest)
-    if group is not None:
-        return group, []
+    digest, owner = hashlib.sha256(body.model_dump_json().encode()).hexdigest(), current().owner
+    if key is not None:
+        query = sa.select(idempotency).where(idempotency.c.key == key, idempotency.c.owner == owner)
+        known = connection.execute(query).mappings().first()
+        if known is not None and known["body"] != digest:
+            raise IdempotencyKeyReusedError(f"the key {key!r} came before with another body")
+        if known is not None:
+            return str(known["group_id"]), []
     fresh = job_repository.create(connection, drafts())
     first = job_repository.find(connection, fresh[0])
     if key is not None:
-        row = {"owner": current().owner, "key": key, "body": digest}
+        row = {"owner": owner, "key": key, "body": digest}
         row |= {"group_id": first["group_id"], "created": first["created"]}
         connection.execute(idempotency.insert().values(**row))
     return str(first["group_id"]), fresh
-
-
-def _known_group(connection: sa.Connection, key: str | None, digest: str) -> str | None:
-    if key is None:
-        return None
-    query = sa.select(idempotency).where(idempotency.c.key == key, idempotency.c.owner == current().owner)
-    row = connection.execute(query).mappings().first()
-    if row is not None and row["body"] != digest:
-        raise IdempotencyKeyReusedError(f"the key {key!r} came before with another body")
-    return None if row is None else str(row["group_id"])
 
 
 def accept(service: Service, response: Response, path: str, fresh: Sequence[str]) -> None:

@@ -15,7 +15,6 @@ from app.api.service import Service
 from app.jobs.errors import NoAnswerError
 from app.jobs.store import job_repository
 
-POLL_SECONDS = 0.1
 _QUICK_SECONDS, _SLOW_SECONDS = 0.02, 0.5
 _PATIENCE = 0.05  # of the time that has passed: what an answer may come late
 MAX_SECONDS = 60.0

@@ -15,6 +15,8 @@ LabelQuery = Annotated[
         max_length=32, description="`name` or `name=value`; given again, all of them.", examples=[["team=a"]]
     ),
 ]
+Limit = Annotated[int, Query(ge=1, le=200)]
+Cursor = Annotated[str | None, Query(max_length=200, description="`next` of the page before.")]
 TextQuery = Annotated[
     str | None,
     Query(

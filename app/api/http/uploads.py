@@ -1,15 +1,25 @@
 """Reads request bodies in pieces: hashed, counted and written as they come."""
 
 from collections.abc import AsyncIterator
+from typing import Annotated, TypeVar
 
-from fastapi import Request
+from fastapi import Header, Request
+from pydantic import AfterValidator, BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from app.api.http import body_limits
 from app.api.http.errors import MediaTypeError
+from app.jobs.errors import RequestError
 from app.jobs.store.blobs import Blob, Upload
 
 _PIECE = 1 << 20  # byte, written at once
+Body = TypeVar("Body", bound=BaseModel)
+# `Content-Type` without its parameters.
+MediaType = Annotated[
+    str,
+    Header(include_in_schema=False),
+    AfterValidator(lambda text: text.partition(";")[0].strip().lower()),
+]
 
 
 async def receive(
@@ -33,6 +43,19 @@ async def read(request: Request, limit: int) -> bytes:
         MediaTypeError: it is compressed.
     """
     return b"".join([piece async for piece in _pieces(request, limit)])
+
+
+def parsed(kind: type[Body], text: bytes) -> Body:
+    """The JSON body of a request that takes other media types too.
+
+    Raises:
+        RequestError: it is no JSON, or not as the schema says.
+    """
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise RequestError(str(first["msg"]), pointer="/" + "/".join(map(str, first["loc"]))) from error
 
 
 async def _pieces(request: Request, limit: int) -> AsyncIterator[bytes]:

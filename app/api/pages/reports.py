@@ -10,12 +10,11 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Request, Response
 
 from app.api.pages.rows import options_of
-from app.api.routes import jobs as jobs_api
+from app.api.routes.jobs import answer_of, find_optimization, optimizations
 from app.api.schemas.jobs import JobAnswer
 from app.api.service import Service, ServiceOf
-from app.jobs.errors import JobNotFinishedError, JobNotFoundError, RequestError
-from app.jobs.store import job_repository, model_repository
-from app.jobs.store.auth_context import visible
+from app.jobs.errors import JobNotFinishedError, RequestError
+from app.jobs.store import job_repository
 from app.jobs.store.database import jobs
 from app.web.rendering import page
 
@@ -43,14 +42,9 @@ class Column:
 def _column(service: Service, job: JobAnswer, options: dict[str, Any]) -> Column:
     summary = job.summary or {}
     compared = summary.get("comparison") or {}
-    operators = _by_operator(_read(service, job, "timings.json").get("operators", []))
-    return Column(
-        job,
-        summary,
-        compared | {"peers": {peer["name"]: peer for peer in compared.get("peers", ())}},
-        dict(operators),
-        options,
-    )
+    peers = {peer["name"]: peer for peer in compared.get("peers", ())}
+    operators = dict(_by_operator(_read(service, job, "timings.json").get("operators", [])))
+    return Column(job, summary, compared | {"peers": peers}, operators, options)
 
 
 @router.get("/jobs/{job_id}/report")
@@ -60,20 +54,15 @@ def show_report(request: Request, job_id: str, service: ServiceOf) -> Response:
     if job.state != "succeeded":
         raise JobNotFinishedError(f"job {job_id!r} is {job.state}: it has no report")
     with service.database.read() as connection:
-        name = model_repository.names_of(connection, [job.model])[job.model]
-        others = connection.scalar(
-            sa.select(sa.func.count())
-            .select_from(jobs)
-            .where(jobs.c.model_id == job.model, jobs.c.state == "succeeded", visible(jobs.c.owner))
-            .where(jobs.c.kind == "optimize")
-        )
+        same_model = (jobs.c.model_id == job.model, jobs.c.state == "succeeded")
+        others = connection.scalar(optimizations(sa.func.count()).where(*same_model))
     timings = _read(service, job, "timings.json")
     operators = timings.get("operators", [])
     return page(
         request,
         "report.html",
         job=job,
-        name=name,
+        name=job.model_name,
         others=(others or 1) - 1,
         summary=job.summary or {},
         timings=timings,
@@ -95,11 +84,6 @@ def compare(
     if len({job.model for job in found}) > 1:
         raise RequestError("jobs: expected jobs of one model", pointer="query:jobs")
     with service.database.read() as connection:
-        name = (
-            model_repository.names_of(connection, {j.model for j in found}).get(found[0].model, "")
-            if found
-            else ""
-        )
         asked = {job.id: options_of(job_repository.find(connection, job.id)) for job in found[:_COLUMNS]}
     columns = [_column(service, job, asked[job.id]) for job in found[:_COLUMNS]]
     total: dict[str, float] = defaultdict(float)
@@ -109,7 +93,7 @@ def compare(
     return page(
         request,
         "compare.html",
-        name=name,
+        name=found[0].model_name if found else "",
         columns=columns,
         heaviest=heaviest,
         peers=list(dict.fromkeys(name for c in columns for name in c.comparison["peers"])),
@@ -124,15 +108,10 @@ def _asked(service: Service, named: str, model: str, group: str) -> list[JobAnsw
     if not model and not group:
         return []
     column, value = (jobs.c.group_id, group) if group else (jobs.c.model_id, model)
-    query = (
-        sa.select(jobs)
-        .where(column == value, jobs.c.kind == "optimize", jobs.c.state == "succeeded", visible(jobs.c.owner))
-        .order_by(jobs.c.id.desc())
-        .limit(200)
-    )
+    query = optimizations().where(column == value, jobs.c.state == "succeeded")
     with service.database.read() as connection:
-        rows = connection.execute(query).mappings().all()
-        answers = [jobs_api.answer_of(connection, service, row) for row in rows]
+        rows = connection.execute(query.order_by(jobs.c.id.desc()).limit(200)).mappings().all()
+        answers = [answer_of(connection, service, row) for row in rows]
     if group:
         return answers[::-1]
     latest = {job.target: job for job in answers[::-1]}
@@ -141,11 +120,8 @@ def _asked(service: Service, named: str, model: str, group: str) -> list[JobAnsw
 
 def _find(service: Service, ids: list[str]) -> list[JobAnswer]:
     with service.database.read() as connection:
-        rows = [job_repository.find(connection, job_id) for job_id in ids]
-        for row in rows:
-            if row["kind"] != "optimize":
-                raise JobNotFoundError(f"there is no job {row['id']!r}")
-        return [jobs_api.answer_of(connection, service, row) for row in rows]
+        rows = [find_optimization(connection, job_id) for job_id in ids]
+        return [answer_of(connection, service, row) for row in rows]
 
 
 def _read(service: Service, job: JobAnswer, name: str, but: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -7,16 +7,14 @@ from typing import Any
 import sqlalchemy as sa
 from fastapi import APIRouter, Query, Request, Response
 
-from app.api.http.paging import decode_cursor, encode_cursor
 from app.api.pages.rows import options_of, row_of
-from app.api.routes import jobs as jobs_api
 from app.api.routes import models as models_api
 from app.api.routes import targets as targets_api
+from app.api.routes.jobs import Wanted, answer_of, find_optimization, optimizations, page_of
 from app.api.schemas.jobs import JobOptions
 from app.api.schemas.requests import known_targets
 from app.api.service import Service, ServiceOf
 from app.engine.types.backend_names import names as backend_names
-from app.jobs.errors import JobNotFoundError
 from app.jobs.fingerprint import target_queue
 from app.jobs.store import job_repository, keys, labels, model_repository
 from app.jobs.store.auth_context import visible
@@ -51,14 +49,9 @@ router = APIRouter(include_in_schema=False)
 def landing(request: Request, service: ServiceOf) -> Response:
     """Start page: the service, its state and its last jobs."""
     with service.database.read() as connection:
-        mine = sa.select(jobs).where(jobs.c.kind == "optimize", visible(jobs.c.owner))
-        recent = connection.execute(mine.order_by(jobs.c.id.desc()).limit(_RECENT)).mappings().all()
+        recent, _ = page_of(connection, Wanted(), _RECENT, None)
         rows = [row_of(connection, row) for row in recent]
-        counted = (
-            sa.select(jobs.c.state, sa.func.count())
-            .where(jobs.c.kind == "optimize", visible(jobs.c.owner))
-            .group_by(jobs.c.state)
-        )
+        counted = optimizations(jobs.c.state, sa.func.count()).group_by(jobs.c.state)
         counts = {str(state): int(count) for state, count in connection.execute(counted)}
         alive = len(_workers(connection, service, alive=True))
         locked = keys.exist(connection)
@@ -93,13 +86,8 @@ def show_model(request: Request, model_id: str, service: ServiceOf) -> Response:
         row = model_repository.find_model(connection, model_id)
         files = job_repository.model_paths(connection, model_id)
         told = labels.of(connection, [model_id]).get(model_id, {})
-        asked = (
-            sa.select(jobs)
-            .where(jobs.c.kind == "optimize", jobs.c.model_id == model_id, visible(jobs.c.owner))
-            .order_by(jobs.c.id.desc())
-            .limit(_ROWS)
-        )
-        rows = [row_of(connection, job) for job in connection.execute(asked).mappings()]
+        found, _ = page_of(connection, Wanted(model=model_id), _ROWS, None)
+        rows = [row_of(connection, job) for job in found]
     return page(
         request,
         "model.html",
@@ -134,22 +122,17 @@ def list_jobs(
     cursor: str | None = Query(None, max_length=200),
 ) -> Response:
     """Jobs, latest first; rows change as the jobs do."""
-    query = sa.select(jobs).where(jobs.c.kind == "optimize", visible(jobs.c.owner))
-    for column, value in ((jobs.c.state, state), (jobs.c.target, target), (jobs.c.group_id, group)):
-        if value:
-            query = query.where(column == value)
-    query = query.where(*labels.matching(jobs.c.id, [label] if label else [], None))
-    if cursor:
-        query = query.where(jobs.c.id < decode_cursor(cursor))
-    with service.database.read() as connection:
-        found = connection.execute(query.order_by(jobs.c.id.desc()).limit(_ROWS + 1)).mappings().all()
-        rows = [row_of(connection, row) for row in found[:_ROWS]]
     filters = {"state": state or "", "target": target or "", "label": label or "", "group": group or ""}
+    given: dict[str, Any] = {name: value or None for name, value in filters.items()}
+    wanted = Wanted(**given | {"label": [label] if label else None})
+    with service.database.read() as connection:
+        found, following = page_of(connection, wanted, _ROWS, cursor or None)
+        rows = [row_of(connection, row) for row in found]
     return page(
         request,
         "jobs.html",
         jobs=rows,
-        next=encode_cursor(rows[-1].id) if len(found) > _ROWS else None,
+        next=following,
         cursor=cursor,
         filters=filters,
         filtered=any(filters.values()),
@@ -162,12 +145,9 @@ def list_jobs(
 def show_job(request: Request, job_id: str, service: ServiceOf) -> Response:
     """One job: how far it is, what it made, or why it failed."""
     with service.database.read() as connection:
-        row = job_repository.find(connection, job_id)
-        if row["kind"] != "optimize":
-            raise JobNotFoundError(f"there is no job {job_id!r}")
-        answer = jobs_api.answer_of(connection, service, row)
+        row = find_optimization(connection, job_id)
+        answer = answer_of(connection, service, row)
         events = job_repository.events_after(connection, job_id, 0)
-        name = model_repository.names_of(connection, [row["model_id"]])[row["model_id"]]
         siblings = connection.scalar(
             sa.select(sa.func.count()).select_from(jobs).where(jobs.c.group_id == row["group_id"])
         )
@@ -176,7 +156,7 @@ def show_job(request: Request, job_id: str, service: ServiceOf) -> Response:
         "job.html",
         job=answer,
         row=row_of_job(row),
-        name=name,
+        name=answer.model_name,
         siblings=siblings,
         phases=_phases(events, row),
         events=[dict(e) for e in events[-_EVENTS:]],

@@ -30,7 +30,6 @@ _SANDBOX = (
 
 @router.get(
     "/{job_id}/artifacts/{name}",
-    operation_id="getArtifact",
     summary="Download an artifact",
     response_class=FileResponse,
     responses=errors.responses(
@@ -92,7 +91,6 @@ def _sha256(service: Service, job_id: str, name: str) -> str:
 
 @router.get(
     "/{job_id}/decisions",
-    operation_id="listDecisions",
     summary="Ask why a node runs as it does",
     response_model=DecisionList,
     responses=errors.responses(JobNotFoundError, ArtifactNotFoundError, NodeNotFoundError),

@@ -27,14 +27,12 @@ _LOCK = 2  # key of the lock held while versions are given
 def _answer_of(service: Service, row: deployments.Row) -> DeploymentAnswer:
     known = service.deployed_models.get(row["id"])
     client = None if known is None else known.client
-    return DeploymentAnswer(
-        name=row["name"],
+    return DeploymentAnswer.of(
+        row,
         version=str(row["version"]),
         job=row["job_id"],
         model=row["model_id"],
-        owner=row["owner"],
-        created=row["created"],
-        state="starting" if client is None or client.state == "deleted" else client.state,  # type: ignore[arg-type]  # one of them
+        state="starting" if client is None or client.state == "deleted" else client.state,
         detail=None if client is None else client.detail or None,
         programs=0 if client is None else client.programs,
         url=service.address(f"/v2/models/{row['name']}/versions/{row['version']}"),
@@ -43,10 +41,8 @@ def _answer_of(service: Service, row: deployments.Row) -> DeploymentAnswer:
 
 @router.post(
     "/jobs/{job_id}/deploy",
-    operation_id="deployJob",
     summary="Deploy what a job made",
     status_code=201,
-    response_model=DeploymentAnswer,
     responses=errors.responses(
         JobNotFoundError,
         JobNotFinishedError,
@@ -82,12 +78,7 @@ async def deploy_job(
     return answer
 
 
-@router.get(
-    "/deployments",
-    operation_id="listDeployments",
-    summary="List deployed models",
-    response_model=DeploymentList,
-)
+@router.get("/deployments", summary="List deployed models")
 def list_deployments(service: ServiceOf) -> DeploymentList:
     """All versions of all names, and how their processes are."""
     with service.database.read() as connection:
@@ -97,7 +88,6 @@ def list_deployments(service: ServiceOf) -> DeploymentList:
 
 @router.delete(
     "/deployments/{name}",
-    operation_id="deleteDeployment",
     summary="Delete a deployed model",
     status_code=204,
     responses=errors.responses(DeploymentNotFoundError),

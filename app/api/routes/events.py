@@ -1,56 +1,75 @@
-"""The events of a job as server-sent events, which a client can resume."""
+"""Server-sent events: those of a job, which a client can resume, and the loop that all streams have."""
 
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from app.api.http.long_poll import POLL_SECONDS
 from app.api.service import Service
 from app.jobs.store import job_repository
 
-HEARTBEAT_SECONDS = 15.0
-_RETRY = b"retry: 1000\n\n"  # milliseconds until a client asks again
-_RESTART = b": the service stops\nretry: 3000\n\n"  # a new process takes longer to be there
-
-
-def _look(service: Service, job_id: str, last: int) -> tuple[list[job_repository.Row], bool]:
-    """Events after the last one seen, and whether there will be no more after them."""
-    with service.database.read() as connection:
-        ended = job_repository.find(connection, job_id)["state"] in job_repository.TERMINAL
-        return job_repository.events_after(connection, job_id, last), ended
+_HEARTBEAT_SECONDS = 15.0
+_POLL_SECONDS = 0.1
+_RESTART = ": the service stops\nretry: 3000\n\n"  # a new process takes longer to be there
 
 
 async def stream(service: Service, job_id: str, last: int) -> Response:
     """The events after `last`; 204 when the job has ended and none is left, so that clients stop asking."""
-    rows, ended = await run_in_threadpool(_look, service, job_id, last)
-    if ended and not rows:
+
+    def rows_after(event_id: int) -> tuple[list[job_repository.Row], bool]:
+        with service.database.read() as connection:
+            ended = job_repository.find(connection, job_id)["state"] in job_repository.TERMINAL
+            return job_repository.events_after(connection, job_id, event_id), ended
+
+    def look() -> tuple[list[str], bool]:
+        nonlocal last
+        rows, ended = rows_after(last)
+        last = rows[-1]["id"] if rows else last
+        return [f"id: {r['id']}\nevent: {r['kind']}\ndata: {json.dumps(r['data'])}\n\n" for r in rows], ended
+
+    if await run_in_threadpool(rows_after, last) == ([], True):
         return Response(status_code=204)
-    return StreamingResponse(
-        _lines(service, job_id, last),
-        media_type="text/event-stream",
-        headers={"cache-control": "no-store", "x-accel-buffering": "no"},
-    )
+    return streamed(service, look, seconds=_POLL_SECONDS, retry=1000, farewell=_RESTART)
 
 
-async def _lines(service: Service, job_id: str, last: int) -> AsyncIterator[bytes]:
-    yield _RETRY
-    spoken = time.monotonic()
-    while not service.stopping.is_set():
-        rows, ended = await run_in_threadpool(_look, service, job_id, last)
-        for row in rows:
-            last = row["id"]
-            yield f"id: {last}\nevent: {row['kind']}\ndata: {json.dumps(row['data'])}\n\n".encode()
-        if ended:
-            return
-        now = time.monotonic()
-        if rows:
-            spoken = now
-        elif now > spoken + HEARTBEAT_SECONDS:
-            spoken = now
-            yield b": still here\n\n"
-        await asyncio.sleep(POLL_SECONDS)
-    yield _RESTART
+def streamed(
+    service: Service,
+    look: Callable[[], tuple[Sequence[str], bool]],
+    *,
+    seconds: float,
+    retry: int,
+    farewell: str = "",
+) -> Response:
+    """A stream of server-sent events.
+
+    Args:
+        service: when it stops, the stream ends with `farewell`.
+        look: returns the events since the last look, and True when no more will follow.
+        seconds: between two looks.
+        retry: milliseconds until a client asks again.
+        farewell: last text.
+    """
+
+    async def texts() -> AsyncIterator[str]:
+        yield f"retry: {retry}\n\n"
+        spoken = time.monotonic()
+        while not service.stopping.is_set():
+            events, ended = await run_in_threadpool(look)
+            for event in events:
+                yield event
+            if ended:
+                return
+            now = time.monotonic()
+            if events:
+                spoken = now
+            elif now > spoken + _HEARTBEAT_SECONDS:
+                spoken = now
+                yield ": still here\n\n"
+            await asyncio.sleep(seconds)
+        yield farewell
+
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return StreamingResponse(texts(), media_type="text/event-stream", headers=headers)

@@ -11,7 +11,7 @@ from app.api.http.idempotency import IdempotencyKey, accept, once
 from app.api.schemas.groups import ComparedJob, JobConstraints, JobGroupAnswer, JobGroupRequest
 from app.api.schemas.jobs import JobOptions
 from app.api.schemas.requests import drafts_of
-from app.api.service import Service, ServiceOf
+from app.api.service import ServiceOf
 from app.engine.types.errors import UnknownTargetError
 from app.jobs.comparison import Constraints, best_by_target, compare
 from app.jobs.errors import (
@@ -45,17 +45,10 @@ def _answer_of(group: groups.Group) -> JobGroupAnswer:
     )
 
 
-def _find(service: Service, group_id: str) -> JobGroupAnswer:
-    with service.database.read() as connection:
-        return _answer_of(groups.find(connection, group_id))
-
-
 @router.post(
     "",
-    operation_id="createJobGroup",
     summary="Optimize a model in several ways",
     status_code=202,
-    response_model=JobGroupAnswer,
     responses=errors.responses(
         ModelNotFoundError,
         BlobNotFoundError,
@@ -67,10 +60,7 @@ def _find(service: Service, group_id: str) -> JobGroupAnswer:
     ),
 )
 def create_job_group(
-    body: JobGroupRequest,
-    response: Response,
-    service: ServiceOf,
-    idempotency_key: IdempotencyKey = None,
+    body: JobGroupRequest, response: Response, service: ServiceOf, idempotency_key: IdempotencyKey = None
 ) -> JobGroupAnswer:
     """Queue a job for each option set on each target. One that fails leaves the others alone."""
     count = len(body.option_sets) * len(body.targets)
@@ -83,13 +73,8 @@ def create_job_group(
     with service.database.write() as connection:
 
         def drafts() -> list[job_repository.Draft]:
-            return [
-                draft
-                for each in _combined(body)
-                for draft in drafts_of(
-                    connection, service.settings, "optimize", body.model, body.targets, each
-                )
-            ]
+            common = (connection, service.settings, "optimize", body.model, body.targets)
+            return [draft for each in _combined(body) for draft in drafts_of(*common, each)]
 
         group_id, fresh = once(connection, idempotency_key, body, drafts)
         if fresh:
@@ -109,13 +94,9 @@ def _combined(body: JobGroupRequest) -> list[JobGroupRequest]:
 
 @router.get(
     "/{group_id}",
-    operation_id="getJobGroup",
     summary="Compare the jobs of a group",
     response_model=JobGroupAnswer,
-    responses=errors.responses(
-        JobGroupNotFoundError,
-        also=long_poll.UNCHANGED,
-    ),
+    responses=errors.responses(JobGroupNotFoundError, also=long_poll.UNCHANGED),
 )
 async def get_job_group(
     group_id: GroupId,
@@ -130,7 +111,8 @@ async def get_job_group(
     """
 
     def look() -> tuple[JobGroupAnswer, bool]:
-        answer = _find(service, group_id)
+        with service.database.read() as connection:
+            answer = _answer_of(groups.find(connection, group_id))
         return answer, answer.state == "done"
 
     return await long_poll.tagged(service, response, look, wait, if_none_match)
@@ -138,23 +120,18 @@ async def get_job_group(
 
 @router.post(
     "/{group_id}/cancel",
-    operation_id="cancelJobGroup",
     summary="Cancel the jobs of a group",
     status_code=202,
-    response_model=JobGroupAnswer,
     responses=errors.responses(JobGroupNotFoundError),
 )
 def cancel_job_group(group_id: GroupId, service: ServiceOf) -> JobGroupAnswer:
     """End all its jobs that have not ended."""
     with service.database.write() as connection:
-        waiting_jobs = [
-            job["id"]
-            for job in groups.find(connection, group_id).jobs
-            if job["state"] in job_repository.WAITING
-        ]
-        for job in groups.find(connection, group_id).jobs:
+        jobs = groups.find(connection, group_id).jobs
+        for job in jobs:
             job_repository.cancel(connection, job["id"])
         answer = _answer_of(groups.find(connection, group_id))
-    for job_id in waiting_jobs:
-        service.dispatcher.withdraw(job_id)
+    for job in jobs:
+        if job["state"] in job_repository.WAITING:
+            service.dispatcher.withdraw(job["id"])
     return answer

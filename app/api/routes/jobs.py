@@ -1,16 +1,15 @@
 """Jobs: ask for them, follow them, cancel them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from app.api.http import errors, long_poll
+from app.api.http import errors, long_poll, paging
 from app.api.http.idempotency import IdempotencyKey, accept, once
-from app.api.http.paging import LabelQuery, TextQuery, decode_cursor, encode_cursor, link_next
 from app.api.routes.events import stream
 from app.api.schemas.fields import State
 from app.api.schemas.jobs import Artifact, GroupAnswer, JobAnswer, JobList, JobRequest, Progress
@@ -39,52 +38,49 @@ JobId = Annotated[str, Path(max_length=64, examples=["0193b0c4f5a26f1d0c5b9a2e4c
 
 def answer_of(connection: sa.Connection, service: Service, row: job_repository.Row) -> JobAnswer:
     """A job as the API tells it."""
-    files = job_repository.files(connection, row["id"], "artifact")
-    return JobAnswer(
-        id=row["id"],
+    job_id, model_id = row["id"], row["model_id"]
+    address = service.address(f"/v1/jobs/{job_id}/artifacts")
+    return JobAnswer.of(
+        row,
         group=row["group_id"],
-        state=row["state"],
-        model=row["model_id"],
-        model_name=model_repository.names_of(connection, [row["model_id"]])[row["model_id"]],
-        target=row["target"],
-        progress=Progress(phase=row["phase"], done=row["done"], total=row["total"]),
+        model=model_id,
+        model_name=model_repository.names_of(connection, [model_id])[model_id],
+        progress=Progress.of(row),
         artifacts=[
-            Artifact(
-                name=f["name"],
-                url=service.address(f"/v1/jobs/{row['id']}/artifacts/{f['name']}"),
-                size=f["size"],
-                sha256=f["sha256"],
-                media_type=ARTIFACTS[f["name"]],
-            )
-            for f in files
+            Artifact.of(f, url=f"{address}/{f['name']}", media_type=ARTIFACTS[f["name"]])
+            for f in job_repository.files(connection, job_id, "artifact")
         ],
-        summary=row["summary"],
-        code=row["code"],
-        detail=row["detail"],
-        pointer=row["pointer"],
-        created=row["created"],
-        started=row["started"],
-        finished=row["finished"],
-        owner=row["owner"],
-        labels=labels.of(connection, [row["id"]]).get(row["id"], {}),
-        cached_from=row["cached_from"],
+        labels=labels.of(connection, [job_id]).get(job_id, {}),
     )
+
+
+def optimizations(*columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """Query of those jobs of the caller that the API and the pages list: these columns, or all."""
+    query = sa.select(*columns) if columns else sa.select(jobs)
+    return query.where(jobs.c.kind == "optimize", visible(jobs.c.owner))
+
+
+def find_optimization(connection: sa.Connection, job_id: str) -> job_repository.Row:
+    """One job that the API and the pages show.
+
+    Raises:
+        JobNotFoundError: there is none of that id.
+    """
+    row = job_repository.find(connection, job_id)
+    if row["kind"] != "optimize":
+        raise JobNotFoundError(f"there is no job {job_id!r}")
+    return row
 
 
 def _find(service: Service, job_id: str) -> JobAnswer:
     with service.database.read() as connection:
-        row = job_repository.find(connection, job_id)
-        if row["kind"] != "optimize":
-            raise JobNotFoundError(f"there is no job {job_id!r}")
-        return answer_of(connection, service, row)
+        return answer_of(connection, service, find_optimization(connection, job_id))
 
 
 @router.post(
     "",
-    operation_id="createJob",
     summary="Optimize a model",
     status_code=202,
-    response_model=JobAnswer | GroupAnswer,
     responses=errors.responses(
         ModelNotFoundError,
         BlobNotFoundError,
@@ -95,10 +91,7 @@ def _find(service: Service, job_id: str) -> JobAnswer:
     ),
 )
 def create_job(
-    body: JobRequest,
-    response: Response,
-    service: ServiceOf,
-    idempotency_key: IdempotencyKey = None,
+    body: JobRequest, response: Response, service: ServiceOf, idempotency_key: IdempotencyKey = None
 ) -> JobAnswer | GroupAnswer:
     """Queue an optimization for each target: a job for one, a group of jobs for several.
 
@@ -112,10 +105,8 @@ def create_job(
             body,
             lambda: drafts_of(connection, service.settings, "optimize", body.model, body.targets, body),
         )
-        rows = connection.execute(
-            sa.select(jobs).where(jobs.c.group_id == group).order_by(jobs.c.id)
-        ).mappings()
-        answers = [answer_of(connection, service, row) for row in rows.all()]
+        rows = connection.execute(sa.select(jobs).where(jobs.c.group_id == group).order_by(jobs.c.id))
+        answers = [answer_of(connection, service, row) for row in rows.mappings().all()]
     if len(answers) == 1:
         accept(service, response, f"/v1/jobs/{answers[0].id}", fresh)
         return answers[0]
@@ -124,15 +115,15 @@ def create_job(
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class Wanted:
     """Query parameters of a list of jobs."""
 
     state: State | None = None
     target: Annotated[str | None, Query(max_length=255)] = None
     model: Annotated[str | None, Query(max_length=64)] = None
     group: Annotated[str | None, Query(max_length=64)] = None
-    label: LabelQuery = None
-    q: TextQuery = None
+    label: paging.LabelQuery = None
+    q: paging.TextQuery = None
 
     def conditions(self) -> Iterator[sa.ColumnElement[bool]]:
         """Conditions on rows of jobs."""
@@ -149,44 +140,39 @@ class _Wanted:
                 yield column == value
 
 
-@router.get(
-    "",
-    operation_id="listJobs",
-    summary="List jobs",
-    response_model=JobList,
-    responses=errors.responses(RequestError),
-)
+def page_of(
+    connection: sa.Connection, wanted: Wanted, limit: int, cursor: str | None
+) -> tuple[Sequence[job_repository.Row], str | None]:
+    """Rows of one page of a list of jobs, latest first, and the cursor of the next page."""
+    query = optimizations().where(*wanted.conditions()).order_by(jobs.c.id.desc()).limit(limit + 1)
+    if cursor is not None:
+        query = query.where(jobs.c.id < paging.decode_cursor(cursor))
+    rows = connection.execute(query).mappings().all()
+    return rows[:limit], paging.encode_cursor(rows[limit - 1]["id"]) if len(rows) > limit else None
+
+
+@router.get("", summary="List jobs", responses=errors.responses(RequestError))
 def list_jobs(
     request: Request,
     response: Response,
     service: ServiceOf,
-    wanted: Annotated[_Wanted, Depends()],
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
-    cursor: Annotated[str | None, Query(max_length=200, description="`next` of the page before.")] = None,
+    wanted: Annotated[Wanted, Depends()],
+    limit: paging.Limit = 50,
+    cursor: paging.Cursor = None,
 ) -> JobList:
     """Jobs, latest first, in pages."""
-    conditions = wanted.conditions()
-    query = sa.select(jobs).where(jobs.c.kind == "optimize", visible(jobs.c.owner), *conditions)
-    query = query.order_by(jobs.c.id.desc()).limit(limit + 1)
-    if cursor is not None:
-        query = query.where(jobs.c.id < decode_cursor(cursor))
     with service.database.read() as connection:
-        rows = connection.execute(query).mappings().all()
-        answers = [answer_of(connection, service, row) for row in rows[:limit]]
-    following = encode_cursor(answers[-1].id) if len(rows) > limit else None
-    link_next(response, service, "/v1/jobs", request, following)
+        rows, following = page_of(connection, wanted, limit, cursor)
+        answers = [answer_of(connection, service, row) for row in rows]
+    paging.link_next(response, service, "/v1/jobs", request, following)
     return JobList(jobs=answers, next=following)
 
 
 @router.get(
     "/{job_id}",
-    operation_id="getJob",
     summary="Look at a job",
     response_model=JobAnswer,
-    responses=errors.responses(
-        JobNotFoundError,
-        also=long_poll.UNCHANGED,
-    ),
+    responses=errors.responses(JobNotFoundError, also=long_poll.UNCHANGED),
 )
 async def get_job(
     job_id: JobId,
@@ -206,7 +192,6 @@ async def get_job(
 
 @router.get(
     "/{job_id}/events",
-    operation_id="streamJobEvents",
     summary="Follow a job",
     response_class=Response,
     responses=errors.responses(
@@ -238,19 +223,13 @@ async def stream_job_events(
 
 
 @router.post(
-    "/{job_id}/cancel",
-    operation_id="cancelJob",
-    summary="Cancel a job",
-    status_code=202,
-    response_model=JobAnswer,
-    responses=errors.responses(JobNotFoundError),
+    "/{job_id}/cancel", summary="Cancel a job", status_code=202, responses=errors.responses(JobNotFoundError)
 )
 def cancel_job(job_id: JobId, service: ServiceOf) -> JobAnswer:
     """End a job: one that waits at once, one that runs within seconds. One that ended stays as it is."""
     before = _find(service, job_id)
     with service.database.write() as connection:
-        row = job_repository.cancel(connection, job_id)
-        answer = answer_of(connection, service, row)
+        answer = answer_of(connection, service, job_repository.cancel(connection, job_id))
     if before.state in job_repository.WAITING and answer.state == "cancelled":
         service.dispatcher.withdraw(job_id)
     return answer
@@ -258,10 +237,8 @@ def cancel_job(job_id: JobId, service: ServiceOf) -> JobAnswer:
 
 @router.post(
     "/{job_id}/retry",
-    operation_id="retryJob",
     summary="Run a job again",
     status_code=202,
-    response_model=JobAnswer,
     responses=errors.responses(JobNotFoundError, JobNotFinishedError, ModelNotFoundError, BlobNotFoundError),
 )
 def retry_job(job_id: JobId, response: Response, service: ServiceOf) -> JobAnswer:
@@ -278,7 +255,6 @@ def retry_job(job_id: JobId, response: Response, service: ServiceOf) -> JobAnswe
 
 @router.delete(
     "/{job_id}",
-    operation_id="deleteJob",
     summary="Delete a job",
     status_code=204,
     responses=errors.responses(JobNotFoundError, JobNotFinishedError),
@@ -291,13 +267,7 @@ def delete_job(job_id: JobId, service: ServiceOf) -> None:
     service.blobs.free()
 
 
-@router.put(
-    "/{job_id}/labels",
-    operation_id="labelJob",
-    summary="Label a job",
-    response_model=JobAnswer,
-    responses=errors.responses(JobNotFoundError),
-)
+@router.put("/{job_id}/labels", summary="Label a job", responses=errors.responses(JobNotFoundError))
 def label_job(job_id: JobId, body: LabelsRequest, service: ServiceOf) -> JobAnswer:
     """Replace its labels, by which it can be found."""
     _find(service, job_id)

@@ -13,14 +13,7 @@ from app.jobs.store import keys
 router = APIRouter(prefix="/v1/keys", tags=["keys"])
 
 
-@router.post(
-    "",
-    operation_id="createKey",
-    summary="Make a key",
-    status_code=201,
-    response_model=NewKeyAnswer,
-    responses=errors.responses(RequestError),
-)
+@router.post("", summary="Make a key", status_code=201, responses=errors.responses(RequestError))
 def create_key(body: KeyRequest, response: Response, service: ServiceOf) -> NewKeyAnswer:
     """Make a key. Its text is in this answer only. From the first key on, every request needs one.
 
@@ -39,7 +32,7 @@ def create_key(body: KeyRequest, response: Response, service: ServiceOf) -> NewK
     return NewKeyAnswer(**row, key=text)
 
 
-@router.get("", operation_id="listKeys", summary="List keys", response_model=KeyList)
+@router.get("", summary="List keys")
 def list_keys(service: ServiceOf) -> KeyList:
     """All keys, oldest first, without their texts."""
     with service.database.read() as connection:
@@ -47,11 +40,7 @@ def list_keys(service: ServiceOf) -> KeyList:
 
 
 @router.delete(
-    "/{key_id}",
-    operation_id="revokeKey",
-    summary="Revoke a key",
-    status_code=204,
-    responses=errors.responses(KeyNotFoundError),
+    "/{key_id}", summary="Revoke a key", status_code=204, responses=errors.responses(KeyNotFoundError)
 )
 def revoke_key(
     key_id: Annotated[str, Path(max_length=64, examples=["0c5b9a2e4c3791aa"])], service: ServiceOf

@@ -6,8 +6,7 @@ searches are limited.
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Request
-from pydantic import ValidationError
+from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 
 from app.api.http import errors, uploads
@@ -28,9 +27,7 @@ _CSV = {
 
 @router.post(
     "",
-    operation_id="createMemoryPlan",
     summary="Place buffers in an arena",
-    response_model=MemoryPlanAnswer,
     responses=errors.responses(RequestError, TooLargeError, MediaTypeError),
     openapi_extra={
         "requestBody": {"required": True, "content": {"application/json": _JSON, "text/csv": _CSV}}
@@ -47,32 +44,27 @@ async def create_memory_plan(
             description="Bytes of the arena, for a CSV body; JSON carries its own.",
         ),
     ] = None,
-    content_type: Annotated[str, Header(include_in_schema=False)] = "application/json",
+    content_type: uploads.MediaType = "application/json",
 ) -> MemoryPlanAnswer:
     """Give every buffer an offset, validated; say how far the peak is from the proved lower bound.
 
     The answer is 200 also where nothing fits: `reason` then has the proof, if there is one.
     """
-    media_type = content_type.partition(";")[0].strip().lower()
     body = await uploads.read(request, service.settings.max_json_bytes)
-    if media_type == "application/json":
+    if content_type == "application/json":
         problem = _from_json(body, capacity)
-    elif media_type == "text/csv":
+    elif content_type == "text/csv":
         problem = _from_csv(body, capacity)
     else:
         raise MediaTypeError(
-            f"media type {media_type!r} is not understood; send application/json or text/csv"
+            f"media type {content_type!r} is not understood; send application/json or text/csv"
         )
     async with service.planning:
         return await run_in_threadpool(_plan, problem)
 
 
 def _from_json(body: bytes, capacity: int | None) -> Problem:
-    try:
-        given = MemoryPlanRequest.model_validate_json(body)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise RequestError(str(first["msg"]), pointer="/" + "/".join(map(str, first["loc"]))) from error
+    given = uploads.parsed(MemoryPlanRequest, body)
     if capacity is not None:
         raise RequestError("capacity: a JSON body carries its own", pointer="query:capacity")
     buffers: dict[str, Buffer] = {}

@@ -31,7 +31,6 @@ class _Collected(Collector):
 
 @router.get(
     "/metrics",
-    operation_id="getMetrics",
     summary="Read the counters",
     response_class=PlainTextResponse,
     responses={

@@ -4,14 +4,11 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Header, Path, Query, Request, Response
-from fastapi.responses import JSONResponse
-from pydantic import ValidationError
+from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from app.api.http import errors, long_poll, uploads
+from app.api.http import errors, long_poll, paging, uploads
 from app.api.http.errors import MediaTypeError
-from app.api.http.paging import LabelQuery, TextQuery, decode_cursor, encode_cursor, link_next
 from app.api.schemas.fields import Sha256
 from app.api.schemas.models import (
     BlobAnswer,
@@ -50,23 +47,15 @@ router = APIRouter(prefix="/v1", tags=["models"])
 ModelId = Annotated[str, Path(max_length=64, examples=["9f86d081884c7d659a2feaa0c55ad015"])]
 _OCTETS = {"schema": {"type": "string", "format": "binary"}}
 _MANIFEST = {"schema": {"$ref": "#/components/schemas/ModelManifest"}}
+_BODY = {"required": True, "content": {"application/octet-stream": _OCTETS}}
+_UPLOAD: dict[str, Any] = {"status_code": 201, "openapi_extra": {"requestBody": _BODY}}
+_REFUSALS = (TooLargeError, QuotaError, StorageFullError, MediaTypeError)  # of uploads
+_THERE_ALREADY = {200: {"model": BlobAnswer, "description": "The bytes were there already."}}
 _WAIT_MARGIN = 30.0  # seconds for a validation to find a free worker
 
 
 @router.post(
-    "/blobs",
-    operation_id="createBlob",
-    summary="Upload bytes",
-    status_code=201,
-    response_model=BlobAnswer,
-    responses=errors.responses(
-        TooLargeError,
-        QuotaError,
-        StorageFullError,
-        MediaTypeError,
-        also={200: {"model": BlobAnswer, "description": "The bytes were there already."}},
-    ),
-    openapi_extra={"requestBody": {"required": True, "content": {"application/octet-stream": _OCTETS}}},
+    "/blobs", summary="Upload bytes", responses=errors.responses(*_REFUSALS, also=_THERE_ALREADY), **_UPLOAD
 )
 async def create_blob(request: Request, response: Response, service: ServiceOf) -> BlobAnswer:
     """Store bytes whose hash the sender does not know, as `putBlob` does."""
@@ -75,19 +64,9 @@ async def create_blob(request: Request, response: Response, service: ServiceOf) 
 
 @router.put(
     "/blobs/sha256/{sha256}",
-    operation_id="putBlob",
     summary="Upload bytes under their hash",
-    status_code=201,
-    response_model=BlobAnswer,
-    responses=errors.responses(
-        HashMismatchError,
-        TooLargeError,
-        QuotaError,
-        StorageFullError,
-        MediaTypeError,
-        also={200: {"model": BlobAnswer, "description": "The bytes were there already."}},
-    ),
-    openapi_extra={"requestBody": {"required": True, "content": {"application/octet-stream": _OCTETS}}},
+    responses=errors.responses(HashMismatchError, *_REFUSALS, also=_THERE_ALREADY),
+    **_UPLOAD,
 )
 async def put_blob(sha256: Sha256, request: Request, response: Response, service: ServiceOf) -> BlobAnswer:
     """Store bytes. They are kept for a while, and then as long as a model or a job needs them."""
@@ -106,7 +85,6 @@ async def _store(request: Request, response: Response, service: Service, expecte
 
 @router.head(
     "/blobs/sha256/{sha256}",
-    operation_id="headBlob",
     summary="Ask whether bytes are there",
     response_class=Response,
     responses=errors.responses(
@@ -123,10 +101,8 @@ def head_blob(sha256: Sha256, service: ServiceOf) -> Response:
 
 @router.post(
     "/models",
-    operation_id="createModel",
     summary="Upload a model, or make one of blobs",
     status_code=201,
-    response_model=ModelAnswer,
     responses=errors.responses(
         TooLargeError,
         MediaTypeError,
@@ -153,15 +129,14 @@ async def create_model(
     name: Annotated[
         ModelName | None, Query(description="What to call it, such as its file's name; see `updateModel`.")
     ] = None,
-    content_type: Annotated[str, Header(include_in_schema=False)] = "application/octet-stream",
+    content_type: uploads.MediaType = "application/octet-stream",
 ) -> ModelAnswer:
     """Take an ONNX file as the body, or a JSON manifest of blobs for a model with external data.
 
     The same files are the same model, which keeps the name that it has. It is inspected in a limited
     process: `state` is `inspecting` until then, or for as long as `wait` says.
     """
-    media_type = content_type.partition(";")[0].strip().lower()
-    files, listed = await _files_of(request, media_type, service)
+    files, listed = await _files_of(request, content_type, service)
     identifier, inspections = await run_in_threadpool(_add, service, files, name or listed or "")
     response.status_code = 201 if inspections else 200
     response.headers["location"] = service.address(f"/v1/models/{identifier}")
@@ -171,13 +146,8 @@ async def create_model(
 async def _files_of(request: Request, media_type: str, service: Service) -> tuple[dict[str, str], str | None]:
     """Hashes by location, and the name that a manifest gives."""
     if media_type == "application/json":
-        try:
-            manifest = ModelManifest.model_validate_json(
-                await uploads.read(request, service.settings.max_json_bytes)
-            )
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise RequestError(str(first["msg"]), pointer="/" + "/".join(map(str, first["loc"]))) from error
+        body = await uploads.read(request, service.settings.max_json_bytes)
+        manifest = uploads.parsed(ModelManifest, body)
         return {"": manifest.model} | manifest.external_data, manifest.name
     if media_type not in ("application/octet-stream", "application/x-protobuf", "application/onnx"):
         raise MediaTypeError(
@@ -221,29 +191,22 @@ def _answer(service: Service, identifier: str) -> ModelAnswer:
 
 
 def _answer_of(connection: sa.Connection, row: job_repository.Row) -> ModelAnswer:
-    fields = {name: row[name] for name in ModelAnswer.model_fields if name in row}
-    return ModelAnswer(
-        **fields,
+    return ModelAnswer.of(
+        row,
         files=job_repository.model_paths(connection, row["id"]),
         labels=labels.of(connection, [row["id"]]).get(row["id"], {}),
     )
 
 
-@router.get(
-    "/models",
-    operation_id="listModels",
-    summary="List models",
-    response_model=ModelList,
-    responses=errors.responses(RequestError),
-)
+@router.get("/models", summary="List models", responses=errors.responses(RequestError))
 def list_models(
     request: Request,
     response: Response,
     service: ServiceOf,
-    label: LabelQuery = None,
-    q: TextQuery = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
-    cursor: Annotated[str | None, Query(max_length=200, description="`next` of the page before.")] = None,
+    label: paging.LabelQuery = None,
+    q: paging.TextQuery = None,
+    limit: paging.Limit = 50,
+    cursor: paging.Cursor = None,
 ) -> ModelList:
     """Models, latest first, in pages."""
     named = models.c.name.icontains(q or "", autoescape=True)
@@ -254,7 +217,7 @@ def list_models(
         .limit(limit + 1)
     )
     if cursor is not None:
-        created, _, identifier = decode_cursor(cursor).partition(" ")
+        created, _, identifier = paging.decode_cursor(cursor).partition(" ")
         try:
             place = (float.fromhex(created), identifier)
         except (ValueError, OverflowError) as error:
@@ -265,18 +228,12 @@ def list_models(
         answers = [_answer_of(connection, row) for row in rows[:limit]]
     following = None
     if len(rows) > limit:
-        following = encode_cursor(f"{answers[-1].created.hex()} {answers[-1].id}")
-    link_next(response, service, "/v1/models", request, following)
+        following = paging.encode_cursor(f"{answers[-1].created.hex()} {answers[-1].id}")
+    paging.link_next(response, service, "/v1/models", request, following)
     return ModelList(models=answers, next=following)
 
 
-@router.patch(
-    "/models/{model_id}",
-    operation_id="updateModel",
-    summary="Rename a model",
-    response_model=ModelAnswer,
-    responses=errors.responses(ModelNotFoundError),
-)
+@router.patch("/models/{model_id}", summary="Rename a model", responses=errors.responses(ModelNotFoundError))
 def update_model(model_id: ModelId, body: ModelRequest, service: ServiceOf) -> ModelAnswer:
     """Give it another name, by which lists and pages show it."""
     with service.database.write() as connection:
@@ -285,11 +242,7 @@ def update_model(model_id: ModelId, body: ModelRequest, service: ServiceOf) -> M
 
 
 @router.put(
-    "/models/{model_id}/labels",
-    operation_id="labelModel",
-    summary="Label a model",
-    response_model=ModelAnswer,
-    responses=errors.responses(ModelNotFoundError),
+    "/models/{model_id}/labels", summary="Label a model", responses=errors.responses(ModelNotFoundError)
 )
 def label_model(model_id: ModelId, body: LabelsRequest, service: ServiceOf) -> ModelAnswer:
     """Replace its labels, by which it can be found."""
@@ -299,13 +252,7 @@ def label_model(model_id: ModelId, body: LabelsRequest, service: ServiceOf) -> M
     return _answer(service, model_id)
 
 
-@router.get(
-    "/models/{model_id}",
-    operation_id="getModel",
-    summary="Look at a model",
-    response_model=ModelAnswer,
-    responses=errors.responses(ModelNotFoundError),
-)
+@router.get("/models/{model_id}", summary="Look at a model", responses=errors.responses(ModelNotFoundError))
 async def get_model(model_id: ModelId, service: ServiceOf, wait: long_poll.Wait = None) -> ModelAnswer:
     """Its inputs, outputs, operators and opsets, once the inspection has ended."""
     return await _inspected(service, model_id, wait)
@@ -323,7 +270,6 @@ async def _inspected(service: Service, model_id: str, wait: float | None) -> Mod
 
 @router.delete(
     "/models/{model_id}",
-    operation_id="deleteModel",
     summary="Delete a model",
     status_code=204,
     responses=errors.responses(ModelNotFoundError, ModelInUseError),
@@ -337,21 +283,12 @@ def delete_model(model_id: ModelId, service: ServiceOf) -> None:
 
 @router.post(
     "/models/{model_id}/validate",
-    operation_id="validateModel",
     summary="Ask what would stop an optimization",
-    response_model=ValidateAnswer,
     responses=errors.responses(
-        ModelNotFoundError,
-        BlobNotFoundError,
-        InvalidModelError,
-        NoAnswerError,
-        GraphError,
-        TooLargeError,
+        ModelNotFoundError, BlobNotFoundError, InvalidModelError, NoAnswerError, GraphError, TooLargeError
     ),
 )
-async def validate_model(
-    model_id: ModelId, body: ValidateRequest, service: ServiceOf
-) -> ValidateAnswer | JSONResponse:
+async def validate_model(model_id: ModelId, body: ValidateRequest, service: ServiceOf) -> ValidateAnswer:
     """Load the model and bind its inputs for a target, in a limited process, without optimizing it."""
 
     def drafted(connection: sa.Connection) -> list[job_repository.Draft]:

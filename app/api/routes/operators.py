@@ -19,9 +19,7 @@ _WAIT_MARGIN = 10.0  # seconds beyond the time limit of the process
 
 @router.post(
     "/run",
-    operation_id="runOperator",
     summary="Run one operator",
-    response_model=OperatorAnswer,
     responses=errors.responses(
         OperatorFailedError, NoAnswerError, InputError, GraphError, TargetError, TooLargeError
     ),

@@ -17,19 +17,13 @@ from app.jobs.store.database import is_current, jobs, workers
 router = APIRouter(tags=["system"])
 
 
-@router.get("/healthz", operation_id="getHealth", summary="Is it alive?", response_model=Health)
+@router.get("/healthz", summary="Is it alive?")
 async def get_health() -> Health:
     """The process answers."""
     return Health()
 
 
-@router.get(
-    "/readyz",
-    operation_id="getReadiness",
-    summary="Is it ready?",
-    response_model=Readiness,
-    responses=errors.responses(NotReadyError),
-)
+@router.get("/readyz", summary="Is it ready?", responses=errors.responses(NotReadyError))
 def get_readiness(service: ServiceOf) -> Readiness:
     """The database answers and has the tables of this version, and uploads can be kept.
 
@@ -63,23 +57,14 @@ def get_readiness(service: ServiceOf) -> Readiness:
     return Readiness(workers=len(alive), warnings=warnings)
 
 
-@router.get(
-    "/v1/problems",
-    operation_id="listProblems",
-    summary="List problem codes",
-    response_model=list[ProblemKindAnswer],
-)
+@router.get("/v1/problems", summary="List problem codes")
 def list_problems() -> list[ProblemKindAnswer]:
     """All codes of failed requests and failed jobs."""
-    return [ProblemKindAnswer(code=k.code, title=k.title, status=k.status) for k in errors.problem_kinds()]
+    return errors.problem_kinds()
 
 
 @router.get(
-    "/v1/problems/{code}",
-    operation_id="getProblem",
-    summary="Look at a problem code",
-    response_model=ProblemKindAnswer,
-    responses=errors.responses(RouteNotFoundError),
+    "/v1/problems/{code}", summary="Look at a problem code", responses=errors.responses(RouteNotFoundError)
 )
 def get_problem(
     code: Annotated[str, Path(max_length=100, examples=["input-invalid"])],
@@ -87,5 +72,5 @@ def get_problem(
     """Meaning of an error code; the `type` of a problem leads here."""
     for kind in errors.problem_kinds():
         if kind.code == code:
-            return ProblemKindAnswer(code=kind.code, title=kind.title, status=kind.status)
+            return kind
     raise RouteNotFoundError(f"there is no problem code {code!r}")

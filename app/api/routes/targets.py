@@ -1,5 +1,6 @@
 """Targets: the built-in ones, this machine, and those that users describe."""
 
+from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
@@ -17,12 +18,11 @@ router = APIRouter(prefix="/v1/targets", tags=["targets"])
 
 
 def _answer(target: Target) -> TargetAnswer:
-    if target.name == "host":
-        return TargetAnswer.of(target, "probed")
-    return TargetAnswer.of(target, "preset" if target.name in presets() else "described")
+    origin = "probed" if target.name == "host" else "preset" if target.name in presets() else "described"
+    return TargetAnswer.of(asdict(target), origin=origin)
 
 
-@router.get("", operation_id="listTargets", summary="List targets", response_model=TargetList)
+@router.get("", summary="List targets")
 def list_targets(service: ServiceOf) -> TargetList:
     """All targets that jobs may name: `host` is this machine."""
     with service.database.read() as connection:
@@ -30,13 +30,7 @@ def list_targets(service: ServiceOf) -> TargetList:
     return TargetList(targets=[_answer(t) for t in (*presets().values(), *described.values())])
 
 
-@router.get(
-    "/{name}",
-    operation_id="getTarget",
-    summary="Look at a target",
-    response_model=TargetAnswer,
-    responses=errors.responses(TargetNotFoundError),
-)
+@router.get("/{name}", summary="Look at a target", responses=errors.responses(TargetNotFoundError))
 def get_target(
     name: Annotated[str, Path(max_length=255, examples=["host"])], service: ServiceOf
 ) -> TargetAnswer:
@@ -50,10 +44,8 @@ def get_target(
 
 @router.post(
     "",
-    operation_id="createTarget",
     summary="Describe a machine",
     status_code=201,
-    response_model=TargetAnswer,
     responses=errors.responses(
         TargetExistsError,
         TargetError,

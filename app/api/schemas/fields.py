@@ -1,6 +1,7 @@
 """Fields that several schemas share; unknown fields of a request are refused."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt
 
@@ -30,3 +31,8 @@ class Schema(BaseModel):
     """A body of a request or an answer."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    @classmethod
+    def of(cls, row: Mapping[Any, Any], **more: Any) -> Self:
+        """The schema with those fields of a row that it has, and with `more`."""
+        return cls(**{name: row[name] for name in cls.model_fields if name in row} | more)

@@ -100,7 +100,8 @@ _FAILURES = {
     503: "The model is not ready or has enough to do: try again.",
     504: "The inference took longer than its limit.",
 }
-_LOOKING = (401, 403, 404, 429, 503)
+_MODEL_FAILURES = (400, 404)
+_LIVE, _READY = "/v2/health/live", "/v2/health/ready"
 _HEADER = {
     "name": "Inference-Header-Content-Length",
     "in": "header",
@@ -108,45 +109,31 @@ _HEADER = {
     "schema": {"type": "integer", "minimum": 0},
     "description": "Bytes of the JSON at the start of the body, where binary tensor data follow it.",
 }
-_NAME = {
-    "name": "name",
-    "in": "path",
-    "required": True,
-    "schema": {**_STRING, "maxLength": 63, "examples": ["resnet50"]},
-}
-_VERSION = {
-    "name": "version",
-    "in": "path",
-    "required": True,
-    "schema": {**_STRING, "maxLength": 20, "examples": ["1"]},
-}
+_PATH = {"in": "path", "required": True}
+_NAME = {"name": "name", **_PATH, "schema": {**_STRING, "maxLength": 63, "examples": ["resnet50"]}}
+_VERSION = {"name": "version", **_PATH, "schema": {**_STRING, "maxLength": 20, "examples": ["1"]}}
 _BYTES = {"schema": {"type": "string", "format": "binary"}}
 
 
 def _operation(
+    path: str,
     identifier: str,
     summary: str,
     description: str,
     answer: str,
     failures: tuple[int, ...],
-    path: str,
     method: str = "get",
 ) -> Json:
-    responses: Json = {
-        "200": {"description": summary, "content": {"application/json": {"schema": _ref(answer)}}}
-    }
     scope = scope_of(method.upper(), path)
     if scope != PUBLIC:
         failures = tuple(sorted({*failures, 401, 403, 429, 503}))
-    for status in failures:
-        content = {"application/json": {"schema": _ref("InferenceError")}}
-        responses[str(status)] = {"description": _FAILURES[status], "content": content}
     found: Json = {
         "tags": ["inference"],
         "operationId": identifier,
         "summary": summary,
         "description": description,
-        "responses": responses,
+        "responses": {"200": {"description": summary, "content": _json(answer)}}
+        | {str(s): {"description": _FAILURES[s], "content": _json("InferenceError")} for s in failures},
     }
     parameters = [p for p in (_NAME, _VERSION) if f"{{{p['name']}}}" in path]
     if parameters:
@@ -156,59 +143,44 @@ def _operation(
     return found
 
 
-def _inference(identifier: str, path: str) -> Json:
+def _json(schema: str) -> Json:
+    return {"application/json": {"schema": _ref(schema)}}
+
+
+def _inference(path: str, identifier: str) -> Json:
+    told = "Tensors as JSON, or as bytes after the JSON; the answer has binary data where it is asked for."
     found = _operation(
-        identifier,
-        "Run a model",
-        "Tensors as JSON, or as bytes after the JSON; the answer has binary data where it is asked for.",
-        "InferenceResponse",
-        tuple(_FAILURES),
-        path,
-        "post",
+        path, identifier, "Run a model", told, "InferenceResponse", tuple(_FAILURES), method="post"
     )
     found["parameters"].append(_HEADER)
-    found["requestBody"] = {
-        "required": True,
-        "content": {
-            "application/json": {"schema": _ref("InferenceRequest")},
-            "application/octet-stream": _BYTES,
-        },
-    }
+    body = _json("InferenceRequest") | {"application/octet-stream": _BYTES}
+    found["requestBody"] = {"required": True, "content": body}
     found["responses"]["200"]["content"]["application/octet-stream"] = _BYTES
     return found
 
 
 def paths() -> Json:
     """The operations by address."""
-    found: Json = {
-        "/v2": _operation(
-            "getServer", "What is this?", "Name, version, extensions.", "ServerMetadata", (), "/v2"
-        )
-    }
-    rows = (
-        ("live", "getServerLive", "Is the server alive?", "The process answers.", "ServerLive", (503,)),
+    looks: list[tuple[str, str, str, str, str, tuple[int, ...]]] = [
+        ("/v2", "getServer", "What is this?", "Name, version, extensions.", "ServerMetadata", ()),
+        (_LIVE, "getServerLive", "Is the server alive?", "The process answers.", "ServerLive", (503,)),
         (
-            "ready",
+            _READY,
             "getServerReady",
             "Are all models ready?",
             "All that is deployed.",
             "ServerReady",
             (400, 503),
         ),
-    )
-    for place, identifier, summary, description, answer, failures in rows:
-        path = f"/v2/health/{place}"
-        found[path] = {"get": _operation(identifier, summary, description, answer, failures, path)}
-    found["/v2"] = {"get": found["/v2"]}
-    for path, kind in (
-        ("/v2/models/{name}", "Model"),
-        ("/v2/models/{name}/versions/{version}", "ModelVersion"),
+    ]
+    runs = []
+    for path, kind, which in (
+        ("/v2/models/{name}", "Model", "The latest version."),
+        ("/v2/models/{name}/versions/{version}", "ModelVersion", "One version."),
     ):
-        which = "The latest version." if kind == "Model" else "One version."
-        told = (f"get{kind}Metadata", "Look at a deployed model", which, "ModelMetadata")
-        found[path] = {"get": _operation(*told, (400, *_LOOKING), path)}
-        told = (f"get{kind}Ready", "Is a model ready?", which, "ModelReady")
-        found[f"{path}/ready"] = {"get": _operation(*told, (400, *_LOOKING), f"{path}/ready")}
-        identifier = "inferModel" if kind == "Model" else "inferModelVersion"
-        found[f"{path}/infer"] = {"post": _inference(identifier, f"{path}/infer")}
-    return found
+        metadata = (f"get{kind}Metadata", "Look at a deployed model", which, "ModelMetadata")
+        ready = (f"get{kind}Ready", "Is a model ready?", which, "ModelReady")
+        looks += [(path, *metadata, _MODEL_FAILURES), (f"{path}/ready", *ready, _MODEL_FAILURES)]
+        runs.append((f"{path}/infer", f"infer{kind}"))
+    found = {row[0]: {"get": _operation(*row)} for row in looks}
+    return found | {path: {"post": _inference(path, identifier)} for path, identifier in runs}

@@ -62,7 +62,11 @@ def drafts_of(
             # This machine is described where the job runs, all others where it is asked for.
             "target": None if name == "host" else asdict(target),
             "options": asked(body.options),
-            "bindings": _bindings(body),
+            "bindings": {
+                "shapes": body.input_shapes,
+                "values": body.input_values,
+                "ranges": {k: list(v) for k, v in body.input_ranges.items()},
+            },
             "limits": asdict(limits),
         }
         key, source = None, None
@@ -114,14 +118,6 @@ def draft_again(connection: sa.Connection, settings: Settings, job: job_reposito
 
 def _waiting_for(target: str) -> str:
     return f"waits for a worker that is target {target!r}"
-
-
-def _bindings(body: BindingsRequest) -> dict[str, Any]:
-    return {
-        "shapes": body.input_shapes,
-        "values": body.input_values,
-        "ranges": {k: list(v) for k, v in body.input_ranges.items()},
-    }
 
 
 def limits_of(settings: Settings, kind: str, asked: JobLimits) -> Limits:

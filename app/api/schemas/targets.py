@@ -1,13 +1,13 @@
 """Targets: described machines."""
 
-from dataclasses import asdict
 from typing import Literal
 
 from pydantic import ConfigDict, Field
 
 from app.api.schemas.fields import Name, Schema, Size
 from app.engine.types import backend_names
-from app.engine.types.target import Device, Memory, Precision, Target
+from app.engine.types.target import Device, Precision, Target
+from app.jobs.worker.child_request import target_of
 
 _PLAIN: Precision = "f32"
 
@@ -71,20 +71,7 @@ class TargetSpec(Schema):
             TargetError: the description contradicts itself, or names a backend that there is not.
         """
         backend_names.check(self.backends, backend_names.names(), "/backends")
-        return Target(
-            name=self.name,
-            device=self.device,
-            isa=tuple(self.isa),
-            vector_lanes=self.vector_lanes,
-            cores=self.cores,
-            caches=tuple(self.caches),
-            memories=tuple(Memory(m.name, m.size, m.alignment, m.bandwidth) for m in self.memories),
-            backends=tuple(self.backends),
-            precisions=tuple(self.precisions),
-            memory_budget=self.memory_budget,
-            flops=self.flops,
-            launch=self.launch,
-        )
+        return target_of(self.model_dump())
 
 
 class TargetAnswer(TargetSpec):
@@ -92,11 +79,6 @@ class TargetAnswer(TargetSpec):
 
     origin: Literal["probed", "preset", "described"]
     cpu_model: str = ""
-
-    @classmethod
-    def of(cls, target: Target, origin: Literal["probed", "preset", "described"]) -> "TargetAnswer":
-        """The answer for an engine's target."""
-        return cls.model_validate(asdict(target) | {"origin": origin})
 
 
 class TargetList(Schema):

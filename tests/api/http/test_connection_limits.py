@@ -105,15 +105,30 @@ def test_a_kept_connection_may_rest_between_requests_and_a_long_answer_take_its_
         assert client.get("/healthz").status_code == 200
 
 
-def test_the_api_may_have_as_many_files_open_as_the_system_allows(hasty: Served) -> None:
-    process = psutil.Process(hasty.process.pid)
+def api_of(service: Served) -> psutil.Process:
     (api,) = (
         p
-        for p in process.children()
-        if any(c.laddr.port == hasty.settings.port for c in p.net_connections("tcp"))
+        for p in psutil.Process(service.process.pid).children()
+        if any(c.laddr.port == service.settings.port for c in p.net_connections("tcp"))
     )
-    soft, hard = api.rlimit(psutil.RLIMIT_NOFILE)
+    return api
+
+
+def test_the_api_may_have_as_many_files_open_as_the_system_allows(hasty: Served) -> None:
+    soft, hard = api_of(hasty).rlimit(psutil.RLIMIT_NOFILE)
     assert soft == hard
+
+
+def test_connections_wait_in_the_kernel_while_the_api_is_busy(hasty: Served) -> None:
+    api = api_of(hasty)
+    api.suspend()
+    try:
+        with connections(hasty, MOST - 50) as opened:  # none of them is accepted yet
+            api.resume()
+            opened[-1].sendall(b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+            assert opened[-1].recv(1 << 10).startswith(b"HTTP/1.1 200 ")
+    finally:
+        api.resume()
 
 
 def test_a_client_that_goes_away_leaves_one_line_and_no_traceback(hasty: Served) -> None:

@@ -64,6 +64,12 @@ class DtypeError(GraphError):
     code = "dtype-unsupported"
 
 
+class NotDifferentiableError(GraphError):
+    """The loss depends on the variables through operators without a gradient."""
+
+    code = "not-differentiable"
+
+
 class ExternalDataError(GraphError):
     """External data that is absent, or named by a path that leaves the model's folder."""
 

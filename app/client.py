@@ -220,6 +220,14 @@ class Client:
         found = self._json("POST", f"/v1/models/{model_id}/validate", json={"target": target} | request)
         return list(found["problems"])
 
+    def gradient(self, model_id: str, loss: str, wrt: Sequence[str] | None = None, **request: Any) -> Json:
+        """Make the training graph of a model; `model` of the answer is the new model.
+
+        `request` takes `input_shapes`, `input_values`, `name` and `limits`.
+        """
+        body = {"loss": loss, "wrt": None if wrt is None else list(wrt)} | request
+        return dict(self._json("POST", f"/v1/models/{model_id}/gradient", json=body))
+
     def targets(self) -> list[Json]:
         """All targets that jobs may name."""
         return list(self._json("GET", "/v1/targets")["targets"])

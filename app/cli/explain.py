@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
                 path,
                 options=options,
                 target=find(arguments.target),
-                bindings=_bindings(arguments),
+                bindings=bindings(arguments),
                 kernels=settings.data / "kernels",
             )
         if arguments.dump is not None:
@@ -61,7 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _bindings(arguments: argparse.Namespace) -> "Bindings":
+def bindings(arguments: argparse.Namespace) -> "Bindings":
+    """Shapes and values of inputs, from `--input` and `--value`."""
     from app.engine.types.options import Bindings
 
     shapes = {k: tuple(dims(k, v)) for k, v in pairs(arguments.input, "input").items()}

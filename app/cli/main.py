@@ -14,7 +14,19 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from app.cli import bench, deploy, explain, manage, plan_csv, run_operator, service, submit, sweep, warm
+from app.cli import (
+    bench,
+    deploy,
+    explain,
+    gradient,
+    manage,
+    plan_csv,
+    run_operator,
+    service,
+    submit,
+    sweep,
+    warm,
+)
 from app.settings import DEFAULT_PORT, PREFIX, Settings, SettingsError, described
 
 
@@ -221,6 +233,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("deploy", "Let what a job made answer inferences.", deploy.add_deploy, deploy.deploy),
     Command("deployments", "Show what is deployed.", service.add_service, deploy.deployments),
     Command("undeploy", "End a deployed model.", deploy.add_undeploy, deploy.undeploy),
+    Command("gradient", "Make the training graph of a model.", gradient.add_arguments, gradient.run),
     Command("plan", "Place buffers of a CSV file in an arena.", plan_csv.add_arguments, plan_csv.run),
     Command("warm", "Compile and tune beforehand what models need.", warm.add_arguments, warm.run),
     Command("bench", "Time models on this machine or on its GPU.", bench.add_arguments, bench.run),

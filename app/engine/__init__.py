@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from app.engine.entry.optimize import ARTIFACTS, inspect, optimize, validate
     from app.engine.entry.run_operator import run_operator
     from app.engine.entry.served_model import ServedModel
+    from app.engine.entry.training import gradient
 
 __all__ = [
     "ARTIFACTS",
@@ -23,6 +24,7 @@ __all__ = [
     "Options",
     "ServedModel",
     "Target",
+    "gradient",
     "inspect",
     "optimize",
     "plan",
@@ -33,6 +35,7 @@ __all__ = [
 
 
 MODULES = {
+    "gradient": "training",
     "plan": "explain",
     "run_operator": "run_operator",
     "ServedModel": "served_model",

@@ -193,6 +193,16 @@ class OperatorFailedError(ServiceError):
         self.code = code  # type: ignore[misc]  # the code of the failure, not of the class
 
 
+class GradientFailedError(ServiceError):
+    """The training graph could not be made; `code` tells why."""
+
+    code = "gradient-failed"
+
+    def __init__(self, message: str, *, code: str, pointer: str = "") -> None:
+        super().__init__(message, pointer=pointer)
+        self.code = code  # type: ignore[misc]  # the code of the failure, not of the class
+
+
 class NoAnswerError(ServiceError):
     """No worker answered in time."""
 

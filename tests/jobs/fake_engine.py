@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from app.engine.types.errors import InputError, NotOnnxError, PassError
+from app.engine.types.errors import InputError, NotDifferentiableError, NotOnnxError, PassError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import Target
 
@@ -77,6 +77,22 @@ def validate(
     if "x" in bindings.shapes:
         return []
     return [{"code": "input-invalid", "detail": "input 'x' has no shape", "pointer": "/input_shapes/x"}]
+
+
+def gradient(
+    path: Path, request: Mapping[str, Any], bindings: Bindings, folder: Path, external: Mapping[str, Path]
+) -> dict[str, Any]:
+    if request["loss"] == "none":
+        raise NotDifferentiableError("1 nodes have no gradient", pointer="node:n")
+    (folder / "training.onnx").write_text(f"training of {path.read_text()}")
+    names = request["wrt"] or ["w"]
+    return {
+        "loss": request["loss"],
+        "gradients": {name: f"{name}_grad" for name in names},
+        "nodes": {"forward": 1, "backward": len(bindings.shapes)},
+        "kept_bytes": 4,
+        "kept": [{"name": "h", "bytes": 4}],
+    }
 
 
 def run_operator(request: Mapping[str, Any], options: Options, folder: Path, kernels: Path) -> dict[str, Any]:

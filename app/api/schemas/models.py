@@ -4,8 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from app.api.schemas.fields import Labels, Name, Schema, Sha256
-from app.api.schemas.jobs import BindingsRequest
+from app.api.schemas.fields import Dimension, Labels, Name, Scalar, Schema, Sha256
+from app.api.schemas.jobs import BindingsRequest, JobLimits
 
 ModelName = Annotated[
     str, Field(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f]+$", examples=["squeezenet.onnx"])
@@ -112,3 +112,48 @@ class ValidateAnswer(Schema):
     target: str
     valid: bool
     problems: list[Finding]
+
+
+class GradientRequest(Schema):
+    """A loss to differentiate, and by what."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"loss": "loss", "input_shapes": {"x": [8, 3, 224, 224]}},
+                {"loss": "logits", "wrt": ["x", "conv1.weight"]},
+            ]
+        }
+    )
+
+    loss: Name = Field(description="A value of the graph; the sum of its elements is differentiated.")
+    wrt: Annotated[list[Name], Field(min_length=1, max_length=65536)] | None = Field(
+        default=None,
+        description="Inputs and initializers; null takes all float initializers that the loss depends on.",
+    )
+    name: ModelName | None = Field(default=None, description="What to call the training graph.")
+    input_shapes: dict[Name, list[Dimension]] = Field(
+        default_factory=dict, description="Dimensions by input name.", max_length=4096
+    )
+    input_values: dict[Name, Scalar] = Field(
+        default_factory=dict, description="Scalars by input name; they become constants.", max_length=4096
+    )
+    limits: JobLimits = Field(default_factory=JobLimits)
+
+
+class KeptValue(Schema):
+    """A value of the forward part that the backward part reads."""
+
+    name: str
+    bytes: int
+
+
+class GradientAnswer(Schema):
+    """A training graph, which is a model like any other."""
+
+    model: ModelAnswer
+    loss: str = Field(description="Output that holds the loss.")
+    gradients: dict[str, str] = Field(description="Outputs that hold gradients, by variable.")
+    nodes: dict[str, int] = Field(description="Numbers of `forward` and of `backward` nodes.")
+    kept_bytes: int = Field(description="Activations that stay alive until the backward part has read them.")
+    kept: list[KeptValue] = Field(description="The largest of them.")

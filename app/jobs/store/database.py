@@ -96,7 +96,7 @@ jobs = sa.Table(
     "jobs",
     METADATA,
     sa.Column("id", _ID, primary_key=True),
-    sa.Column("kind", sa.String(20), nullable=False),  # optimize | validate | inspect | operator
+    sa.Column("kind", sa.String(20), nullable=False),  # optimize | validate | inspect | operator | gradient
     sa.Column("group_id", _ID, nullable=False, index=True),
     sa.Column("state", sa.String(20), nullable=False, index=True),
     sa.Column("model_id", _ID, nullable=False, index=True),

@@ -38,7 +38,7 @@ class Draft:
     """A job to be made.
 
     Attributes:
-        kind: optimize, validate, inspect or operator.
+        kind: optimize, validate, inspect, operator or gradient.
         model_id: the model it works on; empty for an operator.
         target: name of the target.
         queue: queue of workers that may take it.

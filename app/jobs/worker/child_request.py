@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import Memory, Target
 
-Kind = Literal["optimize", "validate", "inspect", "operator"]
+Kind = Literal["optimize", "validate", "inspect", "operator", "gradient"]
 
 # The files that an optimization may leave in its folder; any other name is ignored.
 ARTIFACTS: Mapping[str, str] = {
@@ -27,6 +27,9 @@ ARTIFACTS: Mapping[str, str] = {
     "report.html": "text/html; charset=utf-8",
     "outputs.npz": "application/octet-stream",
 }
+
+
+FILES = (*ARTIFACTS, "training.onnx")  # those that any child may leave: the last is that of a gradient
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ class ChildRequest:
         options: fields of `Options` that are not the default.
         bindings: fields of `Bindings`; tensors by path.
         operator: what to run, see `app.engine.entry.run_operator`.
+        gradient: what to differentiate, see `app.engine.entry.training`.
     """
 
     kind: Kind
@@ -69,6 +73,7 @@ class ChildRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
     bindings: Mapping[str, Any] = field(default_factory=dict)
     operator: Mapping[str, Any] = field(default_factory=dict)
+    gradient: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> bytes:
         """The request as a child reads it."""

@@ -73,6 +73,16 @@ class Engine(Protocol):
     ) -> list[dict[str, str]]:
         """Problems that would stop an optimization, each with code, detail and pointer."""
 
+    def gradient(
+        self,
+        path: Path,
+        request: Mapping[str, Any],
+        bindings: Bindings,
+        folder: Path,
+        external: Mapping[str, Path],
+    ) -> dict[str, Any]:
+        """Write the training graph of a model as `training.onnx` into `folder`; return what it is."""
+
     def run_operator(
         self, request: Mapping[str, Any], options: Options, folder: Path, kernels: Path
     ) -> dict[str, Any]:

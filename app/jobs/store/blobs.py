@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, TYPE_CHECKING, Self
 
 import sqlalchemy as sa
 
@@ -30,7 +30,7 @@ from app.jobs.errors import (
     TooLargeError,
 )
 from app.jobs.store.auth_context import current, visible
-from app.jobs.store.blob_backends import BlobBackend, Folder, at_once
+from app.jobs.store.blob_backends import Folder, at_once
 from app.jobs.store.database import (
     Database,
     blobs,
@@ -43,6 +43,9 @@ from app.jobs.store.database import (
     models,
 )
 from app.settings import PREFIX, Settings, SettingsError
+
+if TYPE_CHECKING:
+    from app.jobs.store.s3 import Bucket
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 _LOCK = 1  # key of the lock held while rows and files of blobs change together
@@ -148,7 +151,7 @@ class BlobStore:
     """
 
     def __init__(
-        self, root: Path, database: Database, *, reserve: int = 0, backend: BlobBackend | None = None
+        self, root: Path, database: Database, *, reserve: int = 0, backend: "Folder | Bucket | None" = None
     ) -> None:
         self._root = root
         self._backend = backend or Folder(root)

@@ -98,14 +98,12 @@ class _Network:
         self.weights: list[ir.Value] = []
 
     def weight(self, *shape: int, scale: float) -> ir.Value:
-        array = (self.random.standard_normal(shape) * scale).astype(np.float32)
-        name = f"w{len(self.weights)}"
-        self.weights.append(ir.Value(name=name, const_value=ir.tensor(array, name=name)))
-        return self.weights[-1]
+        return self.constant(self.random.standard_normal(shape) * scale)
 
-    def constant(self, value: float) -> ir.Value:
+    def constant(self, values: float | np.ndarray[Any, Any]) -> ir.Value:
         name = f"w{len(self.weights)}"
-        self.weights.append(ir.Value(name=name, const_value=ir.tensor(np.float32(value), name=name)))
+        tensor = ir.tensor(np.asarray(values, np.float32), name=name)
+        self.weights.append(ir.Value(name=name, const_value=tensor))
         return self.weights[-1]
 
     def add(self, op: str, *inputs: ir.Value, **attributes: object) -> ir.Value:

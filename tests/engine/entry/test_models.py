@@ -15,6 +15,8 @@ from app.engine.types.options import Options
 from app.kernels.cpu.runtime.compiler import Compiler
 from benchmarks.models import bindings_of, recorded
 
+pytestmark = pytest.mark.long
+
 # Outputs are compared with the recorded ones, as a fraction of each output's maximum.
 TOLERANCE = 1e-4
 MODELS = (

@@ -16,6 +16,8 @@ from tests.conftest import KERNELS
 from tests.kernels.cuda.compiled import Compiled, compiled, faults, missing, present, warmed
 from tests.kernels.cuda.generators import EVERYDAY, REST
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def made(offline, tmp_path_factory) -> dict[Kernel, tuple[Compiled, ...]]:

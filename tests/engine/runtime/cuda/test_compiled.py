@@ -10,6 +10,8 @@ from app.kernels.cuda.kernel import Kernel
 from tests.engine.runtime.cuda.networks import NETWORKS, family, kernels, representatives, warps
 from tests.kernels.cuda.compiled import compiled, faults
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def launched(shared, tmp_path_factory) -> dict[str, tuple[Kernel, ...]]:

@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 
-import httpx
+if TYPE_CHECKING:
+    import httpx  # a tenth of a second, which commands without a service do not wait for
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 TERMINAL = ("succeeded", "failed", "cancelled")
@@ -147,6 +148,8 @@ class Client:
     """
 
     def __init__(self, url: str = DEFAULT_URL, *, key: str | None = None, timeout: float = 60.0) -> None:
+        import httpx
+
         self._url = url.rstrip("/")
         headers = {"authorization": f"Bearer {key}"} if key else {}
         self._http = httpx.Client(base_url=self._url, headers=headers, timeout=timeout)
@@ -323,6 +326,8 @@ class Client:
 
     def events(self, job_id: str, *, after: int = 0) -> Iterator[Event]:
         """Events of a job until it is over; a lost connection is resumed where it ended."""
+        import httpx
+
         last, failures = after, 0
         while True:
             before = last
@@ -428,7 +433,9 @@ class Client:
     def _json(self, method: str, address: str, **how: Any) -> Json:
         return dict(self._send(method, address, **how).json())
 
-    def _send(self, method: str, address: str, *, missing_ok: bool = False, **how: Any) -> httpx.Response:
+    def _send(self, method: str, address: str, *, missing_ok: bool = False, **how: Any) -> "httpx.Response":
+        import httpx
+
         try:
             answer = self._http.request(method, address, **how)
         except httpx.TransportError as error:
@@ -443,7 +450,7 @@ def _pieces(file: BinaryIO) -> Iterator[bytes]:
         yield piece
 
 
-def _problem(answer: httpx.Response) -> Json:
+def _problem(answer: "httpx.Response") -> Json:
     try:
         return dict(answer.json())
     except ValueError:

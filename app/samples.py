@@ -7,7 +7,9 @@ that keeps activations in range (He et al., 2015, arXiv:1502.01852). MobileNetV2
 """
 
 import re
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -178,3 +180,15 @@ SAMPLES: Mapping[str, Callable[[], bytes]] = {
     **{name: _zoo(name) for name in _ZOO},
     "mobilenetv2": _mobilenetv2,
 }
+
+
+@contextmanager
+def file_of(model: str) -> Iterator[Path]:
+    """A model as a file: a sample is built, anything else is the path of one."""
+    if model not in SAMPLES:
+        yield Path(model)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{model}.onnx"
+        path.write_bytes(SAMPLES[model]())
+        yield path

@@ -33,11 +33,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Exit code 0, or 1 when the model is refused."""
     # What modules and plans are made of stays: collections would take a tenth of the time, and find nothing.
     gc.set_threshold(100_000)
-    from app.cli.warm import file_of
     from app.engine.entry.explain import plan
     from app.engine.types.errors import EngineError
     from app.engine.types.options import Options
     from app.engine.types.target import find
+    from app.samples import file_of
     from app.telemetry.logs import show_topics
 
     settings = Settings.from_environment()

@@ -168,7 +168,8 @@ def unprivileged_user() -> tuple[int | None, str]:
 
 
 def hand_over(folder: Path) -> None:
-    """Make a folder, for the user that processes of jobs get, with all that is in it."""
+    """Make a folder, for the user that processes of jobs get, with all that is in it; it may be a link to one."""
+    folder = folder.resolve()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     user, _ = unprivileged_user()
     if os.geteuid() != 0 or user is None:

@@ -168,7 +168,7 @@ def unprivileged_user() -> tuple[int | None, str]:
 
 
 def hand_over(folder: Path) -> None:
-    """Make a folder, for the user that processes of jobs get, with all that is in it; it may be a link to one."""
+    """Make a folder, or what a link points to, for the user that processes of jobs get, with all in it."""
     folder = folder.resolve()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     user, _ = unprivileged_user()

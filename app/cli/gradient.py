@@ -27,9 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0, or 1 when the model is refused."""
-    from app.cli.warm import file_of
     from app.engine.entry.training import peaks, write
     from app.engine.types.errors import EngineError
+    from app.samples import file_of
 
     wrt = None if arguments.wrt is None else [n for n in arguments.wrt.split(",") if n]
     try:

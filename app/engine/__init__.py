@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from app.engine.entry.optimize import ARTIFACTS, inspect, optimize, validate
     from app.engine.entry.run_operator import run_operator, try_operator
     from app.engine.entry.served_model import ServedModel
-    from app.engine.entry.training import gradient
+    from app.engine.entry.training import differentiate
 
 __all__ = [
     "ARTIFACTS",
@@ -24,7 +24,7 @@ __all__ = [
     "Options",
     "ServedModel",
     "Target",
-    "gradient",
+    "differentiate",
     "inspect",
     "optimize",
     "plan",
@@ -35,7 +35,7 @@ __all__ = [
 
 
 MODULES = {
-    "gradient": "training",
+    "differentiate": "training",
     "plan": "explain",
     "run_operator": "run_operator",
     "ServedModel": "served_model",

@@ -21,7 +21,7 @@ def model(tmp_path: Path) -> Path:
 
 def test_the_training_graph_is_written_and_described(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = model.with_name("training.onnx")
-    assert main(["gradient", str(model), "--loss", "y", "--input", "x=4,8", "--out", str(out)]) == 0
+    assert main(["gradient", str(model), "--loss", "y", "--input", "x=4x8", "--out", str(out)]) == 0
     told = capsys.readouterr().out
     assert "gradient of w: w_grad" in told
     assert "kept for backward: 160 byte" in told
@@ -32,13 +32,13 @@ def test_the_training_graph_is_written_and_described(model: Path, capsys: pytest
 
 def test_variables_are_named_and_the_answer_is_json(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = model.with_name("training.onnx")
-    arguments = ["--loss", "h", "--wrt", "x", "--input", "x=4,8", "--out", str(out), "--no-peaks", "--json"]
+    arguments = ["--loss", "h", "--wrt", "x", "--input", "x=4x8", "--out", str(out), "--no-peaks", "--json"]
     assert main(["gradient", str(model), *arguments]) == 0
     assert json.loads(capsys.readouterr().out)["gradients"] == {"x": "x_grad"}
 
 
 def test_a_refusal_is_one_line(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = model.with_name("training.onnx")
-    assert main(["gradient", str(model), "--loss", "q", "--input", "x=4,8", "--out", str(out)]) == 1
+    assert main(["gradient", str(model), "--loss", "q", "--input", "x=4x8", "--out", str(out)]) == 1
     assert "stowplan gradient: loss 'q': expected a value of the graph" in capsys.readouterr().err
     assert not out.exists()

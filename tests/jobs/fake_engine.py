@@ -79,7 +79,7 @@ def validate(
     return [{"code": "input-invalid", "detail": "input 'x' has no shape", "pointer": "/input_shapes/x"}]
 
 
-def gradient(
+def differentiate(
     path: Path, request: Mapping[str, Any], bindings: Bindings, folder: Path, external: Mapping[str, Path]
 ) -> dict[str, Any]:
     if request["loss"] == "none":

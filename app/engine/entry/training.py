@@ -129,7 +129,7 @@ def _peak(path: Path, bindings: Bindings, external: Mapping[str, Path]) -> int:
     return session.planned(compilation, PLANNED).placement.arena_bytes
 
 
-def gradient(
+def differentiate(
     path: Path,
     request: Mapping[str, Any],
     bindings: Bindings,

@@ -91,7 +91,7 @@ def _call(name: str, request: Any, events: Connection) -> Any:
         return engine.inspect(model, request.external_paths)
     if request.kind == "gradient":
         bindings = bindings_of(request.bindings)
-        return engine.gradient(
+        return engine.differentiate(
             model, request.gradient, bindings, Path(request.folder), request.external_paths
         )
     if request.kind == "operator":

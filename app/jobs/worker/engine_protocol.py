@@ -73,7 +73,7 @@ class Engine(Protocol):
     ) -> list[dict[str, str]]:
         """Problems that would stop an optimization, each with code, detail and pointer."""
 
-    def gradient(
+    def differentiate(
         self,
         path: Path,
         request: Mapping[str, Any],

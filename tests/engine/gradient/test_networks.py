@@ -8,13 +8,13 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from app.engine.entry.training import TRAINING, gradient, peaks, training
-from app.engine.planning.session import Session
+from app.engine.entry.training import TRAINING, differentiate, peaks, training
 from app.engine.types.errors import GraphError, NotDifferentiableError
 from app.engine.types.options import Bindings, Options
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.engine.gradient.derivatives import by_reference, check, model
 from tests.engine.gradient.networks import NETWORKS
+from tests.session import Session
 
 Array = np.ndarray[Any, Any]
 
@@ -50,7 +50,7 @@ def test_a_planned_training_graph_computes_what_the_reference_does(
     name: str, tmp_path: Path, compiler: Compiler
 ) -> None:
     path, inputs = saved(name, tmp_path)
-    summary = gradient(path, {"loss": "loss"}, Bindings(), tmp_path)
+    summary = differentiate(path, {"loss": "loss"}, Bindings(), tmp_path)
     made = tmp_path / TRAINING
     proto = onnx.load(made)
     onnx.checker.check_model(proto, full_check=True)
@@ -79,7 +79,7 @@ def test_the_summary_counts_what_backward_reads(tmp_path: Path) -> None:
     text = """<ir_version: 10, opset_import: ["": 21]> g (float[4, 8] x) => (float[4, 2] y)
         <float[8, 2] w = {1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7, 8}> { h = Tanh(x) m = MatMul(h, w) y = Sigmoid(m) }"""
     onnx.save(onnx.parser.parse_model(text), path)
-    summary = gradient(path, {"loss": "y", "wrt": ["w"]}, Bindings(), tmp_path)
+    summary = differentiate(path, {"loss": "y", "wrt": ["w"]}, Bindings(), tmp_path)
     assert summary["kept"] == [{"name": "h", "bytes": 4 * 8 * 4}, {"name": "y", "bytes": 4 * 2 * 4}]
     assert summary["kept_bytes"] == 160
     assert summary["gradients"] == {"w": "w_grad"}
@@ -87,7 +87,7 @@ def test_the_summary_counts_what_backward_reads(tmp_path: Path) -> None:
     found = peaks(path, tmp_path / TRAINING)
     assert found.training >= found.forward > 0
     before = (tmp_path / TRAINING).read_bytes()
-    gradient(path, {"loss": "y", "wrt": ["w"]}, Bindings(), tmp_path)
+    differentiate(path, {"loss": "y", "wrt": ["w"]}, Bindings(), tmp_path)
     assert (tmp_path / TRAINING).read_bytes() == before
 
 

@@ -46,6 +46,7 @@ def test_the_operations_are_those_of_the_contract() -> None:
         "delete /v1/models/{model_id}",
         "patch /v1/models/{model_id}",
         "post /v1/models/{model_id}/validate",
+        "post /v1/models/{model_id}/gradient",
         "get /v1/targets",
         "post /v1/targets",
         "get /v1/targets/{name}",

@@ -14,7 +14,19 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from app.cli import bench, deploy, explain, manage, plan_csv, run_operator, service, submit, sweep, warm
+from app.cli import (
+    bench,
+    convert,
+    deploy,
+    explain,
+    manage,
+    plan_csv,
+    run_operator,
+    service,
+    submit,
+    sweep,
+    warm,
+)
 from app.settings import DEFAULT_PORT, PREFIX, Settings, SettingsError, described
 
 
@@ -207,6 +219,7 @@ COMMANDS: tuple[Command, ...] = (
         explain.add_arguments,
         explain.run,
     ),
+    Command("convert", "Write a model as ONNX: a symbol of MXNet too.", convert.add_arguments, convert.run),
     Command("jobs", "List, show, wait for, cancel and retry jobs.", manage.commands(manage.JOBS), manage.run),
     Command(
         "models", "List, show, upload, rename and delete models.", manage.commands(manage.MODELS), manage.run

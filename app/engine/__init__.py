@@ -11,9 +11,9 @@ from app.engine.types.options import Bindings, Options
 from app.engine.types.target import Memory, Target
 
 if TYPE_CHECKING:
-    from app.engine.entry.explain import plan, try_operator
+    from app.engine.entry.explain import plan
     from app.engine.entry.optimize import ARTIFACTS, inspect, optimize, validate
-    from app.engine.entry.run_operator import run_operator
+    from app.engine.entry.run_operator import run_operator, try_operator
     from app.engine.entry.served_model import ServedModel
 
 __all__ = [
@@ -36,7 +36,7 @@ MODULES = {
     "plan": "explain",
     "run_operator": "run_operator",
     "ServedModel": "served_model",
-    "try_operator": "explain",
+    "try_operator": "run_operator",
 }
 
 

@@ -14,6 +14,8 @@ from benchmarks.models import recorded
 from tests.api.test_models import refused
 from tests.jobs.service import ROOT, Served, serve
 
+pytestmark = pytest.mark.long
+
 TOLERANCE = 1e-4  # of the output's maximum
 MODELS = ("mnist_8", "silero_vad_v6", "super_resolution_10")
 

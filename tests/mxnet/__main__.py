@@ -1,7 +1,6 @@
-"""Compare outputs of symbols with those that MXNet wrote beside them: python -m tests.mxnet FOLDER [--run].
+"""Compare outputs of symbols with those that MXNet wrote beside them: python -m tests.mxnet FOLDER.
 
-Every symbol is read, written as ONNX and computed by onnxruntime; with `--run`, networks are also optimized and
-run by our executor. The exit code is 1 if an output differs by more than 1e-4 of its maximum.
+Every symbol is read, written as ONNX and computed by onnxruntime. The exit code is 1 if an output differs by more than 1e-4 of its maximum.
 """
 
 import sys

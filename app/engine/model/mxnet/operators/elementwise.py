@@ -289,13 +289,6 @@ def _softmax(op: str, *, is_negated: bool = False) -> Translation:
     return translated
 
 
-def _flat_softmax(c: Call, x: ir.Value) -> ir.Value:
-    """Softmax over all axes but the first, in the shape of the operand."""
-    if x.shape is not None and len(x.shape) == 2:
-        return c.one("Softmax", x, axis=1)
-    return c.one("Reshape", c.one("Softmax", c.one("Flatten", x, axis=1), axis=1), c.one("Shape", x))
-
-
 def _softmax_output(c: Call) -> ir.Value:
     """Softmax over the last axis, or over that of the channels."""
     c.attributes.flag("preserve_shape")
@@ -303,8 +296,9 @@ def _softmax_output(c: Call) -> ir.Value:
 
 
 def _softmax_activation(c: Call) -> ir.Value:
+    """Softmax over the channels, or the last axis (measured; the documentation says all axes but the first)."""
     mode = c.attributes.text("mode", "instance", ("instance", "channel"))
-    return c.one("Softmax", c.inputs[0], axis=1) if mode == "channel" else _flat_softmax(c, c.inputs[0])
+    return c.one("Softmax", c.inputs[0], axis=1 if mode == "channel" else -1)
 
 
 def _where(c: Call) -> ir.Value:

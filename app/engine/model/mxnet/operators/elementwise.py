@@ -296,7 +296,7 @@ def _softmax_output(c: Call) -> ir.Value:
 
 
 def _softmax_activation(c: Call) -> ir.Value:
-    """Softmax over the channels, or the last axis (measured; the documentation says all axes but the first)."""
+    """Softmax over the channels or the last axis, as measured; documented are all axes but the first."""
     mode = c.attributes.text("mode", "instance", ("instance", "channel"))
     return c.one("Softmax", c.inputs[0], axis=1 if mode == "channel" else -1)
 

@@ -127,7 +127,7 @@ class _Reader:
     def checked(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         if any(d < 0 for d in shape):
             raise self.error(f"an array of the shape {list(shape)}")
-        if math.prod(shape) > self.limits.elements:
+        if math.prod(d or 1 for d in shape) > self.limits.elements:  # sizes beside a zero are bounded too
             raise ModelTooLargeError(f"{self.title}: an array of the shape {list(shape)}")
         return shape
 

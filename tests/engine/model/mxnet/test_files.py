@@ -280,4 +280,4 @@ def test_no_broken_file_does_anything_but_be_refused(tmp_path: Path) -> None:
             outcomes[True] += 1
         except EngineError:
             outcomes[False] += 1
-    assert min(outcomes.values()) > 20
+    assert min(outcomes.values()) > 10  # both happen; nearly every change is noticed

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from app.cli.explain import bindings
-from app.cli.submit import add_repeatable_arguments
+from app.cli.submit import add_repeatable_arguments, beside
 
 SHOWN = 10  # values kept for backward
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The model, what is differentiated by what, and where the result goes."""
-    parser.add_argument("model", metavar="SAMPLE|PATH", help="sample or ONNX file")
+    parser.add_argument("model", metavar="SAMPLE|PATH", help="sample, ONNX file or NAME-symbol.json")
     parser.add_argument("--loss", required=True, help="value whose sum is differentiated")
     parser.add_argument(
         "--wrt", metavar="NAMES", help="inputs and initializers, comma-separated (default: all float weights)"
@@ -35,9 +35,10 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         known = bindings(arguments)
         with file_of(arguments.model) as path:
-            summary = write(path, arguments.loss, wrt, known, arguments.out)
+            external = beside(path)
+            summary = write(path, arguments.loss, wrt, known, arguments.out, external)
             if not arguments.no_peaks:
-                found = peaks(path, arguments.out, known)
+                found = peaks(path, arguments.out, known, external)
                 summary |= {"forward_peak_bytes": found.forward, "training_peak_bytes": found.training}
     except (EngineError, OSError, ValueError) as error:
         print(f"stowplan gradient: {error}", file=sys.stderr)

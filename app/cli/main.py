@@ -16,6 +16,7 @@ from typing import Any
 
 from app.cli import (
     bench,
+    convert,
     deploy,
     explain,
     gradient,
@@ -219,6 +220,7 @@ COMMANDS: tuple[Command, ...] = (
         explain.add_arguments,
         explain.run,
     ),
+    Command("convert", "Write a model as ONNX: a symbol of MXNet too.", convert.add_arguments, convert.run),
     Command("jobs", "List, show, wait for, cancel and retry jobs.", manage.commands(manage.JOBS), manage.run),
     Command(
         "models", "List, show, upload, rename and delete models.", manage.commands(manage.MODELS), manage.run

@@ -12,6 +12,7 @@ from app.cli.main import main
 from app.client import Client
 from benchmarks.models import recorded
 from tests.api.test_models import refused
+from tests.engine.model.mxnet.writing import written
 from tests.jobs.service import ROOT, Served, serve
 
 pytestmark = pytest.mark.long
@@ -131,3 +132,16 @@ def test_every_node_has_an_answer_to_why(real: Served, shared: Path) -> None:
         refused(answer, 404, "node-not-found")
         assert repr(names[0]) in answer.json()["detail"]
         refused(real.http.get("/v1/jobs/nothing/decisions"), 404, "job-not-found")
+
+
+def test_a_symbol_is_uploaded_with_its_parameters(real: Served, tmp_path: Path) -> None:
+    symbol, weights = written(tmp_path)
+    hashes = [
+        real.http.post("/v1/blobs", content=path.read_bytes()).json()["sha256"] for path in (symbol, weights)
+    ]
+    manifest = {"name": "net", "model": hashes[0], "external_data": {"net-0000.params": hashes[1]}}
+    found = real.http.post("/v1/models?wait=60", json=manifest).json()
+    assert (found["state"], found["report"]["outputs"][0]["name"]) == ("ready", "softmax_output")
+    alone = real.http.post("/v1/models?wait=60", content=symbol.read_bytes()).json()
+    assert (alone["state"], alone["code"]) == ("invalid", "external-data-invalid")
+    assert "0000.params" in alone["detail"]

@@ -37,6 +37,23 @@ def test_variables_are_named_and_the_answer_is_json(model: Path, capsys: pytest.
     assert json.loads(capsys.readouterr().out)["gradients"] == {"x": "x_grad"}
 
 
+def test_external_data_is_found_beside_the_model(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = model.with_name("training.onnx")
+    proto = onnx.load(model)
+    wanted = onnx.numpy_helper.to_array(proto.graph.initializer[0])
+    proto.graph.initializer[0].CopyFrom(
+        onnx.numpy_helper.from_array(wanted, "w")
+    )  # bytes, which can lie outside
+    onnx.save(proto, model, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    arguments = ["--loss", "y", "--input", "x=4x8", "--out", str(out)]
+    assert main(["gradient", str(model), *arguments]) == 0
+    found = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(out).graph.initializer}
+    assert (found["w"] == wanted).all()
+    model.with_name("weights.bin").unlink()
+    assert main(["gradient", str(model), *arguments]) == 1
+    assert "weights.bin" in capsys.readouterr().err
+
+
 def test_a_refusal_is_one_line(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = model.with_name("training.onnx")
     assert main(["gradient", str(model), "--loss", "q", "--input", "x=4x8", "--out", str(out)]) == 1

@@ -48,7 +48,7 @@ class UnreachableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model as the service knows it; `report` is None until it was inspected."""
+    """A model as the service knows it; `report` is None until it was inspected, `origin` for an upload."""
 
     id: str
     name: str
@@ -56,6 +56,7 @@ class Model:
     report: Json | None
     code: str | None
     detail: str | None
+    origin: Json | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +220,27 @@ class Client:
         """Problems that would stop an optimization; the request's fields are those of `submit`."""
         found = self._json("POST", f"/v1/models/{model_id}/validate", json={"target": target} | request)
         return list(found["problems"])
+
+    def values(self, model_id: str, **filters: Any) -> Iterator[Json]:
+        """Values of a model with type and shape, as `getModelValues` has them; the filter is `role`."""
+        yield from self._pages(f"/v1/models/{model_id}/values", "values", filters)
+
+    def extract(
+        self, model_id: str, outputs: Sequence[str], inputs: Sequence[str] = (), **more: Any
+    ) -> Model:
+        """A new model that computes `outputs` from `inputs`; `more` takes its `name`."""
+        body = {"inputs": list(inputs), "outputs": list(outputs)} | more
+        return _read(Model, self._json("POST", f"/v1/models/{model_id}/extract", json=body))
+
+    def compose(
+        self, first: str, second: str, connect: Mapping[str, str] | None = None, **more: Any
+    ) -> Model:
+        """A new model in which inputs of the second are outputs of the first, by their names.
+
+        Without `connect`, where both have the same name; `more` takes `prefix` and `name`.
+        """
+        body = {"first": first, "second": second, "connect": dict(connect or {})} | more
+        return _read(Model, self._json("POST", "/v1/models/compose", json=body))
 
     def targets(self) -> list[Json]:
         """All targets that jobs may name."""

@@ -14,7 +14,19 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from app.cli import bench, deploy, explain, manage, plan_csv, run_operator, service, submit, sweep, warm
+from app.cli import (
+    bench,
+    deploy,
+    explain,
+    graphs,
+    manage,
+    plan_csv,
+    run_operator,
+    service,
+    submit,
+    sweep,
+    warm,
+)
 from app.settings import DEFAULT_PORT, PREFIX, Settings, SettingsError, described
 
 
@@ -218,6 +230,10 @@ COMMANDS: tuple[Command, ...] = (
         run_operator.add_arguments,
         run_operator.run,
     ),
+    Command("values", "List the values of a model file.", graphs.add_values, graphs.values),
+    Command("extract", "Write a part of a model as a model.", graphs.add_extract, graphs.extract),
+    Command("compose", "Write two models as one.", graphs.add_compose, graphs.compose),
+    Command("convert", "Write a model in another form.", graphs.add_convert, graphs.convert),
     Command("deploy", "Let what a job made answer inferences.", deploy.add_deploy, deploy.deploy),
     Command("deployments", "Show what is deployed.", service.add_service, deploy.deployments),
     Command("undeploy", "End a deployed model.", deploy.add_undeploy, deploy.undeploy),

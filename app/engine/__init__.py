@@ -11,6 +11,7 @@ from app.engine.types.options import Bindings, Options
 from app.engine.types.target import Memory, Target
 
 if TYPE_CHECKING:
+    from app.engine.entry.derive import derive
     from app.engine.entry.explain import plan, try_operator
     from app.engine.entry.optimize import ARTIFACTS, inspect, optimize, validate
     from app.engine.entry.run_operator import run_operator
@@ -23,6 +24,7 @@ __all__ = [
     "Options",
     "ServedModel",
     "Target",
+    "derive",
     "inspect",
     "optimize",
     "plan",
@@ -33,6 +35,7 @@ __all__ = [
 
 
 MODULES = {
+    "derive": "derive",
     "plan": "explain",
     "run_operator": "run_operator",
     "ServedModel": "served_model",

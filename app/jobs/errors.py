@@ -193,6 +193,12 @@ class OperatorFailedError(ServiceError):
         self.code = code  # type: ignore[misc]  # the code of the failure, not of the class
 
 
+class OperationFailedError(OperatorFailedError):
+    """Nothing could be made of the model, or read in it; `code` tells why."""
+
+    code = "operation-failed"
+
+
 class NoAnswerError(ServiceError):
     """No worker answered in time."""
 

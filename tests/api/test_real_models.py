@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from app.cli.main import main
-from app.client import Client
+from app.client import Client, ServiceFailureError
 from benchmarks.models import recorded
 from tests.api.test_models import refused
+from tests.engine.canonical import runtime
 from tests.jobs.service import ROOT, Served, serve
 
 TOLERANCE = 1e-4  # of the output's maximum
@@ -129,3 +131,46 @@ def test_every_node_has_an_answer_to_why(real: Served, shared: Path) -> None:
         refused(answer, 404, "node-not-found")
         assert repr(names[0]) in answer.json()["detail"]
         refused(real.http.get("/v1/jobs/nothing/decisions"), 404, "job-not-found")
+
+
+def test_parts_of_a_model_are_models_and_compose_to_it(real: Served, shared: Path, tmp_path: Path) -> None:
+    path = shared / "models" / "mnist_8.onnx"
+    with Client(str(real.http.base_url)) as client:
+        model = client.model(client.upload(path).id, wait=60)
+        internal = [v["name"] for v in client.values(model.id, role="internal")]
+        (given,), (result,) = (list(client.values(model.id, role=role)) for role in ("input", "output"))
+        middle = internal[len(internal) // 2]
+        head = client.model(client.extract(model.id, [middle]).id, wait=60)
+        tail = client.model(client.extract(model.id, [result["name"]], [middle]).id, wait=60)
+        whole = client.model(client.compose(head.id, tail.id, {middle: middle}).id, wait=60)
+        assert [m.state for m in (head, tail, whole)] == ["ready"] * 3
+        assert head.report is not None
+        assert tail.report is not None
+        assert whole.report is not None
+        assert model.report is not None
+        assert head.report["nodes"] + tail.report["nodes"] == whole.report["nodes"] == model.report["nodes"]
+        assert [port["name"] for port in whole.report["inputs"]] == [given["name"]]
+        with pytest.raises(ServiceFailureError, match="no value 'nowhere'"):
+            client.extract(model.id, ["nowhere"])
+
+
+def test_the_graph_is_exported_in_the_opset_of_choice_with_its_weights_beside(
+    real: Served, shared: Path, tmp_path: Path
+) -> None:
+    with Client(str(real.http.base_url)) as client:
+        model = client.model(client.upload(shared / "models" / "mnist_8.onnx").id, wait=60)
+        options = {"opset": 9, "external_data": True, "benchmark_seconds": 0.05}
+        job = client.wait(client.submit(model.id, options=options).id, timeout=300)
+        assert job.state == "succeeded", (job.code, job.detail)
+        for name in ("optimized.onnx", "optimized.onnx.data"):
+            client.download(job.id, name, tmp_path / name)
+        inputs, outputs = recorded(shared / "models", "mnist_8")[0]
+        found = runtime(tmp_path / "optimized.onnx", inputs)
+        for key, expected in outputs.items():
+            scale = float(np.abs(expected).max())
+            np.testing.assert_allclose(found[key], expected, rtol=0, atol=TOLERANCE * scale)
+        proto = onnx.load(tmp_path / "optimized.onnx", load_external_data=False)
+        assert [o.version for o in proto.opset_import if not o.domain] == [9]
+        assert any(t.external_data for t in proto.graph.initializer)
+        refused = client.wait(client.submit(model.id, options={"opset": 999}).id, timeout=300)
+        assert (refused.code, refused.pointer) == ("opset-unsupported", "/options/opset")

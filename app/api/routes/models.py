@@ -1,5 +1,6 @@
 """Blobs and models: upload, look at, validate, delete. Nothing here parses a model."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -137,10 +138,10 @@ async def create_model(
     process: `state` is `inspecting` until then, or for as long as `wait` says.
     """
     files, listed = await _files_of(request, content_type, service)
-    identifier, inspections = await run_in_threadpool(_add, service, files, name or listed or "")
+    identifier, inspections = await run_in_threadpool(add, service, files, name or listed or "")
     response.status_code = 201 if inspections else 200
     response.headers["location"] = service.address(f"/v1/models/{identifier}")
-    return await _inspected(service, identifier, wait)
+    return await inspected(service, identifier, wait)
 
 
 async def _files_of(request: Request, media_type: str, service: Service) -> tuple[dict[str, str], str | None]:
@@ -164,12 +165,15 @@ async def _files_of(request: Request, media_type: str, service: Service) -> tupl
     return {"": blob.sha256}, None
 
 
-def _add(service: Service, files: dict[str, str], name: str) -> tuple[str, list[str]]:
+def add(
+    service: Service, files: dict[str, str], name: str, origin: Mapping[str, Any] | None = None
+) -> tuple[str, list[str]]:
+    """Make a model of blobs and send its inspection; its id, and the jobs that inspect it if it is new."""
     files = model_repository.located(files, _check_content(service, files[""]))
     settings = service.settings
     limits = Limits(settings.inspect_seconds, settings.job_memory_bytes, settings.max_artifact_bytes)
     with service.database.write() as connection:
-        identifier, inspections = model_repository.add_model(connection, files, asdict(limits), name)
+        identifier, inspections = model_repository.add_model(connection, files, asdict(limits), name, origin)
     service.dispatcher.try_send(inspections)
     return identifier, inspections
 
@@ -255,10 +259,10 @@ def label_model(model_id: ModelId, body: LabelsRequest, service: ServiceOf) -> M
 @router.get("/models/{model_id}", summary="Look at a model", responses=errors.responses(ModelNotFoundError))
 async def get_model(model_id: ModelId, service: ServiceOf, wait: long_poll.Wait = None) -> ModelAnswer:
     """Its inputs, outputs, operators and opsets, once the inspection has ended."""
-    return await _inspected(service, model_id, wait)
+    return await inspected(service, model_id, wait)
 
 
-async def _inspected(service: Service, model_id: str, wait: float | None) -> ModelAnswer:
+async def inspected(service: Service, model_id: str, wait: float | None) -> ModelAnswer:
     """A model, after its inspection or so many seconds."""
 
     def look() -> tuple[ModelAnswer, bool]:

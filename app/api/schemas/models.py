@@ -1,4 +1,4 @@
-"""Models, the blobs they are made of, and their validation."""
+"""Models, the blobs they are made of, their validation, their values, and models made of them."""
 
 from typing import Annotated, Any, Literal
 
@@ -63,6 +63,9 @@ class ModelAnswer(Schema):
     created: float = Field(description="Seconds since the epoch.")
     owner: str = Field(description="Whom it belongs to; empty where there are no keys.")
     labels: dict[str, str]
+    origin: dict[str, Any] | None = Field(
+        description="Operation, ids of the models and request that it was made of here; null for an upload."
+    )
 
 
 class ModelList(Schema):
@@ -112,3 +115,76 @@ class ValidateAnswer(Schema):
     target: str
     valid: bool
     problems: list[Finding]
+
+
+ValueName = Annotated[str, Field(min_length=1, max_length=1024)]
+ValueRole = Literal["input", "output", "weight", "internal"]
+_ID = "9f86d081884c7d659a2feaa0c55ad015"
+
+
+class ValueAnswer(Schema):
+    """A value of a model's main graph."""
+
+    name: str
+    roles: list[ValueRole] = Field(description="An output may be an input or a weight too.")
+    dtype: str = Field(description="As NumPy calls it; empty where it is unknown.")
+    shape: list[int | str | None] | None = Field(
+        description="A number where fixed, a name where free; null as a whole where the rank is unknown."
+    )
+    operator: str = Field(description="That makes it; empty for inputs and weights.")
+    node: str
+
+
+class ValueList(Schema):
+    """Values in the order of the graph: inputs, weights, what nodes make."""
+
+    model: str
+    total: int = Field(description="Of the role asked for, on all pages.")
+    values: list[ValueAnswer]
+    next: str | None = Field(description="Cursor of the next page; null on the last.")
+
+
+class ExtractRequest(Schema):
+    """The part of a model that computes some values from others."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"outputs": ["pool5"], "name": "features of squeezenet"}]}
+    )
+
+    inputs: list[ValueName] = Field(
+        default_factory=list,
+        max_length=4096,
+        description="Values that become inputs, in this order, weights among them; none: those inputs of the "
+        "model that the outputs need.",
+    )
+    outputs: list[ValueName] = Field(min_length=1, max_length=4096, description="In this order.")
+    name: ModelName | None = Field(default=None, description="Of the new model.")
+
+
+class ComposeRequest(Schema):
+    """Two models as one: the second reads what the first computes."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"first": _ID, "second": _ID, "connect": {"image": "scaled"}}]}
+    )
+
+    first: Annotated[str, Field(max_length=64)]
+    second: Annotated[str, Field(max_length=64)]
+    connect: dict[ValueName, ValueName] = Field(
+        default_factory=dict,
+        max_length=4096,
+        description="The output of the first model by the input of the second that reads it; none: all that "
+        "have the same name.",
+    )
+    prefix: Annotated[str, Field(max_length=255)] = Field(
+        default="second.", description="Of names of the second model that the first has too."
+    )
+    name: ModelName | None = Field(default=None, description="Of the new model.")
+
+
+class Origin(Schema):
+    """What a model was made of."""
+
+    operation: str
+    models: list[str]
+    request: dict[str, Any]

@@ -276,6 +276,7 @@ class Runner:
             options=request.get("options", {}),
             bindings=bindings,
             operator=request.get("operator", {}),
+            operation=request.get("operation", {}),
         )
 
 

@@ -78,6 +78,16 @@ class Engine(Protocol):
     ) -> dict[str, Any]:
         """Run one operator on given tensors, as `app.engine.entry.run_operator` does."""
 
+    def derive(
+        self,
+        path: Path,
+        external: Mapping[str, Path],
+        request: Mapping[str, Any],
+        beside: Mapping[str, str],
+        folder: Path,
+    ) -> dict[str, Any]:
+        """Look into models or make one of them, as `app.engine.entry.derive` does."""
+
     def optimize(
         self,
         path: Path,

@@ -1,0 +1,154 @@
+"""`stowplan values`, `extract`, `compose` and `convert`: model files in and out, without a server."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from app.cli import service
+from app.cli.submit import beside, names, pairs
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from app.engine.entry.derive import Source
+
+_Run = Callable[[argparse.Namespace], None]
+
+
+def _in_process(run: _Run) -> Callable[[argparse.Namespace], int]:
+    """Exit code 0, or 1 where the engine refuses, with its reason, or 2 where a file is missing."""
+
+    @wraps(run)
+    def told(arguments: argparse.Namespace) -> int:
+        from app.engine.types.errors import EngineError
+
+        try:
+            run(arguments)
+        except EngineError as error:
+            print(f"stowplan {arguments.command}: {error.message} [{error.code}]", file=sys.stderr)
+            return service.REFUSED
+        except BrokenPipeError:
+            raise
+        except (OSError, ValueError) as error:
+            print(f"stowplan {arguments.command}: {error}", file=sys.stderr)
+            return service.NOT_UNDERSTOOD
+        return service.DONE
+
+    return told
+
+
+def add_values(parser: argparse.ArgumentParser) -> None:
+    """A model, and which of its values."""
+    parser.add_argument("model", type=Path, help="ONNX file")
+    parser.add_argument("--role", choices=("input", "output", "weight", "internal"), help="only these")
+    parser.add_argument("--json", action="store_true", help="print them as JSON, for programs")
+
+
+@_in_process
+def values(arguments: argparse.Namespace) -> None:
+    """Print the values of a model's main graph, one a line."""
+    from app.engine.entry.derive import OPERATIONS
+
+    rows = OPERATIONS["values"]([_source(arguments.model)], {"role": arguments.role}).answer["values"]
+    if arguments.json:
+        service.print_json(rows)
+        return
+
+    def shape(row: dict[str, Any]) -> str:
+        dims = row["shape"]
+        return "?" if dims is None else "x".join("?" if d is None else str(d) for d in dims)
+
+    table = [(r["name"], "+".join(r["roles"]), r["dtype"] or "?", shape(r), r["operator"]) for r in rows]
+    service.print_table(("name", "role", "dtype", "shape", "operator"), table)
+
+
+def add_extract(parser: argparse.ArgumentParser) -> None:
+    """A model, names of values at both ends, and where the part goes."""
+    parser.add_argument("model", type=Path, help="ONNX file")
+    parser.add_argument(
+        "--inputs",
+        type=names,
+        default=[],
+        metavar="NAME,...",
+        help="values that become inputs (default: the inputs of the model that the outputs need)",
+    )
+    parser.add_argument(
+        "--outputs", type=names, required=True, metavar="NAME,...", help="values that become outputs"
+    )
+    _add_out(parser)
+
+
+@_in_process
+def extract(arguments: argparse.Namespace) -> None:
+    """Write what computes the outputs from the inputs."""
+    from app.engine.entry.derive import OPERATIONS
+
+    request = {"inputs": arguments.inputs, "outputs": arguments.outputs}
+    _write(OPERATIONS["extract"]([_source(arguments.model)], request).model, arguments)
+
+
+def add_compose(parser: argparse.ArgumentParser) -> None:
+    """Two models, what the second reads of the first, and where the whole goes."""
+    parser.add_argument("first", type=Path, help="ONNX file")
+    parser.add_argument("second", type=Path, help="ONNX file of the model that reads what the first computes")
+    parser.add_argument(
+        "--connect",
+        action="append",
+        default=[],
+        metavar="INPUT=OUTPUT",
+        help="input of the second and output of the first; repeatable (default: those of the same name)",
+    )
+    parser.add_argument(
+        "--prefix", default="second.", help="of names that both have, in the second (default: second.)"
+    )
+    _add_out(parser)
+
+
+@_in_process
+def compose(arguments: argparse.Namespace) -> None:
+    """Write both models as one."""
+    from app.engine.entry.derive import OPERATIONS
+
+    sources = [_source(arguments.first), _source(arguments.second)]
+    request = {"connect": pairs(arguments.connect, "connect"), "prefix": arguments.prefix}
+    _write(OPERATIONS["compose"](sources, request).model, arguments)
+
+
+def add_convert(parser: argparse.ArgumentParser) -> None:
+    """A model, where it goes and how it is written there."""
+    parser.add_argument("model", type=Path, help="model file")
+    _add_out(parser)
+    parser.add_argument("--opset", type=int, help="version of the standard operators (default: as it is)")
+
+
+@_in_process
+def convert(arguments: argparse.Namespace) -> None:
+    """Write a model in another opset, or with its weights elsewhere; all else stays as it is spelled."""
+    from app.engine.report.opset import at_opset
+
+    model = _source(arguments.model).read()
+    _write(model if arguments.opset is None else at_opset(model, arguments.opset), arguments)
+
+
+def _add_out(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("out", type=Path, help="file to write")
+    parser.add_argument(
+        "--external-data", action="store_true", help="large weights go to a file beside it, OUT.data"
+    )
+
+
+def _source(path: Path) -> "Source":
+    from app.engine.entry.derive import Source
+
+    return Source(path, beside(path))
+
+
+def _write(model: "ir.Model | None", arguments: argparse.Namespace) -> None:
+    from app.engine.report.onnx import export
+
+    assert model is not None
+    export(model, arguments.out, external=arguments.external_data, notes=True)
+    print(arguments.out)

@@ -16,9 +16,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, BinaryIO, Self, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 
-import httpx
+if TYPE_CHECKING:
+    import httpx  # a tenth of a second, which commands without a service do not wait for
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 TERMINAL = ("succeeded", "failed", "cancelled")
@@ -148,6 +149,8 @@ class Client:
     """
 
     def __init__(self, url: str = DEFAULT_URL, *, key: str | None = None, timeout: float = 60.0) -> None:
+        import httpx
+
         self._url = url.rstrip("/")
         headers = {"authorization": f"Bearer {key}"} if key else {}
         hooks = {"response": [_refuse]}
@@ -341,6 +344,8 @@ class Client:
 
     def events(self, job_id: str, *, after: int = 0) -> Iterator[Event]:
         """Events of a job until it is over; a lost connection is resumed where it ended."""
+        import httpx
+
         last, failures = after, 0
         while True:
             before = last
@@ -440,7 +445,9 @@ class Client:
     def _json(self, method: str, address: str, **how: Any) -> Json:
         return dict(self._send(method, address, **how).json())
 
-    def _send(self, method: str, address: str, **how: Any) -> httpx.Response:
+    def _send(self, method: str, address: str, **how: Any) -> "httpx.Response":
+        import httpx
+
         try:
             return self._http.request(method, address, **how)
         except httpx.TransportError as error:
@@ -452,7 +459,7 @@ def _pieces(file: BinaryIO) -> Iterator[bytes]:
         yield piece
 
 
-def _refuse(answer: httpx.Response) -> None:
+def _refuse(answer: "httpx.Response") -> None:
     """Raise the problem that an answer is."""
     if answer.status_code < 400:
         return

@@ -7,7 +7,9 @@ that keeps activations in range (He et al., 2015, arXiv:1502.01852). MobileNetV2
 """
 
 import re
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from onnx import numpy_helper
 
 _NAMED = ("Conv", "Gemm", "BatchNormalization")
 _SUFFIX = re.compile(r"(_[a-z]+)?_0$")  # of weights: fire2/squeeze1x1_w_0, conv1/bn_scale_0
+_PIECE = 1 << 14  # numbers that are drawn at once
 _ZOO = ("squeezenet", "resnet50", "shufflenet", "densenet121", "inception_v1", "inception_v2")
 
 
@@ -46,6 +49,8 @@ def _with_random_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     saturates, so its input becomes an output as well.
     """
     graph = model.graph
+    # Types are inferred before the weights are there: the inference would copy them.
+    types = {v.name: v for v in onnx.shape_inference.infer_shapes(model).graph.value_info}
     random = np.random.default_rng(0)
     shapes = {i.name: numpy_helper.to_array(i) for i in graph.initializer}
     reader = {name: (node, k) for node in graph.node for k, name in reversed(list(enumerate(node.input)))}
@@ -56,7 +61,7 @@ def _with_random_weights(model: onnx.ModelProto) -> onnx.ModelProto:
             continue
         shape = tuple(int(d) for d in shapes[node.input[0]])
         user, position = reader[node.output[0]]
-        array = _draw(random, user, position, node.output[0], shape).astype(np.float32)
+        array = _draw(random, user, position, node.output[0], shape)
         weights.append(numpy_helper.from_array(array, node.output[0]))
     for node in kept:
         weight = node.input[1] if node.op_type in _NAMED else ""
@@ -71,8 +76,7 @@ def _with_random_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     graph.input.extend(inputs)
     model.ir_version = max(model.ir_version, 4)
     if kept[-1].op_type == "Softmax":
-        known = {v.name: v for v in onnx.shape_inference.infer_shapes(model).graph.value_info}
-        graph.output.append(known[kept[-1].input[0]])
+        graph.output.append(types[kept[-1].input[0]])
     return model
 
 
@@ -82,11 +86,21 @@ def _draw(
     if user.op_type in ("Conv", "Gemm") and position == 1:
         transposed = any(a.name == "transB" and a.i for a in user.attribute)
         fan_in = shape[0] if user.op_type == "Gemm" and not transposed else int(np.prod(shape[1:]))
-        return np.asarray(random.standard_normal(shape) * np.sqrt(2.0 / fan_in))
+        return _normal(random, shape, np.sqrt(2.0 / fan_in))
     is_scale = user.op_type == "Unsqueeze" and "scale" in name
     if is_scale or (user.op_type == "BatchNormalization" and position in (1, 4)):
-        return np.asarray(random.uniform(0.8, 1.2, shape))
-    return np.asarray(random.standard_normal(shape) * 0.02)
+        return random.uniform(0.8, 1.2, shape).astype(np.float32)
+    return _normal(random, shape, 0.02)
+
+
+def _normal(random: np.random.Generator, shape: tuple[int, ...], scale: float) -> np.ndarray[Any, Any]:
+    """Normally distributed float32 numbers, drawn as float64 in pieces that stay in the cache."""
+    found = np.empty(shape, np.float32)
+    flat = found.reshape(-1)
+    for at in range(0, flat.size, _PIECE):
+        piece = flat[at : at + _PIECE]
+        np.multiply(random.standard_normal(piece.size), scale, out=piece, casting="same_kind")
+    return found
 
 
 class _Network:
@@ -98,14 +112,12 @@ class _Network:
         self.weights: list[ir.Value] = []
 
     def weight(self, *shape: int, scale: float) -> ir.Value:
-        array = (self.random.standard_normal(shape) * scale).astype(np.float32)
-        name = f"w{len(self.weights)}"
-        self.weights.append(ir.Value(name=name, const_value=ir.tensor(array, name=name)))
-        return self.weights[-1]
+        return self.constant(_normal(self.random, shape, scale))
 
-    def constant(self, value: float) -> ir.Value:
+    def constant(self, values: float | np.ndarray[Any, Any]) -> ir.Value:
         name = f"w{len(self.weights)}"
-        self.weights.append(ir.Value(name=name, const_value=ir.tensor(np.float32(value), name=name)))
+        tensor = ir.tensor(np.asarray(values, np.float32), name=name)
+        self.weights.append(ir.Value(name=name, const_value=tensor))
         return self.weights[-1]
 
     def add(self, op: str, *inputs: ir.Value, **attributes: object) -> ir.Value:
@@ -168,3 +180,15 @@ SAMPLES: Mapping[str, Callable[[], bytes]] = {
     **{name: _zoo(name) for name in _ZOO},
     "mobilenetv2": _mobilenetv2,
 }
+
+
+@contextmanager
+def file_of(model: str) -> Iterator[Path]:
+    """A model as a file: a sample is built, anything else is the path of one."""
+    if model not in SAMPLES:
+        yield Path(model)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{model}.onnx"
+        path.write_bytes(SAMPLES[model]())
+        yield path

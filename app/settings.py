@@ -9,7 +9,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from pathlib import Path
@@ -37,11 +37,23 @@ _POSITIVE = (
     "max_programs",
     "executor_memory_bytes",
 )
+_SECONDS = ("job_seconds", "inspect_seconds", "infer_seconds", "head_seconds", "silence_seconds")
 _PATHS = ("data", "benchmark_lock")
 _LOG_FORMATS = ("text", "json")
 LOG_TOPICS = ("passes", "choices", "memory", "kernels")
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 _TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}
+
+# Settings with a condition on their values, and how an error tells it.
+_RANGES: tuple[tuple[Sequence[str], Callable[[Any], object], str], ...] = (
+    (("port",), lambda number: 0 <= number < 65536, "0 to 65535"),
+    (_POSITIVE, lambda number: number >= 1, "at least 1"),
+    (_SECONDS, lambda seconds: seconds > 0, "a positive number"),
+    (("blobs",), re.compile(r"(s3://[^/]+(/[^?#]*)?)?").fullmatch, "s3://bucket/prefix"),
+    (("log_format",), _LOG_FORMATS.__contains__, ", ".join(_LOG_FORMATS)),
+    (("log_level",), _LOG_LEVELS.__contains__, ", ".join(_LOG_LEVELS)),
+    (("root_path",), re.compile(r"((/[A-Za-z0-9._~-]+)+)?").fullmatch, "a path such as /stowplan"),
+)
 
 
 class SettingsError(ValueError):
@@ -61,10 +73,6 @@ def machine_memory() -> int:
         with contextlib.suppress(OSError, ValueError):  # there is none, or it is "max"
             found.append(int(Path(path).read_text()))
     return min(found)
-
-
-def _default_benchmark_lock() -> Path:
-    return Path(tempfile.gettempdir()) / "stowplan-benchmark.lock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +152,9 @@ class Settings:
     max_attempts: int = 10
     warm_children: int = 1
     drain_seconds: float = 3.0
-    benchmark_lock: Path = field(default_factory=_default_benchmark_lock)
+    benchmark_lock: Path = field(
+        default_factory=lambda: Path(tempfile.gettempdir()) / "stowplan-benchmark.lock"
+    )
     queues: tuple[str, ...] = ()
     require_keys: bool = False
     allowed_hosts: tuple[str, ...] = ()
@@ -174,8 +184,6 @@ class Settings:
     engine: str = "app.engine"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port < 65536:
-            raise SettingsError(f"{PREFIX}PORT: expected 0 to 65535, found {self.port}")
         shares = (
             ("job_memory_bytes", _JOBS_SHARE, self.workers),
             ("executor_memory_bytes", _SERVING_SHARE, self.max_deployments),
@@ -183,29 +191,12 @@ class Settings:
         for name, share, processes in shares:
             if getattr(self, name) == 0:
                 object.__setattr__(self, name, int(machine_memory() * share) // max(1, processes))
-        for name in _POSITIVE:
-            if getattr(self, name) < 1:
-                raise SettingsError(
-                    f"{PREFIX}{name.upper()}: expected at least 1, found {getattr(self, name)}"
-                )
-        for name in ("job_seconds", "inspect_seconds", "infer_seconds", "head_seconds", "silence_seconds"):
-            if getattr(self, name) <= 0:
-                raise SettingsError(
-                    f"{PREFIX}{name.upper()}: expected a positive number, found {getattr(self, name)}"
-                )
-        if self.blobs and not re.fullmatch(r"s3://[^/]+(/[^?#]*)?", self.blobs):
-            raise SettingsError(f"{PREFIX}BLOBS: expected s3://bucket/prefix, found {self.blobs!r}")
-        for name, choices in (("log_format", _LOG_FORMATS), ("log_level", _LOG_LEVELS)):
-            if getattr(self, name) not in choices:
-                raise SettingsError(
-                    f"{PREFIX}{name.upper()}: expected {', '.join(choices)}, found {getattr(self, name)!r}"
-                )
+        for names, fits, expected in _RANGES:
+            for name in names:
+                if not fits(found := getattr(self, name)):
+                    raise SettingsError(f"{PREFIX}{name.upper()}: expected {expected}, found {found!r}")
         if unknown := sorted(set(self.log) - set(LOG_TOPICS)):
             raise SettingsError(f"{PREFIX}LOG: expected {', '.join(LOG_TOPICS)}, found {unknown[0]!r}")
-        if self.root_path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", self.root_path):
-            raise SettingsError(
-                f"{PREFIX}ROOT_PATH: expected a path such as /stowplan, found {self.root_path!r}"
-            )
 
     @property
     def jobs_database_url(self) -> str:
@@ -294,10 +285,14 @@ def environment_of_jobs() -> Iterator[None]:
             environment[_NO_TELEMETRY] = telemetry
 
 
-def url_of_client(environment: Mapping[str, str] | None = None) -> str | None:
+def url_of_client() -> str | None:
     """The address that `STOWPLAN_URL` gives to clients."""
-    found = os.environ if environment is None else environment  # noqa: TID251  this is the reader
-    return found.get(f"{PREFIX}URL") or None
+    return os.environ.get(f"{PREFIX}URL") or None  # noqa: TID251  this is the reader
+
+
+def key_of_client() -> str | None:
+    """The key that `STOWPLAN_KEY` gives to clients; a service takes none from there."""
+    return os.environ.get(f"{PREFIX}KEY") or None  # noqa: TID251  this is the reader
 
 
 def described() -> list[tuple[str, str, str]]:
@@ -320,12 +315,6 @@ def _shown(row: "Field[Any]") -> str:
     if value in ("", ()):
         return "empty"
     return {True: "1", False: "0"}[value] if isinstance(value, bool) else str(value)
-
-
-def key_of_client(environment: Mapping[str, str] | None = None) -> str | None:
-    """The key that `STOWPLAN_KEY` gives to clients; a service takes none from there."""
-    found = os.environ if environment is None else environment  # noqa: TID251  this is the reader
-    return found.get(f"{PREFIX}KEY") or None
 
 
 def _value(kind: Any, text: str) -> Any:

@@ -14,9 +14,9 @@ from onnx.backend.base import Backend, BackendRep
 
 from app.engine.core import graph
 from app.engine.core.calls import KernelCall
-from app.engine.planning.session import Session
 from app.engine.types.options import Bindings
 from app.kernels.cpu.runtime.compiler import Compiler
+from tests.session import Session
 
 Prepared = Callable[["Representation"], None]
 

@@ -27,6 +27,11 @@ ROOT = Path(__file__).resolve().parent.parent
 KERNELS = Path(os.environ.get("STOWPLAN_KERNELS", ROOT / "build" / "kernels"))  # noqa: TID251
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin long files first: at the end no process is left alone with one."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of shared data; tests that need it skip where it is absent, but fail in CI."""

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 PLACES = {  # where a module is, newest version first
+    "load": ("app.engine.model.load", "app.engine.load"),
+    "registry": ("app.engine.core.registry", "app.engine.registry"),
     "decisions": ("app.engine.report.decisions", "app.engine.report.report", "app.engine.exchange.report"),
     "report": ("app.engine.report.report", "app.engine.exchange.report"),
     "session": ("app.engine.planning.session", "app.engine.session"),
@@ -44,9 +46,10 @@ def write(request: Mapping[str, Any]) -> None:
     options, shapes = Options(timings="predicted", **request["options"]), request["shapes"]
     bindings = Bindings(shapes={k: tuple(s) for k, s in shapes.items()}, values=request["values"])
     try:
-        loaded = session.load(Path(request["path"]))
+        loaded = module("load").load(Path(request["path"]))
         chosen = target.find(request["target"])
-        canonical = session.canonical(loaded, chosen, options, bindings, session.load_registry())
+        registry = module("registry").load()
+        canonical = session.canonical(loaded, chosen, options, bindings, registry)
         planned = session.planned(canonical, options).compilation
         documents = {
             "plan": report.plan_json(planned),

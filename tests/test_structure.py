@@ -13,9 +13,6 @@ FAMILIES = ("engine/operators", "engine/backends/cpu", "engine/backends/cuda", "
 ASSERTIONS = 20
 EXCEPTIONS = {
     ("0001_first_tables.py", "upgrade"),  # a list of tables, never to be changed
-    # Loops over the state of a search, compiled by numba; still to be split.
-    ("partial_lifetimes.py", "_search"),
-    ("partial_lifetimes.py", "_propagate"),
 }
 
 

@@ -39,11 +39,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 when all were measured, 1 when a model is refused, 2 when the target is not here."""
     from rich.console import Console
 
-    from app.cli.warm import file_of
     from app.engine.runtime.capabilities import absence
     from app.engine.types.errors import EngineError
     from app.engine.types.target import find
     from app.kernels.cpu.runtime.compiler import Compiler
+    from app.samples import file_of
 
     console = Console(highlight=False, soft_wrap=True)
     target = find(TARGETS[arguments.target])

@@ -1,4 +1,4 @@
-"""`stowplan values`, `extract`, `compose` and `convert`: model files in and out, without a server."""
+"""`stowplan values`, `extract` and `compose`: model files in and out, without a server."""
 
 import argparse
 import sys
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _Run = Callable[[argparse.Namespace], None]
 
 
-def _in_process(run: _Run) -> Callable[[argparse.Namespace], int]:
+def in_process(run: _Run) -> Callable[[argparse.Namespace], int]:
     """Exit code 0, or 1 where the engine refuses, with its reason, or 2 where a file is missing."""
 
     @wraps(run)
@@ -47,12 +47,12 @@ def add_values(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print them as JSON, for programs")
 
 
-@_in_process
+@in_process
 def values(arguments: argparse.Namespace) -> None:
     """Print the values of a model's main graph, one a line."""
     from app.engine.entry.derive import OPERATIONS
 
-    rows = OPERATIONS["values"]([_source(arguments.model)], {"role": arguments.role}).answer["values"]
+    rows = OPERATIONS["values"]([source(arguments.model)], {"role": arguments.role}).answer["values"]
     if arguments.json:
         service.print_json(rows)
         return
@@ -78,16 +78,16 @@ def add_extract(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--outputs", type=names, required=True, metavar="NAME,...", help="values that become outputs"
     )
-    _add_out(parser)
+    add_out(parser)
 
 
-@_in_process
+@in_process
 def extract(arguments: argparse.Namespace) -> None:
     """Write what computes the outputs from the inputs."""
     from app.engine.entry.derive import OPERATIONS
 
     request = {"inputs": arguments.inputs, "outputs": arguments.outputs}
-    _write(OPERATIONS["extract"]([_source(arguments.model)], request).model, arguments)
+    write(OPERATIONS["extract"]([source(arguments.model)], request).model, arguments)
 
 
 def add_compose(parser: argparse.ArgumentParser) -> None:
@@ -104,51 +104,45 @@ def add_compose(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prefix", default="second.", help="of names that both have, in the second (default: second.)"
     )
-    _add_out(parser)
+    add_out(parser)
 
 
-@_in_process
+@in_process
 def compose(arguments: argparse.Namespace) -> None:
     """Write both models as one."""
     from app.engine.entry.derive import OPERATIONS
 
-    sources = [_source(arguments.first), _source(arguments.second)]
+    sources = [source(arguments.first), source(arguments.second)]
     request = {"connect": pairs(arguments.connect, "connect"), "prefix": arguments.prefix}
-    _write(OPERATIONS["compose"](sources, request).model, arguments)
+    write(OPERATIONS["compose"](sources, request).model, arguments)
 
 
-def add_convert(parser: argparse.ArgumentParser) -> None:
-    """A model, where it goes and how it is written there."""
-    parser.add_argument("model", type=Path, help="model file")
-    _add_out(parser)
-    parser.add_argument("--opset", type=int, help="version of the standard operators (default: as it is)")
-
-
-@_in_process
-def convert(arguments: argparse.Namespace) -> None:
-    """Write a model in another opset, or with its weights elsewhere; all else stays as it is spelled."""
-    from app.engine.report.opset import at_opset
-
-    model = _source(arguments.model).read()
-    _write(model if arguments.opset is None else at_opset(model, arguments.opset), arguments)
-
-
-def _add_out(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("out", type=Path, help="file to write")
+def add_out(parser: argparse.ArgumentParser) -> None:
+    """The file that is written, and where its weights lie."""
+    parser.add_argument("out", type=Path, help="ONNX file to write")
     parser.add_argument(
         "--external-data", action="store_true", help="large weights go to a file beside it, OUT.data"
     )
 
 
-def _source(path: Path) -> "Source":
+def source(path: Path) -> "Source":
+    """A model file with the files that it names."""
     from app.engine.entry.derive import Source
 
     return Source(path, beside(path))
 
 
-def _write(model: "ir.Model | None", arguments: argparse.Namespace) -> None:
-    from app.engine.report.onnx import export
+def write(model: "ir.Model | None", arguments: argparse.Namespace) -> None:
+    """Write a model where the arguments say, and print where.
 
+    Raises:
+        InputError: the name is not that of an ONNX file.
+    """
+    from app.engine.report.onnx import export
+    from app.engine.types.errors import InputError
+
+    if arguments.out.suffix != ".onnx":
+        raise InputError(f"{arguments.out}: expected a name that ends with .onnx")
     assert model is not None
     export(model, arguments.out, external=arguments.external_data, notes=True)
     print(arguments.out)

@@ -16,6 +16,7 @@ from typing import Any
 
 from app.cli import (
     bench,
+    convert,
     deploy,
     explain,
     graphs,
@@ -219,6 +220,7 @@ COMMANDS: tuple[Command, ...] = (
         explain.add_arguments,
         explain.run,
     ),
+    Command("convert", "Write a model file in another opset.", convert.add_arguments, convert.run),
     Command("jobs", "List, show, wait for, cancel and retry jobs.", manage.commands(manage.JOBS), manage.run),
     Command(
         "models", "List, show, upload, rename and delete models.", manage.commands(manage.MODELS), manage.run
@@ -233,7 +235,6 @@ COMMANDS: tuple[Command, ...] = (
     Command("values", "List the values of a model file.", graphs.add_values, graphs.values),
     Command("extract", "Write a part of a model as a model.", graphs.add_extract, graphs.extract),
     Command("compose", "Write two models as one.", graphs.add_compose, graphs.compose),
-    Command("convert", "Write a model in another form.", graphs.add_convert, graphs.convert),
     Command("deploy", "Let what a job made answer inferences.", deploy.add_deploy, deploy.deploy),
     Command("deployments", "Show what is deployed.", service.add_service, deploy.deployments),
     Command("undeploy", "End a deployed model.", deploy.add_undeploy, deploy.undeploy),

@@ -198,11 +198,10 @@ def upload(client: Client, arguments: argparse.Namespace) -> tuple[str, str]:
         external: dict[str, Path | str] = {**beside(arguments.model)}
         external |= pairs(arguments.external, "external")
         return client.upload(arguments.model, external, name=arguments.name).id, arguments.model.stem
-    from app import samples
-    from app.cli.warm import file_of
+    from app.samples import SAMPLES, file_of
 
-    if arguments.sample not in samples.SAMPLES:
-        raise ValueError(f"--sample: there are {', '.join(samples.SAMPLES)}, found {arguments.sample!r}")
+    if arguments.sample not in SAMPLES:
+        raise ValueError(f"--sample: there are {', '.join(SAMPLES)}, found {arguments.sample!r}")
     with file_of(arguments.sample) as path:
         return client.upload(path, name=arguments.name).id, arguments.sample
 

@@ -2,10 +2,7 @@
 
 import argparse
 import dataclasses
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     from app.engine.types.errors import EngineError
     from app.engine.types.options import Options
     from app.kernels.cpu.runtime.compiler import Compiler
-    from app.samples import SAMPLES
+    from app.samples import SAMPLES, file_of
 
     console = Console(highlight=False, soft_wrap=True)
     models = arguments.models or list(SAMPLES)
@@ -70,20 +67,6 @@ def run(arguments: argparse.Namespace) -> int:
                 refused += 1
         console.print(f"{model}: {told}")
     return 1 if refused else 0
-
-
-@contextmanager
-def file_of(model: str) -> Iterator[Path]:
-    """A model as a file; a sample is built."""
-    from app.samples import SAMPLES
-
-    if model not in SAMPLES:
-        yield Path(model)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"{model}.onnx"
-        path.write_bytes(SAMPLES[model]())
-        yield path
 
 
 def canonical(path: Path, target: str, options: "Options") -> "Compilation":

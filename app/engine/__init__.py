@@ -12,9 +12,9 @@ from app.engine.types.target import Memory, Target
 
 if TYPE_CHECKING:
     from app.engine.entry.derive import derive
-    from app.engine.entry.explain import plan, try_operator
+    from app.engine.entry.explain import plan
     from app.engine.entry.optimize import ARTIFACTS, inspect, optimize, validate
-    from app.engine.entry.run_operator import run_operator
+    from app.engine.entry.run_operator import run_operator, try_operator
     from app.engine.entry.served_model import ServedModel
 
 __all__ = [
@@ -39,7 +39,7 @@ MODULES = {
     "plan": "explain",
     "run_operator": "run_operator",
     "ServedModel": "served_model",
-    "try_operator": "explain",
+    "try_operator": "run_operator",
 }
 
 

@@ -1,205 +1,130 @@
 """Errors around a job, with stable codes; HTTP status codes are in `app.api.http.errors`."""
 
-from typing import ClassVar
+from app.engine.types.errors import CodedError
 
 
-class ServiceError(Exception):
+class ServiceError(CodedError, code="service-error"):
     """A request that cannot be served as it is.
 
     `pointer` is a JSON pointer into the request (`/targets/0`), empty when the whole is at fault.
     """
 
-    code: ClassVar[str] = "service-error"
 
-    def __init__(self, message: str, *, pointer: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.pointer = pointer
-
-
-class NotFoundError(ServiceError):
+class NotFoundError(ServiceError, code="not-found"):
     """Something named by the request is not there."""
 
-    code = "not-found"
 
-
-class ModelNotFoundError(NotFoundError):
+class ModelNotFoundError(NotFoundError, code="model-not-found"):
     """No model of that id."""
 
-    code = "model-not-found"
 
-
-class JobNotFoundError(NotFoundError):
+class JobNotFoundError(NotFoundError, code="job-not-found"):
     """No job of that id."""
 
-    code = "job-not-found"
 
-
-class JobGroupNotFoundError(NotFoundError):
+class JobGroupNotFoundError(NotFoundError, code="job-group-not-found"):
     """No job group of that id."""
 
-    code = "job-group-not-found"
 
-
-class ArtifactNotFoundError(NotFoundError):
+class ArtifactNotFoundError(NotFoundError, code="artifact-not-found"):
     """The job has no artifact of that name, or not yet."""
 
-    code = "artifact-not-found"
 
-
-class DeploymentNotFoundError(NotFoundError):
+class DeploymentNotFoundError(NotFoundError, code="deployment-not-found"):
     """Nothing is deployed under that name."""
 
-    code = "deployment-not-found"
 
-
-class NodeNotFoundError(NotFoundError):
+class NodeNotFoundError(NotFoundError, code="node-not-found"):
     """No step of the job's plan computes a node of that name."""
 
-    code = "node-not-found"
 
-
-class BlobNotFoundError(NotFoundError):
+class BlobNotFoundError(NotFoundError, code="blob-not-found"):
     """No blob of that hash: it was never uploaded, or nothing referred to it for too long."""
 
-    code = "blob-not-found"
 
-
-class TargetNotFoundError(NotFoundError):
+class TargetNotFoundError(NotFoundError, code="target-not-found"):
     """No target of that name."""
 
-    code = "target-not-found"
 
-
-class KeyNotFoundError(NotFoundError):
+class KeyNotFoundError(NotFoundError, code="key-not-found"):
     """No key of that id, or it was revoked."""
 
-    code = "key-not-found"
 
-
-class ConflictError(ServiceError):
+class ConflictError(ServiceError, code="conflict"):
     """The request does not fit the present state."""
 
-    code = "conflict"
 
-
-class JobNotFinishedError(ConflictError):
+class JobNotFinishedError(ConflictError, code="job-not-finished"):
     """The job must reach a terminal state first."""
 
-    code = "job-not-finished"
 
-
-class ModelInUseError(ConflictError):
+class ModelInUseError(ConflictError, code="model-in-use"):
     """Jobs that are not finished need the model."""
 
-    code = "model-in-use"
 
-
-class DeploymentExistsError(ConflictError):
+class DeploymentExistsError(ConflictError, code="deployment-exists"):
     """Another job is deployed as that version of the name."""
 
-    code = "deployment-exists"
 
-
-class NotDeployableError(ConflictError):
+class NotDeployableError(ConflictError, code="not-deployable"):
     """The job has no result that this machine could run."""
 
-    code = "not-deployable"
 
-
-class TargetExistsError(ConflictError):
+class TargetExistsError(ConflictError, code="target-exists"):
     """Another description has that name already."""
 
-    code = "target-exists"
 
-
-class TooLargeError(ServiceError):
+class TooLargeError(ServiceError, code="body-too-large"):
     """A body exceeds a limit."""
 
-    code = "body-too-large"
 
-
-class QuotaError(TooLargeError):
+class QuotaError(TooLargeError, code="quota-exceeded"):
     """The blobs of the key's owner would exceed the quota."""
 
-    code = "quota-exceeded"
 
-
-class TooManyError(ServiceError):
+class TooManyError(ServiceError, code="too-many"):
     """The key has as many unfinished jobs, open requests or deployments as it may have."""
 
-    code = "too-many"
 
-
-class StorageFullError(ServiceError):
+class StorageFullError(ServiceError, code="storage-full"):
     """The disk of the service is full, or nearly."""
 
-    code = "storage-full"
 
-
-class StoreOutageError(ServiceError):
+class StoreOutageError(ServiceError, code="store-unavailable"):
     """The store of blobs does not answer."""
 
-    code = "store-unavailable"
 
-
-class UnauthorizedError(ServiceError):
+class UnauthorizedError(ServiceError, code="key-required"):
     """The request needs a key, and has none that is valid."""
 
-    code = "key-required"
 
-
-class ForbiddenError(ServiceError):
+class ForbiddenError(ServiceError, code="forbidden"):
     """The key's scope does not include the operation, or the request comes from a foreign page."""
 
-    code = "forbidden"
 
-
-class HashMismatchError(ServiceError):
+class HashMismatchError(ServiceError, code="hash-mismatch"):
     """The bytes are not those that the hash names."""
 
-    code = "hash-mismatch"
 
-
-class RequestError(ServiceError):
+class RequestError(ServiceError, code="request-invalid"):
     """A request that contradicts itself or a limit of the service."""
 
-    code = "request-invalid"
 
-
-class IdempotencyKeyReusedError(ServiceError):
+class IdempotencyKeyReusedError(ServiceError, code="idempotency-key-reused"):
     """The key came before, with another body."""
 
-    code = "idempotency-key-reused"
 
-
-class InvalidModelError(ServiceError):
+class InvalidModelError(ServiceError, code="model-invalid"):
     """The model was found invalid when it was inspected; `code` tells how."""
 
-    code = "model-invalid"
 
-    def __init__(self, message: str, *, code: str, pointer: str = "") -> None:
-        super().__init__(message, pointer=pointer)
-        self.code = code  # type: ignore[misc]  # the code of the inspection, not of the class
-
-
-class OperatorFailedError(ServiceError):
+class OperatorFailedError(ServiceError, code="operator-failed"):
     """The operator could not be run; `code` tells why."""
 
-    code = "operator-failed"
 
-    def __init__(self, message: str, *, code: str, pointer: str = "") -> None:
-        super().__init__(message, pointer=pointer)
-        self.code = code  # type: ignore[misc]  # the code of the failure, not of the class
-
-
-class OperationFailedError(OperatorFailedError):
+class OperationFailedError(OperatorFailedError, code="operation-failed"):
     """Nothing could be made of the model, or read in it; `code` tells why."""
 
-    code = "operation-failed"
 
-
-class NoAnswerError(ServiceError):
+class NoAnswerError(ServiceError, code="no-answer"):
     """No worker answered in time."""
-
-    code = "no-answer"

@@ -104,7 +104,7 @@ class Reaper:
         A job waits also when nobody runs it any more: its worker died, or was this one before.
         """
         others = sa.select(workers.c.id).where(workers.c.id != self._worker)
-        pending = jobs.c.state.in_(("queued", "waiting_for_target"))
+        pending = jobs.c.state.in_(job_repository.WAITING)
         orphaned = (jobs.c.state == "running") & jobs.c.worker.not_in(others)
         waiting = jobs.c.queue.in_(self._queues) & (pending | orphaned)
         with self._database.read() as connection:
@@ -142,23 +142,17 @@ class Reaper:
 
     def _retire(self, connection: sa.Connection, now: float) -> None:
         """Delete what is older than the rules of retention allow."""
-        settings = self._settings
-        if settings.retain_jobs_seconds:
-            for job_id in connection.scalars(
-                sa.select(jobs.c.id)
-                .where(jobs.c.kind == "optimize", jobs.c.finished < now - settings.retain_jobs_seconds)
-                .limit(_RETIRED)
-            ).all():
-                job_repository.delete(connection, job_id)
-        if settings.retain_models_seconds:
-            needed = sa.exists().where(
-                jobs.c.model_id == models.c.id,
-                jobs.c.kind != "inspect",
-                jobs.c.state.not_in(job_repository.TERMINAL),
-            )
-            for model_id in connection.scalars(
-                sa.select(models.c.id)
-                .where(models.c.used < now - settings.retain_models_seconds, ~needed)
-                .limit(_RETIRED)
-            ).all():
-                model_repository.delete_model(connection, model_id)
+        jobs_seconds, models_seconds = (
+            self._settings.retain_jobs_seconds,
+            self._settings.retain_models_seconds,
+        )
+        ended = sa.select(jobs.c.id).where(jobs.c.kind == "optimize", jobs.c.finished < now - jobs_seconds)
+        needed = sa.exists().where(*model_repository.needed(models.c.id))
+        unused = sa.select(models.c.id).where(models.c.used < now - models_seconds, ~needed)
+        for seconds, old, delete in (
+            (jobs_seconds, ended, job_repository.delete),
+            (models_seconds, unused, model_repository.delete_model),
+        ):
+            if seconds:
+                for identifier in connection.scalars(old.limit(_RETIRED)).all():
+                    delete(connection, identifier)

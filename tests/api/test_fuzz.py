@@ -21,6 +21,8 @@ from app.settings import Settings
 from tests.api import fuzz
 from tests.jobs.service import ENGINE, Served, serve
 
+pytestmark = pytest.mark.long
+
 schema = schemathesis.openapi.from_dict(create_app(Settings()).openapi(), config=SchemathesisConfig())
 CHECKS = (
     not_a_server_error,

@@ -13,6 +13,8 @@ from app.api.main import create_app
 from app.settings import Settings
 from tests.jobs.service import ROOT, Served, serve
 
+pytestmark = pytest.mark.long
+
 # The README's quickstart, in the words of the generated client.
 QUICKSTART = """
 import io

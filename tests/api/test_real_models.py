@@ -16,6 +16,8 @@ from tests.api.test_models import refused
 from tests.engine.canonical import runtime
 from tests.jobs.service import ROOT, Served, serve
 
+pytestmark = pytest.mark.long
+
 TOLERANCE = 1e-4  # of the output's maximum
 MODELS = ("mnist_8", "silero_vad_v6", "super_resolution_10")
 

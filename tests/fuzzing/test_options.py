@@ -19,6 +19,8 @@ from tests.fuzzing.checker import InvalidPlanError, check_program
 from tests.fuzzing.models import random_model
 from tests.fuzzing.options import tried
 
+pytestmark = pytest.mark.long
+
 SAMPLE = 200
 PARTS = 4  # tests that share the sample, for the runner to spread
 

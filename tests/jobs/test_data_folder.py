@@ -10,6 +10,8 @@ import pytest
 from app.jobs import data_folder
 from tests.jobs.service import serve
 
+pytestmark = pytest.mark.long
+
 
 def open_to_others(folder: Path) -> list[str]:
     found = [folder, *folder.rglob("*")]

@@ -8,6 +8,8 @@ import pytest
 from tests.conftest import DATABASES
 from tests.jobs import kill_matrix
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize("database", DATABASES)
 def test_every_job_ends_once_and_succeeds_whatever_is_killed(

@@ -4,8 +4,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
+import pytest
 
 from tests.jobs.service import serve
+
+pytestmark = pytest.mark.long
 
 if TYPE_CHECKING:
     from tests.jobs.postgres import Postgres

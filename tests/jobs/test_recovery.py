@@ -13,6 +13,8 @@ from tests.conftest import DATABASES
 from tests.jobs.service import Served, serve
 from tests.jobs.test_limits import is_gone, pids
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module", params=DATABASES)
 def fresh(request: pytest.FixtureRequest) -> Callable[[], str]:

@@ -9,12 +9,12 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from app.engine.operators.movement import Part, first_element
-from app.engine.planning.session import Session
 from app.engine.types.layout import Layout, blocked, plain
 from app.engine.types.options import Options
 from app.engine.types.target import host
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import model_of
+from tests.session import Session
 
 
 def run(body: str, compiler: Compiler, folder: Path, threads: int = 1, **constants: np.ndarray) -> list[str]:

@@ -14,6 +14,8 @@ from app.settings import Settings
 from tests.api.inside import inside
 from tests.web.conftest import EXPECTED, WAYS, Stock, Watched
 
+pytestmark = pytest.mark.long
+
 Opener = Callable[..., Watched]
 
 PAGES = {

@@ -6,22 +6,16 @@ In a Python prompt:
     plan = stowplan.plan("model.onnx", {"x": (1, 3, 224, 224)})
     print(plan.explain())
     print(plan.explain(after="infer_layouts", diff=True))
-    stowplan.try_operator("Softmax", numpy.ones((2, 3), "float32"), axis=1)
 """
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from app.engine.core.pipeline import Pass
 from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
-from app.engine.entry.run_operator import run_operator, tensor, tensor_json
 from app.engine.model.load import load
 from app.engine.planning import session
 from app.engine.planning.timing_cache import stored
@@ -30,8 +24,6 @@ from app.engine.types.errors import InputError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import Target, host
 from app.kernels.cpu.runtime.compiler import Compiler
-
-OPERATOR = Options(autotune=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,26 +113,3 @@ def plan(
         compilation = replace(compilation, timings=stored(Compiler(kernels).folder))
     program = session.planned(compilation, options, observe=observe)
     return Planned(program, tuple(stages))
-
-
-def try_operator(op: str, *inputs: Any, kernels: Path | None = None, **attributes: Any) -> list[Any]:
-    """Outputs of one operator of the default domain, computed by the first implementation that applies.
-
-    Args:
-        op: operator type, such as `Softmax`.
-        inputs: arrays; None where an optional input is left out.
-        kernels: folder of compiled kernels; a temporary one by default.
-        attributes: of the node.
-
-    Raises:
-        EngineError: there is no such operator, or its operands do not fit.
-    """
-    arrays = [None if a is None else np.asarray(a) for a in inputs]
-    request = {
-        "op": op,
-        "attributes": attributes,
-        "inputs": [None if a is None else tensor_json(a) for a in arrays],
-    }
-    with tempfile.TemporaryDirectory() as folder:
-        answer = run_operator(request, OPERATOR, Path(folder), kernels or Path(folder) / "kernels")
-    return [tensor(output, f"/outputs/{i}") for i, output in enumerate(answer["outputs"])]

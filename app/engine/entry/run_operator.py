@@ -5,6 +5,7 @@ list; numbers that are not finite are the strings `NaN`, `Infinity` and `-Infini
 """
 
 import math
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -86,6 +87,31 @@ def run_operator(request: Mapping[str, Any], options: Options, folder: Path, ker
         "decisions": decisions.decisions_json(program.compilation)["decisions"],
         "notes": [*loaded.notes, *program.compilation.notes],
     }
+
+
+def try_operator(op: str, *inputs: Any, kernels: Path | None = None, **attributes: Any) -> list[Any]:
+    """Outputs of one operator of the default domain, computed by the first implementation that applies.
+
+    Args:
+        op: operator type, such as `Softmax`.
+        inputs: arrays; None where an optional input is left out.
+        kernels: folder of compiled kernels; a temporary one by default.
+        attributes: of the node.
+
+    Raises:
+        EngineError: there is no such operator, or its operands do not fit.
+    """
+    arrays = [None if a is None else np.asarray(a) for a in inputs]
+    request = {
+        "op": op,
+        "attributes": attributes,
+        "inputs": [None if a is None else tensor_json(a) for a in arrays],
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        answer = run_operator(
+            request, Options(autotune=False), Path(folder), kernels or Path(folder) / "kernels"
+        )
+    return [tensor(output, f"/outputs/{i}") for i, output in enumerate(answer["outputs"])]
 
 
 def tensor(given: Mapping[str, Any], pointer: str) -> Array:

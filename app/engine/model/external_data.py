@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 import onnx
 import onnx_ir as ir
 
-from app.engine.model.tensor_data import data_type
+from app.engine.model.tensor_data import data_type, raw_nbytes
 from app.engine.types.errors import ExternalDataError, ModelTooLargeError
 from app.engine.types.limits import Limits
 
@@ -31,14 +31,14 @@ def inline(model: onnx.ModelProto, files: Files, limits: Limits, nbytes: int) ->
         ModelTooLargeError: model and data exceed the limit.
     """
     for tensor in _external(model):
-        title = f"tensor {tensor.name!r}"
-        pointer = f"value:{tensor.name}"
         entries = _entries(tensor)
-        path = _resolve(entries.get("location", ""), files, title, pointer)
-        offset, length = _range(tensor, entries, path, title, pointer)
+        path = _resolve(tensor, entries.get("location", ""), files)
+        offset, length = _range(tensor, entries, path)
         nbytes += length
         if nbytes > limits.nbytes:
-            raise ModelTooLargeError(f"model and external data exceed {limits.nbytes} byte", pointer=pointer)
+            raise ModelTooLargeError(
+                f"model and external data exceed {limits.nbytes} byte", pointer=f"value:{tensor.name}"
+            )
         with path.open("rb") as file:
             file.seek(offset)
             tensor.raw_data = file.read(length)
@@ -51,12 +51,10 @@ def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
 
 
 def _external(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    for tensor in _tensors(model.graph):
+    of_functions = (t for f in model.functions for n in f.node for t in _attribute_tensors(n))
+    for tensor in (*_tensors(model.graph), *of_functions):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             yield tensor
-    for function in model.functions:
-        for node in function.node:
-            yield from (t for t in _attribute_tensors(node) if t.data_location == onnx.TensorProto.EXTERNAL)
 
 
 def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
@@ -79,53 +77,50 @@ def _attribute_tensors(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
             yield from _tensors(graph)
 
 
-def _resolve(location: str, files: Files, title: str, pointer: str) -> Path:
+def _invalid(tensor: onnx.TensorProto, reason: str) -> ExternalDataError:
+    return ExternalDataError(f"tensor {tensor.name!r}: {reason}", pointer=f"value:{tensor.name}")
+
+
+def _resolve(tensor: onnx.TensorProto, location: str, files: Files) -> Path:
     parts = PurePosixPath(location.replace("\\", "/")).parts
     leaves = PurePosixPath(location).is_absolute() or PureWindowsPath(location).is_absolute()
     if not location or leaves or ".." in parts or PureWindowsPath(location).drive:
-        raise ExternalDataError(
-            f"{title}: external data are named {location!r}; expected a relative path inside the "
-            "model's folder",
-            pointer=pointer,
+        raise _invalid(
+            tensor,
+            f"external data are named {location!r}; expected a relative path inside the model's folder",
         )
     path = files.get(location)
     if path is None:
-        raise ExternalDataError(
-            f"{title}: its data are in {location!r}, which was not given. Give that file with the model: "
+        raise _invalid(
+            tensor,
+            f"its data are in {location!r}, which was not given. Give that file with the model: "
             "drop both on the page, put it beside the model for `stowplan`, or name it in a manifest "
             "(`createModel`)",
-            pointer=pointer,
         )
     if path.is_symlink() or not path.is_file():
-        raise ExternalDataError(f"{title}: {location!r} is not a regular file", pointer=pointer)
+        raise _invalid(tensor, f"{location!r} is not a regular file")
     return path
 
 
-def _range(
-    tensor: onnx.TensorProto, entries: dict[str, str], path: Path, title: str, pointer: str
-) -> tuple[int, int]:
+def _range(tensor: onnx.TensorProto, entries: dict[str, str], path: Path) -> tuple[int, int]:
     """Offset and length in bytes, checked against the tensor's size and the file's."""
-    kind = data_type(tensor.data_type, title, pointer)
+    kind = data_type(tensor.data_type, f"tensor {tensor.name!r}", f"value:{tensor.name}")
     if kind == ir.DataType.STRING:
-        raise ExternalDataError(f"{title}: strings cannot be external data", pointer=pointer)
-    count = 1
-    for d in tensor.dims:
-        count *= d
-    expected = -(-count * kind.bitwidth // 8)
+        raise _invalid(tensor, "strings cannot be external data")
+    expected = raw_nbytes(tensor.dims, kind)
     try:
         offset = int(entries.get("offset", "0"))
         length = int(entries.get("length", str(expected)))
     except ValueError:
-        raise ExternalDataError(f"{title}: offset and length must be numbers", pointer=pointer) from None
+        raise _invalid(tensor, "offset and length must be numbers") from None
     if length != expected:
-        raise ExternalDataError(
-            f"{title}: {kind.name}{list(tensor.dims)} needs {expected} byte, the model says {length}",
-            pointer=pointer,
+        raise _invalid(
+            tensor, f"{kind.name}{list(tensor.dims)} needs {expected} byte, the model says {length}"
         )
     size = path.stat().st_size
     if offset < 0 or offset + length > size:
-        raise ExternalDataError(
-            f"{title}: needs byte {offset} to {offset + length} of {entries['location']!r}, which has {size}",
-            pointer=pointer,
+        raise _invalid(
+            tensor,
+            f"needs byte {offset} to {offset + length} of {entries['location']!r}, which has {size}",
         )
     return offset, length

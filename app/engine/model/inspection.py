@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
+from app.engine.model.proto_graphs import nodes_of
 from app.engine.model.schema_check import domain_of
+from app.engine.model.tensor_data import raw_nbytes
 
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "Integer", "QLinear", "DynamicQuantize", "MatMulNBits")
@@ -61,13 +63,13 @@ class Inspection:
 
 def inspection(proto: onnx.ModelProto, nodes: int) -> Inspection:
     """The contents of a checked message of so many nodes."""
-    histogram = Counter(_title(n) for n in _nodes(proto))
+    histogram = Counter(_title(n) for n in nodes_of(proto))
     operators = dict(sorted(histogram.items(), key=lambda item: (-item[1], item[0])))
     tensors = tuple(_weights(proto))
     weights = {t.name for t in proto.graph.initializer}
     return Inspection(
-        inputs=tuple(_port(v) for v in proto.graph.input if v.name not in weights),
-        outputs=tuple(_port(v) for v in proto.graph.output),
+        inputs=tuple(Port(v.name, *_type(v.type)) for v in proto.graph.input if v.name not in weights),
+        outputs=tuple(Port(v.name, *_type(v.type)) for v in proto.graph.output),
         operators=operators,
         opsets={e.domain or "ai.onnx": e.version for e in proto.opset_import},
         ir_version=proto.ir_version,
@@ -82,20 +84,9 @@ def inspection(proto: onnx.ModelProto, nodes: int) -> Inspection:
     )
 
 
-def _nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    pending = [*proto.graph.node, *(n for f in proto.functions for n in f.node)]
-    while pending:
-        node = pending.pop()
-        yield node
-        for attribute in node.attribute:
-            pending.extend(attribute.g.node)
-            for body in attribute.graphs:
-                pending.extend(body.node)
-
-
 def _weights(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     yield from proto.graph.initializer
-    for node in _nodes(proto):
+    for node in nodes_of(proto):
         for attribute in node.attribute:
             if node.op_type == "Constant" and attribute.name == "value":
                 yield attribute.t
@@ -106,7 +97,7 @@ def _nbytes(tensor: onnx.TensorProto) -> int:
     kind = ir.DataType(tensor.data_type)
     if kind == ir.DataType.STRING:
         return sum(len(s) for s in tensor.string_data)
-    return -(-math.prod(int(d) for d in tensor.dims) * kind.bitwidth // 8)
+    return raw_nbytes(tensor.dims, kind)
 
 
 def _title(node: onnx.NodeProto) -> str:
@@ -114,19 +105,11 @@ def _title(node: onnx.NodeProto) -> str:
     return f"{domain}::{node.op_type}" if domain else node.op_type
 
 
-def _port(value: onnx.ValueInfoProto) -> Port:
-    dtype, shape = _type(value.type)
-    return Port(value.name, dtype, shape)
-
-
 def _type(type_: onnx.TypeProto) -> tuple[str, tuple[int | str | None, ...] | None]:
     kind = type_.WhichOneof("value")
-    if kind == "sequence_type":
-        inner, shape = _type(type_.sequence_type.elem_type)
-        return f"sequence({inner})", shape
-    if kind == "optional_type":
-        inner, shape = _type(type_.optional_type.elem_type)
-        return f"optional({inner})", shape
+    if kind in ("sequence_type", "optional_type"):
+        inner, shape = _type(getattr(type_, kind).elem_type)
+        return f"{kind.removesuffix('_type')}({inner})", shape
     if kind == "map_type":
         inner, _ = _type(type_.map_type.value_type)
         return f"map({ir.DataType(type_.map_type.key_type).name.lower()}, {inner})", None

@@ -22,6 +22,7 @@ from onnx_ir.serde import SerdeError
 
 from app.engine.model import external_data, inspection, validate_proto
 from app.engine.model.inspection import Inspection
+from app.engine.model.proto_graphs import all_graphs, all_nodes, nodes_of
 from app.engine.model.runtime_operators import spellings
 from app.engine.model.schema_check import domain_of
 from app.engine.model.shape_inference import tensor_rules
@@ -35,7 +36,6 @@ from app.engine.types.storage import DECLARED
 FLOOR = 21  # opset that every graph is raised to
 IR_VERSION = 10  # of files with opset FLOOR; weights need not be inputs since 4
 _SHIPPED = 1024  # byte: larger weights do not travel through the converter
-_NO_FILES: Mapping[str, Path] = {}
 ASIDE = "stowplan.aside"  # where the converter leaves operators alone
 
 
@@ -78,7 +78,7 @@ def load(
         CyclicGraphError, UnknownOperatorError, OpsetError, DtypeError, ExternalDataError: as named.
         GraphError: any other defect: a value defined twice or never, an attribute that does not fit.
     """
-    proto, nodes = parse(path, external or _NO_FILES, limits)
+    proto, nodes = parse(path, external or {}, limits)
     sparse = [t.name for t in proto.graph.initializer if any(p.key == DECLARED for p in t.metadata_props)]
     notes: list[str] = []
     kept = _detach(proto, spool)
@@ -112,7 +112,7 @@ def read(path: Path, external: Mapping[str, Path] | None = None, limits: Limits 
     Raises:
         GraphError: as `load` does.
     """
-    return _represented(parse(path, external or _NO_FILES, limits)[0])
+    return _represented(parse(path, external or {}, limits)[0])
 
 
 def _represented(proto: onnx.ModelProto) -> ir.Model:
@@ -121,7 +121,7 @@ def _represented(proto: onnx.ModelProto) -> ir.Model:
     Raises:
         GraphError: the message says what no graph can hold.
     """
-    maps = map_type.detach(_graphs(proto.graph))
+    maps = map_type.detach(all_graphs(proto.graph))
     try:
         model = ir.from_proto(proto)
     except (ValueError, TypeError, KeyError, NotImplementedError, SerdeError) as cause:
@@ -139,7 +139,7 @@ def inspect(path: Path, external: Mapping[str, Path] | None = None, limits: Limi
     Raises:
         GraphError: as `load` does.
     """
-    proto, nodes = parse(path, external or _NO_FILES, limits)
+    proto, nodes = parse(path, external or {}, limits)
     return inspection.inspection(proto, nodes)
 
 
@@ -165,34 +165,18 @@ def parse(path: Path, external: Mapping[str, Path], limits: Limits) -> tuple[onn
     _normalize_domains(proto)
     nodes = validate_proto.check(proto, limits, tensor_rules.has_rule)
     external_data.inline(proto, external, limits, size)
-    for graph in _graphs(proto.graph):
+    for graph in all_graphs(proto.graph):
         _densify(graph, limits)
     return proto, nodes
 
 
 def _normalize_domains(proto: onnx.ModelProto) -> None:
     """One spelling of the default domain, the empty string."""
-    imports = [proto.opset_import, *(f.opset_import for f in proto.functions)]
-    for entry in (e for entries in imports for e in entries):
-        entry.domain = domain_of(entry.domain)
-    graphs = [*_graphs(proto.graph), *(g for f in proto.functions for n in f.node for g in _nested(n))]
-    nodes = [n for g in graphs for n in g.node] + [n for f in proto.functions for n in f.node]
-    for node in nodes:
+    for owner in (proto, *proto.functions):
+        for entry in owner.opset_import:
+            entry.domain = domain_of(entry.domain)
+    for node in nodes_of(proto):
         node.domain = domain_of(node.domain)
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield graph
-    for node in graph.node:
-        yield from _nested(node)
-
-
-def _nested(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield from _graphs(attribute.g)
-        for graph in attribute.graphs:
-            yield from _graphs(graph)
 
 
 def _densify(graph: onnx.GraphProto, limits: Limits) -> None:
@@ -263,7 +247,7 @@ def _converted(
 @contextmanager
 def _set_aside(proto: onnx.ModelProto) -> Iterator[None]:
     """Operators of onnxruntime in the default domain, which the converter does not know, are in another."""
-    for node in (n for g in _graphs(proto.graph) for n in g.node):
+    for node in all_nodes(proto.graph.node):
         if not node.domain and node.op_type in spellings():
             node.domain = ASIDE
     try:
@@ -273,7 +257,7 @@ def _set_aside(proto: onnx.ModelProto) -> Iterator[None]:
 
 
 def _put_back(proto: onnx.ModelProto) -> None:
-    for node in (n for g in _graphs(proto.graph) for n in g.node):
+    for node in all_nodes(proto.graph.node):
         if node.domain == ASIDE:
             node.domain = ""
 
@@ -322,7 +306,7 @@ def _restore_signature(original: onnx.ModelProto, converted: onnx.ModelProto) ->
     for ours, theirs in _signatures(original, converted):
         del theirs[:]
         theirs.extend(ours)
-    for graph in _graphs(converted.graph):
+    for graph in all_graphs(converted.graph):
         del graph.value_info[:]
 
 

@@ -16,22 +16,13 @@ from app.engine.core import graph
 MICROSOFT = "com.microsoft"
 SHIPPED = 65536  # byte: larger constants are told by their type alone, unless that is not enough
 _COPIES = frozenset({"MemcpyFromHost", "MemcpyToHost"})  # that onnxruntime puts in itself
-_TYPES = {f"tensor({name})": kind for name, kind in (
-    ("float", ir.DataType.FLOAT),
-    ("double", ir.DataType.DOUBLE),
-    ("float16", ir.DataType.FLOAT16),
-    ("bfloat16", ir.DataType.BFLOAT16),
-    ("uint8", ir.DataType.UINT8),
-    ("uint16", ir.DataType.UINT16),
-    ("uint32", ir.DataType.UINT32),
-    ("uint64", ir.DataType.UINT64),
-    ("int8", ir.DataType.INT8),
-    ("int16", ir.DataType.INT16),
-    ("int32", ir.DataType.INT32),
-    ("int64", ir.DataType.INT64),
-    ("bool", ir.DataType.BOOL),
-    ("string", ir.DataType.STRING),
-)}  # fmt: skip
+_TYPES = {
+    f"tensor({name})": ir.DataType[name.upper()]
+    for name in (
+        *("float", "double", "float16", "bfloat16", "uint8", "uint16", "uint32", "uint64"),
+        *("int8", "int16", "int32", "int64", "bool", "string"),
+    )
+}
 
 
 @functools.cache

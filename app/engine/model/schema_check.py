@@ -65,32 +65,27 @@ def _schema(node: onnx.NodeProto, operators: Operators) -> OpSchema | None:
     key = (domain, node.op_type)
     if key in operators.schemas:
         return operators.schemas[key]
-    operator = f"{domain or 'ai.onnx'}::{node.op_type}"
-    pointer = f"node:{node.name}"
+    named = domain or "ai.onnx"
+
+    def unknown(reason: str) -> UnknownOperatorError:
+        message = f"node {node.name!r} uses {named}::{node.op_type}, {reason}"
+        return UnknownOperatorError(message, pointer=f"node:{node.name}")
+
     version = operators.opsets.get(domain)
     if version is None:
-        raise UnknownOperatorError(
-            f"node {node.name!r} uses {operator}, but the model does not import operator set "
-            f"{domain or 'ai.onnx'!r}",
-            pointer=pointer,
-        )
+        raise unknown(f"but the model does not import operator set {named!r}")
     try:
         schema = onnx.defs.get_schema(node.op_type, version, domain)
     except SchemaError:
         elsewhere = domain in _STANDARD and node.op_type not in spellings()
         if elsewhere or not operators.known(domain, node.op_type):
-            raise UnknownOperatorError(
-                f"node {node.name!r} uses {operator}, which is not in operator set "
-                f"{domain or 'ai.onnx'!r} version {version}; give the model a local function of that name",
-                pointer=pointer,
+            raise unknown(
+                f"which is not in operator set {named!r} version {version}; "
+                "give the model a local function of that name"
             ) from None
         schema = None
     if schema is not None and schema.deprecated:
-        raise UnknownOperatorError(
-            f"node {node.name!r} uses {operator}, which operator set {domain or 'ai.onnx'!r} version "
-            f"{version} no longer has",
-            pointer=pointer,
-        )
+        raise unknown(f"which operator set {named!r} version {version} no longer has")
     operators.schemas[key] = schema
     return schema
 

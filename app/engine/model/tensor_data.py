@@ -1,6 +1,7 @@
 """Tensors as a model file holds them: their element types, and whether the data are all there."""
 
 import math
+from collections.abc import Iterable
 
 import onnx
 import onnx_ir as ir
@@ -36,6 +37,11 @@ def data_type(code: int, title: str, pointer: str = "") -> ir.DataType:
     return found
 
 
+def raw_nbytes(dims: Iterable[int], kind: ir.DataType) -> int:
+    """Bytes of the raw data of a tensor; elements of less than a byte share bytes."""
+    return -(-math.prod(dims) * kind.bitwidth // 8)
+
+
 def check_tensor(tensor: onnx.TensorProto, limits: Limits, title: str) -> None:
     """Refuse a tensor whose data do not fit its type and dimensions."""
     pointer = f"value:{tensor.name}"
@@ -52,7 +58,7 @@ def check_tensor(tensor: onnx.TensorProto, limits: Limits, title: str) -> None:
     if tensor.HasField("raw_data"):
         if kind == ir.DataType.STRING:
             raise GraphError(f"{title}: strings must not be raw data", pointer=pointer)
-        expected, found, unit = -(-count * kind.bitwidth // 8), len(tensor.raw_data), "byte"
+        expected, found, unit = raw_nbytes(tensor.dims, kind), len(tensor.raw_data), "byte"
     else:
         field_ = next((f for f, kinds in _FIELDS if kind.name in kinds), "int32_data")
         packed = 8 // kind.bitwidth if kind != ir.DataType.STRING and kind.bitwidth < 8 else 1

@@ -5,7 +5,7 @@ value cannot even be represented in the graph that the engine works on.
 """
 
 import heapq
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
@@ -14,6 +14,7 @@ import onnx_ir as ir
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
+from app.engine.model.proto_graphs import all_nodes, bodies
 from app.engine.model.schema_check import CanRun, Operators, check_node, domain_of
 from app.engine.model.tensor_data import check_tensor, data_type
 from app.engine.types.errors import CyclicGraphError, DtypeError, GraphError, ModelTooLargeError, OpsetError
@@ -23,6 +24,7 @@ NEWEST = {
     "": onnx.defs.onnx_opset_version(),
     "ai.onnx.ml": onnx.defs.onnx_ml_opset_version(),
 }
+_CODES = frozenset(int(kind) for kind in ir.DataType)
 
 
 @dataclass(slots=True)
@@ -111,11 +113,11 @@ def _check_calls(model: onnx.ModelProto, limits: Limits) -> None:
     """
     if not model.functions:
         return
-    bodies = {(domain_of(f.domain), f.name): f for f in model.functions}
-    if len(bodies) < len(model.functions):
+    functions = {(domain_of(f.domain), f.name): f for f in model.functions}
+    if len(functions) < len(model.functions):
         raise GraphError("two local functions of the model have the same domain and name")
     callees = {
-        key: {c for n in _all_nodes(f.node) if (c := _callee(n)) in bodies} for key, f in bodies.items()
+        key: {c for n in all_nodes(f.node) if (c := _callee(n)) in functions} for key, f in functions.items()
     }
     try:
         callees_first = tuple(TopologicalSorter(callees).static_order())
@@ -124,7 +126,7 @@ def _check_calls(model: onnx.ModelProto, limits: Limits) -> None:
         raise CyclicGraphError(f"local function {name!r} calls itself, directly or through others") from error
     sizes: dict[tuple[str, str], tuple[int, int]] = {}  # nodes and bytes of each function, inlined
     for key in callees_first:
-        sizes[key] = _inlined(bodies[key].node, sizes, limits)
+        sizes[key] = _inlined(functions[key].node, sizes, limits)
     _inlined(model.graph.node, sizes, limits)
 
 
@@ -136,7 +138,7 @@ def _inlined(
     nodes: Sequence[onnx.NodeProto], sizes: Mapping[tuple[str, str], tuple[int, int]], limits: Limits
 ) -> tuple[int, int]:
     """Number and bytes of nodes with the functions in their place that they call."""
-    found = [sizes.get(_callee(node), (1, 0)) for node in _all_nodes(nodes)]
+    found = [sizes.get(_callee(node), (1, 0)) for node in all_nodes(nodes)]
     count = sum(n for n, _ in found)
     nbytes = sum(node.ByteSize() for node in nodes) + sum(b for _, b in found)
     for number, most, what in ((count, limits.nodes, "nodes"), (nbytes, limits.nbytes, "byte of nodes")):
@@ -146,20 +148,6 @@ def _inlined(
                 f"allowed are {most}"
             )
     return count, nbytes
-
-
-def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    for node in nodes:
-        yield node
-        for body in _bodies(node):
-            yield from _all_nodes(body.node)
-
-
-def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
 
 
 def _check_graph(graph: onnx.GraphProto, checker: _Checker, outer: frozenset[str], depth: int) -> None:
@@ -172,11 +160,11 @@ def _check_graph(graph: onnx.GraphProto, checker: _Checker, outer: frozenset[str
     for tensor in graph.initializer:
         if depth or tensor.name not in checker.detached:
             check_tensor(tensor, checker.limits, f"initializer {tensor.name!r}")
-    for value in graph.input:
-        if depth == 0:  # a body's inputs may leave their types to inference
-            _check_type(value.type, value.name)
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        _check_codes(value.type, f"value {value.name!r}", f"value:{value.name}")
+    # A body's inputs may leave their types to inference.
+    for values, is_given in ((graph.input, depth == 0), (graph.output, False), (graph.value_info, False)):
+        for value in values:
+            kind = "input" if is_given else "value"
+            _check_type(value.type, f"{kind} {value.name!r}", f"value:{value.name}", is_given=is_given)
     local = frozenset((*(v.name for v in graph.input), *(t.name for t in tensors)))
     _check_nodes(graph.node, outer | local, [v.name for v in graph.output], checker, depth, title, local)
 
@@ -234,14 +222,14 @@ def _check_nodes(
     _sort(nodes, reads, makers)
     for node in nodes:
         check_node(node, checker.operators, checker.limits)
-        for body in _bodies(node):
+        for body in bodies(node):
             _check_graph(body, checker, frozenset(visible), depth + 1)
 
 
 def _free(node: onnx.NodeProto) -> frozenset[str]:
     """Names that the bodies of a node read from the graphs around them."""
     found: set[str] = set()
-    for body in _bodies(node):
+    for body in bodies(node):
         inner = {v.name for v in body.input} | {t.name for t in body.initializer}
         inner |= {s.values.name for s in body.sparse_initializer}
         inner |= {name for n in body.node for name in n.output}
@@ -263,64 +251,48 @@ def _sort(nodes: object, reads: list[frozenset[str]], makers: dict[str, int]) ->
     waiting = [{makers[name] for name in names if name in makers} for names in reads]
     if all(max(before, default=-1) < index for index, before in enumerate(waiting)):
         return
-    after: list[list[int]] = [[] for _ in sequence]
-    for index, before in enumerate(waiting):
-        for maker in before:
-            after[maker].append(index)
-    ready = [index for index, before in enumerate(waiting) if not before]
-    order: list[int] = []
-    while ready:
-        index = heapq.heappop(ready)
-        order.append(index)
-        for follower in after[index]:
-            waiting[follower].discard(index)
-            if not waiting[follower]:
-                heapq.heappush(ready, follower)
-    if len(order) < len(sequence):
-        node = sequence[min(set(range(len(sequence))) - set(order))]
+    sorter = TopologicalSorter(dict(enumerate(waiting)))
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        node = sequence[min(error.args[1])]
         raise CyclicGraphError(
             f"{node.op_type} {node.name!r} depends on its own output {', '.join(node.output)!r}",
             pointer=f"node:{node.name}",
-        )
+        ) from error
+    ready: list[int] = []
+    order: list[int] = []
+    while sorter.is_active():
+        for index in sorter.get_ready():
+            heapq.heappush(ready, index)
+        order.append(heapq.heappop(ready))
+        sorter.done(order[-1])
     copies = [onnx.NodeProto.FromString(sequence[index].SerializeToString()) for index in order]
     del nodes[:]  # type: ignore[attr-defined]
     nodes.extend(copies)  # type: ignore[attr-defined]
 
 
-def _check_type(type_: onnx.TypeProto, name: str) -> None:
-    pointer = f"value:{name}"
+def _check_type(type_: onnx.TypeProto, title: str, pointer: str, *, is_given: bool) -> None:
+    """Refuse numbers that are no element types.
+
+    A type that is left open is for inference to tell, but for that of an input, which must be one that
+    something here can hold.
+    """
     kind = type_.WhichOneof("value")
-    if kind == "tensor_type":
-        data_type(type_.tensor_type.elem_type, f"input {name!r}", pointer)
-    elif kind == "sequence_type":
-        _check_type(type_.sequence_type.elem_type, name)
-    elif kind == "optional_type":
-        _check_type(type_.optional_type.elem_type, name)
+    if kind in ("sequence_type", "optional_type"):
+        _check_type(getattr(type_, kind).elem_type, title, pointer, is_given=is_given)
     elif kind == "map_type":
-        data_type(type_.map_type.key_type, f"input {name!r}", pointer)
-        _check_type(type_.map_type.value_type, name)
-    else:
+        _check_code(type_.map_type.key_type, title, pointer, is_given=is_given)
+        _check_type(type_.map_type.value_type, title, pointer, is_given=is_given)
+    elif kind == "tensor_type" or (kind == "sparse_tensor_type" and not is_given):
+        _check_code(getattr(type_, kind).elem_type, title, pointer, is_given=is_given)
+    elif is_given:
         raise DtypeError(
-            f"input {name!r}: expected a tensor, a sequence, an optional or a map, found {kind or 'no type'}",
+            f"{title}: expected a tensor, a sequence, an optional or a map, found {kind or 'no type'}",
             pointer=pointer,
         )
 
 
-def _check_codes(type_: onnx.TypeProto, title: str, pointer: str) -> None:
-    """Refuse numbers that are no element types; a type that is left open is for inference to tell."""
-    kind = type_.WhichOneof("value")
-    if kind in ("tensor_type", "sparse_tensor_type"):
-        codes = [getattr(type_, kind).elem_type]
-    elif kind == "map_type":
-        codes = [type_.map_type.key_type]
-        _check_codes(type_.map_type.value_type, title, pointer)
-    else:
-        codes = []
-        if kind in ("sequence_type", "optional_type"):
-            _check_codes(getattr(type_, kind).elem_type, title, pointer)
-    for code in codes:
-        if code not in _CODES:
-            raise DtypeError(f"{title}: unknown element type {code}", pointer=pointer)
-
-
-_CODES = frozenset(int(kind) for kind in ir.DataType)
+def _check_code(code: int, title: str, pointer: str, *, is_given: bool) -> None:
+    if is_given or code not in _CODES:
+        data_type(code, title, pointer)

@@ -1,10 +1,13 @@
-"""From a model to something that runs, in this process."""
+"""From a model to something that runs, in this process.
+
+Plans from predicted times need neither executors nor libraries: these are imported by the functions that
+measure or run.
+"""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import onnx_ir as ir
 
@@ -13,8 +16,7 @@ from app.engine.core.pipeline import Observer, Pass, Progress, silent, unobserve
 from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
 from app.engine.core.registry import Registry
-from app.engine.core.registry import load as load_registry
-from app.engine.model.load import Loaded, load
+from app.engine.model.load import Loaded
 from app.engine.passes.canonicalize import Canonicalize
 from app.engine.passes.fuse import Fuse
 from app.engine.passes.infer_layouts import InferLayouts
@@ -28,19 +30,17 @@ from app.engine.passes.plan_memory import PlanMemory
 from app.engine.passes.rematerialize import Rematerialize
 from app.engine.passes.rewrite_operators import RewriteOperators
 from app.engine.passes.select_implementations import SelectImplementations
-from app.engine.planning import autotune, budget
-from app.engine.planning.backend_assignment import by_subgraph, whole_model
-from app.engine.planning.backend_assignment.bench import kernels_first
+from app.engine.planning import budget
 from app.engine.planning.timing_cache import stored
-from app.engine.runtime.cpu.executor import Executor
-from app.engine.runtime.cpu.memory import Weights
-from app.engine.runtime.inputs import samples
 from app.engine.types.deadline import TimeUpError, limited
 from app.engine.types.errors import LibraryError
 from app.engine.types.options import Bindings, MemoryConcessions, Options
 from app.engine.types.target import Target, host, is_host, with_backends
-from app.kernels.cpu.runtime.compiler import Compiler
-from app.kernels.cpu.runtime.parallel import Request
+
+if TYPE_CHECKING:
+    from app.engine.runtime.cpu.memory import Weights
+    from app.kernels.cpu.runtime.compiler import Compiler
+    from app.kernels.cpu.runtime.parallel import Request
 
 FIRST_SECONDS = 20.0  # of a run in the reference evaluator that only shows that libraries run
 # Failed branches of the proof that an arena with concatenations written by slices is the least: 2 to 5
@@ -108,7 +108,7 @@ def canonical(
 def tuned(
     compilation: Compilation,
     options: Options,
-    compiler: Compiler,
+    compiler: "Compiler",
     progress: Callable[[int, int], None] = lambda _done, _total: None,
     inputs: Mapping[str, object] | None = None,
 ) -> Compilation:
@@ -123,6 +123,8 @@ def tuned(
     if options.autotune:
         compilation = _timed(compilation, options, compiler, progress)
     if options.choose == "measured":
+        from app.engine.planning.backend_assignment import by_subgraph
+
         return by_subgraph.measured(compilation, options, compiler, planned, progress)
     return raced(compilation, options, compiler, progress, inputs)
 
@@ -130,7 +132,7 @@ def tuned(
 def raced(
     compilation: Compilation,
     options: Options,
-    compiler: Compiler,
+    compiler: "Compiler",
     progress: Callable[[int, int], None] = lambda _done, _total: None,
     inputs: Mapping[str, object] | None = None,
 ) -> Compilation:
@@ -138,18 +140,23 @@ def raced(
     latency = options.autotune and options.prefer == "latency" and options.semantics == "stowplan"
     if options.choose != "auto" or not latency:
         return compilation
+    from app.engine.planning.backend_assignment import whole_model
+
     return whole_model.fastest_whole(compilation, options, compiler, planned, inputs, progress)
 
 
 def _timed(
-    compilation: Compilation, options: Options, compiler: Compiler, progress: Callable[[int, int], None]
+    compilation: Compilation, options: Options, compiler: "Compiler", progress: Callable[[int, int], None]
 ) -> Compilation:
     """The compilation with measured seconds of kernels, for the backends that choose node by node."""
+    from app.engine.planning import autotune
+    from app.engine.planning.backend_assignment.bench import kernels_first
+
     compilation, whole = kernels_first(compilation), compilation
     started = dataclasses.replace(compilation, model=compilation.model.clone(), options=options)
     groups = pipeline.run(started, grouping(options), silent)
 
-    def likely() -> tuple[Request, ...]:
+    def likely() -> "tuple[Request, ...]":
         return planned(dataclasses.replace(compilation, timings=stored(compiler.folder)), options).kernels
 
     return dataclasses.replace(whole, timings=autotune.measure(groups, compiler, likely, progress))
@@ -193,7 +200,7 @@ def builder(
 def runnable(
     compilation: Compilation,
     options: Options,
-    compiler: Compiler,
+    compiler: "Compiler",
     inputs: Mapping[str, object],
     progress: Progress = silent,
 ) -> tuple[Compilation, Program]:
@@ -201,6 +208,8 @@ def runnable(
 
     A sub-graph that a library fails on goes to the next backend, and a note says so.
     """
+    from app.engine.runtime.cpu.executor import Executor
+
     while True:
         found = planned(compilation, options, progress)
         names = {v.name or "" for v in compilation.graph.inputs}
@@ -251,11 +260,11 @@ class Running(Protocol):
 
 def bound(
     program: Program,
-    compiler: Compiler,
+    compiler: "Compiler",
     *,
     poison: bool = False,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
-    weights: Weights | None = None,
+    weights: "Weights | None" = None,
     cores: Sequence[int] = (),
 ) -> Running:
     """A program bound to the memory of the machine that it is for, which this one must be.
@@ -267,45 +276,11 @@ def bound(
     """
     target = program.compilation.target
     if target.device != "cuda":
+        from app.engine.runtime.cpu.executor import Executor
+
         return Executor(program, compiler, poison=poison, progress=progress, weights=weights, cores=cores)
     from app.engine.runtime.cuda.driver import open_gpu
     from app.engine.runtime.cuda.executor import DeviceExecutor
 
     gpu = open_gpu(compiler.cache, target)
     return DeviceExecutor(program, gpu, poison=poison, owns_device=True, progress=progress)
-
-
-class Session:
-    """A model planned for this machine, or for the GPU in it, and ready to run, in this process.
-
-    For models that are trusted, or inside the limited child: parsing happens here.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        kernels: Compiler,
-        *,
-        options: Options = Options(),  # noqa: B008  # frozen
-        bindings: Bindings = Bindings(),  # noqa: B008  # frozen
-        target: Target | None = None,
-        poison: bool = False,
-    ) -> None:
-        loaded = load(path)
-        compilation = canonical(loaded, target or host(), options, bindings, load_registry())
-        tuned_ = tuned(compilation, options, kernels)
-        self.compilation, self.program = runnable(tuned_, options, kernels, samples(tuned_.graph.inputs))
-        self._executor = bound(self.program, kernels, poison=poison)
-
-    def run(self, inputs: Mapping[str, object]) -> dict[str, object]:
-        """Outputs by name; inputs that were bound to a value may be left out or given."""
-        names = {v.name for v in self.compilation.graph.inputs}
-        return self._executor.run({k: v for k, v in inputs.items() if k in names or k not in self._bound})
-
-    @property
-    def _bound(self) -> Mapping[str, object]:
-        return self.compilation.bindings.values
-
-    def close(self) -> None:
-        """End the executor's threads."""
-        self._executor.close()

@@ -172,16 +172,12 @@ def _iou(a: Array, b: Array) -> float:
     return common / total if common > 0 else 0.0
 
 
-def rows_from(axis: int, x: Array) -> Array:
-    """The tensor as rows (axes before `axis`) of columns (the others)."""
-    return x.reshape(math.prod(x.shape[: axis % x.ndim]), -1)
-
-
 def coerced(rowwise: Callable[[Array], Array]) -> Callable[..., list[Array]]:
     """An operator of opsets below 13 that sees its input as a matrix."""
 
     def compute(x: Array, *, axis: int = 1) -> list[Array]:
-        return [rowwise(rows_from(axis, x)).astype(x.dtype).reshape(x.shape)]
+        rows = x.reshape(math.prod(x.shape[: axis % x.ndim]), -1)  # columns: axes from `axis` on
+        return [rowwise(rows).astype(x.dtype).reshape(x.shape)]
 
     return compute
 
@@ -206,6 +202,32 @@ def hardmax(rows: Array) -> Array:
     return hits
 
 
+def stft(
+    signal: Array,
+    frame_step: Array,
+    window: Array | None = None,
+    frame_length: Array | None = None,
+    *,
+    onesided: int = 1,
+) -> list[Array]:
+    """Spectra [batch, frames, bins, 2] of frames of a signal [batch, length] or [batch, length, 1 or 2].
+
+    A last axis of two holds real and imaginary parts. Without one, as `torch.stft` exports it, it is
+    onnxruntime's.
+    """
+    wide = signal.astype(np.float64)
+    parts = wide if signal.ndim == 3 else wide[..., None]
+    samples = parts[..., 0] + 1j * parts[..., 1] if parts.shape[2] == 2 else parts[..., 0]
+    length = samples.shape[1] if window is None else window.shape[0]
+    if frame_length is not None:
+        length = int(frame_length.item())
+    frames = sliding_window_view(samples, length, axis=1)[:, :: int(frame_step.item())]
+    spectra = np.fft.fft(frames if window is None else frames * window.astype(np.float64))
+    if onesided:
+        spectra = spectra[..., : length // 2 + 1]
+    return [np.stack([spectra.real, spectra.imag], axis=-1).astype(signal.dtype)]
+
+
 CORRECTIONS = (
     Correction("GlobalMaxPool", global_max_pool, "reduces the wrong axes unless the rank is 4"),
     Correction("GlobalLpPool", global_lp_pool, "is absent"),
@@ -221,5 +243,6 @@ CORRECTIONS = (
     Correction("Pad", pad, "refuses negative numbers of elements", since=11),
     Correction("Unique", unique, "fails for unsorted values along an axis"),
     Correction("MaxRoiPool", max_roi_pool, "is absent"),
+    Correction("STFT", stft, "refuses a signal [batch, length]", since=17),
     Correction("NonMaxSuppression", non_max_suppression, "refuses thresholds of rank 0"),
 )

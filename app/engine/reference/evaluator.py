@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import RuntimeContextError
 
 from app.engine.core import graph
-from app.engine.reference import control, corrections, ml, recurrent, signal, windows
+from app.engine.reference import control, corrections, ml, recurrent, windows
 from app.engine.reference.correction import Correction, operator_class
 
 NEWEST_OPSET = onnx.defs.onnx_opset_version()
@@ -21,7 +21,6 @@ CORRECTIONS: tuple[Correction, ...] = (
     *corrections.CORRECTIONS,
     *ml.CORRECTIONS,
     *recurrent.CORRECTIONS,
-    *signal.CORRECTIONS,
     *windows.CORRECTIONS,
 )
 PACKAGES = {("", "ImageDecoder"): "PIL"}  # what an operator imports beyond the requirements

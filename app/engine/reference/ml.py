@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from app.engine.reference.correction import Correction
+from app.engine.reference.corrections import softmax
 
 Array = np.ndarray[Any, Any]
 Floats = Sequence[float]
@@ -45,12 +46,6 @@ def _probit(scores: Array) -> Array:
     return found
 
 
-def _softmax(scores: Array) -> Array:
-    powers: Array = np.exp(scores - scores.max(axis=1, keepdims=True))
-    powers /= powers.sum(axis=1, keepdims=True)
-    return powers
-
-
 def _softmax_zero(scores: Array) -> Array:
     """Softmax over the scores that are not zero; zeros stay near zero."""
     most = scores.max(axis=1, keepdims=True)
@@ -64,7 +59,7 @@ _TRANSFORMS: Mapping[str, Callable[[Array], Array]] = {
     "NONE": lambda scores: scores,
     "LOGISTIC": _logistic,
     "PROBIT": _probit,
-    "SOFTMAX": _softmax,
+    "SOFTMAX": softmax,
     "SOFTMAX_ZERO": _softmax_zero,
 }
 
@@ -117,9 +112,7 @@ def category_mapper(
     default_string: str = "_Unused",
 ) -> list[Array]:
     """Numbers of names, or names of numbers."""
-    if x.dtype.kind in "OUS":
-        return [_looked_up(x, cats_strings, cats_int64s, default_int64, np.dtype(np.int64))]
-    return [_looked_up(x, cats_int64s, cats_strings, default_string, np.dtype(object))]
+    return _translated(x, cats_strings, cats_int64s, default_int64, default_string)
 
 
 def dict_vectorizer(
@@ -146,9 +139,7 @@ def label_encoder(
     """Below version 4: what a table has for each element, else the default; NaN is never found."""
     if classes_strings:
         numbers = range(len(classes_strings))
-        if x.dtype.kind in "OUS":
-            return [_looked_up(x, classes_strings, numbers, default_int64, np.dtype(np.int64))]
-        return [_looked_up(x, numbers, classes_strings, default_string, np.dtype(object))]
+        return _translated(x, classes_strings, numbers, default_int64, default_string)
     (keys,) = (v for k, v in tables.items() if k.startswith("keys_"))
     ((name, values),) = ((k, v) for k, v in tables.items() if k.startswith("values_"))
     rows: Mapping[str, tuple[object, type]] = {
@@ -159,6 +150,15 @@ def label_encoder(
     default, kind = rows[name]
     wide = np.asarray(keys, np.float32).tolist() if isinstance(keys[0], float) else keys
     return [_looked_up(x, wide, values, default, np.dtype(kind))]
+
+
+def _translated(
+    x: Array, names: Strings, numbers: Ints, default_number: int, default_name: str
+) -> list[Array]:
+    """Numbers of names, or names of numbers."""
+    if x.dtype.kind in "OUS":
+        return [_looked_up(x, names, numbers, default_number, np.dtype(np.int64))]
+    return [_looked_up(x, numbers, names, default_name, np.dtype(object))]
 
 
 def _looked_up(
@@ -182,8 +182,7 @@ def linear_classifier(
     post_transform: str = "NONE",
 ) -> list[Array]:
     """Labels and scores; where one vector tells two classes apart, the first class has what is left."""
-    rows = _rows(x)
-    scores = _products(rows, coefficients) + np.array(intercepts or 0, np.float32)
+    scores = _linear(_rows(x), coefficients, intercepts)
     count = len(classlabels_strings or classlabels_ints or ())
     if scores.shape[1] > 1:
         classes = scores.argmax(axis=1)
@@ -207,14 +206,13 @@ def linear_regressor(
     targets: int = 1,  # noqa: ARG001  # the coefficients say it
 ) -> list[Array]:
     """A matrix product, transformed."""
-    scores = _products(_rows(x), coefficients) + np.array(intercepts or 0, np.float32)
-    return [_transformed(scores, post_transform).astype(np.float32)]
+    return [_transformed(_linear(_rows(x), coefficients, intercepts), post_transform).astype(np.float32)]
 
 
-def _products(rows: Array, coefficients: Floats) -> Array:
-    """[n, vectors]: with each vector of as many coefficients as a row has elements."""
-    found: Array = rows @ np.array(coefficients, np.float32).reshape(-1, rows.shape[1]).T
-    return found
+def _linear(rows: Array, coefficients: Floats, intercepts: Floats | None) -> Array:
+    """[n, vectors]: products of rows with vectors of coefficients, each with its intercept."""
+    products: Array = rows @ np.array(coefficients, np.float32).reshape(-1, rows.shape[1]).T
+    return products + np.array(intercepts or 0, np.float32)
 
 
 def normalizer(x: Array, *, norm: str = "MAX") -> list[Array]:
@@ -442,30 +440,24 @@ def _leaves(
     merge = {"MIN": np.minimum, "MAX": np.maximum}.get(combine, np.add)
     found = np.zeros((len(rows), count))
     there = np.zeros((len(rows), count), bool)
-    roots = list(dict.fromkeys(at[tree, forest["nodes_nodeids"][at_tree]] for tree, at_tree in _roots(keys)))
+    roots: dict[int, int] = {}  # by tree, the first of its nodes
+    for tree, node in keys:
+        roots.setdefault(tree, at[tree, node])
     samples = np.arange(len(rows))
-    for root in roots:
-        node = np.full(len(rows), root)
-        while not leaf[node].all():
-            values = rows[samples, features[node]]
-            taken = nans[node] & np.isnan(values)
-            for mode in set(modes[node]) - {"LEAF"}:
-                taken |= (modes[node] == mode) & _TAKEN[mode](values, limits[node].astype(values.dtype))
-            node = np.where(taken, true[node], false[node])
-        for row, reached in enumerate(node):
+    for root in roots.values():
+        here = np.full(len(rows), root)
+        while not leaf[here].all():
+            values = rows[samples, features[here]]
+            taken = nans[here] & np.isnan(values)
+            for mode in set(modes[here]) - {"LEAF"}:
+                taken |= (modes[here] == mode) & _TAKEN[mode](values, limits[here].astype(values.dtype))
+            here = np.where(taken, true[here], false[here])
+        for row, reached in enumerate(here):
             for target, weight in weights.get(int(reached), ()):
                 old = found[row, target]
                 found[row, target] = merge(old, weight) if there[row, target] else weight
                 there[row, target] = True
     return found / len(roots) if combine == "AVERAGE" else found, there
-
-
-def _roots(keys: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The first node of each tree: tree, position."""
-    first: dict[int, int] = {}
-    for i, (tree, _) in enumerate(keys):
-        first.setdefault(tree, i)
-    return list(first.items())
 
 
 def zip_map(

@@ -89,6 +89,11 @@ class Attributes:
         return [made[i : i + len(defaults)] for i in range(0, len(made), len(defaults))]
 
 
+# From the activations, weights and bias of the hidden state, peepholes if there are any, of one direction.
+CellOf: TypeAlias = Callable[[Sequence[Activation], Array, Array, Array | None, Attributes], Cell]
+_LSTM = ("sigmoid", "tanh", "tanh")
+
+
 def _activation(row: _Function, alpha: float, beta: float, bound: float | None) -> Activation:
     if bound is None:
         return lambda x: row.compute(x, alpha, beta)
@@ -96,81 +101,89 @@ def _activation(row: _Function, alpha: float, beta: float, bound: float | None) 
     return lambda x: row.compute(np.clip(x, -limit, limit), alpha, beta)
 
 
-def rnn(
-    x: Array,
-    w: Array,
-    r: Array,
-    b: Array | None = None,
-    lengths: Array | None = None,
-    initial: Array | None = None,
-    **attributes: Any,
-) -> list[Array]:
+def _operator(cell_of: CellOf, defaults: Sequence[str], states: int) -> Callable[..., list[Array]]:
+    """The operator of a cell that has so many states and, by default, these activations."""
+
+    def compute(
+        x: Array,
+        w: Array,
+        r: Array,
+        b: Array | None = None,
+        lengths: Array | None = None,
+        *rest: Array | None,  # initial states, then peepholes
+        **attributes: Any,
+    ) -> list[Array]:
+        shared = Attributes(**attributes)
+        functions = shared.functions(defaults, len(w))
+        # [d, 2, g*h]: of the input, then of the hidden state.
+        bias = np.zeros((len(w), 2, w.shape[1]), w.dtype) if b is None else b.reshape(len(w), 2, -1)
+
+        def project(d: int, steps: Array) -> Array:
+            gates: Array = steps @ w[d].T + bias[d, 0]
+            return gates
+
+        def cell(d: int) -> Cell:
+            peepholes = next((p[d] for p in rest[states:] if p is not None), None)
+            return cell_of(functions[d], r[d], bias[d, 1], peepholes, shared)
+
+        initial = (*rest, *[None] * states)[:states]
+        return _directions(x, project, cell, lengths, initial, len(w), r.shape[-1], shared)
+
+    return compute
+
+
+def rnn(functions: Sequence[Activation], r: Array, bias: Array, _peepholes: object, _shared: object) -> Cell:
     """H = f(x W' + H R' + b)."""
-    shared = Attributes(**attributes)
-    functions = shared.functions(("tanh",), len(w))
-    bias = _bias(b, w)
-
-    def cell(d: int) -> Cell:
-        (f,) = functions[d]
-        return lambda gates, states: (f(gates + states[0] @ r[d].T + bias[d, 1]),)
-
-    return _run(x, w, bias, cell, lengths, (initial,), r.shape[-1], shared)
+    (f,) = functions
+    return lambda gates, states: (f(gates + states[0] @ r.T + bias),)
 
 
 def gru(
-    x: Array,
-    w: Array,
-    r: Array,
-    b: Array | None = None,
-    lengths: Array | None = None,
-    initial: Array | None = None,
-    **attributes: Any,
-) -> list[Array]:
+    functions: Sequence[Activation], r: Array, bias: Array, _peepholes: object, shared: Attributes
+) -> Cell:
     """Gates in the order z, r, h."""
-    shared = Attributes(**attributes)
-    functions = shared.functions(("sigmoid", "tanh"), len(w))
-    bias = _bias(b, w)
+    f, g = functions
     size = r.shape[-1]
+    gate_weights, gate_bias = r[: 2 * size].T, bias[: 2 * size]
+    hidden_weights, hidden_bias = r[2 * size :].T, bias[2 * size :]
 
-    def cell(d: int) -> Cell:
-        f, g = functions[d]
-        gate_weights, gate_bias = r[d, : 2 * size].T, bias[d, 1, : 2 * size]
-        hidden_weights, hidden_bias = r[d, 2 * size :].T, bias[d, 1, 2 * size :]
+    def step(gates: Array, states: States) -> States:
+        (h,) = states
+        z, reset = np.split(f(gates[:, : 2 * size] + h @ gate_weights + gate_bias), 2, axis=1)
+        if shared.linear_before_reset:
+            recurrent = reset * (h @ hidden_weights + hidden_bias)
+        else:
+            recurrent = (reset * h) @ hidden_weights + hidden_bias
+        return ((1 - z) * g(gates[:, 2 * size :] + recurrent) + z * h,)
 
-        def step(gates: Array, states: States) -> States:
-            (h,) = states
-            z, reset = np.split(f(gates[:, : 2 * size] + h @ gate_weights + gate_bias), 2, axis=1)
-            if shared.linear_before_reset:
-                recurrent = reset * (h @ hidden_weights + hidden_bias)
-            else:
-                recurrent = (reset * h) @ hidden_weights + hidden_bias
-            return ((1 - z) * g(gates[:, 2 * size :] + recurrent) + z * h,)
-
-        return step
-
-    return _run(x, w, bias, cell, lengths, (initial,), size, shared)
+    return step
 
 
 def lstm(
-    x: Array,
-    w: Array,
-    r: Array,
-    b: Array | None = None,
-    lengths: Array | None = None,
-    initial_h: Array | None = None,
-    initial_c: Array | None = None,
-    peepholes: Array | None = None,
-    **attributes: Any,
-) -> list[Array]:
+    functions: Sequence[Activation], r: Array, bias: Array, peepholes: Array | None, shared: Attributes
+) -> Cell:
     """Gates in the order i, o, f, c; peepholes i, o, f."""
-    shared = Attributes(**attributes)
-    bias = _bias(b, w)
+    return _lstm(functions, lambda h: h @ r.T + bias, peepholes, shared)
 
-    def recurrent(d: int) -> Callable[[Array], Array]:
-        return lambda h: h @ r[d].T + bias[d, 1]
 
-    cell = _lstm_cell(recurrent, peepholes, shared, len(w), r.shape[-1])
-    return _run(x, w, bias, cell, lengths, (initial_h, initial_c), r.shape[-1], shared)
+def _lstm(
+    functions: Sequence[Activation],
+    recurrent: Callable[[Array], Array],
+    peepholes: Array | None,
+    shared: Attributes,
+) -> Cell:
+    f, g, h = functions
+    peep_i, peep_o, peep_f = np.zeros(3) if peepholes is None else np.split(peepholes, 3)
+
+    def step(gates: Array, states: States) -> States:
+        hidden, old = states
+        i, o, forget, c = np.split(gates + recurrent(hidden), 4, axis=1)
+        i = f(i + peep_i * old)
+        forget = 1 - i if shared.input_forget else f(forget + peep_f * old)
+        new = forget * old + i * g(c)
+        return f(o + peep_o * new) * h(new), new
+
+    return step
 
 
 def dynamic_quantize_lstm(
@@ -191,47 +204,22 @@ def dynamic_quantize_lstm(
     """
     w_scale, w_zero, r_scale, r_zero = quantization
     shared = Attributes(**attributes)
+    functions = shared.functions(_LSTM, len(w))
     size = r.shape[1]
     bias: Array = np.zeros((len(w), 2, 4 * size), np.float32) if b is None else b.reshape(len(w), 2, -1)
-
-    def recurrent(d: int) -> Callable[[Array], Array]:
-        return lambda h: _quantized_matmul(h, r[d], r_scale[d], r_zero[d]) + bias[d, 1]
 
     def project(d: int, steps: Array) -> Array:
         gates: Array = _quantized_matmul(steps, w[d], w_scale[d], w_zero[d]) + bias[d, 0]
         return gates
 
-    cell = _lstm_cell(recurrent, peepholes, shared, len(w), size)
-    return _directions(x, project, cell, lengths, (initial_h, initial_c), len(w), size, shared)
-
-
-def _lstm_cell(
-    recurrent: Callable[[int], Callable[[Array], Array]],
-    peepholes: Array | None,
-    shared: Attributes,
-    directions: int,
-    size: int,
-) -> Callable[[int], Cell]:
-    functions = shared.functions(("sigmoid", "tanh", "tanh"), directions)
-    weights = np.zeros((directions, 3, size)) if peepholes is None else peepholes
-    weights = weights.reshape(directions, 3, size)
-
     def cell(d: int) -> Cell:
-        f, g, h = functions[d]
-        from_hidden = recurrent(d)
-        peep_i, peep_o, peep_f = weights[d]
+        def recurrent(h: Array) -> Array:
+            gates: Array = _quantized_matmul(h, r[d], r_scale[d], r_zero[d]) + bias[d, 1]
+            return gates
 
-        def step(gates: Array, states: States) -> States:
-            hidden, old = states
-            i, o, forget, c = np.split(gates + from_hidden(hidden), 4, axis=1)
-            i = f(i + peep_i * old)
-            forget = 1 - i if shared.input_forget else f(forget + peep_f * old)
-            new = forget * old + i * g(c)
-            return f(o + peep_o * new) * h(new), new
+        return _lstm(functions[d], recurrent, None if peepholes is None else peepholes[d], shared)
 
-        return step
-
-    return cell
+    return _directions(x, project, cell, lengths, (initial_h, initial_c), len(w), size, shared)
 
 
 def _quantized_matmul(x: Array, w: Array, scale: Array, zero: Array) -> Array:
@@ -244,30 +232,6 @@ def _quantized_matmul(x: Array, w: Array, scale: Array, zero: Array) -> Array:
     product = q.astype(np.float64) @ (w.astype(np.float64) - zero.astype(np.float64))
     scaled: Array = (product * (step * scale)).astype(np.float32)
     return scaled
-
-
-def _bias(b: Array | None, w: Array) -> Array:
-    """[d, 2, g*h]: of the input, then of the hidden state."""
-    if b is None:
-        return np.zeros((len(w), 2, w.shape[1]), w.dtype)
-    return b.reshape(len(w), 2, -1)
-
-
-def _run(
-    x: Array,
-    w: Array,
-    bias: Array,
-    cell: Callable[[int], Cell],
-    lengths: Array | None,
-    initial: Sequence[Array | None],
-    size: int,
-    shared: Attributes,
-) -> list[Array]:
-    def project(d: int, steps: Array) -> Array:
-        gates: Array = steps @ w[d].T + bias[d, 0]
-        return gates
-
-    return _directions(x, project, cell, lengths, initial, len(w), size, shared)
 
 
 def _directions(
@@ -322,8 +286,8 @@ def _directions(
 _LACKS = "ignores sequence lengths, activations and clipping"
 
 CORRECTIONS = (
-    Correction("RNN", rnn, _LACKS),
-    Correction("GRU", gru, _LACKS),
-    Correction("LSTM", lstm, _LACKS),
+    Correction("RNN", _operator(rnn, ("tanh",), 1), _LACKS),
+    Correction("GRU", _operator(gru, ("sigmoid", "tanh"), 1), _LACKS),
+    Correction("LSTM", _operator(lstm, _LSTM, 2), _LACKS),
     Correction("DynamicQuantizeLSTM", dynamic_quantize_lstm, "is absent", domain="com.microsoft"),
 )

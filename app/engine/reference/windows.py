@@ -72,8 +72,9 @@ class _Window:
     auto_pad: str = "NOTSET"
     ceil_mode: int = 0
 
-    def axes(self, x: Array, kernel: Ints) -> list[_Axis]:
-        """Windows of this kernel along every spatial axis of x."""
+    def axes(self, x: Array, kernel: Ints | None = None) -> list[_Axis]:
+        """Windows of this kernel, or of the one that is stated, along every spatial axis of x."""
+        kernel = self.kernel_shape if kernel is None else kernel
         rank = len(kernel)
         strides, dilations = self.strides or [1] * rank, self.dilations or [1] * rank
         pads = self.pads or [0] * 2 * rank
@@ -102,8 +103,7 @@ def _taps(x: Array, axes: Sequence[_Axis], fill: float) -> Array:
 
 def max_pool(x: Array, *, storage_order: int = 0, **attributes: Any) -> list[Array]:
     """The maxima, and their indices in the flattened input (column-major planes with storage_order 1)."""
-    window = _Window(**attributes)
-    axes = window.axes(x, window.kernel_shape)
+    axes = _Window(**attributes).axes(x)
     low = -np.inf if x.dtype.kind not in "iu" else np.iinfo(x.dtype).min
     best = _windows(x, axes, low)
     planes = np.arange(math.prod(x.shape[:2])).reshape(x.shape[:2])
@@ -119,8 +119,7 @@ def max_pool(x: Array, *, storage_order: int = 0, **attributes: Any) -> list[Arr
 
 def average_pool(x: Array, *, count_include_pad: int = 0, **attributes: Any) -> list[Array]:
     """The means; what ceil_mode adds beyond the padding never counts."""
-    window = _Window(**attributes)
-    axes = window.axes(x, window.kernel_shape)
+    axes = _Window(**attributes).axes(x)
     ones = np.ones((1, 1, *x.shape[2:]))
     counted = _windows(ones, axes, 0)
     if count_include_pad:
@@ -135,8 +134,7 @@ def average_pool(x: Array, *, count_include_pad: int = 0, **attributes: Any) -> 
 
 def lp_pool(x: Array, *, p: float = 2, **attributes: Any) -> list[Array]:
     """The p-norms."""
-    window = _Window(**attributes)
-    axes = window.axes(x, window.kernel_shape)
+    axes = _Window(**attributes).axes(x)
     total = (np.abs(_windows(x, axes, 0)) ** p).sum(-1)
     return [(total ** (1 / p)).astype(x.dtype)]
 

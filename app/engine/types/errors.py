@@ -4,100 +4,87 @@ A code names the failure for programs, the message for people: which thing, what
 expected, what was found, and the way out. HTTP status codes live in `app.api.http.errors`.
 """
 
-from typing import ClassVar
+
+class CodedError(Exception):
+    """A failure that answers a request: a subclass names its `code` as a keyword.
+
+    Args:
+        message: for people.
+        pointer: to the part of the request or graph at fault; empty when the whole is.
+        code: of a failure that was found elsewhere, in place of the class's own.
+    """
+
+    code = "error"
+
+    def __init_subclass__(cls, *, code: str = "") -> None:
+        cls.code = code or cls.code
+
+    def __init__(self, message: str, *, pointer: str = "", code: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.pointer = pointer
+        if code:
+            self.code = code
 
 
-class EngineError(Exception):
+class EngineError(CodedError, code="engine-error"):
     """A failure with a stable `code`, and a `pointer` to the part of the request or graph at fault.
 
     `pointer` is a JSON pointer into the request (`/input_shapes/x`) or a node or value name
     (`node:conv1`, `value:x`); empty when the whole is at fault.
     """
 
-    code: ClassVar[str] = "engine-error"
 
-    def __init__(self, message: str, *, pointer: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.pointer = pointer
-
-
-class GraphError(EngineError):
+class GraphError(EngineError, code="graph-invalid"):
     """The user's model cannot be used as it is."""
 
-    code = "graph-invalid"
 
-
-class NotOnnxError(GraphError):
+class NotOnnxError(GraphError, code="not-onnx"):
     """The bytes are no ONNX model, or were cut short."""
 
-    code = "not-onnx"
 
-
-class ModelTooLargeError(GraphError):
+class ModelTooLargeError(GraphError, code="model-too-large"):
     """The model exceeds a limit on bytes, nodes or tensor elements."""
 
-    code = "model-too-large"
 
-
-class CyclicGraphError(GraphError):
+class CyclicGraphError(GraphError, code="graph-cyclic"):
     """A node depends on its own output."""
 
-    code = "graph-cyclic"
 
-
-class UnknownOperatorError(GraphError):
+class UnknownOperatorError(GraphError, code="operator-unknown"):
     """An operator that no backend knows."""
 
-    code = "operator-unknown"
 
-
-class OpsetError(GraphError):
+class OpsetError(GraphError, code="opset-unsupported"):
     """An opset newer than this version of the engine knows."""
 
-    code = "opset-unsupported"
 
-
-class DtypeError(GraphError):
+class DtypeError(GraphError, code="dtype-unsupported"):
     """A data type that nothing here can store or compute."""
 
-    code = "dtype-unsupported"
 
-
-class ExternalDataError(GraphError):
+class ExternalDataError(GraphError, code="external-data-invalid"):
     """External data that is absent, or named by a path that leaves the model's folder."""
 
-    code = "external-data-invalid"
 
-
-class InputError(EngineError):
+class InputError(EngineError, code="input-invalid"):
     """A shape, value or tensor given for an input is missing or does not fit the model."""
 
-    code = "input-invalid"
 
-
-class TargetError(EngineError):
+class TargetError(EngineError, code="target-invalid"):
     """The description of a machine contradicts itself or names something unknown."""
 
-    code = "target-invalid"
 
-
-class UnknownTargetError(TargetError):
+class UnknownTargetError(TargetError, code="target-unknown"):
     """No target of that name."""
 
-    code = "target-unknown"
 
-
-class UnknownBackendError(TargetError):
+class UnknownBackendError(TargetError, code="backend-unknown"):
     """No backend of that name."""
 
-    code = "backend-unknown"
 
-
-class CapacityError(EngineError):
+class CapacityError(EngineError, code="memory-budget-exceeded"):
     """A plan needs more memory than there is."""
-
-    code = "memory-budget-exceeded"
 
     def __init__(self, message: str, *, needed: int, available: int, pointer: str = "") -> None:
         super().__init__(message, pointer=pointer)
@@ -105,16 +92,12 @@ class CapacityError(EngineError):
         self.available = available  # bytes
 
 
-class KernelError(EngineError):
+class KernelError(EngineError, code="kernel-failed"):
     """A kernel cannot be found, compiled or run."""
 
-    code = "kernel-failed"
 
-
-class LibraryError(KernelError):
+class LibraryError(KernelError, code="library-failed"):
     """An external library refuses a sub-graph, or fails on it."""
-
-    code = "library-failed"
 
     def __init__(self, message: str, *, backend: str, nodes: tuple[str, ...], pointer: str = "") -> None:
         super().__init__(message, pointer=pointer)
@@ -122,22 +105,16 @@ class LibraryError(KernelError):
         self.nodes = nodes  # names
 
 
-class NumericsError(EngineError):
+class NumericsError(EngineError, code="numerics-mismatch"):
     """The optimized graph computes something else than the original."""
 
-    code = "numerics-mismatch"
 
-
-class ExportMismatchError(NumericsError):
+class ExportMismatchError(NumericsError, code="export-mismatch"):
     """An exported graph computes something else than the original; no plan of the program changes that."""
 
-    code = "export-mismatch"
 
-
-class PassError(EngineError):
+class PassError(EngineError, code="pass-failed"):
     """An unexpected failure inside a pass: a defect of ours, named by pass and node."""
-
-    code = "pass-failed"
 
     def __init__(self, stage: str, cause: Exception, *, pointer: str = "") -> None:
         super().__init__(f"pass {stage!r} failed: {type(cause).__name__}: {cause}", pointer=pointer)

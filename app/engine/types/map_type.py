@@ -70,13 +70,11 @@ def _read(proto: onnx.TypeProto) -> ir.TypeProtocol | None:
     if kind == "map_type":
         element = proto.map_type.value_type.tensor_type.elem_type
         return MapType(ir.DataType(proto.map_type.key_type), ir.DataType(element))
-    if kind == "sequence_type":
-        inner = _read(proto.sequence_type.elem_type)
-        return None if inner is None else ir.SequenceType(inner)
-    if kind == "optional_type":
-        inner = _read(proto.optional_type.elem_type)
-        return None if inner is None else ir.OptionalType(inner)
-    return None
+    if kind not in ("sequence_type", "optional_type"):
+        return None
+    inner = _read(getattr(proto, kind).elem_type)
+    outer = ir.SequenceType if kind == "sequence_type" else ir.OptionalType
+    return None if inner is None else outer(inner)
 
 
 def _write(proto: onnx.TypeProto, type_: ir.TypeProtocol) -> None:

@@ -73,7 +73,6 @@ class DispatchMode(enum.Enum):
     COMPUTE = "compute"  # a kernel on dense operands
     COMPUTE_EX = "compute_ex"  # a kernel on sparse or privately laid out operands
     FALLBACK = "fallback"  # the reference evaluator, or a dense kernel behind casts of its operands
-    VARIABLE = "variable"  # no work: an input or a constant
     SUBGRAPH = "subgraph"  # a library runs a whole sub-graph
 
 

@@ -48,16 +48,14 @@ class Memory:
     bandwidth: float = 20e9  # byte/s
 
     def __post_init__(self) -> None:
-        if self.size <= 0:
-            raise TargetError(f"memory {self.name!r}: size must be positive, found {self.size} byte")
-        if self.alignment <= 0 or self.alignment & (self.alignment - 1):
-            raise TargetError(
-                f"memory {self.name!r}: alignment must be a power of two, found {self.alignment} byte"
-            )
-        if self.bandwidth <= 0:
-            raise TargetError(
-                f"memory {self.name!r}: bandwidth must be positive, found {self.bandwidth} byte/s"
-            )
+        is_power = self.alignment > 0 and not self.alignment & (self.alignment - 1)
+        for holds, expected in (
+            (self.size > 0, f"size must be positive, found {self.size} byte"),
+            (is_power, f"alignment must be a power of two, found {self.alignment} byte"),
+            (self.bandwidth > 0, f"bandwidth must be positive, found {self.bandwidth} byte/s"),
+        ):
+            if not holds:
+                raise TargetError(f"memory {self.name!r}: {expected}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,25 +83,18 @@ class Target:
     cpu_model: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        if self.device not in DEVICES:
-            raise TargetError(
-                f"target {self.name!r}: device must be one of {', '.join(DEVICES)}, found {self.device!r}"
-            )
-        if not self.memories:
-            raise TargetError(f"target {self.name!r}: at least one memory is needed")
-        if not self.backends:
-            raise TargetError(f"target {self.name!r}: at least one backend is needed")
-        if self.cores < 1:
-            raise TargetError(f"target {self.name!r}: cores must be at least 1, found {self.cores}")
-        unknown = [p for p in self.precisions if p not in PRECISIONS]
-        if unknown:
-            raise TargetError(
-                f"target {self.name!r}: unknown precision {unknown[0]!r}; known are {', '.join(PRECISIONS)}"
-            )
-        if self.memory_budget is not None and self.memory_budget <= 0:
-            raise TargetError(
-                f"target {self.name!r}: memory_budget must be positive, found {self.memory_budget} byte"
-            )
+        unknown = next((p for p in self.precisions if p not in PRECISIONS), None)
+        budget = self.memory_budget
+        for holds, expected in (
+            (self.device in DEVICES, f"device must be one of {', '.join(DEVICES)}, found {self.device!r}"),
+            (self.memories, "at least one memory is needed"),
+            (self.backends, "at least one backend is needed"),
+            (self.cores >= 1, f"cores must be at least 1, found {self.cores}"),
+            (unknown is None, f"unknown precision {unknown!r}; known are {', '.join(PRECISIONS)}"),
+            (budget is None or budget > 0, f"memory_budget must be positive, found {budget} byte"),
+        ):
+            if not holds:
+                raise TargetError(f"target {self.name!r}: {expected}")
 
     def __hash__(self) -> int:
         return hash(self.name)  # hashed for every group that is planned

@@ -225,15 +225,11 @@ class Runner:
             ended = job_repository.finish(connection, row, ending, dict(zip(made, blobs, strict=True)))
             if ended and row["kind"] == "inspect" and not outcome.stopped:
                 _note_inspection(connection, row["model_id"], outcome)
-            over = ended or self._is_over(connection, row["id"])
+            # It may have ended before, perhaps by us where only the answer to the commit was lost.
+            found = sa.select(jobs.c.state).where(jobs.c.id == row["id"])
+            over = ended or connection.scalar(found) in (None, *job_repository.TERMINAL)
         if not over:
             raise GivenBackError
-
-    @staticmethod
-    def _is_over(connection: sa.Connection, job_id: str) -> bool:
-        """True if a job has ended, perhaps by us where only the answer to the commit was lost."""
-        state = connection.scalar(sa.select(jobs.c.state).where(jobs.c.id == job_id))
-        return state is None or state in job_repository.TERMINAL
 
     def _insist(self, change: Callable[[sa.Connection], T]) -> T:
         """Carry out a transaction, again and again while the database does not answer.

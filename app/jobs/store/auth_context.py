@@ -63,3 +63,9 @@ def visible(owner: sa.Column[Any]) -> sa.ColumnElement[bool]:
     """The condition that a row belongs to the caller; an administrator sees all."""
     caller = current()
     return sa.true() if caller.may("admin") else owner == caller.owner
+
+
+def visible_row(connection: sa.Connection, table: sa.Table, identifier: str) -> sa.RowMapping | None:
+    """The row of that id if the caller may see it."""
+    query = sa.select(table).where(table.c.id == identifier, visible(table.c.owner))
+    return connection.execute(query).mappings().first()

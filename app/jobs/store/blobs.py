@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, TYPE_CHECKING, Self
 
 import sqlalchemy as sa
 
@@ -30,7 +30,7 @@ from app.jobs.errors import (
     TooLargeError,
 )
 from app.jobs.store.auth_context import current, visible
-from app.jobs.store.blob_backends import BlobBackend, Folder, at_once
+from app.jobs.store.blob_backends import Folder, at_once
 from app.jobs.store.database import (
     Database,
     blobs,
@@ -44,6 +44,9 @@ from app.jobs.store.database import (
 )
 from app.settings import PREFIX, Settings, SettingsError
 
+if TYPE_CHECKING:
+    from app.jobs.store.s3 import Bucket
+
 SHA256 = re.compile(r"[0-9a-f]{64}")
 _LOCK = 1  # key of the lock held while rows and files of blobs change together
 _PIECE = 1 << 20  # byte
@@ -51,7 +54,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
-def storing(what: str) -> Iterator[None]:
+def storing() -> Iterator[None]:
     """Tell a full disk from other failures.
 
     Raises:
@@ -61,7 +64,7 @@ def storing(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in _FULL:
-            raise StorageFullError(f"the disk of the service is full: {what} was not kept") from error
+            raise StorageFullError("the disk of the service is full: the upload was not kept") from error
         raise
 
 
@@ -113,7 +116,7 @@ class Upload:
         if self.size > self._limit:
             raise TooLargeError(f"the body exceeds the limit of {self._limit} byte")
         self._hash.update(chunk)
-        with storing("the upload"):
+        with storing():
             self._file.write(chunk)
 
     def commit(self, *, expected: str | None = None, claim: float = 0.0) -> Blob:
@@ -121,10 +124,11 @@ class Upload:
 
         Raises:
             HashMismatchError: `expected` is not their hash.
+            QuotaError: the caller would hold more than he may.
         """
         if expected is not None and self.sha256 != expected:
             raise HashMismatchError(f"the body has the SHA-256 {self.sha256}, the address says {expected}")
-        return self._store.adopt([self], claim)[0]
+        return self._store.adopt(self, claim)
 
     @property
     def sha256(self) -> str:
@@ -133,7 +137,7 @@ class Upload:
 
     def flush(self) -> Path:
         """Force the bytes to disk, and tell where they are until they are committed."""
-        with storing("the upload"):
+        with storing():
             self._file.flush()
             os.fsync(self._file.fileno())
         return self._path
@@ -147,7 +151,7 @@ class BlobStore:
     """
 
     def __init__(
-        self, root: Path, database: Database, *, reserve: int = 0, backend: BlobBackend | None = None
+        self, root: Path, database: Database, *, reserve: int = 0, backend: "Folder | Bucket | None" = None
     ) -> None:
         self._root = root
         self._backend = backend or Folder(root)
@@ -185,9 +189,14 @@ class BlobStore:
         """Start to receive bytes, at most `limit`.
 
         Raises:
-            StorageFullError: the disk is nearly full.
+            StorageFullError: less than the reserve of the disk is free.
         """
-        self.check_space()
+        free = shutil.disk_usage(self._root).free
+        if free < self._reserve:
+            raise StorageFullError(
+                f"the disk of the service has {free} byte left, {self._reserve} byte are kept for "
+                "running jobs; delete jobs or models"
+            )
         return Upload(self, limit)
 
     def check(self) -> None:
@@ -203,32 +212,15 @@ class BlobStore:
             upload.flush()
         self._backend.check()
 
-    def check_space(self) -> None:
-        """Make sure that the disk can take uploads.
-
-        Raises:
-            StorageFullError: less than the reserve is free.
-        """
-        free = shutil.disk_usage(self._root).free
-        if free < self._reserve:
-            raise StorageFullError(
-                f"the disk of the service has {free} byte left, {self._reserve} byte are kept for "
-                "running jobs; delete jobs or models"
-            )
-
-    def adopt(self, uploads: Sequence[Upload], claim: float) -> list[Blob]:
-        """Make finished uploads blobs, all or none, held by the caller.
-
-        Raises:
-            QuotaError: he would hold more than he may.
-        """
-        brought = self.bring(uploads)
+    def adopt(self, upload: Upload, claim: float) -> Blob:
+        """Make a finished upload a blob, as `Upload.commit` does."""
+        brought = self.bring([upload])
         with self._database.write() as connection:
-            return self.enter(connection, brought, time.time() + claim)
+            return self.enter(connection, brought, time.time() + claim)[0]
 
     def bring(self, uploads: Iterable[Upload]) -> list[Brought]:
         """Force finished uploads to where they shall be kept: the slow part, which needs no lock."""
-        with storing("the upload"):
+        with storing():
             return at_once(self._bring, list(uploads))
 
     def enter(self, connection: sa.Connection, brought: Sequence[Brought], until: float = 0.0) -> list[Blob]:
@@ -246,7 +238,7 @@ class BlobStore:
             _check_quota(connection, more)
         fresh = [each for each in found.values() if each.sha256 not in known]
         if fresh:
-            with storing("the upload"):
+            with storing():
                 self._backend.keep({each.sha256: each.path for each in fresh})
             rows = [{"sha256": each.sha256, "size": each.size, "created": time.time()} for each in fresh]
             connection.execute(blobs.insert(), rows)
@@ -344,18 +336,6 @@ def sizes(connection: sa.Connection, hashes: Iterable[str]) -> dict[str, int]:
     return {row.sha256: row.size for row in found}
 
 
-def held_bytes(connection: sa.Connection, owner: str) -> int:
-    """Bytes of all blobs that an owner holds; one that others hold too counts for each."""
-    return int(
-        connection.scalar(
-            sa.select(sa.func.coalesce(sa.func.sum(blobs.c.size), 0))
-            .join(holdings, holdings.c.sha256 == blobs.c.sha256)
-            .where(holdings.c.owner == owner)
-        )
-        or 0
-    )
-
-
 def _known(connection: sa.Connection, hashes: Iterable[str]) -> set[str]:
     """Those blobs that the store has, whoever holds them."""
     query = sa.select(blobs.c.sha256).where(blobs.c.sha256.in_(list(hashes)))
@@ -374,7 +354,9 @@ def _check_quota(connection: sa.Connection, size: int) -> None:
     caller = current()
     if caller.max_bytes is None:
         return
-    held = held_bytes(connection, caller.owner)
+    # A blob that others hold too counts for each.
+    query = sa.select(sa.func.coalesce(sa.func.sum(blobs.c.size), 0)).join(holdings)
+    held = int(connection.scalar(query.where(holdings.c.owner == caller.owner)) or 0)
     if held + size > caller.max_bytes:
         raise QuotaError(
             f"{held} byte are held already and {size} byte would be added, {caller.max_bytes} byte are "

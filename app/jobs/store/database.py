@@ -104,12 +104,12 @@ jobs = sa.Table(
     sa.Column("target", sa.String(63), nullable=False),
     sa.Column("request", sa.JSON, nullable=False),  # target, options, bindings, limits
     sa.Column("queue", sa.String(100), nullable=False),
-    sa.Column("enqueued", sa.Boolean, nullable=False),
-    sa.Column("attempt", sa.Integer, nullable=False),  # number of the latest start; fences off older ones
-    sa.Column("cancel_requested", sa.Boolean, nullable=False),
-    sa.Column("phase", sa.String(60), nullable=False),
-    sa.Column("done", sa.Integer, nullable=False),
-    sa.Column("total", sa.Integer, nullable=False),
+    sa.Column("enqueued", sa.Boolean, nullable=False, default=False),
+    sa.Column("attempt", sa.Integer, nullable=False, default=0),  # latest start; fences off older ones
+    sa.Column("cancel_requested", sa.Boolean, nullable=False, default=False),
+    sa.Column("phase", sa.String(60), nullable=False, default=""),
+    sa.Column("done", sa.Integer, nullable=False, default=0),
+    sa.Column("total", sa.Integer, nullable=False, default=0),
     sa.Column("summary", sa.JSON),
     sa.Column("code", sa.String(60)),
     sa.Column("detail", sa.Text),
@@ -322,13 +322,12 @@ def migrate(settings: Settings) -> None:
     """Bring the tables up to date; safe to call from several processes at once."""
     data_folder.prepare(settings.data)
     config = _history()
-    database = Database(settings.jobs_database_url)
-    try:
-        with file_lock(settings.data / "locks" / "migrate"):
-            with database.write() as connection:
-                database.lock(connection, 0)
-                config.attributes["connection"] = connection
-                command.upgrade(config, "head")
-            _migrate_queue(settings.queue_database_url)
-    finally:
-        database.close()
+    with (
+        closing(Database(settings.jobs_database_url)) as database,
+        file_lock(settings.data / "locks" / "migrate"),
+    ):
+        with database.write() as connection:
+            database.lock(connection, 0)
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+        _migrate_queue(settings.queue_database_url)

@@ -74,10 +74,8 @@ def create(
         )
     )
     files = job_repository.model_paths(connection, job["model_id"])
-    for place, sha256 in files.items():
-        connection.execute(
-            deployment_files.insert().values(deployment_id=identifier, name=place, sha256=sha256)
-        )
+    rows = [{"deployment_id": identifier, "name": place, "sha256": sha256} for place, sha256 in files.items()]
+    connection.execute(deployment_files.insert(), rows)
     BlobStore.settle(connection, files.values())
     return _versions(connection, name)[version], True
 
@@ -148,15 +146,10 @@ def delete(connection: sa.Connection, name: str, version: int | None = None) -> 
         DeploymentNotFoundError: there is none.
     """
     rows = [row for row in listed(connection) if row["name"] == name and version in (None, row["version"])]
-    owner = _owner_of(rows)
+    owners, own = {row["owner"] for row in rows}, current().owner
+    owner = own if own in owners else min(owners, default=own)
     ids = [row["id"] for row in rows if row["owner"] == owner]
     if not ids:
         which = "" if version is None else f" version {version} of"
         raise DeploymentNotFoundError(f"there is no{which} deployment {name!r}")
     connection.execute(deployments.delete().where(deployments.c.id.in_(ids)))
-
-
-def _owner_of(rows: Sequence[Row]) -> str:
-    owners = sorted({str(row["owner"]) for row in rows})
-    own = current().owner
-    return own if own in owners else next(iter(owners), own)

@@ -22,7 +22,7 @@ from app.jobs.errors import (
     TooManyError,
 )
 from app.jobs.store import counters, labels, results
-from app.jobs.store.auth_context import current, visible
+from app.jobs.store.auth_context import current, visible_row
 from app.jobs.store.blobs import Blob, BlobStore, sizes
 from app.jobs.store.database import Database, job_events, job_files, jobs, model_files, models
 from app.telemetry import tracing
@@ -104,12 +104,6 @@ def create(connection: sa.Connection, drafts: Sequence[Draft], group: str | None
                 target=draft.target,
                 request=dict(draft.request),
                 queue=draft.queue,
-                enqueued=False,
-                attempt=0,
-                cancel_requested=False,
-                phase="",
-                done=0,
-                total=0,
                 detail=draft.detail,
                 created=now,
                 owner=current().owner,
@@ -168,8 +162,7 @@ def check_model(connection: sa.Connection, identifier: str, *, invalid_too: bool
         ModelNotFoundError: there is none of that id that the caller may see.
         InvalidModelError: it was found invalid when it was inspected; not with `invalid_too`.
     """
-    query = sa.select(models).where(models.c.id == identifier, visible(models.c.owner))
-    model = connection.execute(query).mappings().first()
+    model = visible_row(connection, models, identifier)
     if model is None:
         raise ModelNotFoundError(f"there is no model {identifier!r}", pointer="/model")
     if model["state"] == "invalid" and not invalid_too:
@@ -198,8 +191,7 @@ def find(connection: sa.Connection, job_id: str) -> Row:
     Raises:
         JobNotFoundError: there is none of that id.
     """
-    query = sa.select(jobs).where(jobs.c.id == job_id, visible(jobs.c.owner))
-    row = connection.execute(query).mappings().first()
+    row = visible_row(connection, jobs, job_id)
     if row is None:
         raise JobNotFoundError(f"there is no job {job_id!r}")
     return row
@@ -232,11 +224,13 @@ def start(connection: sa.Connection, job_id: str, *, worker: str | None = None, 
 
 def is_wanted(connection: sa.Connection, row: Row) -> bool | None:
     """True if the job should go on; None if it belongs to a later attempt now, or is gone."""
-    query = sa.select(jobs.c.cancel_requested).where(
-        jobs.c.id == row["id"], jobs.c.attempt == row["attempt"], jobs.c.state == "running"
-    )
-    cancelled = connection.scalar(query)
+    cancelled = connection.scalar(sa.select(jobs.c.cancel_requested).where(*_is_running(row)))
     return None if cancelled is None else not cancelled
+
+
+def _is_running(row: Row) -> tuple[sa.ColumnElement[bool], ...]:
+    """Conditions that a job runs, and as the attempt that the row is of."""
+    return (jobs.c.id == row["id"], jobs.c.attempt == row["attempt"], jobs.c.state == "running")
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,11 +248,7 @@ def progress(connection: sa.Connection, row: Row, steps: Sequence[Progress]) -> 
     if not steps:
         return
     last = {"phase": steps[-1].phase, "done": steps[-1].done, "total": steps[-1].total}
-    changed = connection.execute(
-        jobs.update()
-        .where(jobs.c.id == row["id"], jobs.c.attempt == row["attempt"], jobs.c.state == "running")
-        .values(**last)
-    )
+    changed = connection.execute(jobs.update().where(*_is_running(row)).values(**last))
     if changed.rowcount:
         told = {"job_id": row["id"], "kind": "progress"}
         connection.execute(
@@ -272,11 +262,8 @@ def progress(connection: sa.Connection, row: Row, steps: Sequence[Progress]) -> 
 
 def give_back(connection: sa.Connection, row: Row) -> None:
     """Return a running job to the queue: its worker stops. The start does not count."""
-    changed = connection.execute(
-        jobs.update()
-        .where(jobs.c.id == row["id"], jobs.c.attempt == row["attempt"], jobs.c.state == "running")
-        .values(state="queued", attempt=row["attempt"] - 1, phase="", done=0, total=0)
-    )
+    waiting = {"state": "queued", "attempt": row["attempt"] - 1, "phase": "", "done": 0, "total": 0}
+    changed = connection.execute(jobs.update().where(*_is_running(row)).values(**waiting))
     if changed.rowcount:
         tell(connection, row["id"], "state", {"state": "queued"})
 
@@ -313,11 +300,7 @@ def finish(
     now = time.time()
     ended = connection.execute(
         jobs.update()
-        .where(
-            jobs.c.id == row["id"],
-            jobs.c.attempt == row["attempt"],
-            jobs.c.state.not_in(TERMINAL),
-        )
+        .where(jobs.c.id == row["id"], jobs.c.attempt == row["attempt"], jobs.c.state.not_in(TERMINAL))
         .values(**asdict(ending), finished=now)
     )
     if ended.rowcount != 1:

@@ -16,7 +16,7 @@ from app.engine.types.target import Target
 from app.jobs.errors import BlobNotFoundError, ModelInUseError, ModelNotFoundError, TargetExistsError
 from app.jobs.queue.dispatch import INSPECT_QUEUE
 from app.jobs.store import job_repository, labels
-from app.jobs.store.auth_context import current, visible
+from app.jobs.store.auth_context import current, visible_row
 from app.jobs.store.blobs import BlobStore, sizes
 from app.jobs.store.database import jobs, model_files, models, targets
 from app.jobs.worker.child_request import target_of
@@ -131,8 +131,7 @@ def find_model(connection: sa.Connection, identifier: str) -> job_repository.Row
     Raises:
         ModelNotFoundError: there is none of that id.
     """
-    query = sa.select(models).where(models.c.id == identifier, visible(models.c.owner))
-    row = connection.execute(query).mappings().first()
+    row = visible_row(connection, models, identifier)
     if row is None:
         raise ModelNotFoundError(f"there is no model {identifier!r}")
     return row
@@ -146,13 +145,7 @@ def delete_model(connection: sa.Connection, identifier: str) -> None:
         ModelInUseError: jobs that have not ended need it.
     """
     find_model(connection, identifier)
-    unfinished = connection.scalars(
-        sa.select(jobs.c.id).where(
-            jobs.c.model_id == identifier,
-            jobs.c.kind != "inspect",
-            jobs.c.state.not_in(job_repository.TERMINAL),
-        )
-    ).all()
+    unfinished = connection.scalars(sa.select(jobs.c.id).where(*needed(identifier))).all()
     if unfinished:
         raise ModelInUseError(
             f"model {identifier!r} is needed by {len(unfinished)} unfinished jobs, "
@@ -161,6 +154,12 @@ def delete_model(connection: sa.Connection, identifier: str) -> None:
     connection.execute(jobs.delete().where(jobs.c.model_id == identifier, jobs.c.kind == "inspect"))
     labels.forget(connection, [identifier])
     connection.execute(models.delete().where(models.c.id == identifier))
+
+
+def needed(identifier: str | sa.Column[str]) -> tuple[sa.ColumnElement[bool], ...]:
+    """Conditions that a job needs a model: it has not ended, and is more than the model's inspection."""
+    unfinished = jobs.c.state.not_in(job_repository.TERMINAL)
+    return (jobs.c.model_id == identifier, jobs.c.kind != "inspect", unfinished)
 
 
 def described_targets(connection: sa.Connection) -> dict[str, Target]:

@@ -63,15 +63,14 @@ def _carry_out(engine: str, text: bytes, events: Connection) -> dict[str, Any]:
     _log_to(os.path.join(request.folder, "log.txt"))  # noqa: PTH118  pathlib would come before the limits
     try:
         return {"result": _call(engine, request, events)}
-    except EngineError as error:
-        if _is_out_of_memory(error):
-            return _out_of_memory(request.limits.memory_bytes)
-        return _failure(error.code, error.message, error.pointer)
-    except MemoryError:
-        return _out_of_memory(request.limits.memory_bytes)
     except Exception as error:  # the border of the process: whatever it was must be told, not lost
         if _is_out_of_memory(error):
-            return _out_of_memory(request.limits.memory_bytes)
+            limit = request.limits.memory_bytes
+            return _failure(
+                "memory-limit", f"the job needs more than its limit of {limit} byte of memory", ""
+            )
+        if isinstance(error, EngineError):
+            return _failure(error.code, error.message, error.pointer)
         import traceback
 
         traceback.print_exc()
@@ -156,10 +155,6 @@ def _is_out_of_memory(error: BaseException | None) -> bool:
         seen.add(id(error))
         error = error.__cause__ or error.__context__
     return False
-
-
-def _out_of_memory(limit: int) -> dict[str, Any]:
-    return _failure("memory-limit", f"the job needs more than its limit of {limit} byte of memory", "")
 
 
 def _failure(code: str, detail: str, pointer: str) -> dict[str, Any]:

@@ -97,15 +97,12 @@ def target_of(spec: Mapping[str, Any]) -> Target:
     Raises:
         TargetError: the description contradicts itself.
     """
-    given: dict[str, Any] = _with_tuples(spec)
-    given["memories"] = tuple(Memory(**m) for m in spec["memories"])
-    return Target(**given)
+    return Target(**_with_tuples(spec) | {"memories": tuple(Memory(**m) for m in spec["memories"])})
 
 
 def options_of(spec: Mapping[str, Any]) -> Options:
     """The options of a request."""
-    given: dict[str, Any] = _with_tuples(spec)
-    return Options(**given)
+    return Options(**_with_tuples(spec))
 
 
 def bindings_of(spec: Mapping[str, Any]) -> Bindings:

@@ -21,6 +21,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -167,7 +168,8 @@ def unprivileged_user() -> tuple[int | None, str]:
 
 
 def hand_over(folder: Path) -> None:
-    """Make a folder, for the user that processes of jobs get, with all that is in it."""
+    """Make a folder, or what a link points to, for the user that processes of jobs get, with all in it."""
+    folder = folder.resolve()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     user, _ = unprivileged_user()
     if os.geteuid() != 0 or user is None:
@@ -202,22 +204,23 @@ def restrict_files(
     """
     if not _is_on(measures, _FILES):
         return
+    hidden = Path(private).resolve()
+    rows: Iterable[tuple[str | Path, AccessFS]] = (
+        *((part, _READ) for path in _libraries(packages) for part in _without(path, hidden)),
+        *((entry, AccessFS.READ_DIR) for entry in sys.path if entry and Path(entry).resolve() != Path("/")),
+        *((device, _DEVICE) for name in _DEVICES for device in Path("/dev").glob(name)),
+        *((given, _READ) for given in readable),
+        *((given, _WRITE | AccessFS.EXECUTE) for given in writable),
+    )
     with landlockpy.Ruleset(
         handled_net=landlockpy.AccessNet.NONE,  # `system calls` and `network`
         scoped=landlockpy.Scope.ABSTRACT_UNIX_SOCKET | landlockpy.Scope.SIGNAL,
     ) as rules:
-        for path in _libraries(packages):
-            for part in _without(path, Path(private).resolve()):
-                _allow(rules, part, _READ)
-        for entry in (p for p in sys.path if p and Path(p).resolve() != Path("/")):
-            _allow(rules, entry, AccessFS.READ_DIR)
-        for name in _DEVICES:
-            for device in Path("/dev").glob(name):
-                _allow(rules, device, _DEVICE)
-        for given in readable:
-            _allow(rules, given, _READ)
-        for given in writable:
-            _allow(rules, given, _WRITE | AccessFS.EXECUTE)
+        for path, access in rows:
+            # What is not there, or cannot be reached, needs no rule.
+            with suppress(FileNotFoundError, PermissionError, NotADirectoryError):
+                is_folder = stat.S_ISDIR(Path(path).stat().st_mode)
+                rules.allow_path(path, access if is_folder else access & _OF_FILES)
         rules.restrict(landlockpy.RestrictFlag.TSYNC)
 
 
@@ -302,15 +305,6 @@ def _without(path: Path, private: Path) -> Iterator[Path]:
         yield from _without(part, private)
 
 
-def _allow(rules: landlockpy.Ruleset, path: str | Path, access: AccessFS) -> None:
-    """Add a rule; what is not there, or cannot be reached, needs none."""
-    try:
-        is_folder = stat.S_ISDIR(Path(path).stat().st_mode)
-        rules.allow_path(path, access if is_folder else access & _OF_FILES)
-    except (FileNotFoundError, PermissionError, NotADirectoryError):
-        return
-
-
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
@@ -343,25 +337,14 @@ def _become(user: int) -> str:
     return f"uid {os.getuid()}"
 
 
-class _CapabilityHeader(ctypes.Structure):
-    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
-
-
-class _CapabilityData(ctypes.Structure):
-    _fields_ = (
-        ("effective", ctypes.c_uint32),
-        ("permitted", ctypes.c_uint32),
-        ("inheritable", ctypes.c_uint32),
-    )
-
-
 def _drop_capabilities(*, keep_reading: bool) -> str:
     """Drop all capabilities, but the one to read if it is held and needed, and refuse new privileges."""
     libc = _libc()
     kept = 1 << _CAP_DAC_READ_SEARCH if keep_reading else 0
     kept &= int(_status("CapPrm"), 16)
-    header = _CapabilityHeader(_CAPABILITY_VERSION, 0)
-    data = (_CapabilityData * 2)(_CapabilityData(kept, kept, kept), _CapabilityData(0, 0, 0))
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)  # of this process
+    # Lower halves of the effective, permitted and inheritable sets; the upper halves are empty.
+    data = (ctypes.c_uint32 * 6)(kept, kept, kept)
     _check(libc.capset(ctypes.byref(header), ctypes.byref(data)))
     if kept:  # also for the processes that compile, which are started anew
         _check(libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _CAP_DAC_READ_SEARCH, 0, 0))

@@ -8,9 +8,9 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from app.engine.core.program import Program
-from app.engine.planning.session import Session
 from app.engine.types.options import Options
 from app.kernels.cpu.runtime.compiler import Compiler
+from tests.session import Session
 
 TEXT = """
     <ir_version: 10, opset_import: ["": 21]>

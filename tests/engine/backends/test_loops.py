@@ -10,10 +10,10 @@ import onnxruntime
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from app.engine.planning.session import Session
 from app.engine.types.options import Options
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.engine.backends.test_branches import implementations, of_text
+from tests.session import Session
 
 # a and b change places, c stays, s is stacked; the condition ends some runs before the count does.
 TEXT = """

@@ -10,12 +10,12 @@ import onnx
 import onnxruntime
 import pytest
 
-from app.engine.planning.session import Session
 from app.engine.types.errors import GraphError
 from app.engine.types.options import Options
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.engine.backends.random_bodies import Writer
 from tests.engine.backends.test_branches import implementations, of_text
+from tests.session import Session
 
 # Two states of which one changes nothing, two inputs and two outputs, each along an axis and a direction.
 FORMS = """

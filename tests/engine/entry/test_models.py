@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.engine.planning.session import Session
 from app.engine.report.onnx import export
 from app.engine.runtime.oracle import runtime
 from app.engine.types.options import Options
 from app.kernels.cpu.runtime.compiler import Compiler
 from benchmarks.models import bindings_of, recorded
+from tests.session import Session
+
+pytestmark = pytest.mark.long
 
 # Outputs are compared with the recorded ones, as a fraction of each output's maximum.
 TOLERANCE = 1e-4

@@ -18,11 +18,11 @@ from app.engine.cost import roofline
 from app.engine.layouts.conversions import changes
 from app.engine.model.load import load
 from app.engine.planning import autotune, session, timing_cache
-from app.engine.planning.session import Session
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import Target, host
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import model_of
+from tests.session import Session
 
 OPTIONS = Options()
 

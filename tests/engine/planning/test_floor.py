@@ -29,6 +29,7 @@ from app.engine.types.target import PRESETS, host
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.engine.canonical import runtime, saved
 from tests.harness import OWN
+from tests.session import Session
 
 pytestmark = pytest.mark.libraries
 
@@ -417,7 +418,7 @@ def test_a_model_of_strings_runs_in_process_where_no_strings_are_drawn(tmp_path:
     agraph (string[2] a, string[2] b) => (string[2] y) { y = StringConcat (a, b) }"""
     path = tmp_path / "model.onnx"
     onnx.save(onnx.parser.parse_model(text), path)
-    with closing(session.Session(path, own)) as running:
+    with closing(Session(path, own)) as running:
         (y,) = running.run({"a": np.array(["x", "y"]), "b": np.array(["1", "2"])}).values()
     assert list(np.asarray(y)) == ["x1", "y2"]
 

@@ -38,7 +38,7 @@ def canonical(path: Path, bindings: Bindings) -> Compilation:
 
 
 def structure(compilation: Compilation) -> list[tuple[str, tuple[str, ...], tuple[str, ...], str]]:
-    """Nodes with operands, results and attributes, in order; the bytes of weights."""
+    """Nodes with operands, results and attributes, whatever their order; the bytes of weights."""
     found = []
     for node in compilation.graph.all_nodes():
         attributes = {
@@ -48,6 +48,7 @@ def structure(compilation: Compilation) -> list[tuple[str, tuple[str, ...], tupl
         read = tuple((v.name or "") if v is not None else "" for v in node.inputs)
         made = tuple(v.name or "" for v in node.outputs)
         found.append((node.op_type, read, made, str(sorted(attributes.items()))))
+    found.sort()  # the order of two nodes that do not read each other is not in the graph
     for name, value in sorted(compilation.graph.initializers.items()):
         assert value.const_value is not None
         found.append(("", (name,), (), str(hash(value.const_value.tobytes()))))

@@ -13,7 +13,6 @@ from app.engine.core.registry import load as load_registry
 from app.engine.cost import roofline
 from app.engine.model.load import load
 from app.engine.planning import session
-from app.engine.planning.session import Session
 from app.engine.report.decisions import decisions_json
 from app.engine.report.report import memory_json
 from app.engine.types.errors import GraphError
@@ -21,6 +20,7 @@ from app.engine.types.options import Bindings, Options
 from app.engine.types.storage import DECLARED
 from app.engine.types.target import host
 from app.kernels.cpu.runtime.compiler import Compiler
+from tests.session import Session
 
 Array = np.ndarray[Any, Any]
 N = 12

@@ -13,7 +13,6 @@ import onnx
 import pytest
 
 from app.engine.entry.optimize import optimize
-from app.engine.planning.session import Session
 from app.engine.report.decisions import decisions_json
 from app.engine.runtime import oracle
 from app.engine.runtime.oracle import runtime
@@ -23,6 +22,7 @@ from app.engine.types.precision import BF16_TOLERANCE, TOLERANCES, resolve, tole
 from app.engine.types.target import find, host
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import offering
+from tests.session import Session
 
 Array = np.ndarray[Any, Any]
 

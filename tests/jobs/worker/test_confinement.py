@@ -156,3 +156,12 @@ def _read(path: Path) -> str:
         return path.read_text()
     except OSError:
         return ""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root hands folders over")
+def test_a_folder_of_kernels_behind_a_link_is_handed_over_itself(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "kernels").symlink_to(tmp_path / "elsewhere")
+    confinement.hand_over(tmp_path / "kernels")
+    user, _ = confinement.unprivileged_user()
+    assert (tmp_path / "elsewhere").stat().st_uid == (user or 0)

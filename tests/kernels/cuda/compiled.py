@@ -2,7 +2,7 @@
 
 import gc
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -37,14 +37,20 @@ class Compiled:
         return min(SCHEDULERS * (REGISTERS // each), WARPS) // block * block
 
 
-def warmed(kernels: Iterable[Kernel], cache: Path, processes: int) -> Iterator[int]:
+def warm(
+    kernels: Iterable[Kernel],
+    cache: Path,
+    processes: int = 2,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> None:
     """Compile kernels into a cache, in processes that end with what the compilers keep of each: a gigabyte.
 
-    Yields how many are there so far.
+    `progress` is called with (done, total).
     """
     wanted = list(dict.fromkeys(kernels))
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        yield from (done for done, _ in enumerate(pool.map(partial(_warm, cache), wanted, chunksize=4), 1))
+        for done, _ in enumerate(pool.map(partial(_warm, cache), wanted, chunksize=4), 1):
+            progress(done, len(wanted))
 
 
 def _warm(cache: Path, kernel: Kernel) -> None:

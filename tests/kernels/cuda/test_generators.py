@@ -13,15 +13,16 @@ import pytest
 import app.kernels.cuda
 from app.kernels.cuda.kernel import Kernel, Launch, Launches
 from tests.conftest import KERNELS
-from tests.kernels.cuda.compiled import Compiled, compiled, faults, missing, present, warmed
+from tests.kernels.cuda.compiled import Compiled, compiled, faults, missing, present, warm
 from tests.kernels.cuda.generators import EVERYDAY, REST
+
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
 def made(offline, tmp_path_factory) -> dict[Kernel, tuple[Compiled, ...]]:
     kernels = [step.kernel for row in EVERYDAY.values() for step in row.made()]
-    for _ in warmed(kernels, KERNELS, processes=2):
-        pass
+    warm(kernels, KERNELS)
     return compiled(kernels, offline, tmp_path_factory.mktemp("cubins"))
 
 

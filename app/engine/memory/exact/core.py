@@ -75,13 +75,13 @@ from app.engine.memory.exact.state import (
     UNDECIDED,
     UPPER,
     WORDS,
+    addresses,
     check,
     clear,
     compiled,
     cut_upper,
     lowest_bit,
     pair_again,
-    pointer,
     put,
     raise_lower,
     read_again,
@@ -90,55 +90,55 @@ from app.engine.memory.exact.state import (
 
 
 @compiled
-def _place(m, near, queues, trail, count, q):
+def _place(s, q):
     """Put a buffer on its floor; those that overlap it in time go above."""
-    offset = m[q * STRIDE + FLOOR]
-    if offset < m[q * STRIDE + LOWER] or offset > m[q * STRIDE + UPPER]:
-        count[FAILED] = m[q * STRIDE + FIRST]
+    offset = s.m[q * STRIDE + FLOOR]
+    if offset < s.m[q * STRIDE + LOWER] or offset > s.m[q * STRIDE + UPPER]:
+        s.counts[FAILED] = s.m[q * STRIDE + FIRST]
         return False
-    end = offset + m[q * STRIDE + SIZE]
-    m[q * STRIDE + OFFSET] = offset
-    put(m, trail, count, q * STRIDE + PLACED, 1)
+    end = offset + s.m[q * STRIDE + SIZE]
+    s.m[q * STRIDE + OFFSET] = offset
+    put(s, q * STRIDE + PLACED, 1)
     word = (q // 64) * STRIDE + LEFT
-    put(m, trail, count, word, m[word] & ~(np.int64(1) << (q % 64)))
-    first, last = m[q * STRIDE + FIRST], m[q * STRIDE + END] - 1
+    put(s, word, s.m[word] & ~(np.int64(1) << (q % 64)))
+    first, last = s.m[q * STRIDE + FIRST], s.m[q * STRIDE + END] - 1
     for x in range(first, last + 1):
-        put(m, trail, count, x * STRIDE + LOAD, m[x * STRIDE + LOAD] - m[q * STRIDE + SIZE])
-        read_again(m, queues, count, x)
+        put(s, x * STRIDE + LOAD, s.m[x * STRIDE + LOAD] - s.m[q * STRIDE + SIZE])
+        read_again(s, x)
     for x in range(first, last):
-        put(m, trail, count, x * STRIDE + CROSSING, m[x * STRIDE + CROSSING] - 1)
-    for w in range(m[q * STRIDE + NEAR], m[q * STRIDE + NEAR_END]):
-        rest = near[q * count[WORDS] + w] & m[w * STRIDE + LEFT]
+        put(s, x * STRIDE + CROSSING, s.m[x * STRIDE + CROSSING] - 1)
+    for w in range(s.m[q * STRIDE + NEAR], s.m[q * STRIDE + NEAR_END]):
+        rest = s.near[q * s.counts[WORDS] + w] & s.m[w * STRIDE + LEFT]
         while rest:
             r = 64 * w + lowest_bit(rest)
             rest &= rest - 1
-            if m[r * STRIDE + FLOOR] < end:
-                align = m[r * STRIDE + ALIGN]
+            if s.m[r * STRIDE + FLOOR] < end:
+                align = s.m[r * STRIDE + ALIGN]
                 floor = end if align == 1 else -(-end // align) * align
-                put(m, trail, count, r * STRIDE + FLOOR, floor)
-            if m[r * STRIDE + LIFTED]:
-                put(m, trail, count, r * STRIDE + LIFTED, 0)
-            if not raise_lower(m, queues, trail, count, r, end):
+                put(s, r * STRIDE + FLOOR, floor)
+            if s.m[r * STRIDE + LIFTED]:
+                put(s, r * STRIDE + LIFTED, 0)
+            if not raise_lower(s, r, end):
                 return False
-            check(m, queues, count, r)
+            check(s, r)
     return True
 
 
 @compiled
-def _read_section(m, members, queues, trail, count, x):
-    load = m[x * STRIDE + LOAD]
+def _read_section(s, x):
+    load = s.m[x * STRIDE + LOAD]
     low = low2 = top = top2 = NOTHING
     ceiling = ceiling2 = np.int64(-1)
     low_at = top_at = ceiling_at = np.int64(-1)
-    begin, end, at = m[x * STRIDE + MEMBERS], m[x * STRIDE + MEMBERS_END], x * count[WORDS]
+    begin, end, at = s.m[x * STRIDE + MEMBERS], s.m[x * STRIDE + MEMBERS_END], x * s.counts[WORDS]
     for w in range(begin, end):
-        rest = members[at + w] & m[w * STRIDE + LEFT]
+        rest = s.members[at + w] & s.m[w * STRIDE + LEFT]
         while rest:
             q = 64 * w + lowest_bit(rest)
             rest &= rest - 1
-            lower = m[q * STRIDE + LOWER]
-            upper = lower + m[q * STRIDE + SIZE]
-            highest = m[q * STRIDE + UPPER] + m[q * STRIDE + SIZE]
+            lower = s.m[q * STRIDE + LOWER]
+            upper = lower + s.m[q * STRIDE + SIZE]
+            highest = s.m[q * STRIDE + UPPER] + s.m[q * STRIDE + SIZE]
             if lower < low:
                 low2, low, low_at = low, lower, q
             elif lower < low2:
@@ -152,152 +152,150 @@ def _read_section(m, members, queues, trail, count, x):
             elif highest > ceiling2:
                 ceiling2 = highest
     if low + load > ceiling:
-        count[FAILED] = x
+        s.counts[FAILED] = x
         return False
-    put(m, trail, count, x * STRIDE + CEILING, ceiling)
-    put(m, trail, count, x * STRIDE + CEILING2, ceiling2)
-    put(m, trail, count, x * STRIDE + CEILING_AT, ceiling_at)
+    put(s, x * STRIDE + CEILING, ceiling)
+    put(s, x * STRIDE + CEILING2, ceiling2)
+    put(s, x * STRIDE + CEILING_AT, ceiling_at)
     if (
-        low != m[x * STRIDE + LOW]
-        or low2 != m[x * STRIDE + LOW2]
-        or low_at != m[x * STRIDE + LOW_AT]
-        or top != m[x * STRIDE + TOP]
-        or top2 != m[x * STRIDE + TOP2]
-        or top_at != m[x * STRIDE + TOP_AT]
+        low != s.m[x * STRIDE + LOW]
+        or low2 != s.m[x * STRIDE + LOW2]
+        or low_at != s.m[x * STRIDE + LOW_AT]
+        or top != s.m[x * STRIDE + TOP]
+        or top2 != s.m[x * STRIDE + TOP2]
+        or top_at != s.m[x * STRIDE + TOP_AT]
     ):
-        put(m, trail, count, x * STRIDE + LOW, low)
-        put(m, trail, count, x * STRIDE + LOW2, low2)
-        put(m, trail, count, x * STRIDE + LOW_AT, low_at)
-        put(m, trail, count, x * STRIDE + TOP, top)
-        put(m, trail, count, x * STRIDE + TOP2, top2)
-        put(m, trail, count, x * STRIDE + TOP_AT, top_at)
+        put(s, x * STRIDE + LOW, low)
+        put(s, x * STRIDE + LOW2, low2)
+        put(s, x * STRIDE + LOW_AT, low_at)
+        put(s, x * STRIDE + TOP, top)
+        put(s, x * STRIDE + TOP2, top2)
+        put(s, x * STRIDE + TOP_AT, top_at)
         for w in range(begin, end):
-            rest = members[at + w] & m[w * STRIDE + LEFT]
+            rest = s.members[at + w] & s.m[w * STRIDE + LEFT]
             while rest:
-                check(m, queues, count, 64 * w + lowest_bit(rest))
+                check(s, 64 * w + lowest_bit(rest))
                 rest &= rest - 1
-    if low2 + load > ceiling and not cut_upper(m, queues, trail, count, low_at, ceiling - load):
+    if low2 + load > ceiling and not cut_upper(s, low_at, ceiling - load):
         return False
-    return ceiling2 >= low + load or raise_lower(
-        m, queues, trail, count, ceiling_at, low + load - m[ceiling_at * STRIDE + SIZE]
-    )
+    return ceiling2 >= low + load or raise_lower(s, ceiling_at, low + load - s.m[ceiling_at * STRIDE + SIZE])
 
 
 @compiled
-def _candidates(m, members, count, x):
+def _candidates(s, x):
     """How many buffers of a section could be its lowest."""
-    highest = m[x * STRIDE + CEILING] - m[x * STRIDE + LOAD]
+    highest = s.m[x * STRIDE + CEILING] - s.m[x * STRIDE + LOAD]
     number = 0
-    for w in range(m[x * STRIDE + MEMBERS], m[x * STRIDE + MEMBERS_END]):
-        rest = members[x * count[WORDS] + w] & m[w * STRIDE + LEFT]
+    for w in range(s.m[x * STRIDE + MEMBERS], s.m[x * STRIDE + MEMBERS_END]):
+        rest = s.members[x * s.counts[WORDS] + w] & s.m[w * STRIDE + LEFT]
         while rest:
-            number += m[(64 * w + lowest_bit(rest)) * STRIDE + LOWER] <= highest
+            number += s.m[(64 * w + lowest_bit(rest)) * STRIDE + LOWER] <= highest
             rest &= rest - 1
     return number
 
 
 @compiled
-def _order_pairs(m, near, queues, trail, count, q):
+def _order_pairs(s, q):
     """Order `q` and each buffer that overlaps it in time: one lies below, and bounds may tell which."""
-    size = m[q * STRIDE + SIZE]
-    for w in range(m[q * STRIDE + NEAR], m[q * STRIDE + NEAR_END]):
-        rest = near[q * count[WORDS] + w] & m[w * STRIDE + LEFT]
+    size = s.m[q * STRIDE + SIZE]
+    for w in range(s.m[q * STRIDE + NEAR], s.m[q * STRIDE + NEAR_END]):
+        rest = s.near[q * s.counts[WORDS] + w] & s.m[w * STRIDE + LEFT]
         while rest:
             r = 64 * w + lowest_bit(rest)
             rest &= rest - 1
-            other = m[r * STRIDE + SIZE]
-            r_below = m[r * STRIDE + LOWER] + other <= m[q * STRIDE + UPPER]
-            q_below = m[q * STRIDE + LOWER] + size <= m[r * STRIDE + UPPER]
+            other = s.m[r * STRIDE + SIZE]
+            r_below = s.m[r * STRIDE + LOWER] + other <= s.m[q * STRIDE + UPPER]
+            q_below = s.m[q * STRIDE + LOWER] + size <= s.m[r * STRIDE + UPPER]
             if (
                 size == other
-                and m[q * STRIDE + FIRST] == m[r * STRIDE + FIRST]
-                and m[q * STRIDE + END] == m[r * STRIDE + END]
-                and m[q * STRIDE + ALIGN] == m[r * STRIDE + ALIGN]
+                and s.m[q * STRIDE + FIRST] == s.m[r * STRIDE + FIRST]
+                and s.m[q * STRIDE + END] == s.m[r * STRIDE + END]
+                and s.m[q * STRIDE + ALIGN] == s.m[r * STRIDE + ALIGN]
             ):
                 r_below = r_below and r < q
                 q_below = q_below and q < r
             if r_below == q_below:
                 if r_below:
                     continue
-                count[FAILED] = max(m[q * STRIDE + FIRST], m[r * STRIDE + FIRST])
+                s.counts[FAILED] = max(s.m[q * STRIDE + FIRST], s.m[r * STRIDE + FIRST])
                 return False
             under, over, height = (q, r, size) if q_below else (r, q, other)
-            if not raise_lower(m, queues, trail, count, over, m[under * STRIDE + LOWER] + height):
+            if not raise_lower(s, over, s.m[under * STRIDE + LOWER] + height):
                 return False
-            if not cut_upper(m, queues, trail, count, under, m[over * STRIDE + UPPER] - height):
+            if not cut_upper(s, under, s.m[over * STRIDE + UPPER] - height):
                 return False
     return True
 
 
 @compiled
-def _check_buffer(m, near, queues, trail, count, q):
+def _check_buffer(s, q):
     """Place a buffer that blocks none; raise a lifted one to the least end of those it may lie on."""
-    end = m[q * STRIDE + FLOOR] + m[q * STRIDE + SIZE]
-    lifted = m[q * STRIDE + LIFTED] or m[q * STRIDE + LOWER] > m[q * STRIDE + FLOOR]
+    end = s.m[q * STRIDE + FLOOR] + s.m[q * STRIDE + SIZE]
+    lifted = s.m[q * STRIDE + LIFTED] or s.m[q * STRIDE + LOWER] > s.m[q * STRIDE + FLOOR]
     free = True
-    for x in range(m[q * STRIDE + FIRST], m[q * STRIDE + END]):
-        if (m[x * STRIDE + LOW2] if m[x * STRIDE + LOW_AT] == q else m[x * STRIDE + LOW]) < end:
+    for x in range(s.m[q * STRIDE + FIRST], s.m[q * STRIDE + END]):
+        if (s.m[x * STRIDE + LOW2] if s.m[x * STRIDE + LOW_AT] == q else s.m[x * STRIDE + LOW]) < end:
             free = False
             break
     if free:
         if lifted:
-            count[FAILED] = m[q * STRIDE + FIRST]
+            s.counts[FAILED] = s.m[q * STRIDE + FIRST]
             return False
-        return _place(m, near, queues, trail, count, q)
+        return _place(s, q)
     if not lifted:
         return True
     least = NOTHING
-    for x in range(m[q * STRIDE + FIRST], m[q * STRIDE + END]):
-        least = min(least, m[x * STRIDE + TOP2] if m[x * STRIDE + TOP_AT] == q else m[x * STRIDE + TOP])
-        if least <= m[q * STRIDE + LOWER]:
+    for x in range(s.m[q * STRIDE + FIRST], s.m[q * STRIDE + END]):
+        least = min(least, s.m[x * STRIDE + TOP2] if s.m[x * STRIDE + TOP_AT] == q else s.m[x * STRIDE + TOP])
+        if least <= s.m[q * STRIDE + LOWER]:
             return True
-    return raise_lower(m, queues, trail, count, q, least)
+    return raise_lower(s, q, least)
 
 
 @compiled
-def _propagate(m, near, members, queues, trail, count):
+def _propagate(s):
     while True:
-        if count[PAIRS]:
-            count[PAIRS] -= 1
-            q = queues[3 * count[PAIRS] + 2]
-            m[q * STRIDE + PAIR] = 0
-            if not m[q * STRIDE + PLACED] and not _order_pairs(m, near, queues, trail, count, q):
+        if s.counts[PAIRS]:
+            s.counts[PAIRS] -= 1
+            q = s.queues[3 * s.counts[PAIRS] + 2]
+            s.m[q * STRIDE + PAIR] = 0
+            if not s.m[q * STRIDE + PLACED] and not _order_pairs(s, q):
                 return False
-        elif count[SECTIONS]:
-            count[SECTIONS] -= 1
-            x = queues[3 * count[SECTIONS] + 0]
-            m[x * STRIDE + DIRTY] = 0
-            if m[x * STRIDE + LOAD] and not _read_section(m, members, queues, trail, count, x):
+        elif s.counts[SECTIONS]:
+            s.counts[SECTIONS] -= 1
+            x = s.queues[3 * s.counts[SECTIONS] + 0]
+            s.m[x * STRIDE + DIRTY] = 0
+            if s.m[x * STRIDE + LOAD] and not _read_section(s, x):
                 return False
-        elif count[CHECKS]:
-            count[CHECKS] -= 1
-            q = queues[3 * count[CHECKS] + 1]
-            m[q * STRIDE + CHECK] = 0
-            if not m[q * STRIDE + PLACED] and not _check_buffer(m, near, queues, trail, count, q):
+        elif s.counts[CHECKS]:
+            s.counts[CHECKS] -= 1
+            q = s.queues[3 * s.counts[CHECKS] + 1]
+            s.m[q * STRIDE + CHECK] = 0
+            if not s.m[q * STRIDE + PLACED] and not _check_buffer(s, q):
                 return False
         else:
             return True
 
 
 @compiled
-def _section(m, members, weight, count, begin, end, rule):
+def _section(s, begin, end, rule):
     """The section of [begin, end) to branch in."""
     best = -1
     best_score = 0.0
     for x in range(begin, end):
-        if m[x * STRIDE + LOAD] == 0:
+        if s.m[x * STRIDE + LOAD] == 0:
             continue
         if rule == BY_FLOOR:
-            score = -float(m[x * STRIDE + LOW])
+            score = -float(s.m[x * STRIDE + LOW])
         elif rule == BY_LOAD:
-            score = float(m[x * STRIDE + LOAD])
+            score = float(s.m[x * STRIDE + LOAD])
         else:
             score = (
                 -(
-                    _candidates(m, members, count, x)
-                    - m[x * STRIDE + LOAD] / (1.0 + m[x * STRIDE + LOW] + m[x * STRIDE + LOAD])
+                    _candidates(s, x)
+                    - s.m[x * STRIDE + LOAD] / (1.0 + s.m[x * STRIDE + LOW] + s.m[x * STRIDE + LOAD])
                 )
-                / weight[x]
+                / s.weight[x]
             )
         if best < 0 or score > best_score:
             best, best_score = x, score
@@ -305,75 +303,75 @@ def _section(m, members, weight, count, begin, end, rule):
 
 
 @compiled
-def _on_floor(m, members, count, begin, end, low):
+def _on_floor(s, begin, end, low):
     """The buffer of least rank that may lie at `low`, the least lower bound of all sections; -1 if none."""
     q = np.int64(-1)
     for x in range(begin, end):
-        if m[x * STRIDE + LOAD] == 0 or m[x * STRIDE + LOW] != low:
+        if s.m[x * STRIDE + LOAD] == 0 or s.m[x * STRIDE + LOW] != low:
             continue
-        for w in range(m[x * STRIDE + MEMBERS], m[x * STRIDE + MEMBERS_END]):
-            rest = members[x * count[WORDS] + w] & m[w * STRIDE + LEFT]
+        for w in range(s.m[x * STRIDE + MEMBERS], s.m[x * STRIDE + MEMBERS_END]):
+            rest = s.members[x * s.counts[WORDS] + w] & s.m[w * STRIDE + LEFT]
             while rest:
                 p = 64 * w + lowest_bit(rest)
                 rest &= rest - 1
                 if (
-                    m[p * STRIDE + LOWER] == low
-                    and not m[p * STRIDE + LIFTED]
-                    and m[p * STRIDE + FLOOR] >= low
-                    and (q < 0 or m[p * STRIDE + RANK] < m[q * STRIDE + RANK])
+                    s.m[p * STRIDE + LOWER] == low
+                    and not s.m[p * STRIDE + LIFTED]
+                    and s.m[p * STRIDE + FLOOR] >= low
+                    and (q < 0 or s.m[p * STRIDE + RANK] < s.m[q * STRIDE + RANK])
                 ):
                     q = p
     return q
 
 
 @compiled
-def _lowest(m, members, count, x):
+def _lowest(s, x):
     """The buffer of a section with the least lower bound, then the least rank."""
     q = np.int64(-1)
-    for w in range(m[x * STRIDE + MEMBERS], m[x * STRIDE + MEMBERS_END]):
-        rest = members[x * count[WORDS] + w] & m[w * STRIDE + LEFT]
+    for w in range(s.m[x * STRIDE + MEMBERS], s.m[x * STRIDE + MEMBERS_END]):
+        rest = s.members[x * s.counts[WORDS] + w] & s.m[w * STRIDE + LEFT]
         while rest:
             p = 64 * w + lowest_bit(rest)
             rest &= rest - 1
-            lower = m[p * STRIDE + LOWER] - m[q * STRIDE + LOWER] if q >= 0 else -1
-            if lower < 0 or (lower == 0 and m[p * STRIDE + RANK] < m[q * STRIDE + RANK]):
+            lower = s.m[p * STRIDE + LOWER] - s.m[q * STRIDE + LOWER] if q >= 0 else -1
+            if lower < 0 or (lower == 0 and s.m[p * STRIDE + RANK] < s.m[q * STRIDE + RANK]):
                 q = p
     return q
 
 
 @compiled
-def _below(m, members, count, q):
+def _below(s, q):
     """The unplaced buffer with the least end of those that overlap `q` in time."""
     below = np.int64(-1)
-    for x in range(m[q * STRIDE + FIRST], m[q * STRIDE + END]):
-        for w in range(m[x * STRIDE + MEMBERS], m[x * STRIDE + MEMBERS_END]):
-            rest = members[x * count[WORDS] + w] & m[w * STRIDE + LEFT]
+    for x in range(s.m[q * STRIDE + FIRST], s.m[q * STRIDE + END]):
+        for w in range(s.m[x * STRIDE + MEMBERS], s.m[x * STRIDE + MEMBERS_END]):
+            rest = s.members[x * s.counts[WORDS] + w] & s.m[w * STRIDE + LEFT]
             while rest:
                 p = 64 * w + lowest_bit(rest)
                 rest &= rest - 1
-                end = m[p * STRIDE + LOWER] + m[p * STRIDE + SIZE]
-                if p != q and (below < 0 or end < m[below * STRIDE + LOWER] + m[below * STRIDE + SIZE]):
+                end = s.m[p * STRIDE + LOWER] + s.m[p * STRIDE + SIZE]
+                if p != q and (below < 0 or end < s.m[below * STRIDE + LOWER] + s.m[below * STRIDE + SIZE]):
                     below = p
     return below
 
 
 @compiled
-def _choose(m, members, weight, count, begin, end, rule):
+def _choose(s, begin, end, rule):
     """A buffer in the sections [begin, end) to branch on: unplaced, and not lifted."""
-    best = _section(m, members, weight, count, begin, end, rule)
+    best = _section(s, begin, end, rule)
     q = np.int64(-1)
     if rule == BY_FLOOR:
-        q = _on_floor(m, members, count, begin, end, m[best * STRIDE + LOW])
+        q = _on_floor(s, begin, end, s.m[best * STRIDE + LOW])
     if q < 0:
-        q = _lowest(m, members, count, best)
+        q = _lowest(s, best)
     # A lifted buffer lies on another: go down to one that may lie on its floor.
-    while m[q * STRIDE + LIFTED] or m[q * STRIDE + LOWER] > m[q * STRIDE + FLOOR]:
-        q = _below(m, members, count, q)
+    while s.m[q * STRIDE + LIFTED] or s.m[q * STRIDE + LOWER] > s.m[q * STRIDE + FLOOR]:
+        q = _below(s, q)
     return q
 
 
 @compiled
-def _split(m, parts, begin, end, back, pending, used):
+def _split(s, begin, end, back, pending, used):
     """Parts of the sections [begin, end) that no unplaced buffer joins: the first, and a list of the others.
 
     Returns the sections of the first part (its end is 0 where nothing is left to place), the head of the
@@ -382,17 +380,17 @@ def _split(m, parts, begin, end, back, pending, used):
     start = np.int64(-1)
     first_begin = first_end = np.int64(0)
     for x in range(begin, end):
-        if m[x * STRIDE + LOAD] == 0:
+        if s.m[x * STRIDE + LOAD] == 0:
             continue
         if start < 0:
             start = x
-        if x + 1 < end and m[x * STRIDE + CROSSING]:
+        if x + 1 < end and s.m[x * STRIDE + CROSSING]:
             continue
         if first_end == 0:
             first_begin, first_end = start, x + 1
         else:
-            parts[4 * used + 0], parts[4 * used + 1] = start, x + 1
-            parts[4 * used + 2], parts[4 * used + 3] = back, pending
+            s.parts[4 * used + 0], s.parts[4 * used + 1] = start, x + 1
+            s.parts[4 * used + 2], s.parts[4 * used + 3] = back, pending
             pending = used
             used += 1
         start = np.int64(-1)
@@ -400,86 +398,75 @@ def _split(m, parts, begin, end, back, pending, used):
 
 
 @compiled
-def _descend(m, near, members, weight, queues, trail, frames, parts, count, sections, rule, limit):
+def _descend(s, sections, rule, limit):
     begin, end = np.int64(0), np.int64(sections)
     back = pending = np.int64(-1)  # the frame to go back to, the next part
     depth = used = np.int64(0)
     while True:
-        ok = _propagate(m, near, members, queues, trail, count)
-        if count[TRAIL] > count[ENTRIES]:
+        ok = _propagate(s)
+        if s.counts[TRAIL] > s.counts[ENTRIES]:
             return UNDECIDED
         if ok:
-            first_begin, first_end, pending, used = _split(m, parts, begin, end, back, pending, used)
+            first_begin, first_end, pending, used = _split(s, begin, end, back, pending, used)
             if first_end == 0:
                 if pending < 0:
                     return FEASIBLE
-                begin, end, back = parts[4 * pending + 0], parts[4 * pending + 1], parts[4 * pending + 2]
-                pending = parts[4 * pending + 3]
+                begin, end, back = (
+                    s.parts[4 * pending + 0],
+                    s.parts[4 * pending + 1],
+                    s.parts[4 * pending + 2],
+                )
+                pending = s.parts[4 * pending + 3]
                 continue
             begin, end = first_begin, first_end
-            count[NODES] += 1
-            q = _choose(m, members, weight, count, begin, end, rule)
-            frames[7 * depth + 0], frames[7 * depth + 1], frames[7 * depth + 2], frames[7 * depth + 3] = (
-                count[TRAIL],
+            s.counts[NODES] += 1
+            q = _choose(s, begin, end, rule)
+            (
+                s.frames[7 * depth + 0],
+                s.frames[7 * depth + 1],
+                s.frames[7 * depth + 2],
+                s.frames[7 * depth + 3],
+            ) = (
+                s.counts[TRAIL],
                 q,
                 begin,
                 end,
             )
-            frames[7 * depth + 4], frames[7 * depth + 5], frames[7 * depth + 6] = back, pending, used
+            s.frames[7 * depth + 4], s.frames[7 * depth + 5], s.frames[7 * depth + 6] = back, pending, used
             back = depth
             depth += 1
-            ok = _place(m, near, queues, trail, count, q)
+            ok = _place(s, q)
         if not ok:
-            clear(m, queues, count)
-            weight[count[FAILED]] += 1.0
+            clear(s)
+            s.weight[s.counts[FAILED]] += 1.0
             if back < 0:
                 return INFEASIBLE
-            if count[FAILURES] == limit:
+            if s.counts[FAILURES] == limit:
                 return UNDECIDED
-            count[FAILURES] += 1
+            s.counts[FAILURES] += 1
             depth = back
-            if count[TRAIL] > count[ENTRIES]:
+            if s.counts[TRAIL] > s.counts[ENTRIES]:
                 return UNDECIDED
-            undo(m, trail, count, frames[7 * depth + 0])
-            q, begin, end = frames[7 * depth + 1], frames[7 * depth + 2], frames[7 * depth + 3]
-            back, pending, used = frames[7 * depth + 4], frames[7 * depth + 5], frames[7 * depth + 6]
-            put(m, trail, count, q * STRIDE + LIFTED, 1)
-            check(m, queues, count, q)
+            undo(s, s.frames[7 * depth + 0])
+            q, begin, end = s.frames[7 * depth + 1], s.frames[7 * depth + 2], s.frames[7 * depth + 3]
+            back, pending, used = s.frames[7 * depth + 4], s.frames[7 * depth + 5], s.frames[7 * depth + 6]
+            put(s, q * STRIDE + LIFTED, 1)
+            check(s, q)
 
 
 @compiled
-def settle(m, near, members, queues, trail, count, n, sections):
-    """All that follows before anything is placed; False if nothing fits. Arguments as in `search`."""
-    state, waiting, counts = pointer(m), pointer(queues), pointer(count)
+def settle(tables, n, sections):
+    """All that follows before anything is placed; False if nothing fits."""
+    s = addresses(tables)
     for q in range(n):
-        pair_again(state, waiting, counts, q)
-        check(state, waiting, counts, q)
+        pair_again(s, q)
+        check(s, q)
     for x in range(sections):
-        read_again(state, waiting, counts, x)
-    return _propagate(state, pointer(near), pointer(members), waiting, pointer(trail), counts)
+        read_again(s, x)
+    return _propagate(s)
 
 
 @compiled
-def search(m, near, members, weight, queues, trail, frames, parts, count, sections, rule, limit):
-    """Place all buffers: FEASIBLE (column OFFSET), INFEASIBLE, or UNDECIDED after `limit` failures.
-
-    m: int64[1 + most of n and sections, STRIDE], the state, settled; near, members: int64[., words], bit
-        sets of the buffers that overlap each buffer in time, and of those of each section;
-    weight: float64[sections], failures of each section, kept between calls;
-    queues: int64[most of n and sections, 3]; trail: int64[count[ENTRIES], 2]; frames: int64[n, 7];
-    parts: int64[n, 4]; count: int64[COUNTS].
-    """
-    return _descend(
-        pointer(m),
-        pointer(near),
-        pointer(members),
-        pointer(weight),
-        pointer(queues),
-        pointer(trail),
-        pointer(frames),
-        pointer(parts),
-        pointer(count),
-        sections,
-        rule,
-        limit,
-    )
+def search(tables, sections, rule, limit):
+    """Place all buffers: FEASIBLE (column OFFSET), INFEASIBLE, or UNDECIDED after `limit` failures."""
+    return _descend(addresses(tables), sections, rule, limit)

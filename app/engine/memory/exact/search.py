@@ -43,8 +43,8 @@ class Outcome:
 
     verdict: Verdict
     offsets: Array | None
-    nodes: int
     failures: int = 0  # of branches: what budgets count
+    nodes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,30 +161,33 @@ class Search:
             (columns.CROSSING, given.crossing),
         ):
             table[: len(values), column] = values
-        self._table = table
-        self._weight = np.ones(count)
-        self._queues = np.empty((most, 3), np.int64)
         reach = 16 * given.pairs + (1 << 16)
-        self._trail = np.empty((min(reach, MOST_TRAIL), 2), np.int64)
-        self._frames = np.empty((n, 7), np.int64)
-        self._parts = np.empty((n, 4), np.int64)
+        self._tables = columns.Tables(
+            m=table,
+            near=given.near,
+            members=given.members,
+            weight=np.ones(count),
+            queues=np.empty((most, 3), np.int64),
+            trail=np.empty((min(reach, MOST_TRAIL), 2), np.int64),
+            frames=np.empty((n, 7), np.int64),
+            parts=np.empty((n, 4), np.int64),
+            counts=np.zeros(columns.COUNTS, np.int64),
+        )
 
     def below(self, capacity: int, budget: int) -> Outcome:
         """True if all buffers fit into `capacity` bytes, by at most `budget` failed branches."""
-        core, columns, given = self._core, self._columns, self._given
+        core, columns, given, tables = self._core, self._columns, self._given, self._tables
         n = len(given.rows)
         room = capacity // given.unit
         if n == 0:
-            return Outcome("feasible", np.zeros(given.buffers, np.int64), 0)
+            return Outcome("feasible", np.zeros(given.buffers, np.int64))
         if int(given.size.max()) > room:
-            return Outcome("infeasible", None, 0)
-        self._weight[:] = 1.0
-        sections = len(given.load)
-        settled, count = self._table.copy(), np.zeros(columns.COUNTS, np.int64)
+            return Outcome("infeasible", None)
+        sections, settled, count = len(given.load), tables.m.copy(), tables.counts
         settled[:n, columns.UPPER] = room - given.size
-        count[columns.ENTRIES], count[columns.WORDS] = len(self._trail), given.near.shape[1]
-        if not core.settle(settled, given.near, given.members, self._queues, self._trail, count, n, sections):
-            return Outcome("infeasible", None, 0)
+        self._restart()
+        if not core.settle(tables._replace(m=settled), n, sections):
+            return Outcome("infeasible", None)
         nodes = spent = 0
         rules = (columns.BY_LOAD, columns.BY_FLOOR, columns.BY_CANDIDATES)
         left: dict[int, Array] = {}
@@ -192,40 +195,32 @@ class Search:
         for run in itertools.count():
             if run == forget:
                 left = dict.fromkeys(rules, np.zeros(n, np.int64))
-                self._weight[:] = 1.0
+                tables.weight[:] = 1.0
                 forget += EPOCH * _luby(next(epochs))
             limit = min(int(FIRST_LIMIT * GROWTH**run), budget - spent)
             rule = rules[run % len(rules)]
             state = settled.copy()
             state[:n, columns.RANK] = self._ranks(run, left[rule])
-            count[:] = 0
-            count[columns.ENTRIES], count[columns.WORDS] = len(self._trail), given.near.shape[1]
-            found = core.search(
-                state,
-                given.near,
-                given.members,
-                self._weight,
-                self._queues,
-                self._trail,
-                self._frames,
-                self._parts,
-                count,
-                sections,
-                rule,
-                limit,
-            )
+            self._restart()
+            found = core.search(tables._replace(m=state), sections, rule, limit)
             nodes += int(count[columns.NODES])
             spent += int(count[columns.FAILURES])
             if found == columns.FEASIBLE:
                 offsets = np.zeros(given.buffers, np.int64)
                 offsets[given.rows] = state[:n, columns.OFFSET] * given.unit
-                return Outcome("feasible", offsets, nodes, spent)
+                return Outcome("feasible", offsets, spent, nodes)
             if found == columns.INFEASIBLE:
-                return Outcome("infeasible", None, nodes, spent)
+                return Outcome("infeasible", None, spent, nodes)
             if spent >= budget or count[columns.FAILURES] < limit:  # or the trail is full
                 break
             left[rule] = 1 - state[:n, columns.PLACED]
-        return Outcome("undecided", None, nodes, spent)
+        return Outcome("undecided", None, spent, nodes)
+
+    def _restart(self) -> None:
+        """Empty the queues and the trail."""
+        columns, count = self._columns, self._tables.counts
+        count[:] = 0
+        count[columns.ENTRIES], count[columns.WORDS] = len(self._tables.trail), self._given.near.shape[1]
 
     def _ranks(self, run: int, left: Array) -> Array:
         """Positions of the buffers, widest first, then by area, then by the load they live under.

@@ -39,15 +39,10 @@ def infer(model: ir.Model) -> None:
 def forget(model: ir.Model) -> None:
     """Drop what is claimed about values that a shape rule computes."""
     for node in model.graph.all_nodes():
-        if _is_computed(node, model.opset_imports):
+        if registry.get(node.domain, node.op_type, model.opset_imports.get(node.domain, 1)) is not None:
             for value in node.outputs:
                 value.shape = None
                 value.type = None
-
-
-def _is_computed(node: ir.Node, opsets: dict[str, int]) -> bool:
-    version = opsets.get(node.domain, 1)
-    return registry.get(node.domain, node.op_type, version) is not None
 
 
 def _run(model: ir.Model) -> None:

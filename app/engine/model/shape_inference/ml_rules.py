@@ -145,8 +145,7 @@ def cast_map(context: ShapeInferenceContext, node: ir.Node) -> None:
 
 def zip_map(context: ShapeInferenceContext, node: ir.Node) -> None:
     """A sequence with a map for each sample."""
-    kind = _STRING if _length(node, "classlabels_strings") else _INT64
-    context.set_type(node.outputs[0], ir.SequenceType(MapType(kind, _FLOAT)))
+    context.set_type(node.outputs[0], ir.SequenceType(MapType(_label_kind(node), _FLOAT)))
 
 
 def _encoded(node: ir.Node) -> ir.DataType | None:

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, partial
 
 import onnx_ir as ir
@@ -11,20 +10,11 @@ from onnx_shape_inference import ShapeInferenceContext, registry
 from app.engine.core import graph
 from app.engine.model import runtime_operators
 from app.engine.model.shape_inference.ml_rules import ML_RULES
-from app.engine.model.shape_inference.window_rules import WINDOW_RULES
+from app.engine.model.shape_inference.window_rules import WINDOW_RULES, Corrected
 
 LONGEST = 2**31 - 1  # turns of a loop whose stacks could ever have a place
+NEWEST = 1 << 30  # beyond every version of an operator set
 Infer = Callable[[ShapeInferenceContext, ir.Node], None]
-
-
-@dataclass(frozen=True, slots=True)
-class ShapeRule:
-    """Sets shapes and dtypes of a node's outputs, for opsets from `since` on."""
-
-    domain: str
-    op: str
-    infer: Infer
-    since: int = 1
 
 
 def dynamic_quantize_lstm(context: ShapeInferenceContext, node: ir.Node) -> None:
@@ -108,52 +98,6 @@ def loop(context: ShapeInferenceContext, node: ir.Node) -> None:
             context.set_shape_and_dtype(output, ir.Shape([first, *result.shape]), result.dtype)
 
 
-SHAPE_RULES = (
-    ShapeRule("com.microsoft", "DynamicQuantizeLSTM", dynamic_quantize_lstm),
-    *(ShapeRule("ai.onnx.ml", op, infer) for op, infer in ML_RULES),
-)
-
-# Rules of the library that hold only if the second input is a constant, and what holds else.
-GUARDED = (ShapeRule("", "Split", unknown_split, 13), ShapeRule("", "Squeeze", unknown_squeeze, 13))
-
-
-@cache
-def complete() -> None:
-    """Give the inference library the rules it lacks, once; its own rules stay where ours are silent."""
-    registry.collect()
-    # What it would warn of is an error of ours, or a note.
-    logging.getLogger("onnx_shape_inference").setLevel(logging.CRITICAL)
-    for rule in SHAPE_RULES:
-        for version in _versions(rule.domain, rule.op, rule.since):
-            registry.register(rule.domain, rule.op, version)(rule.infer)
-    for version in registry.version_boundaries("", "Loop"):
-        registry.register("", "Loop", version)(loop)
-    for rule in GUARDED:
-        for version in _versions(rule.domain, rule.op, rule.since):
-            known = registry.get(rule.domain, rule.op, version)
-            registry.register(rule.domain, rule.op, version)(partial(_guarded, known, rule.infer))
-    for op, since, correct in WINDOW_RULES:
-        for version in _versions("", op, since):
-            known = registry.get("", op, version)
-            registry.register("", op, version)(partial(correct, known))
-    for domain, op in runtime_operators.operators():
-        if not registry.has(domain, op):
-            registry.register(domain, op, 1)(runtime_operators.infer)
-    for version in registry.version_boundaries("", "BatchNormalization"):
-        if version < 14:
-            known = registry.get("", "BatchNormalization", version)
-            registry.register("", "BatchNormalization", version)(partial(_with_statistics, known))
-
-
-def _versions(domain: str, op: str, since: int) -> list[int]:
-    """Versions at which a rule must be registered to hold from its own on.
-
-    Of two rules for one version the library takes the one that was registered last.
-    """
-    boundaries = registry.version_boundaries(domain, op) or ()
-    return sorted({since, *(v for v in boundaries if v >= since)})
-
-
 def _with_statistics(known: Infer, context: ShapeInferenceContext, node: ir.Node) -> None:
     """BatchNormalization below opset 14: in training, four more outputs, one element per channel."""
     known(context, node)
@@ -163,10 +107,55 @@ def _with_statistics(known: Infer, context: ShapeInferenceContext, node: ir.Node
             context.set_shape_and_dtype(output, mean.shape, mean.dtype)
 
 
-def _guarded(known: Infer, unknown: Infer, context: ShapeInferenceContext, node: ir.Node) -> None:
+def _guarded(unknown: Infer, known: Infer, context: ShapeInferenceContext, node: ir.Node) -> None:
+    """The library's rule holds only if the second input is a constant; `unknown` holds else."""
     operand = graph.input_at(node, 1)
     computed = operand is not None and ir.convenience.get_const_tensor(operand) is None
     (unknown if computed else known)(context, node)
+
+
+# By domain and operator, for all versions.
+SHAPE_RULES: tuple[tuple[str, str, Infer], ...] = (
+    ("com.microsoft", "DynamicQuantizeLSTM", dynamic_quantize_lstm),
+    ("", "Loop", loop),
+    *(("ai.onnx.ml", op, infer) for op, infer in ML_RULES),
+)
+
+# By operator of ai.onnx, and the half-open range of versions: rules that are given the library's own.
+CORRECTED: tuple[tuple[str, int, int, Corrected], ...] = (
+    ("BatchNormalization", 1, 14, _with_statistics),
+    ("Split", 13, NEWEST, partial(_guarded, unknown_split)),
+    ("Squeeze", 13, NEWEST, partial(_guarded, unknown_squeeze)),
+    *((op, since, NEWEST, correct) for op, since, correct in WINDOW_RULES),
+)
+
+
+@cache
+def complete() -> None:
+    """Give the inference library the rules it lacks, once; its own rules stay where ours are silent."""
+    registry.collect()
+    # What it would warn of is an error of ours, or a note.
+    logging.getLogger("onnx_shape_inference").setLevel(logging.CRITICAL)
+    for domain, op, infer in SHAPE_RULES:
+        for version in _versions(domain, op):
+            registry.register(domain, op, version)(infer)
+    for op, since, until, correct in CORRECTED:
+        for version in _versions("", op, since):
+            if version < until:
+                known = registry.get("", op, version)
+                registry.register("", op, version)(partial(correct, known))
+    for domain, op in runtime_operators.operators():
+        if not registry.has(domain, op):
+            registry.register(domain, op, 1)(runtime_operators.infer)
+
+
+def _versions(domain: str, op: str, since: int = 1) -> list[int]:
+    """Versions at which a rule must be registered to hold from its own on.
+
+    Of two rules for one version the library takes the one that was registered last.
+    """
+    boundaries = registry.version_boundaries(domain, op) or ()
+    return sorted({since, *(v for v in boundaries if v >= since)})
 
 
 def has_rule(domain: str, op: str) -> bool:

@@ -13,8 +13,13 @@ from pathlib import Path
 from app.kernels.cuda.compiler import Compiler
 from tests.conftest import KERNELS, ROOT
 from tests.engine.runtime.cuda.networks import NETWORKS, kernels, warps
-from tests.kernels.cuda.compiled import GENERATIONS, compiled, faults, missing, present, warmed
+from tests.kernels.cuda.compiled import GENERATIONS, compiled, faults, missing, present, warm
 from tests.kernels.cuda.generators import EVERYDAY, REST, Row
+
+
+def _progress(done: int, total: int) -> None:
+    if done % 100 == 0:
+        print(f"{done} of {total} kernels", flush=True)
 
 
 def main() -> int:
@@ -34,9 +39,7 @@ def main() -> int:
                     label = f"{name} {kernel.name} {len(steps)}"
                     rows[label], steps[label] = Row(label, lambda: None, warps(kernel)), [kernel]  # type: ignore[arg-type, return-value]
         wanted = list(dict.fromkeys(k for each in steps.values() for k in each))
-        for done in warmed(wanted, KERNELS, arguments.processes):
-            if done % 100 == 0:
-                print(f"{done} of {len(wanted)} kernels", flush=True)
+        warm(wanted, KERNELS, arguments.processes, _progress)
         made = compiled(wanted, Compiler(KERNELS), folder)
     told = []
     for name, row in rows.items():

@@ -7,8 +7,11 @@ taken in tf32 are compiled once, as the longest of them; `make cuda-kernels` com
 import pytest
 
 from app.kernels.cuda.kernel import Kernel
+from tests.conftest import KERNELS
 from tests.engine.runtime.cuda.networks import NETWORKS, family, kernels, representatives, warps
-from tests.kernels.cuda.compiled import compiled, faults
+from tests.kernels.cuda.compiled import compiled, faults, warm
+
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +24,9 @@ def launched(shared, tmp_path_factory) -> dict[str, tuple[Kernel, ...]]:
 @pytest.fixture(scope="module")
 def chosen(launched) -> set[Kernel]:
     """One of each family, over all networks."""
-    return set(representatives(k for found in launched.values() for k in found))
+    found = representatives(kernel for each in launched.values() for kernel in each)
+    warm(found, KERNELS)
+    return set(found)
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -5,8 +5,6 @@ from alembic import op
 
 revision = "0002"
 down_revision = "0001"
-branch_labels = None
-depends_on = None
 
 _HASH = sa.String(64)
 _ID = sa.String(32)
@@ -63,10 +61,14 @@ def upgrade() -> None:
     op.add_column("jobs", sa.Column("trace", sa.String(55)))
     # The queue is divided by owner now: what waits is sent to it again, under a name of its own.
     op.execute("update jobs set enqueued = false, sent = 1 where finished is null")
+    _replace_idempotency(sa.Column("owner", _OWNER, primary_key=True))
+
+
+def _replace_idempotency(*owner: sa.Column[str]) -> None:
     op.drop_table("idempotency")
     op.create_table(
         "idempotency",
-        sa.Column("owner", _OWNER, primary_key=True),
+        *owner,
         sa.Column("key", sa.String(255), primary_key=True),
         sa.Column("body", _HASH, nullable=False),
         sa.Column("group_id", _ID, nullable=False),
@@ -76,14 +78,7 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     """Forget keys, owners, labels and counters."""
-    op.drop_table("idempotency")
-    op.create_table(
-        "idempotency",
-        sa.Column("key", sa.String(255), primary_key=True),
-        sa.Column("body", _HASH, nullable=False),
-        sa.Column("group_id", _ID, nullable=False),
-        sa.Column("created", sa.Float, nullable=False),
-    )
+    _replace_idempotency()
     op.drop_index("ix_jobs_cache_key", "jobs")
     for name in ("trace", "cached_from", "cache_key", "sent", "worker"):
         op.drop_column("jobs", name)

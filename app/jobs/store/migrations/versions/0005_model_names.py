@@ -5,8 +5,6 @@ from alembic import op
 
 revision = "0005"
 down_revision = "0004"
-branch_labels = None
-depends_on = None
 
 _MODELS = sa.table("models", sa.column("id", sa.String), sa.column("name", sa.String))
 _LABELS = sa.table("labels", *(sa.column(name, sa.String) for name in ("subject", "name", "value")))

@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := run
-.PHONY: run fmt check quick test test-cuda conformance kill-matrix fuzz fuzz-options bench bench-arena bench-backends bench-beside bench-layouts bench-memory bench-queue bench-serving bench-sparse cuda-kernels lock clean same-plans
+.PHONY: run fmt check quick test test-cuda conformance kill-matrix fuzz fuzz-options test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-memory bench-queue bench-serving bench-sparse cuda-kernels lock clean same-plans
 
 # One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -66,6 +66,18 @@ fuzz-options: $(VENV)/.installed-test
 # Every kernel for GPUs, compiled for both generations; the suite takes one of each kind. Half an hour on two cores.
 cuda-kernels: $(VENV)/.installed-test
 	$(BIN)/python -m tests.engine.runtime.cuda.every_kernel
+
+# Symbols that MXNet 1.9.1 writes, in an environment of its own, give its outputs. It needs Python 3.8 to 3.11.
+MXNET := build/mxnet
+$(MXNET)/.installed:
+	$(PYTHON) -m venv $(MXNET)
+	$(MXNET)/bin/python -m pip install --quiet --disable-pip-version-check "numpy==1.23.5" "mxnet==1.9.1"
+	touch $@
+
+test-mxnet: $(VENV)/.installed-test $(MXNET)/.installed
+	rm -rf $(MXNET)/cases
+	$(MXNET)/bin/python -W ignore tests/mxnet/cases.py $(MXNET)/cases
+	$(BIN)/python -m tests.mxnet $(MXNET)/cases
 
 # ONNX backend tests over our executor.
 conformance: $(VENV)/.installed-test

@@ -1,4 +1,4 @@
-"""`stowplan convert`: a model file in another opset, or with its weights elsewhere. Needs no server."""
+"""`stowplan convert`: a model of another format, opset or place of weights as ONNX. Needs no server."""
 
 import argparse
 from pathlib import Path
@@ -8,7 +8,9 @@ from app.cli.graphs import add_out, in_process, source, write
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """A model, where it goes and how it is written there."""
-    parser.add_argument("model", type=Path, help="ONNX file")
+    parser.add_argument(
+        "model", type=Path, help="NAME-symbol.json of MXNet, its parameters beside it; or an ONNX file"
+    )
     add_out(parser)
     parser.add_argument("--opset", type=int, help="version of the standard operators (default: as it is)")
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.cli.submit import add_repeatable_arguments, dims, number, pairs
+from app.cli.submit import add_repeatable_arguments, beside, dims, number, pairs
 from app.settings import Settings
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The model, what is known of its inputs, the target, and which stages to print."""
-    parser.add_argument("model", metavar="SAMPLE|PATH", help="sample or ONNX file")
+    parser.add_argument("model", metavar="SAMPLE|PATH", help="sample, ONNX file or NAME-symbol.json")
     add_repeatable_arguments(parser, "--input", "--value")
     parser.add_argument("--target", default="host", help="name of a built-in target (default: host)")
     parser.add_argument("--threads", type=int, default=1, help="threads of the executor (default: 1)")
@@ -51,6 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
                 target=find(arguments.target),
                 bindings=_bindings(arguments),
                 kernels=settings.data / "kernels",
+                external=beside(path),
             )
         if arguments.dump is not None:
             for written in planned.dump(arguments.dump):

@@ -220,7 +220,7 @@ COMMANDS: tuple[Command, ...] = (
         explain.add_arguments,
         explain.run,
     ),
-    Command("convert", "Write a model file in another opset.", convert.add_arguments, convert.run),
+    Command("convert", "Write a model as ONNX: a symbol of MXNet too.", convert.add_arguments, convert.run),
     Command("jobs", "List, show, wait for, cancel and retry jobs.", manage.commands(manage.JOBS), manage.run),
     Command(
         "models", "List, show, upload, rename and delete models.", manage.commands(manage.MODELS), manage.run

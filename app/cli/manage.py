@@ -195,7 +195,7 @@ _JOBS_FILTERS: Arguments = (
 _TIMEOUT = ("--timeout", {"type": float, "metavar": "SECONDS", "help": "exit code 3 when it is over"})
 _NAMES = ("name", {"nargs": "*", "help": "artifacts (default: all)"})
 _OUT = ("--out", {"type": Path, "help": "folder to download them into (default: list them)"})
-_UPLOADED = _file("ONNX file; external data are found beside it")
+_UPLOADED = _file("ONNX file or NAME-symbol.json of MXNet; external data and parameters are found beside it")
 _CALLED = ("--name", {"help": "what to call it (default: the file's name)"})
 
 JOBS = (

@@ -1,6 +1,7 @@
 """`stowplan optimize`: upload a model, watch its job, show what came of it."""
 
 import argparse
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,11 @@ _REPEATABLE = (
     ("--value", "NAME=16000", "value of a scalar input"),
     ("--range", "NAME=0:30522", "range of random integers"),
     ("--tensor", "NAME=file.npy", "tensor for an input, whose shape it binds"),
-    ("--external", "LOCATION=file", "external data (default: the files beside the model)"),
+    (
+        "--external",
+        "LOCATION=file",
+        "external data, or parameters of a symbol (default: the files beside the model)",
+    ),
     ("--label", "NAME=VALUE", "label of the job"),
 )
 # Options of a request that have the value of the argument of their name.
@@ -207,19 +212,32 @@ def upload(client: Client, arguments: argparse.Namespace) -> tuple[str, str]:
 
 
 def beside(model: Path) -> dict[str, Path]:
-    """Files of external data that lie where a model says, in its folder or below.
+    """Files of external data that lie where a model says, in its folder or below; parameters of a symbol.
 
     One that is not there is left to the service, which says what is missing. None is taken from elsewhere,
     for a model may come from a stranger.
     """
+    from app.engine.model.mxnet.symbol_file import is_symbol
     from app.jobs.worker import prescan
 
     folder, found = model.resolve().parent, {}
-    for location in prescan.scan_file(model).locations:
+    locations = _parameters(model) if is_symbol(model) else prescan.scan_file(model).locations
+    for location in locations:
         path = (folder / location).resolve()
         if path.is_relative_to(folder) and path.is_file() and path != model.resolve():
             found[location] = path
     return found
+
+
+def _parameters(symbol: Path) -> list[str]:
+    """Name of the file beside NAME-symbol.json: NAME-0000.params, NAME.params, or that of the only epoch."""
+    name = symbol.name.removesuffix(".json").removesuffix("-symbol")
+    for found in (f"{name}-0000.params", f"{name}.params"):
+        if (symbol.parent / found).is_file():
+            return [found]
+    epochs = re.compile(re.escape(name) + r"-\d{4}\.params")
+    found_epochs = [path.name for path in symbol.parent.iterdir() if epochs.fullmatch(path.name)]
+    return found_epochs if len(found_epochs) == 1 else []
 
 
 def _watch(client: Client, job: Job, console: Any) -> Job:

@@ -90,7 +90,10 @@ def test_two_graphs_at_once_are_refused_with_what_was_expected(
     it = open_at(url(served), "/models")
     it.page.set_input_files("#file", [tmp_path / "a.onnx", tmp_path / "b.onnx"])
     text = it.page.locator("#drop .problem").inner_text()
-    assert "Expected one .onnx file and its external data, found a.onnx, b.onnx." in text
+    assert (
+        "Expected one .onnx file and its external data, or one -symbol.json and its parameters, found a.onnx, b.onnx."
+        in text
+    )
 
 
 def test_the_api_page_is_dark_where_the_system_is(served: Served, open_at: Opener) -> None:

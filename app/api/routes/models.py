@@ -134,6 +134,9 @@ async def create_model(
 ) -> ModelAnswer:
     """Take an ONNX file as the body, or a JSON manifest of blobs for a model with external data.
 
+    The file may also be a symbol of MXNet (`NAME-symbol.json`, as octets); its parameters
+    (`NAME-0000.params`) are external data.
+
     The same files are the same model, which keeps the name that it has. It is inspected in a limited
     process: `state` is `inspecting` until then, or for as long as `wait` says.
     """

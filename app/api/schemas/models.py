@@ -41,7 +41,7 @@ class ModelManifest(Schema):
     external_data: dict[Name, Sha256] = Field(
         default_factory=dict,
         description="Blobs by the location that the graph names: a relative path without `..`, "
-        "or its last part.",
+        "or its last part. For a symbol of MXNet, its parameters, by any name.",
         max_length=4096,
     )
 

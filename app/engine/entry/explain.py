@@ -83,16 +83,18 @@ def plan(
     *,
     bindings: Bindings | None = None,
     kernels: Path | None = None,
+    external: Mapping[str, Path] | None = None,
 ) -> Planned:
     """Plan a model without running it.
 
     Args:
-        path: an ONNX file of your own: it is parsed in this process, without confinement.
+        path: an ONNX file or a symbol of MXNet, your own: it is parsed in this process, without confinement.
         shapes: dimensions by input name, beside those of `bindings`.
         options: see Options.
         target: a description of a machine; this one by default.
         bindings: what is known of the inputs.
         kernels: folder of compiled kernels, whose measured times are used; without it times are predicted.
+        external: files of external data by the name the model gives them, or the parameters of a symbol.
 
     Raises:
         EngineError: the model or the request is refused.
@@ -106,7 +108,7 @@ def plan(
         # Passes change the graph of a compilation, so the text of a stage is made at once.
         stages.append(Stage(step.name, text.text(after)))
 
-    loaded = load(Path(path))
+    loaded = load(Path(path), external=external)
     bound = Bindings({**known.shapes, **dims}, known.values, known.tensors, known.ranges)
     compilation = session.canonical(loaded, target, options, bound, load_registry(), observe=observe)
     if kernels is not None and target == host():

@@ -22,6 +22,8 @@ from onnx_ir.serde import SerdeError
 
 from app.engine.model import external_data, inspection, validate_proto
 from app.engine.model.inspection import Inspection
+from app.engine.model.mxnet import convert as symbols
+from app.engine.model.mxnet.symbol_file import is_symbol
 from app.engine.model.proto_graphs import all_graphs, all_nodes, nodes_of
 from app.engine.model.runtime_operators import spellings
 from app.engine.model.schema_check import domain_of
@@ -63,11 +65,12 @@ def load(
     spool: Spool | None = None,
     floor: int = FLOOR,
 ) -> Loaded:
-    """A model file as a graph.
+    """A model file as a graph: of ONNX, or a symbol of MXNet in JSON.
 
     Args:
         path: the file.
-        external: files of external data by the name the model gives them; nothing else is read.
+        external: files of external data by the name the model gives them, or a symbol's parameters by any
+            name; nothing else is read.
         limits: what is too large.
         spool: where large weights are written and mapped from; None keeps them in memory.
         floor: opset that the graph is raised to.
@@ -79,7 +82,7 @@ def load(
         GraphError: any other defect: a value defined twice or never, an attribute that does not fit.
     """
     proto, nodes = parse(path, external or {}, limits)
-    sparse = [t.name for t in proto.graph.initializer if any(p.key == DECLARED for p in t.metadata_props)]
+    sparse = {t.name: p.value for t in proto.graph.initializer for p in t.metadata_props if p.key == DECLARED}
     notes: list[str] = []
     kept = _detach(proto, spool)
     proto = _converted(proto, limits, notes, kept.keys(), floor)
@@ -98,9 +101,9 @@ def load(
     if demoted and proto.ir_version >= 4:
         notes.append(f"{demoted} inputs with default values are fixed to these values")
     RemoveInitializersFromInputsPass()(model)
-    for name in sparse:  # the converter drops what tensors say of themselves
+    for name, storage in sparse.items():  # the converter drops what tensors say of themselves
         if name in model.graph.initializers:
-            model.graph.initializers[name].metadata_props[DECLARED] = "csr"
+            model.graph.initializers[name].metadata_props[DECLARED] = storage
     model.ir_version = max(proto.ir_version, IR_VERSION)
     model.opset_imports.setdefault("", floor)
     return Loaded(model, tuple(notes), nodes)
@@ -150,12 +153,7 @@ def parse(path: Path, external: Mapping[str, Path], limits: Limits) -> tuple[onn
         raise ModelTooLargeError(f"the file has {size} byte, allowed are {limits.nbytes}")
     if size == 0:
         raise NotOnnxError("the file is empty")
-    try:
-        proto = onnx.ModelProto.FromString(path.read_bytes())
-    except DecodeError as cause:
-        raise NotOnnxError("the file is no ONNX model, or was cut short") from cause
-    if proto.ir_version < 1 or not proto.HasField("graph"):
-        raise NotOnnxError("the file is no ONNX model: it has no graph or no IR version")
+    proto = symbols.read(path, external, limits) if is_symbol(path) else _message(path)
     if not proto.graph.output:
         raise GraphError("the graph has no outputs")
     if not proto.opset_import:
@@ -168,6 +166,17 @@ def parse(path: Path, external: Mapping[str, Path], limits: Limits) -> tuple[onn
     for graph in all_graphs(proto.graph):
         _densify(graph, limits)
     return proto, nodes
+
+
+def _message(path: Path) -> onnx.ModelProto:
+    """The message in an ONNX file."""
+    try:
+        proto: onnx.ModelProto = onnx.ModelProto.FromString(path.read_bytes())
+    except DecodeError as cause:
+        raise NotOnnxError("the file is no ONNX model, or was cut short") from cause
+    if proto.ir_version < 1 or not proto.HasField("graph"):
+        raise NotOnnxError("the file is no ONNX model: it has no graph or no IR version")
+    return proto
 
 
 def _normalize_domains(proto: onnx.ModelProto) -> None:

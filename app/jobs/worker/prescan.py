@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from app.engine.model.mxnet.symbol_file import LARGEST, is_symbol
 from app.engine.types.errors import ModelTooLargeError
 
 Bytes: TypeAlias = "bytes | mmap.mmap"
@@ -97,7 +98,30 @@ def scan_file(path: Path, bounds: Bounds | None = None) -> Counts:
         if path.stat().st_size == 0:
             return Counts(0, 0, 0)
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return scan(data, bounds)
+            return scan_symbol(data, bounds) if is_symbol(path) else scan(data, bounds)
+
+
+def scan_symbol(data: Bytes, bounds: Bounds | None = None) -> Counts:
+    """Count nodes and values of a symbol in JSON, each of which follows a comma or a bracket.
+
+    Raises:
+        ModelTooLargeError: there is more of something than the bounds allow.
+    """
+    bounds = bounds or Bounds()
+    if len(data) > LARGEST:
+        raise _too_large("its symbol has", f"{len(data)} byte, more than {LARGEST}")
+    text = bytes(data)
+    counts = Counts(
+        text.count(b'"op"'), text.count(b"{") + text.count(b"["), text.count(b",") + text.count(b":")
+    )
+    for what, count, most in (
+        ("nodes", counts.nodes, bounds.nodes),
+        ("objects", counts.messages, bounds.fields),
+        ("values", counts.fields, 4 * bounds.fields),
+    ):
+        if count > most:
+            raise _too_large("it has", f"more than {most} {what}")
+    return counts
 
 
 def scan(data: Bytes, bounds: Bounds | None = None) -> Counts:

@@ -24,10 +24,10 @@ const $ = (selector) => drop.querySelector(selector);
 
 /** The graph among the files: the one that is called so, or the only one. */
 function graphOf(files) {
-  const graphs = files.length === 1 ? files : files.filter((f) => /\.(onnx|pb)$/i.test(f.name));
+  const graphs = files.length === 1 ? files : files.filter((f) => /(\.(onnx|pb)|-symbol\.json)$/i.test(f.name));
   if (graphs.length === 1) return graphs[0];
   const found = files.map((f) => f.name).join(", ");
-  throw new Problem({ detail: `Expected one .onnx file and its external data, found ${found}.` }, 422);
+  throw new Problem({ detail: `Expected one .onnx file and its external data, or one -symbol.json and its parameters, found ${found}.` }, 422);
 }
 
 async function take(files) {

@@ -1,0 +1,271 @@
+"""A symbol and its parameters as an ONNX model."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from app.engine.model.mxnet import params_file, symbol_file
+from app.engine.model.mxnet.attributes import Attributes
+from app.engine.model.mxnet.builder import OPSET, Builder, Call, Room
+from app.engine.model.mxnet.operators import OPERANDS, ROWS
+from app.engine.model.mxnet.params_file import STORAGE, Parameter
+from app.engine.model.mxnet.symbol_file import VARIABLE, Symbol, SymbolNode
+from app.engine.types.errors import ExternalDataError, GraphError, ModelTooLargeError, UnknownOperatorError
+from app.engine.types.limits import Limits
+from app.engine.types.storage import DECLARED
+
+_IR_VERSION = 10
+_FED = frozenset({"data", "state", "state_cell"})  # operands of layers that are no parameters
+_NAMED = 5  # nodes of an operator that an error names
+_LAYOUT = "__layout__"
+_WINDOWS = frozenset({"Convolution", "Deconvolution", "Pooling"})
+_KEEPING = """Activation BatchNorm BlockGrad Cast Dropout LRN LeakyReLU Pad SwapAxis _copy _div_scalar
+_minus_scalar _mul_scalar _plus_scalar cast clip identity relu sigmoid swapaxes tanh transpose"""
+_RANK_KEEPING = frozenset(_KEEPING.split())
+
+
+def read(path: Path, external: Mapping[str, Path], limits: Limits) -> onnx.ModelProto:
+    """The model of a symbol; every external file holds parameters.
+
+    Variables that the parameters do not name are its inputs, but for weights of layers.
+
+    Raises:
+        UnknownOperatorError: names all operators that have no row, with nodes.
+        GraphError: or the child that names the defect.
+    """
+    symbol = symbol_file.read(path, limits)
+    unknown = _unknown(symbol)
+    if unknown:
+        listed = ", ".join(f"{op} ({_few(names)})" for op, names in sorted(unknown.items()))
+        raise UnknownOperatorError(
+            f"the symbol has operators of MXNet that cannot be expressed in ONNX here: {listed}"
+        )
+    total = path.stat().st_size + sum(f.stat().st_size for f in external.values() if f.is_file())
+    if total > limits.nbytes:
+        raise ModelTooLargeError(f"symbol and parameters have {total} byte, allowed are {limits.nbytes}")
+    parameters: dict[str, Parameter] = {}
+    for name, file in sorted(external.items()):
+        found = params_file.read(file, f"parameters {name!r}", limits)
+        twice = sorted(parameters.keys() & found.keys())
+        if twice:
+            raise ExternalDataError(f"parameters {name!r}: {twice[0]!r} is also in another file")
+        parameters |= found
+    return ir.to_proto(_Conversion(symbol, parameters, limits, has_files=bool(external)).model())
+
+
+def _unknown(symbol: Symbol) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for node in _nodes(symbol):
+        if node.op != VARIABLE and node.op not in ROWS:
+            found[node.op].append(node.name)
+    return found
+
+
+def _nodes(symbol: Symbol) -> Iterator[SymbolNode]:
+    for node in symbol.nodes:
+        yield node
+        for nested in node.subgraphs:
+            yield from _nodes(nested)
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"node{'s' if len(names) > 1 else ''} {', '.join(map(repr, names[:_NAMED]))}{more}"
+
+
+class _Conversion:
+    """The graph of a symbol under construction; `inputs` are the variables that have no data."""
+
+    def __init__(
+        self, symbol: Symbol, parameters: Mapping[str, Parameter], limits: Limits, *, has_files: bool
+    ) -> None:
+        self._symbol = symbol
+        self._parameters = parameters
+        self._has_files = has_files
+        self._builder = Builder(Room(limits.nodes, limits.nbytes))
+        self._inputs: list[ir.Value] = []
+        self._readers: dict[int, list[tuple[SymbolNode, int, int]]] = defaultdict(list)  # node, slot, index
+        for i, node in enumerate(symbol.nodes):
+            for slot, (source, _) in enumerate(node.inputs):
+                self._readers[source].append((node, slot, i))
+
+    def model(self) -> ir.Model:
+        """The model of the whole symbol."""
+        names = [self._symbol.nodes[i].name for i in self._symbol.variables]
+        twice = [name for name, count in Counter(names).items() if count > 1]
+        if twice:
+            raise GraphError(f"two variables of the symbol are named {twice[0]!r}; expected a name for each")
+        bound = [self._variable(i) for i in self._symbol.variables]
+        results = self._convert(self._symbol, self._builder, bound)
+        outputs = self._outputs(results)
+        graph = ir.Graph(
+            [v for v in self._inputs if v.uses()],
+            outputs,
+            nodes=self._builder.nodes,
+            initializers=[v for v in self._builder.constants if v.uses()],
+            opset_imports={"": OPSET},
+            name="symbol",
+        )
+        _forget(graph)
+        return ir.Model(graph, ir_version=_IR_VERSION, producer_name="mxnet")
+
+    def _convert(self, symbol: Symbol, builder: Builder, bound: Sequence[ir.Value]) -> tuple[ir.Value, ...]:
+        """Add the nodes of a symbol whose variables are these values; returns its outputs."""
+        if len(bound) != len(symbol.variables):
+            raise GraphError(f"a subgraph has {len(symbol.variables)} variables and {len(bound)} operands")
+        found: dict[int, tuple[ir.Value, ...]] = {i: (v,) for i, v in zip(symbol.variables, bound)}
+        for i, node in enumerate(symbol.nodes):
+            if node.op != VARIABLE:
+                found[i] = self._translated(node, [_output(symbol, found, e) for e in node.inputs], builder)
+        return tuple(_output(symbol, found, head) for head in symbol.heads)
+
+    def _translated(
+        self, node: SymbolNode, operands: list[ir.Value], builder: Builder
+    ) -> tuple[ir.Value, ...]:
+        title = f"{node.op} {node.name!r}"
+        slots = OPERANDS.get(node.op, ())
+        # The oldest releases do not write statistics as operands.
+        unwritten = [f"{node.name}_{s}" for s in slots[len(operands) :] if s.startswith("moving_")]
+        operands += [self._parameter(name, "") for name in unwritten if name in self._parameters]
+        attributes = Attributes(node.attributes, title)
+        call = Call(node, tuple(operands), attributes, builder, self._convert)
+        try:
+            results = ROWS[node.op](call)
+        except (IndexError, ValueError, ArithmeticError) as cause:
+            # Fewer or more operands than a translation unpacks, or numbers that int64 does not hold.
+            raise GraphError(
+                f"{title}: its {len(operands)} operands and attributes do not fit: {cause}"
+            ) from cause
+        attributes.check_read()
+        return (results,) if isinstance(results, ir.Value) else results
+
+    def _variable(self, index: int) -> ir.Value:
+        node = self._symbol.nodes[index]
+        attributes = Attributes(node.attributes, f"variable {node.name!r}")
+        shape = attributes.integers("__shape__") if attributes.given("__shape__") else None
+        storage = attributes.integer("__storage_type__", -1)
+        kind = STORAGE[storage][0] if storage in STORAGE else "default"
+        if node.name in self._parameters:
+            value = self._parameter(node.name, kind)
+            _check_shape(node.name, shape, self._parameters[node.name].array.shape)
+            return value
+        self._check_fed(node, index)
+        dtype = attributes.dtype("__dtype__", "float32") or np.dtype("f4")
+        if shape is None:
+            shape = self._hinted(index)
+        dims = None if shape is None else [d if d > 0 else f"{node.name}_{i}" for i, d in enumerate(shape)]
+        value = ir.Value(
+            name=self._builder.unique(node.name),
+            shape=None if dims is None else ir.Shape(dims),
+            type=ir.TensorType(ir.DataType.from_numpy(dtype)),
+        )
+        if kind != "default":
+            value.metadata_props[DECLARED] = kind
+        if attributes.given(_LAYOUT):
+            value.metadata_props[_LAYOUT] = attributes.text(_LAYOUT, "")
+        self._inputs.append(value)
+        return value
+
+    def _parameter(self, name: str, declared: str) -> ir.Value:
+        parameter = self._parameters[name]
+        value = self._builder.constant(parameter.array, name)
+        storage = declared if parameter.storage == "default" else parameter.storage
+        tensor = value.const_value
+        if storage not in ("", "default") and tensor is not None:
+            tensor.metadata_props[DECLARED] = storage
+        return value
+
+    def _check_fed(self, node: SymbolNode, index: int) -> None:
+        """Refuse a weight without data.
+
+        Raises:
+            ExternalDataError: names the variable and how to give its data.
+        """
+        for reader, slot, _ in self._readers[index]:
+            names = OPERANDS.get(reader.op, ())
+            if slot < len(names) and names[slot] not in _FED:
+                where = "the parameters do not name it" if self._has_files else "no parameters were given"
+                role = f"the {names[slot]} of {reader.op} {reader.name!r}"
+                raise ExternalDataError(
+                    f"variable {node.name!r} is {role}, and {where}. "
+                    "Give the file NAME-0000.params with the symbol: put it beside NAME-symbol.json for "
+                    "`stowplan`, drop both on the page, or name it in a manifest (`createModel`)",
+                    pointer=f"value:{node.name}",
+                )
+
+    def _hinted(self, index: int) -> tuple[int, ...] | None:
+        """The rank of an input from what reads it, 0 in the place of sizes: a kernel has two axes less."""
+        seen, left = {index}, [index]
+        while left:
+            source = left.pop(0)
+            for reader, slot, at in self._readers[source]:
+                if slot == 0 and reader.op in _WINDOWS:
+                    kernel = Attributes(reader.attributes, f"{reader.op} {reader.name!r}").integers(
+                        "kernel", ()
+                    )
+                    if 1 <= len(kernel) <= 3:
+                        return (0, self._channels(reader) if source == index else 0, *[0] * len(kernel))
+                if slot == 0 and reader.op == "RNN":
+                    return (0, 0, 0)
+                if slot == 0 and reader.op in _RANK_KEEPING and at not in seen:
+                    seen.add(at)
+                    left.append(at)
+        return None
+
+    def _channels(self, reader: SymbolNode) -> int:
+        """Channels of the operand of a convolution, from its weight; 0 where that tells nothing."""
+        weight = self._symbol.nodes[reader.inputs[1][0]].name if len(reader.inputs) > 1 else ""
+        if reader.op != "Convolution" or weight not in self._parameters:
+            return 0
+        groups = Attributes(reader.attributes, f"{reader.op} {reader.name!r}").integer("num_group", 1)
+        shape = self._parameters[weight].array.shape
+        return shape[1] * groups if len(shape) > 1 else 0
+
+    def _outputs(self, results: Sequence[ir.Value]) -> tuple[ir.Value, ...]:
+        """The results as outputs of the graph, named as MXNet names them: NAME_output, or NAME_output1."""
+        heads = self._symbol.heads
+        outputs = self._builder.distinct((), results, "output")
+        counts = Counter(node for node, _ in heads)
+        for value, (index, output) in zip(outputs, heads):
+            several = counts[index] > 1 or output
+            name = f"{self._symbol.nodes[index].name}_output{output if several else ''}"
+            value.name = self._builder.unique(name)
+            if value.dtype is None:
+                raise GraphError(f"the element type of output {name!r} is not known")
+        return outputs
+
+
+def _output(symbol: Symbol, found: Mapping[int, tuple[ir.Value, ...]], entry: tuple[int, int]) -> ir.Value:
+    node, output = entry
+    if output >= len(found[node]):
+        raise GraphError(
+            f"{symbol.nodes[node].op} {symbol.nodes[node].name!r} has no output {output}; "
+            f"{len(found[node])} are computed in an inference"
+        )
+    return found[node][output]
+
+
+def _check_shape(name: str, declared: Sequence[int] | None, found: Sequence[int]) -> None:
+    if declared is None or not declared:
+        return
+    if len(declared) != len(found) or any(d > 0 and d != f for d, f in zip(declared, found)):
+        raise GraphError(
+            f"variable {name!r} is declared as {list(declared)}, its data have the shape {list(found)}",
+            pointer=f"value:{name}",
+        )
+
+
+def _forget(graph: ir.Graph) -> None:
+    """Drop what was inferred of inner values, also of nested graphs; the passes infer it anew."""
+    nodes = tuple(graph.all_nodes())
+    kept = {v for g in {n.graph for n in nodes} if g is not None for v in g.outputs}
+    for node in nodes:
+        for value in node.outputs:
+            value.metadata_props.clear()
+            value.const_value = None
+            if value not in kept:
+                value.shape = value.type = None

@@ -1,0 +1,1 @@
+"""Symbols that MXNet itself writes, compared with its own outputs: `make test-mxnet`."""

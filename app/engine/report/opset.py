@@ -6,7 +6,7 @@ operands as the attributes that they once were, and what the converter makes. On
 allows it, the types of its operands included, and if the converter, upwards, makes the given node of it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -179,15 +179,35 @@ def _without_defaults(
     subject: _Subject, spelling: onnx.NodeProto, schema: onnx.defs.OpSchema
 ) -> onnx.NodeProto:
     """A spelling without those attributes that the older schema lacks and that say what holds anyway."""
+    implied = _IMPLIED.get(spelling.op_type)
     newer = onnx.defs.get_schema(spelling.op_type, subject.version, "").attributes
     made = onnx.NodeProto()
     made.CopyFrom(spelling)
     del made.attribute[:]
     for attribute in spelling.attribute:
         default = newer[attribute.name].default_value if attribute.name in newer else None
-        if attribute.name in schema.attributes or default is None or _told(attribute) != _told(default):
-            made.attribute.append(attribute)
+        if attribute.name not in schema.attributes and (
+            (default is not None and _told(attribute) == _told(default))
+            or (implied is not None and attribute.name == implied[0] and implied[1](subject))
+        ):
+            continue
+        made.attribute.append(attribute)
     return made
+
+
+def _splits_evenly(subject: _Subject) -> bool:
+    """True if a Split has parts of one known extent, which is what it meant before it told their number."""
+    operand = subject.values[subject.proto.input[0]]
+    axis = next((a.i for a in subject.proto.attribute if a.name == "axis"), 0)
+    if len(_trimmed(subject.proto.input)) > 1 or operand.shape is None:
+        return False
+    rank = len(operand.shape)
+    extent = operand.shape[axis] if -rank <= axis < rank else None
+    return isinstance(extent, int) and extent % len(subject.proto.output) == 0
+
+
+# Attributes by operator that older schemas lack, and when these mean the same without.
+_IMPLIED: Mapping[str, tuple[str, Callable[[_Subject], bool]]] = {"Split": ("num_outputs", _splits_evenly)}
 
 
 def _with_attributes(subject: _Subject, schema: onnx.defs.OpSchema) -> onnx.NodeProto | None:

@@ -95,6 +95,20 @@ def test_a_spelling_that_would_mean_something_else_is_refused(tmp_path: Path) ->
     np.testing.assert_array_equal(runtime(found, inputs)["y"], runtime(path, inputs)["y"])
 
 
+def test_the_number_of_parts_goes_without_saying_where_they_are_even(tmp_path: Path) -> None:
+    even = "g (float[2,6] x) => (float[2,3] y, float[2,3] z) { y, z = Split<axis = 1>(x) }"
+    path = model_of(even, tmp_path, 15)
+    back = written(at_opset(manipulation.typed(load(path).model), 15), tmp_path / "back.onnx")
+    assert spelled(back) == spelled(path)
+    for text in (
+        "g (float[2,5] x) => (float[2,3] y, float[2,2] z) { y, z = Split<axis = 1, num_outputs = 2>(x) }",
+        "g (float[2,n] x) => (float[2,m] y, float[2,k] z) { y, z = Split<axis = 1, num_outputs = 2>(x) }",
+    ):
+        uneven = manipulation.typed(load(model_of(text, tmp_path, 18)).model)
+        with pytest.raises(OpsetError, match="Split"):
+            at_opset(uneven, 15)
+
+
 def test_a_type_that_the_older_operator_does_not_take_is_refused(tmp_path: Path) -> None:
     text = "g (bfloat16[2] x) => (bfloat16[2] y) { y = Relu(x) }"
     model = manipulation.typed(load(model_of(text, tmp_path, 21)).model)

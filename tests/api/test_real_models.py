@@ -14,6 +14,7 @@ from app.client import Client, ServiceFailureError
 from benchmarks.models import recorded
 from tests.api.test_models import refused
 from tests.engine.canonical import runtime
+from tests.engine.model.mxnet.writing import written
 from tests.jobs.service import ROOT, Served, serve
 
 pytestmark = pytest.mark.long
@@ -176,3 +177,16 @@ def test_the_graph_is_exported_in_the_opset_of_choice_with_its_weights_beside(
         assert any(t.external_data for t in proto.graph.initializer)
         refused = client.wait(client.submit(model.id, options={"opset": 999}).id, timeout=300)
         assert (refused.code, refused.pointer) == ("opset-unsupported", "/options/opset")
+
+
+def test_a_symbol_is_uploaded_with_its_parameters(real: Served, tmp_path: Path) -> None:
+    symbol, weights = written(tmp_path)
+    hashes = [
+        real.http.post("/v1/blobs", content=path.read_bytes()).json()["sha256"] for path in (symbol, weights)
+    ]
+    manifest = {"name": "net", "model": hashes[0], "external_data": {"net-0000.params": hashes[1]}}
+    found = real.http.post("/v1/models?wait=60", json=manifest).json()
+    assert (found["state"], found["report"]["outputs"][0]["name"]) == ("ready", "softmax_output")
+    alone = real.http.post("/v1/models?wait=60", content=symbol.read_bytes()).json()
+    assert (alone["state"], alone["code"]) == ("invalid", "external-data-invalid")
+    assert "0000.params" in alone["detail"]

@@ -94,3 +94,19 @@ def run(
     export(loaded(folder, symbol, *heads, **weights), folder / "net.onnx")
     found = oracle.runtime(folder / "net.onnx", threads=1, optimized=False)(inputs)
     return [np.asarray(v) for v in found.values()]
+
+
+def network() -> Symbols:
+    s = Symbols()
+    x = s.add("Convolution", "c", s.var("data"), s.var("w"), kernel="(3, 3)", num_filter=4, no_bias=True)
+    x = s.add("Pooling", "p", s.add("Activation", "a", x, act_type="relu"), global_pool=True, pool_type="avg")
+    x = s.add("FullyConnected", "f", x, s.var("v"), s.var("b"), num_hidden=5)
+    s.add("SoftmaxOutput", "softmax", x, s.var("softmax_label"))
+    return s
+
+
+def written(folder: Path) -> tuple[Path, Path]:
+    random = np.random.default_rng(1)
+    shapes = {"w": (4, 3, 3, 3), "v": (5, 4), "b": (5,)}
+    arrays = {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    return network().save(folder), params(folder, arrays)
